@@ -1,0 +1,62 @@
+// The first thing that is wrong with a list of ids or with a colptr: -1 if nothing is.
+#include <atomic>
+
+#include "../memory/tensor.h"
+
+namespace gnnscale {
+namespace {
+
+constexpr int64_t kGrain = 1 << 16;
+constexpr int64_t kChunk = 1 << 12;  // entries that are tested together, without a branch
+
+// The first i in [0, count) for which bad(i), looked for by several threads.
+template <typename Bad>
+int64_t find_first(int64_t count, int64_t threads, Bad&& bad) {
+  std::atomic<int64_t> first{count};
+  const int64_t tasks = num_tasks(count, kGrain, threads);
+  run_tasks(tasks, [&](int64_t task) {
+    const auto [begin, end] = part(count, task, tasks);
+    for (int64_t from = begin; from < end; from += kChunk) {
+      const int64_t to = std::min(from + kChunk, end);
+      bool any = false;
+      for (int64_t i = from; i < to; ++i) any |= bad(i);
+      if (!any) continue;
+      int64_t found = from;
+      while (!bad(found)) ++found;
+      int64_t known = first.load();
+      while (found < known && !first.compare_exchange_weak(known, found)) {
+      }
+      return;
+    }
+  });
+  return first.load() == count ? -1 : first.load();
+}
+
+// See torch_gnnscale.ops.first_outside.
+int64_t first_outside(const Tensor& ids, int64_t limit, int64_t threads) {
+  return dispatch_index(ids.scalar_type(), [&](auto* tag) {
+    using Id = std::remove_pointer_t<decltype(tag)>;
+    const Id* data = static_cast<const Id*>(ids.const_data_ptr());
+    return find_first(ids.numel(), threads, [=](int64_t i) {
+      return static_cast<uint64_t>(static_cast<int64_t>(data[i])) >= static_cast<uint64_t>(limit);
+    });
+  });
+}
+
+// See torch_gnnscale.ops.first_malformed.
+int64_t first_malformed(const Tensor& colptr, int64_t num_edges, int64_t threads) {
+  const int64_t* data = static_cast<const int64_t*>(colptr.const_data_ptr());
+  const int64_t last = colptr.numel() - 1;
+  if (data[0] != 0) return 0;
+  const int64_t found = find_first(last, threads, [=](int64_t i) { return data[i + 1] < data[i]; });
+  if (found >= 0) return found + 1;
+  return data[last] == num_edges ? -1 : last;
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gnnscale, CPU, library) {
+  library.impl("first_outside", TORCH_BOX(&first_outside));
+  library.impl("first_malformed", TORCH_BOX(&first_malformed));
+}
+
+}  // namespace
+}  // namespace gnnscale

@@ -1,0 +1,141 @@
+// COO to CSC: a parallel, stable counting sort by destination in two passes, each within reach of the caches.
+//
+// Pass 1 distributes the edges over buckets of consecutive destinations, straight into the memory of the outputs
+// (a bucket's edges and its final slice of the CSC are the same range), with the destination's low bits beside them.
+// Pass 2 sorts each bucket by destination through a buffer of the bucket's size. Beyond input and outputs this takes
+// two bytes an edge (four if a bucket holds more than 2^16 destinations) and the largest bucket of each thread.
+#include <atomic>
+#include <cstring>
+#include <memory>
+
+#include "../macros.h"
+#include "../memory/tensor.h"
+
+namespace gnnscale {
+namespace {
+
+constexpr int64_t kMaxBuckets = 1024;
+constexpr int64_t kGrain = 1 << 16;
+constexpr int kLine = 16;  // edges that are collected for a bucket before they are written
+
+template <typename Id>
+struct StoredEdge {  // one row of the output
+  Id src, edge_id;
+};
+
+template <typename Input, typename Id, typename Low>
+void sort_edges(const Input* src, const Input* dst, int64_t num_edges, int64_t num_dst, int shift, int64_t threads,
+                int64_t* colptr, StoredEdge<Id>* edges) {
+  const int64_t buckets = (num_dst >> shift) + 1;
+  const int64_t tasks = num_tasks(num_edges, kGrain, threads);
+  PooledArray<Low> low(num_edges);
+
+  // offsets[task][bucket]: where the task's next edge of the bucket goes.
+  std::vector<int64_t> offsets(static_cast<size_t>(tasks * buckets), 0);
+  run_tasks(tasks, [&](int64_t task) {
+    const auto [begin, end] = part(num_edges, task, tasks);
+    int64_t* counts = offsets.data() + task * buckets;
+    for (int64_t e = begin; e < end; ++e) ++counts[dst[e] >> shift];
+  });
+  std::vector<int64_t> bucket_begin(static_cast<size_t>(buckets + 1), 0);
+  int64_t sum = 0;
+  for (int64_t bucket = 0; bucket < buckets; ++bucket) {
+    bucket_begin[bucket] = sum;
+    for (int64_t task = 0; task < tasks; ++task) {
+      sum += std::exchange(offsets[task * buckets + bucket], sum);
+    }
+  }
+  bucket_begin[buckets] = sum;
+
+  const Input low_mask = (Input{1} << shift) - 1;
+  run_tasks(tasks, [&](int64_t task) {
+    const auto [begin, end] = part(num_edges, task, tasks);
+    int64_t* next = offsets.data() + task * buckets;
+    struct Line {
+      StoredEdge<Id> edge[kLine];
+      Low low[kLine];
+    };
+    const std::unique_ptr<Line[]> lines(new Line[buckets]);
+    std::vector<uint8_t> fill(static_cast<size_t>(buckets), 0);
+    const auto flush = [&](int64_t bucket, int count) {
+      const int64_t to = next[bucket];
+      const Line& line = lines[bucket];
+      std::memcpy(edges + to, line.edge, static_cast<size_t>(count) * sizeof(StoredEdge<Id>));
+      std::memcpy(low.data() + to, line.low, static_cast<size_t>(count) * sizeof(Low));
+      next[bucket] = to + count;
+    };
+    for (int64_t e = begin; e < end; ++e) {
+      const Input to = dst[e];
+      const int64_t bucket = to >> shift;
+      Line& line = lines[bucket];
+      const int at = fill[bucket];
+      line.edge[at] = {static_cast<Id>(src[e]), static_cast<Id>(e)};
+      line.low[at] = static_cast<Low>(to & low_mask);
+      if (at + 1 == kLine) {
+        flush(bucket, kLine);
+        fill[bucket] = 0;
+      } else {
+        fill[bucket] = static_cast<uint8_t>(at + 1);
+      }
+    }
+    for (int64_t bucket = 0; bucket < buckets; ++bucket) flush(bucket, fill[bucket]);
+  });
+
+  std::atomic<int64_t> unclaimed{0};
+  run_tasks(std::min(tasks, buckets), [&](int64_t) {
+    std::vector<int64_t> next(size_t{1} << shift);
+    std::vector<StoredEdge<Id>> copy;
+    for (int64_t bucket; (bucket = unclaimed.fetch_add(1, std::memory_order_relaxed)) < buckets;) {
+      const int64_t begin = bucket_begin[bucket], count = bucket_begin[bucket + 1] - begin;
+      const int64_t first = bucket << shift, width = std::min(num_dst - first, int64_t{1} << shift);
+      if (width <= 0) continue;
+      copy.assign(edges + begin, edges + begin + count);
+      std::fill(next.begin(), next.begin() + width, 0);
+      const Low* bucket_low = low.data() + begin;
+      for (int64_t i = 0; i < count; ++i) ++next[bucket_low[i]];
+      int64_t position = begin;
+      for (int64_t i = 0; i < width; ++i) {
+        colptr[first + i] = position;
+        position += std::exchange(next[i], position);
+      }
+      for (int64_t i = 0; i < count; ++i) edges[next[bucket_low[i]]++] = copy[i];
+    }
+  });
+  colptr[num_dst] = num_edges;
+}
+
+template <typename Input, typename Id>
+std::tuple<Tensor, Tensor> build(const Tensor& src, const Tensor& dst, int64_t num_dst, ScalarType type,
+                                 int64_t threads) {
+  const int64_t num_edges = src.numel();
+  int shift = 0;
+  while ((num_dst >> shift) >= kMaxBuckets) ++shift;
+  PooledArray<int64_t> colptr(num_dst + 1);
+  PooledArray<StoredEdge<Id>> edges(num_edges);
+  const auto run = [&](auto* tag) {
+    using Low = std::remove_pointer_t<decltype(tag)>;
+    sort_edges<Input, Id, Low>(static_cast<const Input*>(src.const_data_ptr()),
+                               static_cast<const Input*>(dst.const_data_ptr()), num_edges, num_dst, shift, threads,
+                               colptr.data(), edges.data());
+  };
+  shift <= 16 ? run(static_cast<uint16_t*>(nullptr)) : run(static_cast<uint32_t*>(nullptr));
+  return {to_tensor(std::move(colptr), {num_dst + 1}, ScalarType::Long),
+          to_tensor(std::move(edges), {num_edges, 2}, type)};
+}
+
+// See torch_gnnscale.ops.coo_to_csc, which checks the arguments.
+std::tuple<Tensor, Tensor> coo_to_csc(const Tensor& src, const Tensor& dst, int64_t num_dst, bool int32,
+                                      int64_t threads) {
+  const ScalarType type = int32 ? ScalarType::Int : ScalarType::Long;
+  return dispatch_index(src.scalar_type(), [&](auto* input) {
+    return dispatch_index(type, [&](auto* id) {
+      return build<std::remove_pointer_t<decltype(input)>, std::remove_pointer_t<decltype(id)>>(src, dst, num_dst, type,
+                                                                                                threads);
+    });
+  });
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gnnscale, CPU, library) { library.impl("coo_to_csc", TORCH_BOX(&coo_to_csc)); }
+
+}  // namespace
+}  // namespace gnnscale

@@ -1,0 +1,27 @@
+// Every operator of torch.ops.gnnscale. Their Python wrappers, with shapes, errors and sources, are in
+// torch_gnnscale/ops.py.
+#include <torch/csrc/stable/library.h>
+
+STABLE_TORCH_LIBRARY(gnnscale, library) {
+  // Topology.
+  library.def("coo_to_csc(Tensor src, Tensor dst, int num_dst, bool int32, int threads) -> (Tensor, Tensor)");
+  library.def("first_outside(Tensor ids, int limit, int threads) -> int");
+  library.def("first_malformed(Tensor colptr, int num_edges, int threads) -> int");
+  // Sampling.
+  library.def(
+      "sample_neighbors(Tensor[] colptr, Tensor[] row, Tensor?[] edge_id, Tensor?[] weight, Tensor?[] node_time, "
+      "Tensor?[] edge_time, int[] src_type, int[] dst_type, Tensor[] seeds, Tensor?[] seed_time, int[] fanouts, "
+      "int key, bool replace, bool disjoint, bool last, bool layers, bool with_edge_id, bool with_col, int threads) "
+      "-> (Tensor[] node, Tensor[] colptr, Tensor[] edge_index, Tensor[] edge_id, Tensor[] tree, Tensor num_nodes, "
+      "Tensor num_edges)");
+  // Features.
+  library.def("gather_rows(Tensor src, Tensor index, int threads) -> Tensor");
+  // Random numbers.
+  library.def("random_bits(int count, int key, int offset, int threads) -> Tensor");
+  library.def("permutation(int count, int key) -> Tensor");
+  library.def("rmat_edges(int first, int count, int num_nodes, int[] thresholds, int key, int threads) -> Tensor");
+  // Memory.
+  library.def("pool_stats() -> int[]");
+  library.def("pool_limit(int bytes) -> ()");
+  library.def("pool_trim() -> ()");
+}

@@ -1,0 +1,16 @@
+// Host-device markers: headers that use them are compiled by the C++ compiler and by nvcc alike.
+#pragma once
+
+#ifdef __CUDACC__
+#define GNNSCALE_HD __host__ __device__ inline
+#else
+#define GNNSCALE_HD inline
+#endif
+
+// Inlined always: GCC takes a call of a function that only prefetches for one without effect, and drops it.
+#define GNNSCALE_INLINE __attribute__((always_inline)) inline
+#define GNNSCALE_INLINE_LAMBDA __attribute__((always_inline))
+
+// A hint that the cache line of `address` is read (or written) soon.
+#define GNNSCALE_PREFETCH(address) __builtin_prefetch((address), 0, 3)
+#define GNNSCALE_PREFETCH_WRITE(address) __builtin_prefetch((address), 1, 3)

@@ -1,0 +1,129 @@
+#include "pool.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <list>
+#include <map>
+#include <mutex>
+#include <new>
+
+namespace gnnscale {
+namespace {
+
+constexpr size_t kAlignment = 64;
+constexpr size_t kSmallest = 4096;
+constexpr size_t kHugePage = size_t{2} << 20;
+
+// Capacities are 4, 5, 6 or 7 times a power of two: at most a quarter is unused.
+size_t size_class(size_t bytes) {
+  if (bytes <= kSmallest) return kSmallest;
+  size_t step = kSmallest / 4;
+  while (step * 8 < bytes) step *= 2;
+  return (bytes + step - 1) / step * step;
+}
+
+// Large buffers ask for huge pages: rows are read at random, and a huge page saves most of the walks through the page
+// table as well as most of the page faults.
+void* allocate(size_t capacity) {
+  const bool huge = capacity >= 4 * kHugePage;
+  void* address = std::aligned_alloc(huge ? kHugePage : kAlignment, capacity);
+  if (address == nullptr) throw std::bad_alloc();
+  if (huge) madvise(address, capacity / kHugePage * kHugePage, MADV_HUGEPAGE);
+  return address;
+}
+
+struct Pool {
+  std::mutex mutex;
+  std::list<std::pair<void*, size_t>> idle;  // oldest first
+  std::multimap<size_t, std::list<std::pair<void*, size_t>>::iterator> by_size;
+  PoolStats stats{0, 0, 0, 0, 0};
+
+  Pool() {
+    const int64_t physical = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+    stats.limit_bytes = physical / 4;
+  }
+
+  void* take(std::multimap<size_t, std::list<std::pair<void*, size_t>>::iterator>::iterator found) {
+    void* address = found->second->first;
+    stats.idle_bytes -= static_cast<int64_t>(found->first);
+    idle.erase(found->second);
+    by_size.erase(found);
+    return address;
+  }
+
+  // Frees the oldest idle buffers until at most `limit` bytes are idle.
+  void shrink(int64_t limit) {
+    while (stats.idle_bytes > limit) {
+      auto oldest = idle.begin();
+      auto [found, end] = by_size.equal_range(oldest->second);
+      while (found != end && found->second != oldest) ++found;
+      std::free(take(found));
+    }
+  }
+};
+
+// Never destroyed: tensors may outlive static destruction. Its lock is held across fork, so a child finds it free.
+Pool& pool() {
+  static Pool* instance = [] {
+    auto* created = new Pool;
+    pthread_atfork([] { pool().mutex.lock(); }, [] { pool().mutex.unlock(); }, [] { pool().mutex.unlock(); });
+    return created;
+  }();
+  return *instance;
+}
+
+}  // namespace
+
+std::pair<void*, size_t> pool_acquire(size_t bytes) {
+  const size_t capacity = size_class(bytes);
+  Pool& p = pool();
+  {
+    std::lock_guard<std::mutex> lock(p.mutex);
+    auto found = p.by_size.lower_bound(capacity);
+    if (found != p.by_size.end() && found->first <= 2 * capacity) {
+      const size_t size = found->first;
+      p.stats.live_bytes += static_cast<int64_t>(size);
+      ++p.stats.hits;
+      return {p.take(found), size};
+    }
+    ++p.stats.misses;
+  }
+  void* address = allocate(capacity);
+  std::lock_guard<std::mutex> lock(p.mutex);
+  p.stats.live_bytes += static_cast<int64_t>(capacity);
+  return {address, capacity};
+}
+
+void pool_release(void* address, size_t capacity) noexcept {
+  Pool& p = pool();
+  std::lock_guard<std::mutex> lock(p.mutex);
+  p.stats.live_bytes -= static_cast<int64_t>(capacity);
+  p.stats.idle_bytes += static_cast<int64_t>(capacity);
+  p.idle.emplace_back(address, capacity);
+  p.by_size.emplace(capacity, std::prev(p.idle.end()));
+  p.shrink(p.stats.limit_bytes);
+}
+
+void pool_trim() noexcept {
+  Pool& p = pool();
+  std::lock_guard<std::mutex> lock(p.mutex);
+  p.shrink(0);
+}
+
+void pool_set_limit(int64_t bytes) noexcept {
+  Pool& p = pool();
+  std::lock_guard<std::mutex> lock(p.mutex);
+  p.stats.limit_bytes = bytes;
+  p.shrink(bytes);
+}
+
+PoolStats pool_stats() noexcept {
+  Pool& p = pool();
+  std::lock_guard<std::mutex> lock(p.mutex);
+  return p.stats;
+}
+
+}  // namespace gnnscale

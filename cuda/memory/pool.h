@@ -1,0 +1,62 @@
+// A bounded pool of touched buffers: a page fault costs more than the rows that the page holds, so the memory of a
+// dropped output serves a later one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <utility>
+
+namespace gnnscale {
+
+struct PoolStats {
+  int64_t idle_bytes, live_bytes, limit_bytes, hits, misses;
+};
+
+// A buffer of at least `bytes` bytes, 64-byte aligned. Throws std::bad_alloc.
+std::pair<void*, size_t> pool_acquire(size_t bytes);  // (address, capacity)
+// Gives a buffer back; the oldest idle buffers are freed while the idle ones exceed the limit. Never throws.
+void pool_release(void* address, size_t capacity) noexcept;
+// Frees every idle buffer.
+void pool_trim() noexcept;
+void pool_set_limit(int64_t bytes) noexcept;
+PoolStats pool_stats() noexcept;
+
+// A pooled array that grows, and gives its memory back unless it was detached.
+template <typename T>
+class PooledArray {
+ public:
+  explicit PooledArray(int64_t capacity = 0) { reserve(0, capacity); }
+  PooledArray(const PooledArray&) = delete;
+  PooledArray& operator=(const PooledArray&) = delete;
+  PooledArray(PooledArray&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  PooledArray& operator=(PooledArray&&) = delete;
+  ~PooledArray() {
+    if (data_ != nullptr) pool_release(data_, bytes_);
+  }
+
+  T* data() const { return data_; }
+  T& operator[](int64_t i) const { return data_[i]; }
+
+  // Room for `capacity` elements; the first `used` ones are kept.
+  void reserve(int64_t used, int64_t capacity) {
+    const size_t bytes = static_cast<size_t>(capacity) * sizeof(T);
+    if (data_ != nullptr && bytes <= bytes_) return;
+    auto [address, size] = pool_acquire(bytes);
+    if (data_ != nullptr) {
+      __builtin_memcpy(address, data_, static_cast<size_t>(used) * sizeof(T));
+      pool_release(data_, bytes_);
+    }
+    data_ = static_cast<T*>(address);
+    bytes_ = size;
+  }
+
+  // The buffer and its size in bytes, which the caller owns from now on.
+  std::pair<T*, size_t> detach() { return {std::exchange(data_, nullptr), std::exchange(bytes_, 0)}; }
+
+ private:
+  T* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace gnnscale

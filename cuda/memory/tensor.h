@@ -1,0 +1,58 @@
+// Between torch's stable tensors and the raw pointers of the algorithms.
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "pool.h"
+
+namespace gnnscale {
+
+using torch::headeronly::ScalarType;
+using torch::stable::Tensor;
+
+// A CPU tensor over the memory of `array`, which returns to the pool with the tensor's storage.
+template <typename T>
+Tensor to_tensor(PooledArray<T>&& array, const std::vector<int64_t>& sizes, ScalarType dtype) {
+  std::vector<int64_t> strides(sizes.size(), 1);
+  for (size_t d = sizes.size(); d-- > 1;) strides[d - 1] = strides[d] * std::max<int64_t>(sizes[d], 1);
+  auto [data, capacity] = array.detach();
+  const size_t bytes = capacity;
+  return torch::stable::from_blob(data, {sizes.data(), sizes.size()}, {strides.data(), strides.size()},
+                                  torch::stable::Device(torch::headeronly::DeviceType::CPU), dtype,
+                                  [bytes](void* address) { pool_release(address, bytes); });
+}
+
+// Calls `f` with a null pointer of the integer type of `dtype`: int32 or int64.
+template <typename F>
+auto dispatch_index(ScalarType dtype, F&& f) {
+  STD_TORCH_CHECK(dtype == ScalarType::Int || dtype == ScalarType::Long, "expected int32 or int64 ids");
+  return dtype == ScalarType::Int ? f(static_cast<int32_t*>(nullptr)) : f(static_cast<int64_t*>(nullptr));
+}
+
+// How many tasks of at least `grain` items are worth starting. threads = 0: as many as torch uses.
+inline int64_t num_tasks(int64_t items, int64_t grain, int64_t threads) {
+  const int64_t most = threads > 0 ? threads : static_cast<int64_t>(torch::stable::get_num_threads());
+  return std::clamp<int64_t>((items + grain - 1) / grain, 1, std::max<int64_t>(most, 1));
+}
+
+// f(task) for each of `tasks` tasks, on torch's threads if there is more than one. `f` must not throw.
+template <typename F>
+void run_tasks(int64_t tasks, F&& f) {
+  if (tasks == 1) return f(0);
+  torch::stable::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) f(task);
+  });
+}
+
+// The t-th of `tasks` equal parts of [0, items).
+inline std::pair<int64_t, int64_t> part(int64_t items, int64_t task, int64_t tasks) {
+  return {items * task / tasks, items * (task + 1) / tasks};
+}
+
+}  // namespace gnnscale

@@ -1,0 +1,91 @@
+#include "workspace.h"
+
+#include <pthread.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+#include <new>
+
+namespace gnnscale {
+namespace {
+
+constexpr size_t kMaxIdle = 16;
+
+struct Idle {
+  std::mutex mutex;
+  std::vector<std::unique_ptr<Workspace>> workspaces;
+};
+
+// Never destroyed, and its lock is held across fork: see pool.cpp.
+Idle& idle() {
+  static Idle* instance = [] {
+    auto* created = new Idle;
+    pthread_atfork([] { idle().mutex.lock(); }, [] { idle().mutex.unlock(); }, [] { idle().mutex.unlock(); });
+    return created;
+  }();
+  return *instance;
+}
+
+void unmap(uint32_t* map, int64_t size) {
+  if (map != nullptr) munmap(map, static_cast<size_t>(size) * sizeof(uint32_t));
+}
+
+}  // namespace
+
+void Workspace::prepare(int64_t num_nodes, int64_t num_local) {
+  if (map_size < num_nodes) {
+    unmap(map, map_size);
+    map_size = 0;
+    const size_t bytes = static_cast<size_t>(num_nodes) * sizeof(uint32_t);
+    void* zeros = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    map = zeros == MAP_FAILED ? nullptr : static_cast<uint32_t*>(zeros);
+    if (map == nullptr) throw std::bad_alloc();
+    madvise(zeros, bytes, MADV_HUGEPAGE);  // read and written at random
+    map_size = num_nodes;
+    base = 1;
+  } else if (static_cast<uint64_t>(base) + static_cast<uint64_t>(num_local) > UINT32_MAX) {
+    std::memset(map, 0, static_cast<size_t>(map_size) * sizeof(uint32_t));
+    base = 1;
+  }
+}
+
+Workspace::~Workspace() { unmap(map, map_size); }
+
+WorkspaceLease::WorkspaceLease(int64_t num_nodes) {
+  Idle& all = idle();
+  {
+    std::lock_guard<std::mutex> lock(all.mutex);
+    auto best = all.workspaces.end();
+    for (auto it = all.workspaces.begin(); it != all.workspaces.end(); ++it) {
+      const bool fits = (*it)->map_size >= num_nodes;
+      if (best == all.workspaces.end()) {
+        best = it;
+      } else if (const bool best_fits = (*best)->map_size >= num_nodes; fits != best_fits) {
+        if (fits) best = it;
+      } else if (((*it)->map_size < (*best)->map_size) == fits) {
+        best = it;  // the smallest that fits, or the largest that does not
+      }
+    }
+    if (best != all.workspaces.end()) {
+      workspace_ = std::move(*best);
+      all.workspaces.erase(best);
+    }
+  }
+  if (!workspace_) workspace_ = std::make_unique<Workspace>();
+}
+
+WorkspaceLease::~WorkspaceLease() {
+  Idle& all = idle();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  if (all.workspaces.size() < kMaxIdle) all.workspaces.push_back(std::move(workspace_));
+}
+
+void workspace_trim() noexcept {
+  Idle& all = idle();
+  std::lock_guard<std::mutex> lock(all.mutex);
+  all.workspaces.clear();
+}
+
+}  // namespace gnnscale

@@ -1,0 +1,45 @@
+// What a sampling call needs besides its outputs, kept from call to call.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace gnnscale {
+
+struct Workspace {
+  // The relabel map (see relabel.h): `map_size` cells, all below `base`.
+  uint32_t* map = nullptr;
+  int64_t map_size = 0;
+  uint32_t base = 1;
+  // What the last call produced: the first guess for the next one's outputs.
+  int64_t last_nodes = 0, last_edges = 0, last_columns = 0;
+  std::vector<int64_t> begin;  // first stored position of each frontier node's neighbors
+  std::vector<int64_t> degree;
+
+  // Makes room for `num_nodes` cells and for local ids below `num_local` above the base.
+  void prepare(int64_t num_nodes, int64_t num_local);
+  Workspace() = default;
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  ~Workspace();
+};
+
+// Borrows an idle workspace, the smallest map that fits first, and returns it at the end of the scope. One a call in
+// flight; idle ones beyond kMaxIdle are freed.
+class WorkspaceLease {
+ public:
+  explicit WorkspaceLease(int64_t num_nodes);
+  ~WorkspaceLease();
+  Workspace* operator->() const { return workspace_.get(); }
+  Workspace& operator*() const { return *workspace_; }
+
+ private:
+  std::unique_ptr<Workspace> workspace_;
+};
+
+// Frees every idle workspace.
+void workspace_trim() noexcept;
+
+}  // namespace gnnscale

@@ -1,0 +1,50 @@
+// Which neighbors of a node are drawn: the functions that decide a sample, shared by every executor.
+#pragma once
+
+#include <cstdint>
+
+#include "philox.h"
+
+namespace gnnscale {
+
+// The counter of a node's draws: node 64 | tree 32 | hop 6 | relation 10 | block of draws 16 bits.
+struct Counter {
+  uint32_t node_low, node_high, tree, tail;
+};
+
+constexpr int kMaxHops = 1 << 6;
+constexpr int kMaxRelations = 1 << 10;
+constexpr int64_t kMaxFanout = int64_t{1} << 17;  // 2^16 blocks of two draws
+
+GNNSCALE_HD Counter make_counter(int64_t node, int64_t tree, int hop, int relation) {
+  return {static_cast<uint32_t>(node), static_cast<uint32_t>(static_cast<uint64_t>(node) >> 32),
+          static_cast<uint32_t>(tree), static_cast<uint32_t>(hop) << 26 | static_cast<uint32_t>(relation) << 16};
+}
+
+GNNSCALE_HD Philox draw_block(uint64_t key, const Counter& counter, uint32_t block) {
+  return philox(key, counter.node_low, counter.node_high, counter.tree, counter.tail | block);
+}
+
+// How many of `degree` neighbors are taken. fanout < 0: all of them.
+GNNSCALE_HD int64_t pick_count(int64_t degree, int64_t fanout, bool replace) {
+  if (fanout < 0 || degree == 0) return degree;
+  return replace || fanout < degree ? fanout : degree;
+}
+
+// Whether draws decide the picks; if not, every neighbor is taken in stored order.
+GNNSCALE_HD bool pick_is_random(int64_t degree, int64_t fanout, bool replace) {
+  return fanout >= 0 && degree > 0 && (replace || fanout < degree);
+}
+
+// Pick i of `count`, by Floyd's method (Bentley & Floyd, "A sample of brilliance", CACM 1987): i uniform numbers
+// without a repeat, one draw each. `taken(p)` says whether position p was picked before i; with replacement the
+// draw itself is the pick.
+template <typename Taken>
+GNNSCALE_HD uint64_t pick(uint64_t random, uint64_t i, uint64_t count, uint64_t degree, bool replace, Taken&& taken) {
+  if (replace) return bounded(random, degree);
+  const uint64_t last = degree - count + i;
+  const uint64_t position = bounded(random, last + 1);
+  return taken(position) ? last : position;
+}
+
+}  // namespace gnnscale

@@ -1,0 +1,35 @@
+// One edge of an R-MAT graph (Chakrabarti et al., "R-MAT: A Recursive Model for Graph Mining", SDM 2004).
+#pragma once
+
+#include <cstdint>
+
+#include "../philox.h"
+
+namespace gnnscale {
+
+struct Edge {
+  int64_t src, dst;
+};
+
+// Edge number `index`: one quadrant a level, chosen by 16 random bits against the cumulative `thresholds` of the
+// quadrants a, a + b, a + b + c (in units of 2^-16). Edges that leave [0, num_nodes) are drawn again.
+GNNSCALE_HD Edge rmat_edge(uint64_t key, int64_t index, int64_t num_nodes, int levels, const int64_t* thresholds) {
+  for (uint32_t attempt = 0;; ++attempt) {
+    int64_t src = 0, dst = 0;
+    Philox bits{};
+    for (int level = 0; level < levels; ++level) {
+      if (level % 8 == 0) {
+        bits = philox(key, static_cast<uint32_t>(index), static_cast<uint32_t>(static_cast<uint64_t>(index) >> 32),
+                      attempt, static_cast<uint32_t>(level / 8));
+      }
+      const int64_t random = bits.word[level % 8 / 2] >> 16 * (level % 2) & 0xFFFF;
+      const int below = random >= thresholds[1];                                        // quadrants c, d
+      const int right = (random >= thresholds[0]) ^ below ^ (random >= thresholds[2]);  // quadrants b, d
+      src = 2 * src + below;
+      dst = 2 * dst + right;
+    }
+    if (src < num_nodes && dst < num_nodes) return {src, dst};
+  }
+}
+
+}  // namespace gnnscale

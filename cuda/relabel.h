@@ -1,0 +1,14 @@
+// Global to local node ids through an array of 4 bytes a node that is never cleared: a cell holds base + local id,
+// the base grows from batch to batch, and so what an earlier batch wrote lies below it.
+#pragma once
+
+#include <cstdint>
+
+#include "macros.h"
+
+namespace gnnscale {
+
+// The local id in `cell` if it was written in this batch of `count` nodes so far, else a number >= count.
+GNNSCALE_HD uint32_t local_id(uint32_t cell, uint32_t base) { return cell - base; }
+
+}  // namespace gnnscale

@@ -1,0 +1,5 @@
+"""Where feature rows live."""
+
+from .feature_store import FeatureStore
+
+__all__ = ["FeatureStore"]

@@ -1,0 +1,138 @@
+"""Arrays on disk: a directory of ``.npy`` files and one JSON that says what they are and what they sum to.
+
+The JSON holds the format's version, the kind of directory, the caller's own metadata, and for each array its dtype,
+shape and the CRC-32 of every block of 64 MiB. Arrays are opened memory-mapped and copy-on-write: all processes share
+the pages of the file, and none can change it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+FORMAT = 1
+MANIFEST = "gnnscale.json"
+_BLOCK = 64 << 20
+
+
+def _checksums(data: Tensor) -> list[int]:
+    data = data.reshape(-1).view(torch.uint8)
+    with ThreadPoolExecutor(max(1, torch.get_num_threads())) as threads:
+        return list(threads.map(lambda block: zlib.crc32(block.numpy()), data.split(_BLOCK)))
+
+
+def save(path: str | os.PathLike, kind: str, arrays: dict[str, Tensor], meta: dict[str, Any]) -> None:
+    """Writes ``arrays`` (name to CPU tensor) into the directory ``path``, the manifest last.
+
+    Raises:
+        FileExistsError: ``path`` exists and is not an empty directory.
+    """
+    folder = Path(path)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder}: expected a new or an empty directory")
+    folder.mkdir(parents=True, exist_ok=True)
+    entries = {}
+    for name, tensor in arrays.items():
+        tensor = tensor.detach().contiguous()
+        stored = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor  # numpy has no bfloat16
+        np.save(folder / f"{name}.npy", stored.numpy())
+        entries[name] = {
+            "dtype": str(tensor.dtype).removeprefix("torch."),
+            "shape": list(tensor.shape),
+            "crc32": _checksums(tensor),
+        }
+    manifest = {"format": FORMAT, "kind": kind, "meta": meta, "arrays": entries}
+    partial = folder / f"{MANIFEST}.partial"
+    partial.write_text(json.dumps(manifest, indent=1))
+    partial.replace(folder / MANIFEST)
+
+
+def kind_of(path: str | os.PathLike) -> str:
+    """The kind of a saved directory; errors as :func:`load`."""
+    return _manifest(Path(path))["kind"]
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    file = folder / MANIFEST
+    if not file.is_file():
+        raise FileNotFoundError(
+            f"{file}: not found; is {folder} a directory saved by torch_gnnscale, saved to its end?"
+        )
+    try:
+        manifest = json.loads(file.read_text())
+        version = manifest["format"]
+        _ = manifest["kind"], manifest["meta"], manifest["arrays"].items()
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(
+            f"{file}: expected the manifest of a saved directory, found something else ({error})"
+        ) from None
+    if version != FORMAT:
+        raise ValueError(f"{file}: expected format {FORMAT}, found {version}")
+    return manifest
+
+
+def _map(file: Path, entry: dict[str, Any]) -> Tensor:
+    """The array of ``file`` as a copy-on-write tensor over the mapped file."""
+    if not file.is_file():
+        raise FileNotFoundError(f"{file}: not found")
+    try:
+        dtype = getattr(torch, entry["dtype"])
+        shape = tuple(int(size) for size in entry["shape"])
+        with file.open("rb") as stream:
+            major, _ = np.lib.format.read_magic(stream)
+            read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
+            found_shape, fortran, found_dtype = read(stream)
+            offset = stream.tell()
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+        raise ValueError(f"{file}: expected a .npy file as its manifest describes it, found {error}") from None
+    itemsize = torch.empty(0, dtype=dtype).element_size()
+    if found_shape != shape or fortran or found_dtype.itemsize != itemsize:
+        raise ValueError(f"{file}: expected {entry['dtype']} {shape}, found {found_dtype} {found_shape}")
+    count = int(np.prod(shape, dtype=np.int64))
+    expected, found = offset + count * itemsize, file.stat().st_size
+    if found != expected:
+        raise ValueError(f"{file}: expected {expected} bytes, found {found}: the file is truncated or corrupt")
+    if count == 0:
+        return torch.empty(shape, dtype=dtype)
+    storage: Any = torch.UntypedStorage.from_file(str(file), shared=False, nbytes=expected)
+    flat = torch.empty(0, dtype=torch.uint8).set_(storage, offset, (count * itemsize,), (1,))
+    return flat.view(dtype).view(shape)
+
+
+def load(path: str | os.PathLike, kind: str, verify: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Opens a directory written by :func:`save`.
+
+    Args:
+        path: the directory.
+        kind: the kind it must be of.
+        verify: read everything once and compare checksums; sizes and headers are always compared.
+
+    Returns:
+        The arrays by name, memory-mapped, and the caller's metadata.
+
+    Raises:
+        FileNotFoundError, ValueError: names the file that is missing, truncated, corrupt or foreign.
+    """
+    folder = Path(path)
+    manifest = _manifest(folder)
+    if manifest["kind"] != kind:
+        raise ValueError(f"{folder / MANIFEST}: expected a directory of kind {kind!r}, found {manifest['kind']!r}")
+    arrays = {}
+    for name, entry in manifest["arrays"].items():
+        file = folder / f"{name}.npy"
+        tensor = arrays[name] = _map(file, entry)
+        if not verify:
+            continue
+        found = _checksums(tensor)
+        for block, (expected, actual) in enumerate(zip(entry["crc32"], found, strict=True)):
+            if expected != actual:
+                raise ValueError(f"{file}: checksum of block {block} (64 MiB each) differs: the file is corrupt")
+    return arrays, manifest["meta"]

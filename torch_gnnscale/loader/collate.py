@@ -1,0 +1,139 @@
+"""From a sampler's output to the Data that a model gets."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.data import Data
+from torch_geometric.loader.utils import index_select
+from torch_geometric.sampler import SamplerOutput
+
+from .. import ops
+
+EdgeLayout = Literal["coo", "EdgeIndex", "sparse_csr", "SparseTensor"]
+"""What a batch's edges are: ``edge_index`` as a plain tensor or as an EdgeIndex that knows its column pointer, or
+``adj_t`` as a torch sparse CSR tensor or a torch_sparse.SparseTensor."""
+
+
+def edge_layout_of(data: Any, asked: EdgeLayout | None) -> EdgeLayout:
+    """The layout asked for, or the one of the input, as PyG's loaders do."""
+    if asked is not None:
+        if asked not in get_args(EdgeLayout):
+            raise ValueError(f"edge_layout: expected one of {get_args(EdgeLayout)}, found {asked!r}")
+        if asked == "SparseTensor":
+            _sparse_tensor()
+        return asked
+    if not isinstance(data, Data) or "adj_t" not in data:
+        return "coo"
+    return "sparse_csr" if isinstance(data.adj_t, Tensor) else "SparseTensor"
+
+
+def _sparse_tensor() -> Any:
+    try:
+        from torch_sparse import SparseTensor
+    except ImportError as error:
+        raise ImportError("edge_layout='SparseTensor' needs torch-sparse: pip install torch-sparse") from error
+    return SparseTensor
+
+
+def has_contiguous_rows(value: Tensor) -> bool:
+    """Whether :func:`torch_gnnscale.ops.gather_rows` takes it."""
+    return value.layout == torch.strided and value.dim() > 0 and (value.numel() == 0 or value[0].is_contiguous())
+
+
+def warn_of_slow_rows(data: Data) -> None:
+    """Names the tensors whose rows the native gather cannot copy."""
+    for name, value in data.items():
+        is_row_tensor = isinstance(value, Tensor) and (data.is_node_attr(name) or data.is_edge_attr(name))
+        if is_row_tensor and data.__cat_dim__(name, value) == 0 and not has_contiguous_rows(value):
+            warnings.warn(
+                f"data.{name} has no contiguous rows (strides {value.stride()}), so torch.index_select gathers them, "
+                f"which is slower; use data.{name} = data.{name}.contiguous()",
+                stacklevel=4,
+            )
+
+
+def _rows(value: Any, index: Tensor, dim: int) -> Any:
+    if isinstance(value, Tensor):
+        index = index.to(value.device)
+        if dim == 0 and has_contiguous_rows(value):
+            return ops.gather_rows(value, index)
+    return index_select(value, index, dim=dim)
+
+
+def from_data(data: Data, out: SamplerOutput, edge_id: Tensor | None) -> Data:
+    """The Data's attributes, those of nodes and edges reduced to the sampled ones; the edges are still the Data's."""
+    store = data._store
+    batch = copy.copy(data)
+    for key, value in store.items():
+        if key == "num_nodes":
+            batch.num_nodes = out.node.numel()
+        elif key in ("edge_index", "adj_t"):
+            continue
+        elif store.is_node_attr(key):
+            batch[key] = _rows(value, out.node, data.__cat_dim__(key, value, store))
+        elif store.is_edge_attr(key):
+            dim = data.__cat_dim__(key, value, store)
+            batch[key] = None if edge_id is None else _rows(value, edge_id, dim)
+    return batch
+
+
+def from_store(feature_store: Any, out: SamplerOutput, custom_cls: Any) -> Data:
+    """All tensors of a FeatureStore at the sampled nodes; without edges."""
+    batch = custom_cls() if custom_cls is not None else Data()
+    attrs = feature_store.get_all_tensor_attrs()
+    for attr in attrs:
+        attr.index = out.node
+        batch.num_nodes = out.node.numel()
+    for attr, tensor in zip(attrs, feature_store.multi_get_tensor(attrs), strict=True):
+        batch[attr.attr_name] = tensor
+    return batch
+
+
+def set_edges(
+    batch: Data, edge_index: Tensor, colptr: Tensor, num_nodes: int, layout: EdgeLayout, value: Tensor | None
+) -> None:
+    """Puts the sampled edges into ``batch``.
+
+    Args:
+        batch: the Data to fill.
+        edge_index: local COO, sorted by destination: int64, shape [2, e].
+        colptr: where the edges of the first nodes begin: int64, at most [num_nodes + 1]; later nodes have none.
+        num_nodes: nodes of the batch.
+        layout: what to put.
+        value: values of the edges for ``adj_t``, if it has any.
+    """
+    if (other := "adj_t" if layout in ("coo", "EdgeIndex") else "edge_index") in batch:
+        del batch[other]
+    if layout == "coo":
+        batch.edge_index = edge_index
+        return
+    size = (num_nodes, num_nodes)
+    colptr = torch.cat([colptr, colptr.new_full((num_nodes + 1 - colptr.numel(),), edge_index.size(1))])
+    if layout == "EdgeIndex":
+        batch.edge_index = EdgeIndex(edge_index, sparse_size=size, sort_order="col")
+        batch.edge_index._indptr = colptr
+    elif layout == "sparse_csr":
+        value = torch.ones(edge_index.size(1)) if value is None else value
+        batch.adj_t = torch.sparse_csr_tensor(colptr, edge_index[0], value, size)
+    else:
+        # Not flagged as sorted, for sources within a destination are in order of drawing; as PyG does.
+        batch.adj_t = _sparse_tensor()(
+            row=edge_index[1], col=edge_index[0], value=value, sparse_sizes=size, is_sorted=False, trust_data=True
+        )
+
+
+def edge_values(data: Data, edge_id: Tensor | None) -> Tensor | None:
+    """The values of ``data.adj_t`` at the sampled edges, if it has any."""
+    if "adj_t" not in data or edge_id is None:
+        return None
+    if isinstance(data.adj_t, Tensor):
+        value = data.adj_t._values() if data.adj_t.layout == torch.sparse_coo else data.adj_t.values()
+    else:
+        value = data.adj_t.storage.value()
+    return None if value is None else _rows(value, edge_id, 0)

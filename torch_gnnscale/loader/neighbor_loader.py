@@ -1,0 +1,229 @@
+"""PyG's NeighborLoader over the fused sampler, the native gather and a pipeline."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch_geometric.loader
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.data import FeatureStore as PyGFeatureStore
+from torch_geometric.data import GraphStore as PyGGraphStore
+from torch_geometric.sampler import BaseSampler, SamplerOutput
+from torch_geometric.sampler.base import NumNeighbors, SubgraphType
+from torch_geometric.typing import InputNodes
+
+from ..feature import FeatureStore
+from ..random import batch_key, draw_seed, ids_key
+from ..sampler import NeighborOutput, NeighborSampler
+from ..sampler.neighbor import not_implemented
+from . import collate
+from .batches import InputPositions, KeyedShuffle, NumberedBatch, NumberedBatches
+from .pipeline import Pipeline
+
+
+class NeighborLoader(torch_geometric.loader.NeighborLoader):
+    """A drop-in :class:`torch_geometric.loader.NeighborLoader`: the same arguments, batches and order of fields.
+
+    A batch is a pure function of (graph, seeds, fanouts; ``seed``, epoch, number of the batch): the same on every run,
+    with any ``prefetch`` and ``num_workers``. Every ``iter()`` is the next epoch.
+
+    Args:
+        data: a Data, or a pair of a FeatureStore and a homogeneous GraphStore, ours or anybody's. Tensors of a Data or
+            of our stores are gathered ahead, in the pipeline's threads; a foreign store is asked in the thread that
+            iterates.
+        num_neighbors: fanout of each hop; -1 takes all neighbors.
+        input_nodes: seeds: ids, a mask, or None for all nodes. They may repeat; each has its own row.
+        input_time: not implemented yet.
+        replace: draw with replacement.
+        subgraph_type: ``directional``; the others are not implemented yet.
+        disjoint: not implemented yet.
+        temporal_strategy: of no effect without times, which are not implemented yet.
+        time_attr: not implemented yet.
+        weight_attr: not implemented yet.
+        transform: called on each batch in the thread that iterates, in order.
+        transform_sampler_output: called on each sampler output in the thread that prepares it.
+        is_sorted: ``data.edge_index`` is sorted by destination.
+        filter_per_worker: with ``num_workers > 0``, where features are gathered, as in PyG.
+        neighbor_sampler: a sampler to use instead of a new one; one that is not ours has randomness of its own.
+        directed: PyG's older name of ``subgraph_type``.
+        seed: decides every draw and the order; by default drawn from ``generator`` or torch's own generator.
+        prefetch: batches in preparation while the model trains, each by a thread (at most one a core).
+        edge_layout: what a batch's edges are (see :data:`torch_gnnscale.loader.collate.EdgeLayout`); by default as
+            the input's.
+        **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
+            ``num_workers=0``, the default, is the fast way.
+
+    Raises:
+        NotImplementedError: an argument that is not implemented yet.
+        TypeError, ValueError, IndexError: a malformed graph, fanout or seed.
+    """
+
+    def __init__(
+        self,
+        data: Data | tuple[PyGFeatureStore, PyGGraphStore],
+        num_neighbors: NumNeighbors | list[int],
+        input_nodes: InputNodes = None,
+        input_time: Tensor | None = None,
+        replace: bool = False,
+        subgraph_type: SubgraphType | str = "directional",
+        disjoint: bool = False,
+        temporal_strategy: str = "uniform",
+        time_attr: str | None = None,
+        weight_attr: str | None = None,
+        transform: Callable | None = None,
+        transform_sampler_output: Callable | None = None,
+        is_sorted: bool = False,
+        filter_per_worker: bool | None = None,
+        neighbor_sampler: BaseSampler | None = None,
+        directed: bool = True,
+        *,
+        seed: int | None = None,
+        prefetch: int = 4,
+        edge_layout: collate.EdgeLayout | None = None,
+        **kwargs: Any,
+    ) -> None:
+        if input_time is not None:
+            raise not_implemented("input_time", "...")
+        if prefetch < 0:
+            raise ValueError(f"prefetch: expected at least 0, found {prefetch}")
+        if kwargs.get("batch_size", 1) is None and kwargs.get("batch_sampler") is None:
+            raise ValueError("batch_size: expected a number of seeds, found None")
+        if neighbor_sampler is None:
+            neighbor_sampler = NeighborSampler(
+                data,
+                num_neighbors,
+                subgraph_type=subgraph_type,
+                replace=replace,
+                disjoint=disjoint,
+                temporal_strategy=temporal_strategy,
+                time_attr=time_attr,
+                weight_attr=weight_attr,
+                is_sorted=is_sorted,
+                directed=directed,
+            )
+        self.seed = draw_seed(kwargs.get("generator")) if seed is None else int(seed)
+        self.prefetch = prefetch
+        self.edge_layout = collate.edge_layout_of(data, edge_layout)
+        self._epoch = self._next_epoch = 0
+        self._gather_ahead = isinstance(data, Data) or isinstance(data[0], FeatureStore)
+        if isinstance(data, Data):
+            collate.warn_of_slow_rows(data)
+
+        shuffle = bool(kwargs.pop("shuffle", False))
+        super().__init__(
+            data,
+            num_neighbors,
+            input_nodes=input_nodes,
+            transform=transform,
+            transform_sampler_output=transform_sampler_output,
+            filter_per_worker=filter_per_worker,
+            neighbor_sampler=neighbor_sampler,
+            **self._with_order(kwargs, data, input_nodes, shuffle),
+        )
+        # DataLoader does not let its dataset be replaced; PyG's loader gives it a range, which knows no batches.
+        self.__dict__["dataset"] = InputPositions(len(self.dataset))
+
+    def _with_order(self, kwargs: dict[str, Any], data: Any, input_nodes: Any, shuffle: bool) -> dict[str, Any]:
+        """DataLoader's arguments, with the keyed order where torch's own shuffle was asked for."""
+        if not shuffle:
+            return kwargs
+        if kwargs.get("sampler") is not None or kwargs.get("batch_sampler") is not None:
+            raise ValueError("shuffle=True: expected neither sampler nor batch_sampler beside it")
+        _, nodes, _ = torch_geometric.loader.utils.get_input_nodes(data, input_nodes)
+        return {**kwargs, "sampler": KeyedShuffle(range(nodes.numel()), self.seed)}
+
+    # Order and epochs ################################################################################################
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch of the next ``iter()``; those after it follow."""
+        if epoch < 0:
+            raise ValueError(f"epoch: expected at least 0, found {epoch}")
+        self._next_epoch = epoch
+
+    @property
+    def _index_sampler(self) -> NumberedBatches:
+        """What DataLoader draws batches of positions from, in this process and for its workers."""
+        return NumberedBatches(super()._index_sampler, lambda: self._epoch)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._epoch = self._next_epoch
+        self._next_epoch += 1
+        if self.num_workers > 0:
+            return super().__iter__()
+        if self.pin_memory and not torch.cuda.is_available():
+            warnings.warn("pin_memory=True has no effect: torch sees no CUDA device", stacklevel=2)
+        return Pipeline(iter(self._index_sampler), self._prepare, self._finish, self.prefetch)
+
+    # From positions to batches #######################################################################################
+
+    def collate_fn(self, index: NumberedBatch | Tensor | list[int]) -> SamplerOutput | Data:
+        """Samples a batch; in a worker process that filters, also gathers its features."""
+        out = self._sample(index)
+        return self._finish(self._fill(out)) if self.filter_per_worker else out
+
+    def filter_fn(self, out: SamplerOutput) -> Data:
+        """Gathers a sampled batch's features, in the main process."""
+        return self._finish(self._fill(out))
+
+    def _sample(self, index: NumberedBatch | Tensor | list[int]) -> SamplerOutput:
+        positions = index.positions if isinstance(index, NumberedBatch) else index
+        inputs = self.input_data[torch.as_tensor(positions)]
+        if not isinstance(self.node_sampler, NeighborSampler):
+            return self.node_sampler.sample_from_nodes(inputs)
+        if isinstance(index, NumberedBatch):
+            key = batch_key(self.seed, index.epoch, index.number)
+        else:
+            key = ids_key(self.seed, inputs.node)
+        return self.node_sampler.sample_from_nodes(inputs, key)
+
+    def _prepare(self, index: NumberedBatch) -> Any:
+        out = self._sample(index)
+        return self._fill(out) if self._gather_ahead else out
+
+    def _fill(self, out: SamplerOutput) -> Data:
+        """The batch with all of PyG's fields, in PyG's order, before ``transform``."""
+        row, col = out.row, out.col
+        if self.transform_sampler_output is not None:
+            out = self.transform_sampler_output(out)
+        if isinstance(out, NeighborOutput) and out.row is row and out.col is col:
+            edge_index, colptr = out.edge_index, out.colptr
+            assert edge_index is not None and colptr is not None
+        else:
+            edge_index = torch.stack([out.row, out.col])
+            colptr = torch._convert_indices_from_coo_to_csr(out.col, out.node.numel())
+        permutation = self.node_sampler.edge_permutation
+        edge_id = out.edge if out.edge is None or permutation is None else permutation[out.edge.to(torch.int64)]
+
+        if isinstance(self.data, Data):
+            batch = collate.from_data(self.data, out, edge_id)
+        else:
+            batch = collate.from_store(self.data[0], out, self.custom_cls)
+        value = None
+        if self.edge_layout in ("sparse_csr", "SparseTensor") and isinstance(self.data, Data):
+            value = collate.edge_values(self.data, edge_id)
+        collate.set_edges(batch, edge_index, colptr, out.node.numel(), self.edge_layout, value)
+        if "n_id" not in batch:
+            batch.n_id = out.node
+        if edge_id is not None and "e_id" not in batch:
+            batch.e_id = edge_id
+        batch.batch = out.batch
+        batch.num_sampled_nodes = out.num_sampled_nodes
+        batch.num_sampled_edges = out.num_sampled_edges
+        batch.input_id, batch.seed_time = out.metadata
+        batch.batch_size = out.metadata[0].size(0)
+        return batch
+
+    def _finish(self, batch: Data | SamplerOutput) -> Any:
+        if isinstance(batch, SamplerOutput):
+            batch = self._fill(batch)
+        if self.transform is not None:
+            batch = self.transform(batch)
+        # Worker processes leave pinning to DataLoader's own thread.
+        return batch.pin_memory() if self._pins_itself() else batch
+
+    def _pins_itself(self) -> bool:
+        return self.pin_memory and self.num_workers == 0 and torch.cuda.is_available()

@@ -1,0 +1,67 @@
+"""Batches prepared ahead by threads, delivered in order."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+from .. import ops
+
+
+class Pipeline:
+    """Iterates over ``finish(prepare(item))`` for each of ``items``, with ``prefetch`` items in preparation.
+
+    ``prepare`` runs in threads of the pipeline's own, each of which uses one core; ``finish`` runs in the thread that
+    iterates, in order. With ``prefetch=0`` there are no threads. The threads stop when the iterator ends, fails, is
+    closed or is dropped; an error in one of them is raised where the item would have come, with its traceback.
+    """
+
+    def __init__(
+        self, items: Iterator[Any], prepare: Callable[[Any], Any], finish: Callable[[Any], Any], prefetch: int
+    ) -> None:
+        self._items = items
+        self._prepare = prepare
+        self._finish = finish
+        self._pending: deque[Future] = deque()
+        self._threads: ThreadPoolExecutor | None = None
+        if prefetch > 0:
+            self._threads = ThreadPoolExecutor(
+                min(prefetch, os.cpu_count() or 1), "gnnscale-loader", ops.limit_threads, (1,)
+            )
+            for _ in range(prefetch):
+                self._submit()
+
+    def _submit(self) -> None:
+        assert self._threads is not None
+        for item in self._items:
+            self._pending.append(self._threads.submit(self._prepare, item))
+            return
+
+    def __iter__(self) -> Pipeline:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            if self._threads is None:
+                return self._finish(self._prepare(next(self._items)))
+            if not self._pending:
+                raise StopIteration
+            self._submit()
+            # A finished future is dropped with its result, so that the batch lives as long as the user holds it.
+            return self._finish(self._pending.popleft().result())
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self, wait: bool = True) -> None:
+        """Stops the threads; those at work finish the item at hand, and are waited for if asked."""
+        self._items = iter(())
+        self._pending.clear()
+        if self._threads is not None:
+            self._threads.shutdown(wait=wait, cancel_futures=True)
+
+    def __del__(self) -> None:
+        self.close(wait=False)  # the garbage collector may run in one of the threads

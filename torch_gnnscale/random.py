@@ -1,0 +1,56 @@
+"""The keys of keyed randomness: every random draw of the package is a function of a key and a counter.
+
+A key mixes four integers: the run's seed, the epoch, the number of the batch in it, and what the draws are for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+_MASK = (1 << 64) - 1
+
+
+class Purpose(IntEnum):
+    """What draws are for: streams of different purposes are independent."""
+
+    SAMPLE = 0
+    SHUFFLE = 1
+    AD_HOC = 2
+    GENERATE = 3
+
+
+def _mix(value: int) -> int:
+    """The finalizer of SplitMix64 (Steele, Lea & Flood, OOPSLA 2014): a bijection of 64-bit words."""
+    value = (value ^ (value >> 30)) * 0xBF58476D1CE4E5B9 & _MASK
+    value = (value ^ (value >> 27)) * 0x94D049BB133111EB & _MASK
+    return value ^ (value >> 31)
+
+
+def batch_key(seed: int, epoch: int = 0, batch: int = 0, purpose: Purpose = Purpose.SAMPLE) -> int:
+    """The 64-bit key of a batch, as the signed integer that the operators take.
+
+    Args:
+        seed: the run's seed, any integer; its lower 64 bits count.
+        epoch: the epoch's number.
+        batch: the batch's number within the epoch, over all ranks.
+        purpose: what the draws are for.
+    """
+    key = 0
+    for value in (seed, epoch, batch, int(purpose)):
+        key = _mix((key + 0x9E3779B97F4A7C15 & _MASK) ^ (value & _MASK))
+    return key - (1 << 64) if key >> 63 else key
+
+
+def ids_key(seed: int, ids: Tensor) -> int:
+    """The key of a batch that has no number: its number is a hash of its ids (int64, any shape)."""
+    digest = hashlib.blake2b(ids.to(torch.int64).contiguous().numpy().tobytes(), digest_size=8).digest()
+    return batch_key(seed, 0, int.from_bytes(digest, "little"), Purpose.AD_HOC)
+
+
+def draw_seed(generator: torch.Generator | None = None) -> int:
+    """A seed from ``generator`` (torch's own by default), so that ``torch.manual_seed`` decides it."""
+    return int(torch.randint(1 << 62, (), generator=generator))

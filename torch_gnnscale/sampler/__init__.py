@@ -1,0 +1,5 @@
+"""What is drawn."""
+
+from .neighbor import NeighborOutput, NeighborSampler
+
+__all__ = ["NeighborOutput", "NeighborSampler"]

@@ -1,0 +1,157 @@
+"""One relation's edges, sorted by destination."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+from torch_geometric.edge_index import EdgeIndex
+
+from .. import ops
+
+
+def _count(ids: Tensor) -> int:
+    return int(ids.max()) + 1 if ids.numel() else 0
+
+
+@dataclass(frozen=True, eq=False)
+class CSC:
+    """Edges sorted by destination, with the way back to the user's edge ids.
+
+    Use the ``from_*`` constructors: they check what they are given, and never change it.
+    """
+
+    colptr: Tensor
+    """Where each destination's edges begin: int64, shape [num_dst + 1]."""
+    row: Tensor
+    """Source of each edge: int32 where ids fit, else int64, shape [num_edges]; it may be strided."""
+    edge_id: Tensor | None
+    """The user's id of each edge, like ``row``; None where it is the position."""
+    num_src: int
+    """Number of source nodes."""
+
+    @property
+    def num_dst(self) -> int:
+        """Number of destination nodes."""
+        return self.colptr.numel() - 1
+
+    @property
+    def num_edges(self) -> int:
+        """Number of edges."""
+        return self.row.numel()
+
+    def __repr__(self) -> str:
+        return f"CSC(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges}, row={self.row.dtype})"
+
+    @classmethod
+    def from_edge_index(
+        cls, edge_index: Tensor, size: int | tuple[int | None, int | None] | None = None, is_sorted: bool = False
+    ) -> CSC:
+        """From COO.
+
+        Args:
+            edge_index: sources and destinations, int32 or int64, shape [2, E], or an EdgeIndex.
+            size: number of nodes, or of (sources, destinations); by default what an EdgeIndex says, else one more
+                than the largest id.
+            is_sorted: the edges are sorted by destination already, so that an edge's id is its position.
+
+        Raises:
+            TypeError, ValueError, IndexError: wrong dtype or shape, an id out of range, edges not sorted after all.
+        """
+        if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.size(0) != 2:
+            found = tuple(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
+            raise ValueError(f"edge_index: expected a tensor of shape (2, num_edges), found {found}")
+        num_src, num_dst = size if isinstance(size, tuple) else (size, size)
+        if isinstance(edge_index, EdgeIndex):
+            known = edge_index.sparse_size()
+            num_src = known[0] if num_src is None else num_src
+            num_dst = known[1] if num_dst is None else num_dst
+            is_sorted = is_sorted or edge_index.is_sorted_by_col
+            edge_index = edge_index.as_tensor()
+        src, dst = edge_index.detach().cpu()
+        if num_src is None and num_dst is None:
+            num_src = num_dst = max(_count(src), _count(dst))
+        num_src = _count(src) if num_src is None else num_src
+        num_dst = _count(dst) if num_dst is None else num_dst
+        if not is_sorted:
+            colptr, edges = ops.coo_to_csc(src, dst, num_src, num_dst)
+            row, edge_id = edges.unbind(1)
+            if edges.dtype == torch.int64 and num_src <= torch.iinfo(torch.int32).max:
+                row, edge_id = row.to(torch.int32), edge_id.contiguous()  # the edges alone need 64 bits
+            return cls(colptr, row, edge_id, num_src)
+        if (at := ops.first_outside(dst, num_dst)) >= 0:
+            raise IndexError(f"edge_index[1, {at}] = {int(dst[at])} is out of range: expected nodes in [0, {num_dst})")
+        if (dst[1:] < dst[:-1]).any():
+            raise ValueError("is_sorted: expected edges sorted by destination, found some that are not")
+        colptr = torch._convert_indices_from_coo_to_csr(dst.contiguous(), num_dst).to(torch.int64)
+        return cls.from_csc(colptr, src, num_src=num_src)
+
+    @classmethod
+    def from_csc(cls, colptr: Tensor, row: Tensor, edge_id: Tensor | None = None, num_src: int | None = None) -> CSC:
+        """From column pointers and sources.
+
+        Args:
+            colptr: int32 or int64, shape [num_dst + 1].
+            row: int32 or int64, shape [num_edges].
+            edge_id: the user's edge ids, int32 or int64, shape [num_edges]; by default the position.
+            num_src: number of source nodes; by default that of destinations.
+
+        Raises:
+            TypeError, ValueError, IndexError: wrong dtype, a malformed ``colptr``, a source out of range.
+        """
+        colptr, row = colptr.detach().cpu(), row.detach().cpu()
+        if colptr.dtype == torch.int32:
+            colptr = colptr.to(torch.int64)
+        ops.check_colptr(colptr, row.numel())
+        num_src = colptr.numel() - 1 if num_src is None else num_src
+        if row.dtype not in (torch.int32, torch.int64) or row.dim() != 1:
+            raise TypeError(f"row: expected a vector of int32 or int64, found {row.dtype} {tuple(row.shape)}")
+        if (at := ops.first_outside(row, num_src)) >= 0:
+            raise IndexError(f"row[{at}] = {int(row[at])} is out of range: expected nodes in [0, {num_src})")
+        if edge_id is not None and (edge_id.dtype not in (torch.int32, torch.int64) or edge_id.shape != row.shape):
+            raise TypeError(
+                f"edge_id: expected int32 or int64 ids for {row.numel()} edges, found {edge_id.dtype} "
+                f"{tuple(edge_id.shape)}"
+            )
+        if num_src <= torch.iinfo(torch.int32).max:
+            row = row.to(torch.int32)
+        return cls(colptr.contiguous(), row, edge_id, num_src)
+
+    @classmethod
+    def from_adj_t(cls, adj_t: Any) -> CSC:
+        """From a transposed adjacency (rows are destinations): a torch sparse CSR, CSC or COO tensor or a SparseTensor.
+
+        An edge's id is the position of its entry in ``adj_t``, as its values are stored.
+        """
+        if isinstance(adj_t, Tensor):
+            if adj_t.layout == torch.sparse_csr:
+                return cls.from_csc(adj_t.crow_indices(), adj_t.col_indices(), num_src=adj_t.size(1))
+            if adj_t.layout == torch.sparse_csc:
+                dst = adj_t.row_indices()
+                src = torch.repeat_interleave(adj_t.ccol_indices().diff()).to(dst.dtype)
+                return cls.from_edge_index(torch.stack([src, dst]), (adj_t.size(1), adj_t.size(0)))
+            if adj_t.layout == torch.sparse_coo:
+                return cls.from_edge_index(adj_t._indices().flip(0), (adj_t.size(1), adj_t.size(0)))
+        elif hasattr(adj_t, "csr") and hasattr(adj_t, "sparse_sizes"):  # torch_sparse.SparseTensor
+            rowptr, col, _ = adj_t.csr()
+            return cls.from_csc(rowptr, col, num_src=adj_t.sparse_size(1))
+        raise TypeError(f"adj_t: expected a sparse tensor or a SparseTensor, found {type(adj_t).__name__}")
+
+    @classmethod
+    def from_data(cls, data: Data, is_sorted: bool = False) -> CSC:
+        """From a Data's ``adj_t`` or ``edge_index``; without edges if it has neither."""
+        num_nodes = data.num_nodes
+        if num_nodes is None:
+            raise ValueError("data: expected it to know its number of nodes; set data.num_nodes")
+        if "adj_t" in data:
+            return cls.from_adj_t(data.adj_t)
+        if data.edge_index is None:
+            return cls.from_edge_index(torch.empty(2, 0, dtype=torch.int64), num_nodes)
+        return cls.from_edge_index(data.edge_index, num_nodes, is_sorted)
+
+    def col(self) -> Tensor:
+        """Destination of each edge: int64, shape [num_edges]."""
+        return torch.repeat_interleave(self.colptr.diff(), output_size=self.num_edges)

@@ -1,0 +1,28 @@
+"""Random graphs, each a pure function of its seed."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .. import ops
+from ..random import Purpose, batch_key
+
+GRAPH500 = (0.57, 0.19, 0.19)
+"""Quadrant probabilities a, b, c of the Graph500 benchmark."""
+
+
+def rmat(num_nodes: int, num_edges: int, seed: int = 0, quadrants: tuple[float, float, float] = GRAPH500) -> Tensor:
+    """The edges of an R-MAT graph with shuffled node ids, so that an id says nothing about a degree.
+
+    Args:
+        num_nodes: nodes, any number.
+        num_edges: directed edges; repeats and self loops are kept, as Graph500 does.
+        seed: decides everything.
+        quadrants: probabilities a, b, c.
+
+    Returns:
+        int64, shape [2, num_edges].
+    """
+    edges = ops.rmat_edges(num_nodes, num_edges, batch_key(seed, 0, 0, Purpose.GENERATE), quadrants)
+    names = ops.permutation(num_nodes, batch_key(seed, 0, 1, Purpose.GENERATE))
+    return ops.gather_rows(names, edges.view(-1)).view(2, num_edges)
