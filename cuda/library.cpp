@@ -24,4 +24,5 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   library.def("pool_stats() -> int[]");
   library.def("pool_limit(int bytes) -> ()");
   library.def("pool_trim() -> ()");
+  library.def("huge_pages(Tensor tensor) -> ()");
 }

@@ -325,6 +325,17 @@ def pool_trim() -> None:
     _ops.pool_trim()
 
 
+def huge_pages(tensor: Tensor) -> None:
+    """Moves a contiguous CPU tensor's memory into huge pages where the system can (Linux 6.1 and later).
+
+    Contents and addresses stay. Rows that are read at random then cost fewer walks through the page table; moving takes
+    about a second for each GB, once. Where the system cannot, nothing happens.
+    """
+    if tensor.device.type != "cpu" or not tensor.is_contiguous():
+        raise ValueError(f"tensor: expected a contiguous CPU tensor, found {tensor.device}, strides {tensor.stride()}")
+    _ops.huge_pages(tensor)
+
+
 def _register() -> None:
     """Shapes for tracing, and the one derivative."""
 
@@ -352,6 +363,10 @@ def _register() -> None:
     @torch.library.register_fake("gnnscale::gather_rows")
     def _(src, index, threads):
         return src.new_empty((index.numel(), *src.shape[1:]))
+
+    @torch.library.register_fake("gnnscale::huge_pages")
+    def _(tensor):
+        return None
 
     @torch.library.register_fake("gnnscale::random_bits")
     def _(count, key, offset, threads):

@@ -7,7 +7,8 @@
 namespace gnnscale {
 namespace {
 
-constexpr int64_t kAheadBytes = 2048;     // how far ahead of the copy rows are prefetched
+constexpr int64_t kAheadBytes = 1024;     // how far ahead of the copy rows are prefetched
+constexpr int64_t kRowsAhead = 24;        // and their first lines, for the walk through the page table
 constexpr int64_t kGrainBytes = 1 << 18;  // a task copies at least this much
 
 GNNSCALE_INLINE void prefetch_row(const char* row, int64_t bytes) {
@@ -19,6 +20,7 @@ template <typename Index>
 void gather(const char* src, int64_t stride, const Index* index, int64_t begin, int64_t end, int64_t bytes, char* out) {
   const int64_t ahead = std::clamp<int64_t>(kAheadBytes / bytes, 2, 64);
   for (int64_t i = begin; i < end; ++i) {
+    if (i + kRowsAhead < end) GNNSCALE_PREFETCH(src + static_cast<int64_t>(index[i + kRowsAhead]) * stride);
     if (i + ahead < end) prefetch_row(src + static_cast<int64_t>(index[i + ahead]) * stride, bytes);
     std::memcpy(out + i * bytes, src + static_cast<int64_t>(index[i]) * stride, static_cast<size_t>(bytes));
   }

@@ -1,4 +1,8 @@
 // The pool as seen from Python.
+#include <sys/mman.h>
+
+#include <algorithm>
+
 #include "tensor.h"
 #include "workspace.h"
 
@@ -17,6 +21,23 @@ void trim() {
   pool_trim();
   workspace_trim();
 }
+
+#ifndef MADV_COLLAPSE
+#define MADV_COLLAPSE 25  // Linux 6.1; older kernels refuse, which does no harm
+#endif
+
+// See torch_gnnscale.ops.huge_pages.
+void huge_pages(const Tensor& tensor) {
+  constexpr uintptr_t page = uintptr_t{2} << 20, step = 32 * page;
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
+  const uintptr_t bytes = static_cast<uintptr_t>(tensor.numel()) * tensor.element_size();
+  const uintptr_t last = (begin + bytes) / page * page;
+  for (uintptr_t at = (begin + page - 1) / page * page; at < last; at += step) {
+    madvise(reinterpret_cast<void*>(at), std::min(step, last - at), MADV_COLLAPSE);
+  }
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gnnscale, CPU, library) { library.impl("huge_pages", TORCH_BOX(&huge_pages)); }
 
 STABLE_TORCH_LIBRARY_IMPL(gnnscale, CompositeExplicitAutograd, library) {
   library.impl("pool_stats", TORCH_BOX(&stats));

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import threading
 import warnings
 from typing import Any, Literal, get_args
 
@@ -18,6 +19,9 @@ from .. import ops
 EdgeLayout = Literal["coo", "EdgeIndex", "sparse_csr", "SparseTensor"]
 """What a batch's edges are: ``edge_index`` as a plain tensor or as an EdgeIndex that knows its column pointer, or
 ``adj_t`` as a torch sparse CSR tensor or a torch_sparse.SparseTensor."""
+
+
+_HUGE_FROM = 64 << 20  # bytes; of smaller tensors the processor keeps most page table entries
 
 
 def edge_layout_of(data: Any, asked: EdgeLayout | None) -> EdgeLayout:
@@ -56,6 +60,23 @@ def warn_of_slow_rows(data: Data) -> None:
                 f"which is slower; use data.{name} = data.{name}.contiguous()",
                 stacklevel=4,
             )
+
+
+def move_to_huge_pages(data: Data) -> None:
+    """Moves the large tensors whose rows are gathered, in a thread beside the first batches."""
+    large = [
+        value
+        for name, value in data.items()
+        if isinstance(value, Tensor)
+        and value.device.type == "cpu"
+        and value.layout == torch.strided
+        and value.nbytes >= _HUGE_FROM
+        and value.is_contiguous()
+        and not value.is_shared()
+        and (data.is_node_attr(name) or data.is_edge_attr(name))
+    ]
+    if large:
+        threading.Thread(target=lambda: [ops.huge_pages(value) for value in large], daemon=True).start()
 
 
 def _rows(value: Any, index: Tensor, dim: int) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -109,9 +110,12 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
         self.prefetch = prefetch
         self.edge_layout = collate.edge_layout_of(data, edge_layout)
         self._epoch = self._next_epoch = 0
+        self.seconds = {"sample": 0.0, "gather": 0.0}
+        """Time spent so far in this process's threads, by what was done."""
         self._gather_ahead = isinstance(data, Data) or isinstance(data[0], FeatureStore)
         if isinstance(data, Data):
             collate.warn_of_slow_rows(data)
+            collate.move_to_huge_pages(data)
 
         shuffle = bool(kwargs.pop("shuffle", False))
         super().__init__(
@@ -170,15 +174,17 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
         return self._finish(self._fill(out))
 
     def _sample(self, index: NumberedBatch | Tensor | list[int]) -> SamplerOutput:
+        start = time.perf_counter()
         positions = index.positions if isinstance(index, NumberedBatch) else index
         inputs = self.input_data[torch.as_tensor(positions)]
         if not isinstance(self.node_sampler, NeighborSampler):
-            return self.node_sampler.sample_from_nodes(inputs)
-        if isinstance(index, NumberedBatch):
-            key = batch_key(self.seed, index.epoch, index.number)
+            out = self.node_sampler.sample_from_nodes(inputs)
+        elif isinstance(index, NumberedBatch):
+            out = self.node_sampler.sample_from_nodes(inputs, batch_key(self.seed, index.epoch, index.number))
         else:
-            key = ids_key(self.seed, inputs.node)
-        return self.node_sampler.sample_from_nodes(inputs, key)
+            out = self.node_sampler.sample_from_nodes(inputs, ids_key(self.seed, inputs.node))
+        self.seconds["sample"] += time.perf_counter() - start
+        return out
 
     def _prepare(self, index: NumberedBatch) -> Any:
         out = self._sample(index)
@@ -186,12 +192,14 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
 
     def _fill(self, out: SamplerOutput) -> Data:
         """The batch with all of PyG's fields, in PyG's order, before ``transform``."""
+        start = time.perf_counter()
         row, col = out.row, out.col
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
         if isinstance(out, NeighborOutput) and out.row is row and out.col is col:
             edge_index, colptr = out.edge_index, out.colptr
-            assert edge_index is not None and colptr is not None
+            assert edge_index is not None
+            assert colptr is not None
         else:
             edge_index = torch.stack([out.row, out.col])
             colptr = torch._convert_indices_from_coo_to_csr(out.col, out.node.numel())
@@ -215,6 +223,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
         batch.num_sampled_edges = out.num_sampled_edges
         batch.input_id, batch.seed_time = out.metadata
         batch.batch_size = out.metadata[0].size(0)
+        self.seconds["gather"] += time.perf_counter() - start
         return batch
 
     def _finish(self, batch: Data | SamplerOutput) -> Any:

@@ -1,0 +1,59 @@
+# Two commands do everything on a machine with Python 3.10+, a C++ compiler and make: `make train` and `make test`.
+
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+NATIVE := $(shell find cuda -name '*.cpp' -o -name '*.cu' -o -name '*.h')
+
+.PHONY: train test lint sanitize notebooks test-cuda clean
+
+train: $(VENV)/installed
+	$(BIN)/gnnscale train
+
+test: $(VENV)/test
+	$(BIN)/python -m pytest
+
+$(VENV)/torch:
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install "$(TORCH)"
+	$(PIP) install "setuptools>=77" wheel ninja numpy
+	touch $@
+
+$(VENV)/installed: $(VENV)/torch pyproject.toml setup.py $(NATIVE)
+	$(PIP) install --no-build-isolation -e ".[plot]"
+	touch $@
+
+$(VENV)/test: $(VENV)/installed
+	$(PIP) install --no-build-isolation -e ".[plot,test]"
+	touch $@
+
+$(VENV)/lint: $(VENV)/test
+	$(PIP) install --no-build-isolation -e ".[plot,test,lint,notebook]"
+	touch $@
+
+lint: $(VENV)/lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/clang-format --dry-run -Werror $(NATIVE)
+	$(BIN)/mypy
+
+# The native tests against a library built with AddressSanitizer and UBSan, in a copy of the sources.
+sanitize: $(VENV)/test
+	rm -rf build/sanitize && mkdir -p build/sanitize
+	cp -r setup.py pyproject.toml README.md LICENSE cuda torch_gnnscale tests build/sanitize
+	rm -f build/sanitize/torch_gnnscale/*.so
+	cd build/sanitize && FORCE_CUDA=0 GNNSCALE_SANITIZE=1 ../../$(BIN)/python setup.py -q build_ext --inplace
+	cd build/sanitize && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
+		ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=. ../../$(BIN)/python -m pytest -p no:cacheprovider \
+		tests/test_ops.py tests/test_sample_neighbors.py tests/test_topology.py
+
+notebooks: $(VENV)/lint
+	$(BIN)/python notebooks/execute.py notebooks/*.ipynb
+
+test-cuda: $(VENV)/test
+	$(BIN)/python -m pytest -m cuda
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info torch_gnnscale/*.so runs

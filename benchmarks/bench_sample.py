@@ -1,0 +1,101 @@
+"""Sampling a batch of 1024 x (15, 10, 5): the fused operator against pyg-lib, where that is installed.
+
+    python benchmarks/bench_sample.py
+
+Both return local sources, node ids and edge ids. The fused operator also writes the column pointer and maps edge ids
+back to the user's, which pyg-lib leaves to Python.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+from common import arguments, compare, graph, has, report, save
+
+from torch_gnnscale import ops
+
+FANOUTS = [15, 10, 5]
+BATCH = 1024
+
+
+def check(csc, edge_index, seeds) -> None:
+    """The sample is one: its edges are the graph's, degrees are as asked for, and threads do not matter."""
+    sample = ops.sample_neighbors([csc.colptr], [csc.row], [seeds], FANOUTS, 7, edge_id=[csc.edge_id])
+    node, (row, col), edge = sample.node[0], sample.edge_index[0], sample.edge_id[0]
+    assert torch.equal(torch.stack([node[row], node[col]]), edge_index[:, edge])
+    degree = csc.colptr.diff()
+    expanded = node[: sample.num_nodes[0, :-1].sum()]
+    fanout = torch.repeat_interleave(torch.tensor(FANOUTS), sample.num_nodes[0, :-1])
+    assert torch.equal(sample.colptr[0].diff(), torch.minimum(degree[expanded], fanout))
+    one, two = draw(csc, seeds, 7, 1), draw(csc, seeds, 7, 2)
+    assert all(torch.equal(a[0], b[0]) for a, b in zip(one[:4], two[:4], strict=True))
+    assert torch.equal(one.edge_id[0], edge)
+
+
+def draw(csc, seeds, key, threads):
+    return ops.sample_neighbors(
+        [csc.colptr], [csc.row], [seeds], FANOUTS, key, edge_id=[csc.edge_id], with_col=False, threads=threads
+    )
+
+
+def main() -> None:
+    args = arguments(__doc__.splitlines()[0])
+    torch.set_num_threads(2)
+    results = {}
+    for name in args.graphs:
+        csc, edge_index = graph(name)
+        seeds = [torch.randperm(csc.num_dst)[:BATCH] for _ in range(args.rounds + 2)]
+        check(csc, edge_index, seeds[0])
+        del edge_index
+        edges = int(draw(csc, seeds[0], 7, 1).num_edges.sum())
+        pool = ThreadPoolExecutor(2)
+
+        def two_batches(run, r, pool=pool):
+            list(pool.map(run, (r, r + 1)))
+
+        def ours(threads, csc=csc, seeds=seeds):
+            return lambda r: draw(csc, seeds[r], r, threads)
+
+        single = {"gnnscale, 1 thread": ours(1), "gnnscale, 2 threads within a batch": ours(2)}
+        one_thread = ours(1)
+        double = {"gnnscale, 2 batches in flight": lambda r, run=one_thread: two_batches(run, r)}
+        if has("pyg_lib"):
+            import pyg_lib  # noqa: F401
+
+            row = csc.row.to(torch.int64)
+
+            def pyg(r, csc=csc, row=row, seeds=seeds):
+                return torch.ops.pyg.neighbor_sample(
+                    csc.colptr,
+                    row,
+                    seeds[r],
+                    FANOUTS,
+                    None,
+                    None,
+                    None,
+                    None,
+                    True,
+                    False,
+                    True,
+                    False,
+                    "uniform",
+                    True,
+                )
+
+            single["pyg-lib"] = pyg
+            double["pyg-lib, 2 Python threads"] = lambda r, run=pyg: two_batches(run, r)
+        single_times = compare(single, args.rounds)
+        report(f"R-MAT {name}, {edges:,} edges a batch, one batch at a time", single_times, "pyg-lib")
+        double_times = compare(double, args.rounds, batches=2)
+        report(f"R-MAT {name}, two batches in flight, time a batch", double_times, "pyg-lib, 2 Python threads")
+        results[name] = {"edges_per_batch": edges, **single_times, **double_times}
+        pool.shutdown()
+        del csc
+        ops.pool_trim()
+    if not args.no_save:
+        save("sample", results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""What all benchmarks share: graphs, interleaved timing, results as JSON."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from torch_gnnscale import CSC, __version__
+from torch_gnnscale.topology import rmat
+
+RESULTS = Path(__file__).parent / "results"
+GRAPHS = {"1M-16M": (1_000_000, 16_000_000), "2.4M-124M": (2_400_000, 124_000_000)}
+"""R-MAT graphs: nodes and edges."""
+
+
+def has(package: str) -> bool:
+    """Whether a peer can be imported."""
+    return importlib.util.find_spec(package) is not None
+
+
+def arguments(description: str) -> argparse.Namespace:
+    """The command line of every benchmark."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
+    parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds of all candidates")
+    parser.add_argument("--no-save", action="store_true", help="do not write the JSON result")
+    return parser.parse_args()
+
+
+def graph(name: str) -> tuple[CSC, Tensor]:
+    """An R-MAT graph as CSC and as COO."""
+    num_nodes, num_edges = GRAPHS[name]
+    edge_index = rmat(num_nodes, num_edges, seed=1)
+    return CSC.from_edge_index(edge_index, num_nodes), edge_index
+
+
+def compare(candidates: dict[str, Callable[[int], Any]], rounds: int, batches: int = 1) -> dict[str, dict[str, float]]:
+    """Times candidates in turn, ``rounds`` times each after two warm-up calls.
+
+    Each is called with the number of the round and does ``batches`` batches. Returns milliseconds a batch: median and
+    quartiles of the rounds.
+    """
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for round_ in range(-2, rounds):
+        for name, run in candidates.items():
+            start = time.perf_counter()
+            run(round_ % rounds)
+            if round_ >= 0:
+                times[name].append((time.perf_counter() - start) * 1e3 / batches)
+    return {
+        name: {
+            "median_ms": median(values),
+            "low_ms": sorted(values)[len(values) // 4],
+            "high_ms": sorted(values)[len(values) * 3 // 4],
+        }
+        for name, values in times.items()
+    }
+
+
+def report(title: str, results: dict[str, dict[str, float]], baseline: str | None) -> None:
+    """Prints a table; ratios are to ``baseline`` within this run."""
+    print(f"\n{title}")
+    for name, entry in results.items():
+        ratio = ""
+        if baseline in results:
+            entry["speedup"] = results[baseline]["median_ms"] / entry["median_ms"]
+            ratio = f"  {entry['speedup']:6.2f} x {baseline}"
+        extra = "".join(
+            f"  {key} {value:.3g}" for key, value in entry.items() if not key.endswith("_ms") and key != "speedup"
+        )
+        print(
+            f"  {name:40s} {entry['median_ms']:9.2f} ms  [{entry['low_ms']:.2f}, {entry['high_ms']:.2f}]{ratio}{extra}"
+        )
+
+
+def machine() -> dict[str, Any]:
+    """Where the figures were taken."""
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
+        model = names[0] if names else model
+    return {
+        "cpu": model,
+        "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
+        "torch": torch.__version__,
+        "torch_gnnscale": __version__,
+    }
+
+
+def save(name: str, results: Any) -> None:
+    """Writes ``benchmarks/results/NAME.json``."""
+    RESULTS.mkdir(exist_ok=True)
+    (RESULTS / f"{name}.json").write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
+    print(f"\nwritten: {RESULTS / name}.json")

@@ -1,0 +1,191 @@
+"""Node-classification tasks by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from .. import files
+from ..feature import FeatureStore
+from ..topology import GraphStore
+from .planted import planted
+
+ROC_AUC = {"minesweeper", "tolokers", "questions"}
+"""Sets with two unbalanced classes, scored by the area under the ROC curve."""
+FB100_WIDTHS = (11, 516, 516, 500)
+"""Codes of the columns of a Facebook100 school: status, major, second major, dormitory (0: missing)."""
+
+
+@dataclass
+class NodeTask:
+    """A graph, its labels, and who is trained, validated and tested on."""
+
+    name: str
+    data: Any
+    """What a loader takes: a Data, or a (FeatureStore, GraphStore) pair."""
+    y: Tensor
+    """Class of each node, int64, shape [N]; -1 where unknown."""
+    masks: dict[str, Tensor]
+    """``train``, ``val`` and ``test``, bool, shape [N]."""
+    num_features: int
+    num_nodes: int
+    num_edges: int
+    metric: str = "accuracy"
+    """``accuracy`` or ``roc_auc``."""
+
+    @property
+    def num_classes(self) -> int:
+        """One more than the largest class."""
+        return int(self.y.max()) + 1
+
+    @classmethod
+    def from_data(cls, name: str, data: Data, split: int = 0) -> NodeTask:
+        """From a Data with ``x``, ``y`` and masks; of several splits (columns of the masks) takes number ``split``."""
+        missing = [key for key in ("x", "y", "train_mask", "val_mask", "test_mask") if key not in data]
+        if missing:
+            raise ValueError(f"{name}: expected x, y and three masks, found no {', '.join(missing)}")
+        for key in ("train_mask", "val_mask", "test_mask"):
+            data[key] = data[key][:, split] if data[key].dim() == 2 else data[key]
+        data.y = data.y.view(-1).to(torch.int64)
+        metric = "roc_auc" if name.lower().split("/")[-1] in ROC_AUC else "accuracy"
+        masks = {key: data[f"{key}_mask"] for key in ("train", "val", "test")}
+        return cls(name, data, data.y, masks, data.num_features, data.num_nodes, data.num_edges, metric)
+
+    def save(self, path: str | Path) -> None:
+        """Writes graph and node tensors into a new directory that ``load`` opens, memory-mapped, by its path."""
+        if isinstance(self.data, Data):
+            features, graph = FeatureStore.from_data(self.data), GraphStore.from_data(self.data)
+        else:
+            features, graph = self.data
+        features.save(Path(path) / "features")
+        graph.save(Path(path) / "graph")
+
+
+def load(name: str = "planted", root: str | Path = ".", split: int = 0, verify: bool = True) -> NodeTask:
+    """A task by name.
+
+    Args:
+        name: ``planted``; the path of a directory written by :meth:`NodeTask.save`; an archive ``NAME.npz`` or
+            ``NAME/NAME.npz`` below ``root`` (``fb100/SCHOOL`` for one school, ``fb100`` for all); ``ogbn-...`` (needs
+            the package ogb); or a class of ``torch_geometric.datasets``, or a name that Planetoid or
+            HeterophilousGraphDataset know, which PyG reads from or downloads to ``root``.
+        root: where the files are.
+        split: which of several splits.
+        verify: compare the checksums of a saved directory.
+
+    Raises:
+        ValueError: nothing of that name; says where it was looked for.
+    """
+    root = Path(root)
+    if name == "planted":
+        return NodeTask.from_data(name, planted())
+    if (Path(name) / "graph" / files.MANIFEST).is_file():
+        return _saved(Path(name), verify)
+    if name == "fb100" and (root / "fb100").is_dir():
+        return NodeTask.from_data(name, _fb100(sorted((root / "fb100").glob("*.npz"))))
+    for archive in (root / f"{name}.npz", root / name / f"{name}.npz"):
+        if archive.is_file():
+            data = _fb100([archive]) if archive.parent.name == "fb100" else _archive(archive)
+            return NodeTask.from_data(name, data, split)
+    if name.startswith("ogbn-"):
+        return NodeTask.from_data(name, _ogb(name, root))
+    return NodeTask.from_data(name, _pyg(name, root), split)
+
+
+def _saved(path: Path, verify: bool) -> NodeTask:
+    features, graph = FeatureStore.open(path / "features", verify), GraphStore.open(path / "graph", verify)
+
+    def tensor(key: str) -> Tensor:
+        try:
+            return features.get_tensor(group_name=None, attr_name=key, index=None)
+        except KeyError:
+            raise ValueError(f"{path}: expected x, y and three masks, found no {key}") from None
+
+    masks = {key: tensor(f"{key}_mask") for key in ("train", "val", "test")}
+    csc = graph.relation()
+    x = tensor("x")
+    return NodeTask(str(path), (features, graph), tensor("y"), masks, x.size(1), csc.num_dst, csc.num_edges)
+
+
+def _archive(path: Path) -> Data:
+    """One graph of arrays: see ``arrays`` below for their names."""
+    with np.load(path) as arrays:
+        if "edge_index" not in arrays or "y" not in arrays:
+            raise ValueError(f"{path}: expected edge_index, y and masks, found {sorted(arrays.files)}")
+        edge_index = torch.from_numpy(arrays["edge_index"].astype(np.int64))
+        if bool(arrays.get("undirected", False)):
+            edge_index = torch.cat([edge_index, edge_index.flip(0)], dim=1)
+        num_nodes = int(arrays["num_nodes"])
+        if "x" in arrays:
+            x = torch.from_numpy(arrays["x"].astype(np.float32))
+        elif "x_indptr" in arrays:  # rows in CSR
+            x = torch.zeros(num_nodes, int(arrays["x_dim"]))
+            rows = np.repeat(np.arange(num_nodes), np.diff(arrays["x_indptr"]))
+            values = arrays["x_data"].astype(np.float32) if "x_data" in arrays else np.float32(1)
+            x.numpy()[rows, arrays["x_indices"].astype(np.int64)] = values
+        else:
+            raise ValueError(f"{path}: expected features (x, or x_indptr and x_indices), found {sorted(arrays.files)}")
+        masks = {key: torch.from_numpy(arrays[key]) for key in ("train_mask", "val_mask", "test_mask")}
+        return Data(x=x, edge_index=edge_index, y=torch.from_numpy(arrays["y"].astype(np.int64)), **masks)
+
+
+def _fb100(paths: list[Path]) -> Data:
+    """Schools of Facebook100 as one graph of disjoint parts; features are one-hot codes (bool), labels class years."""
+    parts: dict[str, list[np.ndarray]] = {}
+    offset = 0
+    for path in paths:
+        with np.load(path) as arrays:
+            if "x_codes" not in arrays:
+                raise ValueError(f"{path}: expected a school of Facebook100 (x_codes), found {sorted(arrays.files)}")
+            for key in ("x_codes", "y", "train_mask", "val_mask", "test_mask"):
+                parts.setdefault(key, []).append(arrays[key])
+            parts.setdefault("edge_index", []).append(arrays["edge_index"].astype(np.int64) + offset)
+            offset += int(arrays["num_nodes"])
+    joined = {key: torch.from_numpy(np.concatenate(values, axis=key == "edge_index")) for key, values in parts.items()}
+    codes = joined.pop("x_codes").to(torch.int64)
+    x = torch.zeros(offset, sum(FB100_WIDTHS), dtype=torch.bool)
+    first = 0
+    for column, width in enumerate(FB100_WIDTHS):
+        known = (codes[:, column] > 0).nonzero().view(-1)
+        x[known, first + codes[known, column]] = True
+        first += width
+    edges = joined.pop("edge_index")
+    return Data(x=x, edge_index=torch.cat([edges, edges.flip(0)], dim=1), **joined)
+
+
+def _ogb(name: str, root: Path) -> Data:
+    try:
+        from ogb.nodeproppred import PygNodePropPredDataset
+    except ImportError as error:
+        raise ImportError(f"dataset {name!r} needs the package ogb: pip install ogb") from error
+    dataset = PygNodePropPredDataset(name, str(root))
+    data = dataset[0]
+    split = dataset.get_idx_split()
+    for key, part in (("train", "train"), ("val", "valid"), ("test", "test")):
+        mask = torch.zeros(data.num_nodes, dtype=torch.bool)
+        mask[split[part]] = True
+        data[f"{key}_mask"] = mask
+    return data
+
+
+def _pyg(name: str, root: Path) -> Data:
+    from torch_geometric import datasets
+
+    known: dict[str, Any] = {key: datasets.Planetoid for key in ("cora", "citeseer", "pubmed")}
+    heterophilous = ("roman-empire", "amazon-ratings", "minesweeper", "tolokers", "questions")
+    known.update(dict.fromkeys(heterophilous, datasets.HeterophilousGraphDataset))
+    if name.lower() in known:
+        return known[name.lower()](str(root), name)[0]
+    classes = {key.lower(): getattr(datasets, key) for key in datasets.__all__}
+    if name.lower() in classes:
+        return classes[name.lower()](str(root))[0]
+    raise ValueError(
+        f"dataset {name!r}: expected 'planted', a saved directory, {root}/{name}.npz, {root}/{name}/{name}.npz, an "
+        f"'ogbn-' name or a data set of torch_geometric.datasets"
+    )
