@@ -5,8 +5,8 @@
 STABLE_TORCH_LIBRARY(gnnscale, library) {
   // Topology.
   library.def("coo_to_csc(Tensor src, Tensor dst, int num_dst, bool int32, int threads) -> (Tensor, Tensor)");
-  library.def("first_outside(Tensor ids, int limit, int threads) -> int");
-  library.def("first_malformed(Tensor colptr, int num_edges, int threads) -> int");
+  library.def("first_outside(Tensor ids, int limit, int threads) -> Tensor");
+  library.def("first_malformed(Tensor colptr, int num_edges, int threads) -> Tensor");
   // Sampling.
   library.def(
       "sample_neighbors(Tensor[] colptr, Tensor[] row, Tensor?[] edge_id, Tensor?[] weight, Tensor?[] node_time, "

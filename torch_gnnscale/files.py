@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import tokenize
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -85,16 +86,17 @@ def _map(file: Path, entry: dict[str, Any]) -> Tensor:
         raise FileNotFoundError(f"{file}: not found")
     try:
         dtype = getattr(torch, entry["dtype"])
+        stored = torch.empty(0, dtype=torch.int16 if dtype == torch.bfloat16 else dtype).numpy().dtype
         shape = tuple(int(size) for size in entry["shape"])
         with file.open("rb") as stream:
             major, _ = np.lib.format.read_magic(stream)
             read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
             found_shape, fortran, found_dtype = read(stream)
             offset = stream.tell()
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, EOFError, SyntaxError, tokenize.TokenError) as error:
         raise ValueError(f"{file}: expected a .npy file as its manifest describes it, found {error}") from None
-    itemsize = torch.empty(0, dtype=dtype).element_size()
-    if found_shape != shape or fortran or found_dtype.itemsize != itemsize:
+    itemsize = stored.itemsize
+    if found_shape != shape or fortran or found_dtype != stored:
         raise ValueError(f"{file}: expected {entry['dtype']} {shape}, found {found_dtype} {found_shape}")
     count = int(np.prod(shape, dtype=np.int64))
     expected, found = offset + count * itemsize, file.stat().st_size
@@ -131,8 +133,10 @@ def load(path: str | os.PathLike, kind: str, verify: bool = True) -> tuple[dict[
         tensor = arrays[name] = _map(file, entry)
         if not verify:
             continue
-        found = _checksums(tensor)
-        for block, (expected, actual) in enumerate(zip(entry["crc32"], found, strict=True)):
-            if expected != actual:
+        expected, found = entry.get("crc32"), _checksums(tensor)
+        if not isinstance(expected, list) or len(expected) != len(found):
+            raise ValueError(f"{folder / MANIFEST}: expected {len(found)} checksums of {file.name}, found {expected}")
+        for block, (recorded, actual) in enumerate(zip(expected, found, strict=True)):
+            if recorded != actual:
                 raise ValueError(f"{file}: checksum of block {block} (64 MiB each) differs: the file is corrupt")
     return arrays, manifest["meta"]

@@ -22,22 +22,40 @@ MAX_HOPS = 64
 """Hops a draw's counter can tell apart."""
 MAX_FANOUT = 1 << 17
 """Neighbors of one node that can be drawn at random in one hop."""
+MAX_COUNT = 1 << 40
+"""Nodes of a graph, and random numbers of one call."""
 _IDS = (torch.int32, torch.int64)
 _limit = threading.local()
 
 
 def limit_threads(threads: int) -> None:
     """What ``threads=0`` means to operators called from this Python thread; 0 for all of torch's threads again."""
-    _limit.threads = threads
+    _limit.threads = _check_int("threads", threads)
 
 
 def _threads(threads: int) -> int:
-    return threads or getattr(_limit, "threads", 0)
+    return _check_int("threads", threads) or getattr(_limit, "threads", 0)
+
+
+def _check_int(name: str, value: int, least: int = 0, most: int = 1 << 62) -> int:
+    if not isinstance(value, int):
+        raise TypeError(f"{name}: expected an int, found {type(value).__name__}")
+    if not least <= value <= most:
+        raise ValueError(f"{name}: expected {least} <= {name} <= {most}, found {value}")
+    return value
+
+
+def _check_key(key: int) -> int:
+    return _check_int("key", key, -(1 << 63), (1 << 63) - 1)
+
+
+def _check_tensor(name: str, value: Tensor) -> None:
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name}: expected a tensor, found {type(value).__name__}")
 
 
 def _check_ids(name: str, ids: Tensor, limit: int | None = None, what: str = "ids", threads: int = 0) -> None:
-    if not isinstance(ids, Tensor):
-        raise TypeError(f"{name}: expected a tensor of int32 or int64 ids, found {type(ids).__name__}")
+    _check_tensor(name, ids)
     if ids.dtype not in _IDS:
         raise TypeError(f"{name}: expected int32 or int64 ids, found {ids.dtype}")
     if ids.dim() != 1:
@@ -53,11 +71,16 @@ def first_outside(ids: Tensor, limit: int, threads: int = 0) -> int:
         ids: int32 or int64, shape [n].
         limit: the number of valid ids.
         threads: see the module.
+
+    Raises:
+        TypeError, ValueError: not a vector of int32 or int64, a negative limit.
     """
+    _check_ids("ids", ids)
+    _check_int("limit", limit)
     if ids.device.type != "cpu":
         outside = ((ids < 0) | (ids >= limit)).nonzero()
         return int(outside[0]) if len(outside) else -1
-    return _ops.first_outside(ids.contiguous(), limit, _threads(threads))
+    return int(_ops.first_outside(ids.contiguous(), limit, _threads(threads)))
 
 
 def check_colptr(colptr: Tensor, num_edges: int, threads: int = 0) -> None:
@@ -77,13 +100,13 @@ def check_colptr(colptr: Tensor, num_edges: int, threads: int = 0) -> None:
         raise TypeError(f"colptr: expected an int64 tensor, found {found}")
     if colptr.dim() != 1 or colptr.numel() == 0:
         raise ValueError(f"colptr: expected a vector of at least one entry, found shape {tuple(colptr.shape)}")
-    at = _ops.first_malformed(colptr.contiguous(), num_edges, _threads(threads))
+    at = int(_ops.first_malformed(colptr.contiguous(), _check_int("num_edges", num_edges), _threads(threads)))
     if at < 0:
         return
     value = int(colptr[at])
-    if at == 0:
+    if at == 0 and value != 0:
         raise ValueError(f"colptr[0]: expected 0, found {value}")
-    if value < int(colptr[at - 1]):
+    if at > 0 and value < int(colptr[at - 1]):
         raise ValueError(f"colptr[{at}] = {value} is less than colptr[{at - 1}] = {int(colptr[at - 1])}")
     raise ValueError(f"colptr[{at}] (the last): expected the number of edges {num_edges}, found {value}")
 
@@ -105,6 +128,8 @@ def coo_to_csc(src: Tensor, dst: Tensor, num_src: int, num_dst: int, threads: in
     Raises:
         TypeError, ValueError, IndexError: wrong dtype, unequal lengths, an id out of range.
     """
+    _check_int("num_src", num_src)
+    _check_int("num_dst", num_dst, most=MAX_COUNT)
     _check_ids("src", src, num_src, threads=threads)
     _check_ids("dst", dst, num_dst, threads=threads)
     if src.dtype != dst.dtype or len(src) != len(dst):
@@ -189,6 +214,9 @@ def sample_neighbors(
         TypeError, ValueError, IndexError: wrong dtypes, shapes or fanouts, seeds out of range.
         RuntimeError: the graph is malformed after all.
     """
+    for name, given in (("colptr", colptr), ("row", row), ("seeds", seeds), ("edge_id", edge_id)):
+        if len(given) == 0:
+            raise ValueError(f"{name}: expected one entry a relation (or node type), found none")
     for name, asked in (
         ("more than one relation", len(colptr) != 1 or len(row) != 1 or len(seeds) != 1),
         ("weight", any(entry is not None for entry in weight)),
@@ -201,6 +229,7 @@ def sample_neighbors(
     ):
         if asked:
             raise NotImplementedError(f"sample_neighbors: {name} is not implemented yet")
+    _check_tensor("colptr", colptr[0])
     if colptr[0].dtype != torch.int64 or colptr[0].dim() != 1 or colptr[0].numel() == 0:
         raise TypeError(f"colptr: expected an int64 vector, found {colptr[0].dtype} {tuple(colptr[0].shape)}")
     _check_ids("row", row[0])
@@ -211,7 +240,7 @@ def sample_neighbors(
     if len(fanouts) > MAX_HOPS:
         raise ValueError(f"fanouts: expected at most {MAX_HOPS} hops, found {len(fanouts)}")
     for hop, fanout in enumerate(fanouts):
-        if not -1 <= fanout <= MAX_FANOUT:
+        if not isinstance(fanout, int) or not -1 <= fanout <= MAX_FANOUT:
             raise ValueError(f"fanouts[{hop}]: expected -1 (all) or 0..{MAX_FANOUT}, found {fanout}")
     _check_ids("seeds", seeds[0], colptr[0].numel() - 1, "nodes", threads)
     return Sample(
@@ -227,7 +256,7 @@ def sample_neighbors(
             [seeds[0].contiguous()],
             list(seed_time),
             list(fanouts),
-            key,
+            _check_key(key),
             replace,
             disjoint,
             last,
@@ -253,6 +282,8 @@ def gather_rows(src: Tensor, index: Tensor, threads: int = 0) -> Tensor:
     Raises:
         TypeError, ValueError, IndexError: wrong dtype, shape, device or strides, an index out of range.
     """
+    _check_tensor("src", src)
+    _check_tensor("index", index)
     if src.dim() == 0:
         raise ValueError("src: expected at least one dimension, found a scalar")
     if index.device != src.device:
@@ -265,12 +296,14 @@ def gather_rows(src: Tensor, index: Tensor, threads: int = 0) -> Tensor:
 
 def random_bits(count: int, key: int, offset: int = 0, threads: int = 0) -> Tensor:
     """Draws ``offset .. offset + count`` of a key, 64 random bits each: int64, shape [count]."""
-    return _ops.random_bits(count, key, offset, _threads(threads))
+    _check_int("count", count, most=MAX_COUNT)
+    _check_int("offset", offset)
+    return _ops.random_bits(count, _check_key(key), offset, _threads(threads))
 
 
 def permutation(count: int, key: int) -> Tensor:
     """A random permutation of [0, count) by the shuffle of Fisher and Yates: int64, shape [count]."""
-    return _ops.permutation(count, key)
+    return _ops.permutation(_check_int("count", count, most=MAX_COUNT), _check_key(key))
 
 
 def rmat_edges(
@@ -289,13 +322,15 @@ def rmat_edges(
     Returns:
         int64, shape [2, num_edges]: sources and destinations.
     """
+    _check_int("num_nodes", num_nodes, 1, MAX_COUNT)
+    _check_int("num_edges", num_edges, most=MAX_COUNT)
+    _check_int("first", first)
+    # Each level keeps an edge within range with probability a: it must not be so small that drawing again never ends.
+    if len(quadrants) != 3 or not (quadrants[0] >= 0.01 and min(quadrants) >= 0 and sum(quadrants) <= 1):
+        raise ValueError(f"quadrants: expected a >= 0.01, b, c >= 0 with a sum of at most 1, found {tuple(quadrants)}")
     a, b, c = quadrants
-    if min(a, b, c) < 0 or a <= 0 or a + b + c > 1:
-        raise ValueError(f"quadrants: expected a > 0, b, c >= 0 with a sum of at most 1, found {tuple(quadrants)}")
-    if num_nodes < 1 or num_edges < 0 or first < 0:
-        raise ValueError(f"expected num_nodes >= 1, num_edges and first >= 0, found {num_nodes}, {num_edges}, {first}")
     thresholds = [round(65536 * p) for p in (a, a + b, a + b + c)]
-    return _ops.rmat_edges(first, num_edges, num_nodes, thresholds, key, _threads(threads))
+    return _ops.rmat_edges(first, num_edges, num_nodes, thresholds, _check_key(key), _threads(threads))
 
 
 class PoolStats(NamedTuple):
@@ -315,9 +350,7 @@ def pool_stats() -> PoolStats:
 
 def pool_limit(num_bytes: int) -> None:
     """Bounds the bytes that the pool keeps for later use (a quarter of the machine's memory at first)."""
-    if num_bytes < 0:
-        raise ValueError(f"num_bytes: expected at least 0, found {num_bytes}")
-    _ops.pool_limit(num_bytes)
+    _ops.pool_limit(_check_int("num_bytes", num_bytes))
 
 
 def pool_trim() -> None:
@@ -331,6 +364,7 @@ def huge_pages(tensor: Tensor) -> None:
     Contents and addresses stay. Rows that are read at random then cost fewer walks through the page table; moving takes
     about a second for each GB, once. Where the system cannot, nothing happens.
     """
+    _check_tensor("tensor", tensor)
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
         raise ValueError(f"tensor: expected a contiguous CPU tensor, found {tensor.device}, strides {tensor.stride()}")
     _ops.huge_pages(tensor)
@@ -343,6 +377,14 @@ def _register() -> None:
     def _(src, dst, num_dst, int32, threads):
         edges = src.new_empty((src.numel(), 2), dtype=torch.int32 if int32 else torch.int64)
         return src.new_empty(num_dst + 1, dtype=torch.int64), edges
+
+    @torch.library.register_fake("gnnscale::first_outside")
+    def _(ids, limit, threads):
+        return ids.new_empty((), dtype=torch.int64)
+
+    @torch.library.register_fake("gnnscale::first_malformed")
+    def _(colptr, num_edges, threads):
+        return colptr.new_empty(())
 
     @torch.library.register_fake("gnnscale::sample_neighbors")
     def _(colptr, row, edge_id, weight, node_time, edge_time, src_type, dst_type, seeds, seed_time, fanouts, key,

@@ -99,10 +99,10 @@ def scores(model: nn.Module, batch: Any) -> Tensor:
 def roc_auc(score: Tensor, positive: Tensor) -> float:
     """Area under the ROC curve: the share of (positive, negative) pairs in order, ties counted half."""
     _, place, count = torch.unique(score, return_inverse=True, return_counts=True)
-    rank = (count.cumsum(0) - (count - 1) / 2)[place]  # the mean rank of equal scores
+    rank = (count.cumsum(0) - (count - 1).double() / 2)[place]  # the mean rank of equal scores
     positives = int(positive.sum())
     negatives = len(score) - positives
-    wins = float(rank[positive].double().sum()) - positives * (positives + 1) / 2
+    wins = float(rank[positive].sum()) - positives * (positives + 1) / 2
     return wins / (positives * negatives)
 
 
@@ -123,7 +123,8 @@ class Trainer:
 
     def _loader(self, part: str, fanouts: list[int], seed: int, shuffle: bool = False) -> Any:
         config, seeds = self.config, self.task.masks[part].nonzero().view(-1)
-        options = {"batch_size": config.batch_size, "shuffle": shuffle, "num_workers": config.num_workers}
+        size = config.batch_size if shuffle else 10 * config.batch_size  # evaluation keeps no gradients
+        options: dict[str, Any] = {"batch_size": size, "shuffle": shuffle, "num_workers": config.num_workers}
         if config.loader == "gnnscale":
             return NeighborLoader(self.task.data, fanouts, seeds, seed=seed, **options)
         return torch_geometric.loader.NeighborLoader(self.task.data, fanouts, seeds, **options)
@@ -145,7 +146,7 @@ class Trainer:
             loss = nn.functional.cross_entropy(scores(self.model, batch), target, ignore_index=-1)
             loss.backward()
             self.optimizer.step()
-            loss_sum += float(loss) * batch.batch_size
+            loss_sum += float(loss.detach()) * batch.batch_size
             seeds += batch.batch_size
             edges += sum(batch.num_sampled_edges)
             nodes += batch.num_nodes

@@ -32,25 +32,29 @@ int64_t find_first(int64_t count, int64_t threads, Bad&& bad) {
   return first.load() == count ? -1 : first.load();
 }
 
+Tensor to_scalar(int64_t value) {
+  return torch::stable::full({}, static_cast<double>(value), ScalarType::Long);  // exact: below 2^53
+}
+
 // See torch_gnnscale.ops.first_outside.
-int64_t first_outside(const Tensor& ids, int64_t limit, int64_t threads) {
+Tensor first_outside(const Tensor& ids, int64_t limit, int64_t threads) {
   return dispatch_index(ids.scalar_type(), [&](auto* tag) {
     using Id = std::remove_pointer_t<decltype(tag)>;
     const Id* data = static_cast<const Id*>(ids.const_data_ptr());
-    return find_first(ids.numel(), threads, [=](int64_t i) {
+    return to_scalar(find_first(ids.numel(), threads, [=](int64_t i) {
       return static_cast<uint64_t>(static_cast<int64_t>(data[i])) >= static_cast<uint64_t>(limit);
-    });
+    }));
   });
 }
 
 // See torch_gnnscale.ops.first_malformed.
-int64_t first_malformed(const Tensor& colptr, int64_t num_edges, int64_t threads) {
+Tensor first_malformed(const Tensor& colptr, int64_t num_edges, int64_t threads) {
   const int64_t* data = static_cast<const int64_t*>(colptr.const_data_ptr());
   const int64_t last = colptr.numel() - 1;
-  if (data[0] != 0) return 0;
+  if (data[0] != 0) return to_scalar(0);
   const int64_t found = find_first(last, threads, [=](int64_t i) { return data[i + 1] < data[i]; });
-  if (found >= 0) return found + 1;
-  return data[last] == num_edges ? -1 : last;
+  if (found >= 0) return to_scalar(found + 1);
+  return to_scalar(data[last] == num_edges ? -1 : last);
 }
 
 STABLE_TORCH_LIBRARY_IMPL(gnnscale, CPU, library) {

@@ -15,6 +15,7 @@ namespace {
 
 constexpr size_t kAlignment = 64;
 constexpr size_t kSmallest = 4096;
+constexpr size_t kLargest = size_t{1} << 46;
 constexpr size_t kHugePage = size_t{2} << 20;
 
 // Capacities are 4, 5, 6 or 7 times a power of two: at most a quarter is unused.
@@ -78,6 +79,7 @@ Pool& pool() {
 }  // namespace
 
 std::pair<void*, size_t> pool_acquire(size_t bytes) {
+  if (bytes > kLargest) throw std::bad_alloc();
   const size_t capacity = size_class(bytes);
   Pool& p = pool();
   {

@@ -4,6 +4,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <new>
 #include <utility>
 
 namespace gnnscale {
@@ -40,6 +41,7 @@ class PooledArray {
 
   // Room for `capacity` elements; the first `used` ones are kept.
   void reserve(int64_t used, int64_t capacity) {
+    if (capacity < 0 || static_cast<uint64_t>(capacity) > SIZE_MAX / sizeof(T)) throw std::bad_alloc();
     const size_t bytes = static_cast<size_t>(capacity) * sizeof(T);
     if (data_ != nullptr && bytes <= bytes_) return;
     auto [address, size] = pool_acquire(bytes);

@@ -147,7 +147,9 @@ def _fb100(paths: list[Path]) -> Data:
                 parts.setdefault(key, []).append(arrays[key])
             parts.setdefault("edge_index", []).append(arrays["edge_index"].astype(np.int64) + offset)
             offset += int(arrays["num_nodes"])
-    joined = {key: torch.from_numpy(np.concatenate(values, axis=key == "edge_index")) for key, values in parts.items()}
+    joined = {
+        key: torch.from_numpy(np.concatenate(values, axis=int(key == "edge_index"))) for key, values in parts.items()
+    }
     codes = joined.pop("x_codes").to(torch.int64)
     x = torch.zeros(offset, sum(FB100_WIDTHS), dtype=torch.bool)
     first = 0

@@ -22,7 +22,7 @@ class FeatureStore(PyGFeatureStore):
     def __init__(self) -> None:
         super().__init__()
         self.__dict__["_tensors"] = {}  # (group, name) to tensor
-        self.__dict__["_path"] = None
+        self.__dict__["_origins"] = {}  # (group, name) of those that are mapped to their (directory, array)
 
     @classmethod
     def from_data(cls, data: Data) -> FeatureStore:
@@ -44,10 +44,10 @@ class FeatureStore(PyGFeatureStore):
         else:
             if key not in self._tensors:
                 raise KeyError(f"{key}: expected it to be put whole (index=None) before rows of it are changed")
-            if self._path is not None:  # the mapped file is copied on write, but never change what others may hold
+            if key in self._origins:  # what is mapped stays what the file says
                 self._tensors[key] = self._tensors[key].clone()
             self._tensors[key][attr.index] = tensor
-        self.__dict__["_path"] = None
+        self._origins.pop(key, None)
         return True
 
     def _get_tensor(self, attr: TensorAttr) -> Tensor | None:
@@ -59,16 +59,23 @@ class FeatureStore(PyGFeatureStore):
             return tensor[index]
         index = torch.as_tensor(index)
         if index.dtype == torch.bool:
+            if index.shape != tensor.shape[:1]:
+                raise IndexError(f"index: expected a mask of {tensor.size(0)} rows, found shape {tuple(index.shape)}")
             index = index.nonzero().view(-1)
         return ops.gather_rows(tensor, index)
 
     def _remove_tensor(self, attr: TensorAttr) -> bool:
-        self.__dict__["_path"] = None
-        return self._tensors.pop((attr.group_name, attr.attr_name), None) is not None
+        key = (attr.group_name, attr.attr_name)
+        self._origins.pop(key, None)
+        return self._tensors.pop(key, None) is not None
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
         tensor = self._tensors.get((attr.group_name, attr.attr_name))
         return None if tensor is None else tuple(tensor.shape)
+
+    def update_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
+        """Replaces a tensor, or the rows of it that ``index`` names."""
+        return self.put_tensor(tensor, *args, **kwargs)  # PyG's would remove the whole tensor first
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
         """One attribute a tensor, its index unset."""
@@ -89,26 +96,26 @@ class FeatureStore(PyGFeatureStore):
         store = cls()
         try:
             for i, entry in enumerate(meta["tensors"]):
-                store._tensors[(entry["group"], entry["name"])] = arrays[str(i)]
+                key = (entry["group"], entry["name"])
+                store._tensors[key] = arrays[str(i)]
+                store._origins[key] = (os.path.abspath(path), str(i))
         except (KeyError, TypeError) as error:
             raise ValueError(f"{path}: expected saved features, found {error}") from error
-        store.__dict__["_path"] = os.fspath(path)
         return store
 
     def __reduce__(self):
-        if self._path is not None:
-            return _reopen, (self._path,)
-        return _restore, (dict(self._tensors),)
+        # Mapped tensors travel as their files' names, so that the other process maps the same pages.
+        in_memory = {key: value for key, value in self._tensors.items() if key not in self._origins}
+        return _restore, (list(self._tensors), in_memory, dict(self._origins))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({ {key: tuple(value.shape) for key, value in self._tensors.items()} })"
 
 
-def _reopen(path: str) -> FeatureStore:
-    return FeatureStore.open(path, verify=False)
-
-
-def _restore(tensors: dict) -> FeatureStore:
+def _restore(order: list, in_memory: dict, origins: dict) -> FeatureStore:
     store = FeatureStore()
-    store._tensors.update(tensors)
+    opened = {path: files.load(path, KIND, verify=False)[0] for path in {path for path, _ in origins.values()}}
+    mapped = {key: opened[path][name] for key, (path, name) in origins.items()}
+    store._tensors.update((key, in_memory[key] if key in in_memory else mapped[key]) for key in order)
+    store._origins.update(origins)
     return store

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import threading
 import warnings
+from collections import deque
 from typing import Any, Literal, get_args
 
 import torch
@@ -76,7 +77,7 @@ def move_to_huge_pages(data: Data) -> None:
         and (data.is_node_attr(name) or data.is_edge_attr(name))
     ]
     if large:
-        threading.Thread(target=lambda: [ops.huge_pages(value) for value in large], daemon=True).start()
+        threading.Thread(target=lambda: deque(map(ops.huge_pages, large), maxlen=0), daemon=True).start()
 
 
 def _rows(value: Any, index: Tensor, dim: int) -> Any:
@@ -104,9 +105,10 @@ def from_data(data: Data, out: SamplerOutput, edge_id: Tensor | None) -> Data:
     return batch
 
 
-def from_store(feature_store: Any, out: SamplerOutput, custom_cls: Any) -> Data:
-    """All tensors of a FeatureStore at the sampled nodes; without edges."""
+def from_store(feature_store: Any, out: SamplerOutput, edge_index: Tensor, custom_cls: Any) -> Data:
+    """All tensors of a FeatureStore at the sampled nodes, behind the edges."""
     batch = custom_cls() if custom_cls is not None else Data()
+    batch.edge_index = edge_index
     attrs = feature_store.get_all_tensor_attrs()
     for attr in attrs:
         attr.index = out.node
@@ -116,15 +118,24 @@ def from_store(feature_store: Any, out: SamplerOutput, custom_cls: Any) -> Data:
     return batch
 
 
+def sort_edges(edge_index: Tensor, num_nodes: int, edge_id: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Edges of somebody else's making, sorted by destination: edge_index, colptr, edge_id."""
+    order = torch.argsort(edge_index[1], stable=True)
+    edge_index = edge_index[:, order]
+    colptr = torch._convert_indices_from_coo_to_csr(edge_index[1].contiguous(), num_nodes)
+    return edge_index, colptr, None if edge_id is None else edge_id[order]
+
+
 def set_edges(
-    batch: Data, edge_index: Tensor, colptr: Tensor, num_nodes: int, layout: EdgeLayout, value: Tensor | None
+    batch: Data, edge_index: Tensor, colptr: Tensor | None, num_nodes: int, layout: EdgeLayout, value: Tensor | None
 ) -> None:
     """Puts the sampled edges into ``batch``.
 
     Args:
         batch: the Data to fill.
-        edge_index: local COO, sorted by destination: int64, shape [2, e].
-        colptr: where the edges of the first nodes begin: int64, at most [num_nodes + 1]; later nodes have none.
+        edge_index: local COO, sorted by destination where the layout needs it: int64, shape [2, e].
+        colptr: where the edges of the first nodes begin: int64, at most [num_nodes + 1]; later nodes have none. Needed
+            for EdgeIndex and sparse_csr.
         num_nodes: nodes of the batch.
         layout: what to put.
         value: values of the edges for ``adj_t``, if it has any.
@@ -135,13 +146,15 @@ def set_edges(
         batch.edge_index = edge_index
         return
     size = (num_nodes, num_nodes)
-    colptr = torch.cat([colptr, colptr.new_full((num_nodes + 1 - colptr.numel(),), edge_index.size(1))])
+    if layout != "SparseTensor":
+        assert colptr is not None
+        pointer = torch.cat([colptr, colptr.new_full((num_nodes + 1 - colptr.numel(),), edge_index.size(1))])
     if layout == "EdgeIndex":
         batch.edge_index = EdgeIndex(edge_index, sparse_size=size, sort_order="col")
-        batch.edge_index._indptr = colptr
+        batch.edge_index._indptr = pointer
     elif layout == "sparse_csr":
         value = torch.ones(edge_index.size(1)) if value is None else value
-        batch.adj_t = torch.sparse_csr_tensor(colptr, edge_index[0], value, size)
+        batch.adj_t = torch.sparse_csr_tensor(pointer, edge_index[0], value, size, check_invariants=False)
     else:
         # Not flagged as sorted, for sources within a destination are in order of drawing; as PyG does.
         batch.adj_t = _sparse_tensor()(

@@ -196,20 +196,22 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
         row, col = out.row, out.col
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
+        colptr: Tensor | None
         if isinstance(out, NeighborOutput) and out.row is row and out.col is col:
             edge_index, colptr = out.edge_index, out.colptr
             assert edge_index is not None
             assert colptr is not None
         else:
-            edge_index = torch.stack([out.row, out.col])
-            colptr = torch._convert_indices_from_coo_to_csr(out.col, out.node.numel())
+            edge_index, colptr = torch.stack([out.row, out.col]), None
         permutation = self.node_sampler.edge_permutation
         edge_id = out.edge if out.edge is None or permutation is None else permutation[out.edge.to(torch.int64)]
+        if colptr is None and self.edge_layout in ("EdgeIndex", "sparse_csr"):
+            edge_index, colptr, edge_id = collate.sort_edges(edge_index, out.node.numel(), edge_id)
 
         if isinstance(self.data, Data):
             batch = collate.from_data(self.data, out, edge_id)
         else:
-            batch = collate.from_store(self.data[0], out, self.custom_cls)
+            batch = collate.from_store(self.data[0], out, edge_index, self.custom_cls)
         value = None
         if self.edge_layout in ("sparse_csr", "SparseTensor") and isinstance(self.data, Data):
             value = collate.edge_values(self.data, edge_id)

@@ -41,7 +41,11 @@ def homogeneous_fanouts(num_neighbors: NumNeighbors | Sequence[int]) -> list[int
         raise NotImplementedError("num_neighbors by edge type is not implemented yet; pass a list for one relation")
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise TypeError(f"num_neighbors: expected a list of ints, found {type(values).__name__}")
-    return [int(value) for value in values]
+    if not all(isinstance(value, int) for value in values):
+        raise TypeError(f"num_neighbors: expected a list of ints, found {list(values)}")
+    if not all(-1 <= value <= ops.MAX_FANOUT for value in values):
+        raise ValueError(f"num_neighbors: expected -1 (all) or 0..{ops.MAX_FANOUT} each, found {list(values)}")
+    return list(values)
 
 
 def csc_of(data: Any, is_sorted: bool = False) -> CSC:

@@ -13,6 +13,12 @@ from torch_geometric.edge_index import EdgeIndex
 from .. import ops
 
 
+def _check_size(**sizes: int | None) -> None:
+    for name, size in sizes.items():
+        if size is not None and size < 0:
+            raise ValueError(f"{name}: expected at least 0 nodes, found {size}")
+
+
 def _count(ids: Tensor) -> int:
     return int(ids.max()) + 1 if ids.numel() else 0
 
@@ -32,6 +38,15 @@ class CSC:
     """The user's id of each edge, like ``row``; None where it is the position."""
     num_src: int
     """Number of source nodes."""
+    origin: tuple[str, Any] | None = None
+    """The saved store and the edge type that it is mapped from: it travels to another process as these."""
+
+    def __reduce__(self):
+        if self.origin is not None:
+            from .graph_store import open_relation
+
+            return open_relation, self.origin
+        return CSC, (self.colptr, self.row, self.edge_id, self.num_src)
 
     @property
     def num_dst(self) -> int:
@@ -71,6 +86,9 @@ class CSC:
             num_dst = known[1] if num_dst is None else num_dst
             is_sorted = is_sorted or edge_index.is_sorted_by_col
             edge_index = edge_index.as_tensor()
+        if edge_index.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"edge_index: expected int32 or int64 ids, found {edge_index.dtype}")
+        _check_size(num_src=num_src, num_dst=num_dst)
         src, dst = edge_index.detach().cpu()
         if num_src is None and num_dst is None:
             num_src = num_dst = max(_count(src), _count(dst))
@@ -107,6 +125,7 @@ class CSC:
             colptr = colptr.to(torch.int64)
         ops.check_colptr(colptr, row.numel())
         num_src = colptr.numel() - 1 if num_src is None else num_src
+        _check_size(num_src=num_src)
         if row.dtype not in (torch.int32, torch.int64) or row.dim() != 1:
             raise TypeError(f"row: expected a vector of int32 or int64, found {row.dtype} {tuple(row.shape)}")
         if (at := ops.first_outside(row, num_src)) >= 0:

@@ -28,7 +28,6 @@ class GraphStore(PyGGraphStore):
     def __init__(self) -> None:
         super().__init__()
         self.__dict__["_relations"] = {}
-        self.__dict__["_path"] = None
 
     @classmethod
     def from_csc(cls, csc: CSC) -> GraphStore:
@@ -57,17 +56,31 @@ class GraphStore(PyGGraphStore):
 
     def _put_edge_index(self, edge_index: Any, edge_attr: EdgeAttr) -> bool:
         row, col = edge_index
-        size = edge_attr.size or (None, None)
+        num_src, num_dst = edge_attr.size or (None, None)
         if edge_attr.layout == EdgeLayout.CSC:
-            csc = CSC.from_csc(col, row, num_src=size[0])
+            if num_src is None:
+                num_src = self._other_size(edge_attr, col, row)
+            csc = CSC.from_csc(col, row, num_src=num_src)
         elif edge_attr.layout == EdgeLayout.CSR:
-            src = torch.repeat_interleave(row.diff(), output_size=col.numel()).to(col.dtype)
-            csc = CSC.from_edge_index(torch.stack([src, col]), (row.numel() - 1, size[1]))
+            by_source = CSC.from_csc(
+                row, col, num_src=self._other_size(edge_attr, row, col) if num_dst is None else num_dst
+            )
+            csc = CSC.from_edge_index(
+                torch.stack([by_source.col().to(col.dtype), col]), (by_source.num_dst, by_source.num_src)
+            )
         else:
-            csc = CSC.from_edge_index(torch.stack([row, col]), size, edge_attr.is_sorted)
+            csc = CSC.from_edge_index(torch.stack([row, col]), (num_src, num_dst), edge_attr.is_sorted)
+        for name, given, found in (("sources", num_src, csc.num_src), ("destinations", num_dst, csc.num_dst)):
+            if given is not None and given != found:
+                raise ValueError(f"size: expected {found} {name}, as the edges' pointer says, found {given}")
         self._relations[edge_attr.edge_type] = csc
-        self.__dict__["_path"] = None
         return True
+
+    @staticmethod
+    def _other_size(edge_attr: EdgeAttr, pointer: Tensor, ids: Tensor) -> int:
+        """How many nodes ``ids`` may name: in a homogeneous graph as many as have pointers."""
+        largest = int(ids.max()) + 1 if ids.numel() else 0
+        return largest if edge_attr.edge_type is not None else pointer.numel() - 1
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
         if edge_attr.edge_type not in self._relations:
@@ -76,7 +89,6 @@ class GraphStore(PyGGraphStore):
         return row, col
 
     def _remove_edge_index(self, edge_attr: EdgeAttr) -> bool:
-        self.__dict__["_path"] = None
         return self._relations.pop(edge_attr.edge_type, None) is not None
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
@@ -87,19 +99,22 @@ class GraphStore(PyGGraphStore):
         ]
 
     def _edge_to_layout(self, attr: EdgeAttr, layout: EdgeLayout, store: bool = False):
-        """(row, col, perm) as int64, for readers other than ours; perm leads to the user's edge ids."""
+        """(row, col, perm) as int64, for readers other than ours; COO is in the order of the user's edge ids, and perm
+        leads there from CSC and CSR."""
         csc = self.relation(attr.edge_type)
         row = csc.row.to(torch.int64)
         perm = None if csc.edge_id is None else csc.edge_id.to(torch.int64)
         layout = EdgeLayout(layout)
         if layout == EdgeLayout.CSC:
             return row, csc.colptr, perm
+        col = csc.col()
+        if perm is not None:
+            row, col = torch.empty_like(row).index_copy_(0, perm, row), torch.empty_like(col).index_copy_(0, perm, col)
         if layout == EdgeLayout.COO:
-            return row, csc.col(), perm
-        transposed = CSC.from_edge_index(torch.stack([csc.col(), row]), (csc.num_dst, csc.num_src))
+            return row, col, None
+        transposed = CSC.from_edge_index(torch.stack([col, row]), (csc.num_dst, csc.num_src))
         assert transposed.edge_id is not None
-        order = transposed.edge_id.to(torch.int64)
-        return transposed.colptr, transposed.row.to(torch.int64), order if perm is None else perm[order]
+        return transposed.colptr, transposed.row.to(torch.int64), transposed.edge_id.to(torch.int64)
 
     # Files ###########################################################################################################
 
@@ -147,30 +162,38 @@ class GraphStore(PyGGraphStore):
                     row, edge_id = arrays[f"{i}_edges"][:, 0], arrays[f"{i}_edges"][:, 1]
                 else:
                     row, edge_id = arrays[f"{i}_row"], arrays.get(f"{i}_edge_id")
-                csc = CSC(arrays[f"{i}_colptr"], row, edge_id, int(entry["num_src"]))
-                if (csc.num_dst, csc.num_edges) != (entry["num_dst"], entry["num_edges"]):
-                    raise ValueError(f"relation {i} has {csc}, its counts say {entry}")
+                edge_type = None if entry["edge_type"] is None else tuple(entry["edge_type"])
+                origin = (os.path.abspath(path), edge_type)
+                csc = CSC(arrays[f"{i}_colptr"], row, edge_id, int(entry["num_src"]), origin)
+                _check_mapped(csc, entry)
                 if verify:
                     CSC.from_csc(csc.colptr, csc.row, csc.edge_id, csc.num_src)
-                edge_type = entry["edge_type"]
-                store._relations[None if edge_type is None else tuple(edge_type)] = csc
+                store._relations[edge_type] = csc
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ValueError(f"{path}: expected a saved graph, found {error}") from error
-        store.__dict__["_path"] = os.fspath(path)
         return store
 
     def __reduce__(self):
-        # A mapped store travels as its path, so that the other process maps the same pages.
-        if self._path is not None:
-            return _reopen, (self._path,)
         return _restore, (dict(self._relations),)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._relations})"
 
 
-def _reopen(path: str) -> GraphStore:
-    return GraphStore.open(path, verify=False)
+def _check_mapped(csc: CSC, entry: dict[str, Any]) -> None:
+    """What can be told of a mapped relation without reading it."""
+    ids = (torch.int32, torch.int64)
+    if csc.colptr.dtype != torch.int64 or csc.row.dtype not in ids or csc.num_src < 0:
+        raise ValueError(f"colptr {csc.colptr.dtype}, row {csc.row.dtype}, {csc.num_src} sources")
+    if csc.edge_id is not None and (csc.edge_id.dtype not in ids or csc.edge_id.shape != csc.row.shape):
+        raise ValueError(f"edge ids {csc.edge_id.dtype} {tuple(csc.edge_id.shape)} for {csc.num_edges} edges")
+    if (csc.num_dst, csc.num_edges) != (entry["num_dst"], entry["num_edges"]):
+        raise ValueError(f"{csc}, but its counts say {entry}")
+
+
+def open_relation(path: str, edge_type: EdgeType | None) -> CSC:
+    """A relation of a saved store that was verified before, mapped."""
+    return GraphStore.open(path, verify=False).relation(edge_type)
 
 
 def _restore(relations: dict) -> GraphStore:

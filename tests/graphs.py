@@ -1,0 +1,76 @@
+"""Random graphs for the tests, and the comparison of two samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from torch_gnnscale import ops
+
+
+class Graph(NamedTuple):
+    colptr: Tensor
+    row: Tensor
+    edge_id: Tensor | None = None
+
+    @property
+    def num_nodes(self) -> int:
+        return self.colptr.numel() - 1
+
+    def sample(self, executor, seeds: Tensor, fanouts: Sequence[int], key: int, **options) -> ops.Sample:
+        """The sample by ``ops`` or by ``reference``."""
+        return executor.sample_neighbors(
+            [self.colptr], [self.row], [seeds], fanouts, key, edge_id=[self.edge_id], **options
+        )
+
+    def stored(self, dtype: torch.dtype, edge_id_dtype: torch.dtype | None, interleaved: bool) -> Graph:
+        """The same edges in other types, with arbitrary edge ids, side by side in memory or not."""
+        row = self.row.to(dtype)
+        if edge_id_dtype is None:
+            return Graph(self.colptr, torch.stack([row, row], dim=1)[:, 0] if interleaved else row)
+        edge_id = (torch.arange(len(row)) * 7 + 3).flip(0).to(edge_id_dtype)
+        if interleaved:
+            if dtype == edge_id_dtype:
+                row, edge_id = torch.stack([row, edge_id], dim=1).unbind(1)
+            else:
+                row, edge_id = row.repeat_interleave(3)[::3], edge_id.repeat_interleave(2)[::2]
+        return Graph(self.colptr, row, edge_id)
+
+
+def graph_of_degrees(degrees: Sequence[int] | Tensor, seed: int = 0, dtype: torch.dtype = torch.int64) -> Graph:
+    """Each node with as many random neighbors; self loops and multi-edges come up by themselves."""
+    degrees = torch.as_tensor(degrees, dtype=torch.int64)
+    generator = torch.Generator().manual_seed(seed)
+    colptr = torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)])
+    row = torch.randint(max(len(degrees), 1), (int(colptr[-1]),), generator=generator, dtype=dtype)
+    return Graph(colptr, row)
+
+
+def random_graph(num_nodes: int, mean_degree: int, seed: int = 0, dtype: torch.dtype = torch.int64) -> Graph:
+    """Degrees from 0 up to 8 times the mean, most of them small."""
+    generator = torch.Generator().manual_seed(seed)
+    degrees = (8 * mean_degree * torch.rand(num_nodes, generator=generator, dtype=torch.float64) ** 7).long()
+    return graph_of_degrees(degrees, seed + 1, dtype)
+
+
+def random_ids(limit: int, count: int, seed: int = 0, dtype: torch.dtype = torch.int64) -> Tensor:
+    return torch.randint(limit, (count,), generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+def assert_same(found: ops.Sample, expected: ops.Sample) -> None:
+    for name, left, right in zip(ops.Sample._fields, found, expected, strict=True):
+        left, right = ([x] if isinstance(x, Tensor) else x for x in (left, right))
+        assert len(left) == len(right), name
+        for ours, theirs in zip(left, right, strict=True):
+            assert ours.dtype == theirs.dtype == torch.int64, name
+            assert ours.shape == theirs.shape, name
+            assert torch.equal(ours, theirs), name
+
+
+def positions_of(sample: ops.Sample, graph: Graph) -> tuple[Tensor, Tensor]:
+    """Destination (its global id) and position in its neighbor list of each edge of a sample of one hop."""
+    node = sample.node[0][sample.edge_index[0][1]]
+    return node, sample.edge_id[0] - graph.colptr[node]

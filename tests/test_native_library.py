@@ -1,0 +1,94 @@
+"""What the native libraries may need from outside, and what happens where they are missing."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from torch_gnnscale import _library, ops
+
+PACKAGE = Path(ops.__file__).parent
+LIBRARIES = ["_C", "_CUDA"]
+
+
+def library(name: str) -> Path:
+    path = PACKAGE / f"{name}.so"
+    if not path.exists():
+        pytest.skip(f"{path.name} was not built")
+    return path
+
+
+def symbols(path: Path, *options: str) -> list[str]:
+    if (nm := shutil.which("nm")) is None:
+        pytest.skip("nm (binutils) is not installed")
+    run = subprocess.run([nm, "-D", "-C", *options, str(path)], capture_output=True, text=True, check=True)
+    return [line.split(maxsplit=1 if "--undefined-only" in options else 2)[-1] for line in run.stdout.splitlines()]
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_only_the_stable_interface_of_torch_is_used(name):
+    needed = symbols(library(name), "--undefined-only")
+    assert any(symbol.startswith(("aoti_torch_", "torch_")) for symbol in needed)
+    assert [symbol for symbol in needed if re.search(r"\b(c10|at|torch|caffe2)::", symbol)] == []
+
+
+@pytest.mark.parametrize("name", LIBRARIES)
+def test_no_python_is_used(name):
+    path = library(name)
+    assert [symbol for symbol in symbols(path, "--undefined-only") if symbol.startswith(("Py", "_Py"))] == []
+    if shutil.which("readelf"):
+        run = subprocess.run(["readelf", "-d", str(path)], capture_output=True, text=True, check=True)
+        libraries = [line.split("[")[1].rstrip("]") for line in run.stdout.splitlines() if "(NEEDED)" in line]
+        assert libraries
+        assert [name for name in libraries if "python" in name] == []
+
+
+def test_status():
+    assert _library.status["_C"] == "loaded"
+    assert set(_library.status) == set(LIBRARIES)
+    if not (PACKAGE / "_CUDA.so").exists():
+        assert "not built" in _library.status["_CUDA"]
+        assert _library.BUILD_COMMAND in _library.status["_CUDA"]
+    elif torch.version.cuda is None:
+        assert "built without CUDA" in _library.status["_CUDA"]
+    elif not torch.cuda.is_available():
+        assert "no CUDA device" in _library.status["_CUDA"]
+    else:
+        assert _library.status["_CUDA"] == "loaded"
+
+
+def import_copy(tmp_path: Path, code: str = "import torch_gnnscale") -> str:
+    """The last line that another Python prints which imports a copy of the package without its libraries."""
+    for file in PACKAGE.rglob("*.py"):
+        target = tmp_path / "torch_gnnscale" / file.relative_to(PACKAGE)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(file, target)
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); {code}"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    assert run.returncode == 1, run.stdout + run.stderr
+    return run.stderr.strip().splitlines()[-1]
+
+
+def test_a_missing_library_says_how_to_build_it(tmp_path):
+    message = import_copy(tmp_path)
+    assert message.startswith("ImportError: ")
+    assert f"{tmp_path / 'torch_gnnscale' / '_C.so'} is missing" in message
+    assert message.endswith(_library.BUILD_COMMAND)
+
+
+def test_a_damaged_library_says_how_to_build_it(tmp_path):
+    (tmp_path / "torch_gnnscale").mkdir()
+    (tmp_path / "torch_gnnscale" / "_C.so").write_bytes(b"no library")
+    message = import_copy(tmp_path)
+    assert message.startswith("ImportError: ")
+    assert "cannot be loaded" in message
+    assert message.endswith(_library.BUILD_COMMAND)
+
+
+def test_an_old_torch_is_refused(tmp_path):
+    message = import_copy(tmp_path, "import torch; torch.__version__ = '2.10.1+cpu'; import torch_gnnscale")
+    assert message == "ImportError: torch_gnnscale needs torch >= 2.11 (found 2.10.1+cpu)"

@@ -1,0 +1,116 @@
+"""Every operator under torch.library.opcheck, and the fakes of those that it cannot judge."""
+
+import pytest
+import torch
+from graphs import random_graph, random_ids
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._pytree import tree_map_only
+
+from torch_gnnscale import ops
+
+OPS = torch.ops.gnnscale
+EVERY_CHECK = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+OF_VALUES = EVERY_CHECK[:2]  # what an operator returns that looks at values, no tracer can know
+INDEX = [torch.int32, torch.int64]
+
+
+def check(op, *args, tests=EVERY_CHECK) -> None:
+    assert set(torch.library.opcheck(op, args, test_utils=tests).values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("dtype", INDEX)
+@pytest.mark.parametrize("int32", [False, True])
+def test_coo_to_csc(dtype, int32):
+    src, dst = random_ids(20, 50, seed=1, dtype=dtype), random_ids(30, 50, seed=2, dtype=dtype)
+    check(OPS.coo_to_csc.default, src, dst, 30, int32, 0)
+    check(OPS.coo_to_csc.default, src[:0], dst[:0], 30, int32, 1)
+
+
+@pytest.mark.parametrize("dtype", INDEX)
+def test_ids_and_pointers(dtype):
+    ids = random_ids(20, 50, dtype=dtype)
+    check(OPS.first_outside.default, ids, 19, 0, tests=OF_VALUES)
+    check(OPS.first_malformed.default, ids.long().cumsum(0), 50, 0, tests=OF_VALUES)
+    check(OPS.huge_pages.default, ids, tests=EVERY_CHECK[:3])
+
+
+@pytest.mark.parametrize("dtype", INDEX)
+def test_gather_rows(dtype, device):
+    for shape in [(30,), (30, 7), (30, 2, 3), (30, 0)]:
+        src = torch.randn(shape, device=device)
+        check(OPS.gather_rows.default, src, random_ids(30, 12, dtype=dtype).to(device), 0)
+        check(OPS.gather_rows.default, src.half(), random_ids(30, 0, dtype=dtype).to(device), 1)
+        check(OPS.gather_rows.default, src.requires_grad_(), random_ids(30, 12, dtype=dtype).to(device), 0)
+
+
+def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool) -> tuple:
+    graph = random_graph(40, 4, seed=1)
+    edge_id = torch.arange(len(graph.row)) if layers else None
+    none, seeds, fanouts = [None], [random_ids(40, 6)], [3, -1]
+    flags = (False, False, False, layers, with_edge_id, with_col)
+    types = ([0], [0])
+    return ([graph.colptr], [graph.row], [edge_id], none, none, none, *types, seeds, none, fanouts, 5, *flags, 0)
+
+
+@pytest.mark.parametrize("with_edge_id", [False, True])
+@pytest.mark.parametrize("with_col", [False, True])
+@pytest.mark.parametrize("layers", [False, True])
+def test_sample_neighbors(with_edge_id, with_col, layers):
+    check(OPS.sample_neighbors.default, *sample_arguments(with_edge_id, with_col, layers))
+
+
+def test_operators_without_tensors():
+    check(OPS.random_bits.default, 5, 1, 0, 0, tests=OF_VALUES)
+    check(OPS.permutation.default, 5, 1, tests=OF_VALUES)
+    check(OPS.rmat_edges.default, 0, 5, 9, [30_000, 40_000, 50_000], 1, 0, tests=OF_VALUES)
+
+
+def test_fakes_have_the_shapes_and_types_of_the_real_ones():
+    calls = [
+        lambda: ops.random_bits(5, 1),
+        lambda: ops.random_bits(0, 1),
+        lambda: ops.permutation(7, 1),
+        lambda: ops.rmat_edges(9, 5, 1, (0.25, 0.25, 0.25)),
+    ]
+    for call in calls:
+        with FakeTensorMode():
+            fake = call()
+        real = call()
+        assert type(fake) is not type(real)
+        assert (fake.shape, fake.dtype, fake.device) == (real.shape, real.dtype, real.device)
+        assert fake.stride() == real.stride()
+
+
+@pytest.mark.parametrize("with_edge_id", [False, True])
+def test_fake_sample(with_edge_id):
+    arguments = sample_arguments(with_edge_id, not with_edge_id, False)
+    real = OPS.sample_neighbors.default(*arguments)
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        fake = OPS.sample_neighbors.default(*tree_map_only(torch.Tensor, mode.from_tensor, arguments))
+    for found, expected in zip(fake, real, strict=True):
+        found, expected = ([x] if isinstance(x, torch.Tensor) else x for x in (found, expected))
+        assert len(found) == len(expected)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert (ours.dtype, ours.dim()) == (theirs.dtype, theirs.dim())
+            for symbol, size in zip(ours.shape, theirs.shape, strict=True):
+                assert isinstance(symbol, torch.SymInt) or symbol == size
+
+
+def test_every_operator_is_checked_here():
+    checked = {"coo_to_csc", "first_outside", "first_malformed", "gather_rows", "sample_neighbors"}
+    checked |= {"random_bits", "permutation", "rmat_edges", "pool_stats", "pool_limit", "pool_trim", "huge_pages"}
+    names = torch._C._dispatch_get_all_op_names()
+    assert {name.removeprefix("gnnscale::") for name in names if name.startswith("gnnscale::")} <= checked
+
+
+def test_gather_rows_compiles_to_one_graph():
+    def model(x, index):
+        return OPS.gather_rows(x, index, 0).relu().sum(1)
+
+    x, index = torch.randn(20, 4, requires_grad=True), random_ids(20, 8)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(x, index), model(x, index))
+    (ours,) = torch.autograd.grad(compiled(x, index).sum(), x)
+    (theirs,) = torch.autograd.grad(model(x, index).sum(), x)
+    assert torch.equal(ours, theirs)

@@ -1,0 +1,249 @@
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+
+import pytest
+from datasets_for_tests import environment, make_data, no_loader_threads, run_python
+
+from torch_gnnscale import NeighborLoader
+from torch_gnnscale.loader.pipeline import Pipeline
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_data()
+
+
+@pytest.fixture(autouse=True)
+def threads_end():
+    yield
+    assert no_loader_threads()
+
+
+def loader_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("gnnscale-loader")]
+
+
+def wait_for(condition, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2, 7, 50])
+def test_order(prefetch):
+    def prepare(item):
+        time.sleep(0.003 * (item % 3))  # so that threads end out of order
+        return item * 10
+
+    assert list(Pipeline(iter(range(20)), prepare, lambda item: item + 1, prefetch)) == list(range(1, 201, 10))
+    assert list(Pipeline(iter(()), prepare, lambda item: item, prefetch)) == []
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 5])
+def test_at_most_prefetch_batches_are_in_preparation(prefetch):
+    taken = []
+
+    def items():
+        for item in range(20):
+            taken.append(item)
+            yield item
+
+    pipeline = Pipeline(items(), lambda item: item, lambda item: item, prefetch)
+    assert len(taken) == prefetch
+    for delivered in range(1, 10):
+        next(pipeline)
+        assert len(taken) <= delivered + prefetch
+    pipeline.close()
+    assert not loader_threads()
+
+
+def test_preparation_runs_ahead_and_finishing_in_the_thread_that_iterates():
+    prepared, where = [], set()
+
+    def prepare(item):
+        prepared.append((item, threading.current_thread().name))
+        return item
+
+    def finish(item):
+        where.add(threading.current_thread())
+        return item
+
+    pipeline = Pipeline(iter(range(6)), prepare, finish, 3)
+    wait_for(lambda: len(prepared) == 3)
+    assert list(pipeline) == list(range(6))
+    assert all(name.startswith("gnnscale-loader") for _, name in prepared)
+    assert where == {threading.current_thread()}
+
+
+def test_without_prefetch_there_are_no_threads(data):
+    loader = NeighborLoader(data, [2], batch_size=32, prefetch=0)
+    for _ in loader:
+        assert not loader_threads()
+
+
+def test_threads_are_bounded_by_the_cores(data):
+    iterator = iter(NeighborLoader(data, [2], batch_size=2, prefetch=64))
+    next(iterator)
+    assert 1 <= len(loader_threads()) <= (os.cpu_count() or 1)
+
+
+# Errors ##############################################################################################################
+
+
+def fails_in_the_thread(out):
+    if out.metadata[0][0] >= 96:
+        raise ArithmeticError("the fourth batch")
+    return out
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 4])
+def test_an_error_in_a_thread_arrives_where_the_batch_would_have(data, prefetch):
+    loader = NeighborLoader(data, [2], batch_size=32, prefetch=prefetch, transform_sampler_output=fails_in_the_thread)
+    iterator = iter(loader)
+    assert [next(iterator).batch_size for _ in range(3)] == [32] * 3
+    with pytest.raises(ArithmeticError, match="the fourth batch") as caught:
+        next(iterator)
+    names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert "fails_in_the_thread" in names
+    with pytest.raises(StopIteration):
+        next(iterator)
+    assert not loader_threads()
+
+
+def fails_in_the_loop(batch):
+    raise ArithmeticError("not this one")
+
+
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_an_error_in_the_transform(data, prefetch):
+    iterator = iter(NeighborLoader(data, [2], batch_size=32, prefetch=prefetch, transform=fails_in_the_loop))
+    with pytest.raises(ArithmeticError, match="not this one"):
+        next(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_an_error_in_the_order_of_batches(data):
+    def batches():
+        yield [1, 2]
+        yield [3]
+        raise ArithmeticError("no more batches")
+
+    class Batches:
+        def __iter__(self):
+            return batches()
+
+    found = []
+
+    def train():
+        for batch in NeighborLoader(data, [2], batch_sampler=Batches(), prefetch=1):
+            found.append(batch.n_id[: batch.batch_size].tolist())
+
+    with pytest.raises(ArithmeticError, match="no more batches"):
+        train()
+    assert found == [[1, 2], [3]][: len(found)]
+
+
+def test_an_error_in_the_loop_stops_the_threads(data):
+    loader = NeighborLoader(data, [2], batch_size=4)
+
+    def train():
+        for i, _ in enumerate(loader):
+            if i == 3:
+                raise ArithmeticError("loss is nan")
+
+    with pytest.raises(ArithmeticError):
+        train()
+    assert no_loader_threads()
+
+
+def test_break_and_dropping_stop_the_threads(data):
+    loader = NeighborLoader(data, [2], batch_size=4)
+    for i, _ in enumerate(loader):
+        if i == 3:
+            break
+    assert no_loader_threads()
+    iterator = iter(loader)
+    next(iterator)
+    assert loader_threads()
+    del iterator
+    assert no_loader_threads()
+    iter(loader)
+    assert no_loader_threads()
+
+
+def test_the_end_stops_the_threads_and_stays_the_end(data):
+    iterator = iter(NeighborLoader(data, [2], batch_size=64))
+    assert len(list(iterator)) == 4
+    assert not loader_threads()
+    for _ in range(3):
+        with pytest.raises(StopIteration):
+            next(iterator)
+    iterator.close()
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_closing_in_the_middle(data):
+    iterator = iter(NeighborLoader(data, [2], batch_size=4))
+    next(iterator)
+    iterator.close()
+    assert not loader_threads()
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+INTERRUPTED = """
+import sys, time
+from datasets_for_tests import make_data, no_loader_threads
+from torch_gnnscale import NeighborLoader
+
+loader = NeighborLoader(make_data(), [4, 4], batch_size=1, prefetch=int(sys.argv[1]), num_workers=int(sys.argv[2]))
+try:
+    while True:
+        for i, batch in enumerate(loader):
+            if i == 3:
+                print("ready", flush=True)
+            time.sleep(0.001)
+except KeyboardInterrupt:
+    print("interrupted", no_loader_threads(), flush=True)
+    raise
+"""
+
+
+@pytest.mark.parametrize(("prefetch", "workers"), [(0, 0), (4, 0), (4, 2)])
+def test_keyboard_interrupt(prefetch, workers):
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, str(prefetch), str(workers)],
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout.readline() == "ready\n", process.stderr.read()
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert out.splitlines()[-1] == "interrupted True"
+    assert "KeyboardInterrupt" in error
+    assert process.returncode in (1, -signal.SIGINT, 128 + signal.SIGINT)
+
+
+LEFT_OPEN = """
+from datasets_for_tests import make_data
+from torch_gnnscale import NeighborLoader
+
+iterator = iter(NeighborLoader(make_data(), [4, 4], batch_size=1))
+next(iterator)
+print("end", flush=True)
+"""
+
+
+def test_the_interpreter_ends_with_an_iterator_left_open():
+    done = run_python(LEFT_OPEN, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")

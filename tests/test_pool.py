@@ -1,0 +1,196 @@
+"""Outputs on the CPU lie in recycled memory, and nobody can tell."""
+
+import concurrent.futures
+import itertools
+import os
+import signal
+import sys
+import traceback
+
+import pytest
+import torch
+from graphs import assert_same, random_graph, random_ids
+
+from torch_gnnscale import ops
+
+ROW = 1 << 20  # bytes
+
+
+@pytest.fixture
+def empty_pool():
+    """A pool without idle buffers; afterwards it is as it was found."""
+    limit = ops.pool_stats().limit_bytes
+    ops.pool_trim()
+    yield
+    ops.pool_limit(limit)
+    ops.pool_trim()
+
+
+def output(rows: int, fill: int = 0) -> torch.Tensor:
+    return ops.gather_rows(torch.full((1, ROW), fill, dtype=torch.uint8), torch.zeros(rows, dtype=torch.int64))
+
+
+@pytest.mark.usefixtures("empty_pool")
+def test_memory_comes_back_and_is_used_again():
+    before = ops.pool_stats()
+    assert before.idle_bytes == 0
+    tensor = output(4)
+    held = ops.pool_stats()
+    assert held.live_bytes - before.live_bytes == 4 * ROW
+    assert (held.idle_bytes, held.misses) == (0, before.misses + 1)
+    address = tensor.data_ptr()
+    assert address % 64 == 0
+    view = tensor[2:, 5:]
+    del tensor
+    assert ops.pool_stats() == held  # the view holds the memory
+    del view
+    idle = ops.pool_stats()
+    assert (idle.idle_bytes, idle.live_bytes) == (4 * ROW, before.live_bytes)
+    again = output(4)
+    assert again.data_ptr() == address
+    assert ops.pool_stats().hits == idle.hits + 1
+    assert ops.pool_stats().idle_bytes == 0
+
+
+@pytest.mark.usefixtures("empty_pool")
+def test_a_much_larger_buffer_is_not_spent_on_a_small_output():
+    large = output(16)
+    del large
+    small = output(3)
+    assert ops.pool_stats().idle_bytes == 16 * ROW
+    del small
+
+
+@pytest.mark.usefixtures("empty_pool")
+def test_idle_bytes_are_bounded():
+    before = ops.pool_stats().live_bytes
+    ops.pool_limit(5 * ROW)
+    assert ops.pool_stats().limit_bytes == 5 * ROW
+    tensors = [output(2) for _ in range(6)]
+    assert ops.pool_stats().live_bytes - before == 12 * ROW
+    while tensors:
+        tensors.pop()
+        assert ops.pool_stats().idle_bytes <= 5 * ROW
+    assert ops.pool_stats()[:2] == (4 * ROW, before)
+    large = output(8)
+    del large  # larger than the limit: not kept
+    assert ops.pool_stats().idle_bytes <= 5 * ROW
+    ops.pool_limit(0)
+    assert ops.pool_stats().idle_bytes == 0
+    assert (output(2, fill=7) == 7).all()
+    assert ops.pool_stats().idle_bytes == 0
+
+
+@pytest.mark.usefixtures("empty_pool")
+def test_trim():
+    kept = output(2, fill=3)
+    dropped = output(2)
+    del dropped
+    assert ops.pool_stats().idle_bytes == 2 * ROW
+    ops.pool_trim()
+    assert ops.pool_stats().idle_bytes == 0
+    assert (kept == 3).all()
+
+
+def test_kept_batches_are_never_overwritten():
+    graph = random_graph(3000, 10, seed=1)
+    features = torch.randn(3000, 32, generator=torch.Generator().manual_seed(0))
+
+    def batch(key: int):
+        sample = graph.sample(ops, random_ids(3000, 50 + key, seed=key), [10, 5], key, threads=1 + key % 2)
+        return sample, ops.gather_rows(features, sample.node[0])
+
+    def copy(sample: ops.Sample) -> ops.Sample:
+        return ops.Sample(*(x.clone() if isinstance(x, torch.Tensor) else [t.clone() for t in x] for x in sample))
+
+    kept = [batch(key) for key in range(50)]
+    copies = [(copy(sample), rows.clone()) for sample, rows in kept]
+    for key in range(50, 150):
+        batch(key)
+    for (sample, rows), (sample_copy, rows_copy) in zip(kept, copies, strict=True):
+        assert_same(sample, sample_copy)
+        assert torch.equal(rows, rows_copy)
+    storages = [t.untyped_storage() for sample, rows in kept for x in (*sample[:4], [rows]) for t in x]
+    spans = sorted((s.data_ptr(), s.data_ptr() + s.nbytes()) for s in storages)
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
+
+
+@pytest.mark.usefixtures("empty_pool")
+def test_everything_comes_back_after_errors_and_from_other_threads():
+    graph = random_graph(500, 8, seed=1)
+    broken = graph._replace(row=graph.row + 400)
+    before = ops.pool_stats().live_bytes
+
+    def work(key: int) -> None:
+        graph.sample(ops, random_ids(500, 80, seed=key), [5, 5], key)
+        with pytest.raises(RuntimeError, match="malformed"):
+            broken.sample(ops, random_ids(500, 80, seed=key), [5, 5], key)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(40)))
+    assert ops.pool_stats().live_bytes == before
+    assert ops.pool_stats().idle_bytes > 0
+
+
+def test_outputs_can_be_written_resized_and_shared():
+    tensor = output(1, fill=1)[0]
+    tensor += 1
+    assert (tensor == 2).all()
+    tensor.share_memory_()
+    assert tensor.is_shared()
+    assert (tensor == 2).all()
+    assert (output(1, fill=5) == 5).all()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_samples_the_same():
+    graph, seeds = random_graph(3000, 10, seed=2), random_ids(3000, 200)
+    expected = graph.sample(ops, seeds, [10, 10], 5, threads=1)
+    child = os.fork()
+    if child == 0:
+        code = 1
+        signal.alarm(60)  # a child that hangs ends by this signal
+        try:
+            torch.set_num_threads(1)  # as torch's data loader does in its workers
+            for _ in range(5):
+                assert_same(graph.sample(ops, seeds, [10, 10], 5), expected)
+                ops.pool_trim()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert_same(graph.sample(ops, seeds, [10, 10], 5), expected)
+
+
+def test_limit_threads_belongs_to_its_python_thread():
+    def limited(threads: int) -> int:
+        ops.limit_threads(threads)
+        return ops._threads(0)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as other:
+        try:
+            ops.limit_threads(1)
+            assert (ops._threads(0), ops._threads(3)) == (1, 3)
+            assert other.submit(ops._threads, 0).result() == 0
+            assert other.submit(limited, 2).result() == 2
+            assert ops._threads(0) == 1
+            graph, seeds = random_graph(3000, 10, seed=2), random_ids(3000, 500)
+            alone = graph.sample(ops, seeds, [10, 10], 5)
+            rows = ops.gather_rows(graph.row, seeds)
+        finally:
+            ops.limit_threads(0)
+    assert ops._threads(0) == 0
+    assert_same(graph.sample(ops, seeds, [10, 10], 5), alone)
+    assert torch.equal(ops.gather_rows(graph.row, seeds), rows)
+
+
+def test_huge_pages_change_nothing():
+    whole = random_ids(256, 20 << 20, seed=3).to(torch.uint8)
+    for tensor in (whole, whole[12345:-777], whole[:0], whole[:100], whole[5], output(9, fill=4)):
+        kept, address = tensor.clone(), tensor.data_ptr()
+        ops.huge_pages(tensor)
+        assert tensor.data_ptr() == address
+        assert torch.equal(tensor, kept)
