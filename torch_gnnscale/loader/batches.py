@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from torch.utils.data import RandomSampler
+import numpy as np
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from .. import ops
 from ..random import Purpose, batch_key
@@ -16,7 +17,7 @@ class NumberedBatch(NamedTuple):
 
     epoch: int
     number: int
-    positions: list[int]
+    positions: np.ndarray
 
 
 class InputPositions(Sequence):
@@ -44,10 +45,12 @@ class KeyedShuffle(RandomSampler):
         self.seed = seed
         self.epoch = 0
 
+    def order(self, epoch: int) -> np.ndarray:
+        """The positions of an epoch, int64."""
+        return ops.permutation(len(self.data_source), batch_key(self.seed, epoch, 0, Purpose.SHUFFLE)).numpy()
+
     def __iter__(self) -> Iterator[int]:
-        order = ops.permutation(len(self.data_source), batch_key(self.seed, self.epoch, 0, Purpose.SHUFFLE))
-        for chunk in order.split(1 << 16):
-            yield from chunk.tolist()
+        return iter(self.order(self.epoch).tolist())
 
 
 class NumberedBatches:
@@ -61,18 +64,18 @@ class NumberedBatches:
         return len(self.batches)
 
     def __iter__(self) -> Iterator[NumberedBatch]:
-        epoch = self.epoch()
-        sampler = getattr(self.batches, "sampler", None)
-        if isinstance(sampler, KeyedShuffle):
-            sampler.epoch = epoch
-        batches = iter(self.batches)
-        first = next(batches, None)  # draws the order now, before another iterator sets another epoch
-        return self._number(first, batches, epoch)
+        epoch, batches = self.epoch(), self.batches
+        if type(batches) is BatchSampler and isinstance(batches.sampler, (KeyedShuffle, SequentialSampler)):
+            # What iterating over positions one by one would give.
+            shuffle = batches.sampler if isinstance(batches.sampler, KeyedShuffle) else None
+            order = np.arange(len(batches.sampler)) if shuffle is None else shuffle.order(epoch)
+            starts = range(0, len(batches) * batches.batch_size, batches.batch_size)
+            parts: Iterator[Any] = (order[start : start + batches.batch_size] for start in starts)
+        else:
+            parts = iter(batches)
+        return self._number(parts, epoch)
 
     @staticmethod
-    def _number(first: list[int] | None, rest: Iterator[list[int]], epoch: int) -> Iterator[NumberedBatch]:
-        if first is None:
-            return
-        yield NumberedBatch(epoch, 0, list(first))
-        for number, batch in enumerate(rest, 1):
-            yield NumberedBatch(epoch, number, list(batch))
+    def _number(parts: Iterator[Any], epoch: int) -> Iterator[NumberedBatch]:
+        for number, part in enumerate(parts):
+            yield NumberedBatch(epoch, number, np.asarray(part, dtype=np.int64))
