@@ -17,6 +17,7 @@ from torch_gnnscale import ops
 
 FANOUTS = [15, 10, 5]
 BATCH = 1024
+IN_A_ROW = 8  # batches of one candidate in a round, as a loader draws them
 
 
 def check(csc, edge_index, seeds) -> None:
@@ -45,21 +46,26 @@ def main() -> None:
     results = {}
     for name in args.graphs:
         csc, edge_index = graph(name)
-        seeds = [torch.randperm(csc.num_dst)[:BATCH] for _ in range(args.rounds + 2)]
+        seeds = [torch.randperm(csc.num_dst)[:BATCH] for _ in range(args.rounds * IN_A_ROW)]
         check(csc, edge_index, seeds[0])
         del edge_index
         edges = int(draw(csc, seeds[0], 7, 1).num_edges.sum())
         pool = ThreadPoolExecutor(2)
 
-        def two_batches(run, r, pool=pool):
-            list(pool.map(run, (r, r + 1)))
+        def in_a_row(run):
+            return lambda r: [run(r * IN_A_ROW + i) for i in range(IN_A_ROW)]
+
+        def two_in_flight(run, pool=pool):
+            return lambda r: list(pool.map(run, range(r * IN_A_ROW, (r + 1) * IN_A_ROW)))
 
         def ours(threads, csc=csc, seeds=seeds):
             return lambda r: draw(csc, seeds[r], r, threads)
 
-        single = {"gnnscale, 1 thread": ours(1), "gnnscale, 2 threads within a batch": ours(2)}
-        one_thread = ours(1)
-        double = {"gnnscale, 2 batches in flight": lambda r, run=one_thread: two_batches(run, r)}
+        single = {
+            "gnnscale, 1 thread": in_a_row(ours(1)),
+            "gnnscale, 2 threads within a batch": in_a_row(ours(2)),
+        }
+        double = {"gnnscale, 2 batches in flight": two_in_flight(ours(1))}
         if has("pyg_lib"):
             import pyg_lib  # noqa: F401
 
@@ -83,11 +89,11 @@ def main() -> None:
                     True,
                 )
 
-            single["pyg-lib"] = pyg
-            double["pyg-lib, 2 Python threads"] = lambda r, run=pyg: two_batches(run, r)
-        single_times = compare(single, args.rounds)
+            single["pyg-lib"] = in_a_row(pyg)
+            double["pyg-lib, 2 Python threads"] = two_in_flight(pyg)
+        single_times = compare(single, args.rounds, IN_A_ROW)
         report(f"R-MAT {name}, {edges:,} edges a batch, one batch at a time", single_times, "pyg-lib")
-        double_times = compare(double, args.rounds, batches=2)
+        double_times = compare(double, args.rounds, IN_A_ROW)
         report(f"R-MAT {name}, two batches in flight, time a batch", double_times, "pyg-lib, 2 Python threads")
         results[name] = {"edges_per_batch": edges, **single_times, **double_times}
         pool.shutdown()
