@@ -7,53 +7,71 @@
 
 #include "../pick.h"
 
-#if defined(__SSE2__)
-#include <emmintrin.h>
+#if defined(__x86_64__)
+#include <immintrin.h>
 #endif
 
 namespace gnnscale {
 
-constexpr int64_t kPhiloxLanes = 4;
+constexpr int64_t kPhiloxLanes = 8;
 
-// The Philox blocks of kPhiloxLanes counters (node, tree, tail), two draws each.
-inline void philox_lanes(uint64_t key, const uint64_t* node, uint32_t tree, const uint64_t* tail, uint64_t* draws) {
-#if defined(__SSE2__)
-  // A word a 64-bit lane; what the upper half of a lane holds does not matter, for pmuludq reads the lower ones.
-  const __m128i m0 = _mm_set1_epi64x(kPhiloxM0), m1 = _mm_set1_epi64x(kPhiloxM1);
-  __m128i c0[2], c1[2], c2[2], c3[2];
-  for (int v = 0; v < 2; ++v) {
-    c0[v] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(node + 2 * v));
-    c1[v] = _mm_srli_epi64(c0[v], 32);
-    c2[v] = _mm_set1_epi64x(tree);
-    c3[v] = _mm_loadu_si128(reinterpret_cast<const __m128i*>(tail + 2 * v));
+// The Philox blocks of `count` counters (node, tree, tail), two draws each, kPhiloxLanes at a time. All arrays have
+// room for `count` rounded up to that.
+inline void philox_scalar(uint64_t key, int64_t count, const uint64_t* node, uint32_t tree, const uint64_t* tail,
+                          uint64_t* draws) {
+  for (int64_t at = 0; at < count; ++at) {
+    const Philox block = philox(key, static_cast<uint32_t>(node[at]), static_cast<uint32_t>(node[at] >> 32), tree,
+                                static_cast<uint32_t>(tail[at]));
+    draws[2 * at] = philox_draw(block, 0);
+    draws[2 * at + 1] = philox_draw(block, 1);
   }
-  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round, k0 += kPhiloxW0, k1 += kPhiloxW1) {
-    const __m128i key0 = _mm_set1_epi64x(k0), key1 = _mm_set1_epi64x(k1);
+}
+
+#if defined(__x86_64__)
+// The same in vectors: a word a 64-bit lane. What the upper half of a lane holds does not matter, for the
+// multiplication reads the lower ones.
+__attribute__((target("avx2"))) inline void philox_avx2(uint64_t key, int64_t count, const uint64_t* node,
+                                                        uint32_t tree, const uint64_t* tail, uint64_t* draws) {
+  const __m256i m0 = _mm256_set1_epi64x(kPhiloxM0), m1 = _mm256_set1_epi64x(kPhiloxM1);
+  const __m256i low = _mm256_set1_epi64x(0xFFFFFFFF);
+  for (int64_t at = 0; at < count; at += kPhiloxLanes) {
+    __m256i c0[2], c1[2], c2[2], c3[2];
     for (int v = 0; v < 2; ++v) {
-      const __m128i p0 = _mm_mul_epu32(c0[v], m0), p1 = _mm_mul_epu32(c2[v], m1);
-      c0[v] = _mm_xor_si128(_mm_xor_si128(_mm_srli_epi64(p1, 32), c1[v]), key0);
-      c1[v] = p1;
-      c2[v] = _mm_xor_si128(_mm_xor_si128(_mm_srli_epi64(p0, 32), c3[v]), key1);
-      c3[v] = p0;
+      c0[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(node + at + 4 * v));
+      c1[v] = _mm256_srli_epi64(c0[v], 32);
+      c2[v] = _mm256_set1_epi64x(tree);
+      c3[v] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(tail + at + 4 * v));
+    }
+    uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+    for (int round = 0; round < 10; ++round, k0 += kPhiloxW0, k1 += kPhiloxW1) {
+      const __m256i key0 = _mm256_set1_epi64x(k0), key1 = _mm256_set1_epi64x(k1);
+      for (int v = 0; v < 2; ++v) {
+        const __m256i p0 = _mm256_mul_epu32(c0[v], m0), p1 = _mm256_mul_epu32(c2[v], m1);
+        c0[v] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p1, 32), c1[v]), key0);
+        c1[v] = p1;
+        c2[v] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p0, 32), c3[v]), key1);
+        c3[v] = p0;
+      }
+    }
+    for (int v = 0; v < 2; ++v) {
+      const __m256i first = _mm256_or_si256(_mm256_and_si256(c0[v], low), _mm256_slli_epi64(c1[v], 32));
+      const __m256i second = _mm256_or_si256(_mm256_and_si256(c2[v], low), _mm256_slli_epi64(c3[v], 32));
+      const __m256i even = _mm256_unpacklo_epi64(first, second), odd = _mm256_unpackhi_epi64(first, second);
+      __m256i* out = reinterpret_cast<__m256i*>(draws + 2 * at + 8 * v);
+      _mm256_storeu_si256(out, _mm256_permute2x128_si256(even, odd, 0x20));
+      _mm256_storeu_si256(out + 1, _mm256_permute2x128_si256(even, odd, 0x31));
     }
   }
-  const __m128i low = _mm_set1_epi64x(0xFFFFFFFF);
-  for (int v = 0; v < 2; ++v) {
-    const __m128i first = _mm_or_si128(_mm_and_si128(c0[v], low), _mm_slli_epi64(c1[v], 32));
-    const __m128i second = _mm_or_si128(_mm_and_si128(c2[v], low), _mm_slli_epi64(c3[v], 32));
-    __m128i* out = reinterpret_cast<__m128i*>(draws + 4 * v);
-    _mm_storeu_si128(out, _mm_unpacklo_epi64(first, second));
-    _mm_storeu_si128(out + 1, _mm_unpackhi_epi64(first, second));
-  }
-#else
-  for (int lane = 0; lane < kPhiloxLanes; ++lane) {
-    const Philox block = philox(key, static_cast<uint32_t>(node[lane]), static_cast<uint32_t>(node[lane] >> 32), tree,
-                                static_cast<uint32_t>(tail[lane]));
-    draws[2 * lane] = philox_draw(block, 0);
-    draws[2 * lane + 1] = philox_draw(block, 1);
-  }
+}
 #endif
+
+inline void philox_many(uint64_t key, int64_t count, const uint64_t* node, uint32_t tree, const uint64_t* tail,
+                        uint64_t* draws) {
+#if defined(__x86_64__)
+  static const bool has_avx2 = __builtin_cpu_supports("avx2");
+  if (has_avx2) return philox_avx2(key, count, node, tree, tail, draws);
+#endif
+  philox_scalar(key, count, node, tree, tail, draws);
 }
 
 // The positions picked so far, for Floyd's method. A bit stands for all positions of the same remainder by kBits; where
@@ -148,9 +166,7 @@ class DrawBatch {
   }
   // All draws; those of a counter begin 2 * ((count + 1) / 2) after those of the counter before.
   const uint64_t* compute(uint64_t key) {
-    for (int64_t at = 0; at < size_; at += kPhiloxLanes) {
-      philox_lanes(key, node_.data() + at, tree_, tail_.data() + at, draws_.data() + 2 * at);
-    }
+    philox_many(key, size_, node_.data(), tree_, tail_.data(), draws_.data());
     return draws_.data();
   }
 
