@@ -8,6 +8,7 @@ back to the user's, which pyg-lib leaves to Python.
 
 from __future__ import annotations
 
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
@@ -17,7 +18,7 @@ from torch_gnnscale import ops
 
 FANOUTS = [15, 10, 5]
 BATCH = 1024
-IN_A_ROW = 8  # batches of one candidate in a round, as a loader draws them
+IN_A_ROW = 8  # batches of one candidate in a round, as a loader draws them; each is dropped at once
 
 
 def check(csc, edge_index, seeds) -> None:
@@ -53,10 +54,10 @@ def main() -> None:
         pool = ThreadPoolExecutor(2)
 
         def in_a_row(run):
-            return lambda r: [run(r * IN_A_ROW + i) for i in range(IN_A_ROW)]
+            return lambda r: deque(map(run, range(r * IN_A_ROW, (r + 1) * IN_A_ROW)), maxlen=0)
 
         def two_in_flight(run, pool=pool):
-            return lambda r: list(pool.map(run, range(r * IN_A_ROW, (r + 1) * IN_A_ROW)))
+            return lambda r: deque(pool.map(run, range(r * IN_A_ROW, (r + 1) * IN_A_ROW)), maxlen=0)
 
         def ours(threads, csc=csc, seeds=seeds):
             return lambda r: draw(csc, seeds[r], r, threads)

@@ -7,6 +7,7 @@ import sys
 
 import pytest
 import torch
+from datasets_for_tests import environment
 from graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,7 +51,7 @@ def test_small_graphs(graph, data, fanouts, key, flags, threads):
 
 
 @pytest.mark.parametrize("replace", [False, True])
-@pytest.mark.parametrize("fanout", [-1, 0, 1, 5, 15, 63, 64, 65, 66, 129, 511, 512, 513, 1000, 1500])
+@pytest.mark.parametrize("fanout", [-1, 0, 1, 2, 5, 15, 32, 33, 63, 64, 65, 66, 129, 511, 512, 513, 1000, 1500])
 def test_degrees_around_the_bounds_of_the_method(fanout, replace):
     degrees = [
         0,
@@ -176,6 +177,31 @@ def test_another_process_draws_the_same():
     )
     run = subprocess.run([sys.executable, "-c", code], cwd=__file__.rpartition("/")[0], capture_output=True, text=True)
     assert run.stdout.strip() == digest(graph.sample(ops, seeds, BIG_FANOUTS, 77, threads=2)), run.stderr
+
+
+def test_processors_without_vectors_draw_the_same():
+    names = "degrees_around or random_graphs or largest_fanout or small_graphs"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", names]
+    run = subprocess.run(command, env={**environment(), "GNNSCALE_SIMD": "0"}, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout
+
+
+@pytest.mark.parametrize("fanout", [2, 3, 32, 40])
+@pytest.mark.parametrize("replace", [False, True])
+def test_more_than_2_to_32_neighbors(fanout, replace, tmp_path):
+    """A row of zeros that takes no space, and positions as edge ids."""
+    degrees = torch.tensor([3, 1, 0, (1 << 32) - 1, 2, 40, 33, 5, 7, (1 << 32) + 1, (1 << 32) + 9, 50, 0, 1, 2, 3])
+    colptr = torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)])
+    row = torch.from_file(str(tmp_path / "row"), shared=True, size=int(colptr[-1]), dtype=torch.int32)
+    graph = Graph(colptr, row)
+    found = graph.sample(ops, torch.arange(16), [fanout], 11, replace=replace)
+    expected = [
+        int(first) + pick
+        for node, (first, degree) in enumerate(zip(colptr[:-1], degrees.tolist(), strict=True))
+        for pick in reference.choose(11, node, 0, degree, fanout, replace)
+    ]
+    assert found.edge_id[0].tolist() == expected
+    assert max(expected) > 2 << 32
 
 
 def test_calls_from_several_threads_at_once():

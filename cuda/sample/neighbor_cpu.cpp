@@ -13,13 +13,13 @@
 #include "../memory/tensor.h"
 #include "../memory/workspace.h"
 #include "../relabel.h"
-#include "draws_cpu.h"
+#include "picks_cpu.h"
 
 namespace gnnscale {
 namespace {
 
-constexpr int64_t kBlockNodes = 128;     // frontier nodes a block, fewer if their picks
-constexpr int64_t kBlockPicks = 2048;    // would be more than these
+constexpr int64_t kBlockNodes = 64;      // frontier nodes a block, fewer if their picks
+constexpr int64_t kBlockPicks = 512;     // would be more than these
 constexpr int64_t kNodesAhead = 16;      // how far ahead colptr is prefetched
 constexpr int64_t kEdgesAhead = 32;      // how far ahead the relabel map is prefetched
 constexpr int64_t kParallelFrom = 2048;  // edges of a hop below which one thread does it all
@@ -90,8 +90,7 @@ class NeighborSampler {
  private:
   // A task's own buffers: the picked positions of the block at hand and of the one before.
   struct Scratch {
-    DrawBatch draws;
-    Taken taken;
+    Picker picker;
     std::vector<int64_t> positions[2];
   };
 
@@ -123,6 +122,7 @@ class NeighborSampler {
     nodes.reserve(num_nodes, num_nodes + std::min(total - num_edges, request_.num_nodes) + 1);
 
     block_ = std::clamp<int64_t>(kBlockPicks / std::max<int64_t>(fanout, 1), 1, kBlockNodes);
+    if (block_ > kLanes) block_ -= block_ % kLanes;
     const int64_t blocks = (size + block_ - 1) / block_;
     const int64_t tasks = total - num_edges < kParallelFrom ? 1 : num_tasks(blocks, 2, request_.threads);
     if (tasks == 1) {
@@ -159,19 +159,13 @@ class NeighborSampler {
 
   int64_t first_edge(int64_t block, int64_t size) const { return colptr[columns_ + std::min(block * block_, size)]; }
 
-  // Positions of the picks of a block; their row and edge id entries are prefetched.
+  // Positions of the picks of a block, kLanes nodes at a time; their row and edge id entries are prefetched.
   void pick_block(int64_t block, int64_t size, Scratch& scratch, std::vector<int64_t>& positions) {
     const int64_t from = block * block_, to = std::min(from + block_, size);
     const int64_t fanout = request_.fanouts[hop_];
     const bool replace = request_.replace;
     const size_t room = static_cast<size_t>(first_edge(block + 1, size) - first_edge(block, size));
-    if (positions.size() < room) positions.resize(room);
-    scratch.draws.clear();
-    for (int64_t i = from; i < to; ++i) {
-      if (!pick_is_random(work_->degree[i], fanout, replace)) continue;
-      scratch.draws.add(make_counter(nodes[frontier_ + i], 0, hop_, 0), fanout);
-    }
-    const uint64_t* draws = scratch.draws.compute(request_.key);
+    if (positions.size() < room + kLaneFanout) positions.resize(room + kLaneFanout);
     // Locals, for the compiler cannot know that no store changes the members.
     const Id* const row = row_;
     const EdgeId* const edge_id = edge_id_;
@@ -183,42 +177,55 @@ class NeighborSampler {
       }
     };
     int64_t* out = positions.data();
-    for (int64_t i = from; i < to; ++i) {
-      const int64_t first = work_->begin[i], degree = work_->degree[i];
-      if (!pick_is_random(degree, fanout, replace)) {
+    for (int64_t i = from; i < to; i += kLanes) {
+      const PickGroup group{nodes.data() + frontier_ + i, work_->begin.data() + i, work_->degree.data() + i, 0,
+                            make_counter(0, 0, hop_, 0).tail};
+      const int64_t lanes = std::min(to - i, kLanes);
+      int64_t largest = 0;
+      for (int64_t lane = 0; lane < lanes; ++lane) largest = std::max(largest, group.degree[lane]);
+      if (lanes == kLanes && fanout <= kLaneFanout && largest < int64_t{1} << 32 &&
+          pick_is_random(largest, fanout, replace)) {
+        out = scratch.picker.pick_group(request_.key, group, fanout, replace, out, prefetch);
+        continue;
+      }
+      for (int64_t lane = 0; lane < lanes; ++lane) {
+        const int64_t first = group.first[lane], degree = group.degree[lane];
+        if (pick_is_random(degree, fanout, replace)) {
+          const Counter counter = make_counter(group.node[lane], 0, hop_, 0);
+          out = scratch.picker.pick_node(request_.key, counter, first, degree, fanout, replace, out, prefetch);
+          continue;
+        }
         for (int64_t k = 0; k < degree; ++k) {
           *out = first + k;
           if (k % 8 == 0) prefetch(*out);
           ++out;
         }
-        continue;
       }
-      pick_all(draws, fanout, degree, replace, scratch.taken, [&](uint64_t position) {
-        *out = first + static_cast<int64_t>(position);
-        prefetch(*out);
-        ++out;
-      });
-      draws += 2 * ((fanout + 1) / 2);
     }
   }
 
   // Node ids and edge ids of a block's picks to the outputs.
   void read_block(int64_t block, int64_t size, const std::vector<int64_t>& positions) {
     const int64_t from = first_edge(block, size), count = first_edge(block + 1, size) - from;
-    int64_t* out = rows.data() + from;
+    int64_t *ids = rows.data() + from, *edge_ids = with_edge_id_ ? edges.data() + from : nullptr;
+    // Locals, for the compiler cannot know that no store changes the members.
+    const Id* const row = row_;
+    const EdgeId* const edge_id = edge_id_;
+    const int64_t row_stride = row_stride_, edge_id_stride = edge_id_stride_;
+    const uint64_t num_nodes = static_cast<uint64_t>(request_.num_nodes);
     for (int64_t k = 0; k < count; ++k) {
-      const int64_t id = static_cast<int64_t>(row_[positions[k] * row_stride_]);
-      const bool valid = static_cast<uint64_t>(id) < static_cast<uint64_t>(request_.num_nodes);
-      if (!valid) corrupt_.store(positions[k]);
-      out[k] = valid ? id : 0;
-    }
-    if (!with_edge_id_) return;
-    int64_t* edge_out = edges.data() + from;
-    for (int64_t k = 0; k < count; ++k) {
+      const int64_t position = positions[k];
+      int64_t id = static_cast<int64_t>(row[position * row_stride]);
+      if (static_cast<uint64_t>(id) >= num_nodes) {
+        corrupt_.store(position);
+        id = 0;
+      }
+      ids[k] = id;
+      if (edge_ids == nullptr) continue;
       if constexpr (std::is_void_v<EdgeId>) {
-        edge_out[k] = positions[k];
+        edge_ids[k] = position;
       } else {
-        edge_out[k] = static_cast<int64_t>(edge_id_[positions[k] * edge_id_stride_]);
+        edge_ids[k] = static_cast<int64_t>(edge_id[position * edge_id_stride]);
       }
     }
   }
@@ -226,22 +233,19 @@ class NeighborSampler {
   // Global to local ids, in order of first occurrence; new nodes join the next frontier.
   void relabel_block(int64_t block, int64_t size) {
     const int64_t from = first_edge(block, size), to = first_edge(block + 1, size);
-    uint32_t* map = work_->map;
-    int64_t *ids = rows.data(), *found = nodes.data();
+    uint32_t* const map = work_->map;
+    int64_t *const ids = rows.data(), *const found = nodes.data();
     const uint32_t base = work_->base;
-    int64_t count = num_nodes;
-    uint32_t unused;
+    uint32_t count = static_cast<uint32_t>(num_nodes);
     for (int64_t e = from; e < to; ++e) {
       if (e + kEdgesAhead < to) GNNSCALE_PREFETCH(map + ids[e + kEdgesAhead]);
-      // Without a branch, for nobody can predict which neighbor is new; and a cell that is known stays clean.
+      // Without a branch, for nobody can predict which neighbor is new: what is known is written again.
       const int64_t id = ids[e];
-      const uint32_t known = local_id(map[id], base);
-      const bool is_new = known >= static_cast<uint64_t>(count);
-      const uint32_t next = static_cast<uint32_t>(count);
-      *(is_new ? map + id : &unused) = base + next;
+      const uint32_t local = std::min(local_id(map[id], base), count);
+      map[id] = base + local;
       found[count] = id;  // the slot after the last node is scratch
-      ids[e] = is_new ? next : known;
-      count += is_new;
+      ids[e] = local;
+      count += local == count;
     }
     num_nodes = count;
   }
