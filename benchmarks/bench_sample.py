@@ -3,7 +3,8 @@
     python benchmarks/bench_sample.py
 
 Both return local sources, node ids and edge ids. The fused operator also writes the column pointer and maps edge ids
-back to the user's, which pyg-lib leaves to Python.
+back to the user's, which pyg-lib leaves to Python. The limit is a loop that makes the operator's memory accesses, in
+its order and prefetched, and nothing else.
 """
 
 from __future__ import annotations
@@ -13,11 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 import torch
 from common import arguments, compare, graph, has, report, save
+from limits import SamplerAccesses
 
 from torch_gnnscale import ops
 
 FANOUTS = [15, 10, 5]
 BATCH = 1024
+LIMIT = "its memory accesses alone, 1 thread"
 IN_A_ROW = 8  # batches of one candidate in a round, as a loader draws them; each is dropped at once
 
 
@@ -41,64 +44,63 @@ def draw(csc, seeds, key, threads):
     )
 
 
+def in_a_row(run, pool=None):
+    """A round of ``run``, one batch after the other or ahead of each other in a pool."""
+    each = map if pool is None else pool.map
+    return lambda number: deque(each(run, range(number * IN_A_ROW, (number + 1) * IN_A_ROW)), maxlen=0)
+
+
+def pyg_lib_draw(csc):
+    """The same draw by pyg-lib."""
+    import pyg_lib  # noqa: F401
+
+    row = csc.row.to(torch.int64)
+    options = (None, None, None, None, True, False, True, False, "uniform", True)  # CSC, with edge ids
+    return lambda seeds: torch.ops.pyg.neighbor_sample(csc.colptr, row, seeds, FANOUTS, *options)
+
+
+def measure(name: str, rounds: int) -> dict:
+    """All candidates on one graph."""
+    csc, edge_index = graph(name)
+    seeds = [torch.randperm(csc.num_dst)[:BATCH] for _ in range(rounds * IN_A_ROW)]
+    check(csc, edge_index, seeds[0])
+    del edge_index
+    relabel_map = torch.zeros(csc.num_dst, dtype=torch.int32)
+    ops.huge_pages(relabel_map)
+    accesses = [SamplerAccesses(csc, relabel_map, part, FANOUTS, key) for key, part in enumerate(seeds)]
+    accesses[0].check()
+    edges = sum(len(batch.positions) for batch in accesses) // len(accesses)
+
+    def ours(threads):
+        return lambda i: draw(csc, seeds[i], i, threads)
+
+    pool = ThreadPoolExecutor(2)
+    single = {
+        "gnnscale, 1 thread": in_a_row(ours(1)),
+        "gnnscale, 2 threads within a batch": in_a_row(ours(2)),
+        LIMIT: in_a_row(lambda i: accesses[i].run()),
+    }
+    double = {"gnnscale, 2 batches in flight": in_a_row(ours(1), pool)}
+    if has("pyg_lib"):
+        theirs = pyg_lib_draw(csc)
+        single["pyg-lib"] = in_a_row(lambda i: theirs(seeds[i]))
+        double["pyg-lib, 2 Python threads"] = in_a_row(lambda i: theirs(seeds[i]), pool)
+    single_times = compare(single, rounds, IN_A_ROW)
+    alone = single_times["gnnscale, 1 thread"]
+    alone["times_limit"] = alone["median_ms"] / single_times[LIMIT]["median_ms"]
+    report(f"R-MAT {name}, {edges:,} edges a batch, one batch at a time", single_times, "pyg-lib")
+    double_times = compare(double, rounds, IN_A_ROW)
+    report(f"R-MAT {name}, two batches in flight, time a batch", double_times, "pyg-lib, 2 Python threads")
+    pool.shutdown()
+    return {"edges_per_batch": edges, **single_times, **double_times}
+
+
 def main() -> None:
     args = arguments(__doc__.splitlines()[0])
     torch.set_num_threads(2)
     results = {}
     for name in args.graphs:
-        csc, edge_index = graph(name)
-        seeds = [torch.randperm(csc.num_dst)[:BATCH] for _ in range(args.rounds * IN_A_ROW)]
-        check(csc, edge_index, seeds[0])
-        del edge_index
-        edges = int(draw(csc, seeds[0], 7, 1).num_edges.sum())
-        pool = ThreadPoolExecutor(2)
-
-        def in_a_row(run):
-            return lambda r: deque(map(run, range(r * IN_A_ROW, (r + 1) * IN_A_ROW)), maxlen=0)
-
-        def two_in_flight(run, pool=pool):
-            return lambda r: deque(pool.map(run, range(r * IN_A_ROW, (r + 1) * IN_A_ROW)), maxlen=0)
-
-        def ours(threads, csc=csc, seeds=seeds):
-            return lambda r: draw(csc, seeds[r], r, threads)
-
-        single = {
-            "gnnscale, 1 thread": in_a_row(ours(1)),
-            "gnnscale, 2 threads within a batch": in_a_row(ours(2)),
-        }
-        double = {"gnnscale, 2 batches in flight": two_in_flight(ours(1))}
-        if has("pyg_lib"):
-            import pyg_lib  # noqa: F401
-
-            row = csc.row.to(torch.int64)
-
-            def pyg(r, csc=csc, row=row, seeds=seeds):
-                return torch.ops.pyg.neighbor_sample(
-                    csc.colptr,
-                    row,
-                    seeds[r],
-                    FANOUTS,
-                    None,
-                    None,
-                    None,
-                    None,
-                    True,
-                    False,
-                    True,
-                    False,
-                    "uniform",
-                    True,
-                )
-
-            single["pyg-lib"] = in_a_row(pyg)
-            double["pyg-lib, 2 Python threads"] = two_in_flight(pyg)
-        single_times = compare(single, args.rounds, IN_A_ROW)
-        report(f"R-MAT {name}, {edges:,} edges a batch, one batch at a time", single_times, "pyg-lib")
-        double_times = compare(double, args.rounds, IN_A_ROW)
-        report(f"R-MAT {name}, two batches in flight, time a batch", double_times, "pyg-lib, 2 Python threads")
-        results[name] = {"edges_per_batch": edges, **single_times, **double_times}
-        pool.shutdown()
-        del csc
+        results[name] = measure(name, args.rounds)
         ops.pool_trim()
     if not args.no_save:
         save("sample", results)

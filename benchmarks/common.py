@@ -29,10 +29,11 @@ def has(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def arguments(description: str) -> argparse.Namespace:
-    """The command line of every benchmark."""
+def arguments(description: str, graphs: bool = True) -> argparse.Namespace:
+    """The command line of every benchmark, with a choice of ``graphs`` or not."""
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
+    if graphs:
+        parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
     parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds of all candidates")
     parser.add_argument("--no-save", action="store_true", help="do not write the JSON result")
     return parser.parse_args()

@@ -177,6 +177,7 @@ class NeighborSampler {
       }
     };
     int64_t* out = positions.data();
+    scratch.picker.set_key(request_.key);
     for (int64_t i = from; i < to; i += kLanes) {
       const PickGroup group{nodes.data() + frontier_ + i, work_->begin.data() + i, work_->degree.data() + i, 0,
                             make_counter(0, 0, hop_, 0).tail};
@@ -185,14 +186,14 @@ class NeighborSampler {
       for (int64_t lane = 0; lane < lanes; ++lane) largest = std::max(largest, group.degree[lane]);
       if (lanes == kLanes && fanout <= kLaneFanout && largest < int64_t{1} << 32 &&
           pick_is_random(largest, fanout, replace)) {
-        out = scratch.picker.pick_group(request_.key, group, fanout, replace, out, prefetch);
+        out = scratch.picker.pick_group(group, fanout, replace, out, prefetch);
         continue;
       }
       for (int64_t lane = 0; lane < lanes; ++lane) {
         const int64_t first = group.first[lane], degree = group.degree[lane];
         if (pick_is_random(degree, fanout, replace)) {
           const Counter counter = make_counter(group.node[lane], 0, hop_, 0);
-          out = scratch.picker.pick_node(request_.key, counter, first, degree, fanout, replace, out, prefetch);
+          out = scratch.picker.pick_node(counter, first, degree, fanout, replace, out, prefetch);
           continue;
         }
         for (int64_t k = 0; k < degree; ++k) {
@@ -230,15 +231,17 @@ class NeighborSampler {
     }
   }
 
-  // Global to local ids, in order of first occurrence; new nodes join the next frontier.
-  void relabel_block(int64_t block, int64_t size) {
+  // Global to local ids, in order of first occurrence; new nodes join the next frontier. The ids of `blocks_read`
+  // blocks from this one on are known, and their cells can be prefetched.
+  void relabel_block(int64_t block, int64_t size, int64_t blocks_read) {
     const int64_t from = first_edge(block, size), to = first_edge(block + 1, size);
+    const int64_t read_to = first_edge(block + blocks_read, size);
     uint32_t* const map = work_->map;
     int64_t *const ids = rows.data(), *const found = nodes.data();
     const uint32_t base = work_->base;
     uint32_t count = static_cast<uint32_t>(num_nodes);
     for (int64_t e = from; e < to; ++e) {
-      if (e + kEdgesAhead < to) GNNSCALE_PREFETCH(map + ids[e + kEdgesAhead]);
+      if (e + kEdgesAhead < read_to) GNNSCALE_PREFETCH(map + ids[e + kEdgesAhead]);
       // Without a branch, for nobody can predict which neighbor is new: what is known is written again.
       const int64_t id = ids[e];
       const uint32_t local = std::min(local_id(map[id], base), count);
@@ -254,7 +257,7 @@ class NeighborSampler {
     for (int64_t step = 0; step < blocks + 2; ++step) {
       if (step < blocks) pick_block(step, size, scratch_, scratch_.positions[step & 1]);
       if (step >= 1 && step - 1 < blocks) read_block(step - 1, size, scratch_.positions[(step - 1) & 1]);
-      if (step >= 2) relabel_block(step - 2, size);
+      if (step >= 2) relabel_block(step - 2, size, 2);
     }
   }
 
@@ -276,7 +279,7 @@ class NeighborSampler {
       };
       while (true) {
         if (next < blocks && read[next].load(std::memory_order_acquire) != 0) {
-          relabel_block(next++, size);
+          relabel_block(next++, size, 1);
           continue;
         }
         const int64_t block = unclaimed.fetch_add(1, std::memory_order_relaxed);

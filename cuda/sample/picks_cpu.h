@@ -65,17 +65,31 @@ inline void draw_many_scalar(uint64_t key, const Counter& counter, int64_t count
 #if defined(__x86_64__)
 #define GNNSCALE_AVX2 __attribute__((target("avx2")))
 
+// The keys of the ten rounds.
+struct RoundKeys {
+  int64_t word[10][2];
+
+  explicit RoundKeys(uint64_t key) {
+    uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+    for (auto& round : word) {
+      round[0] = k0;
+      round[1] = k1;
+      k0 += kPhiloxW0;
+      k1 += kPhiloxW1;
+    }
+  }
+};
+
 // Two vectors of four Philox blocks: a word a 64-bit lane. What the upper half of a lane holds does not matter, for the
 // multiplication reads the lower ones.
 struct PhiloxLanes {
   __m256i word[4][2];
 
-  GNNSCALE_AVX2 GNNSCALE_INLINE void run(uint64_t key) {
+  GNNSCALE_AVX2 GNNSCALE_INLINE void run(const RoundKeys& keys) {
     const __m256i m0 = _mm256_set1_epi64x(kPhiloxM0), m1 = _mm256_set1_epi64x(kPhiloxM1);
-    uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
 #pragma GCC unroll 10
-    for (int round = 0; round < 10; ++round, k0 += kPhiloxW0, k1 += kPhiloxW1) {
-      const __m256i key0 = _mm256_set1_epi64x(k0), key1 = _mm256_set1_epi64x(k1);
+    for (int round = 0; round < 10; ++round) {
+      const __m256i key0 = _mm256_set1_epi64x(keys.word[round][0]), key1 = _mm256_set1_epi64x(keys.word[round][1]);
 #pragma GCC unroll 2
       for (int v = 0; v < 2; ++v) {
         const __m256i p0 = _mm256_mul_epu32(word[0][v], m0), p1 = _mm256_mul_epu32(word[2][v], m1);
@@ -92,7 +106,7 @@ GNNSCALE_AVX2 GNNSCALE_INLINE __m256i load(const int64_t* from, int v) {
   return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from) + v);
 }
 
-GNNSCALE_AVX2 inline void pick_group_avx2(uint64_t key, const PickGroup& group, int64_t fanout, bool replace,
+GNNSCALE_AVX2 inline void pick_group_avx2(const RoundKeys& keys, const PickGroup& group, int64_t fanout, bool replace,
                                           int64_t* positions) {
   const __m256i low = _mm256_set1_epi64x(0xFFFFFFFF), one = _mm256_set1_epi64x(1);
   __m256i random[2], bound[2], last_neighbor[2];
@@ -111,7 +125,7 @@ GNNSCALE_AVX2 inline void pick_group_avx2(uint64_t key, const PickGroup& group, 
       lanes.word[2][v] = _mm256_set1_epi64x(group.tree);
       lanes.word[3][v] = _mm256_set1_epi64x(group.tail | static_cast<uint32_t>(block));
     }
-    lanes.run(key);
+    lanes.run(keys);
     for (int64_t i = 2 * block; i < std::min(2 * block + 2, fanout); ++i) {
       const int draw = static_cast<int>(i % 2);
       for (int v = 0; v < 2; ++v) {
@@ -137,7 +151,8 @@ GNNSCALE_AVX2 inline void pick_group_avx2(uint64_t key, const PickGroup& group, 
   }
 }
 
-GNNSCALE_AVX2 inline void draw_many_avx2(uint64_t key, const Counter& counter, int64_t count, uint64_t* draws) {
+GNNSCALE_AVX2 inline void draw_many_avx2(const RoundKeys& keys, const Counter& counter, int64_t count,
+                                         uint64_t* draws) {
   const __m256i low = _mm256_set1_epi64x(0xFFFFFFFF);
   for (int64_t block = 0; 2 * block < count; block += 8) {
     PhiloxLanes lanes;
@@ -148,7 +163,7 @@ GNNSCALE_AVX2 inline void draw_many_avx2(uint64_t key, const Counter& counter, i
       lanes.word[3][v] =
           _mm256_add_epi64(_mm256_set1_epi64x(counter.tail + block + 4 * v), _mm256_setr_epi64x(0, 1, 2, 3));
     }
-    lanes.run(key);
+    lanes.run(keys);
     for (int v = 0; v < 2; ++v) {
       const auto join = [&](int word) GNNSCALE_AVX2 {
         return _mm256_or_si256(_mm256_and_si256(lanes.word[word][v], low),
@@ -229,18 +244,26 @@ class Picker {
  public:
   Picker() : draws_(static_cast<size_t>(kLanes * kLaneFanout)) {}
 
+  // The key of the picks that follow.
+  void set_key(uint64_t key) {
+    key_ = key;
+#if defined(__x86_64__)
+    keys_ = RoundKeys(key);
+#endif
+  }
+
   // Appends the positions first + pick of kLanes nodes at `out`, node by node, and calls visit(position) for each and
   // for up to kLaneFanout further ones near by; `out` needs room for as many. Returns the new end.
   template <typename Visit>
-  GNNSCALE_INLINE int64_t* pick_group(uint64_t key, const PickGroup& group, int64_t fanout, bool replace, int64_t* out,
+  GNNSCALE_INLINE int64_t* pick_group(const PickGroup& group, int64_t fanout, bool replace, int64_t* out,
                                       Visit&& visit) {
     alignas(64) int64_t positions[kLanes * kLaneFanout];
 #if defined(__x86_64__)
     if (has_avx2()) {
-      pick_group_avx2(key, group, fanout, replace, positions);
+      pick_group_avx2(keys_, group, fanout, replace, positions);
     } else
 #endif
-      pick_group_scalar(key, group, fanout, replace, positions);
+      pick_group_scalar(key_, group, fanout, replace, positions);
     for (int64_t lane = 0; lane < kLanes; ++lane) {
       const int64_t count = pick_count(group.degree[lane], fanout, replace);
       const int64_t steps = group.degree[lane] > 0 ? fanout : 0;
@@ -256,16 +279,16 @@ class Picker {
 
   // The same for one node and any fanout.
   template <typename Visit>
-  GNNSCALE_INLINE int64_t* pick_node(uint64_t key, const Counter& counter, int64_t first, int64_t degree,
-                                     int64_t fanout, bool replace, int64_t* out, Visit&& visit) {
+  GNNSCALE_INLINE int64_t* pick_node(const Counter& counter, int64_t first, int64_t degree, int64_t fanout,
+                                     bool replace, int64_t* out, Visit&& visit) {
     const size_t room = static_cast<size_t>(fanout) + 16;
     if (draws_.size() < room) draws_.resize(room);
 #if defined(__x86_64__)
     if (has_avx2()) {
-      draw_many_avx2(key, counter, fanout, draws_.data());
+      draw_many_avx2(keys_, counter, fanout, draws_.data());
     } else
 #endif
-      draw_many_scalar(key, counter, fanout, draws_.data());
+      draw_many_scalar(key_, counter, fanout, draws_.data());
     const uint64_t count = static_cast<uint64_t>(fanout), range = static_cast<uint64_t>(degree);
     if (!replace) taken_.start(count, range);
     for (uint64_t i = 0; i < count; ++i) {
@@ -279,6 +302,10 @@ class Picker {
   }
 
  private:
+  uint64_t key_ = 0;
+#if defined(__x86_64__)
+  RoundKeys keys_{0};
+#endif
   std::vector<uint64_t> draws_;
   Taken taken_;
 };

@@ -1,0 +1,109 @@
+"""What the machine's memory allows, measured: the limits that other benchmarks state their distance to.
+
+python benchmarks/limits.py
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+from common import arguments, compare, report, save
+from torch import Tensor
+
+from torch_gnnscale import CSC, ops
+
+ROWS = 100_000
+
+
+@functools.cache
+def library() -> ctypes.CDLL:
+    """limits.cpp, compiled by the C++ compiler at hand."""
+    compiler = os.environ.get("CXX") or shutil.which("c++") or "g++"
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "limits.so")
+        source = Path(__file__).with_name("limits.cpp")
+        subprocess.run([compiler, "-std=c++20", "-O3", "-fPIC", "-shared", source, "-o", path], check=True)
+        loaded = ctypes.CDLL(str(path))
+    for name in ("sampler_accesses", "row_accesses"):
+        getattr(loaded, name).restype = ctypes.c_uint64
+    return loaded
+
+
+def pointer(tensor: Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data_ptr())
+
+
+class SamplerAccesses:
+    """The memory accesses of one batch of the neighbor sampler, to be made again without the sampler."""
+
+    def __init__(self, csc: CSC, map: Tensor, seeds: Tensor, fanouts: Sequence[int], key: int) -> None:
+        sample = ops.sample_neighbors([csc.colptr], [csc.row], [seeds], fanouts, key)  # edge ids are positions
+        self.csc, self.map = csc, map
+        self.positions = sample.edge_id[0]
+        self.sources = sample.node[0][sample.edge_index[0][0]]
+        self.expanded = sample.node[0][: int(sample.num_nodes[0, :-1].sum())].contiguous()
+
+    def run(self) -> int:
+        """Makes the accesses; returns a sum that depends on all of them."""
+        edges = len(self.positions)
+        found: int = library().sampler_accesses(
+            pointer(self.csc.colptr), pointer(self.expanded), ctypes.c_int64(len(self.expanded)),
+            pointer(self.csc.row), pointer(self.positions), pointer(self.map), pointer(self.sources),
+            ctypes.c_int64(edges),
+        )  # fmt: skip
+        return found
+
+    def check(self) -> None:
+        """The loop has made all accesses: its sum is that of the values."""
+        csc = self.csc
+        stored = csc.row[self.positions] + (csc.edge_id[self.positions].long() << 32)
+        expected = int(csc.colptr[self.expanded].sum() + stored.sum() + self.map[self.sources].long().sum())
+        assert self.run() == expected % (1 << 64), "limits.cpp does not read what the sampler reads"
+
+
+def main() -> None:
+    args = arguments(__doc__.splitlines()[0], graphs=False)
+    table = torch.ones(2_400_000, 128)
+    ops.huge_pages(table)
+    other = torch.empty_like(table)
+    rows = [torch.randint(len(table), (ROWS,)) for _ in range(args.rounds)]
+    pool = ThreadPoolExecutor(2)
+    size = table.element_size() * table.shape[1]
+
+    def read(part: Tensor) -> int:
+        found: int = library().row_accesses(
+            pointer(table), ctypes.c_int64(size), pointer(part), ctypes.c_int64(len(part))
+        )
+        return found
+
+    def copy(threads: int) -> None:
+        torch.set_num_threads(threads)
+        other.copy_(table)
+
+    candidates = {
+        "copy, 1 thread": lambda r: copy(1),
+        "copy, 2 threads": lambda r: copy(2),
+        "random rows of 512 bytes read, 1 thread": lambda r: read(rows[r]),
+        "random rows of 512 bytes read, 2 threads": lambda r: list(pool.map(read, rows[r].chunk(2))),
+    }
+    results = compare(candidates, args.rounds)
+    for name, entry in results.items():
+        # a copy counts what it reads and what it writes
+        moved = 2 * table.nbytes if name.startswith("copy") else ROWS * size
+        entry["gb_per_s"] = moved / entry["median_ms"] / 1e6
+    report("Memory", results, None)
+    if not args.no_save:
+        save("limits", results)
+
+
+if __name__ == "__main__":
+    main()
