@@ -67,7 +67,8 @@ def measure(name: str, rounds: int) -> dict:
     del edge_index
     relabel_map = torch.zeros(csc.num_dst, dtype=torch.int32)
     ops.huge_pages(relabel_map)
-    accesses = [SamplerAccesses(csc, relabel_map, part, FANOUTS, key) for key, part in enumerate(seeds)]
+    outputs = torch.zeros(4, BATCH * 15 * (1 + 10 * (1 + 5)), dtype=torch.int64)
+    accesses = [SamplerAccesses(csc, relabel_map, outputs, part, FANOUTS, key) for key, part in enumerate(seeds)]
     accesses[0].check()
     edges = sum(len(batch.positions) for batch in accesses) // len(accesses)
 

@@ -46,15 +46,19 @@ def graph(name: str) -> tuple[CSC, Tensor]:
     return CSC.from_edge_index(edge_index, num_nodes), edge_index
 
 
-def compare(candidates: dict[str, Callable[[int], Any]], rounds: int, batches: int = 1) -> dict[str, dict[str, float]]:
+def compare(
+    candidates: dict[str, Callable[[int], Any]], rounds: int, batches: int = 1, again: bool = False
+) -> dict[str, dict[str, float]]:
     """Times candidates in turn, ``rounds`` times each after two warm-up calls.
 
-    Each is called with the number of the round and does ``batches`` batches. Returns milliseconds a batch: median and
-    quartiles of the rounds.
+    Each is called with the number of the round and does ``batches`` batches; with ``again`` it is called once more
+    before, untimed. Returns milliseconds a batch: median and quartiles of the rounds.
     """
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for round_ in range(-2, rounds):
         for name, run in candidates.items():
+            if again:
+                run(round_ % rounds)
             start = time.perf_counter()
             run(round_ % rounds)
             if round_ >= 0:

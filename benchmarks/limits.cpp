@@ -3,25 +3,36 @@
 
 extern "C" {
 
-// The random accesses of a sample, in the sampler's order, each prefetched: colptr at every expanded node; and for
-// every edge its stored entry (8 bytes: source and edge id) and the source's cell of the relabel map (4 bytes).
-// Returns a sum that depends on all of them.
+// The memory accesses of a sample, in the sampler's order and prefetched: reads of colptr at every expanded node; for
+// every edge its stored entry (8 bytes: source and edge id), the source's cell of the relabel map (4 bytes, read and
+// written again) and the two output ids (16 bytes); and the writes of node ids and colptr (8 bytes each). What to
+// access is given, in place of the sampler's own arithmetic. Returns a sum that depends on all reads.
 uint64_t sampler_accesses(const int64_t* colptr, const int64_t* expanded, int64_t num_expanded, const uint64_t* stored,
-                          const int64_t* positions, const uint32_t* map, const int64_t* sources, int64_t num_edges) {
+                          const int64_t* positions, uint32_t* map, const int64_t* sources, int64_t num_edges,
+                          int64_t* columns, int64_t* row, int64_t* edge_id, int64_t* node, int64_t num_nodes) {
   constexpr int64_t kNodesAhead = 16, kBlock = 128;
   uint64_t sum = 0;
   for (int64_t i = 0; i < num_expanded; ++i) {
     if (i + kNodesAhead < num_expanded) __builtin_prefetch(colptr + expanded[i + kNodesAhead]);
-    sum += static_cast<uint64_t>(colptr[expanded[i]]);
+    columns[i] = colptr[expanded[i]];
+    sum += static_cast<uint64_t>(columns[i]);
   }
   for (int64_t from = 0; from < num_edges + 2 * kBlock; from += kBlock) {
     for (int64_t e = from; e < from + kBlock && e < num_edges; ++e) __builtin_prefetch(stored + positions[e]);
     for (int64_t e = from - kBlock; e >= 0 && e < from && e < num_edges; ++e) {
-      sum += stored[positions[e]];
+      const uint64_t entry = stored[positions[e]];
+      sum += entry;
+      edge_id[e] = static_cast<int64_t>(entry >> 32);
       __builtin_prefetch(map + sources[e]);
     }
-    for (int64_t e = from - 2 * kBlock; e >= 0 && e < from - kBlock && e < num_edges; ++e) sum += map[sources[e]];
+    for (int64_t e = from - 2 * kBlock; e >= 0 && e < from - kBlock && e < num_edges; ++e) {
+      const uint32_t cell = map[sources[e]];
+      sum += cell;
+      map[sources[e]] = cell;
+      row[e] = cell;
+    }
   }
+  for (int64_t i = 0; i < num_nodes; ++i) node[i] = i;
   return sum;
 }
 

@@ -43,22 +43,27 @@ def pointer(tensor: Tensor) -> ctypes.c_void_p:
 
 
 class SamplerAccesses:
-    """The memory accesses of one batch of the neighbor sampler, to be made again without the sampler."""
+    """The memory accesses of one batch of the neighbor sampler, to be made again without the sampler.
 
-    def __init__(self, csc: CSC, map: Tensor, seeds: Tensor, fanouts: Sequence[int], key: int) -> None:
+    ``map`` stands for the relabel map (int32, one a node) and ``outputs`` (int64, four rows) for the output memory.
+    """
+
+    def __init__(self, csc: CSC, map: Tensor, outputs: Tensor, seeds: Tensor, fanouts: Sequence[int], key: int) -> None:
         sample = ops.sample_neighbors([csc.colptr], [csc.row], [seeds], fanouts, key)  # edge ids are positions
-        self.csc, self.map = csc, map
+        self.csc, self.map, self.outputs = csc, map, outputs
         self.positions = sample.edge_id[0]
+        self.num_nodes = len(sample.node[0])
         self.sources = sample.node[0][sample.edge_index[0][0]]
         self.expanded = sample.node[0][: int(sample.num_nodes[0, :-1].sum())].contiguous()
 
     def run(self) -> int:
         """Makes the accesses; returns a sum that depends on all of them."""
         edges = len(self.positions)
+        assert self.outputs.shape[1] >= max(edges, self.num_nodes), "no room for the outputs"
         found: int = library().sampler_accesses(
             pointer(self.csc.colptr), pointer(self.expanded), ctypes.c_int64(len(self.expanded)),
             pointer(self.csc.row), pointer(self.positions), pointer(self.map), pointer(self.sources),
-            ctypes.c_int64(edges),
+            ctypes.c_int64(edges), *map(pointer, self.outputs), ctypes.c_int64(self.num_nodes),
         )  # fmt: skip
         return found
 

@@ -16,6 +16,16 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "Tensor num_edges)");
   // Features.
   library.def("gather_rows(Tensor src, Tensor index, int threads) -> Tensor");
+  // Aggregation.
+  library.def(
+      "aggregate(Tensor ptr, Tensor node, Tensor? edge, int num_edges, Tensor x, Tensor? weight, str reduce, "
+      "int threads) -> Tensor");
+  library.def("edge_dot(Tensor ptr, Tensor node, Tensor? edge, Tensor x, Tensor y, int heads, int threads) -> Tensor");
+  library.def(
+      "share_of_extremes(Tensor ptr, Tensor node, Tensor x, Tensor extreme, Tensor grad, int threads) -> Tensor");
+  library.def(
+      "extreme_backward(Tensor ptr, Tensor node, Tensor? edge, int num_edges, Tensor x, Tensor extreme, Tensor share, "
+      "int threads) -> Tensor");
   // Random numbers.
   library.def("random_bits(int count, int key, int offset, int threads) -> Tensor");
   library.def("permutation(int count, int key) -> Tensor");

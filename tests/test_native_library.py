@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from torch_gnnscale import _library, ops
+from torch_gnnscale import _library
 
-PACKAGE = Path(ops.__file__).parent
+PACKAGE = Path(_library.__file__).parent
 LIBRARIES = ["_C", "_CUDA"]
 
 

@@ -60,6 +60,18 @@ def test_sample_neighbors(with_edge_id, with_col, layers):
     check(OPS.sample_neighbors.default, *sample_arguments(with_edge_id, with_col, layers))
 
 
+@pytest.mark.parametrize("dtype", INDEX)
+def test_aggregation(dtype):
+    graph = random_graph(20, 4, seed=1)
+    ptr, node, edge = graph.colptr, graph.row.to(dtype), torch.arange(len(graph.row), dtype=dtype)
+    x, weight = torch.randn(20, 6), torch.randn(len(node), 2)
+    check(OPS.aggregate.default, ptr, node, None, len(node), x, None, "max", 0)
+    check(OPS.aggregate.default, ptr, node, edge, 5, x.double(), weight.double(), "sum", 1)
+    check(OPS.edge_dot.default, ptr, node, edge, x, x, 2, 0)
+    check(OPS.share_of_extremes.default, ptr, node, x, x, x, 0)
+    check(OPS.extreme_backward.default, ptr, node, edge, 5, x, x, x, 0)
+
+
 def test_operators_without_tensors():
     check(OPS.random_bits.default, 5, 1, 0, 0, tests=OF_VALUES)
     check(OPS.permutation.default, 5, 1, tests=OF_VALUES)
@@ -100,6 +112,7 @@ def test_fake_sample(with_edge_id):
 def test_every_operator_is_checked_here():
     checked = {"coo_to_csc", "first_outside", "first_malformed", "gather_rows", "sample_neighbors"}
     checked |= {"random_bits", "permutation", "rmat_edges", "pool_stats", "pool_limit", "pool_trim", "huge_pages"}
+    checked |= {"aggregate", "edge_dot", "share_of_extremes", "extreme_backward"}
     names = torch._C._dispatch_get_all_op_names()
     assert {name.removeprefix("gnnscale::") for name in names if name.startswith("gnnscale::")} <= checked
 

@@ -12,6 +12,7 @@ import torch
 from graphs import assert_same, random_graph, random_ids
 
 from torch_gnnscale import ops
+from torch_gnnscale.ops.arguments import resolve_threads
 
 ROW = 1 << 20  # bytes
 
@@ -168,21 +169,21 @@ def test_a_forked_child_samples_the_same():
 def test_limit_threads_belongs_to_its_python_thread():
     def limited(threads: int) -> int:
         ops.limit_threads(threads)
-        return ops._threads(0)
+        return resolve_threads(0)
 
     with concurrent.futures.ThreadPoolExecutor(1) as other:
         try:
             ops.limit_threads(1)
-            assert (ops._threads(0), ops._threads(3)) == (1, 3)
-            assert other.submit(ops._threads, 0).result() == 0
+            assert (resolve_threads(0), resolve_threads(3)) == (1, 3)
+            assert other.submit(resolve_threads, 0).result() == 0
             assert other.submit(limited, 2).result() == 2
-            assert ops._threads(0) == 1
+            assert resolve_threads(0) == 1
             graph, seeds = random_graph(3000, 10, seed=2), random_ids(3000, 500)
             alone = graph.sample(ops, seeds, [10, 10], 5)
             rows = ops.gather_rows(graph.row, seeds)
         finally:
             ops.limit_threads(0)
-    assert ops._threads(0) == 0
+    assert resolve_threads(0) == 0
     assert_same(graph.sample(ops, seeds, [10, 10], 5), alone)
     assert torch.equal(ops.gather_rows(graph.row, seeds), rows)
 

@@ -18,6 +18,7 @@ from tqdm import tqdm
 
 from .datasets import NodeTask
 from .loader import NeighborLoader
+from .nn import narrow
 
 MODELS = {"sage": pyg_nn.GraphSAGE, "gcn": pyg_nn.GCN, "gat": pyg_nn.GAT, "mlp": pyg_nn.MLP}
 _ALL_NEIGHBORS_UP_TO = 20_000_000
@@ -79,21 +80,11 @@ def build_model(config: Config, task: NodeTask) -> nn.Module:
     return MODELS[config.model](*sizes, layers, task.num_classes, dropout=config.dropout)
 
 
-def scores(model: nn.Module, batch: Any) -> Tensor:
-    """Class scores of a batch's seeds: [batch_size, classes]. Layers of PyG's models compute no more than they need."""
-    x = batch.x.float()
+def call_model(model: nn.Module, batch: Any) -> Tensor:
+    """The model on a batch: features as floats, whatever type they are kept in."""
     if isinstance(model, pyg_nn.MLP):
-        return model(x[: batch.batch_size])
-    if isinstance(model, pyg_nn.models.basic_gnn.BasicGNN):
-        out = model(
-            x,
-            batch.edge_index,
-            num_sampled_nodes_per_hop=batch.num_sampled_nodes,
-            num_sampled_edges_per_hop=batch.num_sampled_edges,
-        )
-    else:
-        out = model(x, batch.edge_index)
-    return out[: batch.batch_size]
+        return model(batch.x[: batch.batch_size].float())
+    return model(batch.x.float(), batch.edge_index)
 
 
 def roc_auc(score: Tensor, positive: Tensor) -> float:
@@ -114,6 +105,7 @@ class Trainer:
         self.task, self.config, self.quiet = task, config, quiet
         self.folder = None if folder is None else Path(folder)
         self.model = build_model(config, task)
+        self.narrowed = None if config.model == "mlp" else narrow(self.model, call_model)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
         self.train_loader = self._loader("train", config.fanouts, config.seed, shuffle=True)
         exact = task.num_edges <= _ALL_NEIGHBORS_UP_TO
@@ -129,6 +121,12 @@ class Trainer:
             return NeighborLoader(self.task.data, fanouts, seeds, seed=seed, **options)
         return torch_geometric.loader.NeighborLoader(self.task.data, fanouts, seeds, **options)
 
+    def scores(self, batch: Any) -> Tensor:
+        """Class scores of a batch's seeds: [batch_size, classes]."""
+        if self.narrowed is not None and "num_sampled_nodes" in batch:  # PyG's loader on torch-sparse has no hops
+            return self.narrowed(batch)
+        return call_model(self.model, batch)[: batch.batch_size]
+
     def _progress(self, loader: Any, title: str) -> Any:
         return tqdm(loader, desc=title, unit="batch", leave=False, disable=self.quiet)
 
@@ -143,7 +141,7 @@ class Trainer:
             self.seconds["wait"] += now - mark
             self.optimizer.zero_grad()
             target = batch.y[: batch.batch_size].long()
-            loss = nn.functional.cross_entropy(scores(self.model, batch), target, ignore_index=-1)
+            loss = nn.functional.cross_entropy(self.scores(batch), target, ignore_index=-1)
             loss.backward()
             self.optimizer.step()
             loss_sum += float(loss.detach()) * batch.batch_size
@@ -163,7 +161,7 @@ class Trainer:
         loader = self._loader(part, self.eval_fanouts, seed=0)
         outs, targets = [], []
         for batch in self._progress(loader, f"evaluate {part}"):
-            outs.append(scores(self.model, batch))
+            outs.append(self.scores(batch))
             targets.append(batch.y[: batch.batch_size])
         out, target = torch.cat(outs), torch.cat(targets)
         if self.task.metric == "roc_auc":

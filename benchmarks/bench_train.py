@@ -1,0 +1,145 @@
+"""Training steps of ordinary PyG models on two cores: plain, with trim_to_layer, and narrowed.
+
+    python benchmarks/bench_train.py
+
+A batch of 1024 x (15, 10, 5), 128 features a node, three layers of 256 hidden channels; forward, loss, backward. The
+limit is the dense products of the narrowed model alone, forward and backward. Each candidate runs once untimed before
+it is timed, for what one leaves to the memory allocator another would have to pay. Then whole epochs: what the loop
+waits for its data, and how much slower a step is for the loader that works beside it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import partial
+from itertools import accumulate
+from statistics import median
+
+import torch
+import torch_geometric.nn as pyg_nn
+from common import arguments, compare, graph, report, save
+from torch import nn
+from torch_geometric.data import Data
+
+from torch_gnnscale import NeighborLoader
+from torch_gnnscale.nn import narrow
+
+FANOUTS = [15, 10, 5]
+LIMIT = "its dense products alone"
+BATCH, FEATURES, HIDDEN, CLASSES = 1024, 128, 256, 47
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "GraphSAGE": lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES),
+    "GraphSAGE, max": lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, aggr="max"),
+    "GCN": lambda: pyg_nn.GCN(FEATURES, HIDDEN, 3, CLASSES),
+    "GIN": lambda: pyg_nn.GIN(FEATURES, HIDDEN, 3, CLASSES),
+    "GAT": lambda: pyg_nn.GAT(FEATURES, HIDDEN, 3, CLASSES, heads=4),
+}
+
+
+def trimmed(model: nn.Module, batch: Data) -> torch.Tensor:
+    """PyG's own way of computing less."""
+    hops = {"num_sampled_nodes_per_hop": batch.num_sampled_nodes, "num_sampled_edges_per_hop": batch.num_sampled_edges}
+    return model(batch.x, batch.edge_index, **hops)[: batch.batch_size]
+
+
+def step(model: nn.Module, run: Callable[[Data], torch.Tensor], batch: Data) -> None:
+    model.zero_grad()
+    nn.functional.cross_entropy(run(batch), batch.y[: batch.batch_size]).backward()
+
+
+def dense_products(batch: Data) -> Callable[[], None]:
+    """The matrix products of a narrowed GraphSAGE, without anything between them."""
+    rows = list(accumulate(batch.num_sampled_nodes))[-2::-1]
+    sizes = [FEATURES, HIDDEN, HIDDEN, CLASSES]
+    layers = []
+    for number, (count, fan_in, fan_out) in enumerate(zip(rows, sizes[:-1], sizes[1:], strict=True)):
+        for _ in range(2):  # of the neighbors and of the node itself
+            given = torch.randn(count, fan_in, requires_grad=number > 0)
+            layers.append((nn.Linear(fan_in, fan_out, bias=False), given, torch.randn(count, fan_out)))
+
+    def run() -> None:
+        for linear, given, grad in layers:
+            linear.weight.grad = given.grad = None
+            linear(given).backward(grad)
+
+    return run
+
+
+def measure_steps(name: str, batches: list[Data], rounds: int) -> dict:
+    """Times of one step of a model."""
+    torch.manual_seed(0)
+    model = MODELS[name]()
+    narrowed = narrow(model)
+
+    def plain(batch: Data) -> torch.Tensor:
+        return model(batch.x, batch.edge_index)[: batch.batch_size]
+
+    torch.testing.assert_close(narrowed(batches[0]), plain(batches[0]), rtol=1e-3, atol=1e-3)  # correctness first
+    ways = {"PyG": plain, "PyG, trim_to_layer": lambda batch: trimmed(model, batch), "narrowed": narrowed}
+    runs = {way: [partial(step, model, run, batch) for batch in batches] for way, run in ways.items()}
+    if name == "GraphSAGE":
+        runs[LIMIT] = [dense_products(batch) for batch in batches]
+    results = compare({way: lambda i, runs=runs: runs[i]() for way, runs in runs.items()}, rounds, again=True)
+    if name == "GraphSAGE":
+        results["narrowed"]["times_limit"] = results["narrowed"]["median_ms"] / results[LIMIT]["median_ms"]
+    report(name, results, "PyG")
+    return results
+
+
+def measure_epoch(loader: NeighborLoader) -> dict[str, float]:
+    """A training loop with the loader beside it, and over the same batches prepared beforehand."""
+    model = narrow(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES))
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def loop(batches) -> tuple[float, float]:
+        steps, wait, begin = [], 0.0, time.perf_counter()
+        mark = begin
+        for batch in batches:
+            now = time.perf_counter()
+            wait += now - mark
+            step(model, model, batch)
+            optimizer.step()
+            mark = time.perf_counter()
+            steps.append(mark - now)
+        return median(steps), wait / (mark - begin)
+
+    prepared = list(loader)
+    loop(prepared)
+    alone, beside, waits = [], [], []
+    for _ in range(3):
+        alone.append(loop(prepared)[0])
+        found, wait = loop(loader)
+        beside.append(found)
+        waits.append(wait)
+    entry = {
+        "step_alone_ms": median(alone) * 1e3,
+        "step_with_loader_ms": median(beside) * 1e3,
+        "slowdown": median(beside) / median(alone),
+        "wait_percent": 100 * median(waits),
+    }
+    print("\nTraining loop, GraphSAGE\n  " + "  ".join(f"{key} {value:.3g}" for key, value in entry.items()))
+    return entry
+
+
+def main() -> None:
+    args = arguments(__doc__.splitlines()[0])
+    torch.set_num_threads(2)
+    results = {}
+    for name in args.graphs:
+        csc, edge_index = graph(name)
+        data = Data(x=torch.randn(csc.num_dst, FEATURES), edge_index=edge_index)
+        data.y = torch.randint(CLASSES, (csc.num_dst,))
+        seeds = torch.randperm(csc.num_dst)[: 12 * BATCH]
+        del csc
+        loader = NeighborLoader(data, FANOUTS, seeds, batch_size=BATCH, seed=0)
+        batches = [batch for batch, _ in zip(loader, range(args.rounds), strict=False)]
+        print(f"\nR-MAT {name}: {batches[0].num_nodes:,} nodes and {batches[0].num_edges:,} edges a batch")
+        results[name] = {model: measure_steps(model, batches, args.rounds) for model in MODELS}
+        results[name]["loop"] = measure_epoch(loader)
+    if not args.no_save:
+        save("train", results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Aggregation of neighbors' rows over a CSC, forward and backward, without a tensor of messages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .. import ops
+
+
+class Entries(NamedTuple):
+    """Edges in the order of one of their ends: see :mod:`torch_gnnscale.ops.aggregation`."""
+
+    ptr: Tensor
+    node: Tensor
+    edge: Tensor | None
+
+
+@dataclass
+class Edges:
+    """The edges of a bipartite graph, ready to be aggregated over in both directions.
+
+    ``index`` is int64, [2, e]: sources in [0, num_src) and destinations in [0, num_dst). ``forward`` has a column a
+    destination; the transposed entries, a column a source, are made when a gradient first needs them.
+    """
+
+    index: Tensor
+    forward: Entries
+    num_src: int
+    whole: Edges | None = None
+    """The graph of which this is a prefix: its transposed entries serve both."""
+    _transposed: Entries | None = field(default=None, repr=False)
+
+    @property
+    def num_edges(self) -> int:
+        """How many edges there are."""
+        return self.index.size(1)
+
+    @property
+    def num_dst(self) -> int:
+        """How many destinations there are."""
+        return len(self.forward.ptr) - 1
+
+    @classmethod
+    def sorted(cls, index: Tensor, ptr: Tensor, num_src: int) -> Edges:
+        """Edges that are sorted by destination; ``ptr`` is int64, [num_dst + 1]."""
+        return cls(index, Entries(ptr, index[0], None), num_src)
+
+    @classmethod
+    def from_coo(cls, index: Tensor, num_src: int, num_dst: int) -> Edges:
+        """Edges in any order."""
+        ptr, entries = ops.coo_to_csc(index[0], index[1], num_src, num_dst)
+        return cls(index, Entries(ptr, entries[:, 0], entries[:, 1]), num_src)
+
+    def transposed(self) -> Entries:
+        """One column for each source of the whole graph, the edges of a column in rising order."""
+        if self.whole is not None:
+            return self.whole.transposed()
+        if self._transposed is None:
+            ptr, entries = ops.coo_to_csc(self.index[1], self.index[0], self.num_dst, self.num_src)
+            self._transposed = Entries(ptr, entries[:, 0], entries[:, 1])
+        return self._transposed
+
+    def prefix(self, num_src: int, num_dst: int) -> Edges:
+        """The edges of the first ``num_dst`` destinations, whose sources are below ``num_src``; edges are sorted."""
+        assert self.forward.edge is None, "only sorted edges have prefixes"
+        count = int(self.forward.ptr[num_dst])
+        index = self.index[:, :count]
+        return Edges(index, Entries(self.forward.ptr[: num_dst + 1], index[0], None), num_src, self)
+
+
+class _Aggregate(torch.autograd.Function):
+    """The aggregate, and x's first ``num_dst`` rows, whose gradients then meet without a copy of x's size."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, edges: Edges, reduce: str) -> tuple[Tensor, Tensor]:
+        columns = edges.forward
+        out = ops.aggregate(columns.ptr, columns.node, x, reduce, weight=weight, edge=columns.edge)
+        ctx.edges, ctx.reduce = edges, reduce
+        ctx.save_for_backward(x, weight, out if reduce in ("max", "min") else None)
+        ctx.set_materialize_grads(False)
+        return out, x[: edges.num_dst]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor | None, of_root: Tensor | None) -> tuple[Tensor | None, ...]:
+        edges, (x, weight, extreme) = ctx.edges, ctx.saved_tensors
+        columns = edges.forward
+        of_x = of_weight = None
+        if grad is None:
+            of_x = torch.zeros_like(x)
+        else:
+            grad = grad.contiguous()
+            if ctx.reduce == "mean":
+                grad = grad / edges.forward.ptr.diff().clamp_(min=1).to(grad.dtype).unsqueeze(1)
+            if ctx.needs_input_grad[0]:
+                ptr, node, edge = edges.transposed()
+                ptr = ptr[: edges.num_src + 1]
+                if extreme is None:
+                    of_x = ops.aggregate(ptr, node, grad, "sum", weight=weight, edge=edge, num_edges=edges.num_edges)
+                else:
+                    share = ops.share_of_extremes(columns.ptr, columns.node, x, extreme, grad)
+                    of_x = ops.extreme_backward(ptr, node, x, extreme, share, edge=edge, num_edges=edges.num_edges)
+            if weight is not None and ctx.needs_input_grad[1]:
+                of_weight = ops.edge_dot(columns.ptr, columns.node, x, grad, weight.size(1), edge=columns.edge)
+        if of_root is not None and of_x is not None:
+            of_x[: edges.num_dst] += of_root
+        return of_x, of_weight, None, None
+
+
+def aggregate_and_root(
+    x: Tensor, edges: Edges, reduce: str = "sum", weight: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """:func:`aggregate`, and the destinations' own rows ``x[:num_dst]``."""
+    if weight is not None:
+        weight = weight.reshape(len(weight), -1)
+    out, root = _Aggregate.apply(x.reshape(len(x), -1), weight, edges, reduce)
+    return out.view(-1, *x.shape[1:]), root.view(-1, *x.shape[1:])
+
+
+def aggregate(x: Tensor, edges: Edges, reduce: str = "sum", weight: Tensor | None = None) -> Tensor:
+    """Row i is the ``reduce`` of ``weight[e] * x[source of e]`` over the edges e into i; differentiable once.
+
+    Args:
+        x: float32 or float64 on the CPU, shape [num_src, ...].
+        edges: over which.
+        reduce: "sum", "mean", or without weights "max" or "min".
+        weight: one number an edge, shape [e], or one an edge and head, shape [e, heads] with x of shape
+            [num_src, heads, ...].
+
+    Returns:
+        Shape [num_dst, ...].
+    """
+    return aggregate_and_root(x, edges, reduce, weight)[0]

@@ -1,0 +1,210 @@
+"""A MessagePassing layer on the prefix of a batch that its input's rows call for."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+import torch_geometric.nn as pyg_nn
+from torch import Tensor, nn
+from torch_geometric.nn.conv.gcn_conv import gcn_norm
+
+from .. import ops
+from .aggregate import Edges, aggregate, aggregate_and_root
+from .hops import Hops, first_rows
+
+_WEIGHT_OF_MESSAGE: dict[Any, str | None] = {
+    pyg_nn.SAGEConv.message: None,
+    pyg_nn.GINConv.message: None,
+    pyg_nn.GraphConv.message: "edge_weight",
+    pyg_nn.GCNConv.message: "edge_weight",
+    pyg_nn.GCN2Conv.message: "edge_weight",
+    pyg_nn.LGConv.message: "edge_weight",
+    pyg_nn.GATConv.message: "alpha",
+    pyg_nn.GATv2Conv.message: "alpha",
+}
+"""Messages that are a source's row, times the named weight of the edge: they need not be written out."""
+_NORMALIZES = (pyg_nn.GCNConv, pyg_nn.GCN2Conv, pyg_nn.LGConv)
+"""Layers that weigh edges by the degrees of both ends, which only the whole batch knows."""
+
+
+Normalized = dict[Any, tuple[Tensor | None, Edges, Tensor]]
+"""A batch's edges with self loops and normalized weights, by what they were made from: once a forward pass."""
+
+
+@contextmanager
+def narrow_layer(title: str, layer: pyg_nn.MessagePassing, hops: Hops, normalized: Normalized) -> Iterator[None]:
+    """Within the context, ``layer`` computes on prefixes of the batch's ``hops``; errors call it ``title``."""
+    with _replaced(layer, "forward", _Layer(f"{title} ({type(layer).__name__})", layer, hops, normalized)):
+        yield
+
+
+@contextmanager
+def _replaced(module: nn.Module, name: str, value: Any) -> Iterator[None]:
+    """An attribute of this one object, for the time being."""
+    had, before = name in module.__dict__, module.__dict__.get(name)
+    module.__dict__[name] = value
+    try:
+        yield
+    finally:
+        if had:
+            module.__dict__[name] = before
+        else:
+            del module.__dict__[name]
+
+
+class _Fused(NamedTuple):
+    """A propagate that is an aggregation over the CSC."""
+
+    reduce: str
+    weight: str | None
+
+
+def _fused(layer: pyg_nn.MessagePassing) -> _Fused | None:
+    kind = type(layer)
+    known = (
+        kind.message in _WEIGHT_OF_MESSAGE
+        and kind.aggregate is pyg_nn.MessagePassing.aggregate
+        and kind.update is pyg_nn.MessagePassing.update
+        and layer.aggr in ("add", *ops.REDUCTIONS)
+        and layer.decomposed_layers == 1
+        and not layer.explain
+        and not any(getattr(layer, f"_{part}_forward{pre}_hooks") for part in _HOOKED for pre in ("", "_pre"))
+    )
+    return _Fused("sum" if layer.aggr == "add" else layer.aggr, _WEIGHT_OF_MESSAGE[kind.message]) if known else None
+
+
+_HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
+
+
+def _can_aggregate(x: Any, fused: _Fused, weight: Tensor | None) -> bool:
+    return (
+        isinstance(x, Tensor)
+        and x.device.type == "cpu"
+        and x.dtype in (torch.float32, torch.float64)
+        and (weight is None or (fused.reduce in ("sum", "mean") and weight.dtype == x.dtype))
+    )
+
+
+class _Layer:
+    """The forward of one layer in one call of the model."""
+
+    def __init__(self, title: str, layer: pyg_nn.MessagePassing, hops: Hops, normalized: Normalized) -> None:
+        self.title = title
+        self.layer = layer
+        self.hops = hops
+        self.normalized = normalized
+        self.original = layer.forward
+        self.signature = inspect.signature(self.original)
+        self.fused = _fused(layer)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        bound = self.signature.bind(*args, **kwargs)
+        given = bound.arguments
+        num_src, num_dst = self._rows(given)
+        whole = self.hops.edges
+        normalize = isinstance(self.layer, _NORMALIZES) and self.layer.normalize
+        if normalize:
+            whole, given["edge_weight"] = self._normalize(given.get("edge_weight"), given["x"].dtype)
+        edges = whole.prefix(num_src, num_dst)
+        self._narrow(given, whole, edges)
+        done = self._aggregate_first(given, edges)
+        with ExitStack() as stack:
+            if normalize:
+                stack.enter_context(_replaced(self.layer, "normalize", False))
+            propagate = partial(self._propagate, self.layer.propagate, edges, done)
+            stack.enter_context(_replaced(self.layer, "propagate", propagate))
+            out = self.original(*bound.args, **bound.kwargs)
+        if isinstance(out, tuple):
+            return first_rows(out[0], num_dst), *out[1:]
+        return first_rows(out, num_dst)
+
+    def _rows(self, given: dict[str, Any]) -> tuple[int, int]:
+        """How many rows the layer gets and how many it gives."""
+        rows = self.hops.rows
+        if given.get("edge_index") is not self.hops.edge_index:
+            raise ValueError(
+                f"{self.title}: expected the batch's edge_index itself, found other edges; a model that changes the "
+                f"edges cannot be narrowed"
+            )
+        if given.get("size") is not None:
+            raise ValueError(f"{self.title}: expected no size, found {given['size']}; narrowing decides it")
+        if self.layer.flow != "source_to_target":
+            raise ValueError(f"{self.title}: expected flow='source_to_target', found {self.layer.flow!r}")
+        x = next((v for k, v in given.items() if k != "edge_index" and isinstance(v, Tensor)), None)
+        groups = 0 if x is None else self.hops.groups(x.size(0))
+        if x is None or groups == 0:
+            found = "no tensor" if x is None else f"{x.size(0)} rows"
+            raise ValueError(f"{self.title}: expected input rows of whole hops {rows}, found {found}")
+        if groups == 1:
+            raise ValueError(
+                f"{self.title}: expected one hop a layer, found that earlier layers used up the batch's "
+                f"{len(rows) - 1} hops"
+            )
+        return rows[groups - 1], rows[groups - 2]
+
+    def _normalize(self, weight: Tensor | None, dtype: torch.dtype) -> tuple[Edges, Tensor]:
+        """The batch's edges with self loops, sorted by destination, and their weights; once a batch."""
+        layer, hops = self.layer, self.hops
+        if getattr(layer, "cached", False):
+            raise ValueError(f"{self.title}: expected cached=False, for every batch has other edges")
+        loops = getattr(layer, "add_self_loops", False)
+        key = (getattr(layer, "improved", False), loops, id(weight), dtype)
+        if key not in self.normalized:
+            count = hops.rows[-1]
+            index, norm = gcn_norm(hops.edges.index, weight, count, key[0], loops, layer.flow, dtype)
+            ptr, entries = ops.coo_to_csc(index[0], index[1], count, count)
+            order = entries[:, 1].long()
+            self.normalized[key] = weight, Edges.sorted(index[:, order], ptr, count), norm[order]
+        return self.normalized[key][1:]
+
+    def _narrow(self, given: dict[str, Any], whole: Edges, edges: Edges) -> None:
+        """Cuts the arguments to what the layer needs; where it takes sources and destinations apart, x to both."""
+        for key, value in given.items():
+            if key == "edge_index":
+                given[key] = edges.index
+            elif isinstance(value, Tensor) and value.dim() > 0:
+                of_nodes = not key.startswith("edge") and self.hops.groups(value.size(0)) > 0
+                if of_nodes and value.size(0) > edges.num_src:
+                    given[key] = value[: edges.num_src]
+                elif not of_nodes and value.size(0) == whole.num_edges:
+                    given[key] = value[: edges.num_edges]
+        if self._takes_pair() and isinstance(given["x"], Tensor):
+            given["x"] = (given["x"], given["x"][: edges.num_dst])
+
+    def _takes_pair(self) -> bool:
+        x = self.signature.parameters.get("x")
+        return x is not None and "Tuple[" in str(x.annotation)
+
+    def _aggregate_first(self, given: dict[str, Any], edges: Edges) -> dict[Any, Tensor]:
+        """What ``propagate`` will give for the input itself, which then shares one gradient with the root's rows."""
+        fused = self.fused
+        if fused is None or fused.weight == "alpha" or not isinstance(given.get("x"), tuple):
+            return {}
+        x, weight = given["x"][0], None if fused.weight is None else given.get(fused.weight)
+        if getattr(self.layer, "project", False) or not _can_aggregate(x, fused, weight):
+            return {}
+        out, root = aggregate_and_root(x, edges, fused.reduce, weight)
+        given["x"] = (x, root)
+        return {(id(x), id(weight)): out}
+
+    def _propagate(
+        self, original: Callable[..., Tensor], edges: Edges, done: dict[Any, Tensor], edge_index: Any, size: Any = None,
+        **kwargs: Any,
+    ) -> Tensor:  # fmt: skip
+        """``propagate``, over the CSC where the layer's message is known; else PyG's own on the narrowed edges."""
+        if self.fused is not None:
+            x = kwargs["x"]
+            x, x_dst = x if isinstance(x, tuple) else (x, None)
+            weight = None if self.fused.weight is None else kwargs[self.fused.weight]
+            if (id(x), id(weight)) in done:
+                return done[id(x), id(weight)]
+            if _can_aggregate(x, self.fused, weight):
+                if edge_index is not edges.index:
+                    edges = Edges.from_coo(edge_index, len(x), len(x) if x_dst is None else len(x_dst))
+                return aggregate(x, edges, self.fused.reduce, weight)
+        return original(edge_index, size=size, **kwargs)

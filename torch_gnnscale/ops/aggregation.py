@@ -1,0 +1,187 @@
+"""Operators that aggregate neighbors' rows over a CSC, and what their gradients need.
+
+A column's *entries* are ``ptr[i] .. ptr[i + 1]``. An entry has a node, whose row is read, and an edge, whose weights
+apply: itself, or ``edge[entry]`` where the entries are another order of the edges (a transposed graph).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .arguments import OPS, check_ids, check_int, check_tensor, resolve_threads
+
+REDUCTIONS = ("sum", "mean", "max", "min")
+"""What :func:`aggregate` does with a column's rows."""
+
+_ALL_EDGES = (1 << 63) - 1
+
+
+def _check_entries(ptr: Tensor, node: Tensor, edge: Tensor | None) -> None:
+    check_tensor("ptr", ptr)
+    if ptr.dtype != torch.int64 or ptr.dim() != 1 or ptr.numel() == 0 or not ptr.is_contiguous():
+        raise TypeError(f"ptr: expected a contiguous int64 vector, found {ptr.dtype} {tuple(ptr.shape)}")
+    check_ids("node", node)
+    if edge is not None:
+        check_ids("edge", edge)
+        if edge.dtype != node.dtype or len(edge) != len(node):
+            raise ValueError(f"edge: expected {node.dtype} [{len(node)}] like node, found {edge.dtype} [{len(edge)}]")
+
+
+def _check_rows(name: str, rows: Tensor, like: Tensor | None = None, count: int | None = None) -> Tensor:
+    check_tensor(name, rows)
+    if rows.dtype not in (torch.float32, torch.float64):
+        raise TypeError(f"{name}: expected float32 or float64, found {rows.dtype}")
+    if rows.dim() != 2:
+        raise ValueError(f"{name}: expected a matrix, found shape {tuple(rows.shape)}")
+    if like is not None and (rows.dtype != like.dtype or rows.size(1) != like.size(1)):
+        raise ValueError(
+            f"{name}: expected {like.dtype} of width {like.size(1)}, found {rows.dtype} of width {rows.size(1)}"
+        )
+    if count is not None and rows.size(0) != count:
+        raise ValueError(f"{name}: expected {count} rows, found {rows.size(0)}")
+    return rows.contiguous()
+
+
+def aggregate(
+    ptr: Tensor,
+    node: Tensor,
+    x: Tensor,
+    reduce: str = "sum",
+    *,
+    weight: Tensor | None = None,
+    edge: Tensor | None = None,
+    num_edges: int | None = None,
+    threads: int = 0,
+) -> Tensor:
+    """Row i is the ``reduce`` of ``weight[edge of k] * x[node[k]]`` over the entries k of column i, in stored order.
+
+    Args:
+        ptr: int64, shape [n + 1].
+        node: int32 or int64, shape [K], any stride.
+        x: float32 or float64, shape [N, F].
+        reduce: "sum", "mean", or without weights "max" or "min". A column without entries gives zeros.
+        weight: the dtype of x, shape [E, H]: head h applies to columns h * F / H .. (h + 1) * F / H of x.
+        edge: an entry's edge, the dtype of ``node``, shape [K]; rising within a column where ``num_edges`` is given.
+        num_edges: entries of edges from this one on are left out.
+        threads: see the package.
+
+    Returns:
+        The dtype of x, shape [n, F].
+
+    Raises:
+        TypeError, ValueError: wrong dtypes or shapes.
+        RuntimeError: a malformed ``ptr``, nodes or edges out of range.
+    """
+    _check_entries(ptr, node, edge)
+    x = _check_rows("x", x)
+    if reduce not in REDUCTIONS:
+        raise ValueError(f"reduce: expected one of {REDUCTIONS}, found {reduce!r}")
+    limit = _ALL_EDGES if num_edges is None else check_int("num_edges", num_edges, most=len(node))
+    if weight is not None:
+        least = min(limit, len(node))
+        if reduce in ("max", "min"):
+            raise ValueError(f"weight: expected none with reduce={reduce!r}")
+        check_tensor("weight", weight)
+        if weight.dim() != 2 or weight.dtype != x.dtype or weight.size(0) < least:
+            raise ValueError(
+                f"weight: expected {x.dtype} [at least {least}, heads], found {weight.dtype} {tuple(weight.shape)}"
+            )
+        if weight.size(1) == 0 or x.size(1) % weight.size(1):
+            raise ValueError(f"weight: expected heads that divide x's width {x.size(1)}, found {weight.size(1)}")
+        weight = weight.contiguous()
+    return OPS.aggregate(ptr, node, edge, limit, x, weight, reduce, resolve_threads(threads))
+
+
+def edge_dot(
+    ptr: Tensor, node: Tensor, x: Tensor, y: Tensor, heads: int = 1, *, edge: Tensor | None = None, threads: int = 0
+) -> Tensor:
+    """``<x[node[k], h], y[i, h]>`` for each entry k of column i, head h: the gradient of :func:`aggregate`'s weights.
+
+    Args:
+        ptr: int64, shape [n + 1], of all entries: from 0 to K.
+        node: int32 or int64, shape [K], any stride.
+        x: float32 or float64, shape [N, F].
+        y: the dtype of x, shape [n, F].
+        heads: parts of a row that are multiplied apart; divides F.
+        edge: an entry's edge, a permutation of [0, K).
+        threads: see the package.
+
+    Returns:
+        The dtype of x, shape [K, heads], in the order of the edges.
+
+    Raises:
+        TypeError, ValueError: wrong dtypes or shapes.
+        RuntimeError: a malformed ``ptr``, nodes or edges out of range.
+    """
+    _check_entries(ptr, node, edge)
+    x = _check_rows("x", x)
+    y = _check_rows("y", y, x, len(ptr) - 1)
+    if x.size(1) % check_int("heads", heads, 1):
+        raise ValueError(f"heads: expected a divisor of x's width {x.size(1)}, found {heads}")
+    return OPS.edge_dot(ptr, node, edge, x, y, heads, resolve_threads(threads))
+
+
+def share_of_extremes(
+    ptr: Tensor, node: Tensor, x: Tensor, extreme: Tensor, grad: Tensor, *, threads: int = 0
+) -> Tensor:
+    """``grad`` divided by how many of a column's entries reach ``extreme`` (zero where none does).
+
+    Args:
+        ptr: int64, shape [n + 1].
+        node: int32 or int64, shape [K], any stride.
+        x: float32 or float64, shape [N, F].
+        extreme: what :func:`aggregate` gave for "max" or "min", shape [n, F].
+        grad: the gradient of ``extreme``, shape [n, F].
+        threads: see the package.
+
+    Returns:
+        The dtype of x, shape [n, F].
+
+    Raises:
+        TypeError, ValueError: wrong dtypes or shapes.
+        RuntimeError: a malformed ``ptr``, nodes out of range.
+    """
+    _check_entries(ptr, node, None)
+    x = _check_rows("x", x)
+    extreme = _check_rows("extreme", extreme, x, len(ptr) - 1)
+    grad = _check_rows("grad", grad, x, len(ptr) - 1)
+    return OPS.share_of_extremes(ptr, node, x, extreme, grad, resolve_threads(threads))
+
+
+def extreme_backward(
+    ptr: Tensor,
+    node: Tensor,
+    x: Tensor,
+    extreme: Tensor,
+    share: Tensor,
+    *,
+    edge: Tensor | None = None,
+    num_edges: int | None = None,
+    threads: int = 0,
+) -> Tensor:
+    """The gradient of x under "max" or "min": ties share equally, as in torch's ``scatter_reduce``.
+
+    Args:
+        ptr: of the transposed graph, int64, shape [N + 1].
+        node: destination of each of its entries, int32 or int64, shape [K], any stride.
+        x: float32 or float64, shape [N, F].
+        extreme: what :func:`aggregate` gave, shape [n, F].
+        share: from :func:`share_of_extremes`, shape [n, F].
+        edge: an entry's edge, rising within a column.
+        num_edges: entries of edges from this one on are left out.
+        threads: see the package.
+
+    Returns:
+        The dtype of x, shape [N, F].
+
+    Raises:
+        TypeError, ValueError: wrong dtypes or shapes.
+        RuntimeError: a malformed ``ptr``, nodes or edges out of range.
+    """
+    _check_entries(ptr, node, edge)
+    x = _check_rows("x", x, count=len(ptr) - 1)
+    extreme = _check_rows("extreme", extreme, x)
+    share = _check_rows("share", share, x, extreme.size(0))
+    limit = _ALL_EDGES if num_edges is None else check_int("num_edges", num_edges, most=len(node))
+    return OPS.extreme_backward(ptr, node, edge, limit, x, extreme, share, resolve_threads(threads))

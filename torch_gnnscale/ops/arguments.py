@@ -1,0 +1,79 @@
+"""What operators check of their arguments, and how many threads they use."""
+
+from __future__ import annotations
+
+import threading
+
+import torch
+from torch import Tensor
+
+from .. import _library
+
+_library.load()
+OPS = torch.ops.gnnscale
+"""The native operators."""
+
+MAX_COUNT = 1 << 40
+"""Nodes of a graph, and random numbers of one call."""
+ID_DTYPES = (torch.int32, torch.int64)
+_limit = threading.local()
+
+
+def limit_threads(threads: int) -> None:
+    """What ``threads=0`` means to operators called from this Python thread; 0 for all of torch's threads again."""
+    _limit.threads = check_int("threads", threads)
+
+
+def resolve_threads(threads: int) -> int:
+    """What native operators get for ``threads``."""
+    return check_int("threads", threads) or getattr(_limit, "threads", 0)
+
+
+def check_int(name: str, value: int, least: int = 0, most: int = 1 << 62) -> int:
+    """Returns an int in [least, most]; raises TypeError or ValueError naming it."""
+    if not isinstance(value, int):
+        raise TypeError(f"{name}: expected an int, found {type(value).__name__}")
+    if not least <= value <= most:
+        raise ValueError(f"{name}: expected {least} <= {name} <= {most}, found {value}")
+    return value
+
+
+def check_key(key: int) -> int:
+    """Returns a key of 64 bits."""
+    return check_int("key", key, -(1 << 63), (1 << 63) - 1)
+
+
+def check_tensor(name: str, value: Tensor) -> None:
+    """Raises TypeError unless it is a tensor."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name}: expected a tensor, found {type(value).__name__}")
+
+
+def check_ids(name: str, ids: Tensor, limit: int | None = None, what: str = "ids", threads: int = 0) -> None:
+    """Raises unless it is a vector of int32 or int64, below ``limit`` if that is given."""
+    check_tensor(name, ids)
+    if ids.dtype not in ID_DTYPES:
+        raise TypeError(f"{name}: expected int32 or int64 ids, found {ids.dtype}")
+    if ids.dim() != 1:
+        raise ValueError(f"{name}: expected a vector, found shape {tuple(ids.shape)}")
+    if limit is not None and (at := first_outside(ids, limit, threads)) >= 0:
+        raise IndexError(f"{name}[{at}] = {int(ids[at])} is out of range: expected {what} in [0, {limit})")
+
+
+def first_outside(ids: Tensor, limit: int, threads: int = 0) -> int:
+    """The position of the first id outside [0, limit), or -1.
+
+    Args:
+        ids: int32 or int64, shape [n].
+        limit: the number of valid ids.
+        threads: see the module.
+
+    Raises:
+        TypeError, ValueError: not a vector of int32 or int64, a negative limit.
+    """
+    check_ids("ids", ids)
+    check_int("limit", limit)
+    if ids.device.type != "cpu":
+        outside = ((ids < 0) | (ids >= limit)).nonzero()
+        return int(outside[0]) if len(outside) else -1
+    return int(OPS.first_outside(ids.contiguous(), limit, resolve_threads(threads)))

@@ -1,0 +1,99 @@
+"""Shapes for tracing, and derivatives."""
+
+from __future__ import annotations
+
+import torch
+
+from . import arguments  # noqa: F401  loads the library
+
+
+@torch.library.register_fake("gnnscale::coo_to_csc")
+def _(src, dst, num_dst, int32, threads):
+    edges = src.new_empty((src.numel(), 2), dtype=torch.int32 if int32 else torch.int64)
+    return src.new_empty(num_dst + 1, dtype=torch.int64), edges
+
+
+@torch.library.register_fake("gnnscale::first_outside")
+def _(ids, limit, threads):
+    return ids.new_empty((), dtype=torch.int64)
+
+
+@torch.library.register_fake("gnnscale::first_malformed")
+def _(colptr, num_edges, threads):
+    return colptr.new_empty(())
+
+
+@torch.library.register_fake("gnnscale::sample_neighbors")
+def _(colptr, row, edge_id, weight, node_time, edge_time, src_type, dst_type, seeds, seed_time, fanouts, key,
+      replace, disjoint, last, layers, with_edge_id, with_col, threads):  # fmt: skip
+    context = torch.library.get_ctx()
+    nodes, columns, edges = (context.new_dynamic_size() for _ in range(3))
+    empty = seeds[0].new_empty
+    return (
+        [empty(nodes, dtype=torch.int64)],
+        [empty(columns, dtype=torch.int64)],
+        [empty((2 if with_col else 1, edges), dtype=torch.int64)],
+        [empty(edges, dtype=torch.int64)] if with_edge_id else [],
+        [],
+        empty((1, len(fanouts) + 1), dtype=torch.int64),
+        empty((1, len(fanouts)), dtype=torch.int64),
+    )
+
+
+@torch.library.register_fake("gnnscale::gather_rows")
+def _(src, index, threads):
+    return src.new_empty((index.numel(), *src.shape[1:]))
+
+
+@torch.library.register_fake("gnnscale::huge_pages")
+def _(tensor):
+    return None
+
+
+@torch.library.register_fake("gnnscale::random_bits")
+def _(count, key, offset, threads):
+    return torch.empty(count, dtype=torch.int64)
+
+
+@torch.library.register_fake("gnnscale::permutation")
+def _(count, key):
+    return torch.empty(count, dtype=torch.int64)
+
+
+@torch.library.register_fake("gnnscale::rmat_edges")
+def _(first, count, num_nodes, thresholds, key, threads):
+    return torch.empty((2, count), dtype=torch.int64)
+
+
+def _setup_context(ctx, inputs, output):
+    src, index, _ = inputs
+    ctx.save_for_backward(index)
+    ctx.shape = src.shape
+
+
+def _backward(ctx, grad):
+    (index,) = ctx.saved_tensors
+    return grad.new_zeros(ctx.shape).index_add_(0, index, grad), None, None
+
+
+torch.library.register_autograd("gnnscale::gather_rows", _backward, setup_context=_setup_context)
+
+
+@torch.library.register_fake("gnnscale::aggregate")
+def _(ptr, node, edge, num_edges, x, weight, reduce, threads):
+    return x.new_empty((ptr.numel() - 1, x.size(1)))
+
+
+@torch.library.register_fake("gnnscale::edge_dot")
+def _(ptr, node, edge, x, y, heads, threads):
+    return x.new_empty((node.numel(), heads))
+
+
+@torch.library.register_fake("gnnscale::share_of_extremes")
+def _(ptr, node, x, extreme, grad, threads):
+    return torch.empty_like(extreme)
+
+
+@torch.library.register_fake("gnnscale::extreme_backward")
+def _(ptr, node, edge, num_edges, x, extreme, share, threads):
+    return torch.empty_like(x)

@@ -1,0 +1,33 @@
+"""Operators on rows of features."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .arguments import OPS, check_ids, check_tensor, resolve_threads
+
+
+def gather_rows(src: Tensor, index: Tensor, threads: int = 0) -> Tensor:
+    """``src[index]`` for rows of any dtype and size, into recycled memory on the CPU; differentiable in ``src``.
+
+    Args:
+        src: shape [N, ...]; rows may be strided, each row must be contiguous.
+        index: int32 or int64, shape [n], in [0, N), on the device of ``src``.
+        threads: see the module.
+
+    Returns:
+        Shape [n, ...], the dtype of ``src``.
+
+    Raises:
+        TypeError, ValueError, IndexError: wrong dtype, shape, device or strides, an index out of range.
+    """
+    check_tensor("src", src)
+    check_tensor("index", index)
+    if src.dim() == 0:
+        raise ValueError("src: expected at least one dimension, found a scalar")
+    if index.device != src.device:
+        raise ValueError(f"index: expected it on {src.device} like src, found {index.device}")
+    if src.numel() and not src[0].is_contiguous():
+        raise ValueError(f"src: expected contiguous rows, found strides {src.stride()} for shape {tuple(src.shape)}")
+    check_ids("index", index, src.size(0), "rows", threads)
+    return OPS.gather_rows(src, index.contiguous(), resolve_threads(threads))

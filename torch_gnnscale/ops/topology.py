@@ -1,0 +1,65 @@
+"""Operators on the topology: checks, and COO to CSC."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .arguments import MAX_COUNT, OPS, check_ids, check_int, resolve_threads
+
+
+def check_colptr(colptr: Tensor, num_edges: int, threads: int = 0) -> None:
+    """Checks a CSC column pointer.
+
+    Args:
+        colptr: int64, shape [num_columns + 1]: starts at 0, never falls, ends at ``num_edges``.
+        num_edges: the number of edges it points into.
+        threads: see the module.
+
+    Raises:
+        TypeError: not an int64 tensor.
+        ValueError: malformed; names the first entry that is wrong.
+    """
+    if not isinstance(colptr, Tensor) or colptr.dtype != torch.int64:
+        found = colptr.dtype if isinstance(colptr, Tensor) else type(colptr).__name__
+        raise TypeError(f"colptr: expected an int64 tensor, found {found}")
+    if colptr.dim() != 1 or colptr.numel() == 0:
+        raise ValueError(f"colptr: expected a vector of at least one entry, found shape {tuple(colptr.shape)}")
+    at = int(OPS.first_malformed(colptr.contiguous(), check_int("num_edges", num_edges), resolve_threads(threads)))
+    if at < 0:
+        return
+    value = int(colptr[at])
+    if at == 0 and value != 0:
+        raise ValueError(f"colptr[0]: expected 0, found {value}")
+    if at > 0 and value < int(colptr[at - 1]):
+        raise ValueError(f"colptr[{at}] = {value} is less than colptr[{at - 1}] = {int(colptr[at - 1])}")
+    raise ValueError(f"colptr[{at}] (the last): expected the number of edges {num_edges}, found {value}")
+
+
+def coo_to_csc(src: Tensor, dst: Tensor, num_src: int, num_dst: int, threads: int = 0) -> tuple[Tensor, Tensor]:
+    """Sorts edges by destination, stably, in parallel; the input is not changed.
+
+    Args:
+        src: source of each edge, int32 or int64, shape [E], in [0, num_src).
+        dst: destination of each edge, the dtype and shape of ``src``, in [0, num_dst).
+        num_src: number of source nodes.
+        num_dst: number of destination nodes.
+        threads: see the module.
+
+    Returns:
+        ``colptr``, int64, shape [num_dst + 1]; and ``edges``, shape [E, 2]: an edge's source and its position in the
+        input, side by side because they are read together; int32 where both numbers fit, else int64.
+
+    Raises:
+        TypeError, ValueError, IndexError: wrong dtype, unequal lengths, an id out of range.
+    """
+    check_int("num_src", num_src)
+    check_int("num_dst", num_dst, most=MAX_COUNT)
+    check_ids("src", src, num_src, threads=threads)
+    check_ids("dst", dst, num_dst, threads=threads)
+    if src.dtype != dst.dtype or len(src) != len(dst):
+        raise ValueError(
+            f"src and dst: expected one dtype and length, found {src.dtype} [{len(src)}] and {dst.dtype} [{len(dst)}]"
+        )
+    int32 = max(num_src, len(src)) <= torch.iinfo(torch.int32).max
+    return OPS.coo_to_csc(src.contiguous(), dst.contiguous(), num_dst, int32, resolve_threads(threads))
