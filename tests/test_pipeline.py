@@ -5,12 +5,16 @@ import sys
 import threading
 import time
 import traceback
+import warnings
 
 import pytest
+import torch
+import torch_geometric.sampler
 from datasets_for_tests import environment, make_data, no_loader_threads, run_python
 
-from torch_gnnscale import NeighborLoader
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
 from torch_gnnscale.loader.pipeline import Pipeline
+from torch_gnnscale.ops.arguments import resolve_threads
 
 
 @pytest.fixture(scope="module")
@@ -87,6 +91,61 @@ def test_without_prefetch_there_are_no_threads(data):
         assert not loader_threads()
 
 
+def test_threads_share_the_cores_out():
+    cores = len(os.sched_getaffinity(0))
+    for prefetch in (1, cores, 3 * cores):
+        found = list(Pipeline(iter(range(8)), lambda item: resolve_threads(0), lambda item: item, prefetch))
+        assert found == [cores // min(prefetch, cores)] * 8
+
+
+@pytest.mark.parametrize("stores", [False, True])
+def test_features_are_gathered_in_the_threads(data, stores, monkeypatch):
+    where, gather_rows = set(), ops.gather_rows
+
+    def note(*args, **kwargs):
+        where.add(threading.current_thread().name.rpartition("_")[0])
+        return gather_rows(*args, **kwargs)
+
+    monkeypatch.setattr(ops, "gather_rows", note)
+    source = (FeatureStore.from_data(data), GraphStore.from_data(data)) if stores else data
+    assert len(list(NeighborLoader(source, [2], torch.arange(200), batch_size=64))) == 4
+    assert where == {"gnnscale-loader"}
+
+
+class OurSubclass(NeighborSampler):
+    pass
+
+
+class Foreign(torch_geometric.sampler.BaseSampler):
+    """A sampler that must not be asked by two threads at once, nor out of order."""
+
+    def __init__(self, data):
+        self.inner, self.asked = NeighborSampler(data, [2]), []
+
+    @property
+    def edge_permutation(self):
+        return None
+
+    def sample_from_nodes(self, inputs):
+        self.asked.append((int(inputs.node[0]), threading.current_thread()))
+        return self.inner.sample_from_nodes(inputs, 1)
+
+    def sample_from_edges(self, *args):
+        raise NotImplementedError
+
+
+def test_a_foreign_sampler_is_asked_in_the_thread_that_iterates(data):
+    sampler = Foreign(data)
+    with pytest.warns(UserWarning, match="prefetch=4 has no effect: Foreign may keep state"):
+        loader = NeighborLoader(data, [2], batch_size=40, neighbor_sampler=sampler)
+    assert len(list(loader)) == 5
+    assert sampler.asked == [(seed, threading.current_thread()) for seed in range(0, 200, 40)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        NeighborLoader(data, [2], neighbor_sampler=sampler, prefetch=0)
+        NeighborLoader(data, [2], neighbor_sampler=OurSubclass(data, [2]))
+
+
 def test_threads_are_bounded_by_the_cores(data):
     iterator = iter(NeighborLoader(data, [2], batch_size=2, prefetch=64))
     next(iterator)
@@ -129,7 +188,8 @@ def test_an_error_in_the_transform(data, prefetch):
         next(iterator)
 
 
-def test_an_error_in_the_order_of_batches(data):
+@pytest.mark.parametrize("prefetch", [0, 1, 4])
+def test_an_error_in_the_order_of_batches(data, prefetch):
     def batches():
         yield [1, 2]
         yield [3]
@@ -142,12 +202,12 @@ def test_an_error_in_the_order_of_batches(data):
     found = []
 
     def train():
-        for batch in NeighborLoader(data, [2], batch_sampler=Batches(), prefetch=1):
+        for batch in NeighborLoader(data, [2], batch_sampler=Batches(), prefetch=prefetch):
             found.append(batch.n_id[: batch.batch_size].tolist())
 
     with pytest.raises(ArithmeticError, match="no more batches"):
         train()
-    assert found == [[1, 2], [3]][: len(found)]
+    assert found == [[1, 2], [3]]
 
 
 def test_an_error_in_the_loop_stops_the_threads(data):
@@ -247,3 +307,23 @@ print("end", flush=True)
 def test_the_interpreter_ends_with_an_iterator_left_open():
     done = run_python(LEFT_OPEN, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+SLOW = """
+import sys, time
+from torch_gnnscale.loader.pipeline import Pipeline
+
+def prepare(item):
+    print("prepared", item, flush=True)
+    time.sleep(0.5)
+
+pipeline = Pipeline(iter(range(50)), prepare, print, 50)
+time.sleep(0.1)
+sys.exit(3)
+"""
+
+
+def test_what_is_queued_is_not_prepared_when_the_program_ends():
+    done = run_python(SLOW, timeout=60)
+    assert done.returncode == 3
+    assert 1 <= len(done.stdout.splitlines()) <= (os.cpu_count() or 1)

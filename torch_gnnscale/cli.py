@@ -44,7 +44,11 @@ def train(args: argparse.Namespace) -> None:
     )
     config = Config(**{f.name: getattr(args, f.name) for f in fields(Config)})
     folder = Path(args.out)
-    trainer = Trainer(task, config, folder)
+    trainer = Trainer(task, config, folder, checkpoint_every=args.checkpoint_every)
+    if args.resume:
+        found = trainer.resume()
+        done = f"behind epoch {len(trainer.history)}" if found else "at the beginning, for there is no checkpoint"
+        print(f"goes on {done} in {folder}")
     parameters = sum(p.numel() for p in trainer.model.parameters())
     print(f"{config.model}, {parameters:,} parameters; fanouts {config.fanouts}, batches of {config.batch_size} seeds")
     summary = trainer.run()
@@ -73,6 +77,8 @@ def main(arguments: list[str] | None = None) -> None:
     add("--root", default="data", help="where the files of data sets are, or are downloaded to")
     add("--split", type=int, default=0, help="which of several splits")
     add("--out", default="runs/last", help="folder for checkpoint, summary and plot")
+    add("--resume", action="store_true", help="go on from the checkpoint in --out, if there is one")
+    add("--checkpoint-every", type=int, default=100, help="batches between checkpoints within an epoch; 0: none")
     add("--model", choices=sorted(MODELS), default=defaults.model)
     add("--residual", action="store_true", help="layers with normalization and residuals")
     add("--hidden", type=int, default=defaults.hidden)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,28 +55,34 @@ class KeyedShuffle(RandomSampler):
 
 
 class NumberedBatches:
-    """A batch sampler's batches, numbered; ``epoch()`` is asked when an iterator is made."""
+    """A batch sampler's batches, numbered; ``start()`` gives the epoch and first batch when an iterator is made."""
 
-    def __init__(self, batches: Any, epoch: Callable[[], int]) -> None:
+    def __init__(self, batches: Any, start: Callable[[], tuple[int, int]]) -> None:
         self.batches = batches
-        self.epoch = epoch
+        self.start = start
 
     def __len__(self) -> int:
         return len(self.batches)
 
+    @property
+    def keyed(self) -> bool:
+        """Whether an epoch's batches are a function of (seed, epoch), and not of a sampler of the user's."""
+        return type(self.batches) is BatchSampler and type(self.batches.sampler) in (KeyedShuffle, SequentialSampler)
+
     def __iter__(self) -> Iterator[NumberedBatch]:
-        epoch, batches = self.epoch(), self.batches
-        if type(batches) is BatchSampler and isinstance(batches.sampler, (KeyedShuffle, SequentialSampler)):
+        epoch, first = self.start()
+        batches = self.batches
+        if self.keyed:
             # What iterating over positions one by one would give.
             shuffle = batches.sampler if isinstance(batches.sampler, KeyedShuffle) else None
             order = np.arange(len(batches.sampler)) if shuffle is None else shuffle.order(epoch)
-            starts = range(0, len(batches) * batches.batch_size, batches.batch_size)
-            parts: Iterator[Any] = (order[start : start + batches.batch_size] for start in starts)
+            size = batches.batch_size
+            parts: Iterator[Any] = (order[i * size : (i + 1) * size] for i in range(first, len(batches)))
         else:
-            parts = iter(batches)
-        return self._number(parts, epoch)
+            parts = islice(iter(batches), first, None)
+        return self._number(parts, epoch, first)
 
     @staticmethod
-    def _number(parts: Iterator[Any], epoch: int) -> Iterator[NumberedBatch]:
-        for number, part in enumerate(parts):
+    def _number(parts: Iterator[Any], epoch: int, first: int) -> Iterator[NumberedBatch]:
+        for number, part in enumerate(parts, first):
             yield NumberedBatch(epoch, number, np.asarray(part, dtype=np.int64))

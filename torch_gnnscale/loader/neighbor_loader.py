@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch_geometric.loader
 from torch import Tensor
+from torch.utils.data import SequentialSampler
 from torch_geometric.data import Data
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
@@ -24,6 +25,7 @@ from ..sampler.neighbor import not_implemented
 from . import collate
 from .batches import InputPositions, KeyedShuffle, NumberedBatch, NumberedBatches
 from .pipeline import Pipeline
+from .position import FORMAT, Position, check_state
 
 
 class NeighborLoader(torch_geometric.loader.NeighborLoader):
@@ -52,7 +54,8 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
         neighbor_sampler: a sampler to use instead of a new one; one that is not ours has randomness of its own.
         directed: PyG's older name of ``subgraph_type``.
         seed: decides every draw and the order; by default drawn from ``generator`` or torch's own generator.
-        prefetch: batches in preparation while the model trains, each by a thread (at most one a core).
+        prefetch: batches in preparation while the model trains, each by a thread (at most one a core); no effect with a
+            ``neighbor_sampler`` that is not ours.
         edge_layout: what a batch's edges are (see :data:`torch_gnnscale.loader.collate.EdgeLayout`); by default as
             the input's.
         **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
@@ -109,10 +112,18 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
         self.seed = draw_seed(kwargs.get("generator")) if seed is None else int(seed)
         self.prefetch = prefetch
         self.edge_layout = collate.edge_layout_of(data, edge_layout)
-        self._epoch = self._next_epoch = 0
+        self._next = (0, 0)
+        self._position = Position()
         self.seconds = {"sample": 0.0, "gather": 0.0}
         """Time spent so far in this process's threads, by what was done."""
         self._gather_ahead = isinstance(data, Data) or isinstance(data[0], FeatureStore)
+        self._sample_ahead = isinstance(neighbor_sampler, NeighborSampler)
+        if prefetch > 0 and not self._sample_ahead and kwargs.get("num_workers", 0) == 0:
+            warnings.warn(
+                f"prefetch={prefetch} has no effect: {type(neighbor_sampler).__name__} may keep state, so it is asked "
+                f"in the thread that iterates",
+                stacklevel=2,
+            )
         if isinstance(data, Data):
             collate.warn_of_slow_rows(data)
             collate.move_to_huge_pages(data)
@@ -146,21 +157,68 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
         """The epoch of the next ``iter()``; those after it follow."""
         if epoch < 0:
             raise ValueError(f"epoch: expected at least 0, found {epoch}")
-        self._next_epoch = epoch
+        self._next = (epoch, 0)
+        self._position.jump(epoch, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the latest iterator is: what :meth:`load_state_dict` of an equal loader needs to go on behind it.
+
+        A batch counts as soon as it has been delivered. Plain values, to be saved with a checkpoint.
+        """
+        return {
+            "format": FORMAT,
+            "seed": self.seed,
+            "epoch": self._position.epoch,
+            "batch": self._position.batch,
+            **self._fingerprint(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next ``iter()`` delivers the batches that would have come next, those after it the next epochs.
+
+        Any ``num_workers`` and ``prefetch`` give the same batches. A ``sampler`` or ``batch_sampler`` of the user's is
+        asked for the epoch's order again, and what was delivered is skipped: whether it gives the same one is its own
+        matter.
+
+        Raises:
+            ValueError: not a state, or one of a loader with other inputs, batches or fanouts.
+        """
+        check_state(state, self._fingerprint())
+        self.seed = state["seed"]
+        if isinstance(self.sampler, KeyedShuffle):
+            self.sampler.seed = self.seed
+        self._next = (state["epoch"], state["batch"])
+        self._position.jump(*self._next)
+
+    def _fingerprint(self) -> dict[str, Any]:
+        """What decides the batches besides the seed, as far as it can be told in a few words."""
+        order = "input" if isinstance(self.sampler, SequentialSampler) else "user's"
+        ours = self.node_sampler if isinstance(self.node_sampler, NeighborSampler) else None
+        return {
+            "inputs": len(self.dataset),
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "order": "shuffled" if isinstance(self.sampler, KeyedShuffle) else order,
+            "num_neighbors": None if ours is None else list(ours.fanouts),
+            "replace": None if ours is None else ours.replace,
+        }
 
     @property
     def _index_sampler(self) -> NumberedBatches:
         """What DataLoader draws batches of positions from, in this process and for its workers."""
-        return NumberedBatches(super()._index_sampler, lambda: self._epoch)
+        return NumberedBatches(super()._index_sampler, lambda: (self._position.epoch, self._position.batch))
 
     def __iter__(self) -> Iterator[Any]:
-        self._epoch = self._next_epoch
-        self._next_epoch += 1
+        self._position.jump(*self._next)
+        self._next = (self._position.epoch + 1, 0)
         if self.num_workers > 0:
-            return super().__iter__()
+            return self._position.follow(super().__iter__())
         if self.pin_memory and not torch.cuda.is_available():
             warnings.warn("pin_memory=True has no effect: torch sees no CUDA device", stacklevel=2)
-        return Pipeline(iter(self._index_sampler), self._prepare, self._finish, self.prefetch)
+        numbered = self._index_sampler
+        prefetch = self.prefetch if self._sample_ahead else 0
+        pipeline = Pipeline(iter(numbered), self._prepare, self._finish, prefetch)
+        return self._position.follow(pipeline)
 
     # From positions to batches #######################################################################################
 

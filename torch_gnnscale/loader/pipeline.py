@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -10,13 +12,20 @@ from typing import Any
 
 from .. import ops
 
+_open: weakref.WeakSet[Pipeline] = weakref.WeakSet()
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
 
 class Pipeline:
     """Iterates over ``finish(prepare(item))`` for each of ``items``, with ``prefetch`` items in preparation.
 
-    ``prepare`` runs in threads of the pipeline's own, each of which uses one core; ``finish`` runs in the thread that
-    iterates, in order. With ``prefetch=0`` there are no threads. The threads stop when the iterator ends, fails, is
-    closed or is dropped; an error in one of them is raised where the item would have come, with its traceback.
+    ``prepare`` runs in threads of the pipeline's own, one an item and at most one a core, which share the cores out;
+    ``finish`` runs in the thread that iterates, in order. With ``prefetch=0`` there are no threads. The threads stop
+    when the iterator ends, fails, is closed or is dropped, and when the program ends; an error in one of them, or in
+    ``items``, is raised where the item would have come, with its traceback.
     """
 
     def __init__(
@@ -28,17 +37,24 @@ class Pipeline:
         self._pending: deque[Future] = deque()
         self._threads: ThreadPoolExecutor | None = None
         if prefetch > 0:
-            self._threads = ThreadPoolExecutor(
-                min(prefetch, os.cpu_count() or 1), "gnnscale-loader", ops.limit_threads, (1,)
-            )
+            cores = _cores()
+            workers = min(prefetch, cores)
+            self._threads = ThreadPoolExecutor(workers, "gnnscale-loader", ops.limit_threads, (cores // workers,))
+            _open.add(self)
             for _ in range(prefetch):
                 self._submit()
 
     def _submit(self) -> None:
         assert self._threads is not None
-        for item in self._items:
-            self._pending.append(self._threads.submit(self._prepare, item))
-            return
+        try:
+            self._pending.append(self._threads.submit(self._prepare, next(self._items)))
+        except StopIteration:
+            pass
+        except Exception as error:
+            failed: Future = Future()
+            failed.set_exception(error)
+            self._pending.append(failed)
+            self._items = iter(())
 
     def __iter__(self) -> Pipeline:
         return self
@@ -65,3 +81,13 @@ class Pipeline:
 
     def __del__(self) -> None:
         self.close(wait=False)  # the garbage collector may run in one of the threads
+
+
+def _close_all() -> None:
+    for pipeline in list(_open):
+        pipeline.close(wait=False)
+
+
+# A pool of threads finishes what is queued before the program ends, unless it is told before. Of these functions the
+# latest is called first; those of atexit would come too late.
+threading._register_atexit(_close_all)  # type: ignore[attr-defined]
