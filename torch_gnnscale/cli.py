@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 
 from . import _library, datasets, ops
+from .topology import EdgeFiles, build_on_disk
 from .training import MODELS, Config, Trainer, plot_run
 
 
@@ -60,6 +61,23 @@ def train(args: argparse.Namespace) -> None:
         print(f"plot in {folder / 'run.png'}")
 
 
+def convert(args: argparse.Namespace) -> None:
+    """Files of edges to a saved graph; see ``gnnscale convert --help``."""
+    edges = EdgeFiles(args.sources)
+    nodes = edges.num_nodes() if args.nodes is None else args.nodes
+    graph = build_on_disk(
+        args.out,
+        edges.chunks(),
+        nodes,
+        edge_ids=not args.no_edge_ids,
+        num_edges=edges.count(),
+        memory=int(args.memory * 2**30),
+        progress=True,
+    )
+    csc = graph.relation()
+    print(f"{csc.num_dst:,} nodes, {csc.num_edges:,} edges in {args.out}: GraphStore.open({args.out!r})")
+
+
 def main(arguments: list[str] | None = None) -> None:
     """The entry point."""
     parser = argparse.ArgumentParser(prog="gnnscale", description="Mini-batch GNN training for PyTorch Geometric.")
@@ -91,11 +109,20 @@ def main(arguments: list[str] | None = None) -> None:
     add("--seed", type=int, default=defaults.seed)
     add("--loader", choices=("gnnscale", "pyg"), default=defaults.loader)
     add("--num-workers", type=int, default=defaults.num_workers)
+    command = commands.add_parser(
+        "convert",
+        help="build a graph from files of edges, on disk",
+        description="Sorts edges by destination in bounded memory and saves the graph, ready to be opened mapped.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = command.add_argument
+    add("sources", nargs="+", help=".npy of shape [2, E], .parquet or text files of edges")
+    add("--out", required=True, help="a new directory")
+    add("--nodes", type=int, help="number of nodes; by default one more than the largest id, which takes a pass")
+    add("--no-edge-ids", action="store_true", help="do not keep the way back to the edges' order in the files")
+    add("--memory", type=float, default=1.0, help="GiB that may be used to sort")
     args = parser.parse_args(arguments)
-    if args.command == "info":
-        info()
-        return
     try:
-        train(args)
-    except (ValueError, FileNotFoundError, ImportError) as error:
+        {"info": lambda _: info(), "train": train, "convert": convert}[args.command](args)
+    except (ValueError, IndexError, TypeError, OSError, ImportError) as error:
         parser.exit(2, f"gnnscale: {error}\n")

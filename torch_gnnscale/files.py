@@ -8,6 +8,7 @@ the pages of the file, and none can change it.
 from __future__ import annotations
 
 import json
+import math
 import os
 import tokenize
 import zlib
@@ -30,30 +31,84 @@ def _checksums(data: Tensor) -> list[int]:
         return list(threads.map(lambda block: zlib.crc32(block.numpy()), data.split(_BLOCK)))
 
 
+class ArrayWriter:
+    """One array's file, written from front to back: rows of ``dtype`` until ``shape`` is full.
+
+    ``entry`` is then what the manifest says of it.
+    """
+
+    def __init__(self, file: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+        stored = torch.int16 if dtype == torch.bfloat16 else dtype  # numpy has no bfloat16
+        descr = np.lib.format.dtype_to_descr(torch.empty(0, dtype=stored).numpy().dtype)
+        self.entry: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch."), "shape": list(shape), "crc32": []}
+        self._dtype = dtype
+        self._left = math.prod(shape) * dtype.itemsize  # bytes
+        self._block = 0  # bytes of the last block that were written
+        self._stream = file.open("wb")
+        header = {"descr": descr, "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(self._stream, header)
+
+    def append(self, rows: Tensor) -> None:
+        """Writes the next rows."""
+        assert rows.dtype == self._dtype
+        assert rows.nbytes <= self._left
+        self._left -= rows.nbytes
+        # contiguous() leaves a single element its stride, which view() does not take
+        data = rows.detach().contiguous().as_strided((rows.numel(),), (1,)).view(torch.uint8)
+        head, rest = data.split([min(len(data), _BLOCK - self._block), max(0, len(data) - _BLOCK + self._block)])
+        checksums = self.entry["crc32"]
+        if len(head):
+            before = checksums.pop() if self._block else 0
+            checksums.append(zlib.crc32(head.numpy(), before))
+            self._block = (self._block + len(head)) % _BLOCK
+        if len(rest):
+            checksums += _checksums(rest)
+            self._block = len(rest) % _BLOCK
+        self._stream.write(data.numpy().data)
+
+    def close(self) -> None:
+        """Ends the file."""
+        self._stream.close()
+        self.entry["crc32"] = self.entry["crc32"] or [zlib.crc32(b"")]
+
+    def __enter__(self) -> ArrayWriter:
+        return self
+
+    def __exit__(self, error: Any, *_: Any) -> None:
+        self.close()
+        assert error is not None or self._left == 0, f"{self._left} bytes were not written"
+
+
+def create(path: str | os.PathLike) -> Path:
+    """Makes the directory that arrays are written into; FileExistsError if it is there and not empty."""
+    folder = Path(path)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise FileExistsError(f"{folder}: expected a new or an empty directory")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def finish(folder: Path, kind: str, entries: dict[str, dict[str, Any]], meta: dict[str, Any]) -> None:
+    """Writes the manifest: without it the directory is none."""
+    manifest = {"format": FORMAT, "kind": kind, "meta": meta, "arrays": entries}
+    partial = folder / f"{MANIFEST}.partial"
+    partial.write_text(json.dumps(manifest, indent=1))
+    partial.replace(folder / MANIFEST)
+
+
 def save(path: str | os.PathLike, kind: str, arrays: dict[str, Tensor], meta: dict[str, Any]) -> None:
     """Writes ``arrays`` (name to CPU tensor) into the directory ``path``, the manifest last.
 
     Raises:
         FileExistsError: ``path`` exists and is not an empty directory.
     """
-    folder = Path(path)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder}: expected a new or an empty directory")
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = create(path)
     entries = {}
     for name, tensor in arrays.items():
-        tensor = tensor.detach().contiguous()
-        stored = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor  # numpy has no bfloat16
-        np.save(folder / f"{name}.npy", stored.numpy())
-        entries[name] = {
-            "dtype": str(tensor.dtype).removeprefix("torch."),
-            "shape": list(tensor.shape),
-            "crc32": _checksums(tensor),
-        }
-    manifest = {"format": FORMAT, "kind": kind, "meta": meta, "arrays": entries}
-    partial = folder / f"{MANIFEST}.partial"
-    partial.write_text(json.dumps(manifest, indent=1))
-    partial.replace(folder / MANIFEST)
+        with ArrayWriter(folder / f"{name}.npy", tensor.dtype, tuple(tensor.shape)) as writer:
+            writer.append(tensor)
+        entries[name] = writer.entry
+    finish(folder, kind, entries, meta)
 
 
 def kind_of(path: str | os.PathLike) -> str:

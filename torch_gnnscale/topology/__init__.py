@@ -1,7 +1,9 @@
-"""Where the graph lives: CSC, the GraphStore over it, and generators."""
+"""Where the graph lives: CSC, the GraphStore over it, generators, and graphs built on disk."""
 
 from .csc import CSC
-from .generators import rmat
+from .edge_files import EdgeFiles
+from .external import build_on_disk
+from .generators import rmat, rmat_chunks
 from .graph_store import GraphStore
 
-__all__ = ["CSC", "GraphStore", "rmat"]
+__all__ = ["CSC", "EdgeFiles", "GraphStore", "build_on_disk", "rmat", "rmat_chunks"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from torch import Tensor
 
 from .. import ops
@@ -23,6 +25,20 @@ def rmat(num_nodes: int, num_edges: int, seed: int = 0, quadrants: tuple[float, 
     Returns:
         int64, shape [2, num_edges].
     """
-    edges = ops.rmat_edges(num_nodes, num_edges, batch_key(seed, 0, 0, Purpose.GENERATE), quadrants)
+    (edges,) = rmat_chunks(num_nodes, num_edges, seed, quadrants, max(num_edges, 1))
+    return edges
+
+
+def rmat_chunks(
+    num_nodes: int,
+    num_edges: int,
+    seed: int = 0,
+    quadrants: tuple[float, float, float] = GRAPH500,
+    chunk: int = 1 << 22,
+) -> Iterator[Tensor]:
+    """The edges of :func:`rmat`, in order, at most ``chunk`` at a time: int64, shape [2, chunk] each."""
     names = ops.permutation(num_nodes, batch_key(seed, 0, 1, Purpose.GENERATE))
-    return ops.gather_rows(names, edges.view(-1)).view(2, num_edges)
+    key = batch_key(seed, 0, 0, Purpose.GENERATE)
+    for first in range(0, max(num_edges, 1), chunk):
+        edges = ops.rmat_edges(num_nodes, min(chunk, num_edges - first), key, quadrants, first)
+        yield ops.gather_rows(names, edges.view(-1)).view(2, -1)

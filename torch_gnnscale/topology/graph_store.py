@@ -131,14 +131,7 @@ class GraphStore(PyGGraphStore):
                 arrays[f"{i}_row"] = csc.row
                 if csc.edge_id is not None:
                     arrays[f"{i}_edge_id"] = csc.edge_id
-            relations.append(
-                {
-                    "edge_type": edge_type,
-                    "num_src": csc.num_src,
-                    "num_dst": csc.num_dst,
-                    "num_edges": csc.num_edges,
-                }
-            )
+            relations.append(relation_entry(edge_type, csc.num_src, csc.num_dst, csc.num_edges))
         files.save(path, KIND, arrays, {"relations": relations})
 
     @classmethod
@@ -178,6 +171,11 @@ class GraphStore(PyGGraphStore):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._relations})"
+
+
+def relation_entry(edge_type: EdgeType | None, num_src: int, num_dst: int, num_edges: int) -> dict[str, Any]:
+    """What a saved store's metadata say of a relation."""
+    return {"edge_type": edge_type, "num_src": num_src, "num_dst": num_dst, "num_edges": num_edges}
 
 
 def _check_mapped(csc: CSC, entry: dict[str, Any]) -> None:

@@ -1,0 +1,237 @@
+"""CSC graphs larger than memory: built on disk, in bounded memory.
+
+The edges are read once, in chunks, and written to temporary files by ranges of destinations; then each range is sorted
+in memory and appended to the saved graph. A range that is too large for that is divided in the same way. No COO and no
+permutation of all edges ever exist.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from tqdm import tqdm
+
+from .. import files, ops
+from .graph_store import KIND, GraphStore, relation_entry
+
+_SORT_BYTES = 40  # an edge, while its range is sorted in memory
+_MAX_RANGES = 256  # that are written at a time: each has up to two open files
+_CHUNK = 1 << 22  # edges that are read at a time
+_INT32_MAX = torch.iinfo(torch.int32).max
+
+
+class _Range:
+    """The edges of destinations ``first .. first + width``, in temporary files, in the order of the input."""
+
+    def __init__(self, folder: Path, first: int, width: int, dtype: torch.dtype, with_ids: bool) -> None:
+        self.first, self.width, self.dtype = first, width, dtype
+        self.num_edges = 0
+        self._ends = folder / f"{first}_{width}.ends"
+        self._ids = folder / f"{first}_{width}.ids" if with_ids else None
+        self._streams = [file.open("wb") for file in (self._ends, self._ids) if file is not None]
+
+    def append(self, ends: Tensor, ids: Tensor | None) -> None:
+        """Writes edges: sources and destinations, [m, 2], and their ids."""
+        self.num_edges += len(ends)
+        for stream, rows in zip(self._streams, (ends, ids), strict=False):
+            assert rows is not None
+            stream.write(rows.contiguous().numpy().data)
+
+    def read(self, at: int, count: int) -> tuple[Tensor, Tensor | None]:
+        """Edges ``at .. at + count``."""
+        size = self.dtype.itemsize
+        dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
+        ends = torch.from_numpy(np.fromfile(self._ends, dtype, 2 * count, offset=2 * size * at)).view(-1, 2)
+        if self._ids is None:
+            return ends, None
+        return ends, torch.from_numpy(np.fromfile(self._ids, np.int64, count, offset=8 * at))
+
+    def close(self) -> None:
+        for stream in self._streams:
+            stream.close()
+
+    def remove(self) -> None:
+        for file in (self._ends, self._ids):
+            if file is not None:
+                file.unlink()
+
+
+class _Sorter:
+    """Divides edges by destination until what is left fits in memory."""
+
+    def __init__(self, folder: Path, num_src: int, dtype: torch.dtype, with_ids: bool, memory: int) -> None:
+        self.folder, self.num_src, self.dtype, self.with_ids = folder, num_src, dtype, with_ids
+        self.most_edges = max(1, memory // _SORT_BYTES)
+
+    def divide(
+        self, chunks: Iterable[tuple[Tensor, Tensor | None]], first: int, width: int, num_edges: int | None
+    ) -> list[_Range]:
+        """Writes edges (ends [m, 2] and ids [m]) of destinations ``first .. first + width`` to smaller ranges."""
+        wanted = _MAX_RANGES if num_edges is None else math.ceil(2 * num_edges / self.most_edges)
+        shift = 0
+        while (width - 1) >> shift >= min(max(wanted, 1), _MAX_RANGES):
+            shift += 1
+        ranges = []
+        for begin in range(0, width, 1 << shift):
+            size = min(1 << shift, width - begin)
+            ranges.append(_Range(self.folder, first + begin, size, self.dtype, self.with_ids))
+        for ends, ids in chunks:
+            part = (ends[:, 1] - first) >> shift
+            ptr, entries = ops.coo_to_csc(ends[:, 0], part, self.num_src, len(ranges))
+            order = entries[:, 1]
+            ends, ids = ops.gather_rows(ends, order), None if ids is None else ops.gather_rows(ids, order)
+            bounds = ptr.tolist()
+            for target, begin, end in zip(ranges, bounds[:-1], bounds[1:], strict=True):
+                if end > begin:
+                    target.append(ends[begin:end], None if ids is None else ids[begin:end])
+        for target in ranges:
+            target.close()
+        return ranges
+
+    def sorted(self, ranges: list[_Range]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """Pieces of the CSC in order: the degrees of the destinations that are complete with it, sources and ids."""
+        left = ranges[::-1]
+        while left:
+            part = left.pop()
+            if part.width > 1 and part.num_edges > self.most_edges:
+                chunks = (part.read(at, count) for at, count in _steps(part.num_edges))
+                left += self.divide(chunks, part.first, part.width, part.num_edges)[::-1]
+            elif part.num_edges > self.most_edges:  # one destination: as they are
+                for at, count in _steps(part.num_edges):
+                    ends, ids = part.read(at, count)
+                    yield torch.empty(0, dtype=torch.int64), ends[:, 0], ids
+                yield torch.tensor([part.num_edges]), torch.empty(0, dtype=self.dtype), self._no_ids()
+            elif part.num_edges == 0:
+                yield torch.zeros(part.width, dtype=torch.int64), torch.empty(0, dtype=self.dtype), self._no_ids()
+            else:
+                ends, ids = part.read(0, part.num_edges)
+                ptr, entries = ops.coo_to_csc(ends[:, 0], ends[:, 1] - part.first, self.num_src, part.width)
+                ids = None if ids is None else ops.gather_rows(ids, entries[:, 1])
+                yield ptr.diff(), entries[:, 0].to(self.dtype), ids
+                del ptr, entries, ends, ids
+                ops.pool_trim()
+            part.remove()
+
+    def _no_ids(self) -> Tensor | None:
+        return torch.empty(0, dtype=torch.int64) if self.with_ids else None
+
+
+def _steps(total: int) -> Iterator[tuple[int, int]]:
+    return ((at, min(_CHUNK, total - at)) for at in range(0, total, _CHUNK))
+
+
+def build_on_disk(
+    path: str | os.PathLike,
+    chunks: Iterable[Tensor],
+    size: int | tuple[int, int],
+    *,
+    edge_ids: bool = True,
+    num_edges: int | None = None,
+    memory: int = 1 << 30,
+    progress: bool = False,
+) -> GraphStore:
+    """Writes a homogeneous graph's CSC into a new directory, and opens it memory-mapped.
+
+    The result is that of :meth:`CSC.from_edge_index` on all edges at once, of any number. Needs about ``memory`` and a
+    few hundred MB besides, and for the time being 8 bytes an edge of disk (16 with ids; twice that above 2^31 nodes)
+    beside the graph's own 4 (8, or 12 above 2^31 edges).
+
+    Args:
+        path: the directory.
+        chunks: the edges in order: int32 or int64, shape [2, any] each.
+        size: number of nodes, or of (sources, destinations).
+        edge_ids: keep the way back to the input's edges; without, an edge's id is its position in the CSC.
+        num_edges: about how many there are, if that is known: saves a pass over them.
+        memory: bytes that may be used to sort.
+        progress: show a bar.
+
+    Raises:
+        FileExistsError: ``path`` exists and is not an empty directory.
+        TypeError, ValueError, IndexError: wrong dtype or shape, an id out of range.
+    """
+    num_src, num_dst = size if isinstance(size, tuple) else (size, size)
+    folder = files.create(path)
+    dtype = torch.int32 if max(num_src, num_dst) <= _INT32_MAX else torch.int64
+    with tempfile.TemporaryDirectory(prefix="edges-", dir=folder) as temporary:
+        sorter = _Sorter(Path(temporary), num_src, dtype, edge_ids, memory)
+        bar = tqdm(total=num_edges, desc="edges read", unit=" edges", unit_scale=True, disable=not progress)
+        ranges = sorter.divide(_numbered(chunks, num_src, num_dst, dtype, edge_ids, bar), 0, num_dst, num_edges)
+        bar.close()
+        total = sum(part.num_edges for part in ranges)
+        bar = tqdm(total=total, desc="edges sorted", unit=" edges", unit_scale=True, disable=not progress)
+        entries = _write(folder, sorter.sorted(ranges), num_dst, total, dtype, edge_ids, bar)
+        bar.close()
+    files.finish(folder, KIND, entries, {"relations": [relation_entry(None, num_src, num_dst, total)]})
+    return GraphStore.open(folder, verify=False)
+
+
+def _numbered(
+    chunks: Iterable[Tensor], num_src: int, num_dst: int, dtype: torch.dtype, edge_ids: bool, bar: tqdm
+) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Checked chunks as ends [m, 2] and ids [m]."""
+    total = 0
+    for edges in chunks:
+        if not isinstance(edges, Tensor) or edges.dtype not in (torch.int32, torch.int64):
+            found = edges.dtype if isinstance(edges, Tensor) else type(edges).__name__
+            raise TypeError(f"chunks: expected int32 or int64 tensors, found {found}")
+        if edges.dim() != 2 or edges.size(0) != 2:
+            raise ValueError(f"chunks: expected shape (2, edges), found {tuple(edges.shape)}")
+        for name, ids, limit in (("source", edges[0], num_src), ("destination", edges[1], num_dst)):
+            if (at := ops.first_outside(ids, limit)) >= 0:
+                raise IndexError(
+                    f"edge {total + at}: {name} {int(ids[at])} is out of range: expected nodes in [0, {limit})"
+                )
+        for part in edges.split(_CHUNK, dim=1):
+            count = part.size(1)
+            yield part.t().to(dtype).contiguous(), torch.arange(total, total + count) if edge_ids else None
+            total += count
+            bar.update(count)
+
+
+def _write(
+    folder: Path,
+    pieces: Iterable[tuple[Tensor, Tensor, Tensor | None]],
+    num_dst: int,
+    total: int,
+    dtype: torch.dtype,
+    edge_ids: bool,
+    bar: tqdm,
+) -> dict[str, dict]:
+    """The arrays of a saved graph, as :meth:`GraphStore.save` lays them out."""
+    together = edge_ids and (dtype == torch.int64 or total <= _INT32_MAX)
+    names: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {"0_colptr": (torch.int64, (num_dst + 1,))}
+    if together:
+        names["0_edges"] = (dtype, (total, 2))
+    else:
+        names["0_row"] = (dtype, (total,))
+        if edge_ids:
+            names["0_edge_id"] = (torch.int64, (total,))
+    with ExitStack() as stack:
+        writers = {
+            name: stack.enter_context(files.ArrayWriter(folder / f"{name}.npy", *array))
+            for name, array in names.items()
+        }
+        last = torch.zeros(1, dtype=torch.int64)
+        writers["0_colptr"].append(last)
+        for degrees, row, ids in pieces:
+            if len(degrees):
+                colptr = last + degrees.cumsum(0)
+                writers["0_colptr"].append(colptr)
+                last = colptr[-1:].clone()
+            if together:
+                assert ids is not None
+                writers["0_edges"].append(torch.stack([row, ids.to(dtype)], dim=1))
+            else:
+                writers["0_row"].append(row)
+                if ids is not None:
+                    writers["0_edge_id"].append(ids)
+            bar.update(len(row))
+    return {name: writer.entry for name, writer in writers.items()}
