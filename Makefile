@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 NATIVE := $(shell find cuda -name '*.cpp' -o -name '*.cu' -o -name '*.h')
 
-.PHONY: train test lint sanitize notebooks test-cuda clean
+.PHONY: train test lint sanitize notebooks fuzz soak test-cuda clean
 
 train: $(VENV)/installed
 	$(BIN)/gnnscale train
@@ -51,6 +51,14 @@ sanitize: $(VENV)/test
 
 notebooks: $(VENV)/lint
 	$(BIN)/python notebooks/execute.py notebooks/*.ipynb
+
+# A hundred thousand cases of arguments and files that nobody would write; by default `make test` tries a sample.
+fuzz: $(VENV)/test
+	GNNSCALE_FUZZ=$${GNNSCALE_FUZZ:-100000} $(BIN)/python -m pytest tests/test_fuzz.py
+
+# Ten thousand batches, a thousand loaders, twenty kills.
+soak: $(VENV)/test
+	GNNSCALE_SOAK=1 $(BIN)/python -m pytest tests/test_soak.py tests/test_resume.py -k "not batches_that_would"
 
 test-cuda: $(VENV)/test
 	$(BIN)/python -m pytest -m cuda

@@ -1,0 +1,213 @@
+"""Arguments and files that nobody would write: an error that says what is wrong, or a right result, never a crash.
+
+``GNNSCALE_FUZZ=100000 pytest tests/test_fuzz.py`` (``make fuzz``) tries as many cases; by default it is a sample.
+"""
+
+import json
+import os
+import shutil
+from contextlib import suppress
+
+import pytest
+import torch
+from datasets_for_tests import edges_of, node_rows
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torch_gnnscale import FeatureStore, GraphStore, files, ops
+
+TOTAL = int(os.environ.get("GNNSCALE_FUZZ", "2000"))
+FRIENDLY = (ValueError, TypeError, IndexError, NotImplementedError, OSError)
+NATIVE = (*FRIENDLY, RuntimeError)  # what Python cannot know before: malformed graphs, no memory
+
+numbers = st.one_of(
+    st.integers(-3, 40),
+    st.sampled_from([-(1 << 63), -(1 << 31), 1 << 31, (1 << 31) - 1, 1 << 62, (1 << 63) - 1, True, None, 1.5, "3"]),
+)
+dtypes = st.sampled_from(
+    [torch.int64, torch.int32, torch.int64, torch.int32, torch.float32, torch.float64, torch.int16, torch.bool]
+)
+
+
+@st.composite
+def tensors(draw, least=-3, most=12):
+    """Small tensors of any shape and stride, most of them vectors of small ids; or no tensors."""
+    kind = draw(st.integers(0, 19))
+    if kind == 0:
+        return draw(st.sampled_from([None, [1, 2], 3, "x", torch.ones(2, 2).to_sparse(), torch.tensor(1)]))
+    shape = draw(st.one_of(st.tuples(st.integers(0, 12)), st.lists(st.integers(0, 5), max_size=3).map(tuple)))
+    count = max(1, torch.Size(shape).numel())
+    values = torch.tensor(draw(st.lists(st.integers(least, most), min_size=count, max_size=count)))
+    if kind == 1:
+        values[draw(st.integers(0, count - 1))] = draw(st.sampled_from([1 << 62, -(1 << 63), (1 << 31), 1 << 40]))
+    value = values[: torch.Size(shape).numel()].view(shape).to(draw(dtypes))
+    if kind == 2 and value.dim() > 0:
+        value = value.flip(0)[::2] if draw(st.booleans()) else value.transpose(0, -1)
+    if kind == 3 and value.dim() > 0 and len(value) > 0:
+        value = value[:1].expand(4, *value.shape[1:])
+    return value
+
+
+@st.composite
+def graphs(draw):
+    """A CSC that is right, or nearly."""
+    degrees = draw(st.lists(st.integers(0, 6), max_size=8))
+    colptr = torch.tensor([0, *torch.tensor(degrees, dtype=torch.int64).cumsum(0).tolist()])
+    count, last = sum(degrees), max(len(degrees) - 1, 0)
+    row = torch.tensor(draw(st.lists(st.integers(0, last), min_size=count, max_size=count)), dtype=torch.int64)
+    row = row.to(draw(st.sampled_from([torch.int32, torch.int64])))
+    for values in (colptr, row):
+        if len(values) and draw(st.integers(0, 4)) == 0:
+            values[draw(st.integers(0, len(values) - 1))] = draw(
+                st.sampled_from([-1, 99, -(1 << 31), (1 << 31) - 1, 0, 3])
+            )
+    if draw(st.integers(0, 9)) == 0:
+        colptr = draw(tensors())
+    if draw(st.integers(0, 9)) == 0:
+        row = draw(tensors())
+    return colptr, row
+
+
+optional = st.one_of(st.none(), tensors())
+threads = st.one_of(st.integers(0, 3), numbers)
+keys = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), numbers)
+flags = st.booleans()
+
+quadrants = st.lists(st.floats(-1, 2) | st.just(0.25), max_size=4)
+sampling = {
+    "edge_id": optional,
+    "replace": flags,
+    "layers": flags,
+    "with_edge_id": flags,
+    "with_col": flags,
+    "disjoint": st.sampled_from([False] * 9 + [True]),
+    "threads": threads,
+}
+aggregating = {"weight": optional, "edge": optional, "num_edges": numbers, "threads": threads}
+extremes = {"edge": optional, "num_edges": numbers}
+CALLS = {
+    "first_outside": (st.tuples(tensors(), numbers, threads), {}),
+    "check_colptr": (st.tuples(tensors(0), numbers, threads), {}),
+    "coo_to_csc": (st.tuples(tensors(), tensors(), numbers, numbers, threads), {}),
+    "gather_rows": (st.tuples(tensors(), tensors(), threads), {}),
+    "random_bits": (st.tuples(st.integers(-3, 300), keys, numbers, threads), {}),
+    "permutation": (st.tuples(st.integers(-3, 300), keys), {}),
+    "rmat_edges": (st.tuples(numbers, st.integers(-2, 50), keys, quadrants, numbers, threads), {}),
+    "sample_neighbors": (st.tuples(graphs(), tensors(), st.lists(numbers, max_size=4), keys), sampling),
+    "aggregate": (st.tuples(graphs(), tensors(), st.sampled_from([*ops.REDUCTIONS, "x"])), aggregating),
+    "edge_dot": (st.tuples(graphs(), tensors(), tensors(), numbers), {"edge": optional}),
+    "share_of_extremes": (st.tuples(graphs(), tensors(), tensors(), tensors()), {}),
+    "extreme_backward": (st.tuples(graphs(), tensors(), tensors(), tensors()), extremes),
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_arguments(name):
+    call = getattr(ops, name)
+    strategy, options = CALLS[name]
+
+    @settings(max_examples=max(20, TOTAL // (len(CALLS) + 4)))
+    @given(strategy, st.fixed_dictionaries({}, optional=options))
+    def fuzz(arguments, chosen):
+        if isinstance(arguments[0], tuple):
+            arguments = (*arguments[0], *arguments[1:])
+        if name == "sample_neighbors":
+            arguments = ([arguments[0]], [arguments[1]], [arguments[2]], *arguments[3:])
+            chosen = {key: [value] if key == "edge_id" else value for key, value in chosen.items()}
+        try:
+            out = call(*arguments, **chosen)
+        except NATIVE:
+            return
+        if name == "sample_neighbors":
+            (colptr,), _, (seeds,) = arguments[:3]
+            src = out.node[0][out.edge_index[0][0]]
+            assert torch.equal(out.node[0][: len(seeds)], seeds.long())
+            assert bool(((src >= 0) & (src < len(colptr) - 1)).all())
+            assert len(src) == int(out.num_edges.sum()) == int(out.colptr[0][-1])
+
+    fuzz()
+
+
+# Files ###############################################################################################################
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("saved")
+    GraphStore.from_edge_index(edges_of(60, 400), 60).save(folder / "graph")
+    store = FeatureStore()
+    store.put_tensor(node_rows(torch.arange(60)), group_name=None, attr_name="x", index=None)
+    store.put_tensor(torch.arange(60).to(torch.bfloat16), group_name="a", attr_name="y", index=None)
+    store.save(folder / "features")
+    return folder
+
+
+def damage_bytes(file, draw):
+    content = bytearray(file.read_bytes())
+    kind, at = draw(st.integers(0, 3)), draw(st.integers(0, len(content)))
+    some = draw(st.binary(max_size=8))
+    if kind == 0:
+        content = content[:at]
+    elif kind == 1:
+        content[at:at] = some
+    elif kind == 2:
+        content[at : at + len(some)] = some
+    else:
+        del content[at : at + draw(st.integers(0, 200))]
+    file.write_bytes(content)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def damage_json(file, draw):
+    manifest = json.loads(file.read_text())
+    place = manifest
+    for _ in range(draw(st.integers(0, 6))):
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        if not keys:
+            break
+        key = draw(st.sampled_from(keys))
+        if draw(st.integers(0, 2)) == 0 or not isinstance(place[key], (dict, list)):
+            place[key] = draw(json_values | st.integers(-2, 500) | st.sampled_from(["int32", "float64", "int64", [60]]))
+            break
+        place = place[key]
+    file.write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize("kind", ["graph", "features"])
+@pytest.mark.parametrize("damage", [damage_bytes, damage_json], ids=["bytes", "json"])
+def test_files(saved, tmp_path, kind, damage):
+    folder = tmp_path / kind
+
+    @settings(max_examples=max(20, TOTAL // (len(CALLS) + 4)))
+    @given(st.data())
+    def fuzz(data):
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(saved / kind, folder)
+        names = sorted(file.name for file in folder.iterdir())
+        name = files.MANIFEST if damage is damage_json else data.draw(st.sampled_from(names))
+        damage(folder / name, data.draw)
+        cls = GraphStore if kind == "graph" else FeatureStore
+        with suppress(*FRIENDLY):
+            cls.open(folder, verify=True)
+        try:
+            store = cls.open(folder, verify=False)
+        except FRIENDLY:
+            return
+        if kind == "features":
+            for attr in store.get_all_tensor_attrs():
+                attr.index = torch.tensor([0, 3])
+                with suppress(*FRIENDLY):
+                    store.get_tensor(attr)
+            return
+        for attr in store.get_all_edge_attrs():
+            csc = store.relation(attr.edge_type)
+            with suppress(*NATIVE):
+                ops.sample_neighbors([csc.colptr], [csc.row], [torch.arange(5)], [3, -1], 1, edge_id=[csc.edge_id])
+
+    fuzz()
