@@ -1,0 +1,167 @@
+"""Batches and training steps against PyG with pyg-lib, over batch sizes, fanouts, rows and graphs.
+
+    python benchmarks/bench_sweep.py
+
+Redraws FastSample's figure 5 (speed-up of sampling and of whole training steps over batch sizes and fanouts) against
+PyG's loader, and looks for a setting in which this package would be the slower one. Both loaders work in this process
+(num_workers=0); each figure is of whole batches, features included.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from itertools import islice
+from statistics import median
+from typing import NamedTuple
+
+import torch
+import torch_geometric.loader
+from common import RESULTS, arguments, save
+from matplotlib.figure import Figure
+from torch import nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GraphSAGE
+from tqdm import tqdm
+
+from torch_gnnscale import NeighborLoader, ops
+from torch_gnnscale.nn import narrow
+from torch_gnnscale.topology import rmat
+
+FIGURE_FANOUTS = [[5, 5], [10, 25], [15, 10, 5], [20, 15, 10]]
+FIGURE_BATCHES = [1024, 2048, 4096, 10240]
+HIDDEN, CLASSES = 64, 16
+
+
+class Graph(NamedTuple):
+    """A graph of the sweep."""
+
+    nodes: int
+    edges: int
+    row_bytes: int
+
+
+MAIN = Graph(1_000_000, 16_000_000, 512)
+CORNERS = [  # graph, batch size, fanouts
+    *[(MAIN, size, fanouts) for size in (64, 256) for fanouts in FIGURE_FANOUTS],
+    *[(MAIN._replace(row_bytes=size), 1024, [15, 10, 5]) for size in (16, 64, 4096)],
+    (MAIN, 64, [-1]), (MAIN, 64, [-1, 5]),
+    *[(Graph(1000, 10_000, 512), size, fanouts) for size in (64, 1000) for fanouts in ([5, 5], [15, 10, 5], [-1, -1])],
+    *[(Graph(20_000, 10_000_000, 512), size, fanouts) for size in (64, 1024) for fanouts in ([15, 10, 5], [-1])],
+    *[(Graph(3_000_000, 3_000_000, 64), size, fanouts) for size in (64, 4096) for fanouts in ([15, 10, 5], [-1, -1])],
+    *[(Graph(100_000_000, 100_000_000, 16), size, [15, 10, 5]) for size in (64, 1024, 10240)],
+]  # fmt: skip
+
+
+def data_of(graph: Graph) -> Data:
+    """An R-MAT graph with features and labels."""
+    x = torch.arange(graph.nodes).unsqueeze(1) % torch.arange(3, 3 + graph.row_bytes // 4)
+    return Data(x=x.float(), edge_index=rmat(graph.nodes, graph.edges, seed=1),
+                y=torch.arange(graph.nodes) % CLASSES)  # fmt: skip
+
+
+def endless(loader: torch_geometric.loader.NeighborLoader) -> Iterator[Data]:
+    """Batches of one epoch after the other."""
+    while True:
+        yield from loader
+
+
+def interleaved(runs: dict[str, Callable[[], None]], rounds: int) -> dict[str, float]:
+    """Median seconds of each."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for round_ in range(-1, rounds):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            if round_ >= 0:
+                times[name].append(time.perf_counter() - start)
+    return {name: median(values) for name, values in times.items()}
+
+
+def measure(data: Data, batch_size: int, fanouts: list[int], train: bool, rounds: int) -> dict[str, float]:
+    """Milliseconds a batch, and a training step on it, by each loader."""
+    seeds = torch.randperm(data.num_nodes)[: batch_size * 16]
+    options = {"input_nodes": seeds, "batch_size": batch_size, "shuffle": True}
+    loaders = {
+        "ours": NeighborLoader(data, fanouts, **options),
+        "pyg": torch_geometric.loader.NeighborLoader(data, fanouts, **options),
+    }
+    batches = {name: endless(loader) for name, loader in loaders.items()}
+    if -1 not in fanouts:
+        for name in batches:  # correctness first: the rows are those of the nodes, and no more edges than asked for
+            batch = next(batches[name])
+            assert torch.equal(batch.x, data.x[batch.n_id]), name
+            assert int(torch.bincount(batch.edge_index[1]).max()) <= max(fanouts), name
+    count = max(1, min(8, 20_000 // batch_size))
+
+    def load(name: str) -> Callable[[], None]:
+        def run() -> None:
+            for _ in islice(batches[name], count):
+                pass
+
+        return run
+
+    times = interleaved({name: load(name) for name in loaders}, rounds)
+    result = {f"{name}_batch_ms": value / count * 1e3 for name, value in times.items()}
+    result["speedup"] = result["pyg_batch_ms"] / result["ours_batch_ms"]
+    if train:
+        model = GraphSAGE(data.num_features, HIDDEN, len(fanouts), CLASSES)
+        narrowed = narrow(model)
+
+        def trimmed(batch: Data) -> torch.Tensor:
+            return model(batch.x, batch.edge_index, num_sampled_nodes_per_hop=batch.num_sampled_nodes,
+                         num_sampled_edges_per_hop=batch.num_sampled_edges)[: batch.batch_size]  # fmt: skip
+
+        def step(name: str, forward: Callable[[Data], torch.Tensor]) -> Callable[[], None]:
+            def run() -> None:
+                batch = next(batches[name])
+                model.zero_grad()
+                nn.functional.cross_entropy(forward(batch), batch.y[: batch.batch_size]).backward()
+
+            return run
+
+        times = interleaved({"ours": step("ours", narrowed), "pyg": step("pyg", trimmed)}, rounds)
+        result |= {f"{name}_step_ms": value * 1e3 for name, value in times.items()}
+        result["step_speedup"] = times["pyg"] / times["ours"]
+    return result
+
+
+def plot(results: dict[str, dict[str, float]]) -> None:
+    """The figure: speed-ups over batch sizes, a line for each fanout."""
+    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for axes, key, title in ((left, "speedup", "batches"), (right, "step_speedup", "training steps")):
+        for fanouts in FIGURE_FANOUTS:
+            values = [results[f"{MAIN} {size} {fanouts}"][key] for size in FIGURE_BATCHES]
+            axes.plot(FIGURE_BATCHES, values, marker="o", label=str(tuple(fanouts)))
+        axes.set(title=title, xlabel="batch size", ylabel="speed-up over PyG", ylim=(0, None))
+        axes.axhline(1, color="gray", linestyle="--")
+    left.legend(title="fanouts")
+    figure.savefig(RESULTS / "sweep.png", dpi=120)
+
+
+def main() -> None:
+    args = arguments(__doc__.splitlines()[0], graphs=False)
+    torch.set_num_threads(2)
+    cases = [(MAIN, size, fanouts) for fanouts in FIGURE_FANOUTS for size in FIGURE_BATCHES] + CORNERS
+    results: dict[str, dict[str, float]] = {}
+    current, data = None, None
+    for number, (graph, size, fanouts) in enumerate(tqdm(cases, "settings")):
+        if graph != current:
+            data = None
+            ops.pool_trim()
+            current, data = graph, data_of(graph)
+        train = number < len(cases) - len(CORNERS)
+        entry = results[f"{graph} {size} {fanouts}"] = measure(data, size, fanouts, train, 3 if train else args.rounds)
+        tqdm.write(
+            f"{tuple(graph)!s:34} {size:6d} {fanouts!s:13} " + "  ".join(f"{k} {v:.3g}" for k, v in entry.items())
+        )
+    slowest = min(results, key=lambda name: results[name]["speedup"])
+    print(f"the least speed-up: {results[slowest]['speedup']:.2f} at {slowest}")
+    if not args.no_save:
+        save("sweep", results)
+        plot(results)
+
+
+if __name__ == "__main__":
+    main()
