@@ -40,6 +40,15 @@ def resave(file, array):
     np.save(file, array)
 
 
+def move_data(file):
+    """A header that is a byte longer."""
+    content = file.read_bytes()
+    size = int.from_bytes(content[8:10], "little")
+    file.write_bytes(
+        content[:8] + (size + 1).to_bytes(2, "little") + content[10 : 9 + size] + b" \n" + content[10 + size :]
+    )
+
+
 # Name: (what is done to the directory, the error, the file that its message names, part of the message).
 DAMAGES = {
     "no manifest": (lambda f: (f / files.MANIFEST).unlink(), FileNotFoundError, files.MANIFEST, "not found"),
@@ -71,6 +80,9 @@ DAMAGES = {
         lambda f: resave(f / "0.npy", np.zeros((100, 3), np.int64)), ValueError, "0.npy", "",
     ),
     "big endian": (lambda f: resave(f / "0.npy", np.zeros((100, 3), ">f8")), ValueError, "0.npy", ""),
+    "data at an odd place": (
+        lambda f: move_data(f / "0.npy"), ValueError, "0.npy", "expected the data at a multiple of 8 bytes, found",
+    ),
     "fortran order": (
         lambda f: resave(f / "0.npy", np.asfortranarray(np.zeros((100, 3)))), ValueError, "0.npy", "expected float64",
     ),

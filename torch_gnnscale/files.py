@@ -19,6 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import ops
+
 FORMAT = 1
 MANIFEST = "gnnscale.json"
 _BLOCK = 64 << 20
@@ -102,11 +104,11 @@ def _map(file: Path, entry: dict[str, Any]) -> Tensor:
     expected, found = offset + count * itemsize, file.stat().st_size
     if found != expected:
         raise ValueError(f"{file}: expected {expected} bytes, found {found}: the file is truncated or corrupt")
+    if offset % itemsize:
+        raise ValueError(f"{file}: expected the data at a multiple of {itemsize} bytes, found it at {offset}")
     if count == 0:
         return torch.empty(shape, dtype=dtype)
-    storage: Any = torch.UntypedStorage.from_file(str(file), shared=False, nbytes=expected)
-    flat = torch.empty(0, dtype=torch.uint8).set_(storage, offset, (count * itemsize,), (1,))
-    return flat.view(dtype).view(shape)
+    return ops.map_file(file, offset, count * itemsize).view(dtype).view(shape)
 
 
 def load(path: str | os.PathLike, kind: str, verify: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:

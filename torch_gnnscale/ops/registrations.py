@@ -50,6 +50,11 @@ def _(tensor):
     return None
 
 
+@torch.library.register_fake("gnnscale::map_file")
+def _(descriptor, offset, num_bytes):
+    return torch.empty(num_bytes, dtype=torch.uint8)
+
+
 @torch.library.register_fake("gnnscale::random_bits")
 def _(count, key, offset, threads):
     return torch.empty(count, dtype=torch.int64)
