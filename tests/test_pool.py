@@ -11,7 +11,7 @@ import pytest
 import torch
 from graphs import assert_same, random_graph, random_ids
 
-from torch_gnnscale import ops
+from torch_gnnscale import ops, reference
 from torch_gnnscale.ops.arguments import resolve_threads
 
 ROW = 1 << 20  # bytes
@@ -114,6 +114,36 @@ def test_kept_batches_are_never_overwritten():
     storages = [t.untyped_storage() for sample, rows in kept for x in (*sample[:4], [rows]) for t in x]
     spans = sorted((s.data_ptr(), s.data_ptr() + s.nbytes()) for s in storages)
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
+
+
+@pytest.mark.usefixtures("empty_pool")
+@pytest.mark.parametrize("layers", [False, True])
+@pytest.mark.parametrize("with_col", [False, True])
+def test_a_kept_batch_keeps_no_room_of_a_larger_one(layers, with_col):
+    graph, all_nodes = random_graph(20_000, 20, seed=1), torch.arange(20_000)
+    options = {"layers": layers, "with_col": with_col}
+    for threads, seeds, fanouts in ((1, 3, [2]), (2, 3, [2]), (1, 400, [5, 5]), (1, 20_000, [1])):
+        large = graph.sample(ops, all_nodes, [-1, -1], 1, **options)
+        assert sum(t.nbytes for t in large.edge_index) > 1 << 20
+        del large
+        before = ops.pool_stats().live_bytes
+        kept = graph.sample(ops, random_ids(20_000, seeds, seed=2), fanouts, 3, threads=threads, **options)
+        tensors = [*kept.node, *kept.colptr, *kept.edge_index, *kept.edge_id, kept.num_nodes, kept.num_edges]
+        assert len(tensors) == 6
+        pinned = ops.pool_stats().live_bytes - before
+        assert pinned <= sum(max(2.5 * tensor.nbytes, 8192) for tensor in tensors)
+        assert_same(kept, graph.sample(reference, random_ids(20_000, seeds, seed=2), fanouts, 3, **options))
+
+
+@pytest.mark.usefixtures("empty_pool")
+def test_batches_alike_reuse_each_others_buffers():
+    graph = random_graph(20_000, 20, seed=1)
+    for key in range(10):
+        before = ops.pool_stats()
+        sample = graph.sample(ops, random_ids(20_000, 1000, seed=key), [10, 10], key)
+        after = ops.pool_stats()
+        del sample
+    assert after.misses == before.misses
 
 
 @pytest.mark.usefixtures("empty_pool")

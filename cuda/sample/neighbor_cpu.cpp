@@ -315,10 +315,18 @@ class NeighborSampler {
 using SampleOutput = std::tuple<std::vector<Tensor>, std::vector<Tensor>, std::vector<Tensor>, std::vector<Tensor>,
                                 std::vector<Tensor>, Tensor, Tensor>;
 
+// The room of outputs was a guess, but who keeps a small batch must not keep the room of a large one.
+Tensor to_tensor(PooledArray<int64_t>&& array, const std::vector<int64_t>& sizes) {
+  int64_t used = 1;
+  for (const int64_t size : sizes) used *= size;
+  array.fit(used);
+  return to_tensor(std::move(array), sizes, ScalarType::Long);
+}
+
 Tensor to_tensor(const std::vector<int64_t>& values) {
   PooledArray<int64_t> array(static_cast<int64_t>(values.size()));
   std::copy(values.begin(), values.end(), array.data());
-  return to_tensor(std::move(array), {1, static_cast<int64_t>(values.size())}, ScalarType::Long);
+  return to_tensor(std::move(array), {1, static_cast<int64_t>(values.size())});
 }
 
 // Sources, and below them (with_col) the destination of each edge: the number of its column within the hop when hops
@@ -338,7 +346,7 @@ Tensor edge_index(Sampler& sampler, const Request& request, bool with_col) {
       }
     }
   }
-  return to_tensor(std::move(sampler.rows), {with_col ? 2 : 1, num_edges}, ScalarType::Long);
+  return to_tensor(std::move(sampler.rows), {with_col ? 2 : 1, num_edges});
 }
 
 template <typename Id, typename EdgeId>
@@ -351,10 +359,10 @@ SampleOutput sample(const Request& request, const Tensor& row, const Tensor* edg
   });
   SampleOutput out{{}, {}, {}, {}, {}, to_tensor(sampler.nodes_per_hop), to_tensor(sampler.edges_per_hop)};
   std::get<2>(out).push_back(edge_index(sampler, request, with_col));
-  std::get<0>(out).push_back(to_tensor(std::move(sampler.nodes), {sampler.num_nodes}, ScalarType::Long));
-  std::get<1>(out).push_back(to_tensor(std::move(sampler.colptr), {sampler.num_columns + 1}, ScalarType::Long));
+  std::get<0>(out).push_back(to_tensor(std::move(sampler.nodes), {sampler.num_nodes}));
+  std::get<1>(out).push_back(to_tensor(std::move(sampler.colptr), {sampler.num_columns + 1}));
   if (with_edge_id) {
-    std::get<3>(out).push_back(to_tensor(std::move(sampler.edges), {sampler.num_edges}, ScalarType::Long));
+    std::get<3>(out).push_back(to_tensor(std::move(sampler.edges), {sampler.num_edges}));
   }
   return out;
 }
