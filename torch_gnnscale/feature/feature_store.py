@@ -12,12 +12,13 @@ from torch_geometric.data import Data, TensorAttr
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 
 from .. import files, ops
+from ..ops.arguments import check_ids
 
 KIND = "features"
 
 
 class FeatureStore(PyGFeatureStore):
-    """A FeatureStore whose rows are gathered by the native operator."""
+    """A FeatureStore whose rows are gathered by the native operator, or by torch where it has none for the device."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -62,7 +63,10 @@ class FeatureStore(PyGFeatureStore):
             if index.shape != tensor.shape[:1]:
                 raise IndexError(f"index: expected a mask of {tensor.size(0)} rows, found shape {tuple(index.shape)}")
             index = index.nonzero().view(-1)
-        return ops.gather_rows(tensor, index)
+        if ops.can_gather_rows(tensor):
+            return ops.gather_rows(tensor, index.to(tensor.device))
+        check_ids("index", index, tensor.size(0), "rows")
+        return tensor.index_select(0, index.to(tensor.device))
 
     def _remove_tensor(self, attr: TensorAttr) -> bool:
         key = (attr.group_name, attr.attr_name)

@@ -215,6 +215,8 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
         value = None
         if self.edge_layout in ("sparse_csr", "SparseTensor") and isinstance(self.data, Data):
             value = collate.edge_values(self.data, edge_id)
+        device = collate.edge_device(self.data)
+        edge_index, colptr = edge_index.to(device), None if colptr is None else colptr.to(device)
         collate.set_edges(batch, edge_index, colptr, out.node.numel(), self.edge_layout, value)
         if "n_id" not in batch:
             batch.n_id = out.node

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from .. import _library
 from .arguments import OPS, check_ids, check_tensor, resolve_threads
+
+
+def can_gather_rows(src: Tensor) -> bool:
+    """Whether :func:`gather_rows` takes ``src``: contiguous rows, on a device for which the operator is loaded."""
+    device = src.device.type
+    loaded = device == "cpu" or (device == "cuda" and _library.status.get("_CUDA") == "loaded")
+    strided = src.layout == torch.strided and src.dim() > 0
+    return loaded and strided and (src.numel() == 0 or src[0].is_contiguous())
 
 
 def gather_rows(src: Tensor, index: Tensor, threads: int = 0) -> Tensor:
