@@ -3,12 +3,13 @@
 import pytest
 import torch
 from datasets_for_tests import make_data, node_rows
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, NeighborLoader, NeighborSampler, _library, ops
 from torch_gnnscale.loader import collate
+from torch_gnnscale.ops import rows
 
 
 def with_adj_t(data):
@@ -51,6 +52,7 @@ def test_edges_in_host_memory_stay_there_beside_features_elsewhere():
 
 
 def test_the_native_gather_is_used_where_it_is_loaded(monkeypatch):
+    monkeypatch.setattr(rows, "_ORDINARY", (FakeTensor, torch.Tensor))
     with FakeTensorMode():
         here, there, other = (torch.empty(0, 3, device=name) for name in ("cpu", "cuda", "xpu"))
         assert ops.can_gather_rows(here)
@@ -58,22 +60,22 @@ def test_the_native_gather_is_used_where_it_is_loaded(monkeypatch):
         for state, expected in (("loaded", True), ("not loaded: torch sees no CUDA device", False)):
             monkeypatch.setitem(_library.status, "_CUDA", state)
             assert ops.can_gather_rows(there) is expected
-        rows = collate._rows(there, torch.empty(0, dtype=torch.int64), 0)
-        assert (rows.device.type, rows.shape) == ("cuda", (0, 3))
+        found = collate._rows(there, torch.empty(0, dtype=torch.int64), 0)
+        assert (found.device.type, found.shape) == ("cuda", (0, 3))
     assert not ops.can_gather_rows(torch.ones(3, 4).T)
     assert not ops.can_gather_rows(torch.tensor(1.0))
     assert not ops.can_gather_rows(torch.eye(3).to_sparse())
 
 
 def test_a_feature_store_on_a_device(device):
-    rows = node_rows(torch.arange(50))
+    x = node_rows(torch.arange(50))
     index = torch.tensor([4, 0, 4], dtype=torch.int32)
     for target in ("meta", device):
         store = FeatureStore()
-        store.put_tensor(rows.to(target), group_name=None, attr_name="x", index=None)
+        store.put_tensor(x.to(target), group_name=None, attr_name="x", index=None)
         found = store[None, "x", index]
         assert (found.device.type, found.shape) == (target, (3, 3))
         if target != "meta":
-            assert torch.equal(found.cpu(), rows[index])
+            assert torch.equal(found.cpu(), x[index])
         with pytest.raises(IndexError, match=r"index\[1\] = 50 is out of range"):
             store[None, "x", torch.tensor([0, 50])]

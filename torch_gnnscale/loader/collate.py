@@ -68,8 +68,8 @@ def move_to_huge_pages(data: Data) -> None:
         value
         for name, value in data.items()
         if isinstance(value, Tensor)
+        and ops.can_gather_rows(value)
         and value.device.type == "cpu"
-        and value.layout == torch.strided
         and value.nbytes >= _HUGE_FROM
         and value.is_contiguous()
         and not value.is_shared()
