@@ -172,6 +172,21 @@ def test_rows_that_are_not_contiguous(data):
         loader_of(data, input_nodes=PICKED)
 
 
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_features(data, layout):
+    dense = node_rows(torch.arange(200)) * (torch.arange(3) != torch.arange(200)[:, None] % 3)
+    given = Data(x=data.x, edge_index=data.edge_index, z=dense.to_sparse(layout=layout))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = loader_of(given, input_nodes=PICKED)
+    if layout == torch.sparse_csr:  # torch cannot select rows of it, nor can PyG's loader
+        with pytest.raises(NotImplementedError, match=r"index_select.*SparseCsr"):
+            next(iter(loader))
+    else:
+        batch = next(iter(loader))
+        assert torch.equal(batch.z.to_dense(), dense[batch.n_id])
+
+
 def test_ad_hoc_batches(data):
     loader = loader_of(data, input_nodes=torch.arange(100, 200))
     for index in ([3, 1], torch.tensor([3, 1])):

@@ -46,15 +46,13 @@ def _sparse_tensor() -> Any:
     return SparseTensor
 
 
-def _contiguous_rows(value: Tensor) -> bool:
-    return value.numel() == 0 or value[0].is_contiguous()
-
-
 def warn_of_slow_rows(data: Data) -> None:
-    """Names the tensors whose rows the native gather cannot copy."""
+    """Names the tensors whose rows the native gather cannot copy, but could."""
     for name, value in data.items():
         is_row_tensor = isinstance(value, Tensor) and (data.is_node_attr(name) or data.is_edge_attr(name))
-        if is_row_tensor and data.__cat_dim__(name, value) == 0 and not _contiguous_rows(value):
+        if not is_row_tensor or value.layout != torch.strided or data.__cat_dim__(name, value) != 0:
+            continue
+        if value.numel() and not value[0].is_contiguous():
             warnings.warn(
                 f"data.{name} has no contiguous rows (strides {value.stride()}), so torch.index_select gathers them, "
                 f"which is slower; use data.{name} = data.{name}.contiguous()",
