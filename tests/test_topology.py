@@ -129,6 +129,15 @@ def test_from_csc(colptr_dtype, row_dtype):
     assert CSC.from_csc(torch.tensor([0, 3]), torch.tensor([0, 0, 0]), ids).edge_id.tolist() == [2, 0, 1]
 
 
+def test_edges_in_adj_are_refused_rather_than_left_out():
+    adj = torch.eye(4).to_sparse_csr()
+    with pytest.raises(ValueError, match=r"^data: expected edge_index or adj_t, found adj; use data\.adj_t = "):
+        CSC.from_data(Data(num_nodes=4, adj=adj))
+    check_csc(CSC.from_data(Data(num_nodes=4, adj_t=adj.t())), torch.arange(4).repeat(2, 1), 4, 4)
+    edges = torch.tensor([[0, 1], [1, 2]])
+    check_csc(CSC.from_data(Data(num_nodes=4, adj=adj, edge_index=edges)), edges, 4, 4)
+
+
 def test_from_data():
     data = make_data()
     check_csc(CSC.from_data(data), data.edge_index, 200, 200)

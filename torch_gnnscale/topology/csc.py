@@ -161,13 +161,19 @@ class CSC:
 
     @classmethod
     def from_data(cls, data: Data, is_sorted: bool = False) -> CSC:
-        """From a Data's ``adj_t`` or ``edge_index``; without edges if it has neither."""
+        """From a Data's ``adj_t`` or ``edge_index``; without edges if it has neither.
+
+        Raises:
+            ValueError: its edges are in ``adj``, which a batch could not hold, or it knows no number of nodes.
+        """
         num_nodes = data.num_nodes
         if num_nodes is None:
             raise ValueError("data: expected it to know its number of nodes; set data.num_nodes")
         if "adj_t" in data:
             return cls.from_adj_t(data.adj_t)
         if data.edge_index is None:
+            if data.get("adj") is not None:
+                raise ValueError("data: expected edge_index or adj_t, found adj; use data.adj_t = data.adj.t()")
             return cls.from_edge_index(torch.empty(2, 0, dtype=torch.int64), num_nodes)
         return cls.from_edge_index(data.edge_index, num_nodes, is_sorted)
 
