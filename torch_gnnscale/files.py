@@ -73,7 +73,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(file.read_text())
         version = manifest["format"]
         _ = manifest["kind"], manifest["meta"], manifest["arrays"].items()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{file}: expected the manifest of a saved directory, found something else ({error})"
         ) from None
@@ -95,7 +95,9 @@ def _map(file: Path, entry: dict[str, Any]) -> Tensor:
             read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
             found_shape, fortran, found_dtype = read(stream)
             offset = stream.tell()
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, SyntaxError, tokenize.TokenError) as error:
+    except (
+        ValueError, KeyError, TypeError, AttributeError, EOFError, SyntaxError, tokenize.TokenError, RecursionError
+    ) as error:  # fmt: skip
         raise ValueError(f"{file}: expected a .npy file as its manifest describes it, found {error}") from None
     itemsize = stored.itemsize
     if found_shape != shape or fortran or found_dtype != stored:

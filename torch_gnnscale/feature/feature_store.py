@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -114,7 +115,7 @@ class FeatureStore(PyGFeatureStore):
                 store._tensors[key] = arrays[str(i)]
                 store._origins[key] = (os.path.abspath(path), str(i))
         except (KeyError, TypeError) as error:
-            raise ValueError(f"{path}: expected saved features, found {error}") from error
+            raise ValueError(f"{Path(path) / files.MANIFEST}: expected saved features, found {error}") from error
         return store
 
     def __reduce__(self):
