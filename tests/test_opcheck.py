@@ -80,6 +80,17 @@ def test_operators_without_tensors():
         check(OPS.map_file.default, file.fileno(), 3, 50, tests=OF_VALUES)
 
 
+def test_pool():
+    limit = ops.pool_stats().limit_bytes
+    check(OPS.pool_stats.default, tests=EVERY_CHECK[:3])  # a trace keeps the figures of its moment
+    check(OPS.pool_limit.default, limit)
+    check(OPS.pool_trim.default)
+    with FakeTensorMode():
+        assert ops.pool_stats() == (0, 0, 0, 0, 0)
+        ops.pool_limit(5)
+    assert ops.pool_stats().limit_bytes == limit
+
+
 def test_fakes_have_the_shapes_and_types_of_the_real_ones():
     calls = [
         lambda: ops.random_bits(5, 1),
