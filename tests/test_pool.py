@@ -9,9 +9,11 @@ import traceback
 
 import pytest
 import torch
+from datasets_for_tests import run_python
 from graphs import assert_same, random_graph, random_ids
 
 from torch_gnnscale import ops, reference
+from torch_gnnscale.ops import memory
 from torch_gnnscale.ops.arguments import resolve_threads
 
 ROW = 1 << 20  # bytes
@@ -91,6 +93,41 @@ def test_trim():
     ops.pool_trim()
     assert ops.pool_stats().idle_bytes == 0
     assert (kept == 3).all()
+
+
+V1_NO_LIMIT = 9223372036854771712
+GROUPS = {
+    "none": ("", {}, None),
+    "no file": (None, {}, None),
+    "version 2": ("0::/a/b\n", {"a/b/memory.max": "5000"}, 5000),
+    "a group above": ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "4000", "memory.max": "9000"}, 4000),
+    "version 2 without a limit": ("0::/a\n", {"a/memory.max": "max"}, None),
+    "a container's own root": ("0::/\n", {"memory.max": "7000"}, 7000),
+    "a group of the host's": ("0::/docker/x\n", {"memory.max": "7000"}, 7000),
+    "version 1": ("5:cpu:/c\n4:memory:/a\n0::/\n", {"memory/a/memory.limit_in_bytes": "3000"}, 3000),
+    "version 1 without a limit": (
+        "4:cpuset,memory:/a\n", {"memory/a/memory.limit_in_bytes": str(V1_NO_LIMIT)}, V1_NO_LIMIT,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_control_groups_limit_the_memory(tmp_path, name):
+    groups, limits, expected = GROUPS[name]
+    if groups is not None:
+        (tmp_path / "proc" / "self").mkdir(parents=True)
+        (tmp_path / "proc" / "self" / "cgroup").write_text(groups)
+    for file, limit in limits.items():
+        path = tmp_path / "sys" / "fs" / "cgroup" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(limit + "\n")
+    assert memory.allowed_memory(tmp_path) == expected
+
+
+def test_the_limit_at_first():
+    done = run_python("from torch_gnnscale import ops; print(ops.pool_stats().limit_bytes)")
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert int(done.stdout) == min(memory_bytes, memory.allowed_memory() or memory_bytes) // 4
 
 
 def test_kept_batches_are_never_overwritten():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -22,13 +23,46 @@ class PoolStats(NamedTuple):
 
 
 def pool_stats() -> PoolStats:
-    """The state of the pool that outputs on the CPU come from."""
+    """The state of the pool that outputs on the CPU come from.
+
+    The sampler's relabel maps are no part of it: 4 bytes a node of the graph for each call that ran at the same time as
+    others, at most 16 of them while idle, which :func:`pool_trim` frees too.
+    """
     return PoolStats(*OPS.pool_stats())
 
 
 def pool_limit(num_bytes: int) -> None:
-    """Bounds the bytes that the pool keeps for later use (a quarter of the machine's memory at first)."""
+    """Bounds the bytes that the pool keeps for later use.
+
+    At first it is a quarter of the machine's memory, or of what the process's control groups allow if that is less.
+    """
     OPS.pool_limit(check_int("num_bytes", num_bytes))
+
+
+def allowed_memory(root: Path = Path("/")) -> int | None:
+    """The least memory in bytes that the process's control groups and those above them allow, of version 1 or 2; None
+    where nothing is known of them."""
+    limits = []
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base, name = ("memory", "memory.limit_in_bytes") if controllers else ("", "memory.max")
+        folder = Path(group.strip("/"))
+        for part in (folder, *folder.parents):  # in a container only the last, its root, may be there
+            try:
+                limits.append(int((root / "sys/fs/cgroup" / base / part / name).read_text()))
+            except (OSError, ValueError):  # not there, or "max"
+                continue
+    return min(limits, default=None)
+
+
+if (_allowed := allowed_memory()) is not None:
+    pool_limit(min(pool_stats().limit_bytes, _allowed // 4))
 
 
 def pool_trim() -> None:
