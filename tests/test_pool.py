@@ -200,8 +200,13 @@ def test_everything_comes_back_after_errors_and_from_other_threads():
     assert ops.pool_stats().idle_bytes > 0
 
 
-def test_outputs_can_be_written_resized_and_shared():
-    tensor = output(1, fill=1)[0]
+def test_outputs_can_be_written_and_shared_but_not_grow():
+    tensor = output(2, fill=1)
+    with pytest.raises(RuntimeError, match="storage that is not resizable"):
+        tensor.resize_(3, ROW)
+    tensor = output(2, fill=1)  # torch has changed the shape before it fails
+    assert (tensor.clone().resize_(3, ROW)[:2] == 1).all()
+    tensor = tensor.resize_(1, ROW)[0]
     tensor += 1
     assert (tensor == 2).all()
     tensor.share_memory_()
