@@ -22,15 +22,27 @@ TARGET = "0x020b000000000000"  # the stable ABI of torch 2.11: one library for t
 DEFAULT_ARCHITECTURES = "7.5;8.0;9.0+PTX"
 
 
-def find_cuda_home() -> str | None:
-    """The CUDA toolkit's folder: CUDA_HOME, or where the nvcc on PATH really lives."""
-    if home := os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH"):
-        return home
+def find_cuda_home() -> tuple[str | None, str]:
+    """The CUDA toolkit's folder: CUDA_HOME, or where the nvcc on PATH really lives; or None, and why."""
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        if home := os.environ.get(name):
+            found = Path(home, "bin", "nvcc").is_file()
+            return (home, "") if found else (None, f"{name}={home} has no bin/nvcc")
     if (nvcc := shutil.which("nvcc")) is None:
-        return None
+        return None, "no nvcc was found: set CUDA_HOME or put nvcc on PATH"
     plan = subprocess.run([nvcc, "--dryrun", "-E", os.devnull], capture_output=True, text=True).stderr
     here = re.search(r"_HERE_=(.*)", plan)
-    return str(Path(here.group(1)).parent) if here else str(Path(nvcc).resolve().parent.parent)
+    return str(Path(here.group(1)).parent) if here else str(Path(nvcc).resolve().parent.parent), ""
+
+
+def versions(cuda_home: str) -> str:
+    """The toolkit's version, and torch's where it is another."""
+    said = subprocess.run([str(Path(cuda_home, "bin", "nvcc")), "--version"], capture_output=True, text=True).stdout
+    release = re.search(r"release (\d+\.\d+)", said)
+    toolkit = release.group(1) if release else "of unknown version"
+    if torch.version.cuda in (None, toolkit):
+        return f"CUDA {toolkit}"
+    return f"CUDA {toolkit} (torch has {torch.version.cuda}: no match is needed, but a driver that knows {toolkit})"
 
 
 def sources(pattern: str) -> list[str]:
@@ -85,16 +97,21 @@ class PlatformWheel(bdist_wheel):
 
 
 force_cuda = os.environ.get("FORCE_CUDA")
-cuda_home = None if force_cuda == "0" else find_cuda_home()
+cuda_home, reason = (None, "FORCE_CUDA=0") if force_cuda == "0" else find_cuda_home()
 modules = [extension("_C", sources("*.cpp"), None)]
 if cuda_home is not None:
     cpp_extension.CUDA_HOME = cuda_home  # torch leaves it unset when torch itself was built without CUDA
+    # Torch refuses a toolkit of another version than its own: that matters to its C++ interface, not to the stable ABI.
+    cpp_extension._check_cuda_version = lambda *_: None
     os.environ.setdefault("TORCH_CUDA_ARCH_LIST", DEFAULT_ARCHITECTURES)
     modules.append(extension("_CUDA", sources("*.cu"), cuda_home))
-    CUDA_NOTE = f"{len(sources('*.cu'))} files, {cuda_home}, architectures {os.environ['TORCH_CUDA_ARCH_LIST']}"
+    CUDA_NOTE = (
+        f"{len(sources('*.cu'))} files, {cuda_home}, {versions(cuda_home)}, "
+        f"architectures {os.environ['TORCH_CUDA_ARCH_LIST']}"
+    )
 elif force_cuda == "1":
-    raise SystemExit("FORCE_CUDA=1, but no nvcc was found: set CUDA_HOME or put nvcc on PATH")
+    raise SystemExit(f"torch_gnnscale: FORCE_CUDA=1, but {reason}")
 else:
-    CUDA_NOTE = "left out, " + ("as FORCE_CUDA=0 asks" if force_cuda == "0" else "for no nvcc was found")
+    CUDA_NOTE = f"left out: {reason}"
 
 setup(ext_modules=modules, cmdclass={"build_ext": BuildExtension, "bdist_wheel": PlatformWheel})

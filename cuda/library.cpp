@@ -32,7 +32,8 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   library.def("rmat_edges(int first, int count, int num_nodes, int[] thresholds, int key, int threads) -> Tensor");
   // Memory.
   library.def("pool_stats() -> int[]");
-  library.def("pool_limit(int bytes) -> ()");
+  library.def("pool_limit(int num_bytes) -> ()");
   library.def("pool_trim() -> ()");
   library.def("huge_pages(Tensor tensor) -> ()");
+  library.def("map_file(int descriptor, int offset, int num_bytes) -> Tensor");
 }

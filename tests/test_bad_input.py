@@ -106,7 +106,7 @@ def test_check_colptr_takes_what_is_right():
         ops.check_colptr(ids(values), num_edges)
 
 
-@pytest.mark.parametrize("fanout", [-2, ops.MAX_FANOUT + 1, 1 << 40, 1.5])
+@pytest.mark.parametrize("fanout", [-2, ops.MAX_FANOUT + 1, 1 << 40, 1.5, True])
 def test_fanouts(fanout):
     graph = graph_of_degrees([2, 2])
     with refuses(ValueError, f"fanouts[1]: expected -1 (all) or 0..131072, found {fanout}"):
@@ -207,6 +207,8 @@ def test_numbers_out_of_range(name, least, most, call):
             call(value)
     with refuses(TypeError, f"{name}: expected an int, found float"):
         call(0.5)
+    with refuses(TypeError, f"{name}: expected an int, found bool"):
+        call(True)
 
 
 def test_more_memory_than_there_is_is_an_error():

@@ -71,6 +71,27 @@ def test_saved_task_gives_the_same_batches(tmp_path):
         assert torch.equal(a.e_id, b.e_id)
 
 
+@pytest.mark.parametrize("splits", [1, 3])
+def test_splits_that_are_not_there(tmp_path, splits):
+    def data():
+        given = planted(seed=0, **SMALL)
+        if splits > 1:
+            for key in ("train_mask", "val_mask", "test_mask"):
+                given[key] = torch.stack([given[key].roll(i) for i in range(splits)], dim=1)
+        return given
+
+    for split in range(splits):
+        masks = NodeTask.from_data("small", data(), split).masks
+        assert torch.equal(masks["val"], planted(seed=0, **SMALL).val_mask.roll(split))
+    expected = "0, for there is one split" if splits == 1 else "0 <= split < 3"
+    for split in (-1, splits, 99):
+        with pytest.raises(ValueError, match=rf"^small: expected {expected}, found split {split}$"):
+            NodeTask.from_data("small", data(), split)
+    NodeTask.from_data("small", data()).save(tmp_path / "task")
+    with pytest.raises(ValueError, match="expected 0, for there is one split, found split 1"):
+        datasets.load(str(tmp_path / "task"), split=1)
+
+
 def test_archive_with_sparse_features_and_undirected_edges(tmp_path):
     x = np.array([[0, 1, 0], [2, 0, 0], [0, 0, 0], [0, 3, 4]], np.float32)
     rows, columns = x.nonzero()

@@ -36,6 +36,7 @@ INDICES = {
     "numpy": np.array([5]),  # PyG's TensorAttr fails on longer ones
     "numpy int32": np.array([5], dtype=np.int32),
     "list": [5, 1, 1],
+    "empty list": [],
     "range": range(2, 9),
     "slice": slice(3, 9),
     "slice with step": slice(1, None, 4),
@@ -157,6 +158,41 @@ def test_update_of_rows_by_update_tensor(rows):
     assert store.update_tensor(torch.zeros(2, 3, dtype=torch.float64), group_name=None, attr_name="x", index=index)
     assert store[None, "x", index].abs().sum() == 0
     assert torch.equal(store[None, "x", torch.tensor([5, 49])], rows[[5, 49]])
+
+
+@pytest.mark.parametrize("put", ["put_tensor", "update_tensor"])
+@pytest.mark.parametrize("layout", ["rows", "transposed", "array"])
+def test_an_update_leaves_the_users_tensor(rows, put, layout):
+    given = {"rows": rows, "transposed": rows.t().contiguous().t(), "array": rows.numpy()}[layout]
+    kept = rows.clone()
+    store = store_of(given)
+    before = store[None, "x", None]
+    for row in (4, 7):
+        value = torch.zeros(1, 3, dtype=torch.float64)
+        assert getattr(store, put)(value, group_name=None, attr_name="x", index=torch.tensor([row]))
+    found = store[None, "x", None]
+    assert found[[4, 7]].abs().sum() == 0
+    assert torch.equal(torch.as_tensor(given), kept)
+    assert torch.equal(before, kept)
+    store.update_tensor(value, group_name=None, attr_name="x", index=torch.tensor([9]))
+    assert store[None, "x", None].data_ptr() == found.data_ptr()  # copied once
+    store.put_tensor(given, group_name=None, attr_name="x", index=None)
+    store.update_tensor(value, group_name=None, attr_name="x", index=torch.tensor([9]))
+    assert torch.equal(torch.as_tensor(given), kept)
+
+
+@pytest.mark.parametrize("value", [[1, 2], 3, None, "x"], ids=str)
+def test_no_tensor(value):
+    for index in (None, torch.tensor([0])):
+        store = store_of(torch.zeros(2))
+        with pytest.raises(TypeError, match=r"'x'\): expected a tensor or an array, found (list|int|NoneType|str)$"):
+            store.put_tensor(value, group_name=None, attr_name="x", index=index)
+
+
+def test_no_rows():
+    for value in (torch.tensor(1.0), np.array(1.0)):
+        with pytest.raises(ValueError, match=r"'x'\): expected a row for each node, found a scalar$"):
+            store_of(value)
 
 
 def test_multi_get(rows):

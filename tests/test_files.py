@@ -69,7 +69,7 @@ def relations():
     edges = edges_of(60, 400)
     by_destination = edges[:, edges[1].sort(stable=True).indices]
     wide = CSC.from_csc(torch.tensor([0, 1, 3]), torch.tensor([2**40, 5, 2**31]), num_src=2**40 + 1)
-    mixed = CSC.from_csc(torch.tensor([0, 2]), torch.tensor([0, 0]), torch.tensor([2**33, 7]))
+    mixed = CSC.from_csc(torch.tensor([0, 2]), torch.tensor([0, 0]), torch.tensor([1, 0]))
     return {
         "with edge ids": CSC.from_edge_index(edges, 60),
         "without": CSC.from_edge_index(by_destination, 60, is_sorted=True),
@@ -88,6 +88,18 @@ def test_graphs(tmp_path, name, verify):
     csc = relations()[name]
     GraphStore.from_csc(csc).save(tmp_path / "graph")
     same_relation(GraphStore.open(tmp_path / "graph", verify).relation(), csc)
+
+
+def test_saving_refuses_what_could_not_be_opened(tmp_path):
+    pointer, ids = torch.tensor([0, 2]), torch.tensor([0, 0])
+    for csc, message in (
+        (CSC(pointer, ids, torch.tensor([0, 2]), 1), r"edge_id\[1\] = 2, which is not in \[0, 2\)"),
+        (CSC(pointer, ids + 1, None, 1), r"row\[0\] = 1, which is not in \[0, 1\)"),
+        (CSC(pointer + 1, ids, None, 1), r"colptr\[0\]: expected 0, found 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            GraphStore.from_csc(csc).save(tmp_path / "graph")
+        assert not (tmp_path / "graph").exists()
 
 
 def test_a_graph_of_many_relations(tmp_path):

@@ -14,7 +14,7 @@ from datasets_for_tests import (
     node_rows,
     plain,
 )
-from torch_geometric import EdgeIndex
+from torch_geometric import EdgeIndex, Index
 from torch_geometric.data import Data
 from torch_geometric.utils import k_hop_subgraph
 
@@ -197,6 +197,28 @@ def test_values_of_other_attributes():
     assert "seed_time" not in batch
     own = next(iter(NeighborLoader(own_ids(), [2], torch.tensor([9]))))
     assert own.n_id[0] == 7009
+
+
+class Labelled(torch.Tensor):
+    pass
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_subclasses_of_tensors_stay_what_they_are(num_workers):
+    data = make_data()
+    data.index = Index(torch.arange(200), dim_size=200)
+    data.labelled = torch.arange(200).as_subclass(Labelled)
+    data.weight = torch.nn.Parameter(data.x.clone())
+    loader = NeighborLoader(data, [2, 2], torch.arange(9), batch_size=3, num_workers=num_workers,
+                            filter_per_worker=False)  # fmt: skip
+    batch = next(iter(loader))
+    assert type(batch.index) is Index
+    assert batch.index.dim_size == 200
+    assert torch.equal(batch.index.as_tensor(), batch.n_id)
+    assert type(batch.labelled) is Labelled
+    assert torch.equal(batch.labelled.as_subclass(torch.Tensor), batch.n_id)
+    assert torch.equal(batch.weight, batch.x)
+    assert batch.weight.requires_grad
 
 
 @pytest.mark.parametrize("hops", [1, 2, 3])

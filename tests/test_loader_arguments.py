@@ -1,13 +1,14 @@
 import inspect
 import warnings
 
+import numpy as np
 import pytest
 import torch
 import torch_geometric.loader
 from datasets_for_tests import check_batch, edges_of, make_data, node_rows, plain
 from torch_geometric.data import Data, HeteroData
 
-from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +31,9 @@ PICKED = torch.tensor([19, 4, 7, 150])
         (None, torch.arange(200), torch.arange(200)),
         (PICKED, PICKED, torch.arange(4)),
         (PICKED.int(), PICKED, torch.arange(4)),
+        (PICKED.to(torch.uint8), PICKED, torch.arange(4)),
+        (PICKED.to(torch.int16), PICKED, torch.arange(4)),
+        (PICKED.numpy(), PICKED, torch.arange(4)),
         (PICKED.tolist(), PICKED, torch.arange(4)),
         (torch.arange(400)[::2] % 3 == 0, torch.arange(200)[::3], torch.arange(200)[::3]),
         (torch.arange(200)[::5], torch.arange(200)[::5], torch.arange(40)),
@@ -37,7 +41,20 @@ PICKED = torch.tensor([19, 4, 7, 150])
         (torch.empty(0, dtype=torch.int64), torch.empty(0), torch.empty(0)),
         (torch.zeros(200, dtype=torch.bool), torch.empty(0), torch.empty(0)),
     ],
-    ids=["None", "index", "int32", "list", "mask", "strided", "repeated", "empty", "empty mask"],
+    ids=[
+        "None",
+        "index",
+        "int32",
+        "uint8",
+        "int16",
+        "array",
+        "list",
+        "mask",
+        "strided",
+        "repeated",
+        "empty",
+        "empty mask",
+    ],
 )
 @pytest.mark.parametrize("cls", [NeighborLoader, torch_geometric.loader.NeighborLoader], ids=["ours", "pyg"])
 def test_input_nodes(data, cls, given, seeds, input_id):
@@ -72,7 +89,9 @@ def test_input_id_follows_a_shuffle(data):
 @pytest.mark.parametrize("nodes", [[200], [-1], [0, 5, 1 << 40]], ids=str)
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_input_nodes_out_of_range(data, nodes, prefetch):
-    with pytest.raises(IndexError, match=r"expected nodes in \[0, 200\)"):
+    at = len(nodes) - 1
+    message = rf"^input_nodes\[{at}\] = {nodes[at]} is out of range: expected nodes in \[0, 200\)$"
+    with pytest.raises(IndexError, match=message):
         list(loader_of(data, input_nodes=torch.tensor(nodes), prefetch=prefetch))
 
 
@@ -172,9 +191,24 @@ def test_rows_that_are_not_contiguous(data):
         loader_of(data, input_nodes=PICKED)
 
 
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_features(data, layout):
+    dense = node_rows(torch.arange(200)) * (torch.arange(3) != torch.arange(200)[:, None] % 3)
+    given = Data(x=data.x, edge_index=data.edge_index, z=dense.to_sparse(layout=layout))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = loader_of(given, input_nodes=PICKED)
+    if layout == torch.sparse_csr:  # torch cannot select rows of it, nor can PyG's loader
+        with pytest.raises(NotImplementedError, match=r"index_select.*SparseCsr"):
+            next(iter(loader))
+    else:
+        batch = next(iter(loader))
+        assert torch.equal(batch.z.to_dense(), dense[batch.n_id])
+
+
 def test_ad_hoc_batches(data):
     loader = loader_of(data, input_nodes=torch.arange(100, 200))
-    for index in ([3, 1], torch.tensor([3, 1])):
+    for index in ([3, 1], torch.tensor([3, 1]), np.array([3, 1])):
         batch = loader(index)
         check_batch(data, batch, torch.tensor([103, 101]), [3, 2])
         assert batch.input_id.tolist() == [3, 1]
@@ -182,6 +216,36 @@ def test_ad_hoc_batches(data):
     assert plain(loader([3, 1])) != plain(loader([1, 3]))
     next(iter(loader))
     assert plain(loader([3, 1])) == plain(batch)
+
+
+@pytest.mark.parametrize("index", [[], (), np.empty(0), torch.empty(0, dtype=torch.int64)], ids=str)
+def test_an_ad_hoc_batch_of_nothing(data, index):
+    batch = loader_of(data)(index)
+    assert (batch.batch_size, batch.num_nodes, batch.input_id.numel(), batch.edge_index.shape) == (0, 0, 0, (2, 0))
+    assert batch.x.shape == (0, 3)
+    assert (batch.num_sampled_nodes, batch.num_sampled_edges) == ([0, 0, 0], [0, 0])
+
+
+@pytest.mark.parametrize("fanouts", [[np.int64(3), np.int32(2)], np.array([3, 2]), (3, 2)], ids=str)
+def test_fanouts_of_other_types(data, fanouts):
+    found = next(iter(NeighborLoader(data, fanouts, batch_size=32, seed=np.int64(1), prefetch=np.int64(2))))
+    assert plain(found) == plain(next(iter(loader_of(data))))
+
+
+def test_a_fanout_of_more_than_can_be_drawn(data):
+    large = 10**6
+    found = next(iter(loader_of(data, [large, 2, large])))
+    assert plain(found) == plain(next(iter(loader_of(data, [-1, 2, -1]))))
+    message = rf"^num_neighbors: expected -1 \(all\) or 0\.\.{ops.MAX_FANOUT} each, found \[1000000\] with "
+    with pytest.raises(ValueError, match=message + "replacement$"):
+        loader_of(data, [large], replace=True)
+    hub = Data(edge_index=torch.stack([torch.arange(ops.MAX_FANOUT + 1), torch.zeros(ops.MAX_FANOUT + 1).long()]))
+    hub.num_nodes = ops.MAX_FANOUT + 1
+    with pytest.raises(ValueError, match=message + "nodes of 131073 neighbors$"):
+        loader_of(hub, [large])
+    assert next(iter(loader_of(hub, [ops.MAX_FANOUT], batch_size=1))).num_sampled_edges == [ops.MAX_FANOUT]
+    nothing = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=0)
+    assert list(loader_of(nothing, [large])) == []
 
 
 @pytest.mark.parametrize("num_workers", [0, 1])
@@ -222,6 +286,15 @@ def test_not_implemented_yet(data, arguments, named):
     assert named in str(caught.value)
 
 
+def test_a_tensor_that_is_not_implemented_is_not_printed(data):
+    for name in ("input_time", "time_attr", "weight_attr"):
+        with pytest.raises(NotImplementedError, match=rf"^{name}=<Tensor> is not implemented yet"):
+            NeighborLoader(data, [2], **{name: torch.arange(4)})
+    loader = torch_geometric.loader.NodeLoader(data, NeighborSampler(data, [2]), input_time=torch.arange(200))
+    with pytest.raises(NotImplementedError, match=r"^input_time=<Tensor> is not implemented yet"):
+        next(iter(loader))
+
+
 def test_heterogeneous_graphs_are_not_implemented_yet(data):
     hetero = HeteroData()
     hetero["a"].x = data.x
@@ -237,6 +310,19 @@ def test_heterogeneous_graphs_are_not_implemented_yet(data):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
+        ({"prefetch": "a"}, TypeError, "prefetch: expected an int, found str"),
+        ({"prefetch": 1.5}, TypeError, "prefetch: expected an int, found float"),
+        ({"seed": 1.5}, TypeError, "seed: expected an int, found float"),
+        ({"seed": "1"}, TypeError, "seed: expected an int, found str"),
+        ({"num_neighbors": [True]}, TypeError, "num_neighbors: expected a list of ints, found [True]"),
+        ({"num_neighbors": np.array([2.0])}, TypeError, "num_neighbors: expected a list of ints, found [2.0]"),
+        ({"num_neighbors": np.array([[2]])}, TypeError, "num_neighbors: expected a list of ints, found ndarray"),
+        ({"input_nodes": torch.tensor([0.5])}, TypeError, "input_nodes: expected integers, found torch.float32"),
+        ({"input_nodes": [[1, 2]]}, ValueError, "input_nodes: expected a vector or a mask, found shape (1, 2)"),
+        (
+            {"input_nodes": torch.arange(300) % 250 == 3},
+            IndexError, "input_nodes[253] is set: expected a mask of 200 nodes, found one of 300",
+        ),
         ({"prefetch": -1}, ValueError, "prefetch: expected at least 0, found -1"),
         ({"batch_size": None}, ValueError, "batch_size: expected a number of seeds, found None"),
         ({"num_neighbors": 5}, TypeError, "num_neighbors: expected a list of ints, found int"),
@@ -251,7 +337,7 @@ def test_heterogeneous_graphs_are_not_implemented_yet(data):
         ({"nonsense": 3}, TypeError, "nonsense"),
     ],
     ids=str,
-)
+)  # fmt: skip
 def test_bad_arguments(data, arguments, error, message):
     with pytest.raises(error) as caught:
         NeighborLoader(**{"data": data, "num_neighbors": [2], "batch_size": 8, **arguments})

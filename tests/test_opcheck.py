@@ -76,6 +76,19 @@ def test_operators_without_tensors():
     check(OPS.random_bits.default, 5, 1, 0, 0, tests=OF_VALUES)
     check(OPS.permutation.default, 5, 1, tests=OF_VALUES)
     check(OPS.rmat_edges.default, 0, 5, 9, [30_000, 40_000, 50_000], 1, 0, tests=OF_VALUES)
+    with open(__file__, "rb") as file:
+        check(OPS.map_file.default, file.fileno(), 3, 50, tests=OF_VALUES)
+
+
+def test_pool():
+    limit = ops.pool_stats().limit_bytes
+    check(OPS.pool_stats.default, tests=EVERY_CHECK[:3])  # a trace keeps the figures of its moment
+    check(OPS.pool_limit.default, limit)
+    check(OPS.pool_trim.default)
+    with FakeTensorMode():
+        assert ops.pool_stats() == (0, 0, 0, 0, 0)
+        ops.pool_limit(5)
+    assert ops.pool_stats().limit_bytes == limit
 
 
 def test_fakes_have_the_shapes_and_types_of_the_real_ones():
@@ -84,6 +97,7 @@ def test_fakes_have_the_shapes_and_types_of_the_real_ones():
         lambda: ops.random_bits(0, 1),
         lambda: ops.permutation(7, 1),
         lambda: ops.rmat_edges(9, 5, 1, (0.25, 0.25, 0.25)),
+        lambda: ops.map_file(__file__, 3, 50),
     ]
     for call in calls:
         with FakeTensorMode():
@@ -112,6 +126,7 @@ def test_fake_sample(with_edge_id):
 def test_every_operator_is_checked_here():
     checked = {"coo_to_csc", "first_outside", "first_malformed", "gather_rows", "sample_neighbors"}
     checked |= {"random_bits", "permutation", "rmat_edges", "pool_stats", "pool_limit", "pool_trim", "huge_pages"}
+    checked |= {"map_file"}
     checked |= {"aggregate", "edge_dot", "share_of_extremes", "extreme_backward"}
     names = torch._C._dispatch_get_all_op_names()
     assert {name.removeprefix("gnnscale::") for name in names if name.startswith("gnnscale::")} <= checked

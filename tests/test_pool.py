@@ -9,9 +9,11 @@ import traceback
 
 import pytest
 import torch
+from datasets_for_tests import run_python
 from graphs import assert_same, random_graph, random_ids
 
-from torch_gnnscale import ops
+from torch_gnnscale import ops, reference
+from torch_gnnscale.ops import memory
 from torch_gnnscale.ops.arguments import resolve_threads
 
 ROW = 1 << 20  # bytes
@@ -93,6 +95,41 @@ def test_trim():
     assert (kept == 3).all()
 
 
+V1_NO_LIMIT = 9223372036854771712
+GROUPS = {
+    "none": ("", {}, None),
+    "no file": (None, {}, None),
+    "version 2": ("0::/a/b\n", {"a/b/memory.max": "5000"}, 5000),
+    "a group above": ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "4000", "memory.max": "9000"}, 4000),
+    "version 2 without a limit": ("0::/a\n", {"a/memory.max": "max"}, None),
+    "a container's own root": ("0::/\n", {"memory.max": "7000"}, 7000),
+    "a group of the host's": ("0::/docker/x\n", {"memory.max": "7000"}, 7000),
+    "version 1": ("5:cpu:/c\n4:memory:/a\n0::/\n", {"memory/a/memory.limit_in_bytes": "3000"}, 3000),
+    "version 1 without a limit": (
+        "4:cpuset,memory:/a\n", {"memory/a/memory.limit_in_bytes": str(V1_NO_LIMIT)}, V1_NO_LIMIT,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_control_groups_limit_the_memory(tmp_path, name):
+    groups, limits, expected = GROUPS[name]
+    if groups is not None:
+        (tmp_path / "proc" / "self").mkdir(parents=True)
+        (tmp_path / "proc" / "self" / "cgroup").write_text(groups)
+    for file, limit in limits.items():
+        path = tmp_path / "sys" / "fs" / "cgroup" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(limit + "\n")
+    assert memory.allowed_memory(tmp_path) == expected
+
+
+def test_the_limit_at_first():
+    done = run_python("from torch_gnnscale import ops; print(ops.pool_stats().limit_bytes)")
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert int(done.stdout) == min(memory_bytes, memory.allowed_memory() or memory_bytes) // 4
+
+
 def test_kept_batches_are_never_overwritten():
     graph = random_graph(3000, 10, seed=1)
     features = torch.randn(3000, 32, generator=torch.Generator().manual_seed(0))
@@ -117,6 +154,36 @@ def test_kept_batches_are_never_overwritten():
 
 
 @pytest.mark.usefixtures("empty_pool")
+@pytest.mark.parametrize("layers", [False, True])
+@pytest.mark.parametrize("with_col", [False, True])
+def test_a_kept_batch_keeps_no_room_of_a_larger_one(layers, with_col):
+    graph, all_nodes = random_graph(20_000, 20, seed=1), torch.arange(20_000)
+    options = {"layers": layers, "with_col": with_col}
+    for threads, seeds, fanouts in ((1, 3, [2]), (2, 3, [2]), (1, 400, [5, 5]), (1, 20_000, [1])):
+        large = graph.sample(ops, all_nodes, [-1, -1], 1, **options)
+        assert sum(t.nbytes for t in large.edge_index) > 1 << 20
+        del large
+        before = ops.pool_stats().live_bytes
+        kept = graph.sample(ops, random_ids(20_000, seeds, seed=2), fanouts, 3, threads=threads, **options)
+        tensors = [*kept.node, *kept.colptr, *kept.edge_index, *kept.edge_id, kept.num_nodes, kept.num_edges]
+        assert len(tensors) == 6
+        pinned = ops.pool_stats().live_bytes - before
+        assert pinned <= sum(max(2.5 * tensor.nbytes, 8192) for tensor in tensors)
+        assert_same(kept, graph.sample(reference, random_ids(20_000, seeds, seed=2), fanouts, 3, **options))
+
+
+@pytest.mark.usefixtures("empty_pool")
+def test_batches_alike_reuse_each_others_buffers():
+    graph = random_graph(20_000, 20, seed=1)
+    for key in range(10):
+        before = ops.pool_stats()
+        sample = graph.sample(ops, random_ids(20_000, 1000, seed=key), [10, 10], key)
+        after = ops.pool_stats()
+        del sample
+    assert after.misses == before.misses
+
+
+@pytest.mark.usefixtures("empty_pool")
 def test_everything_comes_back_after_errors_and_from_other_threads():
     graph = random_graph(500, 8, seed=1)
     broken = graph._replace(row=graph.row + 400)
@@ -133,8 +200,13 @@ def test_everything_comes_back_after_errors_and_from_other_threads():
     assert ops.pool_stats().idle_bytes > 0
 
 
-def test_outputs_can_be_written_resized_and_shared():
-    tensor = output(1, fill=1)[0]
+def test_outputs_can_be_written_and_shared_but_not_grow():
+    tensor = output(2, fill=1)
+    with pytest.raises(RuntimeError, match="storage that is not resizable"):
+        tensor.resize_(3, ROW)
+    tensor = output(2, fill=1)  # torch has changed the shape before it fails
+    assert (tensor.clone().resize_(3, ROW)[:2] == 1).all()
+    tensor = tensor.resize_(1, ROW)[0]
     tensor += 1
     assert (tensor == 2).all()
     tensor.share_memory_()

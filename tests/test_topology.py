@@ -1,6 +1,7 @@
 import mmap
 import warnings
 
+import numpy as np
 import pytest
 import torch
 from datasets_for_tests import edges_of, make_data, run_python
@@ -129,6 +130,15 @@ def test_from_csc(colptr_dtype, row_dtype):
     assert CSC.from_csc(torch.tensor([0, 3]), torch.tensor([0, 0, 0]), ids).edge_id.tolist() == [2, 0, 1]
 
 
+def test_edges_in_adj_are_refused_rather_than_left_out():
+    adj = torch.eye(4).to_sparse_csr()
+    with pytest.raises(ValueError, match=r"^data: expected edge_index or adj_t, found adj; use data\.adj_t = "):
+        CSC.from_data(Data(num_nodes=4, adj=adj))
+    check_csc(CSC.from_data(Data(num_nodes=4, adj_t=adj.t())), torch.arange(4).repeat(2, 1), 4, 4)
+    edges = torch.tensor([[0, 1], [1, 2]])
+    check_csc(CSC.from_data(Data(num_nodes=4, adj=adj, edge_index=edges)), edges, 4, 4)
+
+
 def test_from_data():
     data = make_data()
     check_csc(CSC.from_data(data), data.edge_index, 200, 200)
@@ -226,6 +236,43 @@ def test_bad_csc(colptr, row, edge_id, error, message):
     with pytest.raises(error) as caught:
         CSC.from_csc(torch.tensor(colptr), torch.tensor(row), None if edge_id is None else torch.tensor(edge_id))
     assert str(caught.value) == message
+
+
+def test_csc_of_no_tensors():
+    pointer, ids = torch.tensor([0, 1]), torch.tensor([0])
+    for name, arguments in (("colptr", ([0, 1], ids)), ("row", (pointer, [0])), ("edge_id", (pointer, ids, [0]))):
+        with pytest.raises(TypeError, match=rf"^{name}: expected a tensor, found list$"):
+            CSC.from_csc(*arguments)
+    with pytest.raises(TypeError, match=r"^num_src: expected an int, found float$"):
+        CSC.from_csc(pointer, ids, num_src=1.0)
+
+
+@pytest.mark.parametrize(
+    ("size", "error", "message"),
+    [
+        (50.0, TypeError, "num_src: expected an int, found float"),
+        ("50", TypeError, "num_src: expected an int, found str"),
+        (True, TypeError, "num_src: expected an int, found bool"),
+        ((50, 2.5), TypeError, "num_dst: expected an int, found float"),
+        (
+            (50, 50, 50),
+            ValueError,
+            r"size: expected a number of nodes or \(sources, destinations\), found \(50, 50, 50\)",
+        ),
+        ([50], ValueError, r"size: expected a number of nodes or \(sources, destinations\), found \[50\]"),
+    ],
+)
+def test_bad_sizes(size, error, message):
+    with pytest.raises(error, match=f"^{message}$"):
+        CSC.from_edge_index(edges_of(40, 300), size)
+
+
+@pytest.mark.parametrize("size", [[50, 60], (np.int64(50), 60), (50, None)], ids=str)
+def test_sizes_of_other_types(size):
+    edges = edges_of(40, 300)
+    for is_sorted in (False, True):
+        edges = edges[:, edges[1].sort(stable=True).indices]
+        check_csc(CSC.from_edge_index(edges, size, is_sorted), edges, 50, size[1] or int(edges[1].max()) + 1)
 
 
 def test_bad_adj_t():

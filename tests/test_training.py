@@ -102,6 +102,21 @@ def test_command_says_what_is_wrong(tmp_path, capsys):
     assert "dataset 'no-such-set'" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--split", "1"], "planted: expected 0, for there is one split, found split 1"),
+        (["--residual", "--model", "mlp"], "residual: expected a model with convolutions"),
+    ],
+)
+def test_command_refuses(arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr("torch_gnnscale.datasets.readers.planted", lambda: planted(100, num_classes=2))
+    with pytest.raises(SystemExit) as stop:
+        main(["train", *arguments])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith(f"gnnscale: {message}")
+
+
 def test_info_names_versions_and_libraries(capsys):
     main(["info"])
     printed = capsys.readouterr().out

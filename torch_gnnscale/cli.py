@@ -38,12 +38,12 @@ def info() -> None:
 
 def train(args: argparse.Namespace) -> None:
     """Trains and evaluates; see ``gnnscale train --help``."""
+    config = Config(**{f.name: getattr(args, f.name) for f in fields(Config)})
     task = datasets.load(args.dataset, args.root, args.split)
     print(
         f"{task.name}: {task.num_nodes:,} nodes, {task.num_edges:,} edges, {task.num_features} features, "
         f"{task.num_classes} classes, {int(task.masks['train'].sum()):,} training nodes"
     )
-    config = Config(**{f.name: getattr(args, f.name) for f in fields(Config)})
     folder = Path(args.out)
     trainer = Trainer(task, config, folder, checkpoint_every=args.checkpoint_every)
     if args.resume:
@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> None:
     add = command.add_argument
     add("--dataset", default="planted", help="planted, cora, tolokers, fb100/SCHOOL, ogbn-..., a saved directory, ...")
     add("--root", default="data", help="where the files of data sets are, or are downloaded to")
-    add("--split", type=int, default=0, help="which of several splits")
+    add("--split", type=int, default=0, help="which of several splits, from 0")
     add("--out", default="runs/last", help="folder for checkpoint, summary and plot")
     add("--resume", action="store_true", help="go on from the checkpoint in --out, if there is one")
     add("--checkpoint-every", type=int, default=100, help="batches between checkpoints within an epoch; 0: none")

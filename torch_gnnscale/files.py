@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from . import ops
+
 FORMAT = 1
 MANIFEST = "gnnscale.json"
 _BLOCK = 64 << 20
@@ -126,7 +128,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(file.read_text())
         version = manifest["format"]
         _ = manifest["kind"], manifest["meta"], manifest["arrays"].items()
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{file}: expected the manifest of a saved directory, found something else ({error})"
         ) from None
@@ -148,7 +150,9 @@ def _map(file: Path, entry: dict[str, Any]) -> Tensor:
             read = np.lib.format.read_array_header_1_0 if major == 1 else np.lib.format.read_array_header_2_0
             found_shape, fortran, found_dtype = read(stream)
             offset = stream.tell()
-    except (ValueError, KeyError, TypeError, AttributeError, EOFError, SyntaxError, tokenize.TokenError) as error:
+    except (
+        ValueError, KeyError, TypeError, AttributeError, EOFError, SyntaxError, tokenize.TokenError, RecursionError
+    ) as error:  # fmt: skip
         raise ValueError(f"{file}: expected a .npy file as its manifest describes it, found {error}") from None
     itemsize = stored.itemsize
     if found_shape != shape or fortran or found_dtype != stored:
@@ -157,11 +161,11 @@ def _map(file: Path, entry: dict[str, Any]) -> Tensor:
     expected, found = offset + count * itemsize, file.stat().st_size
     if found != expected:
         raise ValueError(f"{file}: expected {expected} bytes, found {found}: the file is truncated or corrupt")
+    if offset % itemsize:
+        raise ValueError(f"{file}: expected the data at a multiple of {itemsize} bytes, found it at {offset}")
     if count == 0:
         return torch.empty(shape, dtype=dtype)
-    storage: Any = torch.UntypedStorage.from_file(str(file), shared=False, nbytes=expected)
-    flat = torch.empty(0, dtype=torch.uint8).set_(storage, offset, (count * itemsize,), (1,))
-    return flat.view(dtype).view(shape)
+    return ops.map_file(file, offset, count * itemsize).view(dtype).view(shape)
 
 
 def load(path: str | os.PathLike, kind: str, verify: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -46,6 +46,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.model not in MODELS:
             raise ValueError(f"model: expected one of {sorted(MODELS)}, found {self.model!r}")
+        if self.residual and self.model == "mlp":
+            raise ValueError("residual: expected a model with convolutions (sage, gcn, gat), found 'mlp'")
         if self.loader not in ("gnnscale", "pyg"):
             raise ValueError(f"loader: expected 'gnnscale' or 'pyg', found {self.loader!r}")
 

@@ -6,6 +6,7 @@
 #include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/util/shim_utils.h>
 
 #include <algorithm>
 #include <vector>
@@ -76,7 +77,7 @@ Tensor gather_rows(const Tensor& src, const Tensor& index, int64_t /*threads*/) 
   Tensor out = torch::stable::new_empty(src, {sizes.data(), sizes.size()});
   if (out.numel() == 0) return out;
   void* stream = nullptr;
-  STABLE_TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(src.get_device_index(), &stream));
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(src.get_device_index(), &stream));
   const int64_t stride_bytes = src.stride(0) * static_cast<int64_t>(src.element_size());
   if (index.scalar_type() == ScalarType::Int) {
     gather<int32_t>(src, stride_bytes, index, row_bytes, out, static_cast<cudaStream_t>(stream));

@@ -78,6 +78,8 @@ Pool& pool() {
 
 }  // namespace
 
+size_t pool_most(size_t bytes) noexcept { return 2 * size_class(bytes); }
+
 std::pair<void*, size_t> pool_acquire(size_t bytes) {
   if (bytes > kLargest) throw std::bad_alloc();
   const size_t capacity = size_class(bytes);
@@ -85,7 +87,7 @@ std::pair<void*, size_t> pool_acquire(size_t bytes) {
   {
     std::lock_guard<std::mutex> lock(p.mutex);
     auto found = p.by_size.lower_bound(capacity);
-    if (found != p.by_size.end() && found->first <= 2 * capacity) {
+    if (found != p.by_size.end() && found->first <= pool_most(bytes)) {
       const size_t size = found->first;
       p.stats.live_bytes += static_cast<int64_t>(size);
       ++p.stats.hits;

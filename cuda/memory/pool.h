@@ -15,6 +15,8 @@ struct PoolStats {
 
 // A buffer of at least `bytes` bytes, 64-byte aligned. Throws std::bad_alloc.
 std::pair<void*, size_t> pool_acquire(size_t bytes);  // (address, capacity)
+// The largest buffer that pool_acquire gives for so many bytes: two and a half times as much, or 8 KiB.
+size_t pool_most(size_t bytes) noexcept;
 // Gives a buffer back; the oldest idle buffers are freed while the idle ones exceed the limit. Never throws.
 void pool_release(void* address, size_t capacity) noexcept;
 // Frees every idle buffer.
@@ -51,6 +53,16 @@ class PooledArray {
     }
     data_ = static_cast<T*>(address);
     bytes_ = size;
+  }
+
+  // Moves the first `used` elements, the only ones still needed, to another buffer if this one is larger than one
+  // that would be acquired for them.
+  void fit(int64_t used) {
+    const size_t bytes = static_cast<size_t>(used) * sizeof(T);
+    if (bytes_ <= pool_most(bytes)) return;
+    auto [address, size] = pool_acquire(bytes);
+    if (bytes > 0) __builtin_memcpy(address, data_, bytes);
+    pool_release(std::exchange(data_, static_cast<T*>(address)), std::exchange(bytes_, size));
   }
 
   // The buffer and its size in bytes, which the caller owns from now on.

@@ -262,36 +262,47 @@ class NeighborSampler {
   }
 
   // Every task claims blocks in order, picks and reads them; task 0 also relabels, as soon as the next one is read.
-  // It finishes the hop alone if no other task runs beside it.
+  // It finishes the hop alone if no other task runs beside it. A task without memory gives its blocks up.
   void pick_in_parallel(int64_t size, int64_t blocks, int64_t tasks) {
-    std::vector<std::atomic<uint32_t>> read(static_cast<size_t>(blocks));
+    enum : uint32_t { kWaiting, kRead, kGivenUp };
+    std::vector<std::atomic<uint32_t>> states(static_cast<size_t>(blocks));
     std::atomic<int64_t> unclaimed{0};
     run_tasks(tasks, [&](int64_t task) {
       Scratch own;
       Scratch& scratch = task == 0 ? scratch_ : own;
       int64_t picked = -1, next = task == 0 ? 0 : blocks;
       int side = 0;  // of scratch.positions, for the next block
+      const auto leave = [&](int64_t block, uint32_t state) {
+        states[block].store(state, std::memory_order_release);
+        states[block].notify_one();
+      };
       const auto finish_picked = [&](int picked_side) {
         read_block(picked, size, scratch.positions[picked_side]);
-        read[picked].store(1, std::memory_order_release);
-        read[picked].notify_one();
-        picked = -1;
+        leave(std::exchange(picked, -1), kRead);
       };
       while (true) {
-        if (next < blocks && read[next].load(std::memory_order_acquire) != 0) {
+        const uint32_t state = next < blocks ? states[next].load(std::memory_order_acquire) : kWaiting;
+        if (state == kGivenUp) return;
+        if (state == kRead) {
           relabel_block(next++, size, 1);
           continue;
         }
         const int64_t block = unclaimed.fetch_add(1, std::memory_order_relaxed);
         if (block < blocks) {
-          pick_block(block, size, scratch, scratch.positions[side]);
+          try {
+            pick_block(block, size, scratch, scratch.positions[side]);
+          } catch (const std::bad_alloc&) {
+            leave(block, kGivenUp);
+            if (picked >= 0) leave(picked, kGivenUp);
+            throw;
+          }
           side ^= 1;
           if (picked >= 0) finish_picked(side);
           picked = block;
         } else if (picked >= 0) {
           finish_picked(side ^ 1);
         } else if (next < blocks) {
-          read[next].wait(0, std::memory_order_acquire);
+          states[next].wait(kWaiting, std::memory_order_acquire);
         } else {
           return;
         }
@@ -315,10 +326,18 @@ class NeighborSampler {
 using SampleOutput = std::tuple<std::vector<Tensor>, std::vector<Tensor>, std::vector<Tensor>, std::vector<Tensor>,
                                 std::vector<Tensor>, Tensor, Tensor>;
 
+// The room of outputs was a guess, but who keeps a small batch must not keep the room of a large one.
+Tensor to_tensor(PooledArray<int64_t>&& array, const std::vector<int64_t>& sizes) {
+  int64_t used = 1;
+  for (const int64_t size : sizes) used *= size;
+  array.fit(used);
+  return to_tensor(std::move(array), sizes, ScalarType::Long);
+}
+
 Tensor to_tensor(const std::vector<int64_t>& values) {
   PooledArray<int64_t> array(static_cast<int64_t>(values.size()));
   std::copy(values.begin(), values.end(), array.data());
-  return to_tensor(std::move(array), {1, static_cast<int64_t>(values.size())}, ScalarType::Long);
+  return to_tensor(std::move(array), {1, static_cast<int64_t>(values.size())});
 }
 
 // Sources, and below them (with_col) the destination of each edge: the number of its column within the hop when hops
@@ -338,7 +357,7 @@ Tensor edge_index(Sampler& sampler, const Request& request, bool with_col) {
       }
     }
   }
-  return to_tensor(std::move(sampler.rows), {with_col ? 2 : 1, num_edges}, ScalarType::Long);
+  return to_tensor(std::move(sampler.rows), {with_col ? 2 : 1, num_edges});
 }
 
 template <typename Id, typename EdgeId>
@@ -351,10 +370,10 @@ SampleOutput sample(const Request& request, const Tensor& row, const Tensor* edg
   });
   SampleOutput out{{}, {}, {}, {}, {}, to_tensor(sampler.nodes_per_hop), to_tensor(sampler.edges_per_hop)};
   std::get<2>(out).push_back(edge_index(sampler, request, with_col));
-  std::get<0>(out).push_back(to_tensor(std::move(sampler.nodes), {sampler.num_nodes}, ScalarType::Long));
-  std::get<1>(out).push_back(to_tensor(std::move(sampler.colptr), {sampler.num_columns + 1}, ScalarType::Long));
+  std::get<0>(out).push_back(to_tensor(std::move(sampler.nodes), {sampler.num_nodes}));
+  std::get<1>(out).push_back(to_tensor(std::move(sampler.colptr), {sampler.num_columns + 1}));
   if (with_edge_id) {
-    std::get<3>(out).push_back(to_tensor(std::move(sampler.edges), {sampler.num_edges}, ScalarType::Long));
+    std::get<3>(out).push_back(to_tensor(std::move(sampler.edges), {sampler.num_edges}));
   }
   return out;
 }

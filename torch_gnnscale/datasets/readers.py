@@ -46,11 +46,16 @@ class NodeTask:
 
     @classmethod
     def from_data(cls, name: str, data: Data, split: int = 0) -> NodeTask:
-        """From a Data with ``x``, ``y`` and masks; of several splits (columns of the masks) takes number ``split``."""
+        """From a Data with ``x``, ``y`` and masks; of several splits (columns of the masks) takes number ``split``.
+
+        Raises:
+            ValueError: something is missing, or there is no split of that number.
+        """
         missing = [key for key in ("x", "y", "train_mask", "val_mask", "test_mask") if key not in data]
         if missing:
             raise ValueError(f"{name}: expected x, y and three masks, found no {', '.join(missing)}")
         for key in ("train_mask", "val_mask", "test_mask"):
+            _check_split(name, split, data[key].size(1) if data[key].dim() == 2 else 1)
             data[key] = data[key][:, split] if data[key].dim() == 2 else data[key]
         data.y = data.y.view(-1).to(torch.int64)
         metric = "roc_auc" if name.lower().split("/")[-1] in ROC_AUC else "accuracy"
@@ -67,6 +72,12 @@ class NodeTask:
         graph.save(Path(path) / "graph")
 
 
+def _check_split(name: str, split: int, splits: int) -> None:
+    if not 0 <= split < splits:
+        expected = f"0 <= split < {splits}" if splits > 1 else "0, for there is one split"
+        raise ValueError(f"{name}: expected {expected}, found split {split}")
+
+
 def load(name: str = "planted", root: str | Path = ".", split: int = 0, verify: bool = True) -> NodeTask:
     """A task by name.
 
@@ -80,21 +91,22 @@ def load(name: str = "planted", root: str | Path = ".", split: int = 0, verify: 
         verify: compare the checksums of a saved directory.
 
     Raises:
-        ValueError: nothing of that name; says where it was looked for.
+        ValueError: nothing of that name, says where it was looked for; or no such split.
     """
     root = Path(root)
     if name == "planted":
-        return NodeTask.from_data(name, planted())
+        return NodeTask.from_data(name, planted(), split)
     if (Path(name) / "graph" / files.MANIFEST).is_file():
+        _check_split(name, split, 1)
         return _saved(Path(name), verify)
     if name == "fb100" and (root / "fb100").is_dir():
-        return NodeTask.from_data(name, _fb100(sorted((root / "fb100").glob("*.npz"))))
+        return NodeTask.from_data(name, _fb100(sorted((root / "fb100").glob("*.npz"))), split)
     for archive in (root / f"{name}.npz", root / name / f"{name}.npz"):
         if archive.is_file():
             data = _fb100([archive]) if archive.parent.name == "fb100" else _archive(archive)
             return NodeTask.from_data(name, data, split)
     if name.startswith("ogbn-"):
-        return NodeTask.from_data(name, _ogb(name, root))
+        return NodeTask.from_data(name, _ogb(name, root), split)
     return NodeTask.from_data(name, _pyg(name, root), split)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,16 +13,18 @@ from torch_geometric.data import Data, TensorAttr
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 
 from .. import files, ops
+from ..ops.arguments import check_ids
 
 KIND = "features"
 
 
 class FeatureStore(PyGFeatureStore):
-    """A FeatureStore whose rows are gathered by the native operator."""
+    """A FeatureStore whose rows are gathered by the native operator, or by torch where it has none for the device."""
 
     def __init__(self) -> None:
         super().__init__()
         self.__dict__["_tensors"] = {}  # (group, name) to tensor
+        self.__dict__["_own"] = set()  # (group, name) of those that were copied, for rows of them to be changed
         self.__dict__["_origins"] = {}  # (group, name) of those that are mapped to their (directory, array)
 
     @classmethod
@@ -38,14 +41,20 @@ class FeatureStore(PyGFeatureStore):
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
         tensor = torch.from_numpy(tensor) if isinstance(tensor, np.ndarray) else tensor
         key = (attr.group_name, attr.attr_name)
+        if not isinstance(tensor, Tensor):
+            raise TypeError(f"{key}: expected a tensor or an array, found {type(tensor).__name__}")
         if attr.index is None:
+            if tensor.dim() == 0:
+                raise ValueError(f"{key}: expected a row for each node, found a scalar")
             # The gather reads whole rows; this one copy is made here, not for each batch.
             self._tensors[key] = tensor if tensor.numel() == 0 or tensor[0].is_contiguous() else tensor.contiguous()
+            self._own.discard(key)
         else:
             if key not in self._tensors:
                 raise KeyError(f"{key}: expected it to be put whole (index=None) before rows of it are changed")
-            if key in self._origins:  # what is mapped stays what the file says
+            if key not in self._own:  # what the user gave, or what is mapped, stays as it was
                 self._tensors[key] = self._tensors[key].clone()
+                self._own.add(key)
             self._tensors[key][attr.index] = tensor
         self._origins.pop(key, None)
         return True
@@ -58,15 +67,21 @@ class FeatureStore(PyGFeatureStore):
         if isinstance(index, (slice, int)):
             return tensor[index]
         index = torch.as_tensor(index)
+        if not isinstance(attr.index, Tensor) and index.numel() == 0:
+            index = index.to(torch.int64)  # an empty list knows no type
         if index.dtype == torch.bool:
             if index.shape != tensor.shape[:1]:
                 raise IndexError(f"index: expected a mask of {tensor.size(0)} rows, found shape {tuple(index.shape)}")
             index = index.nonzero().view(-1)
-        return ops.gather_rows(tensor, index)
+        if ops.can_gather_rows(tensor):
+            return ops.gather_rows(tensor, index.to(tensor.device))
+        check_ids("index", index, tensor.size(0), "rows")
+        return tensor.index_select(0, index.to(tensor.device))
 
     def _remove_tensor(self, attr: TensorAttr) -> bool:
         key = (attr.group_name, attr.attr_name)
         self._origins.pop(key, None)
+        self._own.discard(key)
         return self._tensors.pop(key, None) is not None
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
@@ -74,7 +89,7 @@ class FeatureStore(PyGFeatureStore):
         return None if tensor is None else tuple(tensor.shape)
 
     def update_tensor(self, tensor: Any, *args: Any, **kwargs: Any) -> bool:
-        """Replaces a tensor, or the rows of it that ``index`` names."""
+        """Replaces a tensor, or the rows that ``index`` names in a copy of it; the copy is made the first time."""
         return self.put_tensor(tensor, *args, **kwargs)  # PyG's would remove the whole tensor first
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
@@ -100,7 +115,7 @@ class FeatureStore(PyGFeatureStore):
                 store._tensors[key] = arrays[str(i)]
                 store._origins[key] = (os.path.abspath(path), str(i))
         except (KeyError, TypeError) as error:
-            raise ValueError(f"{path}: expected saved features, found {error}") from error
+            raise ValueError(f"{Path(path) / files.MANIFEST}: expected saved features, found {error}") from error
         return store
 
     def __reduce__(self):

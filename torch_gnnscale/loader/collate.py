@@ -46,16 +46,13 @@ def _sparse_tensor() -> Any:
     return SparseTensor
 
 
-def has_contiguous_rows(value: Tensor) -> bool:
-    """Whether :func:`torch_gnnscale.ops.gather_rows` takes it."""
-    return value.layout == torch.strided and value.dim() > 0 and (value.numel() == 0 or value[0].is_contiguous())
-
-
 def warn_of_slow_rows(data: Data) -> None:
-    """Names the tensors whose rows the native gather cannot copy."""
+    """Names the tensors whose rows the native gather cannot copy, but could."""
     for name, value in data.items():
         is_row_tensor = isinstance(value, Tensor) and (data.is_node_attr(name) or data.is_edge_attr(name))
-        if is_row_tensor and data.__cat_dim__(name, value) == 0 and not has_contiguous_rows(value):
+        if not is_row_tensor or value.layout != torch.strided or data.__cat_dim__(name, value) != 0:
+            continue
+        if value.numel() and not value[0].is_contiguous():
             warnings.warn(
                 f"data.{name} has no contiguous rows (strides {value.stride()}), so torch.index_select gathers them, "
                 f"which is slower; use data.{name} = data.{name}.contiguous()",
@@ -69,8 +66,8 @@ def move_to_huge_pages(data: Data) -> None:
         value
         for name, value in data.items()
         if isinstance(value, Tensor)
+        and ops.can_gather_rows(value)
         and value.device.type == "cpu"
-        and value.layout == torch.strided
         and value.nbytes >= _HUGE_FROM
         and value.is_contiguous()
         and not value.is_shared()
@@ -83,7 +80,7 @@ def move_to_huge_pages(data: Data) -> None:
 def _rows(value: Any, index: Tensor, dim: int) -> Any:
     if isinstance(value, Tensor):
         index = index.to(value.device)
-        if dim == 0 and has_contiguous_rows(value):
+        if dim == 0 and ops.can_gather_rows(value):
             return ops.gather_rows(value, index)
     return index_select(value, index, dim=dim)
 
@@ -138,7 +135,7 @@ def set_edges(
             for EdgeIndex and sparse_csr.
         num_nodes: nodes of the batch.
         layout: what to put.
-        value: values of the edges for ``adj_t``, if it has any.
+        value: values of the edges for ``adj_t``, if it has any, on the edges' device.
     """
     if (other := "adj_t" if layout in ("coo", "EdgeIndex") else "edge_index") in batch:
         del batch[other]
@@ -153,13 +150,21 @@ def set_edges(
         batch.edge_index = EdgeIndex(edge_index, sparse_size=size, sort_order="col")
         batch.edge_index._indptr = pointer
     elif layout == "sparse_csr":
-        value = torch.ones(edge_index.size(1)) if value is None else value
+        value = torch.ones(edge_index.size(1), device=edge_index.device) if value is None else value
         batch.adj_t = torch.sparse_csr_tensor(pointer, edge_index[0], value, size, check_invariants=False)
     else:
         # Not flagged as sorted, for sources within a destination are in order of drawing; as PyG does.
         batch.adj_t = _sparse_tensor()(
             row=edge_index[1], col=edge_index[0], value=value, sparse_sizes=size, is_sorted=False, trust_data=True
         )
+
+
+def edge_device(data: Any) -> torch.device:
+    """Where a batch's edges belong: where the Data has its own, as PyG's loaders do; else in host memory."""
+    edges = data.get("adj_t", data.edge_index) if isinstance(data, Data) else None
+    if edges is None:
+        return torch.device("cpu")
+    return edges.device if isinstance(edges, Tensor) else edges.device()
 
 
 def edge_values(data: Data, edge_id: Tensor | None) -> Tensor | None:

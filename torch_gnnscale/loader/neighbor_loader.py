@@ -18,10 +18,12 @@ from torch_geometric.sampler import BaseSampler, SamplerOutput
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.typing import InputNodes
 
+from .. import ops
 from ..feature import FeatureStore
+from ..ops.arguments import to_int
 from ..random import batch_key, draw_seed, ids_key
 from ..sampler import NeighborOutput, NeighborSampler
-from ..sampler.neighbor import not_implemented
+from ..sampler.neighbor import as_ids, not_implemented
 from . import collate
 from .batches import InputPositions, KeyedShuffle, NumberedBatch, NumberedBatches
 from .pipeline import Pipeline
@@ -38,7 +40,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
         data: a Data, or a pair of a FeatureStore and a homogeneous GraphStore, ours or anybody's. Tensors of a Data or
             of our stores are gathered ahead, in the pipeline's threads; a foreign store is asked in the thread that
             iterates.
-        num_neighbors: fanout of each hop; -1 takes all neighbors.
+        num_neighbors: fanout of each hop; -1 takes all neighbors, as does one that no node has as many of.
         input_nodes: seeds: ids, a mask, or None for all nodes. They may repeat; each has its own row.
         input_time: not implemented yet.
         replace: draw with replacement.
@@ -91,9 +93,10 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
         **kwargs: Any,
     ) -> None:
         if input_time is not None:
-            raise not_implemented("input_time", "...")
-        if prefetch < 0:
+            raise not_implemented("input_time", input_time)
+        if (prefetch := to_int("prefetch", prefetch)) < 0:
             raise ValueError(f"prefetch: expected at least 0, found {prefetch}")
+        seed = draw_seed(kwargs.get("generator")) if seed is None else to_int("seed", seed)
         if kwargs.get("batch_size", 1) is None and kwargs.get("batch_sampler") is None:
             raise ValueError("batch_size: expected a number of seeds, found None")
         if neighbor_sampler is None:
@@ -109,7 +112,7 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
                 is_sorted=is_sorted,
                 directed=directed,
             )
-        self.seed = draw_seed(kwargs.get("generator")) if seed is None else int(seed)
+        self.seed = seed
         self.prefetch = prefetch
         self.edge_layout = collate.edge_layout_of(data, edge_layout)
         self._next = (0, 0)
@@ -139,8 +142,24 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
             neighbor_sampler=neighbor_sampler,
             **self._with_order(kwargs, data, input_nodes, shuffle),
         )
+        if isinstance(neighbor_sampler, NeighborSampler):
+            self._check_seeds(neighbor_sampler.csc.num_dst)
         # DataLoader does not let its dataset be replaced; PyG's loader gives it a range, which knows no batches.
         self.__dict__["dataset"] = InputPositions(len(self.dataset))
+
+    def _check_seeds(self, num_nodes: int) -> None:
+        """Raises unless all input nodes are ids of the graph; names them by their place in ``input_nodes``."""
+        nodes = as_ids("input_nodes", self.input_data.node)
+        if nodes.dim() != 1:
+            raise ValueError(f"input_nodes: expected a vector or a mask, found shape {tuple(nodes.shape)}")
+        if (at := ops.first_outside(nodes, num_nodes)) < 0:
+            return
+        given = self.input_nodes[1] if isinstance(self.input_nodes, tuple) else self.input_nodes
+        if isinstance(given, Tensor) and given.dtype == torch.bool:
+            raise IndexError(
+                f"input_nodes[{int(nodes[at])}] is set: expected a mask of {num_nodes} nodes, found one of {len(given)}"
+            )
+        raise IndexError(f"input_nodes[{at}] = {int(nodes[at])} is out of range: expected nodes in [0, {num_nodes})")
 
     def _with_order(self, kwargs: dict[str, Any], data: Any, input_nodes: Any, shuffle: bool) -> dict[str, Any]:
         """DataLoader's arguments, with the keyed order where torch's own shuffle was asked for."""
@@ -234,7 +253,9 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
     def _sample(self, index: NumberedBatch | Tensor | list[int]) -> SamplerOutput:
         start = time.perf_counter()
         positions = index.positions if isinstance(index, NumberedBatch) else index
-        inputs = self.input_data[torch.as_tensor(positions)]
+        if not isinstance(positions, Tensor):
+            positions = torch.as_tensor(positions, dtype=torch.int64)
+        inputs = self.input_data[positions]
         if not isinstance(self.node_sampler, NeighborSampler):
             out = self.node_sampler.sample_from_nodes(inputs)
         elif isinstance(index, NumberedBatch):
@@ -273,6 +294,8 @@ class NeighborLoader(torch_geometric.loader.NeighborLoader):
         value = None
         if self.edge_layout in ("sparse_csr", "SparseTensor") and isinstance(self.data, Data):
             value = collate.edge_values(self.data, edge_id)
+        device = collate.edge_device(self.data)
+        edge_index, colptr = edge_index.to(device), None if colptr is None else colptr.to(device)
         collate.set_edges(batch, edge_index, colptr, out.node.numel(), self.edge_layout, value)
         if "n_id" not in batch:
             batch.n_id = out.node

@@ -8,14 +8,14 @@ from . import registrations
 from .aggregation import REDUCTIONS, aggregate, edge_dot, extreme_backward, share_of_extremes
 from .arguments import MAX_COUNT, first_outside, limit_threads
 from .generate import permutation, random_bits, rmat_edges
-from .memory import PoolStats, huge_pages, pool_limit, pool_stats, pool_trim
-from .rows import gather_rows
+from .memory import PoolStats, huge_pages, map_file, pool_limit, pool_stats, pool_trim
+from .rows import can_gather_rows, gather_rows
 from .sampling import MAX_FANOUT, MAX_HOPS, Sample, sample_neighbors
 from .topology import check_colptr, coo_to_csc
 
 __all__ = [
-    "MAX_COUNT", "MAX_FANOUT", "MAX_HOPS", "REDUCTIONS", "PoolStats", "Sample", "aggregate", "check_colptr",
-    "coo_to_csc", "edge_dot", "extreme_backward", "first_outside", "gather_rows", "huge_pages", "limit_threads",
-    "permutation", "pool_limit", "pool_stats", "pool_trim", "random_bits", "registrations", "rmat_edges",
-    "sample_neighbors", "share_of_extremes",
+    "MAX_COUNT", "MAX_FANOUT", "MAX_HOPS", "REDUCTIONS", "PoolStats", "Sample", "aggregate", "can_gather_rows",
+    "check_colptr", "coo_to_csc", "edge_dot", "extreme_backward", "first_outside", "gather_rows", "huge_pages",
+    "limit_threads", "map_file", "permutation", "pool_limit", "pool_stats", "pool_trim", "random_bits", "registrations",
+    "rmat_edges", "sample_neighbors", "share_of_extremes",
 ]  # fmt: skip

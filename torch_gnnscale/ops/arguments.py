@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from numbers import Integral
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -29,10 +31,16 @@ def resolve_threads(threads: int) -> int:
     return check_int("threads", threads) or getattr(_limit, "threads", 0)
 
 
+def to_int(name: str, value: Any) -> int:
+    """Python's or NumPy's integer as an int; raises TypeError naming it for anything else, True and False too."""
+    if not isinstance(value, Integral) or isinstance(value, bool):
+        raise TypeError(f"{name}: expected an int, found {type(value).__name__}")
+    return int(value)
+
+
 def check_int(name: str, value: int, least: int = 0, most: int = 1 << 62) -> int:
     """Returns an int in [least, most]; raises TypeError or ValueError naming it."""
-    if not isinstance(value, int):
-        raise TypeError(f"{name}: expected an int, found {type(value).__name__}")
+    value = to_int(name, value)
     if not least <= value <= most:
         raise ValueError(f"{name}: expected {least} <= {name} <= {most}, found {value}")
     return value

@@ -1,9 +1,12 @@
-"""The memory pool that outputs on the CPU come from, and huge pages."""
+"""The memory pool that outputs on the CPU come from, huge pages and mapped files."""
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from .arguments import OPS, check_int, check_tensor
@@ -20,13 +23,46 @@ class PoolStats(NamedTuple):
 
 
 def pool_stats() -> PoolStats:
-    """The state of the pool that outputs on the CPU come from."""
+    """The state of the pool that outputs on the CPU come from.
+
+    The sampler's relabel maps are no part of it: 4 bytes a node of the graph for each call that ran at the same time as
+    others, at most 16 of them while idle, which :func:`pool_trim` frees too.
+    """
     return PoolStats(*OPS.pool_stats())
 
 
 def pool_limit(num_bytes: int) -> None:
-    """Bounds the bytes that the pool keeps for later use (a quarter of the machine's memory at first)."""
+    """Bounds the bytes that the pool keeps for later use.
+
+    At first it is a quarter of the machine's memory, or of what the process's control groups allow if that is less.
+    """
     OPS.pool_limit(check_int("num_bytes", num_bytes))
+
+
+def allowed_memory(root: Path = Path("/")) -> int | None:
+    """The least memory in bytes that the process's control groups and those above them allow, of version 1 or 2; None
+    where nothing is known of them."""
+    limits = []
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, group = line.split(":", 2)
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        base, name = ("memory", "memory.limit_in_bytes") if controllers else ("", "memory.max")
+        folder = Path(group.strip("/"))
+        for part in (folder, *folder.parents):  # in a container only the last, its root, may be there
+            try:
+                limits.append(int((root / "sys/fs/cgroup" / base / part / name).read_text()))
+            except (OSError, ValueError):  # not there, or "max"
+                continue
+    return min(limits, default=None)
+
+
+if (_allowed := allowed_memory()) is not None:
+    pool_limit(min(pool_stats().limit_bytes, _allowed // 4))
 
 
 def pool_trim() -> None:
@@ -44,3 +80,34 @@ def huge_pages(tensor: Tensor) -> None:
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
         raise ValueError(f"tensor: expected a contiguous CPU tensor, found {tensor.device}, strides {tensor.stride()}")
     OPS.huge_pages(tensor)
+
+
+def map_file(path: str | os.PathLike, offset: int = 0, num_bytes: int | None = None) -> Tensor:
+    """The bytes of a file as a tensor over its pages, which all processes share: uint8, shape [num_bytes].
+
+    Nothing is read before it is used. What is written to the tensor stays in this process: the file never changes. The
+    file may be larger than the memory; it must not be truncated while the tensor lives. No descriptor is kept, and the
+    mapping ends with the tensor's memory.
+
+    Args:
+        path: an ordinary file.
+        offset: where to begin, in bytes.
+        num_bytes: how many; by default all to the end.
+
+    Raises:
+        OSError: names the file that is missing, cannot be read or cannot be mapped.
+        ValueError: the file does not reach that far; names it.
+    """
+    check_int("offset", offset)
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        num_bytes = max(size - offset, 0) if num_bytes is None else check_int("num_bytes", num_bytes)
+        if offset + num_bytes > size:
+            raise ValueError(f"{path}: expected at least {offset + num_bytes} bytes, found {size}")
+        if num_bytes == 0:
+            return torch.empty(0, dtype=torch.uint8)
+        try:
+            return OPS.map_file(file.fileno(), offset, num_bytes)
+        except RuntimeError as error:
+            reason = str(error).rsplit(": ", 1)[-1]
+            raise OSError(f"{path}: expected a file that can be mapped, found {num_bytes} bytes: {reason}") from None

@@ -50,6 +50,26 @@ def _(tensor):
     return None
 
 
+@torch.library.register_fake("gnnscale::pool_stats")
+def _():
+    return [0] * 5  # fake tensors have no memory
+
+
+@torch.library.register_fake("gnnscale::pool_limit")
+def _(num_bytes):
+    return None
+
+
+@torch.library.register_fake("gnnscale::pool_trim")
+def _():
+    return None
+
+
+@torch.library.register_fake("gnnscale::map_file")
+def _(descriptor, offset, num_bytes):
+    return torch.empty(num_bytes, dtype=torch.uint8)
+
+
 @torch.library.register_fake("gnnscale::random_bits")
 def _(count, key, offset, threads):
     return torch.empty(count, dtype=torch.int64)

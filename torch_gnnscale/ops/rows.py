@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
+from .. import _library
 from .arguments import OPS, check_ids, check_tensor, resolve_threads
+
+_ORDINARY = (Tensor, torch.nn.Parameter)
+
+
+def can_gather_rows(src: Tensor) -> bool:
+    """Whether :func:`gather_rows` gives what ``src[index]`` would.
+
+    It does for contiguous rows on a device for which the operator is loaded, unless ``src`` is of a subclass of Tensor,
+    which it would drop.
+    """
+    device = src.device.type
+    loaded = device == "cpu" or (device == "cuda" and _library.status.get("_CUDA") == "loaded")
+    ordinary = type(src) in _ORDINARY and src.layout == torch.strided and src.dim() > 0
+    return loaded and ordinary and (src.numel() == 0 or src[0].is_contiguous())
 
 
 def gather_rows(src: Tensor, index: Tensor, threads: int = 0) -> Tensor:

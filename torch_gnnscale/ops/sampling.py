@@ -116,7 +116,7 @@ def sample_neighbors(
     if len(fanouts) > MAX_HOPS:
         raise ValueError(f"fanouts: expected at most {MAX_HOPS} hops, found {len(fanouts)}")
     for hop, fanout in enumerate(fanouts):
-        if not isinstance(fanout, int) or not -1 <= fanout <= MAX_FANOUT:
+        if not isinstance(fanout, int) or isinstance(fanout, bool) or not -1 <= fanout <= MAX_FANOUT:
             raise ValueError(f"fanouts[{hop}]: expected -1 (all) or 0..{MAX_FANOUT}, found {fanout}")
     check_ids("seeds", seeds[0], colptr[0].numel() - 1, "nodes", threads)
     return Sample(

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import FeatureStore as PyGFeatureStore
@@ -31,21 +34,42 @@ class NeighborOutput(SamplerOutput):
 
 def not_implemented(argument: str, value: Any, instead: str = "leave it at its default") -> NotImplementedError:
     """The error for an argument of PyG's that this package does not honour yet."""
-    return NotImplementedError(f"{argument}={value!r} is not implemented yet; {instead}")
+    shown = repr(value) if isinstance(value, (str, bool)) else f"<{type(value).__name__}>"
+    return NotImplementedError(f"{argument}={shown} is not implemented yet; {instead}")
 
 
 def homogeneous_fanouts(num_neighbors: NumNeighbors | Sequence[int]) -> list[int]:
-    """The fanouts of a homogeneous graph; TypeError or NotImplementedError for anything but a list of ints."""
+    """The fanouts of a homogeneous graph; TypeError or NotImplementedError for anything but ints in order."""
     values = num_neighbors.values if isinstance(num_neighbors, NumNeighbors) else num_neighbors
     if isinstance(values, dict):
         raise NotImplementedError("num_neighbors by edge type is not implemented yet; pass a list for one relation")
+    if isinstance(values, np.ndarray) and values.ndim == 1:
+        values = values.tolist()
     if isinstance(values, str) or not isinstance(values, Sequence):
         raise TypeError(f"num_neighbors: expected a list of ints, found {type(values).__name__}")
-    if not all(isinstance(value, int) for value in values):
+    if not all(isinstance(value, Integral) and not isinstance(value, bool) for value in values):
         raise TypeError(f"num_neighbors: expected a list of ints, found {list(values)}")
-    if not all(-1 <= value <= ops.MAX_FANOUT for value in values):
-        raise ValueError(f"num_neighbors: expected -1 (all) or 0..{ops.MAX_FANOUT} each, found {list(values)}")
-    return list(values)
+    fanouts = [int(value) for value in values]
+    if min(fanouts, default=0) < -1:
+        raise ValueError(f"num_neighbors: expected -1 (all) or 0..{ops.MAX_FANOUT} each, found {fanouts}")
+    return fanouts
+
+
+def drawable_fanouts(fanouts: list[int], csc: CSC, replace: bool) -> list[int]:
+    """Fanouts that the operator can draw: a larger one takes all neighbors where no node has as many.
+
+    Raises:
+        ValueError: the operator would have to choose from more than it can.
+    """
+    if max(fanouts, default=0) <= ops.MAX_FANOUT:
+        return fanouts
+    largest = int(csc.colptr.diff().max()) if csc.num_dst else 0
+    if replace or largest > ops.MAX_FANOUT:
+        raise ValueError(
+            f"num_neighbors: expected -1 (all) or 0..{ops.MAX_FANOUT} each, found {fanouts} with "
+            f"{'replacement' if replace else f'nodes of {largest} neighbors'}"
+        )
+    return [-1 if fanout > ops.MAX_FANOUT else fanout for fanout in fanouts]
 
 
 def csc_of(data: Any, is_sorted: bool = False) -> CSC:
@@ -75,6 +99,15 @@ def csc_of(data: Any, is_sorted: bool = False) -> CSC:
     return CSC.from_csc(colptr, row, edge_id, num_src)
 
 
+def as_ids(name: str, nodes: Tensor) -> Tensor:
+    """Node ids of any integer type as one that the operator takes; raises TypeError naming them for another type."""
+    if nodes.dtype in (torch.int32, torch.int64):
+        return nodes
+    if nodes.dtype == torch.bool or nodes.is_floating_point() or nodes.is_complex():
+        raise TypeError(f"{name}: expected integers, found {nodes.dtype}")
+    return nodes.to(torch.int64)
+
+
 class NeighborSampler(BaseSampler):
     """Samples neighborhoods with the fused operator; usable wherever PyG takes a sampler.
 
@@ -83,7 +116,7 @@ class NeighborSampler(BaseSampler):
 
     Args:
         data: a Data, or a pair of a FeatureStore and a homogeneous GraphStore, ours or anybody's.
-        num_neighbors: fanout of each hop; -1 takes all neighbors.
+        num_neighbors: fanout of each hop; -1 takes all neighbors, as does one that no node has as many of.
         subgraph_type: ``directional``; the others are not implemented yet.
         replace: draw with replacement.
         disjoint: not implemented yet.
@@ -129,9 +162,10 @@ class NeighborSampler(BaseSampler):
             raise not_implemented("sample_direction", sample_direction, "use 'forward'")
         if temporal_strategy not in ("uniform", "last"):
             raise ValueError(f"temporal_strategy: expected 'uniform' or 'last', found {temporal_strategy!r}")
-        self.fanouts = homogeneous_fanouts(num_neighbors)
+        fanouts = homogeneous_fanouts(num_neighbors)
         self.replace = replace
         self.csc = csc_of(data, is_sorted)
+        self.fanouts = drawable_fanouts(fanouts, self.csc, replace)
         if self.csc.num_src != self.csc.num_dst:
             raise ValueError(f"data: expected as many sources as destinations, found {self.csc}")
 
@@ -148,11 +182,11 @@ class NeighborSampler(BaseSampler):
     def sample_from_nodes(self, inputs: NodeSamplerInput, key: int | None = None) -> NeighborOutput:
         """Samples the neighborhood of ``inputs.node``; ``metadata`` is (input_id, time), as PyG's loaders expect."""
         if inputs.time is not None:
-            raise not_implemented("input_time", "...")
+            raise not_implemented("input_time", inputs.time)
         sample = ops.sample_neighbors(
             [self.csc.colptr],
             [self.csc.row],
-            [inputs.node],
+            [as_ids("seeds", inputs.node)],
             self.fanouts,
             draw_seed() if key is None else key,
             edge_id=[self.csc.edge_id],

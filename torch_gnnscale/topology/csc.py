@@ -11,12 +11,20 @@ from torch_geometric.data import Data
 from torch_geometric.edge_index import EdgeIndex
 
 from .. import ops
+from ..ops.arguments import check_tensor, to_int
 
 
-def _check_size(**sizes: int | None) -> None:
+def _check_size(**sizes: int | None) -> list[int | None]:
+    """Numbers of nodes as ints or None; raises TypeError or ValueError naming them."""
     for name, size in sizes.items():
-        if size is not None and size < 0:
+        if size is not None and to_int(name, size) < 0:
             raise ValueError(f"{name}: expected at least 0 nodes, found {size}")
+    return [None if size is None else int(size) for size in sizes.values()]
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    check_tensor(name, value)
+    return value.detach().cpu()
 
 
 def _count(ids: Tensor) -> int:
@@ -79,7 +87,9 @@ class CSC:
         if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.size(0) != 2:
             found = tuple(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
             raise ValueError(f"edge_index: expected a tensor of shape (2, num_edges), found {found}")
-        num_src, num_dst = size if isinstance(size, tuple) else (size, size)
+        if isinstance(size, (tuple, list)) and len(size) != 2:
+            raise ValueError(f"size: expected a number of nodes or (sources, destinations), found {size}")
+        num_src, num_dst = size if isinstance(size, (tuple, list)) else (size, size)
         if isinstance(edge_index, EdgeIndex):
             known = edge_index.sparse_size()
             num_src = known[0] if num_src is None else num_src
@@ -88,7 +98,7 @@ class CSC:
             edge_index = edge_index.as_tensor()
         if edge_index.dtype not in (torch.int32, torch.int64):
             raise TypeError(f"edge_index: expected int32 or int64 ids, found {edge_index.dtype}")
-        _check_size(num_src=num_src, num_dst=num_dst)
+        num_src, num_dst = _check_size(num_src=num_src, num_dst=num_dst)
         src, dst = edge_index.detach().cpu()
         if num_src is None and num_dst is None:
             num_src = num_dst = max(_count(src), _count(dst))
@@ -120,12 +130,13 @@ class CSC:
         Raises:
             TypeError, ValueError, IndexError: wrong dtype, a malformed ``colptr``, a source out of range.
         """
-        colptr, row = colptr.detach().cpu(), row.detach().cpu()
+        colptr, row = _tensor("colptr", colptr), _tensor("row", row)
+        edge_id = None if edge_id is None else _tensor("edge_id", edge_id)
         if colptr.dtype == torch.int32:
             colptr = colptr.to(torch.int64)
         ops.check_colptr(colptr, row.numel())
-        num_src = colptr.numel() - 1 if num_src is None else num_src
         _check_size(num_src=num_src)
+        num_src = colptr.numel() - 1 if num_src is None else int(num_src)
         if row.dtype not in (torch.int32, torch.int64) or row.dim() != 1:
             raise TypeError(f"row: expected a vector of int32 or int64, found {row.dtype} {tuple(row.shape)}")
         if (at := ops.first_outside(row, num_src)) >= 0:
@@ -161,13 +172,19 @@ class CSC:
 
     @classmethod
     def from_data(cls, data: Data, is_sorted: bool = False) -> CSC:
-        """From a Data's ``adj_t`` or ``edge_index``; without edges if it has neither."""
+        """From a Data's ``adj_t`` or ``edge_index``; without edges if it has neither.
+
+        Raises:
+            ValueError: its edges are in ``adj``, which a batch could not hold, or it knows no number of nodes.
+        """
         num_nodes = data.num_nodes
         if num_nodes is None:
             raise ValueError("data: expected it to know its number of nodes; set data.num_nodes")
         if "adj_t" in data:
             return cls.from_adj_t(data.adj_t)
         if data.edge_index is None:
+            if data.get("adj") is not None:
+                raise ValueError("data: expected edge_index or adj_t, found adj; use data.adj_t = data.adj.t()")
             return cls.from_edge_index(torch.empty(2, 0, dtype=torch.int64), num_nodes)
         return cls.from_edge_index(data.edge_index, num_nodes, is_sorted)
 

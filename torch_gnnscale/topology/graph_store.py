@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from torch_geometric.data import GraphStore as PyGGraphStore
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from torch_geometric.typing import EdgeType
 
-from .. import files
+from .. import files, ops
 from .csc import CSC
 
 KIND = "graph"
@@ -119,10 +120,16 @@ class GraphStore(PyGGraphStore):
     # Files ###########################################################################################################
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the store into a new directory (see :mod:`torch_gnnscale.files`)."""
+        """Writes the store into a new directory (see :mod:`torch_gnnscale.files`).
+
+        Raises:
+            FileExistsError: ``path`` exists and is not an empty directory.
+            ValueError: a relation is malformed, or its edge ids are not its edges' places.
+        """
         arrays: dict[str, Tensor] = {}
         relations = []
         for i, (edge_type, csc) in enumerate(self._relations.items()):
+            _check_inside(csc)
             arrays[f"{i}_colptr"] = csc.colptr
             interleaved = csc.edge_id is not None and csc.edge_id.dtype == csc.row.dtype
             if interleaved:  # as they are read: together
@@ -148,8 +155,10 @@ class GraphStore(PyGGraphStore):
         """
         arrays, meta = files.load(path, KIND, verify)
         store = cls()
+        manifest = at_fault = Path(path) / files.MANIFEST
         try:
             for i, entry in enumerate(meta["relations"]):
+                at_fault = manifest
                 edge_id: Tensor | None
                 if f"{i}_edges" in arrays:
                     row, edge_id = arrays[f"{i}_edges"][:, 0], arrays[f"{i}_edges"][:, 1]
@@ -160,10 +169,11 @@ class GraphStore(PyGGraphStore):
                 csc = CSC(arrays[f"{i}_colptr"], row, edge_id, int(entry["num_src"]), origin)
                 _check_mapped(csc, entry)
                 if verify:
-                    CSC.from_csc(csc.colptr, csc.row, csc.edge_id, csc.num_src)
+                    at_fault = manifest.with_name(f"{i}_*.npy")
+                    _check_inside(csc)
                 store._relations[edge_type] = csc
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-            raise ValueError(f"{path}: expected a saved graph, found {error}") from error
+            raise ValueError(f"{at_fault}: expected a saved graph, found {error}") from error
         return store
 
     def __reduce__(self):
@@ -187,6 +197,14 @@ def _check_mapped(csc: CSC, entry: dict[str, Any]) -> None:
         raise ValueError(f"edge ids {csc.edge_id.dtype} {tuple(csc.edge_id.shape)} for {csc.num_edges} edges")
     if (csc.num_dst, csc.num_edges) != (entry["num_dst"], entry["num_edges"]):
         raise ValueError(f"{csc}, but its counts say {entry}")
+
+
+def _check_inside(csc: CSC) -> None:
+    """Reads a relation; raises ValueError naming the first entry that is wrong."""
+    ops.check_colptr(csc.colptr, csc.num_edges)
+    for name, ids, limit in (("row", csc.row, csc.num_src), ("edge_id", csc.edge_id, csc.num_edges)):
+        if ids is not None and (at := ops.first_outside(ids, limit)) >= 0:
+            raise ValueError(f"{name}[{at}] = {int(ids[at])}, which is not in [0, {limit})")
 
 
 def open_relation(path: str, edge_type: EdgeType | None) -> CSC:

@@ -1,0 +1,106 @@
+"""Files as tensors: copy-on-write, of any size, and nothing of them remains."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from torch_gnnscale import FeatureStore, ops
+
+
+@pytest.fixture
+def file(tmp_path):
+    file = tmp_path / "bytes"
+    file.write_bytes(bytes(range(256)) * 100)
+    return file
+
+
+@pytest.mark.parametrize(
+    ("offset", "num_bytes"), [(0, None), (0, 10), (3, 5), (4095, 4098), (8192, 100), (25_599, 1), (25_600, None)]
+)
+def test_the_bytes_of_a_part(file, offset, num_bytes):
+    found = ops.map_file(file, offset, num_bytes)
+    assert found.dtype == torch.uint8
+    assert bytes(found.tolist()) == file.read_bytes()[offset : None if num_bytes is None else offset + num_bytes]
+
+
+def test_the_file_never_changes(file):
+    file.chmod(0o444)
+    before = file.read_bytes()
+    one, other = ops.map_file(str(file)), ops.map_file(file, 5)
+    one.zero_()
+    assert one.sum() == 0
+    assert bytes(other.tolist()) == before[5:] == file.read_bytes()[5:]
+
+
+def test_a_name_that_is_no_text(tmp_path):
+    name = os.fsencode(tmp_path) + b"/\xff"
+    with open(name, "wb") as file:
+        file.write(b"abc")
+    assert bytes(ops.map_file(os.fsdecode(name)).tolist()) == b"abc"
+
+
+def test_bad_files(tmp_path, file):
+    with pytest.raises(FileNotFoundError, match="nowhere"):
+        ops.map_file(tmp_path / "nowhere")
+    with pytest.raises(IsADirectoryError, match=tmp_path.name):
+        ops.map_file(tmp_path)
+    for arguments in ((0, 25_601), (25_600, 1), (30_000, 1)):
+        with pytest.raises(ValueError, match=rf"bytes: expected at least {sum(arguments)} bytes, found 25600"):
+            ops.map_file(file, *arguments)
+    with pytest.raises(ValueError, match="offset: expected 0 <= offset"):
+        ops.map_file(file, -1)
+
+
+def test_a_file_that_cannot_be_mapped():
+    file = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+    if not file.exists() or file.stat().st_size == 0:
+        pytest.skip(f"this system has no {file}")
+    with pytest.raises(OSError, match=r"enabled: expected a file that can be mapped, .*: No such device$"):
+        ops.map_file(file)
+
+
+def mappings_and_descriptors(file) -> tuple[int, int]:
+    with open("/proc/self/maps") as lines:
+        mapped = sum(line.rstrip().endswith(str(file)) for line in lines)
+    return mapped, len(os.listdir("/proc/self/fd"))
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system has no /proc")
+def test_nothing_remains(file):
+    before = mappings_and_descriptors(file)
+    assert before[0] == 0
+    for _ in range(100):
+        tensor = ops.map_file(file, 4100, 9000)
+        view = tensor.view(torch.int16)[5:]
+        del tensor
+        assert mappings_and_descriptors(file)[0] == 1  # the view holds it
+        assert view[0] == 256 * 15 + 14
+        del view
+    assert mappings_and_descriptors(file) == before
+
+
+def test_a_store_larger_than_the_memory(tmp_path):
+    with open("/proc/meminfo") as lines:
+        kib = {line.split(":")[0]: int(line.split()[1]) for line in lines}
+    rows = 2 * (kib["MemTotal"] + kib["SwapTotal"])  # of 1 KiB
+    store = FeatureStore()
+    store.put_tensor(torch.zeros(4, 256), group_name=None, attr_name="x", index=None)
+    store.save(tmp_path / "store")
+    with open(tmp_path / "store" / "0.npy", "r+b") as file:  # with holes that take no space on the disk
+        header = {"descr": "<f4", "fortran_order": False, "shape": (rows, 256)}
+        np.lib.format.write_array_header_1_0(file, header)
+        try:
+            file.truncate(file.tell() + rows * 1024)
+        except OSError as error:
+            pytest.skip(f"no sparse file of {rows} KiB: {error}")
+    manifest = tmp_path / "store" / "gnnscale.json"
+    edited = json.loads(manifest.read_text())
+    edited["arrays"]["0"]["shape"] = [rows, 256]
+    manifest.write_text(json.dumps(edited))
+    opened = FeatureStore.open(tmp_path / "store", verify=False)
+    assert opened.get_tensor_size(group_name=None, attr_name="x") == (rows, 256)
+    assert opened[None, "x", torch.tensor([5, rows - 1])].abs().sum() == 0
