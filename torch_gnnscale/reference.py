@@ -7,6 +7,7 @@ Everything is computed from its definition, in Python's integers, one number at 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -45,18 +46,40 @@ def bounded(random: int, limit: int) -> int:
     return random * limit >> 64
 
 
-def choose(key: int, node: int, hop: int, degree: int, fanout: int, replace: bool) -> list[int]:
-    """The positions that a node of ``degree`` neighbors draws in a hop.
+def choose(
+    key: int,
+    node: int,
+    hop: int,
+    degree: int,
+    fanout: int,
+    replace: bool,
+    *,
+    tree: int = 0,
+    relation: int = 0,
+    weights: Sequence[int] | None = None,
+) -> list[int]:
+    """Which of ``degree`` candidates a node draws in a hop.
 
     All of them, in order, if ``fanout`` is -1 or (without replacement) not below the degree. Otherwise independent
     numbers in [0, degree), or Floyd's method: the i-th number comes from [0, degree - fanout + i], and where it was
-    chosen before, the largest of that range takes its place.
+    chosen before, the largest of that range takes its place. With weights, every candidate is as many consecutive units
+    as it weighs, and a number chooses among the units of those that are left.
     """
     if degree == 0:
         return []
     if fanout < 0 or (fanout >= degree and not replace):
         return list(range(degree))
-    draws = [draw(key, node, hop, number) for number in range(fanout)]
+    draws = [draw(key, node, hop, number, tree=tree, relation=relation) for number in range(fanout)]
+    if weights is not None:
+        left = dict(enumerate(weights))
+        picks = []
+        for random in draws:
+            unit = bounded(random, sum(left.values()))
+            candidate = next(c for c, end in zip(left, accumulate(left.values()), strict=True) if unit < end)
+            picks.append(candidate)
+            if not replace:
+                del left[candidate]
+        return picks
     if replace:
         return [bounded(random, degree) for random in draws]
     chosen: dict[int, None] = {}
@@ -66,58 +89,143 @@ def choose(key: int, node: int, hop: int, degree: int, fanout: int, replace: boo
     return list(chosen)
 
 
+class _Relation:
+    """One relation of a graph as lists, and the edges that were drawn of it: (column, source, edge id)."""
+
+    def __init__(self, colptr, row, edge_id, weight, time, exclude) -> None:
+        self.colptr, self.row = colptr.tolist(), row.tolist()
+        self.names = range(len(self.row)) if edge_id is None else edge_id.tolist()
+        self.sums = None if weight is None else weight.tolist()
+        self.time = None if time is None else time.tolist()
+        self.excluded = set() if exclude is None else set(zip(*exclude.tolist(), strict=True))
+        self.columns: list[list[tuple[int, int, int]]] = []
+
+    def candidates(self, node: int, seed_time: int | None) -> list[int]:
+        """Stored positions of a node's neighbors that neither time nor an exclusion rules out."""
+        return [
+            position
+            for position in range(self.colptr[node], self.colptr[node + 1])
+            if (self.row[position], node) not in self.excluded
+            and (self.time is None or seed_time is None or self.time[position] <= seed_time)
+        ]
+
+    def weight(self, node: int, position: int) -> int:
+        """A stored edge's integer weight."""
+        assert self.sums is not None
+        return self.sums[position] - (self.sums[position - 1] if position > self.colptr[node] else 0)
+
+
 def sample_neighbors(
     colptr: Sequence[Tensor],
     row: Sequence[Tensor],
     seeds: Sequence[Tensor],
-    fanouts: Sequence[int],
+    fanouts: Sequence,
     key: int,
     *,
-    edge_id: Sequence[Tensor | None] = (None,),
+    edge_id: Sequence[Tensor | None] | None = None,
+    weight: Sequence[Tensor | None] | None = None,
+    time: Sequence[Tensor | None] | None = None,
+    seed_time: Sequence[Tensor | None] | None = None,
+    exclude: Sequence[Tensor | None] | None = None,
+    src_type: Sequence[int] | None = None,
+    dst_type: Sequence[int] | None = None,
+    sizes: Sequence[int] | None = None,
     replace: bool = False,
+    disjoint: bool = False,
+    last: bool = False,
     layers: bool = False,
+    subgraph: str = "directional",
+    reverse: Sequence[int] | None = None,
     with_edge_id: bool = True,
     with_col: bool = True,
 ) -> Sample:
     """All hops of a batch (FastSample, section 3.2), as :func:`torch_gnnscale.ops.sample_neighbors` returns them."""
-    pointer, neighbors = colptr[0].tolist(), row[0].tolist()
-    names = range(len(neighbors)) if edge_id[0] is None else edge_id[0].tolist()
-    nodes = seeds[0].tolist()
-    local: dict[int, int] = {}
-    for i, node in enumerate(nodes):
-        local.setdefault(node, i)
-    columns, rows, cols, edges = [0], list[int](), list[int](), list[int]()
-    num_nodes, num_edges = [len(nodes)], []
-    begin = 0
-    for hop, fanout in enumerate(fanouts):
-        end, edges_before = len(nodes), len(rows)
-        for destination in range(begin, end):
-            node = nodes[destination]
-            first, degree = pointer[node], pointer[node + 1] - pointer[node]
-            for position in choose(key, node, hop, degree, fanout, replace):
-                source = neighbors[first + position]
-                if source not in local:
-                    local[source] = len(nodes)
-                    nodes.append(source)
-                rows.append(local[source])
-                cols.append(destination)
-                edges.append(names[first + position])
-            columns.append(len(rows))
-        num_nodes.append(len(nodes) - end)
-        num_edges.append(len(rows) - edges_before)
-        begin = 0 if layers else end
+    count, types = len(colptr), len(seeds)
+    none: list = [None] * count
+    relations = [
+        _Relation(*parts)
+        for parts in zip(colptr, row, edge_id or none, weight or none, time or none, exclude or none, strict=True)
+    ]
+    src_type, dst_type = src_type or [0] * count, dst_type or [0] * count
+    hop_lists = fanouts if fanouts and isinstance(fanouts[0], (list, tuple)) else [fanouts] * count
+    times = [t for entry in seed_time or [] if entry is not None for t in entry.tolist()] if seed_time else None
+
+    # Nodes are (tree, id); a repeated seed keeps its row, and its neighbors refer to the first one.
+    nodes: list[list[tuple[int, int]]] = [[] for _ in range(types)]
+    local: list[dict[tuple[int, int], int]] = [{} for _ in range(types)]
+    tree = 0
+    for t in range(types):
+        for node in seeds[t].tolist():
+            local[t].setdefault((tree, node), len(nodes[t]))
+            nodes[t].append((tree, node))
+            tree += disjoint
+    num_nodes, num_edges = [[len(entry)] for entry in nodes], [[] for _ in relations]
+    begin = [0] * types
+    for hop in range(len(hop_lists[0]) if count else 0):
+        end = [len(entry) for entry in nodes]
+        for r, relation in enumerate(relations):
+            src, dst, fanout = src_type[r], dst_type[r], hop_lists[r][hop]
+            edges_before = sum(map(len, relation.columns))
+            for column in range(begin[dst], end[dst]):
+                tree, node = nodes[dst][column]
+                found = relation.candidates(node, times[tree] if times else None)
+                if last and relation.time is not None and fanout >= 0:
+                    found = found[max(len(found) - fanout, 0) :]
+                weights = None if relation.sums is None else [relation.weight(node, p) for p in found]
+                picks = choose(key, node, hop, len(found), fanout, replace, tree=tree, relation=r, weights=weights)
+                drawn = []
+                for position in (found[pick] for pick in picks):
+                    source = (tree, relation.row[position])
+                    if source not in local[src]:
+                        local[src][source] = len(nodes[src])
+                        nodes[src].append(source)
+                    drawn.append((column, local[src][source], relation.names[position]))
+                relation.columns.append(drawn)
+            num_edges[r].append(sum(map(len, relation.columns)) - edges_before)
+        for t in range(types):
+            num_nodes[t].append(len(nodes[t]) - end[t])
+        begin = [0] * types if layers else end
+
+    if subgraph == "induced":
+        for r, relation in enumerate(relations):
+            relation.columns = [
+                [
+                    (column, local[src_type[r]][tree, relation.row[p]], relation.names[p])
+                    for p in relation.candidates(node, times[tree] if times else None)
+                    if (tree, relation.row[p]) in local[src_type[r]]
+                ]
+                for column, (tree, node) in enumerate(nodes[dst_type[r]])
+            ]
+    elif subgraph == "bidirectional":
+        if reverse is None:
+            reverse = [r if src_type[r] == dst_type[r] else -1 for r in range(count)]
+        drawn_edges = [[edge for column in relation.columns for edge in column] for relation in relations]
+        for r, relation in enumerate(relations):
+            columns: list[dict[int, tuple[int, int, int]]] = [{} for _ in nodes[dst_type[r]]]
+            for column, source, name in drawn_edges[r]:
+                columns[column].setdefault(source, (column, source, name))
+            for source, column, name in drawn_edges[reverse[r]] if reverse[r] >= 0 else []:
+                columns[column].setdefault(source, (column, source, name if reverse[r] == r else -1))
+            if reverse[r] >= 0:
+                relation.columns = [[column[source] for source in sorted(column)] for column in columns]
+            else:
+                relation.columns += [[]] * (len(columns) - len(relation.columns))
 
     def ids(values: list) -> Tensor:
         return torch.tensor(values, dtype=torch.int64)
 
+    edges = [[edge for column in relation.columns for edge in column] for relation in relations]
     return Sample(
-        node=[ids(nodes)],
-        colptr=[ids(columns)],
-        edge_index=[ids([rows, cols] if with_col else [rows])],
-        edge_id=[ids(edges)] if with_edge_id else [],
-        tree=[],
-        num_nodes=ids([num_nodes]),
-        num_edges=ids([num_edges]),
+        node=[ids([node for _, node in entry]) for entry in nodes],
+        colptr=[ids([0] + [len(column) for column in relation.columns]).cumsum(0) for relation in relations],
+        edge_index=[
+            ids([[source for _, source, _ in entry], [column for column, _, _ in entry]][: 1 + with_col])
+            for entry in edges
+        ],
+        edge_id=[ids([name for _, _, name in entry]) for entry in edges] if with_edge_id else [],
+        tree=[ids([tree for tree, _ in entry]) for entry in nodes] if disjoint else [],
+        num_nodes=ids(num_nodes),
+        num_edges=ids(num_edges).reshape(count, -1),
     )
 
 
