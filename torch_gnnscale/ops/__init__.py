@@ -14,7 +14,8 @@ from .sampling import MAX_FANOUT, MAX_HOPS, Sample, Subgraph, sample_neighbors, 
 from .topology import check_colptr, coo_to_csc
 
 __all__ = [
-    "MAX_COUNT", "MAX_FANOUT", "MAX_HOPS", "REDUCTIONS", "PoolStats", "Sample", "Subgraph", "aggregate", "can_gather_rows",
+    "MAX_COUNT", "MAX_FANOUT", "MAX_HOPS", "REDUCTIONS", "PoolStats", "Sample", "Subgraph", "aggregate",
+    "can_gather_rows",
     "check_colptr", "coo_to_csc", "edge_dot", "extreme_backward", "first_outside", "gather_rows", "huge_pages",
     "limit_threads", "map_file", "permutation", "pool_limit", "pool_stats", "pool_trim", "random_bits", "registrations",
     "rmat_edges", "sample_neighbors", "share_of_extremes", "weight_sums",
