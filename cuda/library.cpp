@@ -1,5 +1,5 @@
 // Every operator of torch.ops.gnnscale. Their Python wrappers, with shapes, errors and sources, are in
-// torch_gnnscale/ops.py.
+// torch_gnnscale/ops/.
 #include <torch/csrc/stable/library.h>
 
 STABLE_TORCH_LIBRARY(gnnscale, library) {
@@ -9,10 +9,11 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   library.def("first_malformed(Tensor colptr, int num_edges, int threads) -> Tensor");
   // Sampling.
   library.def(
-      "sample_neighbors(Tensor[] colptr, Tensor[] row, Tensor?[] edge_id, Tensor?[] weight, Tensor?[] node_time, "
-      "Tensor?[] edge_time, int[] src_type, int[] dst_type, Tensor[] seeds, Tensor?[] seed_time, int[] fanouts, "
-      "int key, bool replace, bool disjoint, bool last, bool layers, bool with_edge_id, bool with_col, int threads) "
-      "-> (Tensor[] node, Tensor[] colptr, Tensor[] edge_index, Tensor[] edge_id, Tensor[] tree, Tensor num_nodes, "
+      "sample_neighbors(Tensor[] colptr, Tensor[] row, Tensor?[] edge_id, Tensor?[] weight, Tensor?[] time, "
+      "Tensor?[] exclude, int[] src_type, int[] dst_type, int[] reverse, int[] sizes, Tensor[] seeds, "
+      "Tensor?[] seed_time, int[] fanouts, int key, bool replace, bool disjoint, bool last, bool layers, int subgraph, "
+      "bool with_edge_id, bool with_col, int threads) -> (Tensor[] node, Tensor[] colptr, Tensor[] edge_index, "
+      "Tensor[] edge_id, Tensor[] tree, Tensor num_nodes, "
       "Tensor num_edges)");
   library.def(
       "sample_negatives(int count, Tensor? src, int num_src, Tensor? src_node, Tensor? src_weight, Tensor? src_time, "

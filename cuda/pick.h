@@ -47,4 +47,34 @@ GNNSCALE_HD uint64_t pick(uint64_t random, uint64_t i, uint64_t count, uint64_t 
   return taken(position) ? last : position;
 }
 
+// Units [start, start + size) that no draw may choose any more.
+struct Removed {
+  uint64_t start, size;
+};
+
+// Unit `unit` of those that are left, when the `count` ranges of `removed`, sorted and disjoint, are gone.
+GNNSCALE_HD uint64_t skip_removed(uint64_t unit, const Removed* removed, int64_t count) {
+  for (int64_t i = 0; i < count && unit >= removed[i].start; ++i) unit += removed[i].size;
+  return unit;
+}
+
+// Puts a range where it belongs among the `count` sorted ones of `removed`, which has room for it.
+GNNSCALE_HD void insert_removed(Removed range, Removed* removed, int64_t count) {
+  for (; count > 0 && removed[count - 1].start > range.start; --count) removed[count] = removed[count - 1];
+  removed[count] = range;
+}
+
+// The first of [first, last) whose entry of the ascending `values` exceeds `bound`; `last` if none does.
+GNNSCALE_HD int64_t first_above(const int64_t* values, int64_t first, int64_t last, int64_t bound) {
+  while (first < last) {
+    const int64_t middle = first + (last - first) / 2;
+    if (values[middle] > bound) {
+      last = middle;
+    } else {
+      first = middle + 1;
+    }
+  }
+  return first;
+}
+
 }  // namespace gnnscale

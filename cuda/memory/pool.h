@@ -33,7 +33,11 @@ class PooledArray {
   PooledArray& operator=(const PooledArray&) = delete;
   PooledArray(PooledArray&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
-  PooledArray& operator=(PooledArray&&) = delete;
+  PooledArray& operator=(PooledArray&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+    return *this;
+  }
   ~PooledArray() {
     if (data_ != nullptr) pool_release(data_, bytes_);
   }

@@ -6,6 +6,8 @@
 #include <memory>
 #include <vector>
 
+#include "../sample/tree_table.h"
+
 namespace gnnscale {
 
 struct Workspace {
@@ -13,10 +15,11 @@ struct Workspace {
   uint32_t* map = nullptr;
   int64_t map_size = 0;
   uint32_t base = 1;
-  // What the last call produced: the first guess for the next one's outputs.
-  int64_t last_nodes = 0, last_edges = 0, last_columns = 0;
-  std::vector<int64_t> begin;  // first stored position of each frontier node's neighbors
-  std::vector<int64_t> degree;
+  TreeTable trees;  // instead of the map where trees are disjoint
+  // What the last call produced, a node type or relation: the first guess for the next one's outputs.
+  std::vector<int64_t> last_nodes, last_edges, last_columns;
+  // Where each frontier node's candidates lie among the stored edges.
+  std::vector<int64_t> begin, length;
 
   // Makes room for `num_nodes` cells and for local ids below `num_local` above the base.
   void prepare(int64_t num_nodes, int64_t num_local);

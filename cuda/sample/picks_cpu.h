@@ -18,10 +18,11 @@ namespace gnnscale {
 constexpr int64_t kLanes = 8;        // nodes that are picked for together
 constexpr int64_t kLaneFanout = 32;  // the largest fanout for which they are
 
-// kLanes frontier nodes at the same hop and tree.
+// kLanes frontier nodes in the same hop.
 struct PickGroup {
-  const int64_t *node, *first, *degree;  // [kLanes]: ids, where their neighbor lists begin, how long these are
-  uint32_t tree, tail;                   // of their counters
+  const int64_t *node, *tree, *first,
+      *degree;    // [kLanes]: ids, trees, where their candidates begin, how many there are
+  uint32_t tail;  // of their counters
 };
 
 // Picks of a group, by the scalar functions: positions[i * kLanes + lane] is first[lane] + pick i, for i < fanout <=
@@ -31,7 +32,8 @@ inline void pick_group_scalar(uint64_t key, const PickGroup& group, int64_t fano
     const int64_t first = group.first[lane], degree = group.degree[lane];
     const bool random = pick_is_random(degree, fanout, replace);
     const Counter counter{static_cast<uint32_t>(group.node[lane]),
-                          static_cast<uint32_t>(static_cast<uint64_t>(group.node[lane]) >> 32), group.tree, group.tail};
+                          static_cast<uint32_t>(static_cast<uint64_t>(group.node[lane]) >> 32),
+                          static_cast<uint32_t>(group.tree[lane]), group.tail};
     Philox block{};
     for (int64_t i = 0; i < fanout; ++i) {
       if (!random) {
@@ -122,7 +124,7 @@ GNNSCALE_AVX2 inline void pick_group_avx2(const RoundKeys& keys, const PickGroup
       const __m256i node = load(group.node, v);
       lanes.word[0][v] = node;
       lanes.word[1][v] = _mm256_srli_epi64(node, 32);
-      lanes.word[2][v] = _mm256_set1_epi64x(group.tree);
+      lanes.word[2][v] = load(group.tree, v);
       lanes.word[3][v] = _mm256_set1_epi64x(group.tail | static_cast<uint32_t>(block));
     }
     lanes.run(keys);
@@ -281,14 +283,7 @@ class Picker {
   template <typename Visit>
   GNNSCALE_INLINE int64_t* pick_node(const Counter& counter, int64_t first, int64_t degree, int64_t fanout,
                                      bool replace, int64_t* out, Visit&& visit) {
-    const size_t room = static_cast<size_t>(fanout) + 16;
-    if (draws_.size() < room) draws_.resize(room);
-#if defined(__x86_64__)
-    if (has_avx2()) {
-      draw_many_avx2(keys_, counter, fanout, draws_.data());
-    } else
-#endif
-      draw_many_scalar(key_, counter, fanout, draws_.data());
+    draw_many(counter, fanout);
     const uint64_t count = static_cast<uint64_t>(fanout), range = static_cast<uint64_t>(degree);
     if (!replace) taken_.start(count, range);
     for (uint64_t i = 0; i < count; ++i) {
@@ -301,13 +296,70 @@ class Picker {
     return out;
   }
 
+  // The same among the positions [first, first + length) without the `excluded` ones, which ascend, in proportion to
+  // weights whose sums (see torch_gnnscale.ops.sample_neighbors) are `sums`, from `before` on, or uniformly without
+  // any.
+  template <typename Visit>
+  int64_t* pick_candidates(const Counter& counter, int64_t first, int64_t length, const std::vector<int64_t>& excluded,
+                           const int64_t* sums, int64_t before, int64_t fanout, bool replace, int64_t* out,
+                           Visit&& visit) {
+    removed_.clear();
+    uint64_t left = static_cast<uint64_t>(sums == nullptr ? length : sums[first + length - 1] - before);
+    const auto range = [&](int64_t position) -> Removed {
+      if (sums == nullptr) return {static_cast<uint64_t>(position - first), 1};
+      const int64_t start = position > first ? sums[position - 1] : before;
+      return {static_cast<uint64_t>(start - before), static_cast<uint64_t>(sums[position] - start)};
+    };
+    for (const int64_t position : excluded) {
+      removed_.push_back(range(position));
+      left -= removed_.back().size;
+    }
+    const int64_t candidates = length - static_cast<int64_t>(excluded.size());
+    if (sums == nullptr) {
+      int64_t* const begin = out;
+      out = pick_node(counter, first, candidates, fanout, replace, out, [](int64_t) {});
+      for (int64_t* pick = begin; pick < out; ++pick) {
+        *pick = first + static_cast<int64_t>(skip_removed(static_cast<uint64_t>(*pick - first), removed_.data(),
+                                                          static_cast<int64_t>(removed_.size())));
+        visit(*pick);
+      }
+      return out;
+    }
+    draw_many(counter, fanout);
+    for (int64_t i = 0; i < fanout; ++i) {
+      const int64_t gone = static_cast<int64_t>(removed_.size());
+      const uint64_t unit = skip_removed(bounded(draws_[i], left), removed_.data(), gone);
+      const int64_t position =
+          std::min(first_above(sums, first, first + length, before + static_cast<int64_t>(unit)), first + length - 1);
+      if (!replace) {
+        const Removed picked = range(position);
+        removed_.push_back(picked);
+        insert_removed(picked, removed_.data(), gone);
+        left -= picked.size;
+      }
+      *out = position;
+      visit(*out++);
+    }
+    return out;
+  }
+
  private:
+  void draw_many(const Counter& counter, int64_t count) {
+    const size_t room = static_cast<size_t>(count) + 16;
+    if (draws_.size() < room) draws_.resize(room);
+#if defined(__x86_64__)
+    if (has_avx2()) return draw_many_avx2(keys_, counter, count, draws_.data());
+#endif
+    draw_many_scalar(key_, counter, count, draws_.data());
+  }
+
   uint64_t key_ = 0;
 #if defined(__x86_64__)
   RoundKeys keys_{0};
 #endif
   std::vector<uint64_t> draws_;
   Taken taken_;
+  std::vector<Removed> removed_;
 };
 
 }  // namespace gnnscale

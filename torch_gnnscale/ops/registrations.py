@@ -24,19 +24,21 @@ def _(colptr, num_edges, threads):
 
 
 @torch.library.register_fake("gnnscale::sample_neighbors")
-def _(colptr, row, edge_id, weight, node_time, edge_time, src_type, dst_type, seeds, seed_time, fanouts, key,
-      replace, disjoint, last, layers, with_edge_id, with_col, threads):  # fmt: skip
+def _(colptr, row, edge_id, weight, time, exclude, src_type, dst_type, reverse, sizes, seeds, seed_time, fanouts, key,
+      replace, disjoint, last, layers, subgraph, with_edge_id, with_col, threads):  # fmt: skip
     context = torch.library.get_ctx()
-    nodes, columns, edges = (context.new_dynamic_size() for _ in range(3))
+    hops = len(fanouts) // len(colptr) if colptr else 0
+    nodes = [context.new_dynamic_size() for _ in seeds]
+    edges = [context.new_dynamic_size() for _ in colptr]
     empty = seeds[0].new_empty
     return (
-        [empty(nodes, dtype=torch.int64)],
-        [empty(columns, dtype=torch.int64)],
-        [empty((2 if with_col else 1, edges), dtype=torch.int64)],
-        [empty(edges, dtype=torch.int64)] if with_edge_id else [],
-        [],
-        empty((1, len(fanouts) + 1), dtype=torch.int64),
-        empty((1, len(fanouts)), dtype=torch.int64),
+        [empty(size, dtype=torch.int64) for size in nodes],
+        [empty(context.new_dynamic_size(), dtype=torch.int64) for _ in colptr],
+        [empty((2 if with_col else 1, size), dtype=torch.int64) for size in edges],
+        [empty(size, dtype=torch.int64) for size in edges if with_edge_id],
+        [empty(size, dtype=torch.int64) for size in nodes if disjoint],
+        empty((len(seeds), hops + 1), dtype=torch.int64),
+        empty((len(colptr), hops), dtype=torch.int64),
     )
 
 

@@ -1,5 +1,6 @@
 """What is drawn."""
 
-from .neighbor import NeighborOutput, NeighborSampler
+from .neighbor import NeighborSampler
+from .output import HeteroNeighborOutput, Layer, NeighborOutput
 
-__all__ = ["NeighborOutput", "NeighborSampler"]
+__all__ = ["HeteroNeighborOutput", "Layer", "NeighborOutput", "NeighborSampler"]

@@ -1,0 +1,324 @@
+// One relation in one hop on the CPU: the frontier's neighbors drawn, read and relabelled.
+//
+// The work is a chain of dependent cache misses: colptr, then row and edge id, then the relabel map. Frontier nodes go
+// through it in blocks, as a pipeline: while a block's positions are picked and prefetched, the ids of the block before
+// are read and their map cells prefetched, and the block before that is relabelled. Only the relabelling has an order;
+// with several threads all of them pick and read, and one relabels the finished blocks in order behind them.
+#pragma once
+
+#include "batch_cpu.h"
+
+namespace gnnscale {
+
+constexpr int64_t kBlockNodes = 64;      // frontier nodes a block, fewer if their picks
+constexpr int64_t kBlockPicks = 512;     // would be more than these
+constexpr int64_t kNodesAhead = 16;      // how far ahead colptr is prefetched
+constexpr int64_t kEdgesAhead = 32;      // how far ahead the relabel map is prefetched
+constexpr int64_t kParallelFrom = 2048;  // edges of a hop below which one thread does it all
+
+class Expansion : private Pass {
+ public:
+  Expansion(Batch& owner, const Relation& of, int64_t hop)
+      : Pass(owner, of), hop_(static_cast<int>(hop)), fanout_(of.fanouts[hop]), columns_(out.columns) {}
+
+  void run() {
+    const int64_t size = destinations.known - destinations.frontier;
+    out.colptr.reserve(columns_ + 1, columns_ + size + 1);
+    out.columns_per_hop.push_back(size);
+    out.columns += size;
+    if (fanout_ == 0) {
+      std::fill_n(out.colptr.data() + columns_ + 1, size, out.count);
+      out.per_hop.push_back(0);
+      return;
+    }
+    if (static_cast<int64_t>(batch.work->begin.size()) < size) {
+      batch.work->begin.resize(size + size / 4);
+      batch.work->length.resize(size + size / 4);
+    }
+    const int64_t count_tasks = num_tasks(size, 8192, batch.request.threads);
+    run_tasks(count_tasks, [&](int64_t task) {
+      const auto [begin, end] = part(size, task, count_tasks);
+      if (relation.time == nullptr && relation.num_excluded == 0) {
+        count(begin, end);
+      } else {
+        count_candidates(begin, end);
+      }
+    });
+    check_pointers();
+    for (int64_t i = 0; i < size; ++i) out.colptr[columns_ + i + 1] += out.colptr[columns_ + i];
+    const int64_t total = out.colptr[columns_ + size], drawn = total - out.count;
+    out.row.reserve(out.count, total);
+    if (batch.request.with_edge_id) out.id.reserve(out.count, total);
+    // Each edge leads to at most one new node, and (of a tree) there are at most as many as the type has.
+    const int64_t most =
+        sources.count + (batch.request.disjoint ? drawn : std::min(drawn, batch.request.sizes[relation.src])) + 1;
+    STD_TORCH_CHECK(!batch.request.disjoint || most < int64_t{1} << 31, "a batch of disjoint trees has up to ", most,
+                    " nodes, and 2^31 are the most: use fewer seeds or smaller fanouts");
+    sources.id.reserve(sources.count, most);
+    if (batch.request.disjoint) sources.tree.reserve(sources.count, most);
+
+    block_ = std::clamp<int64_t>(kBlockPicks / std::max<int64_t>(fanout_, 1), 1, kBlockNodes);
+    if (block_ > kLanes) block_ -= block_ % kLanes;
+    const int64_t blocks = (size + block_ - 1) / block_;
+    const int64_t tasks = drawn < kParallelFrom ? 1 : num_tasks(blocks, 2, batch.request.threads);
+    if (tasks == 1) {
+      pick_serially(size, blocks);
+    } else {
+      pick_in_parallel(size, blocks, tasks);
+    }
+    check_rows();
+    out.count = total;
+    out.per_hop.push_back(drawn);
+  }
+
+ private:
+  // Candidates and counts of frontier nodes [from, to); colptr holds counts until they are summed up.
+  void count(int64_t from, int64_t to) {
+    const int64_t* frontier = destinations.id.data() + destinations.frontier;
+    const int64_t* pointers = relation.colptr;
+    const int64_t fanout = fanout_;
+    const bool replace = batch.request.replace;
+    int64_t *const begin = batch.work->begin.data(), *const length = batch.work->length.data();
+    int64_t* const counts = out.colptr.data() + columns_ + 1;
+    for (int64_t i = from; i < to; ++i) {
+      if (i + kNodesAhead < to) GNNSCALE_PREFETCH(pointers + frontier[i + kNodesAhead]);
+      const auto [first, last] = stored(frontier[i]);
+      begin[i] = first;
+      length[i] = last - first;
+      counts[i] = pick_count(last - first, fanout, replace);
+    }
+  }
+
+  // The same where times or exclusions rule neighbors out.
+  void count_candidates(int64_t from, int64_t to) {
+    const int64_t* frontier = destinations.id.data() + destinations.frontier;
+    std::vector<int64_t> excluded;
+    for (int64_t i = from; i < to; ++i) {
+      if (i + kNodesAhead < to) GNNSCALE_PREFETCH(relation.colptr + frontier[i + kNodesAhead]);
+      if (relation.time != nullptr && i + kNodesAhead / 2 < to) {
+        const int64_t* const pointers = relation.colptr + frontier[i + kNodesAhead / 2];
+        GNNSCALE_PREFETCH(relation.time + pointers[0] + (pointers[1] - pointers[0]) / 2);
+      }
+      const auto [first, last] = stored(frontier[i]);
+      const Candidates found = find_candidates(relation, frontier[i], first, last, seed_time(destinations.frontier + i),
+                                               fanout_, batch.request.last, excluded);
+      batch.work->begin[i] = found.first;
+      batch.work->length[i] = found.length;
+      out.colptr[columns_ + i + 1] = pick_count(found.count(), fanout_, batch.request.replace);
+    }
+  }
+
+  int64_t first_edge(int64_t block, int64_t size) const {
+    return out.colptr[columns_ + std::min(block * block_, size)];
+  }
+
+  // Positions of the picks of a block; their row and edge id entries are prefetched.
+  void pick_block(int64_t block, int64_t size, Scratch& scratch, std::vector<int64_t>& positions) {
+    const int64_t from = block * block_, to = std::min(from + block_, size);
+    const size_t room = static_cast<size_t>(first_edge(block + 1, size) - first_edge(block, size));
+    if (positions.size() < room + kLaneFanout) positions.resize(room + kLaneFanout);
+    // Locals, for the compiler cannot know that no store changes the members.
+    const char *const row = relation.row, *const edge_id = relation.edge_id;
+    const int64_t row_stride = relation.row_stride, edge_id_stride = relation.edge_id_stride;
+    const auto prefetch = [&, prefetch_edge_id = relation.prefetch_edge_id](int64_t position) GNNSCALE_INLINE_LAMBDA {
+      GNNSCALE_PREFETCH(row + position * row_stride);
+      if (prefetch_edge_id) GNNSCALE_PREFETCH(edge_id + position * edge_id_stride);
+    };
+    scratch.picker.set_key(batch.request.key);
+    if (relation.is_plain()) {
+      pick_uniformly(from, to, scratch, positions.data(), prefetch);
+    } else {
+      pick_among_candidates(from, to, scratch, positions.data(), prefetch);
+    }
+  }
+
+  // Uniform picks from ranges, kLanes nodes at a time.
+  template <typename Prefetch>
+  GNNSCALE_INLINE void pick_uniformly(int64_t from, int64_t to, Scratch& scratch, int64_t* out, Prefetch&& prefetch) {
+    static constexpr int64_t kNoTrees[kLanes] = {};
+    const int64_t fanout = fanout_;
+    const bool replace = batch.request.replace, disjoint = batch.request.disjoint;
+    const uint32_t tail = make_counter(0, 0, hop_, relation.number).tail;
+    for (int64_t i = from; i < to; i += kLanes) {
+      const int64_t node = destinations.frontier + i;
+      const PickGroup group{destinations.id.data() + node, disjoint ? destinations.tree.data() + node : kNoTrees,
+                            batch.work->begin.data() + i, batch.work->length.data() + i, tail};
+      const int64_t lanes = std::min(to - i, kLanes);
+      int64_t largest = 0;
+      for (int64_t lane = 0; lane < lanes; ++lane) largest = std::max(largest, group.degree[lane]);
+      if (lanes == kLanes && fanout <= kLaneFanout && largest < int64_t{1} << 32 &&
+          pick_is_random(largest, fanout, replace)) {
+        out = scratch.picker.pick_group(group, fanout, replace, out, prefetch);
+        continue;
+      }
+      for (int64_t lane = 0; lane < lanes; ++lane) {
+        const int64_t first = group.first[lane], degree = group.degree[lane];
+        if (pick_is_random(degree, fanout, replace)) {
+          const Counter counter = make_counter(group.node[lane], group.tree[lane], hop_, relation.number);
+          out = scratch.picker.pick_node(counter, first, degree, fanout, replace, out, prefetch);
+          continue;
+        }
+        for (int64_t k = 0; k < degree; ++k) {
+          *out = first + k;
+          if (k % 8 == 0) prefetch(*out);
+          ++out;
+        }
+      }
+    }
+  }
+
+  // Picks by weight, or from ranges with excluded positions, node by node.
+  template <typename Prefetch>
+  void pick_among_candidates(int64_t from, int64_t to, Scratch& scratch, int64_t* out, Prefetch&& prefetch) {
+    const int64_t* const sums = relation.weight;
+    std::vector<int64_t>& excluded = scratch.excluded;
+    if (sums != nullptr) {
+      for (int64_t i = from; i < to; ++i) {
+        const int64_t first = batch.work->begin[i], length = batch.work->length[i];
+        if (length == 0) continue;
+        GNNSCALE_PREFETCH(sums + first + length - 1);
+        GNNSCALE_PREFETCH(sums + first + length / 2);
+      }
+    }
+    for (int64_t i = from; i < to; ++i) {
+      const int64_t at = destinations.frontier + i, node = destinations.id[at];
+      const int64_t first = batch.work->begin[i], length = batch.work->length[i];
+      excluded.clear();
+      if (relation.num_excluded > 0) find_excluded(relation, node, first, length, excluded);
+      if (pick_is_random(length - static_cast<int64_t>(excluded.size()), fanout_, batch.request.replace)) {
+        const Counter counter =
+            make_counter(node, batch.request.disjoint ? destinations.tree[at] : 0, hop_, relation.number);
+        const int64_t before = sums != nullptr && first > relation.colptr[node] ? sums[first - 1] : 0;
+        out = scratch.picker.pick_candidates(counter, first, length, excluded, sums, before, fanout_,
+                                             batch.request.replace, out, prefetch);
+        continue;
+      }
+      auto skipped = excluded.begin();
+      for (int64_t position = first; position < first + length; ++position) {
+        if (skipped != excluded.end() && *skipped == position) {
+          ++skipped;
+          continue;
+        }
+        *out = position;
+        prefetch(*out++);
+      }
+    }
+  }
+
+  // Node ids and edge ids of a block's picks to the outputs.
+  void read_block(int64_t block, int64_t size, const std::vector<int64_t>& positions) {
+    const int64_t from = first_edge(block, size), count = first_edge(block + 1, size) - from;
+    relation.read(relation, positions.data(), count, out.row.data() + from,
+                  batch.request.with_edge_id ? out.id.data() + from : nullptr, corrupt);
+  }
+
+  // Global to local ids, in order of first occurrence; new nodes join the next frontier. The ids of `blocks_read`
+  // blocks from this one on are known, and their cells can be prefetched.
+  void relabel_block(int64_t block, int64_t size, int64_t blocks_read) {
+    if (batch.request.disjoint) return relabel_trees(block, size);
+    const int64_t from = first_edge(block, size), to = first_edge(block + 1, size);
+    const int64_t read_to = first_edge(block + blocks_read, size);
+    uint32_t* const map = batch.work->map + sources.offset;
+    int64_t *const ids = out.row.data(), *const found = sources.id.data();
+    const uint32_t base = batch.work->base;
+    uint32_t count = static_cast<uint32_t>(sources.count);
+    for (int64_t e = from; e < to; ++e) {
+      if (e + kEdgesAhead < read_to) GNNSCALE_PREFETCH(map + ids[e + kEdgesAhead]);
+      // Without a branch, for nobody can predict which neighbor is new: what is known is written again.
+      const int64_t id = ids[e];
+      const uint32_t local = std::min(local_id(map[id], base), count);
+      map[id] = base + local;
+      found[count] = id;  // the slot after the last node is scratch
+      ids[e] = local;
+      count += local == count;
+    }
+    sources.count = count;
+  }
+
+  // The same within each column's tree.
+  void relabel_trees(int64_t block, int64_t size) {
+    TreeTable& table = batch.work->trees;
+    const int64_t begin = block * block_, end = std::min(begin + block_, size);
+    const int64_t* const trees = destinations.tree.data() + destinations.frontier;
+    const int64_t* const pointers = out.colptr.data() + columns_;
+    int64_t* const ids = out.row.data();
+    table.reserve(pointers[end] - pointers[begin]);
+    for (int64_t column = begin; column < end; ++column) {
+      const uint32_t tree = static_cast<uint32_t>(trees[column]);
+      for (int64_t e = pointers[column]; e < pointers[column + 1]; ++e) table.prefetch(sources.offset + ids[e], tree);
+    }
+    for (int64_t column = begin; column < end; ++column) {
+      const uint32_t tree = static_cast<uint32_t>(trees[column]);
+      for (int64_t e = pointers[column]; e < pointers[column + 1]; ++e) {
+        const uint32_t local = table.add(sources.offset + ids[e], tree, static_cast<uint32_t>(sources.count));
+        sources.id[sources.count] = ids[e];  // the slot after the last node is scratch
+        sources.tree[sources.count] = tree;
+        sources.count += local == sources.count;
+        ids[e] = local;
+      }
+    }
+  }
+
+  void pick_serially(int64_t size, int64_t blocks) {
+    for (int64_t step = 0; step < blocks + 2; ++step) {
+      if (step < blocks) pick_block(step, size, batch.scratch, batch.scratch.positions[step & 1]);
+      if (step >= 1 && step - 1 < blocks) read_block(step - 1, size, batch.scratch.positions[(step - 1) & 1]);
+      if (step >= 2) relabel_block(step - 2, size, 2);
+    }
+  }
+
+  // Every task claims blocks in order, picks and reads them; task 0 also relabels, as soon as the next one is read.
+  // It finishes the hop alone if no other task runs beside it. A task without memory gives its blocks up.
+  void pick_in_parallel(int64_t size, int64_t blocks, int64_t tasks) {
+    enum : uint32_t { kWaiting, kRead, kGivenUp };
+    std::vector<std::atomic<uint32_t>> states(static_cast<size_t>(blocks));
+    std::atomic<int64_t> unclaimed{0};
+    run_tasks(tasks, [&](int64_t task) {
+      Scratch own;
+      Scratch& scratch = task == 0 ? batch.scratch : own;
+      int64_t picked = -1, next = task == 0 ? 0 : blocks;
+      int side = 0;  // of scratch.positions, for the next block
+      const auto leave = [&](int64_t block, uint32_t state) {
+        states[block].store(state, std::memory_order_release);
+        states[block].notify_one();
+      };
+      const auto finish_picked = [&](int picked_side) {
+        read_block(picked, size, scratch.positions[picked_side]);
+        leave(std::exchange(picked, -1), kRead);
+      };
+      while (true) {
+        const uint32_t state = next < blocks ? states[next].load(std::memory_order_acquire) : kWaiting;
+        if (state == kGivenUp) return;
+        if (state == kRead) {
+          relabel_block(next++, size, 1);
+          continue;
+        }
+        const int64_t block = unclaimed.fetch_add(1, std::memory_order_relaxed);
+        if (block < blocks) {
+          try {
+            pick_block(block, size, scratch, scratch.positions[side]);
+          } catch (const std::bad_alloc&) {
+            leave(block, kGivenUp);
+            if (picked >= 0) leave(picked, kGivenUp);
+            throw;
+          }
+          side ^= 1;
+          if (picked >= 0) finish_picked(side);
+          picked = block;
+        } else if (picked >= 0) {
+          finish_picked(side ^ 1);
+        } else if (next < blocks) {
+          states[next].wait(kWaiting, std::memory_order_acquire);
+        } else {
+          return;
+        }
+      }
+    });
+  }
+
+  const int hop_;
+  const int64_t fanout_, columns_;  // columns_: of the hops before
+  int64_t block_ = 1;
+};
+
+}  // namespace gnnscale

@@ -1,0 +1,109 @@
+// A relation of the graph as the sampler reads it on the CPU, and which stored neighbors of a node are candidates.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstdint>
+#include <type_traits>
+#include <vector>
+
+#include "../pick.h"
+
+namespace gnnscale {
+
+// Reads ids and edge ids of stored edges: positions[0..count) to ids and, unless it is null, edge_ids. An id outside
+// [0, num_src) is replaced by 0 and its position stored in `corrupt`.
+using ReadEdges = void (*)(const struct Relation&, const int64_t* positions, int64_t count, int64_t* ids,
+                           int64_t* edge_ids, std::atomic<int64_t>& corrupt);
+
+struct Relation {
+  const int64_t* colptr;
+  int64_t num_dst, num_src, num_edges;
+  const char *row, *edge_id;  // edge_id null: an edge's id is its position
+  int64_t row_stride, edge_id_stride;
+  bool prefetch_edge_id;  // it does not come with the row entry beside it
+  ReadEdges read;
+  int64_t (*id_at)(const Relation&, int64_t position);
+  const int64_t *weight, *time;              // [num_edges] or null, see torch_gnnscale.ops.sample_neighbors
+  const int64_t *exclude_src, *exclude_dst;  // [num_excluded]: pairs sorted by destination, then source
+  int64_t num_excluded;
+  int number, src, dst, reverse;  // its own, its node types' and its reverse relation's numbers
+  const int64_t* fanouts;         // of each hop
+
+  // Whether picks need more than a range of positions.
+  bool is_plain() const { return weight == nullptr && num_excluded == 0; }
+};
+
+template <typename Id>
+int64_t read_id(const Relation& relation, int64_t position) {
+  return static_cast<int64_t>(*reinterpret_cast<const Id*>(relation.row + position * relation.row_stride));
+}
+
+template <typename Id, typename EdgeId>  // EdgeId void: an edge's id is its position
+void read_edges(const Relation& relation, const int64_t* positions, int64_t count, int64_t* ids, int64_t* edge_ids,
+                std::atomic<int64_t>& corrupt) {
+  // Locals, for the compiler cannot know that no store changes the members.
+  const char *const row = relation.row, *const edge_id = relation.edge_id;
+  const int64_t row_stride = relation.row_stride, edge_id_stride = relation.edge_id_stride;
+  const uint64_t num_src = static_cast<uint64_t>(relation.num_src);
+  for (int64_t k = 0; k < count; ++k) {
+    const int64_t position = positions[k];
+    int64_t id = static_cast<int64_t>(*reinterpret_cast<const Id*>(row + position * row_stride));
+    if (static_cast<uint64_t>(id) >= num_src) {
+      corrupt.store(position);
+      id = 0;
+    }
+    ids[k] = id;
+    if (edge_ids == nullptr) continue;
+    if constexpr (std::is_void_v<EdgeId>) {
+      edge_ids[k] = position;
+    } else {
+      edge_ids[k] = static_cast<int64_t>(*reinterpret_cast<const EdgeId*>(edge_id + position * edge_id_stride));
+    }
+  }
+}
+
+// The candidates of a node: stored positions [first, first + length) without `excluded` of them.
+struct Candidates {
+  int64_t first, length, excluded;
+  int64_t count() const { return length - excluded; }
+};
+
+// Appends to `positions` those of [first, first + length) at which a node's list holds an excluded source.
+inline void find_excluded(const Relation& relation, int64_t node, int64_t first, int64_t length,
+                          std::vector<int64_t>& positions) {
+  const int64_t* const end = relation.exclude_dst + relation.num_excluded;
+  const auto [from, to] = std::equal_range(relation.exclude_dst, end, node);
+  if (from == to) return;
+  const int64_t* const sources = relation.exclude_src + (from - relation.exclude_dst);
+  for (int64_t position = first; position < first + length; ++position) {
+    if (std::binary_search(sources, sources + (to - from), relation.id_at(relation, position))) {
+      positions.push_back(position);
+    }
+  }
+}
+
+// The candidates of a node whose stored list is [first, last): neither later than `seed_time` nor excluded, and only
+// the last `fanout` of them where `last_only` holds. `positions` receives the excluded ones among them.
+inline Candidates find_candidates(const Relation& relation, int64_t node, int64_t first, int64_t last,
+                                  int64_t seed_time, int64_t fanout, bool last_only, std::vector<int64_t>& positions) {
+  positions.clear();
+  if (relation.time != nullptr) last = first_above(relation.time, first, last, seed_time);
+  if (relation.num_excluded > 0) find_excluded(relation, node, first, last - first, positions);
+  if (last_only && relation.time != nullptr && fanout >= 0) {
+    auto excluded = positions.end();
+    int64_t from = last;
+    for (int64_t left = fanout; left > 0 && from > first; --from) {
+      if (excluded != positions.begin() && *(excluded - 1) == from - 1) {
+        --excluded;
+      } else {
+        --left;
+      }
+    }
+    positions.erase(positions.begin(), excluded);
+    first = from;
+  }
+  return {first, last - first, static_cast<int64_t>(positions.size())};
+}
+
+}  // namespace gnnscale

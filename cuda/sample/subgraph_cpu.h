@@ -1,0 +1,122 @@
+// Subgraphs on the CPU with other edges than those that were drawn.
+#pragma once
+
+#include "batch_cpu.h"
+
+namespace gnnscale {
+
+class Induction : private Pass {
+ public:
+  using Pass::Pass;
+
+  // Replaces the edges that were drawn by all edges between the nodes that were found.
+  void run() {
+    out.columns = destinations.count;
+    out.count = 0;
+    out.colptr.reserve(0, destinations.count + 1);
+    out.colptr[0] = 0;
+    std::vector<int64_t> excluded, positions, ids, edge_ids;
+    for (int64_t column = 0; column < destinations.count; ++column) {
+      const int64_t node = destinations.id[column];
+      const auto [first, last] = stored(node);
+      check_pointers();
+      const Candidates found = find_candidates(relation, node, first, last, seed_time(column), -1, false, excluded);
+      positions.resize(static_cast<size_t>(found.length));
+      std::iota(positions.begin(), positions.end(), found.first);
+      ids.resize(positions.size());
+      edge_ids.resize(positions.size());
+      relation.read(relation, positions.data(), found.length, ids.data(),
+                    batch.request.with_edge_id ? edge_ids.data() : nullptr, corrupt);
+      check_rows();
+      out.row.reserve(out.count, out.count + found.length);
+      if (batch.request.with_edge_id) out.id.reserve(out.count, out.count + found.length);
+      const uint32_t tree = batch.request.disjoint ? static_cast<uint32_t>(destinations.tree[column]) : 0;
+      auto skipped = excluded.begin();
+      for (int64_t k = 0; k < found.length; ++k) {
+        if (k + kEdgesAhead < found.length) prefetch_local(ids[k + kEdgesAhead], tree);
+        if (skipped != excluded.end() && *skipped == positions[k]) {
+          ++skipped;
+          continue;
+        }
+        const int64_t local = find_local(ids[k], tree);
+        if (local < 0) continue;
+        out.row[out.count] = local;
+        if (batch.request.with_edge_id) out.id[out.count] = edge_ids[k];
+        ++out.count;
+      }
+      out.colptr[column + 1] = out.count;
+    }
+  }
+
+ private:
+  void prefetch_local(int64_t id, uint32_t tree) {
+    if (batch.request.disjoint) {
+      batch.work->trees.prefetch(sources.offset + id, tree);
+    } else {
+      GNNSCALE_PREFETCH(batch.work->map + sources.offset + id);
+    }
+  }
+
+  // The local id of a node of the source type, or -1.
+  int64_t find_local(int64_t id, uint32_t tree) {
+    if (batch.request.disjoint) return batch.work->trees.lookup(sources.offset + id, tree);
+    const int64_t local = local_id(batch.work->map[sources.offset + id], batch.work->base);
+    return local < sources.count ? local : -1;
+  }
+};
+
+// The edges of a relation and the reversed ones of its reverse relation, each once and sorted by source in a column.
+// An edge's id is its own if it was drawn, else its reverse's if that is of the same relation, else -1.
+inline Edges with_reverse(const Batch& batch, const Relation& relation) {
+  struct Entry {
+    int64_t source, id;
+  };
+  const int64_t columns = batch.nodes[relation.dst].count;
+  const Edges& own = batch.edges[relation.number];
+  const Edges* const other = relation.reverse < 0 ? nullptr : &batch.edges[relation.reverse];
+  const bool with_edge_id = batch.request.with_edge_id;
+  std::vector<int64_t> end(static_cast<size_t>(columns) + 1, 0);
+  for (int64_t column = 0; column < own.columns; ++column) {
+    end[column + 1] += own.colptr[column + 1] - own.colptr[column];
+  }
+  if (other != nullptr) {
+    for (int64_t e = 0; e < other->count; ++e) ++end[other->row[e] + 1];
+  }
+  for (int64_t column = 0; column < columns; ++column) end[column + 1] += end[column];
+  std::vector<Entry> entries(static_cast<size_t>(end[columns]));
+  std::vector<int64_t> next(end.begin(), end.end() - 1);
+  for (int64_t column = 0; column < own.columns; ++column) {
+    for (int64_t e = own.colptr[column]; e < own.colptr[column + 1]; ++e) {
+      entries[next[column]++] = {own.row[e], with_edge_id ? own.id[e] : 0};
+    }
+  }
+  for (int64_t column = 0; other != nullptr && column < other->columns; ++column) {
+    for (int64_t e = other->colptr[column]; e < other->colptr[column + 1]; ++e) {
+      const int64_t id = !with_edge_id ? 0 : relation.reverse == relation.number ? other->id[e] : -1;
+      entries[next[other->row[e]]++] = {column, id};
+    }
+  }
+  Edges out;
+  out.per_hop = own.per_hop;
+  out.columns = columns;
+  out.colptr.reserve(0, columns + 1);
+  out.colptr[0] = 0;
+  out.row.reserve(0, end[columns]);
+  if (with_edge_id) out.id.reserve(0, end[columns]);
+  for (int64_t column = 0; column < columns; ++column) {
+    const auto begin = entries.begin() + end[column], stop = entries.begin() + end[column + 1];
+    if (other != nullptr) {
+      std::stable_sort(begin, stop, [](const Entry& a, const Entry& b) { return a.source < b.source; });
+    }
+    for (auto entry = begin; entry != stop; ++entry) {
+      if (other != nullptr && entry != begin && entry->source == (entry - 1)->source) continue;
+      out.row[out.count] = entry->source;
+      if (with_edge_id) out.id[out.count] = entry->id;
+      ++out.count;
+    }
+    out.colptr[column + 1] = out.count;
+  }
+  return out;
+}
+
+}  // namespace gnnscale
