@@ -8,7 +8,7 @@
 namespace gnnscale {
 namespace {
 
-constexpr int64_t kGrain = 256;
+constexpr int64_t kGrain = 1 << 11;
 constexpr int64_t kNone = -1, kUndecided = -2;
 
 struct Link {
