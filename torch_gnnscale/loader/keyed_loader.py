@@ -10,15 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, SequentialSampler
-from torch_geometric.data import Data
-from torch_geometric.sampler import BaseSampler, SamplerOutput
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
 
 from ..feature import FeatureStore
 from ..ops.arguments import to_int
 from ..random import batch_key, draw_seed, ids_key
-from ..sampler import NeighborOutput, NeighborSampler
+from ..sampler import NeighborSampler
 from . import collate
 from .batches import InputPositions, KeyedShuffle, NumberedBatch, NumberedBatches
+from .collate import Output
+from .layout import EdgeLayout, edge_layouts_of
 from .pipeline import Pipeline
 from .position import FORMAT, Position, check_state
 
@@ -45,7 +47,7 @@ class KeyedLoader(DataLoader):
         num_inputs: Callable[[], int],
         seed: int | None,
         prefetch: int,
-        edge_layout: collate.EdgeLayout | None,
+        edge_layout: EdgeLayout | None,
         **kwargs: Any,
     ) -> None:
         """Takes the arguments of PyG's loader beside its own; ``num_inputs`` is asked if they are to be shuffled."""
@@ -55,13 +57,13 @@ class KeyedLoader(DataLoader):
         if kwargs.get("batch_size", 1) is None and kwargs.get("batch_sampler") is None:
             raise ValueError("batch_size: expected a number of seeds, found None")
         self.prefetch = prefetch
-        self.edge_layout = collate.edge_layout_of(data, edge_layout)
+        self._edge_layouts = edge_layouts_of(data, edge_layout)
         self._next = (0, 0)
         self._position = Position()
         self.seconds = {"sample": 0.0, "gather": 0.0}
         """Time spent so far in this process's threads, by what was done."""
         self._sampler = neighbor_sampler
-        self._gather_ahead = isinstance(data, Data) or isinstance(data[0], FeatureStore)
+        self._gather_ahead = isinstance(data, (Data, HeteroData)) or isinstance(data[0], FeatureStore)
         self._sample_ahead = isinstance(neighbor_sampler, NeighborSampler)
         if prefetch > 0 and not self._sample_ahead and kwargs.get("num_workers", 0) == 0:
             warnings.warn(
@@ -69,7 +71,7 @@ class KeyedLoader(DataLoader):
                 f"in the thread that iterates",
                 stacklevel=3,
             )
-        if isinstance(data, Data):
+        if isinstance(data, (Data, HeteroData)):
             collate.warn_of_slow_rows(data)
             collate.move_to_huge_pages(data)
         if kwargs.pop("shuffle", False):
@@ -80,7 +82,7 @@ class KeyedLoader(DataLoader):
         # DataLoader does not let its dataset be replaced; PyG's loaders give it a range, which knows no batches.
         self.__dict__["dataset"] = InputPositions(len(self.dataset))  # type: ignore[arg-type]
 
-    def _draw(self, inputs: Any, key: int | None = None) -> SamplerOutput:
+    def _draw(self, inputs: Any, key: int | None = None) -> Output:
         """The sample of a batch's inputs; only a sampler of ours is given a key."""
         raise NotImplementedError
 
@@ -88,7 +90,7 @@ class KeyedLoader(DataLoader):
         """What is hashed for the key of inputs that have no batch number."""
         raise NotImplementedError
 
-    def _label(self, batch: Data, out: SamplerOutput) -> None:
+    def _label(self, batch: Data | HeteroData, out: Output) -> None:
         """Puts what is known of the inputs into the batch."""
         raise NotImplementedError
 
@@ -140,8 +142,7 @@ class KeyedLoader(DataLoader):
             "batch_size": self.batch_size,
             "drop_last": self.drop_last,
             "order": "shuffled" if isinstance(self.sampler, KeyedShuffle) else order,
-            "num_neighbors": None if ours is None else list(ours.fanouts),
-            "replace": None if ours is None else ours.replace,
+            **(ours.options() if ours is not None else {}),
         }
 
     @property
@@ -163,16 +164,16 @@ class KeyedLoader(DataLoader):
 
     # From positions to batches #######################################################################################
 
-    def collate_fn(self, index: NumberedBatch | Tensor | list[int]) -> SamplerOutput | Data:
+    def collate_fn(self, index: NumberedBatch | Tensor | list[int]) -> Output | Data | HeteroData:
         """Samples a batch; in a worker process that filters, also gathers its features."""
         out = self._sample(index)
         return self._finish(self._fill(out)) if self.filter_per_worker else out
 
-    def filter_fn(self, out: SamplerOutput) -> Data:
+    def filter_fn(self, out: Output) -> Data | HeteroData:
         """Gathers a sampled batch's features, in the main process."""
         return self._finish(self._fill(out))
 
-    def _sample(self, index: NumberedBatch | Tensor | list[int]) -> SamplerOutput:
+    def _sample(self, index: NumberedBatch | Tensor | list[int]) -> Output:
         start = time.perf_counter()
         positions = index.positions if isinstance(index, NumberedBatch) else index
         if not isinstance(positions, Tensor):
@@ -191,47 +192,30 @@ class KeyedLoader(DataLoader):
         out = self._sample(index)
         return self._fill(out) if self._gather_ahead else out
 
-    def _fill(self, out: SamplerOutput) -> Data:
+    def _fill(self, out: Output) -> Data | HeteroData:
         """The batch with all of PyG's fields, in PyG's order, before ``transform``."""
         start = time.perf_counter()
-        row, col = out.row, out.col
+        drawn = collate.ends_of(out)
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
-        colptr: Tensor | None
-        if isinstance(out, NeighborOutput) and out.row is row and out.col is col:
-            edge_index, colptr = out.edge_index, out.colptr
-            assert edge_index is not None
-            assert colptr is not None
+        layouts = self._edge_layouts
+        edges = collate.edges_of(out, drawn, self._sampler.edge_permutation, layouts)
+        layers = isinstance(self._sampler, NeighborSampler) and self._sampler.layers
+        whole = None if layers else layouts
+        if isinstance(self.data, (Data, HeteroData)):
+            batch = collate.from_data(self.data, out, edges, whole)
         else:
-            edge_index, colptr = torch.stack([out.row, out.col]), None
-        permutation = self._sampler.edge_permutation
-        edge_id = out.edge if out.edge is None or permutation is None else permutation[out.edge.to(torch.int64)]
-        if colptr is None and self.edge_layout in ("EdgeIndex", "sparse_csr"):
-            edge_index, colptr, edge_id = collate.sort_edges(edge_index, out.node.numel(), edge_id)
-
-        if isinstance(self.data, Data):
-            batch = collate.from_data(self.data, out, edge_id)
-        else:
-            batch = collate.from_store(self.data[0], out, edge_index, self.custom_cls)
-        value = None
-        if self.edge_layout in ("sparse_csr", "SparseTensor") and isinstance(self.data, Data):
-            value = collate.edge_values(self.data, edge_id)
-        device = collate.edge_device(self.data)
-        edge_index, colptr = edge_index.to(device), None if colptr is None else colptr.to(device)
-        collate.set_edges(batch, edge_index, colptr, out.node.numel(), self.edge_layout, value)
-        if "n_id" not in batch:
-            batch.n_id = out.node
-        if edge_id is not None and "e_id" not in batch:
-            batch.e_id = edge_id
-        batch.batch = out.batch
-        batch.num_sampled_nodes = out.num_sampled_nodes
-        batch.num_sampled_edges = out.num_sampled_edges
+            features, graph = self.data
+            batch = collate.from_stores(features, graph, out, edges, whole, self.custom_cls)
+        if layers:
+            collate.put_layers(batch, self.data, out, edges, layouts)
+        collate.add_ids(batch, out, edges)
         self._label(batch, out)
         self.seconds["gather"] += time.perf_counter() - start
         return batch
 
-    def _finish(self, batch: Data | SamplerOutput) -> Any:
-        if isinstance(batch, SamplerOutput):
+    def _finish(self, batch: Data | HeteroData | Output) -> Any:
+        if isinstance(batch, (SamplerOutput, HeteroSamplerOutput)):
             batch = self._fill(batch)
         if self.transform is not None:
             batch = self.transform(batch)

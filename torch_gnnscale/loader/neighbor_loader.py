@@ -8,18 +8,21 @@ from typing import Any
 import torch
 import torch_geometric.loader
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
-from torch_geometric.sampler import BaseSampler, NodeSamplerInput, SamplerOutput
-from torch_geometric.sampler.base import NumNeighbors, SubgraphType
+from torch_geometric.loader.utils import get_input_nodes
+from torch_geometric.sampler import BaseSampler, NodeSamplerInput
+from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import InputNodes
 
 from .. import ops
 from ..sampler import NeighborSampler
-from ..sampler.neighbor import as_ids, not_implemented
-from . import collate
+from ..sampler.fanouts import NumNeighborsLike
+from ..sampler.neighbor import as_ids
+from .collate import Output
 from .keyed_loader import KeyedLoader
+from .layout import EdgeLayout
 
 
 class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
@@ -29,41 +32,45 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
     with any ``prefetch`` and ``num_workers``. Every ``iter()`` is the next epoch.
 
     Args:
-        data: a Data, or a pair of a FeatureStore and a homogeneous GraphStore, ours or anybody's. Tensors of a Data or
+        data: a Data, a HeteroData, or a pair of a FeatureStore and a GraphStore, ours or anybody's. Tensors of data or
             of our stores are gathered ahead, in the pipeline's threads; a foreign store is asked in the thread that
             iterates.
-        num_neighbors: fanout of each hop; -1 takes all neighbors, as does one that no node has as many of.
-        input_nodes: seeds: ids, a mask, or None for all nodes. They may repeat; each has its own row.
-        input_time: not implemented yet.
+        num_neighbors: fanout of each hop, or lists by edge type (see :class:`torch_gnnscale.NeighborSampler`, as for
+            all arguments that are not explained here).
+        input_nodes: seeds: ids, a mask, or None for all nodes; in a heterogeneous graph, a node type or a pair of it
+            and of one of these. They may repeat; each has its own row.
+        input_time: a time for each seed; by default the node's own. Needs ``time_attr``.
         replace: draw with replacement.
-        subgraph_type: ``directional``; the others are not implemented yet.
-        disjoint: not implemented yet.
-        temporal_strategy: of no effect without times, which are not implemented yet.
-        time_attr: not implemented yet.
-        weight_attr: not implemented yet.
+        subgraph_type: ``directional``, ``bidirectional`` or ``induced``.
+        disjoint: every seed's tree has nodes of its own; ``batch`` names the tree.
+        temporal_strategy: ``uniform`` or ``last``.
+        time_attr: the attribute of nodes or edges that is their time.
+        weight_attr: the attribute of edges that is their weight.
         transform: called on each batch in the thread that iterates, in order.
         transform_sampler_output: called on each sampler output in the thread that prepares it.
-        is_sorted: ``data.edge_index`` is sorted by destination.
+        is_sorted: edges are sorted by destination.
         filter_per_worker: with ``num_workers > 0``, where features are gathered, as in PyG.
         neighbor_sampler: a sampler to use instead of a new one; one that is not ours has randomness of its own.
         directed: PyG's older name of ``subgraph_type``.
+        layers: batches have ``layers`` instead of edges: a :class:`torch_gnnscale.sampler.Layer` for each layer of the
+            model, the first one in front. Every node found so far is expanded in each hop, as the papers have it.
         seed: decides every draw and the order; by default drawn from ``generator`` or torch's own generator.
         prefetch: batches in preparation while the model trains, each by a thread (at most one a core); no effect with a
             ``neighbor_sampler`` that is not ours.
-        edge_layout: what a batch's edges are (see :data:`torch_gnnscale.loader.collate.EdgeLayout`); by default as
-            the input's.
+        edge_layout: what a batch's edges are (see :data:`torch_gnnscale.loader.layout.EdgeLayout`); by default as the
+            input's, relation by relation.
         **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
             ``num_workers=0``, the default, is the fast way.
 
     Raises:
-        NotImplementedError: an argument that is not implemented yet.
-        TypeError, ValueError, IndexError: a malformed graph, fanout or seed.
+        NotImplementedError: an argument that is not implemented.
+        TypeError, ValueError, IndexError: a malformed graph, fanout, seed, time or weight.
     """
 
     def __init__(
         self,
-        data: Data | tuple[PyGFeatureStore, PyGGraphStore],
-        num_neighbors: NumNeighbors | list[int],
+        data: Data | HeteroData | tuple[PyGFeatureStore, PyGGraphStore],
+        num_neighbors: NumNeighborsLike,
         input_nodes: InputNodes = None,
         input_time: Tensor | None = None,
         replace: bool = False,
@@ -79,13 +86,12 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         neighbor_sampler: BaseSampler | None = None,
         directed: bool = True,
         *,
+        layers: bool = False,
         seed: int | None = None,
         prefetch: int = 4,
-        edge_layout: collate.EdgeLayout | None = None,
+        edge_layout: EdgeLayout | None = None,
         **kwargs: Any,
     ) -> None:
-        if input_time is not None:
-            raise not_implemented("input_time", input_time)
         if neighbor_sampler is None:
             neighbor_sampler = NeighborSampler(
                 data,
@@ -98,29 +104,44 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
                 weight_attr=weight_attr,
                 is_sorted=is_sorted,
                 directed=directed,
+                layers=layers,
             )
+        elif layers and not (isinstance(neighbor_sampler, NeighborSampler) and neighbor_sampler.layers):
+            raise ValueError("layers=True: expected a neighbor_sampler that was made with it, found another")
+        if isinstance(neighbor_sampler, NeighborSampler):
+            if input_time is not None and not neighbor_sampler.is_temporal:
+                raise ValueError("input_time: expected none without time_attr, found some")
+            nodes = _all_nodes(data, input_nodes, neighbor_sampler)
+        else:
+            nodes = input_nodes
         super().__init__(
             data,
             num_neighbors,
-            input_nodes=input_nodes,
+            input_nodes=nodes,
+            input_time=input_time,
+            time_attr="" if input_time is not None else None,  # whether there are times, is known by now
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
             neighbor_sampler=neighbor_sampler,
-            num_inputs=lambda: torch_geometric.loader.utils.get_input_nodes(data, input_nodes)[1].numel(),
+            num_inputs=lambda: get_input_nodes(data, nodes)[1].numel(),
             seed=seed,
             prefetch=prefetch,
             edge_layout=edge_layout,
             **kwargs,
         )
+        self.input_nodes = input_nodes
         if isinstance(neighbor_sampler, NeighborSampler):
-            self._check_seeds(neighbor_sampler.csc.num_dst)
+            self._check_seeds(neighbor_sampler)
 
-    def _check_seeds(self, num_nodes: int) -> None:
+    def _check_seeds(self, sampler: NeighborSampler) -> None:
         """Raises unless all input nodes are ids of the graph; names them by their place in ``input_nodes``."""
-        nodes = as_ids("input_nodes", self.input_data.node)
+        num_nodes = sampler.graph.sizes[sampler.graph.node_index(self.input_data.input_type)]
+        nodes, time = as_ids("input_nodes", self.input_data.node), self.input_data.time
         if nodes.dim() != 1:
             raise ValueError(f"input_nodes: expected a vector or a mask, found shape {tuple(nodes.shape)}")
+        if time is not None and time.shape != nodes.shape:
+            raise ValueError(f"input_time: expected {len(nodes)} times, found shape {tuple(time.shape)}")
         if (at := ops.first_outside(nodes, num_nodes)) < 0:
             return
         given = self.input_nodes[1] if isinstance(self.input_nodes, tuple) else self.input_nodes
@@ -130,12 +151,34 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             )
         raise IndexError(f"input_nodes[{at}] = {int(nodes[at])} is out of range: expected nodes in [0, {num_nodes})")
 
-    def _draw(self, inputs: NodeSamplerInput, key: int | None = None) -> SamplerOutput:
+    def _draw(self, inputs: NodeSamplerInput, key: int | None = None) -> Output:
         return self._sampler.sample_from_nodes(inputs, **({} if key is None else {"key": key}))
 
     def _ids(self, inputs: NodeSamplerInput) -> Tensor:
         return inputs.node
 
-    def _label(self, batch: Data, out: SamplerOutput) -> None:
-        batch.input_id, batch.seed_time = out.metadata
-        batch.batch_size = out.metadata[0].size(0)
+    def _label(self, batch: Data | HeteroData, out: Output) -> None:
+        store = batch if self.input_data.input_type is None else batch[self.input_data.input_type]
+        store["input_id"], store["seed_time"] = out.metadata
+        store["batch_size"] = out.metadata[0].size(0)
+
+
+def _all_nodes(data: Any, input_nodes: Any, sampler: NeighborSampler) -> Any:
+    """``input_nodes`` as PyG takes them, checked; all nodes of a pair of stores by their ids."""
+    if sampler.is_hetero:
+        node_type, nodes = input_nodes if _is_pair(input_nodes) else (input_nodes, None)
+        if not isinstance(node_type, str):
+            found = type(input_nodes).__name__
+            raise ValueError(f"input_nodes: expected a node type, or a pair of one and of nodes, found {found}")
+        if node_type not in sampler.node_types:
+            raise ValueError(f"input_nodes: expected a node type of {sampler.node_types}, found {node_type!r}")
+        if nodes is None:
+            nodes = torch.arange(sampler.graph.sizes[sampler.graph.node_index(node_type)])
+        return node_type, nodes
+    if input_nodes is None and not isinstance(data, Data):
+        return torch.arange(sampler.graph.sizes[0])
+    return input_nodes
+
+
+def _is_pair(input_nodes: Any) -> bool:
+    return isinstance(input_nodes, (tuple, list)) and len(input_nodes) == 2 and isinstance(input_nodes[0], str)

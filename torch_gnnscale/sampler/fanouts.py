@@ -69,12 +69,12 @@ def drawable(fanouts: list[list[int]], largest_degree: int, replace: bool) -> li
     Raises:
         ValueError: the operator would have to choose from more than it can.
     """
-    largest = max((fanout for entry in fanouts for fanout in entry), default=0)
-    if largest <= ops.MAX_FANOUT:
+    too_large = [entry for entry in fanouts if max(entry, default=0) > ops.MAX_FANOUT]
+    if not too_large:
         return fanouts
     if replace or largest_degree > ops.MAX_FANOUT:
         raise ValueError(
-            f"num_neighbors: expected -1 (all) or 0..{ops.MAX_FANOUT} each, found {largest} with "
+            f"num_neighbors: expected -1 (all) or 0..{ops.MAX_FANOUT} each, found {too_large[0]} with "
             f"{'replacement' if replace else f'nodes of {largest_degree} neighbors'}"
         )
     return [[-1 if fanout > ops.MAX_FANOUT else fanout for fanout in entry] for entry in fanouts]

@@ -183,6 +183,17 @@ class NeighborSampler(BaseSampler):
         """None: the sampler returns the user's edge ids itself."""
         return None
 
+    def options(self) -> dict[str, Any]:
+        """What decides samples besides the graph and the key, in plain values."""
+        return {
+            "num_neighbors": [list(fanouts) for fanouts in self.fanouts] if self.is_hetero else list(self.fanouts[0]),
+            "replace": self.replace,
+            "subgraph_type": self.subgraph_type.value,
+            "disjoint": self.disjoint,
+            "temporal_strategy": self.temporal_strategy,
+            "layers": self.layers,
+        }
+
     # Sampling ########################################################################################################
 
     def sample_from_nodes(
