@@ -157,7 +157,7 @@ def test_candidates():
     timed = candidates(3, time=torch.tensor([2, 3, 1]))
     assert [x.tolist() for x in (timed.node, timed.position, timed.time)] == [[2, 0, 1], [1, 2, 0], [1, 2, 3]]
     both = candidates(4, torch.tensor([0.0, 2, 1, 4]), torch.tensor([0, 9, 8, 8]))
-    assert (both.num_nodes, both.count) == (4, 3)
+    assert (both.num_nodes, both.size) == (4, 3)
     assert both.node.tolist() == [2, 3, 1]
     assert both.position.tolist() == [-1, 2, 0, 1]
     assert both.weight.tolist() == [1 << 30, 5 << 30, 7 << 30]

@@ -65,7 +65,7 @@ def test_sample_negatives(dtype):
     ends = ops.candidates(20, torch.rand(20), random_ids(9, 20))
     edges = ops.edge_set(random_ids(20, 50, 1, dtype), random_ids(20, 50, 2, dtype), 20, 20)
     src = (random_ids(20, 8), 0, None, None, None)
-    drawn = (None, ends.count, ends.node, ends.weight, ends.time)
+    drawn = (None, ends.size, ends.node, ends.weight, ends.time)
     for sources in (src, drawn):
         check(OPS.sample_negatives.default, 8, *sources, *ends[1:], torch.full((8,), 9), *edges, 5, 0, tests=OF_VALUES)
     check(OPS.sample_negatives.default, 8, *src, 20, None, None, None, None, None, None, None, 5, 1, tests=OF_VALUES)

@@ -2,9 +2,9 @@
 
 from . import ops
 from .feature import FeatureStore
-from .loader import NeighborLoader
+from .loader import LinkNeighborLoader, NeighborLoader
 from .sampler import NeighborSampler
 from .topology import CSC, GraphStore
 
 __version__ = "0.1.0"
-__all__ = ["CSC", "FeatureStore", "GraphStore", "NeighborLoader", "NeighborSampler", "ops"]
+__all__ = ["CSC", "FeatureStore", "GraphStore", "LinkNeighborLoader", "NeighborLoader", "NeighborSampler", "ops"]

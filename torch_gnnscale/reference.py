@@ -246,8 +246,8 @@ def sample_negatives(
 
     def allowed(ends: Candidates, i: int) -> tuple[list[int], list[int]]:
         """The nodes that negative i's time allows, and what they weigh."""
-        nodes = list(range(ends.count)) if ends.node is None else ends.node.tolist()
-        sums = list(range(1, ends.count + 1)) if ends.weight is None else ends.weight.tolist()
+        nodes = list(range(ends.size)) if ends.node is None else ends.node.tolist()
+        sums = list(range(1, ends.size + 1)) if ends.weight is None else ends.weight.tolist()
         weights = [after - before for after, before in zip(sums, [0, *sums], strict=False)]
         keep = [
             ends.time is None or seed_time is None or int(ends.time[at]) <= int(seed_time[i])

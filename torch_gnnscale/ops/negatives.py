@@ -20,16 +20,16 @@ class Candidates(NamedTuple):
 
     num_nodes: int
     """Nodes of their type."""
-    count: int
+    size: int
     """How many of them are candidates."""
     node: Tensor | None
-    """Their ids, in order of time: int64, shape [count]. None where they are 0 .. count."""
+    """Their ids, in order of time: int64, shape [size]. None where they are 0 .. size."""
     position: Tensor | None
     """Where each node is in ``node``, or -1: int64, shape [num_nodes]."""
     weight: Tensor | None
-    """Sums of integer weights up to and with each candidate: int64, shape [count]. None where all weigh the same."""
+    """Sums of integer weights up to and with each candidate: int64, shape [size]. None where all weigh the same."""
     time: Tensor | None
-    """Their times, not decreasing: int64, shape [count]."""
+    """Their times, not decreasing: int64, shape [size]."""
 
 
 def candidates(num_nodes: int, weight: Tensor | None = None, time: Tensor | None = None) -> Candidates:
@@ -69,14 +69,14 @@ def candidates(num_nodes: int, weight: Tensor | None = None, time: Tensor | None
             order = torch.argsort(time, stable=True)
             time, node = time[order], order if node is None else node[order]
         time = time.contiguous()
-    count, position = num_nodes, None
+    size, position = num_nodes, None
     if node is not None:
-        count = len(node)
+        size = len(node)
         position = torch.full((num_nodes,), -1)
-        position[node] = torch.arange(count)
+        position[node] = torch.arange(size)
     if weight is not None:
-        weight = weight_sums(torch.tensor([0, count]), weight if node is None else weight[node])
-    return Candidates(num_nodes, count, node, position, weight, time)
+        weight = weight_sums(torch.tensor([0, size]), weight if node is None else weight[node])
+    return Candidates(num_nodes, size, node, position, weight, time)
 
 
 class EdgeSet(NamedTuple):
@@ -153,11 +153,11 @@ def sample_negatives(
     found = OPS.sample_negatives(
         count,
         given,
-        drawn.count,
+        drawn.size,
         drawn.node,
         drawn.weight,
         drawn.time,
-        dst.count,
+        dst.size,
         dst.node,
         dst.position,
         dst.weight,
