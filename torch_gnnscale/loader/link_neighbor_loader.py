@@ -58,7 +58,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         exclude_seed_edges: leave the edges between the ends of a batch's links out of its sample; with ``"reverse"``,
             those the other way round, too (see :class:`torch_gnnscale.NeighborSampler`).
         strict_negatives: no negative is an edge of the links' type, nor any of the loader's links; given links [2, m],
-            nor one of these.
+            nor one of these. Where all edges of that type have their reverses, links count both ways.
         seed: decides every draw and the order; by default drawn from ``generator`` or torch's own generator.
         prefetch: batches in preparation while the model trains, each by a thread (at most one a core).
         edge_layout: what a batch's edges are (see :data:`torch_gnnscale.loader.layout.EdgeLayout`).

@@ -21,7 +21,8 @@ from .times import check_times, ordered, ordered_limit
 ExcludeSeedEdges: TypeAlias = bool | Literal["reverse"]
 """Whether the edges between the ends of a batch's links are left out of its sample; or these and their reverses."""
 StrictNegatives: TypeAlias = bool | Tensor | dict[EdgeType, Tensor]
-"""Whether negatives are never edges; or neither edges nor these links, by edge type in a heterogeneous graph."""
+"""Whether negatives are never edges; or neither edges nor these links, by edge type in a heterogeneous graph. Where all
+edges have their reverses, links count both ways."""
 
 
 class _Ends(NamedTuple):
@@ -106,16 +107,18 @@ class LinkSampling:
         if not self.strict:
             return None
         if edge_type not in self._edges:
-            graph = self.graph
-            parts = [self._known[edge_type]] if edge_type in self._known else []
+            graph, ends = self.graph, ends_of(edge_type)
+            sizes = [graph.sizes[graph.node_index(node_type)] for node_type in ends]
+            links = torch.empty(2, 0, dtype=torch.int64)
             if edge_type in graph.edge_types:
                 relation = graph.relations[graph.edge_types.index(edge_type)]
                 pairs = torch.stack([relation.csc.row.to(torch.int64), relation.csc.col()])
-                parts += [pairs.flip(0) if graph.backward else pairs]
+                links = pairs.flip(0) if graph.backward else pairs
                 if relation.left_out is not None:
-                    parts.append(relation.left_out)
-            links = parts[0] if len(parts) == 1 else torch.cat([torch.empty(2, 0, dtype=torch.int64), *parts], dim=1)
-            sizes = [graph.sizes[graph.node_index(node_type)] for node_type in ends_of(edge_type)]
+                    links = torch.cat([links, relation.left_out], dim=1)
+            if (known := self._known.get(edge_type)) is not None:
+                both_ways = ends[0] == ends[1] and _is_undirected(links, sizes)
+                links = torch.cat([links, known, known.flip(0)] if both_ways else [links, known], dim=1)
             self._edges[edge_type] = ops.edge_set(*links, *sizes)
         return self._edges[edge_type]
 
@@ -233,6 +236,12 @@ class LinkSampling:
             return {node_type: ids for node_type, (ids, _) in found.items()}, src_index, dst_index
         ids, inverse = torch.cat([src, dst]).unique(return_inverse=True)
         return _map(seeds, lambda _: ids), inverse[: len(src)], inverse[len(src) :]
+
+
+def _is_undirected(links: Tensor, sizes: list[int]) -> bool:
+    """Whether there are links, and every one has its reverse."""
+    one, other = ops.edge_set(*links, *sizes), ops.edge_set(*links.flip(0), *sizes)
+    return links.size(1) > 0 and all(map(torch.equal, one, other))
 
 
 def check_links(name: str, links: Any, graph: Relations, edge_type: EdgeType | None) -> None:
