@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 import torch_geometric.sampler.neighbor_sampler as pyg
-from torch_geometric.loader import NodeLoader
+from torch_geometric.loader import LinkLoader, NodeLoader
 from torch_geometric.sampler.base import SubgraphType
 
-from .loader import NeighborLoader, collate
+from .loader import LinkNeighborLoader, NeighborLoader, collate
 from .loader.layout import edge_layouts_of
 from .random import draw_seed
 from .sampler import NeighborSampler
@@ -51,7 +51,11 @@ def patch_pyg() -> Patch:
     """
     if not _originals:
         _replace(pyg.NeighborSampler, "__init__", _init)
-        _replace(NodeLoader, "filter_fn", _filter_fn(NodeLoader.filter_fn, "node_sampler", NeighborLoader._label))
+        for kind, sampler, ours in (
+            (NodeLoader, "node_sampler", NeighborLoader),
+            (LinkLoader, "link_sampler", LinkNeighborLoader),
+        ):
+            _replace(kind, "filter_fn", _filter_fn(kind.filter_fn, sampler, ours._label))
     return Patch()
 
 

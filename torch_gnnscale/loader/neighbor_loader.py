@@ -19,7 +19,7 @@ from torch_geometric.typing import InputNodes
 from .. import ops
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
-from ..sampler.neighbor import as_ids
+from ..sampler.inputs import as_ids
 from .collate import Output
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout

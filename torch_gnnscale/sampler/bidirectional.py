@@ -9,7 +9,8 @@ from torch import Tensor
 
 from .. import ops
 from .fanouts import NumNeighborsLike
-from .neighbor import NeighborSampler, as_ids
+from .inputs import as_ids
+from .neighbor import NeighborSampler
 from .output import NeighborOutput, Seeds
 
 

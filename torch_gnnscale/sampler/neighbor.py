@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections import Counter
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,6 +17,8 @@ from torch_geometric.typing import EdgeType, NodeType
 from .. import ops
 from ..random import draw_seed
 from .fanouts import NumNeighborsLike, drawable, fanouts_of
+from .inputs import as_ids, reverse_relations
+from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
 from .output import HeteroNeighborOutput, NeighborOutput, Seeds
 from .relations import relations_of
 from .times import check_times, ordered_limit
@@ -49,6 +49,11 @@ class NeighborSampler(BaseSampler):
         sample_direction: ``forward``, along edges from their destinations to their sources; ``backward``, the other
             way round.
         layers: expand every node found so far in each hop, not only the new ones: the papers' message-flow graphs.
+        exclude_seed_edges: leave all edges between the ends of a batch's links out of its sample, so that no answer is
+            in it; with ``"reverse"``, those the other way round, too: in a heterogeneous graph, of the edge type that
+            PyG takes for the reverse (``rev_...``).
+        strict_negatives: negatives of links are never edges of the links' type; given links [2, m] (by edge type in a
+            heterogeneous graph), never one of these either.
 
     Raises:
         NotImplementedError: times with ``sample_direction='backward'``.
@@ -71,6 +76,8 @@ class NeighborSampler(BaseSampler):
         sample_direction: str = "forward",
         *,
         layers: bool = False,
+        exclude_seed_edges: ExcludeSeedEdges = False,
+        strict_negatives: StrictNegatives = False,
     ) -> None:
         if not directed:
             subgraph_type = SubgraphType.induced
@@ -99,6 +106,7 @@ class NeighborSampler(BaseSampler):
             data, is_sorted=is_sorted, time_attr=time_attr, weight_attr=weight_attr,
             backward=sample_direction == "backward",
         )  # fmt: skip
+        self.links = LinkSampling(self.graph, exclude_seed_edges, strict_negatives)
         self.num_neighbors = num_neighbors
         if self.subgraph_type == SubgraphType.bidirectional:
             self._reverse = reverse_relations(self.graph.edge_types)
@@ -192,6 +200,8 @@ class NeighborSampler(BaseSampler):
             "disjoint": self.disjoint,
             "temporal_strategy": self.temporal_strategy,
             "layers": self.layers,
+            "exclude_seed_edges": self.links.exclude_seed_edges,
+            "strict_negatives": self.links.strict,
         }
 
     # Sampling ########################################################################################################
@@ -210,10 +220,17 @@ class NeighborSampler(BaseSampler):
         return out
 
     def sample_from_edges(
-        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
+        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, key: int | None = None
     ) -> NeighborOutput | HeteroNeighborOutput:
-        """Not implemented yet."""
-        raise NotImplementedError("sampling from links is not implemented yet; sample from nodes")
+        """Samples the neighborhood of links and their negatives; ``metadata`` is what PyG's loaders expect.
+
+        Negatives are a function of the key, too. In proportion to the weights of ``neg_sampling``, they are drawn from
+        the nodes of times up to the link's, if nodes have times; none is an edge if ``strict_negatives``.
+
+        Raises:
+            ValueError: there is no such negative for a link.
+        """
+        return self.links.sample(inputs, neg_sampling, draw_seed() if key is None else key, self.sample, self.disjoint)
 
     def sample(
         self,
@@ -360,37 +377,3 @@ def _renumbered(trees: list[Tensor], seeds: list[tuple[int, int]]) -> list[Tenso
         begin += count
     renumber = torch.cat([first[number] for number in sorted(first)])
     return [renumber[tree] for tree in trees]
-
-
-def reverse_relations(edge_types: Sequence[EdgeType | None]) -> list[int]:
-    """Per relation, the one that holds its reverse edges by PyG's rules, or -1.
-
-    A relation ``rel`` is paired with ``rev_rel``; or it is symmetric in itself, if it leads from nodes of a type to
-    others of it; or it takes the only relation that leads the other way.
-    """
-    numbers = {edge_type: number for number, edge_type in enumerate(edge_types)}
-    ways = Counter((edge_type[0], edge_type[-1]) for edge_type in edge_types if edge_type is not None)
-    reverse = [-1] * len(edge_types)
-    for number, edge_type in enumerate(edge_types):
-        if edge_type is None:
-            reverse[number] = number
-        elif not edge_type[1].startswith("rev_"):
-            src, rel, dst = edge_type
-            if (named := numbers.get((dst, f"rev_{rel}", src))) is not None:
-                reverse[number], reverse[named] = named, number
-            elif src == dst:
-                reverse[number] = number
-            elif ways[dst, src] == 1:
-                reverse[number] = next(n for n, t in enumerate(edge_types) if t and (t[0], t[-1]) == (dst, src))
-    return reverse
-
-
-def as_ids(name: str, nodes: Tensor) -> Tensor:
-    """Node ids of any integer type as one that the operator takes; raises TypeError naming them for another type."""
-    if not isinstance(nodes, Tensor):
-        raise TypeError(f"{name}: expected a tensor of ids, found {type(nodes).__name__}")
-    if nodes.dtype in (torch.int32, torch.int64):
-        return nodes
-    if nodes.dtype == torch.bool or nodes.is_floating_point() or nodes.is_complex():
-        raise TypeError(f"{name}: expected integers, found {nodes.dtype}")
-    return nodes.to(torch.int64)

@@ -31,6 +31,8 @@ class Relation:
     """What :func:`torch_gnnscale.ops.weight_sums` makes of the weights."""
     time: Tensor | None = None
     """Each stored edge's time: int64, in the order of the user's."""
+    left_out: Tensor | None = None
+    """Edges of weight 0, which are not sampled: sources and destinations, int64, shape [2, k]."""
 
 
 @dataclass(eq=False)
@@ -116,9 +118,10 @@ def relations_of(
         csc = _padded(csc, sizes[src], sizes[dst])
         if backward:
             csc = csc.transposed()
-        weight, time = weights.get(edge_type), None
+        weight, time, left_out = weights.get(edge_type), None, None
         if weight is not None:
-            csc, weight = _with_weights(f"weight_attr={weight_attr!r}{_of(edge_type)}", csc, weight)
+            csc, weight, left_out = _with_weights(f"weight_attr={weight_attr!r}{_of(edge_type)}", csc, weight)
+            left_out = left_out.flip(0) if left_out is not None and backward else left_out
         if node_time is not None and src in node_time:
             time = ordered(node_time[src], floating)[csc.row.to(torch.int64)]
         elif edge_time is not None and edge_type in edge_time:
@@ -126,7 +129,7 @@ def relations_of(
         if time is not None:
             csc, time, weight = _by_time(csc, time, weight)
         sums = None if weight is None else ops.weight_sums(csc.colptr, weight)
-        relations.append(Relation(edge_type, csc, sums, time))
+        relations.append(Relation(edge_type, csc, sums, time, left_out))
     return Relations(
         DataType.from_data(data), list(sizes), list(sizes.values()), relations, backward, node_time, edge_time, floating
     )
@@ -311,8 +314,8 @@ def _edge_ids(csc: CSC) -> Tensor:
     return torch.arange(csc.num_edges) if csc.edge_id is None else csc.edge_id.to(torch.int64)
 
 
-def _with_weights(name: str, csc: CSC, weight: Tensor) -> tuple[CSC, Tensor]:
-    """The edges of positive weight, and their weights as they are stored."""
+def _with_weights(name: str, csc: CSC, weight: Tensor) -> tuple[CSC, Tensor, Tensor | None]:
+    """The edges of positive weight, their weights as they are stored, and the ends of the others if there are any."""
     if weight.dtype == torch.bool or weight.is_complex():
         raise TypeError(f"{name}: expected real numbers, found {weight.dtype}")
     if weight.shape != (csc.num_edges,):
@@ -323,9 +326,10 @@ def _with_weights(name: str, csc: CSC, weight: Tensor) -> tuple[CSC, Tensor]:
     weight = weight[_edge_ids(csc)]
     kept = weight > 0
     if bool(kept.all()):
-        return csc, weight
+        return csc, weight, None
+    left_out = torch.stack([csc.row[~kept].to(torch.int64), csc.col()[~kept]])
     before = torch.cat([torch.zeros(1, dtype=torch.int64), kept.cumsum(0)])
-    return CSC(before[csc.colptr], csc.row[kept], _edge_ids(csc)[kept], csc.num_src), weight[kept]
+    return CSC(before[csc.colptr], csc.row[kept], _edge_ids(csc)[kept], csc.num_src), weight[kept], left_out
 
 
 def _by_time(csc: CSC, time: Tensor, weight: Tensor | None) -> tuple[CSC, Tensor, Tensor | None]:
