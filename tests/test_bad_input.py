@@ -127,31 +127,6 @@ def test_graph_of_the_wrong_kind():
         graph._replace(edge_id=torch.arange(3)).sample(ops, ids([0]), [1], 0)
 
 
-@pytest.mark.parametrize(
-    ("options", "what"),
-    [
-        ({"weight": [torch.ones(4)]}, "weight"),
-        ({"node_time": [torch.arange(2)]}, "node_time"),
-        ({"edge_time": [torch.arange(4)]}, "edge_time"),
-        ({"seed_time": [torch.arange(1)]}, "seed_time"),
-        ({"disjoint": True}, "disjoint"),
-        ({"last": True}, "last"),
-        ({"src_type": [0], "dst_type": [1]}, "a relation between two node types"),
-    ],
-)
-def test_what_is_not_implemented(options, what):
-    with refuses(NotImplementedError, f"sample_neighbors: {what} is not implemented yet"):
-        graph_of_degrees([2, 2]).sample(ops, ids([0]), [1], 0, **options)
-
-
-def test_more_than_one_relation_is_not_implemented():
-    colptr, row, _ = graph_of_degrees([2, 2])
-    one, two = ids([0]), [colptr, colptr]
-    for arguments in ((two, [row, row], [one]), ([colptr], [row], [one, one])):
-        with refuses(NotImplementedError, "sample_neighbors: more than one relation is not implemented yet"):
-            ops.sample_neighbors(*arguments, [1], 0)
-
-
 def test_gather_rows_of_the_wrong_kind():
     with refuses(ValueError, "src: expected at least one dimension, found a scalar"):
         ops.gather_rows(torch.tensor(1.0), ids([0]))
@@ -219,14 +194,6 @@ def test_more_memory_than_there_is_is_an_error():
 def test_more_edges_than_a_malformed_colptr_says():
     with refuses(ValueError, "colptr[0] (the last): expected the number of edges 3, found 0"):
         ops.check_colptr(ids([0]), 3)
-
-
-@pytest.mark.parametrize("name", ["colptr", "row", "seeds", "edge_id"])
-def test_empty_lists(name):
-    colptr, row, _ = graph_of_degrees([2, 2])
-    arguments = {"colptr": [colptr], "row": [row], "seeds": [ids([0])], "edge_id": [None], name: []}
-    with refuses(ValueError, f"{name}: expected one entry a relation (or node type), found none"):
-        ops.sample_neighbors(fanouts=[1], key=0, **arguments)
 
 
 def test_huge_pages_of_the_wrong_kind():

@@ -172,3 +172,42 @@ def test_random_bits_are_fair_in_each_bit_and_byte():
     assert np.abs(np.corrcoef(bits.T) - np.eye(64)).max() < 6 / 50_000**0.5
     values = ops.random_bits(50_000, key=4).numpy().view(np.uint8)
     assert_plausible([p_value(np.bincount(values, minlength=256), np.full(256, 50_000 * 8 / 256))])
+
+
+def weighted_picks(weights: list[float], nodes: int, fanout: int, key: int, replace: bool) -> np.ndarray:
+    """Positions drawn by each of many nodes with neighbors of these weights: [nodes, fanout]."""
+    graph = graph_of(torch.full((nodes,), len(weights)))
+    sums = ops.weight_sums(graph.colptr, torch.tensor(weights, dtype=torch.float64).repeat(nodes))
+    sample = graph.sample(ops, torch.arange(nodes), [fanout], key, weight=[sums], replace=replace)
+    return positions_of(sample, graph)[1].reshape(nodes, fanout).numpy()
+
+
+@pytest.mark.parametrize("weights", [[1, 1, 1, 1], [1, 2, 3, 4], [0.001, 5, 5, 1], [100, 1, 1, 1, 1]])
+def test_weighted_picks_follow_the_weights(weights):
+    nodes, p_values = 60_000, []
+    share = np.array(weights) / sum(weights)
+    for fanout in (1, 3):
+        chosen = weighted_picks(weights, nodes, fanout, key=fanout, replace=True)
+        observed = np.bincount(chosen.ravel(), minlength=len(weights))
+        p_values.append(p_value(observed, share * nodes * fanout))
+        # One after the other, in proportion to the weights of those that are left.
+        chosen = weighted_picks(weights, nodes, fanout, key=fanout, replace=False)
+        orders = list(itertools.permutations(range(len(weights)), fanout))
+        expected = []
+        for order in orders:
+            left, probability = 1.0, 1.0
+            for position in order:
+                probability *= share[position] / left
+                left -= share[position]
+            expected.append(probability * nodes)
+        code = (chosen * len(weights) ** np.arange(fanout)).sum(1)
+        counts = np.bincount(code, minlength=len(weights) ** fanout)
+        observed = np.array([counts[sum(p * len(weights) ** i for i, p in enumerate(order))] for order in orders])
+        assert observed.sum() == nodes
+        common = np.array(expected) > 5  # what a chi-square test can judge; the rest makes one cell
+        rest = np.array(expected)[~common].sum()
+        cells, means = observed[common], np.array(expected)[common]
+        if rest > 1:
+            cells, means = np.append(cells, observed[~common].sum()), np.append(means, rest)
+        p_values.append(p_value(cells, means))
+    assert_plausible(p_values)

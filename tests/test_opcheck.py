@@ -44,20 +44,29 @@ def test_gather_rows(dtype, device):
         check(OPS.gather_rows.default, src.requires_grad_(), random_ids(30, 12, dtype=dtype).to(device), 0)
 
 
-def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool) -> tuple:
-    graph = random_graph(40, 4, seed=1)
-    edge_id = torch.arange(len(graph.row)) if layers else None
-    none, seeds, fanouts = [None], [random_ids(40, 6)], [3, -1]
-    flags = (False, False, False, layers, with_edge_id, with_col)
-    types = ([0], [0])
-    return ([graph.colptr], [graph.row], [edge_id], none, none, none, *types, seeds, none, fanouts, 5, *flags, 0)
+def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph: int = 0) -> tuple:
+    """Of two node types and two relations, with every optional argument or with none."""
+    graph, back = random_graph(40, 4, seed=1), random_graph(30, 3, seed=2)
+    none, disjoint = [None, None], layers
+    rows = [graph.row % 30, back.row]
+    edge_id = [torch.arange(len(graph.row)), None] if layers else none
+    weight = [ops.weight_sums(graph.colptr, torch.ones(len(graph.row))), None] if layers else none
+    time = [None, torch.zeros(len(back.row), dtype=torch.int64)] if layers else none
+    exclude = [torch.tensor([[1, 2], [3, 3]]), None] if layers else none
+    seeds = [random_ids(30, 5), random_ids(40, 6)]
+    seed_time = [torch.arange(5), torch.arange(6)] if layers else none
+    graphs = ([graph.colptr, back.colptr], rows, edge_id, weight, time, exclude)
+    types = ([0, 1], [1, 0], [1, 0], [30, 40])
+    flags = (False, disjoint, False, layers and subgraph == 0, subgraph, with_edge_id, with_col)
+    return (*graphs, *types, seeds, seed_time, [3, -1, 2, 2], 5, *flags, 0)
 
 
 @pytest.mark.parametrize("with_edge_id", [False, True])
 @pytest.mark.parametrize("with_col", [False, True])
 @pytest.mark.parametrize("layers", [False, True])
-def test_sample_neighbors(with_edge_id, with_col, layers):
-    check(OPS.sample_neighbors.default, *sample_arguments(with_edge_id, with_col, layers))
+@pytest.mark.parametrize("subgraph", [0, 1, 2])
+def test_sample_neighbors(with_edge_id, with_col, layers, subgraph):
+    check(OPS.sample_neighbors.default, *sample_arguments(with_edge_id, with_col, layers, subgraph))
 
 
 @pytest.mark.parametrize("dtype", INDEX)
@@ -122,7 +131,7 @@ def test_fakes_have_the_shapes_and_types_of_the_real_ones():
 
 @pytest.mark.parametrize("with_edge_id", [False, True])
 def test_fake_sample(with_edge_id):
-    arguments = sample_arguments(with_edge_id, not with_edge_id, False)
+    arguments = sample_arguments(with_edge_id, not with_edge_id, with_edge_id)
     real = OPS.sample_neighbors.default(*arguments)
     with FakeTensorMode(shape_env=ShapeEnv()) as mode:
         fake = OPS.sample_neighbors.default(*tree_map_only(torch.Tensor, mode.from_tensor, arguments))

@@ -159,7 +159,8 @@ def sample_neighbors(
             local[t].setdefault((tree, node), len(nodes[t]))
             nodes[t].append((tree, node))
             tree += disjoint
-    num_nodes, num_edges = [[len(entry)] for entry in nodes], [[] for _ in relations]
+    num_nodes = [[len(entry)] for entry in nodes]
+    num_edges: list[list[int]] = [[] for _ in relations]
     begin = [0] * types
     for hop in range(len(hop_lists[0]) if count else 0):
         end = [len(entry) for entry in nodes]
@@ -175,11 +176,11 @@ def sample_neighbors(
                 picks = choose(key, node, hop, len(found), fanout, replace, tree=tree, relation=r, weights=weights)
                 drawn = []
                 for position in (found[pick] for pick in picks):
-                    source = (tree, relation.row[position])
-                    if source not in local[src]:
-                        local[src][source] = len(nodes[src])
-                        nodes[src].append(source)
-                    drawn.append((column, local[src][source], relation.names[position]))
+                    neighbor = (tree, relation.row[position])
+                    if neighbor not in local[src]:
+                        local[src][neighbor] = len(nodes[src])
+                        nodes[src].append(neighbor)
+                    drawn.append((column, local[src][neighbor], relation.names[position]))
                 relation.columns.append(drawn)
             num_edges[r].append(sum(map(len, relation.columns)) - edges_before)
         for t in range(types):

@@ -137,6 +137,24 @@ def edges_of(out: Output, drawn: dict, permutation: Any, layouts: dict[Any, Edge
 # Batches #############################################################################################################
 
 
+def fill(
+    data: Any, out: Output, drawn: dict, permutation: Any, layouts: dict[Any, EdgeLayout], custom_cls: Any = None,
+    layers: bool = False,
+) -> Data | HeteroData:  # fmt: skip
+    """A batch with what was sampled, in PyG's order of fields; what is known of its inputs is still to come."""
+    edges = edges_of(out, drawn, permutation, layouts)
+    whole = None if layers else layouts
+    if isinstance(data, (Data, HeteroData)):
+        batch = from_data(data, out, edges, whole)
+    else:
+        feature_store, graph_store = data
+        batch = from_stores(feature_store, graph_store, out, edges, whole, custom_cls)
+    if layers:
+        put_layers(batch, data, out, edges, layouts)
+    add_ids(batch, out, edges)
+    return batch
+
+
 def _filter(store: Any, out_store: Any, node: Tensor, edge_id: Tensor | None) -> None:
     """Reduces the attributes of nodes and edges to the sampled ones; the edges are still the input's."""
     parent = store._parent()
@@ -267,7 +285,8 @@ def put_layers(
 
     Attributes of edges and ``e_id`` stay in the order of hops, from the seeds outward: ``num_sampled_edges`` many each.
     """
-    stores = {name: store for name, store, _, of_edges in stores_of(data) if of_edges} if _is_data(data) else {}
+    is_data = isinstance(data, (Data, HeteroData))
+    stores = {name: store for name, store, _, of_edges in stores_of(data) if of_edges} if is_data else {}
     nodes = {t: torch.tensor(n).cumsum(0).tolist() for t, n in by_type(out, out.num_sampled_nodes).items()}
     counts = by_type(out, out.num_sampled_edges)
     hops: dict[Any, list[tuple[Any, Tensor | None]]] = {}
@@ -301,7 +320,3 @@ def put_layers(
         fields = (laid_by_type, ids, sizes)
         layers.append(Layer(*fields) if isinstance(batch, HeteroData) else Layer(*(field[None] for field in fields)))
     batch.layers = layers
-
-
-def _is_data(data: Any) -> bool:
-    return isinstance(data, (Data, HeteroData))

@@ -198,18 +198,9 @@ class KeyedLoader(DataLoader):
         drawn = collate.ends_of(out)
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
-        layouts = self._edge_layouts
-        edges = collate.edges_of(out, drawn, self._sampler.edge_permutation, layouts)
         layers = isinstance(self._sampler, NeighborSampler) and self._sampler.layers
-        whole = None if layers else layouts
-        if isinstance(self.data, (Data, HeteroData)):
-            batch = collate.from_data(self.data, out, edges, whole)
-        else:
-            features, graph = self.data
-            batch = collate.from_stores(features, graph, out, edges, whole, self.custom_cls)
-        if layers:
-            collate.put_layers(batch, self.data, out, edges, layouts)
-        collate.add_ids(batch, out, edges)
+        permutation = self._sampler.edge_permutation
+        batch = collate.fill(self.data, out, drawn, permutation, self._edge_layouts, self.custom_cls, layers)
         self._label(batch, out)
         self.seconds["gather"] += time.perf_counter() - start
         return batch

@@ -204,6 +204,8 @@ def weight_sums(colptr: Tensor, weight: Tensor) -> Tensor:
         raise TypeError(f"weight: expected real numbers, found {weight.dtype}")
     if weight.dim() != 1:
         raise ValueError(f"weight: expected a vector, found shape {tuple(weight.shape)}")
+    if len(weight) != int(colptr[-1]):
+        raise ValueError(f"weight: expected one for each of {int(colptr[-1])} edges, found {len(weight)}")
     values = weight.to(torch.float64)
     wrong = ~((values > 0) & torch.isfinite(values))
     if bool(wrong.any()):

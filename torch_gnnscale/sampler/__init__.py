@@ -1,6 +1,7 @@
 """What is drawn."""
 
+from .bidirectional import BidirectionalNeighborSampler
 from .neighbor import NeighborSampler
 from .output import HeteroNeighborOutput, Layer, NeighborOutput
 
-__all__ = ["HeteroNeighborOutput", "Layer", "NeighborOutput", "NeighborSampler"]
+__all__ = ["BidirectionalNeighborSampler", "HeteroNeighborOutput", "Layer", "NeighborOutput", "NeighborSampler"]

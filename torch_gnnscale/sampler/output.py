@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeAlias
 
 from torch import Tensor
@@ -10,7 +10,12 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.typing import EdgeType, NodeType
 
 
-@dataclass
+def _as_pyg(output: SamplerOutput | HeteroSamplerOutput, kind: type) -> Any:
+    """The same output as one of PyG's classes, without what is ours."""
+    return kind(**{field.name: getattr(output, field.name) for field in fields(kind) if field.init})
+
+
+@dataclass(repr=False)
 class NeighborOutput(SamplerOutput):
     """A SamplerOutput that keeps its CSC: ``row`` and ``col`` are the rows of ``edge_index``, ``edge`` holds the user's
     edge ids."""
@@ -21,13 +26,27 @@ class NeighborOutput(SamplerOutput):
     edge_index: Tensor | None = None
     """Local COO, sorted by destination: int64, shape [2, e]."""
 
+    def to_pyg(self) -> SamplerOutput:
+        """The same as PyG's own class."""
+        return _as_pyg(self, SamplerOutput)
 
-@dataclass
+    def __repr__(self) -> str:
+        return repr(self.to_pyg())
+
+
+@dataclass(repr=False)
 class HeteroNeighborOutput(HeteroSamplerOutput):
     """A HeteroSamplerOutput that keeps its CSC, one a relation; see :class:`NeighborOutput`."""
 
     colptr: dict[EdgeType, Tensor] | None = None
     edge_index: dict[EdgeType, Tensor] | None = None
+
+    def to_pyg(self) -> HeteroSamplerOutput:
+        """The same as PyG's own class."""
+        return _as_pyg(self, HeteroSamplerOutput)
+
+    def __repr__(self) -> str:
+        return repr(self.to_pyg())
 
 
 class Layer(NamedTuple):
