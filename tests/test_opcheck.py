@@ -70,6 +70,17 @@ def test_sample_neighbors(with_edge_id, with_col, layers, subgraph):
 
 
 @pytest.mark.parametrize("dtype", INDEX)
+def test_sample_negatives(dtype):
+    ends = ops.candidates(20, torch.rand(20), random_ids(9, 20))
+    edges = ops.edge_set(random_ids(20, 50, 1, dtype), random_ids(20, 50, 2, dtype), 20, 20)
+    src = (random_ids(20, 8), 0, None, None, None)
+    drawn = (None, ends.size, ends.node, ends.weight, ends.time)
+    for sources in (src, drawn):
+        check(OPS.sample_negatives.default, 8, *sources, *ends[1:], torch.full((8,), 9), *edges, 5, 0, tests=OF_VALUES)
+    check(OPS.sample_negatives.default, 8, *src, 20, None, None, None, None, None, None, None, 5, 1, tests=OF_VALUES)
+
+
+@pytest.mark.parametrize("dtype", INDEX)
 def test_aggregation(dtype):
     graph = random_graph(20, 4, seed=1)
     ptr, node, edge = graph.colptr, graph.row.to(dtype), torch.arange(len(graph.row), dtype=dtype)
@@ -107,6 +118,7 @@ def test_fakes_have_the_shapes_and_types_of_the_real_ones():
         lambda: ops.permutation(7, 1),
         lambda: ops.rmat_edges(9, 5, 1, (0.25, 0.25, 0.25)),
         lambda: ops.map_file(__file__, 3, 50),
+        lambda: OPS.sample_negatives.default(7, None, 3, *[None] * 3, 3, *[None] * 7, 1, 0),
     ]
     for call in calls:
         with FakeTensorMode():
@@ -135,7 +147,7 @@ def test_fake_sample(with_edge_id):
 def test_every_operator_is_checked_here():
     checked = {"coo_to_csc", "first_outside", "first_malformed", "gather_rows", "sample_neighbors"}
     checked |= {"random_bits", "permutation", "rmat_edges", "pool_stats", "pool_limit", "pool_trim", "huge_pages"}
-    checked |= {"map_file"}
+    checked |= {"map_file", "sample_negatives"}
     checked |= {"aggregate", "edge_dot", "share_of_extremes", "extreme_backward"}
     names = torch._C._dispatch_get_all_op_names()
     assert {name.removeprefix("gnnscale::") for name in names if name.startswith("gnnscale::")} <= checked

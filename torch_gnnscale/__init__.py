@@ -2,9 +2,13 @@
 
 from . import ops
 from .feature import FeatureStore
-from .loader import NeighborLoader
-from .sampler import NeighborSampler
+from .loader import LinkNeighborLoader, NeighborLoader
+from .patch import patch_pyg, unpatch_pyg
+from .sampler import BidirectionalNeighborSampler, NeighborSampler
 from .topology import CSC, GraphStore
 
 __version__ = "0.1.0"
-__all__ = ["CSC", "FeatureStore", "GraphStore", "NeighborLoader", "NeighborSampler", "ops"]
+__all__ = [
+    "BidirectionalNeighborSampler", "CSC", "FeatureStore", "GraphStore", "LinkNeighborLoader", "NeighborLoader",
+    "NeighborSampler", "ops", "patch_pyg", "unpatch_pyg",
+]  # fmt: skip

@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     SHUFFLE = 1
     AD_HOC = 2
     GENERATE = 3
+    NEGATIVE = 4
 
 
 def _mix(value: int) -> int:

@@ -7,12 +7,12 @@ Everything is computed from its definition, in Python's integers, one number at 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, compress, product
 
 import torch
 from torch import Tensor
 
-from .ops import Sample
+from .ops import Candidates, EdgeSet, Sample
 
 _WORD = (1 << 32) - 1
 
@@ -228,6 +228,63 @@ def sample_neighbors(
         num_nodes=ids(num_nodes),
         num_edges=ids(num_edges).reshape(count, -1),
     )
+
+
+def sample_negatives(
+    count: int,
+    src: Tensor | Candidates,
+    dst: Candidates,
+    key: int,
+    *,
+    seed_time: Tensor | None = None,
+    edges: EdgeSet | None = None,
+) -> Tensor:
+    """Links as :func:`torch_gnnscale.ops.sample_negatives` draws them; -1 as destination where none is valid."""
+    known = set()
+    if edges is not None:
+        for source in range(len(edges.ptr) - 1):
+            known |= {(source, int(node)) for node in edges.dst[edges.ptr[source] : edges.ptr[source + 1]]}
+
+    def allowed(ends: Candidates, i: int) -> tuple[list[int], list[int]]:
+        """The nodes that negative i's time allows, and what they weigh."""
+        nodes = list(range(ends.size)) if ends.node is None else ends.node.tolist()
+        sums = list(range(1, ends.size + 1)) if ends.weight is None else ends.weight.tolist()
+        weights = [after - before for after, before in zip(sums, [0, *sums], strict=False)]
+        keep = [
+            ends.time is None or seed_time is None or int(ends.time[at]) <= int(seed_time[i])
+            for at in range(len(nodes))
+        ]
+        return list(compress(nodes, keep)), list(compress(weights, keep))
+
+    def at_unit(unit: int, weights: Sequence[int]) -> int:
+        return next(at for at, end in enumerate(accumulate(weights)) if unit < end)
+
+    links = []
+    for i in range(count):
+        sources, src_weights = ([int(src[i])], [1]) if isinstance(src, Tensor) else allowed(src, i)
+        destinations, dst_weights = allowed(dst, i)
+        pairs = list(product(sources, destinations))
+        weights = [
+            a * b * (pair not in known) for pair, (a, b) in zip(pairs, product(src_weights, dst_weights), strict=True)
+        ]
+        link = None
+        for attempt in range(64 if pairs else 0):
+            first, second = (counter_draw(key, i | attempt << 64, half) for half in (0, 1))
+            source = sources[at_unit(bounded(first, sum(src_weights)), src_weights)]
+            link = source, destinations[at_unit(bounded(second, sum(dst_weights)), dst_weights)]
+            if link not in known:
+                break
+        else:
+            first, second = (counter_draw(key, i | 64 << 64, half) for half in (0, 1))
+            if isinstance(src, Tensor):
+                unit = bounded(second, sum(weights))
+            else:
+                unit = (second << 64 | first) * sum(weights) >> 128
+            link = (
+                pairs[at_unit(unit, weights)] if sum(weights) else (int(src[i]) if isinstance(src, Tensor) else -1, -1)
+            )
+        links.append(link)
+    return torch.tensor(links, dtype=torch.int64).reshape(count, 2).t().contiguous()
 
 
 def gather_rows(src: Tensor, index: Tensor) -> Tensor:

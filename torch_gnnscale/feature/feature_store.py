@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data, TensorAttr
+from torch_geometric.data import Data, HeteroData, TensorAttr
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 
 from .. import files, ops
 from ..ops.arguments import check_ids
 
 KIND = "features"
+HOMOGENEOUS_EDGES = (None, None)
+"""The group of the edges of a homogeneous graph."""
 
 
 class FeatureStore(PyGFeatureStore):
@@ -28,12 +30,24 @@ class FeatureStore(PyGFeatureStore):
         self.__dict__["_origins"] = {}  # (group, name) of those that are mapped to their (directory, array)
 
     @classmethod
-    def from_data(cls, data: Data) -> FeatureStore:
-        """A homogeneous store of all node-level tensors of a Data."""
+    def from_data(cls, data: Data | HeteroData) -> FeatureStore:
+        """A store of all tensors of a Data or HeteroData that have a row for each node or edge.
+
+        Their groups are the node and edge types; in a homogeneous graph None and, as in PyG's LocalFeatureStore,
+        (None, None).
+        """
         store = cls()
-        for name, value in data.items():
-            if data.is_node_attr(name) and isinstance(value, (Tensor, np.ndarray)):
-                store.put_tensor(value, group_name=None, attr_name=name, index=None)
+        if isinstance(data, HeteroData):
+            groups = [(t, s) for t, s in data.node_items()] + [(t, s) for t, s in data.edge_items()]
+        else:
+            groups = [(None, data._store), (HOMOGENEOUS_EDGES, data._store)]
+        for group, stored in groups:
+            of_edges = isinstance(group, tuple)
+            for name, value in stored.items():
+                if not isinstance(value, (Tensor, np.ndarray)) or data.__cat_dim__(name, value, stored) != 0:
+                    continue
+                if stored.is_edge_attr(name) if of_edges else stored.is_node_attr(name):
+                    store.put_tensor(value, group_name=group, attr_name=name, index=None)
         return store
 
     # PyG's abstract methods ##########################################################################################
@@ -111,7 +125,8 @@ class FeatureStore(PyGFeatureStore):
         store = cls()
         try:
             for i, entry in enumerate(meta["tensors"]):
-                key = (entry["group"], entry["name"])
+                group = entry["group"]
+                key = (tuple(group) if isinstance(group, list) else group, entry["name"])
                 store._tensors[key] = arrays[str(i)]
                 store._origins[key] = (os.path.abspath(path), str(i))
         except (KeyError, TypeError) as error:

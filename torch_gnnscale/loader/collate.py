@@ -1,4 +1,7 @@
-"""From a sampler's output to the Data that a model gets."""
+"""From a sampler's output to the Data or HeteroData that a model gets.
+
+Nodes and edges are told apart by type, None standing for the only one of a homogeneous graph.
+"""
 
 from __future__ import annotations
 
@@ -6,78 +9,70 @@ import copy
 import threading
 import warnings
 from collections import deque
-from typing import Any, Literal, get_args
+from collections.abc import Iterator
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch_geometric import EdgeIndex
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import index_select
-from torch_geometric.sampler import SamplerOutput
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from .. import ops
-
-EdgeLayout = Literal["coo", "EdgeIndex", "sparse_csr", "SparseTensor"]
-"""What a batch's edges are: ``edge_index`` as a plain tensor or as an EdgeIndex that knows its column pointer, or
-``adj_t`` as a torch sparse CSR tensor or a torch_sparse.SparseTensor."""
-
+from ..sampler import HeteroNeighborOutput, Layer, NeighborOutput
+from .layout import EdgeLayout, edge_device, laid_out, set_edges, sort_edges, stored_values
 
 _HUGE_FROM = 64 << 20  # bytes; of smaller tensors the processor keeps most page table entries
+_NO_IDS = torch.empty(0, dtype=torch.int64)
+
+Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
 
 
-def edge_layout_of(data: Any, asked: EdgeLayout | None) -> EdgeLayout:
-    """The layout asked for, or the one of the input, as PyG's loaders do."""
-    if asked is not None:
-        if asked not in get_args(EdgeLayout):
-            raise ValueError(f"edge_layout: expected one of {get_args(EdgeLayout)}, found {asked!r}")
-        if asked == "SparseTensor":
-            _sparse_tensor()
-        return asked
-    if not isinstance(data, Data) or "adj_t" not in data:
-        return "coo"
-    return "sparse_csr" if isinstance(data.adj_t, Tensor) else "SparseTensor"
+def stores_of(data: Any) -> list[tuple[Any, Any, bool, bool]]:
+    """(type, storage, whether it has nodes, whether it has edges) of a Data or HeteroData."""
+    if isinstance(data, Data):
+        return [(None, data._store, True, True)]
+    nodes = [(node_type, store, True, False) for node_type, store in data.node_items()]
+    return nodes + [(edge_type, store, False, True) for edge_type, store in data.edge_items()]
 
 
-def _sparse_tensor() -> Any:
-    try:
-        from torch_sparse import SparseTensor
-    except ImportError as error:
-        raise ImportError("edge_layout='SparseTensor' needs torch-sparse: pip install torch-sparse") from error
-    return SparseTensor
+def _row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensors that have a row for each node or edge, with their names."""
+    for type_name, store, _, _ in stores_of(data):
+        for name, value in store.items():
+            is_row_tensor = isinstance(value, Tensor) and (store.is_node_attr(name) or store.is_edge_attr(name))
+            if is_row_tensor and value.layout == torch.strided and data.__cat_dim__(name, value, store) == 0:
+                yield (f"data.{name}" if type_name is None else f"data[{type_name!r}].{name}"), value
 
 
-def warn_of_slow_rows(data: Data) -> None:
+def warn_of_slow_rows(data: Any) -> None:
     """Names the tensors whose rows the native gather cannot copy, but could."""
-    for name, value in data.items():
-        is_row_tensor = isinstance(value, Tensor) and (data.is_node_attr(name) or data.is_edge_attr(name))
-        if not is_row_tensor or value.layout != torch.strided or data.__cat_dim__(name, value) != 0:
-            continue
+    for name, value in _row_tensors(data):
         if value.numel() and not value[0].is_contiguous():
             warnings.warn(
-                f"data.{name} has no contiguous rows (strides {value.stride()}), so torch.index_select gathers them, "
-                f"which is slower; use data.{name} = data.{name}.contiguous()",
-                stacklevel=4,
+                f"{name} has no contiguous rows (strides {value.stride()}), so torch.index_select gathers them, "
+                f"which is slower; use {name} = {name}.contiguous()",
+                stacklevel=5,
             )
 
 
-def move_to_huge_pages(data: Data) -> None:
+def move_to_huge_pages(data: Any) -> None:
     """Moves the large tensors whose rows are gathered, in a thread beside the first batches."""
     large = [
         value
-        for name, value in data.items()
-        if isinstance(value, Tensor)
-        and ops.can_gather_rows(value)
+        for _, value in _row_tensors(data)
+        if ops.can_gather_rows(value)
         and value.device.type == "cpu"
         and value.nbytes >= _HUGE_FROM
         and value.is_contiguous()
         and not value.is_shared()
-        and (data.is_node_attr(name) or data.is_edge_attr(name))
     ]
     if large:
         threading.Thread(target=lambda: deque(map(ops.huge_pages, large), maxlen=0), daemon=True).start()
 
 
-def _rows(value: Any, index: Tensor, dim: int) -> Any:
+def rows(value: Any, index: Tensor, dim: int) -> Any:
+    """The entries of ``value`` at ``index`` along a dimension, by the native gather where it can."""
     if isinstance(value, Tensor):
         index = index.to(value.device)
         if dim == 0 and ops.can_gather_rows(value):
@@ -85,94 +80,243 @@ def _rows(value: Any, index: Tensor, dim: int) -> Any:
     return index_select(value, index, dim=dim)
 
 
-def from_data(data: Data, out: SamplerOutput, edge_id: Tensor | None) -> Data:
-    """The Data's attributes, those of nodes and edges reduced to the sampled ones; the edges are still the Data's."""
-    store = data._store
-    batch = copy.copy(data)
+# A sampler's output by type ##########################################################################################
+
+
+class Edges(NamedTuple):
+    """The sampled edges of one type."""
+
+    edge_index: Tensor
+    colptr: Tensor | None
+    edge_id: Tensor | None
+
+
+def by_type(out: Output, value: Any) -> dict:
+    """A field of the output by type."""
+    if isinstance(out, HeteroSamplerOutput):
+        return value or {}
+    if not isinstance(out, SamplerOutput):
+        raise TypeError(f"sampler output: expected PyG's SamplerOutput, found {type(out).__name__}")
+    return {} if value is None else {None: value}
+
+
+def ends_of(out: Output) -> dict[Any, tuple[Tensor, Tensor]]:
+    """The sampler's own tensors of sources and destinations, for :func:`edges_of` to know them again."""
+    col = by_type(out, out.col)
+    return {edge_type: (row, col[edge_type]) for edge_type, row in by_type(out, out.row).items()}
+
+
+def edges_of(out: Output, drawn: dict, permutation: Any, layouts: dict[Any, EdgeLayout]) -> dict[Any, Edges]:
+    """The edges of each type, with the user's ids; sorted by destination where their layout needs it.
+
+    Args:
+        out: the output, perhaps changed by the user since ``drawn`` was taken from it.
+        drawn: what :func:`ends_of` gave.
+        permutation: what leads from the output's edge ids to the user's, if anything does.
+        layouts: by edge type.
+    """
+    keeps = isinstance(out, (NeighborOutput, HeteroNeighborOutput))
+    colptrs, indices = (by_type(out, out.colptr), by_type(out, out.edge_index)) if keeps else ({}, {})
+    ids, permutations, nodes = by_type(out, out.edge), by_type(out, permutation), by_type(out, out.node)
+    found = {}
+    for edge_type, (row, col) in ends_of(out).items():
+        edge_id, order = ids.get(edge_type), permutations.get(edge_type)
+        if edge_id is not None and order is not None:
+            edge_id = order[edge_id.to(torch.int64)]
+        ends = drawn.get(edge_type)
+        if edge_type in colptrs and ends is not None and row is ends[0] and col is ends[1]:
+            found[edge_type] = Edges(indices[edge_type], colptrs[edge_type], edge_id)
+        elif layouts[edge_type] in ("EdgeIndex", "sparse_csr"):
+            num_dst = len(nodes.get(edge_type and edge_type[-1], _NO_IDS))
+            found[edge_type] = Edges(*sort_edges(torch.stack([row, col]), num_dst, edge_id))
+        else:
+            found[edge_type] = Edges(torch.stack([row, col]), None, edge_id)
+    return found
+
+
+# Batches #############################################################################################################
+
+
+def fill(
+    data: Any, out: Output, drawn: dict, permutation: Any, layouts: dict[Any, EdgeLayout], custom_cls: Any = None,
+    layers: bool = False,
+) -> Data | HeteroData:  # fmt: skip
+    """A batch with what was sampled, in PyG's order of fields; what is known of its inputs is still to come."""
+    edges = edges_of(out, drawn, permutation, layouts)
+    whole = None if layers else layouts
+    if isinstance(data, (Data, HeteroData)):
+        batch = from_data(data, out, edges, whole)
+    else:
+        feature_store, graph_store = data
+        batch = from_stores(feature_store, graph_store, out, edges, whole, custom_cls)
+    if layers:
+        put_layers(batch, data, out, edges, layouts)
+    add_ids(batch, out, edges)
+    return batch
+
+
+def _filter(store: Any, out_store: Any, node: Tensor, edge_id: Tensor | None) -> None:
+    """Reduces the attributes of nodes and edges to the sampled ones; the edges are still the input's."""
+    parent = store._parent()
     for key, value in store.items():
         if key == "num_nodes":
-            batch.num_nodes = out.node.numel()
+            out_store.num_nodes = node.numel()
         elif key in ("edge_index", "adj_t"):
             continue
         elif store.is_node_attr(key):
-            batch[key] = _rows(value, out.node, data.__cat_dim__(key, value, store))
+            out_store[key] = rows(value, node, parent.__cat_dim__(key, value, store))
         elif store.is_edge_attr(key):
-            dim = data.__cat_dim__(key, value, store)
-            batch[key] = None if edge_id is None else _rows(value, edge_id, dim)
+            dim = parent.__cat_dim__(key, value, store)
+            out_store[key] = None if edge_id is None else rows(value, edge_id, dim)
+
+
+def from_data(data: Data | HeteroData, out: Output, edges: dict[Any, Edges], layouts: dict | None) -> Data | HeteroData:
+    """The input's attributes at the sampled nodes and edges, edges in these layouts; types that were not sampled have
+    none. Without layouts, edges are those of the input."""
+    batch = copy.copy(data)
+    nodes = by_type(out, out.node)
+    for type_name, store, has_nodes, has_edges in stores_of(data):
+        out_store = batch._store if type_name is None else batch[type_name]
+        node = nodes.setdefault(type_name, _NO_IDS) if has_nodes else _NO_IDS
+        if has_edges and type_name not in edges:
+            edges[type_name] = Edges(_NO_IDS.expand(2, 0), torch.zeros(1, dtype=torch.int64), _NO_IDS)
+        _filter(store, out_store, node, edges[type_name].edge_id if has_edges else None)
+        if layouts is not None and has_edges and (type_name is None or "edge_index" in store or "adj_t" in store):
+            layout = layouts[type_name]
+            found = on_device(store, edges[type_name])
+            value = _values(store, found, layout)
+            laid = laid_out(found.edge_index, found.colptr, _size(nodes, type_name), layout, value)
+            set_edges(out_store, laid, layout)
     return batch
 
 
-def from_store(feature_store: Any, out: SamplerOutput, edge_index: Tensor, custom_cls: Any) -> Data:
-    """All tensors of a FeatureStore at the sampled nodes, behind the edges."""
-    batch = custom_cls() if custom_cls is not None else Data()
-    batch.edge_index = edge_index
-    attrs = feature_store.get_all_tensor_attrs()
-    for attr in attrs:
-        attr.index = out.node
-        batch.num_nodes = out.node.numel()
-    for attr, tensor in zip(attrs, feature_store.multi_get_tensor(attrs), strict=True):
-        batch[attr.attr_name] = tensor
-    return batch
+def _values(store: Any, edges: Edges, layout: EdgeLayout) -> Tensor | None:
+    """The values of the input's ``adj_t`` at the sampled edges, if it has any and the layout takes them."""
+    value = stored_values(store) if layout in ("sparse_csr", "SparseTensor") else None
+    return None if value is None or edges.edge_id is None else rows(value, edges.edge_id, 0)
 
 
-def sort_edges(edge_index: Tensor, num_nodes: int, edge_id: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Edges of somebody else's making, sorted by destination: edge_index, colptr, edge_id."""
-    order = torch.argsort(edge_index[1], stable=True)
-    edge_index = edge_index[:, order]
-    colptr = torch._convert_indices_from_coo_to_csr(edge_index[1].contiguous(), num_nodes)
-    return edge_index, colptr, None if edge_id is None else edge_id[order]
+def on_device(store: Any, edges: Edges) -> Edges:
+    """The edges where those of the input are; their ids stay where they were."""
+    device = edge_device(store)
+    return Edges(edges.edge_index.to(device), edges.colptr if edges.colptr is None else edges.colptr.to(device),
+                 edges.edge_id)  # fmt: skip
 
 
-def set_edges(
-    batch: Data, edge_index: Tensor, colptr: Tensor | None, num_nodes: int, layout: EdgeLayout, value: Tensor | None
-) -> None:
-    """Puts the sampled edges into ``batch``.
+def from_stores(
+    feature_store: Any, graph_store: Any, out: Output, edges: dict[Any, Edges], layouts: dict | None, custom_cls: Any
+) -> Data | HeteroData:
+    """All tensors of a FeatureStore at the sampled nodes and edges.
 
-    Args:
-        batch: the Data to fill.
-        edge_index: local COO, sorted by destination where the layout needs it: int64, shape [2, e].
-        colptr: where the edges of the first nodes begin: int64, at most [num_nodes + 1]; later nodes have none. Needed
-            for EdgeIndex and sparse_csr.
-        num_nodes: nodes of the batch.
-        layout: what to put.
-        value: values of the edges for ``adj_t``, if it has any, on the edges' device.
+    A tensor whose group is a tuple is one of edges: of that type, or of the only one of a homogeneous graph.
     """
-    if (other := "adj_t" if layout in ("coo", "EdgeIndex") else "edge_index") in batch:
-        del batch[other]
-    if layout == "coo":
-        batch.edge_index = edge_index
-        return
-    size = (num_nodes, num_nodes)
-    if layout != "SparseTensor":
-        assert colptr is not None
-        pointer = torch.cat([colptr, colptr.new_full((num_nodes + 1 - colptr.numel(),), edge_index.size(1))])
-    if layout == "EdgeIndex":
-        batch.edge_index = EdgeIndex(edge_index, sparse_size=size, sort_order="col")
-        batch.edge_index._indptr = pointer
-    elif layout == "sparse_csr":
-        value = torch.ones(edge_index.size(1), device=edge_index.device) if value is None else value
-        batch.adj_t = torch.sparse_csr_tensor(pointer, edge_index[0], value, size, check_invariants=False)
-    else:
-        # Not flagged as sorted, for sources within a destination are in order of drawing; as PyG does.
-        batch.adj_t = _sparse_tensor()(
-            row=edge_index[1], col=edge_index[0], value=value, sparse_sizes=size, is_sorted=False, trust_data=True
-        )
+    hetero = isinstance(out, HeteroSamplerOutput)
+    batch = (HeteroData() if hetero else Data()) if custom_cls is None else custom_cls()
+    nodes, required = by_type(out, out.node), []
+
+    def put_edges(store: Any, edge_type: Any) -> None:
+        if layouts is not None:
+            found, layout = edges[edge_type], layouts[edge_type]
+            set_edges(store, laid_out(found.edge_index, found.colptr, _size(nodes, edge_type), layout), layout)
+
+    if not hetero:
+        put_edges(batch, None)
+    for attr in feature_store.get_all_tensor_attrs():
+        of_edges = isinstance(attr.group_name, tuple)
+        if of_edges:
+            found = edges.get(attr.group_name if hetero else None)
+            attr.index = None if found is None else found.edge_id
+        else:
+            attr.index = nodes.get(attr.group_name if hetero else None)
+        if attr.index is not None:
+            required.append(attr)
+            if not of_edges:
+                (batch[attr.group_name] if hetero else batch).num_nodes = attr.index.numel()
+    values = list(zip(required, feature_store.multi_get_tensor(required), strict=True))
+    for attr, value in values:
+        if not (hetero and isinstance(attr.group_name, tuple)):
+            (batch[attr.group_name] if hetero else batch)[attr.attr_name] = value
+    if hetero:
+        for edge_type in dict.fromkeys(attr.edge_type for attr in graph_store.get_all_edge_attrs()):
+            if edge_type in edges:
+                put_edges(batch[edge_type], edge_type)
+        for attr, value in values:
+            if isinstance(attr.group_name, tuple):
+                batch[attr.group_name][attr.attr_name] = value
+    return batch
 
 
-def edge_device(data: Any) -> torch.device:
-    """Where a batch's edges belong: where the Data has its own, as PyG's loaders do; else in host memory."""
-    edges = data.get("adj_t", data.edge_index) if isinstance(data, Data) else None
-    if edges is None:
-        return torch.device("cpu")
-    return edges.device if isinstance(edges, Tensor) else edges.device()
+def _size(nodes: dict, edge_type: Any) -> tuple[int, int]:
+    src, dst = (None, None) if edge_type is None else (edge_type[0], edge_type[-1])
+    return len(nodes.get(src, _NO_IDS)), len(nodes.get(dst, _NO_IDS))
 
 
-def edge_values(data: Data, edge_id: Tensor | None) -> Tensor | None:
-    """The values of ``data.adj_t`` at the sampled edges, if it has any."""
-    if "adj_t" not in data or edge_id is None:
-        return None
-    if isinstance(data.adj_t, Tensor):
-        value = data.adj_t._values() if data.adj_t.layout == torch.sparse_coo else data.adj_t.values()
-    else:
-        value = data.adj_t.storage.value()
-    return None if value is None else _rows(value, edge_id, 0)
+def add_ids(batch: Data | HeteroData, out: Output, edges: dict[Any, Edges]) -> None:
+    """The fields that tell what was sampled, in PyG's order, unless the user has fields of these names."""
+    for node_type, node in by_type(out, out.node).items():
+        store = batch if node_type is None else batch[node_type]
+        if "n_id" not in store:
+            store["n_id"] = node
+    for edge_type, found in edges.items():
+        store = batch if edge_type is None else batch[edge_type]
+        if found.edge_id is not None and "e_id" not in store:
+            store["e_id"] = found.edge_id.to(torch.int64)
+    for name, value in (
+        ("batch", out.batch),
+        ("num_sampled_nodes", out.num_sampled_nodes),
+        ("num_sampled_edges", out.num_sampled_edges),
+    ):
+        for type_name, entry in by_type(out, value).items():
+            (batch if type_name is None else batch[type_name])[name] = entry
+    if out.orig_row is not None and out.orig_col is not None:
+        cols = by_type(out, out.orig_col)
+        for edge_type, row in by_type(out, out.orig_row).items():
+            store = batch if edge_type is None else batch[edge_type]
+            store["_orig_edge_index"] = torch.stack([row, cols[edge_type]])
+
+
+# Layers ##############################################################################################################
+
+
+def put_layers(
+    batch: Data | HeteroData, data: Any, out: Output, edges: dict[Any, Edges], layouts: dict[Any, EdgeLayout]
+) -> None:
+    """Puts ``layers`` into the batch, the one that a model computes first in front, and takes the edges out of it.
+
+    Attributes of edges and ``e_id`` stay in the order of hops, from the seeds outward: ``num_sampled_edges`` many each.
+    """
+    is_data = isinstance(data, (Data, HeteroData))
+    stores = {name: store for name, store, _, of_edges in stores_of(data) if of_edges} if is_data else {}
+    nodes = {t: torch.tensor(n).cumsum(0).tolist() for t, n in by_type(out, out.num_sampled_nodes).items()}
+    counts = by_type(out, out.num_sampled_edges)
+    hops: dict[Any, list[tuple[Any, Tensor | None]]] = {}
+    for edge_type, found in edges.items():
+        if found.colptr is None:
+            raise ValueError("layers=True: expected edges as they were sampled, found some that were changed")
+        src, dst = (None, None) if edge_type is None else (edge_type[0], edge_type[-1])
+        column, edge, hops[edge_type] = 0, 0, []
+        for hop, count in enumerate(counts[edge_type]):
+            size = (nodes[src][hop + 1], nodes[dst][hop])
+            part = Edges(
+                found.edge_index[:, edge : edge + count],
+                found.colptr[column : column + size[1] + 1] - edge,
+                None if found.edge_id is None else found.edge_id[edge : edge + count],
+            )
+            column, edge = column + size[1], edge + count
+            value = None
+            if edge_type in stores:
+                part = on_device(stores[edge_type], part)
+                value = _values(stores[edge_type], part, layouts[edge_type])
+            laid = laid_out(part.edge_index, part.colptr, size, layouts[edge_type], value)
+            hops[edge_type].append((laid, part.edge_id))
+        store = batch if edge_type is None else batch[edge_type]
+        for name in ("edge_index", "adj_t"):
+            if name in store:
+                del store[name]
+    layers = []
+    for hop in reversed(range(max(map(len, nodes.values())) - 1)):
+        sizes = {node_type: (total[hop + 1], total[hop]) for node_type, total in nodes.items()}
+        laid_by_type, ids = ({edge_type: part[hop][i] for edge_type, part in hops.items()} for i in (0, 1))
+        fields = (laid_by_type, ids, sizes)
+        layers.append(Layer(*fields) if isinstance(batch, HeteroData) else Layer(*(field[None] for field in fields)))
+    batch.layers = layers

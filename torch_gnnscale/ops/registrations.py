@@ -42,6 +42,12 @@ def _(colptr, row, edge_id, weight, time, exclude, src_type, dst_type, reverse, 
     )
 
 
+@torch.library.register_fake("gnnscale::sample_negatives")
+def _(count, src, num_src, src_node, src_weight, src_time, num_dst, dst_node, dst_position, dst_weight, dst_time,
+      seed_time, edge_ptr, edge_dst, key, threads):  # fmt: skip
+    return torch.empty((2, count), dtype=torch.int64)
+
+
 @torch.library.register_fake("gnnscale::gather_rows")
 def _(src, index, threads):
     return src.new_empty((index.numel(), *src.shape[1:]))

@@ -1,5 +1,7 @@
 """What is drawn."""
 
-from .neighbor import NeighborOutput, NeighborSampler
+from .bidirectional import BidirectionalNeighborSampler
+from .neighbor import NeighborSampler
+from .output import HeteroNeighborOutput, Layer, NeighborOutput
 
-__all__ = ["NeighborOutput", "NeighborSampler"]
+__all__ = ["BidirectionalNeighborSampler", "HeteroNeighborOutput", "Layer", "NeighborOutput", "NeighborSampler"]

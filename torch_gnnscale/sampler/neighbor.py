@@ -2,141 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from numbers import Integral
+import warnings
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
-from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput, SamplerOutput
-from torch_geometric.sampler.base import NumNeighbors, SubgraphType
+from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
+from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
 from ..random import draw_seed
-from ..topology import CSC, GraphStore
-
-
-@dataclass
-class NeighborOutput(SamplerOutput):
-    """A SamplerOutput that keeps its CSC: ``row`` and ``col`` are the rows of ``edge_index``, ``edge`` holds the user's
-    edge ids."""
-
-    colptr: Tensor | None = None
-    """Where each expanded node's edges begin: int64, shape [expanded + 1]; the nodes after them have none."""
-    edge_index: Tensor | None = None
-    """Local COO, sorted by destination: int64, shape [2, e]."""
-
-
-def not_implemented(argument: str, value: Any, instead: str = "leave it at its default") -> NotImplementedError:
-    """The error for an argument of PyG's that this package does not honour yet."""
-    shown = repr(value) if isinstance(value, (str, bool)) else f"<{type(value).__name__}>"
-    return NotImplementedError(f"{argument}={shown} is not implemented yet; {instead}")
-
-
-def homogeneous_fanouts(num_neighbors: NumNeighbors | Sequence[int]) -> list[int]:
-    """The fanouts of a homogeneous graph; TypeError or NotImplementedError for anything but ints in order."""
-    values = num_neighbors.values if isinstance(num_neighbors, NumNeighbors) else num_neighbors
-    if isinstance(values, dict):
-        raise NotImplementedError("num_neighbors by edge type is not implemented yet; pass a list for one relation")
-    if isinstance(values, np.ndarray) and values.ndim == 1:
-        values = values.tolist()
-    if isinstance(values, str) or not isinstance(values, Sequence):
-        raise TypeError(f"num_neighbors: expected a list of ints, found {type(values).__name__}")
-    if not all(isinstance(value, Integral) and not isinstance(value, bool) for value in values):
-        raise TypeError(f"num_neighbors: expected a list of ints, found {list(values)}")
-    fanouts = [int(value) for value in values]
-    if min(fanouts, default=0) < -1:
-        raise ValueError(f"num_neighbors: expected -1 (all) or 0..{ops.MAX_FANOUT} each, found {fanouts}")
-    return fanouts
-
-
-def drawable_fanouts(fanouts: list[int], csc: CSC, replace: bool) -> list[int]:
-    """Fanouts that the operator can draw: a larger one takes all neighbors where no node has as many.
-
-    Raises:
-        ValueError: the operator would have to choose from more than it can.
-    """
-    if max(fanouts, default=0) <= ops.MAX_FANOUT:
-        return fanouts
-    largest = int(csc.colptr.diff().max()) if csc.num_dst else 0
-    if replace or largest > ops.MAX_FANOUT:
-        raise ValueError(
-            f"num_neighbors: expected -1 (all) or 0..{ops.MAX_FANOUT} each, found {fanouts} with "
-            f"{'replacement' if replace else f'nodes of {largest} neighbors'}"
-        )
-    return [-1 if fanout > ops.MAX_FANOUT else fanout for fanout in fanouts]
-
-
-def csc_of(data: Any, is_sorted: bool = False) -> CSC:
-    """The CSC of a Data or of a (FeatureStore, GraphStore) pair, ours without a copy."""
-    if isinstance(data, HeteroData):
-        raise NotImplementedError("HeteroData is not implemented yet; pass a Data or a homogeneous store")
-    if isinstance(data, Data):
-        return CSC.from_data(data, is_sorted)
-    if not (
-        isinstance(data, (tuple, list))
-        and len(data) == 2
-        and isinstance(data[0], PyGFeatureStore)
-        and isinstance(data[1], PyGGraphStore)
-    ):
-        raise TypeError(f"data: expected a Data or a (FeatureStore, GraphStore) pair, found {type(data).__name__}")
-    graph = data[1]
-    attrs = graph.get_all_edge_attrs()
-    if [attr.edge_type for attr in attrs].count(None) != len(attrs) or not attrs:
-        raise NotImplementedError(
-            f"a GraphStore with edge types {[attr.edge_type for attr in attrs]} is not implemented yet; "
-            f"pass one with the single edge type None"
-        )
-    if isinstance(graph, GraphStore):
-        return graph.relation(None)
-    row, colptr, edge_id = graph.csc()
-    num_src = attrs[0].size[0] if attrs[0].size is not None else None
-    return CSC.from_csc(colptr, row, edge_id, num_src)
-
-
-def as_ids(name: str, nodes: Tensor) -> Tensor:
-    """Node ids of any integer type as one that the operator takes; raises TypeError naming them for another type."""
-    if nodes.dtype in (torch.int32, torch.int64):
-        return nodes
-    if nodes.dtype == torch.bool or nodes.is_floating_point() or nodes.is_complex():
-        raise TypeError(f"{name}: expected integers, found {nodes.dtype}")
-    return nodes.to(torch.int64)
+from .fanouts import NumNeighborsLike, drawable, fanouts_of
+from .inputs import as_ids, reverse_relations
+from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
+from .output import HeteroNeighborOutput, NeighborOutput, Seeds
+from .relations import relations_of
+from .times import check_times, ordered_limit
 
 
 class NeighborSampler(BaseSampler):
     """Samples neighborhoods with the fused operator; usable wherever PyG takes a sampler.
 
     A batch is a function of its key (see :mod:`torch_gnnscale.random`). :class:`torch_gnnscale.NeighborLoader` passes
-    it; under PyG's own ``NodeLoader``, which knows no keys, one is drawn from torch's generator for each batch.
+    it; under PyG's own loaders, which know no keys, one is drawn from torch's generator for each batch.
 
     Args:
-        data: a Data, or a pair of a FeatureStore and a homogeneous GraphStore, ours or anybody's.
-        num_neighbors: fanout of each hop; -1 takes all neighbors, as does one that no node has as many of.
-        subgraph_type: ``directional``; the others are not implemented yet.
+        data: a Data, a HeteroData, or a pair of a FeatureStore and a GraphStore, ours or anybody's.
+        num_neighbors: fanout of each hop; -1 takes all neighbors, as does one that no node has as many of. In a
+            heterogeneous graph also lists by edge type, with a default for the others in a NumNeighbors.
+        subgraph_type: ``directional``, the edges that were drawn; ``bidirectional``, these and their reverses;
+            ``induced``, all edges between the sampled nodes.
         replace: draw with replacement.
-        disjoint: not implemented yet.
-        temporal_strategy: of no effect without times, which are not implemented yet.
-        time_attr: not implemented yet.
-        weight_attr: not implemented yet.
-        is_sorted: ``data.edge_index`` is sorted by destination.
+        disjoint: every seed's tree has nodes of its own.
+        temporal_strategy: ``uniform``, or ``last`` to draw the latest neighbors; of no effect without times.
+        time_attr: an attribute of nodes or edges. A seed's tree has only neighbors, or edges, of times up to the
+            seed's; types without the attribute are untimed. Implies ``disjoint``.
+        weight_attr: an attribute of edges: they are drawn in proportion to it. Edges of weight 0 are left out of the
+            graph, in every mode; relations without the attribute are drawn from uniformly.
+        is_sorted: edges are sorted by destination, so that an edge's id is its position.
         share_memory: of no effect: forked workers share the CSC, spawned ones get it through shared memory.
-        directed: PyG's older name of ``subgraph_type``; False is not implemented yet.
-        sample_direction: ``forward``; backward is not implemented yet.
+        directed: PyG's older way to ask for ``induced``, by False.
+        sample_direction: ``forward``, along edges from their destinations to their sources; ``backward``, the other
+            way round.
+        layers: expand every node found so far in each hop, not only the new ones: the papers' message-flow graphs.
+        exclude_seed_edges: leave all edges between the ends of a batch's links out of its sample, so that no answer is
+            in it; with ``"reverse"``, those the other way round, too: in a heterogeneous graph, of the edge type that
+            PyG takes for the reverse (``rev_...``).
+        strict_negatives: negatives of links are never edges of the links' type; given links [2, m] (by edge type in a
+            heterogeneous graph), never one of these either.
 
     Raises:
-        NotImplementedError: an argument that is not implemented yet.
-        TypeError, ValueError, IndexError: a malformed graph or fanout.
+        NotImplementedError: times with ``sample_direction='backward'``.
+        TypeError, ValueError, IndexError: a malformed graph, fanout, time or weight.
     """
 
     def __init__(
         self,
-        data: Data | tuple[PyGFeatureStore, PyGGraphStore],
-        num_neighbors: NumNeighbors | Sequence[int],
+        data: Data | HeteroData | tuple[PyGFeatureStore, PyGGraphStore],
+        num_neighbors: NumNeighborsLike,
         subgraph_type: SubgraphType | str = "directional",
         replace: bool = False,
         disjoint: bool = False,
@@ -147,66 +74,306 @@ class NeighborSampler(BaseSampler):
         share_memory: bool = False,
         directed: bool = True,
         sample_direction: str = "forward",
+        *,
+        layers: bool = False,
+        exclude_seed_edges: ExcludeSeedEdges = False,
+        strict_negatives: StrictNegatives = False,
     ) -> None:
-        if SubgraphType(subgraph_type) != SubgraphType.directional:
-            raise not_implemented("subgraph_type", SubgraphType(subgraph_type).value, "use 'directional'")
         if not directed:
-            raise not_implemented("directed", directed)
-        if disjoint:
-            raise not_implemented("disjoint", disjoint)
-        if time_attr is not None:
-            raise not_implemented("time_attr", time_attr)
-        if weight_attr is not None:
-            raise not_implemented("weight_attr", weight_attr)
-        if sample_direction != "forward":
-            raise not_implemented("sample_direction", sample_direction, "use 'forward'")
+            subgraph_type = SubgraphType.induced
+            warnings.warn("directed=False is deprecated: use subgraph_type='induced'", stacklevel=2)
         if temporal_strategy not in ("uniform", "last"):
             raise ValueError(f"temporal_strategy: expected 'uniform' or 'last', found {temporal_strategy!r}")
-        fanouts = homogeneous_fanouts(num_neighbors)
+        if sample_direction not in ("forward", "backward"):
+            raise ValueError(f"sample_direction: expected 'forward' or 'backward', found {sample_direction!r}")
+        if sample_direction == "backward" and time_attr is not None:
+            raise NotImplementedError(
+                f"time_attr={time_attr!r} with sample_direction='backward' is not implemented, for the time of an edge "
+                f"is its source's; use 'forward'"
+            )
+        self.subgraph_type = SubgraphType(subgraph_type)
+        if layers and self.subgraph_type != SubgraphType.directional:
+            raise ValueError(f"layers=True: expected subgraph_type='directional', found {self.subgraph_type.value!r}")
+        if layers and sample_direction == "backward":
+            raise ValueError("layers=True: expected sample_direction='forward', found 'backward'")
         self.replace = replace
-        self.csc = csc_of(data, is_sorted)
-        self.fanouts = drawable_fanouts(fanouts, self.csc, replace)
-        if self.csc.num_src != self.csc.num_dst:
-            raise ValueError(f"data: expected as many sources as destinations, found {self.csc}")
+        self.temporal_strategy = temporal_strategy
+        self.sample_direction = sample_direction
+        self.layers = layers
+        self.keep_orig_edges = False
+        self._disjoint = disjoint
+        self.graph = relations_of(
+            data, is_sorted=is_sorted, time_attr=time_attr, weight_attr=weight_attr,
+            backward=sample_direction == "backward",
+        )  # fmt: skip
+        self.links = LinkSampling(self.graph, exclude_seed_edges, strict_negatives)
+        self.num_neighbors = num_neighbors
+        if self.subgraph_type == SubgraphType.bidirectional:
+            self._reverse = reverse_relations(self.graph.edge_types)
+            for edge_type, reverse in zip(self.graph.edge_types, self._reverse, strict=True):
+                if reverse < 0 and edge_type is not None and not edge_type[1].startswith("rev_"):
+                    warnings.warn(
+                        f"edge type {edge_type} stays directional: there is no reverse edge type, or not a unique one",
+                        stacklevel=2,
+                    )
 
     @property
     def num_neighbors(self) -> NumNeighbors:
-        """The fanouts, as PyG's type."""
-        return NumNeighbors(self.fanouts)
+        """The fanouts, as PyG's type; they may be set again."""
+        return self._num_neighbors
+
+    @num_neighbors.setter
+    def num_neighbors(self, num_neighbors: NumNeighborsLike) -> None:
+        fanouts = fanouts_of(num_neighbors, self.graph.edge_types)
+        self.fanouts = drawable(fanouts, self.graph.largest_degree, self.replace)
+        """A list a relation."""
+        if not isinstance(num_neighbors, (NumNeighbors, dict)):
+            num_neighbors = [int(fanout) for fanout in num_neighbors]
+        given = num_neighbors if isinstance(num_neighbors, NumNeighbors) else NumNeighbors(num_neighbors)
+        self._num_neighbors = given
+
+    # What users read of PyG's sampler ################################################################################
+
+    @property
+    def data_type(self) -> DataType:
+        """What kind of data it samples."""
+        return self.graph.data_type
+
+    @property
+    def is_hetero(self) -> bool:
+        """Whether nodes and edges have types."""
+        return self.graph.is_hetero
+
+    @property
+    def node_types(self) -> list[NodeType | None]:
+        """The node types; [None] in a homogeneous graph."""
+        return self.graph.node_types
+
+    @property
+    def edge_types(self) -> list[EdgeType | None]:
+        """The edge types; [None] in a homogeneous graph."""
+        return self.graph.edge_types
+
+    @property
+    def num_nodes(self) -> int | dict[NodeType, int]:
+        """How many nodes there are, by type in a heterogeneous graph."""
+        return self._by_type(dict(zip(self.graph.node_types, self.graph.sizes, strict=True)))
+
+    @property
+    def node_time(self) -> Tensor | dict[NodeType, Tensor] | None:
+        """The nodes' times, by type in a heterogeneous graph; None if they have none."""
+        return self._by_type(self.graph.node_time)
+
+    @property
+    def edge_time(self) -> Tensor | dict[EdgeType, Tensor] | None:
+        """The edges' times in the user's order, by type in a heterogeneous graph; None if they have none."""
+        return self._by_type(self.graph.edge_time)
+
+    def _by_type(self, values: dict | None) -> Any:
+        return values if values is None or self.is_hetero else values[None]
+
+    @property
+    def is_temporal(self) -> bool:
+        """Whether nodes or edges have times."""
+        return self.graph.node_time is not None or self.graph.edge_time is not None
+
+    @property
+    def disjoint(self) -> bool:
+        """Whether every seed's tree has nodes of its own."""
+        return self._disjoint or self.is_temporal
+
+    @disjoint.setter
+    def disjoint(self, disjoint: bool) -> None:
+        self._disjoint = disjoint
 
     @property
     def edge_permutation(self) -> None:
         """None: the sampler returns the user's edge ids itself."""
         return None
 
-    def sample_from_nodes(self, inputs: NodeSamplerInput, key: int | None = None) -> NeighborOutput:
+    def options(self) -> dict[str, Any]:
+        """What decides samples besides the graph and the key, in plain values."""
+        return {
+            "num_neighbors": [list(fanouts) for fanouts in self.fanouts] if self.is_hetero else list(self.fanouts[0]),
+            "replace": self.replace,
+            "subgraph_type": self.subgraph_type.value,
+            "disjoint": self.disjoint,
+            "temporal_strategy": self.temporal_strategy,
+            "layers": self.layers,
+            "exclude_seed_edges": self.links.exclude_seed_edges,
+            "strict_negatives": self.links.strict,
+        }
+
+    # Sampling ########################################################################################################
+
+    def sample_from_nodes(
+        self, inputs: NodeSamplerInput, key: int | None = None
+    ) -> NeighborOutput | HeteroNeighborOutput:
         """Samples the neighborhood of ``inputs.node``; ``metadata`` is (input_id, time), as PyG's loaders expect."""
-        if inputs.time is not None:
-            raise not_implemented("input_time", inputs.time)
-        sample = ops.sample_neighbors(
-            [self.csc.colptr],
-            [self.csc.row],
-            [as_ids("seeds", inputs.node)],
-            self.fanouts,
-            draw_seed() if key is None else key,
-            edge_id=[self.csc.edge_id],
-            replace=self.replace,
-        )
-        row, col = sample.edge_index[0]
-        return NeighborOutput(
-            node=sample.node[0],
-            row=row,
-            col=col,
-            edge=sample.edge_id[0],
-            num_sampled_nodes=sample.num_nodes[0].tolist(),
-            num_sampled_edges=sample.num_edges[0].tolist(),
-            metadata=(inputs.input_id, inputs.time),
-            colptr=sample.colptr[0],
-            edge_index=sample.edge_index[0],
-        )
+        seeds: Seeds = inputs.node
+        seed_time: Seeds | None = inputs.time
+        if inputs.input_type is not None:
+            seeds = {inputs.input_type: inputs.node}
+            seed_time = None if inputs.time is None else {inputs.input_type: inputs.time}
+        out = self.sample(seeds, seed_time, draw_seed() if key is None else key)
+        out.metadata = (inputs.input_id, inputs.time)
+        return out
 
     def sample_from_edges(
-        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None
-    ) -> NeighborOutput:
-        """Not implemented yet."""
-        raise NotImplementedError("sampling from links is not implemented yet; sample from nodes")
+        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, key: int | None = None
+    ) -> NeighborOutput | HeteroNeighborOutput:
+        """Samples the neighborhood of links and their negatives; ``metadata`` is what PyG's loaders expect.
+
+        Negatives are a function of the key, too. In proportion to the weights of ``neg_sampling``, they are drawn from
+        the nodes of times up to the link's, if nodes have times; none is an edge if ``strict_negatives``.
+
+        Raises:
+            ValueError: there is no such negative for a link.
+        """
+        return self.links.sample(inputs, neg_sampling, draw_seed() if key is None else key, self.sample, self.disjoint)
+
+    def sample(
+        self,
+        seeds: Seeds,
+        seed_time: Seeds | None,
+        key: int,
+        exclude: Tensor | dict[EdgeType, Tensor] | None = None,
+    ) -> NeighborOutput | HeteroNeighborOutput:
+        """Samples the neighborhood of seeds.
+
+        Args:
+            seeds: ids of any integer type, shape [s]; by node type in a heterogeneous graph. They may repeat, and come
+                first among the sampled nodes, in order.
+            seed_time: their times, in the same form; by default those of the nodes themselves.
+            key: 64 bits, from :func:`torch_gnnscale.random.batch_key`.
+            exclude: pairs (source, destination) whose edges are not sampled: int64, shape [2, m], in any order; by edge
+                type in a heterogeneous graph.
+
+        Returns:
+            PyG's output without metadata; trees (``batch``) are numbered over the seeds in the order given.
+            ``num_sampled_nodes`` and ``num_sampled_edges`` are None where edges are not those that were drawn.
+        """
+        graph = self.graph
+        given = self._typed("seeds", seeds)
+        numbers = {node_type: graph.node_index(node_type) for node_type in given}
+        nodes = [torch.empty(0, dtype=torch.int64)] * len(graph.node_types)
+        for node_type, ids in given.items():
+            nodes[numbers[node_type]] = as_ids("seeds", ids)
+        both = self.keep_orig_edges and self.subgraph_type == SubgraphType.bidirectional
+        subgraph: ops.Subgraph = "directional" if both else self.subgraph_type.value
+        sample = ops.sample_neighbors(
+            [relation.csc.colptr for relation in graph.relations],
+            [relation.csc.row for relation in graph.relations],
+            nodes,
+            self.fanouts,
+            key,
+            edge_id=[relation.csc.edge_id for relation in graph.relations],
+            weight=[relation.weight for relation in graph.relations],
+            time=[relation.time for relation in graph.relations],
+            seed_time=self._seed_times(given, nodes, seed_time),
+            exclude=self._exclusions(exclude),
+            src_type=graph.src_types,
+            dst_type=graph.dst_types,
+            sizes=graph.sizes,
+            replace=self.replace,
+            disjoint=self.disjoint,
+            last=self.temporal_strategy == "last",
+            layers=self.layers,
+            subgraph=subgraph,
+            reverse=self._reverse if subgraph == "bidirectional" else None,
+        )
+        out = self._output(sample, [(numbers[t], len(ids)) for t, ids in given.items()], subgraph)
+        if both:
+            out = out.to_bidirectional(keep_orig_edges=True)
+            out.colptr = out.edge_index = None
+        return out
+
+    def _typed(self, name: str, value: Any) -> dict:
+        """Something given by type, None standing for the only one of a homogeneous graph."""
+        if isinstance(value, dict) != self.is_hetero:
+            expected = "a dictionary by type, for the graph is heterogeneous" if self.is_hetero else "a tensor"
+            raise TypeError(f"{name}: expected {expected}, found {type(value).__name__}")
+        return value if self.is_hetero else {None: value}
+
+    def _seed_times(self, given: dict, nodes: list[Tensor], seed_time: Seeds | None) -> list[Tensor | None] | None:
+        if not self.is_temporal:
+            if seed_time is not None:
+                raise ValueError("seed_time: expected none from a sampler without time_attr, found some")
+            return None
+        graph = self.graph
+        times = {} if seed_time is None else self._typed("seed_time", seed_time)
+        result: list[Tensor | None] = [None] * len(nodes)
+        for node_type in given:
+            number = graph.node_index(node_type)
+            of_type = "" if node_type is None else f" of {node_type!r}"
+            if (time := times.get(node_type)) is None:
+                if graph.node_time is None or node_type not in graph.node_time:
+                    raise ValueError(f"seed_time: expected times for the seeds{of_type}, which have none of their own")
+                own = graph.node_time[node_type]
+                if (at := ops.first_outside(nodes[number], len(own))) >= 0:
+                    raise IndexError(f"seeds[{at}] = {int(nodes[number][at])}: expected nodes in [0, {len(own)})")
+                time = own[nodes[number].to(torch.int64)]
+            check_times(f"seed_time{of_type}", time, len(nodes[number]))
+            result[number] = ordered_limit(f"seed_time{of_type}", time, graph.floating_time)
+        return result
+
+    def _exclusions(self, exclude: Tensor | dict[EdgeType, Tensor] | None) -> list[Tensor | None] | None:
+        if exclude is None:
+            return None
+        pairs = self._typed("exclude", exclude)
+        if unknown := [edge_type for edge_type in pairs if edge_type not in self.edge_types]:
+            raise ValueError(f"exclude: expected edge types of {self.edge_types}, found {unknown}")
+        return [self._sorted(pairs.get(edge_type)) for edge_type in self.edge_types]
+
+    def _sorted(self, pairs: Tensor | None) -> Tensor | None:
+        """Pairs in the direction of sampling, sorted by destination, then source."""
+        if pairs is None:
+            return None
+        pairs = pairs.flip(0) if self.graph.backward else pairs
+        pairs = pairs[:, torch.argsort(pairs[0], stable=True)]
+        return pairs[:, torch.argsort(pairs[1], stable=True)]
+
+    # From the operator's lists to PyG's outputs ######################################################################
+
+    def _output(
+        self, sample: ops.Sample, seeds: list[tuple[int, int]], subgraph: str
+    ) -> NeighborOutput | HeteroNeighborOutput:
+        graph = self.graph
+        drawn = subgraph == "directional"
+        node = dict(zip(graph.node_types, sample.node, strict=True))
+        trees = dict(zip(graph.node_types, _renumbered(sample.tree, seeds), strict=True)) if sample.tree else None
+        num_nodes = dict(zip(graph.node_types, sample.num_nodes.tolist(), strict=True)) if drawn else None
+        num_edges = dict(zip(graph.edge_types, sample.num_edges.tolist(), strict=True)) if drawn else None
+        edge_index = dict(zip(graph.edge_types, sample.edge_index, strict=True))
+        colptr = dict(zip(graph.edge_types, sample.colptr, strict=True))
+        row, col = ({edge_type: index[end] for edge_type, index in edge_index.items()} for end in (0, 1))
+        edge: dict[Any, Tensor | None] = dict(zip(graph.edge_types, sample.edge_id, strict=True))
+        if subgraph == "bidirectional" and self.is_hetero:  # half of these edges are of another type
+            edge = {
+                edge_type: None if reverse >= 0 else edge[edge_type]
+                for edge_type, reverse in zip(graph.edge_types, self._reverse, strict=True)
+            }
+        if graph.backward:
+            row, col = col, row
+        kept: Any = (None, None) if graph.backward else (colptr, edge_index)
+        if self.is_hetero:
+            return HeteroNeighborOutput(
+                node, row, col, edge, trees, num_nodes, num_edges, colptr=kept[0], edge_index=kept[1]
+            )
+        return NeighborOutput(
+            *(None if value is None else value[None] for value in (node, row, col, edge, trees, num_nodes, num_edges)),
+            colptr=kept[0] and kept[0][None],
+            edge_index=kept[1] and kept[1][None],
+        )
+
+
+def _renumbered(trees: list[Tensor], seeds: list[tuple[int, int]]) -> list[Tensor]:
+    """Trees that are numbered by node type, numbered over (type, number of seeds) in the order given."""
+    if [number for number, _ in seeds] == sorted(number for number, _ in seeds):
+        return trees
+    begin, first = 0, {}
+    for number, count in seeds:
+        first[number] = torch.arange(begin, begin + count)
+        begin += count
+    renumber = torch.cat([first[number] for number in sorted(first)])
+    return [renumber[tree] for tree in trees]

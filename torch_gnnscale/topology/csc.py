@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.data.storage import EdgeStorage
 from torch_geometric.edge_index import EdgeIndex
 
 from .. import ops
@@ -180,13 +181,28 @@ class CSC:
         num_nodes = data.num_nodes
         if num_nodes is None:
             raise ValueError("data: expected it to know its number of nodes; set data.num_nodes")
-        if "adj_t" in data:
-            return cls.from_adj_t(data.adj_t)
-        if data.edge_index is None:
-            if data.get("adj") is not None:
+        return cls.from_storage(data, (num_nodes, num_nodes), is_sorted)
+
+    @classmethod
+    def from_storage(cls, store: Data | EdgeStorage, size: tuple[int, int], is_sorted: bool = False) -> CSC:
+        """From what holds the edges of one type, among so many sources and destinations (see :meth:`from_data`)."""
+        if "adj_t" in store:
+            return cls.from_adj_t(store["adj_t"])
+        if "edge_index" not in store:
+            if "adj" in store:
                 raise ValueError("data: expected edge_index or adj_t, found adj; use data.adj_t = data.adj.t()")
-            return cls.from_edge_index(torch.empty(2, 0, dtype=torch.int64), num_nodes)
-        return cls.from_edge_index(data.edge_index, num_nodes, is_sorted)
+            return cls.from_edge_index(torch.empty(2, 0, dtype=torch.int64), size)
+        return cls.from_edge_index(store["edge_index"], size, is_sorted)
+
+    def transposed(self) -> CSC:
+        """The same edges, led from their destinations to their sources, in the order of their ids in each column."""
+        src, dst, edge_id = self.row.to(torch.int64), self.col(), self.edge_id
+        if edge_id is not None:
+            order = torch.argsort(edge_id, stable=True)
+            src, dst, edge_id = src[order], dst[order], edge_id[order]
+        csc = CSC.from_edge_index(torch.stack([dst, src]), (self.num_dst, self.num_src))
+        assert csc.edge_id is not None
+        return csc if edge_id is None else CSC(csc.colptr, csc.row, edge_id[csc.edge_id.to(torch.int64)], csc.num_src)
 
     def col(self) -> Tensor:
         """Destination of each edge: int64, shape [num_edges]."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import GraphStore as PyGGraphStore
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from torch_geometric.typing import EdgeType
@@ -38,9 +38,18 @@ class GraphStore(PyGGraphStore):
         return store
 
     @classmethod
-    def from_data(cls, data: Data, is_sorted: bool = False) -> GraphStore:
-        """A homogeneous store of a Data's edges (see :meth:`CSC.from_data`)."""
-        return cls.from_csc(CSC.from_data(data, is_sorted))
+    def from_data(cls, data: Data | HeteroData, is_sorted: bool = False) -> GraphStore:
+        """A store of a Data's or HeteroData's edges (see :meth:`CSC.from_data`)."""
+        if not isinstance(data, HeteroData):
+            return cls.from_csc(CSC.from_data(data, is_sorted))
+        store = cls()
+        for edge_type, edges in data.edge_items():
+            size = data[edge_type[0]].num_nodes, data[edge_type[-1]].num_nodes
+            for node_type, count in zip((edge_type[0], edge_type[-1]), size, strict=True):
+                if count is None:
+                    raise ValueError(f"data[{node_type!r}]: expected it to know its number of nodes; set num_nodes")
+            store._relations[edge_type] = CSC.from_storage(edges, size, is_sorted)
+        return store
 
     @classmethod
     def from_edge_index(cls, edge_index: Tensor, num_nodes: int | None = None, is_sorted: bool = False) -> GraphStore:

@@ -1,0 +1,132 @@
+// Negative links on the CPU, each by itself.
+#include <optional>
+#include <utility>
+
+#include "../memory/tensor.h"
+#include "negatives.h"
+
+namespace gnnscale {
+namespace {
+
+constexpr int64_t kGrain = 1 << 11;
+constexpr int64_t kNone = -1, kUndecided = -2;
+
+struct Link {
+  int64_t src, dst;
+};
+
+template <typename Id>
+class Negatives {
+ public:
+  // `given`: the sources, [count], or null where they are drawn of `src`. `seed_time`: [count] or null.
+  Negatives(const int64_t* given, Candidates src, Candidates dst, Edges<Id> edges, const int64_t* seed_time,
+            uint64_t key)
+      : given_(given), src_(src), dst_(dst), edges_(edges), seed_time_(seed_time), key_(key) {}
+
+  // The link of negative i; dst is kNone where none is valid, or kUndecided where only the table of all pairs can tell.
+  Link draw(int64_t i) const {
+    const auto [src_limit, dst_limit] = limits(i);
+    if (dst_limit == 0 || (given_ == nullptr && src_limit == 0)) return {given_ == nullptr ? kNone : given_[i], kNone};
+    for (uint32_t attempt = 0; attempt < kAttempts; ++attempt) {
+      const Philox block = negative_block(key_, i, attempt);
+      const int64_t src = given_ == nullptr ? src_.draw(philox_draw(block, 0), src_limit) : given_[i];
+      const int64_t dst = dst_.draw(philox_draw(block, 1), dst_limit);
+      if (!edges_.has(src, dst)) return {src, dst};
+    }
+    if (given_ == nullptr) return {kNone, kUndecided};
+    const uint64_t units = free_units(dst_, dst_limit, edges_, given_[i]);
+    if (units == 0) return {given_[i], kNone};
+    const uint64_t unit = bounded(philox_draw(negative_block(key_, i, kAttempts), 1), units);
+    return {given_[i], at_free_unit(dst_, edges_, given_[i], unit)};
+  }
+
+  // The same for some negatives that are undecided, in any order. A source's units are those of its weight times those
+  // of its free destinations.
+  template <typename Put>
+  void decide(std::vector<int64_t> undecided, Put&& put) const {
+    std::sort(undecided.begin(), undecided.end(), [&](int64_t i, int64_t j) { return limits(i) < limits(j); });
+    std::vector<uint128> sums;  // over the first sources
+    std::pair<int64_t, int64_t> of{-1, -1};
+    for (const int64_t i : undecided) {
+      const auto [src_limit, dst_limit] = limits(i);
+      if (of != std::pair{src_limit, dst_limit}) {
+        of = {src_limit, dst_limit};
+        sums.assign(1, 0);
+        for (int64_t at = 0; at < src_limit; ++at) {
+          const uint128 weight = src_.units(at + 1) - src_.units(at);
+          sums.push_back(sums.back() + weight * free_units(dst_, dst_limit, edges_, src_.id(at)));
+        }
+      }
+      if (sums.back() == 0) {
+        put(i, Link{kNone, kNone});
+        continue;
+      }
+      const Philox block = negative_block(key_, i, kAttempts);
+      const uint128 random = static_cast<uint128>(philox_draw(block, 1)) << 64 | philox_draw(block, 0);
+      const uint128 unit = bounded128(random, sums.back());
+      const int64_t at = std::upper_bound(sums.begin(), sums.end(), unit) - sums.begin() - 1;
+      const int64_t src = src_.id(at);
+      const uint64_t weight = src_.units(at + 1) - src_.units(at);
+      put(i, Link{src, at_free_unit(dst_, edges_, src, static_cast<uint64_t>((unit - sums[at]) / weight))});
+    }
+  }
+
+ private:
+  std::pair<int64_t, int64_t> limits(int64_t i) const {
+    const int64_t* time = seed_time_ == nullptr ? nullptr : seed_time_ + i;
+    return {given_ == nullptr ? src_.limit(time) : 0, dst_.limit(time)};
+  }
+
+  const int64_t* given_;
+  Candidates src_, dst_;
+  Edges<Id> edges_;
+  const int64_t* seed_time_;
+  uint64_t key_;
+};
+
+const int64_t* data_of(const std::optional<Tensor>& tensor) {
+  return tensor.has_value() ? static_cast<const int64_t*>(tensor->const_data_ptr()) : nullptr;
+}
+
+// See torch_gnnscale.ops.sample_negatives, which checks the arguments.
+Tensor sample_negatives(int64_t count, const std::optional<Tensor>& src, int64_t num_src,
+                        const std::optional<Tensor>& src_node, const std::optional<Tensor>& src_weight,
+                        const std::optional<Tensor>& src_time, int64_t num_dst, const std::optional<Tensor>& dst_node,
+                        const std::optional<Tensor>& dst_position, const std::optional<Tensor>& dst_weight,
+                        const std::optional<Tensor>& dst_time, const std::optional<Tensor>& seed_time,
+                        const std::optional<Tensor>& edge_ptr, const std::optional<Tensor>& edge_dst, int64_t key,
+                        int64_t threads) {
+  PooledArray<int64_t> out(2 * count);
+  dispatch_index(edge_dst.has_value() ? edge_dst->scalar_type() : ScalarType::Long, [&](auto* tag) {
+    using Id = std::remove_pointer_t<decltype(tag)>;
+    const Edges<Id> edges{data_of(edge_ptr),
+                          edge_dst.has_value() ? static_cast<const Id*>(edge_dst->const_data_ptr()) : nullptr};
+    const Candidates sources{num_src, data_of(src_node), nullptr, data_of(src_weight), data_of(src_time)};
+    const Candidates destinations{num_dst, data_of(dst_node), data_of(dst_position), data_of(dst_weight),
+                                  data_of(dst_time)};
+    const Negatives<Id> negatives(data_of(src), sources, destinations, edges, data_of(seed_time),
+                                  static_cast<uint64_t>(key));
+    const auto put = [&](int64_t i, Link link) {
+      out[i] = link.src;
+      out[count + i] = link.dst;
+    };
+    const int64_t tasks = num_tasks(count, kGrain, threads);
+    run_tasks(tasks, [&](int64_t task) {
+      const auto [begin, end] = part(count, task, tasks);
+      for (int64_t i = begin; i < end; ++i) put(i, negatives.draw(i));
+    });
+    std::vector<int64_t> undecided;
+    for (int64_t i = 0; i < count; ++i) {
+      if (out[count + i] == kUndecided) undecided.push_back(i);
+    }
+    negatives.decide(std::move(undecided), put);
+  });
+  return to_tensor(std::move(out), {2, count}, ScalarType::Long);
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gnnscale, CompositeExplicitAutograd, library) {
+  library.impl("sample_negatives", TORCH_BOX(&sample_negatives));
+}
+
+}  // namespace
+}  // namespace gnnscale

@@ -1,0 +1,217 @@
+"""What our loaders have in common: keyed batches, prepared ahead, from where a run stopped."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, SequentialSampler
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
+
+from ..feature import FeatureStore
+from ..ops.arguments import to_int
+from ..random import batch_key, draw_seed, ids_key
+from ..sampler import NeighborSampler
+from . import collate
+from .batches import InputPositions, KeyedShuffle, NumberedBatch, NumberedBatches
+from .collate import Output
+from .layout import EdgeLayout, edge_layouts_of
+from .pipeline import Pipeline
+from .position import FORMAT, Position, check_state
+
+
+class KeyedLoader(DataLoader):
+    """The part of a loader that does not know what its inputs are; to be derived from beside one of PyG's loaders.
+
+    A subclass says how its inputs are sampled: ``_draw``, ``_ids`` and ``_label``.
+    """
+
+    data: Any
+    input_data: Any
+    transform: Callable | None
+    transform_sampler_output: Callable | None
+    filter_per_worker: bool
+    custom_cls: Any
+
+    def __init__(
+        self,
+        data: Any,
+        num_neighbors: Any,
+        *,
+        neighbor_sampler: BaseSampler,
+        num_inputs: Callable[[], int],
+        seed: int | None,
+        prefetch: int,
+        edge_layout: EdgeLayout | None,
+        **kwargs: Any,
+    ) -> None:
+        """Takes the arguments of PyG's loader beside its own; ``num_inputs`` is asked if they are to be shuffled."""
+        if (prefetch := to_int("prefetch", prefetch)) < 0:
+            raise ValueError(f"prefetch: expected at least 0, found {prefetch}")
+        self.seed = draw_seed(kwargs.get("generator")) if seed is None else to_int("seed", seed)
+        if kwargs.get("batch_size", 1) is None and kwargs.get("batch_sampler") is None:
+            raise ValueError("batch_size: expected a number of seeds, found None")
+        self.prefetch = prefetch
+        self._edge_layouts = edge_layouts_of(data, edge_layout)
+        self._next = (0, 0)
+        self._position = Position()
+        self.seconds = {"sample": 0.0, "gather": 0.0}
+        """Time spent so far in this process's threads, by what was done."""
+        self._sampler = neighbor_sampler
+        self._gather_ahead = isinstance(data, (Data, HeteroData)) or isinstance(data[0], FeatureStore)
+        self._sample_ahead = isinstance(neighbor_sampler, NeighborSampler)
+        if prefetch > 0 and not self._sample_ahead and kwargs.get("num_workers", 0) == 0:
+            warnings.warn(
+                f"prefetch={prefetch} has no effect: {type(neighbor_sampler).__name__} may keep state, so it is asked "
+                f"in the thread that iterates",
+                stacklevel=3,
+            )
+        if isinstance(data, (Data, HeteroData)):
+            collate.warn_of_slow_rows(data)
+            collate.move_to_huge_pages(data)
+        if kwargs.pop("shuffle", False):
+            if kwargs.get("sampler") is not None or kwargs.get("batch_sampler") is not None:
+                raise ValueError("shuffle=True: expected neither sampler nor batch_sampler beside it")
+            kwargs["sampler"] = KeyedShuffle(range(num_inputs()), self.seed)
+        super().__init__(data, num_neighbors, neighbor_sampler=neighbor_sampler, **kwargs)  # type: ignore[call-arg]
+        # DataLoader does not let its dataset be replaced; PyG's loaders give it a range, which knows no batches.
+        self.__dict__["dataset"] = InputPositions(len(self.dataset))  # type: ignore[arg-type]
+
+    def _draw(self, inputs: Any, key: int | None = None) -> Output:
+        """The sample of a batch's inputs; only a sampler of ours is given a key."""
+        raise NotImplementedError
+
+    def _ids(self, inputs: Any) -> Tensor:
+        """What is hashed for the key of inputs that have no batch number."""
+        raise NotImplementedError
+
+    def _label(self, batch: Data | HeteroData, out: Output) -> None:
+        """Puts what is known of the inputs into the batch."""
+        raise NotImplementedError
+
+    # Order and epochs ################################################################################################
+
+    def set_epoch(self, epoch: int) -> None:
+        """The epoch of the next ``iter()``; those after it follow."""
+        if epoch < 0:
+            raise ValueError(f"epoch: expected at least 0, found {epoch}")
+        self._next = (epoch, 0)
+        self._position.jump(epoch, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the latest iterator is: what :meth:`load_state_dict` of an equal loader needs to go on behind it.
+
+        A batch counts as soon as it has been delivered. Plain values, to be saved with a checkpoint.
+        """
+        return {
+            "format": FORMAT,
+            "seed": self.seed,
+            "epoch": self._position.epoch,
+            "batch": self._position.batch,
+            **self._fingerprint(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The next ``iter()`` delivers the batches that would have come next, those after it the next epochs.
+
+        Any ``num_workers`` and ``prefetch`` give the same batches. A ``sampler`` or ``batch_sampler`` of the user's is
+        asked for the epoch's order again, and what was delivered is skipped: whether it gives the same one is its own
+        matter.
+
+        Raises:
+            ValueError: not a state, or one of a loader with other inputs, batches or fanouts.
+        """
+        check_state(state, self._fingerprint())
+        self.seed = state["seed"]
+        if isinstance(self.sampler, KeyedShuffle):
+            self.sampler.seed = self.seed
+        self._next = (state["epoch"], state["batch"])
+        self._position.jump(*self._next)
+
+    def _fingerprint(self) -> dict[str, Any]:
+        """What decides the batches besides the seed, as far as it can be told in a few plain values."""
+        order = "input" if isinstance(self.sampler, SequentialSampler) else "user's"
+        ours = self._sampler if isinstance(self._sampler, NeighborSampler) else None
+        return {
+            "inputs": len(self.dataset),  # type: ignore[arg-type]
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "order": "shuffled" if isinstance(self.sampler, KeyedShuffle) else order,
+            **(ours.options() if ours is not None else {}),
+        }
+
+    @property
+    def _index_sampler(self) -> NumberedBatches:
+        """What DataLoader draws batches of positions from, in this process and for its workers."""
+        return NumberedBatches(super()._index_sampler, lambda: (self._position.epoch, self._position.batch))
+
+    def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
+        self._position.jump(*self._next)
+        self._next = (self._position.epoch + 1, 0)
+        if self.num_workers > 0:
+            return self._position.follow(super().__iter__())
+        if self.pin_memory and not torch.cuda.is_available():
+            warnings.warn("pin_memory=True has no effect: torch sees no CUDA device", stacklevel=2)
+        numbered = self._index_sampler
+        prefetch = self.prefetch if self._sample_ahead else 0
+        pipeline = Pipeline(iter(numbered), self._prepare, self._finish, prefetch)
+        return self._position.follow(pipeline)
+
+    # From positions to batches #######################################################################################
+
+    def collate_fn(self, index: NumberedBatch | Tensor | list[int]) -> Output | Data | HeteroData:
+        """Samples a batch; in a worker process that filters, also gathers its features."""
+        out = self._sample(index)
+        return self._finish(self._fill(out)) if self.filter_per_worker else out
+
+    def filter_fn(self, out: Output) -> Data | HeteroData:
+        """Gathers a sampled batch's features, in the main process."""
+        return self._finish(self._fill(out))
+
+    def _sample(self, index: NumberedBatch | Tensor | list[int]) -> Output:
+        start = time.perf_counter()
+        positions = index.positions if isinstance(index, NumberedBatch) else index
+        if not isinstance(positions, Tensor):
+            positions = torch.as_tensor(positions, dtype=torch.int64)
+        inputs = self.input_data[positions]
+        if not isinstance(self._sampler, NeighborSampler):
+            out = self._draw(inputs)
+        elif isinstance(index, NumberedBatch):
+            out = self._draw(inputs, batch_key(self.seed, index.epoch, index.number))
+        else:
+            out = self._draw(inputs, ids_key(self.seed, self._ids(inputs)))
+        self.seconds["sample"] += time.perf_counter() - start
+        return out
+
+    def _prepare(self, index: NumberedBatch) -> Any:
+        out = self._sample(index)
+        return self._fill(out) if self._gather_ahead else out
+
+    def _fill(self, out: Output) -> Data | HeteroData:
+        """The batch with all of PyG's fields, in PyG's order, before ``transform``."""
+        start = time.perf_counter()
+        drawn = collate.ends_of(out)
+        if self.transform_sampler_output is not None:
+            out = self.transform_sampler_output(out)
+        layers = isinstance(self._sampler, NeighborSampler) and self._sampler.layers
+        permutation = self._sampler.edge_permutation
+        batch = collate.fill(self.data, out, drawn, permutation, self._edge_layouts, self.custom_cls, layers)
+        self._label(batch, out)
+        self.seconds["gather"] += time.perf_counter() - start
+        return batch
+
+    def _finish(self, batch: Data | HeteroData | Output) -> Any:
+        if isinstance(batch, (SamplerOutput, HeteroSamplerOutput)):
+            batch = self._fill(batch)
+        if self.transform is not None:
+            batch = self.transform(batch)
+        # Worker processes leave pinning to DataLoader's own thread.
+        return batch.pin_memory() if self._pins_itself() else batch
+
+    def _pins_itself(self) -> bool:
+        return self.pin_memory and self.num_workers == 0 and torch.cuda.is_available()

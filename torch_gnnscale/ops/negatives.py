@@ -1,0 +1,184 @@
+"""The operator that draws negative links."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .arguments import MAX_COUNT, OPS, check_ids, check_int, check_key, check_tensor, resolve_threads
+from .sampling import weight_sums
+from .topology import coo_to_csc
+
+MAX_WEIGHTED = 1 << 30
+"""Candidates with weights, whose sums then have 62 bits."""
+
+
+class Candidates(NamedTuple):
+    """The nodes that may be one end of a negative link, from :func:`candidates`."""
+
+    num_nodes: int
+    """Nodes of their type."""
+    size: int
+    """How many of them are candidates."""
+    node: Tensor | None
+    """Their ids, in order of time: int64, shape [size]. None where they are 0 .. size."""
+    position: Tensor | None
+    """Where each node is in ``node``, or -1: int64, shape [num_nodes]."""
+    weight: Tensor | None
+    """Sums of integer weights up to and with each candidate: int64, shape [size]. None where all weigh the same."""
+    time: Tensor | None
+    """Their times, not decreasing: int64, shape [size]."""
+
+
+def candidates(num_nodes: int, weight: Tensor | None = None, time: Tensor | None = None) -> Candidates:
+    """Prepares the nodes of a type to be drawn as ends of negative links.
+
+    Args:
+        num_nodes: nodes of the type.
+        weight: each node is drawn in proportion to it: real, finite and not negative, shape [num_nodes]. Weights above
+            0 become integers as in :func:`weight_sums`, all nodes being one column; a node of weight 0 is no candidate.
+        time: int64, shape [num_nodes]. A node is drawn for seeds that are not earlier.
+
+    Raises:
+        TypeError, ValueError: not such vectors; no weight above 0.
+    """
+    check_int("num_nodes", num_nodes, 0, MAX_COUNT)
+    node = None
+    if weight is not None:
+        _check_vector("weight", weight, num_nodes)
+        if weight.dtype == torch.bool or weight.is_complex():
+            raise TypeError(f"weight: expected real numbers, found {weight.dtype}")
+        wrong = ~((weight >= 0) & torch.isfinite(weight))
+        if bool(wrong.any()):
+            at = int(wrong.nonzero()[0])
+            raise ValueError(f"weight[{at}] = {float(weight[at])}: expected a finite number that is not negative")
+        node = weight.nonzero().squeeze(1)
+        if num_nodes > 0 and len(node) == 0:
+            raise ValueError("weight: expected a number above 0, found none")
+        if len(node) > MAX_WEIGHTED:
+            raise ValueError(f"weight: expected at most {MAX_WEIGHTED} numbers above 0, found {len(node)}")
+        node = None if len(node) == num_nodes else node
+    if time is not None:
+        _check_vector("time", time, num_nodes)
+        if time.dtype != torch.int64:
+            raise TypeError(f"time: expected int64, found {time.dtype}")
+        time = time if node is None else time[node]
+        if bool((time[1:] < time[:-1]).any()):
+            order = torch.argsort(time, stable=True)
+            time, node = time[order], order if node is None else node[order]
+        time = time.contiguous()
+    size, position = num_nodes, None
+    if node is not None:
+        size = len(node)
+        position = torch.full((num_nodes,), -1)
+        position[node] = torch.arange(size)
+    if weight is not None:
+        weight = weight_sums(torch.tensor([0, size]), weight if node is None else weight[node])
+    return Candidates(num_nodes, size, node, position, weight, time)
+
+
+class EdgeSet(NamedTuple):
+    """The edges that no negative may be, from :func:`edge_set`."""
+
+    ptr: Tensor
+    """Where each source's edges begin: int64, shape [num_src + 1]."""
+    dst: Tensor
+    """Their destinations, not decreasing for a source: int32 or int64, shape [E]."""
+
+
+def edge_set(src: Tensor, dst: Tensor, num_src: int, num_dst: int, threads: int = 0) -> EdgeSet:
+    """Prepares edges to be looked up; the arguments are those of :func:`coo_to_csc`."""
+    if bool((dst[1:] < dst[:-1]).any()):
+        _, edges = coo_to_csc(src, dst, num_src, num_dst, threads)
+        src, dst = edges[:, 0].to(src.dtype), dst.sort().values
+    ptr, edges = coo_to_csc(dst, src, num_dst, num_src, threads)
+    return EdgeSet(ptr, edges[:, 0].contiguous())
+
+
+def sample_negatives(
+    count: int,
+    src: Tensor | Candidates,
+    dst: Candidates,
+    key: int,
+    *,
+    seed_time: Tensor | None = None,
+    edges: EdgeSet | None = None,
+    threads: int = 0,
+) -> Tensor:
+    """Draws negative links, each by itself and as a function of (key, its number).
+
+    Both ends, or the destination of a given source, are drawn from the candidates in proportion to their weights, given
+    that the link is valid: neither end later than the seed's time, and the link no edge. Attempt a of link i takes its
+    draws from the block of the counter i 64 | a 32 | 0 32. Where 64 attempts are not valid, the next block decides
+    among all links that are, so that one is found if there is one.
+
+    Args:
+        count: how many.
+        src: the sources, int32 or int64, shape [count], or the candidates that they are drawn from.
+        dst: the candidates for destinations.
+        key: 64 bits, from :func:`torch_gnnscale.random.batch_key`.
+        seed_time: int64, shape [count]; needed if candidates have times.
+        edges: no negative is one of these.
+        threads: see the module.
+
+    Returns:
+        Sources and destinations: int64, shape [2, count].
+
+    Raises:
+        TypeError, ValueError, IndexError: wrong dtypes, shapes or ids; a link that nothing is valid for, by its number.
+    """
+    check_int("count", count, 0, MAX_COUNT)
+    timed = dst.time is not None
+    if isinstance(src, Candidates):
+        timed = timed or src.time is not None
+        given, num_src = None, src.num_nodes
+    else:
+        check_ids("src", src)
+        if len(src) != count:
+            raise ValueError(f"src: expected {count} sources, found {len(src)}")
+        given, num_src = src.to(torch.int64).contiguous(), None
+    if timed:
+        if seed_time is None:
+            raise ValueError("seed_time: expected it, for there are candidates with times")
+        _check_vector("seed_time", seed_time, count)
+        if seed_time.dtype != torch.int64:
+            raise TypeError(f"seed_time: expected int64, found {seed_time.dtype}")
+    if edges is not None and num_src not in (None, len(edges.ptr) - 1):
+        raise ValueError(f"edges: expected those of {num_src} sources, found {len(edges.ptr) - 1}")
+    if given is not None and edges is not None:
+        check_ids("src", given, len(edges.ptr) - 1, "nodes", threads)
+    drawn = src if isinstance(src, Candidates) else Candidates(0, 0, None, None, None, None)
+    found = OPS.sample_negatives(
+        count,
+        given,
+        drawn.size,
+        drawn.node,
+        drawn.weight,
+        drawn.time,
+        dst.size,
+        dst.node,
+        dst.position,
+        dst.weight,
+        dst.time,
+        seed_time.contiguous() if timed and seed_time is not None else None,
+        None if edges is None else edges.ptr,
+        None if edges is None else edges.dst,
+        check_key(key),
+        resolve_threads(threads),
+    )
+    failed = found[1] < 0
+    if bool(failed.any()):
+        i = int(failed.nonzero()[0])
+        wanted = "a link" if given is None else f"a destination for source {int(given[i])}"
+        time = f" of nodes not later than {int(seed_time[i])}" if timed and seed_time is not None else ""
+        edge = "" if edges is None else " that is not an edge"
+        raise ValueError(f"negative {i}: expected {wanted}{time}{edge}, found none")
+    return found
+
+
+def _check_vector(name: str, value: Tensor, size: int) -> None:
+    check_tensor(name, value)
+    if value.shape != (size,):
+        raise ValueError(f"{name}: expected shape ({size},), found {tuple(value.shape)}")

@@ -1,0 +1,126 @@
+"""PyG's own loaders and samplers on our operators, for a whole program."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from types import TracebackType
+from typing import Any
+
+import torch
+import torch_geometric.sampler.neighbor_sampler as pyg
+from torch_geometric.loader import LinkLoader, NodeLoader
+from torch_geometric.sampler.base import SubgraphType
+
+from .loader import LinkNeighborLoader, NeighborLoader, collate
+from .loader.layout import edge_layouts_of
+from .random import draw_seed
+from .sampler import NeighborSampler
+from .sampler.output import Seeds
+
+_originals: list[tuple[Any, str, Any]] = []
+"""What was replaced: (class or module, name, value)."""
+
+
+class Patch:
+    """What :func:`patch_pyg` returns: a context in which PyG is patched."""
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        unpatch_pyg()
+
+
+def patch_pyg() -> Patch:
+    """Lets PyG's NeighborLoader, LinkNeighborLoader and NeighborSampler run on our operators, until told not to.
+
+    No pyg-lib or torch-sparse is needed. The classes stay PyG's own, so it does not matter where they were imported
+    before, and what they do around sampling (negatives, metadata, bidirectional edges) is PyG's too. A sampler keeps
+    our operators for as long as it lives; batches are drawn from torch's generator, so ``torch.manual_seed`` decides
+    them. Rows of features are gathered natively, and attributes of edges come right through stores.
+
+    Call :func:`unpatch_pyg`, or use it as a context manager::
+
+        with torch_gnnscale.patch_pyg():
+            loader = torch_geometric.loader.NeighborLoader(data, [10, 10])
+
+    Patching twice is patching once.
+    """
+    if not _originals:
+        _replace(pyg.NeighborSampler, "__init__", _init)
+        for kind, sampler, ours in (
+            (NodeLoader, "node_sampler", NeighborLoader),
+            (LinkLoader, "link_sampler", LinkNeighborLoader),
+        ):
+            _replace(kind, "filter_fn", _filter_fn(kind.filter_fn, sampler, ours._label))
+    return Patch()
+
+
+def unpatch_pyg() -> None:
+    """Restores what :func:`patch_pyg` replaced; does nothing if PyG is not patched."""
+    while _originals:
+        owner, name, value = _originals.pop()
+        setattr(owner, name, value)
+
+
+def _replace(owner: Any, name: str, value: Any) -> None:
+    _originals.append((owner, name, vars(owner)[name]))
+    setattr(owner, name, value)
+
+
+# In place of PyG's ###################################################################################################
+
+
+def _init(
+    self: Any, data: Any, num_neighbors: Any, subgraph_type: Any = "directional", replace: bool = False,
+    disjoint: bool = False, temporal_strategy: str = "uniform", time_attr: str | None = None,
+    weight_attr: str | None = None, is_sorted: bool = False, share_memory: bool = False, directed: bool = True,
+    sample_direction: str = "forward",
+) -> None:  # fmt: skip
+    """PyG's NeighborSampler with a sampler of ours inside; its other methods stay PyG's."""
+    kind = SubgraphType.induced if not directed else SubgraphType(subgraph_type)
+    ours = NeighborSampler(
+        data, num_neighbors, "induced" if kind == SubgraphType.induced else "directional", replace, disjoint,
+        temporal_strategy, time_attr, weight_attr, is_sorted, share_memory, directed, sample_direction,
+    )  # fmt: skip
+    for name in ("data_type", "node_types", "edge_types", "num_nodes", "node_time", "edge_time", "sample_direction"):
+        setattr(self, name, getattr(ours, name))
+    self.perm = None  # the edge ids are the user's
+    self.to_backward_edge_type = {}  # as are the keys of num_neighbors
+    self.num_neighbors = num_neighbors
+    self.replace, self.subgraph_type, self.disjoint = replace, kind, disjoint
+    self.temporal_strategy, self.keep_orig_edges = temporal_strategy, False
+    if type(self)._sample is pyg.NeighborSampler._sample:
+        self._sample = partial(_sample, self, ours)
+
+
+def _sample(theirs: Any, ours: NeighborSampler, seed: Seeds, seed_time: Seeds | None = None, **kwargs: Any) -> Any:
+    """PyG's ``_sample``, with the options as they are now."""
+    if ours.num_neighbors is not theirs.num_neighbors:
+        ours.num_neighbors = theirs.num_neighbors
+    ours.replace, ours.disjoint, ours.temporal_strategy = theirs.replace, theirs.disjoint, theirs.temporal_strategy
+    induced = theirs.subgraph_type == SubgraphType.induced
+    ours.subgraph_type = SubgraphType.induced if induced else SubgraphType.directional
+    seed = {t: ids.to(torch.int64) for t, ids in seed.items()} if isinstance(seed, dict) else seed.to(torch.int64)
+    return ours.sample(seed, seed_time, draw_seed()).to_pyg()
+
+
+def _filter_fn(original: Callable, sampler_name: str, label: Callable) -> Callable:
+    """A loader's ``filter_fn`` by our collation."""
+
+    def filter_fn(self: Any, out: Any) -> Any:
+        sampler = getattr(self, sampler_name)
+        if type(sampler).__name__ == "DistNeighborSampler":  # has gathered its features itself
+            return original(self, out)
+        layouts = edge_layouts_of(self.data, None)
+        drawn = collate.ends_of(out)
+        if self.transform_sampler_output:
+            out = self.transform_sampler_output(out)
+        batch = collate.fill(self.data, out, drawn, sampler.edge_permutation, layouts, self.custom_cls)
+        label(self, batch, out)
+        return batch if self.transform is None else self.transform(batch)
+
+    return filter_fn

@@ -1,0 +1,49 @@
+"""Ids and types as users give them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch_geometric.typing import EdgeType, NodeType
+
+
+def ends_of(edge_type: EdgeType | None) -> tuple[NodeType | None, NodeType | None]:
+    """The node types of sources and destinations; None in a homogeneous graph."""
+    return (None, None) if edge_type is None else (edge_type[0], edge_type[-1])
+
+
+def reverse_relations(edge_types: Sequence[EdgeType | None]) -> list[int]:
+    """Per relation, the one that holds its reverse edges by PyG's rules, or -1.
+
+    A relation ``rel`` is paired with ``rev_rel``; or it is symmetric in itself, if it leads from nodes of a type to
+    others of it; or it takes the only relation that leads the other way.
+    """
+    numbers = {edge_type: number for number, edge_type in enumerate(edge_types)}
+    ways = Counter((edge_type[0], edge_type[-1]) for edge_type in edge_types if edge_type is not None)
+    reverse = [-1] * len(edge_types)
+    for number, edge_type in enumerate(edge_types):
+        if edge_type is None:
+            reverse[number] = number
+        elif not edge_type[1].startswith("rev_"):
+            src, rel, dst = edge_type
+            if (named := numbers.get((dst, f"rev_{rel}", src))) is not None:
+                reverse[number], reverse[named] = named, number
+            elif src == dst:
+                reverse[number] = number
+            elif ways[dst, src] == 1:
+                reverse[number] = next(n for n, t in enumerate(edge_types) if t and (t[0], t[-1]) == (dst, src))
+    return reverse
+
+
+def as_ids(name: str, nodes: Tensor) -> Tensor:
+    """Node ids of any integer type as one that the operator takes; raises TypeError naming them for another type."""
+    if not isinstance(nodes, Tensor):
+        raise TypeError(f"{name}: expected a tensor of ids, found {type(nodes).__name__}")
+    if nodes.dtype in (torch.int32, torch.int64):
+        return nodes
+    if nodes.dtype == torch.bool or nodes.is_floating_point() or nodes.is_complex():
+        raise TypeError(f"{name}: expected integers, found {nodes.dtype}")
+    return nodes.to(torch.int64)

@@ -1,0 +1,277 @@
+"""Links as seeds: their negatives, their labels, and the edges that would give them away."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
+from torch_geometric.typing import EdgeType, NodeType
+
+from .. import ops
+from ..random import Purpose, batch_key
+from .inputs import as_ids, ends_of, reverse_relations
+from .output import HeteroNeighborOutput, NeighborOutput
+from .relations import Relations
+from .times import check_times, ordered, ordered_limit
+
+ExcludeSeedEdges: TypeAlias = bool | Literal["reverse"]
+"""Whether the edges between the ends of a batch's links are left out of its sample; or these and their reverses."""
+StrictNegatives: TypeAlias = bool | Tensor | dict[EdgeType, Tensor]
+"""Whether negatives are never edges; or neither edges nor these links, by edge type in a heterogeneous graph. Where all
+edges have their reverses, links count both ways."""
+
+
+class _Ends(NamedTuple):
+    """Prepared candidates, and the weights that they were prepared from."""
+
+    weight: Tensor | None
+    candidates: ops.Candidates
+
+
+class LinkSampling:
+    """What a sampler of neighborhoods needs to sample those of links.
+
+    Args:
+        graph: the relations.
+        exclude_seed_edges: see :data:`ExcludeSeedEdges`.
+        strict_negatives: see :data:`StrictNegatives`.
+
+    Raises:
+        TypeError, ValueError, IndexError: not such options.
+    """
+
+    def __init__(
+        self, graph: Relations, exclude_seed_edges: ExcludeSeedEdges, strict_negatives: StrictNegatives
+    ) -> None:
+        if not isinstance(exclude_seed_edges, bool) and exclude_seed_edges != "reverse":
+            raise ValueError(f"exclude_seed_edges: expected False, True or 'reverse', found {exclude_seed_edges!r}")
+        self.graph = graph
+        self.exclude_seed_edges = exclude_seed_edges
+        self.strict = strict_negatives is not False
+        self._known: dict[EdgeType | None, Tensor] = {}
+        if not isinstance(strict_negatives, bool):
+            if isinstance(strict_negatives, dict) != graph.is_hetero:
+                expected = "a dictionary by edge type" if graph.is_hetero else "a tensor"
+                raise TypeError(
+                    f"strict_negatives: expected a bool or {expected}, found {type(strict_negatives).__name__}"
+                )
+            known = strict_negatives if isinstance(strict_negatives, dict) else {None: strict_negatives}
+            for edge_type, links in known.items():
+                check_links("strict_negatives", links, graph, edge_type)
+            self._known = {edge_type: links.to(torch.int64).cpu() for edge_type, links in known.items()}
+        self._ends: dict[tuple[NodeType | None, str], _Ends] = {}
+        self._edges: dict[EdgeType | None, ops.EdgeSet] = {}
+
+    # What is the same for every batch ################################################################################
+
+    def prepare(
+        self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, known: Tensor | None = None
+    ) -> None:
+        """Makes what negatives of an edge type are drawn from, so that worker processes inherit it.
+
+        ``known`` are links [2, m] that strict negatives are not either.
+
+        Raises:
+            TypeError, ValueError: weights that are no numbers to draw by; no edge type for the reverse edges.
+        """
+        self._exclusion_types(edge_type)
+        if known is not None:
+            before = [self._known[edge_type]] if edge_type in self._known else []
+            self._known[edge_type] = torch.cat([*before, known.to(torch.int64).cpu()], dim=1)
+        if neg_sampling is not None:
+            src_type, dst_type = ends_of(edge_type)
+            if neg_sampling.is_binary():
+                self._candidates(src_type, "src_weight", neg_sampling.src_weight)
+            self._candidates(dst_type, "dst_weight", neg_sampling.dst_weight)
+            self._edge_set(edge_type)
+
+    def _candidates(self, node_type: NodeType | None, name: str, weight: Tensor | None) -> ops.Candidates:
+        known = self._ends.get((node_type, name))
+        if known is None or known.weight is not weight:
+            graph = self.graph
+            time = (graph.node_time or {}).get(node_type)
+            ordered_time = None if time is None else ordered(time, graph.floating_time)
+            size = graph.sizes[graph.node_index(node_type)]
+            try:
+                candidates = ops.candidates(size, None if weight is None else weight.cpu(), ordered_time)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"neg_sampling: {name}: {error}") from None
+            known = self._ends[node_type, name] = _Ends(weight, candidates)
+        return known.candidates
+
+    def _edge_set(self, edge_type: EdgeType | None) -> ops.EdgeSet | None:
+        if not self.strict:
+            return None
+        if edge_type not in self._edges:
+            graph, ends = self.graph, ends_of(edge_type)
+            sizes = [graph.sizes[graph.node_index(node_type)] for node_type in ends]
+            links = torch.empty(2, 0, dtype=torch.int64)
+            if edge_type in graph.edge_types:
+                relation = graph.relations[graph.edge_types.index(edge_type)]
+                pairs = torch.stack([relation.csc.row.to(torch.int64), relation.csc.col()])
+                links = pairs.flip(0) if graph.backward else pairs
+                if relation.left_out is not None:
+                    links = torch.cat([links, relation.left_out], dim=1)
+            if (known := self._known.get(edge_type)) is not None:
+                both_ways = ends[0] == ends[1] and _is_undirected(links, sizes)
+                links = torch.cat([links, known, known.flip(0)] if both_ways else [links, known], dim=1)
+            self._edges[edge_type] = ops.edge_set(*links, *sizes)
+        return self._edges[edge_type]
+
+    def _exclusion_types(self, edge_type: EdgeType | None) -> list[tuple[EdgeType | None, bool]]:
+        """The edge types that edges are excluded of, and whether of the links turned round."""
+        types = self.graph.edge_types
+        if not self.exclude_seed_edges:
+            return []
+        found = [(edge_type, False)] if edge_type in types else []
+        if self.exclude_seed_edges == "reverse":
+            reverse = reverse_relations(types)[types.index(edge_type)] if edge_type in types else -1
+            if reverse < 0:
+                raise ValueError(
+                    f"exclude_seed_edges='reverse': expected an edge type of the reverse edges of {edge_type}, found "
+                    f"none among {types}; use True"
+                )
+            found.append((types[reverse], True))
+        return found
+
+    # A batch #########################################################################################################
+
+    def sample(
+        self,
+        inputs: EdgeSamplerInput,
+        neg_sampling: NegativeSampling | None,
+        key: int,
+        sample: Callable,
+        disjoint: bool,
+    ) -> NeighborOutput | HeteroNeighborOutput:
+        """The neighborhood of the ends of links and their negatives, with the metadata that PyG's LinkLoader expects.
+
+        Negative j belongs to link ``j % num_links``: it has its time and tree, and in a triplet its source.
+        ``sample`` is :meth:`NeighborSampler.sample`.
+        """
+        triplets = neg_sampling is not None and neg_sampling.is_triplet()
+        src, dst, label = as_ids("row", inputs.row), as_ids("col", inputs.col), inputs.label
+        links, time, edge_type = len(src), inputs.time, inputs.input_type
+        if triplets and label is not None:
+            raise ValueError("edge_label: expected none with negatives in triplets, found some")
+        exclude = self._exclusions(src, dst, edge_type)
+        src_time = dst_time = time
+        if neg_sampling is not None:
+            of_link = torch.arange(math.ceil(links * neg_sampling.amount)) % max(links, 1)
+            negatives = self._negatives(src, of_link, time, edge_type, neg_sampling, key)
+            dst = torch.cat([dst, negatives[1].to(dst.dtype)])
+            dst_time = None if time is None else torch.cat([time, time[of_link]])
+            if not triplets:
+                src = torch.cat([src, negatives[0].to(src.dtype)])
+                src_time = dst_time
+                label = torch.ones(links) if label is None else label
+                label = torch.cat([label, label.new_zeros((len(of_link), *label.shape[1:]))])
+
+        seeds, src_index, dst_index = self._seeds(src, dst, edge_type, disjoint)
+        seed_time = None if time is None else _by_end(src_time, dst_time, edge_type)
+        out = sample(seeds, seed_time, key, exclude)
+        if disjoint:
+            out.batch = _map(out.batch, lambda tree: _link_of(tree, len(src), links))
+        if neg_sampling is not None and neg_sampling.is_triplet():
+            of_links = dst_index[links:].view(int(neg_sampling.amount), links).t()
+            dst_neg_index = of_links[:, 0] if neg_sampling.amount == 1 else of_links
+            out.metadata = (inputs.input_id, src_index, dst_index[:links], dst_neg_index, time)
+        else:
+            out.metadata = (inputs.input_id, torch.stack([src_index, dst_index]), label, src_time)
+        return out
+
+    def _negatives(
+        self,
+        src: Tensor,
+        of_link: Tensor,
+        time: Tensor | None,
+        edge_type: EdgeType | None,
+        neg_sampling: NegativeSampling,
+        key: int,
+    ) -> Tensor:
+        src_type, dst_type = ends_of(edge_type)
+        destinations = self._candidates(dst_type, "dst_weight", neg_sampling.dst_weight)
+        sources: Tensor | ops.Candidates
+        if neg_sampling.is_triplet():
+            sources = src[of_link]
+        else:
+            sources = self._candidates(src_type, "src_weight", neg_sampling.src_weight)
+        limits = None
+        if time is not None:
+            check_times("edge_label_time", time, len(src))
+            limits = ordered_limit("edge_label_time", time, self.graph.floating_time)[of_link]
+        elif destinations.time is not None or (isinstance(sources, ops.Candidates) and sources.time is not None):
+            raise ValueError("edge_label_time: expected the links' times, for no negative may be later; found none")
+        return ops.sample_negatives(
+            len(of_link),
+            sources,
+            destinations,
+            batch_key(key, purpose=Purpose.NEGATIVE),
+            seed_time=limits,
+            edges=self._edge_set(edge_type),
+        )
+
+    def _exclusions(self, src: Tensor, dst: Tensor, edge_type: EdgeType | None) -> Any:
+        pairs = torch.stack([src.to(torch.int64), dst.to(torch.int64)])
+        found: dict[EdgeType | None, Tensor] = {}
+        for excluded, turned in self._exclusion_types(edge_type):
+            of_type = pairs.flip(0) if turned else pairs
+            found[excluded] = torch.cat([found[excluded], of_type], dim=1) if excluded in found else of_type
+        return (found if self.graph.is_hetero else found[None]) if found else None
+
+    @staticmethod
+    def _seeds(src: Tensor, dst: Tensor, edge_type: EdgeType | None, disjoint: bool) -> tuple[Any, Tensor, Tensor]:
+        """Seeds, and where among the sampled nodes each source and destination is: each node once, unless disjoint."""
+        seeds = _by_end(src, dst, edge_type)
+        if disjoint:
+            first = 0 if edge_type is not None and edge_type[0] != edge_type[-1] else len(src)
+            return seeds, torch.arange(len(src)), torch.arange(first, first + len(dst))
+        if isinstance(seeds, dict) and len(seeds) == 2:
+            found = {node_type: ids.unique(return_inverse=True) for node_type, ids in seeds.items()}
+            src_index, dst_index = (inverse for _, inverse in found.values())
+            return {node_type: ids for node_type, (ids, _) in found.items()}, src_index, dst_index
+        ids, inverse = torch.cat([src, dst]).unique(return_inverse=True)
+        return _map(seeds, lambda _: ids), inverse[: len(src)], inverse[len(src) :]
+
+
+def _is_undirected(links: Tensor, sizes: list[int]) -> bool:
+    """Whether there are links, and every one has its reverse."""
+    one, other = ops.edge_set(*links, *sizes), ops.edge_set(*links.flip(0), *sizes)
+    return links.size(1) > 0 and all(map(torch.equal, one, other))
+
+
+def check_links(name: str, links: Any, graph: Relations, edge_type: EdgeType | None) -> None:
+    """Raises unless these are links [2, m] between nodes of the types that an edge type has."""
+    if not isinstance(links, Tensor):
+        raise TypeError(f"{name}: expected a tensor of links, found {type(links).__name__}")
+    if links.dim() != 2 or links.size(0) != 2:
+        raise ValueError(f"{name}: expected shape (2, num_links), found {tuple(links.shape)}")
+    for end, node_type in enumerate(ends_of(edge_type)):
+        ids, size = as_ids(name, links[end]), graph.sizes[graph.node_index(node_type)]
+        if (at := ops.first_outside(ids, size)) >= 0:
+            of_type = "" if node_type is None else f" of {node_type!r}"
+            raise IndexError(
+                f"{name}[{end}, {at}] = {int(ids[at])} is out of range: expected nodes{of_type} in [0, {size})"
+            )
+
+
+def _by_end(src: Any, dst: Any, edge_type: EdgeType | None) -> Any:
+    """Something that sources and destinations have, as seeds are given: by node type, or one behind the other."""
+    if edge_type is None:
+        return torch.cat([src, dst])
+    if edge_type[0] == edge_type[-1]:
+        return {edge_type[0]: torch.cat([src, dst])}
+    return {edge_type[0]: src, edge_type[-1]: dst}
+
+
+def _map(value: Any, function: Callable) -> Any:
+    return {name: function(entry) for name, entry in value.items()} if isinstance(value, dict) else function(value)
+
+
+def _link_of(tree: Tensor, sources: int, links: int) -> Tensor:
+    """The link that each tree belongs to, the trees of sources being numbered first."""
+    return torch.where(tree < sources, tree, tree - sources) % max(links, 1)

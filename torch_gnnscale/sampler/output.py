@@ -1,0 +1,68 @@
+"""What samplers return: PyG's outputs that keep their CSC, and the papers' list of layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, TypeAlias
+
+from torch import Tensor
+from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
+from torch_geometric.typing import EdgeType, NodeType
+
+
+def _as_pyg(output: SamplerOutput | HeteroSamplerOutput, kind: type) -> Any:
+    """The same output as one of PyG's classes, without what is ours."""
+    return kind(**{field.name: getattr(output, field.name) for field in fields(kind) if field.init})
+
+
+@dataclass(repr=False)
+class NeighborOutput(SamplerOutput):
+    """A SamplerOutput that keeps its CSC: ``row`` and ``col`` are the rows of ``edge_index``, ``edge`` holds the user's
+    edge ids."""
+
+    colptr: Tensor | None = None
+    """Where each column's edges begin: int64, shape [columns + 1]; the nodes after them have none. With ``layers``,
+    every hop has columns of its own. None where edges are not sorted by destination."""
+    edge_index: Tensor | None = None
+    """Local COO, sorted by destination: int64, shape [2, e]."""
+
+    def to_pyg(self) -> SamplerOutput:
+        """The same as PyG's own class."""
+        return _as_pyg(self, SamplerOutput)
+
+    def __repr__(self) -> str:
+        return repr(self.to_pyg())
+
+
+@dataclass(repr=False)
+class HeteroNeighborOutput(HeteroSamplerOutput):
+    """A HeteroSamplerOutput that keeps its CSC, one a relation; see :class:`NeighborOutput`."""
+
+    colptr: dict[EdgeType, Tensor] | None = None
+    edge_index: dict[EdgeType, Tensor] | None = None
+
+    def to_pyg(self) -> HeteroSamplerOutput:
+        """The same as PyG's own class."""
+        return _as_pyg(self, HeteroSamplerOutput)
+
+    def __repr__(self) -> str:
+        return repr(self.to_pyg())
+
+
+class Layer(NamedTuple):
+    """One bipartite layer of a batch that was drawn with ``layers=True``, the tuple of GraphSAGE's message-flow graphs.
+
+    Its destinations are the first of its sources, and the layers of a batch follow each other as a model's do: the
+    destinations of one are the sources of the next, and those of the last are the seeds.
+    """
+
+    edge_index: Any
+    """Local COO [2, e], or what ``edge_layout`` says; in a heterogeneous batch, a dictionary by edge type."""
+    e_id: Any
+    """The user's ids of these edges; a dictionary by edge type likewise."""
+    size: Any
+    """Numbers of (sources, destinations); in a heterogeneous batch, a dictionary of them by node type."""
+
+
+Seeds: TypeAlias = Tensor | dict[NodeType, Tensor]
+"""Seeds, or what belongs to them: by node type in a heterogeneous graph."""

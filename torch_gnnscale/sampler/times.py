@@ -1,0 +1,44 @@
+"""Times as the operator compares them: 64-bit integers in the order of the user's numbers."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+_EXACT = 1 << 53
+"""Up to here, every integer is a float64."""
+
+
+def check_times(name: str, time: Tensor, count: int) -> None:
+    """Raises unless it is a vector of ``count`` real numbers that can be put in order."""
+    if not isinstance(time, Tensor):
+        raise TypeError(f"{name}: expected a tensor of times, found {type(time).__name__}")
+    if time.dtype in (torch.bool, torch.uint64) or time.is_complex():
+        raise TypeError(f"{name}: expected integers or real numbers, found {time.dtype}")
+    if time.shape != (count,):
+        raise ValueError(f"{name}: expected {count} times, found shape {tuple(time.shape)}")
+    if time.is_floating_point() and bool((wrong := time.isnan()).any()):
+        raise ValueError(f"{name}[{int(wrong.nonzero()[0])}]: expected a number, found nan")
+
+
+def ordered(time: Tensor, floating: bool) -> Tensor:
+    """int64 in the order of ``time``; as float64's, if ``floating``."""
+    if not floating:
+        return time.to(torch.int64)
+    bits = (time.to(torch.float64) + 0.0).view(torch.int64)  # -0.0 + 0.0 is 0.0
+    return torch.where(bits < 0, bits ^ torch.iinfo(torch.int64).max, bits)
+
+
+def ordered_limit(name: str, time: Tensor, floating: bool) -> Tensor:
+    """Limits to times that :func:`ordered` has put in order: t <= limit holds exactly where it did before."""
+    if floating:
+        if not time.is_floating_point() and bool((time.to(torch.int64).abs() > _EXACT).any()):
+            raise ValueError(f"{name}: expected times up to 2^53, for the graph's are floating-point numbers")
+        return ordered(time, True)
+    if time.is_floating_point():
+        limits = torch.iinfo(torch.int64)
+        low, high = float(limits.min), float(limits.max)  # high is 2^63
+        floor = time.to(torch.float64).floor()
+        inside = floor.clamp(low, -low - 1024).to(torch.int64)
+        return torch.where(floor >= high, limits.max, torch.where(floor < low, limits.min, inside))
+    return time.to(torch.int64)
