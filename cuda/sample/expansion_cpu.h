@@ -6,6 +6,8 @@
 // with several threads all of them pick and read, and one relabels the finished blocks in order behind them.
 #pragma once
 
+#include <tuple>
+
 #include "batch_cpu.h"
 
 namespace gnnscale {
@@ -93,18 +95,22 @@ class Expansion : private Pass {
   void count_candidates(int64_t from, int64_t to) {
     const int64_t* frontier = destinations.id.data() + destinations.frontier;
     std::vector<int64_t> excluded;
-    for (int64_t i = from; i < to; ++i) {
-      if (i + kNodesAhead < to) GNNSCALE_PREFETCH(relation.colptr + frontier[i + kNodesAhead]);
-      if (relation.time != nullptr && i + kNodesAhead / 2 < to) {
-        const int64_t* const pointers = relation.colptr + frontier[i + kNodesAhead / 2];
-        GNNSCALE_PREFETCH(relation.time + pointers[0] + (pointers[1] - pointers[0]) / 2);
+    int64_t first[kSearches], last[kSearches], bound[kSearches];
+    for (int64_t begin = from; begin < to; begin += kSearches) {
+      const int64_t count = std::min(to - begin, kSearches);
+      for (int64_t i = 0; i < count; ++i) {
+        if (begin + i + kSearches < to) GNNSCALE_PREFETCH(relation.colptr + frontier[begin + i + kSearches]);
+        std::tie(first[i], last[i]) = stored(frontier[begin + i]);
+        bound[i] = seed_time(destinations.frontier + begin + i);
       }
-      const auto [first, last] = stored(frontier[i]);
-      const Candidates found = find_candidates(relation, frontier[i], first, last, seed_time(destinations.frontier + i),
-                                               fanout_, batch.request.last, excluded);
-      batch.work->begin[i] = found.first;
-      batch.work->length[i] = found.length;
-      out.colptr[columns_ + i + 1] = pick_count(found.count(), fanout_, batch.request.replace);
+      if (relation.time != nullptr) cut_off(relation.time, count, first, last, bound);
+      for (int64_t i = 0; i < count; ++i) {
+        const Candidates found =
+            find_candidates(relation, frontier[begin + i], first[i], last[i], fanout_, batch.request.last, excluded);
+        batch.work->begin[begin + i] = found.first;
+        batch.work->length[begin + i] = found.length;
+        out.colptr[columns_ + begin + i + 1] = pick_count(found.count(), fanout_, batch.request.replace);
+      }
     }
   }
 

@@ -83,12 +83,37 @@ inline void find_excluded(const Relation& relation, int64_t node, int64_t first,
   }
 }
 
-// The candidates of a node whose stored list is [first, last): neither later than `seed_time` nor excluded, and only
-// the last `fanout` of them where `last_only` holds. `positions` receives the excluded ones among them.
-inline Candidates find_candidates(const Relation& relation, int64_t node, int64_t first, int64_t last,
-                                  int64_t seed_time, int64_t fanout, bool last_only, std::vector<int64_t>& positions) {
+constexpr int64_t kSearches = 16;
+
+// The ends of up to kSearches ranges [first, last) of ascending times, each cut down to what is not above its bound, as
+// by first_above. The searches go on side by side, so that one waits for memory while the others do.
+inline void cut_off(const int64_t* time, int64_t count, const int64_t* first, int64_t* last, const int64_t* bound) {
+  int64_t low[kSearches], left[kSearches];
+  for (int64_t i = 0; i < count; ++i) {
+    low[i] = first[i];
+    left[i] = last[i] - first[i];
+    if (left[i] > 0) GNNSCALE_PREFETCH(time + low[i] + left[i] / 2);
+  }
+  for (bool searching = true; searching;) {
+    searching = false;
+    for (int64_t i = 0; i < count; ++i) {
+      if (left[i] == 0) continue;
+      const int64_t half = left[i] / 2;
+      const bool below = time[low[i] + half] <= bound[i];
+      low[i] = below ? low[i] + half + 1 : low[i];
+      left[i] = below ? left[i] - half - 1 : half;
+      GNNSCALE_PREFETCH(time + low[i] + left[i] / 2);
+      searching |= left[i] > 0;
+    }
+  }
+  std::copy_n(low, count, last);
+}
+
+// The candidates of a node among the stored positions [first, last), which times allow: those that are not excluded,
+// and only the last `fanout` of them where `last_only` holds. `positions` receives the excluded ones among them.
+inline Candidates find_candidates(const Relation& relation, int64_t node, int64_t first, int64_t last, int64_t fanout,
+                                  bool last_only, std::vector<int64_t>& positions) {
   positions.clear();
-  if (relation.time != nullptr) last = first_above(relation.time, first, last, seed_time);
   if (relation.num_excluded > 0) find_excluded(relation, node, first, last - first, positions);
   if (last_only && relation.time != nullptr && fanout >= 0) {
     auto excluded = positions.end();

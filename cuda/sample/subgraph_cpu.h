@@ -20,7 +20,8 @@ class Induction : private Pass {
       const int64_t node = destinations.id[column];
       const auto [first, last] = stored(node);
       check_pointers();
-      const Candidates found = find_candidates(relation, node, first, last, seed_time(column), -1, false, excluded);
+      const int64_t end = relation.time == nullptr ? last : first_above(relation.time, first, last, seed_time(column));
+      const Candidates found = find_candidates(relation, node, first, end, -1, false, excluded);
       positions.resize(static_cast<size_t>(found.length));
       std::iota(positions.begin(), positions.end(), found.first);
       ids.resize(positions.size());

@@ -1,0 +1,169 @@
+"""Sampling in every mode against PyG's own sampler with pyg-lib, on one thread.
+
+    python benchmarks/bench_modes.py
+
+Both samplers get the same data, seeds and fanouts and return PyG's outputs. Every case is checked first: the edges are the
+data's, and what the mode promises holds.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+import torch_geometric.sampler
+from common import arguments, compare, has, report, save
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+
+from torch_gnnscale import NeighborSampler, ops
+from torch_gnnscale.topology import rmat
+
+NODES, EDGES, BATCH = 1_000_000, 16_000_000, 1024
+TIMES = 1000
+
+
+class Case(NamedTuple):
+    """One mode: what both samplers get, and what holds of ours."""
+
+    data: Data | HeteroData
+    options: dict
+    inputs: Callable[[int], NodeSamplerInput | EdgeSamplerInput]
+    negatives: NegativeSampling | None = None
+    check: Callable | None = None
+
+
+def ids(limit: int, number: int, count: int = BATCH) -> Tensor:
+    """Distinct ids, another set for each batch."""
+    return torch.randperm(limit, generator=torch.Generator().manual_seed(number))[:count]
+
+
+def homogeneous() -> Data:
+    """An R-MAT graph with times and weights."""
+    generator = torch.Generator().manual_seed(1)
+    return Data(
+        edge_index=rmat(NODES, EDGES, seed=1), num_nodes=NODES,
+        time=torch.randint(TIMES, (NODES,), generator=generator),
+        weight=torch.rand(EDGES, generator=generator) + 0.01,
+    )  # fmt: skip
+
+
+def academic() -> HeteroData:
+    """Papers, authors and fields, each relation with its reverse."""
+    data = HeteroData()
+    sizes = {"paper": 700_000, "author": 500_000, "field": 20_000}
+    for node_type, size in sizes.items():
+        data[node_type].num_nodes = size
+    relations = [("author", "writes", "paper", 5_000_000), ("paper", "cites", "paper", 6_000_000),
+                 ("paper", "about", "field", 3_000_000)]  # fmt: skip
+    for seed, (src, name, dst, edges) in enumerate(relations):
+        row, col = rmat(1 << 20, edges, seed=seed)
+        edge_index = torch.stack([row % sizes[src], col % sizes[dst]])
+        data[src, name, dst].edge_index = edge_index
+        data[dst, f"rev_{name}", src].edge_index = edge_index.flip(0)
+    return data
+
+
+def knowledge_graph() -> HeteroData:
+    """As many relations as fb15k-237 has, between nodes of one type."""
+    data = HeteroData()
+    data["entity"].num_nodes = 14_541
+    for number, edges in enumerate(
+        torch.randint(100, 2200, (237,), generator=torch.Generator().manual_seed(2)).tolist()
+    ):
+        data["entity", f"relation{number}", "entity"].edge_index = rmat(14_541, edges, seed=number)
+    return data
+
+
+def check_edges(data: Data | HeteroData, out) -> None:
+    """Sampled edges are the data's, by their ids."""
+    if isinstance(data, Data):
+        assert torch.equal(torch.stack([out.node[out.row], out.node[out.col]]), data.edge_index[:, out.edge])
+        return
+    for edge_type, edge in out.edge.items():
+        src, _, dst = edge_type
+        ends = torch.stack([out.node[src][out.row[edge_type]], out.node[dst][out.col[edge_type]]])
+        assert torch.equal(ends, data[edge_type].edge_index[:, edge])
+
+
+def check_times(data: Data, out) -> None:
+    """No neighbor is later than its tree's seed."""
+    seed_time = data.time[out.node[:BATCH]]
+    assert (data.time[out.node] <= seed_time[out.batch])[BATCH:].all()
+
+
+def cases() -> dict[str, Callable[[], Case]]:
+    """Every mode, made when its turn comes."""
+    graph = homogeneous()
+
+    def nodes(number: int) -> NodeSamplerInput:
+        return NodeSamplerInput(None, ids(NODES, number))
+
+    def papers(number: int) -> NodeSamplerInput:
+        return NodeSamplerInput(None, ids(700_000, number), input_type="paper")
+
+    def entities(number: int) -> NodeSamplerInput:
+        return NodeSamplerInput(None, ids(14_541, number, 64), input_type="entity")
+
+    def links(number: int) -> EdgeSamplerInput:
+        row, col = graph.edge_index[:, ids(EDGES, number)]
+        return EdgeSamplerInput(None, row, col)
+
+    def of(check: Callable | None = None, negatives: NegativeSampling | None = None, **options) -> Callable[[], Case]:
+        fanouts = {"num_neighbors": [10, 5]}
+        return lambda: Case(graph, {**fanouts, **options}, nodes if negatives is None else links, negatives, check)
+
+    return {
+        "uniform": of(),
+        "heterogeneous, 6 relations": lambda: Case(academic(), {"num_neighbors": [10, 5]}, papers),
+        "heterogeneous, 237 relations": lambda: Case(knowledge_graph(), {"num_neighbors": [5, 2]}, entities),
+        "disjoint": of(disjoint=True),
+        "temporal, uniform": of(check_times, time_attr="time"),
+        "temporal, last": of(check_times, time_attr="time", temporal_strategy="last"),
+        "weighted": of(weight_attr="weight"),
+        "weighted, with replacement": of(weight_attr="weight", replace=True),
+        "links, binary negatives": of(negatives=NegativeSampling("binary", 1.0)),
+        "links, triplets": of(negatives=NegativeSampling("triplet", 1.0)),
+    }
+
+
+def measure(name: str, case: Case, rounds: int) -> dict:
+    """Both samplers on one case."""
+    ours = NeighborSampler(case.data, **case.options)
+    candidates = {"gnnscale": ours}
+    if has("pyg_lib"):
+        candidates["PyG with pyg-lib"] = torch_geometric.sampler.NeighborSampler(case.data, **case.options)
+    inputs = [case.inputs(number) for number in range(rounds)]
+
+    def run(sampler):
+        if case.negatives is not None or isinstance(inputs[0], EdgeSamplerInput):
+            return lambda number: sampler.sample_from_edges(inputs[number], case.negatives)
+        return lambda number: sampler.sample_from_nodes(inputs[number])
+
+    out = run(ours)(0)
+    check_edges(case.data, out)
+    if case.check is not None:
+        case.check(case.data, out)
+    times = compare({title: run(sampler) for title, sampler in candidates.items()}, rounds, again=True)
+    edges = sum(map(len, out.edge.values())) if isinstance(out.edge, dict) else len(out.edge)
+    report(f"{name}, {edges:,} edges a batch", times, "PyG with pyg-lib")
+    return {"edges_per_batch": edges, **times}
+
+
+def main() -> None:
+    args = arguments(__doc__.splitlines()[0], graphs=False)
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    results = {}
+    for name, case in cases().items():
+        results[name] = measure(name, case(), args.rounds)
+        ops.pool_trim()
+    if not args.no_save:
+        save("modes", results)
+
+
+if __name__ == "__main__":
+    main()
