@@ -51,7 +51,7 @@ class LinkSampling:
             raise ValueError(f"exclude_seed_edges: expected False, True or 'reverse', found {exclude_seed_edges!r}")
         self.graph = graph
         self.exclude_seed_edges = exclude_seed_edges
-        self.strict = strict_negatives is not False
+        self.strict_negatives = strict_negatives
         self._known: dict[EdgeType | None, Tensor] = {}
         if not isinstance(strict_negatives, bool):
             if isinstance(strict_negatives, dict) != graph.is_hetero:
@@ -104,7 +104,7 @@ class LinkSampling:
         return known.candidates
 
     def _edge_set(self, edge_type: EdgeType | None) -> ops.EdgeSet | None:
-        if not self.strict:
+        if self.strict_negatives is False:
             return None
         if edge_type not in self._edges:
             graph, ends = self.graph, ends_of(edge_type)
