@@ -177,7 +177,7 @@ class LinkSampling:
         if disjoint:
             out.batch = _map(out.batch, lambda tree: _link_of(tree, len(src), links))
         if neg_sampling is not None and neg_sampling.is_triplet():
-            of_links = dst_index[links:].view(int(neg_sampling.amount), links).t()
+            of_links = dst_index[links:].view(int(neg_sampling.amount), links).t().contiguous()
             dst_neg_index = of_links[:, 0] if neg_sampling.amount == 1 else of_links
             out.metadata = (inputs.input_id, src_index, dst_index[:links], dst_neg_index, time)
         else:
