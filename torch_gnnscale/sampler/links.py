@@ -63,7 +63,8 @@ class LinkSampling:
             for edge_type, links in known.items():
                 check_links("strict_negatives", links, graph, edge_type)
             self._known = {edge_type: links.to(torch.int64).cpu() for edge_type, links in known.items()}
-        self._ends: dict[tuple[NodeType | None, str], _Ends] = {}
+        self._ends: dict[tuple[NodeType | None, str, bool], _Ends] = {}
+        """By node type, end, and whether they have no weights; the weights used last."""
         self._edges: dict[EdgeType | None, ops.EdgeSet] = {}
 
     # What is the same for every batch ################################################################################
@@ -90,7 +91,7 @@ class LinkSampling:
             self._edge_set(edge_type)
 
     def _candidates(self, node_type: NodeType | None, name: str, weight: Tensor | None) -> ops.Candidates:
-        known = self._ends.get((node_type, name))
+        known = self._ends.get((node_type, name, weight is None))
         if known is None or known.weight is not weight:
             graph = self.graph
             time = (graph.node_time or {}).get(node_type)
@@ -100,7 +101,7 @@ class LinkSampling:
                 candidates = ops.candidates(size, None if weight is None else weight.cpu(), ordered_time)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"neg_sampling: {name}: {error}") from None
-            known = self._ends[node_type, name] = _Ends(weight, candidates)
+            known = self._ends[node_type, name, weight is None] = _Ends(weight, candidates)
         return known.candidates
 
     def _edge_set(self, edge_type: EdgeType | None) -> ops.EdgeSet | None:
