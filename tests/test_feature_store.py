@@ -68,12 +68,14 @@ def test_agrees_with_data(index):
         assert store.get_tensor_size(attr) == tuple(data.get_tensor_size(attr_name=name))
 
 
-def test_from_data_takes_what_belongs_to_nodes():
+def test_from_data_takes_what_has_a_row_for_each_node_or_edge():
     data = make_data(50, 100)
     data.name, data.count, data.pair = "graph", 3, torch.zeros(2)
     data.numbers = np.arange(50)
     store = FeatureStore.from_data(data)
-    assert {attr.attr_name for attr in store.get_all_tensor_attrs()} == {"x", "y", "numbers"}
+    found = [(attr.group_name, attr.attr_name) for attr in store.get_all_tensor_attrs()]
+    assert found == [(None, "x"), (None, "y"), (None, "numbers"), ((None, None), "edge_attr")]
+    assert store[(None, None), "edge_attr", None].data_ptr() == data.edge_attr.data_ptr()
     assert torch.equal(store[None, "numbers", None], torch.arange(50))
     assert store[None, "x", None].data_ptr() == data.x.data_ptr()
 
@@ -260,4 +262,5 @@ def test_gather_is_differentiable(rows):
 def test_a_data_is_a_store_of_the_same_tensors():
     data = make_data(50, 100)
     attrs = {attr.attr_name for attr in Data.get_all_tensor_attrs(data)}
-    assert {attr.attr_name for attr in FeatureStore.from_data(data).get_all_tensor_attrs()} <= attrs
+    found = FeatureStore.from_data(data).get_all_tensor_attrs()
+    assert {attr.attr_name for attr in found if attr.group_name is None} <= attrs

@@ -40,8 +40,9 @@ def _row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
     """The tensors that have a row for each node or edge, with their names."""
     for type_name, store, _, _ in stores_of(data):
         for name, value in store.items():
-            is_row_tensor = isinstance(value, Tensor) and (store.is_node_attr(name) or store.is_edge_attr(name))
-            if is_row_tensor and value.layout == torch.strided and data.__cat_dim__(name, value, store) == 0:
+            if not isinstance(value, Tensor) or value.layout != torch.strided:
+                continue
+            if (store.is_node_attr(name) or store.is_edge_attr(name)) and data.__cat_dim__(name, value, store) == 0:
                 yield (f"data.{name}" if type_name is None else f"data[{type_name!r}].{name}"), value
 
 
@@ -95,8 +96,6 @@ def by_type(out: Output, value: Any) -> dict:
     """A field of the output by type."""
     if isinstance(out, HeteroSamplerOutput):
         return value or {}
-    if not isinstance(out, SamplerOutput):
-        raise TypeError(f"sampler output: expected PyG's SamplerOutput, found {type(out).__name__}")
     return {} if value is None else {None: value}
 
 
@@ -142,6 +141,8 @@ def fill(
     layers: bool = False,
 ) -> Data | HeteroData:  # fmt: skip
     """A batch with what was sampled, in PyG's order of fields; what is known of its inputs is still to come."""
+    if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
+        raise TypeError(f"sampler output: expected PyG's SamplerOutput, found {type(out).__name__}")
     edges = edges_of(out, drawn, permutation, layouts)
     whole = None if layers else layouts
     if isinstance(data, (Data, HeteroData)):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
+from torch_geometric.data.graph_store import EdgeLayout
 from torch_geometric.sampler.base import DataType
 from torch_geometric.typing import EdgeType, NodeType
 
@@ -138,6 +140,10 @@ def relations_of(
     )
 
 
+_PREFERRED = [EdgeLayout.CSC, EdgeLayout.COO, EdgeLayout.CSR]
+"""The layout to read of several, as PyG chooses."""
+
+
 # Where edges, times and weights come from ############################################################################
 
 
@@ -225,18 +231,12 @@ class _StoreSource(_Source):
     def edges(self) -> dict[EdgeType | None, CSC]:
         if isinstance(self.graph, GraphStore):
             return {edge_type: self.graph.relation(edge_type) for edge_type in self.edge_types}
-        if not self.edge_types:
-            return {}
-        rows, colptrs, perms = self.graph.csc()
-        if not self.is_hetero:
-            rows, colptrs, perms = {None: rows}, {None: colptrs}, {None: perms}
-        edges = {}
+        ours = GraphStore()  # converts any layout, stably, so that a graph gives the same samples from any store
         for edge_type in self.edge_types:
-            row, perm = rows[edge_type], perms[edge_type]
-            sizes = [attr.size[0] for attr in self.attrs if attr.edge_type == edge_type and attr.size is not None]
-            num_src = sizes[0] if sizes else int(row.max()) + 1 if row.numel() else 0
-            edges[edge_type] = CSC.from_csc(colptrs[edge_type], row, perm, num_src)
-        return edges
+            attrs = [attr for attr in self.attrs if attr.edge_type == edge_type]
+            attr = min(attrs, key=lambda attr: _PREFERRED.index(attr.layout))
+            ours.put_edge_index(self.graph.get_edge_index(attr), copy.copy(attr))
+        return {edge_type: ours.relation(edge_type) for edge_type in self.edge_types}
 
     def of_nodes(self, name: str, sizes: dict) -> dict[NodeType | None, Tensor]:
         if self.is_hetero:
