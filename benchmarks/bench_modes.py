@@ -2,8 +2,8 @@
 
     python benchmarks/bench_modes.py
 
-Both samplers get the same data, seeds and fanouts and return PyG's outputs. Every case is checked first: the edges are the
-data's, and what the mode promises holds.
+Both samplers get the same data, seeds and fanouts and return PyG's outputs. Every case is checked first: the edges are
+the data's, and what the mode promises holds.
 """
 
 from __future__ import annotations
@@ -113,12 +113,12 @@ def cases() -> dict[str, Callable[[], Case]]:
         return EdgeSamplerInput(None, row, col)
 
     def of(check: Callable | None = None, negatives: NegativeSampling | None = None, **options) -> Callable[[], Case]:
-        fanouts = {"num_neighbors": [10, 5]}
+        fanouts = {"num_neighbors": [15, 10, 5]}
         return lambda: Case(graph, {**fanouts, **options}, nodes if negatives is None else links, negatives, check)
 
     return {
         "uniform": of(),
-        "heterogeneous, 6 relations": lambda: Case(academic(), {"num_neighbors": [10, 5]}, papers),
+        "heterogeneous, 6 relations": lambda: Case(academic(), {"num_neighbors": [15, 10, 5]}, papers),
         "heterogeneous, 237 relations": lambda: Case(knowledge_graph(), {"num_neighbors": [5, 2]}, entities),
         "disjoint": of(disjoint=True),
         "temporal, uniform": of(check_times, time_attr="time"),

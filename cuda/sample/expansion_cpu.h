@@ -152,6 +152,7 @@ class Expansion : private Pass {
       const int64_t lanes = std::min(to - i, kLanes);
       int64_t largest = 0;
       for (int64_t lane = 0; lane < lanes; ++lane) largest = std::max(largest, group.degree[lane]);
+      if (largest == 0) continue;
       if (lanes == kLanes && fanout <= kLaneFanout && largest < int64_t{1} << 32 &&
           pick_is_random(largest, fanout, replace)) {
         out = scratch.picker.pick_group(group, fanout, replace, out, prefetch);

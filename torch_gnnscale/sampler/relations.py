@@ -131,6 +131,9 @@ def relations_of(
         if time is not None:
             csc, time, weight = _by_time(csc, time, weight)
         sums = None if weight is None else ops.weight_sums(csc.colptr, weight)
+        for read_at_random in (time, sums):
+            if read_at_random is not None:
+                ops.huge_pages(read_at_random)
         relations.append(Relation(edge_type, csc, sums, time, left_out))
     return Relations(
         DataType.from_data(data), list(sizes), list(sizes.values()), relations, backward, node_time, edge_time, floating
@@ -339,9 +342,11 @@ def _by_time(csc: CSC, time: Tensor, weight: Tensor | None) -> tuple[CSC, Tensor
     if not bool(falls.any()):
         return csc, time, weight
     order = torch.argsort(time, stable=True)
-    order = order[torch.argsort(csc.col()[order], stable=True)]
-    csc = CSC(csc.colptr, csc.row[order], _edge_ids(csc)[order], csc.num_src)
-    return csc, time[order], None if weight is None else weight[order]
+    by_time = CSC.from_edge_index(torch.stack([csc.row[order], csc.col()[order]]), (csc.num_src, csc.num_dst))
+    assert by_time.edge_id is not None
+    order = order[by_time.edge_id.to(torch.int64)]
+    by_time.edge_id.copy_(_edge_ids(csc)[order])  # beside the sources, as they are read
+    return by_time, time[order], None if weight is None else weight[order]
 
 
 def _times(
