@@ -57,6 +57,7 @@ class KeyedLoader(DataLoader):
         if kwargs.get("batch_size", 1) is None and kwargs.get("batch_sampler") is None:
             raise ValueError("batch_size: expected a number of seeds, found None")
         self.prefetch = prefetch
+        self.edge_layout = edge_layout
         self._edge_layouts = edge_layouts_of(data, edge_layout)
         self._next = (0, 0)
         self._position = Position()
