@@ -12,12 +12,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from itertools import islice
+from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import torch
 import torch_geometric.loader
-from common import RESULTS, arguments, save
+from common import arguments, save
 from matplotlib.figure import Figure
 from torch import nn
 from torch_geometric.data import Data
@@ -31,6 +32,7 @@ from torch_gnnscale.topology import rmat
 FIGURE_FANOUTS = [[5, 5], [10, 25], [15, 10, 5], [20, 15, 10]]
 FIGURE_BATCHES = [1024, 2048, 4096, 10240]
 HIDDEN, CLASSES = 64, 16
+FIGURE = Path(__file__).parents[1] / "docs" / "sweep.png"
 
 
 class Graph(NamedTuple):
@@ -126,25 +128,28 @@ def measure(data: Data, batch_size: int, fanouts: list[int], train: bool, rounds
     return result
 
 
-def plot(results: dict[str, dict[str, float]]) -> None:
-    """The figure: speed-ups over batch sizes, a line for each fanout."""
+def plot(results: list[dict]) -> None:
+    """The figure: speed-ups over batch sizes, a line for each list of fanouts."""
     figure = Figure(figsize=(9, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     for axes, key, title in ((left, "speedup", "batches"), (right, "step_speedup", "training steps")):
         for fanouts in FIGURE_FANOUTS:
-            values = [results[f"{MAIN} {size} {fanouts}"][key] for size in FIGURE_BATCHES]
-            axes.plot(FIGURE_BATCHES, values, marker="o", label=str(tuple(fanouts)))
+            values = {
+                e["batch_size"]: e[key] for e in results if key in e and e["fanouts"] == fanouts and e["in_figure"]
+            }
+            axes.plot(list(values), list(values.values()), marker="o", label=str(tuple(fanouts)))
         axes.set(title=title, xlabel="batch size", ylabel="speed-up over PyG", ylim=(0, None))
         axes.axhline(1, color="gray", linestyle="--")
     left.legend(title="fanouts")
-    figure.savefig(RESULTS / "sweep.png", dpi=120)
+    figure.savefig(FIGURE, dpi=120)
+    print(f"written: {FIGURE}")
 
 
 def main() -> None:
     args = arguments(__doc__.splitlines()[0], graphs=False)
     torch.set_num_threads(2)
     cases = [(MAIN, size, fanouts) for fanouts in FIGURE_FANOUTS for size in FIGURE_BATCHES] + CORNERS
-    results: dict[str, dict[str, float]] = {}
+    results: list[dict] = []
     current, data = None, None
     for number, (graph, size, fanouts) in enumerate(tqdm(cases, "settings")):
         if graph != current:
@@ -152,12 +157,12 @@ def main() -> None:
             ops.pool_trim()
             current, data = graph, data_of(graph)
         train = number < len(cases) - len(CORNERS)
-        entry = results[f"{graph} {size} {fanouts}"] = measure(data, size, fanouts, train, 3 if train else args.rounds)
+        entry = measure(data, size, fanouts, train, 3 if train else args.rounds)
+        results.append({**graph._asdict(), "batch_size": size, "fanouts": fanouts, "in_figure": train, **entry})
         tqdm.write(
             f"{tuple(graph)!s:34} {size:6d} {fanouts!s:13} " + "  ".join(f"{k} {v:.3g}" for k, v in entry.items())
         )
-    slowest = min(results, key=lambda name: results[name]["speedup"])
-    print(f"the least speed-up: {results[slowest]['speedup']:.2f} at {slowest}")
+    print("the least speed-up:", min(results, key=lambda entry: entry["speedup"]))
     if not args.no_save:
         save("sweep", results)
         plot(results)
