@@ -6,7 +6,7 @@ DGL 2.1 needs torch 2.2 and this package torch 2.11, so DGL's samplers run in pr
 number of threads, by the Python given; all take turns in rounds of the same seeds on the same graph. DGL expands every
 node of a batch in every hop (the papers' rule), this package only new ones by default (PyG's rule): both rules are
 measured, and the figure that counts is the time an edge. DGL's graph is given as CSC with edges in order, which spares
-it the look-up of edge ids; this package's maps ids. On one thread DGL leaves its fused sampler unused.
+it the look-up of edge ids; this package's maps ids.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 
-def check(blocks: list, colptr: torch.Tensor, row: torch.Tensor, fanouts: list[int]) -> None:
+def check_blocks(blocks: list, colptr: torch.Tensor, row: torch.Tensor, fanouts: list[int]) -> None:
     """Edges are the graph's, and each destination has as many as were asked for."""
     for block, fanout in zip(reversed(blocks), fanouts, strict=True):
         sources, destinations = block.srcdata[dgl.NID], block.dstdata[dgl.NID]
@@ -37,31 +37,36 @@ class Samplers:
         no_ids = torch.empty(0, dtype=torch.int64)  # an edge's id is its position
         self.graph = dgl.graph(("csc", (self.colptr, self.row, no_ids)), num_nodes=len(self.colptr) - 1)
         self.bolt = gb.fused_csc_sampling_graph(self.colptr, self.row)
+        self.sampler = dgl.dataloading.NeighborSampler(fanouts[::-1], fused=False)
+        self.mapping: dict = {}  # kept from batch to batch, as DGL does
         self.fanouts = fanouts
 
-    def _blocks(self, batches: torch.Tensor, fused: bool) -> int:
-        sampler = self.samplers[fused]
-        edges = 0
-        for seeds in batches:
-            blocks = sampler.sample_blocks(self.graph, seeds)[2]
-            edges += sum(block.num_edges() for block in blocks)
-        return edges
+    def fused_blocks(self, seeds: torch.Tensor) -> list:
+        """What DGL's NeighborSampler does with fused=True, which it leaves undone on one thread."""
+        blocks: list = []
+        for fanout in self.fanouts:
+            blocks.insert(0, self.graph.sample_neighbors_fused(seeds, fanout, mapping=self.mapping))
+            seeds = blocks[0].srcdata[dgl.NID]
+        return blocks
 
-    def prepare(self, seeds: torch.Tensor) -> None:
-        """Makes the samplers and checks what they give."""
-        self.samplers = [dgl.dataloading.NeighborSampler(self.fanouts[::-1], fused=fused) for fused in (False, True)]
-        for sampler in self.samplers:
-            check(sampler.sample_blocks(self.graph, seeds)[2], self.colptr, self.row, self.fanouts)
+    def unfused_blocks(self, seeds: torch.Tensor) -> list:
+        """Sampling and to_block."""
+        return self.sampler.sample_blocks(self.graph, seeds)[2]
+
+    def check(self, seeds: torch.Tensor) -> None:
+        """Checks what the samplers give."""
+        for make in (self.fused_blocks, self.unfused_blocks):
+            check_blocks(make(seeds), self.colptr, self.row, self.fanouts)
         edges = [self.fused(seeds[None]), self.graphbolt(seeds[None])]
         assert abs(edges[1] / edges[0] - 1) < 0.1, f"GraphBolt and DGL do not sample alike: {edges} edges"
 
     def fused(self, batches: torch.Tensor) -> int:
         """DGL's FastSample."""
-        return self._blocks(batches, True)
+        return sum(block.num_edges() for seeds in batches for block in self.fused_blocks(seeds))
 
     def unfused(self, batches: torch.Tensor) -> int:
-        """Sampling and to_block."""
-        return self._blocks(batches, False)
+        """DGL's older sampler."""
+        return sum(block.num_edges() for seeds in batches for block in self.unfused_blocks(seeds))
 
     def graphbolt(self, batches: torch.Tensor) -> int:
         """GraphBolt's; it gives no edge ids."""
@@ -75,7 +80,7 @@ def main() -> None:
     torch.set_num_threads(threads)
     seeds = torch.from_numpy(np.load(folder / "seeds.npy"))
     samplers = Samplers(folder, fanouts)
-    samplers.prepare(seeds[0, 0])
+    samplers.check(seeds[0, 0])
     hello = {"dgl": dgl.__version__, "torch": torch.__version__, "threads": dgl.utils.get_num_threads()}
     print(json.dumps(hello | {"candidates": samplers.candidates}), flush=True)
     for line in sys.stdin:

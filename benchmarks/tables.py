@@ -122,10 +122,9 @@ def steps() -> str:
     def make(entry: dict) -> str:
         rows = []
         for model, runs in entry.items():
-            if model != "loop":
-                times = [runs[way]["median_ms"] for way in ways]
-                limit = runs["narrowed"].get("times_limit", "")
-                rows.append([model, *times, times[0] / times[2], times[1] / times[2], limit])
+            times = [runs[way]["median_ms"] for way in ways]
+            limit = runs["narrowed"].get("times_limit", "")
+            rows.append([model, *times, times[0] / times[2], times[1] / times[2], limit])
         head = ["model", "PyG, ms", "trim_to_layer, ms", "narrowed, ms", "over PyG", "over trim_to_layer"]
         return table([*head, "times its dense products"], rows)
 
@@ -133,12 +132,11 @@ def steps() -> str:
 
 
 def loop() -> str:
-    rows = []
-    for graph, entry in found("train").items():
-        run = entry["loop"]
-        keys = ("step_alone_ms", "step_with_loader_ms", "slowdown", "wait_percent")
-        rows.append([title(graph).strip("*"), *(run[key] for key in keys)])
-    return table(["graph", "step, batches prepared, ms", "step beside the loader, ms", "ratio", "wait, %"], rows)
+    keys = ("step_alone_ms", "step_with_loader_ms", "slowdown", "wait_percent", "first_wait_ms")
+    return table(
+        ["graph", "step alone, ms", "step beside the loader, ms", "ratio", "wait, % of the time", "first batch, ms"],
+        ([title(graph).strip("*"), *(run[key] for key in keys)] for graph, run in found("loop").items()),
+    )
 
 
 def large() -> str:
