@@ -10,6 +10,7 @@ included, so that the first batch of an epoch, which nothing hides, counts as we
 
 from __future__ import annotations
 
+import gc
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 import torch
 import torch_geometric.loader
-from common import arguments, save
+from common import parser, save
 from matplotlib.figure import Figure
 from torch import nn
 from torch_geometric.data import Data
@@ -83,6 +84,8 @@ def interleaved(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str,
 
 def measure(data: Data, batch_size: int, fanouts: list[int], train: bool, rounds: int) -> dict[str, float]:
     """Milliseconds a batch, and a training step on it, by each loader."""
+    gc.collect()  # loaders refer to themselves: those of the setting before, and their graphs, are still there
+    ops.pool_trim()
     count = max(4, min(64, 40_000 // batch_size))
     options = {"batch_size": batch_size, "shuffle": True}
     makers = {"ours": NeighborLoader, "pyg": torch_geometric.loader.NeighborLoader}
@@ -135,9 +138,7 @@ def plot(results: list[dict]) -> None:
     left, right = figure.subplots(1, 2)
     for axes, key, title in ((left, "speedup", "batches"), (right, "step_speedup", "training steps")):
         for fanouts in FIGURE_FANOUTS:
-            values = {
-                e["batch_size"]: e[key] for e in results if key in e and e["fanouts"] == fanouts and e["in_figure"]
-            }
+            values = {entry["batch_size"]: entry[key] for entry in results if entry["fanouts"] == fanouts}
             axes.plot(list(values), list(values.values()), marker="o", label=str(tuple(fanouts)))
         axes.set(title=title, xlabel="batch size", ylabel="speed-up over PyG", ylim=(0, None))
         axes.axhline(1, color="gray", linestyle="--")
@@ -146,27 +147,39 @@ def plot(results: list[dict]) -> None:
     print(f"written: {FIGURE}")
 
 
-def main() -> None:
-    args = arguments(__doc__.splitlines()[0], graphs=False)
-    torch.set_num_threads(2)
-    cases = [(MAIN, size, fanouts) for fanouts in FIGURE_FANOUTS for size in FIGURE_BATCHES] + CORNERS
+def sweep(cases: list[tuple[Graph, int, list[int]]], train: bool, rounds: int) -> list[dict]:
+    """A result for each setting: a graph, a batch size, fanouts."""
     results: list[dict] = []
     current, data = None, None
-    for number, (graph, size, fanouts) in enumerate(tqdm(cases, "settings")):
+    for graph, size, fanouts in tqdm(cases, "settings"):
         if graph != current:
             data = None
-            ops.pool_trim()
+            gc.collect()
             current, data = graph, data_of(graph)
-        train = number < len(cases) - len(CORNERS)
-        entry = measure(data, size, fanouts, train, 3 if train else args.rounds)
-        results.append({**graph._asdict(), "batch_size": size, "fanouts": fanouts, "in_figure": train, **entry})
+        entry = measure(data, size, fanouts, train, rounds)
+        results.append({**graph._asdict(), "batch_size": size, "fanouts": fanouts, **entry})
         tqdm.write(
             f"{tuple(graph)!s:34} {size:6d} {fanouts!s:13} " + "  ".join(f"{k} {v:.3g}" for k, v in entry.items())
         )
     print("the least speed-up:", min(results, key=lambda entry: entry["speedup"]))
-    if not args.no_save:
-        save("sweep", results)
-        plot(results)
+    return results
+
+
+def main() -> None:
+    options = parser(__doc__.splitlines()[0], graphs=False)
+    options.add_argument("--parts", nargs="+", choices=("figure", "corners"), default=["figure", "corners"])
+    args = options.parse_args()
+    torch.set_num_threads(2)
+    if "figure" in args.parts:
+        cases = [(MAIN, size, fanouts) for fanouts in FIGURE_FANOUTS for size in FIGURE_BATCHES]
+        results = sweep(cases, True, max(3, args.rounds // 3))
+        if not args.no_save:
+            save("figure", results)
+            plot(results)
+    if "corners" in args.parts:
+        results = sweep(CORNERS, False, args.rounds)
+        if not args.no_save:
+            save("corners", results)
 
 
 if __name__ == "__main__":

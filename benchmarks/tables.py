@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from common import RESULTS, on_threads
 
@@ -19,7 +20,7 @@ DOCUMENT = Path(__file__).parents[1] / "docs" / "performance.md"
 Rows = Iterable[Iterable[object]]
 
 
-def found(name: str) -> dict:
+def found(name: str) -> Any:
     return json.loads((RESULTS / f"{name}.json").read_text())["results"]
 
 
@@ -71,7 +72,6 @@ def batches() -> str:
 
 def figure() -> str:
     """The settings of FastSample's figure 5."""
-    chosen = [entry for entry in found("sweep") if entry["in_figure"]]
     head = ["fanouts", "batch size", "batch, ms", "PyG, ms", "speed-up", "step, ms", "PyG, ms", "speed-up"]
     return table(
         head,
@@ -80,14 +80,13 @@ def figure() -> str:
                 tuple(e["fanouts"]), e["batch_size"], e["ours_batch_ms"], e["pyg_batch_ms"], e["speedup"],
                 e["ours_step_ms"], e["pyg_step_ms"], e["step_speedup"],
             ]
-            for e in chosen
+            for e in found("figure")
         ),
     )  # fmt: skip
 
 
 def corners() -> str:
     """The other settings of the sweep."""
-    chosen = [entry for entry in found("sweep") if not entry["in_figure"]]
     return table(
         ["nodes", "edges", "bytes a row", "batch size", "fanouts", "ms a batch", "PyG, ms", "speed-up"],
         (
@@ -95,7 +94,7 @@ def corners() -> str:
                 e["nodes"], e["edges"], e["row_bytes"], e["batch_size"], tuple(e["fanouts"]), e["ours_batch_ms"],
                 e["pyg_batch_ms"], e["speedup"],
             ]
-            for e in chosen
+            for e in found("corners")
         ),
     )  # fmt: skip
 
