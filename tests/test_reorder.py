@@ -72,7 +72,8 @@ def test_data_there_and_back():
     edges = len(column)
     data = Data(
         x=torch.arange(50.0).unsqueeze(1) * torch.tensor([1.0, 2.0]), y=torch.arange(50),
-        train_mask=torch.arange(50) < 9, edge_index=torch.stack([graph.row, column]), edge_attr=torch.arange(edges), name="graph",
+        train_mask=torch.arange(50) < 9, edge_index=torch.stack([graph.row, column]), edge_attr=torch.arange(edges),
+        name="graph",
     )  # fmt: skip
     order = by_score(torch.rand(50, generator=torch.Generator().manual_seed(1)))
     moved = reorder_data(data, order)
