@@ -82,7 +82,7 @@ def test_the_scores_find_what_is_read():
     generator, nodes = torch.Generator().manual_seed(6), 20_000
     col = torch.arange(nodes).repeat_interleave(8)
     row = (col + torch.randint(1, 20, (len(col),), generator=generator)) % nodes
-    data, seeds = Data(edge_index=torch.stack([row, col]), num_nodes=nodes), random_ids(nodes, 200, seed=7)
+    data, seeds = Data(edge_index=torch.stack([row, col]), num_nodes=nodes), random_ids(nodes, 40, seed=7)
     read = hotness.accesses(NeighborLoader(data, [5, 5], seeds, batch_size=50, seed=1), range(3)).double()
 
     def hit_rate(score: torch.Tensor) -> float:
