@@ -90,8 +90,8 @@ def test_the_scores_find_what_is_read():
 
     csc = CSC.from_data(data)
     weighted = hit_rate(hotness.reverse_pagerank(csc, seeds))
-    assert hit_rate(read) > weighted > 0.5
-    assert max(hit_rate(hotness.reverse_pagerank(csc)), hit_rate(hotness.out_degree(csc))) < 0.3
+    assert hit_rate(read) > weighted > 0.3
+    assert max(hit_rate(hotness.reverse_pagerank(csc)), hit_rate(hotness.out_degree(csc))) < 0.15
 
 
 GRAPH = random_graph(5, 2, seed=8)
