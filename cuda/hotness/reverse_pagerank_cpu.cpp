@@ -28,9 +28,11 @@ class ReversePageRank {
         stride_(row.stride(0)),
         num_nodes_(colptr.numel() - 1),
         tasks_(std::min(num_tasks(row.numel(), kGrain, threads), kMaxTasks)),
-        num_edges_(row.numel()),
-        next_(static_cast<size_t>(tasks_)) {
-    for (auto& scores : next_) scores.resize(static_cast<size_t>(num_nodes_));
+        num_edges_(row.numel()) {
+    for (int64_t task = 0; task < tasks_; ++task) {
+      gained_.emplace_back(num_nodes_);
+      std::fill_n(gained_.back().data(), num_nodes_, 0);
+    }
   }
 
   // One iteration: scores[v] = teleport + what the nodes that v points to pass on.
@@ -38,12 +40,12 @@ class ReversePageRank {
     run_tasks(tasks_, [&](int64_t task) {
       const auto [from, to] = part(num_edges_, task, tasks_);
       spread(scores, damping, column_at(colptr_, num_nodes_, from),
-             task + 1 == tasks_ ? num_nodes_ : column_at(colptr_, num_nodes_, to), next_[task].data());
+             task + 1 == tasks_ ? num_nodes_ : column_at(colptr_, num_nodes_, to), gained_[task].data());
     });
     run_tasks(tasks_, [&](int64_t task) {
       const auto [from, to] = part(num_nodes_, task, tasks_);
       std::fill(scores + from, scores + to, teleport);
-      for (auto& gained : next_) {
+      for (auto& gained : gained_) {
         for (int64_t node = from; node < to; ++node) scores[node] += std::exchange(gained[node], 0);
       }
     });
@@ -78,7 +80,7 @@ class ReversePageRank {
   const int64_t* colptr_;
   const Id* row_;
   const int64_t stride_, num_nodes_, tasks_, num_edges_;
-  std::vector<std::vector<int64_t>> next_;  // what each task's columns pass on; all 0 between iterations
+  std::vector<PooledArray<int64_t>> gained_;  // what each task's columns pass on; all 0 between iterations
   std::atomic<int64_t> corrupt_{-1};
 };
 
