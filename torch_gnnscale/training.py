@@ -249,7 +249,7 @@ class Trainer(ABC):
         file = self.folder / CHECKPOINT
         state = torch.load(file, weights_only=True)
         ours, theirs = self._identity(), state["run"]
-        for name in ours.keys() | theirs.keys():
+        for name in ours | theirs:
             if name != "epochs" and ours.get(name) != theirs.get(name):
                 raise ValueError(f"{file}: expected {name}={ours.get(name)!r}, found {theirs.get(name)!r}")
         if state["loader"] is None:

@@ -66,7 +66,9 @@ def load_types(name: str = "planted", root: str | Path = ".", split: int = 0) ->
         return NodeTask.from_types(name, planted_types(), "author", split)
     arrays = archives.read(name, root, "a heterogeneous graph with labels")
     if "target" not in arrays:
-        raise ValueError(f"dataset {name!r}: expected a heterogeneous graph with labels (target, y__T), found no target")
+        raise ValueError(
+            f"dataset {name!r}: expected a heterogeneous graph with labels (target, y__T), found no target"
+        )
     target = str(arrays["target"])
     data = _graph(arrays)
     data[target].y = archives.ids(arrays[f"y__{target}"])
@@ -99,13 +101,17 @@ def load_links(name: str = "planted", root: str | Path = ".", split: int = 0) ->
         data = HeteroData()
         data["user"].num_nodes, data["item"].num_nodes = int(arrays["num_users"]), int(arrays["num_items"])
         edge_type = ("user", "chooses", "item")
-        links = {"train": train[:, ~held_out], "val": train[:, held_out], "test": archives.ids(arrays["test_edge_index"])}
+        links = {
+            "train": train[:, ~held_out],
+            "val": train[:, held_out],
+            "test": archives.ids(arrays["test_edge_index"]),
+        }
     else:
         splits = [key.removeprefix("edge_split__") for key in arrays if key.startswith("edge_split__")]
         if len(splits) != 1:
             raise ValueError(
-                f"dataset {name!r}: expected train_edge_index, test_edge_index and num_users, or edge_split__S__R__T of "
-                f"one relation, found {sorted(arrays)}"
+                f"dataset {name!r}: expected train_edge_index, test_edge_index and num_users, or "
+                f"edge_split__S__R__T of one relation, found {sorted(arrays)}"
             )
         data = _graph(arrays)
         src, rel, dst = splits[0].split("__")
@@ -147,8 +153,8 @@ def load_events(name: str = "planted", root: str | Path = ".", split: int = 0) -
     data[edge_type].edge_index = archives.ids(arrays["edge_index"]) - torch.tensor([[0], [users]])
     data[edge_type].time = archives.ids(arrays["edge_time"])
     of_part = torch.from_numpy(arrays["edge_split"])
-    ids = {part: (of_part == number).nonzero().view(-1) for number, part in enumerate(parts)}
-    return EventTask(name, with_reverses(data), edge_type, ids)
+    of = {part: (of_part == number).nonzero().view(-1) for number, part in enumerate(parts)}
+    return EventTask(name, with_reverses(data), edge_type, of)
 
 
 def _graph(arrays: dict[str, np.ndarray]) -> HeteroData:

@@ -18,18 +18,19 @@ class Encoder(nn.Module):
         self.rows = nn.ModuleDict()
         for node_type in data.node_types:
             store = data[node_type]
-            features = "x" in store
-            self.rows[node_type] = (
-                nn.Linear(store.num_features, hidden) if features else nn.Embedding(store.num_nodes, hidden)
-            )
-            if not features:
-                nn.init.normal_(self.rows[node_type].weight, std=hidden**-0.5)
+            if "x" in store:
+                self.rows[node_type] = nn.Linear(store.num_features, hidden)
+            else:
+                self.rows[node_type] = table = nn.Embedding(store.num_nodes, hidden)
+                nn.init.normal_(table.weight, std=hidden**-0.5)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, batch: HeteroData) -> dict[str, Tensor]:
         """By node type, a row for each node of the batch: [N, hidden]."""
         return {
-            node_type: self.dropout(rows(batch[node_type].x.float() if "x" in batch[node_type] else batch[node_type].n_id))
+            node_type: self.dropout(
+                rows(batch[node_type].x.float() if "x" in batch[node_type] else batch[node_type].n_id)
+            )
             for node_type, rows in self.rows.items()
         }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -144,29 +143,29 @@ class EventTrainer(Trainer):
         return _precision(*(torch.cat(column) for column in zip(*scores, strict=True)))
 
     def baseline(self) -> tuple[str, float]:
-        """The pair whose last event is the latest comes first; those without one follow by their destination's last."""
-        edges, time = self.task.data[self.task.edge_type].edge_index, self.task.data[self.task.edge_type].time
-        destinations = self.task.data[self.task.edge_type[2]].num_nodes
-        pair, span = edges[0] * destinations + edges[1], int(time.max()) + 2
+        """The pair whose own last event is the latest comes first (see :meth:`recency`)."""
+        return "recency", _precision(*(self.recency(asked) for asked in self.asked("test")))
 
-        def ago(keys: Tensor, key: Tensor, limit: Tensor) -> Tensor:
-            """How long before each limit the latest event of a key was; -1 if there is none."""
+    def recency(self, asked: Asked) -> Tensor:
+        """Less the seconds since the pair's last event; pairs without one come after, by their destination's last."""
+        store = self.task.data[self.task.edge_type]
+        edges, time = store.edge_index, store.time
+        destinations, span = self.task.data[self.task.edge_type[2]].num_nodes, int(time.max()) + 2
+
+        def ago(keys: Tensor, key: Tensor) -> Tensor:
+            """How long before the time asked the latest event of a key was; -1 if there is none."""
             order = torch.sort(keys * span + time).values
-            at = torch.searchsorted(order, key * span + limit, right=True) - 1
+            at = torch.searchsorted(order, key * span + asked.time, right=True) - 1
             found = order[at.clamp(min=0)]
-            there = (at >= 0) & (found // span == key)
-            return torch.where(there, limit - found % span, -1)
+            return torch.where((at >= 0) & (found // span == key), asked.time - found % span, -1)
 
-        def score(asked: Asked) -> Tensor:
-            own = ago(pair, asked.source * destinations + asked.destination, asked.time)
-            any_source = ago(edges[1], asked.destination, asked.time)
-            far = torch.where(any_source >= 0, any_source, span) + span
-            return -torch.where(own >= 0, own, far).double()
+        own = ago(edges[0] * destinations + edges[1], asked.source * destinations + asked.destination)
+        anyone = ago(edges[1], asked.destination)
+        far = torch.where(anyone >= 0, anyone, span) + span
+        return -torch.where(own >= 0, own, far).double()
 
-        return "recency", _precision(*(score(asked) for asked in self._asked("test")))
-
-    def _asked(self, part: str) -> Iterator[Asked]:
-        """The links of a part, then the negatives that the model is asked beside them."""
+    def asked(self, part: str) -> tuple[Asked, Asked]:
+        """The links of a part, and the negatives that the model is asked beside them."""
         src_type, _, dst_type = self.task.edge_type
         columns: list[list[Tensor]] = [[], [], [], []]
         for batch in self._loader(part, seed=0):
@@ -175,8 +174,7 @@ class EventTrainer(Trainer):
             for column, value in zip(columns, found, strict=True):
                 column.append(value)
         source, link, negative, time = (torch.cat(column) for column in columns)
-        yield Asked(source, link, time)
-        yield Asked(source, negative, time)
+        return Asked(source, link, time), Asked(source, negative, time)
 
 
 def _precision(link: Tensor, negative: Tensor) -> float:
