@@ -16,13 +16,15 @@ from statistics import mean, stdev
 from common import save
 
 from torch_gnnscale import datasets
-from torch_gnnscale.training import Config, Trainer
+from torch_gnnscale.tasks import NodeConfig, NodeTrainer
 
 SEEDS = range(5)
 TASKS = {
-    "cora": Config(fanouts=[25, 10], hidden=64, batch_size=140, epochs=40, lr=0.01, weight_decay=5e-4, dropout=0.5),
-    "tolokers": Config(residual=True, fanouts=[10, 10], hidden=64, batch_size=512, epochs=25, lr=0.003, dropout=0.2),
-    "fb100/JohnsHopkins55": Config(fanouts=[10, 10], hidden=64, batch_size=512, epochs=12, lr=0.005),
+    "cora": NodeConfig(fanouts=[25, 10], hidden=64, batch_size=140, epochs=40, lr=0.01, weight_decay=5e-4, dropout=0.5),
+    "tolokers": NodeConfig(
+        residual=True, fanouts=[10, 10], hidden=64, batch_size=512, epochs=25, lr=0.003, dropout=0.2
+    ),
+    "fb100/JohnsHopkins55": NodeConfig(fanouts=[10, 10], hidden=64, batch_size=512, epochs=12, lr=0.005),
 }
 
 
@@ -36,7 +38,7 @@ def main() -> None:
         for loader in ("gnnscale", "pyg"):
             tests[loader] = []
             for seed in SEEDS:
-                summary = Trainer(task, replace(config, loader=loader, seed=seed), quiet=True).run(lambda _: None)
+                summary = NodeTrainer(task, replace(config, loader=loader, seed=seed), quiet=True).run(lambda _: None)
                 tests[loader].append(summary["test"])
         means = {loader: mean(values) for loader, values in tests.items()}
         errors = {loader: stdev(values) / math.sqrt(len(values)) for loader, values in tests.items()}

@@ -251,7 +251,7 @@ def test_a_fanout_of_more_than_can_be_drawn(data):
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_made_again_from_its_own_attributes(data, num_workers):
     # As Lightning does: every attribute that is an argument is passed again, dataset and collate_fn too.
-    loader = loader_of(data, input_nodes=PICKED, transform=double, num_workers=num_workers)
+    loader = loader_of(data, input_nodes=PICKED, transform=double, num_workers=num_workers, edge_layout="sparse_csr")
     names = {*inspect.signature(NeighborLoader).parameters, *inspect.signature(torch.utils.data.DataLoader).parameters,
              "input_id", "custom_cls"}  # fmt: skip
     kwargs = {name: getattr(loader, name) for name in names if hasattr(loader, name)}
@@ -260,7 +260,7 @@ def test_made_again_from_its_own_attributes(data, num_workers):
     kwargs.pop("batch_sampler")
     again = NeighborLoader(**kwargs)
     assert [plain(batch) for batch in again] == [plain(batch) for batch in loader_of(
-        data, input_nodes=PICKED, transform=double)]  # fmt: skip
+        data, input_nodes=PICKED, transform=double, edge_layout="sparse_csr")]  # fmt: skip
 
 
 # What is refused #####################################################################################################

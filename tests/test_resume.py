@@ -15,7 +15,8 @@ from torch.utils.data import BatchSampler, SequentialSampler
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.datasets import NodeTask, planted
-from torch_gnnscale.training import CHECKPOINT, Config, Trainer
+from torch_gnnscale.tasks import NodeConfig, NodeTrainer
+from torch_gnnscale.training import CHECKPOINT
 
 
 def loader_of(data, **options):
@@ -174,8 +175,8 @@ class Stopped(Exception):
 
 
 def trainer_of(task, folder, **changes):
-    config = Config(**{"hidden": 16, "fanouts": [4, 3], "batch_size": 64, "epochs": 3, **changes})
-    return Trainer(task, config, folder, quiet=True, checkpoint_every=3)
+    config = NodeConfig(**{"hidden": 16, "fanouts": [4, 3], "batch_size": 64, "epochs": 3, **changes})
+    return NodeTrainer(task, config, folder, quiet=True, checkpoint_every=3)
 
 
 def weights(trainer):

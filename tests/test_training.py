@@ -8,7 +8,9 @@ from scipy.stats import mannwhitneyu
 
 from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import NodeTask, planted
-from torch_gnnscale.training import Config, Trainer, plot_run, roc_auc
+from torch_gnnscale.tasks import NodeConfig, NodeTrainer
+from torch_gnnscale.tasks.metrics import roc_auc
+from torch_gnnscale.training import plot_run
 
 
 @pytest.fixture(scope="module")
@@ -17,8 +19,8 @@ def task():
 
 
 def run(task, **changes):
-    config = Config(**{"hidden": 64, "fanouts": [8, 8], "batch_size": 256, "epochs": 4, "lr": 0.01, **changes})
-    return Trainer(task, config, quiet=True).run(lambda _: None)
+    config = NodeConfig(**{"hidden": 64, "fanouts": [8, 8], "batch_size": 256, "epochs": 4, "lr": 0.01, **changes})
+    return NodeTrainer(task, config, quiet=True).run(lambda _: None)
 
 
 def test_a_gnn_clearly_beats_an_mlp(task):
@@ -64,7 +66,7 @@ def test_roc_auc_is_the_mann_whitney_statistic():
 )
 def test_config_refuses(changes, message):
     with pytest.raises(ValueError, match=message):
-        Config(**changes)
+        NodeConfig(**changes)
 
 
 def test_command_leaves_checkpoint_summary_and_plot(tmp_path, task, capfd):

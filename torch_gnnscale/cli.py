@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 import platform
-from dataclasses import fields
+from dataclasses import asdict, fields
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from . import _library, datasets, ops
+from . import _library, ops
+from .tasks import TASKS
+from .tasks.nodes import MODELS
 from .topology import EdgeFiles, build_on_disk
-from .training import MODELS, Config, Trainer, plot_run
+from .training import plot_run
 
 
 def info() -> None:
@@ -36,22 +40,58 @@ def info() -> None:
     print(f"memory pool: at most {stats.limit_bytes / 2**30:.1f} GiB idle")
 
 
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "model": {"choices": sorted(MODELS)},
+    "residual": {"action": "store_true", "help": "layers with normalization and residuals"},
+    "hidden": {"type": int, "help": "width of the model"},
+    "fanouts": {"type": int, "nargs": "+", "help": "neighbors a hop, one number a layer"},
+    "batch_size": {"type": int, "help": "nodes, links or events a batch"},
+    "epochs": {"type": int},
+    "lr": {"type": float},
+    "weight_decay": {"type": float},
+    "dropout": {"type": float},
+    "negatives": {"type": int, "help": "negatives a link"},
+    "seed": {"type": int},
+    "loader": {"choices": ("gnnscale", "pyg")},
+    "num_workers": {"type": int},
+}
+"""How each field of the tasks' configurations is given."""
+
+
+def _add_options(command: argparse.ArgumentParser) -> None:
+    """An option for each field; its default is the task's."""
+    configs = {name: asdict(trainer.config_type()) for name, trainer in TASKS.items()}
+    for field, how in _OPTIONS.items():
+        defaults = [(task, config[field]) for task, config in configs.items() if field in config]
+        if len({str(value) for _, value in defaults}) == 1 and len(defaults) == len(TASKS):
+            shown = f"default: {defaults[0][1]}"
+        else:
+            shown = "; ".join(f"{task}: {value}" for task, value in defaults)
+        text = f"{how.get('help', '')} ({shown})".strip()
+        command.add_argument(f"--{field.replace('_', '-')}", default=argparse.SUPPRESS, **{**how, "help": text})
+
+
 def train(args: argparse.Namespace) -> None:
     """Trains and evaluates; see ``gnnscale train --help``."""
-    config = Config(**{f.name: getattr(args, f.name) for f in fields(Config)})
-    task = datasets.load(args.dataset, args.root, args.split)
-    print(
-        f"{task.name}: {task.num_nodes:,} nodes, {task.num_edges:,} edges, {task.num_features} features, "
-        f"{task.num_classes} classes, {int(task.masks['train'].sum()):,} training nodes"
-    )
+    kind = TASKS[args.task]
+    known = {f.name for f in fields(kind.config_type)}
+    given = {name: value for name, value in vars(args).items() if name in _OPTIONS}
+    if foreign := sorted(given.keys() - known):
+        raise ValueError(f"--{foreign[0].replace('_', '-')}: expected an option of task {args.task!r}, found another's")
+    config = kind.config_type(**given)
+    task = kind.load(args.dataset, args.root, args.split)
+    print(task)
     folder = Path(args.out)
-    trainer = Trainer(task, config, folder, checkpoint_every=args.checkpoint_every)
+    trainer = kind(task, config, folder, checkpoint_every=args.checkpoint_every)
     if args.resume:
         found = trainer.resume()
         done = f"behind epoch {len(trainer.history)}" if found else "at the beginning, for there is no checkpoint"
         print(f"goes on {done} in {folder}")
-    parameters = sum(p.numel() for p in trainer.model.parameters())
-    print(f"{config.model}, {parameters:,} parameters; fanouts {config.fanouts}, batches of {config.batch_size} seeds")
+    model = trainer.model
+    parameters = sum(p.numel() for p in model.parameters())
+    print(
+        f"{type(model).__name__}, {parameters:,} parameters; fanouts {config.fanouts}, batches of {config.batch_size}"
+    )
     summary = trainer.run()
     print(f"checkpoint and summary in {folder}")
     if importlib.util.find_spec("matplotlib") is None:
@@ -86,29 +126,20 @@ def main(arguments: list[str] | None = None) -> None:
     command = commands.add_parser(
         "train",
         help="train an ordinary PyG model",
-        description="Trains an ordinary PyG model with neighbor sampling and tests it.",
+        description="Trains an ordinary PyG model with neighbor sampling and tests it, beside a baseline.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
-    defaults = Config()
     add = command.add_argument
-    add("--dataset", default="planted", help="planted, cora, tolokers, fb100/SCHOOL, ogbn-..., a saved directory, ...")
-    add("--root", default="data", help="where the files of data sets are, or are downloaded to")
+    add("--task", choices=list(TASKS), default="nodes", help="classes of nodes, of one type of several, links, events")
+    add(
+        "--dataset", default="planted", help="planted (generated), a set below --root, a saved directory, ogbn-..., ..."
+    )
+    add("--root", default=os.environ.get("GNNSCALE_DATA", "data"), help="where data sets are, or are downloaded to")
     add("--split", type=int, default=0, help="which of several splits, from 0")
     add("--out", default="runs/last", help="folder for checkpoint, summary and plot")
     add("--resume", action="store_true", help="go on from the checkpoint in --out, if there is one")
     add("--checkpoint-every", type=int, default=100, help="batches between checkpoints within an epoch; 0: none")
-    add("--model", choices=sorted(MODELS), default=defaults.model)
-    add("--residual", action="store_true", help="layers with normalization and residuals")
-    add("--hidden", type=int, default=defaults.hidden)
-    add("--fanouts", type=int, nargs="+", default=defaults.fanouts, help="neighbors a hop, one number a layer")
-    add("--batch-size", type=int, default=defaults.batch_size)
-    add("--epochs", type=int, default=defaults.epochs)
-    add("--lr", type=float, default=defaults.lr)
-    add("--weight-decay", type=float, default=defaults.weight_decay)
-    add("--dropout", type=float, default=defaults.dropout)
-    add("--seed", type=int, default=defaults.seed)
-    add("--loader", choices=("gnnscale", "pyg"), default=defaults.loader)
-    add("--num-workers", type=int, default=defaults.num_workers)
+    _add_options(command)
     command = commands.add_parser(
         "convert",
         help="build a graph from files of edges, on disk",

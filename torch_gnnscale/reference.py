@@ -226,7 +226,7 @@ def sample_neighbors(
         edge_id=[ids([name for _, _, name in entry]) for entry in edges] if with_edge_id else [],
         tree=[ids([tree for tree, _ in entry]) for entry in nodes] if disjoint else [],
         num_nodes=ids(num_nodes),
-        num_edges=ids(num_edges).reshape(count, -1),
+        num_edges=ids(num_edges).reshape(count, len(hop_lists[0]) if count else 0),
     )
 
 
@@ -318,6 +318,34 @@ def first_malformed(colptr: Tensor, num_edges: int) -> int:
         if values[at] < values[at - 1]:
             return at
     return -1 if values[-1] == num_edges else len(values) - 1
+
+
+def renumber(colptr: Tensor, row: Tensor, order: Tensor, *, edge_id: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Every node's list moved to its new place, its sources renamed."""
+    rank = {old: new for new, old in enumerate(order.tolist())}
+    names = range(len(row)) if edge_id is None else edge_id.tolist()
+    lists = [range(int(colptr[old]), int(colptr[old + 1])) for old in order.tolist()]
+    pairs = [(rank[int(row[e])], names[e]) for positions in lists for e in positions]
+    begin = torch.tensor([0] + [len(positions) for positions in lists]).cumsum(0)
+    int32 = max([len(lists), len(row), *(name + 1 for name in names)]) <= (1 << 31) - 1
+    return begin, torch.tensor(pairs, dtype=torch.int32 if int32 else torch.int64).reshape(-1, 2)
+
+
+def reverse_pagerank(
+    colptr: Tensor, row: Tensor, initial: Tensor, iterations: int = 5, damping: float = 0.85
+) -> Tensor:
+    """Each node's teleport and what the nodes that it points to pass on, in Python's integers."""
+    num_nodes = len(colptr) - 1
+    unit, share = 1 << (60 - max(num_nodes, 1).bit_length()), round(damping * (1 << 32))
+    scores = initial.tolist()
+    for _ in range(iterations):
+        gained = [unit - (unit * share >> 32)] * num_nodes
+        for node, score in enumerate(scores):
+            sources = row[colptr[node] : colptr[node + 1]].tolist()
+            for source in sources:
+                gained[source] += (score * share >> 32) // len(sources)
+        scores = gained
+    return torch.tensor(scores, dtype=torch.int64)
 
 
 def random_bits(count: int, key: int, offset: int = 0) -> Tensor:

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from .. import files
 from ..feature import FeatureStore
 from ..topology import GraphStore
+from . import archives
 from .planted import planted
 
 ROC_AUC = {"minesweeper", "tolokers", "questions"}
@@ -38,6 +39,15 @@ class NodeTask:
     num_edges: int
     metric: str = "accuracy"
     """``accuracy`` or ``roc_auc``."""
+    node_type: str | None = None
+    """The type of the labelled nodes in a heterogeneous graph."""
+
+    def __str__(self) -> str:
+        labelled = "nodes" if self.node_type is None else f"{self.node_type} nodes"
+        return (
+            f"{self.name}: {self.num_nodes:,} {labelled}, {self.num_edges:,} edges, {self.num_features} features, "
+            f"{self.num_classes} classes, {int(self.masks['train'].sum()):,} training nodes"
+        )
 
     @property
     def num_classes(self) -> int:
@@ -51,25 +61,48 @@ class NodeTask:
         Raises:
             ValueError: something is missing, or there is no split of that number.
         """
-        missing = [key for key in ("x", "y", "train_mask", "val_mask", "test_mask") if key not in data]
-        if missing:
-            raise ValueError(f"{name}: expected x, y and three masks, found no {', '.join(missing)}")
-        for key in ("train_mask", "val_mask", "test_mask"):
-            _check_split(name, split, data[key].size(1) if data[key].dim() == 2 else 1)
-            data[key] = data[key][:, split] if data[key].dim() == 2 else data[key]
-        data.y = data.y.view(-1).to(torch.int64)
+        masks = _labels(name, data, split)
         metric = "roc_auc" if name.lower().split("/")[-1] in ROC_AUC else "accuracy"
-        masks = {key: data[f"{key}_mask"] for key in ("train", "val", "test")}
         return cls(name, data, data.y, masks, data.num_features, data.num_nodes, data.num_edges, metric)
 
+    @classmethod
+    def from_types(cls, name: str, data: HeteroData, node_type: str, split: int = 0) -> NodeTask:
+        """From a HeteroData whose nodes of one type have what :meth:`from_data` asks for.
+
+        Raises:
+            ValueError: something is missing, or there is no split of that number.
+        """
+        store = data[node_type]
+        masks = _labels(name, store, split)
+        sizes = store.num_features, store.num_nodes, data.num_edges
+        return cls(name, data, store.y, masks, *sizes, node_type=node_type)
+
     def save(self, path: str | Path) -> None:
-        """Writes graph and node tensors into a new directory that ``load`` opens, memory-mapped, by its path."""
+        """Writes graph and node tensors into a new directory that ``load`` opens, memory-mapped, by its path.
+
+        Raises:
+            ValueError: the graph is heterogeneous.
+        """
+        if self.node_type is not None:
+            raise ValueError(f"{self.name}: expected a homogeneous graph to save, found a heterogeneous one")
         if isinstance(self.data, Data):
             features, graph = FeatureStore.from_data(self.data), GraphStore.from_data(self.data)
         else:
             features, graph = self.data
         features.save(Path(path) / "features")
         graph.save(Path(path) / "graph")
+
+
+def _labels(name: str, store: Any, split: int) -> dict[str, Tensor]:
+    """The masks of a split; puts them and the labels into the store as a task has them."""
+    missing = [key for key in ("x", "y", "train_mask", "val_mask", "test_mask") if key not in store]
+    if missing:
+        raise ValueError(f"{name}: expected x, y and three masks, found no {', '.join(missing)}")
+    for key in ("train_mask", "val_mask", "test_mask"):
+        _check_split(name, split, store[key].size(1) if store[key].dim() == 2 else 1)
+        store[key] = store[key][:, split] if store[key].dim() == 2 else store[key]
+    store.y = store.y.view(-1).to(torch.int64)
+    return {key: store[f"{key}_mask"] for key in ("train", "val", "test")}
 
 
 def _check_split(name: str, split: int, splits: int) -> None:
@@ -101,7 +134,7 @@ def load(name: str = "planted", root: str | Path = ".", split: int = 0, verify: 
         return _saved(Path(name), verify)
     if name == "fb100" and (root / "fb100").is_dir():
         return NodeTask.from_data(name, _fb100(sorted((root / "fb100").glob("*.npz"))), split)
-    for archive in (root / f"{name}.npz", root / name / f"{name}.npz"):
+    for archive in archives.candidates(name, root):
         if archive.is_file():
             data = _fb100([archive]) if archive.parent.name == "fb100" else _archive(archive)
             return NodeTask.from_data(name, data, split)
@@ -133,18 +166,11 @@ def _archive(path: Path) -> Data:
         edge_index = torch.from_numpy(arrays["edge_index"].astype(np.int64))
         if bool(arrays.get("undirected", False)):
             edge_index = torch.cat([edge_index, edge_index.flip(0)], dim=1)
-        num_nodes = int(arrays["num_nodes"])
-        if "x" in arrays:
-            x = torch.from_numpy(arrays["x"].astype(np.float32))
-        elif "x_indptr" in arrays:  # rows in CSR
-            x = torch.zeros(num_nodes, int(arrays["x_dim"]))
-            rows = np.repeat(np.arange(num_nodes), np.diff(arrays["x_indptr"]))
-            values = arrays["x_data"].astype(np.float32) if "x_data" in arrays else np.float32(1)
-            x.numpy()[rows, arrays["x_indices"].astype(np.int64)] = values
-        else:
+        x = archives.rows(arrays)
+        if x is None:
             raise ValueError(f"{path}: expected features (x, or x_indptr and x_indices), found {sorted(arrays.files)}")
         masks = {key: torch.from_numpy(arrays[key]) for key in ("train_mask", "val_mask", "test_mask")}
-        return Data(x=x, edge_index=edge_index, y=torch.from_numpy(arrays["y"].astype(np.int64)), **masks)
+        return Data(x=x.float(), edge_index=edge_index, y=torch.from_numpy(arrays["y"].astype(np.int64)), **masks)
 
 
 def _fb100(paths: list[Path]) -> Data:

@@ -19,7 +19,7 @@ from ..random import draw_seed
 from .fanouts import NumNeighborsLike, drawable, fanouts_of
 from .inputs import as_ids, reverse_relations
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
-from .output import HeteroNeighborOutput, NeighborOutput, Seeds
+from .output import HeteroNeighborOutput, NeighborOutput, Seeds, renumbered_trees
 from .relations import relations_of
 from .times import check_times, ordered_limit
 
@@ -371,7 +371,7 @@ class NeighborSampler(BaseSampler):
         graph = self.graph
         drawn = subgraph == "directional"
         node = dict(zip(graph.node_types, sample.node, strict=True))
-        trees = dict(zip(graph.node_types, _renumbered(sample.tree, seeds), strict=True)) if sample.tree else None
+        trees = dict(zip(graph.node_types, renumbered_trees(sample.tree, seeds), strict=True)) if sample.tree else None
         num_nodes = dict(zip(graph.node_types, sample.num_nodes.tolist(), strict=True)) if drawn else None
         num_edges = dict(zip(graph.edge_types, sample.num_edges.tolist(), strict=True)) if drawn else None
         edge_index = dict(zip(graph.edge_types, sample.edge_index, strict=True))
@@ -395,15 +395,3 @@ class NeighborSampler(BaseSampler):
             colptr=kept[0] and kept[0][None],
             edge_index=kept[1] and kept[1][None],
         )
-
-
-def _renumbered(trees: list[Tensor], seeds: list[tuple[int, int]]) -> list[Tensor]:
-    """Trees that are numbered by node type, numbered over (type, number of seeds) in the order given."""
-    if [number for number, _ in seeds] == sorted(number for number, _ in seeds):
-        return trees
-    begin, first = 0, {}
-    for number, count in seeds:
-        first[number] = torch.arange(begin, begin + count)
-        begin += count
-    renumber = torch.cat([first[number] for number in sorted(first)])
-    return [renumber[tree] for tree in trees]

@@ -214,16 +214,20 @@ class _StoreSource(_Source):
             raise ValueError(f"data: expected the single edge type None or none, found {self.edge_types}")
 
     def num_nodes(self) -> dict[NodeType | None, int | None]:
-        counts: dict[NodeType | None, int | None] = {}
+        named = [attr for attr in self.features.get_all_tensor_attrs() if isinstance(attr.group_name, str)]
+        counts: dict[NodeType | None, int | None] = {attr.group_name: None for attr in named if self.is_hetero}
         for attr in self.attrs:
             ends = (attr.edge_type[0], attr.edge_type[-1]) if attr.edge_type is not None else (None, None)
             for node_type, count in zip(ends, attr.size or (None, None), strict=True):
                 if counts.get(node_type) is not None and count is not None and count != counts[node_type]:
                     found = f"{counts[node_type]} and {count}"
-                    raise ValueError(f"data: expected as many nodes{_of(node_type)} in all edges, found {found}")
+                    raise ValueError(
+                        f"data: expected as many nodes{_of(node_type)} in all edges, found {found}; put edges with "
+                        f"their size"
+                    )
                 counts[node_type] = count if counts.get(node_type) is None else counts[node_type]
-        for attr in self.features.get_all_tensor_attrs() if self.is_hetero else ():
-            if isinstance(attr.group_name, str) and counts.get(attr.group_name) is None:
+        for attr in named:
+            if attr.group_name in counts and counts[attr.group_name] is None:
                 size = self.features.get_tensor_size(attr)
                 counts[attr.group_name] = None if size is None else size[0]
         return counts

@@ -1,0 +1,85 @@
+"""Keyed random tensors for generated graphs."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from .. import ops
+from ..random import Purpose, batch_key
+
+
+class Stream:
+    """Independent random tensors that are a function of a seed, numbered in the order of the calls."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.calls = 0
+
+    def integers(self, count: int, below: int | Tensor) -> Tensor:
+        """Integers in [0, below): int64, shape [count]; the bias is at most below / 2^63."""
+        key = batch_key(self.seed, 0, self.calls, Purpose.GENERATE)
+        self.calls += 1
+        return (ops.random_bits(count, key) & (2**63 - 1)) % below
+
+    def uniform(self, count: int) -> Tensor:
+        """Numbers in (0, 1): float64, shape [count]."""
+        return (self.integers(count, 1 << 53).double() + 0.5) / (1 << 53)
+
+    def normal(self, count: int) -> Tensor:
+        """Standard normal numbers by the method of Box and Muller: float32, shape [count]."""
+        half = (count + 1) // 2
+        radius, angle = (-2 * self.uniform(half).log()).sqrt(), 2 * math.pi * self.uniform(half)
+        return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count].float()
+
+    def features(self, community: Tensor, count: int, width: int, signal: float) -> Tensor:
+        """A row for each node: ``signal`` times its community's unit vector, of ``count``, plus standard noise."""
+        means = torch.nn.functional.normalize(self.normal(count * width).view(count, width))
+        return signal * means[community] + self.normal(len(community) * width).view(len(community), width)
+
+    def masks(self, count: int, split: tuple[float, float]) -> list[Tensor]:
+        """Masks of ``count`` things for training, validation and testing, by the shares of the first two."""
+        if not 0 < sum(split) < 1 or min(split) <= 0:
+            raise ValueError(f"split: expected two positive shares with a sum below 1, found {split}")
+        order = ops.permutation(count, batch_key(self.seed, 1, 0, Purpose.GENERATE))
+        bounds = [int(count * split[0]), int(count * (split[0] + split[1]))]
+        masks = [torch.zeros(count, dtype=torch.bool) for _ in range(3)]
+        for mask, part in zip(masks, order.tensor_split(bounds), strict=True):
+            mask[part] = True
+        return masks
+
+
+class Communities:
+    """Nodes in communities, to be drawn in proportion to power-law weights.
+
+    Args:
+        random: what to draw from.
+        community: of each node: int64, shape [N].
+        count: communities.
+        exponent: of the power law of the weights, above 2.
+    """
+
+    def __init__(self, random: Stream, community: Tensor, count: int, exponent: float) -> None:
+        if exponent <= 2:
+            raise ValueError(f"exponent: expected more than 2, found {exponent}")
+        self.random = random
+        # Integers, so that drawing is exact; no node weighs more than sqrt(N) times the least.
+        nodes = len(community)
+        weight = random.uniform(nodes).pow(-1 / (exponent - 1)).clamp(max=math.sqrt(nodes)).mul(1024).long()
+        self.nodes = torch.argsort(community, stable=True)
+        self.end = weight[self.nodes].cumsum(0)  # of each node's range of tickets, community after community
+        self.tickets = torch.zeros(count, dtype=torch.int64).index_add_(0, community, weight)
+        self.first = self.tickets.cumsum(0) - self.tickets
+
+    def draw(self, count: int) -> Tensor:
+        """Nodes of any community: int64, shape [count]."""
+        return self._holder(self.random.integers(count, int(self.end[-1])))
+
+    def draw_from(self, community: Tensor) -> Tensor:
+        """A node of each of these communities, which have nodes: int64, of the same shape."""
+        return self._holder(self.first[community] + self.random.integers(len(community), self.tickets[community]))
+
+    def _holder(self, ticket: Tensor) -> Tensor:
+        return self.nodes[torch.searchsorted(self.end, ticket, right=True)]

@@ -1,0 +1,26 @@
+"""What ``gnnscale train --task`` can train, each in a file of its own."""
+
+from ..training import Trainer
+from .hetero import HeteroConfig, HeteroTrainer
+from .links import LinkConfig, LinkTrainer
+from .nodes import NodeConfig, NodeTrainer
+from .temporal import EventConfig, EventTrainer
+
+TASKS: dict[str, type[Trainer]] = {
+    "nodes": NodeTrainer,
+    "hetero": HeteroTrainer,
+    "links": LinkTrainer,
+    "temporal": EventTrainer,
+}
+
+__all__ = [
+    "EventConfig",
+    "EventTrainer",
+    "HeteroConfig",
+    "HeteroTrainer",
+    "LinkConfig",
+    "LinkTrainer",
+    "NodeConfig",
+    "NodeTrainer",
+    "TASKS",
+]

@@ -1,0 +1,82 @@
+"""What trainers of classes have in common: batches of nodes, cross entropy, accuracy."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch_geometric.loader
+from torch import Tensor, nn
+
+from ..loader import NeighborLoader
+from ..training import Config, Trainer
+from .metrics import accuracy, roc_auc
+
+_ALL_NEIGHBORS_UP_TO = 20_000_000
+
+
+def test_fanouts(fanouts: list[int], num_edges: int) -> list[int]:
+    """All neighbors in a graph of up to 20 M edges; in a larger one, as many as in training."""
+    return [-1] * len(fanouts) if num_edges <= _ALL_NEIGHBORS_UP_TO else fanouts
+
+
+@dataclass
+class ClassifierConfig(Config):
+    """How a classifier of nodes is trained, and with whose loader."""
+
+    loader: str = "gnnscale"
+
+    def __post_init__(self) -> None:
+        if self.loader not in ("gnnscale", "pyg"):
+            raise ValueError(f"loader: expected 'gnnscale' or 'pyg', found {self.loader!r}")
+
+
+class ClassTrainer(Trainer):
+    """Trains a model to tell the classes of a :class:`NodeTask`'s nodes."""
+
+    @property
+    def metric(self) -> str:
+        """That of the data."""
+        return self.task.metric
+
+    @abstractmethod
+    def scores(self, batch: Any) -> Tensor:
+        """Class scores of a batch's seeds: [batch_size, classes]."""
+
+    def training_batches(self) -> Any:
+        """Batches of training nodes, shuffled."""
+        return self._loader("train", self.config.fanouts, self.config.seed, shuffle=True)
+
+    def _loader(self, part: str, fanouts: list[int], seed: int, shuffle: bool = False) -> Any:
+        config, nodes = self.config, self.task.masks[part].nonzero().view(-1)
+        seeds = nodes if self.task.node_type is None else (self.task.node_type, nodes)
+        size = config.batch_size if shuffle else 10 * config.batch_size  # evaluation keeps no gradients
+        options: dict[str, Any] = {"batch_size": size, "shuffle": shuffle, "num_workers": config.num_workers}
+        if config.loader == "gnnscale":
+            return NeighborLoader(self.task.data, fanouts, seeds, seed=seed, **options)
+        return torch_geometric.loader.NeighborLoader(self.task.data, fanouts, seeds, **options)
+
+    def seeds(self, batch: Any) -> Any:
+        """The part of a batch that has ``y`` and ``batch_size``."""
+        return batch if self.task.node_type is None else batch[self.task.node_type]
+
+    def loss(self, batch: Any) -> tuple[Tensor, int]:
+        """Cross entropy of the seeds that have a class."""
+        seeds = self.seeds(batch)
+        target = seeds.y[: seeds.batch_size].long()
+        return nn.functional.cross_entropy(self.scores(batch), target, ignore_index=-1), seeds.batch_size
+
+    def score(self, part: str) -> float:
+        """The task's metric (see :func:`test_fanouts`)."""
+        loader = self._loader(part, test_fanouts(self.config.fanouts, self.task.num_edges), seed=0)
+        outs, targets = [], []
+        for batch in self.progress(loader, f"evaluate {part}", len(loader)):
+            seeds = self.seeds(batch)
+            outs.append(self.scores(batch))
+            targets.append(seeds.y[: seeds.batch_size])
+        out, target = torch.cat(outs), torch.cat(targets)
+        if self.task.metric == "roc_auc":
+            return roc_auc(out[:, 1] - out[:, 0], target == 1)
+        return accuracy(out, target)

@@ -1,0 +1,108 @@
+"""Prediction of links in a heterogeneous graph, ranked against all that a source might be linked to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch_geometric.sampler import NegativeSampling
+
+from ..datasets import load_links
+from ..loader import LinkNeighborLoader, NeighborLoader
+from ..training import Config, Trainer
+from .classes import test_fanouts
+from .metrics import recall_at
+from .models import HeteroSAGE
+
+OFFERED = 20
+"""How many destinations a source is offered: the k of Recall@k."""
+
+
+@dataclass
+class LinkConfig(Config):
+    """What is trained, and how."""
+
+    hidden: int = 64
+    fanouts: list[int] = field(default_factory=lambda: [10, 10])
+    batch_size: int = 1024
+    epochs: int = 10
+    lr: float = 0.005
+    dropout: float = 0.1
+    negatives: int = 4
+
+    def __post_init__(self) -> None:
+        if self.negatives < 1:
+            raise ValueError(f"negatives: expected at least 1 a link, found {self.negatives}")
+
+
+class LinkTrainer(Trainer):
+    """Trains rows of nodes whose dot products rank links; its baseline offers everybody what is most popular.
+
+    A link and its reverse are left out of the sample that they are the seeds of, and no negative is a training link.
+    """
+
+    config_type = LinkConfig
+    load = staticmethod(load_links)
+
+    @property
+    def metric(self) -> str:
+        """Recall of the links among the best, training links aside."""
+        return f"recall@{OFFERED}"
+
+    def build_model(self) -> nn.Module:
+        """GraphSAGE over all relations; nodes without features have a row in a table."""
+        config = self.config
+        return HeteroSAGE(self.task.data, config.hidden, len(config.fanouts), config.dropout)
+
+    def training_batches(self) -> Any:
+        """Batches of training links, shuffled, each with its negatives: other destinations of the same source."""
+        task, config = self.task, self.config
+        return LinkNeighborLoader(
+            task.data,
+            config.fanouts,
+            edge_label_index=(task.edge_type, task.links["train"]),
+            neg_sampling=NegativeSampling("triplet", amount=config.negatives),
+            exclude_seed_edges="reverse",
+            strict_negatives=True,
+            batch_size=config.batch_size,
+            shuffle=True,
+            seed=config.seed,
+            num_workers=config.num_workers,
+        )
+
+    def loss(self, batch: Any) -> tuple[Tensor, int]:
+        """Cross entropy of the link among itself and its negatives."""
+        rows = self.model(batch)
+        src, dst = batch[self.task.edge_type[0]], batch[self.task.edge_type[2]]
+        sources = rows[self.task.edge_type[0]][src.src_index]
+        links = len(sources)
+        offered = torch.cat([dst.dst_pos_index.view(links, 1), dst.dst_neg_index.view(links, -1)], dim=1)
+        scores = (sources[:, None] * rows[self.task.edge_type[2]][offered]).sum(-1)
+        return nn.functional.cross_entropy(scores, torch.zeros(links, dtype=torch.int64)), links
+
+    def rows(self, node_type: str) -> Tensor:
+        """The model's row for each node of a type, over the training links: [N, hidden]."""
+        data = self.task.data
+        fanouts = test_fanouts(self.config.fanouts, data.num_edges)
+        loader = NeighborLoader(data, fanouts, node_type, batch_size=10 * self.config.batch_size, seed=0)
+        batches = self.progress(loader, f"rows of {node_type}", len(loader))
+        return torch.cat([self.model(batch)[node_type][: batch[node_type].batch_size] for batch in batches])
+
+    def score(self, part: str) -> float:
+        """Recall@20 with the rows of the model."""
+        src_type, _, dst_type = self.task.edge_type
+        return self._recall(part, self.rows(src_type), self.rows(dst_type))
+
+    def _recall(self, part: str, sources: Tensor, destinations: Tensor) -> float:
+        links = self.task.links
+        known = {"train": [], "val": [links["train"]], "test": [links["train"], links["val"]]}[part]
+        return recall_at(OFFERED, sources, destinations, links[part], torch.cat([links["train"][:, :0], *known], dim=1))
+
+    def baseline(self) -> tuple[str, float]:
+        """All sources are offered the destinations of the most training links."""
+        src_type, _, dst_type = self.task.edge_type
+        data, links = self.task.data, self.task.links["train"]
+        popularity = torch.bincount(links[1], minlength=data[dst_type].num_nodes).float()
+        return "popularity", self._recall("test", torch.ones(data[src_type].num_nodes, 1), popularity[:, None])

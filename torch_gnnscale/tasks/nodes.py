@@ -1,0 +1,91 @@
+"""Classification of nodes: an ordinary PyG model over NeighborLoader."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch_geometric.nn as pyg_nn
+from torch import Tensor, nn
+
+from ..datasets import NodeTask, load
+from ..nn import narrow
+from ..training import Config
+from .classes import ClassifierConfig, ClassTrainer
+
+MODELS = {"sage": pyg_nn.GraphSAGE, "gcn": pyg_nn.GCN, "gat": pyg_nn.GAT, "mlp": pyg_nn.MLP}
+
+
+@dataclass
+class NodeConfig(ClassifierConfig):
+    """What is trained, and how."""
+
+    model: str = "sage"
+    residual: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.model not in MODELS:
+            raise ValueError(f"model: expected one of {sorted(MODELS)}, found {self.model!r}")
+        if self.residual and self.model == "mlp":
+            raise ValueError("residual: expected a model with convolutions (sage, gcn, gat), found 'mlp'")
+
+
+class ResidualGNN(nn.Module):
+    """Pre-normalized convolutions with residuals, after the models of Platonov et al. (ICLR 2023)."""
+
+    def __init__(self, conv: str, in_channels: int, hidden: int, layers: int, out_channels: int, dropout: float):
+        super().__init__()
+        kinds = {"sage": pyg_nn.SAGEConv, "gcn": pyg_nn.GCNConv, "gat": pyg_nn.GATConv}
+        self.encode = nn.Linear(in_channels, hidden)
+        self.convs = nn.ModuleList(kinds[conv](hidden, hidden) for _ in range(layers))
+        self.norms = nn.ModuleList(nn.LayerNorm(hidden) for _ in range(layers + 1))
+        self.dropout = nn.Dropout(dropout)
+        self.decode = nn.Linear(hidden, out_channels)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        """Class scores of every node: [N, out_channels]."""
+        x = self.dropout(self.encode(x)).relu()
+        for conv, norm in zip(self.convs, self.norms, strict=False):
+            x = x + self.dropout(conv(norm(x), edge_index)).relu()
+        return self.decode(self.norms[-1](x))
+
+
+def build_model(config: NodeConfig, task: NodeTask) -> nn.Module:
+    """The model of a configuration."""
+    layers, sizes = len(config.fanouts), (task.num_features, config.hidden)
+    if config.model == "mlp":
+        channels = [task.num_features, *[config.hidden] * (layers - 1), task.num_classes]
+        return pyg_nn.MLP(channels, dropout=config.dropout)
+    if config.residual:
+        return ResidualGNN(config.model, *sizes, layers, task.num_classes, config.dropout)
+    return MODELS[config.model](*sizes, layers, task.num_classes, dropout=config.dropout)
+
+
+def call_model(model: nn.Module, batch: Any) -> Tensor:
+    """The model on a batch: features as floats, whatever type they are kept in."""
+    if isinstance(model, pyg_nn.MLP):
+        return model(batch.x[: batch.batch_size].float())
+    return model(batch.x.float(), batch.edge_index)
+
+
+class NodeTrainer(ClassTrainer):
+    """Trains a model to tell the classes of nodes, in a graph of one node type."""
+
+    config_type = NodeConfig
+    load = staticmethod(load)
+
+    def __init__(self, task: NodeTask, config: Config, folder: str | os.PathLike | None = None, **options: Any) -> None:
+        super().__init__(task, config, folder, **options)
+        self.narrowed = None if isinstance(self.model, pyg_nn.MLP) else narrow(self.model, call_model)
+
+    def build_model(self) -> nn.Module:
+        """The model of the configuration."""
+        return build_model(self.config, self.task)
+
+    def scores(self, batch: Any) -> Tensor:
+        """Class scores of a batch's seeds: [batch_size, classes]."""
+        if self.narrowed is not None and "num_sampled_nodes" in batch:  # PyG's loader on torch-sparse has no hops
+            return self.narrowed(batch)
+        return call_model(self.model, batch)[: batch.batch_size]
