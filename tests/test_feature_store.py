@@ -8,6 +8,7 @@ from torch_geometric.data import Data, TensorAttr
 from torch_geometric.data.feature_store import AttrView
 
 from torch_gnnscale import FeatureStore
+from torch_gnnscale.feature.feature_store import all_attrs
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -73,8 +74,10 @@ def test_from_data_takes_what_has_a_row_for_each_node_or_edge():
     data.name, data.count, data.pair = "graph", 3, torch.zeros(2)
     data.numbers = np.arange(50)
     store = FeatureStore.from_data(data)
-    found = [(attr.group_name, attr.attr_name) for attr in store.get_all_tensor_attrs()]
+    found = [(attr.group_name, attr.attr_name) for attr in all_attrs(store)]
     assert found == [(None, "x"), (None, "y"), (None, "numbers"), ((None, None), "edge_attr")]
+    # PyG's loaders would read those of edges at the nodes' ids.
+    assert [(attr.group_name, attr.attr_name) for attr in store.get_all_tensor_attrs()] == found[:3]
     assert store[(None, None), "edge_attr", None].data_ptr() == data.edge_attr.data_ptr()
     assert torch.equal(store[None, "numbers", None], torch.arange(50))
     assert store[None, "x", None].data_ptr() == data.x.data_ptr()
@@ -262,5 +265,4 @@ def test_gather_is_differentiable(rows):
 def test_a_data_is_a_store_of_the_same_tensors():
     data = make_data(50, 100)
     attrs = {attr.attr_name for attr in Data.get_all_tensor_attrs(data)}
-    found = FeatureStore.from_data(data).get_all_tensor_attrs()
-    assert {attr.attr_name for attr in found if attr.group_name is None} <= attrs
+    assert {attr.attr_name for attr in FeatureStore.from_data(data).get_all_tensor_attrs()} <= attrs

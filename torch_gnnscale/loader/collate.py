@@ -19,6 +19,7 @@ from torch_geometric.loader.utils import index_select
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from .. import ops
+from ..feature.feature_store import all_attrs
 from ..sampler import HeteroNeighborOutput, Layer, NeighborOutput
 from .layout import EdgeLayout, edge_device, laid_out, set_edges, sort_edges, stored_values
 
@@ -222,7 +223,7 @@ def from_stores(
 
     if not hetero:
         put_edges(batch, None)
-    for attr in feature_store.get_all_tensor_attrs():
+    for attr in all_attrs(feature_store):
         of_edges = isinstance(attr.group_name, tuple)
         if of_edges:
             found = edges.get(attr.group_name if hetero else None)

@@ -18,6 +18,7 @@ from torch_geometric.sampler.base import DataType
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
+from ..feature.feature_store import all_attrs
 from ..topology import CSC, GraphStore
 from .times import check_times, ordered
 
@@ -260,7 +261,7 @@ class _StoreSource(_Source):
 
     def _groups(self, name: str, wanted: Callable[[Any], bool]) -> dict:
         found = {}
-        for attr in self.features.get_all_tensor_attrs():
+        for attr in all_attrs(self.features):
             if attr.attr_name == name and wanted(attr.group_name):
                 attr.index = None
                 found[attr.group_name] = _tensor(name, self.features.get_tensor(attr))
