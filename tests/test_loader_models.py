@@ -64,7 +64,6 @@ def test_pygs_node_loader_with_our_sampler():
     )
     for batch, seeds in zip(loader, torch.arange(60).split(32), strict=True):
         check_batch(data, batch, seeds, [3, 2])
-    del data.edge_attr  # PyG's own loaders read every attribute of a homogeneous store by node ids
     for batch in torch_geometric.loader.NodeLoader(our_stores(data), NeighborSampler(our_stores(data), [3, 2]),
                                                    input_nodes=torch.arange(60), batch_size=60):  # fmt: skip
         check_batch(data, batch, torch.arange(60), [3, 2])

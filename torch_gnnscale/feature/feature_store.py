@@ -34,8 +34,7 @@ class FeatureStore(PyGFeatureStore):
         """A store of all tensors of a Data or HeteroData that have a row for each node or edge.
 
         Their groups are the node and edge types; in a homogeneous graph None and, as in PyG's LocalFeatureStore,
-        (None, None). PyG's own NodeLoader and LinkLoader take those for nodes' and return wrong rows of them: use the
-        loaders of this package.
+        (None, None).
         """
         store = cls()
         if isinstance(data, HeteroData):
