@@ -22,7 +22,7 @@ class HeteroConfig(ClassifierConfig):
     hidden: int = 64
     fanouts: list[int] = field(default_factory=lambda: [10, 10])
     batch_size: int = 64
-    epochs: int = 20
+    epochs: int = 15
     lr: float = 0.005
     weight_decay: float = 5e-4
     dropout: float = 0.5
@@ -34,7 +34,7 @@ class HeteroClassifier(nn.Module):
     def __init__(self, task: NodeTask, config: HeteroConfig) -> None:
         super().__init__()
         self.node_type: Any = task.node_type
-        self.gnn = HeteroSAGE(task.data, config.hidden, len(config.fanouts), config.dropout)
+        self.gnn = HeteroSAGE(task.data, config.hidden, len(config.fanouts), config.dropout, scale=1.0)
         self.classes = nn.Linear(config.hidden, task.num_classes)
 
     def forward(self, batch: Any) -> Tensor:

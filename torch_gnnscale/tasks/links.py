@@ -54,7 +54,8 @@ class LinkTrainer(Trainer):
     def build_model(self) -> nn.Module:
         """GraphSAGE over all relations; nodes without features have a row in a table."""
         config = self.config
-        return HeteroSAGE(self.task.data, config.hidden, len(config.fanouts), config.dropout)
+        scale = config.hidden**-0.5  # so that scores begin small
+        return HeteroSAGE(self.task.data, config.hidden, len(config.fanouts), config.dropout, scale)
 
     def training_batches(self) -> Any:
         """Batches of training links, shuffled, each with its negatives: other destinations of the same source."""

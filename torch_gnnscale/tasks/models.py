@@ -11,9 +11,15 @@ from torch_geometric.utils import trim_to_layer
 
 
 class Encoder(nn.Module):
-    """A row for each node: of its features, or from a table where its type has none."""
+    """A row for each node: of its features, or of its own from a table where its type has none.
 
-    def __init__(self, data: HeteroData, hidden: int, dropout: float = 0.0) -> None:
+    Args:
+        data: the whole graph.
+        hidden: width of the rows.
+        scale: standard deviation of the numbers that tables begin with.
+    """
+
+    def __init__(self, data: HeteroData, hidden: int, scale: float) -> None:
         super().__init__()
         self.rows = nn.ModuleDict()
         for node_type in data.node_types:
@@ -22,15 +28,12 @@ class Encoder(nn.Module):
                 self.rows[node_type] = nn.Linear(store.num_features, hidden)
             else:
                 self.rows[node_type] = table = nn.Embedding(store.num_nodes, hidden)
-                nn.init.normal_(table.weight, std=hidden**-0.5)
-        self.dropout = nn.Dropout(dropout)
+                nn.init.normal_(table.weight, std=scale)
 
     def forward(self, batch: HeteroData) -> dict[str, Tensor]:
         """By node type, a row for each node of the batch: [N, hidden]."""
         return {
-            node_type: self.dropout(
-                rows(batch[node_type].x.float() if "x" in batch[node_type] else batch[node_type].n_id)
-            )
+            node_type: rows(batch[node_type].x.float() if "x" in batch[node_type] else batch[node_type].n_id)
             for node_type, rows in self.rows.items()
         }
 
@@ -39,11 +42,18 @@ class HeteroSAGE(nn.Module):
     """A SAGEConv for each relation in each layer, summed where they meet, with residuals.
 
     Computes for each layer what the batch's hops say that is needed, as PyG's ``trim_to_layer`` does.
+
+    Args:
+        data: the whole graph, whose relations lead to nodes of every type.
+        hidden: width of all layers.
+        layers: how many.
+        dropout: of what a layer reads, and of the result.
+        scale: see :class:`Encoder`.
     """
 
-    def __init__(self, data: HeteroData, hidden: int, layers: int, dropout: float) -> None:
+    def __init__(self, data: HeteroData, hidden: int, layers: int, dropout: float, scale: float) -> None:
         super().__init__()
-        self.encode = Encoder(data, hidden, dropout)
+        self.encode = Encoder(data, hidden, scale)
         self.convs = nn.ModuleList(
             pyg_nn.HeteroConv({edge_type: pyg_nn.SAGEConv(hidden, hidden) for edge_type in data.edge_types})
             for _ in range(layers)
@@ -51,11 +61,11 @@ class HeteroSAGE(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, batch: Any) -> dict[str, Tensor]:
-        """By node type, rows of the batch's nodes, of which the seeds' are those meant: [N, hidden]."""
+        """By node type, rows of the batch's first nodes, the seeds among them: [N, hidden]."""
         x, edge_index = self.encode(batch), batch.edge_index_dict
         hops = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
         for layer, conv in enumerate(self.convs):
             x, edge_index, _ = trim_to_layer(layer, *hops, x, edge_index)
-            out = conv(x, edge_index)
-            x = {node_type: rows + self.dropout(out[node_type]).relu() for node_type, rows in x.items()}
-        return x
+            out = conv({node_type: self.dropout(rows) for node_type, rows in x.items()}, edge_index)
+            x = {node_type: rows + out[node_type].relu() for node_type, rows in x.items()}
+        return {node_type: self.dropout(rows) for node_type, rows in x.items()}

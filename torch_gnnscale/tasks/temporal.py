@@ -18,7 +18,7 @@ from .metrics import average_precision
 from .models import Encoder
 
 TIMES = 32
-"""Numbers that a span of time is told by."""
+"""Numbers that tell how long ago an event was."""
 
 
 @dataclass
@@ -28,58 +28,67 @@ class EventConfig(Config):
     hidden: int = 64
     fanouts: list[int] = field(default_factory=lambda: [10])
     batch_size: int = 512
-    epochs: int = 5
-    lr: float = 0.002
+    epochs: int = 3
+    lr: float = 0.005
     dropout: float = 0.1
 
 
 class TemporalGNN(nn.Module):
-    """Attention over events, each with how long ago it was, and a score for pairs of a source and a destination."""
+    """Scores pairs by what both ends did lately.
+
+    Each end of a pair has three rows: its own, from a table; the sum of its latest neighbors' own rows, weighted by how
+    long ago they met; and what attention over these events finds, in as many layers as there are hops. Whether a source
+    was at a destination before is the product of the first of the one and the second of the other.
+    """
 
     def __init__(self, task: EventTask, config: EventConfig) -> None:
         super().__init__()
-        hidden = config.hidden
+        hidden, types = config.hidden, task.data.edge_types
         self.edge_type = task.edge_type
-        self.encode = Encoder(task.data, hidden)
+        self.encode = Encoder(task.data, hidden, scale=hidden**-0.5)  # a row's product with itself is about 1
+        self.weigh = nn.ModuleDict({src: pyg_nn.MLP([TIMES, 16, 1], norm=None) for src, _, _ in types})
+        self.sum = pyg_nn.HeteroConv({edge_type: pyg_nn.SimpleConv("sum") for edge_type in types})
         conv = pyg_nn.TransformerConv
         self.convs = nn.ModuleList(
-            pyg_nn.HeteroConv(
-                {edge_type: conv(hidden, hidden // 2, heads=2, edge_dim=TIMES) for edge_type in task.data.edge_types}
-            )
+            pyg_nn.HeteroConv({edge_type: conv(hidden, hidden // 2, heads=2, edge_dim=TIMES) for edge_type in types})
             for _ in config.fanouts
         )
-        self.decide = pyg_nn.MLP([5 * hidden, hidden, 1], dropout=config.dropout, norm=None)
-        # From seconds to years.
-        self.register_buffer("frequency", torch.logspace(0, -8, TIMES))
+        self.decide = pyg_nn.MLP([4 * hidden + 9, hidden, 1], dropout=config.dropout, norm=None)
+        self.register_buffer("frequency", torch.logspace(0, -8, TIMES - 1))  # of a second, to years
 
-    def rows(self, batch: Any) -> tuple[Any, Any]:
-        """By node type, rows of the batch's nodes before and after the layers: [N, hidden] each."""
-        first = x = self.encode(batch)
-        edge_index = batch.edge_index_dict
-        ago = {}
+    def rows(self, batch: Any) -> dict[str, Tensor]:
+        """By node type, the three rows of the batch's seeds, which come first: [N, 3, hidden]."""
+        x, edge_index = self.encode(batch), batch.edge_index_dict
+        ago, weight = {}, {}
         for edge_type, index in edge_index.items():
             tree = batch[edge_type[2]].batch[index[1]]
-            span = batch[edge_type[2]].seed_time[tree] - batch[edge_type].time
-            ago[edge_type] = torch.cos(span[:, None] * self.frequency)
+            seconds = (batch[edge_type[2]].seed_time[tree] - batch[edge_type].time).float()[:, None]
+            ago[edge_type] = torch.cat([torch.cos(seconds * self.frequency), seconds.log1p() / 10], dim=1)
+            weight[edge_type] = self.weigh[edge_type[0]](ago[edge_type]).view(-1).sigmoid()
+        rows = [x, self.sum(x, edge_index, edge_weight_dict=weight)]
         hops = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
         for layer, conv in enumerate(self.convs):
+            x = x if layer == 0 else {node_type: out.relu() for node_type, out in x.items()}
             x, edge_index, ago = trim_to_layer(layer, *hops, x, edge_index, ago)
-            out = conv(x, edge_index, edge_attr_dict=ago)
-            x = {node_type: out[node_type].relu() for node_type in x}
-        return first, x
+            x = conv(x, edge_index, edge_attr_dict=ago)
+        seeds = {node_type: counts[0] for node_type, counts in hops[0].items()}
+        return {t: torch.stack([found[t][: seeds[t]] for found in (*rows, x)], dim=1) for t in x}
 
     def forward(self, batch: Any) -> tuple[Tensor, Tensor]:
         """Scores of a batch's links and of their negatives: [m] each."""
-        first, last = self.rows(batch)
-        src, dst = batch[self.edge_type[0]], batch[self.edge_type[2]]
-        source, before = (rows[self.edge_type[0]][src.src_index] for rows in (last, first))
+        rows = self.rows(batch)
+        src_type, _, dst_type = self.edge_type
+        source = rows[src_type][batch[src_type].src_index]
 
         def score(index: Tensor) -> Tensor:
-            destination, its_own = (rows[self.edge_type[2]][index] for rows in (last, first))
-            pair = [source, destination, source * destination, source * its_own, before * destination]
+            other = rows[dst_type][index]
+            own, lately, attended = source.unbind(1)
+            its_own, its_lately, its_attended = other.unbind(1)
+            products = (source @ other.transpose(1, 2)).flatten(1)
+            pair = [attended, its_attended, lately * its_own, own * its_lately, products]
             return self.decide(torch.cat(pair, dim=1)).view(-1)
 
-        return score(dst.dst_pos_index), score(dst.dst_neg_index)
+        return score(batch[dst_type].dst_pos_index), score(batch[dst_type].dst_neg_index)
 
 
 class Asked(NamedTuple):
