@@ -190,6 +190,4 @@ def _check_vector(name: str, value: Tensor, size: int) -> None:
 
 def _check_host(name: str, value: Tensor) -> None:
     if value.device.type != "cpu":
-        raise NotImplementedError(
-            f"{name}: expected a tensor in host memory, found one on {value.device}; move it there"
-        )
+        raise NotImplementedError(f"{name}: expected a tensor in host memory, found one on {value.device}; move it")
