@@ -15,7 +15,11 @@ from torch_gnnscale.tasks import TASKS, EventTrainer, HeteroTrainer, LinkConfig,
 from torch_gnnscale.tasks.metrics import average_precision, recall_at
 
 REAL = Path(os.environ.get("GNNSCALE_DATA", Path(__file__).parents[2] / "shared" / "data"))
-SMALL = {"hetero": {"epochs": 6}, "links": {"epochs": 4, "batch_size": 256}, "temporal": {"epochs": 4, "lr": 0.01}}
+SMALL = {
+    "hetero": {"epochs": 6},
+    "links": {"epochs": 4, "batch_size": 256, "negatives": 4},
+    "temporal": {"epochs": 4, "lr": 0.01},
+}
 
 
 def small_task(kind):
