@@ -20,6 +20,8 @@ def main() -> None:
         if write:
             for cell in notebook.cells:
                 cell.metadata.pop("execution", None)
+                if cell.cell_type == "code":  # warnings name folders of this machine
+                    cell.outputs = [output for output in cell.outputs if output.get("name") != "stderr"]
             nbformat.write(notebook, path)
 
 

@@ -27,10 +27,10 @@ class LinkConfig(Config):
     hidden: int = 64
     fanouts: list[int] = field(default_factory=lambda: [10, 10])
     batch_size: int = 1024
-    epochs: int = 10
-    lr: float = 0.005
+    epochs: int = 6
+    lr: float = 0.01
     dropout: float = 0.1
-    negatives: int = 4
+    negatives: int = 16
 
     def __post_init__(self) -> None:
         if self.negatives < 1:
