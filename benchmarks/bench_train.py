@@ -4,17 +4,14 @@
 
 A batch of 1024 x (15, 10, 5), 128 features a node, three layers of 256 hidden channels; forward, loss, backward. The
 limit is the dense products of the narrowed model alone, forward and backward. Each candidate runs once untimed before
-it is timed, for what one leaves to the memory allocator another would have to pay. Then whole epochs: what the loop
-waits for its data, and how much slower a step is for the loader that works beside it.
+it is timed, for what one leaves to the memory allocator another would have to pay.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from functools import partial
 from itertools import accumulate
-from statistics import median
 
 import torch
 import torch_geometric.nn as pyg_nn
@@ -87,41 +84,6 @@ def measure_steps(name: str, batches: list[Data], rounds: int) -> dict:
     return results
 
 
-def measure_epoch(loader: NeighborLoader) -> dict[str, float]:
-    """A training loop with the loader beside it, and over the same batches prepared beforehand."""
-    model = narrow(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES))
-    optimizer = torch.optim.Adam(model.parameters())
-
-    def loop(batches) -> tuple[float, float]:
-        steps, wait, begin = [], 0.0, time.perf_counter()
-        mark = begin
-        for batch in batches:
-            now = time.perf_counter()
-            wait += now - mark
-            step(model, model, batch)
-            optimizer.step()
-            mark = time.perf_counter()
-            steps.append(mark - now)
-        return median(steps), wait / (mark - begin)
-
-    prepared = list(loader)
-    loop(prepared)
-    alone, beside, waits = [], [], []
-    for _ in range(3):
-        alone.append(loop(prepared)[0])
-        found, wait = loop(loader)
-        beside.append(found)
-        waits.append(wait)
-    entry = {
-        "step_alone_ms": median(alone) * 1e3,
-        "step_with_loader_ms": median(beside) * 1e3,
-        "slowdown": median(beside) / median(alone),
-        "wait_percent": 100 * median(waits),
-    }
-    print("\nTraining loop, GraphSAGE\n  " + "  ".join(f"{key} {value:.3g}" for key, value in entry.items()))
-    return entry
-
-
 def main() -> None:
     args = arguments(__doc__.splitlines()[0])
     torch.set_num_threads(2)
@@ -136,7 +98,6 @@ def main() -> None:
         batches = [batch for batch, _ in zip(loader, range(args.rounds), strict=False)]
         print(f"\nR-MAT {name}: {batches[0].num_nodes:,} nodes and {batches[0].num_edges:,} edges a batch")
         results[name] = {model: measure_steps(model, batches, args.rounds) for model in MODELS}
-        results[name]["loop"] = measure_epoch(loader)
     if not args.no_save:
         save("train", results)
 

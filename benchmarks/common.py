@@ -29,14 +29,24 @@ def has(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def arguments(description: str, graphs: bool = True) -> argparse.Namespace:
+def parser(description: str, graphs: bool = True) -> argparse.ArgumentParser:
     """The command line of every benchmark, with a choice of ``graphs`` or not."""
-    parser = argparse.ArgumentParser(description=description)
+    options = argparse.ArgumentParser(description=description)
     if graphs:
-        parser.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
-    parser.add_argument("--rounds", type=int, default=15, help="interleaved rounds of all candidates")
-    parser.add_argument("--no-save", action="store_true", help="do not write the JSON result")
-    return parser.parse_args()
+        options.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
+    options.add_argument("--rounds", type=int, default=15, help="interleaved rounds of all candidates")
+    options.add_argument("--no-save", action="store_true", help="do not write the JSON result")
+    return options
+
+
+def arguments(description: str, graphs: bool = True) -> argparse.Namespace:
+    """The command line as given."""
+    return parser(description, graphs).parse_args()
+
+
+def on_threads(count: int) -> str:
+    """``1 thread``, ``2 threads``."""
+    return f"{count} thread{'s' * (count > 1)}"
 
 
 def graph(name: str) -> tuple[CSC, Tensor]:

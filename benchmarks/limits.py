@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -75,6 +75,20 @@ class SamplerAccesses:
         assert self.run() == expected % (1 << 64), "limits.cpp does not read what the sampler reads"
 
 
+def row_reader(table: Tensor) -> Callable[[Tensor], int]:
+    """A function that reads the lines of the rows of ``table`` at the given int64 ids."""
+    assert table.is_contiguous()
+    size = table[:1].nbytes
+
+    def read(rows: Tensor) -> int:
+        found: int = library().row_accesses(
+            pointer(table), ctypes.c_int64(size), pointer(rows), ctypes.c_int64(len(rows))
+        )
+        return found
+
+    return read
+
+
 def main() -> None:
     args = arguments(__doc__.splitlines()[0], graphs=False)
     table = torch.ones(2_400_000, 128)
@@ -82,13 +96,7 @@ def main() -> None:
     other = torch.empty_like(table)
     rows = [torch.randint(len(table), (ROWS,)) for _ in range(args.rounds)]
     pool = ThreadPoolExecutor(2)
-    size = table.element_size() * table.shape[1]
-
-    def read(part: Tensor) -> int:
-        found: int = library().row_accesses(
-            pointer(table), ctypes.c_int64(size), pointer(part), ctypes.c_int64(len(part))
-        )
-        return found
+    read = row_reader(table)
 
     def copy(threads: int) -> None:
         torch.set_num_threads(threads)
@@ -103,7 +111,7 @@ def main() -> None:
     results = compare(candidates, args.rounds)
     for name, entry in results.items():
         # a copy counts what it reads and what it writes
-        moved = 2 * table.nbytes if name.startswith("copy") else ROWS * size
+        moved = 2 * table.nbytes if name.startswith("copy") else ROWS * table[:1].nbytes
         entry["gb_per_s"] = moved / entry["median_ms"] / 1e6
     report("Memory", results, None)
     if not args.no_save:

@@ -7,6 +7,12 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   library.def("coo_to_csc(Tensor src, Tensor dst, int num_dst, bool int32, int threads) -> (Tensor, Tensor)");
   library.def("first_outside(Tensor ids, int limit, int threads) -> Tensor");
   library.def("first_malformed(Tensor colptr, int num_edges, int threads) -> Tensor");
+  library.def(
+      "renumber(Tensor colptr, Tensor row, Tensor? edge_id, Tensor order, Tensor rank, bool int32, int threads) -> "
+      "(Tensor, Tensor)");
+  library.def(
+      "reverse_pagerank(Tensor colptr, Tensor row, Tensor initial, int iterations, int teleport, int damping, "
+      "int threads) -> Tensor");
   // Sampling.
   library.def(
       "sample_neighbors(Tensor[] colptr, Tensor[] row, Tensor?[] edge_id, Tensor?[] weight, Tensor?[] time, "

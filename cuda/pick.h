@@ -65,7 +65,8 @@ GNNSCALE_HD void insert_removed(Removed range, Removed* removed, int64_t count) 
 }
 
 // The first of [first, last) whose entry of the ascending `values` exceeds `bound`; `last` if none does.
-GNNSCALE_HD int64_t first_above(const int64_t* values, int64_t first, int64_t last, int64_t bound) {
+template <typename T>
+GNNSCALE_HD int64_t first_above(const T* values, int64_t first, int64_t last, int64_t bound) {
   while (first < last) {
     const int64_t middle = first + (last - first) / 2;
     if (values[middle] > bound) {

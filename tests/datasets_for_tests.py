@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
 from torch_geometric.data.graph_store import EdgeAttr
@@ -84,6 +84,8 @@ def plain(value: Any) -> Any:
     """A value that == compares: tensors as nested lists with their dtype, stores as lists of pairs in order."""
     if isinstance(value, Data):
         return [(key, plain(entry)) for key, entry in value._store.items()]
+    if isinstance(value, HeteroData):
+        return [(store._key, [(key, plain(entry)) for key, entry in store.items()]) for store in value.stores]
     if isinstance(value, Tensor):
         if value.layout == torch.sparse_csr:
             parts = (value.crow_indices(), value.col_indices(), value.values())

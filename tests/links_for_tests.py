@@ -5,13 +5,17 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from datasets_for_tests import edge_rows, edges_of, node_rows
+from datasets_for_tests import edge_rows, edges_of, node_rows, plain
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import EdgeSamplerInput
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
+
+from torch_gnnscale import LinkNeighborLoader
 
 RATES, RATED, FRIENDS = ("user", "rates", "item"), ("item", "rev_rates", "user"), ("user", "knows", "user")
 SIZES = {"user": 40, "item": 50}
+TYPES = [None, RATES, FRIENDS]
+NEGATIVES = [None, NegativeSampling("binary", 1.5), NegativeSampling("triplet", 2)]
 
 
 def times_of(count: int, seed: int) -> Tensor:
@@ -84,3 +88,31 @@ def sampled_edges(out: Any, edge_type: Any = None) -> Tensor:
     src_type, dst_type = ends(out, edge_type)
     row, col = part(out.row, edge_type), part(out.col, edge_type)
     return torch.stack([part(out.node, src_type)[row], part(out.node, dst_type)[col]])
+
+
+def graph_of(edge_type):
+    return homogeneous() if edge_type is None else heterogeneous()
+
+
+def edges(data, edge_type):
+    return data.edge_index if edge_type is None else data[edge_type].edge_index
+
+
+def parts(batch, edge_type):
+    """What holds the fields of links, sources and destinations."""
+    if edge_type is None:
+        return batch, batch, batch
+    return batch[edge_type], batch[edge_type[0]], batch[edge_type[-1]]
+
+
+def loader_of(data, edge_type, **options):
+    options = {"edge_label_index": edge_type, "batch_size": 32, "seed": 5, **options}
+    return LinkNeighborLoader(data, [3, 2], **options)
+
+
+def ids(batch, edge_type):
+    """All that was drawn for a batch, in plain numbers."""
+    link, src, dst = parts(batch, edge_type)
+    names = ("edge_label_index", "edge_label", "edge_label_time", "src_index", "dst_pos_index", "dst_neg_index")
+    labels = [plain(store[name]) for store in (link, src, dst) for name in names if name in store]
+    return src.n_id.tolist(), dst.n_id.tolist(), link.e_id.tolist(), link.input_id.tolist(), labels

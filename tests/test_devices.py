@@ -60,7 +60,7 @@ def test_the_native_gather_is_used_where_it_is_loaded(monkeypatch):
         for state, expected in (("loaded", True), ("not loaded: torch sees no CUDA device", False)):
             monkeypatch.setitem(_library.status, "_CUDA", state)
             assert ops.can_gather_rows(there) is expected
-        found = collate._rows(there, torch.empty(0, dtype=torch.int64), 0)
+        found = collate.rows(there, torch.empty(0, dtype=torch.int64), 0)
         assert (found.device.type, found.shape) == ("cuda", (0, 3))
     assert not ops.can_gather_rows(torch.ones(3, 4).T)
     assert not ops.can_gather_rows(torch.tensor(1.0))

@@ -8,6 +8,7 @@ from torch_geometric.data import Data, TensorAttr
 from torch_geometric.data.feature_store import AttrView
 
 from torch_gnnscale import FeatureStore
+from torch_gnnscale.feature.feature_store import all_attrs
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -68,12 +69,16 @@ def test_agrees_with_data(index):
         assert store.get_tensor_size(attr) == tuple(data.get_tensor_size(attr_name=name))
 
 
-def test_from_data_takes_what_belongs_to_nodes():
+def test_from_data_takes_what_has_a_row_for_each_node_or_edge():
     data = make_data(50, 100)
     data.name, data.count, data.pair = "graph", 3, torch.zeros(2)
     data.numbers = np.arange(50)
     store = FeatureStore.from_data(data)
-    assert {attr.attr_name for attr in store.get_all_tensor_attrs()} == {"x", "y", "numbers"}
+    found = [(attr.group_name, attr.attr_name) for attr in all_attrs(store)]
+    assert found == [(None, "x"), (None, "y"), (None, "numbers"), ((None, None), "edge_attr")]
+    # PyG's loaders would read those of edges at the nodes' ids.
+    assert [(attr.group_name, attr.attr_name) for attr in store.get_all_tensor_attrs()] == found[:3]
+    assert store[(None, None), "edge_attr", None].data_ptr() == data.edge_attr.data_ptr()
     assert torch.equal(store[None, "numbers", None], torch.arange(50))
     assert store[None, "x", None].data_ptr() == data.x.data_ptr()
 

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 import torch
@@ -18,7 +19,23 @@ from torch_gnnscale import FeatureStore, GraphStore, files, ops
 
 TOTAL = int(os.environ.get("GNNSCALE_FUZZ", "2000"))
 FRIENDLY = (ValueError, TypeError, IndexError, NotImplementedError, OSError)
-NATIVE = (*FRIENDLY, RuntimeError)  # what Python cannot know before: malformed graphs, no memory
+NATIVE = (*FRIENDLY, RuntimeError, MemoryError)  # what Python cannot know before: malformed graphs, no memory
+
+
+@pytest.fixture(scope="module", autouse=True)
+def little_memory():
+    """A graph of 2^31 nodes may be asked for: no memory for it is an answer, the machine's last page is none."""
+    resource = pytest.importorskip("resource")
+    status = Path("/proc/self/status")
+    if not status.exists():
+        yield
+        return
+    used = next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith("VmSize")) << 10
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 30), before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_AS, before)
+
 
 numbers = st.one_of(
     st.integers(-3, 40),

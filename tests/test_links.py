@@ -6,11 +6,12 @@ import pytest
 import torch
 import torch_geometric.loader
 from links_for_tests import (
-    FRIENDS,
     RATED,
     RATES,
+    TYPES,
     binary_links,
-    heterogeneous,
+    edges,
+    graph_of,
     homogeneous,
     inputs_of,
     pairs_of,
@@ -19,20 +20,9 @@ from links_for_tests import (
     times_of,
     triplets,
 )
-from torch_geometric.data import HeteroData
 from torch_geometric.sampler import NegativeSampling
 
 from torch_gnnscale import NeighborSampler, ops, reference
-
-TYPES = [None, RATES, FRIENDS]
-
-
-def graph_of(edge_type):
-    return homogeneous() if edge_type is None else heterogeneous()
-
-
-def edges(data, edge_type):
-    return data.edge_index if edge_type is None else data[edge_type].edge_index
 
 
 def time_of(data, node_type):
@@ -343,104 +333,3 @@ def test_in_pygs_link_loader(edge_type, mode, workers):
             torch.stack([src.n_id[store.edge_index[0]], dst.n_id[store.edge_index[1]]])
         )
     assert seen == edges(data, edge_type).size(1)
-
-
-# What is refused #####################################################################################################
-
-
-def sample(options=None, links=None, edge_type=None, negatives=("binary", 1), data=None, **fields):
-    data = graph_of(edge_type) if data is None else data
-    links = edges(data, edge_type)[:, :3] if links is None else links
-    sampler = NeighborSampler(data, [2], **(options or {}))
-    sampler.sample_from_edges(inputs_of(links, edge_type, **fields), NegativeSampling(*negatives), key=1)
-
-
-def complete(num_nodes):
-    data = homogeneous(num_nodes, 0)
-    data.edge_index, data.edge_attr = torch.ones(num_nodes, num_nodes).nonzero().t(), None
-    return data
-
-
-def without_reverses():
-    data = HeteroData({"user": {"num_nodes": 3}, "item": {"num_nodes": 3}})
-    data[RATES].edge_index = torch.arange(3).expand(2, 3)
-    return data
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        (
-            {"options": {"exclude_seed_edges": "both"}},
-            ValueError, "exclude_seed_edges: expected False, True or 'reverse', found 'both'",
-        ),
-        (
-            {"options": {"strict_negatives": "yes"}},
-            TypeError, "strict_negatives: expected a tensor of links, found str",
-        ),
-        (
-            {"options": {"strict_negatives": {}}},
-            TypeError, "strict_negatives: expected a bool or a tensor, found dict",
-        ),
-        (
-            {"options": {"strict_negatives": torch.ones(2, 3)}, "edge_type": RATES},
-            TypeError, "strict_negatives: expected a bool or a dictionary by edge type, found Tensor",
-        ),
-        (
-            {"options": {"strict_negatives": torch.ones(3, 3)}},
-            ValueError, "strict_negatives: expected shape (2, num_links), found (3, 3)",
-        ),
-        (
-            {"options": {"strict_negatives": {RATES: torch.tensor([[3], [50]])}}, "edge_type": RATES},
-            IndexError, "strict_negatives[1, 0] = 50 is out of range: expected nodes of 'item' in [0, 50)",
-        ),
-        (
-            {"options": {"strict_negatives": {("a", "b", "c"): torch.ones(2, 3).long()}}, "edge_type": RATES},
-            ValueError, "node type 'a': expected one of ['user', 'item']",
-        ),
-        (
-            {"options": {"exclude_seed_edges": "reverse"}, "edge_type": RATES, "data": without_reverses()},
-            ValueError, "exclude_seed_edges='reverse': expected an edge type of the reverse edges of ('user', 'rates'",
-        ),
-        ({"links": torch.tensor([[60], [0]])}, IndexError, "60"),
-        ({"links": torch.tensor([[0.5], [0]])}, TypeError, "row: expected integers, found torch.float32"),
-        (
-            {"negatives": ("triplet", 1), "label": torch.ones(3)},
-            ValueError, "edge_label: expected none with negatives in triplets, found some",
-        ),
-        (
-            {"options": {"time_attr": "time"}},
-            ValueError, "edge_label_time: expected the links' times, for no negative may be later; found none",
-        ),
-        (
-            {"options": {"time_attr": "time"}, "time": torch.tensor([0, 3, -1])},
-            ValueError, "negative 2: expected a link of nodes not later than -1, found none",
-        ),
-        (
-            {"options": {"time_attr": "time"}, "time": torch.zeros(4).long()},
-            ValueError, "edge_label_time: expected 3 times, found shape (4,)",
-        ),
-        ({"time": torch.zeros(3).long()}, ValueError, "seed_time: expected none from a sampler without time_attr"),
-        (
-            {"negatives": ("binary", 1, torch.ones(59))},
-            ValueError, "neg_sampling: src_weight: weight: expected shape (60,), found (59,)",
-        ),
-        (
-            {"negatives": ("triplet", 1, None, -torch.ones(50)), "edge_type": RATES},
-            ValueError, "neg_sampling: dst_weight: weight[0] = -1.0: expected a finite number that is not negative",
-        ),
-        (
-            {"data": complete(5), "options": {"strict_negatives": True}},
-            ValueError, "negative 0: expected a link that is not an edge, found none",
-        ),
-        (
-            {"data": complete(5), "options": {"strict_negatives": True}, "negatives": ("triplet", 1)},
-            ValueError, "negative 0: expected a destination for source 0 that is not an edge, found none",
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)  # fmt: skip
-def test_bad_input(arguments, error, message):
-    with pytest.raises(error) as caught:
-        sample(**arguments)
-    assert message in str(caught.value)

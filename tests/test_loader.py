@@ -91,7 +91,7 @@ def test_batches_are_neighborhoods(source, fanouts, prefetch):
     for batch, part in zip(batches, seeds.split(32), strict=True):
         check_batch(data, batch, part, fanouts)
         assert torch.equal(batch.y, data.y[batch.n_id])
-        assert ("edge_attr" in batch) == (source == "Data")
+        assert ("edge_attr" in batch) == (source in ("Data", "our stores", "our features"))
 
 
 def sorted_data():
@@ -159,7 +159,7 @@ FIELDS = {
         [("edge_index", (I64, 2)), ("num_nodes", "int"), ("e_id", (I64, 1)), ("n_id", (I64, 1)), *TAIL[2:]],
     ),
     "our stores": (
-        lambda: our_stores(make_data()),
+        lambda: (FeatureStore.from_data(Data(x=make_data().x, y=make_data().y)), GraphStore.from_data(make_data())),
         [("edge_index", (I64, 2)), ("num_nodes", "int"), ("x", (F64, 2)), ("y", (I64, 1)), *TAIL],
     ),
     "foreign stores": (

@@ -250,6 +250,16 @@ def test_bad_input(call, error, message):
     assert message in str(caught.value)
 
 
+def test_devices():
+    for call in (
+        lambda: candidates(2, torch.ones(2, device="meta")),
+        lambda: candidates(2, time=torch.arange(2, device="meta")),
+        lambda: sample_negatives(2, torch.arange(2, device="meta"), candidates(2), 1),
+    ):
+        with pytest.raises(NotImplementedError, match=r"expected a tensor in host memory, found one on meta; move it"):
+            call()
+
+
 def test_none():
     for src in (candidates(0), torch.empty(0, dtype=torch.int64)):
         assert sample_negatives(0, src, candidates(0), 1).shape == (2, 0)

@@ -92,6 +92,15 @@ def test_aggregation(dtype):
     check(OPS.extreme_backward.default, ptr, node, edge, 5, x, x, x, 0)
 
 
+@pytest.mark.parametrize("dtype", INDEX)
+def test_scores_and_orders(dtype):
+    graph = random_graph(20, 4, seed=1)
+    row, nodes = graph.row.to(dtype), torch.arange(20)
+    check(OPS.reverse_pagerank.default, graph.colptr, row, nodes, 2, 5, 1 << 31, 0)
+    check(OPS.renumber.default, graph.colptr, row, None, nodes.flip(0), nodes.flip(0), True, 0)
+    check(OPS.renumber.default, graph.colptr, row, row, nodes.flip(0), nodes.flip(0), False, 1)
+
+
 def test_operators_without_tensors():
     check(OPS.random_bits.default, 5, 1, 0, 0, tests=OF_VALUES)
     check(OPS.permutation.default, 5, 1, tests=OF_VALUES)
@@ -146,6 +155,7 @@ def test_fake_sample(with_edge_id):
 
 def test_every_operator_is_checked_here():
     checked = {"coo_to_csc", "first_outside", "first_malformed", "gather_rows", "sample_neighbors"}
+    checked |= {"reverse_pagerank", "renumber"}
     checked |= {"random_bits", "permutation", "rmat_edges", "pool_stats", "pool_limit", "pool_trim", "huge_pages"}
     checked |= {"map_file", "sample_negatives"}
     checked |= {"aggregate", "edge_dot", "share_of_extremes", "extreme_backward"}

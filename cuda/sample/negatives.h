@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "../philox.h"
+#include "../pick.h"
 
 namespace gnnscale {
 
@@ -28,22 +28,9 @@ GNNSCALE_HD Philox negative_block(uint64_t key, int64_t number, uint32_t attempt
                 0);
 }
 
-// The first of `count` sorted values that is above `value`.
-template <typename T>
-GNNSCALE_HD int64_t first_above(const T* values, int64_t count, int64_t value) {
-  int64_t begin = 0;
-  while (count > 0) {
-    const int64_t half = count / 2;
-    const bool right = static_cast<int64_t>(values[begin + half]) <= value;
-    begin = right ? begin + half + 1 : begin;
-    count = right ? count - half - 1 : half;
-  }
-  return begin;
-}
-
 // The nodes that may be one end of a negative, each as many units as it weighs; the first `limit` of them are those
 // that a time allows.
-struct Candidates {
+struct EndCandidates {
   int64_t count;
   const int64_t* node;      // [count] ids; null: 0 .. count
   const int64_t* position;  // [nodes] where a node is in `node`, or -1; null: where its id says
@@ -56,31 +43,32 @@ struct Candidates {
     return weight == nullptr ? limit : limit == 0 ? 0 : static_cast<uint64_t>(weight[limit - 1]);
   }
   GNNSCALE_HD int64_t limit(const int64_t* seed_time) const {
-    return time == nullptr || seed_time == nullptr ? count : first_above(time, count, *seed_time);
+    return time == nullptr || seed_time == nullptr ? count : first_above(time, 0, count, *seed_time);
   }
   GNNSCALE_HD int64_t draw(uint64_t random, int64_t limit) const {
     const uint64_t unit = bounded(random, units(limit));
-    return id(weight == nullptr ? static_cast<int64_t>(unit) : first_above(weight, limit, static_cast<int64_t>(unit)));
+    return id(weight == nullptr ? static_cast<int64_t>(unit)
+                                : first_above(weight, 0, limit, static_cast<int64_t>(unit)));
   }
 };
 
 // The true edges by source: no negative is one of them.
 template <typename Id>
-struct Edges {
+struct KnownEdges {
   const int64_t* ptr;  // null: there are none
   const Id* dst;       // sorted for each source
 
   GNNSCALE_HD bool has(int64_t src, int64_t id) const {
     if (ptr == nullptr) return false;
-    const Id* of = dst + ptr[src];
-    const int64_t found = first_above(of, ptr[src + 1] - ptr[src], id);
-    return found > 0 && of[found - 1] == id;
+    const int64_t found = first_above(dst, ptr[src], ptr[src + 1], id);
+    return found > ptr[src] && dst[found - 1] == id;
   }
 };
 
 // How many units of the first `limit` destinations have no edge from `src`.
 template <typename Id>
-GNNSCALE_HD uint64_t free_units(const Candidates& candidates, int64_t limit, const Edges<Id>& edges, int64_t src) {
+GNNSCALE_HD uint64_t free_units(const EndCandidates& candidates, int64_t limit, const KnownEdges<Id>& edges,
+                                int64_t src) {
   uint64_t units = candidates.units(limit);
   if (edges.ptr == nullptr) return units;
   for (int64_t e = edges.ptr[src]; e < edges.ptr[src + 1]; ++e) {
@@ -93,7 +81,8 @@ GNNSCALE_HD uint64_t free_units(const Candidates& candidates, int64_t limit, con
 
 // The destination that holds a unit of those that have no edge from `src`.
 template <typename Id>
-GNNSCALE_HD int64_t at_free_unit(const Candidates& candidates, const Edges<Id>& edges, int64_t src, uint64_t unit) {
+GNNSCALE_HD int64_t at_free_unit(const EndCandidates& candidates, const KnownEdges<Id>& edges, int64_t src,
+                                 uint64_t unit) {
   for (int64_t at = 0;; ++at) {
     const int64_t id = candidates.id(at);
     if (edges.has(src, id)) continue;

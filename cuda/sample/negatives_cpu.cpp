@@ -19,7 +19,7 @@ template <typename Id>
 class Negatives {
  public:
   // `given`: the sources, [count], or null where they are drawn of `src`. `seed_time`: [count] or null.
-  Negatives(const int64_t* given, Candidates src, Candidates dst, Edges<Id> edges, const int64_t* seed_time,
+  Negatives(const int64_t* given, EndCandidates src, EndCandidates dst, KnownEdges<Id> edges, const int64_t* seed_time,
             uint64_t key)
       : given_(given), src_(src), dst_(dst), edges_(edges), seed_time_(seed_time), key_(key) {}
 
@@ -78,8 +78,8 @@ class Negatives {
   }
 
   const int64_t* given_;
-  Candidates src_, dst_;
-  Edges<Id> edges_;
+  EndCandidates src_, dst_;
+  KnownEdges<Id> edges_;
   const int64_t* seed_time_;
   uint64_t key_;
 };
@@ -99,11 +99,11 @@ Tensor sample_negatives(int64_t count, const std::optional<Tensor>& src, int64_t
   PooledArray<int64_t> out(2 * count);
   dispatch_index(edge_dst.has_value() ? edge_dst->scalar_type() : ScalarType::Long, [&](auto* tag) {
     using Id = std::remove_pointer_t<decltype(tag)>;
-    const Edges<Id> edges{data_of(edge_ptr),
-                          edge_dst.has_value() ? static_cast<const Id*>(edge_dst->const_data_ptr()) : nullptr};
-    const Candidates sources{num_src, data_of(src_node), nullptr, data_of(src_weight), data_of(src_time)};
-    const Candidates destinations{num_dst, data_of(dst_node), data_of(dst_position), data_of(dst_weight),
-                                  data_of(dst_time)};
+    const KnownEdges<Id> edges{data_of(edge_ptr),
+                               edge_dst.has_value() ? static_cast<const Id*>(edge_dst->const_data_ptr()) : nullptr};
+    const EndCandidates sources{num_src, data_of(src_node), nullptr, data_of(src_weight), data_of(src_time)};
+    const EndCandidates destinations{num_dst, data_of(dst_node), data_of(dst_position), data_of(dst_weight),
+                                     data_of(dst_time)};
     const Negatives<Id> negatives(data_of(src), sources, destinations, edges, data_of(seed_time),
                                   static_cast<uint64_t>(key));
     const auto put = [&](int64_t i, Link link) {

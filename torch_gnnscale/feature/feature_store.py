@@ -107,7 +107,13 @@ class FeatureStore(PyGFeatureStore):
         return self.put_tensor(tensor, *args, **kwargs)  # PyG's would remove the whole tensor first
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """One attribute a tensor, its index unset."""
+        """One attribute a tensor, its index unset, but for those of a homogeneous graph's edges, group (None, None).
+
+        PyG's Data leaves these out, too: PyG's loaders would read them at the nodes' ids. Ours ask :func:`all_attrs`.
+        """
+        return [attr for attr in self._all_attrs() if attr.group_name != HOMOGENEOUS_EDGES]
+
+    def _all_attrs(self) -> list[TensorAttr]:
         return [self._tensor_attr_cls(group_name=group, attr_name=name) for group, name in self._tensors]
 
     # Files ###########################################################################################################
@@ -140,6 +146,11 @@ class FeatureStore(PyGFeatureStore):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({ {key: tuple(value.shape) for key, value in self._tensors.items()} })"
+
+
+def all_attrs(store: PyGFeatureStore) -> list[TensorAttr]:
+    """One attribute for every tensor of a store, ours or anybody's, edges' included."""
+    return store._all_attrs() if isinstance(store, FeatureStore) else store.get_all_tensor_attrs()
 
 
 def _restore(order: list, in_memory: dict, origins: dict) -> FeatureStore:

@@ -19,6 +19,7 @@ from torch_geometric.loader.utils import index_select
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from .. import ops
+from ..feature.feature_store import all_attrs
 from ..sampler import HeteroNeighborOutput, Layer, NeighborOutput
 from .layout import EdgeLayout, edge_device, laid_out, set_edges, sort_edges, stored_values
 
@@ -40,8 +41,9 @@ def _row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
     """The tensors that have a row for each node or edge, with their names."""
     for type_name, store, _, _ in stores_of(data):
         for name, value in store.items():
-            is_row_tensor = isinstance(value, Tensor) and (store.is_node_attr(name) or store.is_edge_attr(name))
-            if is_row_tensor and value.layout == torch.strided and data.__cat_dim__(name, value, store) == 0:
+            if not isinstance(value, Tensor) or value.layout != torch.strided:
+                continue
+            if (store.is_node_attr(name) or store.is_edge_attr(name)) and data.__cat_dim__(name, value, store) == 0:
                 yield (f"data.{name}" if type_name is None else f"data[{type_name!r}].{name}"), value
 
 
@@ -95,8 +97,6 @@ def by_type(out: Output, value: Any) -> dict:
     """A field of the output by type."""
     if isinstance(out, HeteroSamplerOutput):
         return value or {}
-    if not isinstance(out, SamplerOutput):
-        raise TypeError(f"sampler output: expected PyG's SamplerOutput, found {type(out).__name__}")
     return {} if value is None else {None: value}
 
 
@@ -142,6 +142,8 @@ def fill(
     layers: bool = False,
 ) -> Data | HeteroData:  # fmt: skip
     """A batch with what was sampled, in PyG's order of fields; what is known of its inputs is still to come."""
+    if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
+        raise TypeError(f"sampler output: expected PyG's SamplerOutput, found {type(out).__name__}")
     edges = edges_of(out, drawn, permutation, layouts)
     whole = None if layers else layouts
     if isinstance(data, (Data, HeteroData)):
@@ -221,7 +223,7 @@ def from_stores(
 
     if not hetero:
         put_edges(batch, None)
-    for attr in feature_store.get_all_tensor_attrs():
+    for attr in all_attrs(feature_store):
         of_edges = isinstance(attr.group_name, tuple)
         if of_edges:
             found = edges.get(attr.group_name if hetero else None)

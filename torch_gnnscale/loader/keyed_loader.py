@@ -57,6 +57,7 @@ class KeyedLoader(DataLoader):
         if kwargs.get("batch_size", 1) is None and kwargs.get("batch_sampler") is None:
             raise ValueError("batch_size: expected a number of seeds, found None")
         self.prefetch = prefetch
+        self.edge_layout = edge_layout
         self._edge_layouts = edge_layouts_of(data, edge_layout)
         self._next = (0, 0)
         self._position = Position()
@@ -161,6 +162,17 @@ class KeyedLoader(DataLoader):
         prefetch = self.prefetch if self._sample_ahead else 0
         pipeline = Pipeline(iter(numbered), self._prepare, self._finish, prefetch)
         return self._position.follow(pipeline)
+
+    def samples(self, epoch: int) -> Iterator[Output]:
+        """What the sampler gives for an epoch's batches, in order, without features; no iterator is moved by it.
+
+        Raises:
+            ValueError: the order is a ``sampler``'s or ``batch_sampler``'s of the user's, who alone knows the epoch's.
+        """
+        numbered = NumberedBatches(self._index_sampler.batches, lambda: (epoch, 0))
+        if not numbered.keyed:
+            raise ValueError("samples: expected an order that follows from seed and epoch, found one of the user's")
+        return Pipeline(iter(numbered), self._sample, lambda out: out, self.prefetch if self._sample_ahead else 0)
 
     # From positions to batches #######################################################################################
 

@@ -12,9 +12,11 @@ from .memory import PoolStats, huge_pages, map_file, pool_limit, pool_stats, poo
 from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negatives
 from .rows import can_gather_rows, gather_rows
 from .sampling import MAX_FANOUT, MAX_HOPS, Sample, Subgraph, sample_neighbors, weight_sums
-from .topology import check_colptr, coo_to_csc
+from .scores import reverse_pagerank, score_unit
+from .topology import check_colptr, coo_to_csc, renumber
 
 __all__ = [
+    "renumber", "reverse_pagerank", "score_unit",
     "MAX_COUNT", "MAX_FANOUT", "MAX_HOPS", "REDUCTIONS", "Candidates", "EdgeSet", "PoolStats", "Sample", "Subgraph",
     "aggregate", "can_gather_rows", "candidates", "check_colptr", "coo_to_csc", "edge_dot", "edge_set",
     "extreme_backward", "first_outside", "gather_rows", "huge_pages", "limit_threads", "map_file", "permutation",

@@ -64,7 +64,7 @@ def check_ids(name: str, ids: Tensor, limit: int | None = None, what: str = "ids
         raise TypeError(f"{name}: expected int32 or int64 ids, found {ids.dtype}")
     if ids.dim() != 1:
         raise ValueError(f"{name}: expected a vector, found shape {tuple(ids.shape)}")
-    if limit is not None and (at := first_outside(ids, limit, threads)) >= 0:
+    if limit is not None and (at := _first_outside(ids, limit, threads)) >= 0:
         raise IndexError(f"{name}[{at}] = {int(ids[at])} is out of range: expected {what} in [0, {limit})")
 
 
@@ -80,7 +80,10 @@ def first_outside(ids: Tensor, limit: int, threads: int = 0) -> int:
         TypeError, ValueError: not a vector of int32 or int64, a negative limit.
     """
     check_ids("ids", ids)
-    check_int("limit", limit)
+    return _first_outside(ids, check_int("limit", limit), threads)
+
+
+def _first_outside(ids: Tensor, limit: int, threads: int) -> int:
     if ids.device.type != "cpu":
         outside = ((ids < 0) | (ids >= limit)).nonzero()
         return int(outside[0]) if len(outside) else -1

@@ -43,6 +43,7 @@ def candidates(num_nodes: int, weight: Tensor | None = None, time: Tensor | None
 
     Raises:
         TypeError, ValueError: not such vectors; no weight above 0.
+        NotImplementedError: they are on a device.
     """
     check_int("num_nodes", num_nodes, 0, MAX_COUNT)
     node = None
@@ -128,6 +129,7 @@ def sample_negatives(
 
     Raises:
         TypeError, ValueError, IndexError: wrong dtypes, shapes or ids; a link that nothing is valid for, by its number.
+        NotImplementedError: tensors on a device.
     """
     check_int("count", count, 0, MAX_COUNT)
     timed = dst.time is not None
@@ -136,6 +138,7 @@ def sample_negatives(
         given, num_src = None, src.num_nodes
     else:
         check_ids("src", src)
+        _check_host("src", src)
         if len(src) != count:
             raise ValueError(f"src: expected {count} sources, found {len(src)}")
         given, num_src = src.to(torch.int64).contiguous(), None
@@ -180,5 +183,11 @@ def sample_negatives(
 
 def _check_vector(name: str, value: Tensor, size: int) -> None:
     check_tensor(name, value)
+    _check_host(name, value)
     if value.shape != (size,):
         raise ValueError(f"{name}: expected shape ({size},), found {tuple(value.shape)}")
+
+
+def _check_host(name: str, value: Tensor) -> None:
+    if value.device.type != "cpu":
+        raise NotImplementedError(f"{name}: expected a tensor in host memory, found one on {value.device}; move it")

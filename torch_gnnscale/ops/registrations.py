@@ -23,6 +23,17 @@ def _(colptr, num_edges, threads):
     return colptr.new_empty(())
 
 
+@torch.library.register_fake("gnnscale::renumber")
+def _(colptr, row, edge_id, order, rank, int32, threads):
+    dtype = torch.int32 if int32 else torch.int64
+    return colptr.new_empty(colptr.shape), row.new_empty((row.numel(), 2), dtype=dtype)
+
+
+@torch.library.register_fake("gnnscale::reverse_pagerank")
+def _(colptr, row, initial, iterations, teleport, damping, threads):
+    return initial.new_empty(initial.shape)
+
+
 @torch.library.register_fake("gnnscale::sample_neighbors")
 def _(colptr, row, edge_id, weight, time, exclude, src_type, dst_type, reverse, sizes, seeds, seed_time, fanouts, key,
       replace, disjoint, last, layers, subgraph, with_edge_id, with_col, threads):  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .arguments import MAX_COUNT, OPS, check_ids, check_int, resolve_threads
+from .arguments import MAX_COUNT, OPS, check_ids, check_int, check_tensor, first_outside, resolve_threads
 
 
 def check_colptr(colptr: Tensor, num_edges: int, threads: int = 0) -> None:
@@ -63,3 +63,44 @@ def coo_to_csc(src: Tensor, dst: Tensor, num_src: int, num_dst: int, threads: in
         )
     int32 = max(num_src, len(src)) <= torch.iinfo(torch.int32).max
     return OPS.coo_to_csc(src.contiguous(), dst.contiguous(), num_dst, int32, resolve_threads(threads))
+
+
+def renumber(
+    colptr: Tensor, row: Tensor, order: Tensor, *, edge_id: Tensor | None = None, threads: int = 0
+) -> tuple[Tensor, Tensor]:
+    """The CSC of a graph whose nodes are put in another order (Data Tiering, section 3.2, algorithm 2), in parallel.
+
+    Args:
+        colptr: int64, shape [n + 1].
+        row: sources, int32 or int64, shape [E]; any stride.
+        order: the old id of each new node, a permutation of [0, n): int64, shape [n].
+        edge_id: the original id of each stored edge, or None where it is the position.
+        threads: see the module.
+
+    Returns:
+        As :func:`coo_to_csc`: the new ``colptr``, and ``edges``: new sources and original edge ids. A node's edges
+        keep their order.
+
+    Raises:
+        TypeError, ValueError: wrong dtypes or shapes, an order that is no permutation.
+        RuntimeError: the graph is malformed after all.
+    """
+    check_ids("row", row)
+    check_colptr(colptr, len(row), threads)
+    check_tensor("order", order)
+    num_nodes = colptr.numel() - 1
+    if order.dtype != torch.int64 or order.shape != (num_nodes,):
+        raise ValueError(f"order: expected int64 of shape ({num_nodes},), found {order.dtype} {tuple(order.shape)}")
+    check_ids("order", order, num_nodes, "nodes", threads)
+    if edge_id is not None:
+        check_ids("edge_id", edge_id)
+        if len(edge_id) != len(row):
+            raise ValueError(f"edge_id: expected one for each of {len(row)} edges, found {len(edge_id)}")
+    rank = torch.full((num_nodes,), -1, dtype=torch.int64)
+    rank[order] = torch.arange(num_nodes)
+    if (at := first_outside(rank, num_nodes, threads)) >= 0:
+        raise ValueError(f"order: expected every node once, found {at} not at all")
+    int32 = max(num_nodes, len(row)) <= torch.iinfo(torch.int32).max
+    if edge_id is not None and edge_id.dtype == torch.int64 and int32:
+        int32 = first_outside(edge_id, 1 << 31, threads) < 0
+    return OPS.renumber(colptr.contiguous(), row, edge_id, order.contiguous(), rank, int32, resolve_threads(threads))

@@ -51,7 +51,7 @@ class LinkSampling:
             raise ValueError(f"exclude_seed_edges: expected False, True or 'reverse', found {exclude_seed_edges!r}")
         self.graph = graph
         self.exclude_seed_edges = exclude_seed_edges
-        self.strict = strict_negatives is not False
+        self.strict_negatives = strict_negatives
         self._known: dict[EdgeType | None, Tensor] = {}
         if not isinstance(strict_negatives, bool):
             if isinstance(strict_negatives, dict) != graph.is_hetero:
@@ -63,7 +63,8 @@ class LinkSampling:
             for edge_type, links in known.items():
                 check_links("strict_negatives", links, graph, edge_type)
             self._known = {edge_type: links.to(torch.int64).cpu() for edge_type, links in known.items()}
-        self._ends: dict[tuple[NodeType | None, str], _Ends] = {}
+        self._ends: dict[tuple[NodeType | None, str, bool], _Ends] = {}
+        """By node type, end, and whether they have no weights; the weights used last."""
         self._edges: dict[EdgeType | None, ops.EdgeSet] = {}
 
     # What is the same for every batch ################################################################################
@@ -90,7 +91,7 @@ class LinkSampling:
             self._edge_set(edge_type)
 
     def _candidates(self, node_type: NodeType | None, name: str, weight: Tensor | None) -> ops.Candidates:
-        known = self._ends.get((node_type, name))
+        known = self._ends.get((node_type, name, weight is None))
         if known is None or known.weight is not weight:
             graph = self.graph
             time = (graph.node_time or {}).get(node_type)
@@ -100,11 +101,11 @@ class LinkSampling:
                 candidates = ops.candidates(size, None if weight is None else weight.cpu(), ordered_time)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"neg_sampling: {name}: {error}") from None
-            known = self._ends[node_type, name] = _Ends(weight, candidates)
+            known = self._ends[node_type, name, weight is None] = _Ends(weight, candidates)
         return known.candidates
 
     def _edge_set(self, edge_type: EdgeType | None) -> ops.EdgeSet | None:
-        if not self.strict:
+        if self.strict_negatives is False:
             return None
         if edge_type not in self._edges:
             graph, ends = self.graph, ends_of(edge_type)
@@ -177,7 +178,7 @@ class LinkSampling:
         if disjoint:
             out.batch = _map(out.batch, lambda tree: _link_of(tree, len(src), links))
         if neg_sampling is not None and neg_sampling.is_triplet():
-            of_links = dst_index[links:].view(int(neg_sampling.amount), links).t()
+            of_links = dst_index[links:].view(int(neg_sampling.amount), links).t().contiguous()
             dst_neg_index = of_links[:, 0] if neg_sampling.amount == 1 else of_links
             out.metadata = (inputs.input_id, src_index, dst_index[:links], dst_neg_index, time)
         else:

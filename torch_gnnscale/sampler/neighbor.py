@@ -19,7 +19,7 @@ from ..random import draw_seed
 from .fanouts import NumNeighborsLike, drawable, fanouts_of
 from .inputs import as_ids, reverse_relations
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
-from .output import HeteroNeighborOutput, NeighborOutput, Seeds
+from .output import HeteroNeighborOutput, NeighborOutput, Seeds, renumbered_trees
 from .relations import relations_of
 from .times import check_times, ordered_limit
 
@@ -91,9 +91,9 @@ class NeighborSampler(BaseSampler):
                 f"time_attr={time_attr!r} with sample_direction='backward' is not implemented, for the time of an edge "
                 f"is its source's; use 'forward'"
             )
-        self.subgraph_type = SubgraphType(subgraph_type)
-        if layers and self.subgraph_type != SubgraphType.directional:
-            raise ValueError(f"layers=True: expected subgraph_type='directional', found {self.subgraph_type.value!r}")
+        if layers and SubgraphType(subgraph_type) != SubgraphType.directional:
+            found = SubgraphType(subgraph_type).value
+            raise ValueError(f"layers=True: expected subgraph_type='directional', found {found!r}")
         if layers and sample_direction == "backward":
             raise ValueError("layers=True: expected sample_direction='forward', found 'backward'")
         self.replace = replace
@@ -108,18 +108,48 @@ class NeighborSampler(BaseSampler):
         )  # fmt: skip
         self.links = LinkSampling(self.graph, exclude_seed_edges, strict_negatives)
         self.num_neighbors = num_neighbors
-        if self.subgraph_type == SubgraphType.bidirectional:
+        self.subgraph_type = SubgraphType(subgraph_type)
+
+    # What may be set again ###########################################################################################
+
+    @property
+    def subgraph_type(self) -> SubgraphType:
+        """Which edges a sample has; a warning names the relations that have no reverse where they should."""
+        return self._subgraph_type
+
+    @subgraph_type.setter
+    def subgraph_type(self, subgraph_type: SubgraphType | str) -> None:
+        self._subgraph_type = SubgraphType(subgraph_type)
+        if self._subgraph_type == SubgraphType.bidirectional:
             self._reverse = reverse_relations(self.graph.edge_types)
             for edge_type, reverse in zip(self.graph.edge_types, self._reverse, strict=True):
                 if reverse < 0 and edge_type is not None and not edge_type[1].startswith("rev_"):
                     warnings.warn(
                         f"edge type {edge_type} stays directional: there is no reverse edge type, or not a unique one",
-                        stacklevel=2,
+                        stacklevel=3,
                     )
 
     @property
+    def exclude_seed_edges(self) -> ExcludeSeedEdges:
+        """Which edges between the ends of links are left out."""
+        return self.links.exclude_seed_edges
+
+    @exclude_seed_edges.setter
+    def exclude_seed_edges(self, exclude_seed_edges: ExcludeSeedEdges) -> None:
+        self.links = LinkSampling(self.graph, exclude_seed_edges, self.strict_negatives)
+
+    @property
+    def strict_negatives(self) -> StrictNegatives:
+        """Which links are no negatives."""
+        return self.links.strict_negatives
+
+    @strict_negatives.setter
+    def strict_negatives(self, strict_negatives: StrictNegatives) -> None:
+        self.links = LinkSampling(self.graph, self.exclude_seed_edges, strict_negatives)
+
+    @property
     def num_neighbors(self) -> NumNeighbors:
-        """The fanouts, as PyG's type; they may be set again."""
+        """The fanouts, as PyG's type."""
         return self._num_neighbors
 
     @num_neighbors.setter
@@ -200,8 +230,8 @@ class NeighborSampler(BaseSampler):
             "disjoint": self.disjoint,
             "temporal_strategy": self.temporal_strategy,
             "layers": self.layers,
-            "exclude_seed_edges": self.links.exclude_seed_edges,
-            "strict_negatives": self.links.strict,
+            "exclude_seed_edges": self.exclude_seed_edges,
+            "strict_negatives": self.strict_negatives is not False,
         }
 
     # Sampling ########################################################################################################
@@ -341,7 +371,7 @@ class NeighborSampler(BaseSampler):
         graph = self.graph
         drawn = subgraph == "directional"
         node = dict(zip(graph.node_types, sample.node, strict=True))
-        trees = dict(zip(graph.node_types, _renumbered(sample.tree, seeds), strict=True)) if sample.tree else None
+        trees = dict(zip(graph.node_types, renumbered_trees(sample.tree, seeds), strict=True)) if sample.tree else None
         num_nodes = dict(zip(graph.node_types, sample.num_nodes.tolist(), strict=True)) if drawn else None
         num_edges = dict(zip(graph.edge_types, sample.num_edges.tolist(), strict=True)) if drawn else None
         edge_index = dict(zip(graph.edge_types, sample.edge_index, strict=True))
@@ -365,15 +395,3 @@ class NeighborSampler(BaseSampler):
             colptr=kept[0] and kept[0][None],
             edge_index=kept[1] and kept[1][None],
         )
-
-
-def _renumbered(trees: list[Tensor], seeds: list[tuple[int, int]]) -> list[Tensor]:
-    """Trees that are numbered by node type, numbered over (type, number of seeds) in the order given."""
-    if [number for number, _ in seeds] == sorted(number for number, _ in seeds):
-        return trees
-    begin, first = 0, {}
-    for number, count in seeds:
-        first[number] = torch.arange(begin, begin + count)
-        begin += count
-    renumber = torch.cat([first[number] for number in sorted(first)])
-    return [renumber[tree] for tree in trees]

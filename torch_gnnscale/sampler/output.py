@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple, TypeAlias
 
+import torch
 from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.typing import EdgeType, NodeType
@@ -66,3 +67,15 @@ class Layer(NamedTuple):
 
 Seeds: TypeAlias = Tensor | dict[NodeType, Tensor]
 """Seeds, or what belongs to them: by node type in a heterogeneous graph."""
+
+
+def renumbered_trees(trees: list[Tensor], seeds: list[tuple[int, int]]) -> list[Tensor]:
+    """Trees that are numbered by node type, numbered over (type, number of seeds) in the order given."""
+    if [number for number, _ in seeds] == sorted(number for number, _ in seeds):
+        return trees
+    begin, first = 0, {}
+    for number, count in seeds:
+        first[number] = torch.arange(begin, begin + count)
+        begin += count
+    renumber = torch.cat([first[number] for number in sorted(first)])
+    return [renumber[tree] for tree in trees]

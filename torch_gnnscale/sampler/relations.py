@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,10 +13,12 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
+from torch_geometric.data.graph_store import EdgeLayout
 from torch_geometric.sampler.base import DataType
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
+from ..feature.feature_store import all_attrs
 from ..topology import CSC, GraphStore
 from .times import check_times, ordered
 
@@ -138,6 +141,10 @@ def relations_of(
     )
 
 
+_PREFERRED = [EdgeLayout.CSC, EdgeLayout.COO, EdgeLayout.CSR]
+"""The layout to read of several, as PyG chooses."""
+
+
 # Where edges, times and weights come from ############################################################################
 
 
@@ -208,16 +215,20 @@ class _StoreSource(_Source):
             raise ValueError(f"data: expected the single edge type None or none, found {self.edge_types}")
 
     def num_nodes(self) -> dict[NodeType | None, int | None]:
-        counts: dict[NodeType | None, int | None] = {}
+        named = [attr for attr in self.features.get_all_tensor_attrs() if isinstance(attr.group_name, str)]
+        counts: dict[NodeType | None, int | None] = {attr.group_name: None for attr in named if self.is_hetero}
         for attr in self.attrs:
             ends = (attr.edge_type[0], attr.edge_type[-1]) if attr.edge_type is not None else (None, None)
             for node_type, count in zip(ends, attr.size or (None, None), strict=True):
                 if counts.get(node_type) is not None and count is not None and count != counts[node_type]:
                     found = f"{counts[node_type]} and {count}"
-                    raise ValueError(f"data: expected as many nodes{_of(node_type)} in all edges, found {found}")
+                    raise ValueError(
+                        f"data: expected as many nodes{_of(node_type)} in all edges, found {found}; put edges with "
+                        f"their size"
+                    )
                 counts[node_type] = count if counts.get(node_type) is None else counts[node_type]
-        for attr in self.features.get_all_tensor_attrs() if self.is_hetero else ():
-            if isinstance(attr.group_name, str) and counts.get(attr.group_name) is None:
+        for attr in named:
+            if attr.group_name in counts and counts[attr.group_name] is None:
                 size = self.features.get_tensor_size(attr)
                 counts[attr.group_name] = None if size is None else size[0]
         return counts
@@ -225,18 +236,12 @@ class _StoreSource(_Source):
     def edges(self) -> dict[EdgeType | None, CSC]:
         if isinstance(self.graph, GraphStore):
             return {edge_type: self.graph.relation(edge_type) for edge_type in self.edge_types}
-        if not self.edge_types:
-            return {}
-        rows, colptrs, perms = self.graph.csc()
-        if not self.is_hetero:
-            rows, colptrs, perms = {None: rows}, {None: colptrs}, {None: perms}
-        edges = {}
+        ours = GraphStore()  # converts any layout, stably, so that a graph gives the same samples from any store
         for edge_type in self.edge_types:
-            row, perm = rows[edge_type], perms[edge_type]
-            sizes = [attr.size[0] for attr in self.attrs if attr.edge_type == edge_type and attr.size is not None]
-            num_src = sizes[0] if sizes else int(row.max()) + 1 if row.numel() else 0
-            edges[edge_type] = CSC.from_csc(colptrs[edge_type], row, perm, num_src)
-        return edges
+            attrs = [attr for attr in self.attrs if attr.edge_type == edge_type]
+            attr = min(attrs, key=lambda attr: _PREFERRED.index(attr.layout))
+            ours.put_edge_index(self.graph.get_edge_index(attr), copy.copy(attr))
+        return {edge_type: ours.relation(edge_type) for edge_type in self.edge_types}
 
     def of_nodes(self, name: str, sizes: dict) -> dict[NodeType | None, Tensor]:
         if self.is_hetero:
@@ -256,7 +261,7 @@ class _StoreSource(_Source):
 
     def _groups(self, name: str, wanted: Callable[[Any], bool]) -> dict:
         found = {}
-        for attr in self.features.get_all_tensor_attrs():
+        for attr in all_attrs(self.features):
             if attr.attr_name == name and wanted(attr.group_name):
                 attr.index = None
                 found[attr.group_name] = _tensor(name, self.features.get_tensor(attr))

@@ -1,0 +1,95 @@
+"""DGL's samplers behind a pipe, for bench_dgl.py: runs in DGL's own environment, where this package cannot be.
+
+Reads lines ``CANDIDATE ROUND`` and answers each with a line of JSON: seconds and edges of the round's batches. The
+first line it writes names versions and candidates.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import dgl
+import dgl.graphbolt as gb
+import numpy as np
+import torch
+
+
+def check_blocks(blocks: list, colptr: torch.Tensor, row: torch.Tensor, fanouts: list[int]) -> None:
+    """Edges are the graph's, and each destination has as many as were asked for."""
+    for block, fanout in zip(reversed(blocks), fanouts, strict=True):
+        sources, destinations = block.srcdata[dgl.NID], block.dstdata[dgl.NID]
+        src, _ = block.edges()
+        assert torch.equal(row[block.edata[dgl.EID]], sources[src])
+        degree = colptr[destinations + 1] - colptr[destinations]
+        assert torch.equal(block.in_degrees().long(), degree.clamp(max=fanout).long())
+
+
+class Samplers:
+    """Each method named in ``candidates`` samples batches of the given seeds and returns their number of edges."""
+
+    candidates = ("fused", "unfused", "graphbolt")
+
+    def __init__(self, folder: Path, fanouts: list[int]) -> None:
+        self.colptr, self.row = (torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ("colptr", "row"))
+        no_ids = torch.empty(0, dtype=torch.int64)  # an edge's id is its position
+        self.graph = dgl.graph(("csc", (self.colptr, self.row, no_ids)), num_nodes=len(self.colptr) - 1)
+        self.bolt = gb.fused_csc_sampling_graph(self.colptr, self.row)
+        self.sampler = dgl.dataloading.NeighborSampler(fanouts[::-1], fused=False)
+        self.mapping: dict = {}  # kept from batch to batch, as DGL does
+        self.fanouts = fanouts
+
+    def fused_blocks(self, seeds: torch.Tensor) -> list:
+        """What DGL's NeighborSampler does with fused=True, which it leaves undone on one thread."""
+        blocks: list = []
+        for fanout in self.fanouts:
+            blocks.insert(0, self.graph.sample_neighbors_fused(seeds, fanout, mapping=self.mapping))
+            seeds = blocks[0].srcdata[dgl.NID]
+        return blocks
+
+    def unfused_blocks(self, seeds: torch.Tensor) -> list:
+        """Sampling and to_block."""
+        return self.sampler.sample_blocks(self.graph, seeds)[2]
+
+    def check(self, seeds: torch.Tensor) -> None:
+        """Checks what the samplers give."""
+        for make in (self.fused_blocks, self.unfused_blocks):
+            check_blocks(make(seeds), self.colptr, self.row, self.fanouts)
+        edges = [self.fused(seeds[None]), self.graphbolt(seeds[None])]
+        assert abs(edges[1] / edges[0] - 1) < 0.1, f"GraphBolt and DGL do not sample alike: {edges} edges"
+
+    def fused(self, batches: torch.Tensor) -> int:
+        """DGL's FastSample."""
+        return sum(block.num_edges() for seeds in batches for block in self.fused_blocks(seeds))
+
+    def unfused(self, batches: torch.Tensor) -> int:
+        """DGL's older sampler."""
+        return sum(block.num_edges() for seeds in batches for block in self.unfused_blocks(seeds))
+
+    def graphbolt(self, batches: torch.Tensor) -> int:
+        """GraphBolt's; it gives no edge ids."""
+        pipe = gb.ItemSampler(gb.ItemSet(batches.flatten(), names="seed_nodes"), batches.shape[1])
+        pipe = pipe.sample_neighbor(self.bolt, self.fanouts[::-1])
+        return sum(len(layer.sampled_csc.indices) for batch in pipe for layer in batch.sampled_subgraphs)
+
+
+def main() -> None:
+    folder, threads, fanouts = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
+    torch.set_num_threads(threads)
+    seeds = torch.from_numpy(np.load(folder / "seeds.npy"))
+    samplers = Samplers(folder, fanouts)
+    samplers.check(seeds[0, 0])
+    hello = {"dgl": dgl.__version__, "torch": torch.__version__, "threads": dgl.utils.get_num_threads()}
+    print(json.dumps(hello | {"candidates": samplers.candidates}), flush=True)
+    for line in sys.stdin:
+        name, round_ = line.split()
+        run = getattr(samplers, name)
+        start = time.perf_counter()
+        edges = run(seeds[int(round_)])
+        print(json.dumps({"seconds": time.perf_counter() - start, "edges": edges}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,194 @@
+"""Writes the tables of docs/performance.md from the JSON in benchmarks/results.
+
+    python benchmarks/tables.py
+
+A table stands between ``<!-- NAME -->`` and ``<!-- end -->``, where NAME is a function of this file. A table without
+its JSON is left as it is.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from common import RESULTS, on_threads
+
+DOCUMENT = Path(__file__).parents[1] / "docs" / "performance.md"
+Rows = Iterable[Iterable[object]]
+
+
+def found(name: str) -> Any:
+    return json.loads((RESULTS / f"{name}.json").read_text())["results"]
+
+
+def table(head: Iterable[str], rows: Rows) -> str:
+    lines = [list(head), *([_cell(value) for value in row] for row in rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def title(graph: str) -> str:
+    nodes, edges = graph.split("-")
+    return f"**{nodes} nodes / {edges} edges**"
+
+
+def by_graph(name: str, make: Callable[[dict], str], intro: Callable[[dict], str] = lambda _: "") -> str:
+    """A table for each graph of a result."""
+    return "\n\n".join(
+        f"{title(graph)}{intro(entry)}\n\n{make(entry)}" for graph, entry in found(name).items() if "-" in graph
+    )
+
+
+def sampling() -> str:
+    def make(entry: dict) -> str:
+        runs = {key: value for key, value in entry.items() if isinstance(value, dict)}
+        return table(
+            ["", "ms a batch", "speed-up over pyg-lib", "times the limit"],
+            ([key, run["median_ms"], run["speedup"], run.get("times_limit", "")] for key, run in runs.items()),
+        )
+
+    return by_graph("sample", make, lambda entry: f", {entry['edges_per_batch']:,} edges a batch")
+
+
+def batches() -> str:
+    def make(entry: dict) -> str:
+        runs = {key: value for key, value in entry.items() if isinstance(value, dict)}
+        return table(
+            ["", "ms a batch", "speed-up over PyG's best"],
+            ([key, run["median_ms"], run["speedup"]] for key, run in runs.items()),
+        )
+
+    return by_graph("loader", make)
+
+
+def figure() -> str:
+    """The settings of FastSample's figure 5."""
+    head = ["fanouts", "batch size", "batch, ms", "PyG, ms", "speed-up", "step, ms", "PyG, ms", "speed-up"]
+    return table(
+        head,
+        (
+            [
+                tuple(e["fanouts"]), e["batch_size"], e["ours_batch_ms"], e["pyg_batch_ms"], e["speedup"],
+                e["ours_step_ms"], e["pyg_step_ms"], e["step_speedup"],
+            ]
+            for e in found("figure")
+        ),
+    )  # fmt: skip
+
+
+def corners() -> str:
+    """The other settings of the sweep."""
+    return table(
+        ["nodes", "edges", "bytes a row", "batch size", "fanouts", "ms a batch", "PyG, ms", "speed-up"],
+        (
+            [
+                e["nodes"], e["edges"], e["row_bytes"], e["batch_size"], tuple(e["fanouts"]), e["ours_batch_ms"],
+                e["pyg_batch_ms"], e["speedup"],
+            ]
+            for e in found("corners")
+        ),
+    )  # fmt: skip
+
+
+def gather() -> str:
+    results = found("gather")
+    candidates = ["gnnscale", "index_select", "index_select(out=)", "limit"]
+    parts = []
+    for threads in (1, 2):
+        copy = results["copy"][f"copy, {on_threads(threads)}"]["gb_per_s"]
+        rows = []
+        for size, entry in results.items():
+            if size.isdigit():
+                runs = [entry[f"{name}, {on_threads(threads)}"] for name in candidates]
+                rows.append([size, *(run["gb_per_s"] for run in runs), runs[0]["of_copy"]])
+        head = ["bytes a row", "gnnscale", "index_select", "index_select(out=)", "rows only read", "gnnscale / copy"]
+        parts.append(f"**{on_threads(threads)}**, copy {copy:.1f} GB/s\n\n{table(head, rows)}")
+    return "\n\n".join(parts)
+
+
+def steps() -> str:
+    ways = ["PyG", "PyG, trim_to_layer", "narrowed"]
+
+    def make(entry: dict) -> str:
+        rows = []
+        for model, runs in entry.items():
+            times = [runs[way]["median_ms"] for way in ways]
+            limit = runs["narrowed"].get("times_limit", "")
+            rows.append([model, *times, times[0] / times[2], times[1] / times[2], limit])
+        head = ["model", "PyG, ms", "trim_to_layer, ms", "narrowed, ms", "over PyG", "over trim_to_layer"]
+        return table([*head, "times its dense products"], rows)
+
+    return by_graph("train", make)
+
+
+def loop() -> str:
+    keys = ("step_alone_ms", "step_with_loader_ms", "slowdown", "wait_percent", "first_wait_ms")
+    return table(
+        ["graph", "step alone, ms", "step beside the loader, ms", "ratio", "wait, % of the time", "first batch, ms"],
+        ([title(graph).strip("*"), *(run[key] for key in keys)] for graph, run in found("loop").items()),
+    )
+
+
+def large() -> str:
+    result = found("large")
+    rows = [
+        ["build", f"{result['build']['seconds']:.0f} s, {result['build']['edges_per_s'] / 1e6:.1f} million edges/s"],
+        ["check", f"{result['check']['edges_compared']:,} edges compared with the generator's"],
+        ["load, files out of the page cache", f"{result['load']['cold_ms_per_batch']:.0f} ms a batch"],
+        ["load, files in the page cache", f"{result['load']['warm_ms_per_batch']:.1f} ms a batch"],
+        ["train", f"{result['train']['ms_per_step']:.0f} ms a step"],
+    ]
+    peaks = [result[row[0].split(",")[0]]["peak_gib"] for row in rows]
+    return table(["", "", "peak memory, GiB"], ([*row, peak] for row, peak in zip(rows, peaks, strict=True)))
+
+
+def csc() -> str:
+    rows = [
+        [title(graph).strip("*"), name, run["seconds"], run["gib"]]
+        for graph, entry in found("topology").items()
+        for name, run in entry.items()
+    ]
+    return table(["graph", "", "seconds", "GiB beyond the input"], rows)
+
+
+def dgl() -> str:
+    def make(entry: dict) -> str:
+        rows = []
+        for name, run in entry.items():
+            if name != "dgl":
+                rows.append(
+                    [name, run["edges_per_batch"], run["median_ms"], run["million_edges_per_s"], run["speedup"]]
+                )
+        return table(["", "edges a batch", "ms a batch", "million edges/s", "an edge, against DGL's fused"], rows)
+
+    return by_graph("dgl", make)
+
+
+TABLES = (sampling, batches, figure, corners, gather, steps, loop, large, csc, dgl)
+
+
+def main() -> None:
+    text = DOCUMENT.read_text()
+    for make in TABLES:
+        try:
+            made = make()
+        except FileNotFoundError as error:
+            print(f"{make.__name__}: left as it is, {error.filename} is missing")
+            continue
+        pattern = rf"(<!-- {make.__name__} -->\n).*?(<!-- end -->)"
+        text, count = re.subn(pattern, lambda m, made=made: f"{m[1]}\n{made}\n\n{m[2]}", text, flags=re.DOTALL)
+        print(f"{make.__name__}: {count} written")
+    DOCUMENT.write_text(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,34 @@
+"""A slow, plain PyTorch twin of every operator: the oracle of the tests.
+
+Everything is computed from its definition, in Python's integers, one number at a time. The signatures are those of
+:mod:`torch_gnnscale.ops` without ``threads``, and without what is not implemented there; arguments are not checked.
+"""
+
+from .aggregation import aggregate, edge_dot, extreme_backward, share_of_extremes
+from .draws import bounded, choose, counter_draw, draw, philox
+from .generate import permutation, random_bits, rmat_edges
+from .sampling import sample_negatives, sample_neighbors
+from .topology import coo_to_csc, first_malformed, first_outside, gather_rows, renumber, reverse_pagerank
+
+__all__ = [
+    "aggregate",
+    "bounded",
+    "choose",
+    "coo_to_csc",
+    "counter_draw",
+    "draw",
+    "edge_dot",
+    "extreme_backward",
+    "first_malformed",
+    "first_outside",
+    "gather_rows",
+    "permutation",
+    "philox",
+    "random_bits",
+    "renumber",
+    "reverse_pagerank",
+    "rmat_edges",
+    "sample_negatives",
+    "sample_neighbors",
+    "share_of_extremes",
+]

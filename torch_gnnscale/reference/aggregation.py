@@ -1,0 +1,75 @@
+"""Aggregation over columns."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def aggregate(
+    ptr: Tensor,
+    node: Tensor,
+    x: Tensor,
+    reduce: str = "sum",
+    *,
+    weight: Tensor | None = None,
+    edge: Tensor | None = None,
+    num_edges: int | None = None,
+) -> Tensor:
+    """Each column's rows, weighted, summed one after the other, or their mean or extreme; NaN if one is."""
+    out = x.new_zeros(len(ptr) - 1, x.size(1))
+    for column in range(len(ptr) - 1):
+        rows = []
+        for entry in range(int(ptr[column]), int(ptr[column + 1])):
+            number = entry if edge is None else int(edge[entry])
+            if num_edges is not None and number >= num_edges:
+                continue
+            row = x[node[entry]]
+            if weight is not None:
+                row = (row.view(weight.size(1), -1) * weight[number].unsqueeze(1)).view(-1)
+            rows.append(row)
+        if rows and reduce in ("max", "min"):
+            out[column] = torch.stack(rows).amax(0) if reduce == "max" else torch.stack(rows).amin(0)
+        elif rows:
+            out[column] = sum(rows) / (len(rows) if reduce == "mean" else 1)
+    return out
+
+
+def edge_dot(ptr: Tensor, node: Tensor, x: Tensor, y: Tensor, heads: int = 1, *, edge: Tensor | None = None) -> Tensor:
+    """The product of each entry's row of x and its column's row of y, head by head."""
+    out = x.new_zeros(len(node), heads)
+    for column in range(len(ptr) - 1):
+        for entry in range(int(ptr[column]), int(ptr[column + 1])):
+            product = (x[node[entry]] * y[column]).view(heads, -1).sum(1)
+            out[entry if edge is None else int(edge[entry])] = product
+    return out
+
+
+def share_of_extremes(ptr: Tensor, node: Tensor, x: Tensor, extreme: Tensor, grad: Tensor) -> Tensor:
+    """The gradient of an extreme, divided among the entries that reach it."""
+    out = torch.zeros_like(extreme)
+    for column in range(len(ptr) - 1):
+        ties = (x[node[ptr[column] : ptr[column + 1]]] == extreme[column]).sum(0)
+        out[column] = torch.where(ties > 0, grad[column] / ties, 0)
+    return out
+
+
+def extreme_backward(
+    ptr: Tensor,
+    node: Tensor,
+    x: Tensor,
+    extreme: Tensor,
+    share: Tensor,
+    *,
+    edge: Tensor | None = None,
+    num_edges: int | None = None,
+) -> Tensor:
+    """Each row's shares of the extremes that it reaches, over the transposed graph."""
+    out = torch.zeros_like(x)
+    for source in range(len(ptr) - 1):
+        for entry in range(int(ptr[source]), int(ptr[source + 1])):
+            number = entry if edge is None else int(edge[entry])
+            if num_edges is None or number < num_edges:
+                column = node[entry]
+                out[source] += torch.where(x[source] == extreme[column], share[column], 0)
+    return out

@@ -1,0 +1,67 @@
+"""The topology, its scores, and rows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def gather_rows(src: Tensor, index: Tensor) -> Tensor:
+    """The rows of ``src`` at ``index``, copied one by one."""
+    out = torch.empty((len(index), *src.shape[1:]), dtype=src.dtype, device=src.device)
+    for i, row in enumerate(index.tolist()):
+        out[i] = src[row]
+    return out
+
+
+def coo_to_csc(src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor]:
+    """Edges sorted by destination, equal ones in the order of the input: ``colptr`` and (source, position) pairs."""
+    position = torch.argsort(dst, stable=True)
+    colptr = torch.zeros(num_dst + 1, dtype=torch.int64)
+    colptr[1:] = torch.bincount(dst, minlength=num_dst).cumsum(0)
+    int32 = max(num_src, len(src)) < 1 << 31
+    return colptr, torch.stack([src[position], position], dim=1).to(torch.int32 if int32 else torch.int64)
+
+
+def first_outside(ids: Tensor, limit: int) -> int:
+    """The position of the first id outside [0, limit), or -1."""
+    return next((at for at, value in enumerate(ids.tolist()) if not 0 <= value < limit), -1)
+
+
+def first_malformed(colptr: Tensor, num_edges: int) -> int:
+    """The first wrong entry of a column pointer: not 0 at first, falling, or not ``num_edges`` at last; or -1."""
+    values = colptr.tolist()
+    if values[0] != 0:
+        return 0
+    for at in range(1, len(values)):
+        if values[at] < values[at - 1]:
+            return at
+    return -1 if values[-1] == num_edges else len(values) - 1
+
+
+def renumber(colptr: Tensor, row: Tensor, order: Tensor, *, edge_id: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Every node's list moved to its new place, its sources renamed."""
+    rank = {old: new for new, old in enumerate(order.tolist())}
+    names = range(len(row)) if edge_id is None else edge_id.tolist()
+    lists = [range(int(colptr[old]), int(colptr[old + 1])) for old in order.tolist()]
+    pairs = [(rank[int(row[e])], names[e]) for positions in lists for e in positions]
+    begin = torch.tensor([0] + [len(positions) for positions in lists]).cumsum(0)
+    int32 = max([len(lists), len(row), *(name + 1 for name in names)]) <= (1 << 31) - 1
+    return begin, torch.tensor(pairs, dtype=torch.int32 if int32 else torch.int64).reshape(-1, 2)
+
+
+def reverse_pagerank(
+    colptr: Tensor, row: Tensor, initial: Tensor, iterations: int = 5, damping: float = 0.85
+) -> Tensor:
+    """Each node's teleport and what the nodes that it points to pass on, in Python's integers."""
+    num_nodes = len(colptr) - 1
+    unit, share = 1 << (60 - max(num_nodes, 1).bit_length()), round(damping * (1 << 32))
+    scores = initial.tolist()
+    for _ in range(iterations):
+        gained = [unit - (unit * share >> 32)] * num_nodes
+        for node, score in enumerate(scores):
+            sources = row[colptr[node] : colptr[node + 1]].tolist()
+            for source in sources:
+                gained[source] += (score * share >> 32) // len(sources)
+        scores = gained
+    return torch.tensor(scores, dtype=torch.int64)

@@ -1,0 +1,81 @@
+"""Nodes renumbered by score, hottest first (Data Tiering, section 3.2, algorithm 2), and back."""
+
+from __future__ import annotations
+
+import copy
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data
+
+from .. import ops
+from .csc import CSC
+
+
+class Order(NamedTuple):
+    """New numbers of a graph's nodes."""
+
+    old: Tensor
+    """The old id of each new node: int64, shape [n]."""
+    new: Tensor
+    """The new id of each old node: int64, shape [n]."""
+
+    def inverse(self) -> Order:
+        """The way back."""
+        return Order(self.new, self.old)
+
+
+def by_score(score: Tensor) -> Order:
+    """The order of falling scores, equal ones in the order of their ids.
+
+    Args:
+        score: any real dtype, shape [n].
+
+    Raises:
+        TypeError, ValueError: not such a vector, or NaN in it.
+    """
+    if not isinstance(score, Tensor) or score.dtype == torch.bool or score.is_complex():
+        raise TypeError(f"score: expected real numbers, found {getattr(score, 'dtype', type(score).__name__)}")
+    if score.dim() != 1:
+        raise ValueError(f"score: expected a vector, found shape {tuple(score.shape)}")
+    if score.is_floating_point() and bool(score.isnan().any()):
+        raise ValueError(f"score[{int(score.isnan().nonzero()[0])}]: expected a number, found nan")
+    old = torch.argsort(score, descending=True, stable=True)
+    new = torch.empty_like(old)
+    new[old] = torch.arange(len(old))
+    return Order(old, new)
+
+
+def reorder_csc(csc: CSC, order: Order) -> CSC:
+    """The same edges between renumbered nodes; each keeps its original edge id.
+
+    Raises:
+        ValueError: the numbers of sources, destinations and ranks differ.
+    """
+    if not csc.num_src == csc.num_dst == len(order.old):
+        raise ValueError(f"csc: expected {len(order.old)} sources and destinations, found {csc}")
+    colptr, edges = ops.renumber(csc.colptr, csc.row, order.old, edge_id=csc.edge_id)
+    return CSC(colptr, edges[:, 0], edges[:, 1], csc.num_src)
+
+
+def reorder_data(data: Data, order: Order) -> Data:
+    """A Data whose nodes are renumbered: node-level tensors and masks are moved, ``edge_index`` is renamed.
+
+    Edges keep their order, and so do their attributes. ``reorder_data(result, order.inverse())`` is the input again.
+
+    Raises:
+        ValueError: the order is not one of the Data's nodes.
+        NotImplementedError: edges as ``adj_t``.
+    """
+    if data.num_nodes != len(order.old):
+        raise ValueError(f"order: expected one of {data.num_nodes} nodes, found {len(order.old)}")
+    if "adj_t" in data or "adj" in data:
+        raise NotImplementedError("reorder_data of a sparse adjacency is not implemented; use its edge_index")
+    out = copy.copy(data)
+    for name, value in data.items():
+        if name == "edge_index":
+            out[name] = order.new[value.to(torch.int64)].to(value.dtype)
+        elif isinstance(value, Tensor) and data.is_node_attr(name):
+            out[name] = ops.gather_rows(value, order.old) if ops.can_gather_rows(value) else value[order.old]
+    return out
