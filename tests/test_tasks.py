@@ -327,7 +327,7 @@ def test_archives_of_each_kind(tmp_path):
         ("temporal", "wikipedia_temporal", {"epochs": 1}),
     ],
 )
-def test_real_data(kind, name, options):
+def test_real_data(kind, name, options, one_thread):
     if not (REAL / name).is_dir():
         pytest.skip(f"no {name} in {REAL}")
     trainer = TASKS[kind]

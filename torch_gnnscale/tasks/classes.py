@@ -17,7 +17,7 @@ from .metrics import accuracy, roc_auc
 _ALL_NEIGHBORS_UP_TO = 20_000_000
 
 
-def test_fanouts(fanouts: list[int], num_edges: int) -> list[int]:
+def fanouts_of_tests(fanouts: list[int], num_edges: int) -> list[int]:
     """All neighbors in a graph of up to 20 M edges; in a larger one, as many as in training."""
     return [-1] * len(fanouts) if num_edges <= _ALL_NEIGHBORS_UP_TO else fanouts
 
@@ -69,8 +69,8 @@ class ClassTrainer(Trainer):
         return nn.functional.cross_entropy(self.scores(batch), target, ignore_index=-1), seeds.batch_size
 
     def score(self, part: str) -> float:
-        """The task's metric (see :func:`test_fanouts`)."""
-        loader = self._loader(part, test_fanouts(self.config.fanouts, self.task.num_edges), seed=0)
+        """The task's metric (see :func:`fanouts_of_tests`)."""
+        loader = self._loader(part, fanouts_of_tests(self.config.fanouts, self.task.num_edges), seed=0)
         outs, targets = [], []
         for batch in self.progress(loader, f"evaluate {part}", len(loader)):
             seeds = self.seeds(batch)

@@ -12,7 +12,7 @@ from torch_geometric.sampler import NegativeSampling
 from ..datasets import load_links
 from ..loader import LinkNeighborLoader, NeighborLoader
 from ..training import Config, Trainer
-from .classes import test_fanouts
+from .classes import fanouts_of_tests
 from .metrics import recall_at
 from .models import HeteroSAGE
 
@@ -86,7 +86,7 @@ class LinkTrainer(Trainer):
     def rows(self, node_type: str) -> Tensor:
         """The model's row for each node of a type, over the training links: [N, hidden]."""
         data = self.task.data
-        fanouts = test_fanouts(self.config.fanouts, data.num_edges)
+        fanouts = fanouts_of_tests(self.config.fanouts, data.num_edges)
         loader = NeighborLoader(data, fanouts, node_type, batch_size=10 * self.config.batch_size, seed=0)
         batches = self.progress(loader, f"rows of {node_type}", len(loader))
         return torch.cat([self.model(batch)[node_type][: batch[node_type].batch_size] for batch in batches])
