@@ -59,6 +59,18 @@ def sampling() -> str:
     return by_graph("sample", make, lambda entry: f", {entry['edges_per_batch']:,} edges a batch")
 
 
+def modes() -> str:
+    peer = "PyG with pyg-lib"
+    return table(
+        ["mode", "edges a batch", "gnnscale, ms", "PyG with pyg-lib, ms", "speed-up"],
+        (
+            [mode, entry["edges_per_batch"], entry["gnnscale"]["median_ms"], entry[peer]["median_ms"],
+             entry["gnnscale"]["speedup"]]
+            for mode, entry in found("modes").items()
+        ),
+    )  # fmt: skip
+
+
 def batches() -> str:
     def make(entry: dict) -> str:
         runs = {key: value for key, value in entry.items() if isinstance(value, dict)}
@@ -173,7 +185,7 @@ def dgl() -> str:
     return by_graph("dgl", make)
 
 
-TABLES = (sampling, batches, figure, corners, gather, steps, loop, large, csc, dgl)
+TABLES = (sampling, modes, batches, figure, corners, gather, steps, loop, large, csc, dgl)
 
 
 def main() -> None:
