@@ -13,8 +13,7 @@ import warnings
 
 import torch
 import torch_geometric.loader
-from common import arguments, compare, graph, has, report, save
-from torch_geometric.data import Data
+from common import arguments, compare, data_of, has, report, save
 
 from torch_gnnscale import NeighborLoader, ops
 
@@ -40,11 +39,8 @@ def main() -> None:
     torch.set_num_threads(2)
     results = {}
     for name in args.graphs:
-        csc, edge_index = graph(name)
-        num_nodes = csc.num_dst
-        del csc
-        data = Data(x=torch.randn(num_nodes, FEATURES), edge_index=edge_index)
-        seeds = torch.randperm(num_nodes)[: BATCH * BATCHES]
+        data = data_of(name, FEATURES)
+        seeds = torch.randperm(data.num_nodes)[: BATCH * BATCHES]
         options = {"num_neighbors": FANOUTS, "input_nodes": seeds, "batch_size": BATCH, "shuffle": True}
         loaders = {f"gnnscale, prefetch={p}": NeighborLoader(data, seed=1, prefetch=p, **options) for p in (0, 2, 4)}
         for loader in loaders.values():
@@ -66,7 +62,7 @@ def main() -> None:
         best = min(peers, key=lambda title: times[title]["median_ms"]) if peers else None
         report(f"R-MAT {name}, time a batch", times, best)
         results[name] = {"peer": best, **times}
-        del data, loaders, edge_index
+        del data, loaders
         ops.pool_trim()
     if not args.no_save:
         save("loader", results)

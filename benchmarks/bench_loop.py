@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 import torch
 from bench_train import BATCH, CLASSES, FANOUTS, FEATURES, HIDDEN, step
-from common import arguments, graph, save
+from common import arguments, data_of, save
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
@@ -77,10 +77,7 @@ def main() -> None:
     torch.set_num_threads(2)
     results = {}
     for name in args.graphs:
-        csc, edge_index = graph(name)
-        data = Data(x=torch.randn(csc.num_dst, FEATURES), edge_index=edge_index)
-        data.y = torch.randint(CLASSES, (csc.num_dst,))
-        del csc, edge_index
+        data = data_of(name, FEATURES, CLASSES)
         seeds = torch.randperm(data.num_nodes)[: BATCHES * BATCH]
         print(f"R-MAT {name}")
         results[name] = measure(

@@ -15,7 +15,7 @@ from itertools import accumulate
 
 import torch
 import torch_geometric.nn as pyg_nn
-from common import arguments, compare, graph, report, save
+from common import arguments, compare, data_of, report, save
 from torch import nn
 from torch_geometric.data import Data
 
@@ -89,11 +89,8 @@ def main() -> None:
     torch.set_num_threads(2)
     results = {}
     for name in args.graphs:
-        csc, edge_index = graph(name)
-        data = Data(x=torch.randn(csc.num_dst, FEATURES), edge_index=edge_index)
-        data.y = torch.randint(CLASSES, (csc.num_dst,))
-        seeds = torch.randperm(csc.num_dst)[: 12 * BATCH]
-        del csc
+        data = data_of(name, FEATURES, CLASSES)
+        seeds = torch.randperm(data.num_nodes)[: 12 * BATCH]
         loader = NeighborLoader(data, FANOUTS, seeds, batch_size=BATCH, seed=0)
         batches = [batch for batch, _ in zip(loader, range(args.rounds), strict=False)]
         print(f"\nR-MAT {name}: {batches[0].num_nodes:,} nodes and {batches[0].num_edges:,} edges a batch")

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
 from torch_gnnscale import CSC, __version__
 from torch_gnnscale.topology import rmat
@@ -54,6 +55,15 @@ def graph(name: str) -> tuple[CSC, Tensor]:
     num_nodes, num_edges = GRAPHS[name]
     edge_index = rmat(num_nodes, num_edges, seed=1)
     return CSC.from_edge_index(edge_index, num_nodes), edge_index
+
+
+def data_of(name: str, features: int, classes: int | None = None) -> Data:
+    """An R-MAT graph as a Data with so many random features a node, and labels if classes are given."""
+    num_nodes, num_edges = GRAPHS[name]
+    data = Data(x=torch.randn(num_nodes, features), edge_index=rmat(num_nodes, num_edges, seed=1))
+    if classes is not None:
+        data.y = torch.randint(classes, (num_nodes,))
+    return data
 
 
 def compare(

@@ -16,6 +16,10 @@ from .planted_types import planted_events, planted_links, planted_types, with_re
 from .readers import NodeTask
 
 
+def _sizes(data: HeteroData) -> str:
+    return ", ".join(f"{data[node_type].num_nodes:,} {node_type} nodes" for node_type in data.node_types)
+
+
 @dataclass
 class LinkTask:
     """Links to be predicted between the nodes of two types."""
@@ -28,9 +32,8 @@ class LinkTask:
     """``train``, ``val`` and ``test``: int64, shape [2, m]; no link is in two of them."""
 
     def __str__(self) -> str:
-        sizes = ", ".join(f"{self.data[t].num_nodes:,} {t} nodes" for t in self.data.node_types)
         links = ", ".join(f"{links.size(1):,} {part} links" for part, links in self.links.items())
-        return f"{self.name}: {sizes}; {' '.join(self.edge_type)}: {links}"
+        return f"{self.name}: {_sizes(self.data)}; {' '.join(self.edge_type)}: {links}"
 
 
 @dataclass
@@ -45,9 +48,8 @@ class EventTask:
     """``train``, ``val`` and ``test``: ids of events, ascending; each part later than those before it."""
 
     def __str__(self) -> str:
-        sizes = ", ".join(f"{self.data[t].num_nodes:,} {t} nodes" for t in self.data.node_types)
         events = ", ".join(f"{len(ids):,} {part} events" for part, ids in self.parts.items())
-        return f"{self.name}: {sizes}; {' '.join(self.edge_type)}: {events}"
+        return f"{self.name}: {_sizes(self.data)}; {' '.join(self.edge_type)}: {events}"
 
 
 def load_types(name: str = "planted", root: str | Path = ".", split: int = 0) -> NodeTask:
