@@ -179,10 +179,11 @@ def test_another_process_draws_the_same():
     assert run.stdout.strip() == digest(graph.sample(ops, seeds, BIG_FANOUTS, 77, threads=2)), run.stderr
 
 
-def test_processors_without_vectors_draw_the_same():
+@pytest.mark.parametrize("simd", ["0", "avx2"])
+def test_processors_with_lesser_vectors_draw_the_same(simd):
     names = "degrees_around or random_graphs or largest_fanout or small_graphs"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", names]
-    run = subprocess.run(command, env={**environment(), "GNNSCALE_SIMD": "0"}, capture_output=True, text=True)
+    run = subprocess.run(command, env={**environment(), "GNNSCALE_SIMD": simd}, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout
 
 

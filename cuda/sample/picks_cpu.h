@@ -3,195 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <string_view>
 #include <vector>
 
-#include "../pick.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
+#include "pick_lanes_cpu.h"
 
 namespace gnnscale {
-
-constexpr int64_t kLanes = 8;        // nodes that are picked for together
-constexpr int64_t kLaneFanout = 32;  // the largest fanout for which they are
-
-// kLanes frontier nodes in the same hop.
-struct PickGroup {
-  const int64_t *node, *tree, *first,
-      *degree;    // [kLanes]: ids, trees, where their candidates begin, how many there are
-  uint32_t tail;  // of their counters
-};
-
-// Picks of a group, by the scalar functions: positions[i * kLanes + lane] is first[lane] + pick i, for i < fanout <=
-// kLaneFanout. A node whose picks no draw decides has its neighbors in stored order, the last one repeated.
-inline void pick_group_scalar(uint64_t key, const PickGroup& group, int64_t fanout, bool replace, int64_t* positions) {
-  for (int64_t lane = 0; lane < kLanes; ++lane) {
-    const int64_t first = group.first[lane], degree = group.degree[lane];
-    const bool random = pick_is_random(degree, fanout, replace);
-    const Counter counter{static_cast<uint32_t>(group.node[lane]),
-                          static_cast<uint32_t>(static_cast<uint64_t>(group.node[lane]) >> 32),
-                          static_cast<uint32_t>(group.tree[lane]), group.tail};
-    Philox block{};
-    for (int64_t i = 0; i < fanout; ++i) {
-      if (!random) {
-        positions[i * kLanes + lane] = first + std::max<int64_t>(std::min(i, degree - 1), 0);
-        continue;
-      }
-      if (i % 2 == 0) block = draw_block(key, counter, static_cast<uint32_t>(i / 2));
-      const auto taken = [&](uint64_t position) {
-        for (int64_t k = 0; k < i; ++k) {
-          if (positions[k * kLanes + lane] == first + static_cast<int64_t>(position)) return true;
-        }
-        return false;
-      };
-      positions[i * kLanes + lane] =
-          first +
-          static_cast<int64_t>(pick(philox_draw(block, static_cast<int>(i % 2)), static_cast<uint64_t>(i),
-                                    static_cast<uint64_t>(fanout), static_cast<uint64_t>(degree), replace, taken));
-    }
-  }
-}
-
-// The first `count` draws of a counter, rounded up to whole blocks.
-inline void draw_many_scalar(uint64_t key, const Counter& counter, int64_t count, uint64_t* draws) {
-  for (int64_t block = 0; 2 * block < count; ++block) {
-    const Philox words = draw_block(key, counter, static_cast<uint32_t>(block));
-    draws[2 * block] = philox_draw(words, 0);
-    draws[2 * block + 1] = philox_draw(words, 1);
-  }
-}
-
-#if defined(__x86_64__)
-#define GNNSCALE_AVX2 __attribute__((target("avx2")))
-
-// The keys of the ten rounds.
-struct RoundKeys {
-  int64_t word[10][2];
-
-  explicit RoundKeys(uint64_t key) {
-    uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-    for (auto& round : word) {
-      round[0] = k0;
-      round[1] = k1;
-      k0 += kPhiloxW0;
-      k1 += kPhiloxW1;
-    }
-  }
-};
-
-// Two vectors of four Philox blocks: a word a 64-bit lane. What the upper half of a lane holds does not matter, for the
-// multiplication reads the lower ones.
-struct PhiloxLanes {
-  __m256i word[4][2];
-
-  GNNSCALE_AVX2 GNNSCALE_INLINE void run(const RoundKeys& keys) {
-    const __m256i m0 = _mm256_set1_epi64x(kPhiloxM0), m1 = _mm256_set1_epi64x(kPhiloxM1);
-#pragma GCC unroll 10
-    for (int round = 0; round < 10; ++round) {
-      const __m256i key0 = _mm256_set1_epi64x(keys.word[round][0]), key1 = _mm256_set1_epi64x(keys.word[round][1]);
-#pragma GCC unroll 2
-      for (int v = 0; v < 2; ++v) {
-        const __m256i p0 = _mm256_mul_epu32(word[0][v], m0), p1 = _mm256_mul_epu32(word[2][v], m1);
-        word[0][v] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p1, 32), word[1][v]), key0);
-        word[1][v] = p1;
-        word[2][v] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p0, 32), word[3][v]), key1);
-        word[3][v] = p0;
-      }
-    }
-  }
-};
-
-GNNSCALE_AVX2 GNNSCALE_INLINE __m256i load(const int64_t* from, int v) {
-  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from) + v);
-}
-
-GNNSCALE_AVX2 inline void pick_group_avx2(const RoundKeys& keys, const PickGroup& group, int64_t fanout, bool replace,
-                                          int64_t* positions) {
-  const __m256i low = _mm256_set1_epi64x(0xFFFFFFFF), one = _mm256_set1_epi64x(1);
-  __m256i random[2], bound[2], last_neighbor[2];
-  for (int v = 0; v < 2; ++v) {
-    const __m256i degree = load(group.degree, v);
-    random[v] = _mm256_cmpgt_epi64(degree, _mm256_set1_epi64x(replace ? 0 : fanout));
-    bound[v] = replace ? degree : _mm256_sub_epi64(degree, _mm256_set1_epi64x(fanout - 1));
-    last_neighbor[v] = _mm256_and_si256(_mm256_sub_epi64(degree, one), low);
-  }
-  for (int64_t block = 0; 2 * block < fanout; ++block) {
-    PhiloxLanes lanes;
-    for (int v = 0; v < 2; ++v) {
-      const __m256i node = load(group.node, v);
-      lanes.word[0][v] = node;
-      lanes.word[1][v] = _mm256_srli_epi64(node, 32);
-      lanes.word[2][v] = load(group.tree, v);
-      lanes.word[3][v] = _mm256_set1_epi64x(group.tail | static_cast<uint32_t>(block));
-    }
-    lanes.run(keys);
-    for (int64_t i = 2 * block; i < std::min(2 * block + 2, fanout); ++i) {
-      const int draw = static_cast<int>(i % 2);
-      for (int v = 0; v < 2; ++v) {
-        // mulhi64(draw, bound) in halves, for bounds below 2^32
-        const __m256i lower = _mm256_mul_epu32(draw == 0 ? lanes.word[0][v] : lanes.word[2][v], bound[v]);
-        const __m256i upper = _mm256_mul_epu32(draw == 0 ? lanes.word[1][v] : lanes.word[3][v], bound[v]);
-        const __m256i first = load(group.first, v);
-        __m256i position = _mm256_srli_epi64(_mm256_add_epi64(upper, _mm256_srli_epi64(lower, 32)), 32);
-        position = _mm256_add_epi64(first, position);
-        if (!replace) {
-          __m256i taken = _mm256_setzero_si256();
-          for (int64_t k = 0; k < i; ++k) {
-            taken = _mm256_or_si256(taken, _mm256_cmpeq_epi64(position, load(positions + k * kLanes, v)));
-          }
-          position = _mm256_blendv_epi8(position, _mm256_add_epi64(first, _mm256_sub_epi64(bound[v], one)), taken);
-          bound[v] = _mm256_add_epi64(bound[v], one);
-        }
-        const __m256i in_order = _mm256_add_epi64(first, _mm256_min_epu32(_mm256_set1_epi64x(i), last_neighbor[v]));
-        position = _mm256_blendv_epi8(in_order, position, random[v]);
-        _mm256_storeu_si256(reinterpret_cast<__m256i*>(positions + i * kLanes) + v, position);
-      }
-    }
-  }
-}
-
-GNNSCALE_AVX2 inline void draw_many_avx2(const RoundKeys& keys, const Counter& counter, int64_t count,
-                                         uint64_t* draws) {
-  const __m256i low = _mm256_set1_epi64x(0xFFFFFFFF);
-  for (int64_t block = 0; 2 * block < count; block += 8) {
-    PhiloxLanes lanes;
-    for (int v = 0; v < 2; ++v) {
-      lanes.word[0][v] = _mm256_set1_epi64x(counter.node_low);
-      lanes.word[1][v] = _mm256_set1_epi64x(counter.node_high);
-      lanes.word[2][v] = _mm256_set1_epi64x(counter.tree);
-      lanes.word[3][v] =
-          _mm256_add_epi64(_mm256_set1_epi64x(counter.tail + block + 4 * v), _mm256_setr_epi64x(0, 1, 2, 3));
-    }
-    lanes.run(keys);
-    for (int v = 0; v < 2; ++v) {
-      const auto join = [&](int word) GNNSCALE_AVX2 {
-        return _mm256_or_si256(_mm256_and_si256(lanes.word[word][v], low),
-                               _mm256_slli_epi64(lanes.word[word + 1][v], 32));
-      };
-      const __m256i even = _mm256_unpacklo_epi64(join(0), join(2)), odd = _mm256_unpackhi_epi64(join(0), join(2));
-      __m256i* out = reinterpret_cast<__m256i*>(draws + 2 * block + 8 * v);
-      _mm256_storeu_si256(out, _mm256_permute2x128_si256(even, odd, 0x20));
-      _mm256_storeu_si256(out + 1, _mm256_permute2x128_si256(even, odd, 0x31));
-    }
-  }
-}
-#endif
-
-// Whether the functions ending in _avx2 are taken; the environment variable GNNSCALE_SIMD=0 forbids it.
-inline bool has_avx2() {
-#if defined(__x86_64__)
-  static const bool found = [] {
-    const char* simd = std::getenv("GNNSCALE_SIMD");
-    return __builtin_cpu_supports("avx2") && (simd == nullptr || std::string_view(simd) != "0");
-  }();
-  return found;
-#else
-  return false;
-#endif
-}
 
 // The positions picked so far, for Floyd's method. A bit stands for all positions of the same remainder by kBits; where
 // it is set, the picks themselves decide, compared one by one while they are few, hashed when they are many.
@@ -261,7 +77,9 @@ class Picker {
                                       Visit&& visit) {
     alignas(64) int64_t positions[kLanes * kLaneFanout];
 #if defined(__x86_64__)
-    if (has_avx2()) {
+    if (simd() == Simd::kAvx512) {
+      pick_group_avx512(keys_, group, fanout, replace, positions);
+    } else if (simd() == Simd::kAvx2) {
       pick_group_avx2(keys_, group, fanout, replace, positions);
     } else
 #endif
@@ -348,7 +166,7 @@ class Picker {
     const size_t room = static_cast<size_t>(count) + 16;
     if (draws_.size() < room) draws_.resize(room);
 #if defined(__x86_64__)
-    if (has_avx2()) return draw_many_avx2(keys_, counter, count, draws_.data());
+    if (simd() != Simd::kNone) return draw_many_avx2(keys_, counter, count, draws_.data());
 #endif
     draw_many_scalar(key_, counter, count, draws_.data());
   }

@@ -33,6 +33,8 @@ def resolve_threads(threads: int) -> int:
 
 def to_int(name: str, value: Any) -> int:
     """Python's or NumPy's integer as an int; raises TypeError naming it for anything else, True and False too."""
+    if type(value) is int:  # the test that costs the least comes first: this runs several times a batch
+        return value
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name}: expected an int, found {type(value).__name__}")
     return int(value)

@@ -231,11 +231,12 @@ def _check_vector(name: str, value: Tensor | None, size: int) -> None:
 def _check_fanouts(fanouts: Sequence, relations: int) -> list[int]:
     """The fanouts of all hops, relation by relation."""
     lists = list(fanouts)
-    if not (lists and all(isinstance(entry, Sequence) for entry in lists)):
+    shared = not (lists and all(isinstance(entry, Sequence) for entry in lists))
+    if shared:
         lists = [lists] * relations
     if len(lists) != relations or len({len(entry) for entry in lists}) > 1:
         raise ValueError(f"fanouts: expected {relations} lists of as many hops, found {fanouts}")
-    for entry in lists:
+    for entry in lists[: 1 if shared else relations]:
         if len(entry) > MAX_HOPS:
             raise ValueError(f"fanouts: expected at most {MAX_HOPS} hops, found {len(entry)}")
         for hop, fanout in enumerate(entry):

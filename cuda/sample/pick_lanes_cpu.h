@@ -1,0 +1,304 @@
+// Picks of kLanes frontier nodes at a time on the CPU: the functions of pick.h in vectors, and which of them the
+// processor has.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <string_view>
+
+#include "../pick.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace gnnscale {
+
+constexpr int64_t kLanes = 8;        // nodes that are picked for together
+constexpr int64_t kLaneFanout = 32;  // the largest fanout for which they are
+
+// kLanes frontier nodes in the same hop.
+struct PickGroup {
+  const int64_t *node, *tree, *first,
+      *degree;    // [kLanes]: ids, trees, where their candidates begin, how many there are
+  uint32_t tail;  // of their counters
+};
+
+// Picks of a group, by the scalar functions: positions[i * kLanes + lane] is first[lane] + pick i, for i < fanout <=
+// kLaneFanout. A node whose picks no draw decides has its neighbors in stored order, the last one repeated.
+inline void pick_group_scalar(uint64_t key, const PickGroup& group, int64_t fanout, bool replace, int64_t* positions) {
+  for (int64_t lane = 0; lane < kLanes; ++lane) {
+    const int64_t first = group.first[lane], degree = group.degree[lane];
+    const bool random = pick_is_random(degree, fanout, replace);
+    const Counter counter{static_cast<uint32_t>(group.node[lane]),
+                          static_cast<uint32_t>(static_cast<uint64_t>(group.node[lane]) >> 32),
+                          static_cast<uint32_t>(group.tree[lane]), group.tail};
+    Philox block{};
+    for (int64_t i = 0; i < fanout; ++i) {
+      if (!random) {
+        positions[i * kLanes + lane] = first + std::max<int64_t>(std::min(i, degree - 1), 0);
+        continue;
+      }
+      if (i % 2 == 0) block = draw_block(key, counter, static_cast<uint32_t>(i / 2));
+      const auto taken = [&](uint64_t position) {
+        for (int64_t k = 0; k < i; ++k) {
+          if (positions[k * kLanes + lane] == first + static_cast<int64_t>(position)) return true;
+        }
+        return false;
+      };
+      positions[i * kLanes + lane] =
+          first +
+          static_cast<int64_t>(pick(philox_draw(block, static_cast<int>(i % 2)), static_cast<uint64_t>(i),
+                                    static_cast<uint64_t>(fanout), static_cast<uint64_t>(degree), replace, taken));
+    }
+  }
+}
+
+// The first `count` draws of a counter, rounded up to whole blocks.
+inline void draw_many_scalar(uint64_t key, const Counter& counter, int64_t count, uint64_t* draws) {
+  for (int64_t block = 0; 2 * block < count; ++block) {
+    const Philox words = draw_block(key, counter, static_cast<uint32_t>(block));
+    draws[2 * block] = philox_draw(words, 0);
+    draws[2 * block + 1] = philox_draw(words, 1);
+  }
+}
+
+#if defined(__x86_64__)
+#define GNNSCALE_AVX2 __attribute__((target("avx2")))
+#define GNNSCALE_AVX512 __attribute__((target("avx512f")))
+
+// The keys of the ten rounds.
+struct RoundKeys {
+  int64_t word[10][2];
+
+  explicit RoundKeys(uint64_t key) {
+    uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+    for (auto& round : word) {
+      round[0] = k0;
+      round[1] = k1;
+      k0 += kPhiloxW0;
+      k1 += kPhiloxW1;
+    }
+  }
+};
+
+// Two vectors of four Philox blocks: a word a 64-bit lane. What the upper half of a lane holds does not matter, for the
+// multiplication reads the lower ones.
+struct PhiloxLanes {
+  __m256i word[4][2];
+
+  GNNSCALE_AVX2 GNNSCALE_INLINE void run(const RoundKeys& keys) {
+    const __m256i m0 = _mm256_set1_epi64x(kPhiloxM0), m1 = _mm256_set1_epi64x(kPhiloxM1);
+#pragma GCC unroll 10
+    for (int round = 0; round < 10; ++round) {
+      const __m256i key0 = _mm256_set1_epi64x(keys.word[round][0]), key1 = _mm256_set1_epi64x(keys.word[round][1]);
+#pragma GCC unroll 2
+      for (int v = 0; v < 2; ++v) {
+        const __m256i p0 = _mm256_mul_epu32(word[0][v], m0), p1 = _mm256_mul_epu32(word[2][v], m1);
+        word[0][v] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p1, 32), word[1][v]), key0);
+        word[1][v] = p1;
+        word[2][v] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p0, 32), word[3][v]), key1);
+        word[3][v] = p0;
+      }
+    }
+  }
+};
+
+GNNSCALE_AVX2 GNNSCALE_INLINE __m256i load(const int64_t* from, int v) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from) + v);
+}
+
+GNNSCALE_AVX2 inline void pick_group_avx2(const RoundKeys& keys, const PickGroup& group, int64_t fanout, bool replace,
+                                          int64_t* positions) {
+  const __m256i low = _mm256_set1_epi64x(0xFFFFFFFF), one = _mm256_set1_epi64x(1);
+  __m256i random[2], bound[2], last_neighbor[2];
+  for (int v = 0; v < 2; ++v) {
+    const __m256i degree = load(group.degree, v);
+    random[v] = _mm256_cmpgt_epi64(degree, _mm256_set1_epi64x(replace ? 0 : fanout));
+    bound[v] = replace ? degree : _mm256_sub_epi64(degree, _mm256_set1_epi64x(fanout - 1));
+    last_neighbor[v] = _mm256_and_si256(_mm256_sub_epi64(degree, one), low);
+  }
+  for (int64_t block = 0; 2 * block < fanout; ++block) {
+    PhiloxLanes lanes;
+    for (int v = 0; v < 2; ++v) {
+      const __m256i node = load(group.node, v);
+      lanes.word[0][v] = node;
+      lanes.word[1][v] = _mm256_srli_epi64(node, 32);
+      lanes.word[2][v] = load(group.tree, v);
+      lanes.word[3][v] = _mm256_set1_epi64x(group.tail | static_cast<uint32_t>(block));
+    }
+    lanes.run(keys);
+    for (int64_t i = 2 * block; i < std::min(2 * block + 2, fanout); ++i) {
+      const int draw = static_cast<int>(i % 2);
+      for (int v = 0; v < 2; ++v) {
+        // mulhi64(draw, bound) in halves, for bounds below 2^32
+        const __m256i lower = _mm256_mul_epu32(draw == 0 ? lanes.word[0][v] : lanes.word[2][v], bound[v]);
+        const __m256i upper = _mm256_mul_epu32(draw == 0 ? lanes.word[1][v] : lanes.word[3][v], bound[v]);
+        const __m256i first = load(group.first, v);
+        __m256i position = _mm256_srli_epi64(_mm256_add_epi64(upper, _mm256_srli_epi64(lower, 32)), 32);
+        position = _mm256_add_epi64(first, position);
+        if (!replace) {
+          __m256i taken = _mm256_setzero_si256();
+          for (int64_t k = 0; k < i; ++k) {
+            taken = _mm256_or_si256(taken, _mm256_cmpeq_epi64(position, load(positions + k * kLanes, v)));
+          }
+          position = _mm256_blendv_epi8(position, _mm256_add_epi64(first, _mm256_sub_epi64(bound[v], one)), taken);
+          bound[v] = _mm256_add_epi64(bound[v], one);
+        }
+        const __m256i in_order = _mm256_add_epi64(first, _mm256_min_epu32(_mm256_set1_epi64x(i), last_neighbor[v]));
+        position = _mm256_blendv_epi8(in_order, position, random[v]);
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(positions + i * kLanes) + v, position);
+      }
+    }
+  }
+}
+
+// A group's picks in vectors of eight lanes. Philox blocks are made up to three side by side, so that none waits for
+// its own products.
+class WideGroup {
+ public:
+  GNNSCALE_AVX512 WideGroup(const RoundKeys& keys, const PickGroup& group, int64_t fanout, bool replace,
+                            int64_t* positions)
+      : keys_(keys),
+        node_(_mm512_loadu_si512(group.node)),
+        tree_(_mm512_loadu_si512(group.tree)),
+        tail_(_mm512_set1_epi64(group.tail)),
+        first_(_mm512_loadu_si512(group.first)),
+        fanout_(fanout),
+        replace_(replace),
+        positions_(positions) {
+    const __m512i degree = _mm512_loadu_si512(group.degree);
+    random_ = _mm512_cmpgt_epi64_mask(degree, _mm512_set1_epi64(replace ? 0 : fanout));
+    bound_ = replace ? degree : _mm512_sub_epi64(degree, _mm512_set1_epi64(fanout - 1));
+    last_neighbor_ = _mm512_sub_epi64(degree, _mm512_set1_epi64(1));
+  }
+
+  GNNSCALE_AVX512 GNNSCALE_INLINE void run() {
+    const int64_t blocks = (fanout_ + 1) / 2;
+    for (int64_t block = 0; block < blocks;) {
+      const int64_t left = blocks - block;
+      if (left == 1) {
+        block += pick<1>(block);
+      } else if (left == 2 || left == 4) {
+        block += pick<2>(block);
+      } else {
+        block += pick<3>(block);
+      }
+    }
+  }
+
+ private:
+  // The picks that `count` Philox blocks from `block` on decide.
+  template <int count>
+  GNNSCALE_AVX512 GNNSCALE_INLINE int pick(int64_t block) {
+    __m512i word[4][count];
+#pragma GCC unroll 3
+    for (int c = 0; c < count; ++c) {
+      word[0][c] = node_;
+      word[1][c] = _mm512_srli_epi64(node_, 32);
+      word[2][c] = tree_;
+      word[3][c] = _mm512_or_si512(tail_, _mm512_set1_epi64(block + c));
+    }
+    const __m512i m0 = _mm512_set1_epi64(kPhiloxM0), m1 = _mm512_set1_epi64(kPhiloxM1);
+    constexpr int kXor3 = 0x96;
+#pragma GCC unroll 10
+    for (int round = 0; round < 10; ++round) {
+      const __m512i key0 = _mm512_set1_epi64(keys_.word[round][0]), key1 = _mm512_set1_epi64(keys_.word[round][1]);
+#pragma GCC unroll 3
+      for (int c = 0; c < count; ++c) {
+        const __m512i p0 = _mm512_mul_epu32(word[0][c], m0), p1 = _mm512_mul_epu32(word[2][c], m1);
+        word[0][c] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p1, 32), word[1][c], key0, kXor3);
+        word[1][c] = p1;
+        word[2][c] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p0, 32), word[3][c], key1, kXor3);
+        word[3][c] = p0;
+      }
+    }
+#pragma GCC unroll 3
+    for (int c = 0; c < count; ++c) {
+      store(2 * (block + c), word[0][c], word[1][c]);
+      if (2 * (block + c) + 1 < fanout_) store(2 * (block + c) + 1, word[2][c], word[3][c]);
+    }
+    return count;
+  }
+
+  // Pick i of every lane, from the low and high words of its draw.
+  GNNSCALE_AVX512 GNNSCALE_INLINE void store(int64_t i, __m512i low, __m512i high) {
+    // mulhi64(draw, bound) in halves, for bounds below 2^32
+    const __m512i lower = _mm512_mul_epu32(low, bound_), upper = _mm512_mul_epu32(high, bound_);
+    __m512i position = _mm512_srli_epi64(_mm512_add_epi64(upper, _mm512_srli_epi64(lower, 32)), 32);
+    position = _mm512_add_epi64(first_, position);
+    if (!replace_) {
+      __mmask8 taken = 0;
+      for (int64_t k = 0; k < i; ++k) {
+        taken |= _mm512_cmpeq_epi64_mask(position, _mm512_load_si512(positions_ + k * kLanes));
+      }
+      const __m512i last = _mm512_sub_epi64(bound_, _mm512_set1_epi64(1));
+      position = _mm512_mask_add_epi64(position, taken, first_, last);
+      bound_ = _mm512_add_epi64(bound_, _mm512_set1_epi64(1));
+    }
+    const __m512i in_order = _mm512_add_epi64(first_, _mm512_min_epu64(_mm512_set1_epi64(i), last_neighbor_));
+    _mm512_store_si512(positions_ + i * kLanes, _mm512_mask_mov_epi64(in_order, random_, position));
+  }
+
+  const RoundKeys& keys_;
+  const __m512i node_, tree_, tail_, first_;
+  const int64_t fanout_;
+  const bool replace_;
+  int64_t* const positions_;
+  __mmask8 random_;
+  __m512i bound_, last_neighbor_;
+};
+
+// `positions` is 64-byte aligned.
+GNNSCALE_AVX512 inline void pick_group_avx512(const RoundKeys& keys, const PickGroup& group, int64_t fanout,
+                                              bool replace, int64_t* positions) {
+  WideGroup(keys, group, fanout, replace, positions).run();
+}
+
+GNNSCALE_AVX2 inline void draw_many_avx2(const RoundKeys& keys, const Counter& counter, int64_t count,
+                                         uint64_t* draws) {
+  const __m256i low = _mm256_set1_epi64x(0xFFFFFFFF);
+  for (int64_t block = 0; 2 * block < count; block += 8) {
+    PhiloxLanes lanes;
+    for (int v = 0; v < 2; ++v) {
+      lanes.word[0][v] = _mm256_set1_epi64x(counter.node_low);
+      lanes.word[1][v] = _mm256_set1_epi64x(counter.node_high);
+      lanes.word[2][v] = _mm256_set1_epi64x(counter.tree);
+      lanes.word[3][v] =
+          _mm256_add_epi64(_mm256_set1_epi64x(counter.tail + block + 4 * v), _mm256_setr_epi64x(0, 1, 2, 3));
+    }
+    lanes.run(keys);
+    for (int v = 0; v < 2; ++v) {
+      const auto join = [&](int word) GNNSCALE_AVX2 {
+        return _mm256_or_si256(_mm256_and_si256(lanes.word[word][v], low),
+                               _mm256_slli_epi64(lanes.word[word + 1][v], 32));
+      };
+      const __m256i even = _mm256_unpacklo_epi64(join(0), join(2)), odd = _mm256_unpackhi_epi64(join(0), join(2));
+      __m256i* out = reinterpret_cast<__m256i*>(draws + 2 * block + 8 * v);
+      _mm256_storeu_si256(out, _mm256_permute2x128_si256(even, odd, 0x20));
+      _mm256_storeu_si256(out + 1, _mm256_permute2x128_si256(even, odd, 0x31));
+    }
+  }
+}
+#endif
+
+enum class Simd { kNone, kAvx2, kAvx512 };
+
+// The widest vectors that the processor has; GNNSCALE_SIMD=0 in the environment forbids them all, GNNSCALE_SIMD=avx2
+// those of AVX-512.
+inline Simd simd() {
+#if defined(__x86_64__)
+  static const Simd found = [] {
+    const char* const value = std::getenv("GNNSCALE_SIMD");
+    const std::string_view asked = value == nullptr ? "" : value;
+    if (asked == "0" || !__builtin_cpu_supports("avx2")) return Simd::kNone;
+    return asked != "avx2" && __builtin_cpu_supports("avx512f") ? Simd::kAvx512 : Simd::kAvx2;
+  }();
+  return found;
+#else
+  return Simd::kNone;
+#endif
+}
+
+}  // namespace gnnscale
