@@ -11,9 +11,8 @@ namespace gnnscale {
 // The local id in `cell` if it was written in this batch of `count` nodes so far, else a number >= count.
 GNNSCALE_HD uint32_t local_id(uint32_t cell, uint32_t base) { return cell - base; }
 
-// Where trees are disjoint, a node is known by its tree and id, and cells lie in a table of 2^bits slots that is probed
-// from here on.
-GNNSCALE_HD uint64_t tree_slot(int64_t node, uint32_t tree, int bits) {
+// Where a node of a tree (0 unless trees are disjoint) is looked for first in a table of 2^bits slots.
+GNNSCALE_HD uint64_t table_slot(int64_t node, uint32_t tree, int bits) {
   const uint64_t mixed = (static_cast<uint64_t>(node) ^ static_cast<uint64_t>(tree) << 40) * 0x9E3779B97F4A7C15ull;
   return ((mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93ull) >> (64 - bits);
 }

@@ -179,11 +179,12 @@ def test_another_process_draws_the_same():
     assert run.stdout.strip() == digest(graph.sample(ops, seeds, BIG_FANOUTS, 77, threads=2)), run.stderr
 
 
-@pytest.mark.parametrize("simd", ["0", "avx2"])
-def test_processors_with_lesser_vectors_draw_the_same(simd):
-    names = "degrees_around or random_graphs or largest_fanout or small_graphs"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", __file__, "-k", names]
-    run = subprocess.run(command, env={**environment(), "GNNSCALE_SIMD": simd}, capture_output=True, text=True)
+@pytest.mark.parametrize("variable", ["GNNSCALE_SIMD=0", "GNNSCALE_SIMD=avx2", "GNNSCALE_RELABEL=table"])
+def test_every_way_of_drawing_and_relabelling_gives_the_same(variable):
+    names = "degrees_around or random_graphs or largest_fanout or small_graphs or random_cases"
+    files = [__file__, __file__.replace("neighbors", "modes")]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", names]
+    run = subprocess.run(command, env=environment() | dict([variable.split("=")]), capture_output=True, text=True)
     assert run.returncode == 0, run.stdout
 
 

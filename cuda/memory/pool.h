@@ -28,7 +28,8 @@ PoolStats pool_stats() noexcept;
 template <typename T>
 class PooledArray {
  public:
-  explicit PooledArray(int64_t capacity = 0) { reserve(0, capacity); }
+  PooledArray() = default;
+  explicit PooledArray(int64_t capacity) { reserve(0, capacity); }
   PooledArray(const PooledArray&) = delete;
   PooledArray& operator=(const PooledArray&) = delete;
   PooledArray(PooledArray&& other) noexcept

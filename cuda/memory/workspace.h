@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "../sample/tree_table.h"
+#include "../sample/relabel_table.h"
 
 namespace gnnscale {
 
@@ -16,6 +16,7 @@ struct Workspace {
   int64_t map_size = 0;
   uint32_t base = 1;
   TreeTable trees;  // instead of the map where trees are disjoint
+  NodeTable nodes;  // or the graph is much larger than the batch
   // What the last call produced, a node type or relation: the first guess for the next one's outputs.
   std::vector<int64_t> last_nodes, last_edges, last_columns;
   // Where each frontier node's candidates lie among the stored edges.

@@ -24,6 +24,7 @@ struct Request {
   int64_t hops;
   uint64_t key;
   bool replace, disjoint, last, layers, with_edge_id;
+  bool in_table;  // where trees are not disjoint: nodes are relabelled by a table, not by the map
   Subgraph subgraph;
   int64_t threads;
 };
@@ -66,7 +67,8 @@ struct Batch {
       : request(asked),
         nodes(asked.sizes.size()),
         edges(asked.relations.size()),
-        work(asked.disjoint ? 0 : std::accumulate(asked.sizes.begin(), asked.sizes.end(), int64_t{0})) {
+        work(asked.disjoint || asked.in_table ? 0
+                                              : std::accumulate(asked.sizes.begin(), asked.sizes.end(), int64_t{0})) {
     reserve(seeds);
     int64_t tree = 0;
     for (size_t t = 0; t < nodes.size(); ++t) {
@@ -80,7 +82,7 @@ struct Batch {
   ~Batch() {  // also when a hop threw: cells above the base may have been written
     int64_t most = 0;
     for (const Nodes& type : nodes) most = std::max(most, type.count);
-    if (!request.disjoint) work->base += static_cast<uint32_t>(most);
+    if (!request.disjoint && !request.in_table) work->base += static_cast<uint32_t>(most);
   }
 
   void end_hop() {
@@ -122,6 +124,8 @@ struct Batch {
     }
     if (request.disjoint) {
       work->trees.start();
+    } else if (request.in_table) {
+      work->nodes.start();
     } else {
       work->prepare(offset, most);
     }
@@ -130,13 +134,21 @@ struct Batch {
   template <typename Seed>
   void add_seeds(Nodes& type, const Seed* seeds, int64_t count, int64_t& tree) {
     if (request.disjoint) work->trees.reserve(count);
+    if (request.in_table) work->nodes.reserve(count);
     // A repeated seed keeps its row; the map leads to its first occurrence.
     for (; type.count < count; ++type.count) {
       const int64_t node = static_cast<int64_t>(seeds[type.count]);
       type.id[type.count] = node;
+      const uint32_t next = static_cast<uint32_t>(type.count);
       if (request.disjoint) {
         type.tree[type.count] = tree;
-        work->trees.add(type.offset + node, static_cast<uint32_t>(tree++), static_cast<uint32_t>(type.count));
+        work->trees.view().add(type.offset + node, static_cast<uint32_t>(tree++), next);
+        work->trees.added(1, next + 1);
+        continue;
+      }
+      if (request.in_table) {
+        const bool found = work->nodes.view().add(type.offset + node, 0, next) < next;
+        work->nodes.added(!found, next + 1);
         continue;
       }
       uint32_t& cell = work->map[type.offset + node];

@@ -223,18 +223,46 @@ class Expansion : private Pass {
   // blocks from this one on are known, and their cells can be prefetched.
   void relabel_block(int64_t block, int64_t size, int64_t blocks_read) {
     if (batch.request.disjoint) return relabel_trees(block, size);
+    if (!batch.request.in_table) {
+      relabel(block, size, blocks_read, MapCells{batch.work->map + sources.offset, batch.work->base});
+      return;
+    }
+    NodeTable& table = batch.work->nodes;
+    table.reserve(first_edge(block + 1, size) - first_edge(block, size));
+    const int64_t before = sources.count;
+    relabel(block, size, blocks_read, TableCells{table.view(), sources.offset});
+    table.added(sources.count - before, sources.count);
+  }
+
+  // The cells of the nodes of the source type: in the map, or in the table.
+  struct MapCells {
+    uint32_t* map;
+    uint32_t base;
+    GNNSCALE_INLINE void prefetch(int64_t id) const { GNNSCALE_PREFETCH(map + id); }
+    GNNSCALE_INLINE uint32_t add(int64_t id, uint32_t next) const {
+      // Without a branch, for nobody can predict which neighbor is new: what is known is written again.
+      const uint32_t local = std::min(local_id(map[id], base), next);
+      map[id] = base + local;
+      return local;
+    }
+  };
+  struct TableCells {
+    NodeTable::View table;
+    int64_t offset;
+    GNNSCALE_INLINE void prefetch(int64_t id) const { table.prefetch(offset + id, 0); }
+    GNNSCALE_INLINE uint32_t add(int64_t id, uint32_t next) const { return table.add(offset + id, 0, next); }
+  };
+
+  template <typename Cells>
+  void relabel(int64_t block, int64_t size, int64_t blocks_read, const Cells cells) {
     const int64_t from = first_edge(block, size), to = first_edge(block + 1, size);
     const int64_t read_to = first_edge(block + blocks_read, size);
-    uint32_t* const map = batch.work->map + sources.offset;
     int64_t *const ids = out.row.data(), *const found = sources.id.data();
-    const uint32_t base = batch.work->base;
     uint32_t count = static_cast<uint32_t>(sources.count);
     for (int64_t e = from; e < to; ++e) {
-      if (e + kEdgesAhead < read_to) GNNSCALE_PREFETCH(map + ids[e + kEdgesAhead]);
-      // Without a branch, for nobody can predict which neighbor is new: what is known is written again.
+      if (e + kEdgesAhead < read_to) cells.prefetch(ids[e + kEdgesAhead]);
       const int64_t id = ids[e];
-      const uint32_t local = std::min(local_id(map[id], base), count);
-      map[id] = base + local;
+      const uint32_t local = cells.add(id, count);
       found[count] = id;  // the slot after the last node is scratch
       ids[e] = local;
       count += local == count;
@@ -244,26 +272,29 @@ class Expansion : private Pass {
 
   // The same within each column's tree.
   void relabel_trees(int64_t block, int64_t size) {
-    TreeTable& table = batch.work->trees;
     const int64_t begin = block * block_, end = std::min(begin + block_, size);
-    const int64_t* const trees = destinations.tree.data() + destinations.frontier;
+    const int64_t *const trees = destinations.tree.data() + destinations.frontier, offset = sources.offset;
     const int64_t* const pointers = out.colptr.data() + columns_;
-    int64_t* const ids = out.row.data();
-    table.reserve(pointers[end] - pointers[begin]);
+    int64_t *const ids = out.row.data(), *const found = sources.id.data(), *const tree_of = sources.tree.data();
+    batch.work->trees.reserve(pointers[end] - pointers[begin]);
+    const TreeTable::View table = batch.work->trees.view();
     for (int64_t column = begin; column < end; ++column) {
       const uint32_t tree = static_cast<uint32_t>(trees[column]);
-      for (int64_t e = pointers[column]; e < pointers[column + 1]; ++e) table.prefetch(sources.offset + ids[e], tree);
+      for (int64_t e = pointers[column]; e < pointers[column + 1]; ++e) table.prefetch(offset + ids[e], tree);
     }
+    uint32_t count = static_cast<uint32_t>(sources.count);
     for (int64_t column = begin; column < end; ++column) {
       const uint32_t tree = static_cast<uint32_t>(trees[column]);
-      for (int64_t e = pointers[column]; e < pointers[column + 1]; ++e) {
-        const uint32_t local = table.add(sources.offset + ids[e], tree, static_cast<uint32_t>(sources.count));
-        sources.id[sources.count] = ids[e];  // the slot after the last node is scratch
-        sources.tree[sources.count] = tree;
-        sources.count += local == sources.count;
+      for (int64_t e = pointers[column], last = pointers[column + 1]; e < last; ++e) {
+        const uint32_t local = table.add(offset + ids[e], tree, count);
+        found[count] = ids[e];  // the slot after the last node is scratch
+        tree_of[count] = tree;
+        count += local == count;
         ids[e] = local;
       }
     }
+    batch.work->trees.added(count - sources.count, count);
+    sources.count = count;
   }
 
   void pick_serially(int64_t size, int64_t blocks) {

@@ -1,4 +1,6 @@
 // The operator sample_neighbors on the CPU (FastSample, section 3.2, algorithm 1): tensors to requests and back.
+#include <algorithm>
+#include <cstdlib>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -77,6 +79,29 @@ Relation to_relation(const Tensor& colptr, const Tensor& row, const std::optiona
   return relation;
 }
 
+// Whether the table serves better than the map: from so many nodes on, if the batch can only find a small part of them.
+// GNNSCALE_RELABEL=table or =map in the environment takes one of them whatever the graph.
+constexpr double kTableFrom = 3e7;
+
+bool takes_table(const Request& request, const std::vector<Seeds>& seeds) {
+  static const std::string forced = [] {
+    const char* const value = std::getenv("GNNSCALE_RELABEL");
+    return value == nullptr ? "" : value;
+  }();
+  double nodes = 0, most = 0;  // in the graph, and that can be found
+  for (const int64_t size : request.sizes) nodes += static_cast<double>(size);
+  for (const Seeds& of_type : seeds) most += static_cast<double>(of_type.count);
+  for (int64_t hop = 0; hop < request.hops; ++hop) {
+    double fanouts = 0;
+    for (const Relation& relation : request.relations) {
+      fanouts += relation.fanouts[hop] < 0 ? nodes : static_cast<double>(relation.fanouts[hop]);
+    }
+    most *= 1 + fanouts;
+  }
+  if (request.disjoint || forced == "map" || nodes > 4e9) return false;
+  return forced == "table" || (nodes >= kTableFrom && most <= nodes / 4);
+}
+
 void run(Batch& batch) {
   for (int64_t hop = 0; hop < batch.request.hops; ++hop) {
     for (const Relation& relation : batch.request.relations) Expansion(batch, relation, hop).run();
@@ -152,6 +177,7 @@ SampleOutput sample_neighbors(const Tensors& colptr, const Tensors& row, const O
     STD_TORCH_CHECK(relation.time == nullptr || static_cast<int64_t>(request.seed_time.size()) == trees,
                     "expected a time for each of ", trees, " seeds");
   }
+  request.in_table = takes_table(request, all_seeds);
   Batch batch(request, all_seeds);
   run(batch);
 

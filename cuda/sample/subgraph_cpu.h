@@ -52,7 +52,9 @@ class Induction : private Pass {
  private:
   void prefetch_local(int64_t id, uint32_t tree) {
     if (batch.request.disjoint) {
-      batch.work->trees.prefetch(sources.offset + id, tree);
+      batch.work->trees.view().prefetch(sources.offset + id, tree);
+    } else if (batch.request.in_table) {
+      batch.work->nodes.view().prefetch(sources.offset + id, 0);
     } else {
       GNNSCALE_PREFETCH(batch.work->map + sources.offset + id);
     }
@@ -60,7 +62,8 @@ class Induction : private Pass {
 
   // The local id of a node of the source type, or -1.
   int64_t find_local(int64_t id, uint32_t tree) {
-    if (batch.request.disjoint) return batch.work->trees.lookup(sources.offset + id, tree);
+    if (batch.request.disjoint) return batch.work->trees.view().lookup(sources.offset + id, tree);
+    if (batch.request.in_table) return batch.work->nodes.view().lookup(sources.offset + id, 0);
     const int64_t local = local_id(batch.work->map[sources.offset + id], batch.work->base);
     return local < sources.count ? local : -1;
   }

@@ -1,0 +1,115 @@
+"""Local ids through a map of 4 bytes a node of the graph, or through a table that is sized to the batch.
+
+    python benchmarks/bench_relabel.py
+
+A batch of 1024 seeds that have neighbors, fanouts (15, 10, 5), on R-MAT graphs of growing size. A process takes one
+way, so each has one of its own; both take turns in rounds of the same seeds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import deque
+from functools import partial
+
+import torch
+from common import compare, on_threads, parser, report, save
+
+from torch_gnnscale import CSC, ops
+from torch_gnnscale.topology import rmat
+
+GRAPHS = ((2_400_000, 124_000_000), (10_000_000, 200_000_000), (30_000_000, 200_000_000), (100_000_000, 200_000_000))
+FANOUTS, BATCH, IN_A_ROW = [15, 10, 5], 1024, 8
+
+
+class Way:
+    """A process that relabels in one way."""
+
+    def __init__(self, way: str, num_nodes: int, num_edges: int, rounds: int) -> None:
+        command = [sys.executable, __file__, "--worker", str(num_nodes), str(num_edges), str(rounds)]
+        environment = os.environ | {"GNNSCALE_RELABEL": way}
+        self.process = subprocess.Popen(
+            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        self.about = self.answer()
+
+    def answer(self) -> dict:
+        """The next line of the process."""
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"the process ended with {self.process.wait()}")
+        return json.loads(line)
+
+    def run(self, threads: int, round_: int) -> None:
+        """A round of batches."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(f"{threads} {round_}\n")
+        self.process.stdin.flush()
+        self.answer()
+
+    def close(self) -> None:
+        """Ends the process."""
+        self.process.communicate()
+
+
+def work(num_nodes: int, num_edges: int, rounds: int) -> None:
+    """What such a process does: samples rounds of batches as it is told."""
+    csc = CSC.from_edge_index(rmat(num_nodes, num_edges, seed=1), num_nodes)
+    ops.pool_trim()
+    connected = (csc.colptr.diff() > 0).nonzero().view(-1)
+    generator = torch.Generator().manual_seed(1)
+    seeds = [
+        connected[torch.randint(len(connected), (BATCH,), generator=generator)].unique()
+        for _ in range(rounds * IN_A_ROW)
+    ]
+
+    def draw(batch: int, threads: int) -> ops.Sample:
+        return ops.sample_neighbors(
+            [csc.colptr], [csc.row], [seeds[batch]], FANOUTS, batch, edge_id=[csc.edge_id], with_col=False,
+            threads=threads,
+        )  # fmt: skip
+
+    samples = [draw(batch, 1) for batch in range(IN_A_ROW)]
+    digest = hashlib.sha256(b"".join(part[0].numpy().tobytes() for sample in samples for part in sample[:4]))
+    edges = sum(len(sample.edge_id[0]) for sample in samples) // IN_A_ROW
+    print(json.dumps({"edges": edges, "digest": digest.hexdigest()}), flush=True)
+    del samples
+    for line in sys.stdin:
+        threads, round_ = map(int, line.split())
+        start = time.perf_counter()
+        deque((draw(round_ * IN_A_ROW + i, threads) for i in range(IN_A_ROW)), maxlen=0)
+        print(json.dumps({"seconds": time.perf_counter() - start}), flush=True)
+
+
+def measure(num_nodes: int, num_edges: int, rounds: int) -> dict:
+    """Both ways on one graph."""
+    ways = {way: Way(way, num_nodes, num_edges, rounds) for way in ("map", "table")}
+    assert ways["map"].about == ways["table"].about, "both ways give the same batches"
+    results: dict = {"nodes": num_nodes, "edges": num_edges, "edges_per_batch": ways["map"].about["edges"]}
+    for threads in (1, 2):
+        runs = {f"{name}, {on_threads(threads)}": partial(way.run, threads) for name, way in ways.items()}
+        times = compare(runs, rounds, IN_A_ROW)
+        report(f"{num_nodes:,} nodes, {num_edges:,} edges", times, f"map, {on_threads(threads)}")
+        results |= times
+    for way in ways.values():
+        way.close()
+    return results
+
+
+def main() -> None:
+    if sys.argv[1:2] == ["--worker"]:
+        return work(*map(int, sys.argv[2:]))
+    args = parser(__doc__.splitlines()[0], graphs=False).parse_args()
+    results = [measure(nodes, edges, args.rounds) for nodes, edges in GRAPHS]
+    if not args.no_save:
+        save("relabel", results)
+
+
+if __name__ == "__main__":
+    main()
