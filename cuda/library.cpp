@@ -27,6 +27,9 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "Tensor? edge_ptr, Tensor? edge_dst, int key, int threads) -> Tensor");
   // Features.
   library.def("gather_rows(Tensor src, Tensor index, int threads) -> Tensor");
+  library.def(
+      "gather_tiers(Tensor[] parts, int[] spread, Tensor? place, Tensor index, bool disk, ScalarType dtype, "
+      "Tensor(a!)? counts, int threads) -> Tensor");
   // Aggregation.
   library.def(
       "aggregate(Tensor ptr, Tensor node, Tensor? edge, int num_edges, Tensor x, Tensor? weight, str reduce, "
