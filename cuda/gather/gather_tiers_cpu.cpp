@@ -17,7 +17,7 @@
 namespace gnnscale {
 namespace {
 
-constexpr int64_t kMergedGap = 1 << 15;    // pages nearer than this are read together
+constexpr int64_t kMergedGap = 1 << 14;    // pages nearer than this are read together
 constexpr int64_t kLargestRead = 1 << 17;  // bytes: what every kernel's readahead takes at once
 constexpr int64_t kReadAhead = 1 << 25;    // bytes that a task has asked for beyond the row that it copies
 
