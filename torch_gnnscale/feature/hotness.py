@@ -25,7 +25,7 @@ def out_degree(csc: CSC) -> Tensor:
     step = 1 << 24  # edges at a time, so that a graph larger than memory needs no copy of its ids
     for first in range(0, csc.num_edges, step):
         count += torch.bincount(csc.row[first : first + step], minlength=csc.num_src)
-    return count
+    return count if loader.order is None else count[loader.order.new]
 
 
 def reverse_pagerank(csc: CSC, labelled: Tensor | None = None, *, iterations: int = 5, damping: float = 0.85) -> Tensor:
@@ -77,7 +77,7 @@ def accesses(loader: NeighborLoader, epochs: Sequence[int]) -> Tensor:
         epochs: their numbers, at least 0.
 
     Returns:
-        int64, shape [num_nodes].
+        int64, shape [num_nodes], by the user's ids.
     """
     num_nodes = loader.node_sampler.num_nodes
     if not isinstance(num_nodes, int):
