@@ -25,7 +25,7 @@ def out_degree(csc: CSC) -> Tensor:
     step = 1 << 24  # edges at a time, so that a graph larger than memory needs no copy of its ids
     for first in range(0, csc.num_edges, step):
         count += torch.bincount(csc.row[first : first + step], minlength=csc.num_src)
-    return count if loader.order is None else count[loader.order.new]
+    return count
 
 
 def reverse_pagerank(csc: CSC, labelled: Tensor | None = None, *, iterations: int = 5, damping: float = 0.85) -> Tensor:
@@ -88,4 +88,4 @@ def accesses(loader: NeighborLoader, epochs: Sequence[int]) -> Tensor:
     for epoch in epochs:
         for out in loader.samples(epoch):
             count += torch.bincount(out.node, minlength=num_nodes)
-    return count
+    return count if loader.order is None else count[loader.order.new]

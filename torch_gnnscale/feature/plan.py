@@ -38,9 +38,7 @@ def budget_bytes(name: str, budget: Budget, whole: int) -> int:
     if isinstance(budget, str):
         match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]i?B|B|%)", budget.strip())
         if match is None:
-            raise ValueError(
-                f"{name}: expected a number and a unit, such as '8GiB', '500MB' or '25%', found {budget!r}"
-            )
+            raise ValueError(f"{name}: expected a number and a unit such as '8GiB', '500MB' or '25%', found {budget!r}")
         if match[2] != "%":
             return int(float(match[1]) * _UNITS[match[2]])
         share = float(match[1]) / 100

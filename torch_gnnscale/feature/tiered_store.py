@@ -254,7 +254,7 @@ class TieredFeatureStore(FeatureStore):
         index = slice(None) if attr.index is None else attr.index
         if isinstance(index, (slice, int)):
             ids = torch.arange(rows.shape[0])[index]
-            return rows.gather(ids.view(-1)).view(*ids.shape, *rows.shape[1:])
+            return rows.gather(ids.view(-1)).view(ids.shape + rows.shape[1:])
         return rows.gather(row_ids(index, rows.shape[0]))
 
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
