@@ -265,6 +265,7 @@ def test_a_forked_process_deletes_nothing(tmp_path):
         store.close()
         os._exit(0)
     assert os.waitpid(child, 0)[1] == 0
+    assert len(os.listdir(tmp_path)) == 1
     assert torch.equal(store[None, "x", None], node_data().x)
     store.close()
 
