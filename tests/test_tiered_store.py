@@ -350,6 +350,8 @@ def typed() -> HeteroData:
          "names=", lambda _: Tiered.from_data(make_data())),
         (ValueError, "names: expected some of ['x', 'y', 'train_mask'], found ['z']",
          lambda _: Tiered.from_data(DATA, names=["x", "z"])),
+        (ValueError, "data.x: expected a plain tensor in host memory, found Tensor, torch.strided, meta",
+         lambda _: Tiered.from_data(Data(x=torch.ones(3, 2, device="meta")), hotness=torch.ones(3))),
         (TypeError, "storage: expected torch.float16 or torch.bfloat16, found torch.int8",
          lambda _: Tiered.from_data(DATA, storage=torch.int8)),
         (ValueError, "hotness: expected scores or one of ('out_degree', 'reverse_pagerank', "
@@ -386,6 +388,14 @@ def test_what_a_store_does_not_do(message, call):
         pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"),
     ):
         call(store)
+
+
+def test_parameters():
+    weight = torch.nn.Parameter(torch.arange(12.0).view(6, 2))
+    with Tiered.from_data(Data(x=weight), hotness=torch.ones(6)) as store:
+        found = store[None, "x", torch.tensor([5, 0])]
+        assert not found.requires_grad
+        assert torch.equal(found, weight.detach()[[5, 0]])
 
 
 def test_ids_out_of_range():

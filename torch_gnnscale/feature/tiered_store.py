@@ -128,9 +128,17 @@ class TieredFeatureStore(FeatureStore):
         if storage not in (None, torch.float16, torch.bfloat16):
             raise TypeError(f"storage: expected torch.float16 or torch.bfloat16, found {storage}")
         chosen = {name: tensor for name, tensor in found.items() if names is None or name in names}
+        for name, tensor in chosen.items():
+            if tensor.device.type != "cpu" or not ops.can_gather_rows(tensor):
+                what = f"{type(tensor).__name__}, {tensor.layout}, {tensor.device}"
+                raise ValueError(f"data.{name}: expected a plain tensor in host memory, found {what}")
         score = _score(data, hotness, labelled)
         sources = [
-            Source((None, name), tensor, storage if storage and ops.can_widen(storage, tensor.dtype) else tensor.dtype)
+            Source(
+                (None, name),
+                tensor.detach(),
+                storage if storage and ops.can_widen(storage, tensor.dtype) else tensor.dtype,
+            )
             for name, tensor in chosen.items()
         ]
         return cls._make(sources, score, renumbered, gpu, peers, host, disk, device)
