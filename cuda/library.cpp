@@ -49,5 +49,5 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   library.def("pool_limit(int num_bytes) -> ()");
   library.def("pool_trim() -> ()");
   library.def("huge_pages(Tensor tensor) -> ()");
-  library.def("map_file(int descriptor, int offset, int num_bytes) -> Tensor");
+  library.def("map_file(int descriptor, int offset, int num_bytes, bool shared) -> Tensor");
 }

@@ -117,7 +117,7 @@ def test_operators_without_tensors():
     check(OPS.permutation.default, 5, 1, tests=OF_VALUES)
     check(OPS.rmat_edges.default, 0, 5, 9, [30_000, 40_000, 50_000], 1, 0, tests=OF_VALUES)
     with open(__file__, "rb") as file:
-        check(OPS.map_file.default, file.fileno(), 3, 50, tests=OF_VALUES)
+        check(OPS.map_file.default, file.fileno(), 3, 50, False, tests=OF_VALUES)
 
 
 def test_pool():

@@ -113,6 +113,7 @@ def build(
     if isinstance(where, HostRows):
         assert place is not None
         memory.tensor(where).copy_(place)
+    memory.use_huge_pages()
     return attributes, memory
 
 

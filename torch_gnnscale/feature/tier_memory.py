@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import mmap
 import os
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -11,7 +10,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from torch import Tensor
 
-from .. import files
+from .. import files, ops
 from ..ops.memory import allowed_memory
 
 ALIGNMENT = 4096
@@ -39,8 +38,7 @@ class HostMemory:
     def _attach(self, descriptor: int, num_bytes: int) -> None:
         self._descriptor, self._owner, self.num_bytes = descriptor, os.getpid(), num_bytes
         self._pinned = 0  # the address that is registered with CUDA
-        self._map: mmap.mmap | None = mmap.mmap(descriptor, num_bytes)
-        self._map.madvise(mmap.MADV_HUGEPAGE)
+        self._bytes: Tensor | None = ops.map_shared(descriptor, num_bytes)
 
     @classmethod
     def _of(cls, owner: int, descriptor: int, identity: tuple[int, int], num_bytes: int) -> HostMemory:
@@ -62,18 +60,21 @@ class HostMemory:
         found = os.fstat(self._descriptor)
         return HostMemory._of, (self._owner, self._descriptor, (found.st_dev, found.st_ino), self.num_bytes)
 
-    def _check(self) -> mmap.mmap:
-        if self._map is None:
+    def _check(self) -> Tensor:
+        if self._bytes is None:
             raise ValueError("the store is closed")
-        return self._map
+        return self._bytes
 
     def tensor(self, rows: HostRows) -> Tensor:
         """An array in this memory; it keeps the memory's pages."""
         count = math.prod(rows.shape) * rows.dtype.itemsize
         if count == 0:
             return torch.empty(rows.shape, dtype=rows.dtype)
-        data = torch.frombuffer(self._check(), dtype=torch.uint8, offset=rows.offset, count=count)
-        return data.view(rows.dtype).view(rows.shape)
+        return self._check()[rows.offset : rows.offset + count].view(rows.dtype).view(rows.shape)
+
+    def use_huge_pages(self) -> None:
+        """Moves what was written into huge pages, for all processes: :func:`torch_gnnscale.ops.huge_pages`."""
+        ops.huge_pages(self._check())
 
     def pin(self) -> None:
         """Registers the memory with CUDA for this process, so that its GPUs can read it.
@@ -81,7 +82,7 @@ class HostMemory:
         Raises:
             OSError: CUDA refuses; says why.
         """
-        address = torch.frombuffer(self._check(), dtype=torch.uint8).data_ptr()
+        address = self._check().data_ptr()
         error = torch.cuda.cudart().cudaHostRegister(address, self.num_bytes, _REGISTER)
         if int(error) != 0:
             reason = torch.cuda.cudart().cudaGetErrorString(error)
@@ -90,17 +91,17 @@ class HostMemory:
 
     def close(self) -> None:
         """Ends the registration with CUDA and gives the memory back; tensors over it keep its pages until they go."""
-        if self._map is None:
+        if self._bytes is None:
             return
         if self._pinned:
             torch.cuda.synchronize()
             torch.cuda.cudart().cudaHostUnregister(self._pinned)
             self._pinned = 0
-        self._map = None
+        self._bytes = None
         os.close(self._descriptor)
 
     def __del__(self) -> None:
-        if getattr(self, "_map", None) is not None:
+        if getattr(self, "_bytes", None) is not None:
             self.close()
 
 

@@ -8,7 +8,7 @@ from . import registrations
 from .aggregation import REDUCTIONS, aggregate, edge_dot, extreme_backward, share_of_extremes
 from .arguments import MAX_COUNT, first_outside, limit_threads
 from .generate import permutation, random_bits, rmat_edges
-from .memory import PoolStats, huge_pages, map_file, pool_limit, pool_stats, pool_trim
+from .memory import PoolStats, huge_pages, map_file, map_shared, pool_limit, pool_stats, pool_trim
 from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negatives
 from .rows import can_gather_rows, gather_rows
 from .sampling import MAX_FANOUT, MAX_HOPS, Sample, Subgraph, sample_neighbors, weight_sums
@@ -20,7 +20,7 @@ __all__ = [
     "Candidates", "EdgeSet", "MAX_COUNT", "MAX_FANOUT", "MAX_HOPS", "PoolStats", "REDUCTIONS", "Sample", "Subgraph",
     "aggregate", "can_gather_rows", "can_widen", "candidates", "check_colptr", "coo_to_csc", "edge_dot", "edge_set",
     "extreme_backward", "first_outside", "gather_rows", "gather_tiers", "huge_pages", "limit_threads", "map_file",
-    "permutation", "place_dtype", "pool_limit", "pool_stats", "pool_trim", "random_bits", "registrations",
-    "renumber", "reverse_pagerank", "rmat_edges", "sample_negatives", "sample_neighbors", "score_unit",
-    "share_of_extremes", "weight_sums",
+    "map_shared", "permutation", "place_dtype", "pool_limit", "pool_stats", "pool_trim", "random_bits",
+    "registrations", "renumber", "reverse_pagerank", "rmat_edges", "sample_negatives", "sample_neighbors",
+    "score_unit", "share_of_extremes", "weight_sums",
 ]  # fmt: skip

@@ -90,7 +90,7 @@ def _():
 
 
 @torch.library.register_fake("gnnscale::map_file")
-def _(descriptor, offset, num_bytes):
+def _(descriptor, offset, num_bytes, shared):
     return torch.empty(num_bytes, dtype=torch.uint8)
 
 
