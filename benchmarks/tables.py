@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md from the JSON in benchmarks/results.
+"""Writes the tables of docs/performance.md and docs/tiers.md from the JSON in benchmarks/results.
 
     python benchmarks/tables.py
 
@@ -16,7 +16,7 @@ from typing import Any
 
 from common import RESULTS, on_threads
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "performance.md"
+DOCUMENTS = [Path(__file__).parents[1] / "docs" / name for name in ("performance.md", "tiers.md")]
 Rows = Iterable[Iterable[object]]
 
 
@@ -185,11 +185,27 @@ def dgl() -> str:
     return by_graph("dgl", make)
 
 
-TABLES = (sampling, modes, batches, figure, corners, gather, steps, loop, large, csc, dgl)
+def tiers() -> str:
+    """Memory over disk."""
+    parts = []
+    for graph, entry in found("tiers")["over_disk"].items():
+        rows = [
+            [key, run["cold_ms"], run["speedup"], run["warm_ms"], *(
+                f"{run[rate]:.3f}" if rate in run else "" for rate in ("expected_hit_rate", "found_hit_rate"))]
+            for key, run in entry["candidates"].items()
+        ]  # fmt: skip
+        head = ["", "cold, ms a batch", "over the plain map", "warm, ms", "expected hit rate", "found"]
+        intro = f", {entry['features_mib']:.0f} MiB of features, {entry['rows_per_batch']:,.0f} rows a batch"
+        ahead = f", the kernel reads {entry['readahead_kib']:,} KiB ahead" if entry["readahead_kib"] else ""
+        parts.append(f"{title(graph)}{intro}{ahead}\n\n{table(head, rows)}")
+    return "\n\n".join(parts)
+
+
+TABLES = (sampling, modes, batches, figure, corners, gather, steps, loop, large, csc, dgl, tiers)
 
 
 def main() -> None:
-    text = DOCUMENT.read_text()
+    texts = {document: document.read_text() for document in DOCUMENTS}
     for make in TABLES:
         try:
             made = make()
@@ -197,9 +213,14 @@ def main() -> None:
             print(f"{make.__name__}: left as it is, {error.filename} is missing")
             continue
         pattern = rf"(<!-- {make.__name__} -->\n).*?(<!-- end -->)"
-        text, count = re.subn(pattern, lambda m, made=made: f"{m[1]}\n{made}\n\n{m[2]}", text, flags=re.DOTALL)
-        print(f"{make.__name__}: {count} written")
-    DOCUMENT.write_text(text)
+        for document, text in texts.items():
+            texts[document], count = re.subn(
+                pattern, lambda m, made=made: f"{m[1]}\n{made}\n\n{m[2]}", text, flags=re.DOTALL
+            )
+            if count:
+                print(f"{make.__name__}: {count} written into {document.name}")
+    for document, text in texts.items():
+        document.write_text(text)
 
 
 if __name__ == "__main__":

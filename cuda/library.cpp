@@ -27,6 +27,9 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "Tensor? edge_ptr, Tensor? edge_dst, int key, int threads) -> Tensor");
   // Features.
   library.def("gather_rows(Tensor src, Tensor index, int threads) -> Tensor");
+  library.def(
+      "gather_tiers(Tensor[] parts, int[] spread, Tensor? place, Tensor index, bool disk, ScalarType dtype, "
+      "Tensor(a!)? counts, int threads) -> Tensor");
   // Aggregation.
   library.def(
       "aggregate(Tensor ptr, Tensor node, Tensor? edge, int num_edges, Tensor x, Tensor? weight, str reduce, "
@@ -46,5 +49,5 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   library.def("pool_limit(int num_bytes) -> ()");
   library.def("pool_trim() -> ()");
   library.def("huge_pages(Tensor tensor) -> ()");
-  library.def("map_file(int descriptor, int offset, int num_bytes) -> Tensor");
+  library.def("map_file(int descriptor, int offset, int num_bytes, bool shared) -> Tensor");
 }

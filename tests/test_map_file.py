@@ -104,3 +104,33 @@ def test_a_store_larger_than_the_memory(tmp_path):
     opened = FeatureStore.open(tmp_path / "store", verify=False)
     assert opened.get_tensor_size(group_name=None, attr_name="x") == (rows, 256)
     assert opened[None, "x", torch.tensor([5, rows - 1])].abs().sum() == 0
+
+
+@pytest.mark.parametrize("num_bytes", [1, 5000, (2 << 20) - 1, 2 << 20, (6 << 20) + 4097])
+def test_shared_mappings_write_to_the_file(num_bytes):
+    descriptor = os.memfd_create("shared")
+    os.ftruncate(descriptor, num_bytes)
+    first, second = (ops.map_shared(descriptor, num_bytes) for _ in range(2))
+    assert first.data_ptr() != second.data_ptr()
+    if num_bytes >= 2 << 20:
+        assert first.data_ptr() % (2 << 20) == second.data_ptr() % (2 << 20) == 0
+    first.copy_(torch.arange(num_bytes) % 251)
+    os.close(descriptor)
+    assert torch.equal(second, (torch.arange(num_bytes) % 251).to(torch.uint8))
+    del first
+    assert int(second[-1]) == (num_bytes - 1) % 251
+    del second
+    assert "memfd:shared" not in Path("/proc/self/maps").read_text()
+
+
+def test_files_that_cannot_be_shared(file):
+    with open(file, "rb") as stream:
+        with pytest.raises(ValueError, match=r"^descriptor: expected a file of at least 25601 bytes, found 25600$"):
+            ops.map_shared(stream.fileno(), 25_601)
+        with pytest.raises(ValueError, match=r"^num_bytes: expected 1 <= num_bytes <= "):
+            ops.map_shared(stream.fileno(), 0)
+        for num_bytes in (100, 25_600):  # open for reading alone
+            with pytest.raises(
+                OSError, match=r"expected a file that can be mapped, found \d+ bytes: Permission denied"
+            ):
+                ops.map_shared(stream.fileno(), num_bytes)

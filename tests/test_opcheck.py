@@ -44,6 +44,17 @@ def test_gather_rows(dtype, device):
         check(OPS.gather_rows.default, src.requires_grad_(), random_ids(30, 12, dtype=dtype).to(device), 0)
 
 
+@pytest.mark.parametrize("dtype", INDEX)
+def test_gather_tiers(dtype, device):
+    for stored, out in [(torch.float32, torch.float32), (torch.bfloat16, torch.float32)]:
+        parts = [torch.randn(rows, 7, device=device).to(stored) for rows in (20, 6, 5, 9)]
+        place, index = (random_ids(40, count, dtype=dtype).to(device) for count in (30, 12))
+        counts = torch.zeros(3, 2, dtype=torch.int64, device=device)
+        check(OPS.gather_tiers.default, parts, [1, 2, 1], None, index, False, out, None, 0)
+        check(OPS.gather_tiers.default, parts, [1, 2, 1], place, index % 30, device == "cpu", out, None, 1)
+        check(OPS.gather_tiers.default, parts, [1, 2, 1], place, index % 30, False, out, counts, 0, tests=OF_VALUES)
+
+
 def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph: int = 0) -> tuple:
     """Of two node types and two relations, with every optional argument or with none."""
     graph, back = random_graph(40, 4, seed=1), random_graph(30, 3, seed=2)
@@ -106,7 +117,7 @@ def test_operators_without_tensors():
     check(OPS.permutation.default, 5, 1, tests=OF_VALUES)
     check(OPS.rmat_edges.default, 0, 5, 9, [30_000, 40_000, 50_000], 1, 0, tests=OF_VALUES)
     with open(__file__, "rb") as file:
-        check(OPS.map_file.default, file.fileno(), 3, 50, tests=OF_VALUES)
+        check(OPS.map_file.default, file.fileno(), 3, 50, False, tests=OF_VALUES)
 
 
 def test_pool():
@@ -157,7 +168,7 @@ def test_every_operator_is_checked_here():
     checked = {"coo_to_csc", "first_outside", "first_malformed", "gather_rows", "sample_neighbors"}
     checked |= {"reverse_pagerank", "renumber"}
     checked |= {"random_bits", "permutation", "rmat_edges", "pool_stats", "pool_limit", "pool_trim", "huge_pages"}
-    checked |= {"map_file", "sample_negatives"}
+    checked |= {"map_file", "sample_negatives", "gather_tiers"}
     checked |= {"aggregate", "edge_dot", "share_of_extremes", "extreme_backward"}
     names = torch._C._dispatch_get_all_op_names()
     assert {name.removeprefix("gnnscale::") for name in names if name.startswith("gnnscale::")} <= checked

@@ -16,7 +16,7 @@ import pytest
 import torch
 from datasets_for_tests import make_data, no_loader_threads
 
-from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, ops
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, TieredFeatureStore, ops
 
 LONG = os.environ.get("GNNSCALE_SOAK") == "1"
 BATCHES, LOADERS = (10_000, 1000) if LONG else (400, 40)
@@ -133,6 +133,44 @@ def test_loaders_leave_nothing(data, tmp_path):
     assert (descriptors(), threading.active_count()) == before[:2]
     assert resident() - before[2] < 8 << 20
     assert ops.pool_stats().live_bytes < 8 << 20
+
+
+def test_tiers_leave_nothing(data, tmp_path):
+    data = data.clone()
+    del data.edge_attr
+    score = torch.rand(5000, generator=torch.Generator().manual_seed(0))
+    FeatureStore.from_data(data).save(tmp_path / "features")
+    (tmp_path / "spilled").mkdir()
+    index = torch.randint(5000, (300,))
+
+    def use(number):
+        if number % 2:
+            options = (
+                {"disk": tmp_path / "spilled"} if number % 3 else {"renumbered": True, "disk": tmp_path / "spilled"}
+            )
+            store = TieredFeatureStore.from_data(data, hotness=score, host="40%", **options)
+        else:
+            store = TieredFeatureStore.open(tmp_path / "features", score, host="40%", verify=False)
+        kept = pickle.loads(pickle.dumps(store)) if number % 5 == 0 else None
+        assert store[None, "x", index].shape == (300, 3)
+        if number % 4:
+            store.close()  # else it is dropped
+        if kept is not None:
+            assert kept[None, "y", index].shape == (300,)
+            kept.close()
+
+    for number in range(20):
+        use(number)
+    gc.collect()
+    before = descriptors(), threading.active_count(), resident()
+    for number in range(1000):
+        use(number)
+    gc.collect()
+    assert [line for line in (PROC / "maps").read_text().splitlines() if "gnnscale-tiers" in line] == []
+    assert mappings(tmp_path) == []
+    assert list((tmp_path / "spilled").iterdir()) == []
+    assert (descriptors(), threading.active_count()) == before[:2]
+    assert resident() - before[2] < 8 << 20
 
 
 def test_worker_processes_leave_nothing(data):

@@ -1,7 +1,7 @@
 """Mini-batch GNN training that scales, for PyTorch Geometric."""
 
 from . import ops
-from .feature import FeatureStore
+from .feature import FeatureStore, TieredFeatureStore
 from .loader import LinkNeighborLoader, NeighborLoader
 from .patch import patch_pyg, unpatch_pyg
 from .sampler import BidirectionalNeighborSampler, NeighborSampler
@@ -10,5 +10,5 @@ from .topology import CSC, GraphStore
 __version__ = "0.1.0"
 __all__ = [
     "BidirectionalNeighborSampler", "CSC", "FeatureStore", "GraphStore", "LinkNeighborLoader", "NeighborLoader",
-    "NeighborSampler", "ops", "patch_pyg", "unpatch_pyg",
+    "NeighborSampler", "TieredFeatureStore", "ops", "patch_pyg", "unpatch_pyg",
 ]  # fmt: skip

@@ -10,15 +10,35 @@
 namespace gnnscale {
 namespace {
 
-// See torch_gnnscale.ops.map_file, which opens the file, checks its size and closes it. The mapping is private, so
-// writing copies pages and leaves the file, and reserves no swap, so a file may be larger than the memory.
-Tensor map_file(int64_t descriptor, int64_t offset, int64_t num_bytes) {
+constexpr size_t kHugePage = size_t{2} << 20;
+
+// A range of addresses that nothing else has, from a multiple of the size of a huge page on.
+void* aligned_range(size_t length) {
+  const size_t reserved = length + kHugePage;
+  void* base = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (base == MAP_FAILED) return nullptr;
+  const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(base) % kHugePage) % kHugePage;
+  char* aligned = static_cast<char*>(base) + before;
+  const size_t page = static_cast<size_t>(sysconf(_SC_PAGE_SIZE)), end = (length + page - 1) / page * page;
+  if (before > 0) munmap(base, before);
+  if (before + end < reserved) munmap(aligned + end, reserved - before - end);
+  return aligned;
+}
+
+// See torch_gnnscale.ops.map_file and map_shared, which open the file and check its size. A private mapping copies the
+// pages that are written, leaves the file and reserves no swap, so a file may be larger than the memory. A shared one
+// writes to the file, and has huge pages where the system gives them to files in memory.
+Tensor map_file(int64_t descriptor, int64_t offset, int64_t num_bytes, bool shared) {
   STD_TORCH_CHECK(num_bytes > 0 && offset >= 0, "expected a part of a file, got ", num_bytes, " bytes at ", offset);
   const int64_t page = sysconf(_SC_PAGE_SIZE), first = offset / page * page;
   const size_t length = static_cast<size_t>(offset - first + num_bytes);
-  void* base = mmap(nullptr, length, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, static_cast<int>(descriptor),
-                    static_cast<off_t>(first));
+  void* range = shared && length >= kHugePage ? aligned_range(length) : nullptr;
+  const int flags = (shared ? MAP_SHARED : MAP_PRIVATE | MAP_NORESERVE) | (range != nullptr ? MAP_FIXED : 0);
+  void* base =
+      mmap(range, length, PROT_READ | PROT_WRITE, flags, static_cast<int>(descriptor), static_cast<off_t>(first));
+  if (base == MAP_FAILED && range != nullptr) munmap(range, length);
   STD_TORCH_CHECK(base != MAP_FAILED, "mmap of ", num_bytes, " bytes at ", offset, ": ", std::strerror(errno));
+  if (range != nullptr) madvise(base, length, MADV_HUGEPAGE);  // a wish
   const int64_t sizes[] = {num_bytes}, strides[] = {1};
   return torch::stable::from_blob(static_cast<char*>(base) + (offset - first), {sizes, 1}, {strides, 1},
                                   torch::stable::Device(torch::headeronly::DeviceType::CPU), ScalarType::Byte,

@@ -80,13 +80,7 @@ class FeatureStore(PyGFeatureStore):
             return tensor
         if isinstance(index, (slice, int)):
             return tensor[index]
-        index = torch.as_tensor(index)
-        if not isinstance(attr.index, Tensor) and index.numel() == 0:
-            index = index.to(torch.int64)  # an empty list knows no type
-        if index.dtype == torch.bool:
-            if index.shape != tensor.shape[:1]:
-                raise IndexError(f"index: expected a mask of {tensor.size(0)} rows, found shape {tuple(index.shape)}")
-            index = index.nonzero().view(-1)
+        index = row_ids(index, tensor.size(0))
         if ops.can_gather_rows(tensor):
             return ops.gather_rows(tensor, index.to(tensor.device))
         check_ids("index", index, tensor.size(0), "rows")
@@ -146,6 +140,18 @@ class FeatureStore(PyGFeatureStore):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({ {key: tuple(value.shape) for key, value in self._tensors.items()} })"
+
+
+def row_ids(index: Any, num_rows: int) -> Tensor:
+    """The ids that a tensor, mask, array, list or range of PyG's names; IndexError for a mask of another length."""
+    ids = torch.as_tensor(index)
+    if not isinstance(index, Tensor) and ids.numel() == 0:
+        ids = ids.to(torch.int64)  # an empty list knows no type
+    if ids.dtype == torch.bool:
+        if ids.shape != (num_rows,):
+            raise IndexError(f"index: expected a mask of {num_rows} rows, found shape {tuple(ids.shape)}")
+        ids = ids.nonzero().view(-1)
+    return ids
 
 
 def all_attrs(store: PyGFeatureStore) -> list[TensorAttr]:

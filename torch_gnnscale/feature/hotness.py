@@ -77,7 +77,7 @@ def accesses(loader: NeighborLoader, epochs: Sequence[int]) -> Tensor:
         epochs: their numbers, at least 0.
 
     Returns:
-        int64, shape [num_nodes].
+        int64, shape [num_nodes], by the user's ids.
     """
     num_nodes = loader.node_sampler.num_nodes
     if not isinstance(num_nodes, int):
@@ -88,4 +88,4 @@ def accesses(loader: NeighborLoader, epochs: Sequence[int]) -> Tensor:
     for epoch in epochs:
         for out in loader.samples(epoch):
             count += torch.bincount(out.node, minlength=num_nodes)
-    return count
+    return count if loader.order is None else count[loader.order.new]

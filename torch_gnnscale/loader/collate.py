@@ -21,6 +21,7 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from .. import ops
 from ..feature.feature_store import all_attrs
 from ..sampler import HeteroNeighborOutput, Layer, NeighborOutput
+from ..topology.reorder import Order
 from .layout import EdgeLayout, edge_device, laid_out, set_edges, sort_edges, stored_values
 
 _HUGE_FROM = 64 << 20  # bytes; of smaller tensors the processor keeps most page table entries
@@ -139,9 +140,12 @@ def edges_of(out: Output, drawn: dict, permutation: Any, layouts: dict[Any, Edge
 
 def fill(
     data: Any, out: Output, drawn: dict, permutation: Any, layouts: dict[Any, EdgeLayout], custom_cls: Any = None,
-    layers: bool = False,
+    layers: bool = False, order: Order | None = None,
 ) -> Data | HeteroData:  # fmt: skip
-    """A batch with what was sampled, in PyG's order of fields; what is known of its inputs is still to come."""
+    """A batch with what was sampled, in PyG's order of fields; what is known of its inputs is still to come.
+
+    ``order`` is what :func:`order_of` gives for the stores.
+    """
     if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
         raise TypeError(f"sampler output: expected PyG's SamplerOutput, found {type(out).__name__}")
     edges = edges_of(out, drawn, permutation, layouts)
@@ -153,7 +157,7 @@ def fill(
         batch = from_stores(feature_store, graph_store, out, edges, whole, custom_cls)
     if layers:
         put_layers(batch, data, out, edges, layouts)
-    add_ids(batch, out, edges)
+    add_ids(batch, out, edges, order)
     return batch
 
 
@@ -253,12 +257,29 @@ def _size(nodes: dict, edge_type: Any) -> tuple[int, int]:
     return len(nodes.get(src, _NO_IDS)), len(nodes.get(dst, _NO_IDS))
 
 
-def add_ids(batch: Data | HeteroData, out: Output, edges: dict[Any, Edges]) -> None:
-    """The fields that tell what was sampled, in PyG's order, unless the user has fields of these names."""
+def order_of(data: Any) -> Order | None:
+    """How a pair of stores numbers the nodes, if not as the user does; ValueError if the two disagree."""
+    if isinstance(data, (Data, HeteroData)):
+        return None
+    features, graph = (getattr(store, "order", None) for store in data)
+    if features is not graph and (features is None or graph is None or not torch.equal(features.old, graph.old)):
+        names = ["the user's" if order is None else "another" for order in (features, graph)]
+        raise ValueError(
+            f"data: expected features and graph in one order of nodes, found {names[0]} and {names[1]}; "
+            f"use GraphStore.from_data(data, order=features.order)"
+        )
+    return graph
+
+
+def add_ids(batch: Data | HeteroData, out: Output, edges: dict[Any, Edges], order: Order | None) -> None:
+    """The fields that tell what was sampled, in PyG's order, unless the user has fields of these names.
+
+    Node ids are the user's, to which ``order`` leads back from the stores'.
+    """
     for node_type, node in by_type(out, out.node).items():
         store = batch if node_type is None else batch[node_type]
         if "n_id" not in store:
-            store["n_id"] = node
+            store["n_id"] = node if order is None else order.old[node]
     for edge_type, found in edges.items():
         store = batch if edge_type is None else batch[edge_type]
         if found.edge_id is not None and "e_id" not in store:

@@ -63,6 +63,8 @@ class KeyedLoader(DataLoader):
         self._position = Position()
         self.seconds = {"sample": 0.0, "gather": 0.0}
         """Time spent so far in this process's threads, by what was done."""
+        self.order = collate.order_of(data)
+        """How a pair of stores numbers the nodes, if not as the user does."""
         self._sampler = neighbor_sampler
         self._gather_ahead = isinstance(data, (Data, HeteroData)) or isinstance(data[0], FeatureStore)
         self._sample_ahead = isinstance(neighbor_sampler, NeighborSampler)
@@ -166,6 +168,8 @@ class KeyedLoader(DataLoader):
     def samples(self, epoch: int) -> Iterator[Output]:
         """What the sampler gives for an epoch's batches, in order, without features; no iterator is moved by it.
 
+        Node ids are those of the stores.
+
         Raises:
             ValueError: the order is a ``sampler``'s or ``batch_sampler``'s of the user's, who alone knows the epoch's.
         """
@@ -212,7 +216,9 @@ class KeyedLoader(DataLoader):
             out = self.transform_sampler_output(out)
         layers = isinstance(self._sampler, NeighborSampler) and self._sampler.layers
         permutation = self._sampler.edge_permutation
-        batch = collate.fill(self.data, out, drawn, permutation, self._edge_layouts, self.custom_cls, layers)
+        batch = collate.fill(
+            self.data, out, drawn, permutation, self._edge_layouts, self.custom_cls, layers, self.order
+        )
         self._label(batch, out)
         self.seconds["gather"] += time.perf_counter() - start
         return batch

@@ -21,7 +21,7 @@ from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.inputs import ends_of
 from ..sampler.links import ExcludeSeedEdges, check_links
 from ..topology import CSC
-from .collate import Output
+from .collate import Output, order_of
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 
@@ -98,6 +98,8 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         edge_layout: EdgeLayout | None = None,
         **kwargs: Any,
     ) -> None:
+        if order_of(data) is not None:
+            raise NotImplementedError("links of renumbered stores are not implemented: use stores in the user's order")
         edge_type, links = _links_of(data, edge_label_index)
         known = None
         if neighbor_sampler is None:

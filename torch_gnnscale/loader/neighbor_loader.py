@@ -34,7 +34,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
     Args:
         data: a Data, a HeteroData, or a pair of a FeatureStore and a GraphStore, ours or anybody's. Tensors of data or
             of our stores are gathered ahead, in the pipeline's threads; a foreign store is asked in the thread that
-            iterates.
+            iterates. Of renumbered stores (``GraphStore.order``), seeds and ``n_id`` are still the user's ids.
         num_neighbors: fanout of each hop, or lists by edge type (see :class:`torch_gnnscale.NeighborSampler`, as for
             all arguments that are not explained here).
         input_nodes: seeds: ids, a mask, or None for all nodes; in a heterogeneous graph, a node type or a pair of it
@@ -133,6 +133,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         self.input_nodes = input_nodes
         if isinstance(neighbor_sampler, NeighborSampler):
             self._check_seeds(neighbor_sampler)
+        if self.order is not None:
+            self.input_data.node = self.order.new[self.input_data.node.to(torch.int64)]
 
     def _check_seeds(self, sampler: NeighborSampler) -> None:
         """Raises unless all input nodes are ids of the graph; names them by their place in ``input_nodes``."""

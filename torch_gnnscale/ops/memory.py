@@ -107,7 +107,31 @@ def map_file(path: str | os.PathLike, offset: int = 0, num_bytes: int | None = N
         if num_bytes == 0:
             return torch.empty(0, dtype=torch.uint8)
         try:
-            return OPS.map_file(file.fileno(), offset, num_bytes)
+            return OPS.map_file(file.fileno(), offset, num_bytes, False)
         except RuntimeError as error:
             reason = str(error).rsplit(": ", 1)[-1]
             raise OSError(f"{path}: expected a file that can be mapped, found {num_bytes} bytes: {reason}") from None
+
+
+def map_shared(descriptor: int, num_bytes: int) -> Tensor:
+    """The first bytes of an open file as a tensor that writes to it: uint8, shape [num_bytes].
+
+    Processes that map a memfd so share memory; from 2 MiB on in huge pages, where the system gives them. The mapping
+    needs the descriptor no longer, and ends with the tensor's memory.
+
+    Args:
+        descriptor: open for reading and writing.
+        num_bytes: at least 1.
+
+    Raises:
+        OSError: the file cannot be mapped.
+        ValueError: it does not reach that far.
+    """
+    check_int("num_bytes", num_bytes, 1)
+    if (size := os.fstat(descriptor).st_size) < num_bytes:
+        raise ValueError(f"descriptor: expected a file of at least {num_bytes} bytes, found {size}")
+    try:
+        return OPS.map_file(descriptor, 0, num_bytes, True)
+    except RuntimeError as error:
+        reason = str(error).rsplit(": ", 1)[-1]
+        raise OSError(f"descriptor: expected a file that can be mapped, found {num_bytes} bytes: {reason}") from None

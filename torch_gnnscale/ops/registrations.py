@@ -64,6 +64,11 @@ def _(src, index, threads):
     return src.new_empty((index.numel(), *src.shape[1:]))
 
 
+@torch.library.register_fake("gnnscale::gather_tiers")
+def _(parts, spread, place, index, disk, dtype, counts, threads):
+    return index.new_empty((index.numel(), *parts[0].shape[1:]), dtype=dtype)
+
+
 @torch.library.register_fake("gnnscale::huge_pages")
 def _(tensor):
     return None
@@ -85,7 +90,7 @@ def _():
 
 
 @torch.library.register_fake("gnnscale::map_file")
-def _(descriptor, offset, num_bytes):
+def _(descriptor, offset, num_bytes, shared):
     return torch.empty(num_bytes, dtype=torch.uint8)
 
 

@@ -20,10 +20,11 @@ def can_gather_rows(src: Tensor) -> bool:
     device = src.device.type
     loaded = device == "cpu" or (device == "cuda" and _library.status.get("_CUDA") == "loaded")
     ordinary = type(src) in _ORDINARY and src.layout == torch.strided and src.dim() > 0
-    return loaded and ordinary and _has_contiguous_rows(src)
+    return loaded and ordinary and has_contiguous_rows(src)
 
 
-def _has_contiguous_rows(src: Tensor) -> bool:
+def has_contiguous_rows(src: Tensor) -> bool:
+    """Whether each row of a strided tensor is contiguous."""
     return src.is_contiguous() or src.numel() == 0 or src[0].is_contiguous()
 
 
@@ -47,7 +48,7 @@ def gather_rows(src: Tensor, index: Tensor, threads: int = 0) -> Tensor:
         raise ValueError("src: expected at least one dimension, found a scalar")
     if index.device != src.device:
         raise ValueError(f"index: expected it on {src.device} like src, found {index.device}")
-    if not _has_contiguous_rows(src):
+    if not has_contiguous_rows(src):
         raise ValueError(f"src: expected contiguous rows, found strides {src.stride()} for shape {tuple(src.shape)}")
     check_ids("index", index, src.size(0), "rows", threads)
     index, threads = index.contiguous(), resolve_threads(threads)

@@ -8,7 +8,7 @@ from .aggregation import aggregate, edge_dot, extreme_backward, share_of_extreme
 from .draws import bounded, choose, counter_draw, draw, philox
 from .generate import permutation, random_bits, rmat_edges
 from .sampling import sample_negatives, sample_neighbors
-from .topology import coo_to_csc, first_malformed, first_outside, gather_rows, renumber, reverse_pagerank
+from .topology import coo_to_csc, first_malformed, first_outside, gather_rows, gather_tiers, renumber, reverse_pagerank
 
 __all__ = [
     "aggregate",
@@ -22,6 +22,7 @@ __all__ = [
     "first_malformed",
     "first_outside",
     "gather_rows",
+    "gather_tiers",
     "permutation",
     "philox",
     "random_bits",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -11,6 +13,27 @@ def gather_rows(src: Tensor, index: Tensor) -> Tensor:
     out = torch.empty((len(index), *src.shape[1:]), dtype=src.dtype, device=src.device)
     for i, row in enumerate(index.tolist()):
         out[i] = src[row]
+    return out
+
+
+def gather_tiers(
+    parts: Sequence[Tensor],
+    index: Tensor,
+    *,
+    spread: Sequence[int] | None = None,
+    place: Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> Tensor:
+    """Rows looked up in a list of all places: of every tier in turn, its parts' rows in turn."""
+    dtype = parts[0].dtype if dtype is None else dtype
+    rows, left = [], list(parts)
+    for count in [1] * len(parts) if spread is None else spread:
+        tier, left = left[:count], left[count:]
+        total = sum(len(part) for part in tier)
+        rows += [tier[r % count][r // count].to(dtype) for r in range(total)]
+    out = torch.empty((len(index), *parts[0].shape[1:]), dtype=dtype)
+    for i, node in enumerate(index.tolist()):
+        out[i] = rows[node if place is None else int(place[node])]
     return out
 
 

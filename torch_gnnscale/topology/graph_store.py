@@ -15,6 +15,7 @@ from torch_geometric.typing import EdgeType
 
 from .. import files, ops
 from .csc import CSC
+from .reorder import Order, order_of, reorder_csc
 
 KIND = "graph"
 
@@ -26,9 +27,15 @@ class GraphStore(PyGGraphStore):
     samplers of this package read the CSC itself (:meth:`relation`).
     """
 
+    order: Order | None
+    """How the nodes are numbered here, if not as the user numbers them. :class:`torch_gnnscale.NeighborLoader` takes
+    and gives the user's ids; what else asks the store gets edges between ``order.new``. The edges' ids are the
+    user's."""
+
     def __init__(self) -> None:
         super().__init__()
         self.__dict__["_relations"] = {}
+        self.__dict__["order"] = None
 
     @classmethod
     def from_csc(cls, csc: CSC) -> GraphStore:
@@ -38,10 +45,19 @@ class GraphStore(PyGGraphStore):
         return store
 
     @classmethod
-    def from_data(cls, data: Data | HeteroData, is_sorted: bool = False) -> GraphStore:
-        """A store of a Data's or HeteroData's edges (see :meth:`CSC.from_data`)."""
+    def from_data(cls, data: Data | HeteroData, is_sorted: bool = False, *, order: Order | None = None) -> GraphStore:
+        """A store of a Data's or HeteroData's edges (see :meth:`CSC.from_data`), a Data's renumbered if asked.
+
+        Raises:
+            NotImplementedError: a HeteroData with an order.
+        """
         if not isinstance(data, HeteroData):
-            return cls.from_csc(CSC.from_data(data, is_sorted))
+            csc = CSC.from_data(data, is_sorted)
+            store = cls.from_csc(csc if order is None else reorder_csc(csc, order))
+            store.__dict__["order"] = order
+            return store
+        if order is not None:
+            raise NotImplementedError("an order of a HeteroData's nodes is not implemented")
         store = cls()
         for edge_type, edges in data.edge_items():
             size = data[edge_type[0]].num_nodes, data[edge_type[-1]].num_nodes
@@ -148,6 +164,8 @@ class GraphStore(PyGGraphStore):
                 if csc.edge_id is not None:
                     arrays[f"{i}_edge_id"] = csc.edge_id
             relations.append(relation_entry(edge_type, csc.num_src, csc.num_dst, csc.num_edges))
+        if self.order is not None:
+            arrays["order"] = self.order.old
         files.save(path, KIND, arrays, {"relations": relations})
 
     @classmethod
@@ -181,12 +199,15 @@ class GraphStore(PyGGraphStore):
                     at_fault = manifest.with_name(f"{i}_*.npy")
                     _check_inside(csc)
                 store._relations[edge_type] = csc
+            if "order" in arrays:
+                at_fault = manifest.with_name("order.npy")
+                store.__dict__["order"] = order_of(arrays["order"], store.relation().num_src)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ValueError(f"{at_fault}: expected a saved graph, found {error}") from error
         return store
 
     def __reduce__(self):
-        return _restore, (dict(self._relations),)
+        return _restore, (dict(self._relations), self.order)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._relations})"
@@ -221,7 +242,8 @@ def open_relation(path: str, edge_type: EdgeType | None) -> CSC:
     return GraphStore.open(path, verify=False).relation(edge_type)
 
 
-def _restore(relations: dict) -> GraphStore:
+def _restore(relations: dict, order: Order | None) -> GraphStore:
     store = GraphStore()
     store._relations.update(relations)
+    store.__dict__["order"] = order
     return store

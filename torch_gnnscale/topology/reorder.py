@@ -47,6 +47,23 @@ def by_score(score: Tensor) -> Order:
     return Order(old, new)
 
 
+def order_of(old: Tensor, num_nodes: int) -> Order:
+    """The order of which the nodes are given, the first one's old id first.
+
+    Raises:
+        ValueError: not int64, shape [num_nodes], with every node once.
+    """
+    if old.dtype != torch.int64 or old.shape != (num_nodes,):
+        raise ValueError(f"order: expected int64 of shape ({num_nodes},), found {old.dtype} {tuple(old.shape)}")
+    if (at := ops.first_outside(old, num_nodes)) >= 0:
+        raise ValueError(f"order[{at}] = {int(old[at])}: expected nodes in [0, {num_nodes})")
+    new = torch.full_like(old, -1)
+    new[old] = torch.arange(num_nodes)
+    if num_nodes and int(new.min()) < 0:
+        raise ValueError(f"order: expected every node once, found {int(new.argmin())} not at all")
+    return Order(old, new)
+
+
 def reorder_csc(csc: CSC, order: Order) -> CSC:
     """The same edges between renumbered nodes; each keeps its original edge id.
 

@@ -1,0 +1,234 @@
+"""Features in tiers: memory over disk on a CPU; where torch sees a GPU, its memory and pinned host memory, too.
+
+    python benchmarks/bench_tiers.py --folder DIR
+
+DIR holds the features, 1.2 GB for the largest graph, while this runs. Memory over disk: the budget is a third of the
+features, 1 % of the nodes are seeds, batches of 1024 x (15, 10, 5). Before every gather the file is taken out of the
+page cache, which is checked; the plain memory map is read by gather_rows, once as it is and once after
+madvise(MADV_RANDOM), which turns the kernel's readahead off. The limit reads as many bytes as the distinct pages of the
+batch's rows have, one behind the other.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import mmap
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from common import GRAPHS, parser, save
+from common import graph as make_graph
+from torch import Tensor
+
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, TieredFeatureStore, files, ops
+from torch_gnnscale.feature import hotness
+from torch_gnnscale.feature.feature_store import KIND
+
+FEATURES, FANOUTS, BATCH, SHARE = 128, [15, 10, 5], 1024, 1 / 3
+MEASURED, PRESAMPLED = 3, 1000  # epochs: the one that is read, and the one that is drawn beforehand
+SIZES = [64, 128, 256, 512, 1024, 2048, 4096]
+TABLE, PAYLOAD = 1 << 30, 256 << 20  # bytes
+LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+def rows_of(ids: Tensor) -> Tensor:
+    """Feature rows as a function of node ids."""
+    return (ids[:, None] % 8191 + torch.arange(FEATURES)).to(torch.float32)
+
+
+# Memory over disk ####################################################################################################
+
+
+def write(folder: Path, nodes: int) -> Path:
+    """The features as a saved FeatureStore; returns the array's file."""
+    path = files.create(folder)
+    with files.ArrayWriter(path / "0.npy", torch.float32, (nodes, FEATURES)) as writer:
+        for ids in torch.arange(nodes).split(1 << 18):
+            writer.append(rows_of(ids))
+    files.finish(path, KIND, {"0": writer.entry}, {"tensors": [{"group": None, "name": "x"}]})
+    descriptor = os.open(path / "0.npy", os.O_RDONLY)
+    os.fsync(descriptor)
+    os.close(descriptor)
+    return path / "0.npy"
+
+
+def pages(mapped: Tensor) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:
+    """The whole pages that hold a mapped tensor."""
+    begin = mapped.data_ptr() // mmap.PAGESIZE * mmap.PAGESIZE
+    return ctypes.c_void_p(begin), ctypes.c_size_t(mapped.data_ptr() + mapped.nbytes - begin)
+
+
+def advise(mapped: Tensor, advice: int) -> None:
+    if LIBC.madvise(*pages(mapped), advice) != 0:
+        raise OSError(ctypes.get_errno(), "madvise")
+
+
+def forget(file: Path, mapped: list[Tensor]) -> None:
+    """Takes a file out of the page cache, and the tensors over it out of this process's page table."""
+    for tensor in mapped:
+        advise(tensor, mmap.MADV_DONTNEED)
+    descriptor = os.open(file, os.O_RDONLY)
+    os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+    begin, size = pages(mapped[0])
+    resident = (ctypes.c_ubyte * (size.value // mmap.PAGESIZE + 1))()
+    if LIBC.mincore(begin, size, resident) != 0:
+        raise OSError(ctypes.get_errno(), "mincore")
+    left = sum(page & 1 for page in bytes(resident))
+    assert left < len(resident) // 100, f"{left} of {len(resident)} pages are still in the page cache"
+
+
+def readahead_kib(file: Path) -> int | None:
+    """How far the kernel reads ahead on the file's disk, if it says so."""
+    device = os.stat(file).st_dev
+    setting = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}/bdi/read_ahead_kb")
+    return int(setting.read_text()) if setting.is_file() else None
+
+
+def sequential(file: Path, num_bytes: int) -> None:
+    """Reads so many bytes of a file from its front."""
+    with file.open("rb", buffering=0) as stream:
+        left, buffer = num_bytes, memoryview(bytearray(1 << 22))
+        while left > 0 and (found := stream.readinto(buffer[: min(left, len(buffer))])):
+            left -= found
+
+
+def over_disk(name: str, folder: Path, rounds: int) -> dict[str, Any]:
+    """Every candidate on the batches of an epoch."""
+    nodes = GRAPHS[name][0]
+    csc, _ = make_graph(name)
+    graph = GraphStore.from_csc(csc)
+    file = write(folder, nodes)
+    seeds = torch.randperm(nodes, generator=torch.Generator().manual_seed(1))[: nodes // 100]
+    saved = FeatureStore.open(folder, verify=False)
+    loader = NeighborLoader((saved, graph), FANOUTS, seeds, batch_size=BATCH, shuffle=True, seed=1)
+    batches = [out.node for out in loader.samples(MEASURED)][:rounds]
+    exact = hotness.accesses(loader, [MEASURED])
+    scores = {
+        "weighted reverse PageRank": hotness.reverse_pagerank(csc, seeds),
+        "presampled epoch": hotness.accesses(loader, [PRESAMPLED]),
+        "exact": exact,
+    }
+    stores = {
+        f"tiers, {score}": TieredFeatureStore.open(folder, values, host=SHARE, verify=False)
+        for score, values in scores.items()
+    }
+    plain, random = (FeatureStore.open(folder, verify=False)[None, "x", None] for _ in range(2))
+    advise(random, mmap.MADV_RANDOM)
+    mapped = [plain, random, *(store._tensors[None, "x"]._parts[-1] for store in stores.values())]
+    page = mmap.PAGESIZE // (4 * FEATURES)
+    candidates: dict[str, Callable[[Tensor], Any]] = {
+        "plain map": partial(ops.gather_rows, plain),
+        "plain map, MADV_RANDOM": partial(ops.gather_rows, random),
+        **{key: lambda ids, store=store: store[None, "x", ids] for key, store in stores.items()},
+        "as many bytes one behind the other": lambda ids: sequential(
+            file, len(torch.div(ids, page, rounding_mode="floor").unique()) * mmap.PAGESIZE
+        ),
+    }
+    times: dict[str, dict[str, list[float]]] = {key: {"cold_ms": [], "warm_ms": []} for key in candidates}
+    for ids in batches:
+        for key, run in candidates.items():
+            forget(file, mapped)
+            for state in ("cold_ms", "warm_ms"):
+                start = time.perf_counter()
+                found = run(ids)
+                times[key][state].append((time.perf_counter() - start) * 1e3)
+                assert found is None or torch.equal(found[::97], rows_of(ids[::97])), f"{key}: wrong rows"
+            del found
+    results: dict[str, Any] = {
+        "features_mib": nodes * FEATURES * 4 / 2**20, "rows_per_batch": sum(map(len, batches)) / len(batches),
+        "batches": len(batches), "readahead_kib": readahead_kib(file), "candidates": {},
+    }  # fmt: skip
+    base = median(times["plain map"]["cold_ms"])
+    for key, values in times.items():
+        entry: dict[str, float] = {state: median(taken) for state, taken in values.items()}
+        ordered = sorted(values["cold_ms"])
+        entry["cold_low_ms"], entry["cold_high_ms"] = ordered[len(ordered) // 4], ordered[len(ordered) * 3 // 4]
+        entry["speedup"] = base / entry["cold_ms"]
+        if key in stores:
+            entry["expected_hit_rate"] = stores[key].plan.tiers[0].hit_rate
+            # every batch was gathered twice, so the share is the same
+            entry["found_hit_rate"] = stores[key].stats()["host"].hit_rate
+        results["candidates"][key] = entry
+        print(f"  {key:36s} " + "  ".join(f"{k} {v:.3g}" for k, v in entry.items()), flush=True)
+    for store in stores.values():
+        store.close()
+    return results
+
+
+# On a GPU ############################################################################################################
+
+
+def timed(run: Callable[[], Any]) -> float:
+    """Milliseconds on the current stream."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    run()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end)
+
+
+def on_gpu(rounds: int) -> dict[str, Any]:
+    """Rows from GPU memory, from pinned memory and half from each, against a device copy and a copy from the host."""
+    device = torch.arange(TABLE // 4, dtype=torch.int32, device="cuda")
+    host = torch.arange(TABLE // 4, dtype=torch.int32).pin_memory()
+    target = torch.empty_like(device)
+    limits = {"device copy": lambda: target.copy_(device), "pinned copy": lambda: target.copy_(host, non_blocking=True)}
+    results: dict[str, Any] = {"limits_gb_per_s": {}, "sizes": {}}
+    for key, run in limits.items():
+        moved = TABLE * (2 if key == "device copy" else 1)  # a copy on the device reads and writes
+        results["limits_gb_per_s"][key] = moved / median(timed(run) for _ in range(rounds + 2)) / 1e6
+    print(results["limits_gb_per_s"])
+    for size in SIZES:
+        hot, cold = device.view(-1, size // 4), host.view(-1, size // 4)
+        rows, count = len(hot), PAYLOAD // size
+        one, both = torch.randint(rows, (count,), device="cuda"), torch.randint(2 * rows, (count,), device="cuda")
+        runs = {"GPU": ([hot], one), "pinned": ([cold], one), "mixed": ([hot, cold], both)}
+        entry = {}
+        for key, (parts, index) in runs.items():
+            whole = torch.cat([part.cpu() for part in parts])
+            assert torch.equal(ops.gather_tiers(parts, index).cpu(), whole[index.cpu()]), f"{key}: wrong rows"
+            gather = partial(
+                torch.ops.gnnscale.gather_tiers, parts, [1] * len(parts), None, index, False, torch.int32, None, 0
+            )
+            milliseconds = median([timed(gather) for _ in range(rounds + 2)][2:])
+            entry[key] = {"ms": milliseconds, "gb_per_s": PAYLOAD / milliseconds / 1e6}
+        copy, link = results["limits_gb_per_s"].values()
+        entry["GPU"]["of_limit"] = 2 * entry["GPU"]["gb_per_s"] / copy
+        entry["pinned"]["of_limit"] = entry["pinned"]["gb_per_s"] / link
+        entry["mixed"]["of_slower_part"] = entry["pinned"]["ms"] / 2 / entry["mixed"]["ms"]
+        results["sizes"][str(size)] = entry
+        print(size, entry, flush=True)
+    return results
+
+
+def main() -> None:
+    options: argparse.ArgumentParser = parser(__doc__.splitlines()[0])
+    options.add_argument("--folder", help="on the disk that is to be measured; by default the working directory")
+    args = options.parse_args()
+    results: dict[str, Any] = {"over_disk": {}}
+    for name in args.graphs:
+        folder = Path(tempfile.mkdtemp(prefix="gnnscale-", dir=args.folder or os.getcwd()))
+        print(f"\nR-MAT {name}, {GRAPHS[name][0] * FEATURES * 4 / 2**20:.0f} MiB of features, a third in memory")
+        try:
+            results["over_disk"][name] = over_disk(name, folder / "features", args.rounds)
+        finally:
+            shutil.rmtree(folder)
+    if torch.cuda.is_available():
+        results["gpu"] = on_gpu(args.rounds)
+    if not args.no_save:
+        save("tiers", results)
+
+
+if __name__ == "__main__":
+    main()

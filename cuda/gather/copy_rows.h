@@ -1,0 +1,32 @@
+// The loop that copies rows of host memory, prefetched.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+
+#include "../macros.h"
+
+namespace gnnscale {
+
+constexpr int64_t kAheadBytes = 1024;     // how far ahead of the copy rows are prefetched
+constexpr int64_t kRowsAhead = 24;        // and their first lines, for the walk through the page table
+constexpr int64_t kGrainBytes = 1 << 18;  // a task copies at least this much
+
+GNNSCALE_INLINE void prefetch_row(const char* row, int64_t bytes) {
+  for (int64_t offset = 0; offset < bytes; offset += 64) GNNSCALE_PREFETCH(row + offset);
+  GNNSCALE_PREFETCH(row + bytes - 1);
+}
+
+// copy(i, from(i)) for i in [begin, end), where from(i) is the address of a row of `bytes` bytes.
+template <typename From, typename Copy>
+GNNSCALE_INLINE void copy_rows(int64_t begin, int64_t end, int64_t bytes, From&& from, Copy&& copy) {
+  const int64_t ahead = std::clamp<int64_t>(kAheadBytes / bytes, 2, 64);
+  for (int64_t i = begin; i < end; ++i) {
+    if (i + kRowsAhead < end) GNNSCALE_PREFETCH(from(i + kRowsAhead));
+    if (i + ahead < end) prefetch_row(from(i + ahead), bytes);
+    copy(i, from(i));
+  }
+}
+
+}  // namespace gnnscale

@@ -1,0 +1,140 @@
+// The kernel that gathers rows from everything that a GPU reaches: its own memory, its peers' and pinned host memory.
+//
+// A row is copied by as many lanes as it has words, up to a warp; a group of lanes has kRowsAtOnce rows in flight. The
+// rows of a batch are hot and cold in turn, so the reads of slow memory overlap those of fast memory within each warp.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <cstdint>
+
+#include "../tier.h"
+
+namespace gnnscale {
+
+constexpr int kThreads = 256;
+constexpr int kRowsAtOnce = 4;
+constexpr int64_t kMaxBlocks = 1 << 20;
+
+struct Gather {
+  TierTable table;
+  const void* index;
+  const void* place;  // null: an id is a place
+  int64_t rows;
+  int64_t words;  // of a row
+  char* out;
+  int64_t* counts;  // rows of each tier are added to counts[2 * tier]; or null
+};
+
+// `Place` is void where there is no map.
+template <typename Map, typename Index, typename Place>
+__global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant__ Gather task) {
+  using From = typename Map::From;
+  using To = typename Map::To;
+  __shared__ int found[kMaxTiers];
+  if (threadIdx.x < kMaxTiers) found[threadIdx.x] = 0;
+  __syncthreads();
+  const TierTable& table = task.table;
+  const int64_t words = task.words;
+  const int32_t lanes = lanes_of(words), groups = kThreads / lanes;
+  const int32_t group = static_cast<int32_t>(threadIdx.x) / lanes, lane = static_cast<int32_t>(threadIdx.x) % lanes;
+  const int64_t tile = int64_t{groups} * kRowsAtOnce;
+  for (int64_t first = blockIdx.x * tile; first < task.rows; first += gridDim.x * tile) {
+    const From* from[kRowsAtOnce];
+    To* to[kRowsAtOnce];
+    int64_t begin[kRowsAtOnce], turns = 0;
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      const int64_t i = first + r * groups + group;
+      begin[r] = words;  // nothing to copy
+      from[r] = nullptr;
+      to[r] = nullptr;
+      if (i >= task.rows) continue;
+      int64_t at = static_cast<int64_t>(static_cast<const Index*>(task.index)[i]);
+      if constexpr (!std::is_void_v<Place>) at = static_cast<int64_t>(static_cast<const Place*>(task.place)[at]);
+      const int32_t tier = tier_of(table, at);
+      if (tier == table.num_tiers) __trap();  // the map of places is broken
+      const char* row = row_address(table, tier, at);
+      const int64_t before = words_before(row, words, sizeof(From), lanes);
+      from[r] = reinterpret_cast<const From*>(row);
+      to[r] = reinterpret_cast<To*>(task.out) + i * words;
+      begin[r] = lane - before;
+      turns = max(turns, (words + before + lanes - 1) / lanes);
+      if (task.counts != nullptr && lane == 0) atomicAdd(&found[tier], 1);
+    }
+    for (int64_t turn = 0; turn < turns; ++turn) {
+      From word[kRowsAtOnce];
+#pragma unroll
+      for (int r = 0; r < kRowsAtOnce; ++r) {
+        const int64_t w = begin[r] + turn * lanes;
+        if (w >= 0 && w < words) word[r] = from[r][w];
+      }
+#pragma unroll
+      for (int r = 0; r < kRowsAtOnce; ++r) {
+        const int64_t w = begin[r] + turn * lanes;
+        if (w >= 0 && w < words) to[r][w] = Map::map(word[r]);
+      }
+    }
+  }
+  __syncthreads();
+  if (task.counts != nullptr && threadIdx.x < table.num_tiers && found[threadIdx.x] > 0) {
+    atomicAdd(reinterpret_cast<unsigned long long*>(task.counts + 2 * threadIdx.x),
+              static_cast<unsigned long long>(found[threadIdx.x]));
+  }
+}
+
+template <typename Map, typename Index, typename Place>
+void launch_gather(const Gather& task, cudaStream_t stream) {
+  const int64_t tile = int64_t{kThreads / lanes_of(task.words)} * kRowsAtOnce;
+  const int64_t blocks = std::min<int64_t>((task.rows + tile - 1) / tile, kMaxBlocks);
+  gather_kernel<Map, Index, Place><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(task);
+}
+
+// Every part's address and stride, and the bytes of a row, in one number: their common alignment is its lowest bit's.
+inline uint64_t alignment_of(const TierTable& table, int64_t row_bytes) {
+  uint64_t bits = static_cast<uint64_t>(row_bytes);
+  for (int32_t p = 0; p < table.part[table.num_tiers]; ++p) {
+    bits |= reinterpret_cast<uint64_t>(table.base[p]) | static_cast<uint64_t>(table.stride[p]);
+  }
+  return bits;
+}
+
+// Copies rows of `row_bytes` bytes as they are, in words of the widest type that divides them.
+template <typename Index, typename Place>
+void gather_kept(Gather task, int64_t row_bytes, cudaStream_t stream) {
+  const uint64_t aligned = alignment_of(task.table, row_bytes);
+  const auto launch = [&](auto word) {
+    task.words = row_bytes / static_cast<int64_t>(sizeof(word));
+    launch_gather<Keep<decltype(word)>, Index, Place>(task, stream);
+  };
+  if (aligned % 16 == 0) {
+    launch(uint4{});
+  } else if (aligned % 8 == 0) {
+    launch(uint64_t{});
+  } else if (aligned % 4 == 0) {
+    launch(uint32_t{});
+  } else if (aligned % 2 == 0) {
+    launch(uint16_t{});
+  } else {
+    launch(uint8_t{});
+  }
+}
+
+// Widens rows of `items` items.
+template <typename Item, typename Out, typename Index, typename Place>
+void gather_widened(Gather task, int64_t items, cudaStream_t stream) {
+  const uint64_t aligned = alignment_of(task.table, items * static_cast<int64_t>(sizeof(Item)));
+  if (aligned % 16 == 0) {
+    task.words = items / 8;
+    launch_gather<Widen<Item, Out, 8>, Index, Place>(task, stream);
+  } else if (aligned % 4 == 0) {
+    task.words = items / 2;
+    launch_gather<Widen<Item, Out, 2>, Index, Place>(task, stream);
+  } else {
+    task.words = items;
+    launch_gather<Widen<Item, Out, 1>, Index, Place>(task, stream);
+  }
+}
+
+}  // namespace gnnscale

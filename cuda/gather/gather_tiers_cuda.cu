@@ -1,0 +1,83 @@
+// Rows of all tiers that a GPU reaches, gathered by one launch.
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/util/shim_utils.h>
+
+#include <optional>
+#include <type_traits>
+
+#include "gather_cuda.h"
+#include "tier_arguments.h"
+
+namespace gnnscale {
+namespace {
+
+void check(cudaError_t error) { STD_TORCH_CHECK(error == cudaSuccess, "gather_tiers: ", cudaGetErrorString(error)); }
+
+// Where the current device finds a part: GPU memory as it is, host memory only if it is registered.
+const char* device_address(const Tensor& part) {
+  const void* address = part.const_data_ptr();
+  if (part.is_cuda()) return static_cast<const char*>(address);
+  void* found = nullptr;
+  const cudaError_t error = cudaHostGetDevicePointer(&found, const_cast<void*>(address), 0);
+  if (error != cudaSuccess) cudaGetLastError();  // it would be the next call's
+  STD_TORCH_CHECK(error == cudaSuccess,
+                  "gather_tiers: a part in host memory is not registered with CUDA: ", cudaGetErrorString(error));
+  return static_cast<const char*>(found);
+}
+
+template <typename F>
+void with_index(const Tensor& index, const std::optional<Tensor>& place, F&& run) {
+  const auto with_place = [&](auto id) {
+    if (!place) return run(id, static_cast<void*>(nullptr));
+    return place->scalar_type() == ScalarType::Int ? run(id, static_cast<int32_t*>(nullptr))
+                                                   : run(id, static_cast<int64_t*>(nullptr));
+  };
+  index.scalar_type() == ScalarType::Int ? with_place(int32_t{}) : with_place(int64_t{});
+}
+
+// See torch_gnnscale.ops.gather_tiers, which checks the arguments; `threads` is the CPU's.
+Tensor gather_tiers(const std::vector<Tensor>& parts, const std::vector<int64_t>& spread,
+                    const std::optional<Tensor>& place, const Tensor& index, bool disk, ScalarType dtype,
+                    const std::optional<Tensor>& counts, int64_t /*threads*/) {
+  STD_TORCH_CHECK(!disk, "gather_tiers: a GPU cannot read rows on disk");
+  STD_TORCH_CHECK(index.is_cuda(), "gather_tiers: index is not on a GPU");
+  const torch::stable::accelerator::DeviceGuard guard(index.get_device_index());
+  const TierRows rows = tier_rows(parts, spread, index, device_address);
+  Tensor out = torch::stable::new_empty(index, {rows.sizes.data(), rows.sizes.size()}, dtype);
+  if (out.numel() == 0) return out;
+  void* current = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(index.get_device_index(), &current));
+  const cudaStream_t stream = static_cast<cudaStream_t>(current);
+  const Gather task{rows.table,
+                    index.const_data_ptr(),
+                    place ? place->const_data_ptr() : nullptr,
+                    rows.sizes[0],
+                    0,
+                    static_cast<char*>(out.mutable_data_ptr()),
+                    counts ? static_cast<int64_t*>(counts->mutable_data_ptr()) : nullptr};
+  const ScalarType stored = parts[0].scalar_type();
+  with_index(index, place, [&](auto id, auto* tag) {
+    using Index = decltype(id);
+    using Place = std::remove_pointer_t<decltype(tag)>;
+    if (stored == dtype) {
+      gather_kept<Index, Place>(task, rows.stored_bytes, stream);
+    } else if (stored == ScalarType::Half) {
+      dtype == ScalarType::Float ? gather_widened<Half, float, Index, Place>(task, rows.items, stream)
+                                 : gather_widened<Half, double, Index, Place>(task, rows.items, stream);
+    } else {
+      dtype == ScalarType::Float ? gather_widened<BFloat16, float, Index, Place>(task, rows.items, stream)
+                                 : gather_widened<BFloat16, double, Index, Place>(task, rows.items, stream);
+    }
+  });
+  check(cudaGetLastError());
+  return out;
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gnnscale, CUDA, library) { library.impl("gather_tiers", TORCH_BOX(&gather_tiers)); }
+
+}  // namespace
+}  // namespace gnnscale

@@ -1,0 +1,107 @@
+// Where the rows of a tiered feature table lie (Data Tiering, section 4 and appendix A.3), and how stored items become
+// those of the output. Places number the rows of all tiers, one tier behind the other, the fastest first.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "macros.h"
+
+namespace gnnscale {
+
+constexpr int kMaxTiers = 4;
+constexpr int kMaxParts = 32;
+
+// The paper's combined tensor: the pointers of every allocation that holds rows.
+struct TierTable {
+  int32_t num_tiers = 0;
+  // Tier t has the places [first[t], first[t + 1]), interleaved over the parts [part[t], part[t + 1]).
+  int64_t first[kMaxTiers + 1] = {};
+  int32_t part[kMaxTiers + 1] = {};
+  const char* base[kMaxParts] = {};
+  int64_t stride[kMaxParts] = {};  // bytes from one row of a part to the next
+};
+
+// The tier of a place; num_tiers if there is no such place.
+GNNSCALE_HD int32_t tier_of(const TierTable& table, int64_t place) {
+  if (place < 0) return table.num_tiers;
+  int32_t tier = 0;
+  while (tier < table.num_tiers && place >= table.first[tier + 1]) ++tier;
+  return tier;
+}
+
+// The row at the r-th place of a tier with P parts is row r / P of part r mod P.
+GNNSCALE_HD const char* row_address(const TierTable& table, int32_t tier, int64_t place) {
+  const int64_t r = place - table.first[tier];
+  const int32_t part = table.part[tier], parts = table.part[tier + 1] - part;
+  if (parts == 1) return table.base[part] + r * table.stride[part];
+  const int32_t at = part + static_cast<int32_t>(r % parts);
+  return table.base[at] + r / parts * table.stride[at];
+}
+
+struct Half {
+  uint16_t bits;
+};
+struct BFloat16 {
+  uint16_t bits;
+};
+
+GNNSCALE_HD float float_of_bits(uint32_t bits) {
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// Exact for every number, subnormal ones and infinities included, whatever the mode for subnormal floats; a NaN stays
+// one.
+GNNSCALE_HD float widen(BFloat16 stored) { return float_of_bits(uint32_t{stored.bits} << 16); }
+
+GNNSCALE_HD float widen(Half stored) {
+  const uint32_t sign = (stored.bits & 0x8000u) << 16, rest = (stored.bits & 0x7fffu) << 13;
+  const uint32_t exponent = stored.bits & 0x7c00u;
+  if (exponent == 0) {  // 2^-14 * (1 + fraction), less 2^-14
+    const float magnitude = float_of_bits(rest + (113u << 23)) - float_of_bits(113u << 23);
+    return sign ? -magnitude : magnitude;
+  }
+  return float_of_bits(sign | (rest + (exponent == 0x7c00u ? (224u << 23) : (112u << 23))));
+}
+
+template <typename T, int N>
+struct alignas(sizeof(T) * N) Words {
+  T item[N];
+};
+
+// What becomes of a word of a stored row: nothing, or N items widened to `Out`.
+template <typename Word>
+struct Keep {
+  using From = Word;
+  using To = Word;
+  static GNNSCALE_HD To map(const From& word) { return word; }
+};
+
+template <typename Item, typename Out, int N>
+struct Widen {
+  using From = Words<Item, N>;
+  using To = Words<Out, N>;
+  static GNNSCALE_HD To map(const From& word) {
+    To out;
+    for (int i = 0; i < N; ++i) out.item[i] = static_cast<Out>(widen(word.item[i]));
+    return out;
+  }
+};
+
+// How many lanes copy a row of so many words together: a power of two, at most a warp.
+GNNSCALE_HD int32_t lanes_of(int64_t words) {
+  int32_t lanes = 1;
+  while (lanes < 32 && lanes < words) lanes *= 2;
+  return lanes;
+}
+
+// How many words before the row its first turn begins, so that every turn of all lanes begins with a cache line of 128
+// bytes. A row of a single turn needs none: each of its lines is read once in any case.
+GNNSCALE_HD int64_t words_before(const char* row, int64_t words, int64_t word_bytes, int32_t lanes) {
+  if (words <= lanes) return 0;
+  return static_cast<int64_t>(reinterpret_cast<uintptr_t>(row) % 128) / word_bytes;
+}
+
+}  // namespace gnnscale

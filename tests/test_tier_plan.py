@@ -1,0 +1,142 @@
+"""Plans: what lies where, before anything is allocated."""
+
+import re
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_gnnscale.feature import plan_tiers
+from torch_gnnscale.feature.plan import budget_bytes, format_bytes
+from torch_gnnscale.topology.reorder import by_score
+
+SCORE = torch.tensor([1.0, 8.0, 4.0, 3.0])
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        (0, 0), (7, 7), ("7B", 7), ("8 KiB", 8192), ("1.5MB", 1_500_000), ("2GiB", 2 << 30), ("3TB", 3 * 10**12),
+        (0.25, 250), ("25%", 250), (1.0, 1000), ("100%", 1000), ("12.5%", 125),
+    ],
+)  # fmt: skip
+def test_budgets(budget, expected):
+    assert budget_bytes("host", budget, 1000) == expected
+
+
+@pytest.mark.parametrize(
+    ("budget", "error", "message"),
+    [
+        (-1, ValueError, "host: expected 0 <= host <= "),
+        (1.5, ValueError, "host: expected a share of 0 to 1 of the features, found 1.5"),
+        (float("nan"), ValueError, "host: expected a share of 0 to 1 of the features, found nan"),
+        ("101%", ValueError, "host: expected a share of 0 to 1 of the features, found '101%'"),
+        ("0.5", ValueError, "host: expected a number and a unit such as '8GiB', '500MB' or '25%', found '0.5'"),
+        ("8gib", ValueError, "host: expected a number and a unit such as '8GiB', '500MB' or '25%', found '8gib'"),
+        (True, TypeError, "host: expected bytes, a share or a string such as '8GiB', found bool"),
+        (None, TypeError, "host: expected bytes, a share or a string such as '8GiB', found NoneType"),
+    ],
+)
+def test_wrong_budgets(budget, error, message):
+    with pytest.raises(error, match=f"^{re.escape(message)}"):
+        budget_bytes("host", budget, 1000)
+
+
+def test_a_plan():
+    plan = plan_tiers(SCORE, {"x": 100}, gpu=16 + 100, peers=[50, 50], host="220B", disk=True)
+    # the map takes 4 bytes a node of the GPU's budget; a peer has no room for a row
+    assert [(tier.name, tier.rows, tier.num_bytes, tier.hit_rate) for tier in plan.tiers] == [
+        ("gpu", 1, 100, 0.5), ("host", 2, 200, 7 / 16), ("disk", 1, 100, 1 / 16),
+    ]  # fmt: skip
+    assert (plan.row_bytes, plan.map_bytes, plan.whole) == (100, 16, {})
+    assert (plan.rows("host"), plan.rows("peers")) == (2, 0)
+    assert plan.bytes_per_read("host") == 43.75
+    assert str(plan).splitlines() == [
+        "tier  rows  bytes  expected hit rate  expected bytes a row read",
+        " gpu     1  100 B              0.500                       50.0",
+        "host     2  200 B              0.438                       43.8",
+        "disk     1  100 B              0.062                        6.2",
+        "map of places: 16 B",
+    ]
+
+
+def test_narrow_attributes_are_kept_whole():
+    sizes = {"x": 160, "y": 8, "z": 11}
+    plan = plan_tiers(SCORE, sizes, host=32 + 16 + 2 * 171, disk=True)
+    assert plan.whole == {"y": "host"}
+    assert plan.row_bytes == 171
+    assert [tier.rows for tier in plan.tiers] == [2, 2]
+    assert plan_tiers(SCORE, sizes, host=16, disk=True).whole == {"y": "disk"}
+    assert plan_tiers(SCORE, sizes, gpu=200, host=400, disk=True).whole == {"y": "gpu"}
+
+
+def test_one_tier_needs_no_map():
+    for budgets in ({}, {"host": "100%"}, {"gpu": "100%"}, {"host": 1 << 40}):
+        plan = plan_tiers(SCORE, {"x": 100}, **budgets)
+        assert plan.map_bytes == 0
+        assert [tier.rows for tier in plan.tiers] == [4]
+    assert plan_tiers(SCORE, {"x": 100}, gpu=100, mapped=False).map_bytes == 0
+    assert plan_tiers(SCORE, {"x": 100}, gpu=116).map_bytes == 16
+
+
+@given(
+    nodes=st.integers(0, 60), row=st.integers(0, 300), gpu=st.integers(0, 9000), peer=st.integers(0, 5000),
+    peers=st.integers(0, 4), host=st.one_of(st.none(), st.integers(0, 9000)), seed=st.integers(0, 1 << 30),
+    mapped=st.booleans(), integers=st.booleans(),
+)  # fmt: skip
+def test_every_row_lies_somewhere_and_no_budget_is_exceeded(nodes, row, gpu, peer, peers, host, seed, mapped, integers):
+    generator = torch.Generator().manual_seed(seed)
+    score = torch.randint(9, (nodes,), generator=generator)
+    score = score if integers else score.float() / 3
+    try:
+        plan = plan_tiers(score, {"x": row}, gpu=gpu, peers=[peer] * peers, host=host, disk=True, mapped=mapped)
+    except ValueError as error:
+        assert "expected room for the map" in str(error)  # noqa: PT017
+        return
+    assert sum(tier.rows for tier in plan.tiers) == nodes
+    assert sum(tier.hit_rate for tier in plan.tiers) == pytest.approx(1.0)
+    rest = {"gpu": gpu, "peers": peer * peers, "host": host}
+    rest["gpu" if gpu else "host"] = (
+        None if (found := rest["gpu" if gpu else "host"]) is None else found - plan.map_bytes
+    )
+    first, order = 0, by_score(score).old
+    for tier in plan.tiers:
+        assert tier.num_bytes == tier.rows * row
+        if rest.get(tier.name) is not None:
+            assert tier.num_bytes <= rest[tier.name]
+        if score.sum():
+            ours = score[order[first : first + tier.rows]].sum() / score.sum()
+            assert tier.hit_rate == pytest.approx(float(ours), abs=1e-5)
+        first += tier.rows
+    last = plan.tiers[-1]
+    if last.name == "disk" and last.rows:  # nothing faster has room for one more row
+        assert rest["gpu"] - plan.rows("gpu") * row < row
+        assert rest["host"] - plan.rows("host") * row < row
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "call"),
+    [
+        (ValueError, "budgets: expected room for 4 rows of 100 bytes, found 200 bytes too little; raise host= or give "
+         "disk=", lambda: plan_tiers(SCORE, {"x": 100}, host=216)),
+        (ValueError, "host: expected room for the map of 4 nodes, 16 bytes, found 10",
+         lambda: plan_tiers(SCORE, {"x": 100}, host=10, disk=True)),
+        (ValueError, "score: expected numbers of at least 0, found -1.0",
+         lambda: plan_tiers(-SCORE[:1], {"x": 100})),
+        (ValueError, "score: expected finite numbers, found inf", lambda: plan_tiers(SCORE / 0, {"x": 100})),
+        (ValueError, "peers: expected equal budgets, for rows are interleaved, found [1, 2]",
+         lambda: plan_tiers(SCORE, {"x": 100}, peers=[1, 2])),
+        (TypeError, "row_bytes['x']: expected an int, found float", lambda: plan_tiers(SCORE, {"x": 1.5})),
+        (TypeError, "score: expected real numbers, found list", lambda: plan_tiers([1.0], {"x": 1})),
+    ],
+)  # fmt: skip
+def test_bad_input(error, message, call):
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        call()
+
+
+def test_bytes_are_printed():
+    assert [format_bytes(n) for n in (0, 1, 1023, 1024, 3 << 29, 5 << 50)] == [
+        "0 B", "1 B", "1023 B", "1.0 KiB", "1.5 GiB", "5120.0 TiB",
+    ]  # fmt: skip

@@ -1,0 +1,157 @@
+"""Where the tiers' rows are kept: host memory that processes share and GPUs read, files, and GPUs."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from .. import files, ops
+from ..ops.memory import allowed_memory
+
+ALIGNMENT = 4096
+"""Of every array in host memory: a page."""
+_REGISTER = 1 | 2  # cudaHostRegisterPortable, cudaHostRegisterMapped
+
+
+class HostMemory:
+    """Memory without a name that processes share: by fork, and by pickling while the process that made it keeps it.
+
+    It is a memfd, so it is bounded by the memory and not by the size of /dev/shm, and leaves nothing behind however the
+    processes end. It is freed when every process has closed it and dropped the tensors over it.
+
+    Raises:
+        MemoryError: less is available, to the machine or to the process's control groups.
+    """
+
+    def __init__(self, num_bytes: int) -> None:
+        if num_bytes > (available := available_memory()):
+            raise MemoryError(f"host: expected {num_bytes} bytes of memory, found {available} available; lower host=")
+        descriptor = os.memfd_create("gnnscale-tiers", os.MFD_CLOEXEC)
+        os.ftruncate(descriptor, num_bytes)
+        self._attach(descriptor, num_bytes)
+
+    def _attach(self, descriptor: int, num_bytes: int) -> None:
+        self._descriptor, self._owner, self.num_bytes = descriptor, os.getpid(), num_bytes
+        self._pinned = 0  # the address that is registered with CUDA
+        self._bytes: Tensor | None = ops.map_shared(descriptor, num_bytes)
+
+    @classmethod
+    def _of(cls, owner: int, descriptor: int, identity: tuple[int, int], num_bytes: int) -> HostMemory:
+        path = f"/proc/{owner}/fd/{descriptor}"
+        try:
+            opened = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        except OSError as error:
+            raise OSError(f"{path}: expected the host memory of a store that process {owner} keeps: {error}") from None
+        found = os.fstat(opened)
+        if (found.st_dev, found.st_ino) != identity:
+            os.close(opened)
+            raise OSError(f"{path}: expected the host memory of a store; process {owner} has closed it")
+        memory = cls.__new__(cls)
+        memory._attach(opened, num_bytes)
+        return memory
+
+    def __reduce__(self):
+        self._check()
+        found = os.fstat(self._descriptor)
+        return HostMemory._of, (self._owner, self._descriptor, (found.st_dev, found.st_ino), self.num_bytes)
+
+    def _check(self) -> Tensor:
+        if self._bytes is None:
+            raise ValueError("the store is closed")
+        return self._bytes
+
+    def tensor(self, rows: HostRows) -> Tensor:
+        """An array in this memory; it keeps the memory's pages."""
+        count = math.prod(rows.shape) * rows.dtype.itemsize
+        if count == 0:
+            return torch.empty(rows.shape, dtype=rows.dtype)
+        return self._check()[rows.offset : rows.offset + count].view(rows.dtype).view(rows.shape)
+
+    def use_huge_pages(self) -> None:
+        """Moves what was written into huge pages, for all processes: :func:`torch_gnnscale.ops.huge_pages`."""
+        ops.huge_pages(self._check())
+
+    def pin(self) -> None:
+        """Registers the memory with CUDA for this process, so that its GPUs can read it.
+
+        Raises:
+            OSError: CUDA refuses; says why.
+        """
+        address = self._check().data_ptr()
+        error = torch.cuda.cudart().cudaHostRegister(address, self.num_bytes, _REGISTER)
+        if int(error) != 0:
+            reason = torch.cuda.cudart().cudaGetErrorString(error)
+            raise OSError(f"host: expected memory that can be pinned, found {self.num_bytes} bytes: {reason}")
+        self._pinned = address
+
+    def close(self) -> None:
+        """Ends the registration with CUDA and gives the memory back; tensors over it keep its pages until they go."""
+        if self._bytes is None:
+            return
+        if self._pinned:
+            torch.cuda.synchronize()
+            torch.cuda.cudart().cudaHostUnregister(self._pinned)
+            self._pinned = 0
+        self._bytes = None
+        os.close(self._descriptor)
+
+    def __del__(self) -> None:
+        if getattr(self, "_bytes", None) is not None:
+            self.close()
+
+
+def available_memory(root: Path = Path("/")) -> int:
+    """Bytes that can still be had: what the machine says, or the control groups' limit if that is less."""
+    lines = dict(line.split(":") for line in (root / "proc/meminfo").read_text().splitlines())
+    available = int(lines["MemAvailable"].split()[0]) << 10
+    allowed = allowed_memory(root)
+    return available if allowed is None else min(available, allowed)
+
+
+class HostRows(NamedTuple):
+    """An array in a :class:`HostMemory`."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+class FileRows(NamedTuple):
+    """Rows of an array in a directory of arrays, from ``first`` on."""
+
+    path: str
+    kind: str
+    array: str
+    first: int
+
+
+Rows: TypeAlias = HostRows | FileRows | Tensor
+"""What names an array to another process; a tensor is one on a GPU, which torch.multiprocessing opens there."""
+
+
+class HostLayout:
+    """Arrays that are to lie in one HostMemory, one behind the other."""
+
+    def __init__(self) -> None:
+        self.num_bytes = 0
+
+    def add(self, shape: tuple[int, ...], dtype: torch.dtype) -> HostRows:
+        """Room for one more."""
+        rows = HostRows(self.num_bytes, tuple(shape), dtype)
+        size = math.prod(shape) * dtype.itemsize
+        self.num_bytes += -(-size // ALIGNMENT) * ALIGNMENT
+        return rows
+
+
+def open_rows(rows: Rows, memory: HostMemory) -> Tensor:
+    """The array that ``rows`` names, in this process."""
+    if isinstance(rows, HostRows):
+        return memory.tensor(rows)
+    if isinstance(rows, FileRows):
+        return files.load(rows.path, rows.kind, verify=False)[0][rows.array][rows.first :]
+    return rows

@@ -1,0 +1,334 @@
+"""A FeatureStore whose rows lie in several memories, the hottest in the fastest (Data Tiering)."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import warnings
+import weakref
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData, TensorAttr
+
+from .. import _library, ops
+from ..topology import CSC
+from ..topology.reorder import Order, by_score
+from . import hotness as scores
+from .feature_store import FeatureStore, row_ids
+from .plan import Budget, TierPlan, plan_tiers
+from .tier_builder import Source, build
+from .tier_memory import HostMemory
+from .tiered_rows import Attribute, TieredRows
+
+HOTNESS = ("out_degree", "reverse_pagerank", "weighted_reverse_pagerank")
+
+
+class TierUse(NamedTuple):
+    """What was read from a tier so far."""
+
+    rows: int
+    num_bytes: int
+    hit_rate: float
+    """The share of all rows read; 0 if none was."""
+    seconds: float
+    """Time in the gather on the CPU, summed over calls, which may run at the same time; 0 on a GPU, whose one kernel
+    reads all tiers."""
+    gb_per_s: float
+    """``num_bytes`` / ``seconds``, 0 where there is no time."""
+
+
+class TieredFeatureStore(FeatureStore):
+    """Node features of a homogeneous graph in tiers; made by :meth:`from_data` or :meth:`open`, closed by ``with``.
+
+    What is gathered is on the GPU that gathers if there is one, else in host memory. All processes share host memory
+    and files: forked ones have them, and a pickled store names them (it can be opened as long as the process that
+    pickled it keeps its own open). Rows on a GPU are sent through torch.multiprocessing alone. Rows are never changed.
+    """
+
+    plan: TierPlan
+    """What lies where, decided before anything was allocated."""
+    order: Order | None
+    """The order in which rows are stored if the store is renumbered: ids that are asked for are then ``order.new`` of
+    the user's. Loaders of this package do so, given a GraphStore of the same order."""
+
+    def __init__(
+        self,
+        plan: TierPlan,
+        order: Order | None,
+        attributes: list[Attribute],
+        memory: HostMemory,
+        device: torch.device,
+        folder: str | None = None,
+    ) -> None:
+        """Opens what :meth:`from_data` or :meth:`open` made; ``folder`` is deleted with the store."""
+        super().__init__()
+        self.__dict__.update(plan=plan, order=order, _memory=memory, _device=device)
+        if device.type == "cuda":
+            memory.pin()
+        for attribute in attributes:
+            self._tensors[attribute.key] = TieredRows(attribute, memory, device)
+        self.__dict__["_delete"] = None if folder is None else weakref.finalize(self, _delete, folder, os.getpid())
+
+    @classmethod
+    def from_data(  # type: ignore[override]
+        cls,
+        data: Data,
+        *,
+        gpu: Budget = 0,
+        peers: Sequence[Budget] = (),
+        host: Budget | None = None,
+        disk: str | os.PathLike | None = None,
+        hotness: str | Tensor = "weighted_reverse_pagerank",
+        labelled: Tensor | None = None,
+        storage: torch.dtype | None = None,
+        renumbered: bool = False,
+        names: Sequence[str] | None = None,
+        device: torch.device | str | None = None,
+    ) -> TieredFeatureStore:
+        """Copies a Data's node attributes into tiers.
+
+        Args:
+            data: a homogeneous graph; its tensors may be mapped files.
+            gpu, peers, host: budgets (see :func:`torch_gnnscale.feature.plan.plan_tiers`). Without a CUDA device, those
+                for GPUs are left to host memory, with a warning.
+            disk: a directory on a disk. Rows that fit nowhere else are written into a new directory in it, which is
+                deleted with the store.
+            hotness: a score of each node, int64 or float, or the name of one of :mod:`torch_gnnscale.feature.hotness`:
+                ``out_degree``, ``reverse_pagerank`` or ``weighted_reverse_pagerank``.
+            labelled: for the last: the nodes that training starts from, by default ``data.train_mask``.
+            storage: float16 or bfloat16, in which float32 and float64 attributes are kept; what is gathered has the
+                attribute's own dtype.
+            renumbered: rows are stored hottest first and found by their numbers, so no map of places is needed. Rows
+                are then asked for by ``store.order.new`` of the user's ids; use ``GraphStore.from_data(data,
+                order=store.order)`` beside it, and the loaders of this package take and give the user's ids.
+            names: the attributes that are taken; by default all.
+            device: the GPU that gathers; by default the current one if ``gpu`` or ``peers`` ask for one.
+
+        Raises:
+            TypeError, ValueError, IndexError: wrong budgets, scores, names or types, or too little room.
+            MemoryError, OSError: memory that is not there or cannot be pinned.
+            NotImplementedError: a HeteroData, attributes of edges, and GPUs beside a disk.
+        """
+        if not isinstance(data, Data):
+            kind = "HeteroData" if isinstance(data, HeteroData) else type(data).__name__
+            raise NotImplementedError(f"tiers of a {kind} are not implemented: use a Data, or FeatureStore.from_data")
+        whole = FeatureStore.from_data(data)
+        found = {name: tensor for (group, name), tensor in whole._tensors.items() if group is None}
+        edges = [name for group, name in whole._tensors if group is not None]
+        if wrong := [name for name in edges if name not in found and (names is None or name in names)]:
+            raise NotImplementedError(
+                f"tiers of edges' attributes are not implemented, found {wrong}; name the nodes' by names="
+            )
+        if (missing := [name for name in names or () if name not in found]) or not found:
+            raise ValueError(f"names: expected some of {list(found)}, found {missing}")
+        if storage not in (None, torch.float16, torch.bfloat16):
+            raise TypeError(f"storage: expected torch.float16 or torch.bfloat16, found {storage}")
+        chosen = {name: tensor for name, tensor in found.items() if names is None or name in names}
+        for name, tensor in chosen.items():
+            if tensor.device.type != "cpu" or not ops.can_gather_rows(tensor):
+                what = f"{type(tensor).__name__}, {tensor.layout}, {tensor.device}"
+                raise ValueError(f"data.{name}: expected a plain tensor in host memory, found {what}")
+        score = _score(data, hotness, labelled)
+        sources = [
+            Source(
+                (None, name),
+                tensor.detach(),
+                storage if storage and ops.can_widen(storage, tensor.dtype) else tensor.dtype,
+            )
+            for name, tensor in chosen.items()
+        ]
+        return cls._make(sources, score, renumbered, gpu, peers, host, disk, device)
+
+    @classmethod
+    def open(  # type: ignore[override]
+        cls,
+        path: str | os.PathLike,
+        hotness: Tensor,
+        *,
+        gpu: Budget = 0,
+        host: Budget | None = None,
+        renumbered: bool = False,
+        verify: bool = True,
+        device: torch.device | str | None = None,
+    ) -> TieredFeatureStore:
+        """A saved FeatureStore on disk, its hottest rows in memory.
+
+        Args:
+            path: the directory that :meth:`FeatureStore.save` wrote; attributes of nodes of one type.
+            hotness: a score of each node, int64 or float, shape [N].
+            gpu, host: budgets as for :meth:`from_data`; a GPU takes part if these hold all rows.
+            renumbered: the files' rows are in the order of falling scores, ``topology.reorder.by_score(hotness)``.
+            verify: as for :meth:`FeatureStore.open`.
+            device: as for :meth:`from_data`.
+
+        Raises:
+            FileNotFoundError, ValueError: as :meth:`FeatureStore.open`, and wrong budgets or scores.
+            NotImplementedError: attributes of edges or of several node types, and GPUs beside a disk.
+        """
+        saved = FeatureStore.open(path, verify)
+        if wrong := [key for key in saved._tensors if key[0] is not None]:
+            raise NotImplementedError(f"tiers of typed nodes or of edges are not implemented, found {wrong} in {path}")
+        sources = [Source(key, tensor, tensor.dtype, saved._origins[key]) for key, tensor in saved._tensors.items()]
+        return cls._make(sources, hotness, renumbered, gpu, (), host, path, device)
+
+    @classmethod
+    def _make(
+        cls, sources: list[Source], score: Tensor, renumbered: bool, gpu: Budget, peers: Sequence[Budget],
+        host: Budget | None, disk: str | os.PathLike | None, device: torch.device | str | None,
+    ) -> TieredFeatureStore:  # fmt: skip
+        order = by_score(score)
+        for source in sources:
+            if len(source.tensor) != len(score):
+                raise ValueError(f"hotness: expected {len(source.tensor)} scores for {source.key}, found {len(score)}")
+        gpu, peers, where = _devices(gpu, peers, device)
+        in_files = all(source.origin is not None for source in sources)
+        plan = plan_tiers(
+            score,
+            {source.key[1]: source.row_bytes for source in sources},
+            gpu=gpu, peers=peers, host=host, disk=disk is not None and (host is not None or in_files),
+            mapped=not renumbered,
+        )  # fmt: skip
+        on_disk = plan.rows("disk") > 0 or "disk" in plan.whole.values()
+        if where.type != "cpu" and on_disk:
+            raise NotImplementedError(
+                "rows on disk beside a GPU are not implemented: raise host= until all rows are in memory\n" + str(plan)
+            )
+        folder = None
+        if on_disk and not in_files:
+            assert disk is not None
+            folder = tempfile.mkdtemp(prefix="gnnscale-tiers-", dir=disk)
+        try:
+            attributes, memory = build(plan, sources, order, renumbered, where, len(peers), folder)
+            return cls(plan, order if renumbered else None, attributes, memory, where, folder)
+        except BaseException:
+            if folder is not None:
+                shutil.rmtree(folder)
+            raise
+
+    # What was read ###################################################################################################
+
+    def stats(self) -> dict[str, TierUse]:
+        """What was read from each tier since the store was made, by all processes that share it on the CPU.
+
+        Attributes that are whole in one tier are not counted.
+        """
+        self._check_open()
+        rows: dict[str, list[int]] = {tier.name: [0, 0, 0] for tier in self.plan.tiers}
+        for attribute in self._tensors.values():
+            if attribute.attribute.key[1] in self.plan.whole:
+                continue
+            for name, (count, taken) in zip(attribute.attribute.tiers, attribute.total().tolist(), strict=True):
+                rows[name][0] += count
+                rows[name][1] += count * attribute.row_bytes
+                rows[name][2] += taken
+        total = sum(count for count, _, _ in rows.values())
+        return {
+            name: TierUse(count, size, count / max(total, 1), taken / 1e9, size / taken if taken else 0.0)
+            for name, (count, size, taken) in rows.items()
+        }
+
+    def close(self) -> None:
+        """Frees everything: memory, registrations, files that were written. What was gathered stays as it is."""
+        self._tensors.clear()
+        self._memory.close()
+        if self._delete is not None:
+            self._delete()
+        self.__dict__["closed"] = True
+
+    closed = False
+    """Whether :meth:`close` was called."""
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ValueError("the store is closed")
+
+    def __enter__(self) -> TieredFeatureStore:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+    # PyG's abstract methods ##########################################################################################
+
+    def _get_tensor(self, attr: TensorAttr) -> Tensor | None:
+        self._check_open()
+        rows = self._tensors.get((attr.group_name, attr.attr_name))
+        if rows is None:
+            return None
+        index = slice(None) if attr.index is None else attr.index
+        if isinstance(index, (slice, int)):
+            ids = torch.arange(rows.shape[0])[index]
+            return rows.gather(ids.view(-1)).view(ids.shape + rows.shape[1:])
+        return rows.gather(row_ids(index, rows.shape[0]))
+
+    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
+        raise NotImplementedError("rows in tiers are not changed: make the store anew")
+
+    def _remove_tensor(self, attr: TensorAttr) -> bool:
+        raise NotImplementedError("attributes in tiers are not removed: make the store anew, with names=")
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Not implemented: save the FeatureStore that it was made from."""
+        raise NotImplementedError("save of tiers is not implemented: save FeatureStore.from_data(data)")
+
+    def __reduce__(self):
+        self._check_open()
+        attributes = [rows.attribute for rows in self._tensors.values()]
+        return TieredFeatureStore, (self.plan, self.order, attributes, self._memory, self._device)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({'closed' if self.closed else ''}\n{self.plan}\n)"
+
+
+def _delete(folder: str, owner: int) -> None:
+    if os.getpid() == owner:  # not in a forked process
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _devices(
+    gpu: Budget, peers: Sequence[Budget], device: torch.device | str | None
+) -> tuple[Budget, Sequence[Budget], torch.device]:
+    """The budgets of GPUs that are there, and where rows are gathered; warns of what is left to slower tiers."""
+    asked = device is not None or any(budget not in (0, 0.0) for budget in (gpu, *peers))
+    state = _library.status["_CUDA"]
+    if not asked or (device is not None and torch.device(device).type == "cpu"):
+        return gpu, peers, torch.device("cpu")
+    if state != "loaded":
+        if device is not None:
+            raise ValueError(f"device: expected one that gathers, found {device}; the CUDA library is {state}")
+        warnings.warn(
+            f"gpu={gpu!r}, peers={list(peers)}: their rows are left to the next tier, for the CUDA library is {state}",
+            stacklevel=4,
+        )
+        return 0, (), torch.device("cpu")
+    where = torch.device("cuda", torch.cuda.current_device()) if device is None else torch.device(device)
+    for number in range(len(peers)):
+        if number == where.index:
+            continue
+        if number >= torch.cuda.device_count() or not torch.cuda.can_device_access_peer(where, number):
+            warnings.warn(
+                f"peers={list(peers)}: their rows are left to the next tier, for {where} cannot read GPU {number}",
+                stacklevel=4,
+            )
+            return gpu, (), where
+    return gpu, peers, where
+
+
+def _score(data: Data, hotness: str | Tensor, labelled: Tensor | None) -> Tensor:
+    if isinstance(hotness, Tensor):
+        return hotness
+    if hotness not in HOTNESS:
+        raise ValueError(f"hotness: expected scores or one of {HOTNESS}, found {hotness!r}")
+    csc = CSC.from_data(data)
+    if hotness == "out_degree":
+        return scores.out_degree(csc)
+    if hotness == "reverse_pagerank":
+        return scores.reverse_pagerank(csc)
+    labelled = getattr(data, "train_mask", None) if labelled is None else labelled
+    if labelled is None:
+        raise ValueError("labelled: expected the nodes that training starts from, found neither it nor data.train_mask")
+    return scores.reverse_pagerank(csc, labelled)
