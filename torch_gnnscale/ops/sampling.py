@@ -104,10 +104,8 @@ def sample_neighbors(
             raise NotImplementedError(
                 f"{unknown[0]} is not implemented for seeds on a GPU; sample with all tensors in host memory"
             )
-        lists = list(fanouts)
-        (fanouts_of,) = lists if lists and isinstance(lists[0], Sequence) else [lists]
         return sample_bulk(
-            colptr[0], row[0], seeds[0], [0, len(seeds[0])], fanouts_of, [key],
+            colptr[0], row[0], seeds[0], [0, len(seeds[0])], check_fanouts(fanouts, 1), [key],
             edge_id=None if edge_id is None else edge_id[0], replace=replace, layers=layers, with_edge_id=with_edge_id,
             with_col=with_col,
         )[0]  # fmt: skip
