@@ -8,8 +8,9 @@ from datasets_for_tests import make_data
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
+from torch_geometric.sampler import BaseSampler
 
-from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler
+from torch_gnnscale import CSC, FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
 from torch_gnnscale.loader.streams import tensors_of
 from torch_gnnscale.sampler.bulk import placed
 
@@ -173,6 +174,24 @@ def test_types_are_not_drawn_in_bulk():
     data["a", "to", "a"].edge_index = torch.tensor([[0, 1], [1, 2]])
     with pytest.raises(NotImplementedError, match=r"^a heterogeneous graph with bulk=2 is not implemented"):
         NeighborLoader(data, [2], "a", bulk=2)
+
+
+def test_links_are_not_drawn_in_bulk():
+    with pytest.raises(NotImplementedError, match=r"^LinkNeighborLoader with bulk=2 is not implemented; use device="):
+        LinkNeighborLoader(make_data(), [2], bulk=2)
+
+
+def test_samplers_of_others_do_not_draw_in_bulk():
+    class Own(BaseSampler):
+        edge_permutation = None
+
+        def sample_from_nodes(self, inputs):
+            raise AssertionError("it is not asked")
+
+        sample_from_edges = sample_from_nodes
+
+    with pytest.raises(ValueError, match="bulk=2: expected a neighbor_sampler of torch_gnnscale, found Own"):
+        NeighborLoader(make_data(), [2], neighbor_sampler=Own(), bulk=2, prefetch=0)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,8 @@ class KeyedLoader(DataLoader):
     transform_sampler_output: Callable | None
     filter_per_worker: bool
     custom_cls: Any
+    draws_in_bulk = False
+    """Whether inputs are nodes, which are drawn many at a time and on GPUs."""
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class KeyedLoader(DataLoader):
         if isinstance(neighbor_sampler, NeighborSampler) and neighbor_sampler.device.type != "cpu":
             self._device = neighbor_sampler.device
             self.seconds["stall"] = 0.0
-        self.bulk = check_bulk(bulk, neighbor_sampler, self._device, edge_layout, kwargs)
+        self.bulk = check_bulk(self, bulk, neighbor_sampler, self._device, edge_layout, kwargs)
         self._gather_ahead = isinstance(data, (Data, HeteroData)) or isinstance(data[0], FeatureStore)
         self._sample_ahead = isinstance(neighbor_sampler, NeighborSampler)
         if prefetch > 0 and not self._sample_ahead and kwargs.get("num_workers", 0) == 0:
@@ -280,14 +282,17 @@ class KeyedLoader(DataLoader):
 
 
 def check_bulk(
-    bulk: int, sampler: BaseSampler, device: torch.device | None, edge_layout: EdgeLayout | None, kwargs: dict[str, Any]
-) -> int:
+    loader: KeyedLoader, bulk: int, sampler: BaseSampler, device: torch.device | None, edge_layout: EdgeLayout | None,
+    kwargs: dict[str, Any],
+) -> int:  # fmt: skip
     """Returns ``bulk``; raises ValueError, TypeError or NotImplementedError if batches cannot be made so."""
     if (bulk := to_int("bulk", bulk)) < 1:
         raise ValueError(f"bulk: expected at least 1, found {bulk}")
     if bulk == 1 and device is None:
         return bulk
     how = f"bulk={bulk}" if device is None else f"device={str(device)!r}"
+    if not loader.draws_in_bulk:
+        raise NotImplementedError(f"{type(loader).__name__} with {how} is not implemented; use device='cpu' and bulk=1")
     if not isinstance(sampler, NeighborSampler):
         raise ValueError(f"{how}: expected a neighbor_sampler of torch_gnnscale, found {type(sampler).__name__}")
     check_modes(sampler, how)

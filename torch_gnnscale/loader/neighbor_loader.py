@@ -75,6 +75,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             see.
     """
 
+    draws_in_bulk = True
+
     def __init__(
         self,
         data: Data | HeteroData | tuple[PyGFeatureStore, PyGGraphStore],
