@@ -145,6 +145,15 @@ def test_whatever_room_there_is_at_first(device, rooms, options):
     assert torch.equal(expected[0][: len(sample.node[0])].cpu(), sample.node[0])
 
 
+def test_more_nodes_than_the_table_has_slots(device):
+    graph = graph_of_degrees([6000] + [0] * 8000, seed=9)
+    given = [on(device, tensor) for tensor in (graph.colptr, graph.row, torch.tensor([0]))]
+    found = OPS.sample_bulk(*given[:2], None, given[2], [0, 1], [-1], [4], False, False, True, True, [10**6, 1], 2)
+    expected = graph.sample(ops, torch.tensor([0]), [-1], 4)
+    assert torch.equal(found[0].cpu(), expected.node[0])
+    assert torch.equal(found[2].cpu().view(2, -1), expected.edge_index[0])
+
+
 def test_seeds_that_need_more_than_those_before(device):
     graph = graph_of_degrees([1] * 3000 + [2500] * 3, seed=6)
     for seeds in ([5, 6], [3000, 3001], [7], list(range(3003))):
