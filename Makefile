@@ -47,7 +47,8 @@ sanitize: $(VENV)/test
 	cd build/sanitize && FORCE_CUDA=0 GNNSCALE_SANITIZE=1 ../../$(BIN)/python setup.py -q build_ext --inplace
 	cd build/sanitize && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
 		ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=. ../../$(BIN)/python -m pytest -p no:cacheprovider \
-		tests/test_ops.py tests/test_gather_tiers.py tests/test_sample_neighbors.py tests/test_sample_modes.py tests/test_negatives.py \
+		tests/test_ops.py tests/test_gather_tiers.py tests/test_sample_neighbors.py tests/test_sample_modes.py \
+		tests/test_sample_bulk.py tests/test_negatives.py \
 		tests/test_hotness.py tests/test_reorder.py tests/test_topology.py -k "not wrap_of_its_tags"
 
 notebooks: $(VENV)/lint

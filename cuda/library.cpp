@@ -22,6 +22,11 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "Tensor[] edge_id, Tensor[] tree, Tensor num_nodes, "
       "Tensor num_edges)");
   library.def(
+      "sample_bulk(Tensor colptr, Tensor row, Tensor? edge_id, Tensor seeds, int[] seed_ptr, int[] fanouts, int[] "
+      "keys, "
+      "bool replace, bool layers, bool with_edge_id, bool with_col, int[] rooms, int threads) -> (Tensor node, "
+      "Tensor colptr, Tensor edge_index, Tensor edge_id, Tensor counts)");
+  library.def(
       "sample_negatives(int count, Tensor? src, int num_src, Tensor? src_node, Tensor? src_weight, Tensor? src_time, "
       "int num_dst, Tensor? dst_node, Tensor? dst_position, Tensor? dst_weight, Tensor? dst_time, Tensor? seed_time, "
       "Tensor? edge_ptr, Tensor? edge_dst, int key, int threads) -> Tensor");

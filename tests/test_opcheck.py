@@ -164,11 +164,20 @@ def test_fake_sample(with_edge_id):
                 assert isinstance(symbol, torch.SymInt) or symbol == size
 
 
+@pytest.mark.parametrize("flags", [[False] * 4, [True] * 4])
+def test_sample_bulk(flags, device):
+    graph, seeds = random_graph(50, 4, seed=1), random_ids(50, 6)
+    given = [graph.colptr, graph.row, torch.arange(len(graph.row)) if flags[2] else None, seeds]
+    given = [None if tensor is None else tensor.to(device) for tensor in given]
+    for rooms in ([], [1, 1]):
+        check(OPS.sample_bulk.default, *given, [0, 2, 6], [2, 40], [1, 2], *flags, rooms, 1, tests=OF_VALUES)
+
+
 def test_every_operator_is_checked_here():
     checked = {"coo_to_csc", "first_outside", "first_malformed", "gather_rows", "sample_neighbors"}
     checked |= {"reverse_pagerank", "renumber"}
     checked |= {"random_bits", "permutation", "rmat_edges", "pool_stats", "pool_limit", "pool_trim", "huge_pages"}
-    checked |= {"map_file", "sample_negatives", "gather_tiers"}
+    checked |= {"map_file", "sample_negatives", "gather_tiers", "sample_bulk"}
     checked |= {"aggregate", "edge_dot", "share_of_extremes", "extreme_backward"}
     names = torch._C._dispatch_get_all_op_names()
     assert {name.removeprefix("gnnscale::") for name in names if name.startswith("gnnscale::")} <= checked

@@ -72,7 +72,7 @@ class Trainer(ABC):
         self.seconds = {"train": 0.0, "wait": 0.0}
         """What the loop's time went to, and what the loader's threads did beside it, as far as they are ours."""
         if self._counts_seconds():
-            self.seconds = {"sample": 0.0, "gather": 0.0, **self.seconds}
+            self.seconds = {**dict.fromkeys(self.train_loader.seconds, 0.0), **self.seconds}
         self._epoch = dict.fromkeys(("batches", "loss", "seeds", "edges", "nodes", "seconds"), 0.0)
         self._random_state: Tensor | None = None  # to be restored when the loop goes on
 
@@ -198,6 +198,8 @@ class Trainer(ABC):
         report("where the time of training went: " + ", ".join(f"{k} {v:.2f} s" for k, v in self.seconds.items()))
         if "sample" in self.seconds:
             report("(sample and gather run in the loader's threads beside train; wait is what they cost the loop)")
+        if "stall" in self.seconds:
+            report("(stall is how long the GPU's work stood still for batches, which is part of train)")
         if self.folder is not None:
             (self.folder / "summary.json").write_text(json.dumps(summary, indent=1))
         return summary

@@ -59,6 +59,17 @@ def warn_of_slow_rows(data: Any) -> None:
             )
 
 
+def warn_of_host_rows(data: Any, device: torch.device) -> None:
+    """Names the tensors whose rows are gathered in host memory for batches on a GPU."""
+    for name, value in _row_tensors(data):
+        if value.device.type == "cpu":
+            warnings.warn(
+                f"{name} is in host memory, where its rows are gathered and copied to {device}, which is slower than "
+                f"from there; use data.to({str(device)!r}) if it fits",
+                stacklevel=5,
+            )
+
+
 def move_to_huge_pages(data: Any) -> None:
     """Moves the large tensors whose rows are gathered, in a thread beside the first batches."""
     large = [
@@ -74,12 +85,13 @@ def move_to_huge_pages(data: Any) -> None:
         threading.Thread(target=lambda: deque(map(ops.huge_pages, large), maxlen=0), daemon=True).start()
 
 
-def rows(value: Any, index: Tensor, dim: int) -> Any:
-    """The entries of ``value`` at ``index`` along a dimension, by the native gather where it can."""
+def rows(value: Any, index: Tensor, dim: int, known: bool = False) -> Any:
+    """The entries of ``value`` at ``index`` along a dimension, by the native gather where it can; ``known`` if all
+    indices are known to be in range."""
     if isinstance(value, Tensor):
         index = index.to(value.device)
         if dim == 0 and ops.can_gather_rows(value):
-            return ops.gather_rows(value, index)
+            return ops.gather_rows(value, index, check=not known)
     return index_select(value, index, dim=dim)
 
 
@@ -140,28 +152,29 @@ def edges_of(out: Output, drawn: dict, permutation: Any, layouts: dict[Any, Edge
 
 def fill(
     data: Any, out: Output, drawn: dict, permutation: Any, layouts: dict[Any, EdgeLayout], custom_cls: Any = None,
-    layers: bool = False, order: Order | None = None,
+    layers: bool = False, order: Order | None = None, device: torch.device | None = None, known: bool = False,
 ) -> Data | HeteroData:  # fmt: skip
     """A batch with what was sampled, in PyG's order of fields; what is known of its inputs is still to come.
 
-    ``order`` is what :func:`order_of` gives for the stores.
+    ``order`` is what :func:`order_of` gives for the stores. Edges are on ``device``, by default where those of the
+    input are; ``known`` if the output's ids are the sampler's.
     """
     if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
         raise TypeError(f"sampler output: expected PyG's SamplerOutput, found {type(out).__name__}")
     edges = edges_of(out, drawn, permutation, layouts)
     whole = None if layers else layouts
     if isinstance(data, (Data, HeteroData)):
-        batch = from_data(data, out, edges, whole)
+        batch = from_data(data, out, edges, whole, device, known)
     else:
         feature_store, graph_store = data
         batch = from_stores(feature_store, graph_store, out, edges, whole, custom_cls)
     if layers:
-        put_layers(batch, data, out, edges, layouts)
+        put_layers(batch, data, out, edges, layouts, device)
     add_ids(batch, out, edges, order)
     return batch
 
 
-def _filter(store: Any, out_store: Any, node: Tensor, edge_id: Tensor | None) -> None:
+def _filter(store: Any, out_store: Any, node: Tensor, edge_id: Tensor | None, known: bool) -> None:
     """Reduces the attributes of nodes and edges to the sampled ones; the edges are still the input's."""
     parent = store._parent()
     for key, value in store.items():
@@ -170,15 +183,18 @@ def _filter(store: Any, out_store: Any, node: Tensor, edge_id: Tensor | None) ->
         elif key in ("edge_index", "adj_t"):
             continue
         elif store.is_node_attr(key):
-            out_store[key] = rows(value, node, parent.__cat_dim__(key, value, store))
+            out_store[key] = rows(value, node, parent.__cat_dim__(key, value, store), known)
         elif store.is_edge_attr(key):
             dim = parent.__cat_dim__(key, value, store)
-            out_store[key] = None if edge_id is None else rows(value, edge_id, dim)
+            out_store[key] = None if edge_id is None else rows(value, edge_id, dim, known)
 
 
-def from_data(data: Data | HeteroData, out: Output, edges: dict[Any, Edges], layouts: dict | None) -> Data | HeteroData:
+def from_data(
+    data: Data | HeteroData, out: Output, edges: dict[Any, Edges], layouts: dict | None, device: torch.device | None,
+    known: bool,
+) -> Data | HeteroData:  # fmt: skip
     """The input's attributes at the sampled nodes and edges, edges in these layouts; types that were not sampled have
-    none. Without layouts, edges are those of the input."""
+    none. Without layouts, edges are those of the input. ``device`` and ``known``: see :func:`fill`."""
     batch = copy.copy(data)
     nodes = by_type(out, out.node)
     for type_name, store, has_nodes, has_edges in stores_of(data):
@@ -186,10 +202,10 @@ def from_data(data: Data | HeteroData, out: Output, edges: dict[Any, Edges], lay
         node = nodes.setdefault(type_name, _NO_IDS) if has_nodes else _NO_IDS
         if has_edges and type_name not in edges:
             edges[type_name] = Edges(_NO_IDS.expand(2, 0), torch.zeros(1, dtype=torch.int64), _NO_IDS)
-        _filter(store, out_store, node, edges[type_name].edge_id if has_edges else None)
+        _filter(store, out_store, node, edges[type_name].edge_id if has_edges else None, known)
         if layouts is not None and has_edges and (type_name is None or "edge_index" in store or "adj_t" in store):
             layout = layouts[type_name]
-            found = on_device(store, edges[type_name])
+            found = on_device(store, edges[type_name], device)
             value = _values(store, found, layout)
             laid = laid_out(found.edge_index, found.colptr, _size(nodes, type_name), layout, value)
             set_edges(out_store, laid, layout)
@@ -202,9 +218,9 @@ def _values(store: Any, edges: Edges, layout: EdgeLayout) -> Tensor | None:
     return None if value is None or edges.edge_id is None else rows(value, edges.edge_id, 0)
 
 
-def on_device(store: Any, edges: Edges) -> Edges:
-    """The edges where those of the input are; their ids stay where they were."""
-    device = edge_device(store)
+def on_device(store: Any, edges: Edges, device: torch.device | None) -> Edges:
+    """The edges on a device, by default where those of the input are; their ids stay where they were."""
+    device = edge_device(store) if device is None else device
     return Edges(edges.edge_index.to(device), edges.colptr if edges.colptr is None else edges.colptr.to(device),
                  edges.edge_id)  # fmt: skip
 
@@ -302,8 +318,9 @@ def add_ids(batch: Data | HeteroData, out: Output, edges: dict[Any, Edges], orde
 
 
 def put_layers(
-    batch: Data | HeteroData, data: Any, out: Output, edges: dict[Any, Edges], layouts: dict[Any, EdgeLayout]
-) -> None:
+    batch: Data | HeteroData, data: Any, out: Output, edges: dict[Any, Edges], layouts: dict[Any, EdgeLayout],
+    device: torch.device | None,
+) -> None:  # fmt: skip
     """Puts ``layers`` into the batch, the one that a model computes first in front, and takes the edges out of it.
 
     Attributes of edges and ``e_id`` stay in the order of hops, from the seeds outward: ``num_sampled_edges`` many each.
@@ -328,7 +345,7 @@ def put_layers(
             column, edge = column + size[1], edge + count
             value = None
             if edge_type in stores:
-                part = on_device(stores[edge_type], part)
+                part = on_device(stores[edge_type], part, device)
                 value = _values(stores[edge_type], part, layouts[edge_type])
             laid = laid_out(part.edge_index, part.colptr, size, layouts[edge_type], value)
             hops[edge_type].append((laid, part.edge_id))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import Any
 
 import torch
@@ -17,12 +18,14 @@ from ..feature import FeatureStore
 from ..ops.arguments import to_int
 from ..random import batch_key, draw_seed, ids_key
 from ..sampler import NeighborSampler
+from ..sampler.bulk import check_modes, sample_bulk
 from . import collate
 from .batches import InputPositions, KeyedShuffle, NumberedBatch, NumberedBatches
 from .collate import Output
 from .layout import EdgeLayout, edge_layouts_of
 from .pipeline import Pipeline
 from .position import FORMAT, Position, check_state
+from .streams import Handed, Streams, Unpacked
 
 
 class KeyedLoader(DataLoader):
@@ -37,6 +40,8 @@ class KeyedLoader(DataLoader):
     transform_sampler_output: Callable | None
     filter_per_worker: bool
     custom_cls: Any
+    draws_in_bulk = False
+    """Whether inputs are nodes, which are drawn many at a time and on GPUs."""
 
     def __init__(
         self,
@@ -48,9 +53,13 @@ class KeyedLoader(DataLoader):
         seed: int | None,
         prefetch: int,
         edge_layout: EdgeLayout | None,
+        bulk: int = 1,
         **kwargs: Any,
     ) -> None:
-        """Takes the arguments of PyG's loader beside its own; ``num_inputs`` is asked if they are to be shuffled."""
+        """Takes the arguments of PyG's loader beside its own; ``num_inputs`` is asked if they are to be shuffled.
+
+        Batches are on the device of the sampler, if that is a GPU.
+        """
         if (prefetch := to_int("prefetch", prefetch)) < 0:
             raise ValueError(f"prefetch: expected at least 0, found {prefetch}")
         self.seed = draw_seed(kwargs.get("generator")) if seed is None else to_int("seed", seed)
@@ -62,10 +71,18 @@ class KeyedLoader(DataLoader):
         self._next = (0, 0)
         self._position = Position()
         self.seconds = {"sample": 0.0, "gather": 0.0}
-        """Time spent so far in this process's threads, by what was done."""
+        """Time spent so far in this process's threads, by what was done; ``stall``: how long the stream that takes the
+        batches stood still for them, where they are made on a GPU."""
         self.order = collate.order_of(data)
         """How a pair of stores numbers the nodes, if not as the user does."""
         self._sampler = neighbor_sampler
+        self._device: torch.device | None = None  # None: batches are where the data is
+        if isinstance(neighbor_sampler, NeighborSampler) and neighbor_sampler.device.type != "cpu":
+            self._device = neighbor_sampler.device
+            self.seconds["stall"] = 0.0
+            if self.order is not None:  # so that n_id is looked up where the batch is
+                self.order = self.order._replace(old=self.order.old.to(self._device))
+        self.bulk = check_bulk(self, bulk, neighbor_sampler, self._device, edge_layout, kwargs)
         self._gather_ahead = isinstance(data, (Data, HeteroData)) or isinstance(data[0], FeatureStore)
         self._sample_ahead = isinstance(neighbor_sampler, NeighborSampler)
         if prefetch > 0 and not self._sample_ahead and kwargs.get("num_workers", 0) == 0:
@@ -77,6 +94,8 @@ class KeyedLoader(DataLoader):
         if isinstance(data, (Data, HeteroData)):
             collate.warn_of_slow_rows(data)
             collate.move_to_huge_pages(data)
+            if self._device is not None:
+                collate.warn_of_host_rows(data, self._device)
         if kwargs.pop("shuffle", False):
             if kwargs.get("sampler") is not None or kwargs.get("batch_sampler") is not None:
                 raise ValueError("shuffle=True: expected neither sampler nor batch_sampler beside it")
@@ -161,9 +180,30 @@ class KeyedLoader(DataLoader):
         if self.pin_memory and not torch.cuda.is_available():
             warnings.warn("pin_memory=True has no effect: torch sees no CUDA device", stacklevel=2)
         numbered = self._index_sampler
+        if self.bulk > 1 or self._device is not None:
+            return self._position.follow(self._in_bulk(iter(numbered)))
         prefetch = self.prefetch if self._sample_ahead else 0
         pipeline = Pipeline(iter(numbered), self._prepare, self._finish, prefetch)
         return self._position.follow(pipeline)
+
+    def _in_bulk(self, numbered: Iterator[NumberedBatch]) -> Unpacked[Any]:
+        """The batches of an epoch, made ``bulk`` at a time; ``prefetch`` batches, rounded up to bulks, are ahead."""
+        bulks = iter(lambda: list(islice(numbered, self.bulk)), [])
+        ahead = -(-self.prefetch // self.bulk)
+        if self._device is None:
+            return Unpacked(Pipeline(bulks, self._prepare_bulk, lambda batches: batches, ahead), self._finish)
+        streams, before = Streams(self._device), self.seconds["stall"]
+
+        def prepare(indices: list[NumberedBatch]) -> Handed:
+            with streams.work():
+                return streams.hand(self._prepare_bulk(indices))
+
+        def take(handed: Handed) -> list[Any]:
+            batches = streams.take(handed)
+            self.seconds["stall"] = before + streams.seconds
+            return batches
+
+        return Unpacked(Pipeline(bulks, prepare, take, ahead), self._finish)
 
     def samples(self, epoch: int) -> Iterator[Output]:
         """What the sampler gives for an epoch's batches, in order, without features; no iterator is moved by it.
@@ -204,6 +244,15 @@ class KeyedLoader(DataLoader):
         self.seconds["sample"] += time.perf_counter() - start
         return out
 
+    def _prepare_bulk(self, indices: list[NumberedBatch]) -> list[Any]:
+        start = time.perf_counter()
+        inputs = [self.input_data[torch.as_tensor(index.positions, dtype=torch.int64)] for index in indices]
+        keys = [batch_key(self.seed, index.epoch, index.number) for index in indices]
+        assert isinstance(self._sampler, NeighborSampler)
+        outs = sample_bulk(self._sampler, inputs, keys)
+        self.seconds["sample"] += time.perf_counter() - start
+        return [self._fill(out) for out in outs] if self._gather_ahead else outs
+
     def _prepare(self, index: NumberedBatch) -> Any:
         out = self._sample(index)
         return self._fill(out) if self._gather_ahead else out
@@ -216,10 +265,22 @@ class KeyedLoader(DataLoader):
             out = self.transform_sampler_output(out)
         layers = isinstance(self._sampler, NeighborSampler) and self._sampler.layers
         permutation = self._sampler.edge_permutation
+        known = self.transform_sampler_output is None
         batch = collate.fill(
-            self.data, out, drawn, permutation, self._edge_layouts, self.custom_cls, layers, self.order
+            self.data,
+            out,
+            drawn,
+            permutation,
+            self._edge_layouts,
+            self.custom_cls,
+            layers,
+            self.order,
+            self._device,
+            known,
         )
         self._label(batch, out)
+        if self._device is not None:
+            batch = batch.to(self._device, non_blocking=True)
         self.seconds["gather"] += time.perf_counter() - start
         return batch
 
@@ -233,3 +294,27 @@ class KeyedLoader(DataLoader):
 
     def _pins_itself(self) -> bool:
         return self.pin_memory and self.num_workers == 0 and torch.cuda.is_available()
+
+
+def check_bulk(
+    loader: KeyedLoader, bulk: int, sampler: BaseSampler, device: torch.device | None, edge_layout: EdgeLayout | None,
+    kwargs: dict[str, Any],
+) -> int:  # fmt: skip
+    """Returns ``bulk``; raises ValueError, TypeError or NotImplementedError if batches cannot be made so."""
+    if (bulk := to_int("bulk", bulk)) < 1:
+        raise ValueError(f"bulk: expected at least 1, found {bulk}")
+    if bulk == 1 and device is None:
+        return bulk
+    how = f"bulk={bulk}" if device is None else f"device={str(device)!r}"
+    if not loader.draws_in_bulk:
+        raise NotImplementedError(f"{type(loader).__name__} with {how} is not implemented; use device='cpu' and bulk=1")
+    if not isinstance(sampler, NeighborSampler):
+        raise ValueError(f"{how}: expected a neighbor_sampler of torch_gnnscale, found {type(sampler).__name__}")
+    check_modes(sampler, how)
+    if workers := kwargs.get("num_workers", 0):
+        raise ValueError(f"{how}: expected num_workers=0, found {workers}")
+    if device is not None and kwargs.get("pin_memory"):
+        raise ValueError(f"{how}: expected pin_memory=False, for batches are on the GPU, found True")
+    if device is not None and edge_layout == "SparseTensor":
+        raise NotImplementedError(f"edge_layout='SparseTensor' with {how} is not implemented; use 'sparse_csr'")
+    return bulk

@@ -59,13 +59,23 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             ``neighbor_sampler`` that is not ours.
         edge_layout: what a batch's edges are (see :data:`torch_gnnscale.loader.layout.EdgeLayout`); by default as the
             input's, relation by relation.
+        device: where batches are made: ``cpu``, or a CUDA device. There, the graph is copied to the device (or read
+            from pinned host memory, see :func:`torch_gnnscale.sampler.bulk.placed`), batches are drawn and gathered on
+            streams of their own, and all of their fields are there: the same batches as on a CPU, of homogeneous graphs
+            by uniform draws. The data must not be changed while an iterator is in use. ``seconds["stall"]`` says how
+            long the consumer's stream stood still.
+        bulk: batches that are drawn at once, by default 4 on a GPU and 1 on a CPU, where more are slower; ``prefetch``
+            is rounded up to a multiple of it.
         **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
             ``num_workers=0``, the default, is the fast way.
 
     Raises:
-        NotImplementedError: an argument that is not implemented.
-        TypeError, ValueError, IndexError: a malformed graph, fanout, seed, time or weight.
+        NotImplementedError: an argument that is not implemented, or not on a GPU or in bulk.
+        TypeError, ValueError, IndexError: a malformed graph, fanout, seed, time or weight; a device that torch does not
+            see.
     """
+
+    draws_in_bulk = True
 
     def __init__(
         self,
@@ -90,6 +100,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         seed: int | None = None,
         prefetch: int = 4,
         edge_layout: EdgeLayout | None = None,
+        device: torch.device | str | None = None,
+        bulk: int | None = None,
         **kwargs: Any,
     ) -> None:
         if neighbor_sampler is None:
@@ -105,7 +117,10 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
                 is_sorted=is_sorted,
                 directed=directed,
                 layers=layers,
+                device=device,
             )
+        elif device is not None:
+            raise ValueError("device: expected none beside a neighbor_sampler, which is made with it")
         elif layers and not (isinstance(neighbor_sampler, NeighborSampler) and neighbor_sampler.layers):
             raise ValueError("layers=True: expected a neighbor_sampler that was made with it, found another")
         if isinstance(neighbor_sampler, NeighborSampler):
@@ -128,6 +143,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             seed=seed,
             prefetch=prefetch,
             edge_layout=edge_layout,
+            bulk=_bulk_of(neighbor_sampler) if bulk is None else bulk,
             **kwargs,
         )
         self.input_nodes = input_nodes
@@ -163,6 +179,11 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         store = batch if self.input_data.input_type is None else batch[self.input_data.input_type]
         store["input_id"], store["seed_time"] = out.metadata
         store["batch_size"] = out.metadata[0].size(0)
+
+
+def _bulk_of(sampler: BaseSampler) -> int:
+    """A batch does not fill a GPU."""
+    return 4 if isinstance(sampler, NeighborSampler) and sampler.device.type != "cpu" else 1
 
 
 def _all_nodes(data: Any, input_nodes: Any, sampler: NeighborSampler) -> Any:

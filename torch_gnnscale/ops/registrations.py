@@ -53,6 +53,19 @@ def _(colptr, row, edge_id, weight, time, exclude, src_type, dst_type, reverse, 
     )
 
 
+@torch.library.register_fake("gnnscale::sample_bulk")
+def _(colptr, row, edge_id, seeds, seed_ptr, fanouts, keys, replace, layers, with_edge_id, with_col, rooms, threads):
+    context = torch.library.get_ctx()
+    edges, hops, batches = context.new_dynamic_size(), len(fanouts), len(keys)
+    return (
+        seeds.new_empty(context.new_dynamic_size()),
+        seeds.new_empty(context.new_dynamic_size()),
+        seeds.new_empty(edges * (2 if with_col else 1)),
+        seeds.new_empty(edges if with_edge_id else 0),
+        torch.empty(batches * (2 * hops + 1) + 1, dtype=torch.int64, device="cpu"),
+    )
+
+
 @torch.library.register_fake("gnnscale::sample_negatives")
 def _(count, src, num_src, src_node, src_weight, src_time, num_dst, dst_node, dst_position, dst_weight, dst_time,
       seed_time, edge_ptr, edge_dst, key, threads):  # fmt: skip

@@ -28,13 +28,15 @@ def has_contiguous_rows(src: Tensor) -> bool:
     return src.is_contiguous() or src.numel() == 0 or src[0].is_contiguous()
 
 
-def gather_rows(src: Tensor, index: Tensor, threads: int = 0) -> Tensor:
+def gather_rows(src: Tensor, index: Tensor, threads: int = 0, *, check: bool = True) -> Tensor:
     """``src[index]`` for rows of any dtype and size, into recycled memory on the CPU; differentiable in ``src``.
 
     Args:
         src: shape [N, ...]; rows may be strided, each row must be contiguous.
         index: int32 or int64, shape [n], in [0, N), on the device of ``src``.
         threads: see the module.
+        check: look for indices out of range, for which the host waits if they are on a GPU. Without, one that is out of
+            range reads foreign memory.
 
     Returns:
         Shape [n, ...], the dtype of ``src``.
@@ -50,7 +52,7 @@ def gather_rows(src: Tensor, index: Tensor, threads: int = 0) -> Tensor:
         raise ValueError(f"index: expected it on {src.device} like src, found {index.device}")
     if not has_contiguous_rows(src):
         raise ValueError(f"src: expected contiguous rows, found strides {src.stride()} for shape {tuple(src.shape)}")
-    check_ids("index", index, src.size(0), "rows", threads)
+    check_ids("index", index, src.size(0) if check else None, "rows", threads)
     index, threads = index.contiguous(), resolve_threads(threads)
     if src.requires_grad or torch.compiler.is_compiling():
         return OPS.gather_rows(src, index, threads)

@@ -3,42 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor
 
 from .arguments import MAX_COUNT, OPS, check_ids, check_int, check_key, check_tensor, resolve_threads
-
-MAX_HOPS = 64
-"""Hops a draw's counter can tell apart."""
-MAX_FANOUT = 1 << 17
-"""Neighbors of one node that can be drawn at random in one hop."""
-MAX_RELATIONS = 1 << 10
-"""Relations a draw's counter can tell apart."""
-Subgraph = Literal["directional", "bidirectional", "induced"]
-"""Which edges a sample has: see :func:`sample_neighbors`."""
-SUBGRAPHS = get_args(Subgraph)
-
-
-class Sample(NamedTuple):
-    """The answer of :func:`sample_neighbors`; every list has one entry a node type or a relation."""
-
-    node: list[Tensor]
-    """Per node type, ids of the sampled nodes in order of first occurrence, seeds first: int64, shape [n]."""
-    colptr: list[Tensor]
-    """Per relation, where each column's edges begin: int64, shape [columns + 1]. Columns are the expanded nodes of the
-    destination type, or all of its sampled nodes if ``subgraph`` is not directional."""
-    edge_index: list[Tensor]
-    """Per relation, local ids of sources and, if asked for, destinations: int64, shape [1 or 2, e]."""
-    edge_id: list[Tensor]
-    """Per relation, original edge ids, if asked for: int64, shape [e]. -1 for an edge that another relation drew."""
-    tree: list[Tensor]
-    """Per node type, each node's tree, if trees are disjoint: int64, shape [n]. Seeds are numbered over all types."""
-    num_nodes: Tensor
-    """Nodes found in each hop, the seeds first: int64, shape [types, hops + 1]."""
-    num_edges: Tensor
-    """Edges drawn in each hop: int64, shape [relations, hops]."""
+from .bulk import sample_bulk
+from .samples import MAX_RELATIONS, SUBGRAPHS, Sample, Subgraph, check_fanouts
 
 
 def sample_neighbors(
@@ -78,6 +49,9 @@ def sample_neighbors(
 
     The graph must have been checked (:func:`check_colptr`, :func:`first_outside`).
 
+    Seeds on a GPU are sampled there by :func:`sample_bulk`, as a bulk of one batch: with the same result, and by its
+    rules of where the graph may lie.
+
     Args:
         colptr: per relation, int64, shape [num_dst + 1].
         row: per relation, sources, int32 or int64, shape [E]; any stride.
@@ -111,11 +85,30 @@ def sample_neighbors(
 
     Raises:
         TypeError, ValueError, IndexError: wrong dtypes, shapes, numbers of entries or fanouts; ids out of range.
+        NotImplementedError: seeds on a GPU with types, weights, times, exclusions, disjoint trees or another subgraph.
         RuntimeError: the graph is malformed after all.
     """
     relations, types = len(colptr), len(seeds)
     if types == 0:
         raise ValueError("seeds: expected one entry a node type, found none")
+    if any(isinstance(entry, Tensor) and entry.device.type == "cuda" for entry in seeds):
+        modes = {
+            "a graph of several types or relations": types > 1 or relations != 1,
+            "weight": _some(weight),
+            "time": _some(time),
+            "exclude": _some(exclude),
+            "disjoint=True": disjoint,
+            f"subgraph={subgraph!r}": subgraph != "directional",
+        }
+        if unknown := [mode for mode, asked in modes.items() if asked]:
+            raise NotImplementedError(
+                f"{unknown[0]} is not implemented for seeds on a GPU; sample with all tensors in host memory"
+            )
+        return sample_bulk(
+            colptr[0], row[0], seeds[0], [0, len(seeds[0])], check_fanouts(fanouts, 1), [key],
+            edge_id=None if edge_id is None else edge_id[0], replace=replace, layers=layers, with_edge_id=with_edge_id,
+            with_col=with_col,
+        )[0]  # fmt: skip
     per_relation: dict[str, list] = {
         name: list(given) if given is not None else [default] * relations
         for name, given, default in (
@@ -139,7 +132,7 @@ def sample_neighbors(
     for name in ("src_type", "dst_type"):
         for entry in per_relation[name]:
             check_int(name, entry, 0, types - 1)
-    flat = _check_fanouts(fanouts, relations)
+    flat = check_fanouts(fanouts, relations)
     counts = _check_sizes(sizes, colptr, per_relation["dst_type"], types)
     for r in range(relations):
         _check_relation(r, colptr[r], per_relation, counts)
@@ -181,6 +174,10 @@ def sample_neighbors(
             resolve_threads(threads),
         )
     )
+
+
+def _some(entries: Sequence[Tensor | None] | None) -> bool:
+    return entries is not None and any(entry is not None for entry in entries)
 
 
 def weight_sums(colptr: Tensor, weight: Tensor) -> Tensor:
@@ -226,23 +223,6 @@ def _check_vector(name: str, value: Tensor | None, size: int) -> None:
         raise TypeError(f"{name}: expected an int64 vector, found {found}")
     if value.shape != (size,):
         raise ValueError(f"{name}: expected shape ({size},), found {tuple(value.shape)}")
-
-
-def _check_fanouts(fanouts: Sequence, relations: int) -> list[int]:
-    """The fanouts of all hops, relation by relation."""
-    lists = list(fanouts)
-    shared = not (lists and all(isinstance(entry, Sequence) for entry in lists))
-    if shared:
-        lists = [lists] * relations
-    if len(lists) != relations or len({len(entry) for entry in lists}) > 1:
-        raise ValueError(f"fanouts: expected {relations} lists of as many hops, found {fanouts}")
-    for entry in lists[: 1 if shared else relations]:
-        if len(entry) > MAX_HOPS:
-            raise ValueError(f"fanouts: expected at most {MAX_HOPS} hops, found {len(entry)}")
-        for hop, fanout in enumerate(entry):
-            if not isinstance(fanout, int) or isinstance(fanout, bool) or not -1 <= fanout <= MAX_FANOUT:
-                raise ValueError(f"fanouts[{hop}]: expected -1 (all) or 0..{MAX_FANOUT}, found {fanout}")
-    return [fanout for entry in lists for fanout in entry]
 
 
 def _check_sizes(sizes: Sequence[int] | None, colptr: Sequence[Tensor], dst_type: list[int], types: int) -> list[int]:

@@ -16,6 +16,7 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
 from ..random import draw_seed
+from .bulk import check_modes, checked_device, placed
 from .fanouts import NumNeighborsLike, drawable, fanouts_of
 from .inputs import as_ids, reverse_relations
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
@@ -54,9 +55,12 @@ class NeighborSampler(BaseSampler):
             PyG takes for the reverse (``rev_...``).
         strict_negatives: negatives of links are never edges of the links' type; given links [2, m] (by edge type in a
             heterogeneous graph), never one of these either.
+        device: where to sample: ``cpu``, or a CUDA device, to which the graph is copied (see
+            :func:`torch_gnnscale.sampler.bulk.placed`) and where outputs are.
 
     Raises:
-        NotImplementedError: times with ``sample_direction='backward'``.
+        NotImplementedError: times with ``sample_direction='backward'``; on a GPU, types, weights, times, disjoint
+            trees, ``bidirectional`` and ``induced``, ``backward``, and links.
         TypeError, ValueError, IndexError: a malformed graph, fanout, time or weight.
     """
 
@@ -78,7 +82,9 @@ class NeighborSampler(BaseSampler):
         layers: bool = False,
         exclude_seed_edges: ExcludeSeedEdges = False,
         strict_negatives: StrictNegatives = False,
+        device: torch.device | str | None = None,
     ) -> None:
+        self.device = checked_device(device)
         if not directed:
             subgraph_type = SubgraphType.induced
             warnings.warn("directed=False is deprecated: use subgraph_type='induced'", stacklevel=2)
@@ -109,6 +115,10 @@ class NeighborSampler(BaseSampler):
         self.links = LinkSampling(self.graph, exclude_seed_edges, strict_negatives)
         self.num_neighbors = num_neighbors
         self.subgraph_type = SubgraphType(subgraph_type)
+        if self.device.type != "cpu":
+            check_modes(self, f"device={str(device)!r}")
+            (relation,) = self.graph.relations
+            relation.csc = placed(relation.csc, self.device)
 
     # What may be set again ###########################################################################################
 
@@ -260,6 +270,8 @@ class NeighborSampler(BaseSampler):
         Raises:
             ValueError: there is no such negative for a link.
         """
+        if self.device.type != "cpu":
+            raise NotImplementedError(f"links with device={str(self.device)!r} are not implemented; use device='cpu'")
         return self.links.sample(inputs, neg_sampling, draw_seed() if key is None else key, self.sample, self.disjoint)
 
     def sample(
@@ -288,7 +300,7 @@ class NeighborSampler(BaseSampler):
         numbers = {node_type: graph.node_index(node_type) for node_type in given}
         nodes = [torch.empty(0, dtype=torch.int64)] * len(graph.node_types)
         for node_type, ids in given.items():
-            nodes[numbers[node_type]] = as_ids("seeds", ids)
+            nodes[numbers[node_type]] = as_ids("seeds", ids).to(self.device)
         both = self.keep_orig_edges and self.subgraph_type == SubgraphType.bidirectional
         subgraph: ops.Subgraph = "directional" if both else self.subgraph_type.value
         sample = ops.sample_neighbors(

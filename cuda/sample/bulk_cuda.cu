@@ -1,0 +1,111 @@
+// The operator sample_bulk on the current stream of a GPU: the phases as kernels, CUB's prefix sums between them, and
+// one wait for all counts. The graph lies in the GPU's memory or in pinned host memory, which the kernels read.
+#include <cuda_runtime.h>
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/library.h>
+
+#include <cub/device/device_scan.cuh>
+
+#include "bulk_driver.h"
+
+namespace gnnscale {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int64_t kMaxBlocks = 1 << 16;
+
+void check(cudaError_t error) { STD_TORCH_CHECK(error == cudaSuccess, "sample_bulk: ", cudaGetErrorString(error)); }
+
+template <typename F>
+__global__ void __launch_bounds__(kThreads) phase(const int64_t* __restrict__ count, int64_t most, const F f) {
+  const int64_t items = *count < most ? *count : most;
+  for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < items; i += gridDim.x * int64_t{kThreads}) f(i);
+}
+
+class StreamExecutor {
+ public:
+  StreamExecutor(const Tensor& like, cudaStream_t stream) : like_(like), stream_(stream) {}
+
+  Tensor room(int64_t count, ScalarType dtype) const { return torch::stable::new_empty(like_, {count}, dtype); }
+
+  // Pageable memory: it has been read when the call returns.
+  Tensor upload(const std::vector<int64_t>& values) const {
+    Tensor tensor = room(static_cast<int64_t>(values.size()), ScalarType::Long);
+    check(cudaMemcpyAsync(tensor.mutable_data_ptr(), values.data(), values.size() * sizeof(int64_t),
+                          cudaMemcpyHostToDevice, stream_));
+    return tensor;
+  }
+
+  std::vector<int64_t> download(const int64_t* values, int64_t count) const {
+    std::vector<int64_t> found(static_cast<size_t>(count));
+    check(cudaMemcpyAsync(found.data(), values, found.size() * sizeof(int64_t), cudaMemcpyDeviceToHost, stream_));
+    check(cudaStreamSynchronize(stream_));
+    return found;
+  }
+
+  void fill(Tensor& tensor) const {
+    check(cudaMemsetAsync(tensor.mutable_data_ptr(), 0xFF, static_cast<size_t>(tensor.numel()) * tensor.element_size(),
+                          stream_));
+  }
+
+  template <typename F>
+  void each(const int64_t* count, int64_t most, F f) const {
+    if (most == 0) return;
+    const int64_t blocks = std::min<int64_t>((most + kThreads - 1) / kThreads, kMaxBlocks);
+    phase<<<static_cast<unsigned>(blocks), kThreads, 0, stream_>>>(count, most, f);
+    check(cudaGetLastError());
+  }
+
+  // Sums over all the room: what lies behind *count has no effect on what is asked for.
+  template <typename T>
+  void sum_before(const T* in, T* out, const int64_t* /*count*/, int64_t most) const {
+    size_t bytes = 0;
+    check(cub::DeviceScan::ExclusiveSum(nullptr, bytes, in, out, most + 1, stream_));
+    Tensor workspace = room(static_cast<int64_t>(bytes), ScalarType::Byte);
+    check(cub::DeviceScan::ExclusiveSum(workspace.mutable_data_ptr(), bytes, in, out, most + 1, stream_));
+  }
+
+ private:
+  const Tensor& like_;
+  const cudaStream_t stream_;
+};
+
+// What the kernels read a tensor by: an address of the device's own, or of pinned host memory that is mapped.
+const char* readable(const char* name, const Tensor& tensor, int32_t device) {
+  const char* const address = static_cast<const char*>(tensor.const_data_ptr());
+  if (tensor.numel() == 0) return address;
+  if (tensor.is_cuda()) {
+    STD_TORCH_CHECK(tensor.get_device_index() == device, "sample_bulk: ", name, " is not on the device of seeds");
+    return address;
+  }
+  cudaPointerAttributes attributes{};
+  check(cudaPointerGetAttributes(&attributes, address));
+  STD_TORCH_CHECK(attributes.type == cudaMemoryTypeHost && attributes.devicePointer != nullptr, "sample_bulk: ", name,
+                  " lies in host memory that is not pinned");
+  return static_cast<const char*>(attributes.devicePointer);
+}
+
+// See torch_gnnscale.ops.sample_bulk, which checks the arguments; `threads` is the CPU's.
+BulkResult sample_bulk(const Tensor& colptr, const Tensor& row, const std::optional<Tensor>& edge_id,
+                       const Tensor& seeds, std::vector<int64_t> seed_ptr, std::vector<int64_t> fanouts,
+                       std::vector<int64_t> keys, bool replace, bool layers, bool with_edge_id, bool with_col,
+                       std::vector<int64_t> rooms, int64_t /*threads*/) {
+  STD_TORCH_CHECK(seeds.is_cuda(), "sample_bulk: seeds are not on a GPU");
+  const int32_t device = seeds.get_device_index();
+  const torch::stable::accelerator::DeviceGuard guard(device);
+  void* stream = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
+  BulkRequest request = bulk_request(colptr, row, edge_id, seeds, std::move(seed_ptr), std::move(fanouts),
+                                     std::move(keys), replace, layers, with_edge_id, with_col, std::move(rooms));
+  request.graph.colptr = reinterpret_cast<const int64_t*>(readable("colptr", colptr, device));
+  request.graph.row.data = readable("row", row, device);
+  if (edge_id.has_value() && edge_id->numel() > 0) request.graph.edge_id.data = readable("edge_id", *edge_id, device);
+  StreamExecutor executor(seeds, static_cast<cudaStream_t>(stream));
+  return BulkDriver<StreamExecutor>(executor, request).run();
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gnnscale, CUDA, library) { library.impl("sample_bulk", TORCH_BOX(&sample_bulk)); }
+
+}  // namespace
+}  // namespace gnnscale

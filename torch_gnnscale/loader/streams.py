@@ -1,0 +1,113 @@
+"""Batches made on streams of a GPU beside the consumer's, and handed over to it without a wait of the host."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch_geometric import EdgeIndex
+from torch_geometric.data.data import BaseData
+from torch_geometric.sampler import SamplerOutput
+
+T = TypeVar("T")
+
+
+class Handed(NamedTuple):
+    """What was queued on another stream, and the event behind it."""
+
+    batches: list[Any]
+    ready: torch.cuda.Event
+
+
+class Streams:
+    """A stream for each thread that prepares batches, none of which overtakes what was queued when this was made."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.seconds = 0.0
+        """How long the consumer's stream stood still for batches that were not ready, as far as that is known yet."""
+        self._begin = torch.cuda.current_stream(device).record_event()
+        self._own = threading.local()
+        self._waits: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+
+    @contextmanager
+    def work(self) -> Iterator[None]:
+        """Queues what is done inside on the calling thread's stream."""
+        if not hasattr(self._own, "stream"):
+            self._own.stream = torch.cuda.Stream(self.device)
+            self._own.stream.wait_event(self._begin)
+        with torch.cuda.stream(self._own.stream):
+            yield
+
+    def hand(self, batches: list[Any]) -> Handed:
+        """To be called inside :meth:`work`, behind the last of the batches."""
+        return Handed(batches, torch.cuda.current_stream(self.device).record_event())
+
+    def take(self, handed: Handed) -> list[Any]:
+        """The batches, for use on the current stream, which waits for them; their memory is not reused before that."""
+        stream = torch.cuda.current_stream(self.device)
+        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        before.record(stream)
+        stream.wait_event(handed.ready)
+        after.record(stream)
+        self._waits.append((before, after))
+        while self._waits and self._waits[0][1].query():
+            before, after = self._waits.popleft()
+            self.seconds += before.elapsed_time(after) / 1e3
+        for batch in handed.batches:
+            for tensor in tensors_of(batch):
+                tensor.record_stream(stream)
+        return handed.batches
+
+
+def tensors_of(value: Any) -> Iterator[Tensor]:
+    """Every dense tensor on a GPU that a batch consists of, those that sparse tensors and EdgeIndex keep included."""
+    if isinstance(value, Tensor):
+        if value.layout == torch.sparse_csr:
+            parts: tuple[Any, ...] = (value.crow_indices(), value.col_indices(), value.values())
+        elif isinstance(value, EdgeIndex):
+            parts = (value.as_tensor(), value._indptr)
+        else:
+            parts = (value,)
+        yield from (part for part in parts if part is not None and part.is_cuda)
+    elif isinstance(value, dict):
+        for entry in value.values():
+            yield from tensors_of(entry)
+    elif isinstance(value, (list, tuple)):
+        for entry in value:
+            yield from tensors_of(entry)
+    elif isinstance(value, BaseData):
+        yield from tensors_of(value.to_dict())
+    elif isinstance(value, SamplerOutput):
+        yield from tensors_of(vars(value))
+
+
+class Unpacked(Generic[T]):
+    """The entries of an iterator's lists, one by one, each as ``finish`` leaves it."""
+
+    def __init__(self, lists: Any, finish: Callable[[Any], T]) -> None:
+        self._lists = lists
+        self._finish = finish
+        self._ready: deque[Any] = deque()
+
+    def __iter__(self) -> Unpacked[T]:
+        return self
+
+    def __next__(self) -> T:
+        try:
+            while not self._ready:
+                self._ready.extend(next(self._lists))
+            return self._finish(self._ready.popleft())
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Stops what prepares the lists."""
+        self._ready.clear()
+        self._lists.close()

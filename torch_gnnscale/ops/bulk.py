@@ -1,0 +1,117 @@
+"""Batches sampled many at a time: the way of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .arguments import MAX_COUNT, OPS, check_ids, check_int, check_key, check_tensor, resolve_threads
+from .samples import Sample, check_fanouts
+
+MAX_BATCHES = (1 << 24) - 1
+"""Batches of one call of :func:`sample_bulk`."""
+
+
+def sample_bulk(
+    colptr: Tensor,
+    row: Tensor,
+    seeds: Tensor,
+    seed_ptr: Sequence[int],
+    fanouts: Sequence[int],
+    keys: Sequence[int],
+    *,
+    edge_id: Tensor | None = None,
+    replace: bool = False,
+    layers: bool = False,
+    with_edge_id: bool = True,
+    with_col: bool = True,
+    threads: int = 0,
+) -> list[Sample]:
+    """Draws k batches of a homogeneous graph in one sequence of launches, each equal bit for bit to what
+    :func:`sample_neighbors` draws with its key (FastSample, section 3.2, algorithm 1).
+
+    Every step of a hop is a loop over independent items: count each column's edges, draw by Floyd's method from draws
+    that are made all at once, enter the sources into a hash table of (batch, node) whose value falls to the least edge
+    that found the node, and number the nodes by a prefix sum over the edges that were first. On a GPU, all of it is
+    queued on the current stream, and the host waits once, for the counts; it runs a second time where an output needed
+    more room than earlier calls of the kind led to expect.
+
+    On a CPU the same steps run by threads. That is there to check them: :func:`sample_neighbors` is faster.
+
+    Args:
+        colptr: int64, shape [N + 1]. Where ``seeds`` lie on a GPU, this one, ``row`` and ``edge_id`` lie there, or in
+            pinned host memory, which is then read over the bus.
+        row: sources, int32 or int64, shape [E]; any stride.
+        seeds: of all batches, one batch after the other, int32 or int64, shape [s]; repeats keep rows of their own.
+        seed_ptr: where each batch's seeds begin, and where the last one's end: k + 1 numbers.
+        fanouts: of each hop; -1 takes all neighbors.
+        keys: 64 bits for each batch, from :func:`torch_gnnscale.random.batch_key`.
+        edge_id: the original id of each stored edge, int32 or int64, shape [E], or None where it is the position.
+        replace: draw with replacement.
+        layers: expand every node found so far in each hop, not only the new ones.
+        with_edge_id: return original edge ids.
+        with_col: return destinations beside the sources.
+        threads: see the module; of no effect on a GPU.
+
+    Returns:
+        A sample for each batch, its tensors views of buffers that all of them share, on the device of ``seeds``, but
+        for ``num_nodes`` [1, hops + 1] and ``num_edges`` [1, hops], which lie in host memory.
+
+    Raises:
+        TypeError, ValueError, IndexError: wrong dtypes, shapes, devices, numbers of entries or fanouts; seeds out of
+            range.
+        RuntimeError: the graph is malformed, a hop of the bulk has more than 2^31 edges, or memory ran out.
+    """
+    check_tensor("colptr", colptr)
+    if colptr.dtype != torch.int64 or colptr.dim() != 1 or colptr.numel() == 0:
+        raise TypeError(f"colptr: expected an int64 vector, found {colptr.dtype} {tuple(colptr.shape)}")
+    num_nodes = check_int("sizes", colptr.numel() - 1, 0, MAX_COUNT)
+    check_ids("row", row)
+    if edge_id is not None:
+        check_ids("edge_id", edge_id)
+        if len(edge_id) != len(row):
+            raise ValueError(f"edge_id: expected one for each of {len(row)} edges, found {len(edge_id)}")
+    check_ids("seeds", seeds)
+    for name, given in (("colptr", colptr), ("row", row), ("edge_id", edge_id)):
+        _check_place(name, given, seeds.device)
+    keys = [check_key(key) for key in keys]
+    if len(keys) > MAX_BATCHES:
+        raise ValueError(f"keys: expected at most {MAX_BATCHES} batches, found {len(keys)}")
+    ends = [check_int("seed_ptr", end, 0) for end in seed_ptr]
+    if len(ends) != len(keys) + 1:
+        raise ValueError(f"seed_ptr: expected {len(keys) + 1} entries for {len(keys)} keys, found {len(ends)}")
+    if ends != sorted(ends) or ends[0] != 0 or ends[-1] != len(seeds):
+        raise ValueError(f"seed_ptr: expected numbers that do not fall, from 0 to {len(seeds)} seeds, found {ends}")
+    fanouts = check_fanouts(list(fanouts), 1)
+    node, pointer, edge_index, ids, counts = OPS.sample_bulk(
+        colptr.contiguous(), row, edge_id, seeds.to(torch.int64).contiguous(), ends, fanouts, keys, replace, layers,
+        with_edge_id, with_col, [], resolve_threads(threads),
+    )  # fmt: skip
+    if (at := int(counts[-1])) >= 0:
+        raise IndexError(f"seeds[{at}] = {int(seeds[at])} is out of range: expected nodes in [0, {num_nodes})")
+    hops, batches = len(fanouts), len(keys)
+    num_nodes_of = counts[: batches * (hops + 1)].view(batches, 1, hops + 1)
+    num_edges_of = counts[batches * (hops + 1) : -1].view(batches, 1, hops)
+    nodes, edges = num_nodes_of.sum((1, 2)).tolist(), num_edges_of.sum((1, 2)).tolist()
+    known = num_nodes_of[:, 0, :hops]
+    columns = ((known.cumsum(1) if layers else known).sum(1) + 1).tolist()
+    ends_of_edges = edge_index.split([count * (1 + with_col) for count in edges])
+    edge_ids = ids.split(edges) if with_edge_id else [None] * batches
+    return [
+        Sample([n], [c], [e.view(1 + with_col, -1)], [] if i is None else [i], [], num_nodes_of[b], num_edges_of[b])
+        for b, (n, c, e, i) in enumerate(
+            zip(node.split(nodes), pointer.split(columns), ends_of_edges, edge_ids, strict=True)
+        )
+    ]
+
+
+def _check_place(name: str, value: Tensor | None, device: torch.device) -> None:
+    """Raises unless the seeds' device can read it."""
+    if value is None or value.device == device:
+        return
+    if device.type == "cuda" and value.device.type == "cpu" and value.is_pinned():
+        return
+    place = f"on {device}, where the seeds are" + (", or pinned" if device.type == "cuda" else "")
+    raise ValueError(f"{name}: expected it {place}, found it on {value.device}")

@@ -1,0 +1,55 @@
+"""What samples are, and how many neighbors they draw."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple, get_args
+
+from torch import Tensor
+
+MAX_HOPS = 64
+"""Hops a draw's counter can tell apart."""
+MAX_FANOUT = 1 << 17
+"""Neighbors of one node that can be drawn at random in one hop."""
+MAX_RELATIONS = 1 << 10
+"""Relations a draw's counter can tell apart."""
+Subgraph = Literal["directional", "bidirectional", "induced"]
+"""Which edges a sample has: see :func:`sample_neighbors`."""
+SUBGRAPHS = get_args(Subgraph)
+
+
+class Sample(NamedTuple):
+    """The answer of :func:`sample_neighbors`; every list has one entry a node type or a relation."""
+
+    node: list[Tensor]
+    """Per node type, ids of the sampled nodes in order of first occurrence, seeds first: int64, shape [n]."""
+    colptr: list[Tensor]
+    """Per relation, where each column's edges begin: int64, shape [columns + 1]. Columns are the expanded nodes of the
+    destination type, or all of its sampled nodes if ``subgraph`` is not directional."""
+    edge_index: list[Tensor]
+    """Per relation, local ids of sources and, if asked for, destinations: int64, shape [1 or 2, e]."""
+    edge_id: list[Tensor]
+    """Per relation, original edge ids, if asked for: int64, shape [e]. -1 for an edge that another relation drew."""
+    tree: list[Tensor]
+    """Per node type, each node's tree, if trees are disjoint: int64, shape [n]. Seeds are numbered over all types."""
+    num_nodes: Tensor
+    """Nodes found in each hop, the seeds first: int64, shape [types, hops + 1]."""
+    num_edges: Tensor
+    """Edges drawn in each hop: int64, shape [relations, hops]."""
+
+
+def check_fanouts(fanouts: Sequence, relations: int) -> list[int]:
+    """The fanouts of all hops, relation by relation; raises ValueError for what is none."""
+    lists = list(fanouts)
+    shared = not (lists and all(isinstance(entry, Sequence) for entry in lists))
+    if shared:
+        lists = [lists] * relations
+    if len(lists) != relations or len({len(entry) for entry in lists}) > 1:
+        raise ValueError(f"fanouts: expected {relations} lists of as many hops, found {fanouts}")
+    for entry in lists[: 1 if shared else relations]:
+        if len(entry) > MAX_HOPS:
+            raise ValueError(f"fanouts: expected at most {MAX_HOPS} hops, found {len(entry)}")
+        for hop, fanout in enumerate(entry):
+            if not isinstance(fanout, int) or isinstance(fanout, bool) or not -1 <= fanout <= MAX_FANOUT:
+                raise ValueError(f"fanouts[{hop}]: expected -1 (all) or 0..{MAX_FANOUT}, found {fanout}")
+    return [fanout for entry in lists for fanout in entry]
