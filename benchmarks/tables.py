@@ -59,6 +59,15 @@ def sampling() -> str:
     return by_graph("sample", make, lambda entry: f", {entry['edges_per_batch']:,} edges a batch")
 
 
+def relabel() -> str:
+    """The map against the table, over graph sizes."""
+    runs = ["map, 1 thread", "table, 1 thread", "map, 2 threads", "table, 2 threads"]
+    return table(
+        ["nodes", "edges", *(f"{run}, ms" for run in runs)],
+        ([entry["nodes"], entry["edges"], *(entry[run]["median_ms"] for run in runs)] for entry in found("relabel")),
+    )
+
+
 def modes() -> str:
     peer = "PyG with pyg-lib"
     return table(
@@ -201,7 +210,7 @@ def tiers() -> str:
     return "\n\n".join(parts)
 
 
-TABLES = (sampling, modes, batches, figure, corners, gather, steps, loop, large, csc, dgl, tiers)
+TABLES = (sampling, relabel, modes, batches, figure, corners, gather, steps, loop, large, csc, dgl, tiers)
 
 
 def main() -> None:

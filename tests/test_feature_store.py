@@ -242,7 +242,7 @@ def test_out_of_range(rows, index):
 
 @pytest.mark.parametrize("index", [torch.zeros(49, dtype=torch.bool), torch.ones(51, dtype=torch.bool)], ids=len)
 def test_mask_of_a_wrong_length(rows, index):
-    with pytest.raises(IndexError):
+    with pytest.raises(IndexError, match=rf"^index: expected a mask of 50 rows, found shape \({len(index)},\)$"):
         store_of(rows).get_tensor(group_name=None, attr_name="x", index=index)
 
 

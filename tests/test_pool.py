@@ -13,6 +13,7 @@ from datasets_for_tests import run_python
 from graphs import assert_same, random_graph, random_ids
 
 from torch_gnnscale import ops, reference
+from torch_gnnscale.feature.tier_memory import available_memory
 from torch_gnnscale.ops import memory
 from torch_gnnscale.ops.arguments import resolve_threads
 
@@ -122,6 +123,31 @@ def test_control_groups_limit_the_memory(tmp_path, name):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(limit + "\n")
     assert memory.allowed_memory(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("group", "usage", "stat"),
+    [
+        ("0::/a\n", "memory.current", "inactive_file"),
+        ("4:memory:/a\n", "memory.usage_in_bytes", "total_inactive_file"),
+    ],
+)
+def test_what_control_groups_leave(tmp_path, group, usage, stat):
+    second = group.startswith("0")
+    folder = tmp_path / "sys/fs/cgroup" / ("a" if second else "memory/a")
+    folder.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(group)
+    (tmp_path / "proc/meminfo").write_text("MemTotal:  9 kB\nMemAvailable:  5 kB\n")
+    assert memory.spare_memory(tmp_path) is None
+    assert available_memory(tmp_path) == 5 << 10
+    (folder / ("memory.max" if second else "memory.limit_in_bytes")).write_text("4000\n")
+    assert memory.spare_memory(tmp_path) == 4000  # of groups whose use nobody tells
+    (folder / usage).write_text("3000\n")
+    (folder / "memory.stat").write_text(f"anon 7\n{stat} 500\n")
+    assert memory.spare_memory(tmp_path) == available_memory(tmp_path) == 1500
+    (folder / usage).write_text("9000\n")
+    assert memory.spare_memory(tmp_path) == 0
 
 
 def test_the_limit_at_first():

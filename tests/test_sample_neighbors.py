@@ -188,6 +188,13 @@ def test_every_way_of_drawing_and_relabelling_gives_the_same(variable):
     assert run.returncode == 0, run.stdout
 
 
+def test_an_unknown_way_of_relabelling_is_refused():
+    code = "from test_sample_neighbors import *; big_graph().sample(ops, torch.arange(9), [2], 7)"
+    variables = environment() | {"GNNSCALE_RELABEL": "Map"}
+    run = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True)
+    assert "GNNSCALE_RELABEL: expected map or table, found Map" in run.stderr
+
+
 @pytest.mark.parametrize("fanout", [2, 3, 32, 40])
 @pytest.mark.parametrize("replace", [False, True])
 def test_more_than_2_to_32_neighbors(fanout, replace, tmp_path):

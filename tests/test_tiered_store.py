@@ -156,18 +156,12 @@ def test_expected_and_found_hit_rates_agree_if_scores_are_accesses(tmp_path):
     data = node_data()
     graph = GraphStore.from_data(data)
     loader = NeighborLoader((FeatureStore.from_data(data), graph), [4, 3], torch.arange(60), batch_size=20, seed=1)
-    for renumbered in (False, True):
-        exact = hotness.accesses(loader, [0])
-        with Tiered.from_data(data, hotness=exact, host="30%", disk=tmp_path, renumbered=renumbered) as store:
-            stores = store, GraphStore.from_data(data, order=store.order)
-            ours = NeighborLoader(stores, [4, 3], torch.arange(60), batch_size=20, seed=1)
-            if renumbered:
-                assert hotness.accesses(ours, [0])[:NODES].sum() > 0
-                continue
-            for _ in ours:
-                pass
-            found = {name: use.hit_rate for name, use in store.stats().items()}
-            assert found == pytest.approx({tier.name: tier.hit_rate for tier in store.plan.tiers})
+    exact = hotness.accesses(loader, [0])
+    with Tiered.from_data(data, hotness=exact, host="30%", disk=tmp_path) as store:
+        for _ in NeighborLoader((store, graph), [4, 3], torch.arange(60), batch_size=20, seed=1):
+            pass
+        found = {name: use.hit_rate for name, use in store.stats().items()}
+        assert found == pytest.approx({tier.name: tier.hit_rate for tier in store.plan.tiers})
 
 
 def test_accesses_of_renumbered_stores_are_by_the_users_ids():
@@ -193,14 +187,13 @@ def test_storage_in_16_bits(storage, dtype, tmp_path):
 
 def test_other_hotness(tmp_path):
     data = node_data()
-    by_name = {"weighted_reverse_pagerank": {}, "reverse_pagerank": {}, "out_degree": {}}
     csc = GraphStore.from_data(data).relation()
     expected = {
         "weighted_reverse_pagerank": hotness.reverse_pagerank(csc, data.train_mask),
         "reverse_pagerank": hotness.reverse_pagerank(csc),
         "out_degree": hotness.out_degree(csc),
     }
-    for name in by_name:
+    for name in expected:
         with Tiered.from_data(data, hotness=name, renumbered=True) as store:
             assert torch.equal(store.order.old, by_score(expected[name]).old)
     labelled = torch.arange(5)
@@ -262,8 +255,11 @@ def test_a_forked_process_deletes_nothing(tmp_path):
     store = Tiered.from_data(node_data(), host="40%", disk=tmp_path)
     child = os.fork()
     if child == 0:
-        store.close()
-        os._exit(0)
+        try:
+            store.close()
+            os._exit(0)
+        finally:
+            os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
     assert len(os.listdir(tmp_path)) == 1
     assert torch.equal(store[None, "x", None], node_data().x)
@@ -311,11 +307,64 @@ def test_a_gpu_that_is_not_there_is_announced():
         assert [tier.name for tier in store.plan.tiers] == ["host"]
     with pytest.warns(UserWarning, match=r"^gpu=0, peers=\[1000, 1000\]: their rows"):
         Tiered.from_data(node_data(), peers=[1000, 1000]).close()
-    with pytest.raises(ValueError, match=r"^device: expected one that gathers, found cuda:0; the CUDA library is not"):
+    with pytest.raises(ValueError, match=r"^device: expected one that torch sees \(it sees 0 CUDA devices\), found"):
         Tiered.from_data(node_data(), device="cuda:0")
+    with pytest.raises(ValueError, match=r"^gpu: expected a number and a unit such as '8GiB', .*, found '8gib'$"):
+        Tiered.from_data(node_data(), gpu="8gib")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        Tiered.from_data(node_data(), gpu="8GiB", device="cpu", host="100%").close()
+        Tiered.from_data(node_data(), gpu="0%", device="cpu", host="100%").close()
+
+
+@pytest.mark.parametrize("budgets", [{"gpu": "8GiB"}, {"peers": [500, 500]}], ids=str)
+def test_a_cpu_has_no_room_for_a_gpus_rows(budgets):
+    given = {"gpu": 0, "peers": []} | budgets
+    message = f"device: expected a GPU for gpu={given['gpu']!r}, peers={given['peers']}, found cpu"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        Tiered.from_data(node_data(), device="cpu", **budgets)
+
+
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_a_store_that_is_closed_while_a_loader_reads_it(prefetch):
+    data = node_data()
+    store = Tiered.from_data(data)
+    loader = NeighborLoader((store, GraphStore.from_data(data)), [3], batch_size=10, prefetch=prefetch)
+    batches = iter(loader)
+    next(batches)
+    store.close()
+    with pytest.raises(ValueError, match=r"^the store is closed$"):
+        list(batches)
+
+
+@pytest.mark.parametrize("budgets", [{}, {"host": "30%"}], ids=str)
+@pytest.mark.parametrize(("storage", "largest"), [(torch.float16, 7e4), (torch.bfloat16, 1e39)])
+def test_numbers_that_16_bits_cannot_hold(storage, largest, budgets, tmp_path):
+    data = node_data()
+    data.x[7, 3] = -largest
+    message = rf"^storage: expected numbers of at most [\d.e+]+ for {storage}, found {largest:g}$".replace("e+", r"e\+")
+    with pytest.raises(ValueError, match=message):
+        Tiered.from_data(data, storage=storage, names=["x"], disk=tmp_path if budgets else None, **budgets)
+    assert os.listdir(tmp_path) == []
+    data.x[7, 3] = -torch.inf
+    with Tiered.from_data(data, storage=storage, names=["x"]) as store:
+        assert store[None, "x", 7][3] == -torch.inf
+
+
+def test_a_relative_disk(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with Tiered.from_data(node_data(), host="40%", disk=".") as store:
+        monkeypatch.chdir("/")
+        assert torch.equal(pickle.loads(pickle.dumps(store))[None, "x", None], node_data().x)
+    assert os.listdir(tmp_path) == []
+
+
+def test_an_order_of_another_kind_is_left_alone():
+    data = node_data()
+    features = FeatureStore.from_data(data)
+    features.__dict__["order"] = torch.arange(NODES)
+    stores = NeighborLoader((features, GraphStore.from_data(data)), [3], batch_size=10, seed=1)
+    for batch, expected in zip(stores, NeighborLoader(data, [3], batch_size=10, seed=1), strict=True):
+        assert torch.equal(batch.n_id, expected.n_id)
 
 
 @pytest.mark.cuda

@@ -81,7 +81,7 @@ Relation to_relation(const Tensor& colptr, const Tensor& row, const std::optiona
 
 // Whether the table serves better than the map: from so many nodes on, if the batch can only find a small part of them.
 // GNNSCALE_RELABEL=table or =map in the environment takes one of them whatever the graph.
-constexpr double kTableFrom = 3e7;
+constexpr double kTableFrom = 1e8;
 
 bool takes_table(const Request& request, const std::vector<Seeds>& seeds) {
   static const std::string forced = [] {
@@ -98,6 +98,8 @@ bool takes_table(const Request& request, const std::vector<Seeds>& seeds) {
     }
     most *= 1 + fanouts;
   }
+  STD_TORCH_CHECK(forced.empty() || forced == "map" || forced == "table",
+                  "GNNSCALE_RELABEL: expected map or table, found ", forced);
   if (request.disjoint || forced == "map" || nodes > 4e9) return false;
   return forced == "table" || (nodes >= kTableFrom && most <= nodes / 4);
 }

@@ -87,5 +87,5 @@ def accesses(loader: NeighborLoader, epochs: Sequence[int]) -> Tensor:
     count = torch.zeros(num_nodes, dtype=torch.int64)
     for epoch in epochs:
         for out in loader.samples(epoch):
-            count += torch.bincount(out.node, minlength=num_nodes)
+            count += torch.bincount(out.node.cpu(), minlength=num_nodes)
     return count if loader.order is None else count[loader.order.new]

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, TypeAlias
 
 import torch
@@ -31,10 +32,10 @@ def budget_bytes(name: str, budget: Budget, whole: int) -> int:
     Raises:
         TypeError, ValueError: not a budget; names it.
     """
-    if isinstance(budget, bool) or not isinstance(budget, (int, float, str)):
+    if isinstance(budget, bool) or not isinstance(budget, (Integral, float, str)):
         raise TypeError(f"{name}: expected bytes, a share or a string such as '8GiB', found {type(budget).__name__}")
-    if isinstance(budget, int):
-        return check_int(name, budget)
+    if isinstance(budget, Integral):
+        return check_int(name, budget)  # type: ignore[arg-type]
     if isinstance(budget, str):
         match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([KMGT]i?B|B|%)", budget.strip())
         if match is None:

@@ -14,11 +14,10 @@ from ..topology.reorder import Order
 from .feature_store import KIND
 from .plan import TierPlan
 from .tier_memory import FileRows, HostLayout, HostMemory, HostRows, Rows
-from .tiered_rows import Attribute, fill
+from .tiered_rows import STEP, Attribute, fill, narrowed
 
 SPILLED = "tier"
 """The kind of the directories that rows without room in memory are written into."""
-_STEP = 64 << 20  # bytes written at a time
 
 
 class Source(NamedTuple):
@@ -129,9 +128,9 @@ def _places(plan: TierPlan, order: Order, in_files: bool) -> Tensor:
 def _spill(folder: Path, source: Source, ids: Tensor) -> FileRows:
     """Writes rows in this order into a new directory."""
     path = files.create(folder / source.key[1])
-    step = max(1, _STEP // max(source.row_bytes, 1))
+    step = max(1, STEP // max(source.row_bytes, 1))
     with files.ArrayWriter(path / "rows.npy", source.storage, (len(ids), *source.tensor.shape[1:])) as writer:
         for some in ids.split(step):
-            writer.append(ops.gather_rows(source.tensor, some).to(source.storage))
+            writer.append(narrowed(ops.gather_rows(source.tensor, some), source.storage))
     files.finish(path, SPILLED, {"rows": writer.entry}, {})
     return FileRows(str(path), SPILLED, "rows", 0)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import files, ops
-from ..ops.memory import allowed_memory
+from ..ops.memory import spare_memory
 
 ALIGNMENT = 4096
 """Of every array in host memory: a page."""
@@ -32,12 +32,16 @@ class HostMemory:
         if num_bytes > (available := available_memory()):
             raise MemoryError(f"host: expected {num_bytes} bytes of memory, found {available} available; lower host=")
         descriptor = os.memfd_create("gnnscale-tiers", os.MFD_CLOEXEC)
-        os.ftruncate(descriptor, num_bytes)
-        self._attach(descriptor, num_bytes)
+        try:
+            os.ftruncate(descriptor, num_bytes)
+            self._attach(descriptor, num_bytes)
+        except BaseException:
+            os.close(descriptor)
+            raise
 
     def _attach(self, descriptor: int, num_bytes: int) -> None:
         self._descriptor, self._owner, self.num_bytes = descriptor, os.getpid(), num_bytes
-        self._pinned = 0  # the address that is registered with CUDA
+        self._pinned: tuple[int, int] | None = None  # the address that is registered with CUDA, and by which process
         self._bytes: Tensor | None = ops.map_shared(descriptor, num_bytes)
 
     @classmethod
@@ -52,7 +56,11 @@ class HostMemory:
             os.close(opened)
             raise OSError(f"{path}: expected the host memory of a store; process {owner} has closed it")
         memory = cls.__new__(cls)
-        memory._attach(opened, num_bytes)
+        try:
+            memory._attach(opened, num_bytes)
+        except BaseException:
+            os.close(opened)
+            raise
         return memory
 
     def __reduce__(self):
@@ -87,16 +95,16 @@ class HostMemory:
         if int(error) != 0:
             reason = torch.cuda.cudart().cudaGetErrorString(error)
             raise OSError(f"host: expected memory that can be pinned, found {self.num_bytes} bytes: {reason}")
-        self._pinned = address
+        self._pinned = address, os.getpid()
 
     def close(self) -> None:
         """Ends the registration with CUDA and gives the memory back; tensors over it keep its pages until they go."""
         if self._bytes is None:
             return
-        if self._pinned:
+        if self._pinned is not None and self._pinned[1] == os.getpid():  # a forked process has no CUDA
             torch.cuda.synchronize()
-            torch.cuda.cudart().cudaHostUnregister(self._pinned)
-            self._pinned = 0
+            torch.cuda.cudart().cudaHostUnregister(self._pinned[0])
+        self._pinned = None
         self._bytes = None
         os.close(self._descriptor)
 
@@ -106,11 +114,11 @@ class HostMemory:
 
 
 def available_memory(root: Path = Path("/")) -> int:
-    """Bytes that can still be had: what the machine says, or the control groups' limit if that is less."""
+    """Bytes that can still be had: what the machine says, or what the control groups leave if that is less."""
     lines = dict(line.split(":") for line in (root / "proc/meminfo").read_text().splitlines())
     available = int(lines["MemAvailable"].split()[0]) << 10
-    allowed = allowed_memory(root)
-    return available if allowed is None else min(available, allowed)
+    spare = spare_memory(root)
+    return available if spare is None else min(available, spare)
 
 
 class HostRows(NamedTuple):

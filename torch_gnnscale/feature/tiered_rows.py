@@ -12,7 +12,8 @@ from torch import Tensor
 from .. import ops
 from .tier_memory import HostMemory, Rows, open_rows
 
-_STEP = 64 << 20  # bytes that are moved at a time while tiers are filled
+STEP = 64 << 20
+"""Bytes that are moved at a time while tiers are filled."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class TieredRows:
         self.counts = open_rows(attribute.counts, memory)
         self._parts = [open_rows(part, memory) for part in attribute.parts]
         self._place = None if attribute.place is None else open_rows(attribute.place, memory)
-        self._device = device
+        self.device = device
         for part in self._parts:
             if part.device.type == "cuda" and part.device != device:
                 torch.zeros(1, device=device).to(part.device)  # torch enables peer access with the first copy
@@ -62,7 +63,7 @@ class TieredRows:
         """The rows at ``index``, on the device that gathers."""
         return ops.gather_tiers(
             self._parts,
-            index.to(self._device),
+            index.to(self.device),
             spread=self.attribute.spread,
             place=self._place,
             disk=self.attribute.disk,
@@ -72,7 +73,7 @@ class TieredRows:
 
     def total(self) -> Tensor:
         """Rows and nanoseconds of each tier so far: int64, shape [tiers, 2]."""
-        return self.counts if self._device.type == "cpu" else self.counts + self._device_counts.cpu()
+        return self.counts if self.device.type == "cpu" else self.counts + self._device_counts.cpu()
 
 
 def fill(out: Tensor, source: Tensor, ids: Tensor) -> None:
@@ -84,6 +85,17 @@ def fill(out: Tensor, source: Tensor, ids: Tensor) -> None:
         ids: int64, shape [n].
     """
     ids, at = ids.sort()
-    step = max(1, _STEP // max(source[:1].nbytes, 1))
+    step = max(1, STEP // max(source[:1].nbytes, 1))
     for some, to in zip(ids.split(step), at.split(step), strict=True):
-        out[to.to(out.device)] = ops.gather_rows(source, some).to(out.device, out.dtype)
+        out[to.to(out.device)] = narrowed(ops.gather_rows(source, some), out.dtype).to(out.device)
+
+
+def narrowed(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """Rows as they are stored; ValueError for a finite number that becomes infinite."""
+    out = rows.to(dtype)
+    if dtype != rows.dtype and bool((out.isinf() & rows.isfinite()).any()):
+        largest = float(rows[rows.isfinite()].abs().max())
+        raise ValueError(
+            f"storage: expected numbers of at most {torch.finfo(dtype).max:g} for {dtype}, found {largest:g}"
+        )
+    return out

@@ -15,11 +15,12 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData, TensorAttr
 
 from .. import _library, ops
+from ..ops.arguments import checked_device
 from ..topology import CSC
 from ..topology.reorder import Order, by_score
 from . import hotness as scores
 from .feature_store import FeatureStore, row_ids
-from .plan import Budget, TierPlan, plan_tiers
+from .plan import Budget, TierPlan, budget_bytes, plan_tiers
 from .tier_builder import Source, build
 from .tier_memory import HostMemory
 from .tiered_rows import Attribute, TieredRows
@@ -180,16 +181,21 @@ class TieredFeatureStore(FeatureStore):
         cls, sources: list[Source], score: Tensor, renumbered: bool, gpu: Budget, peers: Sequence[Budget],
         host: Budget | None, disk: str | os.PathLike | None, device: torch.device | str | None,
     ) -> TieredFeatureStore:  # fmt: skip
-        order = by_score(score)
+        if not sources:
+            raise ValueError("expected at least one attribute of nodes, found none")
+        if isinstance(score, Tensor) and score.device.type != "cpu":
+            raise ValueError(f"hotness: expected scores in host memory, found {score.device}")
+        order = by_score(score, "hotness")
         for source in sources:
             if len(source.tensor) != len(score):
                 raise ValueError(f"hotness: expected {len(source.tensor)} scores for {source.key}, found {len(score)}")
-        gpu, peers, where = _devices(gpu, peers, device)
+        whole_bytes = sum(source.row_bytes for source in sources) * len(score)
+        gpu, peers, where = _devices(gpu, peers, device, whole_bytes)
         in_files = all(source.origin is not None for source in sources)
         plan = plan_tiers(
             score,
             {source.key[1]: source.row_bytes for source in sources},
-            gpu=gpu, peers=peers, host=host, disk=disk is not None and (host is not None or in_files),
+            gpu=gpu, peers=peers, host=host, disk=disk is not None,
             mapped=not renumbered,
         )  # fmt: skip
         on_disk = plan.rows("disk") > 0 or "disk" in plan.whole.values()
@@ -200,7 +206,7 @@ class TieredFeatureStore(FeatureStore):
         folder = None
         if on_disk and not in_files:
             assert disk is not None
-            folder = tempfile.mkdtemp(prefix="gnnscale-tiers-", dir=disk)
+            folder = tempfile.mkdtemp(prefix="gnnscale-tiers-", dir=os.path.abspath(disk))
         try:
             attributes, memory = build(plan, sources, order, renumbered, where, len(peers), folder)
             return cls(plan, order if renumbered else None, attributes, memory, where, folder)
@@ -233,11 +239,13 @@ class TieredFeatureStore(FeatureStore):
 
     def close(self) -> None:
         """Frees everything: memory, registrations, files that were written. What was gathered stays as it is."""
-        self._tensors.clear()
-        self._memory.close()
-        if self._delete is not None:
-            self._delete()
         self.__dict__["closed"] = True
+        self._tensors.clear()
+        try:
+            self._memory.close()
+        finally:
+            if self._delete is not None:
+                self._delete()
 
     closed = False
     """Whether :meth:`close` was called."""
@@ -259,11 +267,22 @@ class TieredFeatureStore(FeatureStore):
         rows = self._tensors.get((attr.group_name, attr.attr_name))
         if rows is None:
             return None
-        index = slice(None) if attr.index is None else attr.index
-        if isinstance(index, (slice, int)):
-            ids = torch.arange(rows.shape[0])[index]
-            return rows.gather(ids.view(-1)).view(ids.shape + rows.shape[1:])
-        return rows.gather(row_ids(index, rows.shape[0]))
+        index, count = slice(None) if attr.index is None else attr.index, rows.shape[0]
+        if isinstance(index, slice):
+            return rows.gather(torch.arange(*index.indices(count)))
+        if isinstance(index, int):
+            if not -count <= index < count:
+                raise IndexError(f"index: expected a row in [{-count}, {count}), found {index}")
+            return rows.gather(torch.tensor([index % count]))[0]
+        return rows.gather(row_ids(index, count))
+
+    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
+        self._check_open()
+        return super()._get_tensor_size(attr)
+
+    def _all_attrs(self) -> list[TensorAttr]:
+        self._check_open()
+        return super()._all_attrs()
 
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
         raise NotImplementedError("rows in tiers are not changed: make the store anew")
@@ -290,22 +309,29 @@ def _delete(folder: str, owner: int) -> None:
 
 
 def _devices(
-    gpu: Budget, peers: Sequence[Budget], device: torch.device | str | None
+    gpu: Budget, peers: Sequence[Budget], device: torch.device | str | None, whole: int
 ) -> tuple[Budget, Sequence[Budget], torch.device]:
-    """The budgets of GPUs that are there, and where rows are gathered; warns of what is left to slower tiers."""
-    asked = device is not None or any(budget not in (0, 0.0) for budget in (gpu, *peers))
-    state = _library.status["_CUDA"]
-    if not asked or (device is not None and torch.device(device).type == "cpu"):
-        return gpu, peers, torch.device("cpu")
-    if state != "loaded":
-        if device is not None:
-            raise ValueError(f"device: expected one that gathers, found {device}; the CUDA library is {state}")
+    """The budgets of GPUs that are there, and where rows are gathered; warns of what is left to slower tiers.
+
+    ``whole`` is what all features take, in bytes.
+    """
+    budgets = {"gpu": gpu, **{f"peers[{i}]": budget for i, budget in enumerate(peers)}}
+    asked = max(budget_bytes(name, budget, whole) for name, budget in budgets.items()) > 0
+    where = torch.device("cpu") if device is None and not asked else None
+    if device is not None:
+        where = checked_device(device)
+        if where.type == "cpu" and asked:
+            raise ValueError(f"device: expected a GPU for gpu={gpu!r}, peers={list(peers)}, found cpu")
+    if where is None and (state := _library.status["_CUDA"]) != "loaded":
         warnings.warn(
             f"gpu={gpu!r}, peers={list(peers)}: their rows are left to the next tier, for the CUDA library is {state}",
             stacklevel=4,
         )
         return 0, (), torch.device("cpu")
-    where = torch.device("cuda", torch.cuda.current_device()) if device is None else torch.device(device)
+    if where is None:
+        where = checked_device("cuda")
+    if where.type == "cpu":
+        return gpu, (), where
     for number in range(len(peers)):
         if number == where.index:
             continue

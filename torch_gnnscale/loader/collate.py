@@ -19,7 +19,7 @@ from torch_geometric.loader.utils import index_select
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from .. import ops
-from ..feature.feature_store import all_attrs
+from ..feature.feature_store import FeatureStore, all_attrs
 from ..sampler import HeteroNeighborOutput, Layer, NeighborOutput
 from ..topology.reorder import Order
 from .layout import EdgeLayout, edge_device, laid_out, set_edges, sort_edges, stored_values
@@ -61,11 +61,16 @@ def warn_of_slow_rows(data: Any) -> None:
 
 def warn_of_host_rows(data: Any, device: torch.device) -> None:
     """Names the tensors whose rows are gathered in host memory for batches on a GPU."""
-    for name, value in _row_tensors(data):
+    if isinstance(data, (Data, HeteroData)):
+        found, instead = list(_row_tensors(data)), f"data.to({str(device)!r}) if it fits"
+    else:
+        ours = data[0]._tensors if isinstance(data[0], FeatureStore) else {}
+        found, instead = [(f"features{list(key)}", value) for key, value in ours.items()], "tensors or tiers there"
+    for name, value in found:
         if value.device.type == "cpu":
             warnings.warn(
                 f"{name} is in host memory, where its rows are gathered and copied to {device}, which is slower than "
-                f"from there; use data.to({str(device)!r}) if it fits",
+                f"from there; use {instead}",
                 stacklevel=5,
             )
 
@@ -277,7 +282,8 @@ def order_of(data: Any) -> Order | None:
     """How a pair of stores numbers the nodes, if not as the user does; ValueError if the two disagree."""
     if isinstance(data, (Data, HeteroData)):
         return None
-    features, graph = (getattr(store, "order", None) for store in data)
+    orders = (getattr(store, "order", None) for store in data)
+    features, graph = (order if isinstance(order, Order) else None for order in orders)  # others may use the name
     if features is not graph and (features is None or graph is None or not torch.equal(features.old, graph.old)):
         names = ["the user's" if order is None else "another" for order in (features, graph)]
         raise ValueError(

@@ -94,8 +94,8 @@ class KeyedLoader(DataLoader):
         if isinstance(data, (Data, HeteroData)):
             collate.warn_of_slow_rows(data)
             collate.move_to_huge_pages(data)
-            if self._device is not None:
-                collate.warn_of_host_rows(data, self._device)
+        if self._device is not None:
+            collate.warn_of_host_rows(data, self._device)
         if kwargs.pop("shuffle", False):
             if kwargs.get("sampler") is not None or kwargs.get("batch_sampler") is not None:
                 raise ValueError("shuffle=True: expected neither sampler nor batch_sampler beside it")

@@ -90,3 +90,24 @@ def _first_outside(ids: Tensor, limit: int, threads: int) -> int:
         outside = ((ids < 0) | (ids >= limit)).nonzero()
         return int(outside[0]) if len(outside) else -1
     return int(OPS.first_outside(ids.contiguous(), limit, resolve_threads(threads)))
+
+
+def checked_device(device: torch.device | str | None) -> torch.device:
+    """The CPU, or a CUDA device, the current one if none is numbered.
+
+    Raises:
+        ValueError: another device, or one that torch or the native library does not see.
+    """
+    try:
+        found = torch.device("cpu" if device is None else device)
+    except RuntimeError as error:
+        raise ValueError(f"device: expected 'cpu' or 'cuda', found {device!r}") from error
+    if found.type == "cpu":
+        return torch.device("cpu")
+    if found.type != "cuda":
+        raise ValueError(f"device: expected 'cpu' or 'cuda', found {device!r}")
+    if (count := torch.cuda.device_count() if torch.cuda.is_available() else 0) <= (found.index or 0):
+        raise ValueError(f"device: expected one that torch sees (it sees {count} CUDA devices), found {str(device)!r}")
+    if (state := _library.status["_CUDA"]) != "loaded":
+        raise ValueError(f"device: expected 'cpu', for the library's CUDA part is {state}, found {str(device)!r}")
+    return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,7 +27,8 @@ def pool_stats() -> PoolStats:
     """The state of the pool that outputs on the CPU come from.
 
     The sampler's relabel maps are no part of it: 4 bytes a node of the graph for each call that ran at the same time as
-    others, at most 16 of them while idle, which :func:`pool_trim` frees too.
+    others, at most 16 of them while idle, which :func:`pool_trim` frees too. Graphs of 100 million nodes and more have
+    tables of the batch's size instead.
     """
     return PoolStats(*OPS.pool_stats())
 
@@ -39,26 +41,46 @@ def pool_limit(num_bytes: int) -> None:
     OPS.pool_limit(check_int("num_bytes", num_bytes))
 
 
-def allowed_memory(root: Path = Path("/")) -> int | None:
-    """The least memory in bytes that the process's control groups and those above them allow, of version 1 or 2; None
-    where nothing is known of them."""
-    limits = []
+def _memory_groups(root: Path) -> Iterator[tuple[int, Path, bool]]:
+    """The limit in bytes, the folder and whether it is of version 2, of each of the process's control groups, and of
+    those above them, that has a limit."""
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return None
+        return
     for line in lines:
         _, controllers, group = line.split(":", 2)
         if controllers and "memory" not in controllers.split(","):
             continue
         base, name = ("memory", "memory.limit_in_bytes") if controllers else ("", "memory.max")
-        folder = Path(group.strip("/"))
-        for part in (folder, *folder.parents):  # in a container only the last, its root, may be there
+        below = Path(group.strip("/"))
+        for part in (below, *below.parents):  # in a container only the last, its root, may be there
+            folder = root / "sys/fs/cgroup" / base / part
             try:
-                limits.append(int((root / "sys/fs/cgroup" / base / part / name).read_text()))
+                yield int((folder / name).read_text()), folder, not controllers
             except (OSError, ValueError):  # not there, or "max"
                 continue
-    return min(limits, default=None)
+
+
+def allowed_memory(root: Path = Path("/")) -> int | None:
+    """The least memory in bytes that the process's control groups and those above them allow, of version 1 or 2; None
+    where nothing is known of them."""
+    return min((limit for limit, _, _ in _memory_groups(root)), default=None)
+
+
+def spare_memory(root: Path = Path("/")) -> int | None:
+    """What is left of it: without what the groups use, but for pages of files that nobody has used lately."""
+    spare = []
+    for limit, folder, second in _memory_groups(root):
+        usage, inactive = ("memory.current", "inactive_file") if second else (
+            "memory.usage_in_bytes", "total_inactive_file")  # fmt: skip
+        try:
+            used = int((folder / usage).read_text())
+            stat = dict(line.split() for line in (folder / "memory.stat").read_text().splitlines())
+            spare.append(max(limit - used + int(stat[inactive]), 0))
+        except (OSError, ValueError, KeyError):
+            spare.append(limit)
+    return min(spare, default=None)
 
 
 if (_allowed := allowed_memory()) is not None:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.sampler.base import SubgraphType
 
-from .. import _library, ops
+from .. import ops
 from ..topology import CSC
 from .inputs import as_ids
 from .output import NeighborOutput
@@ -22,27 +22,6 @@ if TYPE_CHECKING:
     from .neighbor import NeighborSampler
 
 _SPARE = 1 << 30  # bytes of a GPU's free memory that the graph leaves to others
-
-
-def checked_device(device: torch.device | str | None) -> torch.device:
-    """Where to sample: the CPU, or a CUDA device, the current one if none is numbered.
-
-    Raises:
-        ValueError: another device, or one that torch or the native library does not see.
-    """
-    try:
-        found = torch.device("cpu" if device is None else device)
-    except RuntimeError as error:
-        raise ValueError(f"device: expected 'cpu' or 'cuda', found {device!r}") from error
-    if found.type == "cpu":
-        return torch.device("cpu")
-    if found.type != "cuda":
-        raise ValueError(f"device: expected 'cpu' or 'cuda', found {device!r}")
-    if (count := torch.cuda.device_count() if torch.cuda.is_available() else 0) <= (found.index or 0):
-        raise ValueError(f"device: expected one that torch sees (it sees {count} CUDA devices), found {str(device)!r}")
-    if (state := _library.status["_CUDA"]) != "loaded":
-        raise ValueError(f"device: expected 'cpu', for the library's CUDA part is {state}, found {str(device)!r}")
-    return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)
 
 
 def check_modes(sampler: NeighborSampler, how: str) -> None:

@@ -15,8 +15,9 @@ from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
+from ..ops.arguments import checked_device
 from ..random import draw_seed
-from .bulk import check_modes, checked_device, placed
+from .bulk import check_modes, placed
 from .fanouts import NumNeighborsLike, drawable, fanouts_of
 from .inputs import as_ids, reverse_relations
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives

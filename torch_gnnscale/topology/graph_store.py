@@ -174,12 +174,16 @@ class GraphStore(PyGGraphStore):
 
         Args:
             path: the directory.
-            verify: read it once and compare checksums and ids. Without, only headers and sizes are compared, and what
-                is wrong inside is found when it is sampled.
+            verify: read it once and compare checksums and ids. Without, only headers and sizes are compared (and the
+                order of a renumbered store), and what is wrong inside is found when it is sampled.
 
         Raises:
             FileNotFoundError, ValueError: names the file that is missing, truncated, corrupt or foreign.
         """
+        return cls._open(path, verify, with_order=True)
+
+    @classmethod
+    def _open(cls, path: str | os.PathLike, verify: bool, with_order: bool) -> GraphStore:
         arrays, meta = files.load(path, KIND, verify)
         store = cls()
         manifest = at_fault = Path(path) / files.MANIFEST
@@ -199,7 +203,7 @@ class GraphStore(PyGGraphStore):
                     at_fault = manifest.with_name(f"{i}_*.npy")
                     _check_inside(csc)
                 store._relations[edge_type] = csc
-            if "order" in arrays:
+            if "order" in arrays and with_order:
                 at_fault = manifest.with_name("order.npy")
                 store.__dict__["order"] = order_of(arrays["order"], store.relation().num_src)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
@@ -239,7 +243,7 @@ def _check_inside(csc: CSC) -> None:
 
 def open_relation(path: str, edge_type: EdgeType | None) -> CSC:
     """A relation of a saved store that was verified before, mapped."""
-    return GraphStore.open(path, verify=False).relation(edge_type)
+    return GraphStore._open(path, verify=False, with_order=False).relation(edge_type)
 
 
 def _restore(relations: dict, order: Order | None) -> GraphStore:

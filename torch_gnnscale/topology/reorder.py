@@ -26,21 +26,22 @@ class Order(NamedTuple):
         return Order(self.new, self.old)
 
 
-def by_score(score: Tensor) -> Order:
+def by_score(score: Tensor, name: str = "score") -> Order:
     """The order of falling scores, equal ones in the order of their ids.
 
     Args:
         score: any real dtype, shape [n].
+        name: what errors call it.
 
     Raises:
         TypeError, ValueError: not such a vector, or NaN in it.
     """
     if not isinstance(score, Tensor) or score.dtype == torch.bool or score.is_complex():
-        raise TypeError(f"score: expected real numbers, found {getattr(score, 'dtype', type(score).__name__)}")
+        raise TypeError(f"{name}: expected real numbers, found {getattr(score, 'dtype', type(score).__name__)}")
     if score.dim() != 1:
-        raise ValueError(f"score: expected a vector, found shape {tuple(score.shape)}")
+        raise ValueError(f"{name}: expected a vector, found shape {tuple(score.shape)}")
     if score.is_floating_point() and bool(score.isnan().any()):
-        raise ValueError(f"score[{int(score.isnan().nonzero()[0])}]: expected a number, found nan")
+        raise ValueError(f"{name}[{int(score.isnan().nonzero()[0])}]: expected a number, found nan")
     old = torch.argsort(score, descending=True, stable=True)
     new = torch.empty_like(old)
     new[old] = torch.arange(len(old))
