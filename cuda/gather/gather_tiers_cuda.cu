@@ -17,16 +17,23 @@ namespace {
 
 void check(cudaError_t error) { STD_TORCH_CHECK(error == cudaSuccess, "gather_tiers: ", cudaGetErrorString(error)); }
 
-// Where the current device finds a part: GPU memory as it is, host memory only if it is registered.
+// Where the current device finds a part: GPU memory as it is, if it is its own or a peer's; host memory only if it is
+// registered.
 const char* device_address(const Tensor& part) {
   const void* address = part.const_data_ptr();
-  if (part.is_cuda()) return static_cast<const char*>(address);
-  void* found = nullptr;
-  const cudaError_t error = cudaHostGetDevicePointer(&found, const_cast<void*>(address), 0);
-  if (error != cudaSuccess) cudaGetLastError();  // it would be the next call's
-  STD_TORCH_CHECK(error == cudaSuccess,
-                  "gather_tiers: a part in host memory is not registered with CUDA: ", cudaGetErrorString(error));
-  return static_cast<const char*>(found);
+  if (part.numel() == 0) return static_cast<const char*>(address);
+  if (part.is_cuda()) {
+    int here = 0, can = 1;
+    check(cudaGetDevice(&here));
+    if (part.get_device_index() != here) check(cudaDeviceCanAccessPeer(&can, here, part.get_device_index()));
+    STD_TORCH_CHECK(can, "gather_tiers: GPU ", here, " cannot read GPU ", part.get_device_index());
+    return static_cast<const char*>(address);
+  }
+  cudaPointerAttributes found{};
+  check(cudaPointerGetAttributes(&found, address));
+  STD_TORCH_CHECK(found.type == cudaMemoryTypeHost && found.devicePointer != nullptr,
+                  "gather_tiers: a part in host memory is not registered with CUDA");
+  return static_cast<const char*>(found.devicePointer);
 }
 
 template <typename F>

@@ -117,7 +117,7 @@ def plan_tiers(
 
     An attribute whose rows have at most a sixteenth of the widest one's bytes, such as labels, is not cut: it lies
     whole in the first of ``gpu``, ``host`` and ``disk`` that has room for it beside the map. The map of places (4 bytes
-    a node, 8 from 2^31 places on) counts against ``gpu`` if that is not 0, else against ``host``; one tier needs none.
+    a node, 8 from 2^30 nodes on) counts against ``gpu`` if that is not 0, else against ``host``; one tier needs none.
 
     Args:
         score: how often each node's row will be read, relative to others': at least 0, any real dtype, shape [N].

@@ -113,6 +113,10 @@ def build(
         assert place is not None
         memory.tensor(where).copy_(place)
     memory.use_huge_pages()
+    for gpu in {
+        rows.device for entry in attributes for rows in (*entry.parts, entry.place) if isinstance(rows, Tensor)
+    }:
+        torch.cuda.synchronize(gpu)  # whatever stream reads them
     return attributes, memory
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 from pathlib import Path
@@ -84,17 +85,22 @@ class HostMemory:
         """Moves what was written into huge pages, for all processes: :func:`torch_gnnscale.ops.huge_pages`."""
         ops.huge_pages(self._check())
 
-    def pin(self) -> None:
-        """Registers the memory with CUDA for this process, so that its GPUs can read it.
+    def pin(self, device: torch.device) -> None:
+        """Registers the memory with CUDA for this process, so that its GPUs can read it; ``device`` will.
 
         Raises:
             OSError: CUDA refuses; says why.
         """
+        if self._pinned is not None:
+            return
         address = self._check().data_ptr()
-        error = torch.cuda.cudart().cudaHostRegister(address, self.num_bytes, _REGISTER)
-        if int(error) != 0:
-            reason = torch.cuda.cudart().cudaGetErrorString(error)
-            raise OSError(f"host: expected memory that can be pinned, found {self.num_bytes} bytes: {reason}")
+        with torch.cuda.device(device):
+            error = torch.cuda.cudart().cudaHostRegister(address, self.num_bytes, _REGISTER)
+            if int(error) != 0:
+                reason = torch.cuda.cudart().cudaGetErrorString(error)
+                with contextlib.suppress(RuntimeError):  # the next launch would be blamed for this error
+                    torch.zeros(1, device=device)
+                raise OSError(f"host: expected memory that can be pinned, found {self.num_bytes} bytes: {reason}")
         self._pinned = address, os.getpid()
 
     def close(self) -> None:
@@ -102,7 +108,8 @@ class HostMemory:
         if self._bytes is None:
             return
         if self._pinned is not None and self._pinned[1] == os.getpid():  # a forked process has no CUDA
-            torch.cuda.synchronize()
+            for number in range(torch.cuda.device_count()):
+                torch.cuda.synchronize(number)
             torch.cuda.cudart().cudaHostUnregister(self._pinned[0])
         self._pinned = None
         self._bytes = None

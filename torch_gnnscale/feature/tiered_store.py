@@ -47,7 +47,8 @@ class TieredFeatureStore(FeatureStore):
 
     What is gathered is on the GPU that gathers if there is one, else in host memory. All processes share host memory
     and files: forked ones have them, and a pickled store names them (it can be opened as long as the process that
-    pickled it keeps its own open). Rows on a GPU are sent through torch.multiprocessing alone. Rows are never changed.
+    made or unpickled it keeps its own open). Rows on a GPU are sent through torch.multiprocessing alone. Rows are never
+    changed.
     """
 
     plan: TierPlan
@@ -69,7 +70,7 @@ class TieredFeatureStore(FeatureStore):
         super().__init__()
         self.__dict__.update(plan=plan, order=order, _memory=memory, _device=device)
         if device.type == "cuda":
-            memory.pin()
+            memory.pin(device)
         for attribute in attributes:
             self._tensors[attribute.key] = TieredRows(attribute, memory, device)
         self.__dict__["_delete"] = None if folder is None else weakref.finalize(self, _delete, folder, os.getpid())
@@ -240,9 +241,9 @@ class TieredFeatureStore(FeatureStore):
     def close(self) -> None:
         """Frees everything: memory, registrations, files that were written. What was gathered stays as it is."""
         self.__dict__["closed"] = True
-        self._tensors.clear()
         try:
-            self._memory.close()
+            self._memory.close()  # which waits for GPUs that read
+            self._tensors.clear()
         finally:
             if self._delete is not None:
                 self._delete()

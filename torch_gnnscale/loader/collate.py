@@ -93,10 +93,9 @@ def move_to_huge_pages(data: Any) -> None:
 def rows(value: Any, index: Tensor, dim: int, known: bool = False) -> Any:
     """The entries of ``value`` at ``index`` along a dimension, by the native gather where it can; ``known`` if all
     indices are known to be in range."""
-    if isinstance(value, Tensor):
-        index = index.to(value.device)
-        if dim == 0 and ops.can_gather_rows(value):
-            return ops.gather_rows(value, index, check=not known)
+    index = index.to(getattr(value, "device", "cpu"))  # an array has none
+    if isinstance(value, Tensor) and dim == 0 and ops.can_gather_rows(value):
+        return ops.gather_rows(value, index, check=not known)
     return index_select(value, index, dim=dim)
 
 
@@ -220,7 +219,7 @@ def from_data(
 def _values(store: Any, edges: Edges, layout: EdgeLayout) -> Tensor | None:
     """The values of the input's ``adj_t`` at the sampled edges, if it has any and the layout takes them."""
     value = stored_values(store) if layout in ("sparse_csr", "SparseTensor") else None
-    return None if value is None or edges.edge_id is None else rows(value, edges.edge_id, 0)
+    return None if value is None or edges.edge_id is None else rows(value, edges.edge_id, 0).to(edges.edge_index.device)
 
 
 def on_device(store: Any, edges: Edges, device: torch.device | None) -> Edges:

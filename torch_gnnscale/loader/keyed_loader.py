@@ -25,7 +25,7 @@ from .collate import Output
 from .layout import EdgeLayout, edge_layouts_of
 from .pipeline import Pipeline
 from .position import FORMAT, Position, check_state
-from .streams import Handed, Streams, Unpacked
+from .streams import Handed, Streams, Unpacked, on_this_stream
 
 
 class KeyedLoader(DataLoader):
@@ -80,6 +80,7 @@ class KeyedLoader(DataLoader):
         if isinstance(neighbor_sampler, NeighborSampler) and neighbor_sampler.device.type != "cpu":
             self._device = neighbor_sampler.device
             self.seconds["stall"] = 0.0
+            self._streams: list[torch.cuda.Stream] = []  # of all epochs: the memory of each serves the next one's
             if self.order is not None:  # so that n_id is looked up where the batch is
                 self.order = self.order._replace(old=self.order.old.to(self._device))
         self.bulk = check_bulk(self, bulk, neighbor_sampler, self._device, edge_layout, kwargs)
@@ -183,7 +184,7 @@ class KeyedLoader(DataLoader):
         if self.bulk > 1 or self._device is not None:
             return self._position.follow(self._in_bulk(iter(numbered)))
         prefetch = self.prefetch if self._sample_ahead else 0
-        pipeline = Pipeline(iter(numbered), self._prepare, self._finish, prefetch)
+        pipeline = Pipeline(iter(numbered), on_this_stream(self._prepare), self._finish, prefetch)
         return self._position.follow(pipeline)
 
     def _in_bulk(self, numbered: Iterator[NumberedBatch]) -> Unpacked[Any]:
@@ -191,8 +192,9 @@ class KeyedLoader(DataLoader):
         bulks = iter(lambda: list(islice(numbered, self.bulk)), [])
         ahead = -(-self.prefetch // self.bulk)
         if self._device is None:
-            return Unpacked(Pipeline(bulks, self._prepare_bulk, lambda batches: batches, ahead), self._finish)
-        streams, before = Streams(self._device), self.seconds["stall"]
+            pipeline = Pipeline(bulks, on_this_stream(self._prepare_bulk), lambda batches: batches, ahead)
+            return Unpacked(pipeline, self._finish)
+        streams, before = Streams(self._device, self._streams), self.seconds["stall"]
 
         def prepare(indices: list[NumberedBatch]) -> Handed:
             with streams.work():
@@ -216,7 +218,8 @@ class KeyedLoader(DataLoader):
         numbered = NumberedBatches(self._index_sampler.batches, lambda: (epoch, 0))
         if not numbered.keyed:
             raise ValueError("samples: expected an order that follows from seed and epoch, found one of the user's")
-        return Pipeline(iter(numbered), self._sample, lambda out: out, self.prefetch if self._sample_ahead else 0)
+        prefetch = self.prefetch if self._sample_ahead else 0
+        return Pipeline(iter(numbered), on_this_stream(self._sample), lambda out: out, prefetch)
 
     # From positions to batches #######################################################################################
 
@@ -280,7 +283,8 @@ class KeyedLoader(DataLoader):
         )
         self._label(batch, out)
         if self._device is not None:
-            batch = batch.to(self._device, non_blocking=True)
+            # The layers are there already; PyG's `to` would make lists of their sizes.
+            batch = batch.to(self._device, *(name for name, _ in batch if name != "layers"), non_blocking=True)
         self.seconds["gather"] += time.perf_counter() - start
         return batch
 
@@ -315,6 +319,6 @@ def check_bulk(
         raise ValueError(f"{how}: expected num_workers=0, found {workers}")
     if device is not None and kwargs.get("pin_memory"):
         raise ValueError(f"{how}: expected pin_memory=False, for batches are on the GPU, found True")
-    if device is not None and edge_layout == "SparseTensor":
+    if device is not None and "SparseTensor" in loader._edge_layouts.values():
         raise NotImplementedError(f"edge_layout='SparseTensor' with {how} is not implemented; use 'sparse_csr'")
     return bulk

@@ -25,10 +25,14 @@ class Handed(NamedTuple):
 
 
 class Streams:
-    """A stream for each thread that prepares batches, none of which overtakes what was queued when this was made."""
+    """A stream for each thread that prepares batches, none of which overtakes what was queued when this was made.
 
-    def __init__(self, device: torch.device) -> None:
+    They are taken from ``pool``, which grows as needed: the memory that was used on a stream is only reused there.
+    """
+
+    def __init__(self, device: torch.device, pool: list[torch.cuda.Stream]) -> None:
         self.device = device
+        self._pool, self._taken, self._lock = pool, 0, threading.Lock()
         self.seconds = 0.0
         """How long the consumer's stream stood still for batches that were not ready, as far as that is known yet."""
         self._begin = torch.cuda.current_stream(device).record_event()
@@ -39,7 +43,11 @@ class Streams:
     def work(self) -> Iterator[None]:
         """Queues what is done inside on the calling thread's stream."""
         if not hasattr(self._own, "stream"):
-            self._own.stream = torch.cuda.Stream(self.device)
+            with self._lock:
+                if self._taken == len(self._pool):
+                    self._pool.append(torch.cuda.Stream(self.device))
+                self._own.stream = self._pool[self._taken]
+                self._taken += 1
             self._own.stream.wait_event(self._begin)
         with torch.cuda.stream(self._own.stream):
             yield
@@ -68,8 +76,13 @@ class Streams:
 def tensors_of(value: Any) -> Iterator[Tensor]:
     """Every dense tensor on a GPU that a batch consists of, those that sparse tensors and EdgeIndex keep included."""
     if isinstance(value, Tensor):
-        if value.layout == torch.sparse_csr:
-            parts: tuple[Any, ...] = (value.crow_indices(), value.col_indices(), value.values())
+        parts: tuple[Any, ...]
+        if value.layout == torch.sparse_coo:
+            parts = (value._indices(), value._values())
+        elif value.layout in (torch.sparse_csr, torch.sparse_bsr):
+            parts = (value.crow_indices(), value.col_indices(), value.values())
+        elif value.layout in (torch.sparse_csc, torch.sparse_bsc):
+            parts = (value.ccol_indices(), value.row_indices(), value.values())
         elif isinstance(value, EdgeIndex):
             parts = (value.as_tensor(), value._indptr)
         else:
@@ -85,6 +98,21 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
         yield from tensors_of(value.to_dict())
     elif isinstance(value, SamplerOutput):
         yield from tensors_of(vars(value))
+    elif hasattr(value, "feat_dict"):  # torch_frame's TensorFrame
+        yield from tensors_of(value.feat_dict)
+
+
+def on_this_stream(prepare: Callable[[T], Any]) -> Callable[[T], Any]:
+    """``prepare`` for threads that make what the calling thread uses: rows on a GPU are read on the caller's stream."""
+    if not torch.cuda.is_initialized():
+        return prepare
+    stream = torch.cuda.current_stream()
+
+    def there(item: T) -> Any:
+        with torch.cuda.stream(stream):
+            return prepare(item)
+
+    return there
 
 
 class Unpacked(Generic[T]):
