@@ -213,6 +213,19 @@ def test_more_than_2_to_32_neighbors(fanout, replace, tmp_path):
     assert max(expected) > 2 << 32
 
 
+@pytest.mark.parametrize("fanouts", [[5, 4], [3, -1]])
+def test_graphs_of_100_million_nodes(fanouts):
+    """Local ids come from the table if fanouts bound the batch. Nearly all of colptr are zeros that take no space."""
+    small, first = random_graph(3000, 12, seed=8), 100_000_000 - 3000
+    colptr = torch.zeros(100_000_001, dtype=torch.int64)
+    colptr[first:] = small.colptr
+    seeds = random_ids(3000, 200, seed=1) + first
+    found = check(Graph(colptr, small.row + first), torch.cat([seeds, seeds[:9]]), fanouts, threads=1)
+    assert_same(
+        Graph(colptr, small.row + first).sample(ops, torch.cat([seeds, seeds[:9]]), fanouts, 0, threads=2), found
+    )
+
+
 def test_calls_from_several_threads_at_once():
     graphs = [random_graph(n, 10, seed=n) for n in (50, 3000, 20_000)]
     jobs = [(graphs[i % 3], random_ids(graphs[i % 3].num_nodes, 100 + i, seed=i), i) for i in range(120)]
