@@ -220,10 +220,8 @@ def test_graphs_of_100_million_nodes(fanouts):
     colptr = torch.zeros(100_000_001, dtype=torch.int64)
     colptr[first:] = small.colptr
     seeds = random_ids(3000, 200, seed=1) + first
-    found = check(Graph(colptr, small.row + first), torch.cat([seeds, seeds[:9]]), fanouts, threads=1)
-    assert_same(
-        Graph(colptr, small.row + first).sample(ops, torch.cat([seeds, seeds[:9]]), fanouts, 0, threads=2), found
-    )
+    seeds, graph = torch.cat([seeds, seeds[:9]]), Graph(colptr, small.row + first)
+    assert_same(graph.sample(ops, seeds, fanouts, 1, threads=2), check(graph, seeds, fanouts, key=1))
 
 
 def test_calls_from_several_threads_at_once():
