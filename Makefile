@@ -5,6 +5,8 @@ TORCH ?= torch==2.13.0
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+# Prints the packages of extras of pyproject.toml; installing the project with them would compile everything again.
+EXTRA := $(BIN)/python -c 'import importlib.metadata as m, sys; print(*(r.split(";")[0] for r in m.requires("torch_gnnscale") if r.partition("extra == ")[2][1:-1] in sys.argv[1:]))'
 NATIVE := $(shell find cuda -name '*.cpp' -o -name '*.cu' -o -name '*.h')
 
 .PHONY: train test lint sanitize notebooks fuzz soak test-cuda clean
@@ -26,11 +28,11 @@ $(VENV)/installed: $(VENV)/torch pyproject.toml setup.py $(NATIVE)
 	touch $@
 
 $(VENV)/test: $(VENV)/installed
-	$(PIP) install --no-build-isolation -e ".[plot,test]"
+	$(PIP) install $$($(EXTRA) test)
 	touch $@
 
 $(VENV)/lint: $(VENV)/test
-	$(PIP) install --no-build-isolation -e ".[plot,test,lint,notebook]"
+	$(PIP) install $$($(EXTRA) lint notebook)
 	touch $@
 
 lint: $(VENV)/lint
