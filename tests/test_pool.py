@@ -57,6 +57,14 @@ def test_memory_comes_back_and_is_used_again():
 
 
 @pytest.mark.usefixtures("empty_pool")
+def test_trimming_also_frees_the_tables_of_samplers():
+    graph = random_graph(3000, 10, seed=1)
+    graph.sample(ops, random_ids(3000, 500, seed=1), [10, 5], 1, disjoint=True)
+    ops.pool_trim()
+    assert ops.pool_stats().idle_bytes == 0
+
+
+@pytest.mark.usefixtures("empty_pool")
 def test_a_much_larger_buffer_is_not_spent_on_a_small_output():
     large = output(16)
     del large

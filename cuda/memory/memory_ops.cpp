@@ -18,8 +18,8 @@ std::vector<int64_t> stats() {
 void limit(int64_t bytes) { pool_set_limit(bytes); }
 
 void trim() {
+  workspace_trim();  // whose tables lie in buffers of the pool
   pool_trim();
-  workspace_trim();
 }
 
 #ifndef MADV_COLLAPSE
