@@ -120,6 +120,20 @@ def test_gradients(reduce, sorted_edges):
         assert torch.autograd.gradcheck(lambda x: aggregate(x, fewer, reduce), x)
 
 
+@pytest.mark.parametrize("wanted_first", [0, 1, 2])
+def test_prefixes_share_transposed_entries(wanted_first):
+    index, *_ = entries(12, 7, 40)
+    index = index[:, index[1].argsort(stable=True)]
+    whole = Edges.sorted(index, torch._convert_indices_from_coo_to_csr(index[1].contiguous(), 7), 12)
+    some = [whole.prefix(12, 2), whole.prefix(12, 5), whole]
+    for edges in some[wanted_first:] + some[:wanted_first]:
+        x = rows(12, 3).requires_grad_()
+        aggregate(x, edges).square().sum().backward()
+        dense = torch.zeros(edges.num_dst, 12, dtype=x.dtype)
+        dense.index_put_((edges.index[1], edges.index[0]), torch.ones((), dtype=x.dtype), accumulate=True)
+        assert torch.equal(x.grad, 2 * dense.t() @ (dense @ x.detach()))
+
+
 def test_ties_share_a_gradient_as_torch_does():
     index, *_ = entries(6, 3, 30)
     x = rows(6, 4).requires_grad_()

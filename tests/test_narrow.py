@@ -215,6 +215,22 @@ def test_a_hook_on_messages_is_called():
     torch.testing.assert_close(found, narrowed(batch), rtol=0, atol=1e-12)
 
 
+def test_root_products_of_hooked_layers_and_under_autocast_are_pygs():
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES)
+    narrowed, rows = narrow(model, lambda model, batch: model(batch.x.float(), batch.edge_index)), []
+    batch = next(iter(batches()))
+    expected = narrowed(batch)
+    handle = model.convs[1].lin_r.register_forward_hook(lambda module, args, out: rows.append(len(out)))
+    torch.testing.assert_close(narrowed(batch), expected)
+    handle.remove()
+    assert rows == [sum(batch.num_sampled_nodes[:2])]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = narrowed(batch)
+        whole = model(batch.x.float(), batch.edge_index)[: batch.batch_size]
+    assert found.dtype == whole.dtype == torch.bfloat16
+    torch.testing.assert_close(found, whole, rtol=0.02, atol=0.02)
+
+
 def test_empty_hops_and_repeated_seeds():
     data = make_data()
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()

@@ -15,6 +15,7 @@ namespace gnnscale {
 namespace {
 
 constexpr int64_t kEntriesAhead = 4;      // how far ahead rows are prefetched
+constexpr int64_t kColumnsAhead = 2;      // and the rows that are written
 constexpr int64_t kGrainItems = 1 << 15;  // a task adds at least this many numbers
 
 constexpr int64_t kAllEdges = std::numeric_limits<int64_t>::max();
@@ -86,6 +87,12 @@ GNNSCALE_INLINE void prefetch_row(const T* row, int64_t width) {
   for (int64_t at = 0; at < width; at += 64 / static_cast<int64_t>(sizeof(T))) GNNSCALE_PREFETCH(row + at);
 }
 
+// A line is read before it is written.
+template <typename T>
+GNNSCALE_INLINE void prefetch_output(const T* row, int64_t width) {
+  for (int64_t at = 0; at < width; at += 64 / static_cast<int64_t>(sizeof(T))) GNNSCALE_PREFETCH_WRITE(row + at);
+}
+
 template <typename T>
 void add(T* __restrict out, const T* __restrict x, int64_t width) {
   for (int64_t c = 0; c < width; ++c) out[c] += x[c];
@@ -153,6 +160,7 @@ Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tens
     PooledArray<T> out(entries.columns * width);
     for_each_column(entries, width, threads, [&](int64_t column, int64_t first, int64_t last) {
       T* to = out.data() + column * width;
+      prefetch_output(to + kColumnsAhead * width, width);
       if (first == last || weights != nullptr) std::fill(to, to + width, T{0});
       for (int64_t k = first; k < last; ++k) {
         if (k + kEntriesAhead < entries.count) {

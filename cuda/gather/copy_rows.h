@@ -18,6 +18,12 @@ GNNSCALE_INLINE void prefetch_row(const char* row, int64_t bytes) {
   GNNSCALE_PREFETCH(row + bytes - 1);
 }
 
+// Copies a row to `to`. Lines of the output are asked for as well: a line that is written whole is still read first.
+GNNSCALE_INLINE void copy_row(char* to, const char* row, int64_t bytes) {
+  for (int64_t offset = 0; offset < bytes; offset += 64) GNNSCALE_PREFETCH_WRITE(to + kAheadBytes + offset);
+  std::memcpy(to, row, static_cast<size_t>(bytes));
+}
+
 // copy(i, from(i)) for i in [begin, end), where from(i) is the address of a row of `bytes` bytes.
 template <typename From, typename Copy>
 GNNSCALE_INLINE void copy_rows(int64_t begin, int64_t end, int64_t bytes, From&& from, Copy&& copy) {

@@ -27,7 +27,7 @@ Tensor gather_rows(const Tensor& src, const Tensor& index, int64_t threads) {
         const auto [begin, end] = part(rows, task, tasks);
         copy_rows(
             begin, end, bytes, [&](int64_t i) { return table + static_cast<int64_t>(ids[i]) * stride; },
-            [&](int64_t i, const char* row) { std::memcpy(out.data() + i * bytes, row, static_cast<size_t>(bytes)); });
+            [&](int64_t i, const char* row) { copy_row(out.data() + i * bytes, row, bytes); });
       });
     });
   }

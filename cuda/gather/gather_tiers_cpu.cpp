@@ -143,7 +143,7 @@ void dispatch_copy(const TierRows& rows, ScalarType stored, ScalarType dtype, ch
   };
   if (stored == dtype) {
     const int64_t bytes = rows.stored_bytes;
-    run([=](int64_t at, const char* row) { std::memcpy(out + at * bytes, row, static_cast<size_t>(bytes)); });
+    run([=](int64_t at, const char* row) { copy_row(out + at * bytes, row, bytes); });
   } else if (stored == ScalarType::Half) {
     dtype == ScalarType::Float ? widening(Half{}, float{}) : widening(Half{}, double{});
   } else {

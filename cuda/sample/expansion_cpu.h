@@ -16,6 +16,7 @@ constexpr int64_t kBlockNodes = 64;      // frontier nodes a block, fewer if the
 constexpr int64_t kBlockPicks = 512;     // would be more than these
 constexpr int64_t kNodesAhead = 16;      // how far ahead colptr is prefetched
 constexpr int64_t kEdgesAhead = 32;      // how far ahead the relabel map is prefetched
+constexpr int64_t kItemsAhead = 128;     // how far ahead outputs are: a line to be written is read first
 constexpr int64_t kParallelFrom = 2048;  // edges of a hop below which one thread does it all
 
 class Expansion : private Pass {
@@ -84,6 +85,7 @@ class Expansion : private Pass {
     int64_t* const counts = out.colptr.data() + columns_ + 1;
     for (int64_t i = from; i < to; ++i) {
       if (i + kNodesAhead < to) GNNSCALE_PREFETCH(pointers + frontier[i + kNodesAhead]);
+      for (int64_t* const written : {begin, length, counts}) GNNSCALE_PREFETCH_WRITE(written + i + kItemsAhead);
       const auto [first, last] = stored(frontier[i]);
       begin[i] = first;
       length[i] = last - first;
@@ -118,7 +120,7 @@ class Expansion : private Pass {
     return out.colptr[columns_ + std::min(block * block_, size)];
   }
 
-  // Positions of the picks of a block; their row and edge id entries are prefetched.
+  // Positions of the picks of a block; their row and edge id entries, and the outputs for these, are prefetched.
   void pick_block(int64_t block, int64_t size, Scratch& scratch, std::vector<int64_t>& positions) {
     const int64_t from = block * block_, to = std::min(from + block_, size);
     const size_t room = static_cast<size_t>(first_edge(block + 1, size) - first_edge(block, size));
@@ -130,12 +132,20 @@ class Expansion : private Pass {
       GNNSCALE_PREFETCH(row + position * row_stride);
       if (prefetch_edge_id) GNNSCALE_PREFETCH(edge_id + position * edge_id_stride);
     };
+    prefetch_outputs(first_edge(block, size), first_edge(block + 1, size));
     scratch.picker.set_key(batch.request.key);
     if (relation.is_plain()) {
       pick_uniformly(from, to, scratch, positions.data(), prefetch);
     } else {
       pick_among_candidates(from, to, scratch, positions.data(), prefetch);
     }
+  }
+
+  GNNSCALE_INLINE void prefetch_outputs(int64_t from, int64_t to) const {
+    constexpr int64_t kLine = 64 / sizeof(int64_t);
+    for (int64_t e = from; e < to; e += kLine) GNNSCALE_PREFETCH_WRITE(out.row.data() + e);
+    if (!batch.request.with_edge_id) return;
+    for (int64_t e = from; e < to; e += kLine) GNNSCALE_PREFETCH_WRITE(out.id.data() + e);
   }
 
   // Uniform picks from ranges, kLanes nodes at a time.
@@ -261,6 +271,7 @@ class Expansion : private Pass {
     uint32_t count = static_cast<uint32_t>(sources.count);
     for (int64_t e = from; e < to; ++e) {
       if (e + kEdgesAhead < read_to) cells.prefetch(ids[e + kEdgesAhead]);
+      GNNSCALE_PREFETCH_WRITE(found + count + kItemsAhead);
       const int64_t id = ids[e];
       const uint32_t local = cells.add(id, count);
       found[count] = id;  // the slot after the last node is scratch

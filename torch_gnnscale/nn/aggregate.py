@@ -32,7 +32,9 @@ class Edges:
     forward: Entries
     num_src: int
     whole: Edges | None = None
-    """The graph of which this is a prefix: its transposed entries serve both."""
+    """The graph of which this is a prefix."""
+    _largest: Edges | None = field(default=None, repr=False)
+    """Of a whole graph: the largest prefix whose transposed entries are wanted, which serve the others as well."""
     _transposed: Entries | None = field(default=None, repr=False)
 
     @property
@@ -56,14 +58,23 @@ class Edges:
         ptr, entries = ops.coo_to_csc(index[0], index[1], num_src, num_dst)
         return cls(index, Entries(ptr, entries[:, 0], entries[:, 1]), num_src)
 
+    def want_transposed(self) -> None:
+        """To be called before :meth:`transposed`, best before that of any other prefix."""
+        whole = self.whole or self
+        largest = whole._largest
+        if largest is None or (self.num_src, self.num_edges) > (largest.num_src, largest.num_edges):
+            whole._largest, whole._transposed = self, None
+
     def transposed(self) -> Entries:
-        """One column for each source of the whole graph, the edges of a column in rising order."""
-        if self.whole is not None:
-            return self.whole.transposed()
-        if self._transposed is None:
-            ptr, entries = ops.coo_to_csc(self.index[1], self.index[0], self.num_dst, self.num_src)
-            self._transposed = Entries(ptr, entries[:, 0], entries[:, 1])
-        return self._transposed
+        """A column for each source, and perhaps for further ones; the edges of a column in rising order, perhaps with
+        further ones, which are not of this prefix, behind them."""
+        whole = self.whole or self
+        if whole._transposed is None:
+            wanted = whole._largest
+            assert wanted is not None, "want_transposed was not called"
+            ptr, entries = ops.coo_to_csc(wanted.index[1], wanted.index[0], wanted.num_dst, wanted.num_src)
+            whole._transposed = Entries(ptr, entries[:, 0], entries[:, 1])
+        return whole._transposed
 
     def prefix(self, num_src: int, num_dst: int) -> Edges:
         """The edges of the first ``num_dst`` destinations, whose sources are below ``num_src``; edges are sorted."""
@@ -81,6 +92,8 @@ class _Aggregate(torch.autograd.Function):
         columns = edges.forward
         out = ops.aggregate(columns.ptr, columns.node, x, reduce, weight=weight, edge=columns.edge)
         ctx.edges, ctx.reduce = edges, reduce
+        if ctx.needs_input_grad[0]:
+            edges.want_transposed()
         ctx.save_for_backward(x, weight, out if reduce in ("max", "min") else None)
         ctx.set_materialize_grads(False)
         return out, x[: edges.num_dst]
@@ -95,18 +108,21 @@ class _Aggregate(torch.autograd.Function):
             of_x = torch.zeros_like(x)
         else:
             grad = grad.contiguous()
+            share = None  # of each edge in its destination's mean
             if ctx.reduce == "mean":
-                grad = grad / edges.forward.ptr.diff().clamp_(min=1).to(grad.dtype).unsqueeze(1)
+                share = columns.ptr.diff().to(grad.dtype).reciprocal_()[edges.index[1]].unsqueeze(1)
             if ctx.needs_input_grad[0]:
                 ptr, node, edge = edges.transposed()
                 ptr = ptr[: edges.num_src + 1]
                 if extreme is None:
-                    of_x = ops.aggregate(ptr, node, grad, "sum", weight=weight, edge=edge, num_edges=edges.num_edges)
+                    scale = weight if share is None else share if weight is None else weight * share
+                    of_x = ops.aggregate(ptr, node, grad, "sum", weight=scale, edge=edge, num_edges=edges.num_edges)
                 else:
-                    share = ops.share_of_extremes(columns.ptr, columns.node, x, extreme, grad)
-                    of_x = ops.extreme_backward(ptr, node, x, extreme, share, edge=edge, num_edges=edges.num_edges)
+                    shares = ops.share_of_extremes(columns.ptr, columns.node, x, extreme, grad)
+                    of_x = ops.extreme_backward(ptr, node, x, extreme, shares, edge=edge, num_edges=edges.num_edges)
             if weight is not None and ctx.needs_input_grad[1]:
                 of_weight = ops.edge_dot(columns.ptr, columns.node, x, grad, weight.size(1), edge=columns.edge)
+                of_weight = of_weight if share is None else of_weight.mul_(share)
         if of_root is not None and of_x is not None:
             of_x[: edges.num_dst] += of_root
         return of_x, of_weight, None, None

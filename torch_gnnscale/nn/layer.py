@@ -78,6 +78,7 @@ def _fused(layer: pyg_nn.MessagePassing) -> _Fused | None:
     return _Fused("sum" if layer.aggr == "add" else layer.aggr, _WEIGHT_OF_MESSAGE[kind.message]) if known else None
 
 
+_WIDE = (torch.float32, torch.float64)
 _HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
 
 
@@ -85,9 +86,40 @@ def _can_aggregate(x: Any, fused: _Fused, weight: Tensor | None) -> bool:
     return (
         isinstance(x, Tensor)
         and x.device.type == "cpu"
-        and x.dtype in (torch.float32, torch.float64)
+        and x.dtype in _WIDE
         and (weight is None or (fused.reduce in ("sum", "mean") and weight.dtype == x.dtype))
     )
+
+
+def _adds_root(layer: pyg_nn.MessagePassing, x: Any) -> bool:
+    """Whether the layer's output is ``lin_l(aggregate) + lin_r(x[1])``, both plain products in the dtype of x.
+
+    Of smaller types the sum would be rounded once, and not twice as PyG's.
+    """
+    if type(layer).forward is not pyg_nn.SAGEConv.forward or not layer.root_weight or not isinstance(x, tuple):
+        return False
+    plain = all(
+        type(linear) is pyg_nn.Linear and not any(getattr(linear, f"_{when}_hooks") for when in _AROUND)
+        for linear in (layer.lin_l, layer.lin_r)
+    )
+    root = x[1]
+    wide = isinstance(root, Tensor) and root.dim() == 2 and root.dtype in _WIDE
+    return plain and wide and not torch.is_autocast_enabled(root.device.type)
+
+
+_AROUND = ("forward", "forward_pre", "backward", "backward_pre")
+
+
+@contextmanager
+def _root_in_place(layer: pyg_nn.MessagePassing, root: Tensor) -> Iterator[None]:
+    """Adds the product of the root's rows to that of the aggregate, in its memory."""
+    of_neighbors, weight = layer.lin_l, layer.lin_r.weight
+
+    def both(aggregate: Tensor) -> Tensor:
+        return of_neighbors(aggregate).addmm_(root, weight.t())
+
+    with _replaced(layer, "lin_l", both), _replaced(layer, "root_weight", False):
+        yield
 
 
 class _Layer:
@@ -114,6 +146,8 @@ class _Layer:
         self._narrow(given, whole, edges)
         done = self._aggregate_first(given, edges)
         with ExitStack() as stack:
+            if _adds_root(self.layer, given.get("x")):
+                stack.enter_context(_root_in_place(self.layer, given["x"][1]))
             if normalize:
                 stack.enter_context(_replaced(self.layer, "normalize", False))
             propagate = partial(self._propagate, self.layer.propagate, edges, done)
