@@ -34,7 +34,7 @@ from torch_gnnscale.topology import rmat
 FANOUTS, CLASSES = [15, 10, 5], 16
 MEASURED, PRESAMPLED = 3, 1000  # epochs: the one that is read, and another
 STEP = 4096
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
 
 
 def say(what: str, since: float) -> None:
@@ -118,7 +118,8 @@ def main() -> None:
     slow = "host" if DEVICE.type == "cuda" else "disk"
     begin = time.perf_counter()
     csc = CSC.from_edge_index(rmat(args.nodes, args.edges, seed=1), args.nodes)
-    graph = GraphStore.from_csc(CSC.from_csc(csc.colptr, csc.row.contiguous()))
+    graph = GraphStore.from_csc(CSC.from_csc(csc.colptr, csc.row.contiguous()))  # an edge is its position
+    del csc
     say(f"graph of {args.nodes:,} nodes and {args.edges:,} edges", begin)
     begin = time.perf_counter()
     data = Data(x=features_of(args.nodes, args.width), num_nodes=args.nodes)
