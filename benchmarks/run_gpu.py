@@ -2,10 +2,10 @@
 
     make gpu            # or: python benchmarks/run_gpu.py
 
-It runs in a checkout, with the Python that is active, and needs no network: torch with CUDA, torch_geometric, setuptools,
-ninja, numpy, pytest, hypothesis and scipy have to be there, and nvcc. The library is built in place, for the architecture
-of the GPU that is there. Each step has a limit of time; a step that fails or runs out of it does not keep the next ones
-from running, and makes the exit status 1. Results are written to benchmarks/results/.
+It runs in a checkout, with the Python that is active, and needs no network: torch with CUDA, torch_geometric, numpy,
+setuptools, ninja, pytest, hypothesis and scipy have to be there, and nvcc. The library is built in place, for the GPU
+that is there. Each step has a limit of time; one that fails or runs out of it does not keep the next ones from running,
+and makes the exit status 1. Results are written to benchmarks/results/.
 """
 
 from __future__ import annotations
