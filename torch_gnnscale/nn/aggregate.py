@@ -116,12 +116,12 @@ def sort_edges(index: Tensor, num_src: int, num_dst: int) -> tuple[Edges, Tensor
     """Edges in any order as sorted ones, on any device, and which of ``index`` each of them is; equal ones keep their
     order."""
     if index.device.type == "cpu":
-        order = ops.coo_to_csc(index[0], index[1], num_src, num_dst)[1][:, 1].long()
+        ptr, entries = ops.coo_to_csc(index[0], index[1], num_src, num_dst)
+        order = entries[:, 1].long()
     else:
-        order = torch.argsort(index[1], stable=True)
-    index = index[:, order]
-    ptr = torch._convert_indices_from_coo_to_csr(index[1].contiguous(), num_dst)
-    return Edges.sorted(index, ptr, num_src), order
+        dst, order = torch.sort(index[1], stable=True)
+        ptr = torch._convert_indices_from_coo_to_csr(dst, num_dst)
+    return Edges.sorted(index[:, order], ptr, num_src), order
 
 
 def aggregate_and_root(
