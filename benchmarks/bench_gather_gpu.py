@@ -112,39 +112,54 @@ def check(what: str, found: Tensor, ids: Tensor) -> None:
         raise RuntimeError(f"{what}: wrong rows")
 
 
+def indices(places: dict[str, list[Tensor]], payload: dict[str, int], size: int) -> dict[str, Tensor]:
+    """Random ids of the rows of each place."""
+    return {
+        place: torch.randint(sum(map(len, parts)), (payload[place] // size,), device="cuda")
+        for place, parts in places.items()
+    }
+
+
 def measure(
-    hot: Tensor, cold: Tensor, size: int, payload: dict[str, int], limits: dict[str, float], rounds: int,
-    rival: WholeGraph | None,
-) -> dict[str, Any]:  # fmt: skip
-    """All candidates on rows of one size."""
+    hot: Tensor, cold: Tensor, size: int, payload: dict[str, int], limits: dict[str, float], rounds: int
+) -> dict[str, Any]:
+    """Rows of one size, from each place."""
     hot, cold = hot.view(-1, size // 4), cold.view(-1, size // 4)
+    places = {"GPU": [hot], "pinned": [cold], "mixed": [hot, cold]}
     entry: dict[str, Any] = {}
-    for place, parts in {"GPU": [hot], "pinned": [cold], "mixed": [hot, cold]}.items():
-        count = payload[place] // size
-        index = torch.randint(sum(map(len, parts)), (count,), device=hot.device)
-        candidates: Gathers = {"gnnscale": gather(parts, index)}
+    for place, index in indices(places, payload, size).items():
+        candidates: Gathers = {"gnnscale": gather(places[place], index)}
         if place == "GPU":
-            candidates["gather_rows"] = lambda rows=hot, index=index: ops.gather_rows(rows, index, check=False)
-            candidates["index_select"] = lambda rows=hot, index=index: rows.index_select(0, index)
-        table = rival.table(parts[0]) if rival is not None and place != "mixed" else None
-        if table is not None:
-            candidates["WholeGraph"] = lambda table=table, index=index: table.gather(index)
+            candidates["gather_rows"] = lambda index=index: ops.gather_rows(hot, index, check=False)
+            candidates["index_select"] = lambda index=index: hot.index_select(0, index)
         for name, run in candidates.items():
             check(f"{name}, {place}, rows of {size} bytes", run(), index % len(hot))
-        results = compare(candidates, count * size, rounds)
-        for result in results.values():
+        entry[place] = compare(candidates, len(index) * size, rounds)
+        for result in entry[place].values():
             if place in limits:
                 result["of_copy"] = result["gb_per_s"] / limits[place]
-        if table is not None and rival is not None:
-            rival.free(table)
-        entry[place] = results
     alone = payload["mixed"] / 2 / payload["pinned"] * entry["pinned"]["gnnscale"]["median_ms"]
     entry["mixed"]["gnnscale"]["of_its_pinned_half"] = alone / entry["mixed"]["gnnscale"]["median_ms"]
     return entry
 
 
-def show(size: int, entry: dict[str, Any]) -> None:
-    print(f"\nRows of {size} bytes")
+def beside(rival: WholeGraph, hot: Tensor, cold: Tensor, size: int, payload: dict[str, int], rounds: int) -> dict:
+    """Rows of one size from GPU memory and from host memory, in turn with WholeGraph's."""
+    places = {"GPU": [hot.view(-1, size // 4)], "pinned": [cold.view(-1, size // 4)]}
+    entry: dict[str, Any] = {}
+    for place, index in indices(places, payload, size).items():
+        (rows,) = places[place]
+        table = rival.table(rows)
+        candidates: Gathers = {"gnnscale": gather([rows], index), "WholeGraph": lambda: table.gather(index)}  # noqa: B023
+        for name, run in candidates.items():
+            check(f"{name}, {place}, rows of {size} bytes", run(), index)
+        entry[place] = compare(candidates, len(index) * size, rounds)
+        rival.free(table)
+    return entry
+
+
+def show(title: str, size: int, entry: dict[str, Any]) -> None:
+    print(f"\n{title}")
     for place, results in entry.items():
         for name, result in results.items():
             share = next(
@@ -187,12 +202,18 @@ def main() -> None:
     for name, entry in copies.items():
         print(f"copy, {name}: {entry['median_ms']:.3f} ms, {entry['gb_per_s']:.1f} GB/s of payload")
     limits = {name: entry["gb_per_s"] for name, entry in copies.items()}
-    rival, results = peer(), {}
+    results: dict[str, Any] = {"gpu": torch.cuda.get_device_name(0), "copies": copies, "rows": {}, "beside": {}}
     for size in args.sizes:
-        results[str(size)] = measure(hot, cold, size, payload, limits, args.rounds, rival)
-        show(size, results[str(size)])
+        results["rows"][str(size)] = entry = measure(hot, cold, size, payload, limits, args.rounds)
+        show(f"Rows of {size} bytes", size, entry)
     if not args.no_save:
-        save("gather_gpu", {"gpu": torch.cuda.get_device_name(0), "copies": copies, "rows": results})
+        save("gather_gpu", results)
+    if (rival := peer()) is not None:  # behind what is saved, for it may end the process
+        for size in args.sizes:
+            results["beside"][str(size)] = entry = beside(rival, hot, cold, size, payload, args.rounds)
+            show(f"Rows of {size} bytes, in turn with WholeGraph", size, entry)
+        if not args.no_save:
+            save("gather_gpu", results)
 
 
 if __name__ == "__main__":
