@@ -84,6 +84,13 @@ def test_a_damaged_cuda_library_leaves_the_cpu(tmp_path):
     assert state.endswith(_library.BUILD_COMMAND)
 
 
+def test_a_cuda_library_of_older_sources_is_to_be_built_anew(monkeypatch):
+    monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
+    state = _library._load_cuda(library("_C"))  # which does not know its versions
+    assert "undefined symbol: gnnscale_cuda_versions" in state
+    assert state.endswith(_library.BUILD_COMMAND)
+
+
 def test_versions_are_asked_without_a_gpu():
     if torch.version.cuda is None:
         pytest.skip("needs a torch with CUDA, which has the library's symbols")

@@ -51,9 +51,9 @@ def _load_cuda(path: Path) -> str:
     """Loads the CUDA part; returns its status. What is on the CPU works without it."""
     try:
         torch.ops.load_library(str(path))
-    except OSError as error:
+        runtime, driver = cuda_versions(path)
+    except (OSError, AttributeError) as error:  # no library, or one of older sources
         return f"not loaded: {path} cannot be loaded ({error}); build it anew with: {BUILD_COMMAND}"
-    runtime, driver = cuda_versions(path)
     if driver // 1000 < runtime // 1000:  # drivers run what a toolkit of their own major version made
         return (
             f"not usable: it was built with CUDA {_version(runtime)}, and the driver knows CUDA {_version(driver)}; "
