@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 EXTRA := $(BIN)/python -c 'import importlib.metadata as m, sys; print(*(r.split(";")[0] for r in m.requires("torch_gnnscale") if r.partition("extra == ")[2][1:-1] in sys.argv[1:]))'
 NATIVE := $(shell find cuda -name '*.cpp' -o -name '*.cu' -o -name '*.h')
 
-.PHONY: train test lint sanitize notebooks fuzz soak test-cuda clean
+.PHONY: train test lint sanitize notebooks fuzz soak test-cuda gpu clean
 
 train: $(VENV)/installed
 	$(BIN)/gnnscale train
@@ -66,6 +66,10 @@ soak: $(VENV)/test
 
 test-cuda: $(VENV)/test
 	$(BIN)/python -m pytest -m cuda
+
+# Build, tests, figures and memory checks on a GPU, by the Python that is active: no environment is made.
+gpu:
+	$(PYTHON) benchmarks/run_gpu.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info torch_gnnscale/*.so runs

@@ -13,10 +13,19 @@ from torch_geometric.utils import add_self_loops, degree
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import Narrowed, narrow
+from torch_gnnscale.nn.aggregate import sort_edges
 from torch_gnnscale.nn.hops import Hops
 
 FEATURES, HIDDEN, CLASSES = 3, 8, 4
 DEGREES = torch.tensor([0, 50, 60, 40, 20, 10])
+
+
+def test_edges_are_sorted_alike_with_and_without_the_operator():
+    index = torch.randint(20, (2, 300), generator=torch.Generator().manual_seed(0))
+    edges, order = sort_edges(index, 20, 20)
+    assert torch.equal(order, torch.argsort(index[1], stable=True))
+    assert torch.equal(edges.index, index[:, order])
+    assert torch.equal(edges.forward.ptr[1:], torch.bincount(index[1], minlength=20).cumsum(0))
 
 
 class Residual(nn.Module):
@@ -127,6 +136,23 @@ def test_outputs_and_gradients(name, options):
         if parameters:
             for ours, theirs in zip(gradients(model, found), gradients(model, expected), strict=True):
                 torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["sage", "sage max", "gcn", "gat", "gin", "residual", "light"])
+def test_outputs_and_gradients_on_a_gpu(name):
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    torch.manual_seed(0)
+    model = MODELS[name]().double().cuda().eval()
+    narrowed = narrow(model)
+    for batch in batches():
+        batch = batch.to("cuda")
+        expected, found = model(batch.x, batch.edge_index)[: batch.batch_size], narrowed(batch)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+        of_found, of_expected = (torch.autograd.grad(out.sum(), list(model.parameters())) for out in (found, expected))
+        for ours, theirs in zip(of_found, of_expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
 
 
 def test_other_arguments_are_cut_as_well():

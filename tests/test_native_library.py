@@ -61,6 +61,44 @@ def test_status():
         assert _library.status["_CUDA"] == "loaded"
 
 
+@pytest.mark.parametrize(
+    ("versions", "expected"),
+    [
+        ((13000, 13000), "loaded"),
+        ((13010, 13000), "loaded"),
+        ((12080, 13000), "loaded"),
+        ((13000, 12080), "not usable: it was built with CUDA 13.0, and the driver knows CUDA 12.8; update the driver,"),
+        ((13000, 0), "not usable: it was built with CUDA 13.0, and the driver knows CUDA 0.0;"),
+    ],
+)
+def test_a_driver_that_is_too_old_is_named(versions, expected, monkeypatch):
+    monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
+    monkeypatch.setattr(_library, "cuda_versions", lambda path: versions)
+    assert _library._load_cuda(PACKAGE / "_CUDA.so").startswith(expected)
+
+
+def test_a_damaged_cuda_library_leaves_the_cpu(tmp_path):
+    (tmp_path / "_CUDA.so").write_bytes(b"no library")
+    state = _library._load_cuda(tmp_path / "_CUDA.so")
+    assert state.startswith(f"not loaded: {tmp_path / '_CUDA.so'} cannot be loaded (")
+    assert state.endswith(_library.BUILD_COMMAND)
+
+
+def test_a_cuda_library_of_older_sources_is_to_be_built_anew(monkeypatch):
+    monkeypatch.setattr(torch.ops, "load_library", lambda path: None)
+    state = _library._load_cuda(library("_C"))  # which does not know its versions
+    assert "undefined symbol: gnnscale_cuda_versions" in state
+    assert state.endswith(_library.BUILD_COMMAND)
+
+
+def test_versions_are_asked_without_a_gpu():
+    if torch.version.cuda is None:
+        pytest.skip("needs a torch with CUDA, which has the library's symbols")
+    runtime, driver = _library.cuda_versions(library("_CUDA"))
+    assert runtime >= 11000
+    assert driver >= 0
+
+
 def import_copy(tmp_path: Path, code: str = "import torch_gnnscale") -> str:
     """The last line that another Python prints which imports a copy of the package without its libraries."""
     for file in PACKAGE.rglob("*.py"):

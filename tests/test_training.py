@@ -6,10 +6,12 @@ import pytest
 import torch
 from scipy.stats import mannwhitneyu
 
+from torch_gnnscale import FeatureStore, GraphStore
 from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import NodeTask, planted
 from torch_gnnscale.tasks import NodeConfig, NodeTrainer
 from torch_gnnscale.tasks.metrics import roc_auc
+from torch_gnnscale.tasks.nodes import with_rows_on
 from torch_gnnscale.training import plot_run
 
 
@@ -117,6 +119,104 @@ def test_command_refuses(arguments, message, capsys, monkeypatch):
         main(["train", *arguments])
     assert stop.value.code == 2
     assert capsys.readouterr().err.startswith(f"gnnscale: {message}")
+
+
+def test_a_device_that_is_not_there_is_named(tmp_path, task, capsys):
+    if torch.cuda.is_available():
+        pytest.skip("torch sees a CUDA device")
+    task.save(tmp_path / "task")
+    for device, message in (
+        ("cuda", "device: expected one that torch sees (it sees 0 CUDA devices), found 'cuda'"),
+        ("tpu", "device: expected 'cpu' or 'cuda', found 'tpu'"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(["train", "--dataset", str(tmp_path / "task"), "--device", device])
+        assert stop.value.code == 2
+        assert capsys.readouterr().err == f"gnnscale: {message}\n"
+    with pytest.raises(SystemExit):
+        main(["train", "--task", "links", "--device", "cuda"])
+    assert "--device: expected an option of task 'links', found another's" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("of_stores", [False, True])
+def test_rows_of_nodes_are_put_where_the_model_is(task, of_stores):
+    data = (FeatureStore.from_data(task.data), GraphStore.from_data(task.data)) if of_stores else task.data
+    moved = with_rows_on(data, torch.device("meta"))
+    if of_stores:
+        assert {value.device.type for value in moved[0]._tensors.values()} == {"meta"}
+        assert set(moved[0]._tensors) == set(data[0]._tensors)
+        assert moved[1] is data[1]
+    else:
+        assert {moved[name].device.type for name in ("x", "y", "train_mask")} == {"meta"}
+        assert moved.edge_index is data.edge_index
+        assert data.x.device.type == "cpu"
+
+
+def test_what_a_gpu_stood_still_for_counts_as_waiting(task):
+    trainer = NodeTrainer(task, NodeConfig(batch_size=256, fanouts=[3]), quiet=True)
+    trainer.train_loader.seconds["stall"], plain = 0.0, trainer.loss
+
+    def loss(batch):
+        trainer.train_loader.seconds["stall"] += 10
+        return plain(batch)
+
+    trainer.loss = loss
+    trainer.train_epoch()
+    batches = len(trainer.train_loader)
+    assert set(trainer.seconds) == {"sample", "gather", "train", "wait"}
+    assert trainer.seconds["wait"] > 10 * batches
+    assert trainer.seconds["train"] + trainer.seconds["wait"] < 10 * batches
+
+
+def test_a_run_goes_on_on_another_device(task, tmp_path):
+    config = NodeConfig(batch_size=256, fanouts=[3], epochs=1)
+    NodeTrainer(task, config, tmp_path, quiet=True).run(lambda _: None)
+    file = tmp_path / "checkpoint.pt"
+    state = torch.load(file, weights_only=True)
+    assert state["run"]["device"] == "cpu"
+    state["run"]["device"] = "cuda:1"
+    torch.save(state, file)
+    trainer = NodeTrainer(task, config, tmp_path, quiet=True)
+    assert trainer.resume()
+    assert len(trainer.history) == 1
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("changes", [{}, {"model": "gcn"}, {"model": "gat"}, {"residual": True}, {"model": "mlp"}])
+def test_training_on_a_gpu(task, tmp_path, changes):
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    here = run(task, **changes)
+    there = run(task, device="cuda", **changes)
+    assert there["test"] == pytest.approx(here["test"], abs=0.1)
+    assert set(there["seconds"]) == {"sample", "gather", "train", "wait"}
+
+
+@pytest.mark.cuda
+def test_stopping_and_going_on_on_a_gpu(task, tmp_path):
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    config = NodeConfig(hidden=64, fanouts=[8, 8], batch_size=64, epochs=2, lr=0.01, device="cuda")
+    expected = NodeTrainer(task, config, quiet=True).run(lambda _: None)
+    first = NodeTrainer(task, config, tmp_path, quiet=True, checkpoint_every=5)
+    first.loss, plain, losses = (lambda batch: losses.append(1) or plain(batch)), first.loss, []
+    first.save_checkpoint, save = (lambda: save() or (_ for _ in ()).throw(KeyboardInterrupt)), first.save_checkpoint
+    with pytest.raises(KeyboardInterrupt):
+        first.run(lambda _: None)
+    assert len(losses) == 5
+    second = NodeTrainer(task, config, tmp_path, quiet=True)
+    assert second.resume()
+    found = second.run(lambda _: None)
+    for one, other in zip(found["history"], expected["history"], strict=True):
+        assert one["loss"] == pytest.approx(other["loss"], rel=0.02)  # scatters of a GPU add in no fixed order
+
+
+@pytest.mark.cuda
+def test_pygs_loader_beside_a_model_on_a_gpu(task):
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    pytest.importorskip("pyg_lib")
+    assert run(task, device="cuda", loader="pyg")["test"] > 0.5
 
 
 def test_info_names_versions_and_libraries(capsys):

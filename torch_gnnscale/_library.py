@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 
 import torch
@@ -43,5 +44,30 @@ def load() -> None:
     elif not torch.cuda.is_available():
         status["_CUDA"] = "not loaded: torch sees no CUDA device"
     else:
+        status["_CUDA"] = _load_cuda(path)
+
+
+def _load_cuda(path: Path) -> str:
+    """Loads the CUDA part; returns its status. What is on the CPU works without it."""
+    try:
         torch.ops.load_library(str(path))
-        status["_CUDA"] = "loaded"
+        runtime, driver = cuda_versions(path)
+    except (OSError, AttributeError) as error:  # no library, or one of older sources
+        return f"not loaded: {path} cannot be loaded ({error}); build it anew with: {BUILD_COMMAND}"
+    if driver // 1000 < runtime // 1000:  # drivers run what a toolkit of their own major version made
+        return (
+            f"not usable: it was built with CUDA {_version(runtime)}, and the driver knows CUDA {_version(driver)}; "
+            f"update the driver, or build with a toolkit of CUDA {driver // 1000} (CUDA_HOME=...): {BUILD_COMMAND}"
+        )
+    return "loaded"
+
+
+def cuda_versions(path: Path) -> tuple[int, int]:
+    """Of the library's own CUDA runtime and of the driver: 1000 * major + 10 * minor; 0 if there is none."""
+    runtime, driver = ctypes.c_int(), ctypes.c_int()
+    ctypes.CDLL(str(path)).gnnscale_cuda_versions(ctypes.byref(runtime), ctypes.byref(driver))
+    return runtime.value, driver.value
+
+
+def _version(number: int) -> str:
+    return f"{number // 1000}.{number % 1000 // 10}"

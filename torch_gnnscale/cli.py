@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from . import _library, ops
+from . import __version__, _library, ops
 from .tasks import TASKS
 from .tasks.nodes import MODELS
 from .topology import EdgeFiles, build_on_disk
@@ -22,7 +22,7 @@ from .training import plot_run
 
 def info() -> None:
     """Prints versions, libraries, devices and threads."""
-    print(f"torch_gnnscale {metadata.version('torch_gnnscale')}")
+    print(f"torch_gnnscale {__version__}")
     print(f"python {platform.python_version()}, {platform.platform()}")
     cuda = torch.version.cuda or "none"
     print(f"torch {torch.__version__} (CUDA {cuda})")
@@ -52,6 +52,7 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "dropout": {"type": float},
     "negatives": {"type": int, "help": "negatives a link"},
     "seed": {"type": int},
+    "device": {"help": "where batches are made and the model is trained: cpu, cuda, cuda:1, ..."},
     "loader": {"choices": ("gnnscale", "pyg")},
     "num_workers": {"type": int},
 }
@@ -155,5 +156,5 @@ def main(arguments: list[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     try:
         {"info": lambda _: info(), "train": train, "convert": convert}[args.command](args)
-    except (ValueError, IndexError, TypeError, OSError, ImportError) as error:
+    except (ValueError, IndexError, TypeError, NotImplementedError, OSError, ImportError) as error:
         parser.exit(2, f"gnnscale: {error}\n")

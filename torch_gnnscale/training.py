@@ -18,6 +18,8 @@ from tqdm import tqdm
 from .loader.keyed_loader import KeyedLoader
 
 CHECKPOINT = "checkpoint.pt"
+MAY_DIFFER = ("epochs", "device")
+"""What of a configuration a run that goes on may have changed: the batches are the same on every device."""
 
 
 @dataclass
@@ -63,18 +65,19 @@ class Trainer(ABC):
         self.config: Any = config
         self.folder = None if folder is None else Path(folder)
         self.checkpoint_every = checkpoint_every
-        self.model = self.build_model()
+        self.model = self.build_model().to(self.device)
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
         self.train_loader = self.training_batches()
         self.history: list[dict[str, float]] = []
         self.best = -1.0
         self.best_model: dict[str, Tensor] | None = None
         self.seconds = {"train": 0.0, "wait": 0.0}
-        """What the loop's time went to, and what the loader's threads did beside it, as far as they are ours."""
+        """What the loop's time went to, and what the loader's threads did beside it, as far as they are ours. On a GPU,
+        ``wait`` includes how long it stood still for batches that it makes, which ``train`` then does not."""
         if self._counts_seconds():
-            self.seconds = {**dict.fromkeys(self.train_loader.seconds, 0.0), **self.seconds}
+            self.seconds = {**{name: 0.0 for name in self.train_loader.seconds if name != "stall"}, **self.seconds}
         self._epoch = dict.fromkeys(("batches", "loss", "seeds", "edges", "nodes", "seconds"), 0.0)
-        self._random_state: Tensor | None = None  # to be restored when the loop goes on
+        self._random_states: tuple[Tensor, Tensor | None] | None = None  # to be restored when the loop goes on
 
     # What is learned #################################################################################################
 
@@ -98,6 +101,11 @@ class Trainer(ABC):
     @abstractmethod
     def score(self, part: str) -> float:
         """The metric on ``train``, ``val`` or ``test``, larger being better; the model is in evaluation mode."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is, and where a loader of ours makes its batches."""
+        return torch.device("cpu")
 
     def baseline(self) -> tuple[str, float] | None:
         """What the model has to beat: what it is, and its score on ``test``."""
@@ -124,9 +132,11 @@ class Trainer(ABC):
         self.model.train()
         so_far = self._epoch
         batches = iter(self.train_loader)
-        if self._random_state is not None:  # only now, for iterators of worker processes draw from it
-            torch.set_rng_state(self._random_state)
-            self._random_state = None
+        if self._random_states is not None:  # only now, for iterators of worker processes draw from the first
+            torch.set_rng_state(self._random_states[0])
+            if self.device.type == "cuda" and self._random_states[1] is not None:
+                torch.cuda.set_rng_state(self._random_states[1], self.device)
+            self._random_states = None
         title = f"epoch {len(self.history) + 1}"
         bar = self.progress(batches, title, len(self.train_loader), int(so_far["batches"]))
         begin = mark = time.perf_counter()
@@ -151,8 +161,10 @@ class Trainer(ABC):
                 self.save_checkpoint()
                 mark = time.perf_counter()
         if self._counts_seconds():
-            for name, value in self.train_loader.seconds.items():
-                self.seconds[name] += value - loader_before[name]
+            spent = {name: value - loader_before[name] for name, value in self.train_loader.seconds.items()}
+            stall = spent.pop("stall", 0.0)
+            for name, value in {**spent, "wait": stall, "train": -stall}.items():
+                self.seconds[name] += value
         wall = so_far["seconds"]
         self._epoch = dict.fromkeys(so_far, 0.0)
         return {
@@ -198,14 +210,14 @@ class Trainer(ABC):
         report("where the time of training went: " + ", ".join(f"{k} {v:.2f} s" for k, v in self.seconds.items()))
         if "sample" in self.seconds:
             report("(sample and gather run in the loader's threads beside train; wait is what they cost the loop)")
-        if "stall" in self.seconds:
-            report("(stall is how long the GPU's work stood still for batches, which is part of train)")
+        if self.device.type == "cuda":
+            report("(wait includes how long the GPU stood still for batches)")
         if self.folder is not None:
             (self.folder / "summary.json").write_text(json.dumps(summary, indent=1))
         return summary
 
     def _identity(self) -> dict[str, Any]:
-        """What a run that goes on has in common with the one that was stopped, but for ``epochs``."""
+        """What a run that goes on has in common with the one that was stopped, but for :data:`MAY_DIFFER`."""
         return {"trainer": type(self).__name__, "task": self.task.name, **asdict(self.config)}
 
     def save_checkpoint(self) -> None:
@@ -213,7 +225,7 @@ class Trainer(ABC):
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        ours = isinstance(self.train_loader, KeyedLoader)
+        ours, on_gpu = isinstance(self.train_loader, KeyedLoader), self.device.type == "cuda"
         partial = self.folder / f"{CHECKPOINT}.partial"
         with partial.open("wb") as stream:
             torch.save(
@@ -223,6 +235,7 @@ class Trainer(ABC):
                     "optimizer": self.optimizer.state_dict(),
                     "loader": self.train_loader.state_dict() if ours else None,
                     "random_state": torch.get_rng_state(),
+                    "device_random_state": torch.cuda.get_rng_state(self.device) if on_gpu else None,
                     "epoch": dict(self._epoch),
                     "history": self.history,
                     "best": self.best,
@@ -244,22 +257,23 @@ class Trainer(ABC):
         """Takes up the checkpoint in ``folder``; returns False if there is none.
 
         Raises:
-            ValueError: it is of another task or configuration (``epochs`` may differ), or of PyG's loader.
+            ValueError: it is of another task or configuration (``epochs`` and ``device`` may differ), or of PyG's
+                loader.
         """
         if self.folder is None or not (self.folder / CHECKPOINT).exists():
             return False
         file = self.folder / CHECKPOINT
-        state = torch.load(file, weights_only=True)
+        state = torch.load(file, weights_only=True, map_location="cpu")
         ours, theirs = self._identity(), state["run"]
         for name in ours | theirs:
-            if name != "epochs" and ours.get(name) != theirs.get(name):
+            if name not in MAY_DIFFER and ours.get(name) != theirs.get(name):
                 raise ValueError(f"{file}: expected {name}={ours.get(name)!r}, found {theirs.get(name)!r}")
         if state["loader"] is None:
             raise ValueError(f"{file}: expected a run with loader='gnnscale', for PyG's cannot go on within an epoch")
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.train_loader.load_state_dict(state["loader"])
-        self._random_state = state["random_state"]
+        self._random_states = state["random_state"], state.get("device_random_state")
         self._epoch, self.history, self.seconds = state["epoch"], state["history"], state["seconds"]
         self.best, self.best_model = state["best"], state["best_model"]
         return True

@@ -5,9 +5,12 @@
 #pragma once
 
 #include <cuda_runtime.h>
+#include <torch/headeronly/macros/Macros.h>
 
 #include <algorithm>
+#include <cassert>
 #include <cstdint>
+#include <type_traits>
 
 #include "../tier.h"
 
@@ -54,7 +57,8 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant_
       int64_t at = static_cast<int64_t>(static_cast<const Index*>(task.index)[i]);
       if constexpr (!std::is_void_v<Place>) at = static_cast<int64_t>(static_cast<const Place*>(task.place)[at]);
       const int32_t tier = tier_of(table, at);
-      if (tier == table.num_tiers) __trap();  // the map of places is broken
+      // Ends the process's work on this GPU, as torch's own kernels do for an index out of range; nobody waits for it.
+      CUDA_KERNEL_ASSERT_MSG(tier < table.num_tiers, "place has an entry that is out of range");
       const char* row = row_address(table, tier, at);
       const int64_t before = words_before(row, words, sizeof(From), lanes);
       from[r] = reinterpret_cast<const From*>(row);

@@ -128,6 +128,18 @@ class _Aggregate(torch.autograd.Function):
         return of_x, of_weight, None, None
 
 
+def sort_edges(index: Tensor, num_src: int, num_dst: int) -> tuple[Edges, Tensor]:
+    """Edges in any order as sorted ones, on any device, and which of ``index`` each of them is; equal ones keep their
+    order."""
+    if index.device.type == "cpu":
+        ptr, entries = ops.coo_to_csc(index[0], index[1], num_src, num_dst)
+        order = entries[:, 1].long()
+    else:
+        dst, order = torch.sort(index[1], stable=True)
+        ptr = torch._convert_indices_from_coo_to_csr(dst, num_dst)
+    return Edges.sorted(index[:, order], ptr, num_src), order
+
+
 def aggregate_and_root(
     x: Tensor, edges: Edges, reduce: str = "sum", weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

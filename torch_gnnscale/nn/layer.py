@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from .. import ops
-from .aggregate import Edges, aggregate, aggregate_and_root
+from .aggregate import Edges, aggregate, aggregate_and_root, sort_edges
 from .hops import Hops, first_rows
 
 _WEIGHT_OF_MESSAGE: dict[Any, str | None] = {
@@ -191,9 +191,8 @@ class _Layer:
         if key not in self.normalized:
             count = hops.rows[-1]
             index, norm = gcn_norm(hops.edges.index, weight, count, key[0], loops, layer.flow, dtype)
-            ptr, entries = ops.coo_to_csc(index[0], index[1], count, count)
-            order = entries[:, 1].long()
-            self.normalized[key] = weight, Edges.sorted(index[:, order], ptr, count), norm[order]
+            edges, order = sort_edges(index, count, count)
+            self.normalized[key] = weight, edges, norm[order]
         return self.normalized[key][1:]
 
     def _narrow(self, given: dict[str, Any], whole: Edges, edges: Edges) -> None:

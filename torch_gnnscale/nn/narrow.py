@@ -94,6 +94,9 @@ def narrow(model: nn.Module, call: Callable[[Any, Any], Any] = default_call, che
     without writing messages out where the layer's message is a (weighted) row. Outputs and gradients are those of the
     model on the whole batch. Residuals and JumpingKnowledge take the common prefix of their operands.
 
+    On a GPU, layers are narrowed as well, and PyG's own messages and scatters aggregate there: the aggregation over the
+    CSC is one of the CPU.
+
     Normalizations over the rows of a batch (BatchNorm in training) see fewer rows, as with PyG's ``trim_to_layer``.
     Layers that read more than a node and its neighbors are found by comparing the first batch with the model on the
     whole of it, and refused.

@@ -111,7 +111,7 @@ def _check_place(name: str, value: Tensor | None, device: torch.device) -> None:
     """Raises unless the seeds' device can read it."""
     if value is None or value.device == device:
         return
-    if device.type == "cuda" and value.device.type == "cpu" and value.is_pinned():
-        return
+    if device.type == "cuda" and value.device.type == "cpu" and (value.numel() == 0 or value.is_pinned()):
+        return  # no tensor without entries is pinned
     place = f"on {device}, where the seeds are" + (", or pinned" if device.type == "cuda" else "")
     raise ValueError(f"{name}: expected it {place}, found it on {value.device}")

@@ -55,8 +55,17 @@ class ClassTrainer(Trainer):
         size = config.batch_size if shuffle else 10 * config.batch_size  # evaluation keeps no gradients
         options: dict[str, Any] = {"batch_size": size, "shuffle": shuffle, "num_workers": config.num_workers}
         if config.loader == "gnnscale":
-            return NeighborLoader(self.task.data, fanouts, seeds, seed=seed, **options)
+            return NeighborLoader(self.data, fanouts, seeds, seed=seed, device=self.device, **options)
         return torch_geometric.loader.NeighborLoader(self.task.data, fanouts, seeds, **options)
+
+    @property
+    def data(self) -> Any:
+        """What our loader takes."""
+        return self.task.data
+
+    def _there(self, batch: Any) -> Any:
+        """A batch where the model is; PyG's loader makes it in host memory."""
+        return batch.to(self.device) if self.config.loader == "pyg" else batch
 
     def seeds(self, batch: Any) -> Any:
         """The part of a batch that has ``y`` and ``batch_size``."""
@@ -64,6 +73,7 @@ class ClassTrainer(Trainer):
 
     def loss(self, batch: Any) -> tuple[Tensor, int]:
         """Cross entropy of the seeds that have a class."""
+        batch = self._there(batch)
         seeds = self.seeds(batch)
         target = seeds.y[: seeds.batch_size].long()
         return nn.functional.cross_entropy(self.scores(batch), target, ignore_index=-1), seeds.batch_size
@@ -72,7 +82,8 @@ class ClassTrainer(Trainer):
         """The task's metric (see :func:`fanouts_of_tests`)."""
         loader = self._loader(part, fanouts_of_tests(self.config.fanouts, self.task.num_edges), seed=0)
         outs, targets = [], []
-        for batch in self.progress(loader, f"evaluate {part}", len(loader)):
+        for made in self.progress(loader, f"evaluate {part}", len(loader)):
+            batch = self._there(made)
             seeds = self.seeds(batch)
             outs.append(self.scores(batch))
             targets.append(seeds.y[: seeds.batch_size])

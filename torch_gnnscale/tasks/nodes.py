@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import os
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
+from torch_geometric.data import Data
 
 from ..datasets import NodeTask, load
+from ..feature import FeatureStore
 from ..nn import narrow
+from ..ops.arguments import checked_device
 from ..training import Config
 from .classes import ClassifierConfig, ClassTrainer
 
@@ -23,9 +29,11 @@ class NodeConfig(ClassifierConfig):
 
     model: str = "sage"
     residual: bool = False
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        checked_device(self.device)
         if self.model not in MODELS:
             raise ValueError(f"model: expected one of {sorted(MODELS)}, found {self.model!r}")
         if self.residual and self.model == "mlp":
@@ -70,6 +78,18 @@ def call_model(model: nn.Module, batch: Any) -> Tensor:
     return model(batch.x.float(), batch.edge_index)
 
 
+def with_rows_on(data: Any, device: torch.device) -> Any:
+    """A Data or a pair of stores with the rows of nodes on a device, where loaders gather them; edges stay."""
+    if isinstance(data, Data):
+        names = [name for name in data.node_attrs() if isinstance(data[name], Tensor)]
+        return copy.copy(data).to(device, *names)
+    features, graph = data
+    moved = FeatureStore()
+    for (group_name, attr_name), tensor in features._tensors.items():
+        moved.put_tensor(tensor.to(device), group_name=group_name, attr_name=attr_name, index=None)
+    return moved, graph
+
+
 class NodeTrainer(ClassTrainer):
     """Trains a model to tell the classes of nodes, in a graph of one node type."""
 
@@ -79,6 +99,16 @@ class NodeTrainer(ClassTrainer):
     def __init__(self, task: NodeTask, config: Config, folder: str | os.PathLike | None = None, **options: Any) -> None:
         super().__init__(task, config, folder, **options)
         self.narrowed = None if isinstance(self.model, pyg_nn.MLP) else narrow(self.model, call_model)
+
+    @property
+    def device(self) -> torch.device:
+        """That of the configuration."""
+        return checked_device(self.config.device)
+
+    @cached_property
+    def data(self) -> Any:  # type: ignore[override]
+        """The task's graph, its nodes' features and labels where the model is."""
+        return self.task.data if self.device.type == "cpu" else with_rows_on(self.task.data, self.device)
 
     def build_model(self) -> nn.Module:
         """The model of the configuration."""

@@ -1,0 +1,220 @@
+"""Rows gathered by a GPU from its memory, from pinned host memory and from both, against copies and WholeGraph.
+
+    python benchmarks/bench_gather_gpu.py
+
+Every candidate gathers the same random rows of the same tables; all are checked before they are timed, by events on
+the stream. The limits are copies of as many bytes: within the GPU, which reads and writes each byte as a gather does,
+and from pinned host memory. Aims: 85 % of the copy within the GPU for rows of 512 bytes, 70 % for 128; 80 % of the
+copy from the host from 512 bytes on. WholeGraph takes part where pylibwholegraph can be imported.
+"""
+
+from __future__ import annotations
+
+import argparse
+import socket
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+from common import has, parser, save
+from torch import Tensor
+
+from torch_gnnscale import ops
+
+SIZES = [64, 128, 256, 512, 1024, 2048, 4096]
+AIMS = {("GPU", 128): 0.70, ("GPU", 512): 0.85, **{("pinned", size): 0.80 for size in SIZES if size >= 512}}
+Gathers = dict[str, Callable[[], Tensor]]
+
+
+def timed(run: Callable[[], Any]) -> float:
+    """Milliseconds on the current stream."""
+    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    begin.record()
+    run()
+    end.record()
+    end.synchronize()
+    return begin.elapsed_time(end)
+
+
+def compare(candidates: dict[str, Callable[[], Any]], num_bytes: int, rounds: int) -> dict[str, dict[str, float]]:
+    """Milliseconds and GB/s of candidates that are run in turn, after two rounds that do not count."""
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for _ in range(rounds + 2):
+        for name, run in candidates.items():
+            times[name].append(timed(run))
+    found = {name: sorted(values[2:]) for name, values in times.items()}
+    return {
+        name: {
+            "median_ms": median(values),
+            "low_ms": values[len(values) // 4],
+            "high_ms": values[len(values) * 3 // 4],
+            "gb_per_s": num_bytes / median(values) / 1e6,
+        }
+        for name, values in found.items()
+    }
+
+
+def gather(parts: list[Tensor], index: Tensor) -> Callable[[], Tensor]:
+    """The operator alone: what the loader runs, whose ids are known to be in range."""
+    arguments = ([1] * len(parts), None, index, False, parts[0].dtype, None, 0)
+    return lambda: torch.ops.gnnscale.gather_tiers(parts, *arguments)
+
+
+class WholeGraph:
+    """The peer: a process of its own group, and tables in its own memory."""
+
+    def __init__(self) -> None:
+        import pylibwholegraph.torch as wholegraph
+
+        with socket.socket() as free:
+            free.bind(("localhost", 0))
+            port = free.getsockname()[1]
+        threads = torch.get_num_threads()
+        torch.distributed.init_process_group("nccl", init_method=f"tcp://localhost:{port}", rank=0, world_size=1)
+        wholegraph.init(0, 1, 0, 1, wm_log_level="warn")
+        torch.set_num_threads(threads)
+        self.module, self.group = wholegraph, wholegraph.get_global_communicator()
+
+    def table(self, rows: Tensor) -> Any:
+        """A copy of rows where they are: in its memory on the GPU, or in its memory of the host."""
+        place = "cuda" if rows.is_cuda else "cpu"
+        table = self.module.create_wholememory_tensor(
+            self.group, "continuous", place, list(rows.shape), rows.dtype, None
+        )
+        local, _ = table.get_local_tensor(host_view=not rows.is_cuda)
+        local.copy_(rows)
+        return table
+
+    def free(self, table: Any) -> None:
+        """Gives a table's memory back."""
+        self.module.destroy_wholememory_tensor(table)
+
+
+def peer() -> WholeGraph | None:
+    """WholeGraph, if it can be started here; says why not."""
+    if not has("pylibwholegraph"):
+        print("WholeGraph is left out: pylibwholegraph is not installed")
+        return None
+    try:
+        return WholeGraph()
+    except Exception as error:  # whatever keeps a peer from running is no matter of these measurements
+        print(f"WholeGraph is left out: {type(error).__name__}: {error}")
+        return None
+
+
+def check(what: str, found: Tensor, ids: Tensor) -> None:
+    """Raises RuntimeError unless a sample of the rows are those of their ids in a table of rising numbers."""
+    some = torch.randperm(len(ids), device=ids.device)[: 1 << 16]
+    width = found.size(1)
+    expected = ids[some, None] * width + torch.arange(width, device=ids.device)
+    if not torch.equal(found[some].long(), expected):
+        raise RuntimeError(f"{what}: wrong rows")
+
+
+def indices(places: dict[str, list[Tensor]], payload: dict[str, int], size: int) -> dict[str, Tensor]:
+    """Random ids of the rows of each place."""
+    return {
+        place: torch.randint(sum(map(len, parts)), (payload[place] // size,), device="cuda")
+        for place, parts in places.items()
+    }
+
+
+def measure(
+    hot: Tensor, cold: Tensor, size: int, payload: dict[str, int], limits: dict[str, float], rounds: int
+) -> dict[str, Any]:
+    """Rows of one size, from each place."""
+    hot, cold = hot.view(-1, size // 4), cold.view(-1, size // 4)
+    places = {"GPU": [hot], "pinned": [cold], "mixed": [hot, cold]}
+    entry: dict[str, Any] = {}
+    for place, index in indices(places, payload, size).items():
+        candidates: Gathers = {"gnnscale": gather(places[place], index)}
+        if place == "GPU":
+            candidates["gather_rows"] = lambda index=index: ops.gather_rows(hot, index, check=False)
+            candidates["index_select"] = lambda index=index: hot.index_select(0, index)
+        for name, run in candidates.items():
+            check(f"{name}, {place}, rows of {size} bytes", run(), index % len(hot))
+        entry[place] = compare(candidates, len(index) * size, rounds)
+        for result in entry[place].values():
+            if place in limits:
+                result["of_copy"] = result["gb_per_s"] / limits[place]
+    alone = payload["mixed"] / 2 / payload["pinned"] * entry["pinned"]["gnnscale"]["median_ms"]
+    entry["mixed"]["gnnscale"]["of_its_pinned_half"] = alone / entry["mixed"]["gnnscale"]["median_ms"]
+    return entry
+
+
+def beside(rival: WholeGraph, hot: Tensor, cold: Tensor, size: int, payload: dict[str, int], rounds: int) -> dict:
+    """Rows of one size from GPU memory and from host memory, in turn with WholeGraph's."""
+    places = {"GPU": [hot.view(-1, size // 4)], "pinned": [cold.view(-1, size // 4)]}
+    entry: dict[str, Any] = {}
+    for place, index in indices(places, payload, size).items():
+        (rows,) = places[place]
+        table = rival.table(rows)
+        candidates: Gathers = {"gnnscale": gather([rows], index), "WholeGraph": lambda: table.gather(index)}  # noqa: B023
+        for name, run in candidates.items():
+            check(f"{name}, {place}, rows of {size} bytes", run(), index)
+        entry[place] = compare(candidates, len(index) * size, rounds)
+        rival.free(table)
+    return entry
+
+
+def show(title: str, size: int, entry: dict[str, Any]) -> None:
+    print(f"\n{title}")
+    for place, results in entry.items():
+        for name, result in results.items():
+            share = next(
+                (f"  {100 * result[k]:5.1f} % {k}" for k in ("of_copy", "of_its_pinned_half") if k in result), ""
+            )
+            aim = AIMS.get((place, size)) if name == "gnnscale" else None
+            goal = "" if aim is None else f"  (aim {100 * aim:.0f} %)"
+            spread = f"[{result['low_ms']:.3f}, {result['high_ms']:.3f}]"
+            print(
+                f"  {place:7s} {name:13s} {result['median_ms']:9.3f} ms {spread:20s} "
+                f"{result['gb_per_s']:8.1f} GB/s{share}{goal}"
+            )
+
+
+def main() -> None:
+    options: argparse.ArgumentParser = parser((__doc__ or "").splitlines()[0], graphs=False)
+    options.add_argument("--table", type=int, default=4096, help="MiB of each table")
+    options.add_argument("--sizes", type=int, nargs="+", default=SIZES, help="bytes of a row, multiples of 16")
+    args = options.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("bench_gather_gpu: torch sees no CUDA device, so there is nothing to measure")
+    items = args.table << 18
+    cold = torch.arange(items, dtype=torch.int32).pin_memory()
+    hot = cold.to("cuda")
+    payload = {"GPU": hot.nbytes // 4, "pinned": hot.nbytes // 16, "mixed": hot.nbytes // 8}
+    print(f"tables of {args.table} MiB; bytes gathered: {payload}")
+    source, target = hot[: payload["GPU"] // 4], torch.empty_like(hot[: payload["GPU"] // 4])
+    copies = {
+        **compare({"GPU": lambda: target.copy_(source)}, payload["GPU"], args.rounds),
+        **compare(
+            {
+                "pinned": lambda: target[: payload["pinned"] // 4].copy_(
+                    cold[: payload["pinned"] // 4], non_blocking=True
+                )
+            },
+            payload["pinned"],
+            args.rounds,
+        ),
+    }
+    for name, entry in copies.items():
+        print(f"copy, {name}: {entry['median_ms']:.3f} ms, {entry['gb_per_s']:.1f} GB/s of payload")
+    limits = {name: entry["gb_per_s"] for name, entry in copies.items()}
+    results: dict[str, Any] = {"gpu": torch.cuda.get_device_name(0), "copies": copies, "rows": {}, "beside": {}}
+    for size in args.sizes:
+        results["rows"][str(size)] = entry = measure(hot, cold, size, payload, limits, args.rounds)
+        show(f"Rows of {size} bytes", size, entry)
+    if not args.no_save:
+        save("gather_gpu", results)
+    if (rival := peer()) is not None:  # behind what is saved, for it may end the process
+        for size in args.sizes:
+            results["beside"][str(size)] = entry = beside(rival, hot, cold, size, payload, args.rounds)
+            show(f"Rows of {size} bytes, in turn with WholeGraph", size, entry)
+        if not args.no_save:
+            save("gather_gpu", results)
+
+
+if __name__ == "__main__":
+    main()

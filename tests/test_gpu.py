@@ -1,0 +1,192 @@
+"""What only a GPU can show: random calls equal the CPU's, memory that processes share, registrations that end."""
+
+import multiprocessing.queues
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import torch.multiprocessing
+from graphs import assert_same, graph_of_degrees
+from tiers_for_tests import NODES, node_data
+
+from torch_gnnscale import GraphStore, NeighborLoader, ops
+from torch_gnnscale import TieredFeatureStore as Tiered
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
+]
+DTYPES = [torch.uint8, torch.int16, torch.float32, torch.float64, torch.complex128, torch.float16, torch.bfloat16]
+ROW_BYTES = [1, 2, 3, 4, 7, 8, 12, 16, 17, 31, 32, 64, 65, 100, 128, 200, 256, 511, 512, 513, 1000, 2048, 4096, 5000]
+
+
+# Equal to the CPU ####################################################################################################
+
+
+def number(generator: torch.Generator, least: int, most: int) -> int:
+    """One of [least, most]."""
+    return int(torch.randint(least, most + 1, (), generator=generator))
+
+
+def choice(generator: torch.Generator, options):
+    return options[number(generator, 0, len(options) - 1)]
+
+
+def part_of(rows: torch.Tensor, place: str, offset: int, padding: int) -> torch.Tensor:
+    """A copy in GPU memory or in pinned host memory, at any alignment and stride."""
+    count, width = rows.shape
+    room = torch.empty(offset + count * (width + padding), dtype=rows.dtype)
+    room = room.pin_memory() if place == "pinned" else room.cuda()
+    part = room.as_strided((count, width), (width + padding, 1), offset)
+    return part.copy_(rows)
+
+
+@pytest.mark.parametrize("seed", range(200))
+def test_random_gathers(seed):
+    generator = torch.Generator().manual_seed(seed)
+    dtype = choice(generator, DTYPES)
+    width = max(1, choice(generator, ROW_BYTES) // dtype.itemsize)
+    spread = [number(generator, 1, 3) for _ in range(number(generator, 1, 4))]
+    sizes = [number(generator, 0, 60) for _ in spread]
+    total = sum(sizes)
+    table = torch.randint(0, 250, (total, width), generator=generator).to(dtype)
+    parts = [
+        part_of(tier[p::count], choice(generator, ["GPU", "pinned"]), number(generator, 0, 9), number(generator, 0, 9))
+        for tier, count in zip(table.split(sizes), spread, strict=True)
+        for p in range(count)
+    ]
+    ids, place = total, None
+    if seed % 2:
+        ids = number(generator, 0, 80) if total else 0
+        place = torch.randint(max(total, 1), (ids,), generator=generator).to(
+            choice(generator, [torch.int32, torch.int64])
+        )
+    count = number(generator, 0, 3000) if ids else 0
+    index = torch.randint(max(ids, 1), (count,), generator=generator).to(choice(generator, [torch.int32, torch.int64]))
+    wide = {torch.float16: torch.float32, torch.bfloat16: torch.float64}.get(dtype, dtype) if seed % 3 else dtype
+    counts = torch.zeros(len(spread), 2, dtype=torch.int64, device="cuda")
+    found = ops.gather_tiers(
+        parts, index.cuda(), spread=spread, place=None if place is None else place.cuda(), dtype=wide, counts=counts
+    )
+    places = (index if place is None else place[index.long()]).long()
+    assert torch.equal(found.cpu(), table[places].to(wide))
+    ends = torch.tensor(sizes).cumsum(0)
+    expected = torch.bincount(torch.bucketize(places, ends, right=True), minlength=len(sizes))
+    assert torch.equal(counts[:, 0].cpu(), expected)
+
+
+def test_more_rows_than_a_grid_has_groups():
+    table = torch.arange(1 << 10, device="cuda").to(torch.uint8).view(-1, 1)
+    index = torch.randint(len(table), ((1 << 30) + 77,), dtype=torch.int32, device="cuda")
+    assert torch.equal(ops.gather_tiers([table], index).view(-1), index.to(torch.uint8))
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_samples(seed):
+    generator = torch.Generator().manual_seed(seed)
+    nodes = number(generator, 1, 4000)
+    degrees = (torch.rand(nodes, generator=generator) ** -0.7 * number(generator, 0, 9)).long().clamp(max=3000)
+    graph = graph_of_degrees(degrees.tolist(), seed=seed, dtype=choice(generator, [torch.int32, torch.int64]))
+    there = [tensor.pin_memory() if seed % 4 == 0 else tensor.cuda() for tensor in (graph.colptr, graph.row)]
+    batches = [torch.randint(nodes, (number(generator, 0, 300),), generator=generator) for _ in range(1 + seed % 7)]
+    fanouts = [choice(generator, [-1, 0, 1, 3, 10, 40]) for _ in range(number(generator, 0, 3))]
+    options = {"replace": bool(seed & 1) and -1 not in fanouts, "layers": bool(seed & 2)}
+    ends = [0, *torch.tensor([len(batch) for batch in batches]).cumsum(0).tolist()]
+    found = ops.sample_bulk(*there, torch.cat(batches).cuda(), ends, fanouts, list(range(len(batches))), **options)
+    for key, (sample, seeds) in enumerate(zip(found, batches, strict=True)):
+        here = ops.Sample(*(x.cpu() if isinstance(x, torch.Tensor) else [y.cpu() for y in x] for x in sample))
+        assert_same(here, graph.sample(ops, seeds, fanouts, key, **options))
+
+
+BROKEN = """
+import torch
+from torch_gnnscale import ops
+parts, index = [torch.zeros(5, 3, device="cuda")], torch.arange(3, device="cuda")
+ops.gather_tiers(parts, index, place=torch.tensor([0, 5, 1], device="cuda"))
+torch.cuda.synchronize()
+"""
+
+
+def test_a_broken_map_stops_the_process_on_this_gpu():
+    done = subprocess.run([sys.executable, "-c", BROKEN], capture_output=True, text=True, cwd=Path(__file__).parents[1])
+    assert done.returncode != 0
+    assert "device-side assert" in done.stderr
+    assert "place has an entry that is out of range" in done.stdout + done.stderr
+
+
+# Processes ###########################################################################################################
+
+
+def read(store: Tiered, index: torch.Tensor, found: multiprocessing.queues.Queue) -> None:
+    """In another process: sends what it gathers as bytes, so that no tensor depends on its life."""
+    with store:
+        found.put([store[None, name, index].cpu().numpy().tobytes() for name in ("x", "y", "train_mask")])
+
+
+@pytest.mark.parametrize("budgets", [{"gpu": "100%"}, {"gpu": "30%"}, {"device": "cuda"}], ids=str)
+def test_processes_that_share_a_gpu(budgets):
+    """Rows on the GPU are opened by every process, rows in host memory are registered by each."""
+    data, context = node_data(), torch.multiprocessing.get_context("spawn")
+    index = torch.randint(NODES, (300,), generator=torch.Generator().manual_seed(0))
+    expected = [data[name][index].numpy().tobytes() for name in ("x", "y", "train_mask")]
+    with Tiered.from_data(data, hotness="out_degree", **budgets) as store:
+        queues = [context.Queue() for _ in range(2)]
+        processes = [context.Process(target=read, args=(store, index, queue)) for queue in queues]
+        for process in processes:
+            process.start()
+        assert torch.equal(store[None, "x", index].cpu(), data.x[index])
+        for process, queue in zip(processes, queues, strict=True):
+            assert queue.get(timeout=120) == expected
+            process.join(60)
+            assert process.exitcode == 0
+        assert torch.equal(store[None, "x", index].cpu(), data.x[index])
+
+
+@pytest.mark.parametrize("budgets", [{"gpu": "30%"}, {"gpu": "30%", "renumbered": True}, {"device": "cuda"}], ids=str)
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_a_loader_over_tiers_on_a_gpu(budgets, prefetch):
+    data = node_data()
+    with Tiered.from_data(data, hotness="out_degree", **budgets) as store:
+        graph = GraphStore.from_data(data, order=store.order)
+        options = {"batch_size": 20, "shuffle": True, "seed": 5, "prefetch": prefetch}
+        rows = 0
+        for batch in NeighborLoader((store, graph), [4, 3], torch.arange(NODES), device="cuda", **options):
+            assert batch.x.is_cuda
+            assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()])
+            assert torch.equal(batch.y.cpu(), data.y[batch.n_id.cpu()])
+            rows += len(batch.n_id)
+        assert sum(use.rows for use in store.stats().values()) == rows
+
+
+# Registrations #######################################################################################################
+
+
+def test_what_was_registered_is_no_longer():
+    store = Tiered.from_data(node_data(), hotness="out_degree", gpu="30%")
+    kept = store._memory._bytes
+    assert kept.is_pinned()
+    store.close()
+    assert not kept.is_pinned()
+
+
+def test_a_thousand_stores_leave_nothing():
+    """The memory of one lies where the last one's was, which could not be registered if that still were."""
+    data = node_data()
+    index = torch.arange(NODES, device="cuda")
+
+    def state() -> tuple[int, int, int]:
+        torch.cuda.synchronize()
+        maps = Path("/proc/self/maps").read_text().count("gnnscale-tiers")
+        return len(os.listdir("/proc/self/fd")), maps, torch.cuda.memory_allocated()
+
+    for round_ in range(1001):
+        with Tiered.from_data(data, hotness="out_degree", gpu="30%") as store:
+            if round_ % 100 == 0:
+                assert torch.equal(store[None, "x", index].cpu(), data.x)
+        del store
+        if round_ == 0:
+            before = state()
+    assert state() == before
