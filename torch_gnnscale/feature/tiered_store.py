@@ -19,7 +19,7 @@ from ..ops.arguments import checked_device
 from ..topology import CSC
 from ..topology.reorder import Order, by_score
 from . import hotness as scores
-from .feature_store import FeatureStore, row_ids
+from .feature_store import FeatureStore, KnownAttr, row_ids
 from .plan import Budget, TierPlan, budget_bytes, plan_tiers
 from .tier_builder import Source, build
 from .tier_memory import HostMemory
@@ -270,7 +270,7 @@ class TieredFeatureStore(FeatureStore):
             if not -count <= index < count:
                 raise IndexError(f"index: expected a row in [{-count}, {count}), found {index}")
             return rows.gather(torch.tensor([index % count]))[0]
-        return rows.gather(row_ids(index, count))
+        return rows.gather(row_ids(index, count), check=not KnownAttr.covers(attr, count))
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
         self._check_open()
