@@ -16,7 +16,6 @@ from torch_geometric.loader import NodeLoader
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale.feature import hotness
-from torch_gnnscale.feature import tier_memory as memory_of
 from torch_gnnscale.topology.reorder import by_score, reorder_data
 
 
@@ -221,13 +220,6 @@ def test_a_forked_process_deletes_nothing(tmp_path):
     assert len(os.listdir(tmp_path)) == 1
     assert torch.equal(store[None, "x", None], node_data().x)
     store.close()
-
-
-def test_a_store_that_fails_leaves_no_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory_of, "available_memory", lambda: 100)
-    with pytest.raises(MemoryError, match=r"^host: expected \d+ bytes of memory, found 100 available; lower host=$"):
-        Tiered.from_data(node_data(), host="40%", disk=tmp_path)
-    assert os.listdir(tmp_path) == []
 
 
 def test_graphs_in_another_order_are_refused():

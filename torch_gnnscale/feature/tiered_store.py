@@ -20,7 +20,7 @@ from ..topology import CSC
 from ..topology.reorder import Order, by_score
 from . import hotness as scores
 from .feature_store import FeatureStore, KnownAttr, row_ids
-from .plan import Budget, TierPlan, budget_bytes, plan_tiers
+from .plan import Budget, TierPlan, budget_bytes, plan_ordered
 from .tier_builder import Source, build
 from .tier_memory import HostMemory
 from .tiered_rows import Attribute, TieredRows
@@ -112,7 +112,7 @@ class TieredFeatureStore(FeatureStore):
 
         Raises:
             TypeError, ValueError, IndexError: wrong budgets, scores, names or types, or too little room.
-            MemoryError, OSError: memory that is not there or cannot be pinned.
+            MemoryError, OSError: memory that is not there or cannot be pinned, a disk that is full.
             NotImplementedError: a HeteroData, and attributes of edges.
         """
         if not isinstance(data, Data):
@@ -193,8 +193,8 @@ class TieredFeatureStore(FeatureStore):
         whole_bytes = sum(source.row_bytes for source in sources) * len(score)
         gpu, peers, where = _devices(gpu, peers, device, whole_bytes)
         in_files = all(source.origin is not None for source in sources)
-        plan = plan_tiers(
-            score,
+        plan = plan_ordered(
+            score[order.old],
             {source.key[1]: source.row_bytes for source in sources},
             gpu=gpu, peers=peers, host=host, disk=disk is not None,
             mapped=not renumbered,
