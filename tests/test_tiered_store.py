@@ -13,7 +13,7 @@ from tiers_for_tests import BUDGETS, NODES, WIDE, make, node_data, own_ids, scor
 from torch_geometric.data import TensorAttr
 from torch_geometric.loader import NodeLoader
 
-from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale.feature import hotness
 from torch_gnnscale.topology.reorder import by_score, reorder_data
@@ -234,8 +234,6 @@ def test_graphs_in_another_order_are_refused():
         graph = GraphStore.from_data(data, order=store.order)
         with pytest.raises(ValueError, match="found the user's and another"):
             NeighborLoader((FeatureStore.from_data(data), graph), [2], torch.arange(3))
-        with pytest.raises(NotImplementedError, match=r"^links of renumbered stores are not implemented"):
-            LinkNeighborLoader((store, graph), [2], data.edge_index[:, :4])
         assert torch.equal(pickle.loads(pickle.dumps(graph)).order.old, store.order.old)
 
 
