@@ -60,6 +60,8 @@ def test_rows_of_a_store(way, budgets, device, tmp_path):
             assert rows.counts[-1, 0] == on_disk
             assert rows.counts[-1, 1] > 0
             assert not rows.counts[:-1].any()
+            rows.device, rows._device_counts = torch.device("cuda"), counts  # as they are there
+            assert rows.total()[:, 0].tolist() == [500 - on_disk, on_disk][-len(counts) :]
             assert torch.equal(beside_disk(rows, index[:0], counts, device).cpu(), data[name][:0])
 
 
