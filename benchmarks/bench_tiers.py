@@ -7,6 +7,10 @@ features, 1 % of the nodes are seeds, batches of 1024 x (15, 10, 5). Before ever
 page cache, which is checked; the plain memory map is read by gather_rows, once as it is and once after
 madvise(MADV_RANDOM), which turns the kernel's readahead off. The limit reads as many bytes as the distinct pages of the
 batch's rows have, one behind the other.
+
+The plain map is also read with a page cache as large as the tiers' budget: behind each gather, pages are evicted until
+no more are left, either those that were not read for the longest time or those that a presampled epoch reads least.
+Within a gather the cache may grow, which is in the plain map's favour.
 """
 
 from __future__ import annotations
@@ -20,10 +24,12 @@ import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 from common import GRAPHS, parser, save
 from common import graph as make_graph
@@ -79,12 +85,69 @@ def forget(file: Path, mapped: list[Tensor]) -> None:
     descriptor = os.open(file, os.O_RDONLY)
     os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
     os.close(descriptor)
-    begin, size = pages(mapped[0])
-    resident = (ctypes.c_ubyte * (size.value // mmap.PAGESIZE + 1))()
-    if LIBC.mincore(begin, size, resident) != 0:
+    cached = in_cache(mapped[0])
+    assert cached.sum() < len(cached) // 100, f"{cached.sum()} of {len(cached)} pages are still in the page cache"
+
+
+def in_cache(mapped: Tensor) -> np.ndarray:
+    """Which pages of a mapped tensor are in the page cache: bool, shape [pages]."""
+    begin, size = pages(mapped)
+    found = np.zeros(-(-size.value // mmap.PAGESIZE), dtype=np.uint8)
+    if LIBC.mincore(begin, size, found.ctypes.data_as(ctypes.c_void_p)) != 0:
         raise OSError(ctypes.get_errno(), "mincore")
-    left = sum(page & 1 for page in bytes(resident))
-    assert left < len(resident) // 100, f"{left} of {len(resident)} pages are still in the page cache"
+    return (found & 1).astype(bool)
+
+
+def pages_of(mapped: Tensor, ids: Tensor) -> np.ndarray:
+    """The numbers of the pages that hold rows of a mapped tensor, each once."""
+    row = mapped[0].nbytes
+    first = ids.numpy() * row + mapped.data_ptr() % mmap.PAGESIZE
+    return np.unique(np.concatenate([first, first + row - 1]) // mmap.PAGESIZE)
+
+
+def evict(file: Path, mapped: Tensor, keep: np.ndarray) -> None:
+    """Takes the pages out of the page cache that are not to be kept."""
+    begin, _ = pages(mapped)
+    descriptor = os.open(file, os.O_RDONLY)
+    edges = np.flatnonzero(np.diff(np.concatenate([[0], in_cache(mapped) & ~keep, [0]]).astype(np.int8)))
+    for first, last in edges.reshape(-1, 2).tolist():
+        at, size = first * mmap.PAGESIZE, (last - first) * mmap.PAGESIZE
+        LIBC.madvise(ctypes.c_void_p(begin.value + at), ctypes.c_size_t(size), mmap.MADV_DONTNEED)
+        os.posix_fadvise(descriptor, at, size, os.POSIX_FADV_DONTNEED)
+    os.close(descriptor)
+
+
+def with_cache(
+    file: Path, mapped: Tensor, before: list[Tensor], batches: list[Tensor], budget: int, reads: np.ndarray | None
+) -> float:
+    """Milliseconds a batch that a mapped tensor takes whose page cache has so many bytes.
+
+    Args:
+        file: what is mapped; no other mapping of it is in this process's page table.
+        mapped: the tensor.
+        before: ids that are gathered first, which fill the cache.
+        batches: ids that are gathered while it is measured.
+        budget: bytes of the cache.
+        reads: what a page is kept by, shape [pages]; None: by when it was read or read ahead last.
+    """
+    taken, rank = [], np.zeros(len(in_cache(mapped)), dtype=np.int64) if reads is None else reads
+    for number, ids in enumerate([*before, *batches], 1):
+        cached = in_cache(mapped)
+        start = time.perf_counter()
+        found = ops.gather_rows(mapped, ids)
+        taken.append((time.perf_counter() - start) * 1e3)
+        assert torch.equal(found[::97], rows_of(ids[::97])), "wrong rows"
+        del found
+        if reads is None:
+            rank[in_cache(mapped) & ~cached] = 2 * number  # read ahead, unless used
+            rank[pages_of(mapped, ids)] = 2 * number + 1
+        cached = in_cache(mapped)
+        keep = np.zeros_like(cached)
+        keep[np.argsort(np.where(cached, -rank, 1), kind="stable")[: budget // mmap.PAGESIZE]] = True
+        evict(file, mapped, keep)
+        left = int(in_cache(mapped).sum()) * mmap.PAGESIZE
+        assert left <= budget * 1.01, f"{left} bytes are still in the page cache, of {budget}"
+    return median(taken[len(before) :])
 
 
 def readahead_kib(file: Path) -> int | None:
@@ -149,11 +212,23 @@ def over_disk(name: str, folder: Path, rounds: int) -> dict[str, Any]:
         "batches": len(batches), "readahead_kib": readahead_kib(file), "candidates": {},
     }  # fmt: skip
     base = median(times["plain map"]["cold_ms"])
+    cache = {
+        "recent_pages_ms": None,
+        "hottest_pages_ms": np.zeros(len(in_cache(plain)), dtype=np.int64),
+    }
+    for out in loader.samples(PRESAMPLED):
+        cache["hottest_pages_ms"][pages_of(plain, out.node)] += 1
+    before = [out.node for out in islice(loader.samples(MEASURED - 1), 3)]
     for key, values in times.items():
         entry: dict[str, float] = {state: median(taken) for state, taken in values.items()}
         ordered = sorted(values["cold_ms"])
         entry["cold_low_ms"], entry["cold_high_ms"] = ordered[len(ordered) // 4], ordered[len(ordered) * 3 // 4]
         entry["speedup"] = base / entry["cold_ms"]
+        if key.startswith("plain map"):
+            budget = int(SHARE * nodes * FEATURES * 4)
+            for name, reads in cache.items():
+                forget(file, mapped)
+                entry[name] = with_cache(file, candidates[key].args[0], before, batches, budget, reads)
         if key in stores:
             entry["expected_hit_rate"] = stores[key].plan.tiers[0].hit_rate
             # every batch was gathered twice, so the share is the same

@@ -199,11 +199,13 @@ def tiers() -> str:
     parts = []
     for graph, entry in found("tiers")["over_disk"].items():
         rows = [
-            [key, run["cold_ms"], run["speedup"], run["warm_ms"], *(
+            [key, run["cold_ms"], run["speedup"], run["warm_ms"], run.get("recent_pages_ms", ""),
+             run.get("hottest_pages_ms", ""), *(
                 f"{run[rate]:.3f}" if rate in run else "" for rate in ("expected_hit_rate", "found_hit_rate"))]
             for key, run in entry["candidates"].items()
         ]  # fmt: skip
-        head = ["", "cold, ms a batch", "over the plain map", "warm, ms", "expected hit rate", "found"]
+        head = ["", "cold, ms a batch", "over the plain map", "warm, ms", "a third cached: recent pages, ms",
+                "hottest pages, ms", "expected hit rate", "found"]  # fmt: skip
         intro = f", {entry['features_mib']:.0f} MiB of features, {entry['rows_per_batch']:,.0f} rows a batch"
         ahead = f", the kernel reads {entry['readahead_kib']:,} KiB ahead" if entry["readahead_kib"] else ""
         parts.append(f"{title(graph)}{intro}{ahead}\n\n{table(head, rows)}")

@@ -11,46 +11,11 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from tiers_for_tests import DTYPES, cut, table_of, tables
 
 from torch_gnnscale import ops, reference
 
-DTYPES = [
-    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool, torch.complex64,
-]  # fmt: skip
 WIDENED = [(s, d) for s in (torch.float16, torch.bfloat16) for d in (torch.float32, torch.float64)]
-
-
-def table_of(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
-    """Rows that tell which one they are."""
-    return (torch.arange(rows)[:, None] * 7 + torch.arange(columns) * 3).remainder(251).to(dtype)
-
-
-def cut(table: torch.Tensor, sizes: list[int], spread: list[int]) -> list[torch.Tensor]:
-    """A table's rows as the parts of tiers of these sizes."""
-    return [
-        tier[part::count].contiguous()
-        for tier, count in zip(table.split(sizes), spread, strict=True)
-        for part in range(count)
-    ]
-
-
-@st.composite
-def tables(draw):
-    spread = draw(st.lists(st.integers(1, 5), min_size=1, max_size=4))
-    sizes = [draw(st.integers(0, 30)) for _ in spread]
-    table = table_of(sum(sizes), draw(st.integers(0, 9)), draw(st.sampled_from(DTYPES)))
-    nodes = draw(st.integers(0, 40)) if sum(sizes) else 0
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 1 << 30)))
-    place = None
-    if draw(st.booleans()):
-        place = torch.randint(max(sum(sizes), 1), (nodes,), generator=generator)
-        place = place.to(draw(st.sampled_from([torch.int32, torch.int64])))
-    else:
-        nodes = sum(sizes)
-    count = draw(st.integers(0, 60)) if nodes else 0
-    index = torch.randint(max(nodes, 1), (count,), generator=generator)
-    return table, sizes, spread, place, index.to(draw(st.sampled_from([torch.int32, torch.int64])))
 
 
 @given(tables(), st.booleans(), st.integers(0, 3))

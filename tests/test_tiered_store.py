@@ -5,46 +5,18 @@ import pickle
 import re
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 from datasets_for_tests import environment, no_loader_threads, plain
-from tiers_for_tests import NODES, WIDE, node_data
-from torch_geometric.data import Data, TensorAttr
+from tiers_for_tests import BUDGETS, NODES, WIDE, make, node_data, own_ids, score_of
+from torch_geometric.data import TensorAttr
 from torch_geometric.loader import NodeLoader
 
-from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale.feature import hotness
-from torch_gnnscale.feature import tier_memory as memory_of
 from torch_gnnscale.topology.reorder import by_score, reorder_data
-
-
-def score_of(data: Data) -> torch.Tensor:
-    return hotness.out_degree(GraphStore.from_data(data).relation())
-
-
-BUDGETS = {
-    "memory": {},
-    "memory and disk": {"host": "40%"},
-    "a file": {"host": "2%"},
-    "renumbered memory": {"renumbered": True},
-    "renumbered memory and disk": {"host": "40%", "renumbered": True},
-}
-
-
-def make(way: str, name: str, folder: Path) -> Tiered:
-    """A store of all of ``node_data()``'s attributes, made in one of two ways from one kind of budget."""
-    data, budgets = node_data(), dict(BUDGETS[name])
-    if way == "from_data":
-        if "host" in budgets:
-            budgets["disk"] = folder
-        return Tiered.from_data(data, hotness="out_degree", **budgets)
-    score = score_of(data)
-    given = reorder_data(data, by_score(score)) if budgets.get("renumbered") else data
-    FeatureStore.from_data(given).save(folder / "saved")
-    return Tiered.open(folder / "saved", score, **budgets)
 
 
 @pytest.fixture(params=BUDGETS)
@@ -56,10 +28,6 @@ def budgets(request):
 def store(request, budgets, tmp_path):
     with make(request.param, budgets, tmp_path) as made:
         yield made
-
-
-def own_ids(store: Tiered, index: torch.Tensor) -> torch.Tensor:
-    return index if store.order is None else store.order.new[index]
 
 
 def test_rows(store):
@@ -254,13 +222,6 @@ def test_a_forked_process_deletes_nothing(tmp_path):
     store.close()
 
 
-def test_a_store_that_fails_leaves_no_files(tmp_path, monkeypatch):
-    monkeypatch.setattr(memory_of, "available_memory", lambda: 100)
-    with pytest.raises(MemoryError, match=r"^host: expected \d+ bytes of memory, found 100 available; lower host=$"):
-        Tiered.from_data(node_data(), host="40%", disk=tmp_path)
-    assert os.listdir(tmp_path) == []
-
-
 def test_graphs_in_another_order_are_refused():
     data = node_data()
     plain_graph = GraphStore.from_data(data)
@@ -273,8 +234,6 @@ def test_graphs_in_another_order_are_refused():
         graph = GraphStore.from_data(data, order=store.order)
         with pytest.raises(ValueError, match="found the user's and another"):
             NeighborLoader((FeatureStore.from_data(data), graph), [2], torch.arange(3))
-        with pytest.raises(NotImplementedError, match=r"^links of renumbered stores are not implemented"):
-            LinkNeighborLoader((store, graph), [2], data.edge_index[:, :4])
         assert torch.equal(pickle.loads(pickle.dumps(graph)).order.old, store.order.old)
 
 

@@ -2,7 +2,9 @@
 
 import os
 import re
+import shutil
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +12,7 @@ from datasets_for_tests import make_data
 from tiers_for_tests import NODES, node_data
 from torch_geometric.data import Data, HeteroData
 
-from torch_gnnscale import FeatureStore
+from torch_gnnscale import FeatureStore, files
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale.feature import tier_memory as memory_of
 
@@ -52,6 +54,36 @@ def test_numbers_that_16_bits_cannot_hold(storage, largest, budgets, tmp_path):
     data.x[7, 3] = -torch.inf
     with Tiered.from_data(data, storage=storage, names=["x"]) as store:
         assert store[None, "x", 7][3] == -torch.inf
+
+
+def test_memory_that_is_not_there_is_missed_before_anything_is_written(monkeypatch, tmp_path):
+    monkeypatch.setattr(memory_of, "available_memory", lambda: 100)
+    monkeypatch.setattr(files.ArrayWriter, "append", None)
+    with pytest.raises(MemoryError, match=r"^host: expected \d+ bytes of memory, found 100 available; lower host=$"):
+        Tiered.from_data(node_data(), host="40%", disk=tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("free", [0, 22_271])
+def test_a_disk_that_is_full(free, monkeypatch, tmp_path):
+    # the budget holds labels, mask and map, 2600 bytes, and 84 of 200 rows of 192 bytes
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    message = (
+        f"{tmp_path}: expected room for 22272 bytes of rows on disk, found {free} free; raise host= or give another "
+        f"disk="
+    )
+    with pytest.raises(OSError, match=f"^{re.escape(message)}$"):
+        Tiered.from_data(node_data(), hotness="out_degree", host=2600 + 84 * 192, disk=tmp_path)
+    assert os.listdir(tmp_path) == []
+
+
+def test_scores_are_sorted_once(monkeypatch):
+    sorts = []
+    monkeypatch.setattr(
+        torch, "argsort", lambda *args, sort=torch.argsort, **kwargs: sorts.append(1) or sort(*args, **kwargs)
+    )
+    Tiered.from_data(node_data(), hotness=torch.rand(NODES)).close()
+    assert len(sorts) == 1
 
 
 DATA = node_data()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,18 @@ from ..ops.arguments import check_ids
 KIND = "features"
 HOMOGENEOUS_EDGES = (None, None)
 """The group of the edges of a homogeneous graph."""
+
+
+@dataclass
+class KnownAttr(TensorAttr):
+    """What a loader asks for: its ``index`` is known to be in [0, ``below``), and needs no check in so many rows."""
+
+    below: int = 0
+
+    @classmethod
+    def covers(cls, attr: TensorAttr, rows: int) -> bool:
+        """Whether the ids that ``attr`` asks for are known to be below ``rows``."""
+        return isinstance(attr, cls) and attr.below <= rows
 
 
 class FeatureStore(PyGFeatureStore):
@@ -81,9 +94,10 @@ class FeatureStore(PyGFeatureStore):
         if isinstance(index, (slice, int)):
             return tensor[index]
         index = row_ids(index, tensor.size(0))
+        known = KnownAttr.covers(attr, tensor.size(0))
         if ops.can_gather_rows(tensor):
-            return ops.gather_rows(tensor, index.to(tensor.device))
-        check_ids("index", index, tensor.size(0), "rows")
+            return ops.gather_rows(tensor, index.to(tensor.device), check=not known)
+        check_ids("index", index, None if known else tensor.size(0), "rows")
         return tensor.index_select(0, index.to(tensor.device))
 
     def _remove_tensor(self, attr: TensorAttr) -> bool:

@@ -131,15 +131,23 @@ def plan_tiers(
     Raises:
         TypeError, ValueError: wrong scores or budgets, or budgets that do not hold all rows and no disk.
     """
-    order = by_score(score)
-    num_nodes = len(order.old)
+    ordered = score[by_score(score).old]
+    return plan_ordered(ordered, row_bytes, gpu=gpu, peers=peers, host=host, disk=disk, mapped=mapped)
+
+
+def plan_ordered(
+    score: Tensor, row_bytes: Mapping[Any, int], *, gpu: Budget, peers: Sequence[Budget], host: Budget | None,
+    disk: bool, mapped: bool,
+) -> TierPlan:  # fmt: skip
+    """:func:`plan_tiers` of scores in falling order."""
+    num_nodes = len(score)
     sizes = {name: check_int(f"row_bytes[{name!r}]", size) for name, size in row_bytes.items()}
     whole_bytes = sum(sizes.values()) * num_nodes
-    sorted_score = score[order.old].to(torch.float64)
-    if num_nodes and float(sorted_score[-1]) < 0:
-        raise ValueError(f"score: expected numbers of at least 0, found {float(sorted_score[-1])}")
-    if num_nodes and not math.isfinite(float(sorted_score[0])):
-        raise ValueError(f"score: expected finite numbers, found {float(sorted_score[0])}")
+    score = score.to(torch.float64)
+    if num_nodes and float(score[-1]) < 0:
+        raise ValueError(f"score: expected numbers of at least 0, found {float(score[-1])}")
+    if num_nodes and not math.isfinite(float(score[0])):
+        raise ValueError(f"score: expected finite numbers, found {float(score[0])}")
     left = {"gpu": budget_bytes("gpu", gpu, whole_bytes)}
     per_peer = [budget_bytes(f"peers[{i}]", budget, whole_bytes) for i, budget in enumerate(peers)]
     if len(set(per_peer)) > 1:
@@ -172,7 +180,7 @@ def plan_tiers(
             if found is not None:
                 whole[name] = found
     row = sum(size for name, size in sizes.items() if name not in whole)
-    total = float(sorted_score.sum())
+    total = float(score.sum())
     tiers: list[Tier] = []
     first = 0
     for name in TIERS:
@@ -182,7 +190,7 @@ def plan_tiers(
         if name == "disk" and not disk:
             break
         if room > 0:
-            hits = float(sorted_score[first : first + room].sum()) / total if total else room / num_nodes
+            hits = float(score[first : first + room].sum()) / total if total else room / num_nodes
             tiers.append(Tier(name, room, room * row, hits))
         first += room
     if num_nodes == 0:

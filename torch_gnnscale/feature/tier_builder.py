@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,8 +17,8 @@ from .plan import TierPlan
 from .tier_memory import FileRows, HostLayout, HostMemory, HostRows, Rows
 from .tiered_rows import STEP, Attribute, fill, narrowed
 
-SPILLED = "tier"
-"""The kind of the directories that rows without room in memory are written into."""
+SPILLED, ROWS = "tier", "rows"
+"""The kind of the directories that rows without room in memory are written into, and their array."""
 
 
 class Source(NamedTuple):
@@ -51,6 +52,9 @@ def build(
         device: where rows are gathered.
         num_peers: over how many GPUs the rows of ``peers`` are interleaved.
         folder: where rows that have room in no memory are written, if they are not in a saved store.
+
+    Raises:
+        MemoryError, OSError: less memory, or less room on the disk, than the plan needs; nothing was written.
     """
     num_nodes = len(order.old)
     in_files = all(source.origin is not None for source in sources)
@@ -61,6 +65,7 @@ def build(
         whole, cut = by_id, by_rank if plan.map_bytes else by_id
     layout = HostLayout()
     todo: list[tuple[HostRows, Tensor, Tensor]] = []
+    to_disk: list[tuple[Path, Source, Tensor]] = []
 
     def part(tier: str, source: Source, first: int, ids: Tensor, is_cut: bool) -> list[Rows]:
         shape = (len(ids), *source.tensor.shape[1:])
@@ -69,7 +74,8 @@ def build(
             return [todo[-1][0]]
         if tier == "disk":
             if source.origin is None:
-                return [_spill(Path(str(folder)), source, ids)]
+                to_disk.append((Path(str(folder)) / source.key[1], source, ids))
+                return [FileRows(str(to_disk[-1][0]), SPILLED, ROWS, 0)]
             # The file has all rows: behind those in memory by rank, or from the first on by id.
             return [FileRows(source.origin[0], KIND, source.origin[1], first if renumbered and is_cut else 0)]
         where = [device] if tier == "gpu" else [torch.device("cuda", number) for number in range(num_peers)]
@@ -107,6 +113,8 @@ def build(
             )
         )  # fmt: skip
     memory = HostMemory(layout.num_bytes)
+    if to_disk:
+        _spill(to_disk)
     for rows, tensor, ids in todo:
         fill(memory.tensor(rows), tensor, ids)
     if isinstance(where, HostRows):
@@ -129,12 +137,19 @@ def _places(plan: TierPlan, order: Order, in_files: bool) -> Tensor:
     return places.to(ops.place_dtype(2 * len(places)))
 
 
-def _spill(folder: Path, source: Source, ids: Tensor) -> FileRows:
-    """Writes rows in this order into a new directory."""
-    path = files.create(folder / source.key[1])
-    step = max(1, STEP // max(source.row_bytes, 1))
-    with files.ArrayWriter(path / "rows.npy", source.storage, (len(ids), *source.tensor.shape[1:])) as writer:
-        for some in ids.split(step):
-            writer.append(narrowed(ops.gather_rows(source.tensor, some), source.storage))
-    files.finish(path, SPILLED, {"rows": writer.entry}, {})
-    return FileRows(str(path), SPILLED, "rows", 0)
+def _spill(todo: list[tuple[Path, Source, Tensor]]) -> None:
+    """Writes rows of attributes, in the order of these ids, into new directories that are beside each other."""
+    needed, disk = sum(len(ids) * source.row_bytes for _, source, ids in todo), todo[0][0].parent
+    if needed > (free := shutil.disk_usage(disk).free):
+        raise OSError(
+            f"{disk.parent}: expected room for {needed} bytes of rows on disk, found {free} free; raise host= or give "
+            f"another disk="
+        )
+    for folder, source, ids in todo:
+        path = files.create(folder)
+        step = max(1, STEP // max(source.row_bytes, 1))
+        shape = (len(ids), *source.tensor.shape[1:])
+        with files.ArrayWriter(path / f"{ROWS}.npy", source.storage, shape) as writer:
+            for some in ids.split(step):
+                writer.append(narrowed(ops.gather_rows(source.tensor, some), source.storage))
+        files.finish(path, SPILLED, {ROWS: writer.entry}, {})

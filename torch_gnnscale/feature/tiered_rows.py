@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ..ops.arguments import check_ids
 from .tier_memory import HostMemory, Rows, open_rows
 
 STEP = 64 << 20
@@ -59,21 +61,67 @@ class TieredRows:
         """Stored bytes of a row."""
         return math.prod(self.shape[1:]) * self.attribute.storage.itemsize
 
-    def gather(self, index: Tensor) -> Tensor:
-        """The rows at ``index``, on the device that gathers."""
+    def gather(self, index: Tensor, check: bool = True) -> Tensor:
+        """The rows at ``index``, on the device that gathers; ``check``: see :func:`torch_gnnscale.ops.gather_tiers`."""
+        entry, index = self.attribute, index.to(self.device)
+        if entry.disk and self.device.type != "cpu":
+            return gather_beside_disk(
+                self._parts, index, spread=entry.spread, place=self._place, dtype=entry.dtype,
+                counts=self._device_counts, disk_counts=self.counts[-1:], check=check,
+            )  # fmt: skip
         return ops.gather_tiers(
-            self._parts,
-            index.to(self.device),
-            spread=self.attribute.spread,
-            place=self._place,
-            disk=self.attribute.disk,
-            dtype=self.attribute.dtype,
-            counts=self._device_counts,
-        )
+            self._parts, index, spread=entry.spread, place=self._place, disk=entry.disk, dtype=entry.dtype,
+            counts=self._device_counts, check=check,
+        )  # fmt: skip
 
     def total(self) -> Tensor:
         """Rows and nanoseconds of each tier so far: int64, shape [tiers, 2]."""
-        return self.counts if self.device.type == "cpu" else self.counts + self._device_counts.cpu()
+        if self.device.type == "cpu":
+            return self.counts
+        on_device = self._device_counts.cpu()
+        if self.attribute.disk:
+            on_device[-1] = 0  # those are counted where they are read
+        return self.counts + on_device
+
+
+def gather_beside_disk(
+    parts: Sequence[Tensor], index: Tensor, *, spread: Sequence[int], place: Tensor | None, dtype: torch.dtype,
+    counts: Tensor, disk_counts: Tensor, check: bool,
+) -> Tensor:  # fmt: skip
+    """What :func:`torch_gnnscale.ops.gather_tiers` gives, on a device that does not read the file of the last tier.
+
+    The host waits once for the places of the rows, to know which of them are on disk; it reads these while the device
+    gathers the others, and queues the copy that puts them into the output.
+
+    Args:
+        parts: the last one, a tier of its own, is mapped from a file.
+        index, spread, place, dtype, check: as for ``gather_tiers``; ``index`` and ``place`` on the device.
+        counts: int64, shape [tiers, 2], on the device: each tier's rows are added to it.
+        disk_counts: int64, shape [1, 2], in host memory: the rows read from disk and their nanoseconds.
+
+    Returns:
+        Shape [n, ...], on the device.
+    """
+    *memory, disk = parts
+    # On the device one row stands for all of those on disk, so that a single kernel fills the rest of the output.
+    stand_in = torch.empty((1, *disk.shape[1:]), dtype=disk.dtype, device=index.device).expand(disk.shape)
+    if check:
+        check_ids("index", index, sum(map(len, parts)) if place is None else len(place), "rows")
+    places = (index if place is None else place[index]).cpu()
+    out = ops.gather_tiers(
+        [*memory, stand_in], index, spread=spread, place=place, dtype=dtype, counts=counts, check=False
+    )
+    places = places - sum(map(len, memory))
+    at = (places >= 0).nonzero().view(-1)
+    if len(at) == 0:
+        return out
+    cold = ops.gather_tiers([disk], places[at], disk=True, counts=disk_counts, check=False)
+    return out.index_copy_(0, _sent(at, index.device), _sent(cold, index.device).to(dtype))
+
+
+def _sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor in host memory, copied to the device without a wait, from pinned memory that torch keeps until then."""
+    return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def fill(out: Tensor, source: Tensor, ids: Tensor) -> None:

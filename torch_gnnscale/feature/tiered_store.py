@@ -19,8 +19,8 @@ from ..ops.arguments import checked_device
 from ..topology import CSC
 from ..topology.reorder import Order, by_score
 from . import hotness as scores
-from .feature_store import FeatureStore, row_ids
-from .plan import Budget, TierPlan, budget_bytes, plan_tiers
+from .feature_store import FeatureStore, KnownAttr, row_ids
+from .plan import Budget, TierPlan, budget_bytes, plan_ordered
 from .tier_builder import Source, build
 from .tier_memory import HostMemory
 from .tiered_rows import Attribute, TieredRows
@@ -36,8 +36,8 @@ class TierUse(NamedTuple):
     hit_rate: float
     """The share of all rows read; 0 if none was."""
     seconds: float
-    """Time in the gather on the CPU, summed over calls, which may run at the same time; 0 on a GPU, whose one kernel
-    reads all tiers."""
+    """Time in the gather on the CPU, summed over calls, which may run at the same time. A GPU's one kernel reads all
+    tiers in memory, so there it is 0 but for rows on disk."""
     gb_per_s: float
     """``num_bytes`` / ``seconds``, 0 where there is no time."""
 
@@ -112,8 +112,8 @@ class TieredFeatureStore(FeatureStore):
 
         Raises:
             TypeError, ValueError, IndexError: wrong budgets, scores, names or types, or too little room.
-            MemoryError, OSError: memory that is not there or cannot be pinned.
-            NotImplementedError: a HeteroData, attributes of edges, and GPUs beside a disk.
+            MemoryError, OSError: memory that is not there or cannot be pinned, a disk that is full.
+            NotImplementedError: a HeteroData, and attributes of edges.
         """
         if not isinstance(data, Data):
             kind = "HeteroData" if isinstance(data, HeteroData) else type(data).__name__
@@ -162,14 +162,14 @@ class TieredFeatureStore(FeatureStore):
         Args:
             path: the directory that :meth:`FeatureStore.save` wrote; attributes of nodes of one type.
             hotness: a score of each node, int64 or float, shape [N].
-            gpu, host: budgets as for :meth:`from_data`; a GPU takes part if these hold all rows.
+            gpu, host: budgets as for :meth:`from_data`.
             renumbered: the files' rows are in the order of falling scores, ``topology.reorder.by_score(hotness)``.
             verify: as for :meth:`FeatureStore.open`.
             device: as for :meth:`from_data`.
 
         Raises:
             FileNotFoundError, ValueError: as :meth:`FeatureStore.open`, and wrong budgets or scores.
-            NotImplementedError: attributes of edges or of several node types, and GPUs beside a disk.
+            NotImplementedError: attributes of edges or of several node types.
         """
         saved = FeatureStore.open(path, verify)
         if wrong := [key for key in saved._tensors if key[0] is not None]:
@@ -193,19 +193,14 @@ class TieredFeatureStore(FeatureStore):
         whole_bytes = sum(source.row_bytes for source in sources) * len(score)
         gpu, peers, where = _devices(gpu, peers, device, whole_bytes)
         in_files = all(source.origin is not None for source in sources)
-        plan = plan_tiers(
-            score,
+        plan = plan_ordered(
+            score[order.old],
             {source.key[1]: source.row_bytes for source in sources},
             gpu=gpu, peers=peers, host=host, disk=disk is not None,
             mapped=not renumbered,
         )  # fmt: skip
-        on_disk = plan.rows("disk") > 0 or "disk" in plan.whole.values()
-        if where.type != "cpu" and on_disk:
-            raise NotImplementedError(
-                "rows on disk beside a GPU are not implemented: raise host= until all rows are in memory\n" + str(plan)
-            )
         folder = None
-        if on_disk and not in_files:
+        if not in_files and (plan.rows("disk") > 0 or "disk" in plan.whole.values()):
             assert disk is not None
             folder = tempfile.mkdtemp(prefix="gnnscale-tiers-", dir=os.path.abspath(disk))
         try:
@@ -275,7 +270,7 @@ class TieredFeatureStore(FeatureStore):
             if not -count <= index < count:
                 raise IndexError(f"index: expected a row in [{-count}, {count}), found {index}")
             return rows.gather(torch.tensor([index % count]))[0]
-        return rows.gather(row_ids(index, count))
+        return rows.gather(row_ids(index, count), check=not KnownAttr.covers(attr, count))
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
         self._check_open()

@@ -19,7 +19,7 @@ from torch_geometric.loader.utils import index_select
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from .. import ops
-from ..feature.feature_store import FeatureStore, all_attrs
+from ..feature.feature_store import FeatureStore, KnownAttr, all_attrs
 from ..sampler import HeteroNeighborOutput, Layer, NeighborOutput
 from ..topology.reorder import Order
 from .layout import EdgeLayout, edge_device, laid_out, set_edges, sort_edges, stored_values
@@ -156,22 +156,23 @@ def edges_of(out: Output, drawn: dict, permutation: Any, layouts: dict[Any, Edge
 
 def fill(
     data: Any, out: Output, drawn: dict, permutation: Any, layouts: dict[Any, EdgeLayout], custom_cls: Any = None,
-    layers: bool = False, order: Order | None = None, device: torch.device | None = None, known: bool = False,
+    layers: bool = False, order: Order | None = None, device: torch.device | None = None,
+    known: dict[Any, int] | None = None,
 ) -> Data | HeteroData:  # fmt: skip
     """A batch with what was sampled, in PyG's order of fields; what is known of its inputs is still to come.
 
     ``order`` is what :func:`order_of` gives for the stores. Edges are on ``device``, by default where those of the
-    input are; ``known`` if the output's ids are the sampler's.
+    input are; ``known`` says how many nodes of each type there are, if the output's ids are those of a sampler of ours.
     """
     if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
         raise TypeError(f"sampler output: expected PyG's SamplerOutput, found {type(out).__name__}")
     edges = edges_of(out, drawn, permutation, layouts)
     whole = None if layers else layouts
     if isinstance(data, (Data, HeteroData)):
-        batch = from_data(data, out, edges, whole, device, known)
+        batch = from_data(data, out, edges, whole, device, known is not None)
     else:
         feature_store, graph_store = data
-        batch = from_stores(feature_store, graph_store, out, edges, whole, custom_cls)
+        batch = from_stores(feature_store, graph_store, out, edges, whole, custom_cls, known or {})
     if layers:
         put_layers(batch, data, out, edges, layouts, device)
     add_ids(batch, out, edges, order)
@@ -198,7 +199,7 @@ def from_data(
     known: bool,
 ) -> Data | HeteroData:  # fmt: skip
     """The input's attributes at the sampled nodes and edges, edges in these layouts; types that were not sampled have
-    none. Without layouts, edges are those of the input. ``device`` and ``known``: see :func:`fill`."""
+    none. Without layouts, edges are those of the input. ``device``: see :func:`fill`; ``known``: :func:`rows`."""
     batch = copy.copy(data)
     nodes = by_type(out, out.node)
     for type_name, store, has_nodes, has_edges in stores_of(data):
@@ -230,9 +231,10 @@ def on_device(store: Any, edges: Edges, device: torch.device | None) -> Edges:
 
 
 def from_stores(
-    feature_store: Any, graph_store: Any, out: Output, edges: dict[Any, Edges], layouts: dict | None, custom_cls: Any
-) -> Data | HeteroData:
-    """All tensors of a FeatureStore at the sampled nodes and edges.
+    feature_store: Any, graph_store: Any, out: Output, edges: dict[Any, Edges], layouts: dict | None, custom_cls: Any,
+    known: dict[Any, int],
+) -> Data | HeteroData:  # fmt: skip
+    """All tensors of a FeatureStore at the sampled nodes and edges; ids of the types in ``known`` are below that.
 
     A tensor whose group is a tuple is one of edges: of that type, or of the only one of a homogeneous graph.
     """
@@ -253,7 +255,10 @@ def from_stores(
             found = edges.get(attr.group_name if hetero else None)
             attr.index = None if found is None else found.edge_id
         else:
-            attr.index = nodes.get(attr.group_name if hetero else None)
+            node_type = attr.group_name if hetero else None
+            attr.index = nodes.get(node_type)
+            if node_type in known and isinstance(feature_store, FeatureStore):
+                attr = KnownAttr(attr.group_name, attr.attr_name, attr.index, known[node_type])
         if attr.index is not None:
             required.append(attr)
             if not of_edges:

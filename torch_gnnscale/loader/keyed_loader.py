@@ -266,9 +266,12 @@ class KeyedLoader(DataLoader):
         drawn = collate.ends_of(out)
         if self.transform_sampler_output is not None:
             out = self.transform_sampler_output(out)
-        layers = isinstance(self._sampler, NeighborSampler) and self._sampler.layers
+        layers, known = False, None
+        if isinstance(self._sampler, NeighborSampler):
+            layers, graph = self._sampler.layers, self._sampler.graph
+            if self.transform_sampler_output is None:
+                known = dict(zip(graph.node_types, graph.sizes, strict=True))
         permutation = self._sampler.edge_permutation
-        known = self.transform_sampler_output is None
         batch = collate.fill(
             self.data,
             out,

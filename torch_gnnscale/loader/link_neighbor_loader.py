@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -19,7 +20,7 @@ from torch_geometric.typing import EdgeType, InputEdges
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.inputs import ends_of
-from ..sampler.links import ExcludeSeedEdges, check_links
+from ..sampler.links import ExcludeSeedEdges, LinkSampling, check_links
 from ..topology import CSC
 from .collate import Output, order_of
 from .keyed_loader import KeyedLoader
@@ -33,7 +34,8 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
     batch), as those of :class:`torch_gnnscale.NeighborLoader` are; order, state and pipeline are the same, too.
 
     Args:
-        data: a Data, a HeteroData, or a pair of a FeatureStore and a GraphStore, ours or anybody's.
+        data: a Data, a HeteroData, or a pair of a FeatureStore and a GraphStore, ours or anybody's. Of renumbered
+            stores (``GraphStore.order``), links, weights of negatives and ``n_id`` are still by the user's ids.
         num_neighbors: fanout of each hop; -1 takes all neighbors. In a heterogeneous graph also lists by edge type.
         edge_label_index: the links: sources and destinations, shape [2, m], or None for all edges. In a heterogeneous
             graph an edge type, or a pair of one and of links or None.
@@ -69,6 +71,8 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             link that has no negative.
     """
 
+    neg_sampling: NegativeSampling | None
+
     def __init__(
         self,
         data: Data | HeteroData | tuple[PyGFeatureStore, PyGGraphStore],
@@ -98,10 +102,8 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         edge_layout: EdgeLayout | None = None,
         **kwargs: Any,
     ) -> None:
-        if order_of(data) is not None:
-            raise NotImplementedError("links of renumbered stores are not implemented: use stores in the user's order")
         edge_type, links = _links_of(data, edge_label_index)
-        known = None
+        made = neighbor_sampler is None
         if neighbor_sampler is None:
             if (edge_label_time is None) != (time_attr is None):
                 given = ["is not set" if value is None else "is set" for value in (edge_label_time, time_attr)]
@@ -126,7 +128,6 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
                     else strict_negatives
                 ),
             )
-            known = None if _type_and_links(edge_label_index)[1] is None else links  # else they are edges
         elif exclude_seed_edges is not False or strict_negatives is not False:
             raise ValueError(
                 "exclude_seed_edges, strict_negatives: expected none beside a neighbor_sampler, which is made with them"
@@ -156,7 +157,28 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
                 raise ValueError(f"{name}: expected one for each of {links.size(1)} links, found {len(value)}")
         if isinstance(neighbor_sampler, NeighborSampler):
             check_links("edge_label_index", links, neighbor_sampler.graph, edge_type)
-            neighbor_sampler.links.prepare(edge_type, self.neg_sampling, known)
+        if self.order is not None:
+            links = self._renumber(links, strict_negatives)
+        if isinstance(neighbor_sampler, NeighborSampler):
+            edges = _type_and_links(edge_label_index)[1] is None
+            neighbor_sampler.links.prepare(edge_type, self.neg_sampling, links if made and not edges else None)
+
+    def _renumber(self, links: Tensor, strict_negatives: bool | Tensor) -> Tensor:
+        """Replaces the user's ids and what is ordered by them by the stores'; returns the links in these."""
+        assert self.order is not None
+        old, new = self.order
+        if isinstance(self._sampler, NeighborSampler):  # names wrong weights by the user's ids
+            LinkSampling(self._sampler.graph, False, False).prepare(None, self.neg_sampling)
+            if isinstance(strict_negatives, Tensor):
+                self._sampler.strict_negatives = new[strict_negatives.to(torch.int64).cpu()]
+        if self.neg_sampling is not None:
+            self.neg_sampling = copy.copy(self.neg_sampling)
+            for name in ("src_weight", "dst_weight"):
+                if (weight := getattr(self.neg_sampling, name)) is not None:
+                    setattr(self.neg_sampling, name, weight[old])
+        links = new[links.to(torch.int64).cpu()]
+        self.input_data.row, self.input_data.col = links
+        return links
 
     def _draw(self, inputs: EdgeSamplerInput, key: int | None = None) -> Output:
         return self._sampler.sample_from_edges(
@@ -189,7 +211,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
 
 
 def _links_of(data: Any, edge_label_index: Any) -> tuple[EdgeType | None, Tensor]:
-    """The edge type and the links that an argument stands for."""
+    """The edge type and the links, in the user's ids, that an argument stands for."""
     edge_type, links = _type_and_links(edge_label_index)
     if isinstance(data, Data):
         if edge_type is not None:
@@ -207,6 +229,8 @@ def _links_of(data: Any, edge_label_index: Any) -> tuple[EdgeType | None, Tensor
     elif links is None:
         rows, cols, _ = data[1].coo(None if edge_type is None else [edge_type])
         links = torch.stack([rows, cols] if edge_type is None else [rows[edge_type], cols[edge_type]])
+        order = order_of(data)
+        links = links if order is None else order.old[links]
     return edge_type, links.as_tensor() if isinstance(links, EdgeIndex) else links
 
 

@@ -32,6 +32,7 @@ def gather_tiers(
     dtype: torch.dtype | None = None,
     counts: Tensor | None = None,
     threads: int = 0,
+    check: bool = True,
 ) -> Tensor:
     """Rows of a table whose tiers lie in different memories (Data Tiering, section 4 and appendix A.3).
 
@@ -51,6 +52,8 @@ def gather_tiers(
         counts: int64, shape [tiers, 2], contiguous, on the device of ``index``: each tier's rows and, on the CPU,
             nanoseconds are added to it. Tiers in memory are copied together; their time is added to the first.
         threads: see the module.
+        check: look for indices out of range, for which the host waits if they are on a GPU. Without, one that is out of
+            range reads foreign memory.
 
     Returns:
         Shape [n, ...], on the device of ``index``.
@@ -81,7 +84,7 @@ def gather_tiers(
         if place.device != index.device:
             raise ValueError(f"place: expected it on {index.device} like index, found {place.device}")
         num_ids = len(place)
-    check_ids("index", index, num_ids, "rows", threads)
+    check_ids("index", index, num_ids if check else None, "rows", threads)
     if index.device.type == "cpu" and any(part.device.type != "cpu" for part in parts):
         raise ValueError("index: expected it on the GPU that gathers, for parts are not in host memory; found cpu")
     if disk and index.device.type != "cpu":

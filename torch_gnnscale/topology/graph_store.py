@@ -28,9 +28,8 @@ class GraphStore(PyGGraphStore):
     """
 
     order: Order | None
-    """How the nodes are numbered here, if not as the user numbers them. :class:`torch_gnnscale.NeighborLoader` takes
-    and gives the user's ids; what else asks the store gets edges between ``order.new``. The edges' ids are the
-    user's."""
+    """How the nodes are numbered here, if not as the user numbers them. The loaders of this package take and give the
+    user's ids; what else asks the store gets edges between ``order.new``. The edges' ids are the user's."""
 
     def __init__(self) -> None:
         super().__init__()
