@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch_geometric.sampler
 from datasets_for_tests import environment, make_data, no_loader_threads, run_python
+from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
 from torch_gnnscale.loader.pipeline import Pipeline
@@ -91,6 +92,20 @@ def test_without_prefetch_there_are_no_threads(data):
         assert not loader_threads()
 
 
+def test_small_batches_are_made_in_the_thread_that_iterates(data):
+    large = Data(edge_index=torch.arange(100_000).remainder(5000).expand(2, -1), num_nodes=5000)  # 20 edges a node
+    for fanouts, size in (([10], 1000), ([-1], 500), ([4, 4], 500)):
+        assert NeighborLoader(large, fanouts, batch_size=size).prefetch == 0
+        assert NeighborLoader(large, fanouts, batch_size=size + 1).prefetch == 4
+        assert NeighborLoader(large, fanouts, batch_size=size, prefetch=2).prefetch == 2
+    assert NeighborLoader(data, [-1, -1], batch_size=100_000).prefetch == 0  # which has no more edges
+    stores = FeatureStore.from_data(large), GraphStore.from_data(large)
+    assert NeighborLoader(stores, [10], batch_size=1000).prefetch == 4  # whose rows may have to be waited for
+    assert NeighborLoader(large, [10], batch_sampler=[[0], [1]]).prefetch == 4
+    for _ in NeighborLoader(data, [2], batch_size=32):
+        assert not loader_threads()
+
+
 def test_threads_share_the_cores_out():
     cores = len(os.sched_getaffinity(0))
     for prefetch in (1, cores, 3 * cores):
@@ -108,7 +123,7 @@ def test_features_are_gathered_in_the_threads(data, stores, monkeypatch):
 
     monkeypatch.setattr(ops, "gather_rows", note)
     source = (FeatureStore.from_data(data), GraphStore.from_data(data)) if stores else data
-    assert len(list(NeighborLoader(source, [2], torch.arange(200), batch_size=64))) == 4
+    assert len(list(NeighborLoader(source, [2], torch.arange(200), batch_size=64, prefetch=2))) == 4
     assert where == {"gnnscale-loader"}
 
 
@@ -224,7 +239,7 @@ def test_an_error_in_the_loop_stops_the_threads(data):
 
 
 def test_break_and_dropping_stop_the_threads(data):
-    loader = NeighborLoader(data, [2], batch_size=4)
+    loader = NeighborLoader(data, [2], batch_size=4, prefetch=4)
     for i, _ in enumerate(loader):
         if i == 3:
             break

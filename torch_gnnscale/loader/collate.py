@@ -303,11 +303,11 @@ def add_ids(batch: Data | HeteroData, out: Output, edges: dict[Any, Edges], orde
     Node ids are the user's, to which ``order`` leads back from the stores'.
     """
     for node_type, node in by_type(out, out.node).items():
-        store = batch if node_type is None else batch[node_type]
+        store = _store_of(batch, node_type)
         if "n_id" not in store:
             store["n_id"] = node if order is None else order.old[node]
     for edge_type, found in edges.items():
-        store = batch if edge_type is None else batch[edge_type]
+        store = _store_of(batch, edge_type)
         if found.edge_id is not None and "e_id" not in store:
             store["e_id"] = found.edge_id.to(torch.int64)
     for name, value in (
@@ -316,12 +316,17 @@ def add_ids(batch: Data | HeteroData, out: Output, edges: dict[Any, Edges], orde
         ("num_sampled_edges", out.num_sampled_edges),
     ):
         for type_name, entry in by_type(out, value).items():
-            (batch if type_name is None else batch[type_name])[name] = entry
+            _store_of(batch, type_name)[name] = entry
     if out.orig_row is not None and out.orig_col is not None:
         cols = by_type(out, out.orig_col)
         for edge_type, row in by_type(out, out.orig_row).items():
-            store = batch if edge_type is None else batch[edge_type]
+            store = _store_of(batch, edge_type)
             store["_orig_edge_index"] = torch.stack([row, cols[edge_type]])
+
+
+def _store_of(batch: Data | HeteroData, type_name: Any) -> Any:
+    """The storage of a type: whether it has a field costs less to ask of it than of a Data."""
+    return batch._store if type_name is None else batch[type_name]
 
 
 # Layers ##############################################################################################################

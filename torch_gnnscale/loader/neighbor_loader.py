@@ -24,6 +24,9 @@ from .collate import Output
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 
+SMALL_BATCH = 10_000
+"""Edges of a batch up to which it is made in the thread that iterates, unless ``prefetch`` is given."""
+
 
 class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
     """A drop-in :class:`torch_geometric.loader.NeighborLoader`: the same arguments, batches and order of fields.
@@ -56,7 +59,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             model, the first one in front. Every node found so far is expanded in each hop, as the papers have it.
         seed: decides every draw and the order; by default drawn from ``generator`` or torch's own generator.
         prefetch: batches in preparation while the model trains, each by a thread (at most one a core); no effect with a
-            ``neighbor_sampler`` that is not ours.
+            ``neighbor_sampler`` that is not ours. By default 4, and 0 for batches of a Data in host memory that are so
+            small (at most about :data:`SMALL_BATCH` edges) that handing them over takes longer than it saves.
         edge_layout: what a batch's edges are (see :data:`torch_gnnscale.loader.layout.EdgeLayout`); by default as the
             input's, relation by relation.
         device: where batches are made: ``cpu``, or a CUDA device. There, the graph is copied to the device (or read
@@ -98,7 +102,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         *,
         layers: bool = False,
         seed: int | None = None,
-        prefetch: int = 4,
+        prefetch: int | None = None,
         edge_layout: EdgeLayout | None = None,
         device: torch.device | str | None = None,
         bulk: int | None = None,
@@ -141,7 +145,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             neighbor_sampler=neighbor_sampler,
             num_inputs=lambda: get_input_nodes(data, nodes)[1].numel(),
             seed=seed,
-            prefetch=prefetch,
+            prefetch=_ahead(data, neighbor_sampler, kwargs) if prefetch is None else prefetch,
             edge_layout=edge_layout,
             bulk=_bulk_of(neighbor_sampler) if bulk is None else bulk,
             **kwargs,
@@ -176,9 +180,24 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         return inputs.node
 
     def _label(self, batch: Data | HeteroData, out: Output) -> None:
-        store = batch if self.input_data.input_type is None else batch[self.input_data.input_type]
+        store = batch._store if self.input_data.input_type is None else batch[self.input_data.input_type]
         store["input_id"], store["seed_time"] = out.metadata
         store["batch_size"] = out.metadata[0].size(0)
+
+
+def _ahead(data: Any, sampler: BaseSampler, options: dict[str, Any]) -> int:
+    """How many batches are prepared ahead by default, given the DataLoader's options."""
+    if not isinstance(data, Data) or not isinstance(sampler, NeighborSampler) or sampler.device.type != "cpu":
+        return 4
+    relation, size = sampler.graph.relations[0], options.get("batch_size", 1)
+    if not isinstance(size, int) or options.get("batch_sampler") is not None:
+        return 4
+    mean = relation.csc.num_edges / max(relation.csc.num_dst, 1)
+    frontier, edges = float(size), 0.0
+    for fanout in sampler.fanouts[0]:
+        frontier *= mean if fanout < 0 else fanout
+        edges += frontier
+    return 0 if min(edges, relation.csc.num_edges) <= SMALL_BATCH else 4
 
 
 def _bulk_of(sampler: BaseSampler) -> int:

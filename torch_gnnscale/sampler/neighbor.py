@@ -383,28 +383,36 @@ class NeighborSampler(BaseSampler):
     ) -> NeighborOutput | HeteroNeighborOutput:
         graph = self.graph
         drawn = subgraph == "directional"
+        if not self.is_hetero:
+            index = sample.edge_index[0]
+            row, col = reversed(index.unbind()) if graph.backward else index.unbind()
+            return NeighborOutput(
+                sample.node[0],
+                row,
+                col,
+                sample.edge_id[0],
+                renumbered_trees(sample.tree, seeds)[0] if sample.tree else None,
+                sample.num_nodes[0].tolist() if drawn else None,
+                sample.num_edges[0].tolist() if drawn else None,
+                colptr=None if graph.backward else sample.colptr[0],
+                edge_index=None if graph.backward else index,
+            )
         node = dict(zip(graph.node_types, sample.node, strict=True))
         trees = dict(zip(graph.node_types, renumbered_trees(sample.tree, seeds), strict=True)) if sample.tree else None
         num_nodes = dict(zip(graph.node_types, sample.num_nodes.tolist(), strict=True)) if drawn else None
         num_edges = dict(zip(graph.edge_types, sample.num_edges.tolist(), strict=True)) if drawn else None
         edge_index = dict(zip(graph.edge_types, sample.edge_index, strict=True))
         colptr = dict(zip(graph.edge_types, sample.colptr, strict=True))
-        row, col = ({edge_type: index[end] for edge_type, index in edge_index.items()} for end in (0, 1))
+        rows, cols = ({edge_type: index[end] for edge_type, index in edge_index.items()} for end in (0, 1))
         edge: dict[Any, Tensor | None] = dict(zip(graph.edge_types, sample.edge_id, strict=True))
-        if subgraph == "bidirectional" and self.is_hetero:  # half of these edges are of another type
+        if subgraph == "bidirectional":  # half of these edges are of another type
             edge = {
                 edge_type: None if reverse >= 0 else edge[edge_type]
                 for edge_type, reverse in zip(graph.edge_types, self._reverse, strict=True)
             }
         if graph.backward:
-            row, col = col, row
+            rows, cols = cols, rows
         kept: Any = (None, None) if graph.backward else (colptr, edge_index)
-        if self.is_hetero:
-            return HeteroNeighborOutput(
-                node, row, col, edge, trees, num_nodes, num_edges, colptr=kept[0], edge_index=kept[1]
-            )
-        return NeighborOutput(
-            *(None if value is None else value[None] for value in (node, row, col, edge, trees, num_nodes, num_edges)),
-            colptr=kept[0] and kept[0][None],
-            edge_index=kept[1] and kept[1][None],
+        return HeteroNeighborOutput(
+            node, rows, cols, edge, trees, num_nodes, num_edges, colptr=kept[0], edge_index=kept[1]
         )
