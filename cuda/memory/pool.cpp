@@ -89,6 +89,7 @@ std::pair<void*, size_t> pool_acquire(size_t bytes) {
     auto found = p.by_size.lower_bound(capacity);
     if (found != p.by_size.end() && found->first <= pool_most(bytes)) {
       const size_t size = found->first;
+      found = std::prev(p.by_size.upper_bound(size));  // the latest that came back: what a cache is likeliest to have
       p.stats.live_bytes += static_cast<int64_t>(size);
       ++p.stats.hits;
       return {p.take(found), size};

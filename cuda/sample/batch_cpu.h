@@ -23,7 +23,7 @@ struct Request {
   std::vector<int64_t> seed_time;  // of each tree; empty without times
   int64_t hops;
   uint64_t key;
-  bool replace, disjoint, last, layers, with_edge_id;
+  bool replace, disjoint, last, layers, with_edge_id, with_col;
   bool in_table;  // where trees are not disjoint: nodes are relabelled by a table, not by the map
   Subgraph subgraph;
   int64_t threads;
@@ -117,7 +117,7 @@ struct Batch {
       if (request.disjoint) nodes[t].tree.reserve(0, room);
     }
     for (size_t r = 0; r < edges.size(); ++r) {
-      edges[r].row.reserve(0, work->last_edges[r]);
+      edges[r].row.reserve(0, work->last_edges[r] * (request.with_col ? 2 : 1));
       if (request.with_edge_id) edges[r].id.reserve(0, work->last_edges[r]);
       edges[r].colptr.reserve(0, work->last_columns[r] + 1);
       edges[r].colptr[0] = 0;

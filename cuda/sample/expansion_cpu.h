@@ -14,7 +14,7 @@ namespace gnnscale {
 
 constexpr int64_t kBlockNodes = 64;      // frontier nodes a block, fewer if their picks
 constexpr int64_t kBlockPicks = 512;     // would be more than these
-constexpr int64_t kNodesAhead = 16;      // how far ahead colptr is prefetched
+constexpr int64_t kNodesAhead = 32;      // how far ahead colptr is prefetched
 constexpr int64_t kEdgesAhead = 32;      // how far ahead the relabel map is prefetched
 constexpr int64_t kItemsAhead = 128;     // how far ahead outputs are: a line to be written is read first
 constexpr int64_t kParallelFrom = 2048;  // edges of a hop below which one thread does it all
@@ -84,7 +84,11 @@ class Expansion : private Pass {
     int64_t *const begin = batch.work->begin.data(), *const length = batch.work->length.data();
     int64_t* const counts = out.colptr.data() + columns_ + 1;
     for (int64_t i = from; i < to; ++i) {
-      if (i + kNodesAhead < to) GNNSCALE_PREFETCH(pointers + frontier[i + kNodesAhead]);
+      if (i + kNodesAhead < to) {
+        const int64_t* const ahead = pointers + frontier[i + kNodesAhead];
+        GNNSCALE_PREFETCH(ahead);
+        GNNSCALE_PREFETCH(ahead + 1);
+      }
       for (int64_t* const written : {begin, length, counts}) GNNSCALE_PREFETCH_WRITE(written + i + kItemsAhead);
       const auto [first, last] = stored(frontier[i]);
       begin[i] = first;
@@ -120,7 +124,7 @@ class Expansion : private Pass {
     return out.colptr[columns_ + std::min(block * block_, size)];
   }
 
-  // Positions of the picks of a block; their row and edge id entries, and the outputs for these, are prefetched.
+  // Positions of the picks of a block; their row and edge id entries are prefetched.
   void pick_block(int64_t block, int64_t size, Scratch& scratch, std::vector<int64_t>& positions) {
     const int64_t from = block * block_, to = std::min(from + block_, size);
     const size_t room = static_cast<size_t>(first_edge(block + 1, size) - first_edge(block, size));
@@ -132,7 +136,7 @@ class Expansion : private Pass {
       GNNSCALE_PREFETCH(row + position * row_stride);
       if (prefetch_edge_id) GNNSCALE_PREFETCH(edge_id + position * edge_id_stride);
     };
-    prefetch_outputs(first_edge(block, size), first_edge(block + 1, size));
+    prefetch_around(block, size);
     scratch.picker.set_key(batch.request.key);
     if (relation.is_plain()) {
       pick_uniformly(from, to, scratch, positions.data(), prefetch);
@@ -141,11 +145,20 @@ class Expansion : private Pass {
     }
   }
 
-  GNNSCALE_INLINE void prefetch_outputs(int64_t from, int64_t to) const {
+  // The outputs of the edges of a block, and what is known of the nodes of the next one.
+  GNNSCALE_INLINE void prefetch_around(int64_t block, int64_t size) const {
     constexpr int64_t kLine = 64 / sizeof(int64_t);
+    const int64_t from = first_edge(block, size), to = first_edge(block + 1, size);
     for (int64_t e = from; e < to; e += kLine) GNNSCALE_PREFETCH_WRITE(out.row.data() + e);
-    if (!batch.request.with_edge_id) return;
-    for (int64_t e = from; e < to; e += kLine) GNNSCALE_PREFETCH_WRITE(out.id.data() + e);
+    if (batch.request.with_edge_id) {
+      for (int64_t e = from; e < to; e += kLine) GNNSCALE_PREFETCH_WRITE(out.id.data() + e);
+    }
+    const int64_t next = (block + 1) * block_, end = std::min(next + block_, size);
+    for (int64_t i = next; i < end; i += kLine) {
+      GNNSCALE_PREFETCH(destinations.id.data() + destinations.frontier + i);
+      GNNSCALE_PREFETCH(batch.work->begin.data() + i);
+      GNNSCALE_PREFETCH(batch.work->length.data() + i);
+    }
   }
 
   // Uniform picks from ranges, kLanes nodes at a time.
@@ -177,7 +190,7 @@ class Expansion : private Pass {
         }
         for (int64_t k = 0; k < degree; ++k) {
           *out = first + k;
-          if (k % 8 == 0) prefetch(*out);
+          if (k % 8 == 0 || k + 1 == degree) prefetch(*out);
           ++out;
         }
       }

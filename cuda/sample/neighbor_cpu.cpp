@@ -143,6 +143,7 @@ SampleOutput sample_neighbors(const Tensors& colptr, const Tensors& row, const O
   request.last = last;
   request.layers = layers;
   request.with_edge_id = with_edge_id;
+  request.with_col = with_col;
   request.subgraph = static_cast<Subgraph>(subgraph);
   request.threads = threads;
   for (size_t r = 0; r < relations; ++r) {
