@@ -209,13 +209,13 @@ def test_a_kept_batch_keeps_no_room_of_a_larger_one(layers, with_col):
 @pytest.mark.usefixtures("empty_pool")
 def test_the_buffer_that_came_back_last_is_reused_first():
     rows, ids = torch.ones(1000, 64), torch.arange(1000)
-    ops.pool_trim()
     first, second, third = (ops.gather_rows(rows, ids) for _ in range(3))
     latest = second.data_ptr()
     del first, third, second
     assert ops.gather_rows(rows, ids).data_ptr() == latest
 
 
+@pytest.mark.usefixtures("empty_pool")
 def test_batches_alike_reuse_each_others_buffers():
     graph = random_graph(20_000, 20, seed=1)
     for key in range(10):
