@@ -209,7 +209,10 @@ class Trainer(ABC):
         report(f"test {self.metric} {summary['test']:.4f} (best validation {self.best:.4f}){beside}")
         report("where the time of training went: " + ", ".join(f"{k} {v:.2f} s" for k, v in self.seconds.items()))
         if "sample" in self.seconds:
-            report("(sample and gather run in the loader's threads beside train; wait is what they cost the loop)")
+            if self.train_loader.prefetch > 0:
+                report("(sample and gather run in the loader's threads beside train; wait is what they cost the loop)")
+            else:
+                report("(sample and gather of batches so small are part of wait)")
         if self.device.type == "cuda":
             report("(wait includes how long the GPU stood still for batches)")
         if self.folder is not None:
