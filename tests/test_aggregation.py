@@ -1,5 +1,8 @@
 """Sums, means and extremes over a CSC, and their gradients."""
 
+import gc
+import weakref
+
 import pytest
 import torch
 from graphs import graph_of_degrees, random_graph, random_ids
@@ -118,6 +121,36 @@ def test_gradients(reduce, sorted_edges):
         assert fewer.num_dst == 4
         assert torch.equal(aggregate(x, fewer, reduce), aggregate(x, edges, reduce)[:4])
         assert torch.autograd.gradcheck(lambda x: aggregate(x, fewer, reduce), x)
+
+
+def test_no_edges_are_left_to_the_garbage_collector():
+    index, *_ = entries(12, 7, 40)
+    gc.disable()
+    try:
+        edges = Edges.from_coo(index, 12, 7)
+        x = rows(12, 3).requires_grad_()
+        aggregate(x, edges).sum().backward()
+        left = weakref.ref(edges)
+        del edges
+        assert left() is None
+    finally:
+        gc.enable()
+
+
+def test_gradients_of_all_prefixes_at_once():
+    """As in a model: every prefix is aggregated over before any gradient is asked for."""
+    index = torch.tensor([[1, 2, 2, 3, 4, 5, 3, 6], [0, 0, 1, 1, 2, 2, 3, 3]])
+    whole = Edges.sorted(index, torch._convert_indices_from_coo_to_csr(index[1], 7), 7)
+    for sizes in ([(3, 1), (5, 2), (7, 4)], [(7, 4), (5, 2), (3, 1)]):
+        xs = [rows(num_src, 2, seed=num_src).requires_grad_() for num_src, _ in sizes]
+        outs = [aggregate(x, whole.prefix(*size), "mean") for x, size in zip(xs, sizes, strict=True)]
+        sum(out.square().sum() for out in outs).backward()
+        for x, out, (num_src, num_dst) in zip(xs, outs, sizes, strict=True):
+            dense = torch.zeros(num_dst, num_src, dtype=x.dtype)
+            of = index[:, index[1] < num_dst]
+            dense.index_put_((of[1], of[0]), torch.ones((), dtype=x.dtype), accumulate=True)
+            dense /= dense.sum(1, keepdim=True)
+            torch.testing.assert_close(x.grad, 2 * dense.t() @ out.detach(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("wanted_first", [0, 1, 2])

@@ -8,6 +8,7 @@ import torch
 import torch_geometric.nn as pyg_nn
 from datasets_for_tests import make_data
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric import EdgeIndex
 from torch_geometric.utils import add_self_loops, degree
 
@@ -239,6 +240,31 @@ def test_a_hook_on_messages_is_called():
     handle.remove()
     assert calls == [(batch.num_edges, FEATURES)]
     torch.testing.assert_close(found, narrowed(batch), rtol=0, atol=1e-12)
+
+
+class Products(TorchDispatchMode):
+    """Counts products that are added in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.in_place = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.in_place += func is torch.ops.aten.addmm_.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_root_products_are_added_in_place():
+    model, batch = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double(), next(iter(batches()))
+    narrowed = narrow(model, check=False)
+    with Products() as plain:
+        narrowed(batch)
+    linear, calls = model.convs[1].lin_r, []
+    linear.forward = lambda x: calls.append(len(x)) or type(linear).forward(linear, x)
+    with Products() as wrapped:
+        narrowed(batch)
+    assert (plain.in_place, wrapped.in_place) == (3, 2)
+    assert calls == [sum(batch.num_sampled_nodes[:2])]
 
 
 def test_root_products_of_hooked_layers_and_under_autocast_are_pygs():

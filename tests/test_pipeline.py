@@ -94,6 +94,7 @@ def test_without_prefetch_there_are_no_threads(data):
 
 def test_small_batches_are_made_in_the_thread_that_iterates(data):
     large = Data(edge_index=torch.arange(100_000).remainder(5000).expand(2, -1), num_nodes=5000)  # 20 edges a node
+    large.x = torch.zeros(5000, 4)
     for fanouts, size in (([10], 1000), ([-1], 500), ([4, 4], 500)):
         assert NeighborLoader(large, fanouts, batch_size=size).prefetch == 0
         assert NeighborLoader(large, fanouts, batch_size=size + 1).prefetch == 4
@@ -102,6 +103,12 @@ def test_small_batches_are_made_in_the_thread_that_iterates(data):
     stores = FeatureStore.from_data(large), GraphStore.from_data(large)
     assert NeighborLoader(stores, [10], batch_size=1000).prefetch == 4  # whose rows may have to be waited for
     assert NeighborLoader(large, [10], batch_sampler=[[0], [1]]).prefetch == 4
+    assert NeighborLoader(large, [1, -1], batch_size=1).prefetch == 4  # perhaps of a hub
+    for modes in ({"disjoint": True}, {"layers": True}, {"subgraph_type": "induced"}):
+        assert NeighborLoader(data, [-1, -1], batch_size=100, **modes).prefetch == 4
+    large.x = torch.zeros(5000, 1 << 10)
+    assert NeighborLoader(large, [10], batch_size=100).prefetch == 0
+    assert NeighborLoader(large, [10], batch_size=200).prefetch == 4
     for _ in NeighborLoader(data, [2], batch_size=32):
         assert not loader_threads()
 
@@ -275,10 +282,11 @@ def test_closing_in_the_middle(data):
 
 
 INTERRUPTED = """
-import sys, time
+import signal, sys, time
 from datasets_for_tests import make_data, no_loader_threads
 from torch_gnnscale import NeighborLoader
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background ignore it
 loader = NeighborLoader(make_data(), [4, 4], batch_size=1, prefetch=int(sys.argv[1]), num_workers=int(sys.argv[2]))
 try:
     while True:

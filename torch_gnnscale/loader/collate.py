@@ -20,7 +20,9 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from .. import ops
 from ..feature.feature_store import FeatureStore, KnownAttr, all_attrs
+from ..feature.tiered_store import TieredFeatureStore
 from ..sampler import HeteroNeighborOutput, Layer, NeighborOutput
+from ..sampler.relations import Relation
 from ..topology.reorder import Order
 from .layout import EdgeLayout, edge_device, laid_out, set_edges, sort_edges, stored_values
 
@@ -38,7 +40,7 @@ def stores_of(data: Any) -> list[tuple[Any, Any, bool, bool]]:
     return nodes + [(edge_type, store, False, True) for edge_type, store in data.edge_items()]
 
 
-def _row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
+def row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
     """The tensors that have a row for each node or edge, with their names."""
     for type_name, store, _, _ in stores_of(data):
         for name, value in store.items():
@@ -50,7 +52,7 @@ def _row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
 
 def warn_of_slow_rows(data: Any) -> None:
     """Names the tensors whose rows the native gather cannot copy, but could."""
-    for name, value in _row_tensors(data):
+    for name, value in row_tensors(data):
         if value.numel() and not value[0].is_contiguous():
             warnings.warn(
                 f"{name} has no contiguous rows (strides {value.stride()}), so torch.index_select gathers them, "
@@ -62,7 +64,7 @@ def warn_of_slow_rows(data: Any) -> None:
 def warn_of_host_rows(data: Any, device: torch.device) -> None:
     """Names the tensors whose rows are gathered in host memory for batches on a GPU."""
     if isinstance(data, (Data, HeteroData)):
-        found, instead = list(_row_tensors(data)), f"data.to({str(device)!r}) if it fits"
+        found, instead = list(row_tensors(data)), f"data.to({str(device)!r}) if it fits"
     else:
         ours = data[0]._tensors if isinstance(data[0], FeatureStore) else {}
         found, instead = [(f"features{list(key)}", value) for key, value in ours.items()], "tensors or tiers there"
@@ -79,7 +81,7 @@ def move_to_huge_pages(data: Any) -> None:
     """Moves the large tensors whose rows are gathered, in a thread beside the first batches."""
     large = [
         value
-        for _, value in _row_tensors(data)
+        for _, value in row_tensors(data)
         if ops.can_gather_rows(value)
         and value.device.type == "cpu"
         and value.nbytes >= _HUGE_FROM
@@ -90,12 +92,20 @@ def move_to_huge_pages(data: Any) -> None:
         threading.Thread(target=lambda: deque(map(ops.huge_pages, large), maxlen=0), daemon=True).start()
 
 
-def rows(value: Any, index: Tensor, dim: int, known: bool = False) -> Any:
-    """The entries of ``value`` at ``index`` along a dimension, by the native gather where it can; ``known`` if all
-    indices are known to be in range."""
+class Known(NamedTuple):
+    """What is known of the ids in the output of a sampler of ours."""
+
+    nodes: dict[Any, int]
+    """By node type, how many there are."""
+    edges: dict[Any, Relation]
+
+
+def rows(value: Any, index: Tensor, dim: int, below: int | None = None) -> Any:
+    """The entries of ``value`` at ``index`` along a dimension, by the native gather where it can; all indices are known
+    to be in [0, ``below``) if that is given."""
     index = index.to(getattr(value, "device", "cpu"))  # an array has none
     if isinstance(value, Tensor) and dim == 0 and ops.can_gather_rows(value):
-        return ops.gather_rows(value, index, check=not known)
+        return ops.gather_rows(value, index, check=below is None or below > value.size(0))
     return index_select(value, index, dim=dim)
 
 
@@ -157,30 +167,35 @@ def edges_of(out: Output, drawn: dict, permutation: Any, layouts: dict[Any, Edge
 def fill(
     data: Any, out: Output, drawn: dict, permutation: Any, layouts: dict[Any, EdgeLayout], custom_cls: Any = None,
     layers: bool = False, order: Order | None = None, device: torch.device | None = None,
-    known: dict[Any, int] | None = None,
+    known: Known | None = None,
 ) -> Data | HeteroData:  # fmt: skip
     """A batch with what was sampled, in PyG's order of fields; what is known of its inputs is still to come.
 
     ``order`` is what :func:`order_of` gives for the stores. Edges are on ``device``, by default where those of the
-    input are; ``known`` says how many nodes of each type there are, if the output's ids are those of a sampler of ours.
+    input are; ``known`` if the output's ids are those of a sampler of ours.
     """
     if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
         raise TypeError(f"sampler output: expected PyG's SamplerOutput, found {type(out).__name__}")
     edges = edges_of(out, drawn, permutation, layouts)
     whole = None if layers else layouts
     if isinstance(data, (Data, HeteroData)):
-        batch = from_data(data, out, edges, whole, device, known is not None)
+        batch = from_data(data, out, edges, whole, device, known)
     else:
         feature_store, graph_store = data
-        batch = from_stores(feature_store, graph_store, out, edges, whole, custom_cls, known or {})
+        batch = from_stores(feature_store, graph_store, out, edges, whole, custom_cls, known.nodes if known else {})
     if layers:
         put_layers(batch, data, out, edges, layouts, device)
     add_ids(batch, out, edges, order)
     return batch
 
 
-def _filter(store: Any, out_store: Any, node: Tensor, edge_id: Tensor | None, known: bool) -> None:
-    """Reduces the attributes of nodes and edges to the sampled ones; the edges are still the input's."""
+def _filter(
+    store: Any, out_store: Any, node: Tensor, edge_id: Tensor | None, num_nodes: int | None, relation: Relation | None
+) -> None:
+    """Reduces the attributes of nodes and edges to the sampled ones; the edges are still the input's.
+
+    Nodes are known to be below ``num_nodes``, and edges to be of ``relation``, if these are given.
+    """
     parent = store._parent()
     for key, value in store.items():
         if key == "num_nodes":
@@ -188,18 +203,20 @@ def _filter(store: Any, out_store: Any, node: Tensor, edge_id: Tensor | None, kn
         elif key in ("edge_index", "adj_t"):
             continue
         elif store.is_node_attr(key):
-            out_store[key] = rows(value, node, parent.__cat_dim__(key, value, store), known)
+            out_store[key] = rows(value, node, parent.__cat_dim__(key, value, store), num_nodes)
         elif store.is_edge_attr(key):
             dim = parent.__cat_dim__(key, value, store)
-            out_store[key] = None if edge_id is None else rows(value, edge_id, dim, known)
+            below = None if relation is None else relation.num_ids
+            out_store[key] = None if edge_id is None else rows(value, edge_id, dim, below)
 
 
 def from_data(
     data: Data | HeteroData, out: Output, edges: dict[Any, Edges], layouts: dict | None, device: torch.device | None,
-    known: bool,
+    known: Known | None,
 ) -> Data | HeteroData:  # fmt: skip
     """The input's attributes at the sampled nodes and edges, edges in these layouts; types that were not sampled have
-    none. Without layouts, edges are those of the input. ``device``: see :func:`fill`; ``known``: :func:`rows`."""
+    none. Without layouts, edges are those of the input. ``device`` and ``known``: see :func:`fill`."""
+    num_nodes, relations = known or Known({}, {})
     batch = copy.copy(data)
     nodes = by_type(out, out.node)
     for type_name, store, has_nodes, has_edges in stores_of(data):
@@ -207,7 +224,8 @@ def from_data(
         node = nodes.setdefault(type_name, _NO_IDS) if has_nodes else _NO_IDS
         if has_edges and type_name not in edges:
             edges[type_name] = Edges(_NO_IDS.expand(2, 0), torch.zeros(1, dtype=torch.int64), _NO_IDS)
-        _filter(store, out_store, node, edges[type_name].edge_id if has_edges else None, known)
+        edge_id = edges[type_name].edge_id if has_edges else None
+        _filter(store, out_store, node, edge_id, num_nodes.get(type_name), relations.get(type_name))
         if layouts is not None and has_edges and (type_name is None or "edge_index" in store or "adj_t" in store):
             layout = layouts[type_name]
             found = on_device(store, edges[type_name], device)
@@ -257,7 +275,10 @@ def from_stores(
         else:
             node_type = attr.group_name if hetero else None
             attr.index = nodes.get(node_type)
-            if node_type in known and isinstance(feature_store, FeatureStore):
+            if node_type in known and type(feature_store) in (
+                FeatureStore,
+                TieredFeatureStore,
+            ):  # not a user's subclass
                 attr = KnownAttr(attr.group_name, attr.attr_name, attr.index, known[node_type])
         if attr.index is not None:
             required.append(attr)

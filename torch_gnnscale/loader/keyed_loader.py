@@ -270,7 +270,8 @@ class KeyedLoader(DataLoader):
         if isinstance(self._sampler, NeighborSampler):
             layers, graph = self._sampler.layers, self._sampler.graph
             if self.transform_sampler_output is None:
-                known = dict(zip(graph.node_types, graph.sizes, strict=True))
+                nodes = dict(zip(graph.node_types, graph.sizes, strict=True))
+                known = collate.Known(nodes, dict(zip(graph.edge_types, graph.relations, strict=True)))
         permutation = self._sampler.edge_permutation
         batch = collate.fill(
             self.data,

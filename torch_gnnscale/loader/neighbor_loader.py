@@ -20,12 +20,14 @@ from .. import ops
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.inputs import as_ids
-from .collate import Output
+from .collate import Output, row_tensors
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 
 SMALL_BATCH = 10_000
 """Edges of a batch up to which it is made in the thread that iterates, unless ``prefetch`` is given."""
+SMALL_BATCH_BYTES = 8 << 20
+"""And the bytes of its rows."""
 
 
 class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
@@ -60,7 +62,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         seed: decides every draw and the order; by default drawn from ``generator`` or torch's own generator.
         prefetch: batches in preparation while the model trains, each by a thread (at most one a core); no effect with a
             ``neighbor_sampler`` that is not ours. By default 4, and 0 for batches of a Data in host memory that are so
-            small (at most about :data:`SMALL_BATCH` edges) that handing them over takes longer than it saves.
+            small (at most about :data:`SMALL_BATCH` edges and 8 MiB of rows) that handing them over takes longer than
+            it saves.
         edge_layout: what a batch's edges are (see :data:`torch_gnnscale.loader.layout.EdgeLayout`); by default as the
             input's, relation by relation.
         device: where batches are made: ``cpu``, or a CUDA device. There, the graph is copied to the device (or read
@@ -187,17 +190,23 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
 
 def _ahead(data: Any, sampler: BaseSampler, options: dict[str, Any]) -> int:
     """How many batches are prepared ahead by default, given the DataLoader's options."""
-    if not isinstance(data, Data) or not isinstance(sampler, NeighborSampler) or sampler.device.type != "cpu":
+    size = options.get("batch_size", 1)
+    known = isinstance(data, Data) and isinstance(size, int) and options.get("batch_sampler") is None
+    if not known or not isinstance(sampler, NeighborSampler) or sampler.device.type != "cpu":
         return 4
-    relation, size = sampler.graph.relations[0], options.get("batch_size", 1)
-    if not isinstance(size, int) or options.get("batch_sampler") is not None:
+    if sampler.disjoint or sampler.layers or sampler.subgraph_type != SubgraphType.directional:
         return 4
-    mean = relation.csc.num_edges / max(relation.csc.num_dst, 1)
+    csc = sampler.graph.relations[0].csc
     frontier, edges = float(size), 0.0
-    for fanout in sampler.fanouts[0]:
-        frontier *= mean if fanout < 0 else fanout
+    for hop, fanout in enumerate(sampler.fanouts[0]):
+        all_neighbors = (
+            csc.num_edges / max(csc.num_dst, 1) if hop == 0 else csc.num_edges
+        )  # of nodes found by edges, hubs
+        frontier *= all_neighbors if fanout < 0 else fanout
         edges += frontier
-    return 0 if min(edges, relation.csc.num_edges) <= SMALL_BATCH else 4
+    edges = min(edges, csc.num_edges)
+    num_bytes = min(edges + size, csc.num_dst) * sum(value[:1].nbytes for _, value in row_tensors(data))
+    return 0 if edges <= SMALL_BATCH and num_bytes <= SMALL_BATCH_BYTES else 4
 
 
 def _bulk_of(sampler: BaseSampler) -> int:

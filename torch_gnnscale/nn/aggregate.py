@@ -33,8 +33,9 @@ class Edges:
     num_src: int
     whole: Edges | None = None
     """The graph of which this is a prefix."""
-    _largest: Edges | None = field(default=None, repr=False)
-    """Of a whole graph: the largest prefix whose transposed entries are wanted, which serve the others as well."""
+    _wanted: tuple[int, int, Tensor] = field(default=(-1, -1, torch.empty(0)), repr=False)
+    """Of a whole graph: the largest prefix whose transposed entries are wanted, which serve the others as well: its
+    ``num_src``, ``num_dst`` and ``index``. Not the prefix itself, which refers to the whole."""
     _transposed: Entries | None = field(default=None, repr=False)
 
     @property
@@ -61,18 +62,17 @@ class Edges:
     def want_transposed(self) -> None:
         """To be called before :meth:`transposed`, best before that of any other prefix."""
         whole = self.whole or self
-        largest = whole._largest
-        if largest is None or (self.num_src, self.num_edges) > (largest.num_src, largest.num_edges):
-            whole._largest, whole._transposed = self, None
+        if (self.num_src, self.num_edges) > (whole._wanted[0], whole._wanted[2].size(-1)):
+            whole._wanted, whole._transposed = (self.num_src, self.num_dst, self.index), None
 
     def transposed(self) -> Entries:
         """A column for each source, and perhaps for further ones; the edges of a column in rising order, perhaps with
         further ones, which are not of this prefix, behind them."""
         whole = self.whole or self
         if whole._transposed is None:
-            wanted = whole._largest
-            assert wanted is not None, "want_transposed was not called"
-            ptr, entries = ops.coo_to_csc(wanted.index[1], wanted.index[0], wanted.num_dst, wanted.num_src)
+            num_src, num_dst, index = whole._wanted
+            assert (num_src, index.size(-1)) >= (self.num_src, self.num_edges), "want_transposed was not called"
+            ptr, entries = ops.coo_to_csc(index[1], index[0], num_dst, num_src)
             whole._transposed = Entries(ptr, entries[:, 0], entries[:, 1])
         return whole._transposed
 

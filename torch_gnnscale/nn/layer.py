@@ -99,7 +99,9 @@ def _adds_root(layer: pyg_nn.MessagePassing, x: Any) -> bool:
     if type(layer).forward is not pyg_nn.SAGEConv.forward or not layer.root_weight or not isinstance(x, tuple):
         return False
     plain = all(
-        type(linear) is pyg_nn.Linear and not any(getattr(linear, f"_{when}_hooks") for when in _AROUND)
+        type(linear) is pyg_nn.Linear
+        and "forward" not in vars(linear)
+        and not any(getattr(linear, f"_{when}_hooks") for when in _AROUND)
         for linear in (layer.lin_l, layer.lin_r)
     )
     root = x[1]

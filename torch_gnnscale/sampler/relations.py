@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,12 @@ class Relation:
     """Each stored edge's time: int64, in the order of the user's."""
     left_out: Tensor | None = None
     """Edges of weight 0, which are not sampled: sources and destinations, int64, shape [2, k]."""
+
+    @cached_property
+    def num_ids(self) -> int:
+        """The user's ids of its edges are below this."""
+        edge_id = self.csc.edge_id
+        return self.csc.num_edges if edge_id is None else int(edge_id.max()) + 1 if len(edge_id) else 0
 
 
 @dataclass(eq=False)
