@@ -8,8 +8,8 @@
 #include <optional>
 #include <string>
 
-#include "../macros.h"
 #include "../memory/tensor.h"
+#include "../prefetch.h"
 
 namespace gnnscale {
 namespace {
@@ -83,17 +83,6 @@ void for_each_column(const Entries<Id>& entries, int64_t items_per_entry, int64_
 }
 
 template <typename T>
-GNNSCALE_INLINE void prefetch_row(const T* row, int64_t width) {
-  for (int64_t at = 0; at < width; at += 64 / static_cast<int64_t>(sizeof(T))) GNNSCALE_PREFETCH(row + at);
-}
-
-// A line is read before it is written.
-template <typename T>
-GNNSCALE_INLINE void prefetch_output(const T* row, int64_t width) {
-  for (int64_t at = 0; at < width; at += 64 / static_cast<int64_t>(sizeof(T))) GNNSCALE_PREFETCH_WRITE(row + at);
-}
-
-template <typename T>
 void add(T* __restrict out, const T* __restrict x, int64_t width) {
   for (int64_t c = 0; c < width; ++c) out[c] += x[c];
 }
@@ -157,16 +146,17 @@ Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tens
     const T* from = static_cast<const T*>(x.const_data_ptr());
     const T* weights = weight.has_value() ? static_cast<const T*>(weight->const_data_ptr()) : nullptr;
     const bool is_mean = reduce == "mean", is_max = reduce == "max", is_min = reduce == "min";
+    const int64_t row_bytes = width * static_cast<int64_t>(sizeof(T));
     PooledArray<T> out(entries.columns * width);
     for_each_column(entries, width, threads, [&](int64_t column, int64_t first, int64_t last) {
       T* to = out.data() + column * width;
-      prefetch_output(to + kColumnsAhead * width, width);
+      prefetch_lines_to_write(to + kColumnsAhead * width, row_bytes);
       if (first == last || weights != nullptr) std::fill(to, to + width, T{0});
       for (int64_t k = first; k < last; ++k) {
         if (k + kEntriesAhead < entries.count) {
           const int64_t ahead = entries.node_of(k + kEntriesAhead);
           if (static_cast<uint64_t>(ahead) < static_cast<uint64_t>(entries.num_nodes)) {
-            prefetch_row(from + ahead * width, width);
+            prefetch_lines(from + ahead * width, row_bytes);
           }
         }
         const T* row = from + entries.node_of(k) * width;

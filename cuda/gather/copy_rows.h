@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
-#include "../macros.h"
+#include "../prefetch.h"
 
 namespace gnnscale {
 
@@ -13,14 +13,9 @@ constexpr int64_t kAheadBytes = 1024;     // how far ahead of the copy rows are 
 constexpr int64_t kRowsAhead = 24;        // and their first lines, for the walk through the page table
 constexpr int64_t kGrainBytes = 1 << 18;  // a task copies at least this much
 
-GNNSCALE_INLINE void prefetch_row(const char* row, int64_t bytes) {
-  for (int64_t offset = 0; offset < bytes; offset += 64) GNNSCALE_PREFETCH(row + offset);
-  GNNSCALE_PREFETCH(row + bytes - 1);
-}
-
-// Copies a row to `to`. Lines of the output are asked for as well: a line that is written whole is still read first.
+// Copies a row to `to`, and asks for the lines that are written next.
 GNNSCALE_INLINE void copy_row(char* to, const char* row, int64_t bytes) {
-  for (int64_t offset = 0; offset < bytes; offset += 64) GNNSCALE_PREFETCH_WRITE(to + kAheadBytes + offset);
+  prefetch_lines_to_write(to + kAheadBytes, bytes);
   std::memcpy(to, row, static_cast<size_t>(bytes));
 }
 
@@ -30,7 +25,11 @@ GNNSCALE_INLINE void copy_rows(int64_t begin, int64_t end, int64_t bytes, From&&
   const int64_t ahead = std::clamp<int64_t>(kAheadBytes / bytes, 2, 64);
   for (int64_t i = begin; i < end; ++i) {
     if (i + kRowsAhead < end) GNNSCALE_PREFETCH(from(i + kRowsAhead));
-    if (i + ahead < end) prefetch_row(from(i + ahead), bytes);
+    if (i + ahead < end) {
+      const char* const row = from(i + ahead);
+      prefetch_lines(row, bytes);
+      GNNSCALE_PREFETCH(row + bytes - 1);
+    }
     copy(i, from(i));
   }
 }

@@ -8,6 +8,7 @@
 
 #include <tuple>
 
+#include "../prefetch.h"
 #include "batch_cpu.h"
 
 namespace gnnscale {
@@ -147,18 +148,14 @@ class Expansion : private Pass {
 
   // The outputs of the edges of a block, and what is known of the nodes of the next one.
   GNNSCALE_INLINE void prefetch_around(int64_t block, int64_t size) const {
-    constexpr int64_t kLine = 64 / sizeof(int64_t);
-    const int64_t from = first_edge(block, size), to = first_edge(block + 1, size);
-    for (int64_t e = from; e < to; e += kLine) GNNSCALE_PREFETCH_WRITE(out.row.data() + e);
-    if (batch.request.with_edge_id) {
-      for (int64_t e = from; e < to; e += kLine) GNNSCALE_PREFETCH_WRITE(out.id.data() + e);
-    }
-    const int64_t next = (block + 1) * block_, end = std::min(next + block_, size);
-    for (int64_t i = next; i < end; i += kLine) {
-      GNNSCALE_PREFETCH(destinations.id.data() + destinations.frontier + i);
-      GNNSCALE_PREFETCH(batch.work->begin.data() + i);
-      GNNSCALE_PREFETCH(batch.work->length.data() + i);
-    }
+    constexpr int64_t kBytes = sizeof(int64_t);
+    const int64_t from = first_edge(block, size), edges = (first_edge(block + 1, size) - from) * kBytes;
+    prefetch_lines_to_write(out.row.data() + from, edges);
+    if (batch.request.with_edge_id) prefetch_lines_to_write(out.id.data() + from, edges);
+    const int64_t next = (block + 1) * block_, nodes = (std::min(next + block_, size) - next) * kBytes;
+    prefetch_lines(destinations.id.data() + destinations.frontier + next, nodes);
+    prefetch_lines(batch.work->begin.data() + next, nodes);
+    prefetch_lines(batch.work->length.data() + next, nodes);
   }
 
   // Uniform picks from ranges, kLanes nodes at a time.

@@ -136,6 +136,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             nodes = _all_nodes(data, input_nodes, neighbor_sampler)
         else:
             nodes = input_nodes
+        if prefetch is None:
+            prefetch = 0 if _is_small(data, neighbor_sampler, kwargs) else 4
         super().__init__(
             data,
             num_neighbors,
@@ -148,7 +150,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             neighbor_sampler=neighbor_sampler,
             num_inputs=lambda: get_input_nodes(data, nodes)[1].numel(),
             seed=seed,
-            prefetch=_ahead(data, neighbor_sampler, kwargs) if prefetch is None else prefetch,
+            prefetch=prefetch,
             edge_layout=edge_layout,
             bulk=_bulk_of(neighbor_sampler) if bulk is None else bulk,
             **kwargs,
@@ -188,25 +190,24 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         store["batch_size"] = out.metadata[0].size(0)
 
 
-def _ahead(data: Any, sampler: BaseSampler, options: dict[str, Any]) -> int:
-    """How many batches are prepared ahead by default, given the DataLoader's options."""
+def _is_small(data: Any, sampler: BaseSampler, options: dict[str, Any]) -> bool:
+    """Whether handing batches over takes longer than it saves, given the DataLoader's options."""
     size = options.get("batch_size", 1)
     known = isinstance(data, Data) and isinstance(size, int) and options.get("batch_sampler") is None
     if not known or not isinstance(sampler, NeighborSampler) or sampler.device.type != "cpu":
-        return 4
+        return False
     if sampler.disjoint or sampler.layers or sampler.subgraph_type != SubgraphType.directional:
-        return 4
+        return False
     csc = sampler.graph.relations[0].csc
     frontier, edges = float(size), 0.0
     for hop, fanout in enumerate(sampler.fanouts[0]):
-        all_neighbors = (
-            csc.num_edges / max(csc.num_dst, 1) if hop == 0 else csc.num_edges
-        )  # of nodes found by edges, hubs
-        frontier *= all_neighbors if fanout < 0 else fanout
+        if fanout < 0:  # of nodes that edges lead to, many are hubs
+            fanout = csc.num_edges / max(csc.num_dst, 1) if hop == 0 else csc.num_edges
+        frontier *= fanout
         edges += frontier
     edges = min(edges, csc.num_edges)
     num_bytes = min(edges + size, csc.num_dst) * sum(value[:1].nbytes for _, value in row_tensors(data))
-    return 0 if edges <= SMALL_BATCH and num_bytes <= SMALL_BATCH_BYTES else 4
+    return edges <= SMALL_BATCH and num_bytes <= SMALL_BATCH_BYTES
 
 
 def _bulk_of(sampler: BaseSampler) -> int:
