@@ -201,9 +201,9 @@ def _is_small(data: Any, sampler: BaseSampler, options: dict[str, Any]) -> bool:
     csc = sampler.graph.relations[0].csc
     frontier, edges = float(size), 0.0
     for hop, fanout in enumerate(sampler.fanouts[0]):
-        if fanout < 0:  # of nodes that edges lead to, many are hubs
-            fanout = csc.num_edges / max(csc.num_dst, 1) if hop == 0 else csc.num_edges
-        frontier *= fanout
+        # Of the nodes that edges lead to, many are hubs.
+        all_neighbors = csc.num_edges / max(csc.num_dst, 1) if hop == 0 else csc.num_edges
+        frontier *= all_neighbors if fanout < 0 else fanout
         edges += frontier
     edges = min(edges, csc.num_edges)
     num_bytes = min(edges + size, csc.num_dst) * sum(value[:1].nbytes for _, value in row_tensors(data))
