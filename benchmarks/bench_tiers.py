@@ -1,8 +1,8 @@
-"""Features in tiers: memory over disk on a CPU; where torch sees a GPU, its memory and pinned host memory, too.
+"""Features in tiers on a CPU: memory over disk.
 
     python benchmarks/bench_tiers.py --folder DIR
 
-DIR holds the features, 1.2 GB for the largest graph, while this runs. Memory over disk: the budget is a third of the
+DIR holds the features, 1.2 GB for the largest graph, while this runs. The budget is a third of the
 features, 1 % of the nodes are seeds, batches of 1024 x (15, 10, 5). Before every gather the file is taken out of the
 page cache, which is checked; the plain memory map is read by gather_rows, once as it is and once after
 madvise(MADV_RANDOM), which turns the kernel's readahead off. The limit reads as many bytes as the distinct pages of the
@@ -41,8 +41,6 @@ from torch_gnnscale.feature.feature_store import KIND
 
 FEATURES, FANOUTS, BATCH, SHARE = 128, [15, 10, 5], 1024, 1 / 3
 MEASURED, PRESAMPLED = 3, 1000  # epochs: the one that is read, and the one that is drawn beforehand
-SIZES = [64, 128, 256, 512, 1024, 2048, 4096]
-TABLE, PAYLOAD = 1 << 30, 256 << 20  # bytes
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -240,53 +238,6 @@ def over_disk(name: str, folder: Path, rounds: int) -> dict[str, Any]:
     return results
 
 
-# On a GPU ############################################################################################################
-
-
-def timed(run: Callable[[], Any]) -> float:
-    """Milliseconds on the current stream."""
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    run()
-    end.record()
-    torch.cuda.synchronize()
-    return begin.elapsed_time(end)
-
-
-def on_gpu(rounds: int) -> dict[str, Any]:
-    """Rows from GPU memory, from pinned memory and half from each, against a device copy and a copy from the host."""
-    device = torch.arange(TABLE // 4, dtype=torch.int32, device="cuda")
-    host = torch.arange(TABLE // 4, dtype=torch.int32).pin_memory()
-    target = torch.empty_like(device)
-    limits = {"device copy": lambda: target.copy_(device), "pinned copy": lambda: target.copy_(host, non_blocking=True)}
-    results: dict[str, Any] = {"limits_gb_per_s": {}, "sizes": {}}
-    for key, run in limits.items():
-        moved = TABLE * (2 if key == "device copy" else 1)  # a copy on the device reads and writes
-        results["limits_gb_per_s"][key] = moved / median(timed(run) for _ in range(rounds + 2)) / 1e6
-    print(results["limits_gb_per_s"])
-    for size in SIZES:
-        hot, cold = device.view(-1, size // 4), host.view(-1, size // 4)
-        rows, count = len(hot), PAYLOAD // size
-        one, both = torch.randint(rows, (count,), device="cuda"), torch.randint(2 * rows, (count,), device="cuda")
-        runs = {"GPU": ([hot], one), "pinned": ([cold], one), "mixed": ([hot, cold], both)}
-        entry = {}
-        for key, (parts, index) in runs.items():
-            whole = torch.cat([part.cpu() for part in parts])
-            assert torch.equal(ops.gather_tiers(parts, index).cpu(), whole[index.cpu()]), f"{key}: wrong rows"
-            gather = partial(
-                torch.ops.gnnscale.gather_tiers, parts, [1] * len(parts), None, index, False, torch.int32, None, 0
-            )
-            milliseconds = median([timed(gather) for _ in range(rounds + 2)][2:])
-            entry[key] = {"ms": milliseconds, "gb_per_s": PAYLOAD / milliseconds / 1e6}
-        copy, link = results["limits_gb_per_s"].values()
-        entry["GPU"]["of_limit"] = 2 * entry["GPU"]["gb_per_s"] / copy
-        entry["pinned"]["of_limit"] = entry["pinned"]["gb_per_s"] / link
-        entry["mixed"]["of_slower_part"] = entry["pinned"]["ms"] / 2 / entry["mixed"]["ms"]
-        results["sizes"][str(size)] = entry
-        print(size, entry, flush=True)
-    return results
-
-
 def main() -> None:
     options: argparse.ArgumentParser = parser(__doc__.splitlines()[0])
     options.add_argument("--folder", help="on the disk that is to be measured; by default the working directory")
@@ -299,8 +250,6 @@ def main() -> None:
             results["over_disk"][name] = over_disk(name, folder / "features", args.rounds)
         finally:
             shutil.rmtree(folder)
-    if torch.cuda.is_available():
-        results["gpu"] = on_gpu(args.rounds)
     if not args.no_save:
         save("tiers", results)
 
