@@ -123,11 +123,6 @@ def test_empty_stores(tmp_path):
     assert GraphStore.open(tmp_path / "graph").get_all_edge_attrs() == []
 
 
-def test_kind_of(features, graph):
-    assert files.kind_of(features) == "features"
-    assert files.kind_of(str(graph)) == "graph"
-
-
 def test_a_loader_reads_the_same(tmp_path):
     data = make_data()
     memory = FeatureStore.from_data(data), GraphStore.from_data(data)

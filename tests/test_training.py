@@ -36,6 +36,15 @@ def test_other_models_learn(task, changes):
     assert run(task, **changes)["test"] > 0.5
 
 
+@pytest.mark.parametrize(
+    ("batch_size", "where"), [(16, "of batches so small are part of wait"), (2048, "run in the loader's threads")]
+)
+def test_the_report_says_where_batches_were_made(task, batch_size, where):
+    lines, config = [], NodeConfig(hidden=8, fanouts=[8, 8], batch_size=batch_size, epochs=1)
+    NodeTrainer(task, config, quiet=True).run(lines.append)
+    assert any(f"(sample and gather {where}" in line for line in lines)
+
+
 def test_a_seed_decides_the_run(task):
     torch.set_num_threads(1)  # sums of several threads may round differently
     try:

@@ -113,11 +113,6 @@ def save(path: str | os.PathLike, kind: str, arrays: dict[str, Tensor], meta: di
     finish(folder, kind, entries, meta)
 
 
-def kind_of(path: str | os.PathLike) -> str:
-    """The kind of a saved directory; errors as :func:`load`."""
-    return _manifest(Path(path))["kind"]
-
-
 def _manifest(folder: Path) -> dict[str, Any]:
     file = folder / MANIFEST
     if not file.is_file():
