@@ -5,7 +5,7 @@ import pytest
 import torch
 from datasets_for_tests import edges_of, make_data, node_rows
 
-from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, files
+from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader
 
 CITES = ("paper", "cites", "paper")
 DTYPES = [
