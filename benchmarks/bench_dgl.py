@@ -60,14 +60,16 @@ class Peer:
 
 
 def ours(csc: CSC, seeds: torch.Tensor, threads: int, layers: bool) -> Timed:
+    stored = csc.relations()
+
     def run(round_: int) -> tuple[float, int]:
         edges = 0
         start = time.perf_counter()
         for key, batch in enumerate(seeds[round_]):
+            number = key + IN_A_ROW * round_
             sample = ops.sample_neighbors(
-                [csc.colptr], [csc.row], [batch], FANOUTS, key + IN_A_ROW * round_, edge_id=[csc.edge_id],
-                with_col=False, layers=layers, threads=threads,
-            )  # fmt: skip
+                stored, [batch], FANOUTS, number, with_col=False, layers=layers, threads=threads
+            )
             edges += len(sample.edge_id[0])
         return time.perf_counter() - start, edges
 

@@ -69,11 +69,10 @@ def work(num_nodes: int, num_edges: int, rounds: int) -> None:
         for _ in range(rounds * IN_A_ROW)
     ]
 
+    stored = csc.relations()
+
     def draw(batch: int, threads: int) -> ops.Sample:
-        return ops.sample_neighbors(
-            [csc.colptr], [csc.row], [seeds[batch]], FANOUTS, batch, edge_id=[csc.edge_id], with_col=False,
-            threads=threads,
-        )  # fmt: skip
+        return ops.sample_neighbors(stored, [seeds[batch]], FANOUTS, batch, with_col=False, threads=threads)
 
     samples = [draw(batch, 1) for batch in range(IN_A_ROW)]
     digest = hashlib.sha256(b"".join(part[0].numpy().tobytes() for sample in samples for part in sample[:4]))

@@ -26,22 +26,21 @@ IN_A_ROW = 8  # batches of one candidate in a round, as a loader draws them; eac
 
 def check(csc, edge_index, seeds) -> None:
     """The sample is one: its edges are the graph's, degrees are as asked for, and threads do not matter."""
-    sample = ops.sample_neighbors([csc.colptr], [csc.row], [seeds], FANOUTS, 7, edge_id=[csc.edge_id])
+    graph = csc.relations()
+    sample = ops.sample_neighbors(graph, [seeds], FANOUTS, 7)
     node, (row, col), edge = sample.node[0], sample.edge_index[0], sample.edge_id[0]
     assert torch.equal(torch.stack([node[row], node[col]]), edge_index[:, edge])
     degree = csc.colptr.diff()
     expanded = node[: sample.num_nodes[0, :-1].sum()]
     fanout = torch.repeat_interleave(torch.tensor(FANOUTS), sample.num_nodes[0, :-1])
     assert torch.equal(sample.colptr[0].diff(), torch.minimum(degree[expanded], fanout))
-    one, two = draw(csc, seeds, 7, 1), draw(csc, seeds, 7, 2)
+    one, two = draw(graph, seeds, 7, 1), draw(graph, seeds, 7, 2)
     assert all(torch.equal(a[0], b[0]) for a, b in zip(one[:4], two[:4], strict=True))
     assert torch.equal(one.edge_id[0], edge)
 
 
-def draw(csc, seeds, key, threads):
-    return ops.sample_neighbors(
-        [csc.colptr], [csc.row], [seeds], FANOUTS, key, edge_id=[csc.edge_id], with_col=False, threads=threads
-    )
+def draw(graph, seeds, key, threads):
+    return ops.sample_neighbors(graph, [seeds], FANOUTS, key, with_col=False, threads=threads)
 
 
 def in_a_row(run, pool=None):
@@ -72,8 +71,10 @@ def measure(name: str, rounds: int) -> dict:
     accesses[0].check()
     edges = sum(len(batch.positions) for batch in accesses) // len(accesses)
 
+    stored = csc.relations()
+
     def ours(threads):
-        return lambda i: draw(csc, seeds[i], i, threads)
+        return lambda i: draw(stored, seeds[i], i, threads)
 
     pool = ThreadPoolExecutor(2)
     single = {

@@ -49,7 +49,8 @@ class SamplerAccesses:
     """
 
     def __init__(self, csc: CSC, map: Tensor, outputs: Tensor, seeds: Tensor, fanouts: Sequence[int], key: int) -> None:
-        sample = ops.sample_neighbors([csc.colptr], [csc.row], [seeds], fanouts, key)  # edge ids are positions
+        graph = ops.relations([csc.colptr], [csc.row])  # edge ids are positions
+        sample = ops.sample_neighbors(graph, [seeds], fanouts, key)
         self.csc, self.map, self.outputs = csc, map, outputs
         self.positions = sample.edge_id[0]
         self.num_nodes = len(sample.node[0])

@@ -22,9 +22,11 @@ class Graph(NamedTuple):
 
     def sample(self, executor, seeds: Tensor, fanouts: Sequence[int], key: int, **options) -> ops.Sample:
         """The sample by ``ops`` or by ``reference``."""
-        return executor.sample_neighbors(
-            [self.colptr], [self.row], [seeds], fanouts, key, edge_id=[self.edge_id], **options
-        )
+        return executor.sample_neighbors(self.relations(), [seeds], fanouts, key, **options)
+
+    def relations(self, **options) -> ops.Relations:
+        """As operators take it, with weights or times if they are given."""
+        return ops.relations([self.colptr], [self.row], edge_id=[self.edge_id], **options)
 
     def stored(self, dtype: torch.dtype, edge_id_dtype: torch.dtype | None, interleaved: bool) -> Graph:
         """The same edges in other types, with arbitrary edge ids, side by side in memory or not."""

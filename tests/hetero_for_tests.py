@@ -9,7 +9,7 @@ from datasets_for_tests import ForeignFeatureStore, ForeignGraphStore, edge_rows
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
-from torch_gnnscale import FeatureStore, GraphStore, reference
+from torch_gnnscale import FeatureStore, GraphStore, ops, reference
 
 PAPER, AUTHOR, VENUE = "paper", "author", "venue"
 CITES, WRITES, REV_WRITES = (PAPER, "cites", PAPER), (AUTHOR, "writes", PAPER), (PAPER, "rev_writes", AUTHOR)
@@ -110,7 +110,7 @@ def sample_by_definition(
         lists["colptr"].append(torch.tensor([0, *map(len, columns)]).cumsum(0))
         lists["row"].append(ends[0][order])
         lists["edge_id"].append(order)
-        lists["time"].append(None if times is None else torch.tensor(times)[order])
+        lists["time"].append(None if times is None else torch.tensor(times, dtype=torch.int64)[order])
         lists["weight"].append(None)
         if weights is not None:
             sums = []
@@ -130,11 +130,14 @@ def sample_by_definition(
             torch.tensor([ranks[v] for v in given[t].tolist()], dtype=torch.int64) if t in given else None
             for t in types
         ]
+    graph = ops.relations(
+        lists["colptr"], lists["row"], edge_id=lists["edge_id"], weight=lists["weight"],
+        time=lists["time"] if time else None, src_type=lists["src"], dst_type=lists["dst"],
+        sizes=[data[t].num_nodes for t in types], reverse=options.pop("reverse", None),
+    )  # fmt: skip
     return reference.sample_neighbors(
-        lists["colptr"], lists["row"], [seeds.get(t, empty) for t in types], fanouts, key, edge_id=lists["edge_id"],
-        weight=lists["weight"], time=lists["time"] if time else None, seed_time=times_of_seeds, src_type=lists["src"],
-        dst_type=lists["dst"], sizes=[data[t].num_nodes for t in types], disjoint=options.pop("disjoint", bool(time)),
-        **options,
+        graph, [seeds.get(t, empty) for t in types], fanouts, key, seed_time=times_of_seeds,
+        disjoint=options.pop("disjoint", bool(time)), **options,
     )  # fmt: skip
 
 

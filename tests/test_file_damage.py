@@ -234,8 +234,7 @@ for folder in sys.argv[1:]:
     for fanouts in ([-1, -1], [1, 1, 1, 1], [2, 5]):
         for replace in (False, True):
             try:
-                ops.sample_neighbors([csc.colptr], [csc.row], [torch.arange(3)], fanouts, 1, edge_id=[csc.edge_id],
-                                     replace=replace)
+                ops.sample_neighbors(csc.relations(), [torch.arange(3)], fanouts, 1, replace=replace)
             except RuntimeError as error:
                 print("refused", flush=True)
             else:

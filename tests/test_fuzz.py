@@ -85,6 +85,10 @@ def graphs(draw):
     return colptr, row
 
 
+def sample(colptr, row, seeds, fanouts, key, edge_id=None, **options):
+    return ops.sample_neighbors(ops.relations([colptr], [row], edge_id=[edge_id]), [seeds], fanouts, key, **options)
+
+
 optional = st.one_of(st.none(), tensors())
 threads = st.one_of(st.integers(0, 3), numbers)
 keys = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), numbers)
@@ -120,7 +124,7 @@ CALLS = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_arguments(name):
-    call = getattr(ops, name)
+    call = sample if name == "sample_neighbors" else getattr(ops, name)
     strategy, options = CALLS[name]
 
     @settings(max_examples=max(20, TOTAL // (len(CALLS) + 4)))
@@ -128,15 +132,12 @@ def test_arguments(name):
     def fuzz(arguments, chosen):
         if isinstance(arguments[0], tuple):
             arguments = (*arguments[0], *arguments[1:])
-        if name == "sample_neighbors":
-            arguments = ([arguments[0]], [arguments[1]], [arguments[2]], *arguments[3:])
-            chosen = {key: [value] if key == "edge_id" else value for key, value in chosen.items()}
         try:
             out = call(*arguments, **chosen)
         except NATIVE:
             return
         if name == "sample_neighbors":
-            (colptr,), _, (seeds,) = arguments[:3]
+            colptr, _, seeds = arguments[:3]
             src = out.node[0][out.edge_index[0][0]]
             assert torch.equal(out.node[0][: len(seeds)], seeds.long())
             assert bool(((src >= 0) & (src < len(colptr) - 1)).all())
@@ -225,6 +226,6 @@ def test_files(saved, tmp_path, kind, damage):
         for attr in store.get_all_edge_attrs():
             csc = store.relation(attr.edge_type)
             with suppress(*NATIVE):
-                ops.sample_neighbors([csc.colptr], [csc.row], [torch.arange(5)], [3, -1], 1, edge_id=[csc.edge_id])
+                ops.sample_neighbors(csc.relations(), [torch.arange(5)], [3, -1], 1)
 
     fuzz()

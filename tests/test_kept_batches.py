@@ -28,7 +28,7 @@ def slow_ops():
         "random_bits": lambda: ops.random_bits(20_000_000, 1, threads=1),
         "permutation": lambda: ops.permutation(5_000_000, 1),
         "sample_neighbors": lambda: ops.sample_neighbors(
-            [csc[0]], [row], [torch.arange(1000).repeat(50)], [20], 1, replace=True, threads=1
+            ops.relations([csc[0]], [row]), [torch.arange(1000).repeat(50)], [20], 1, replace=True, threads=1
         ),
     }
 

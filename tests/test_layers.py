@@ -26,9 +26,7 @@ def test_layers_are_the_hops_of_the_twin(source):
     csc = CSC.from_data(data)
     for number, batch in enumerate(batches(SOURCES[source](data), fanouts, input_nodes=torch.arange(60))):
         seeds = torch.arange(30 * number, 30 * number + 30)
-        expected = sample_neighbors(
-            [csc.colptr], [csc.row], [seeds], fanouts, batch_key(1, 0, number), edge_id=[csc.edge_id], layers=True
-        )
+        expected = sample_neighbors(csc.relations(), [seeds], fanouts, batch_key(1, 0, number), layers=True)
         assert torch.equal(batch.n_id, expected.node[0])
         assert torch.equal(batch.x, node_rows(batch.n_id))
         assert "edge_index" not in batch

@@ -37,8 +37,9 @@ hubs, degree = 16, 1 << 18  # the positions of a hub's neighbors are 2 MiB; each
 seeds = torch.arange(hubs * 64)
 colptr = torch.cat([torch.zeros(1), (seeds % 64 == 0).cumsum(0) * degree]).long()
 row = (torch.arange(hubs * degree) % len(seeds)).int()
+graph = ops.relations([colptr], [row])
 calls = {
-    "sample_neighbors": lambda: ops.sample_neighbors([colptr], [row], [seeds], [-1], 1, threads=2).edge_index[0],
+    "sample_neighbors": lambda: ops.sample_neighbors(graph, [seeds], [-1], 1, threads=2).edge_index[0],
     "coo_to_csc": lambda: ops.coo_to_csc(row, torch.zeros_like(row), 1 << 20, 1 << 20, threads=2)[1],
 }
 call = calls[sys.argv[1]]

@@ -242,24 +242,26 @@ def test_one_batch_on_a_gpu(options, pinned):
 
 
 @pytest.mark.parametrize(
-    ("changes", "mode"),
+    ("changes", "of_graph", "mode"),
     [
-        ({"weight": "row"}, "weight"),
-        ({"time": "row", "disjoint": True}, "time"),
-        ({"exclude": "row"}, "exclude"),
-        ({"disjoint": True}, "disjoint=True"),
-        ({"subgraph": "induced"}, "subgraph='induced'"),
-        ({"subgraph": "bidirectional"}, "subgraph='bidirectional'"),
+        ({}, {"weight": "row"}, "weight"),
+        ({"disjoint": True}, {"time": "row"}, "time"),
+        ({"exclude": "row"}, {}, "exclude"),
+        ({"disjoint": True}, {}, "disjoint=True"),
+        ({"subgraph": "induced"}, {}, "subgraph='induced'"),
+        ({"subgraph": "bidirectional"}, {}, "subgraph='bidirectional'"),
     ],
 )
-def test_modes_that_a_gpu_does_not_have(changes, mode):
+def test_modes_that_a_gpu_does_not_have(changes, of_graph, mode):
     with FakeTensorMode():
         colptr, row, seeds = (torch.zeros(n, dtype=torch.int64, device="cuda") for n in (4, 5, 2))
-        options = {name: [row] if value == "row" else value for name, value in changes.items()}
+        options, extra = (
+            {name: [row] if value == "row" else value for name, value in given.items()} for given in (changes, of_graph)
+        )
         with pytest.raises(NotImplementedError, match=f"^{mode} is not implemented for seeds on a GPU; sample with"):
-            ops.sample_neighbors([colptr], [row], [seeds], [2], 1, **options)
+            ops.sample_neighbors(ops.relations([colptr], [row], **extra), [seeds], [2], 1, **options)
         with pytest.raises(NotImplementedError, match=r"^a graph of several types or relations is not implemented"):
-            ops.sample_neighbors([colptr] * 2, [row] * 2, [seeds], [2], 1)
+            ops.sample_neighbors(ops.relations([colptr] * 2, [row] * 2), [seeds], [2], 1)
 
 
 def test_a_graph_in_ordinary_memory_is_not_read_by_a_gpu():
@@ -268,7 +270,7 @@ def test_a_graph_in_ordinary_memory_is_not_read_by_a_gpu():
         seeds = torch.zeros(2, dtype=torch.int64, device="cuda")
         message = "colptr: expected it on cuda:0, where the seeds are, or pinned, found it on cpu"
         with pytest.raises(ValueError, match=message):
-            ops.sample_neighbors([colptr], [row], [seeds], [2], 1)
+            ops.sample_neighbors(ops.relations([colptr], [row]), [seeds], [2], 1)
 
 
 def test_shapes_for_tracing():

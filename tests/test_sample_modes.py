@@ -68,7 +68,9 @@ def random_case(number: int) -> tuple[tuple, dict]:
         "layers": subgraph == "directional" and rng.random() < 0.3,
     }
     options |= {name: rng.random() < 0.5 for name in ("replace", "last", "with_edge_id", "with_col")}
-    return (colptrs, rows, seeds, fanouts, rng.getrandbits(62)), options
+    of_graph = ("edge_id", "weight", "time", "src_type", "dst_type", "sizes", "reverse")
+    graph = ops.relations(colptrs, rows, **{name: options.pop(name) for name in of_graph if name in options})
+    return (graph, seeds, fanouts, rng.getrandbits(62)), options
 
 
 @pytest.mark.parametrize("block", range(20))
@@ -87,12 +89,13 @@ MODES = ["plain", "weight", "time", "last", "exclude", "disjoint", "induced", "b
 def test_threads_and_batches_in_a_row_change_nothing(mode, replace):
     graph = random_graph(3000, 12, seed=5)
     generator, nodes = torch.Generator().manual_seed(1), graph.num_nodes
-    options: dict = {"edge_id": [None], "replace": replace, "disjoint": mode in ("time", "last", "disjoint")}
+    options: dict = {"replace": replace, "disjoint": mode in ("time", "last", "disjoint")}
+    of_graph: dict = {}
     seeds = random_ids(nodes, 150, seed=6)
     if mode == "weight":
-        options["weight"] = [ops.weight_sums(graph.colptr, torch.rand(len(graph.row), generator=generator) + 0.01)]
+        of_graph["weight"] = [ops.weight_sums(graph.colptr, torch.rand(len(graph.row), generator=generator) + 0.01)]
     if mode in ("time", "last"):
-        options |= {"time": [times_of(graph.colptr, generator)], "last": mode == "last"}
+        of_graph["time"], options["last"] = [times_of(graph.colptr, generator)], mode == "last"
         options["seed_time"] = [torch.randint(25, (150,), generator=generator)]
     if mode == "exclude":
         column = torch.arange(nodes).repeat_interleave(graph.colptr.diff())
@@ -102,8 +105,9 @@ def test_threads_and_batches_in_a_row_change_nothing(mode, replace):
     if mode in ("induced", "bidirectional"):
         options["subgraph"] = mode
     options["layers"] = mode == "layers"
+    stored = graph.relations(**of_graph)
     for key in range(3):
-        arguments = ([graph.colptr], [graph.row], [seeds], [6, 5, 3][: 2 + key % 2], key)
+        arguments = (stored, [seeds], [6, 5, 3][: 2 + key % 2], key)
         found = ops.sample_neighbors(*arguments, **options, threads=1)
         for threads in (2, 5):
             assert_same(ops.sample_neighbors(*arguments, **options, threads=threads), found)
@@ -114,18 +118,16 @@ def test_a_large_weighted_fanout():
     graph = graph_of_degrees([5000, 3], seed=4)
     weight = [ops.weight_sums(graph.colptr, torch.rand(5003, generator=torch.Generator().manual_seed(1)) + 1e-3)]
     for replace in (False, True):
-        arguments = ([graph.colptr], [graph.row], [torch.tensor([0, 1])], [1000], 3)
-        found = ops.sample_neighbors(*arguments, weight=weight, replace=replace)
-        assert_same(found, reference.sample_neighbors(*arguments, weight=weight, replace=replace))
+        arguments = (graph.relations(weight=weight), [torch.tensor([0, 1])], [1000], 3)
+        found = ops.sample_neighbors(*arguments, replace=replace)
+        assert_same(found, reference.sample_neighbors(*arguments, replace=replace))
 
 
 def test_a_tree_has_no_edge_later_than_its_seed_and_shares_no_node():
     graph, generator = random_graph(400, 8, seed=9), torch.Generator().manual_seed(2)
     time = times_of(graph.colptr, generator)
     seeds, seed_time = random_ids(400, 60, seed=3), torch.randint(20, (60,), generator=generator)
-    found = ops.sample_neighbors(
-        [graph.colptr], [graph.row], [seeds], [5, 5], 1, time=[time], seed_time=[seed_time], disjoint=True
-    )
+    found = ops.sample_neighbors(graph.relations(time=[time]), [seeds], [5, 5], 1, seed_time=[seed_time], disjoint=True)
     source, destination = found.edge_index[0]
     tree = found.tree[0]
     assert torch.equal(tree[:60], torch.arange(60))
@@ -137,8 +139,8 @@ def test_a_tree_has_no_edge_later_than_its_seed_and_shares_no_node():
 
 def test_the_last_neighbors():
     graph = graph_of_degrees([10], seed=1)
-    arguments = ([graph.colptr], [graph.row], [torch.tensor([0])], [3], 1)
-    times = {"time": [torch.arange(10)], "seed_time": [torch.tensor([6])], "disjoint": True}
+    arguments = (graph.relations(time=[torch.arange(10)]), [torch.tensor([0])], [3], 1)
+    times = {"seed_time": [torch.tensor([6])], "disjoint": True}
     assert ops.sample_neighbors(*arguments, **times, last=True).edge_id[0].tolist() == [4, 5, 6]
     assert max(ops.sample_neighbors(*arguments, **times).edge_id[0].tolist()) <= 6
 
@@ -150,9 +152,7 @@ def test_excluded_pairs_are_not_sampled_and_others_take_their_place():
     pairs = pairs[:, torch.argsort(pairs[1] * 60 + pairs[0])]
     excluded = set(zip(*pairs.tolist(), strict=True))
     for subgraph in ("directional", "induced"):
-        found = ops.sample_neighbors(
-            [graph.colptr], [graph.row], [torch.arange(60)], [4], 1, exclude=[pairs], subgraph=subgraph
-        )
+        found = graph.sample(ops, torch.arange(60), [4], 1, exclude=[pairs], subgraph=subgraph)
         source, destination = found.node[0][found.edge_index[0]].tolist()
         assert not excluded & set(zip(source, destination, strict=True))
         if subgraph == "directional":
@@ -165,9 +165,9 @@ def test_excluded_pairs_are_not_sampled_and_others_take_their_place():
 
 def test_subgraphs_have_the_edges_that_they_promise():
     graph = random_graph(80, 6, seed=3)
-    arguments = ([graph.colptr], [graph.row], [torch.arange(10)], [3, 2], 4)
     drawn, both, induced = (
-        ops.sample_neighbors(*arguments, subgraph=kind) for kind in ("directional", "bidirectional", "induced")
+        graph.sample(ops, torch.arange(10), [3, 2], 4, subgraph=kind)
+        for kind in ("directional", "bidirectional", "induced")
     )
     assert torch.equal(drawn.node[0], both.node[0])
     assert torch.equal(drawn.node[0], induced.node[0])
@@ -205,52 +205,74 @@ def test_weight_sums():
 
 
 GRAPH = graph_of_degrees([2, 2])
-PAIR = {"colptr": [GRAPH.colptr] * 2, "row": [GRAPH.row] * 2, "seeds": [torch.tensor([0])] * 2}
-TYPES = {"src_type": [0, 1], "dst_type": [1, 0]}
+EDGES = {"colptr": [GRAPH.colptr], "row": [GRAPH.row]}
+PAIR = {"colptr": [GRAPH.colptr] * 2, "row": [GRAPH.row] * 2}
+TYPES = {**PAIR, "src_type": [0, 1], "dst_type": [1, 0]}
+SEED = torch.tensor([0])
 
 
 @pytest.mark.parametrize(
     ("error", "message", "arguments"),
     [
-        (ValueError, "seeds: expected one entry a node type, found none", {"seeds": []}),
         (ValueError, "row: expected one entry for each of 1 relations, found 0", {"row": []}),
         (ValueError, "edge_id: expected one entry for each of 1 relations, found 2", {"edge_id": [None, None]}),
-        (ValueError, "seed_time: expected one entry for each of 1 node types, found 0", {"seed_time": []}),
-        (ValueError, "src_type: expected 0 <= src_type <= 0, found 1", {"src_type": [1]}),
-        (ValueError, "sizes: expected them, for no relation leads to node types [1]", PAIR),
-        (ValueError, "sizes: expected one for each of 1 node types, found 2", {"sizes": [2, 2]}),
+        (ValueError, "edge_id: expected one for each of 4 edges, found 3", {"edge_id": [torch.arange(3)]}),
+        (ValueError, "src_type: expected 0 <= src_type <= 0, found 1", {"src_type": [1], "sizes": [2]}),
+        (ValueError, "src_type: expected 0 <= src_type <= 2048, found 3000", {"src_type": [3000]}),
+        (ValueError, "sizes: expected them, for no relation leads to node types [1]", {"src_type": [1]}),
+        (ValueError, "sizes: expected them, for no relation leads to node types [0]", {"colptr": [], "row": []}),
         (ValueError, "colptr[0]: expected 4 entries for 3 nodes, found 3", {"sizes": [3]}),
-        (ValueError, "fanouts: expected 2 lists of as many hops, found [[1]]", {**PAIR, **TYPES, "fanouts": [[1]]}),
-        (ValueError, "fanouts: expected 2 lists of as many hops, found [[1], [1, 2]]",
-         {**PAIR, **TYPES, "fanouts": [[1], [1, 2]]}),
-        (ValueError, "subgraph: expected one of ('directional', 'bidirectional', 'induced'), found 'all'",
-         {"subgraph": "all"}),
-        (ValueError, "layers: expected subgraph='directional', whose hops have edges, found 'induced'",
-         {"subgraph": "induced", "layers": True}),
-        (ValueError, "time: expected disjoint=True, for each seed has a time of its own", {"time": [torch.arange(4)]}),
-        (TypeError, "seed_time[0]: expected an int64 vector, found NoneType",
-         {"time": [torch.arange(4)], "disjoint": True}),
-        (ValueError, "seed_time[0]: expected shape (1,), found (2,)",
-         {"time": [torch.arange(4)], "disjoint": True, "seed_time": [torch.arange(2)]}),
-        (TypeError, "time[0]: expected an int64 vector, found torch.float32",
-         {"time": [torch.ones(4)], "disjoint": True}),
+        (ValueError, "colptr[1]: expected 3 entries for 2 nodes, found 2",
+         {**PAIR, "colptr": [GRAPH.colptr, torch.tensor([0, 4])], "sizes": [2]}),
+        (TypeError, "colptr: expected an int64 vector, found torch.int32 (3,)", {"colptr": [GRAPH.colptr.int()]}),
+        (TypeError, "row: expected int32 or int64 ids, found torch.float32", {"row": [GRAPH.row.float()]}),
+        (TypeError, "time[0]: expected an int64 vector, found torch.float32", {"time": [torch.ones(4)]}),
         (ValueError, "weight[0]: expected shape (4,), found (3,)", {"weight": [torch.arange(3)]}),
-        (TypeError, "exclude[0]: expected int64 of shape [2, m], found torch.int64 (3,)",
-         {"exclude": [torch.arange(3)]}),
-        (ValueError, "exclude[0]: expected pairs sorted by destination, then source",
-         {"exclude": [torch.tensor([[0, 0], [1, 0]])]}),
-        (ValueError, "exclude[0]: expected pairs sorted by destination, then source",
-         {"exclude": [torch.tensor([[1, 0], [1, 1]])]}),
         (ValueError, "reverse: expected one entry for each of 1 relations, found 0", {"reverse": []}),
-        (ValueError, "reverse[0]: expected a relation from type 1 to 0",
-         {**PAIR, **TYPES, "reverse": [0, 0]}),
+        (ValueError, "reverse[0]: expected a relation from type 1 to 0", {**TYPES, "reverse": [0, 0]}),
         (ValueError, "colptr: expected at most 1024 relations, found 1025",
          {"colptr": [GRAPH.colptr] * 1025, "row": [GRAPH.row] * 1025}),
-        (IndexError, "seeds[1][0] = 5 is out of range: expected nodes in [0, 2)",
-         {**PAIR, **TYPES, "seeds": [torch.tensor([0]), torch.tensor([5])]}),
     ],
 )  # fmt: skip
-def test_bad_arguments(error, message, arguments):
-    defaults = {"colptr": [GRAPH.colptr], "row": [GRAPH.row], "seeds": [torch.tensor([0])], "fanouts": [1], "key": 0}
+def test_bad_relations(error, message, arguments):
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
-        ops.sample_neighbors(**{**defaults, **arguments})
+        ops.relations(**{**EDGES, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "of_graph", "arguments"),
+    [
+        (ValueError, "seeds: expected one entry for each of 1 node types, found 0", {}, {"seeds": []}),
+        (ValueError, "seeds: expected one entry for each of 1 node types, found 2", PAIR, {"seeds": [SEED, SEED]}),
+        (ValueError, "seed_time: expected one entry for each of 1 node types, found 0", {}, {"seed_time": []}),
+        (ValueError, "exclude: expected one entry for each of 2 relations, found 1", PAIR, {"exclude": [None]}),
+        (ValueError, "fanouts: expected 2 lists of as many hops, found [[1]]", TYPES,
+         {"seeds": [SEED, SEED], "fanouts": [[1]]}),
+        (ValueError, "fanouts: expected 2 lists of as many hops, found [[1], [1, 2]]", TYPES,
+         {"seeds": [SEED, SEED], "fanouts": [[1], [1, 2]]}),
+        (ValueError, "subgraph: expected one of ('directional', 'bidirectional', 'induced'), found 'all'", {},
+         {"subgraph": "all"}),
+        (ValueError, "layers: expected subgraph='directional', whose hops have edges, found 'induced'", {},
+         {"subgraph": "induced", "layers": True}),
+        (ValueError, "time: expected disjoint=True, for each seed has a time of its own", {"time": [torch.arange(4)]},
+         {}),
+        (TypeError, "seed_time[0]: expected an int64 vector, found NoneType", {"time": [torch.arange(4)]},
+         {"disjoint": True}),
+        (ValueError, "seed_time[0]: expected shape (1,), found (2,)", {"time": [torch.arange(4)]},
+         {"disjoint": True, "seed_time": [torch.arange(2)]}),
+        (TypeError, "exclude[0]: expected int64 of shape [2, m], found torch.int64 (3,)", {},
+         {"exclude": [torch.arange(3)]}),
+        (ValueError, "exclude[0]: expected pairs sorted by destination, then source", {},
+         {"exclude": [torch.tensor([[0, 0], [1, 0]])]}),
+        (ValueError, "exclude[0]: expected pairs sorted by destination, then source", {},
+         {"exclude": [torch.tensor([[1, 0], [1, 1]])]}),
+        (IndexError, "seeds[1][0] = 5 is out of range: expected nodes in [0, 2)", TYPES,
+         {"seeds": [SEED, torch.tensor([5])]}),
+        (IndexError, "seeds[1] = -1 is out of range: expected nodes in [0, 2)", {},
+         {"seeds": [torch.tensor([0, -1], dtype=torch.int32)]}),
+    ],
+)  # fmt: skip
+def test_bad_arguments(error, message, of_graph, arguments):
+    graph = ops.relations(**{**EDGES, **of_graph})
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        ops.sample_neighbors(graph, **{"seeds": [SEED], "fanouts": [1], "key": 0, **arguments})

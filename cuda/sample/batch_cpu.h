@@ -56,6 +56,8 @@ struct Scratch {
   std::vector<int64_t> positions[2], excluded;
 };
 
+constexpr int64_t kSeedsAhead = 32;  // how far ahead the relabel map is prefetched
+
 struct Batch {
   const Request& request;
   std::vector<Nodes> nodes;
@@ -69,15 +71,25 @@ struct Batch {
         edges(asked.relations.size()),
         work(asked.disjoint || asked.in_table ? 0
                                               : std::accumulate(asked.sizes.begin(), asked.sizes.end(), int64_t{0})) {
+    const auto each_type = [&](auto&& f) {
+      for (size_t t = 0; t < nodes.size(); ++t) {
+        if (seeds[t].wide) {
+          f(t, static_cast<const int64_t*>(seeds[t].ids));
+        } else {
+          f(t, static_cast<const int32_t*>(seeds[t].ids));
+        }
+      }
+    };
+    each_type([&](size_t t, const auto* ids) {
+      bool outside = false;
+      for (int64_t i = 0; i < seeds[t].count; ++i) {
+        outside |= static_cast<uint64_t>(ids[i]) >= static_cast<uint64_t>(asked.sizes[t]);
+      }
+      STD_TORCH_CHECK(!outside, "seeds of type ", t, " are out of range");
+    });
     reserve(seeds);
     int64_t tree = 0;
-    for (size_t t = 0; t < nodes.size(); ++t) {
-      if (seeds[t].wide) {
-        add_seeds(nodes[t], static_cast<const int64_t*>(seeds[t].ids), seeds[t].count, tree);
-      } else {
-        add_seeds(nodes[t], static_cast<const int32_t*>(seeds[t].ids), seeds[t].count, tree);
-      }
-    }
+    each_type([&](size_t t, const auto* ids) { add_seeds(nodes[t], ids, seeds[t].count, tree); });
   }
   ~Batch() {  // also when a hop threw: cells above the base may have been written
     int64_t most = 0;
@@ -150,6 +162,9 @@ struct Batch {
         const bool found = work->nodes.view().add(type.offset + node, 0, next) < next;
         work->nodes.added(!found, next + 1);
         continue;
+      }
+      if (type.count + kSeedsAhead < count) {
+        GNNSCALE_PREFETCH_WRITE(work->map + type.offset + static_cast<int64_t>(seeds[type.count + kSeedsAhead]));
       }
       uint32_t& cell = work->map[type.offset + node];
       if (local_id(cell, work->base) >= static_cast<uint64_t>(type.count)) {

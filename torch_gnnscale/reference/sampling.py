@@ -8,7 +8,7 @@ from itertools import accumulate, compress, product
 import torch
 from torch import Tensor
 
-from ..ops import Candidates, EdgeSet, Sample
+from ..ops import Candidates, EdgeSet, Relations, Sample
 from .draws import bounded, choose, counter_draw
 
 
@@ -39,37 +39,25 @@ class _Relation:
 
 
 def sample_neighbors(
-    colptr: Sequence[Tensor],
-    row: Sequence[Tensor],
+    graph: Relations,
     seeds: Sequence[Tensor],
     fanouts: Sequence,
     key: int,
     *,
-    edge_id: Sequence[Tensor | None] | None = None,
-    weight: Sequence[Tensor | None] | None = None,
-    time: Sequence[Tensor | None] | None = None,
     seed_time: Sequence[Tensor | None] | None = None,
     exclude: Sequence[Tensor | None] | None = None,
-    src_type: Sequence[int] | None = None,
-    dst_type: Sequence[int] | None = None,
-    sizes: Sequence[int] | None = None,
     replace: bool = False,
     disjoint: bool = False,
     last: bool = False,
     layers: bool = False,
     subgraph: str = "directional",
-    reverse: Sequence[int] | None = None,
     with_edge_id: bool = True,
     with_col: bool = True,
 ) -> Sample:
     """All hops of a batch (FastSample, section 3.2), as :func:`torch_gnnscale.ops.sample_neighbors` returns them."""
-    count, types = len(colptr), len(seeds)
-    none: list = [None] * count
-    relations = [
-        _Relation(*parts)
-        for parts in zip(colptr, row, edge_id or none, weight or none, time or none, exclude or none, strict=True)
-    ]
-    src_type, dst_type = src_type or [0] * count, dst_type or [0] * count
+    count, types = len(graph.colptr), len(seeds)
+    relations = [_Relation(*parts) for parts in zip(*graph[:5], exclude or [None] * count, strict=True)]
+    src_type, dst_type, reverse = graph.src_type, graph.dst_type, graph.reverse
     hop_lists = fanouts if fanouts and isinstance(fanouts[0], (list, tuple)) else [fanouts] * count
     times = [t for entry in seed_time or [] if entry is not None for t in entry.tolist()] if seed_time else None
 
@@ -121,8 +109,6 @@ def sample_neighbors(
                 for column, (tree, node) in enumerate(nodes[dst_type[r]])
             ]
     elif subgraph == "bidirectional":
-        if reverse is None:
-            reverse = [r if src_type[r] == dst_type[r] else -1 for r in range(count)]
         drawn_edges = [[edge for column in relation.columns for edge in column] for relation in relations]
         for r, relation in enumerate(relations):
             columns: list[dict[int, tuple[int, int, int]]] = [{} for _ in nodes[dst_type[r]]]

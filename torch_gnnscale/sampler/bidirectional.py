@@ -61,16 +61,17 @@ class BidirectionalNeighborSampler(NeighborSampler):
         """See :meth:`NeighborSampler.sample`; there are no times."""
         if seed_time is not None:
             raise ValueError("seed_time: expected none from a sampler without time_attr, found some")
-        relations = [self.graph.relations[0], self._backward.graph.relations[0]]
         excluded = [pairs for s in (self, self._backward) for pairs in s._exclusions(exclude) or [None]]
+        forward, backward = self.graph.stored, self._backward.graph.stored
+        graph = ops.relations(
+            forward.colptr + backward.colptr, forward.row + backward.row, edge_id=forward.edge_id + backward.edge_id,
+            weight=forward.weight + backward.weight,
+        )  # fmt: skip
         sample = ops.sample_neighbors(
-            [relation.csc.colptr for relation in relations],
-            [relation.csc.row for relation in relations],
+            graph,
             [as_ids("seeds", self._typed("seeds", seeds)[None])],
             self.fanouts * 2,
             key,
-            edge_id=[relation.csc.edge_id for relation in relations],
-            weight=[relation.weight for relation in relations],
             exclude=excluded,
             replace=self.replace,
             disjoint=self.disjoint,

@@ -15,7 +15,7 @@ from .. import ops
 from ..random import Purpose, batch_key
 from .inputs import as_ids, ends_of, reverse_relations
 from .output import HeteroNeighborOutput, NeighborOutput
-from .relations import Relations
+from .relations import SampledGraph
 from .times import check_times, ordered, ordered_limit
 
 ExcludeSeedEdges: TypeAlias = bool | Literal["reverse"]
@@ -45,7 +45,7 @@ class LinkSampling:
     """
 
     def __init__(
-        self, graph: Relations, exclude_seed_edges: ExcludeSeedEdges, strict_negatives: StrictNegatives
+        self, graph: SampledGraph, exclude_seed_edges: ExcludeSeedEdges, strict_negatives: StrictNegatives
     ) -> None:
         if not isinstance(exclude_seed_edges, bool) and exclude_seed_edges != "reverse":
             raise ValueError(f"exclude_seed_edges: expected False, True or 'reverse', found {exclude_seed_edges!r}")
@@ -245,7 +245,7 @@ def _is_undirected(links: Tensor, sizes: list[int]) -> bool:
     return links.size(1) > 0 and all(map(torch.equal, one, other))
 
 
-def check_links(name: str, links: Any, graph: Relations, edge_type: EdgeType | None) -> None:
+def check_links(name: str, links: Any, graph: SampledGraph, edge_type: EdgeType | None) -> None:
     """Raises unless these are links [2, m] between nodes of the types that an edge type has."""
     if not isinstance(links, Tensor):
         raise TypeError(f"{name}: expected a tensor of links, found {type(links).__name__}")

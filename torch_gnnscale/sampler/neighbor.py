@@ -19,10 +19,10 @@ from ..ops.arguments import checked_device
 from ..random import draw_seed
 from .bulk import check_modes, placed
 from .fanouts import NumNeighborsLike, drawable, fanouts_of
-from .inputs import as_ids, reverse_relations
+from .inputs import as_ids
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
 from .output import HeteroNeighborOutput, NeighborOutput, Seeds, renumbered_trees
-from .relations import relations_of
+from .relations import sampled_graph
 from .times import check_times, ordered_limit
 
 
@@ -109,7 +109,7 @@ class NeighborSampler(BaseSampler):
         self.layers = layers
         self.keep_orig_edges = False
         self._disjoint = disjoint
-        self.graph = relations_of(
+        self.graph = sampled_graph(
             data, is_sorted=is_sorted, time_attr=time_attr, weight_attr=weight_attr,
             backward=sample_direction == "backward",
         )  # fmt: skip
@@ -132,8 +132,7 @@ class NeighborSampler(BaseSampler):
     def subgraph_type(self, subgraph_type: SubgraphType | str) -> None:
         self._subgraph_type = SubgraphType(subgraph_type)
         if self._subgraph_type == SubgraphType.bidirectional:
-            self._reverse = reverse_relations(self.graph.edge_types)
-            for edge_type, reverse in zip(self.graph.edge_types, self._reverse, strict=True):
+            for edge_type, reverse in zip(self.graph.edge_types, self.graph.stored.reverse, strict=True):
                 if reverse < 0 and edge_type is not None and not edge_type[1].startswith("rev_"):
                     warnings.warn(
                         f"edge type {edge_type} stays directional: there is no reverse edge type, or not a unique one",
@@ -305,25 +304,17 @@ class NeighborSampler(BaseSampler):
         both = self.keep_orig_edges and self.subgraph_type == SubgraphType.bidirectional
         subgraph: ops.Subgraph = "directional" if both else self.subgraph_type.value
         sample = ops.sample_neighbors(
-            [relation.csc.colptr for relation in graph.relations],
-            [relation.csc.row for relation in graph.relations],
+            graph.stored,
             nodes,
             self.fanouts,
             key,
-            edge_id=[relation.csc.edge_id for relation in graph.relations],
-            weight=[relation.weight for relation in graph.relations],
-            time=[relation.time for relation in graph.relations],
             seed_time=self._seed_times(given, nodes, seed_time),
             exclude=self._exclusions(exclude),
-            src_type=graph.src_types,
-            dst_type=graph.dst_types,
-            sizes=graph.sizes,
             replace=self.replace,
             disjoint=self.disjoint,
             last=self.temporal_strategy == "last",
             layers=self.layers,
             subgraph=subgraph,
-            reverse=self._reverse if subgraph == "bidirectional" else None,
         )
         out = self._output(sample, [(numbers[t], len(ids)) for t, ids in given.items()], subgraph)
         if both:
@@ -408,7 +399,7 @@ class NeighborSampler(BaseSampler):
         if subgraph == "bidirectional":  # half of these edges are of another type
             edge = {
                 edge_type: None if reverse >= 0 else edge[edge_type]
-                for edge_type, reverse in zip(graph.edge_types, self._reverse, strict=True)
+                for edge_type, reverse in zip(graph.edge_types, graph.stored.reverse, strict=True)
             }
         if graph.backward:
             rows, cols = cols, rows

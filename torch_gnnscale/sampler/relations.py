@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -21,6 +21,7 @@ from torch_geometric.typing import EdgeType, NodeType
 from .. import ops
 from ..feature.feature_store import all_attrs
 from ..topology import CSC, GraphStore
+from .inputs import ends_of, reverse_relations
 from .times import check_times, ordered
 
 
@@ -46,7 +47,7 @@ class Relation:
 
 
 @dataclass(eq=False)
-class Relations:
+class SampledGraph:
     """A graph's relations, its nodes and their times.
 
     ``node_types`` and ``edge_types`` are [None] in a homogeneous graph. ``node_time`` and ``edge_time`` are the user's
@@ -62,17 +63,32 @@ class Relations:
     edge_time: dict[EdgeType | None, Tensor] | None = None
     floating_time: bool = False
     """Times are compared as float64."""
-    src_types: list[int] = field(init=False)
-    """Per relation, the number of the node type that edges lead from, in the direction of sampling."""
-    dst_types: list[int] = field(init=False)
-    largest_degree: int = field(init=False)
 
-    def __post_init__(self) -> None:
-        ends = [(None, None) if t is None else (t[0], t[-1]) for t in self.edge_types]
-        self.src_types = [self.node_types.index(pair[self.backward]) for pair in ends]
-        self.dst_types = [self.node_types.index(pair[not self.backward]) for pair in ends]
-        degrees = [int(r.csc.colptr.diff().max()) for r in self.relations if r.csc.num_dst]
-        self.largest_degree = max(degrees, default=0)
+    def __getstate__(self) -> dict[str, Any]:
+        # A CSC knows how to travel, its tensors do not.
+        return {name: value for name, value in self.__dict__.items() if name != "stored"}
+
+    @cached_property
+    def stored(self) -> ops.Relations:
+        """What the operator draws from, in the direction of sampling."""
+        ends = [ends_of(edge_type) for edge_type in self.edge_types]
+        cscs = [relation.csc for relation in self.relations]
+        return ops.relations(
+            [csc.colptr for csc in cscs],
+            [csc.row for csc in cscs],
+            edge_id=[csc.edge_id for csc in cscs],
+            weight=[relation.weight for relation in self.relations],
+            time=[relation.time for relation in self.relations],
+            src_type=[self.node_types.index(pair[self.backward]) for pair in ends],
+            dst_type=[self.node_types.index(pair[not self.backward]) for pair in ends],
+            sizes=self.sizes,
+            reverse=reverse_relations(self.edge_types),
+        )
+
+    @cached_property
+    def largest_degree(self) -> int:
+        """Of all nodes in all relations."""
+        return max((int(r.csc.colptr.diff().max()) for r in self.relations if r.csc.num_dst), default=0)
 
     @property
     def is_hetero(self) -> bool:
@@ -91,10 +107,10 @@ class Relations:
         return self.node_types.index(node_type)
 
 
-def relations_of(
+def sampled_graph(
     data: Any, *, is_sorted: bool = False, time_attr: str | None = None, weight_attr: str | None = None,
     backward: bool = False,
-) -> Relations:  # fmt: skip
+) -> SampledGraph:  # fmt: skip
     """The relations of a Data, a HeteroData or a (FeatureStore, GraphStore) pair, ours without a copy.
 
     Raises:
@@ -143,7 +159,7 @@ def relations_of(
             if read_at_random is not None:
                 ops.huge_pages(read_at_random)
         relations.append(Relation(edge_type, csc, sums, time, left_out))
-    return Relations(
+    return SampledGraph(
         DataType.from_data(data), list(sizes), list(sizes.values()), relations, backward, node_time, edge_time, floating
     )
 

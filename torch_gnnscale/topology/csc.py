@@ -70,6 +70,10 @@ class CSC:
     def __repr__(self) -> str:
         return f"CSC(num_src={self.num_src}, num_dst={self.num_dst}, num_edges={self.num_edges}, row={self.row.dtype})"
 
+    def relations(self) -> ops.Relations:
+        """What sampling operators draw from: the graph of these edges alone, between nodes of one type."""
+        return ops.relations([self.colptr], [self.row], edge_id=[self.edge_id])
+
     @classmethod
     def from_edge_index(
         cls, edge_index: Tensor, size: int | tuple[int | None, int | None] | None = None, is_sorted: bool = False

@@ -1,0 +1,146 @@
+"""What :func:`sample_neighbors` draws from: the relations of a graph, checked once for any number of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .arguments import MAX_COUNT, check_ids, check_int, check_tensor
+from .samples import MAX_RELATIONS
+
+
+class Relations(NamedTuple):
+    """A graph as one CSC a relation, as :func:`relations` returns it; every list has one entry a relation."""
+
+    colptr: list[Tensor]
+    row: list[Tensor]
+    edge_id: list[Tensor | None]
+    weight: list[Tensor | None]
+    time: list[Tensor | None]
+    src_type: list[int]
+    dst_type: list[int]
+    reverse: list[int]
+    sizes: list[int]
+    """Per node type, how many nodes there are."""
+
+    @property
+    def timed(self) -> bool:
+        """Whether some edges have times."""
+        return any(entry is not None for entry in self.time)
+
+
+def relations(
+    colptr: Sequence[Tensor],
+    row: Sequence[Tensor],
+    *,
+    edge_id: Sequence[Tensor | None] | None = None,
+    weight: Sequence[Tensor | None] | None = None,
+    time: Sequence[Tensor | None] | None = None,
+    src_type: Sequence[int] | None = None,
+    dst_type: Sequence[int] | None = None,
+    sizes: Sequence[int] | None = None,
+    reverse: Sequence[int] | None = None,
+) -> Relations:
+    """Checks the form of a graph's relations; what the tensors hold must have been checked (:func:`check_colptr`,
+    :func:`first_outside`).
+
+    Args:
+        colptr: per relation, int64, shape [num_dst + 1].
+        row: per relation, sources, int32 or int64, shape [E]; any stride.
+        edge_id: per relation, the original id of each stored edge, or None where it is the position.
+        weight: per relation, sums of positive integer weights over each column up to and with each stored edge (see
+            :func:`weight_sums`): int64, shape [E], increasing in a column; None draws uniformly.
+        time: per relation, the time of each stored edge: int64, shape [E], not decreasing in a column. A tree has only
+            edges of times up to its seed's.
+        src_type: per relation, the node type of its sources; 0 by default.
+        dst_type: per relation, the node type of its destinations; 0 by default.
+        sizes: per node type, how many nodes there are; by default what the relations into it say.
+        reverse: per relation, the one that holds its reverse edges, or -1 for none; by default a relation between nodes
+            of one type is its own. Matters to ``bidirectional`` samples.
+
+    Raises:
+        TypeError, ValueError: wrong dtypes, shapes or numbers of entries.
+    """
+    count = len(colptr)
+    if count > MAX_RELATIONS:
+        raise ValueError(f"colptr: expected at most {MAX_RELATIONS} relations, found {count}")
+    given = {"row": row, "edge_id": edge_id, "weight": weight, "time": time, "src_type": src_type, "dst_type": dst_type}
+    lists: dict[str, list] = {
+        name: [0 if name.endswith("type") else None] * count if entries is None else list(entries)
+        for name, entries in given.items()
+    }
+    for name, entries in lists.items():
+        if len(entries) != count:
+            raise ValueError(f"{name}: expected one entry for each of {count} relations, found {len(entries)}")
+    for r, pointer in enumerate(colptr):
+        check_tensor("colptr", pointer)
+        if pointer.dtype != torch.int64 or pointer.dim() != 1 or pointer.numel() == 0:
+            raise TypeError(f"colptr: expected an int64 vector, found {pointer.dtype} {tuple(pointer.shape)}")
+        _check_edges(r, lists)
+    most = 2 * MAX_RELATIONS if sizes is None else len(sizes) - 1
+    src_types, dst_types = (
+        [check_int(name, entry, 0, most) for entry in lists[name]] for name in ("src_type", "dst_type")
+    )
+    weights, times = (
+        [None if entry is None else entry.contiguous() for entry in lists[name]] for name in ("weight", "time")
+    )
+    return Relations(
+        [pointer.contiguous() for pointer in colptr], lists["row"], lists["edge_id"], weights, times, src_types,
+        dst_types, _checked_reverse(reverse, src_types, dst_types), _checked_sizes(sizes, colptr, src_types, dst_types),
+    )  # fmt: skip
+
+
+def check_vector(name: str, value: Tensor | None, size: int) -> None:
+    """Raises unless it is an int64 vector of that size."""
+    if not isinstance(value, Tensor) or value.dtype != torch.int64:
+        found = value.dtype if isinstance(value, Tensor) else type(value).__name__
+        raise TypeError(f"{name}: expected an int64 vector, found {found}")
+    if value.shape != (size,):
+        raise ValueError(f"{name}: expected shape ({size},), found {tuple(value.shape)}")
+
+
+def _check_edges(r: int, given: dict[str, list]) -> None:
+    row, edge_id = given["row"][r], given["edge_id"][r]
+    check_ids("row", row)
+    if edge_id is not None:
+        check_ids("edge_id", edge_id)
+        if len(edge_id) != len(row):
+            raise ValueError(f"edge_id: expected one for each of {len(row)} edges, found {len(edge_id)}")
+    for name in ("weight", "time"):
+        if given[name][r] is not None:
+            check_vector(f"{name}[{r}]", given[name][r], len(row))
+
+
+def _checked_sizes(
+    sizes: Sequence[int] | None, colptr: Sequence[Tensor], src_type: list[int], dst_type: list[int]
+) -> list[int]:
+    """How many nodes each type has."""
+    if sizes is None:
+        known = {t: pointer.numel() - 1 for t, pointer in zip(dst_type, colptr, strict=True)}
+        types = range(max([*src_type, *dst_type], default=0) + 1)
+        if missing := [t for t in types if t not in known]:
+            raise ValueError(f"sizes: expected them, for no relation leads to node types {missing}")
+        sizes = [known[t] for t in types]
+    counts = [check_int("sizes", size, 0, MAX_COUNT) for size in sizes]
+    for r, (t, pointer) in enumerate(zip(dst_type, colptr, strict=True)):
+        if pointer.numel() - 1 != counts[t]:
+            raise ValueError(
+                f"colptr[{r}]: expected {counts[t] + 1} entries for {counts[t]} nodes, found {pointer.numel()}"
+            )
+    return counts
+
+
+def _checked_reverse(reverse: Sequence[int] | None, src_type: list[int], dst_type: list[int]) -> list[int]:
+    ends = list(zip(src_type, dst_type, strict=True))
+    if reverse is None:
+        return [r if src == dst else -1 for r, (src, dst) in enumerate(ends)]
+    if len(reverse) != len(ends):
+        raise ValueError(f"reverse: expected one entry for each of {len(ends)} relations, found {len(reverse)}")
+    for r, other in enumerate(reverse):
+        check_int("reverse", other, -1, len(ends) - 1)
+        if other >= 0 and ends[other] != ends[r][::-1]:
+            raise ValueError(f"reverse[{r}]: expected a relation from type {ends[r][1]} to {ends[r][0]}")
+    return list(reverse)
