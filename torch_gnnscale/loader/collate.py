@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import threading
 import warnings
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
@@ -220,7 +220,9 @@ def from_data(
     batch = copy.copy(data)
     nodes = by_type(out, out.node)
     for type_name, store, has_nodes, has_edges in stores_of(data):
-        out_store = batch._store if type_name is None else batch[type_name]
+        out_store = _store_of(batch, type_name)
+        # PyG makes it when first needed, and asks for it with each field that is put: where it is missing, by an error.
+        out_store._cached_attr = defaultdict(set)
         node = nodes.setdefault(type_name, _NO_IDS) if has_nodes else _NO_IDS
         if has_edges and type_name not in edges:
             edges[type_name] = Edges(_NO_IDS.expand(2, 0), torch.zeros(1, dtype=torch.int64), _NO_IDS)

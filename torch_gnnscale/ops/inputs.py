@@ -25,11 +25,8 @@ class Relations(NamedTuple):
     reverse: list[int]
     sizes: list[int]
     """Per node type, how many nodes there are."""
-
-    @property
-    def timed(self) -> bool:
-        """Whether some edges have times."""
-        return any(entry is not None for entry in self.time)
+    timed: bool
+    """Whether some edges have times."""
 
 
 def relations(
@@ -90,6 +87,7 @@ def relations(
     return Relations(
         [pointer.contiguous() for pointer in colptr], lists["row"], lists["edge_id"], weights, times, src_types,
         dst_types, _checked_reverse(reverse, src_types, dst_types), _checked_sizes(sizes, colptr, src_types, dst_types),
+        any(entry is not None for entry in times),
     )  # fmt: skip
 
 
