@@ -5,7 +5,7 @@ import pytest
 import torch
 from datasets_for_tests import edges_of, make_data, node_rows
 
-from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader
+from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler
 
 CITES = ("paper", "cites", "paper")
 DTYPES = [
@@ -184,6 +184,14 @@ def test_opened_stores_travel_as_their_paths(features, graph):
     assert x == node_rows(torch.arange(100)).sum().item()
     assert row == stores[1].relation().row.sum().item()
     assert {str(features / "0.npy"), str(graph / "0_edges.npy")} <= mapped
+
+
+def test_the_sampler_of_an_opened_store_travels_as_its_path(graph):
+    sampler = NeighborSampler((FeatureStore(), GraphStore.open(graph)), [3, 2])
+    expected = sampler.sample(torch.arange(5), None, 1)
+    state = pickle.dumps(sampler)
+    assert len(state) < sampler.graph.relations[0].csc.row.numel() * 8
+    assert torch.equal(pickle.loads(state).sample(torch.arange(5), None, 1).edge, expected.edge)
 
 
 def test_a_changed_store_travels_with_its_changes(features, graph):
