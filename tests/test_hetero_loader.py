@@ -370,3 +370,22 @@ def test_attributes_of_edges_without_ids_are_left_out():
         assert "edge_attr" not in batch
         assert "e_id" not in batch
         assert isinstance(batch, Data)
+
+
+def test_a_batch_and_its_deep_copy_know_their_own_attributes():
+    data = make_data()
+    data.num_nodes = data.num_nodes
+    batch = next(iter(NeighborLoader(data, [3, 2], batch_size=8)))
+    other = copy.deepcopy(batch)
+    other.x = other.x[:3]
+    assert batch.is_node_attr("x")
+    assert not other.is_node_attr("x")
+
+
+def test_edge_types_of_another_length():
+    edge_index = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
+    for edge_type in (("a", "a"), ("a", 0, "a"), ("a", "b", "c", "a")):
+        graph = GraphStore()
+        graph.put_edge_index(edge_index, edge_type=edge_type, layout="coo", size=(5, 5))
+        sampler = NeighborSampler((FeatureStore(), graph), [1, 1])
+        assert sampler.sample({"a": torch.tensor([3])}, None, 1).node["a"].tolist() == [3, 2, 1]

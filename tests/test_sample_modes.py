@@ -218,7 +218,8 @@ SEED = torch.tensor([0])
         (ValueError, "edge_id: expected one entry for each of 1 relations, found 2", {"edge_id": [None, None]}),
         (ValueError, "edge_id: expected one for each of 4 edges, found 3", {"edge_id": [torch.arange(3)]}),
         (ValueError, "src_type: expected 0 <= src_type <= 0, found 1", {"src_type": [1], "sizes": [2]}),
-        (ValueError, "src_type: expected 0 <= src_type <= 2048, found 3000", {"src_type": [3000]}),
+        (ValueError, "src_type: expected 0 <= src_type <= 1, found 2", {"src_type": [2]}),
+        (ValueError, "sizes: expected at least one node type, found none", {"sizes": []}),
         (ValueError, "sizes: expected them, for no relation leads to node types [1]", {"src_type": [1]}),
         (ValueError, "sizes: expected them, for no relation leads to node types [0]", {"colptr": [], "row": []}),
         (ValueError, "colptr[0]: expected 4 entries for 3 nodes, found 3", {"sizes": [3]}),
@@ -276,3 +277,24 @@ def test_bad_arguments(error, message, of_graph, arguments):
     graph = ops.relations(**{**EDGES, **of_graph})
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
         ops.sample_neighbors(graph, **{"seeds": [SEED], "fanouts": [1], "key": 0, **arguments})
+
+
+def test_a_graph_that_was_not_checked():
+    seeds, graph = [SEED], ops.relations(**EDGES)
+    with pytest.raises(TypeError, match=r"^graph: expected what relations\(\) returns, found list$"):
+        ops.sample_neighbors([GRAPH.colptr], seeds, [1], 0)
+    for name in ("edge_id", "weight", "time"):
+        with pytest.raises(RuntimeError, match="relation 0 has 4 edges and another number of their ids"):
+            ops.sample_neighbors(graph._replace(**{name: [torch.arange(1)]}), seeds, [1], 0)
+
+
+@pytest.mark.parametrize("options", [{}, {"disjoint": True}, {"layers": True}])
+def test_a_batch_after_one_with_seeds_that_are_none(options):
+    graph = random_graph(300, 6, seed=5)
+    for key in range(20):
+        with pytest.raises(IndexError, match=r"seeds\[3\] = 300 is out of range") as caught:
+            graph.sample(ops, torch.tensor([1, 2, 3, 300]), [4, 3], key, **options)
+        assert caught.value.__context__ is None
+        seeds = random_ids(300, 40, seed=key)
+        found, expected = (graph.sample(by, seeds, [4, 3], key, **options) for by in (ops, reference))
+        assert_same(found, expected)

@@ -150,6 +150,10 @@ SampleOutput sample_neighbors(const Tensors& colptr, const Tensors& row, const O
     const auto is_type = [&](int64_t type) { return type >= 0 && type < static_cast<int64_t>(types); };
     STD_TORCH_CHECK(is_type(src_type[r]) && is_type(dst_type[r]) && colptr[r].numel() == sizes[dst_type[r]] + 1,
                     "relation ", r, " does not fit its node types");
+    for (const auto* const of_edges : {&edge_id[r], &weight[r], &time[r]}) {
+      STD_TORCH_CHECK(!of_edges->has_value() || (*of_edges)->numel() == row[r].numel(), "relation ", r, " has ",
+                      row[r].numel(), " edges and another number of their ids, weights or times");
+    }
     Relation relation = to_relation(colptr[r], row[r], edge_id[r]);
     relation.num_src = sizes[src_type[r]];
     relation.weight = data_or_null(weight[r]);

@@ -210,6 +210,12 @@ def _filter(
             out_store[key] = None if edge_id is None else rows(value, edge_id, dim, below)
 
 
+def drop_caches(batch: Data | HeteroData) -> None:
+    """Ends the filling of a batch: what :func:`from_data` left in it would be shared by its deep copies."""
+    for store in batch.stores:
+        store.__dict__.pop("_cached_attr", None)
+
+
 def from_data(
     data: Data | HeteroData, out: Output, edges: dict[Any, Edges], layouts: dict | None, device: torch.device | None,
     known: Known | None,
@@ -221,7 +227,7 @@ def from_data(
     nodes = by_type(out, out.node)
     for type_name, store, has_nodes, has_edges in stores_of(data):
         out_store = _store_of(batch, type_name)
-        # PyG makes it when first needed, and asks for it with each field that is put: where it is missing, by an error.
+        # PyG looks for it with each field that is put, and catches an AttributeError where it is missing.
         out_store._cached_attr = defaultdict(set)
         node = nodes.setdefault(type_name, _NO_IDS) if has_nodes else _NO_IDS
         if has_edges and type_name not in edges:

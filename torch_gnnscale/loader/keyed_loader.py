@@ -286,6 +286,7 @@ class KeyedLoader(DataLoader):
             known,
         )
         self._label(batch, out)
+        collate.drop_caches(batch)
         if self._device is not None:
             # The layers are there already; PyG's `to` would make lists of their sizes.
             batch = batch.to(self._device, *(name for name, _ in batch if name != "layers"), non_blocking=True)

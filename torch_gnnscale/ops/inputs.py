@@ -52,7 +52,7 @@ def relations(
             :func:`weight_sums`): int64, shape [E], increasing in a column; None draws uniformly.
         time: per relation, the time of each stored edge: int64, shape [E], not decreasing in a column. A tree has only
             edges of times up to its seed's.
-        src_type: per relation, the node type of its sources; 0 by default.
+        src_type: per relation, the node type of its sources, numbered from 0; 0 by default.
         dst_type: per relation, the node type of its destinations; 0 by default.
         sizes: per node type, how many nodes there are; by default what the relations into it say.
         reverse: per relation, the one that holds its reverse edges, or -1 for none; by default a relation between nodes
@@ -77,7 +77,9 @@ def relations(
         if pointer.dtype != torch.int64 or pointer.dim() != 1 or pointer.numel() == 0:
             raise TypeError(f"colptr: expected an int64 vector, found {pointer.dtype} {tuple(pointer.shape)}")
         _check_edges(r, lists)
-    most = 2 * MAX_RELATIONS if sizes is None else len(sizes) - 1
+    if sizes is not None and len(sizes) == 0:
+        raise ValueError("sizes: expected at least one node type, found none")
+    most = max(2 * count - 1, 0) if sizes is None else len(sizes) - 1
     src_types, dst_types = (
         [check_int(name, entry, 0, most) for entry in lists[name]] for name in ("src_type", "dst_type")
     )

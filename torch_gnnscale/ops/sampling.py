@@ -68,6 +68,8 @@ def sample_neighbors(
         NotImplementedError: seeds on a GPU with types, weights, times, exclusions, disjoint trees or another subgraph.
         RuntimeError: the graph is malformed after all.
     """
+    if not isinstance(graph, Relations):
+        raise TypeError(f"graph: expected what relations() returns, found {type(graph).__name__}")
     count, types = len(graph.colptr), len(graph.sizes)
     if len(seeds) != types:
         raise ValueError(f"seeds: expected one entry for each of {types} node types, found {len(seeds)}")
@@ -130,10 +132,13 @@ def sample_neighbors(
     )
     try:
         return Sample(*OPS.sample_neighbors(*arguments))
-    except RuntimeError:
-        for name, entry, size in zip(names, seeds, graph.sizes, strict=True):
-            check_ids(name, entry, size, "nodes", threads)
+    except NotImplementedError:
         raise
+    except RuntimeError as failed:
+        error = failed
+    for name, entry, size in zip(names, seeds, graph.sizes, strict=True):
+        check_ids(name, entry, size, "nodes", threads)
+    raise error
 
 
 def _some(entries: Sequence[Tensor | None]) -> bool:

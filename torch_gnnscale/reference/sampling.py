@@ -56,7 +56,8 @@ def sample_neighbors(
 ) -> Sample:
     """All hops of a batch (FastSample, section 3.2), as :func:`torch_gnnscale.ops.sample_neighbors` returns them."""
     count, types = len(graph.colptr), len(seeds)
-    relations = [_Relation(*parts) for parts in zip(*graph[:5], exclude or [None] * count, strict=True)]
+    lists = (graph.colptr, graph.row, graph.edge_id, graph.weight, graph.time, exclude or [None] * count)
+    relations = [_Relation(*parts) for parts in zip(*lists, strict=True)]
     src_type, dst_type, reverse = graph.src_type, graph.dst_type, graph.reverse
     hop_lists = fanouts if fanouts and isinstance(fanouts[0], (list, tuple)) else [fanouts] * count
     times = [t for entry in seed_time or [] if entry is not None for t in entry.tolist()] if seed_time else None

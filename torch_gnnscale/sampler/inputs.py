@@ -22,19 +22,19 @@ def reverse_relations(edge_types: Sequence[EdgeType | None]) -> list[int]:
     others of it; or it takes the only relation that leads the other way.
     """
     numbers = {edge_type: number for number, edge_type in enumerate(edge_types)}
-    ways = Counter((edge_type[0], edge_type[-1]) for edge_type in edge_types if edge_type is not None)
+    ways = Counter(map(ends_of, edge_types))
     reverse = [-1] * len(edge_types)
     for number, edge_type in enumerate(edge_types):
         if edge_type is None:
             reverse[number] = number
-        elif not edge_type[1].startswith("rev_"):
+        elif len(edge_type) == 3 and not str(edge_type[1]).startswith("rev_"):  # stores take types of any length
             src, rel, dst = edge_type
             if (named := numbers.get((dst, f"rev_{rel}", src))) is not None:
                 reverse[number], reverse[named] = named, number
             elif src == dst:
                 reverse[number] = number
             elif ways[dst, src] == 1:
-                reverse[number] = next(n for n, t in enumerate(edge_types) if t and (t[0], t[-1]) == (dst, src))
+                reverse[number] = next(n for n, t in enumerate(edge_types) if ends_of(t) == (dst, src))
     return reverse
 
 

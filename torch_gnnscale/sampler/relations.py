@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -39,11 +38,18 @@ class Relation:
     left_out: Tensor | None = None
     """Edges of weight 0, which are not sampled: sources and destinations, int64, shape [2, k]."""
 
-    @cached_property
+    _num_ids: int | None = field(default=None, init=False, repr=False)
+
+    @property
     def num_ids(self) -> int:
         """The user's ids of its edges are below this."""
-        edge_id = self.csc.edge_id
-        return self.csc.num_edges if edge_id is None else int(edge_id.max()) + 1 if len(edge_id) else 0
+        if self._num_ids is None:
+            edge_id = self.csc.edge_id
+            if edge_id is None or len(edge_id) == 0:
+                self._num_ids = self.csc.num_edges
+            else:
+                self._num_ids = int(edge_id.max()) + 1
+        return self._num_ids
 
 
 @dataclass(eq=False)
@@ -64,13 +70,20 @@ class SampledGraph:
     floating_time: bool = False
     """Times are compared as float64."""
 
+    _stored: ops.Relations | None = field(default=None, init=False, repr=False)
+
     def __getstate__(self) -> dict[str, Any]:
         # A CSC knows how to travel, its tensors do not.
-        return {name: value for name, value in self.__dict__.items() if name != "stored"}
+        return {**self.__dict__, "_stored": None}
 
-    @cached_property
+    @property
     def stored(self) -> ops.Relations:
-        """What the operator draws from, in the direction of sampling."""
+        """What the operator draws from, in the direction of sampling; made when first asked for."""
+        if self._stored is None:  # without a lock, which a process that is forked meanwhile would find closed
+            self._stored = self._checked()
+        return self._stored
+
+    def _checked(self) -> ops.Relations:
         ends = [ends_of(edge_type) for edge_type in self.edge_types]
         cscs = [relation.csc for relation in self.relations]
         return ops.relations(
@@ -85,7 +98,7 @@ class SampledGraph:
             reverse=reverse_relations(self.edge_types),
         )
 
-    @cached_property
+    @property
     def largest_degree(self) -> int:
         """Of all nodes in all relations."""
         return max((int(r.csc.colptr.diff().max()) for r in self.relations if r.csc.num_dst), default=0)
@@ -140,7 +153,7 @@ def sampled_graph(
 
     relations = []
     for edge_type, csc in cscs.items():
-        src, dst = (None, None) if edge_type is None else (edge_type[0], edge_type[-1])
+        src, dst = ends_of(edge_type)
         csc = _padded(csc, sizes[src], sizes[dst])
         if backward:
             csc = csc.transposed()
@@ -322,8 +335,7 @@ def _sizes(source: _Source, cscs: dict[EdgeType | None, CSC]) -> dict[NodeType |
         return _known(counts)
     found: dict[NodeType | None, int] = {}
     for edge_type, csc in cscs.items():
-        ends = (None, None) if edge_type is None else (edge_type[0], edge_type[-1])
-        for node_type, count in zip(ends, (csc.num_src, csc.num_dst), strict=True):
+        for node_type, count in zip(ends_of(edge_type), (csc.num_src, csc.num_dst), strict=True):
             found[node_type] = max(found.get(node_type, 0), count)
     return {node_type: found[node_type] if count is None else count for node_type, count in counts.items()}
 
