@@ -56,19 +56,28 @@ class BidirectionalNeighborSampler(NeighborSampler):
             data, num_neighbors, replace=replace, weight_attr=weight_attr, is_sorted=is_sorted,
             sample_direction="backward",
         )  # fmt: skip
+        self._both: ops.Relations | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_both": None}  # as SampledGraph leaves out what is stored
+
+    def _both_ways(self) -> ops.Relations:
+        """The edges forward and backward as two relations; made when first asked for."""
+        if self._both is None:
+            forward, backward = self.graph.stored, self._backward.graph.stored
+            self._both = ops.relations(
+                forward.colptr + backward.colptr, forward.row + backward.row,
+                edge_id=forward.edge_id + backward.edge_id, weight=forward.weight + backward.weight,
+            )  # fmt: skip
+        return self._both
 
     def sample(self, seeds: Seeds, seed_time: Seeds | None, key: int, exclude: Any = None) -> NeighborOutput:
         """See :meth:`NeighborSampler.sample`; there are no times."""
         if seed_time is not None:
             raise ValueError("seed_time: expected none from a sampler without time_attr, found some")
         excluded = [pairs for s in (self, self._backward) for pairs in s._exclusions(exclude) or [None]]
-        forward, backward = self.graph.stored, self._backward.graph.stored
-        graph = ops.relations(
-            forward.colptr + backward.colptr, forward.row + backward.row, edge_id=forward.edge_id + backward.edge_id,
-            weight=forward.weight + backward.weight,
-        )  # fmt: skip
         sample = ops.sample_neighbors(
-            graph,
+            self._both_ways(),
             [as_ids("seeds", self._typed("seeds", seeds)[None])],
             self.fanouts * 2,
             key,
