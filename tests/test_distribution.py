@@ -178,7 +178,8 @@ def weighted_picks(weights: list[float], nodes: int, fanout: int, key: int, repl
     """Positions drawn by each of many nodes with neighbors of these weights: [nodes, fanout]."""
     graph = graph_of(torch.full((nodes,), len(weights)))
     sums = ops.weight_sums(graph.colptr, torch.tensor(weights, dtype=torch.float64).repeat(nodes))
-    sample = graph.sample(ops, torch.arange(nodes), [fanout], key, weight=[sums], replace=replace)
+    stored = graph.relations(weight=[sums])
+    sample = ops.sample_neighbors(stored, [torch.arange(nodes)], [fanout], key, replace=replace)
     return positions_of(sample, graph)[1].reshape(nodes, fanout).numpy()
 
 
