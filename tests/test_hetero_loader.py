@@ -374,7 +374,7 @@ def test_attributes_of_edges_without_ids_are_left_out():
 
 def test_a_batch_and_its_deep_copy_know_their_own_attributes():
     data = make_data()
-    data.num_nodes = data.num_nodes
+    data.num_nodes = data.num_nodes  # given, not told by x
     batch = next(iter(NeighborLoader(data, [3, 2], batch_size=8)))
     other = copy.deepcopy(batch)
     other.x = other.x[:3]

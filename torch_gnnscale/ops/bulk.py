@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .arguments import MAX_COUNT, OPS, check_ids, check_int, check_key, check_tensor, resolve_threads
+from .arguments import OPS, check_ids, check_int, check_key, resolve_threads
+from .inputs import relations
 from .samples import Sample, check_fanouts
 
 MAX_BATCHES = (1 << 24) - 1
@@ -64,15 +65,7 @@ def sample_bulk(
             range.
         RuntimeError: the graph is malformed, a hop of the bulk has more than 2^31 edges, or memory ran out.
     """
-    check_tensor("colptr", colptr)
-    if colptr.dtype != torch.int64 or colptr.dim() != 1 or colptr.numel() == 0:
-        raise TypeError(f"colptr: expected an int64 vector, found {colptr.dtype} {tuple(colptr.shape)}")
-    num_nodes = check_int("sizes", colptr.numel() - 1, 0, MAX_COUNT)
-    check_ids("row", row)
-    if edge_id is not None:
-        check_ids("edge_id", edge_id)
-        if len(edge_id) != len(row):
-            raise ValueError(f"edge_id: expected one for each of {len(row)} edges, found {len(edge_id)}")
+    graph = relations([colptr], [row], edge_id=[edge_id])
     check_ids("seeds", seeds)
     for name, given in (("colptr", colptr), ("row", row), ("edge_id", edge_id)):
         _check_place(name, given, seeds.device)
@@ -86,11 +79,11 @@ def sample_bulk(
         raise ValueError(f"seed_ptr: expected numbers that do not fall, from 0 to {len(seeds)} seeds, found {ends}")
     fanouts = check_fanouts(list(fanouts), 1)
     node, pointer, edge_index, ids, counts = OPS.sample_bulk(
-        colptr.contiguous(), row, edge_id, seeds.to(torch.int64).contiguous(), ends, fanouts, keys, replace, layers,
+        graph.colptr[0], row, edge_id, seeds.to(torch.int64).contiguous(), ends, fanouts, keys, replace, layers,
         with_edge_id, with_col, [], resolve_threads(threads),
     )  # fmt: skip
     if (at := int(counts[-1])) >= 0:
-        raise IndexError(f"seeds[{at}] = {int(seeds[at])} is out of range: expected nodes in [0, {num_nodes})")
+        raise IndexError(f"seeds[{at}] = {int(seeds[at])} is out of range: expected nodes in [0, {graph.sizes[0]})")
     hops, batches = len(fanouts), len(keys)
     num_nodes_of = counts[: batches * (hops + 1)].view(batches, 1, hops + 1)
     num_edges_of = counts[batches * (hops + 1) : -1].view(batches, 1, hops)
