@@ -3,16 +3,20 @@
 import concurrent.futures
 import itertools
 import os
+import re
 import signal
 import sys
+import time
 import traceback
+from pathlib import Path
 
 import pytest
 import torch
 from datasets_for_tests import run_python
 from graphs import assert_same, random_graph, random_ids
+from torch_geometric.data import Data
 
-from torch_gnnscale import ops, reference
+from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops, reference
 from torch_gnnscale.feature.tier_memory import available_memory
 from torch_gnnscale.ops import memory
 from torch_gnnscale.ops.arguments import resolve_threads
@@ -310,3 +314,33 @@ def test_huge_pages_change_nothing():
         ops.huge_pages(tensor)
         assert tensor.data_ptr() == address
         assert torch.equal(tensor, kept)
+
+
+def in_huge_pages(tensor) -> int:
+    """Bytes in huge pages of the mappings that the tensor lies in."""
+    first, end, found, inside = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes, 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(match[1], 16) < end and int(match[2], 16) > first
+        elif inside and line.startswith("AnonHugePages:"):
+            found += int(line.split()[1]) << 10
+    return found
+
+
+def test_a_samplers_graph_and_large_features_move_to_huge_pages():
+    probe = torch.zeros(20 << 20, dtype=torch.uint8)
+    ops.huge_pages(probe)
+    if not Path("/proc/self/smaps").exists() or in_huge_pages(probe) == 0:
+        pytest.skip("this system moves no memory into huge pages")
+    num_nodes, degree = 10_000, 600
+    row = torch.arange(num_nodes * degree, dtype=torch.int32) % num_nodes
+    store = GraphStore.from_csc(CSC.from_csc(torch.arange(0, num_nodes * degree + 1, degree), row))
+    data = Data(x=torch.ones(num_nodes, 600), edge_index=torch.zeros(2, 0, dtype=torch.int64))
+    NeighborSampler((FeatureStore.from_data(data), store), [5])
+    NeighborLoader(data, [5])
+    patience = time.monotonic() + 30
+    while not all(in_huge_pages(tensor) >= tensor.nbytes // 2 for tensor in (store.relation().row, data.x)):
+        assert time.monotonic() < patience, "the threads have moved nothing"
+        time.sleep(0.01)
+    assert torch.equal(store.relation().row, torch.arange(num_nodes * degree, dtype=torch.int32) % num_nodes)
+    assert bool((data.x == 1).all())

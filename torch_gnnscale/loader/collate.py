@@ -6,9 +6,8 @@ Nodes and edges are told apart by type, None standing for the only one of a homo
 from __future__ import annotations
 
 import copy
-import threading
 import warnings
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,7 +25,6 @@ from ..sampler.relations import Relation
 from ..topology.reorder import Order
 from .layout import EdgeLayout, edge_device, laid_out, set_edges, sort_edges, stored_values
 
-_HUGE_FROM = 64 << 20  # bytes; of smaller tensors the processor keeps most page table entries
 _NO_IDS = torch.empty(0, dtype=torch.int64)
 
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
@@ -75,21 +73,6 @@ def warn_of_host_rows(data: Any, device: torch.device) -> None:
                 f"from there; use {instead}",
                 stacklevel=5,
             )
-
-
-def move_to_huge_pages(data: Any) -> None:
-    """Moves the large tensors whose rows are gathered, in a thread beside the first batches."""
-    large = [
-        value
-        for _, value in row_tensors(data)
-        if ops.can_gather_rows(value)
-        and value.device.type == "cpu"
-        and value.nbytes >= _HUGE_FROM
-        and value.is_contiguous()
-        and not value.is_shared()
-    ]
-    if large:
-        threading.Thread(target=lambda: deque(map(ops.huge_pages, large), maxlen=0), daemon=True).start()
 
 
 class Known(NamedTuple):

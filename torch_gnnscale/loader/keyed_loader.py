@@ -14,6 +14,7 @@ from torch.utils.data import DataLoader, SequentialSampler
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
 
+from .. import ops
 from ..feature import FeatureStore
 from ..ops.arguments import to_int
 from ..random import batch_key, draw_seed, ids_key
@@ -94,7 +95,7 @@ class KeyedLoader(DataLoader):
             )
         if isinstance(data, (Data, HeteroData)):
             collate.warn_of_slow_rows(data)
-            collate.move_to_huge_pages(data)
+            ops.move_to_huge_pages(value for _, value in collate.row_tensors(data) if ops.can_gather_rows(value))
         if self._device is not None:
             collate.warn_of_host_rows(data, self._device)
         if kwargs.pop("shuffle", False):

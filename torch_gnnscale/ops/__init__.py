@@ -10,7 +10,7 @@ from .arguments import MAX_COUNT, first_outside, limit_threads
 from .bulk import MAX_BATCHES, sample_bulk
 from .generate import permutation, random_bits, rmat_edges
 from .inputs import Relations, relations
-from .memory import PoolStats, huge_pages, map_file, map_shared, pool_limit, pool_stats, pool_trim
+from .memory import PoolStats, huge_pages, map_file, map_shared, move_to_huge_pages, pool_limit, pool_stats, pool_trim
 from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negatives
 from .rows import can_gather_rows, gather_rows
 from .samples import MAX_FANOUT, MAX_HOPS, Sample, Subgraph
@@ -23,8 +23,8 @@ __all__ = [
     "Candidates", "EdgeSet", "MAX_BATCHES", "MAX_COUNT", "MAX_FANOUT", "MAX_HOPS", "PoolStats", "REDUCTIONS",
     "Relations", "Sample", "Subgraph", "aggregate", "can_gather_rows", "can_widen", "candidates", "check_colptr",
     "coo_to_csc", "edge_dot", "edge_set", "extreme_backward", "first_outside", "gather_rows", "gather_tiers",
-    "huge_pages", "limit_threads", "map_file", "map_shared", "permutation", "place_dtype", "pool_limit",
-    "pool_stats", "pool_trim", "random_bits", "registrations", "relations", "renumber", "reverse_pagerank",
-    "rmat_edges", "sample_bulk", "sample_negatives", "sample_neighbors", "score_unit", "share_of_extremes",
-    "weight_sums",
+    "huge_pages", "limit_threads", "map_file", "map_shared", "move_to_huge_pages", "permutation", "place_dtype",
+    "pool_limit", "pool_stats", "pool_trim", "random_bits", "registrations", "relations", "renumber",
+    "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_negatives", "sample_neighbors", "score_unit",
+    "share_of_extremes", "weight_sums",
 ]  # fmt: skip

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import threading
+from collections import deque
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +13,8 @@ import torch
 from torch import Tensor
 
 from .arguments import OPS, check_int, check_tensor
+
+_HUGE_FROM = 16 << 20  # bytes
 
 
 class PoolStats(NamedTuple):
@@ -102,6 +106,24 @@ def huge_pages(tensor: Tensor) -> None:
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
         raise ValueError(f"tensor: expected a contiguous CPU tensor, found {tensor.device}, strides {tensor.stride()}")
     OPS.huge_pages(tensor)
+
+
+def move_to_huge_pages(tensors: Iterable[Tensor]) -> None:
+    """:func:`huge_pages` of the large ones among the tensors, in a thread beside the caller's.
+
+    Left out are those of less than 16 MiB, of which the processor keeps most page table entries, those that are not
+    contiguous or not on the CPU, and shared memory.
+    """
+    large = [
+        tensor
+        for tensor in tensors
+        if tensor.device.type == "cpu"
+        and tensor.nbytes >= _HUGE_FROM
+        and tensor.is_contiguous()
+        and not tensor.is_shared()
+    ]
+    if large:
+        threading.Thread(target=lambda: deque(map(huge_pages, large), maxlen=0), daemon=True).start()
 
 
 def map_file(path: str | os.PathLike, offset: int = 0, num_bytes: int | None = None) -> Tensor:

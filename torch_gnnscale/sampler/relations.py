@@ -151,7 +151,7 @@ def sampled_graph(
         raise ValueError(f"weight_attr={weight_attr!r}: expected it to be an attribute of edges, found none")
     floating = any(t.is_floating_point() for t in [*(node_time or {}).values(), *(edge_time or {}).values()])
 
-    relations = []
+    relations, read_at_random = [], []
     for edge_type, csc in cscs.items():
         src, dst = ends_of(edge_type)
         csc = _padded(csc, sizes[src], sizes[dst])
@@ -168,10 +168,9 @@ def sampled_graph(
         if time is not None:
             csc, time, weight = _by_time(csc, time, weight)
         sums = None if weight is None else ops.weight_sums(csc.colptr, weight)
-        for read_at_random in (time, sums):
-            if read_at_random is not None:
-                ops.huge_pages(read_at_random)
         relations.append(Relation(edge_type, csc, sums, time, left_out))
+        read_at_random += [time, sums] if csc.origin else [csc.colptr, csc.row, csc.edge_id, time, sums]
+    ops.move_to_huge_pages(tensor for tensor in read_at_random if tensor is not None)
     return SampledGraph(
         DataType.from_data(data), list(sizes), list(sizes.values()), relations, backward, node_time, edge_time, floating
     )
