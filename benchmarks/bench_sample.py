@@ -2,9 +2,10 @@
 
     python benchmarks/bench_sample.py
 
-Both return local sources, node ids and edge ids. The fused operator also writes the column pointer and maps edge ids
-back to the user's, which pyg-lib leaves to Python. The limit is a loop that makes the operator's memory accesses, in
-its order and prefetched, and nothing else.
+Both return local sources, node ids and edge ids; the fused operator also writes the column pointer. Once the graph is
+given as CSC, where an edge's id is its position; once as COO, where edges have the user's ids: the operator writes them
+itself, and pyg-lib's positions are looked up in the permutation, as PyG's loader does. The limit is a loop that makes
+the operator's memory accesses, in its order and prefetched, and nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from common import arguments, compare, graph, has, report, save
 from limits import SamplerAccesses
 
-from torch_gnnscale import ops
+from torch_gnnscale import CSC, ops
 
 FANOUTS = [15, 10, 5]
 BATCH = 1024
@@ -39,31 +40,45 @@ def check(csc, edge_index, seeds) -> None:
     assert torch.equal(one.edge_id[0], edge)
 
 
+def check_peer(theirs, edge_index, seeds) -> None:
+    """Its edges are the graph's."""
+    row, col, node, edge = theirs(seeds)
+    assert torch.equal(torch.stack([node[row], node[col]]), edge_index[:, edge])
+
+
 def draw(graph, seeds, key, threads):
     return ops.sample_neighbors(graph, [seeds], FANOUTS, key, with_col=False, threads=threads)
 
 
-def in_a_row(run, pool=None):
-    """A round of ``run``, one batch after the other or ahead of each other in a pool."""
-    each = map if pool is None else pool.map
-    return lambda number: deque(each(run, range(number * IN_A_ROW, (number + 1) * IN_A_ROW)), maxlen=0)
+def in_a_row(run, pool=None, threads=2):
+    """A round of ``run``, one batch after the other or ahead of each other in a pool, by so many of torch's threads."""
+
+    def round_(number):
+        torch.set_num_threads(threads)
+        batches = range(number * IN_A_ROW, (number + 1) * IN_A_ROW)
+        deque((map if pool is None else pool.map)(run, batches), maxlen=0)
+
+    return round_
 
 
 def pyg_lib_draw(csc):
-    """The same draw by pyg-lib."""
+    """The same draw by pyg-lib: local sources and destinations, nodes and edge ids."""
     import pyg_lib  # noqa: F401
 
     row = csc.row.to(torch.int64)
+    permutation = None if csc.edge_id is None else csc.edge_id.to(torch.int64)
     options = (None, None, None, None, True, False, True, False, "uniform", True)  # CSC, with edge ids
-    return lambda seeds: torch.ops.pyg.neighbor_sample(csc.colptr, row, seeds, FANOUTS, *options)
+
+    def theirs(seeds):
+        row_, col, node, edge = torch.ops.pyg.neighbor_sample(csc.colptr, row, seeds, FANOUTS, *options)[:4]
+        return row_, col, node, edge if permutation is None else permutation[edge]
+
+    return theirs
 
 
-def measure(name: str, rounds: int) -> dict:
-    """All candidates on one graph."""
-    csc, edge_index = graph(name)
-    seeds = [torch.randperm(csc.num_dst)[:BATCH] for _ in range(rounds * IN_A_ROW)]
+def measure(csc, edge_index, seeds, rounds: int) -> dict:
+    """All candidates on one graph, whose edges are those of a COO."""
     check(csc, edge_index, seeds[0])
-    del edge_index
     relabel_map = torch.zeros(csc.num_dst, dtype=torch.int32)
     ops.huge_pages(relabel_map)
     outputs = torch.zeros(4, BATCH * 15 * (1 + 10 * (1 + 5)), dtype=torch.int64)
@@ -78,31 +93,41 @@ def measure(name: str, rounds: int) -> dict:
 
     pool = ThreadPoolExecutor(2)
     single = {
-        "gnnscale, 1 thread": in_a_row(ours(1)),
+        "gnnscale, 1 thread": in_a_row(ours(1), threads=1),
         "gnnscale, 2 threads within a batch": in_a_row(ours(2)),
         LIMIT: in_a_row(lambda i: accesses[i].run()),
     }
-    double = {"gnnscale, 2 batches in flight": in_a_row(ours(1), pool)}
+    double = {"gnnscale, 2 batches in flight": in_a_row(ours(1), pool, 1)}
     if has("pyg_lib"):
         theirs = pyg_lib_draw(csc)
-        single["pyg-lib"] = in_a_row(lambda i: theirs(seeds[i]))
-        double["pyg-lib, 2 Python threads"] = in_a_row(lambda i: theirs(seeds[i]), pool)
+        check_peer(theirs, edge_index, seeds[0])
+        single["pyg-lib"] = in_a_row(lambda i: theirs(seeds[i]), threads=1)
+        double["pyg-lib, 2 Python threads"] = in_a_row(lambda i: theirs(seeds[i]), pool, 1)
     single_times = compare(single, rounds, IN_A_ROW)
     alone = single_times["gnnscale, 1 thread"]
     alone["times_limit"] = alone["median_ms"] / single_times[LIMIT]["median_ms"]
-    report(f"R-MAT {name}, {edges:,} edges a batch, one batch at a time", single_times, "pyg-lib")
+    report(f"{edges:,} edges a batch, one batch at a time", single_times, "pyg-lib")
     double_times = compare(double, rounds, IN_A_ROW)
-    report(f"R-MAT {name}, two batches in flight, time a batch", double_times, "pyg-lib, 2 Python threads")
+    report("two batches in flight, time a batch", double_times, "pyg-lib, 2 Python threads")
     pool.shutdown()
     return {"edges_per_batch": edges, **single_times, **double_times}
 
 
 def main() -> None:
     args = arguments(__doc__.splitlines()[0])
-    torch.set_num_threads(2)
     results = {}
     for name in args.graphs:
-        results[name] = measure(name, args.rounds)
+        csc, edge_index = graph(name)
+        seeds = [torch.randperm(csc.num_dst)[:BATCH] for _ in range(args.rounds * IN_A_ROW)]
+        print(f"\nR-MAT {name}, given as COO")
+        as_coo = measure(csc, edge_index, seeds, args.rounds)
+        csc = CSC.from_csc(csc.colptr, csc.row.contiguous())
+        ops.huge_pages(csc.row)
+        edge_index = torch.stack([csc.row.to(torch.int64), csc.col()])
+        ops.pool_trim()
+        print(f"\nR-MAT {name}, given as CSC")
+        results[name] = {"as CSC": measure(csc, edge_index, seeds, args.rounds), "as COO": as_coo}
+        del csc, edge_index
         ops.pool_trim()
     if not args.no_save:
         save("sample", results)

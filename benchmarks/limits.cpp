@@ -1,15 +1,13 @@
 // What the memory of a machine allows: loops that make a sampler's accesses and nothing else. Built by limits.py.
 #include <cstdint>
 
-extern "C" {
+namespace {
 
-// The memory accesses of a sample, in the sampler's order and prefetched: reads of colptr at every expanded node; for
-// every edge its stored entry (8 bytes: source and edge id), the source's cell of the relabel map (4 bytes, read and
-// written again) and the two output ids (16 bytes); and the writes of node ids and colptr (8 bytes each). What to
-// access is given, in place of the sampler's own arithmetic. Returns a sum that depends on all reads.
-uint64_t sampler_accesses(const int64_t* colptr, const int64_t* expanded, int64_t num_expanded, const uint64_t* stored,
-                          const int64_t* positions, uint32_t* map, const int64_t* sources, int64_t num_edges,
-                          int64_t* columns, int64_t* row, int64_t* edge_id, int64_t* node, int64_t num_nodes) {
+// See sampler_accesses.
+template <typename Entry>
+uint64_t accesses(const int64_t* colptr, const int64_t* expanded, int64_t num_expanded, const Entry* stored,
+                  const int64_t* positions, uint32_t* map, const int64_t* sources, int64_t num_edges, int64_t* columns,
+                  int64_t* row, int64_t* edge_id, int64_t* node, int64_t num_nodes) {
   constexpr int64_t kNodesAhead = 16, kBlock = 128;
   uint64_t sum = 0;
   for (int64_t i = 0; i < num_expanded; ++i) {
@@ -20,9 +18,9 @@ uint64_t sampler_accesses(const int64_t* colptr, const int64_t* expanded, int64_
   for (int64_t from = 0; from < num_edges + 2 * kBlock; from += kBlock) {
     for (int64_t e = from; e < from + kBlock && e < num_edges; ++e) __builtin_prefetch(stored + positions[e]);
     for (int64_t e = from - kBlock; e >= 0 && e < from && e < num_edges; ++e) {
-      const uint64_t entry = stored[positions[e]];
+      const Entry entry = stored[positions[e]];
       sum += entry;
-      edge_id[e] = static_cast<int64_t>(entry >> 32);
+      edge_id[e] = sizeof(Entry) == 8 ? static_cast<int64_t>(entry >> (sizeof(Entry) * 4)) : positions[e];
       __builtin_prefetch(map + sources[e]);
     }
     for (int64_t e = from - 2 * kBlock; e >= 0 && e < from - kBlock && e < num_edges; ++e) {
@@ -34,6 +32,27 @@ uint64_t sampler_accesses(const int64_t* colptr, const int64_t* expanded, int64_
   }
   for (int64_t i = 0; i < num_nodes; ++i) node[i] = i;
   return sum;
+}
+
+}  // namespace
+
+extern "C" {
+
+// The memory accesses of a sample, in the sampler's order and prefetched: reads of colptr at every expanded node; for
+// every edge its stored entry (of 4 bytes: its source, or of 8: source and edge id), the source's cell of the relabel
+// map (4 bytes, read and written again) and the two output ids (16 bytes); and the writes of node ids and colptr (8
+// bytes each). What to access is given, in place of the sampler's own arithmetic. Returns a sum that depends on all
+// reads.
+uint64_t sampler_accesses(const int64_t* colptr, const int64_t* expanded, int64_t num_expanded, const void* stored,
+                          int64_t entry_bytes, const int64_t* positions, uint32_t* map, const int64_t* sources,
+                          int64_t num_edges, int64_t* columns, int64_t* row, int64_t* edge_id, int64_t* node,
+                          int64_t num_nodes) {
+  if (entry_bytes == 4) {
+    return accesses(colptr, expanded, num_expanded, static_cast<const uint32_t*>(stored), positions, map, sources,
+                    num_edges, columns, row, edge_id, node, num_nodes);
+  }
+  return accesses(colptr, expanded, num_expanded, static_cast<const uint64_t*>(stored), positions, map, sources,
+                  num_edges, columns, row, edge_id, node, num_nodes);
 }
 
 // Reads every 64-byte line of the given rows of a table, each prefetched. Returns a sum that depends on all of them.

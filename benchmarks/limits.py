@@ -53,6 +53,7 @@ class SamplerAccesses:
         sample = ops.sample_neighbors(graph, [seeds], fanouts, key)
         self.csc, self.map, self.outputs = csc, map, outputs
         self.positions = sample.edge_id[0]
+        self.entry_bytes = csc.row.stride(0) * csc.row.element_size()  # with the edge id, where there is one
         self.num_nodes = len(sample.node[0])
         self.sources = sample.node[0][sample.edge_index[0][0]]
         self.expanded = sample.node[0][: int(sample.num_nodes[0, :-1].sum())].contiguous()
@@ -63,15 +64,17 @@ class SamplerAccesses:
         assert self.outputs.shape[1] >= max(edges, self.num_nodes), "no room for the outputs"
         found: int = library().sampler_accesses(
             pointer(self.csc.colptr), pointer(self.expanded), ctypes.c_int64(len(self.expanded)),
-            pointer(self.csc.row), pointer(self.positions), pointer(self.map), pointer(self.sources),
-            ctypes.c_int64(edges), *map(pointer, self.outputs), ctypes.c_int64(self.num_nodes),
+            pointer(self.csc.row), ctypes.c_int64(self.entry_bytes), pointer(self.positions), pointer(self.map),
+            pointer(self.sources), ctypes.c_int64(edges), *map(pointer, self.outputs), ctypes.c_int64(self.num_nodes),
         )  # fmt: skip
         return found
 
     def check(self) -> None:
         """The loop has made all accesses: its sum is that of the values."""
         csc = self.csc
-        stored = csc.row[self.positions] + (csc.edge_id[self.positions].long() << 32)
+        stored = csc.row[self.positions].long()
+        if csc.edge_id is not None:
+            stored += csc.edge_id[self.positions].long() << 32
         expected = int(csc.colptr[self.expanded].sum() + stored.sum() + self.map[self.sources].long().sum())
         assert self.run() == expected % (1 << 64), "limits.cpp does not read what the sampler reads"
 

@@ -42,14 +42,19 @@ class Expansion : private Pass {
     const int64_t count_tasks = num_tasks(size, 8192, batch.request.threads);
     run_tasks(count_tasks, [&](int64_t task) {
       const auto [begin, end] = part(size, task, count_tasks);
+      const int64_t before = task == 0 ? out.colptr[columns_] : 0;
       if (relation.time == nullptr && relation.num_excluded == 0) {
-        count(begin, end);
+        count(begin, end, before);
       } else {
-        count_candidates(begin, end);
+        count_candidates(begin, end, before);
       }
     });
     check_pointers();
-    for (int64_t i = 0; i < size; ++i) out.colptr[columns_ + i + 1] += out.colptr[columns_ + i];
+    for (int64_t task = 1; task < count_tasks; ++task) {
+      const auto [begin, end] = part(size, task, count_tasks);
+      const int64_t before = out.colptr[columns_ + begin];
+      for (int64_t i = begin; i < end; ++i) out.colptr[columns_ + i + 1] += before;
+    }
     const int64_t total = out.colptr[columns_ + size], drawn = total - out.count;
     out.row.reserve(out.count, total);
     if (batch.request.with_edge_id) out.id.reserve(out.count, total);
@@ -76,8 +81,8 @@ class Expansion : private Pass {
   }
 
  private:
-  // Candidates and counts of frontier nodes [from, to); colptr holds counts until they are summed up.
-  void count(int64_t from, int64_t to) {
+  // Candidates of frontier nodes [from, to), and in colptr the sums of their counts, on top of `sum`.
+  void count(int64_t from, int64_t to, int64_t sum) {
     const int64_t* frontier = destinations.id.data() + destinations.frontier;
     const int64_t* pointers = relation.colptr;
     const int64_t fanout = fanout_;
@@ -94,12 +99,12 @@ class Expansion : private Pass {
       const auto [first, last] = stored(frontier[i]);
       begin[i] = first;
       length[i] = last - first;
-      counts[i] = pick_count(last - first, fanout, replace);
+      counts[i] = sum += pick_count(last - first, fanout, replace);
     }
   }
 
   // The same where times or exclusions rule neighbors out.
-  void count_candidates(int64_t from, int64_t to) {
+  void count_candidates(int64_t from, int64_t to, int64_t sum) {
     const int64_t* frontier = destinations.id.data() + destinations.frontier;
     std::vector<int64_t> excluded;
     int64_t first[kSearches], last[kSearches], bound[kSearches];
@@ -116,7 +121,7 @@ class Expansion : private Pass {
             find_candidates(relation, frontier[begin + i], first[i], last[i], fanout_, batch.request.last, excluded);
         batch.work->begin[begin + i] = found.first;
         batch.work->length[begin + i] = found.length;
-        out.colptr[columns_ + begin + i + 1] = pick_count(found.count(), fanout_, batch.request.replace);
+        out.colptr[columns_ + begin + i + 1] = sum += pick_count(found.count(), fanout_, batch.request.replace);
       }
     }
   }
