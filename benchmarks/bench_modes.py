@@ -2,8 +2,9 @@
 
     python benchmarks/bench_modes.py
 
-Both samplers get the same data, seeds and fanouts and return PyG's outputs. Every case is checked first: the edges are
-the data's, and what the mode promises holds.
+Both samplers get the same data, seeds and fanouts and return PyG's outputs with the user's edge ids: ours writes them,
+and PyG's positions are looked up in its permutation, as its loader does. Every case is checked first: the edges are the
+data's, and what the mode promises holds.
 """
 
 from __future__ import annotations
@@ -78,6 +79,19 @@ def knowledge_graph() -> HeteroData:
     return data
 
 
+def with_users_ids(sampler, out):
+    """The output with the user's edge ids, as PyG's loader puts them into a batch."""
+    permutation = sampler.edge_permutation
+    if isinstance(permutation, dict):
+        out.edge = {
+            edge_type: edge if (order := permutation.get(edge_type)) is None else order[edge]
+            for edge_type, edge in out.edge.items()
+        }
+    elif permutation is not None:
+        out.edge = permutation[out.edge]
+    return out
+
+
 def check_edges(data: Data | HeteroData, out) -> None:
     """Sampled edges are the data's, by their ids."""
     if isinstance(data, Data):
@@ -140,15 +154,17 @@ def measure(name: str, case: Case, rounds: int) -> dict:
 
     def run(sampler):
         if case.negatives is not None or isinstance(inputs[0], EdgeSamplerInput):
-            return lambda number: sampler.sample_from_edges(inputs[number], case.negatives)
-        return lambda number: sampler.sample_from_nodes(inputs[number])
+            return lambda number: with_users_ids(sampler, sampler.sample_from_edges(inputs[number], case.negatives))
+        return lambda number: with_users_ids(sampler, sampler.sample_from_nodes(inputs[number]))
 
-    out = run(ours)(0)
-    check_edges(case.data, out)
-    if case.check is not None:
-        case.check(case.data, out)
+    for sampler in candidates.values():
+        out = run(sampler)(0)
+        check_edges(case.data, out)
+        if case.check is not None:
+            case.check(case.data, out)
     times = compare({title: run(sampler) for title, sampler in candidates.items()}, rounds, again=True)
-    edges = sum(map(len, out.edge.values())) if isinstance(out.edge, dict) else len(out.edge)
+    drawn = run(ours)(0).edge
+    edges = sum(map(len, drawn.values())) if isinstance(drawn, dict) else len(drawn)
     report(f"{name}, {edges:,} edges a batch", times, "PyG with pyg-lib")
     return {"edges_per_batch": edges, **times}
 

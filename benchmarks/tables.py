@@ -50,13 +50,19 @@ def by_graph(name: str, make: Callable[[dict], str], intro: Callable[[dict], str
 
 def sampling() -> str:
     def make(entry: dict) -> str:
-        runs = {key: value for key, value in entry.items() if isinstance(value, dict)}
+        as_csc, as_coo = entry["as CSC"], entry["as COO"]
+        keys = ["median_ms", "speedup", "times_limit"]
+        head = ["ms a batch", "speed-up over pyg-lib", "times the limit"]
         return table(
-            ["", "ms a batch", "speed-up over pyg-lib", "times the limit"],
-            ([key, run["median_ms"], run["speedup"], run.get("times_limit", "")] for key, run in runs.items()),
+            ["", *(f"{given}: {title}" for given in entry for title in head)],
+            (
+                [name, *(runs[name].get(key, "") for runs in (as_csc, as_coo) for key in keys)]
+                for name, run in as_csc.items()
+                if isinstance(run, dict)
+            ),
         )
 
-    return by_graph("sample", make, lambda entry: f", {entry['edges_per_batch']:,} edges a batch")
+    return by_graph("sample", make, lambda entry: f", {entry['as CSC']['edges_per_batch']:,} edges a batch")
 
 
 def relabel() -> str:

@@ -16,8 +16,9 @@ namespace gnnscale {
 constexpr int64_t kBlockNodes = 64;      // frontier nodes a block, fewer if their picks
 constexpr int64_t kBlockPicks = 512;     // would be more than these
 constexpr int64_t kNodesAhead = 32;      // how far ahead colptr is prefetched
-constexpr int64_t kEdgesAhead = 32;      // how far ahead the relabel map is prefetched
+constexpr int64_t kEdgesAhead = 64;      // how far ahead the relabel map is prefetched
 constexpr int64_t kItemsAhead = 128;     // how far ahead outputs are: a line to be written is read first
+constexpr int64_t kLineItems = 8;        // of outputs on a line
 constexpr int64_t kParallelFrom = 2048;  // edges of a hop below which one thread does it all
 
 class Expansion : private Pass {
@@ -95,7 +96,9 @@ class Expansion : private Pass {
         GNNSCALE_PREFETCH(ahead);
         GNNSCALE_PREFETCH(ahead + 1);
       }
-      for (int64_t* const written : {begin, length, counts}) GNNSCALE_PREFETCH_WRITE(written + i + kItemsAhead);
+      if (i % kLineItems == 0) {
+        for (int64_t* const written : {begin, length, counts}) GNNSCALE_PREFETCH_WRITE(written + i + kItemsAhead);
+      }
       const auto [first, last] = stored(frontier[i]);
       begin[i] = first;
       length[i] = last - first;
@@ -284,14 +287,22 @@ class Expansion : private Pass {
     const int64_t read_to = first_edge(block + blocks_read, size);
     int64_t *const ids = out.row.data(), *const found = sources.id.data();
     uint32_t count = static_cast<uint32_t>(sources.count);
-    for (int64_t e = from; e < to; ++e) {
-      if (e + kEdgesAhead < read_to) cells.prefetch(ids[e + kEdgesAhead]);
-      GNNSCALE_PREFETCH_WRITE(found + count + kItemsAhead);
+    const auto add = [&](int64_t e) GNNSCALE_INLINE_LAMBDA {
       const int64_t id = ids[e];
       const uint32_t local = cells.add(id, count);
       found[count] = id;  // the slot after the last node is scratch
       ids[e] = local;
       count += local == count;
+    };
+    int64_t e = from;
+    for (const int64_t end = std::min(to, read_to - kEdgesAhead); e + kLineItems <= end; e += kLineItems) {
+      GNNSCALE_PREFETCH_WRITE(found + count + kItemsAhead);
+      for (int64_t k = 0; k < kLineItems; ++k) cells.prefetch(ids[e + kEdgesAhead + k]);
+      for (int64_t k = 0; k < kLineItems; ++k) add(e + k);
+    }
+    for (; e < to; ++e) {
+      if (e + kEdgesAhead < read_to) cells.prefetch(ids[e + kEdgesAhead]);
+      add(e);
     }
     sources.count = count;
   }

@@ -41,15 +41,19 @@ class Sample(NamedTuple):
 def check_fanouts(fanouts: Sequence, relations: int) -> list[int]:
     """The fanouts of all hops, relation by relation; raises ValueError for what is none."""
     lists = list(fanouts)
-    shared = not (lists and all(isinstance(entry, Sequence) for entry in lists))
-    if shared:
-        lists = [lists] * relations
+    if not (lists and all(isinstance(entry, Sequence) for entry in lists)):
+        _check_list(lists)
+        return lists * relations
     if len(lists) != relations or len({len(entry) for entry in lists}) > 1:
         raise ValueError(f"fanouts: expected {relations} lists of as many hops, found {fanouts}")
-    for entry in lists[: 1 if shared else relations]:
-        if len(entry) > MAX_HOPS:
-            raise ValueError(f"fanouts: expected at most {MAX_HOPS} hops, found {len(entry)}")
-        for hop, fanout in enumerate(entry):
-            if not isinstance(fanout, int) or isinstance(fanout, bool) or not -1 <= fanout <= MAX_FANOUT:
-                raise ValueError(f"fanouts[{hop}]: expected -1 (all) or 0..{MAX_FANOUT}, found {fanout}")
+    for entry in lists:
+        _check_list(entry)
     return [fanout for entry in lists for fanout in entry]
+
+
+def _check_list(fanouts: Sequence) -> None:
+    if len(fanouts) > MAX_HOPS:
+        raise ValueError(f"fanouts: expected at most {MAX_HOPS} hops, found {len(fanouts)}")
+    for hop, fanout in enumerate(fanouts):
+        if not isinstance(fanout, int) or isinstance(fanout, bool) or not -1 <= fanout <= MAX_FANOUT:
+            raise ValueError(f"fanouts[{hop}]: expected -1 (all) or 0..{MAX_FANOUT}, found {fanout}")

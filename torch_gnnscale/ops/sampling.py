@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .arguments import OPS, check_ids, check_key, check_tensor, resolve_threads
+from .arguments import ID_DTYPES, OPS, check_ids, check_key, check_tensor, resolve_threads
 from .bulk import sample_bulk
 from .inputs import Relations, check_vector
 from .samples import SUBGRAPHS, Sample, Subgraph, check_fanouts
@@ -73,84 +73,110 @@ def sample_neighbors(
     count, types = len(graph.colptr), len(graph.sizes)
     if len(seeds) != types:
         raise ValueError(f"seeds: expected one entry for each of {types} node types, found {len(seeds)}")
-    if any(isinstance(entry, Tensor) and entry.device.type == "cuda" for entry in seeds):
-        modes = {
-            "a graph of several types or relations": types > 1 or count != 1,
-            "weight": _some(graph.weight),
-            "time": graph.timed,
-            "exclude": exclude is not None and _some(exclude),
-            "disjoint=True": disjoint,
-            f"subgraph={subgraph!r}": subgraph != "directional",
-        }
-        if unknown := [mode for mode, asked in modes.items() if asked]:
-            raise NotImplementedError(
-                f"{unknown[0]} is not implemented for seeds on a GPU; sample with all tensors in host memory"
-            )
-        return sample_bulk(
-            graph.colptr[0], graph.row[0], seeds[0], [0, len(seeds[0])], check_fanouts(fanouts, 1), [key],
-            edge_id=graph.edge_id[0], replace=replace, layers=layers, with_edge_id=with_edge_id, with_col=with_col,
-        )[0]  # fmt: skip
+    # This runs with cold caches once a batch: what is not asked for is not looked at, and names are for errors alone.
+    ids = []
+    for t, entry in enumerate(seeds):
+        if not (isinstance(entry, Tensor) and entry.dtype in ID_DTYPES and entry.dim() == 1):
+            check_ids(_name("seeds", t, types), entry)
+        if entry.is_cuda:
+            modes = {
+                "a graph of several types or relations": types > 1 or count != 1,
+                "weight": _some(graph.weight),
+                "time": graph.timed,
+                "exclude": exclude is not None and _some(exclude),
+                "disjoint=True": disjoint,
+                f"subgraph={subgraph!r}": subgraph != "directional",
+            }
+            return _sample_on_gpu(graph, entry, fanouts, key, modes, replace, layers, with_edge_id, with_col)
+        ids.append(entry.contiguous())
     if subgraph not in SUBGRAPHS:
         raise ValueError(f"subgraph: expected one of {tuple(SUBGRAPHS)}, found {subgraph!r}")
     if layers and subgraph != "directional":
         raise ValueError(f"layers: expected subgraph='directional', whose hops have edges, found {subgraph!r}")
     if graph.timed and not disjoint:
         raise ValueError("time: expected disjoint=True, for each seed has a time of its own")
-    names = [f"seeds[{t}]" for t in range(types)] if types > 1 else ["seeds"]
-    times = _per_entry("seed_time", seed_time, types, "node types")
-    for t, entry in enumerate(seeds):
-        check_ids(names[t], entry)
-        if graph.timed and len(entry):
-            check_vector(f"seed_time[{t}]", times[t], len(entry))
-    pairs = _per_entry("exclude", exclude, count, "relations")
-    for r, excluded in enumerate(pairs):
-        if excluded is not None:
-            _check_pairs(f"exclude[{r}]", excluded)
-    arguments = (
-        graph.colptr,
-        graph.row,
-        graph.edge_id,
-        graph.weight,
-        graph.time,
-        [None if entry is None else entry.contiguous() for entry in pairs],
-        graph.src_type,
-        graph.dst_type,
-        graph.reverse,
-        graph.sizes,
-        [entry.contiguous() for entry in seeds],
-        [None if entry is None else entry.contiguous() for entry in times],
-        check_fanouts(fanouts, count),
-        check_key(key),
-        replace,
-        disjoint,
-        last,
-        layers,
-        SUBGRAPHS.index(subgraph),
-        with_edge_id,
-        with_col,
-        resolve_threads(threads),
-    )
+    times: list[Tensor | None] = [None] * types
+    if graph.timed or seed_time is not None:
+        times = _seed_times(graph, ids, seed_time)
+    pairs: list[Tensor | None] = [None] * count
+    if exclude is not None:
+        pairs = _excluded(exclude, count)
     try:
-        return Sample(*OPS.sample_neighbors(*arguments))
+        return Sample(
+            *OPS.sample_neighbors(
+                graph.colptr,
+                graph.row,
+                graph.edge_id,
+                graph.weight,
+                graph.time,
+                pairs,
+                graph.src_type,
+                graph.dst_type,
+                graph.reverse,
+                graph.sizes,
+                ids,
+                times,
+                check_fanouts(fanouts, count),
+                check_key(key),
+                replace,
+                disjoint,
+                last,
+                layers,
+                SUBGRAPHS.index(subgraph),
+                with_edge_id,
+                with_col,
+                resolve_threads(threads),
+            )
+        )
     except NotImplementedError:
         raise
     except RuntimeError as failed:
         error = failed
-    for name, entry, size in zip(names, seeds, graph.sizes, strict=True):
-        check_ids(name, entry, size, "nodes", threads)
+    for t, entry in enumerate(ids):
+        check_ids(_name("seeds", t, types), entry, graph.sizes[t], "nodes", threads)
     raise error
+
+
+def _sample_on_gpu(
+    graph: Relations, seeds: Tensor, fanouts: Sequence, key: int, modes: dict[str, bool], replace: bool, layers: bool,
+    with_edge_id: bool, with_col: bool,
+) -> Sample:  # fmt: skip
+    """A bulk of one batch, unless a mode is asked for that bulks do not have."""
+    if unknown := [mode for mode, asked in modes.items() if asked]:
+        raise NotImplementedError(
+            f"{unknown[0]} is not implemented for seeds on a GPU; sample with all tensors in host memory"
+        )
+    return sample_bulk(
+        graph.colptr[0], graph.row[0], seeds, [0, len(seeds)], check_fanouts(fanouts, 1), [key],
+        edge_id=graph.edge_id[0], replace=replace, layers=layers, with_edge_id=with_edge_id, with_col=with_col,
+    )[0]  # fmt: skip
+
+
+def _name(name: str, number: int, count: int) -> str:
+    return f"{name}[{number}]" if count > 1 else name
 
 
 def _some(entries: Sequence[Tensor | None]) -> bool:
     return any(entry is not None for entry in entries)
 
 
-def _per_entry(name: str, given: Sequence[Tensor | None] | None, count: int, what: str) -> list[Tensor | None]:
-    if given is None:
-        return [None] * count
-    if len(given) != count:
-        raise ValueError(f"{name}: expected one entry for each of {count} {what}, found {len(given)}")
-    return list(given)
+def _seed_times(graph: Relations, seeds: list[Tensor], given: Sequence[Tensor | None] | None) -> list[Tensor | None]:
+    times = [None] * len(seeds) if given is None else list(given)
+    if len(times) != len(seeds):
+        raise ValueError(f"seed_time: expected one entry for each of {len(seeds)} node types, found {len(times)}")
+    for t, ids in enumerate(seeds):
+        if graph.timed and len(ids):
+            check_vector(f"seed_time[{t}]", times[t], len(ids))
+    return [None if entry is None else entry.contiguous() for entry in times]
+
+
+def _excluded(pairs: Sequence[Tensor | None], count: int) -> list[Tensor | None]:
+    if len(pairs) != count:
+        raise ValueError(f"exclude: expected one entry for each of {count} relations, found {len(pairs)}")
+    for r, entry in enumerate(pairs):
+        if entry is not None:
+            _check_pairs(f"exclude[{r}]", entry)
+    return [None if entry is None else entry.contiguous() for entry in pairs]
 
 
 def _check_pairs(name: str, pairs: Tensor) -> None:
