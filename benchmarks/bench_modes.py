@@ -9,6 +9,7 @@ data's, and what the mode promises holds.
 
 from __future__ import annotations
 
+import threading
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
@@ -21,6 +22,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 from torch_gnnscale import NeighborSampler, ops
+from torch_gnnscale.ops.memory import MOVING
 from torch_gnnscale.topology import rmat
 
 NODES, EDGES, BATCH = 1_000_000, 16_000_000, 1024
@@ -28,7 +30,7 @@ TIMES = 1000
 
 
 class Case(NamedTuple):
-    """One mode: what both samplers get, and what holds of ours."""
+    """One mode: what both samplers get, and what holds of the outputs."""
 
     data: Data | HeteroData
     options: dict
@@ -157,6 +159,9 @@ def measure(name: str, case: Case, rounds: int) -> dict:
             return lambda number: with_users_ids(sampler, sampler.sample_from_edges(inputs[number], case.negatives))
         return lambda number: with_users_ids(sampler, sampler.sample_from_nodes(inputs[number]))
 
+    for thread in threading.enumerate():
+        if thread.name == MOVING:  # it may still move the graph
+            thread.join()
     for sampler in candidates.values():
         out = run(sampler)(0)
         check_edges(case.data, out)

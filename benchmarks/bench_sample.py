@@ -2,10 +2,12 @@
 
     python benchmarks/bench_sample.py
 
-Both return local sources, node ids and edge ids; the fused operator also writes the column pointer. Once the graph is
-given as CSC, where an edge's id is its position; once as COO, where edges have the user's ids: the operator writes them
-itself, and pyg-lib's positions are looked up in the permutation, as PyG's loader does. The limit is a loop that makes
-the operator's memory accesses, in its order and prefetched, and nothing else.
+Both return local sources, node ids and edge ids; the fused operator also writes the column pointer, and pyg-lib the
+destinations, as does one more candidate of ours. Once the graph is given as CSC, where an edge's id is its position;
+once as COO, where edges have the user's ids: the operator writes them itself, and pyg-lib's positions are looked up in
+the permutation, as PyG's loader does. This package keeps graphs in huge pages; another candidate is pyg-lib with its
+graph there. The limit is a loop that makes the operator's memory accesses, in its order and prefetched, and nothing
+else but reading what to access.
 """
 
 from __future__ import annotations
@@ -40,38 +42,45 @@ def check(csc, edge_index, seeds) -> None:
     assert torch.equal(one.edge_id[0], edge)
 
 
-def check_peer(theirs, edge_index, seeds) -> None:
-    """Its edges are the graph's."""
-    row, col, node, edge = theirs(seeds)
+def check_peer(csc, theirs, edge_index, seeds) -> None:
+    """Its edges are the graph's, and as many as were asked for."""
+    row, col, node, edge, num_nodes = theirs(seeds)
     assert torch.equal(torch.stack([node[row], node[col]]), edge_index[:, edge])
+    expanded = node[: sum(num_nodes[:-1])]
+    fanout = torch.repeat_interleave(torch.tensor(FANOUTS), torch.tensor(num_nodes[:-1]))
+    assert torch.equal(torch.bincount(col, minlength=len(expanded)), torch.minimum(csc.colptr.diff()[expanded], fanout))
 
 
-def draw(graph, seeds, key, threads):
-    return ops.sample_neighbors(graph, [seeds], FANOUTS, key, with_col=False, threads=threads)
+def draw(graph, seeds, key, threads, with_col=False):
+    return ops.sample_neighbors(graph, [seeds], FANOUTS, key, with_col=with_col, threads=threads)
 
 
 def in_a_row(run, pool=None, threads=2):
     """A round of ``run``, one batch after the other or ahead of each other in a pool, by so many of torch's threads."""
 
-    def round_(number):
+    def all_batches(number):
         torch.set_num_threads(threads)
         batches = range(number * IN_A_ROW, (number + 1) * IN_A_ROW)
         deque((map if pool is None else pool.map)(run, batches), maxlen=0)
 
-    return round_
+    return all_batches
 
 
-def pyg_lib_draw(csc):
-    """The same draw by pyg-lib: local sources and destinations, nodes and edge ids."""
+def pyg_lib_draw(csc, huge_pages=False):
+    """The same draw by pyg-lib: local sources and destinations, nodes, edge ids and how many nodes each hop found."""
     import pyg_lib  # noqa: F401
 
-    row = csc.row.to(torch.int64)
+    colptr, row = csc.colptr.clone(), csc.row.to(torch.int64)
     permutation = None if csc.edge_id is None else csc.edge_id.to(torch.int64)
+    if huge_pages:
+        for tensor in (colptr, row) if permutation is None else (colptr, row, permutation):
+            ops.huge_pages(tensor)
     options = (None, None, None, None, True, False, True, False, "uniform", True)  # CSC, with edge ids
 
     def theirs(seeds):
-        row_, col, node, edge = torch.ops.pyg.neighbor_sample(csc.colptr, row, seeds, FANOUTS, *options)[:4]
-        return row_, col, node, edge if permutation is None else permutation[edge]
+        out = torch.ops.pyg.neighbor_sample(colptr, row, seeds, FANOUTS, *options)
+        edge = out[3] if permutation is None else permutation[out[3]]
+        return *out[:3], edge, out[4]
 
     return theirs
 
@@ -88,20 +97,22 @@ def measure(csc, edge_index, seeds, rounds: int) -> dict:
 
     stored = csc.relations()
 
-    def ours(threads):
-        return lambda i: draw(stored, seeds[i], i, threads)
+    def ours(threads, with_col=False):
+        return lambda i: draw(stored, seeds[i], i, threads, with_col)
 
     pool = ThreadPoolExecutor(2)
     single = {
         "gnnscale, 1 thread": in_a_row(ours(1), threads=1),
+        "the same, destinations too": in_a_row(ours(1, with_col=True), threads=1),
         "gnnscale, 2 threads within a batch": in_a_row(ours(2)),
         LIMIT: in_a_row(lambda i: accesses[i].run()),
     }
     double = {"gnnscale, 2 batches in flight": in_a_row(ours(1), pool, 1)}
     if has("pyg_lib"):
-        theirs = pyg_lib_draw(csc)
-        check_peer(theirs, edge_index, seeds[0])
+        theirs, moved = pyg_lib_draw(csc), pyg_lib_draw(csc, huge_pages=True)
+        check_peer(csc, theirs, edge_index, seeds[0])
         single["pyg-lib"] = in_a_row(lambda i: theirs(seeds[i]), threads=1)
+        single["pyg-lib, graph in huge pages"] = in_a_row(lambda i: moved(seeds[i]), threads=1)
         double["pyg-lib, 2 Python threads"] = in_a_row(lambda i: theirs(seeds[i]), pool, 1)
     single_times = compare(single, rounds, IN_A_ROW)
     alone = single_times["gnnscale, 1 thread"]

@@ -20,7 +20,11 @@ uint64_t accesses(const int64_t* colptr, const int64_t* expanded, int64_t num_ex
     for (int64_t e = from - kBlock; e >= 0 && e < from && e < num_edges; ++e) {
       const Entry entry = stored[positions[e]];
       sum += entry;
-      edge_id[e] = sizeof(Entry) == 8 ? static_cast<int64_t>(entry >> (sizeof(Entry) * 4)) : positions[e];
+      if constexpr (sizeof(Entry) == 8) {
+        edge_id[e] = static_cast<int64_t>(entry >> 32);
+      } else {
+        edge_id[e] = positions[e];
+      }
       __builtin_prefetch(map + sources[e]);
     }
     for (int64_t e = from - 2 * kBlock; e >= 0 && e < from - kBlock && e < num_edges; ++e) {
@@ -41,8 +45,8 @@ extern "C" {
 // The memory accesses of a sample, in the sampler's order and prefetched: reads of colptr at every expanded node; for
 // every edge its stored entry (of 4 bytes: its source, or of 8: source and edge id), the source's cell of the relabel
 // map (4 bytes, read and written again) and the two output ids (16 bytes); and the writes of node ids and colptr (8
-// bytes each). What to access is given, in place of the sampler's own arithmetic. Returns a sum that depends on all
-// reads.
+// bytes each). What to access is given, in place of the sampler's own arithmetic: two more arrays (16 bytes an edge)
+// that are read in order. Returns a sum that depends on all reads.
 uint64_t sampler_accesses(const int64_t* colptr, const int64_t* expanded, int64_t num_expanded, const void* stored,
                           int64_t entry_bytes, const int64_t* positions, uint32_t* map, const int64_t* sources,
                           int64_t num_edges, int64_t* columns, int64_t* row, int64_t* edge_id, int64_t* node,

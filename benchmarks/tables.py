@@ -50,14 +50,15 @@ def by_graph(name: str, make: Callable[[dict], str], intro: Callable[[dict], str
 
 def sampling() -> str:
     def make(entry: dict) -> str:
-        as_csc, as_coo = entry["as CSC"], entry["as COO"]
+        head = [""]
+        for given in entry:
+            head += [f"{given}: ms a batch", "over pyg-lib", "times the limit"]
         keys = ["median_ms", "speedup", "times_limit"]
-        head = ["ms a batch", "speed-up over pyg-lib", "times the limit"]
         return table(
-            ["", *(f"{given}: {title}" for given in entry for title in head)],
+            head,
             (
-                [name, *(runs[name].get(key, "") for runs in (as_csc, as_coo) for key in keys)]
-                for name, run in as_csc.items()
+                [name, *(runs[name].get(key, "") for runs in entry.values() for key in keys)]
+                for name, run in entry["as CSC"].items()
                 if isinstance(run, dict)
             ),
         )
@@ -149,10 +150,10 @@ def steps() -> str:
         rows = []
         for model, runs in entry.items():
             times = [runs[way]["median_ms"] for way in ways]
-            limit = runs["narrowed"].get("times_limit", "")
-            rows.append([model, *times, times[0] / times[2], times[1] / times[2], limit])
+            limits = [runs["narrowed"].get(limit, "") for limit in ("times_limit", "times_dense")]
+            rows.append([model, *times, times[0] / times[2], times[1] / times[2], *limits])
         head = ["model", "PyG, ms", "trim_to_layer, ms", "narrowed, ms", "over PyG", "over trim_to_layer"]
-        return table([*head, "times its dense products"], rows)
+        return table([*head, "times its dense products", "times these, biases and ReLU"], rows)
 
     return by_graph("train", make)
 

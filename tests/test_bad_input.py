@@ -196,8 +196,26 @@ def test_more_edges_than_a_malformed_colptr_says():
         ops.check_colptr(ids([0]), 3)
 
 
+def test_seed_times():
+    graph = graph_of_degrees([2, 2])
+    seeds, pairs = ids([0, 1]), torch.zeros(2, 1, dtype=torch.int64)
+    relations = ops.relations([graph.colptr], [graph.row])
+    alone = ops.sample_neighbors(relations, [seeds], [1], 3, exclude=[pairs])
+    timed = ops.sample_neighbors(relations, [seeds], [1], 3, exclude=[pairs], seed_time=[ids([5, 6])])
+    assert torch.equal(alone.edge_index[0], timed.edge_index[0])  # no edge has a time
+    for wrong, error, message in (
+        ([ids([5])], ValueError, "seed_time[0]: expected shape (2,), found (1,)"),
+        ([[5, 6]], TypeError, "seed_time[0]: expected an int64 vector, found list"),
+        ([seeds, seeds], ValueError, "seed_time: expected one entry for each of 1 node types, found 2"),
+    ):
+        with refuses(error, message):
+            ops.sample_neighbors(relations, [seeds], [1], 3, seed_time=wrong)
+
+
 def test_huge_pages_of_the_wrong_kind():
     with refuses(ValueError, "tensor: expected a contiguous CPU tensor, found cpu, strides (1, 3)"):
         ops.huge_pages(torch.ones(4, 3).T)
     with refuses(ValueError, "tensor: expected a contiguous CPU tensor, found meta, strides (1,)"):
         ops.huge_pages(torch.ones(4, device="meta"))
+    with refuses(TypeError, "tensors: expected a tensor, found list"):
+        ops.move_to_huge_pages([[1, 2]])

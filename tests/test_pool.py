@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import sys
+import threading
 import time
 import traceback
 from pathlib import Path
@@ -332,6 +333,7 @@ def test_a_samplers_graph_and_large_features_move_to_huge_pages():
     ops.huge_pages(probe)
     if not Path("/proc/self/smaps").exists() or in_huge_pages(probe) == 0:
         pytest.skip("this system moves no memory into huge pages")
+    del probe
     num_nodes, degree = 10_000, 600
     row = torch.arange(num_nodes * degree, dtype=torch.int32) % num_nodes
     store = GraphStore.from_csc(CSC.from_csc(torch.arange(0, num_nodes * degree + 1, degree), row))
@@ -344,3 +346,43 @@ def test_a_samplers_graph_and_large_features_move_to_huge_pages():
         time.sleep(0.01)
     assert torch.equal(store.relation().row, torch.arange(num_nodes * degree, dtype=torch.int32) % num_nodes)
     assert bool((data.x == 1).all())
+
+
+def test_only_large_tensors_of_ones_own_are_moved(monkeypatch):
+    moved = []
+    monkeypatch.setattr(memory, "_Move", lambda tensors: threading.Thread(target=moved.extend, args=(tensors,)))
+    large = torch.zeros(16 << 20, dtype=torch.uint8)
+    others = [large[1:], torch.zeros(2, 16 << 20, dtype=torch.uint8).T, torch.zeros(16 << 20).share_memory_(),
+              torch.zeros(16 << 20, device="meta"), torch.zeros(3, 4096, 4096).to_sparse()]  # fmt: skip
+    ops.move_to_huge_pages([*others, large])
+    for thread in list(memory._moves):
+        thread.join()
+    assert [id(tensor) for tensor in moved] == [id(large)]
+
+
+MOVES = """
+import os, threading, torch
+from torch_gnnscale import ops
+from torch_gnnscale.ops.memory import MOVING
+tensor = torch.ones(256 << 20, dtype=torch.uint8)
+moving = lambda: sum(thread.name == MOVING for thread in threading.enumerate())
+"""
+
+
+def test_moves_end_with_the_program_and_before_a_fork():
+    for _ in range(3):
+        ended = run_python(MOVES + "ops.move_to_huge_pages([tensor])")
+        assert ended.returncode == 0, ended.stderr
+    at_fork = """
+ops.move_to_huge_pages([tensor])
+assert moving() == 1
+child = os.fork()
+if child == 0:
+    os._exit(moving())
+assert moving() == 0 and os.waitpid(child, 0)[1] == 0
+assert bool((tensor == 1).all())
+ops.move_to_huge_pages([tensor])
+[thread for thread in threading.enumerate() if thread.name == MOVING][0].join()
+"""
+    ended = run_python(MOVES + at_fork)
+    assert ended.returncode == 0, ended.stderr

@@ -13,13 +13,13 @@
 
 namespace gnnscale {
 
-constexpr int64_t kBlockNodes = 64;      // frontier nodes a block, fewer if their picks
-constexpr int64_t kBlockPicks = 512;     // would be more than these
-constexpr int64_t kNodesAhead = 32;      // how far ahead colptr is prefetched
-constexpr int64_t kEdgesAhead = 64;      // how far ahead the relabel map is prefetched
-constexpr int64_t kItemsAhead = 128;     // how far ahead outputs are: a line to be written is read first
-constexpr int64_t kLineItems = 8;        // of outputs on a line
-constexpr int64_t kParallelFrom = 2048;  // edges of a hop below which one thread does it all
+constexpr int64_t kBlockNodes = 64;   // frontier nodes a block, fewer if their picks
+constexpr int64_t kBlockPicks = 512;  // would be more than these
+constexpr int64_t kNodesAhead = 32;   // how far ahead colptr is prefetched
+constexpr int64_t kEdgesAhead = 64;   // how far ahead the relabel map is prefetched
+constexpr int64_t kItemsAhead = 128;  // how far ahead outputs are: a line to be written is read first
+constexpr int64_t kLineItems = kLineBytes / sizeof(int64_t);  // outputs on a line, and edges relabelled at a time
+constexpr int64_t kParallelFrom = 2048;                       // edges of a hop below which one thread does it all
 
 class Expansion : private Pass {
  public:
@@ -294,6 +294,9 @@ class Expansion : private Pass {
       ids[e] = local;
       count += local == count;
     };
+    if (blocks_read == 1) {  // else the block before has asked for the first cells
+      for (int64_t e = from; e < std::min(from + kEdgesAhead, to); ++e) cells.prefetch(ids[e]);
+    }
     int64_t e = from;
     for (const int64_t end = std::min(to, read_to - kEdgesAhead); e + kLineItems <= end; e += kLineItems) {
       GNNSCALE_PREFETCH_WRITE(found + count + kItemsAhead);
@@ -302,6 +305,7 @@ class Expansion : private Pass {
     }
     for (; e < to; ++e) {
       if (e + kEdgesAhead < read_to) cells.prefetch(ids[e + kEdgesAhead]);
+      GNNSCALE_PREFETCH_WRITE(found + count + kItemsAhead);
       add(e);
     }
     sources.count = count;

@@ -175,6 +175,8 @@ SampleOutput sample_neighbors(const Tensors& colptr, const Tensors& row, const O
   for (size_t t = 0; t < types; ++t) {
     const int64_t count = seeds[t].numel();
     all_seeds.push_back({seeds[t].const_data_ptr(), seeds[t].scalar_type() == ScalarType::Long, count});
+    STD_TORCH_CHECK(!seed_time[t].has_value() || seed_time[t]->numel() == count, "expected a time for each of ", count,
+                    " seeds");
     const int64_t* const times = data_or_null(seed_time[t]);
     if (times != nullptr) request.seed_time.insert(request.seed_time.end(), times, times + count);
   }

@@ -48,7 +48,8 @@ def sample_neighbors(
         seeds: per node type, int32 or int64, shape [s]; repeats keep rows of their own.
         fanouts: of each hop; -1 takes all candidates. One list for every relation, or a list a relation.
         key: 64 bits, from :func:`torch_gnnscale.random.batch_key`.
-        seed_time: per node type, int64, shape [s]; needed for types with seeds where edges have times.
+        seed_time: per node type, int64, shape [s]; needed for types with seeds where edges have times, and of no effect
+            where none have.
         exclude: per relation, pairs (source, destination) that are not sampled: int64, shape [2, m], sorted by
             destination, then source.
         replace: draw with replacement.
@@ -101,6 +102,7 @@ def sample_neighbors(
     pairs: list[Tensor | None] = [None] * count
     if exclude is not None:
         pairs = _excluded(exclude, count)
+    flat, key, threads = check_fanouts(fanouts, count), check_key(key), resolve_threads(threads)
     try:
         return Sample(
             *OPS.sample_neighbors(
@@ -116,8 +118,8 @@ def sample_neighbors(
                 graph.sizes,
                 ids,
                 times,
-                check_fanouts(fanouts, count),
-                check_key(key),
+                flat,
+                key,
                 replace,
                 disjoint,
                 last,
@@ -125,7 +127,7 @@ def sample_neighbors(
                 SUBGRAPHS.index(subgraph),
                 with_edge_id,
                 with_col,
-                resolve_threads(threads),
+                threads,
             )
         )
     except NotImplementedError:
@@ -165,9 +167,9 @@ def _seed_times(graph: Relations, seeds: list[Tensor], given: Sequence[Tensor | 
     if len(times) != len(seeds):
         raise ValueError(f"seed_time: expected one entry for each of {len(seeds)} node types, found {len(times)}")
     for t, ids in enumerate(seeds):
-        if graph.timed and len(ids):
+        if times[t] is not None or (graph.timed and len(ids)):
             check_vector(f"seed_time[{t}]", times[t], len(ids))
-    return [None if entry is None else entry.contiguous() for entry in times]
+    return [None if entry is None or not graph.timed else entry.contiguous() for entry in times]
 
 
 def _excluded(pairs: Sequence[Tensor | None], count: int) -> list[Tensor | None]:

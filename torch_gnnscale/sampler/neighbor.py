@@ -120,6 +120,8 @@ class NeighborSampler(BaseSampler):
             check_modes(self, f"device={str(device)!r}")
             (relation,) = self.graph.relations
             relation.csc = placed(relation.csc, self.device)
+        else:
+            self.graph.move_to_huge_pages()
 
     # What may be set again ###########################################################################################
 

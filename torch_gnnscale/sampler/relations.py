@@ -37,6 +37,8 @@ class Relation:
     """Each stored edge's time: int64, in the order of the user's."""
     left_out: Tensor | None = None
     """Edges of weight 0, which are not sampled: sources and destinations, int64, shape [2, k]."""
+    mapped: bool = False
+    """The edges lie in a file."""
 
     _num_ids: int | None = field(default=None, init=False, repr=False)
 
@@ -98,6 +100,15 @@ class SampledGraph:
             reverse=reverse_relations(self.edge_types),
         )
 
+    def move_to_huge_pages(self) -> None:
+        """Moves what is read at random and is no file's."""
+        found: list[Tensor | None] = []
+        for relation in self.relations:
+            csc = relation.csc
+            found += [relation.time, relation.weight]
+            found += [] if relation.mapped else [csc.colptr, csc.row, csc.edge_id]
+        ops.move_to_huge_pages(tensor for tensor in found if tensor is not None)
+
     @property
     def largest_degree(self) -> int:
         """Of all nodes in all relations."""
@@ -151,9 +162,10 @@ def sampled_graph(
         raise ValueError(f"weight_attr={weight_attr!r}: expected it to be an attribute of edges, found none")
     floating = any(t.is_floating_point() for t in [*(node_time or {}).values(), *(edge_time or {}).values()])
 
-    relations, read_at_random = [], []
+    relations = []
     for edge_type, csc in cscs.items():
         src, dst = ends_of(edge_type)
+        mapped = csc.origin is not None
         csc = _padded(csc, sizes[src], sizes[dst])
         if backward:
             csc = csc.transposed()
@@ -168,9 +180,7 @@ def sampled_graph(
         if time is not None:
             csc, time, weight = _by_time(csc, time, weight)
         sums = None if weight is None else ops.weight_sums(csc.colptr, weight)
-        relations.append(Relation(edge_type, csc, sums, time, left_out))
-        read_at_random += [time, sums] if csc.origin else [csc.colptr, csc.row, csc.edge_id, time, sums]
-    ops.move_to_huge_pages(tensor for tensor in read_at_random if tensor is not None)
+        relations.append(Relation(edge_type, csc, sums, time, left_out, mapped))
     return SampledGraph(
         DataType.from_data(data), list(sizes), list(sizes.values()), relations, backward, node_time, edge_time, floating
     )
