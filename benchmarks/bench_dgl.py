@@ -5,8 +5,8 @@
 DGL 2.1 needs torch 2.2 and this package torch 2.11, so DGL's samplers run in processes of their own, one for each
 number of threads, by the Python given; all take turns in rounds of the same seeds on the same graph. DGL expands every
 node of a batch in every hop (the papers' rule), this package only new ones by default (PyG's rule): both rules are
-measured, and the figure that counts is the time an edge. DGL's graph is given as CSC with edges in order, which spares
-it the look-up of edge ids; this package's maps ids.
+measured, and the figure that counts is the time an edge. Both graphs are given as CSC, where an edge's id is its
+position.
 """
 
 from __future__ import annotations
@@ -79,6 +79,9 @@ def ours(csc: CSC, seeds: torch.Tensor, threads: int, layers: bool) -> Timed:
 def measure(name: str, python: str, rounds: int) -> dict:
     csc, edge_index = graph(name)
     del edge_index
+    csc = CSC.from_csc(csc.colptr, csc.row.contiguous())
+    ops.huge_pages(csc.row)
+    ops.pool_trim()
     seeds = torch.stack([torch.randperm(csc.num_dst)[:BATCH] for _ in range(rounds * IN_A_ROW)])
     seeds = seeds.view(rounds, IN_A_ROW, BATCH)
     with tempfile.TemporaryDirectory() as folder:
