@@ -16,7 +16,7 @@ from .arguments import OPS, check_int, check_tensor
 
 MOVING = "gnnscale-huge-pages"
 """The name of the threads of :func:`move_to_huge_pages`."""
-_HUGE_FROM = 16 << 20  # bytes; sampling from 60 MiB of sources is 8 % faster in huge pages, from less hardly so
+_HUGE_FROM = 16 << 20  # bytes
 
 
 class PoolStats(NamedTuple):

@@ -165,8 +165,8 @@ def sampled_graph(
     relations = []
     for edge_type, csc in cscs.items():
         src, dst = ends_of(edge_type)
-        mapped = csc.origin is not None
-        csc = _padded(csc, sizes[src], sizes[dst])
+        opened = csc
+        csc = _padded(opened, sizes[src], sizes[dst])
         if backward:
             csc = csc.transposed()
         weight, time, left_out = weights.get(edge_type), None, None
@@ -180,6 +180,7 @@ def sampled_graph(
         if time is not None:
             csc, time, weight = _by_time(csc, time, weight)
         sums = None if weight is None else ops.weight_sums(csc.colptr, weight)
+        mapped = opened.origin is not None and csc.row is opened.row
         relations.append(Relation(edge_type, csc, sums, time, left_out, mapped))
     return SampledGraph(
         DataType.from_data(data), list(sizes), list(sizes.values()), relations, backward, node_time, edge_time, floating
