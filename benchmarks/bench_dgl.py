@@ -21,7 +21,7 @@ from statistics import median
 
 import numpy as np
 import torch
-from common import graph, on_threads, parser, save
+from common import as_csc, graph, on_threads, parser, save
 
 from torch_gnnscale import CSC, ops
 
@@ -79,8 +79,7 @@ def ours(csc: CSC, seeds: torch.Tensor, threads: int, layers: bool) -> Timed:
 def measure(name: str, python: str, rounds: int) -> dict:
     csc, edge_index = graph(name)
     del edge_index
-    csc = CSC.from_csc(csc.colptr, csc.row.contiguous())
-    ops.huge_pages(csc.row)
+    csc = as_csc(csc)
     ops.pool_trim()
     seeds = torch.stack([torch.randperm(csc.num_dst)[:BATCH] for _ in range(rounds * IN_A_ROW)])
     seeds = seeds.view(rounds, IN_A_ROW, BATCH)

@@ -16,10 +16,10 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from common import arguments, compare, graph, has, report, save
+from common import arguments, as_csc, compare, graph, has, report, save
 from limits import SamplerAccesses
 
-from torch_gnnscale import CSC, ops
+from torch_gnnscale import ops
 
 FANOUTS = [15, 10, 5]
 BATCH = 1024
@@ -132,8 +132,7 @@ def main() -> None:
         seeds = [torch.randperm(csc.num_dst)[:BATCH] for _ in range(args.rounds * IN_A_ROW)]
         print(f"\nR-MAT {name}, given as COO")
         as_coo = measure(csc, edge_index, seeds, args.rounds)
-        csc = CSC.from_csc(csc.colptr, csc.row.contiguous())
-        ops.huge_pages(csc.row)
+        csc = as_csc(csc)
         edge_index = torch.stack([csc.row.to(torch.int64), csc.col()])
         ops.pool_trim()
         print(f"\nR-MAT {name}, given as CSC")

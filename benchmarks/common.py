@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from torch_gnnscale import CSC, __version__
+from torch_gnnscale import CSC, __version__, ops
 from torch_gnnscale.topology import rmat
 
 RESULTS = Path(__file__).parent / "results"
@@ -55,6 +55,13 @@ def graph(name: str) -> tuple[CSC, Tensor]:
     num_nodes, num_edges = GRAPHS[name]
     edge_index = rmat(num_nodes, num_edges, seed=1)
     return CSC.from_edge_index(edge_index, num_nodes), edge_index
+
+
+def as_csc(csc: CSC) -> CSC:
+    """The same graph, given as CSC: an edge's id is its position; sources in huge pages, as samplers keep them."""
+    given = CSC.from_csc(csc.colptr, csc.row.contiguous())
+    ops.huge_pages(given.row)
+    return given
 
 
 def data_of(name: str, features: int, classes: int | None = None) -> Data:
