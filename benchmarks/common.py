@@ -7,6 +7,7 @@ import importlib.util
 import json
 import os
 import platform
+import random
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -78,12 +79,13 @@ def compare(
 ) -> dict[str, dict[str, float]]:
     """Times candidates in turn, ``rounds`` times each after two warm-up calls.
 
-    Each is called with the number of the round and does ``batches`` batches; with ``again`` it is called once more
-    before, untimed. Returns milliseconds a batch: median and quartiles of the rounds.
+    Each round has an order of its own, so that none always finds the caches as the same other one left them. Each is
+    called with the number of the round and does ``batches`` batches; with ``again`` it is called once more before,
+    untimed. Returns milliseconds a batch: median and quartiles of the rounds.
     """
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for round_ in range(-2, rounds):
-        for name, run in candidates.items():
+        for name, run in random.Random(round_).sample(list(candidates.items()), len(candidates)):
             if again:
                 run(round_ % rounds)
             start = time.perf_counter()

@@ -1,11 +1,12 @@
 // One relation in one hop on the CPU: the frontier's neighbors drawn, read and relabelled.
 //
 // The work is a chain of dependent cache misses: colptr, then row and edge id, then the relabel map. Frontier nodes go
-// through it in blocks, as a pipeline: while a block's positions are picked and prefetched, the ids of the block before
-// are read and their map cells prefetched, and the block before that is relabelled. Only the relabelling has an order;
+// through it in blocks, as a pipeline: a block's positions are picked, the ids of the block before are read, and the
+// block before that is relabelled while the first one's stored edges are prefetched. Only the relabelling has an order;
 // with several threads all of them pick and read, and one relabels the finished blocks in order behind them.
 #pragma once
 
+#include <numeric>
 #include <tuple>
 
 #include "../prefetch.h"
@@ -13,11 +14,11 @@
 
 namespace gnnscale {
 
-constexpr int64_t kBlockNodes = 64;   // frontier nodes a block, fewer if their picks
-constexpr int64_t kBlockPicks = 512;  // would be more than these
-constexpr int64_t kNodesAhead = 32;   // how far ahead colptr is prefetched
-constexpr int64_t kEdgesAhead = 64;   // how far ahead the relabel map is prefetched
-constexpr int64_t kItemsAhead = 128;  // how far ahead outputs are: a line to be written is read first
+constexpr int64_t kBlockNodes = 128;   // frontier nodes a block, fewer if their picks
+constexpr int64_t kBlockPicks = 1024;  // would be more than these
+constexpr int64_t kNodesAhead = 32;    // how far ahead colptr is prefetched
+constexpr int64_t kEdgesAhead = 128;   // how far ahead the relabel map is prefetched
+constexpr int64_t kItemsAhead = 128;   // how far ahead outputs are: a line to be written is read first
 constexpr int64_t kLineItems = kLineBytes / sizeof(int64_t);  // outputs on a line, and edges relabelled at a time
 constexpr int64_t kParallelFrom = 2048;                       // edges of a hop below which one thread does it all
 
@@ -133,25 +134,21 @@ class Expansion : private Pass {
     return out.colptr[columns_ + std::min(block * block_, size)];
   }
 
-  // Positions of the picks of a block; their row and edge id entries are prefetched.
-  void pick_block(int64_t block, int64_t size, Scratch& scratch, std::vector<int64_t>& positions) {
+  // Positions of the picks of a block, whose stored edges are to be prefetched then.
+  void pick_block(int64_t block, int64_t size, Scratch& scratch, std::vector<int64_t>& positions,
+                  PendingPicks& pending) {
     const int64_t from = block * block_, to = std::min(from + block_, size);
-    const size_t room = static_cast<size_t>(first_edge(block + 1, size) - first_edge(block, size));
-    if (positions.size() < room + kLaneFanout) positions.resize(room + kLaneFanout);
-    // Locals, for the compiler cannot know that no store changes the members.
-    const char *const row = relation.row, *const edge_id = relation.edge_id;
-    const int64_t row_stride = relation.row_stride, edge_id_stride = relation.edge_id_stride;
-    const auto prefetch = [&, prefetch_edge_id = relation.prefetch_edge_id](int64_t position) GNNSCALE_INLINE_LAMBDA {
-      GNNSCALE_PREFETCH(row + position * row_stride);
-      if (prefetch_edge_id) GNNSCALE_PREFETCH(edge_id + position * edge_id_stride);
-    };
+    const int64_t count = first_edge(block + 1, size) - first_edge(block, size);
+    const size_t room = static_cast<size_t>(count + kLaneFanout);
+    if (positions.size() < room) positions.resize(room);
     prefetch_around(block, size);
     scratch.picker.set_key(batch.request.key);
     if (relation.is_plain()) {
-      pick_uniformly(from, to, scratch, positions.data(), prefetch);
+      pick_uniformly(from, to, scratch, positions.data());
     } else {
-      pick_among_candidates(from, to, scratch, positions.data(), prefetch);
+      pick_among_candidates(from, to, scratch, positions.data());
     }
+    pending.start(positions.data(), count);
   }
 
   // The outputs of the edges of a block, and what is known of the nodes of the next one.
@@ -167,44 +164,41 @@ class Expansion : private Pass {
   }
 
   // Uniform picks from ranges, kLanes nodes at a time.
-  template <typename Prefetch>
-  GNNSCALE_INLINE void pick_uniformly(int64_t from, int64_t to, Scratch& scratch, int64_t* out, Prefetch&& prefetch) {
+  void pick_uniformly(int64_t from, int64_t to, Scratch& scratch, int64_t* out) {
     static constexpr int64_t kNoTrees[kLanes] = {};
     const int64_t fanout = fanout_;
     const bool replace = batch.request.replace, disjoint = batch.request.disjoint;
     const uint32_t tail = make_counter(0, 0, hop_, relation.number).tail;
     for (int64_t i = from; i < to; i += kLanes) {
       const int64_t node = destinations.frontier + i;
-      const PickGroup group{destinations.id.data() + node, disjoint ? destinations.tree.data() + node : kNoTrees,
-                            batch.work->begin.data() + i, batch.work->length.data() + i, tail};
+      const PickGroup group{
+          destinations.id.data() + node,          disjoint ? destinations.tree.data() + node : kNoTrees,
+          batch.work->begin.data() + i,           batch.work->length.data() + i,
+          this->out.colptr.data() + columns_ + i, tail};
       const int64_t lanes = std::min(to - i, kLanes);
       int64_t largest = 0;
       for (int64_t lane = 0; lane < lanes; ++lane) largest = std::max(largest, group.degree[lane]);
       if (largest == 0) continue;
       if (lanes == kLanes && fanout <= kLaneFanout && largest < int64_t{1} << 32 &&
           pick_is_random(largest, fanout, replace)) {
-        out = scratch.picker.pick_group(group, fanout, replace, out, prefetch);
+        out = scratch.picker.pick_group(group, fanout, replace, out);
         continue;
       }
       for (int64_t lane = 0; lane < lanes; ++lane) {
         const int64_t first = group.first[lane], degree = group.degree[lane];
         if (pick_is_random(degree, fanout, replace)) {
           const Counter counter = make_counter(group.node[lane], group.tree[lane], hop_, relation.number);
-          out = scratch.picker.pick_node(counter, first, degree, fanout, replace, out, prefetch);
-          continue;
-        }
-        for (int64_t k = 0; k < degree; ++k) {
-          *out = first + k;
-          if (k % 8 == 0 || k + 1 == degree) prefetch(*out);
-          ++out;
+          out = scratch.picker.pick_node(counter, first, degree, fanout, replace, out);
+        } else {
+          std::iota(out, out + degree, first);
+          out += degree;
         }
       }
     }
   }
 
   // Picks by weight, or from ranges with excluded positions, node by node.
-  template <typename Prefetch>
-  void pick_among_candidates(int64_t from, int64_t to, Scratch& scratch, int64_t* out, Prefetch&& prefetch) {
+  void pick_among_candidates(int64_t from, int64_t to, Scratch& scratch, int64_t* out) {
     const int64_t* const sums = relation.weight;
     std::vector<int64_t>& excluded = scratch.excluded;
     if (sums != nullptr) {
@@ -225,40 +219,40 @@ class Expansion : private Pass {
             make_counter(node, batch.request.disjoint ? destinations.tree[at] : 0, hop_, relation.number);
         const int64_t before = sums != nullptr && first > relation.colptr[node] ? sums[first - 1] : 0;
         out = scratch.picker.pick_candidates(counter, first, length, excluded, sums, before, fanout_,
-                                             batch.request.replace, out, prefetch);
+                                             batch.request.replace, out);
         continue;
       }
       auto skipped = excluded.begin();
       for (int64_t position = first; position < first + length; ++position) {
         if (skipped != excluded.end() && *skipped == position) {
           ++skipped;
-          continue;
+        } else {
+          *out++ = position;
         }
-        *out = position;
-        prefetch(*out++);
       }
     }
   }
 
-  // Node ids and edge ids of a block's picks to the outputs.
-  void read_block(int64_t block, int64_t size, const std::vector<int64_t>& positions) {
+  // Node ids and edge ids of a block's picks to the outputs. Meanwhile `pending` is prefetched.
+  void read_block(int64_t block, int64_t size, const std::vector<int64_t>& positions, PendingPicks& pending) {
     const int64_t from = first_edge(block, size), count = first_edge(block + 1, size) - from;
     relation.read(relation, positions.data(), count, out.row.data() + from,
-                  batch.request.with_edge_id ? out.id.data() + from : nullptr, corrupt);
+                  batch.request.with_edge_id ? out.id.data() + from : nullptr, corrupt, pending);
   }
 
-  // Global to local ids, in order of first occurrence; new nodes join the next frontier. The ids of `blocks_read`
-  // blocks from this one on are known, and their cells can be prefetched.
-  void relabel_block(int64_t block, int64_t size, int64_t blocks_read) {
-    if (batch.request.disjoint) return relabel_trees(block, size);
+  // Global to local ids, in order of first occurrence; new nodes join the next frontier. `asked`: the first cells are
+  // prefetched already; `next_read`: the ids of the next block are known, so that its first cells can be. Meanwhile
+  // `pending` is prefetched.
+  void relabel_block(int64_t block, int64_t size, bool asked, bool next_read, PendingPicks& pending) {
+    if (batch.request.disjoint) return relabel_trees(block, size, pending);
     if (!batch.request.in_table) {
-      relabel(block, size, blocks_read, MapCells{batch.work->map + sources.offset, batch.work->base});
+      relabel(block, size, asked, next_read, pending, MapCells{batch.work->map + sources.offset, batch.work->base});
       return;
     }
     NodeTable& table = batch.work->nodes;
     table.reserve(first_edge(block + 1, size) - first_edge(block, size));
     const int64_t before = sources.count;
-    relabel(block, size, blocks_read, TableCells{table.view(), sources.offset});
+    relabel(block, size, asked, next_read, pending, TableCells{table.view(), sources.offset});
     table.added(sources.count - before, sources.count);
   }
 
@@ -267,10 +261,13 @@ class Expansion : private Pass {
     uint32_t* map;
     uint32_t base;
     GNNSCALE_INLINE void prefetch(int64_t id) const { GNNSCALE_PREFETCH(map + id); }
-    GNNSCALE_INLINE uint32_t add(int64_t id, uint32_t next) const {
-      // Without a branch, for nobody can predict which neighbor is new: what is known is written again.
-      const uint32_t local = std::min(local_id(map[id], base), next);
+    // Without a branch, for nobody can predict which neighbor is new: what is known is written again.
+    GNNSCALE_INLINE uint32_t add(int64_t id, uint32_t& count) const {
+      const uint32_t found = local_id(map[id], base);
+      const bool is_new = found >= count;
+      const uint32_t local = is_new ? count : found;
       map[id] = base + local;
+      count += is_new;
       return local;
     }
   };
@@ -278,28 +275,31 @@ class Expansion : private Pass {
     NodeTable::View table;
     int64_t offset;
     GNNSCALE_INLINE void prefetch(int64_t id) const { table.prefetch(offset + id, 0); }
-    GNNSCALE_INLINE uint32_t add(int64_t id, uint32_t next) const { return table.add(offset + id, 0, next); }
+    GNNSCALE_INLINE uint32_t add(int64_t id, uint32_t& count) const {
+      const uint32_t local = table.add(offset + id, 0, count);
+      count += local == count;
+      return local;
+    }
   };
 
   template <typename Cells>
-  void relabel(int64_t block, int64_t size, int64_t blocks_read, const Cells cells) {
+  void relabel(int64_t block, int64_t size, bool asked, bool next_read, PendingPicks& pending, const Cells cells) {
     const int64_t from = first_edge(block, size), to = first_edge(block + 1, size);
-    const int64_t read_to = first_edge(block + blocks_read, size);
+    const int64_t read_to = next_read ? first_edge(block + 2, size) : to;
     int64_t *const ids = out.row.data(), *const found = sources.id.data();
     uint32_t count = static_cast<uint32_t>(sources.count);
     const auto add = [&](int64_t e) GNNSCALE_INLINE_LAMBDA {
       const int64_t id = ids[e];
-      const uint32_t local = cells.add(id, count);
       found[count] = id;  // the slot after the last node is scratch
-      ids[e] = local;
-      count += local == count;
+      ids[e] = cells.add(id, count);
     };
-    if (blocks_read == 1) {  // else the block before has asked for the first cells
+    if (!asked) {
       for (int64_t e = from; e < std::min(from + kEdgesAhead, to); ++e) cells.prefetch(ids[e]);
     }
     int64_t e = from;
     for (const int64_t end = std::min(to, read_to - kEdgesAhead); e + kLineItems <= end; e += kLineItems) {
       GNNSCALE_PREFETCH_WRITE(found + count + kItemsAhead);
+      pending.prefetch_some();
       for (int64_t k = 0; k < kLineItems; ++k) cells.prefetch(ids[e + kEdgesAhead + k]);
       for (int64_t k = 0; k < kLineItems; ++k) add(e + k);
     }
@@ -312,7 +312,7 @@ class Expansion : private Pass {
   }
 
   // The same within each column's tree.
-  void relabel_trees(int64_t block, int64_t size) {
+  void relabel_trees(int64_t block, int64_t size, PendingPicks& pending) {
     const int64_t begin = block * block_, end = std::min(begin + block_, size);
     const int64_t *const trees = destinations.tree.data() + destinations.frontier, offset = sources.offset;
     const int64_t* const pointers = out.colptr.data() + columns_;
@@ -327,6 +327,7 @@ class Expansion : private Pass {
     for (int64_t column = begin; column < end; ++column) {
       const uint32_t tree = static_cast<uint32_t>(trees[column]);
       for (int64_t e = pointers[column], last = pointers[column + 1]; e < last; ++e) {
+        if (e % kLineItems == 0) pending.prefetch_some();
         const uint32_t local = table.add(offset + ids[e], tree, count);
         found[count] = ids[e];  // the slot after the last node is scratch
         tree_of[count] = tree;
@@ -339,10 +340,13 @@ class Expansion : private Pass {
   }
 
   void pick_serially(int64_t size, int64_t blocks) {
+    // Relabelling waits for its own results and has time for prefetches; reading has none.
+    PendingPicks pending(relation), none(relation);
     for (int64_t step = 0; step < blocks + 2; ++step) {
-      if (step < blocks) pick_block(step, size, batch.scratch, batch.scratch.positions[step & 1]);
-      if (step >= 1 && step - 1 < blocks) read_block(step - 1, size, batch.scratch.positions[(step - 1) & 1]);
-      if (step >= 2) relabel_block(step - 2, size, 2);
+      if (step < blocks) pick_block(step, size, batch.scratch, batch.scratch.positions[step & 1], pending);
+      if (step >= 1 && step - 1 < blocks) read_block(step - 1, size, batch.scratch.positions[(step - 1) & 1], none);
+      if (step >= 2) relabel_block(step - 2, size, step > 2, step - 1 < blocks, pending);
+      pending.prefetch_rest();
     }
   }
 
@@ -355,27 +359,31 @@ class Expansion : private Pass {
     run_tasks(tasks, [&](int64_t task) {
       Scratch own;
       Scratch& scratch = task == 0 ? batch.scratch : own;
+      PendingPicks pending(relation), none(relation);
       int64_t picked = -1, next = task == 0 ? 0 : blocks;
-      int side = 0;  // of scratch.positions, for the next block
+      bool asked = false;  // for the first cells of `next`
+      int side = 0;        // of scratch.positions, for the next block
       const auto leave = [&](int64_t block, uint32_t state) {
         states[block].store(state, std::memory_order_release);
         states[block].notify_one();
       };
       const auto finish_picked = [&](int picked_side) {
-        read_block(picked, size, scratch.positions[picked_side]);
+        read_block(picked, size, scratch.positions[picked_side], task == 0 ? none : pending);
         leave(std::exchange(picked, -1), kRead);
       };
       while (true) {
         const uint32_t state = next < blocks ? states[next].load(std::memory_order_acquire) : kWaiting;
         if (state == kGivenUp) return;
         if (state == kRead) {
-          relabel_block(next++, size, 1);
+          const bool next_read = next + 1 < blocks && states[next + 1].load(std::memory_order_acquire) == kRead;
+          relabel_block(next++, size, std::exchange(asked, next_read), next_read, pending);
           continue;
         }
         const int64_t block = unclaimed.fetch_add(1, std::memory_order_relaxed);
         if (block < blocks) {
           try {
-            pick_block(block, size, scratch, scratch.positions[side]);
+            pending.prefetch_rest();
+            pick_block(block, size, scratch, scratch.positions[side], pending);
           } catch (const std::bad_alloc&) {
             leave(block, kGivenUp);
             if (picked >= 0) leave(picked, kGivenUp);
@@ -385,6 +393,7 @@ class Expansion : private Pass {
           if (picked >= 0) finish_picked(side);
           picked = block;
         } else if (picked >= 0) {
+          pending.prefetch_rest();
           finish_picked(side ^ 1);
         } else if (next < blocks) {
           states[next].wait(kWaiting, std::memory_order_acquire);

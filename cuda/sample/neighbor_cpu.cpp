@@ -65,15 +65,16 @@ Relation to_relation(const Tensor& colptr, const Tensor& row, const std::optiona
     using Id = std::remove_pointer_t<decltype(tag)>;
     relation.row_stride = row.stride(0) * static_cast<int64_t>(sizeof(Id));
     relation.id_at = read_id<Id>;
-    relation.read = read_edges<Id, void>;
+    relation.read = relation.row_stride == sizeof(Id) ? read_edges<Id, void, sizeof(Id)> : read_edges<Id, void, 0>;
     if (!edge_id.has_value()) return;
     dispatch_index(edge_id->scalar_type(), [&](auto* edge_tag) {
       using EdgeId = std::remove_pointer_t<decltype(edge_tag)>;
+      constexpr int64_t kPair = sizeof(Id) + sizeof(EdgeId);
       relation.edge_id = static_cast<const char*>(edge_id->const_data_ptr());
       relation.edge_id_stride = edge_id->stride(0) * static_cast<int64_t>(sizeof(EdgeId));
-      relation.read = read_edges<Id, EdgeId>;
-      // An id that lies beside its row entry comes with it.
-      relation.prefetch_edge_id = relation.edge_id != relation.row + sizeof(Id);
+      relation.edge_id_apart = relation.edge_id != relation.row + sizeof(Id);
+      const bool pairs = relation.row_stride == kPair && relation.edge_id_stride == kPair;
+      relation.read = pairs ? read_edges<Id, EdgeId, kPair> : read_edges<Id, EdgeId, 0>;
     });
   });
   return relation;

@@ -20,9 +20,10 @@ constexpr int64_t kLaneFanout = 32;  // the largest fanout for which they are
 
 // kLanes frontier nodes in the same hop.
 struct PickGroup {
-  const int64_t *node, *tree, *first,
-      *degree;    // [kLanes]: ids, trees, where their candidates begin, how many there are
-  uint32_t tail;  // of their counters
+  // [kLanes]: ids, trees, where their candidates begin, how many there are
+  const int64_t *node, *tree, *first, *degree;
+  const int64_t* column;  // [kLanes + 1]: where the picks of each begin
+  uint32_t tail;          // of their counters
 };
 
 // Picks of a group, by the scalar functions: positions[i * kLanes + lane] is first[lane] + pick i, for i < fanout <=
@@ -52,6 +53,16 @@ inline void pick_group_scalar(uint64_t key, const PickGroup& group, int64_t fano
           static_cast<int64_t>(pick(philox_draw(block, static_cast<int>(i % 2)), static_cast<uint64_t>(i),
                                     static_cast<uint64_t>(fanout), static_cast<uint64_t>(degree), replace, taken));
     }
+  }
+}
+
+// Picks of a group from positions[i * kLanes + lane] to out[column[lane] - column[0] + i]. Up to kLaneFanout numbers
+// behind the last one may be overwritten.
+inline void by_node_scalar(const int64_t* positions, const int64_t* column, int64_t* out) {
+  for (int64_t lane = 0; lane < kLanes; ++lane) {
+    const int64_t count = column[lane + 1] - column[lane];
+    for (int64_t i = 0; i < count; ++i) out[i] = positions[i * kLanes + lane];
+    out += count;
   }
 }
 
@@ -154,44 +165,27 @@ GNNSCALE_AVX2 inline void pick_group_avx2(const RoundKeys& keys, const PickGroup
   }
 }
 
-// A group's picks in vectors of eight lanes. Philox blocks are made up to three side by side, so that none waits for
-// its own products.
+// A group's picks in vectors of eight lanes.
+template <bool replace>
 class WideGroup {
  public:
-  GNNSCALE_AVX512 WideGroup(const RoundKeys& keys, const PickGroup& group, int64_t fanout, bool replace,
-                            int64_t* positions)
-      : keys_(keys),
-        node_(_mm512_loadu_si512(group.node)),
+  GNNSCALE_AVX512 GNNSCALE_INLINE WideGroup(const PickGroup& group, int64_t fanout)
+      : node_(_mm512_loadu_si512(group.node)),
         tree_(_mm512_loadu_si512(group.tree)),
         tail_(_mm512_set1_epi64(group.tail)),
-        first_(_mm512_loadu_si512(group.first)),
-        fanout_(fanout),
-        replace_(replace),
-        positions_(positions) {
+        first_(_mm512_loadu_si512(group.first)) {
     const __m512i degree = _mm512_loadu_si512(group.degree);
     random_ = _mm512_cmpgt_epi64_mask(degree, _mm512_set1_epi64(replace ? 0 : fanout));
     bound_ = replace ? degree : _mm512_sub_epi64(degree, _mm512_set1_epi64(fanout - 1));
-    last_neighbor_ = _mm512_sub_epi64(degree, _mm512_set1_epi64(1));
+    last_ = _mm512_add_epi64(first_, _mm512_sub_epi64(bound_, _mm512_set1_epi64(1)));
+    in_order_ = first_;
+    last_in_order_ = _mm512_add_epi64(first_, _mm512_sub_epi64(degree, _mm512_set1_epi64(1)));
   }
 
-  GNNSCALE_AVX512 GNNSCALE_INLINE void run() {
-    const int64_t blocks = (fanout_ + 1) / 2;
-    for (int64_t block = 0; block < blocks;) {
-      const int64_t left = blocks - block;
-      if (left == 1) {
-        block += pick<1>(block);
-      } else if (left == 2 || left == 4) {
-        block += pick<2>(block);
-      } else {
-        block += pick<3>(block);
-      }
-    }
-  }
-
- private:
-  // The picks that `count` Philox blocks from `block` on decide.
+  // Stores the picks that `count` Philox blocks from `block` on decide. The blocks are made side by side, so that none
+  // waits for its own products.
   template <int count>
-  GNNSCALE_AVX512 GNNSCALE_INLINE int pick(int64_t block) {
+  GNNSCALE_AVX512 GNNSCALE_INLINE void pick(const RoundKeys& keys, int64_t block, int64_t fanout, int64_t* positions) {
     __m512i word[4][count];
 #pragma GCC unroll 3
     for (int c = 0; c < count; ++c) {
@@ -204,7 +198,7 @@ class WideGroup {
     constexpr int kXor3 = 0x96;
 #pragma GCC unroll 10
     for (int round = 0; round < 10; ++round) {
-      const __m512i key0 = _mm512_set1_epi64(keys_.word[round][0]), key1 = _mm512_set1_epi64(keys_.word[round][1]);
+      const __m512i key0 = _mm512_set1_epi64(keys.word[round][0]), key1 = _mm512_set1_epi64(keys.word[round][1]);
 #pragma GCC unroll 3
       for (int c = 0; c < count; ++c) {
         const __m512i p0 = _mm512_mul_epu32(word[0][c], m0), p1 = _mm512_mul_epu32(word[2][c], m1);
@@ -216,44 +210,81 @@ class WideGroup {
     }
 #pragma GCC unroll 3
     for (int c = 0; c < count; ++c) {
-      store(2 * (block + c), word[0][c], word[1][c]);
-      if (2 * (block + c) + 1 < fanout_) store(2 * (block + c) + 1, word[2][c], word[3][c]);
+      const int64_t i = 2 * (block + c);
+      store(i, word[0][c], word[1][c], positions);
+      if (i + 1 < fanout) store(i + 1, word[2][c], word[3][c], positions);
     }
-    return count;
   }
 
+ private:
   // Pick i of every lane, from the low and high words of its draw.
-  GNNSCALE_AVX512 GNNSCALE_INLINE void store(int64_t i, __m512i low, __m512i high) {
+  GNNSCALE_AVX512 GNNSCALE_INLINE void store(int64_t i, __m512i low, __m512i high, int64_t* positions) {
+    const __m512i one = _mm512_set1_epi64(1);
     // mulhi64(draw, bound) in halves, for bounds below 2^32
     const __m512i lower = _mm512_mul_epu32(low, bound_), upper = _mm512_mul_epu32(high, bound_);
     __m512i position = _mm512_srli_epi64(_mm512_add_epi64(upper, _mm512_srli_epi64(lower, 32)), 32);
     position = _mm512_add_epi64(first_, position);
-    if (!replace_) {
-      __mmask8 taken = 0;
+    if constexpr (!replace) {
+      __mmask8 free = 0xFF;
       for (int64_t k = 0; k < i; ++k) {
-        taken |= _mm512_cmpeq_epi64_mask(position, _mm512_load_si512(positions_ + k * kLanes));
+        free = _mm512_mask_cmpneq_epi64_mask(free, position, _mm512_load_si512(positions + k * kLanes));
       }
-      const __m512i last = _mm512_sub_epi64(bound_, _mm512_set1_epi64(1));
-      position = _mm512_mask_add_epi64(position, taken, first_, last);
-      bound_ = _mm512_add_epi64(bound_, _mm512_set1_epi64(1));
+      position = _mm512_mask_mov_epi64(last_, free, position);
+      bound_ = _mm512_add_epi64(bound_, one);
+      last_ = _mm512_add_epi64(last_, one);
     }
-    const __m512i in_order = _mm512_add_epi64(first_, _mm512_min_epu64(_mm512_set1_epi64(i), last_neighbor_));
-    _mm512_store_si512(positions_ + i * kLanes, _mm512_mask_mov_epi64(in_order, random_, position));
+    position = _mm512_mask_mov_epi64(_mm512_min_epi64(in_order_, last_in_order_), random_, position);
+    in_order_ = _mm512_add_epi64(in_order_, one);
+    _mm512_store_si512(positions + i * kLanes, position);
   }
 
-  const RoundKeys& keys_;
   const __m512i node_, tree_, tail_, first_;
-  const int64_t fanout_;
-  const bool replace_;
-  int64_t* const positions_;
   __mmask8 random_;
-  __m512i bound_, last_neighbor_;
+  __m512i bound_, last_;  // of the pick at hand: how many positions it chooses from, and the last of them
+  __m512i in_order_, last_in_order_;
 };
 
 // `positions` is 64-byte aligned.
+template <bool replace>
 GNNSCALE_AVX512 inline void pick_group_avx512(const RoundKeys& keys, const PickGroup& group, int64_t fanout,
-                                              bool replace, int64_t* positions) {
-  WideGroup(keys, group, fanout, replace, positions).run();
+                                              int64_t* positions) {
+  WideGroup<replace> wide(group, fanout);
+  const int64_t blocks = (fanout + 1) / 2;
+  int64_t block = 0;
+  for (; blocks - block > 4 || blocks - block == 3; block += 3) wide.template pick<3>(keys, block, fanout, positions);
+  for (; blocks - block > 1; block += 2) wide.template pick<2>(keys, block, fanout, positions);
+  if (block < blocks) wide.template pick<1>(keys, block, fanout, positions);
+}
+
+// Transposes 8 x 8 numbers.
+GNNSCALE_AVX512 GNNSCALE_INLINE void transpose(__m512i (&rows)[8]) {
+  __m512i pairs[8];  // [2 r + c]: every other column from c on, of rows 2 r and 2 r + 1
+  for (int r = 0; r < 4; ++r) {
+    pairs[2 * r] = _mm512_unpacklo_epi64(rows[2 * r], rows[2 * r + 1]);
+    pairs[2 * r + 1] = _mm512_unpackhi_epi64(rows[2 * r], rows[2 * r + 1]);
+  }
+  for (int c = 0; c < 2; ++c) {
+    const __m512i low01 = _mm512_shuffle_i64x2(pairs[c], pairs[2 + c], 0x44);
+    const __m512i low23 = _mm512_shuffle_i64x2(pairs[4 + c], pairs[6 + c], 0x44);
+    const __m512i high01 = _mm512_shuffle_i64x2(pairs[c], pairs[2 + c], 0xEE);
+    const __m512i high23 = _mm512_shuffle_i64x2(pairs[4 + c], pairs[6 + c], 0xEE);
+    rows[c] = _mm512_shuffle_i64x2(low01, low23, 0x88);
+    rows[c + 2] = _mm512_shuffle_i64x2(low01, low23, 0xDD);
+    rows[c + 4] = _mm512_shuffle_i64x2(high01, high23, 0x88);
+    rows[c + 6] = _mm512_shuffle_i64x2(high01, high23, 0xDD);
+  }
+}
+
+// by_node_scalar in vectors. Eight picks of a node are written at a time, those behind its last one too: what they
+// overwrite is written later, for the nodes' last picks come first.
+GNNSCALE_AVX512 inline void by_node_avx512(const int64_t* positions, const int64_t* column, int64_t fanout,
+                                           int64_t* out) {
+  for (int64_t from = (fanout - 1) / 8 * 8; from >= 0; from -= 8) {
+    __m512i rows[8];
+    for (int i = 0; i < 8; ++i) rows[i] = _mm512_load_si512(positions + (from + i) * kLanes);
+    transpose(rows);
+    for (int lane = 0; lane < kLanes; ++lane) _mm512_storeu_si512(out + from + column[lane] - column[0], rows[lane]);
+  }
 }
 
 GNNSCALE_AVX2 inline void draw_many_avx2(const RoundKeys& keys, const Counter& counter, int64_t count,

@@ -70,37 +70,28 @@ class Picker {
 #endif
   }
 
-  // Appends the positions first + pick of kLanes nodes at `out`, node by node, and calls visit(position) for each and
-  // for up to kLaneFanout further ones near by; `out` needs room for as many. Returns the new end.
-  template <typename Visit>
-  GNNSCALE_INLINE int64_t* pick_group(const PickGroup& group, int64_t fanout, bool replace, int64_t* out,
-                                      Visit&& visit) {
+  // Appends the positions first + pick of kLanes nodes at `out`, node by node, and returns the new end; up to
+  // kLaneFanout numbers behind it may be overwritten.
+  GNNSCALE_INLINE int64_t* pick_group(const PickGroup& group, int64_t fanout, bool replace, int64_t* out) {
     alignas(64) int64_t positions[kLanes * kLaneFanout];
 #if defined(__x86_64__)
     if (simd() == Simd::kAvx512) {
-      pick_group_avx512(keys_, group, fanout, replace, positions);
-    } else if (simd() == Simd::kAvx2) {
+      (replace ? pick_group_avx512<true> : pick_group_avx512<false>)(keys_, group, fanout, positions);
+      by_node_avx512(positions, group.column, fanout, out);
+      return out + (group.column[kLanes] - group.column[0]);
+    }
+    if (simd() == Simd::kAvx2) {
       pick_group_avx2(keys_, group, fanout, replace, positions);
     } else
 #endif
       pick_group_scalar(key_, group, fanout, replace, positions);
-    for (int64_t lane = 0; lane < kLanes; ++lane) {
-      const int64_t count = pick_count(group.degree[lane], fanout, replace);
-      const int64_t steps = group.degree[lane] > 0 ? fanout : 0;
-      for (int64_t i = 0; i < steps; ++i) {
-        const int64_t position = positions[i * kLanes + lane];
-        out[i] = position;
-        visit(position);
-      }
-      out += count;
-    }
-    return out;
+    by_node_scalar(positions, group.column, out);
+    return out + (group.column[kLanes] - group.column[0]);
   }
 
   // The same for one node and any fanout.
-  template <typename Visit>
-  GNNSCALE_INLINE int64_t* pick_node(const Counter& counter, int64_t first, int64_t degree, int64_t fanout,
-                                     bool replace, int64_t* out, Visit&& visit) {
+  int64_t* pick_node(const Counter& counter, int64_t first, int64_t degree, int64_t fanout, bool replace,
+                     int64_t* out) {
     draw_many(counter, fanout);
     const uint64_t count = static_cast<uint64_t>(fanout), range = static_cast<uint64_t>(degree);
     if (!replace) taken_.start(count, range);
@@ -108,8 +99,7 @@ class Picker {
       const uint64_t position =
           pick(draws_[i], i, count, range, replace, [&](uint64_t p) { return taken_.contains(p); });
       if (!replace) taken_.add(position);
-      *out = first + static_cast<int64_t>(position);
-      visit(*out++);
+      *out++ = first + static_cast<int64_t>(position);
     }
     return out;
   }
@@ -117,10 +107,8 @@ class Picker {
   // The same among the positions [first, first + length) without the `excluded` ones, which ascend, in proportion to
   // weights whose sums (see torch_gnnscale.ops.sample_neighbors) are `sums`, from `before` on, or uniformly without
   // any.
-  template <typename Visit>
   int64_t* pick_candidates(const Counter& counter, int64_t first, int64_t length, const std::vector<int64_t>& excluded,
-                           const int64_t* sums, int64_t before, int64_t fanout, bool replace, int64_t* out,
-                           Visit&& visit) {
+                           const int64_t* sums, int64_t before, int64_t fanout, bool replace, int64_t* out) {
     removed_.clear();
     uint64_t left = static_cast<uint64_t>(sums == nullptr ? length : sums[first + length - 1] - before);
     const auto range = [&](int64_t position) -> Removed {
@@ -135,11 +123,10 @@ class Picker {
     const int64_t candidates = length - static_cast<int64_t>(excluded.size());
     if (sums == nullptr) {
       int64_t* const begin = out;
-      out = pick_node(counter, first, candidates, fanout, replace, out, [](int64_t) {});
+      out = pick_node(counter, first, candidates, fanout, replace, out);
       for (int64_t* pick = begin; pick < out; ++pick) {
         *pick = first + static_cast<int64_t>(skip_removed(static_cast<uint64_t>(*pick - first), removed_.data(),
                                                           static_cast<int64_t>(removed_.size())));
-        visit(*pick);
       }
       return out;
     }
@@ -155,8 +142,7 @@ class Picker {
         insert_removed(picked, removed_.data(), gone);
         left -= picked.size;
       }
-      *out = position;
-      visit(*out++);
+      *out++ = position;
     }
     return out;
   }

@@ -12,16 +12,16 @@
 namespace gnnscale {
 
 // Reads ids and edge ids of stored edges: positions[0..count) to ids and, unless it is null, edge_ids. An id outside
-// [0, num_src) is replaced by 0 and its position stored in `corrupt`.
+// [0, num_src) is replaced by 0 and its position stored in `corrupt`. Meanwhile `pending` is prefetched.
 using ReadEdges = void (*)(const struct Relation&, const int64_t* positions, int64_t count, int64_t* ids,
-                           int64_t* edge_ids, std::atomic<int64_t>& corrupt);
+                           int64_t* edge_ids, std::atomic<int64_t>& corrupt, class PendingPicks& pending);
 
 struct Relation {
   const int64_t* colptr;
   int64_t num_dst, num_src, num_edges;
   const char *row, *edge_id;  // edge_id null: an edge's id is its position
   int64_t row_stride, edge_id_stride;
-  bool prefetch_edge_id;  // it does not come with the row entry beside it
+  bool edge_id_apart;  // it does not come with the row entry beside it
   ReadEdges read;
   int64_t (*id_at)(const Relation&, int64_t position);
   const int64_t *weight, *time;              // [num_edges] or null, see torch_gnnscale.ops.sample_neighbors
@@ -32,6 +32,13 @@ struct Relation {
 
   // Whether picks need more than a range of positions.
   bool is_plain() const { return weight == nullptr && num_excluded == 0; }
+
+  // Asks for what `read` reads.
+  GNNSCALE_INLINE void prefetch(const int64_t* positions, int64_t count) const {
+    for (int64_t k = 0; k < count; ++k) GNNSCALE_PREFETCH(row + positions[k] * row_stride);
+    if (!edge_id_apart) return;
+    for (int64_t k = 0; k < count; ++k) GNNSCALE_PREFETCH(edge_id + positions[k] * edge_id_stride);
+  }
 };
 
 template <typename Id>
@@ -39,27 +46,70 @@ int64_t read_id(const Relation& relation, int64_t position) {
   return static_cast<int64_t>(*reinterpret_cast<const Id*>(relation.row + position * relation.row_stride));
 }
 
-template <typename Id, typename EdgeId>  // EdgeId void: an edge's id is its position
+// Picks whose stored edges are prefetched a few at a time, while something else is done: prefetches that need a walk
+// through the page table hold the processor up where many follow each other.
+class PendingPicks {
+ public:
+  static constexpr int64_t kSome = 8;
+
+  explicit PendingPicks(const Relation& relation) : relation_(relation) {}
+
+  void start(const int64_t* positions, int64_t count) {
+    next_ = positions;
+    left_ = count;
+  }
+  GNNSCALE_INLINE void prefetch_some() {
+    if (left_ >= kSome) prefetch(kSome);
+  }
+  void prefetch_rest() { prefetch(left_); }
+
+ private:
+  GNNSCALE_INLINE void prefetch(int64_t count) {
+    relation_.prefetch(next_, count);
+    next_ += count;
+    left_ -= count;
+  }
+  const Relation& relation_;
+  const int64_t* next_ = nullptr;
+  int64_t left_ = 0;
+};
+
+template <typename Id, typename EdgeId, int64_t stride>  // EdgeId void: an edge's id is its position; stride 0: any
 void read_edges(const Relation& relation, const int64_t* positions, int64_t count, int64_t* ids, int64_t* edge_ids,
-                std::atomic<int64_t>& corrupt) {
+                std::atomic<int64_t>& corrupt, PendingPicks& pending) {
   // Locals, for the compiler cannot know that no store changes the members.
   const char *const row = relation.row, *const edge_id = relation.edge_id;
-  const int64_t row_stride = relation.row_stride, edge_id_stride = relation.edge_id_stride;
+  const int64_t row_stride = stride > 0 ? stride : relation.row_stride;
+  const int64_t edge_id_stride = stride > 0 ? stride : relation.edge_id_stride;
   const uint64_t num_src = static_cast<uint64_t>(relation.num_src);
-  for (int64_t k = 0; k < count; ++k) {
+  const auto read = [&](int64_t k, auto with_edge_id) GNNSCALE_INLINE_LAMBDA {
     const int64_t position = positions[k];
     int64_t id = static_cast<int64_t>(*reinterpret_cast<const Id*>(row + position * row_stride));
-    if (static_cast<uint64_t>(id) >= num_src) {
+    if (static_cast<uint64_t>(id) >= num_src) [[unlikely]] {
       corrupt.store(position);
       id = 0;
     }
     ids[k] = id;
-    if (edge_ids == nullptr) continue;
-    if constexpr (std::is_void_v<EdgeId>) {
+    if constexpr (!with_edge_id) {
+    } else if constexpr (std::is_void_v<EdgeId>) {
       edge_ids[k] = position;
     } else {
       edge_ids[k] = static_cast<int64_t>(*reinterpret_cast<const EdgeId*>(edge_id + position * edge_id_stride));
     }
+  };
+  const auto read_all = [&](auto with_edge_id) GNNSCALE_INLINE_LAMBDA {
+    int64_t k = 0;
+    for (; k + PendingPicks::kSome <= count; k += PendingPicks::kSome) {
+      pending.prefetch_some();
+#pragma GCC unroll 8
+      for (int64_t j = 0; j < PendingPicks::kSome; ++j) read(k + j, with_edge_id);
+    }
+    for (; k < count; ++k) read(k, with_edge_id);
+  };
+  if (edge_ids == nullptr) {
+    read_all(std::false_type());
+  } else {
+    read_all(std::true_type());
   }
 }
 

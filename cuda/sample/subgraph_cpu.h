@@ -16,6 +16,7 @@ class Induction : private Pass {
     out.colptr.reserve(0, destinations.count + 1);
     out.colptr[0] = 0;
     std::vector<int64_t> excluded, positions, ids, edge_ids;
+    PendingPicks none(relation);
     for (int64_t column = 0; column < destinations.count; ++column) {
       const int64_t node = destinations.id[column];
       const auto [first, last] = stored(node);
@@ -27,7 +28,7 @@ class Induction : private Pass {
       ids.resize(positions.size());
       edge_ids.resize(positions.size());
       relation.read(relation, positions.data(), found.length, ids.data(),
-                    batch.request.with_edge_id ? edge_ids.data() : nullptr, corrupt);
+                    batch.request.with_edge_id ? edge_ids.data() : nullptr, corrupt, none);
       check_rows();
       out.row.reserve(out.count, out.count + found.length);
       if (batch.request.with_edge_id) out.id.reserve(out.count, out.count + found.length);
