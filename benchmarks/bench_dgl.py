@@ -25,7 +25,7 @@ from common import as_csc, graph, on_threads, parser, save
 
 from torch_gnnscale import CSC, ops
 
-FANOUTS, BATCH, IN_A_ROW, THREADS = [15, 10, 5], 1024, 8, (1, 2)
+FANOUTS, BATCH, IN_A_ROW, THREADS = [15, 10, 5], 1024, 32, (1, 2)
 Timed = Callable[[int], tuple[float, int]]
 
 

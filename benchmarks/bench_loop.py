@@ -1,10 +1,11 @@
-"""A training loop with the loader beside it: what it waits for its data, and how much slower its steps are.
+"""A training loop with the loader beside it: what it waits for its data, and how much slower it is.
 
     python benchmarks/bench_loop.py
 
 Whole epochs of 40 batches of 1024 x (15, 10, 5) with 128 features, a narrowed GraphSAGE and Adam, against the same loop
-over batches prepared beforehand. The wait for the first batch, when no step has run beside which it could have been
-prepared, is a figure of its own.
+over batches prepared beforehand. A wait is the time in the iterator's ``next``. The one for the first batch, when no
+step has run beside which it could have been prepared, is a figure of its own. Whatever else the loader's threads take
+from the loop is in the ratio, which their share of the cores bounds from below.
 """
 
 from __future__ import annotations
@@ -29,8 +30,6 @@ BATCHES = 40
 class Epoch(NamedTuple):
     """Seconds of one pass over the batches."""
 
-    step: float
-    """The median step."""
     first: float
     """The wait for the first batch."""
     waits: float
@@ -40,16 +39,17 @@ class Epoch(NamedTuple):
 
 
 def train(model: torch.nn.Module, optimizer: torch.optim.Optimizer, batches: Iterable[Data]) -> Epoch:
-    steps, waits = [], []
+    iterator, waits = iter(batches), []
     mark = time.perf_counter()
-    for batch in batches:
-        now = time.perf_counter()
-        waits.append(now - mark)
+    while (coming := next(iterator, None)) is not None:
+        waits.append(time.perf_counter() - mark)
+        if len(waits) == 1:
+            begin = time.perf_counter()
+        batch, coming = coming, None  # frees the batch before
         step(model, model, batch)
         optimizer.step()
         mark = time.perf_counter()
-        steps.append(mark - now)
-    return Epoch(median(steps), waits[0], sum(waits[1:]), sum(steps) + sum(waits[1:]))
+    return Epoch(waits[0], sum(waits[1:]), mark - begin)
 
 
 def measure(loader: NeighborLoader, rounds: int) -> dict[str, float]:
@@ -59,14 +59,21 @@ def measure(loader: NeighborLoader, rounds: int) -> dict[str, float]:
     prepared = list(loader)
     for batch in prepared:
         assert torch.equal(batch.x, loader.data.x[batch.n_id])
-    epochs = [(train(model, optimizer, prepared), train(model, optimizer, loader)) for _ in range(rounds + 1)][1:]
-    alone, beside = median(epoch.step for epoch, _ in epochs), median(epoch.step for _, epoch in epochs)
+    epochs, shares = [], []
+    for _ in range(rounds + 1):
+        alone = train(model, optimizer, prepared)
+        before = sum(loader.seconds.values())
+        beside = train(model, optimizer, loader)
+        epochs.append((alone, beside))
+        shares.append((sum(loader.seconds.values()) - before) / (torch.get_num_threads() * alone.total))
+    alone, beside = (median(pair[k].total for pair in epochs[1:]) / len(prepared) for k in range(2))
     entry = {
         "step_alone_ms": alone * 1e3,
         "step_with_loader_ms": beside * 1e3,
-        "slowdown": beside / alone,
-        "first_wait_ms": median(epoch.first for _, epoch in epochs) * 1e3,
-        "wait_percent": 100 * median(epoch.waits / epoch.total for _, epoch in epochs),
+        "slowdown": median(beside.total / alone.total for alone, beside in epochs[1:]),
+        "share_percent": 100 * median(shares[1:]),
+        "first_wait_ms": median(beside.first for _, beside in epochs[1:]) * 1e3,
+        "wait_percent": 100 * median(beside.waits / beside.total for _, beside in epochs[1:]),
     }
     print("  " + "  ".join(f"{key} {value:.3g}" for key, value in entry.items()), flush=True)
     return entry

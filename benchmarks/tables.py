@@ -2,8 +2,8 @@
 
     python benchmarks/tables.py
 
-A table stands between ``<!-- NAME -->`` and ``<!-- end -->``, where NAME is a function of this file. A table without
-its JSON is left as it is.
+A table stands between ``<!-- NAME -->`` and ``<!-- end -->``, where NAME is a function of this file, with the machine
+that it was taken on below. A table without its JSON is left as it is.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ DOCUMENTS = [Path(__file__).parents[1] / "docs" / name for name in ("performance
 Rows = Iterable[Iterable[object]]
 
 
-def found(name: str) -> Any:
-    return json.loads((RESULTS / f"{name}.json").read_text())["results"]
+def taken_on(machine: dict[str, Any]) -> str:
+    return "({cpu}, {cores} cores, {memory_gib} GiB, torch {torch})".format(**machine)
 
 
 def table(head: Iterable[str], rows: Rows) -> str:
@@ -41,14 +41,14 @@ def title(graph: str) -> str:
     return f"**{nodes} nodes / {edges} edges**"
 
 
-def by_graph(name: str, make: Callable[[dict], str], intro: Callable[[dict], str] = lambda _: "") -> str:
+def by_graph(results: Any, make: Callable[[dict], str], intro: Callable[[dict], str] = lambda _: "") -> str:
     """A table for each graph of a result."""
     return "\n\n".join(
-        f"{title(graph)}{intro(entry)}\n\n{make(entry)}" for graph, entry in found(name).items() if "-" in graph
+        f"{title(graph)}{intro(entry)}\n\n{make(entry)}" for graph, entry in results.items() if "-" in graph
     )
 
 
-def sampling() -> str:
+def sampling(results: Any) -> str:
     def make(entry: dict) -> str:
         head = [""]
         for given in entry:
@@ -63,31 +63,31 @@ def sampling() -> str:
             ),
         )
 
-    return by_graph("sample", make, lambda entry: f", {entry['as CSC']['edges_per_batch']:,} edges a batch")
+    return by_graph(results, make, lambda entry: f", {entry['as CSC']['edges_per_batch']:,} edges a batch")
 
 
-def relabel() -> str:
+def relabel(results: Any) -> str:
     """The map against the table, over graph sizes."""
     runs = ["map, 1 thread", "table, 1 thread", "map, 2 threads", "table, 2 threads"]
     return table(
         ["nodes", "edges", *(f"{run}, ms" for run in runs)],
-        ([entry["nodes"], entry["edges"], *(entry[run]["median_ms"] for run in runs)] for entry in found("relabel")),
+        ([entry["nodes"], entry["edges"], *(entry[run]["median_ms"] for run in runs)] for entry in results),
     )
 
 
-def modes() -> str:
+def modes(results: Any) -> str:
     peer = "PyG with pyg-lib"
     return table(
         ["mode", "edges a batch", "gnnscale, ms", "PyG with pyg-lib, ms", "speed-up"],
         (
             [mode, entry["edges_per_batch"], entry["gnnscale"]["median_ms"], entry[peer]["median_ms"],
              entry["gnnscale"]["speedup"]]
-            for mode, entry in found("modes").items()
+            for mode, entry in results.items()
         ),
     )  # fmt: skip
 
 
-def batches() -> str:
+def batches(results: Any) -> str:
     def make(entry: dict) -> str:
         runs = {key: value for key, value in entry.items() if isinstance(value, dict)}
         return table(
@@ -95,10 +95,10 @@ def batches() -> str:
             ([key, run["median_ms"], run["speedup"]] for key, run in runs.items()),
         )
 
-    return by_graph("loader", make)
+    return by_graph(results, make)
 
 
-def figure() -> str:
+def figure(results: Any) -> str:
     """The settings of FastSample's figure 5."""
     head = ["fanouts", "batch size", "batch, ms", "PyG, ms", "speed-up", "step, ms", "PyG, ms", "speed-up"]
     return table(
@@ -108,12 +108,12 @@ def figure() -> str:
                 tuple(e["fanouts"]), e["batch_size"], e["ours_batch_ms"], e["pyg_batch_ms"], e["speedup"],
                 e["ours_step_ms"], e["pyg_step_ms"], e["step_speedup"],
             ]
-            for e in found("figure")
+            for e in results
         ),
     )  # fmt: skip
 
 
-def corners() -> str:
+def corners(results: Any) -> str:
     """The other settings of the sweep."""
     return table(
         ["nodes", "edges", "bytes a row", "batch size", "fanouts", "ms a batch", "PyG, ms", "speed-up"],
@@ -122,13 +122,12 @@ def corners() -> str:
                 e["nodes"], e["edges"], e["row_bytes"], e["batch_size"], tuple(e["fanouts"]), e["ours_batch_ms"],
                 e["pyg_batch_ms"], e["speedup"],
             ]
-            for e in found("corners")
+            for e in results
         ),
     )  # fmt: skip
 
 
-def gather() -> str:
-    results = found("gather")
+def gather(results: Any) -> str:
     candidates = ["gnnscale", "index_select", "index_select(out=)", "limit"]
     parts = []
     for threads in (1, 2):
@@ -143,7 +142,7 @@ def gather() -> str:
     return "\n\n".join(parts)
 
 
-def steps() -> str:
+def steps(results: Any) -> str:
     ways = ["PyG", "PyG, trim_to_layer", "narrowed"]
 
     def make(entry: dict) -> str:
@@ -155,40 +154,40 @@ def steps() -> str:
         head = ["model", "PyG, ms", "trim_to_layer, ms", "narrowed, ms", "over PyG", "over trim_to_layer"]
         return table([*head, "times its dense products", "times these, biases and ReLU"], rows)
 
-    return by_graph("train", make)
+    return by_graph(results, make)
 
 
-def loop() -> str:
-    keys = ("step_alone_ms", "step_with_loader_ms", "slowdown", "wait_percent", "first_wait_ms")
+def loop(results: Any) -> str:
+    keys = ("step_alone_ms", "step_with_loader_ms", "slowdown", "share_percent", "wait_percent", "first_wait_ms")
     return table(
-        ["graph", "step alone, ms", "step beside the loader, ms", "ratio", "wait, % of the time", "first batch, ms"],
-        ([title(graph).strip("*"), *(run[key] for key in keys)] for graph, run in found("loop").items()),
-    )
+        ["graph", "step alone, ms", "beside the loader, ms", "ratio", "the loader's share of the cores, %",
+         "wait, % of the time", "first batch, ms"],
+        ([title(graph).strip("*"), *(run[key] for key in keys)] for graph, run in results.items()),
+    )  # fmt: skip
 
 
-def large() -> str:
-    result = found("large")
+def large(results: Any) -> str:
     rows = [
-        ["build", f"{result['build']['seconds']:.0f} s, {result['build']['edges_per_s'] / 1e6:.1f} million edges/s"],
-        ["check", f"{result['check']['edges_compared']:,} edges compared with the generator's"],
-        ["load, files out of the page cache", f"{result['load']['cold_ms_per_batch']:.0f} ms a batch"],
-        ["load, files in the page cache", f"{result['load']['warm_ms_per_batch']:.1f} ms a batch"],
-        ["train", f"{result['train']['ms_per_step']:.0f} ms a step"],
+        ["build", f"{results['build']['seconds']:.0f} s, {results['build']['edges_per_s'] / 1e6:.1f} million edges/s"],
+        ["check", f"{results['check']['edges_compared']:,} edges compared with the generator's"],
+        ["load, files out of the page cache", f"{results['load']['cold_ms_per_batch']:.0f} ms a batch"],
+        ["load, files in the page cache", f"{results['load']['warm_ms_per_batch']:.1f} ms a batch"],
+        ["train", f"{results['train']['ms_per_step']:.0f} ms a step"],
     ]
-    peaks = [result[row[0].split(",")[0]]["peak_gib"] for row in rows]
+    peaks = [results[row[0].split(",")[0]]["peak_gib"] for row in rows]
     return table(["", "", "peak memory, GiB"], ([*row, peak] for row, peak in zip(rows, peaks, strict=True)))
 
 
-def csc() -> str:
+def csc(results: Any) -> str:
     rows = [
         [title(graph).strip("*"), name, run["seconds"], run["gib"]]
-        for graph, entry in found("topology").items()
+        for graph, entry in results.items()
         for name, run in entry.items()
     ]
     return table(["graph", "", "seconds", "GiB beyond the input"], rows)
 
 
-def dgl() -> str:
+def dgl(results: Any) -> str:
     def make(entry: dict) -> str:
         rows = []
         for name, run in entry.items():
@@ -198,13 +197,13 @@ def dgl() -> str:
                 )
         return table(["", "edges a batch", "ms a batch", "million edges/s", "an edge, against DGL's fused"], rows)
 
-    return by_graph("dgl", make)
+    return by_graph(results, make)
 
 
-def tiers() -> str:
+def tiers(results: Any) -> str:
     """Memory over disk."""
     parts = []
-    for graph, entry in found("tiers")["over_disk"].items():
+    for graph, entry in results["over_disk"].items():
         rows = [
             [key, run["cold_ms"], run["speedup"], run["warm_ms"], run.get("recent_pages_ms", ""),
              run.get("hottest_pages_ms", ""), *(
@@ -219,17 +218,22 @@ def tiers() -> str:
     return "\n\n".join(parts)
 
 
-TABLES = (sampling, relabel, modes, batches, figure, corners, gather, steps, loop, large, csc, dgl, tiers)
+TABLES: dict[Callable[[Any], str], str] = {
+    sampling: "sample", relabel: "relabel", modes: "modes", batches: "loader", figure: "figure", corners: "corners",
+    gather: "gather", steps: "train", loop: "loop", large: "large", csc: "topology", dgl: "dgl", tiers: "tiers",
+}  # fmt: skip
+"""Each table and the JSON that it is made of."""
 
 
 def main() -> None:
     texts = {document: document.read_text() for document in DOCUMENTS}
-    for make in TABLES:
-        try:
-            made = make()
-        except FileNotFoundError as error:
-            print(f"{make.__name__}: left as it is, {error.filename} is missing")
+    for make, name in TABLES.items():
+        path = RESULTS / f"{name}.json"
+        if not path.exists():
+            print(f"{make.__name__}: left as it is, {path} is missing")
             continue
+        found = json.loads(path.read_text())
+        made = f"{make(found['results'])}\n\n{taken_on(found['machine'])}"
         pattern = rf"(<!-- {make.__name__} -->\n).*?(<!-- end -->)"
         for document, text in texts.items():
             texts[document], count = re.subn(

@@ -56,7 +56,8 @@ struct Scratch {
   std::vector<int64_t> positions[2], excluded;
 };
 
-constexpr int64_t kSeedsAhead = 32;  // how far ahead the relabel map is prefetched
+constexpr int64_t kSeedsAhead = 32;   // how far ahead the relabel map is prefetched for seeds
+constexpr int64_t kEdgesAhead = 128;  // and for sources of edges
 
 struct Batch {
   const Request& request;

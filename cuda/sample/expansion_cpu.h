@@ -14,10 +14,9 @@
 
 namespace gnnscale {
 
-constexpr int64_t kBlockNodes = 128;   // frontier nodes a block, fewer if their picks
-constexpr int64_t kBlockPicks = 1024;  // would be more than these
+constexpr int64_t kBlockNodes = 128;   // frontier nodes a block, fewer if so many times the fanout
+constexpr int64_t kBlockPicks = 1024;  // would be more picks than these
 constexpr int64_t kNodesAhead = 32;    // how far ahead colptr is prefetched
-constexpr int64_t kEdgesAhead = 128;   // how far ahead the relabel map is prefetched
 constexpr int64_t kItemsAhead = 128;   // how far ahead outputs are: a line to be written is read first
 constexpr int64_t kLineItems = kLineBytes / sizeof(int64_t);  // outputs on a line, and edges relabelled at a time
 constexpr int64_t kParallelFrom = 2048;                       // edges of a hop below which one thread does it all
@@ -164,41 +163,40 @@ class Expansion : private Pass {
   }
 
   // Uniform picks from ranges, kLanes nodes at a time.
-  void pick_uniformly(int64_t from, int64_t to, Scratch& scratch, int64_t* out) {
+  void pick_uniformly(int64_t from, int64_t to, Scratch& scratch, int64_t* end) {
     static constexpr int64_t kNoTrees[kLanes] = {};
     const int64_t fanout = fanout_;
     const bool replace = batch.request.replace, disjoint = batch.request.disjoint;
     const uint32_t tail = make_counter(0, 0, hop_, relation.number).tail;
     for (int64_t i = from; i < to; i += kLanes) {
       const int64_t node = destinations.frontier + i;
-      const PickGroup group{
-          destinations.id.data() + node,          disjoint ? destinations.tree.data() + node : kNoTrees,
-          batch.work->begin.data() + i,           batch.work->length.data() + i,
-          this->out.colptr.data() + columns_ + i, tail};
+      const PickGroup group{destinations.id.data() + node,    disjoint ? destinations.tree.data() + node : kNoTrees,
+                            batch.work->begin.data() + i,     batch.work->length.data() + i,
+                            out.colptr.data() + columns_ + i, tail};
       const int64_t lanes = std::min(to - i, kLanes);
       int64_t largest = 0;
       for (int64_t lane = 0; lane < lanes; ++lane) largest = std::max(largest, group.degree[lane]);
       if (largest == 0) continue;
       if (lanes == kLanes && fanout <= kLaneFanout && largest < int64_t{1} << 32 &&
           pick_is_random(largest, fanout, replace)) {
-        out = scratch.picker.pick_group(group, fanout, replace, out);
+        end = scratch.picker.pick_group(group, fanout, replace, end);
         continue;
       }
       for (int64_t lane = 0; lane < lanes; ++lane) {
         const int64_t first = group.first[lane], degree = group.degree[lane];
         if (pick_is_random(degree, fanout, replace)) {
           const Counter counter = make_counter(group.node[lane], group.tree[lane], hop_, relation.number);
-          out = scratch.picker.pick_node(counter, first, degree, fanout, replace, out);
+          end = scratch.picker.pick_node(counter, first, degree, fanout, replace, end);
         } else {
-          std::iota(out, out + degree, first);
-          out += degree;
+          std::iota(end, end + degree, first);
+          end += degree;
         }
       }
     }
   }
 
   // Picks by weight, or from ranges with excluded positions, node by node.
-  void pick_among_candidates(int64_t from, int64_t to, Scratch& scratch, int64_t* out) {
+  void pick_among_candidates(int64_t from, int64_t to, Scratch& scratch, int64_t* end) {
     const int64_t* const sums = relation.weight;
     std::vector<int64_t>& excluded = scratch.excluded;
     if (sums != nullptr) {
@@ -218,8 +216,8 @@ class Expansion : private Pass {
         const Counter counter =
             make_counter(node, batch.request.disjoint ? destinations.tree[at] : 0, hop_, relation.number);
         const int64_t before = sums != nullptr && first > relation.colptr[node] ? sums[first - 1] : 0;
-        out = scratch.picker.pick_candidates(counter, first, length, excluded, sums, before, fanout_,
-                                             batch.request.replace, out);
+        end = scratch.picker.pick_candidates(counter, first, length, excluded, sums, before, fanout_,
+                                             batch.request.replace, end);
         continue;
       }
       auto skipped = excluded.begin();
@@ -227,7 +225,7 @@ class Expansion : private Pass {
         if (skipped != excluded.end() && *skipped == position) {
           ++skipped;
         } else {
-          *out++ = position;
+          *end++ = position;
         }
       }
     }
@@ -240,19 +238,19 @@ class Expansion : private Pass {
                   batch.request.with_edge_id ? out.id.data() + from : nullptr, corrupt, pending);
   }
 
-  // Global to local ids, in order of first occurrence; new nodes join the next frontier. `asked`: the first cells are
-  // prefetched already; `next_read`: the ids of the next block are known, so that its first cells can be. Meanwhile
-  // `pending` is prefetched.
-  void relabel_block(int64_t block, int64_t size, bool asked, bool next_read, PendingPicks& pending) {
-    if (batch.request.disjoint) return relabel_trees(block, size, pending);
+  // Global to local ids, in order of first occurrence; new nodes join the next frontier. `next_read`: the ids of the
+  // next block are known, so that its first cells can be prefetched. Meanwhile `pending` is, beside the map or the
+  // table.
+  void relabel_block(int64_t block, int64_t size, bool next_read, PendingPicks& pending) {
+    if (batch.request.disjoint) return relabel_trees(block, size);
     if (!batch.request.in_table) {
-      relabel(block, size, asked, next_read, pending, MapCells{batch.work->map + sources.offset, batch.work->base});
+      relabel(block, size, next_read, pending, MapCells{batch.work->map + sources.offset, batch.work->base});
       return;
     }
     NodeTable& table = batch.work->nodes;
     table.reserve(first_edge(block + 1, size) - first_edge(block, size));
     const int64_t before = sources.count;
-    relabel(block, size, asked, next_read, pending, TableCells{table.view(), sources.offset});
+    relabel(block, size, next_read, pending, TableCells{table.view(), sources.offset});
     table.added(sources.count - before, sources.count);
   }
 
@@ -283,7 +281,7 @@ class Expansion : private Pass {
   };
 
   template <typename Cells>
-  void relabel(int64_t block, int64_t size, bool asked, bool next_read, PendingPicks& pending, const Cells cells) {
+  void relabel(int64_t block, int64_t size, bool next_read, PendingPicks& pending, const Cells cells) {
     const int64_t from = first_edge(block, size), to = first_edge(block + 1, size);
     const int64_t read_to = next_read ? first_edge(block + 2, size) : to;
     int64_t *const ids = out.row.data(), *const found = sources.id.data();
@@ -293,9 +291,8 @@ class Expansion : private Pass {
       found[count] = id;  // the slot after the last node is scratch
       ids[e] = cells.add(id, count);
     };
-    if (!asked) {
-      for (int64_t e = from; e < std::min(from + kEdgesAhead, to); ++e) cells.prefetch(ids[e]);
-    }
+    for (int64_t e = std::max(from, asked_); e < std::min(from + kEdgesAhead, read_to); ++e) cells.prefetch(ids[e]);
+    asked_ = std::min(to + kEdgesAhead, read_to);
     int64_t e = from;
     for (const int64_t end = std::min(to, read_to - kEdgesAhead); e + kLineItems <= end; e += kLineItems) {
       GNNSCALE_PREFETCH_WRITE(found + count + kItemsAhead);
@@ -312,22 +309,23 @@ class Expansion : private Pass {
   }
 
   // The same within each column's tree.
-  void relabel_trees(int64_t block, int64_t size, PendingPicks& pending) {
+  void relabel_trees(int64_t block, int64_t size) {
     const int64_t begin = block * block_, end = std::min(begin + block_, size);
     const int64_t *const trees = destinations.tree.data() + destinations.frontier, offset = sources.offset;
     const int64_t* const pointers = out.colptr.data() + columns_;
     int64_t *const ids = out.row.data(), *const found = sources.id.data(), *const tree_of = sources.tree.data();
     batch.work->trees.reserve(pointers[end] - pointers[begin]);
     const TreeTable::View table = batch.work->trees.view();
-    for (int64_t column = begin; column < end; ++column) {
+    const auto prefetch = [&](int64_t column) GNNSCALE_INLINE_LAMBDA {
       const uint32_t tree = static_cast<uint32_t>(trees[column]);
       for (int64_t e = pointers[column]; e < pointers[column + 1]; ++e) table.prefetch(offset + ids[e], tree);
-    }
+    };
+    int64_t ahead = begin;
     uint32_t count = static_cast<uint32_t>(sources.count);
     for (int64_t column = begin; column < end; ++column) {
+      while (ahead < end && pointers[ahead] < pointers[column] + kEdgesAhead) prefetch(ahead++);
       const uint32_t tree = static_cast<uint32_t>(trees[column]);
       for (int64_t e = pointers[column], last = pointers[column + 1]; e < last; ++e) {
-        if (e % kLineItems == 0) pending.prefetch_some();
         const uint32_t local = table.add(offset + ids[e], tree, count);
         found[count] = ids[e];  // the slot after the last node is scratch
         tree_of[count] = tree;
@@ -340,12 +338,12 @@ class Expansion : private Pass {
   }
 
   void pick_serially(int64_t size, int64_t blocks) {
-    // Relabelling waits for its own results and has time for prefetches; reading has none.
+    // Relabelling waits for its own results and has more time for prefetches than reading has.
     PendingPicks pending(relation), none(relation);
     for (int64_t step = 0; step < blocks + 2; ++step) {
       if (step < blocks) pick_block(step, size, batch.scratch, batch.scratch.positions[step & 1], pending);
       if (step >= 1 && step - 1 < blocks) read_block(step - 1, size, batch.scratch.positions[(step - 1) & 1], none);
-      if (step >= 2) relabel_block(step - 2, size, step > 2, step - 1 < blocks, pending);
+      if (step >= 2) relabel_block(step - 2, size, step - 1 < blocks, pending);
       pending.prefetch_rest();
     }
   }
@@ -361,13 +359,12 @@ class Expansion : private Pass {
       Scratch& scratch = task == 0 ? batch.scratch : own;
       PendingPicks pending(relation), none(relation);
       int64_t picked = -1, next = task == 0 ? 0 : blocks;
-      bool asked = false;  // for the first cells of `next`
-      int side = 0;        // of scratch.positions, for the next block
+      int side = 0;  // of scratch.positions, for the next block
       const auto leave = [&](int64_t block, uint32_t state) {
         states[block].store(state, std::memory_order_release);
         states[block].notify_one();
       };
-      const auto finish_picked = [&](int picked_side) {
+      const auto finish_picked = [&](int picked_side) {  // who does not relabel prefetches while reading
         read_block(picked, size, scratch.positions[picked_side], task == 0 ? none : pending);
         leave(std::exchange(picked, -1), kRead);
       };
@@ -376,7 +373,7 @@ class Expansion : private Pass {
         if (state == kGivenUp) return;
         if (state == kRead) {
           const bool next_read = next + 1 < blocks && states[next + 1].load(std::memory_order_acquire) == kRead;
-          relabel_block(next++, size, std::exchange(asked, next_read), next_read, pending);
+          relabel_block(next++, size, next_read, pending);
           continue;
         }
         const int64_t block = unclaimed.fetch_add(1, std::memory_order_relaxed);
@@ -407,6 +404,7 @@ class Expansion : private Pass {
   const int hop_;
   const int64_t fanout_, columns_;  // columns_: of the hops before
   int64_t block_ = 1;
+  int64_t asked_ = 0;  // the edge up to which cells of the map are prefetched
 };
 
 }  // namespace gnnscale

@@ -55,7 +55,7 @@ const int64_t* data_or_null(const std::optional<Tensor>& tensor) {
   return tensor.has_value() ? static_cast<const int64_t*>(tensor->const_data_ptr()) : nullptr;
 }
 
-Relation to_relation(const Tensor& colptr, const Tensor& row, const std::optional<Tensor>& edge_id) {
+Relation to_relation(const Tensor& colptr, const Tensor& row, const std::optional<Tensor>& edge_id, bool with_edge_id) {
   Relation relation{};
   relation.colptr = static_cast<const int64_t*>(colptr.const_data_ptr());
   relation.num_dst = colptr.numel() - 1;
@@ -72,7 +72,7 @@ Relation to_relation(const Tensor& colptr, const Tensor& row, const std::optiona
       constexpr int64_t kPair = sizeof(Id) + sizeof(EdgeId);
       relation.edge_id = static_cast<const char*>(edge_id->const_data_ptr());
       relation.edge_id_stride = edge_id->stride(0) * static_cast<int64_t>(sizeof(EdgeId));
-      relation.edge_id_apart = relation.edge_id != relation.row + sizeof(Id);
+      relation.edge_id_apart = with_edge_id && relation.edge_id != relation.row + sizeof(Id);
       const bool pairs = relation.row_stride == kPair && relation.edge_id_stride == kPair;
       relation.read = pairs ? read_edges<Id, EdgeId, kPair> : read_edges<Id, EdgeId, 0>;
     });
@@ -155,7 +155,7 @@ SampleOutput sample_neighbors(const Tensors& colptr, const Tensors& row, const O
       STD_TORCH_CHECK(!of_edges->has_value() || (*of_edges)->numel() == row[r].numel(), "relation ", r, " has ",
                       row[r].numel(), " edges and another number of their ids, weights or times");
     }
-    Relation relation = to_relation(colptr[r], row[r], edge_id[r]);
+    Relation relation = to_relation(colptr[r], row[r], edge_id[r], with_edge_id);
     relation.num_src = sizes[src_type[r]];
     relation.weight = data_or_null(weight[r]);
     relation.time = data_or_null(time[r]);

@@ -22,12 +22,13 @@ constexpr int64_t kLaneFanout = 32;  // the largest fanout for which they are
 struct PickGroup {
   // [kLanes]: ids, trees, where their candidates begin, how many there are
   const int64_t *node, *tree, *first, *degree;
-  const int64_t* column;  // [kLanes + 1]: where the picks of each begin
+  const int64_t* column;  // [kLanes + 1]: where the picks of each begin, and where the last one's end
   uint32_t tail;          // of their counters
 };
 
 // Picks of a group, by the scalar functions: positions[i * kLanes + lane] is first[lane] + pick i, for i < fanout <=
-// kLaneFanout. A node whose picks no draw decides has its neighbors in stored order, the last one repeated.
+// kLaneFanout. A node whose picks no draw decides has its neighbors in stored order; those behind its last one mean
+// nothing.
 inline void pick_group_scalar(uint64_t key, const PickGroup& group, int64_t fanout, bool replace, int64_t* positions) {
   for (int64_t lane = 0; lane < kLanes; ++lane) {
     const int64_t first = group.first[lane], degree = group.degree[lane];
@@ -38,7 +39,7 @@ inline void pick_group_scalar(uint64_t key, const PickGroup& group, int64_t fano
     Philox block{};
     for (int64_t i = 0; i < fanout; ++i) {
       if (!random) {
-        positions[i * kLanes + lane] = first + std::max<int64_t>(std::min(i, degree - 1), 0);
+        positions[i * kLanes + lane] = first + i;
         continue;
       }
       if (i % 2 == 0) block = draw_block(key, counter, static_cast<uint32_t>(i / 2));
@@ -56,8 +57,7 @@ inline void pick_group_scalar(uint64_t key, const PickGroup& group, int64_t fano
   }
 }
 
-// Picks of a group from positions[i * kLanes + lane] to out[column[lane] - column[0] + i]. Up to kLaneFanout numbers
-// behind the last one may be overwritten.
+// Copies the picks of a group from positions[i * kLanes + lane] to out[column[lane] - column[0] + i].
 inline void by_node_scalar(const int64_t* positions, const int64_t* column, int64_t* out) {
   for (int64_t lane = 0; lane < kLanes; ++lane) {
     const int64_t count = column[lane + 1] - column[lane];
@@ -122,13 +122,12 @@ GNNSCALE_AVX2 GNNSCALE_INLINE __m256i load(const int64_t* from, int v) {
 
 GNNSCALE_AVX2 inline void pick_group_avx2(const RoundKeys& keys, const PickGroup& group, int64_t fanout, bool replace,
                                           int64_t* positions) {
-  const __m256i low = _mm256_set1_epi64x(0xFFFFFFFF), one = _mm256_set1_epi64x(1);
-  __m256i random[2], bound[2], last_neighbor[2];
+  const __m256i one = _mm256_set1_epi64x(1);
+  __m256i random[2], bound[2];
   for (int v = 0; v < 2; ++v) {
     const __m256i degree = load(group.degree, v);
     random[v] = _mm256_cmpgt_epi64(degree, _mm256_set1_epi64x(replace ? 0 : fanout));
     bound[v] = replace ? degree : _mm256_sub_epi64(degree, _mm256_set1_epi64x(fanout - 1));
-    last_neighbor[v] = _mm256_and_si256(_mm256_sub_epi64(degree, one), low);
   }
   for (int64_t block = 0; 2 * block < fanout; ++block) {
     PhiloxLanes lanes;
@@ -157,7 +156,7 @@ GNNSCALE_AVX2 inline void pick_group_avx2(const RoundKeys& keys, const PickGroup
           position = _mm256_blendv_epi8(position, _mm256_add_epi64(first, _mm256_sub_epi64(bound[v], one)), taken);
           bound[v] = _mm256_add_epi64(bound[v], one);
         }
-        const __m256i in_order = _mm256_add_epi64(first, _mm256_min_epu32(_mm256_set1_epi64x(i), last_neighbor[v]));
+        const __m256i in_order = _mm256_add_epi64(first, _mm256_set1_epi64x(i));
         position = _mm256_blendv_epi8(in_order, position, random[v]);
         _mm256_storeu_si256(reinterpret_cast<__m256i*>(positions + i * kLanes) + v, position);
       }
@@ -179,7 +178,6 @@ class WideGroup {
     bound_ = replace ? degree : _mm512_sub_epi64(degree, _mm512_set1_epi64(fanout - 1));
     last_ = _mm512_add_epi64(first_, _mm512_sub_epi64(bound_, _mm512_set1_epi64(1)));
     in_order_ = first_;
-    last_in_order_ = _mm512_add_epi64(first_, _mm512_sub_epi64(degree, _mm512_set1_epi64(1)));
   }
 
   // Stores the picks that `count` Philox blocks from `block` on decide. The blocks are made side by side, so that none
@@ -233,7 +231,7 @@ class WideGroup {
       bound_ = _mm512_add_epi64(bound_, one);
       last_ = _mm512_add_epi64(last_, one);
     }
-    position = _mm512_mask_mov_epi64(_mm512_min_epi64(in_order_, last_in_order_), random_, position);
+    position = _mm512_mask_mov_epi64(in_order_, random_, position);
     in_order_ = _mm512_add_epi64(in_order_, one);
     _mm512_store_si512(positions + i * kLanes, position);
   }
@@ -241,7 +239,7 @@ class WideGroup {
   const __m512i node_, tree_, tail_, first_;
   __mmask8 random_;
   __m512i bound_, last_;  // of the pick at hand: how many positions it chooses from, and the last of them
-  __m512i in_order_, last_in_order_;
+  __m512i in_order_;
 };
 
 // `positions` is 64-byte aligned.
@@ -275,15 +273,15 @@ GNNSCALE_AVX512 GNNSCALE_INLINE void transpose(__m512i (&rows)[8]) {
   }
 }
 
-// by_node_scalar in vectors. Eight picks of a node are written at a time, those behind its last one too: what they
-// overwrite is written later, for the nodes' last picks come first.
+// by_node_scalar in vectors. Eight picks of a node are written at a time, and up to kLaneFanout numbers behind the
+// group's last pick; what a node's last eight overwrite is written later, for nodes ascend and picks descend.
 GNNSCALE_AVX512 inline void by_node_avx512(const int64_t* positions, const int64_t* column, int64_t fanout,
                                            int64_t* out) {
   for (int64_t from = (fanout - 1) / 8 * 8; from >= 0; from -= 8) {
     __m512i rows[8];
     for (int i = 0; i < 8; ++i) rows[i] = _mm512_load_si512(positions + (from + i) * kLanes);
     transpose(rows);
-    for (int lane = 0; lane < kLanes; ++lane) _mm512_storeu_si512(out + from + column[lane] - column[0], rows[lane]);
+    for (int lane = 0; lane < kLanes; ++lane) _mm512_storeu_si512(out + (from + column[lane] - column[0]), rows[lane]);
   }
 }
 

@@ -76,7 +76,11 @@ class Picker {
     alignas(64) int64_t positions[kLanes * kLaneFanout];
 #if defined(__x86_64__)
     if (simd() == Simd::kAvx512) {
-      (replace ? pick_group_avx512<true> : pick_group_avx512<false>)(keys_, group, fanout, positions);
+      if (replace) {
+        pick_group_avx512<true>(keys_, group, fanout, positions);
+      } else {
+        pick_group_avx512<false>(keys_, group, fanout, positions);
+      }
       by_node_avx512(positions, group.column, fanout, out);
       return out + (group.column[kLanes] - group.column[0]);
     }

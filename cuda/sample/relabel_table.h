@@ -42,7 +42,9 @@ class RelabelTable {
     int bits;
     uint32_t base;
 
-    void prefetch(int64_t node, uint32_t tree) const { GNNSCALE_PREFETCH_WRITE(&slots[table_slot(node, tree, bits)]); }
+    GNNSCALE_INLINE void prefetch(int64_t node, uint32_t tree) const {
+      GNNSCALE_PREFETCH_WRITE(&slots[table_slot(node, tree, bits)]);
+    }
 
     // The local id of a node, which is `next` if it was not known. Needs room for it.
     GNNSCALE_INLINE uint32_t add(int64_t node, uint32_t tree, uint32_t next) const {

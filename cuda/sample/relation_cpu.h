@@ -21,7 +21,7 @@ struct Relation {
   int64_t num_dst, num_src, num_edges;
   const char *row, *edge_id;  // edge_id null: an edge's id is its position
   int64_t row_stride, edge_id_stride;
-  bool edge_id_apart;  // it does not come with the row entry beside it
+  bool edge_id_apart;  // it is asked for, and lies elsewhere than beside its row entry
   ReadEdges read;
   int64_t (*id_at)(const Relation&, int64_t position);
   const int64_t *weight, *time;              // [num_edges] or null, see torch_gnnscale.ops.sample_neighbors
@@ -61,7 +61,7 @@ class PendingPicks {
   GNNSCALE_INLINE void prefetch_some() {
     if (left_ >= kSome) prefetch(kSome);
   }
-  void prefetch_rest() { prefetch(left_); }
+  GNNSCALE_INLINE void prefetch_rest() { prefetch(left_); }
 
  private:
   GNNSCALE_INLINE void prefetch(int64_t count) {

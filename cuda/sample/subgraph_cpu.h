@@ -51,7 +51,7 @@ class Induction : private Pass {
   }
 
  private:
-  void prefetch_local(int64_t id, uint32_t tree) {
+  GNNSCALE_INLINE void prefetch_local(int64_t id, uint32_t tree) {
     if (batch.request.disjoint) {
       batch.work->trees.view().prefetch(sources.offset + id, tree);
     } else if (batch.request.in_table) {
