@@ -60,7 +60,7 @@ def steps() -> list[Step]:
         Step("tests", [*tests, "-m", "cuda", "--durations=8"], 155),
         Step("gather", [*bench, "benchmarks/bench_gather_gpu.py", "--rounds", "7"], 45),
         Step("epoch", [*bench, "benchmarks/bench_gpu_epoch.py"], 160),
-        Step("sampling", [*bench, "benchmarks/bench_gpu.py", "--graphs", "1M-16M", "--rounds", "5"], 45),
+        Step("sampling", [*bench, "benchmarks/bench_gpu.py", "--graphs", "2.4M-124M", "--rounds", "5"], 60),
         Step("memcheck", [*sanitizer, *tests, *CHECKED], 50),
     ]
 

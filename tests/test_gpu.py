@@ -14,6 +14,8 @@ from tiers_for_tests import NODES, node_data
 
 from torch_gnnscale import GraphStore, NeighborLoader, ops
 from torch_gnnscale import TieredFeatureStore as Tiered
+from torch_gnnscale.feature.plan import plan_tiers
+from torch_gnnscale.feature.tier_builder import check_room
 
 pytestmark = [
     pytest.mark.cuda,
@@ -126,7 +128,9 @@ def read(store: Tiered, index: torch.Tensor, found: multiprocessing.queues.Queue
         found.put([store[None, name, index].cpu().numpy().tobytes() for name in ("x", "y", "train_mask")])
 
 
-@pytest.mark.parametrize("budgets", [{"gpu": "100%"}, {"gpu": "30%"}, {"device": "cuda"}], ids=str)
+@pytest.mark.parametrize(
+    "budgets", [{"gpu": "100%"}, {"gpu": "30%"}, {"gpu": "20%", "peers": ["30%"]}, {"device": "cuda"}], ids=str
+)
 def test_processes_that_share_a_gpu(budgets):
     """Rows on the GPU are opened by every process, rows in host memory are registered by each."""
     data, context = node_data(), torch.multiprocessing.get_context("spawn")
@@ -159,6 +163,23 @@ def test_a_loader_over_tiers_on_a_gpu(budgets, prefetch):
             assert torch.equal(batch.y.cpu(), data.y[batch.n_id.cpu()])
             rows += len(batch.n_id)
         assert sum(use.rows for use in store.stats().values()) == rows
+
+
+def test_forked_workers_gather_no_rows_of_a_gpu():
+    data = node_data()
+    with Tiered.from_data(data, hotness="out_degree", gpu="30%") as store:
+        loader = NeighborLoader((store, GraphStore.from_data(data)), [3], batch_size=20, seed=1, num_workers=2)
+        assert not loader.filter_per_worker
+        for batch in loader:
+            assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()])
+
+
+def test_a_gpu_without_room():
+    plan = plan_tiers(torch.ones(8), {"x": 1 << 44}, gpu="100%")
+    with pytest.raises(
+        MemoryError, match=r"^cuda:0: expected \d+ bytes of memory, found \d+ free; lower gpu= or peers=$"
+    ):
+        check_room(plan, torch.device("cuda", 0), 0)
 
 
 # Registrations #######################################################################################################

@@ -5,6 +5,7 @@ import pickle
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
@@ -16,6 +17,7 @@ from torch_geometric.loader import NodeLoader
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale.feature import hotness
+from torch_gnnscale.feature.tier_memory import HostMemory
 from torch_gnnscale.topology.reorder import by_score, reorder_data
 
 
@@ -256,6 +258,47 @@ def test_a_store_that_is_closed_while_a_loader_reads_it(prefetch):
     store.close()
     with pytest.raises(ValueError, match=r"^the store is closed$"):
         list(batches)
+
+
+def test_closing_waits_for_who_reads():
+    memory, entered, leave = HostMemory(4096), threading.Event(), threading.Event()
+
+    def read():
+        with memory.reading():
+            entered.set()
+            leave.wait()
+
+    reader, closer = threading.Thread(target=read), threading.Thread(target=memory.close)
+    reader.start()
+    entered.wait()
+    closer.start()
+    closer.join(0.05)
+    assert closer.is_alive()
+    leave.set()
+    closer.join()
+    reader.join()
+    with pytest.raises(ValueError, match=r"^the store is closed$"), memory.reading():
+        pass
+    memory.close()
+
+
+def test_a_forked_process_waits_for_no_reader():
+    """The threads that read when the process was forked do not go on in it."""
+    memory = HostMemory(4096)
+    with memory.reading():
+        child = os.fork()
+        if child == 0:
+            memory.close()
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    memory.close()
+
+
+def test_another_place_to_gather(store):
+    assert store.on("cpu") is store
+    store.close()
+    with pytest.raises(ValueError, match=r"^the store is closed$"):
+        store.on("cpu")
 
 
 def test_a_relative_disk(tmp_path, monkeypatch):

@@ -25,8 +25,15 @@ const char* device_address(const Tensor& part) {
   if (part.is_cuda()) {
     int here = 0, can = 1;
     check(cudaGetDevice(&here));
-    if (part.get_device_index() != here) check(cudaDeviceCanAccessPeer(&can, here, part.get_device_index()));
+    if (part.get_device_index() == here) return static_cast<const char*>(address);
+    check(cudaDeviceCanAccessPeer(&can, here, part.get_device_index()));
     STD_TORCH_CHECK(can, "gather_tiers: GPU ", here, " cannot read GPU ", part.get_device_index());
+    const cudaError_t enabled = cudaDeviceEnablePeerAccess(part.get_device_index(), 0);
+    if (enabled == cudaErrorPeerAccessAlreadyEnabled) {
+      cudaGetLastError();  // which would be blamed on the launch
+    } else {
+      check(enabled);
+    }
     return static_cast<const char*>(address);
   }
   cudaPointerAttributes found{};

@@ -106,6 +106,7 @@ struct BulkHop {
   uint32_t* slot;                             // [edges]: its source in the table
   int64_t* edge_id;                           // [edges], or null
   int64_t* count;                             // scratch [columns + 1]: edges of each column
+  int64_t *first, *degree;                    // scratch [columns]: where its node's stored list begins, and its length
   int64_t* draw;                              // scratch [edges]: what was drawn, perhaps a second time
   uint32_t* earliest;  // scratch [2 * edges], or null: a table a column, of draws to the first that drew them
   int64_t* source;     // scratch [edges]: node ids

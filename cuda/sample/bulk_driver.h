@@ -155,6 +155,7 @@ class BulkDriver {
     on.each(bulk.state.columns(0), num_seeds, NumberSeeds{bulk});
 
     int64_t* const count = make<int64_t>(most_columns + 1);
+    int64_t *const first = make<int64_t>(most_columns), *const degree = make<int64_t>(most_columns);
     int64_t *const draw = make<int64_t>(most_edges), *const source = make<int64_t>(most_edges);
     int32_t *const fresh = make<int32_t>(most_edges + 1), *const rank = make<int32_t>(most_edges + 1);
     Tensor earliest = on.room(std::max<int64_t>(2 * most_draws, 1), ScalarType::Int);
@@ -162,9 +163,9 @@ class BulkDriver {
     for (int64_t h = 0; h < hops; ++h) {
       const int64_t columns = rooms.columns[h], edges = rooms.edges[h];
       parts.push_back({h, request.fanouts[h], edges, rooms.nodes[h], make<int64_t>(columns + 1), make<int32_t>(edges),
-                       make<uint32_t>(edges), request.with_edge_id ? make<int64_t>(edges) : nullptr, count, draw,
-                       has_table(h) ? static_cast<uint32_t*>(earliest.mutable_data_ptr()) : nullptr, source, fresh,
-                       rank});
+                       make<uint32_t>(edges), request.with_edge_id ? make<int64_t>(edges) : nullptr, count, first,
+                       degree, draw, has_table(h) ? static_cast<uint32_t*>(earliest.mutable_data_ptr()) : nullptr,
+                       source, fresh, rank});
       run_hop(parts.back(), columns, earliest);
     }
     host_words = on.download(bulk.state.word, BulkState::size(batches, hops));

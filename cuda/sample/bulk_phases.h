@@ -46,6 +46,8 @@ struct CountEdges {
     if (first < 0 || last < first || last > bulk.graph.num_edges) {
       return atomic_lower(bulk.state.lowest(BulkState::kBadNode), static_cast<uint64_t>(node));
     }
+    hop.first[i] = first;
+    hop.degree[i] = last - first;
     hop.count[i] = pick_count(last - first, hop.fanout, bulk.replace);
   }
 };
@@ -75,14 +77,12 @@ struct BulkEdge {
 };
 
 GNNSCALE_HD BulkEdge edge_at(const Bulk& bulk, const BulkHop& hop, int64_t edge, int64_t column) {
-  const BulkColumn destination = column_at(bulk, hop.hop, column);
-  const int64_t first = bulk.graph.colptr[destination.node];
   return {column,
           edge - hop.offset[column],
           hop.offset[column + 1] - hop.offset[column],
-          destination,
-          first,
-          bulk.graph.colptr[destination.node + 1] - first};
+          column_at(bulk, hop.hop, column),
+          hop.first[column],
+          hop.degree[column]};
 }
 
 // For every edge: its column, and draw j of that, which an earlier draw may have made before.

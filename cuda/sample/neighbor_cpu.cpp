@@ -82,7 +82,7 @@ Relation to_relation(const Tensor& colptr, const Tensor& row, const std::optiona
 
 // Whether the table serves better than the map: from so many nodes on, if the batch can only find a small part of them.
 // GNNSCALE_RELABEL=table or =map in the environment takes one of them whatever the graph.
-constexpr double kTableFrom = 1e8;
+constexpr double kTableFrom = 1e9;
 
 bool takes_table(const Request& request, const std::vector<Seeds>& seeds) {
   static const std::string forced = [] {

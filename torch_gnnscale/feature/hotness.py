@@ -87,5 +87,6 @@ def accesses(loader: NeighborLoader, epochs: Sequence[int]) -> Tensor:
     count = torch.zeros(num_nodes, dtype=torch.int64)
     for epoch in epochs:
         for out in loader.samples(epoch):
-            count += torch.bincount(out.node.cpu(), minlength=num_nodes)
+            node = out.node.cpu()
+            count.index_add_(0, node, torch.ones_like(node))
     return count if loader.order is None else count[loader.order.new]

@@ -38,6 +38,22 @@ class Source(NamedTuple):
         return math.prod(self.tensor.shape[1:]) * self.storage.itemsize
 
 
+def check_room(plan: TierPlan, device: torch.device, num_peers: int) -> None:
+    """MemoryError if a GPU has less free memory than the plan wants of it."""
+    if device.type == "cpu":
+        return
+    own = plan.map_bytes + sum(tier.num_bytes for tier in plan.tiers if tier.name == "gpu")
+    wanted = {device: own}
+    for number in range(num_peers):
+        gpu = torch.device("cuda", number)
+        share = sum(tier.num_bytes for tier in plan.tiers if tier.name == "peers") // num_peers
+        wanted[gpu] = wanted.get(gpu, 0) + share
+    for gpu, size in wanted.items():
+        free = torch.cuda.mem_get_info(gpu)[0] + torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
+        if size > free:
+            raise MemoryError(f"{gpu}: expected {size} bytes of memory, found {free} free; lower gpu= or peers=")
+
+
 def build(
     plan: TierPlan, sources: list[Source], order: Order, renumbered: bool, device: torch.device, num_peers: int,
     folder: str | None,

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import math
 import os
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -42,8 +44,15 @@ class HostMemory:
 
     def _attach(self, descriptor: int, num_bytes: int) -> None:
         self._descriptor, self._owner, self.num_bytes = descriptor, os.getpid(), num_bytes
-        self._pinned: tuple[int, int] | None = None  # the address that is registered with CUDA, and by which process
+        self._pinned: int | None = None  # the address that is registered with CUDA
+        self._gpus: set[torch.device] = set()  # which read it
         self._bytes: Tensor | None = ops.map_shared(descriptor, num_bytes)
+        self._start()
+
+    def _start(self) -> None:
+        """In a process that attached it, or was forked from one that had: nobody reads, nothing is registered."""
+        self._process, self._readers, self._idle = os.getpid(), 0, threading.Condition()
+        self._pinned = None
 
     @classmethod
     def _of(cls, owner: int, descriptor: int, identity: tuple[int, int], num_bytes: int) -> HostMemory:
@@ -74,6 +83,21 @@ class HostMemory:
             raise ValueError("the store is closed")
         return self._bytes
 
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """Around a call that reads the memory, or queues reads on a GPU: :meth:`close` waits until it has ended."""
+        if self._process != os.getpid():
+            self._start()
+        with self._idle:
+            self._check()
+            self._readers += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._readers -= 1
+                self._idle.notify_all()
+
     def tensor(self, rows: HostRows) -> Tensor:
         """An array in this memory; it keeps the memory's pages."""
         count = math.prod(rows.shape) * rows.dtype.itemsize
@@ -86,11 +110,12 @@ class HostMemory:
         ops.huge_pages(self._check())
 
     def pin(self, device: torch.device) -> None:
-        """Registers the memory with CUDA for this process, so that its GPUs can read it; ``device`` will.
+        """Registers the memory with CUDA for this process, so that its GPUs can read it; ``device`` does.
 
         Raises:
             OSError: CUDA refuses; says why.
         """
+        self._gpus.add(device)
         if self._pinned is not None:
             return
         address = self._check().data_ptr()
@@ -101,18 +126,25 @@ class HostMemory:
                 with contextlib.suppress(RuntimeError):  # the next launch would be blamed for this error
                     torch.zeros(1, device=device)
                 raise OSError(f"host: expected memory that can be pinned, found {self.num_bytes} bytes: {reason}")
-        self._pinned = address, os.getpid()
+        self._pinned = address
 
     def close(self) -> None:
-        """Ends the registration with CUDA and gives the memory back; tensors over it keep its pages until they go."""
-        if self._bytes is None:
-            return
-        if self._pinned is not None and self._pinned[1] == os.getpid():  # a forked process has no CUDA
-            for number in range(torch.cuda.device_count()):
-                torch.cuda.synchronize(number)
-            torch.cuda.cudart().cudaHostUnregister(self._pinned[0])
-        self._pinned = None
-        self._bytes = None
+        """Ends the registration with CUDA and gives the memory back; tensors over it keep its pages until they go.
+
+        Waits for calls that read it, and for the GPUs that they asked to.
+        """
+        if self._process != os.getpid():
+            self._start()
+        with self._idle:
+            self._idle.wait_for(lambda: self._readers == 0)
+            if self._bytes is None:
+                return
+            self._bytes = None
+        if self._pinned is not None:
+            for gpu in self._gpus:
+                torch.cuda.synchronize(gpu)
+            torch.cuda.cudart().cudaHostUnregister(self._pinned)
+            self._pinned = None
         os.close(self._descriptor)
 
     def __del__(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -47,6 +47,7 @@ class TieredRows:
     def __init__(self, attribute: Attribute, memory: HostMemory, device: torch.device) -> None:
         self.attribute = attribute
         self.shape = attribute.shape
+        self._memory = memory
         self.counts = open_rows(attribute.counts, memory)
         self._parts = [open_rows(part, memory) for part in attribute.parts]
         self._place = None if attribute.place is None else open_rows(attribute.place, memory)
@@ -64,15 +65,26 @@ class TieredRows:
     def gather(self, index: Tensor, check: bool = True) -> Tensor:
         """The rows at ``index``, on the device that gathers; ``check``: see :func:`torch_gnnscale.ops.gather_tiers`."""
         entry, index = self.attribute, index.to(self.device)
-        if entry.disk and self.device.type != "cpu":
-            return gather_beside_disk(
-                self._parts, index, spread=entry.spread, place=self._place, dtype=entry.dtype,
-                counts=self._device_counts, disk_counts=self.counts[-1:], check=check,
+        with self._memory.reading():
+            if entry.disk and self.device.type != "cpu":
+                return gather_beside_disk(
+                    self._parts, index, spread=entry.spread, place=self._place, dtype=entry.dtype,
+                    counts=self._device_counts, disk_counts=self.counts[-1:], check=check,
+                )  # fmt: skip
+            return ops.gather_tiers(
+                self._parts, index, spread=entry.spread, place=self._place, disk=entry.disk, dtype=entry.dtype,
+                counts=self._device_counts, check=check,
             )  # fmt: skip
-        return ops.gather_tiers(
-            self._parts, index, spread=entry.spread, place=self._place, disk=entry.disk, dtype=entry.dtype,
-            counts=self._device_counts, check=check,
-        )  # fmt: skip
+
+    def on(self, device: torch.device) -> Attribute:
+        """The attribute with its rows of ``gpu`` and its map copied to another GPU; all other parts are shared."""
+        first = [sum(self.attribute.spread[:tier]) for tier in range(len(self.attribute.tiers))]
+        parts = list(self.attribute.parts)
+        for tier, at in zip(self.attribute.tiers, first, strict=True):
+            if tier == "gpu":
+                parts[at] = self._parts[at].to(device)
+        place = None if self._place is None else self._place.to(device)
+        return replace(self.attribute, parts=tuple(parts), place=place)
 
     def total(self) -> Tensor:
         """Rows and nanoseconds of each tier so far: int64, shape [tiers, 2]."""

@@ -21,7 +21,7 @@ from ..topology.reorder import Order, by_score
 from . import hotness as scores
 from .feature_store import FeatureStore, KnownAttr, row_ids
 from .plan import Budget, TierPlan, budget_bytes, plan_ordered
-from .tier_builder import Source, build
+from .tier_builder import Source, build, check_room
 from .tier_memory import HostMemory
 from .tiered_rows import Attribute, TieredRows
 
@@ -204,12 +204,46 @@ class TieredFeatureStore(FeatureStore):
             assert disk is not None
             folder = tempfile.mkdtemp(prefix="gnnscale-tiers-", dir=os.path.abspath(disk))
         try:
+            check_room(plan, where, len(peers))
             attributes, memory = build(plan, sources, order, renumbered, where, len(peers), folder)
             return cls(plan, order if renumbered else None, attributes, memory, where, folder)
         except BaseException:
             if folder is not None:
                 shutil.rmtree(folder)
             raise
+
+    @property
+    def device(self) -> torch.device:
+        """Where rows are gathered."""
+        return self._device
+
+    def on(self, device: torch.device | str) -> TieredFeatureStore:
+        """The same rows, gathered by another GPU of this machine: for a process of several, each with a GPU of its own.
+
+        The rows of ``gpu`` and the map of places are copied there; host memory, files and the rows of ``peers`` stay
+        shared. The store that is returned and this one have one host memory in this process: closing one closes both.
+
+            def rank(number, store):            # started by torch.multiprocessing.spawn
+                with store.on(f"cuda:{number}") as store: ...
+
+        Raises:
+            ValueError: a GPU cannot read the rows of ``peers``; ``cpu``, where rows lie on GPUs; a closed store.
+            MemoryError: the GPU has no room for the rows of ``gpu``.
+        """
+        self._check_open()
+        where = checked_device(device)
+        if where == self._device:
+            return self
+        parts = [part for rows in self._tensors.values() for part in rows.attribute.parts]
+        on_gpus = {part.device for part in parts if isinstance(part, Tensor)}
+        if where.type == "cpu" and (on_gpus or self._device.type != "cpu"):
+            raise ValueError(f"device: expected a GPU for a store of {self._device}, found cpu")
+        for peer in on_gpus - {where, self._device}:
+            if not torch.cuda.can_device_access_peer(where, peer):
+                raise ValueError(f"device: expected a GPU that can read {peer}, found {where}")
+        check_room(self.plan, where, 0)
+        attributes = [rows.on(where) for rows in self._tensors.values()]
+        return TieredFeatureStore(self.plan, self.order, attributes, self._memory, where)
 
     # What was read ###################################################################################################
 

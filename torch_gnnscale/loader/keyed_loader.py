@@ -102,6 +102,8 @@ class KeyedLoader(DataLoader):
             if kwargs.get("sampler") is not None or kwargs.get("batch_sampler") is not None:
                 raise ValueError("shuffle=True: expected neither sampler nor batch_sampler beside it")
             kwargs["sampler"] = KeyedShuffle(range(num_inputs()), self.seed)
+        if kwargs.get("filter_per_worker") is None and collate.has_rows_on_gpu(data):
+            kwargs["filter_per_worker"] = False
         super().__init__(data, num_neighbors, neighbor_sampler=neighbor_sampler, **kwargs)  # type: ignore[call-arg]
         # DataLoader does not let its dataset be replaced; PyG's loaders give it a range, which knows no batches.
         self.__dict__["dataset"] = InputPositions(len(self.dataset))  # type: ignore[arg-type]

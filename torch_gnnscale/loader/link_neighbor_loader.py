@@ -54,7 +54,8 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         transform: called on each batch in the thread that iterates, in order.
         transform_sampler_output: called on each sampler output in the thread that prepares it.
         is_sorted: edges are sorted by destination.
-        filter_per_worker: with ``num_workers > 0``, where features are gathered, as in PyG.
+        filter_per_worker: with ``num_workers > 0``, where features are gathered, as in PyG; by default not in the
+            workers if a store has rows on a GPU.
         neighbor_sampler: a sampler to use instead of a new one; one that is not ours has randomness of its own.
         directed: PyG's older name of ``subgraph_type``.
         exclude_seed_edges: leave the edges between the ends of a batch's links out of its sample; with ``"reverse"``,
