@@ -33,8 +33,8 @@ def pool_stats() -> PoolStats:
     """The state of the pool that outputs on the CPU come from.
 
     The sampler's relabel maps are no part of it: 4 bytes a node of the graph for each call that ran at the same time as
-    others, at most 16 of them while idle, which :func:`pool_trim` frees too. Graphs of a billion nodes and more have tables
-    of the batch's size instead.
+    others, at most 16 of them while idle, which :func:`pool_trim` frees too. Graphs of a billion nodes and more have
+    tables of the batch's size instead.
     """
     return PoolStats(*OPS.pool_stats())
 
