@@ -16,8 +16,8 @@ WAYS = ["from_data", "open"]
 
 def beside_disk(rows: TieredRows, index: torch.Tensor, counts: torch.Tensor, device: str) -> torch.Tensor:
     """What an attribute of a store with a disk would gather on a GPU."""
-    *memory, disk = rows._parts
-    place = None if rows._place is None else rows._place.to(device)
+    *memory, disk = rows.parts
+    place = None if rows.place is None else rows.place.to(device)
     return gather_beside_disk(
         [*(part.to(device) for part in memory), disk], index.to(device), spread=rows.attribute.spread, place=place,
         dtype=rows.attribute.dtype, counts=counts, disk_counts=rows.counts[-1:], check=True,

@@ -174,12 +174,25 @@ def test_forked_workers_gather_no_rows_of_a_gpu():
             assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()])
 
 
+@pytest.mark.parametrize("renumbered", [False, True])
+def test_a_store_that_a_gpu_takes_over(renumbered):
+    data, index = node_data(), torch.randint(NODES, (300,))
+    with Tiered.from_data(data, hotness="out_degree", renumbered=renumbered, device="cpu") as store:
+        ids = index if store.order is None else store.order.new[index]
+        with store.on("cuda") as taken:
+            assert taken[None, "x", ids].is_cuda
+            assert torch.equal(taken[None, "x", ids].cpu(), data.x[index])
+            assert torch.equal(store[None, "x", ids], data.x[index])
+        assert taken.closed
+        assert store.closed
+
+
 def test_a_gpu_without_room():
     plan = plan_tiers(torch.ones(8), {"x": 1 << 44}, gpu="100%")
     with pytest.raises(
         MemoryError, match=r"^cuda:0: expected \d+ bytes of memory, found \d+ free; lower gpu= or peers=$"
     ):
-        check_room(plan, torch.device("cuda", 0), 0)
+        check_room(plan, torch.device("cuda", 0), 0, 0)
 
 
 # Registrations #######################################################################################################

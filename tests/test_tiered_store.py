@@ -268,7 +268,7 @@ def test_closing_waits_for_who_reads():
             entered.set()
             leave.wait()
 
-    reader, closer = threading.Thread(target=read), threading.Thread(target=memory.close)
+    reader, closer = (threading.Thread(target=run, daemon=True) for run in (read, memory.close))
     reader.start()
     entered.wait()
     closer.start()
@@ -288,8 +288,11 @@ def test_a_forked_process_waits_for_no_reader():
     with memory.reading():
         child = os.fork()
         if child == 0:
-            memory.close()
-            os._exit(7)
+            try:
+                memory.close()
+                os._exit(7)
+            finally:
+                os._exit(8)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     memory.close()
 

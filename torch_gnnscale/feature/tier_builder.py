@@ -38,16 +38,15 @@ class Source(NamedTuple):
         return math.prod(self.tensor.shape[1:]) * self.storage.itemsize
 
 
-def check_room(plan: TierPlan, device: torch.device, num_peers: int) -> None:
-    """MemoryError if a GPU has less free memory than the plan wants of it."""
+def check_room(plan: TierPlan, device: torch.device, num_peers: int, whole_bytes: int) -> None:
+    """MemoryError if a GPU has less free memory than the plan, and attributes whole in ``gpu``, want of it."""
     if device.type == "cpu":
         return
-    own = plan.map_bytes + sum(tier.num_bytes for tier in plan.tiers if tier.name == "gpu")
-    wanted = {device: own}
+    rows = {tier.name: tier.num_bytes for tier in plan.tiers}
+    wanted = {device: plan.map_bytes + whole_bytes + rows.get("gpu", 0)}
     for number in range(num_peers):
         gpu = torch.device("cuda", number)
-        share = sum(tier.num_bytes for tier in plan.tiers if tier.name == "peers") // num_peers
-        wanted[gpu] = wanted.get(gpu, 0) + share
+        wanted[gpu] = wanted.get(gpu, 0) + rows.get("peers", 0) // num_peers
     for gpu, size in wanted.items():
         free = torch.cuda.mem_get_info(gpu)[0] + torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
         if size > free:

@@ -6,6 +6,7 @@ import contextlib
 import math
 import os
 import threading
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
@@ -44,15 +45,16 @@ class HostMemory:
 
     def _attach(self, descriptor: int, num_bytes: int) -> None:
         self._descriptor, self._owner, self.num_bytes = descriptor, os.getpid(), num_bytes
-        self._pinned: int | None = None  # the address that is registered with CUDA
         self._gpus: set[torch.device] = set()  # which read it
-        self._bytes: Tensor | None = ops.map_shared(descriptor, num_bytes)
+        self._closing = False
         self._start()
+        self._bytes: Tensor | None = ops.map_shared(descriptor, num_bytes)
+        _open.add(self)
 
     def _start(self) -> None:
-        """In a process that attached it, or was forked from one that had: nobody reads, nothing is registered."""
-        self._process, self._readers, self._idle = os.getpid(), 0, threading.Condition()
-        self._pinned = None
+        """In a process that attaches it, or was forked from one that had: nobody reads, nothing is registered."""
+        self._readers, self._idle = 0, threading.Condition()
+        self._pinned: int | None = None  # the address that is registered with CUDA
 
     @classmethod
     def _of(cls, owner: int, descriptor: int, identity: tuple[int, int], num_bytes: int) -> HostMemory:
@@ -78,16 +80,19 @@ class HostMemory:
         found = os.fstat(self._descriptor)
         return HostMemory._of, (self._owner, self._descriptor, (found.st_dev, found.st_ino), self.num_bytes)
 
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._closing
+
     def _check(self) -> Tensor:
-        if self._bytes is None:
+        if self._closing or self._bytes is None:
             raise ValueError("the store is closed")
         return self._bytes
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
         """Around a call that reads the memory, or queues reads on a GPU: :meth:`close` waits until it has ended."""
-        if self._process != os.getpid():
-            self._start()
         with self._idle:
             self._check()
             self._readers += 1
@@ -131,25 +136,36 @@ class HostMemory:
     def close(self) -> None:
         """Ends the registration with CUDA and gives the memory back; tensors over it keep its pages until they go.
 
-        Waits for calls that read it, and for the GPUs that they asked to.
+        Waits for calls of this process that read it, and for the GPUs that they asked to.
         """
-        if self._process != os.getpid():
-            self._start()
         with self._idle:
+            self._closing = True
             self._idle.wait_for(lambda: self._readers == 0)
             if self._bytes is None:
                 return
-            self._bytes = None
-        if self._pinned is not None:
-            for gpu in self._gpus:
-                torch.cuda.synchronize(gpu)
-            torch.cuda.cudart().cudaHostUnregister(self._pinned)
-            self._pinned = None
-        os.close(self._descriptor)
+            try:
+                if self._pinned is not None:
+                    for gpu in self._gpus:
+                        torch.cuda.synchronize(gpu)
+                    torch.cuda.cudart().cudaHostUnregister(self._pinned)
+            finally:
+                self._pinned = self._bytes = None
+                os.close(self._descriptor)
 
     def __del__(self) -> None:
         if getattr(self, "_bytes", None) is not None:
             self.close()
+
+
+_open: weakref.WeakSet[HostMemory] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for memory in list(_open):
+        memory._start()  # the threads that read are not in this process, nor is CUDA
+
+
+os.register_at_fork(after_in_child=_forked)
 
 
 def available_memory(root: Path = Path("/")) -> int:

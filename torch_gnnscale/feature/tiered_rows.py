@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -45,14 +46,14 @@ class TieredRows:
     """An attribute opened in this process; stands for its tensor in a FeatureStore."""
 
     def __init__(self, attribute: Attribute, memory: HostMemory, device: torch.device) -> None:
-        self.attribute = attribute
+        self.attribute, self.key = attribute, attribute.key
         self.shape = attribute.shape
         self._memory = memory
         self.counts = open_rows(attribute.counts, memory)
-        self._parts = [open_rows(part, memory) for part in attribute.parts]
-        self._place = None if attribute.place is None else open_rows(attribute.place, memory)
+        self.parts = [open_rows(part, memory) for part in attribute.parts]
+        self.place = None if attribute.place is None else open_rows(attribute.place, memory)
         self.device = device
-        for part in self._parts:
+        for part in self.parts:
             if part.device.type == "cuda" and part.device != device:
                 torch.zeros(1, device=device).to(part.device)  # torch enables peer access with the first copy
         self._device_counts = self.counts if device.type == "cpu" else torch.zeros_like(self.counts, device=device)
@@ -68,23 +69,30 @@ class TieredRows:
         with self._memory.reading():
             if entry.disk and self.device.type != "cpu":
                 return gather_beside_disk(
-                    self._parts, index, spread=entry.spread, place=self._place, dtype=entry.dtype,
+                    self.parts, index, spread=entry.spread, place=self.place, dtype=entry.dtype,
                     counts=self._device_counts, disk_counts=self.counts[-1:], check=check,
                 )  # fmt: skip
             return ops.gather_tiers(
-                self._parts, index, spread=entry.spread, place=self._place, disk=entry.disk, dtype=entry.dtype,
+                self.parts, index, spread=entry.spread, place=self.place, disk=entry.disk, dtype=entry.dtype,
                 counts=self._device_counts, check=check,
             )  # fmt: skip
 
-    def on(self, device: torch.device) -> Attribute:
-        """The attribute with its rows of ``gpu`` and its map copied to another GPU; all other parts are shared."""
-        first = [sum(self.attribute.spread[:tier]) for tier in range(len(self.attribute.tiers))]
+    def parts_of(self, tier: str) -> list[int]:
+        """The numbers of a tier's parts."""
+        begin = list(accumulate(self.attribute.spread, initial=0))
+        return [
+            number
+            for name, first, last in zip(self.attribute.tiers, begin, begin[1:], strict=True)
+            for number in range(first, last)
+            if name == tier
+        ]
+
+    def on(self, device: torch.device, place: Tensor | None) -> Attribute:
+        """The attribute with its rows of ``gpu`` copied to another GPU, where ``place`` is; other parts are shared."""
         parts = list(self.attribute.parts)
-        for tier, at in zip(self.attribute.tiers, first, strict=True):
-            if tier == "gpu":
-                parts[at] = self._parts[at].to(device)
-        place = None if self._place is None else self._place.to(device)
-        return replace(self.attribute, parts=tuple(parts), place=place)
+        for number in self.parts_of("gpu"):
+            parts[number] = self.parts[number].to(device)
+        return replace(self.attribute, parts=tuple(parts), place=None if self.place is None else place)
 
     def total(self) -> Tensor:
         """Rows and nanoseconds of each tier so far: int64, shape [tiers, 2]."""

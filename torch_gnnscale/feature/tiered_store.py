@@ -204,7 +204,7 @@ class TieredFeatureStore(FeatureStore):
             assert disk is not None
             folder = tempfile.mkdtemp(prefix="gnnscale-tiers-", dir=os.path.abspath(disk))
         try:
-            check_room(plan, where, len(peers))
+            check_room(plan, where, len(peers), _whole_on_gpu(plan, sources, len(score)))
             attributes, memory = build(plan, sources, order, renumbered, where, len(peers), folder)
             return cls(plan, order if renumbered else None, attributes, memory, where, folder)
         except BaseException:
@@ -221,7 +221,8 @@ class TieredFeatureStore(FeatureStore):
         """The same rows, gathered by another GPU of this machine: for a process of several, each with a GPU of its own.
 
         The rows of ``gpu`` and the map of places are copied there; host memory, files and the rows of ``peers`` stay
-        shared. The store that is returned and this one have one host memory in this process: closing one closes both.
+        shared. The store that is returned and this one have one host memory in this process: with either both are
+        closed.
 
             def rank(number, store):            # started by torch.multiprocessing.spawn
                 with store.on(f"cuda:{number}") as store: ...
@@ -234,16 +235,20 @@ class TieredFeatureStore(FeatureStore):
         where = checked_device(device)
         if where == self._device:
             return self
-        parts = [part for rows in self._tensors.values() for part in rows.attribute.parts]
-        on_gpus = {part.device for part in parts if isinstance(part, Tensor)}
-        if where.type == "cpu" and (on_gpus or self._device.type != "cpu"):
+        if where.type == "cpu":
             raise ValueError(f"device: expected a GPU for a store of {self._device}, found cpu")
-        for peer in on_gpus - {where, self._device}:
+        opened: list[TieredRows] = list(self._tensors.values())
+        for peer in {rows.parts[number].device for rows in opened for number in rows.parts_of("peers")} - {where}:
             if not torch.cuda.can_device_access_peer(where, peer):
                 raise ValueError(f"device: expected a GPU that can read {peer}, found {where}")
-        check_room(self.plan, where, 0)
-        attributes = [rows.on(where) for rows in self._tensors.values()]
-        return TieredFeatureStore(self.plan, self.order, attributes, self._memory, where)
+        check_room(self.plan, where, 0, _whole_on_gpu(self.plan, opened, opened[0].shape[0]))
+        place = next((rows.place for rows in opened if rows.place is not None), None)
+        place = None if place is None else place.to(where)
+        attributes = [rows.on(where, place) for rows in opened]
+        torch.cuda.synchronize(where)  # whatever stream reads them
+        store = TieredFeatureStore(self.plan, self.order, attributes, self._memory, where)
+        store.__dict__["_origin"] = self  # which deletes what it wrote to disk when it goes
+        return store
 
     # What was read ###################################################################################################
 
@@ -269,16 +274,21 @@ class TieredFeatureStore(FeatureStore):
 
     def close(self) -> None:
         """Frees everything: memory, registrations, files that were written. What was gathered stays as it is."""
-        self.__dict__["closed"] = True
         try:
-            self._memory.close()  # which waits for GPUs that read
+            self._memory.close()  # which waits for who reads
             self._tensors.clear()
         finally:
             if self._delete is not None:
                 self._delete()
+        if self._origin is not None:
+            self._origin.close()
 
-    closed = False
-    """Whether :meth:`close` was called."""
+    _origin: TieredFeatureStore | None = None
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+        return self._memory.closed
 
     def _check_open(self) -> None:
         if self.closed:
@@ -372,6 +382,11 @@ def _devices(
             )
             return gpu, (), where
     return gpu, peers, where
+
+
+def _whole_on_gpu(plan: TierPlan, attributes: Sequence[Source] | Sequence[TieredRows], num_nodes: int) -> int:
+    """Bytes of the attributes that are whole in ``gpu``."""
+    return num_nodes * sum(entry.row_bytes for entry in attributes if plan.whole.get(entry.key[1]) == "gpu")
 
 
 def _score(data: Data, hotness: str | Tensor, labelled: Tensor | None) -> Tensor:

@@ -77,7 +77,7 @@ def warn_of_host_rows(data: Any, device: torch.device) -> None:
 
 def has_rows_on_gpu(data: Any) -> bool:
     """Whether a FeatureStore of ours has rows on a GPU, which forked workers cannot gather."""
-    ours = data[0]._tensors if isinstance(data, tuple) and isinstance(data[0], FeatureStore) else {}
+    ours = data[0]._tensors if isinstance(data, (tuple, list)) and isinstance(data[0], FeatureStore) else {}
     return any(rows.device.type == "cuda" for rows in ours.values())
 
 
