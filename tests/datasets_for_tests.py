@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -112,6 +115,23 @@ def no_loader_threads(seconds: float = 10.0) -> bool:
             return False
         time.sleep(0.01)
     return True
+
+
+def status_of_fork(run: Callable[[], None]) -> int:
+    """How a forked child that calls ``run`` ended: 0, 1 if that raised, minus the number of a signal if it hung."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        signal.alarm(60)
+        try:
+            run()
+            code = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stderr.flush()
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def environment() -> dict[str, str]:

@@ -4,16 +4,13 @@ import concurrent.futures
 import itertools
 import os
 import re
-import signal
-import sys
 import threading
 import time
-import traceback
 from pathlib import Path
 
 import pytest
 import torch
-from datasets_for_tests import run_python
+from datasets_for_tests import run_python, status_of_fork
 from graphs import assert_same, random_graph, random_ids
 from torch_geometric.data import Data
 
@@ -267,22 +264,14 @@ def test_outputs_can_be_written_and_shared_but_not_grow():
 def test_a_forked_child_samples_the_same():
     graph, seeds = random_graph(3000, 10, seed=2), random_ids(3000, 200)
     expected = graph.sample(ops, seeds, [10, 10], 5, threads=1)
-    child = os.fork()
-    if child == 0:
-        code = 1
-        signal.alarm(60)  # a child that hangs ends by this signal
-        try:
-            torch.set_num_threads(1)  # as torch's data loader does in its workers
-            for _ in range(5):
-                assert_same(graph.sample(ops, seeds, [10, 10], 5), expected)
-                ops.pool_trim()
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+    def sample():
+        torch.set_num_threads(1)  # as torch's data loader does in its workers
+        for _ in range(5):
+            assert_same(graph.sample(ops, seeds, [10, 10], 5), expected)
+            ops.pool_trim()
+
+    assert status_of_fork(sample) == 0
     assert_same(graph.sample(ops, seeds, [10, 10], 5), expected)
 
 

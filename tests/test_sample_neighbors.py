@@ -2,8 +2,10 @@
 
 import concurrent.futures
 import hashlib
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -222,7 +224,16 @@ def test_graphs_of_a_billion_nodes(fanouts):
     colptr[first:] = small.colptr
     seeds = random_ids(3000, 200, seed=1) + first
     seeds, graph = torch.cat([seeds, seeds[:9]]), Graph(colptr, small.row + first)
-    assert_same(graph.sample(ops, seeds, fanouts, 1, threads=2), check(graph, seeds, fanouts, key=1))
+
+    def mapped() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
+
+    ops.pool_trim()
+    before = mapped()
+    found = graph.sample(ops, seeds, fanouts, 1, threads=2)
+    assert (mapped() - before >= 4_000_000_000) == (fanouts[-1] < 0)  # the map
+    assert_same(found, check(graph, seeds, fanouts, key=1))
+    ops.pool_trim()
 
 
 def test_calls_from_several_threads_at_once():

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 import torch
-from datasets_for_tests import environment, no_loader_threads, plain
+from datasets_for_tests import environment, no_loader_threads, plain, status_of_fork
 from tiers_for_tests import BUDGETS, NODES, WIDE, make, node_data, own_ids, score_of
 from torch_geometric.data import TensorAttr
 from torch_geometric.loader import NodeLoader
@@ -211,14 +211,7 @@ def test_a_dropped_store_leaves_no_files(tmp_path):
 
 def test_a_forked_process_deletes_nothing(tmp_path):
     store = Tiered.from_data(node_data(), host="40%", disk=tmp_path)
-    child = os.fork()
-    if child == 0:
-        try:
-            store.close()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    assert os.waitpid(child, 0)[1] == 0
+    assert status_of_fork(store.close) == 0
     assert len(os.listdir(tmp_path)) == 1
     assert torch.equal(store[None, "x", None], node_data().x)
     store.close()
@@ -286,14 +279,7 @@ def test_a_forked_process_waits_for_no_reader():
     """The threads that read when the process was forked do not go on in it."""
     memory = HostMemory(4096)
     with memory.reading():
-        child = os.fork()
-        if child == 0:
-            try:
-                memory.close()
-                os._exit(7)
-            finally:
-                os._exit(8)
-        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        assert status_of_fork(memory.close) == 0
     memory.close()
 
 

@@ -53,9 +53,6 @@ class TieredRows:
         self.parts = [open_rows(part, memory) for part in attribute.parts]
         self.place = None if attribute.place is None else open_rows(attribute.place, memory)
         self.device = device
-        for part in self.parts:
-            if part.device.type == "cuda" and part.device != device:
-                torch.zeros(1, device=device).to(part.device)  # torch enables peer access with the first copy
         self._device_counts = self.counts if device.type == "cpu" else torch.zeros_like(self.counts, device=device)
 
     @property

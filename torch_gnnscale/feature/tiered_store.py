@@ -212,11 +212,6 @@ class TieredFeatureStore(FeatureStore):
                 shutil.rmtree(folder)
             raise
 
-    @property
-    def device(self) -> torch.device:
-        """Where rows are gathered."""
-        return self._device
-
     def on(self, device: torch.device | str) -> TieredFeatureStore:
         """The same rows, gathered by another GPU of this machine: for a process of several, each with a GPU of its own.
 
@@ -228,7 +223,7 @@ class TieredFeatureStore(FeatureStore):
                 with store.on(f"cuda:{number}") as store: ...
 
         Raises:
-            ValueError: a GPU cannot read the rows of ``peers``; ``cpu``, where rows lie on GPUs; a closed store.
+            ValueError: a GPU that cannot read the rows of ``peers``; ``cpu`` for a store of a GPU; a closed store.
             MemoryError: the GPU has no room for the rows of ``gpu``.
         """
         self._check_open()
@@ -260,7 +255,7 @@ class TieredFeatureStore(FeatureStore):
         self._check_open()
         rows: dict[str, list[int]] = {tier.name: [0, 0, 0] for tier in self.plan.tiers}
         for attribute in self._tensors.values():
-            if attribute.attribute.key[1] in self.plan.whole:
+            if attribute.key[1] in self.plan.whole:
                 continue
             for name, (count, taken) in zip(attribute.attribute.tiers, attribute.total().tolist(), strict=True):
                 rows[name][0] += count
