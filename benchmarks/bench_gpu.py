@@ -9,24 +9,22 @@ features a node, on the GPU.
 
 from __future__ import annotations
 
-from itertools import accumulate
-
 import torch
 from common import compare, data_of, has, parser, report, save
 from torch import Tensor
 from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
 
 from torch_gnnscale import CSC, NeighborLoader, ops
-from torch_gnnscale.sampler.bulk import placed
+from torch_gnnscale.sampler.placed import PlacedGraph, place
+from torch_gnnscale.topology.reorder import by_score, reorder_csc
 
 BATCH, FANOUTS, BULK, FEATURES = 1024, [15, 10, 5], 32, 128
 DEVICE = "cuda:0"
 
 
-def draw(csc: CSC, seeds: list[Tensor], keys: list[int]) -> list[ops.Sample]:
+def draw(graph: PlacedGraph, seeds: list[Tensor], keys: list[int]) -> list[ops.Sample]:
     """A bulk's samples, when they are there."""
-    ends = [0, *accumulate(map(len, seeds))]
-    samples = ops.sample_bulk(csc.colptr, csc.row, torch.cat(seeds), ends, FANOUTS, keys, edge_id=csc.edge_id)
+    samples = graph.sample(seeds, FANOUTS, keys, replace=False, layers=False)
     torch.cuda.synchronize()
     return samples
 
@@ -42,21 +40,25 @@ def check(found: list[ops.Sample], csc: CSC, seeds: list[Tensor], keys: list[int
 
 
 def sampling(csc: CSC, rounds: int) -> dict:
-    """Milliseconds a batch, one at a time and in bulk, with the graph on the GPU and in pinned host memory."""
+    """Milliseconds a batch, one at a time and in bulk, with the graph on the GPU, in pinned host memory, and in both:
+    the GPU has the edges of the nodes of the highest in-degrees."""
     device = torch.device(DEVICE)
-    pinned = CSC(csc.colptr.pin_memory(), csc.row.pin_memory(), None, csc.num_src)
-    places = {"on the GPU": placed(csc, device), "pinned": placed(pinned, device)}
+    order = by_score(csc.colptr.diff())
+    places = {
+        "on the GPU": (csc, place(csc, device)),
+        "pinned": (csc, place(csc, device, 0)),
+        "half on the GPU": (sorted_csc := reorder_csc(csc, order), place(sorted_csc, device, 0.5)),
+    }
     batches = torch.randperm(csc.num_dst, generator=torch.Generator().manual_seed(0))[: BATCH * BULK].split(BATCH)
     seeds, there, keys = list(batches), [batch.to(device) for batch in batches], list(range(BULK))
     results = {}
-    for place, graph in places.items():
-        own = csc if place == "on the GPU" else CSC(csc.colptr, csc.row, None, csc.num_src)
+    for name_of_place, (own, graph) in places.items():
         found = draw(graph, there, keys)
         check(found, own, seeds, keys)
         check(draw(graph, there[:1], keys[:1]), own, seeds[:1], keys[:1])
         edges = sum(sample.edge_index[0].size(1) for sample in found) / BULK
         for count in (1, BULK):
-            name = f"{count} at a time, {place}"
+            name = f"{count} at a time, {name_of_place}"
             (entry,) = compare(
                 {name: lambda _, n=count, g=graph: draw(g, there[:n], keys[:n])}, rounds, batches=count
             ).values()

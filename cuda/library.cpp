@@ -22,7 +22,7 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "Tensor[] edge_id, Tensor[] tree, Tensor num_nodes, "
       "Tensor num_edges)");
   library.def(
-      "sample_bulk(Tensor colptr, Tensor row, Tensor? edge_id, Tensor seeds, int[] seed_ptr, int[] fanouts, int[] "
+      "sample_bulk(Tensor colptr, Tensor[] row, Tensor[] edge_id, Tensor seeds, int[] seed_ptr, int[] fanouts, int[] "
       "keys, "
       "bool replace, bool layers, bool with_edge_id, bool with_col, int[] rooms, int threads) -> (Tensor node, "
       "Tensor colptr, Tensor edge_index, Tensor edge_id, Tensor counts)");

@@ -4,6 +4,7 @@ import multiprocessing.queues
 import os
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -92,12 +93,15 @@ def test_random_samples(seed):
     nodes = number(generator, 1, 4000)
     degrees = (torch.rand(nodes, generator=generator) ** -0.7 * number(generator, 0, 9)).long().clamp(max=3000)
     graph = graph_of_degrees(degrees.tolist(), seed=seed, dtype=choice(generator, [torch.int32, torch.int64]))
-    there = [tensor.pin_memory() if seed % 4 == 0 else tensor.cuda() for tensor in (graph.colptr, graph.row)]
+    cuts = sorted(number(generator, 0, len(graph.row)) for _ in range(seed % 3))
+    parts = [graph.row[first:last] for first, last in pairwise([0, *cuts, len(graph.row)])]
+    row = [part.pin_memory() if choice(generator, [False, True]) else part.cuda() for part in parts]
+    colptr = graph.colptr.pin_memory() if seed % 4 == 0 else graph.colptr.cuda()
     batches = [torch.randint(nodes, (number(generator, 0, 300),), generator=generator) for _ in range(1 + seed % 7)]
     fanouts = [choice(generator, [-1, 0, 1, 3, 10, 40]) for _ in range(number(generator, 0, 3))]
     options = {"replace": bool(seed & 1) and -1 not in fanouts, "layers": bool(seed & 2)}
     ends = [0, *torch.tensor([len(batch) for batch in batches]).cumsum(0).tolist()]
-    found = ops.sample_bulk(*there, torch.cat(batches).cuda(), ends, fanouts, list(range(len(batches))), **options)
+    found = ops.sample_bulk(colptr, row, torch.cat(batches).cuda(), ends, fanouts, list(range(len(batches))), **options)
     for key, (sample, seeds) in enumerate(zip(found, batches, strict=True)):
         here = ops.Sample(*(x.cpu() if isinstance(x, torch.Tensor) else [y.cpu() for y in x] for x in sample))
         assert_same(here, graph.sample(ops, seeds, fanouts, key, **options))

@@ -12,7 +12,7 @@ from torch_geometric.sampler import BaseSampler
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
 from torch_gnnscale.loader.streams import tensors_of
-from torch_gnnscale.sampler.bulk import placed
+from torch_gnnscale.sampler.placed import PlacedGraph, place, with_first_edges
 
 STEP = {"cpu": {"bulk": 3}, "cuda": {"device": "cuda"}}
 
@@ -250,21 +250,75 @@ def test_features_in_host_memory_are_announced_and_come_along():
 def test_a_graph_on_the_gpu_or_pinned(with_ids, monkeypatch):
     data = make_data()
     csc = CSC.from_data(data) if with_ids else CSC.from_csc(torch.tensor([0, 2, 2, 3]), torch.tensor([1, 1, 0]))
-    moved = placed(csc, torch.device("cuda", 0))
-    assert moved.row.is_cuda
-    assert moved.row.stride() == csc.row.stride()
+    moved = place(csc, torch.device("cuda", 0))
+    assert moved.csc.row.is_cuda
+    assert moved.csc.row.stride() == csc.row.stride()
+    half = place(csc, torch.device("cuda", 0), 0.75)
+    assert [part.is_cuda for part in half.row] == [True, False]
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 0))
     with pytest.warns(UserWarning, match="do not fit beside what is in cuda:0's memory"):
-        pinned = placed(csc, torch.device("cuda", 0))
-    assert pinned.row.is_pinned()
+        pinned = place(csc, torch.device("cuda", 0))
+    assert all(part.is_pinned() for part in pinned.row)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert placed(pinned, torch.device("cuda", 0)).row.data_ptr() == pinned.row.data_ptr()
-    for other in (moved, pinned):
-        for name in ("colptr", "row", "edge_id"):
-            ours, theirs = getattr(other, name), getattr(csc, name)
+        assert place(pinned.csc, torch.device("cuda", 0)).csc.row.data_ptr() == pinned.csc.row.data_ptr()
+    with pytest.raises(MemoryError, match=r"^graph_on_gpu: expected \d+ bytes of memory on cuda:0, found 0 free"):
+        place(csc, torch.device("cuda", 0), "100%")
+    for other in (moved, half, pinned):
+        for ours, theirs in ((other.row, csc.row), (other.edge_id, csc.edge_id)):
             assert (ours is None) == (theirs is None)
-            assert ours is None or torch.equal(ours.cpu(), theirs)
+            assert ours is None or torch.equal(torch.cat([part.cpu() for part in ours]), theirs)
+        assert torch.equal(other.csc.colptr.cpu(), csc.colptr)
+
+
+@pytest.mark.cuda
+@needs_gpu
+@pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.9, 1.0, "3KB"])
+@pytest.mark.parametrize("layers", [False, True])
+def test_a_part_of_the_graph_on_the_gpu(share, layers):
+    data = make_data()
+    options = {"batch_size": 16, "seed": 1, "layers": layers}
+    loader = NeighborLoader(data.clone().to("cuda"), [3, 2], device="cuda", graph_on_gpu=share, **options)
+    for found, batch in zip(loader, NeighborLoader(data, [3, 2], **options), strict=True):
+        assert_equal(found, batch, "cuda")
+    sampler = NeighborSampler(data, [3, 2], device="cuda", graph_on_gpu=share)
+    seeds = torch.arange(30)
+    assert torch.equal(
+        sampler.sample(seeds, None, key=5).node.cpu(), NeighborSampler(data, [3, 2]).sample(seeds, None, key=5).node
+    )
+
+
+@pytest.mark.parametrize("form", ["beside", "apart", "without ids"])
+def test_first_edges_in_another_memory(device, form):
+    """Whatever has room there, samples are the same."""
+    csc = CSC.from_data(make_data())
+    if form != "beside":
+        edge_id = None if form == "without ids" else csc.edge_id.contiguous()
+        csc = CSC(csc.colptr, csc.row.contiguous(), edge_id, csc.num_src)
+    seeds = [torch.arange(20), torch.arange(5)]
+    expected = PlacedGraph.of(csc, torch.device("cpu")).sample(seeds, [3, -1], [1, 2], replace=False, layers=False)
+    if device == "cuda":
+        edge_id = None if csc.edge_id is None else csc.edge_id.pin_memory()
+        csc = CSC(csc.colptr.pin_memory(), csc.row.pin_memory(), edge_id, csc.num_src)
+    size = csc.colptr.nbytes + csc.num_edges * csc.row.element_size() * (1 if form == "without ids" else 2)
+    counts = []
+    for room in (0, csc.colptr.nbytes - 1, csc.colptr.nbytes, csc.colptr.nbytes + 100, size - 1, size):
+        placed = with_first_edges(csc, torch.device(device), room, None)
+        counts.append(len(placed.row[0]) if len(placed.row) == 2 else -1)
+        found = placed.sample(seeds, [3, -1], [1, 2], replace=False, layers=False)
+        for ours, theirs in zip(found, expected, strict=True):
+            for name in ("node", "colptr", "edge_index", "edge_id"):
+                assert torch.equal(getattr(ours, name)[0].cpu(), getattr(theirs, name)[0])
+    edge_bytes = csc.row.element_size() * (1 if form == "without ids" else 2)
+    assert counts == [-1, -1, 0, 100 // edge_bytes, csc.num_edges - 1, csc.num_edges]
+
+
+def test_a_budget_for_the_graph_without_a_gpu():
+    with pytest.raises(ValueError, match=r"^graph_on_gpu='1GiB': expected a GPU as device, found cpu$"):
+        NeighborLoader(make_data(), [3], graph_on_gpu="1GiB")
+    sampler = NeighborSampler(make_data(), [3])
+    with pytest.raises(ValueError, match=r"^graph_on_gpu: expected none beside a neighbor_sampler"):
+        NeighborLoader(make_data(), [3], neighbor_sampler=sampler, graph_on_gpu=0.5)
 
 
 @pytest.mark.cuda

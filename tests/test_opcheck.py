@@ -166,9 +166,10 @@ def test_fake_sample(with_edge_id):
 
 @pytest.mark.parametrize("flags", [[False] * 4, [True] * 4])
 def test_sample_bulk(flags, device):
-    graph, seeds = random_graph(50, 4, seed=1), random_ids(50, 6)
-    given = [graph.colptr, graph.row, torch.arange(len(graph.row)) if flags[2] else None, seeds]
-    given = [None if tensor is None else tensor.to(device) for tensor in given]
+    graph = random_graph(50, 4, seed=1)
+    given = [graph.colptr, graph.row, torch.arange(len(graph.row)), random_ids(50, 6)]
+    colptr, row, edge_id, seeds = (tensor.to(device) for tensor in given)
+    given = [colptr, [row], [edge_id] if flags[2] else [], seeds]
     for rooms in ([], [1, 1]):
         check(OPS.sample_bulk.default, *given, [0, 2, 6], [2, 40], [1, 2], *flags, rooms, 1, tests=OF_VALUES)
 

@@ -1,5 +1,7 @@
 """Batches that are sampled many at a time equal those that are sampled one by one, bit for bit."""
 
+from itertools import pairwise
+
 import pytest
 import torch
 from graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids
@@ -22,10 +24,21 @@ def on(device: str, tensor: torch.Tensor | None) -> torch.Tensor | None:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device).copy_(tensor)
 
 
-def bulk(graph: Graph, batches: list[torch.Tensor], fanouts, keys, device="cpu", **options) -> list[ops.Sample]:
+def in_parts(edges: torch.Tensor | None, cuts: list[int]) -> torch.Tensor | list[torch.Tensor] | None:
+    """The edges, copied into a tensor for what lies between each two of these places; as they are without any."""
+    if edges is None or not cuts:
+        return edges
+    ends = [0, *cuts, len(edges)]
+    return [on(edges.device.type, edges[first:last]) for first, last in pairwise(ends)]
+
+
+def bulk(
+    graph: Graph, batches: list[torch.Tensor], fanouts, keys, device="cpu", cuts=(), **options
+) -> list[ops.Sample]:
     seeds = torch.cat(batches) if batches else torch.empty(0, dtype=torch.int64)
     ends = [0, *torch.tensor([len(batch) for batch in batches], dtype=torch.int64).cumsum(0).tolist()]
     colptr, row, edge_id = (on(device, tensor) for tensor in graph)
+    row, edge_id = in_parts(row, list(cuts)), in_parts(edge_id, list(cuts))
     return ops.sample_bulk(colptr, row, seeds.to(device), ends, fanouts, keys, edge_id=edge_id, **options)
 
 
@@ -34,9 +47,11 @@ def to_cpu(sample: ops.Sample) -> ops.Sample:
                         for entry in sample))  # fmt: skip
 
 
-def check(graph: Graph, batches: list[torch.Tensor], fanouts, device="cpu", threads=3, twin=None, **options) -> None:
+def check(
+    graph: Graph, batches: list[torch.Tensor], fanouts, device="cpu", threads=3, twin=None, cuts=(), **options
+) -> None:
     keys = [(-1) ** b * (b * 7919 + 11) for b in range(len(batches))]
-    found = bulk(graph, batches, fanouts, keys, device, threads=threads, **options)
+    found = bulk(graph, batches, fanouts, keys, device, cuts, threads=threads, **options)
     assert len(found) == len(batches)
     for sample, seeds, key in zip(found, batches, keys, strict=True):
         assert sample.node[0].device.type == device
@@ -68,7 +83,8 @@ def test_small_graphs(graph, data, fanouts, flags, threads):
     chosen = data.draw(st.lists(ids, max_size=5))
     dtype = data.draw(st.sampled_from(INDEX))
     batches = [torch.tensor(seeds, dtype=dtype) for seeds in chosen]
-    check(graph, batches, fanouts, threads=threads, twin=reference, **dict(zip(FLAGS, flags, strict=True)))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(graph.row)), max_size=3)))
+    check(graph, batches, fanouts, threads=threads, twin=reference, cuts=cuts, **dict(zip(FLAGS, flags, strict=True)))
 
 
 @pytest.mark.parametrize("options", [{}, {"replace": True}, {"layers": True}, {"replace": True, "layers": True}])
@@ -81,6 +97,14 @@ def test_random_graphs(device, dtype, edge_id_dtype, interleaved, options):
     assert len(batches[3].unique()) < 90
     for fanouts in ([], [4], [3, -1], [5, 4, 2], [0, 2], [2, 2, 2, 2]):
         check(graph, batches, fanouts, device, **options)
+
+
+@pytest.mark.parametrize("edge_id_dtype", [None, torch.int64])
+@pytest.mark.parametrize("cuts", [[0], [700], [1390], [1391], [0, 900, 900], [100, 500, 1100]])
+def test_edges_in_several_memories(device, cuts, edge_id_dtype):
+    graph = random_graph(300, 6, seed=5).stored(torch.int32, edge_id_dtype, False)
+    assert len(graph.row) == 1391
+    check(graph, [random_ids(300, count, seed=count) for count in (40, 0, 90)], [5, -1], device, cuts=cuts)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 31, 32, 33])
@@ -135,9 +159,9 @@ def test_all_hops_that_a_counter_can_tell_apart(device):
 def test_whatever_room_there_is_at_first(device, rooms, options):
     graph = random_graph(2000, 12, seed=7)
     batches = [random_ids(2000, 60, seed=b) for b in range(3)]
-    arguments = [graph.colptr, graph.row, None, torch.cat(batches), [0, 60, 120, 180], [40, -1, 3], [5, 6, -7],
-                 options.get("replace", False), options.get("layers", False), True, True]  # fmt: skip
-    arguments = [on(device, given) if isinstance(given, torch.Tensor) else given for given in arguments]
+    arguments = [on(device, graph.colptr), [on(device, graph.row)], [], on(device, torch.cat(batches)),
+                 [0, 60, 120, 180], [40, -1, 3], [5, 6, -7], options.get("replace", False),
+                 options.get("layers", False), True, True]  # fmt: skip
     expected = OPS.sample_bulk(*arguments, [1 << 28, 1 << 28], 2)
     for found, other in zip(OPS.sample_bulk(*arguments, rooms, 2), expected, strict=True):
         assert torch.equal(found, other)
@@ -147,8 +171,8 @@ def test_whatever_room_there_is_at_first(device, rooms, options):
 
 def test_more_nodes_than_the_table_has_slots(device):
     graph = graph_of_degrees([6000] + [0] * 8000, seed=9)
-    given = [on(device, tensor) for tensor in (graph.colptr, graph.row, torch.tensor([0]))]
-    found = OPS.sample_bulk(*given[:2], None, given[2], [0, 1], [-1], [4], False, False, True, True, [10**6, 1], 2)
+    colptr, row, seeds = (on(device, tensor) for tensor in (graph.colptr, graph.row, torch.tensor([0])))
+    found = OPS.sample_bulk(colptr, [row], [], seeds, [0, 1], [-1], [4], False, False, True, True, [10**6, 1], 2)
     expected = graph.sample(ops, torch.tensor([0]), [-1], 4)
     assert torch.equal(found[0].cpu(), expected.node[0])
     assert torch.equal(found[2].cpu().view(2, -1), expected.edge_index[0])
@@ -183,6 +207,11 @@ def arguments_with(device, **changes):
         ({"colptr": torch.zeros(0, dtype=torch.int64)}, TypeError, r"colptr: expected an int64 vector, found .*\(0,\)"),
         ({"colptr": None}, TypeError, "colptr: expected a tensor, found NoneType"),
         ({"row": torch.zeros(4)}, TypeError, "row: expected int32 or int64 ids, found torch.float32"),
+        ({"row": []}, ValueError, "row: expected 1 to 4 parts, found 0"),
+        ({"row": [torch.arange(4)] * 5}, ValueError, "row: expected 1 to 4 parts, found 5"),
+        ({"row": [torch.arange(4), torch.arange(4).int()]}, TypeError,
+         "row: expected parts of one dtype, found torch.int64 and torch.int32"),
+        ({"row": [None]}, TypeError, "row: expected a tensor, found NoneType"),
         ({"edge_id": torch.arange(3)}, ValueError, r"edge_id: expected one for each of \d+ edges, found 3"),
         ({"seeds": torch.zeros(6)}, TypeError, "seeds: expected int32 or int64 ids, found torch.float32"),
         ({"seeds": torch.tensor([0, 1, 2, 50, 4, 5])}, IndexError,
@@ -276,7 +305,7 @@ def test_a_graph_in_ordinary_memory_is_not_read_by_a_gpu():
 def test_shapes_for_tracing():
     with FakeTensorMode(shape_env=ShapeEnv()):
         colptr, row, seeds = (torch.zeros(n, dtype=torch.int64, device="cuda") for n in (4, 5, 2))
-        found = OPS.sample_bulk(colptr, row, None, seeds, [0, 2], [2, 2], [1], False, False, True, True, [], 0)
+        found = OPS.sample_bulk(colptr, [row], [], seeds, [0, 2], [2, 2], [1], False, False, True, True, [], 0)
         assert [value.device.type for value in found] == ["cuda"] * 4 + ["cpu"]
         assert found[4].shape == (1 * 5 + 1,)
         assert len(found[3].shape) == 1

@@ -29,9 +29,9 @@ def test_budgets(budget, expected):
     ("budget", "error", "message"),
     [
         (-1, ValueError, "host: expected 0 <= host <= "),
-        (1.5, ValueError, "host: expected a share of 0 to 1 of the features, found 1.5"),
-        (float("nan"), ValueError, "host: expected a share of 0 to 1 of the features, found nan"),
-        ("101%", ValueError, "host: expected a share of 0 to 1 of the features, found '101%'"),
+        (1.5, ValueError, "host: expected a share of 0 to 1, found 1.5"),
+        (float("nan"), ValueError, "host: expected a share of 0 to 1, found nan"),
+        ("101%", ValueError, "host: expected a share of 0 to 1, found '101%'"),
         ("0.5", ValueError, "host: expected a number and a unit such as '8GiB', '500MB' or '25%', found '0.5'"),
         ("8gib", ValueError, "host: expected a number and a unit such as '8GiB', '500MB' or '25%', found '8gib'"),
         (True, TypeError, "host: expected bytes, a share or a string such as '8GiB', found bool"),

@@ -10,6 +10,7 @@
 #include "../atomics.h"
 #include "../macros.h"
 #include "../pick.h"
+#include "../tier.h"
 
 namespace gnnscale {
 
@@ -72,22 +73,25 @@ struct BulkTable {
 constexpr int64_t kMaxBatches = (int64_t{1} << 24) - 1;  // beside node ids of 40 bits in a key
 constexpr uint64_t kNewNode = uint64_t{1} << 40;         // values from here on are edges of the hop; below, local ids
 
-// Integers of 4 or 8 bytes, `stride` bytes apart.
-struct IdArray {
-  const char* data;
-  int64_t stride;
-  bool wide;
+// Integers of 4 or 8 bytes that lie in several memories, one tier behind the other.
+struct TieredIds {
+  TierTable table;
+  bool wide = false;
 
   GNNSCALE_HD int64_t operator[](int64_t i) const {
-    const char* const at = data + i * stride;
+    const char* const at = row_address(table, tier_of(table, i), i);
     return wide ? *reinterpret_cast<const int64_t*>(at) : *reinterpret_cast<const int32_t*>(at);
   }
 };
 
 struct BulkGraph {
   const int64_t* colptr;
-  IdArray row, edge_id;  // edge_id.data is null if an edge's id is its position
   int64_t num_nodes, num_edges;
+};
+
+// The stored edges.
+struct BulkEdges {
+  TieredIds row, edge_id;  // edge_id has no tiers if an edge's id is its position
 };
 
 struct Bulk {

@@ -1,5 +1,6 @@
 // The operator sample_bulk on the current stream of a GPU: the phases as kernels, CUB's prefix sums between them, and
-// one wait for all counts. The graph lies in the GPU's memory or in pinned host memory, which the kernels read.
+// one wait for all counts. The graph lies in the GPU's memory, in pinned host memory, which the kernels read, or in
+// both.
 #include <cuda_runtime.h>
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/accelerator.h>
@@ -18,7 +19,8 @@ constexpr int64_t kMaxBlocks = 1 << 16;
 void check(cudaError_t error) { STD_TORCH_CHECK(error == cudaSuccess, "sample_bulk: ", cudaGetErrorString(error)); }
 
 template <typename F>
-__global__ void __launch_bounds__(kThreads) phase(const int64_t* __restrict__ count, int64_t most, const F f) {
+__global__ void __launch_bounds__(kThreads)
+    phase(const int64_t* __restrict__ count, int64_t most, const __grid_constant__ F f) {
   const int64_t items = *count < most ? *count : most;
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < items; i += gridDim.x * int64_t{kThreads}) f(i);
 }
@@ -72,22 +74,21 @@ class StreamExecutor {
 };
 
 // What the kernels read a tensor by: an address of the device's own, or of pinned host memory that is mapped.
-const char* readable(const char* name, const Tensor& tensor, int32_t device) {
+const char* readable(const Tensor& tensor, int32_t device) {
   const char* const address = static_cast<const char*>(tensor.const_data_ptr());
-  if (tensor.numel() == 0) return address;
   if (tensor.is_cuda()) {
-    STD_TORCH_CHECK(tensor.get_device_index() == device, "sample_bulk: ", name, " is not on the device of seeds");
+    STD_TORCH_CHECK(tensor.get_device_index() == device, "sample_bulk: the graph is not on the device of seeds");
     return address;
   }
   cudaPointerAttributes attributes{};
   check(cudaPointerGetAttributes(&attributes, address));
-  STD_TORCH_CHECK(attributes.type == cudaMemoryTypeHost && attributes.devicePointer != nullptr, "sample_bulk: ", name,
-                  " lies in host memory that is not pinned");
+  STD_TORCH_CHECK(attributes.type == cudaMemoryTypeHost && attributes.devicePointer != nullptr,
+                  "sample_bulk: the graph lies in host memory that is not pinned");
   return static_cast<const char*>(attributes.devicePointer);
 }
 
 // See torch_gnnscale.ops.sample_bulk, which checks the arguments; `threads` is the CPU's.
-BulkResult sample_bulk(const Tensor& colptr, const Tensor& row, const std::optional<Tensor>& edge_id,
+BulkResult sample_bulk(const Tensor& colptr, const std::vector<Tensor>& row, const std::vector<Tensor>& edge_id,
                        const Tensor& seeds, std::vector<int64_t> seed_ptr, std::vector<int64_t> fanouts,
                        std::vector<int64_t> keys, bool replace, bool layers, bool with_edge_id, bool with_col,
                        std::vector<int64_t> rooms, int64_t /*threads*/) {
@@ -96,11 +97,9 @@ BulkResult sample_bulk(const Tensor& colptr, const Tensor& row, const std::optio
   const torch::stable::accelerator::DeviceGuard guard(device);
   void* stream = nullptr;
   TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
-  BulkRequest request = bulk_request(colptr, row, edge_id, seeds, std::move(seed_ptr), std::move(fanouts),
-                                     std::move(keys), replace, layers, with_edge_id, with_col, std::move(rooms));
-  request.graph.colptr = reinterpret_cast<const int64_t*>(readable("colptr", colptr, device));
-  request.graph.row.data = readable("row", row, device);
-  if (edge_id.has_value() && edge_id->numel() > 0) request.graph.edge_id.data = readable("edge_id", *edge_id, device);
+  const BulkRequest request = bulk_request(colptr, row, edge_id, seeds, std::move(seed_ptr), std::move(fanouts),
+                                           std::move(keys), replace, layers, with_edge_id, with_col, std::move(rooms),
+                                           [device](const Tensor& tensor) { return readable(tensor, device); });
   StreamExecutor executor(seeds, static_cast<cudaStream_t>(stream));
   return BulkDriver<StreamExecutor>(executor, request).run();
 }

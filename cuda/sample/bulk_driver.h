@@ -28,16 +28,28 @@ namespace gnnscale {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-// Ids in host or device memory that the executor can read.
-inline IdArray id_array(const Tensor& ids) {
-  const bool wide = ids.scalar_type() == ScalarType::Long;
-  STD_TORCH_CHECK(wide || ids.scalar_type() == ScalarType::Int, "expected int32 or int64 ids");
-  const int64_t bytes = wide ? 8 : 4;
-  return {static_cast<const char*>(ids.const_data_ptr()), ids.stride(0) * bytes, wide};
+// Vectors of ids one behind the other; `address` gives the pointer that the executor reads each by.
+template <typename Address>
+TieredIds tiered_ids(const std::vector<Tensor>& parts, Address&& address) {
+  STD_TORCH_CHECK(parts.size() <= kMaxTiers, "sample_bulk: expected at most ", kMaxTiers, " parts of edges");
+  TieredIds ids;
+  TierTable& table = ids.table;
+  for (const Tensor& part : parts) {
+    ids.wide = part.scalar_type() == ScalarType::Long;
+    STD_TORCH_CHECK((ids.wide || part.scalar_type() == ScalarType::Int) && part.scalar_type() == parts[0].scalar_type(),
+                    "sample_bulk: expected int32 or int64 ids");
+    const int32_t tier = table.num_tiers++;
+    table.first[tier + 1] = table.first[tier] + part.numel();
+    table.part[tier + 1] = tier + 1;
+    table.base[tier] = part.numel() > 0 ? address(part) : nullptr;
+    table.stride[tier] = part.stride(0) * (ids.wide ? 8 : 4);
+  }
+  return ids;
 }
 
 struct BulkRequest {
   BulkGraph graph;
+  BulkEdges stored;
   const Tensor& seeds;  // int64, contiguous
   std::vector<int64_t> seed_ptr, keys;
   std::vector<int64_t> fanouts;
@@ -55,20 +67,23 @@ inline Tensor on_host(const std::vector<int64_t>& values) {
   return tensor;
 }
 
-// The arguments of the operator; see torch_gnnscale.ops.sample_bulk, which checks them.
-inline BulkRequest bulk_request(const Tensor& colptr, const Tensor& row, const std::optional<Tensor>& edge_id,
-                                const Tensor& seeds, std::vector<int64_t> seed_ptr, std::vector<int64_t> fanouts,
-                                std::vector<int64_t> keys, bool replace, bool layers, bool with_edge_id, bool with_col,
-                                std::vector<int64_t> rooms) {
+// The arguments of the operator; see torch_gnnscale.ops.sample_bulk, which checks them. `address`: see tiered_ids.
+template <typename Address>
+BulkRequest bulk_request(const Tensor& colptr, const std::vector<Tensor>& row, const std::vector<Tensor>& edge_id,
+                         const Tensor& seeds, std::vector<int64_t> seed_ptr, std::vector<int64_t> fanouts,
+                         std::vector<int64_t> keys, bool replace, bool layers, bool with_edge_id, bool with_col,
+                         std::vector<int64_t> rooms, Address&& address) {
   STD_TORCH_CHECK(seed_ptr.size() == keys.size() + 1 && seed_ptr.front() == 0 && seed_ptr.back() == seeds.numel(),
                   "expected seed_ptr to lead from 0 to the number of seeds in ", keys.size(), " steps");
   STD_TORCH_CHECK(static_cast<int64_t>(keys.size()) <= kMaxBatches && fanouts.size() <= kMaxHops &&
                       (rooms.empty() || rooms.size() == 2) && seeds.numel() <= kMostInHop,
                   "expected fewer batches, hops, rooms or seeds");
-  const BulkGraph graph{static_cast<const int64_t*>(colptr.const_data_ptr()), id_array(row),
-                        edge_id.has_value() ? id_array(*edge_id) : IdArray{}, colptr.numel() - 1, row.numel()};
-  return {graph,   seeds,  std::move(seed_ptr), std::move(keys), std::move(fanouts),
-          replace, layers, with_edge_id,        with_col,        std::move(rooms)};
+  const BulkEdges stored{tiered_ids(row, address), tiered_ids(edge_id, address)};
+  const auto ends = [](const TieredIds& ids) { return ids.table.first[ids.table.num_tiers]; };
+  STD_TORCH_CHECK(edge_id.empty() || ends(stored.edge_id) == ends(stored.row), "expected an id for each edge");
+  const BulkGraph graph{reinterpret_cast<const int64_t*>(address(colptr)), colptr.numel() - 1, ends(stored.row)};
+  return {graph,  stored,       seeds,    std::move(seed_ptr), std::move(keys), std::move(fanouts), replace,
+          layers, with_edge_id, with_col, std::move(rooms)};
 }
 
 template <typename Executor>
@@ -185,7 +200,7 @@ class BulkDriver {
       on.fill(earliest);
       on.each(edges, hop.edge_room, TableDraws{bulk, hop});
     }
-    on.each(edges, hop.edge_room, FindSources{bulk, hop});
+    on.each(edges, hop.edge_room, FindSources{bulk, hop, request.stored});
     on.each(edges, hop.edge_room, MarkFresh{bulk, hop});
     on.sum_before(hop.fresh, hop.rank, edges, hop.edge_room);
     on.each(every, batches + 1, PlaceNodes{bulk, hop});

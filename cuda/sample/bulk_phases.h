@@ -157,14 +157,15 @@ struct TableDraws {
 struct FindSources {
   Bulk bulk;
   BulkHop hop;
+  BulkEdges stored;
 
   GNNSCALE_HD void operator()(int64_t e) const {
     const BulkEdge edge = edge_at(bulk, hop, e, hop.column[e]);
     const int64_t position = edge.first + picked(edge, e);
-    const int64_t node = bulk.graph.row[position];
+    const int64_t node = stored.row[position];
     hop.source[e] = node;
     if (hop.edge_id != nullptr) {
-      hop.edge_id[e] = bulk.graph.edge_id.data == nullptr ? position : bulk.graph.edge_id[position];
+      hop.edge_id[e] = stored.edge_id.table.num_tiers == 0 ? position : stored.edge_id[position];
     }
     hop.slot[e] = BulkTable::kNoSlot;
     if (node < 0 || node >= bulk.graph.num_nodes) {

@@ -23,11 +23,11 @@ NARROW = 16
 _UNITS = {f"{p}{s}": b**i for i, p in enumerate("KMGT", 1) for s, b in (("B", 1000), ("iB", 1024))} | {"B": 1}
 
 Budget: TypeAlias = int | float | str
-"""What a tier may take: bytes as an int or a string such as "8GiB", or a share of all features as a float or "25%"."""
+"""What may be taken: bytes as an int or a string such as "8GiB", or a share of the whole as a float or "25%"."""
 
 
 def budget_bytes(name: str, budget: Budget, whole: int) -> int:
-    """A budget in bytes, where all features have ``whole``.
+    """A budget in bytes, where all that there is has ``whole``.
 
     Raises:
         TypeError, ValueError: not a budget; names it.
@@ -46,7 +46,7 @@ def budget_bytes(name: str, budget: Budget, whole: int) -> int:
     else:
         share = budget
     if not 0 <= share <= 1:
-        raise ValueError(f"{name}: expected a share of 0 to 1 of the features, found {budget!r}")
+        raise ValueError(f"{name}: expected a share of 0 to 1, found {budget!r}")
     return int(share * whole)
 
 

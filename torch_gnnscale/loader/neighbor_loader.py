@@ -17,6 +17,7 @@ from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import InputNodes
 
 from .. import ops
+from ..feature.plan import Budget
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.inputs import as_ids
@@ -67,11 +68,12 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             it saves.
         edge_layout: what a batch's edges are (see :data:`torch_gnnscale.loader.layout.EdgeLayout`); by default as the
             input's, relation by relation.
-        device: where batches are made: ``cpu``, or a CUDA device. There, the graph is copied to the device (or read
-            from pinned host memory, see :func:`torch_gnnscale.sampler.bulk.placed`), batches are drawn and gathered on
-            streams of their own, and all of their fields are there: the same batches as on a CPU, of homogeneous graphs
-            by uniform draws. The data must not be changed while an iterator is in use. ``seconds["stall"]`` says how
-            long the consumer's stream stood still.
+        device: where batches are made: ``cpu``, or a CUDA device. There, the graph is copied to the device, batches are
+            drawn and gathered on streams of their own, and all of their fields are there: the same batches as on a CPU,
+            of homogeneous graphs by uniform draws. The data must not be changed while an iterator is in use.
+            ``seconds["stall"]`` says how long the consumer's stream stood still.
+        graph_on_gpu: how much of the graph that GPU holds, bytes ("4GiB") or a share (0.5): the first edges, the others
+            being read from pinned host memory. By default all if it fits, else nothing, with a warning.
         bulk: batches that are drawn at once, by default 4 on a GPU and 1 on a CPU, where more are slower; ``prefetch``
             is rounded up to a multiple of it.
         **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
@@ -109,6 +111,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         prefetch: int | None = None,
         edge_layout: EdgeLayout | None = None,
         device: torch.device | str | None = None,
+        graph_on_gpu: Budget | None = None,
         bulk: int | None = None,
         **kwargs: Any,
     ) -> None:
@@ -126,9 +129,11 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
                 directed=directed,
                 layers=layers,
                 device=device,
+                graph_on_gpu=graph_on_gpu,
             )
-        elif device is not None:
-            raise ValueError("device: expected none beside a neighbor_sampler, which is made with it")
+        elif device is not None or graph_on_gpu is not None:
+            name = "device" if device is not None else "graph_on_gpu"
+            raise ValueError(f"{name}: expected none beside a neighbor_sampler, which is made with it")
         elif layers and not (isinstance(neighbor_sampler, NeighborSampler) and neighbor_sampler.layers):
             raise ValueError("layers=True: expected a neighbor_sampler that was made with it, found another")
         if isinstance(neighbor_sampler, NeighborSampler):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from .arguments import OPS, check_ids, check_int, check_key, resolve_threads
 from .inputs import relations
 from .samples import Sample, check_fanouts
+from .tiers import MAX_TIERS
 
 MAX_BATCHES = (1 << 24) - 1
 """Batches of one call of :func:`sample_bulk`."""
@@ -17,13 +19,13 @@ MAX_BATCHES = (1 << 24) - 1
 
 def sample_bulk(
     colptr: Tensor,
-    row: Tensor,
+    row: Tensor | Sequence[Tensor],
     seeds: Tensor,
     seed_ptr: Sequence[int],
     fanouts: Sequence[int],
     keys: Sequence[int],
     *,
-    edge_id: Tensor | None = None,
+    edge_id: Tensor | Sequence[Tensor] | None = None,
     replace: bool = False,
     layers: bool = False,
     with_edge_id: bool = True,
@@ -44,12 +46,13 @@ def sample_bulk(
     Args:
         colptr: int64, shape [N + 1]. Where ``seeds`` lie on a GPU, this one, ``row`` and ``edge_id`` lie there, or in
             pinned host memory, which is then read over the bus.
-        row: sources, int32 or int64, shape [E]; any stride.
+        row: sources, int32 or int64, shape [E]; any stride. Or up to 4 such tensors of one dtype, which hold the edges
+            one behind the other and may lie in different memories (the tiers of :func:`gather_tiers`).
         seeds: of all batches, one batch after the other, int32 or int64, shape [s]; repeats keep rows of their own.
         seed_ptr: where each batch's seeds begin, and where the last one's end: k + 1 numbers.
         fanouts: of each hop; -1 takes all neighbors.
         keys: 64 bits for each batch, from :func:`torch_gnnscale.random.batch_key`.
-        edge_id: the original id of each stored edge, int32 or int64, shape [E], or None where it is the position.
+        edge_id: the original id of each stored edge, in the same form, or None where it is the position.
         replace: draw with replacement.
         layers: expand every node found so far in each hop, not only the new ones.
         with_edge_id: return original edge ids.
@@ -65,10 +68,14 @@ def sample_bulk(
             range.
         RuntimeError: the graph is malformed, a hop of the bulk has more than 2^31 edges, or memory ran out.
     """
-    graph = relations([colptr], [row], edge_id=[edge_id])
+    graph = relations([colptr], [torch.empty(0, dtype=torch.int64)])
     check_ids("seeds", seeds)
-    for name, given in (("colptr", colptr), ("row", row), ("edge_id", edge_id)):
-        _check_place(name, given, seeds.device)
+    rows, ids = _parts("row", row), [] if edge_id is None else _parts("edge_id", edge_id)
+    if edge_id is not None and (found := sum(map(len, ids))) != (count := sum(map(len, rows))):
+        raise ValueError(f"edge_id: expected one for each of {count} edges, found {found}")
+    for name, parts in (("colptr", [colptr]), ("row", rows), ("edge_id", ids)):
+        for part in parts:
+            _check_place(name, part, seeds.device)
     keys = [check_key(key) for key in keys]
     if len(keys) > MAX_BATCHES:
         raise ValueError(f"keys: expected at most {MAX_BATCHES} batches, found {len(keys)}")
@@ -78,8 +85,8 @@ def sample_bulk(
     if ends != sorted(ends) or ends[0] != 0 or ends[-1] != len(seeds):
         raise ValueError(f"seed_ptr: expected numbers that do not fall, from 0 to {len(seeds)} seeds, found {ends}")
     fanouts = check_fanouts(list(fanouts), 1)
-    node, pointer, edge_index, ids, counts = OPS.sample_bulk(
-        graph.colptr[0], row, edge_id, seeds.to(torch.int64).contiguous(), ends, fanouts, keys, replace, layers,
+    node, pointer, edge_index, edge, counts = OPS.sample_bulk(
+        graph.colptr[0], rows, ids, seeds.to(torch.int64).contiguous(), ends, fanouts, keys, replace, layers,
         with_edge_id, with_col, [], resolve_threads(threads),
     )  # fmt: skip
     if (at := int(counts[-1])) >= 0:
@@ -91,7 +98,7 @@ def sample_bulk(
     known = num_nodes_of[:, 0, :hops]
     columns = ((known.cumsum(1) if layers else known).sum(1) + 1).tolist()
     ends_of_edges = edge_index.split([count * (1 + with_col) for count in edges])
-    edge_ids = ids.split(edges) if with_edge_id else [None] * batches
+    edge_ids = edge.split(edges) if with_edge_id else [None] * batches
     return [
         Sample([n], [c], [e.view(1 + with_col, -1)], [] if i is None else [i], [], num_nodes_of[b], num_edges_of[b])
         for b, (n, c, e, i) in enumerate(
@@ -100,9 +107,21 @@ def sample_bulk(
     ]
 
 
-def _check_place(name: str, value: Tensor | None, device: torch.device) -> None:
+def _parts(name: str, given: Tensor | Sequence[Tensor]) -> list[Tensor]:
+    """Stored edges, perhaps in several memories."""
+    parts: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
+    if not 1 <= len(parts) <= MAX_TIERS:
+        raise ValueError(f"{name}: expected 1 to {MAX_TIERS} parts, found {len(parts)}")
+    for part in parts:
+        check_ids(name, part)
+        if part.dtype != parts[0].dtype:
+            raise TypeError(f"{name}: expected parts of one dtype, found {parts[0].dtype} and {part.dtype}")
+    return parts
+
+
+def _check_place(name: str, value: Tensor, device: torch.device) -> None:
     """Raises unless the seeds' device can read it."""
-    if value is None or value.device == device:
+    if value.device == device:
         return
     if device.type == "cuda" and value.device.type == "cpu" and (value.numel() == 0 or value.is_pinned()):
         return  # no tensor without entries is pinned

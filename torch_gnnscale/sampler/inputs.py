@@ -47,3 +47,12 @@ def as_ids(name: str, nodes: Tensor) -> Tensor:
     if nodes.dtype == torch.bool or nodes.is_floating_point() or nodes.is_complex():
         raise TypeError(f"{name}: expected integers, found {nodes.dtype}")
     return nodes.to(torch.int64)
+
+
+def sorted_pairs(pairs: Tensor | None, backward: bool) -> Tensor | None:
+    """Pairs of nodes [2, m] in the direction of sampling, sorted by destination, then source."""
+    if pairs is None:
+        return None
+    pairs = pairs.flip(0) if backward else pairs
+    pairs = pairs[:, torch.argsort(pairs[0], stable=True)]
+    return pairs[:, torch.argsort(pairs[1], stable=True)]

@@ -15,13 +15,15 @@ from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
+from ..feature.plan import Budget
 from ..ops.arguments import checked_device
 from ..random import draw_seed
-from .bulk import check_modes, placed
+from .bulk import check_modes
 from .fanouts import NumNeighborsLike, drawable, fanouts_of
-from .inputs import as_ids
+from .inputs import as_ids, sorted_pairs
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
 from .output import HeteroNeighborOutput, NeighborOutput, Seeds, renumbered_trees
+from .placed import PlacedGraph, place
 from .relations import sampled_graph
 from .times import check_times, ordered_limit
 
@@ -56,8 +58,9 @@ class NeighborSampler(BaseSampler):
             PyG takes for the reverse (``rev_...``).
         strict_negatives: negatives of links are never edges of the links' type; given links [2, m] (by edge type in a
             heterogeneous graph), never one of these either.
-        device: where to sample: ``cpu``, or a CUDA device, to which the graph is copied (see
-            :func:`torch_gnnscale.sampler.bulk.placed`) and where outputs are.
+        device: where to sample: ``cpu``, or a CUDA device, to which the graph is copied and where outputs are.
+        graph_on_gpu: how much of the graph that GPU holds, bytes or a share, the rest being read from pinned host
+            memory; by default all of it if it fits (see :func:`torch_gnnscale.sampler.placed.place`).
 
     Raises:
         NotImplementedError: times with ``sample_direction='backward'``; on a GPU, types, weights, times, disjoint
@@ -84,8 +87,11 @@ class NeighborSampler(BaseSampler):
         exclude_seed_edges: ExcludeSeedEdges = False,
         strict_negatives: StrictNegatives = False,
         device: torch.device | str | None = None,
+        graph_on_gpu: Budget | None = None,
     ) -> None:
         self.device = checked_device(device)
+        if graph_on_gpu is not None and self.device.type == "cpu":
+            raise ValueError(f"graph_on_gpu={graph_on_gpu!r}: expected a GPU as device, found cpu")
         if not directed:
             subgraph_type = SubgraphType.induced
             warnings.warn("directed=False is deprecated: use subgraph_type='induced'", stacklevel=2)
@@ -116,12 +122,14 @@ class NeighborSampler(BaseSampler):
         self.links = LinkSampling(self.graph, exclude_seed_edges, strict_negatives)
         self.num_neighbors = num_neighbors
         self.subgraph_type = SubgraphType(subgraph_type)
-        if self.device.type != "cpu":
+        self.placed: PlacedGraph | None = None
+        if self.device.type == "cpu":
+            self.graph.move_to_huge_pages()
+        else:
             check_modes(self, f"device={str(device)!r}")
             (relation,) = self.graph.relations
-            relation.csc = placed(relation.csc, self.device)
-        else:
-            self.graph.move_to_huge_pages()
+            self.placed = place(relation.csc, self.device, graph_on_gpu)
+            relation.csc = self.placed.csc
 
     # What may be set again ###########################################################################################
 
@@ -305,19 +313,25 @@ class NeighborSampler(BaseSampler):
             nodes[numbers[node_type]] = as_ids("seeds", ids).to(self.device)
         both = self.keep_orig_edges and self.subgraph_type == SubgraphType.bidirectional
         subgraph: ops.Subgraph = "directional" if both else self.subgraph_type.value
-        sample = ops.sample_neighbors(
-            graph.stored,
-            nodes,
-            self.fanouts,
-            key,
-            seed_time=self._seed_times(given, nodes, seed_time),
-            exclude=self._exclusions(exclude),
-            replace=self.replace,
-            disjoint=self.disjoint,
-            last=self.temporal_strategy == "last",
-            layers=self.layers,
-            subgraph=subgraph,
-        )
+        times = self._seed_times(given, nodes, seed_time)
+        if self.placed is not None and exclude is None:
+            check_modes(self, f"device={str(self.device)!r}")
+            fanouts = self.fanouts[0]
+            (sample,) = self.placed.sample(nodes, fanouts, [key], replace=self.replace, layers=self.layers)
+        else:
+            sample = ops.sample_neighbors(
+                graph.stored,
+                nodes,
+                self.fanouts,
+                key,
+                seed_time=times,
+                exclude=self._exclusions(exclude),
+                replace=self.replace,
+                disjoint=self.disjoint,
+                last=self.temporal_strategy == "last",
+                layers=self.layers,
+                subgraph=subgraph,
+            )
         out = self._output(sample, [(numbers[t], len(ids)) for t, ids in given.items()], subgraph)
         if both:
             out = out.to_bidirectional(keep_orig_edges=True)
@@ -359,15 +373,7 @@ class NeighborSampler(BaseSampler):
         pairs = self._typed("exclude", exclude)
         if unknown := [edge_type for edge_type in pairs if edge_type not in self.edge_types]:
             raise ValueError(f"exclude: expected edge types of {self.edge_types}, found {unknown}")
-        return [self._sorted(pairs.get(edge_type)) for edge_type in self.edge_types]
-
-    def _sorted(self, pairs: Tensor | None) -> Tensor | None:
-        """Pairs in the direction of sampling, sorted by destination, then source."""
-        if pairs is None:
-            return None
-        pairs = pairs.flip(0) if self.graph.backward else pairs
-        pairs = pairs[:, torch.argsort(pairs[0], stable=True)]
-        return pairs[:, torch.argsort(pairs[1], stable=True)]
+        return [sorted_pairs(pairs.get(edge_type), self.graph.backward) for edge_type in self.edge_types]
 
     # From the operator's lists to PyG's outputs ######################################################################
 
