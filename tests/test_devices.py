@@ -8,7 +8,8 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, NeighborLoader, NeighborSampler, _library, ops
-from torch_gnnscale.loader import collate
+from torch_gnnscale.loader.rows import Ids
+from torch_gnnscale.loader.rows import rows as rows_of_batch
 from torch_gnnscale.ops import rows
 
 
@@ -60,7 +61,7 @@ def test_the_native_gather_is_used_where_it_is_loaded(monkeypatch):
         for state, expected in (("loaded", True), ("not loaded: torch sees no CUDA device", False)):
             monkeypatch.setitem(_library.status, "_CUDA", state)
             assert ops.can_gather_rows(there) is expected
-        found = collate.rows(there, torch.empty(0, dtype=torch.int64), 0)
+        found = rows_of_batch(there, Ids(torch.empty(0, dtype=torch.int64)), 0)
         assert (found.device.type, found.shape) == ("cuda", (0, 3))
     assert not ops.can_gather_rows(torch.ones(3, 4).T)
     assert not ops.can_gather_rows(torch.tensor(1.0))

@@ -2,6 +2,7 @@
 
 import multiprocessing.queues
 import os
+import pickle
 import subprocess
 import sys
 from itertools import pairwise
@@ -17,6 +18,7 @@ from torch_gnnscale import GraphStore, NeighborLoader, ops
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale.feature.plan import plan_tiers
 from torch_gnnscale.feature.tier_builder import check_room
+from torch_gnnscale.stream_time import StreamTime
 
 pytestmark = [
     pytest.mark.cuda,
@@ -167,6 +169,51 @@ def test_a_loader_over_tiers_on_a_gpu(budgets, prefetch):
             assert torch.equal(batch.y.cpu(), data.y[batch.n_id.cpu()])
             rows += len(batch.n_id)
         assert sum(use.rows for use in store.stats().values()) == rows
+
+
+@pytest.mark.parametrize("budgets", [{"gpu": "30%"}, {"gpu": "30%", "renumbered": True}, {"device": "cuda"}], ids=str)
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_batches_sampled_on_the_cpu_whose_rows_a_gpu_gathers(budgets, prefetch):
+    data = node_data()
+    with Tiered.from_data(data, hotness="out_degree", **budgets) as store:
+        graph = GraphStore.from_data(data, order=store.order)
+        loader = NeighborLoader((store, graph), [4, 3], batch_size=20, shuffle=True, seed=5, prefetch=prefetch)
+        wrong, rows = torch.zeros((), dtype=torch.int64, device="cuda"), 0
+        for batch in loader:
+            torch.cuda._sleep(1_000_000)  # the consumer's stream is behind
+            wrong += (batch.x != data.x[batch.n_id].cuda()).sum() + (batch.y != data.y[batch.n_id].cuda()).sum()
+            assert batch.edge_index.device.type == "cpu"
+            rows += len(batch.n_id)
+        assert int(wrong) == 0
+        assert set(loader.seconds) == {"sample", "gather", "stall"}
+        stats = store.stats()
+        assert sum(use.rows for use in stats.values()) == rows
+        for use in stats.values():
+            assert use.seconds > 0
+            assert use.gb_per_s == pytest.approx(use.num_bytes / use.seconds / 1e9)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3])
+def test_the_host_is_not_far_ahead_of_the_gpu(prefetch):
+    data = node_data().cuda()
+    loader = NeighborLoader(data, [3], torch.arange(NODES), batch_size=8, device="cuda", prefetch=prefetch, bulk=1)
+    used = []
+    for number, _ in enumerate(loader):
+        if number > prefetch + 1:
+            assert used[number - prefetch - 2].query()
+        torch.cuda._sleep(5_000_000)
+        used.append(torch.cuda.current_stream().record_event())
+    assert len(used) > 6
+
+
+def test_time_on_a_stream():
+    time, device = StreamTime(), torch.device("cuda", 0)
+    for _ in range(3):
+        with time.measure(device):
+            torch.cuda._sleep(20_000_000)
+    assert 0.01 < time.seconds(wait=True) < 1
+    assert time.seconds() == time.seconds(wait=True)
+    assert pickle.loads(pickle.dumps(time)).seconds() == 0
 
 
 def test_forked_workers_gather_no_rows_of_a_gpu():

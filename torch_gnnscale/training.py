@@ -18,6 +18,8 @@ from tqdm import tqdm
 from .loader.keyed_loader import KeyedLoader
 
 CHECKPOINT = "checkpoint.pt"
+SHOWN_EVERY = 0.5
+"""Seconds after which the loss so far is shown again."""
 MAY_DIFFER = ("epochs", "device")
 """What of a configuration a run that goes on may have changed: the batches are the same on every device."""
 
@@ -139,25 +141,30 @@ class Trainer(ABC):
             self._random_states = None
         title = f"epoch {len(self.history) + 1}"
         bar = self.progress(batches, title, len(self.train_loader), int(so_far["batches"]))
-        begin = mark = time.perf_counter()
+        total = torch.tensor(so_far["loss"], dtype=torch.float64, device=self.device)
+        begin = mark = shown = time.perf_counter()
         seconds_before, loader_before = so_far["seconds"], dict(getattr(self.train_loader, "seconds", {}))
+        knows_stall = self._counts_seconds() and "stall" in loader_before  # the host's waits are none of the GPU's
         for batch in bar:
             now = time.perf_counter()
-            self.seconds["wait"] += now - mark
+            self.seconds["train" if knows_stall else "wait"] += now - mark
             self.optimizer.zero_grad()
             loss, seeds = self.loss(batch)
             loss.backward()
             self.optimizer.step()
             so_far["batches"] += 1
-            so_far["loss"] += float(loss.detach()) * seeds
+            total += loss.detach().to(torch.float64) * seeds
             so_far["seeds"] += seeds
             so_far["edges"] += batch.num_edges
             so_far["nodes"] += batch.num_nodes
-            bar.set_postfix(loss=f"{so_far['loss'] / so_far['seeds']:.4f}")
+            due = self.checkpoint_every and so_far["batches"] % self.checkpoint_every == 0
+            if due or so_far["batches"] == len(self.train_loader) or now - shown > SHOWN_EVERY:
+                so_far["loss"], shown = float(total), now  # which waits for a GPU
+                bar.set_postfix(loss=f"{so_far['loss'] / so_far['seeds']:.4f}")
             mark = time.perf_counter()
             self.seconds["train"] += mark - now
             so_far["seconds"] = seconds_before + mark - begin
-            if self.checkpoint_every and so_far["batches"] % self.checkpoint_every == 0:
+            if due:
                 self.save_checkpoint()
                 mark = time.perf_counter()
         if self._counts_seconds():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import Any
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from .. import ops
 from ..ops.arguments import check_ids
+from ..stream_time import StreamTime
 from .tier_memory import HostMemory, Rows, open_rows
 
 STEP = 64 << 20
@@ -54,6 +56,7 @@ class TieredRows:
         self.place = None if attribute.place is None else open_rows(attribute.place, memory)
         self.device = device
         self._device_counts = self.counts if device.type == "cpu" else torch.zeros_like(self.counts, device=device)
+        self._time = StreamTime()
 
     @property
     def row_bytes(self) -> int:
@@ -62,17 +65,19 @@ class TieredRows:
 
     def gather(self, index: Tensor, check: bool = True) -> Tensor:
         """The rows at ``index``, on the device that gathers; ``check``: see :func:`torch_gnnscale.ops.gather_tiers`."""
-        entry, index = self.attribute, index.to(self.device)
+        entry, on_gpu = self.attribute, self.device.type != "cpu"
+        index, timed = index.to(self.device), self._time.measure(self.device) if on_gpu else nullcontext()
         with self._memory.reading():
-            if entry.disk and self.device.type != "cpu":
+            if entry.disk and on_gpu:
                 return gather_beside_disk(
                     self.parts, index, spread=entry.spread, place=self.place, dtype=entry.dtype,
-                    counts=self._device_counts, disk_counts=self.counts[-1:], check=check,
+                    counts=self._device_counts, disk_counts=self.counts[-1:], check=check, timed=timed,
                 )  # fmt: skip
-            return ops.gather_tiers(
-                self.parts, index, spread=entry.spread, place=self.place, disk=entry.disk, dtype=entry.dtype,
-                counts=self._device_counts, check=check,
-            )  # fmt: skip
+            with timed:
+                return ops.gather_tiers(
+                    self.parts, index, spread=entry.spread, place=self.place, disk=entry.disk, dtype=entry.dtype,
+                    counts=self._device_counts, check=check,
+                )  # fmt: skip
 
     def parts_of(self, tier: str) -> list[int]:
         """The numbers of a tier's parts."""
@@ -96,6 +101,7 @@ class TieredRows:
         if self.device.type == "cpu":
             return self.counts
         on_device = self._device_counts.cpu()
+        on_device[:, 1] = round(self._time.seconds(wait=True) * 1e9)
         if self.attribute.disk:
             on_device[-1] = 0  # those are counted where they are read
         return self.counts + on_device
@@ -103,7 +109,7 @@ class TieredRows:
 
 def gather_beside_disk(
     parts: Sequence[Tensor], index: Tensor, *, spread: Sequence[int], place: Tensor | None, dtype: torch.dtype,
-    counts: Tensor, disk_counts: Tensor, check: bool,
+    counts: Tensor, disk_counts: Tensor, check: bool, timed: AbstractContextManager[None],
 ) -> Tensor:  # fmt: skip
     """What :func:`torch_gnnscale.ops.gather_tiers` gives, on a device that does not read the file of the last tier.
 
@@ -115,6 +121,7 @@ def gather_beside_disk(
         index, spread, place, dtype, check: as for ``gather_tiers``; ``index`` and ``place`` on the device.
         counts: int64, shape [tiers, 2], on the device: each tier's rows are added to it.
         disk_counts: int64, shape [1, 2], in host memory: the rows read from disk and their nanoseconds.
+        timed: entered around the device's gather.
 
     Returns:
         Shape [n, ...], on the device.
@@ -125,9 +132,10 @@ def gather_beside_disk(
     if check:
         check_ids("index", index, sum(map(len, parts)) if place is None else len(place), "rows")
     places = (index if place is None else place[index]).cpu()
-    out = ops.gather_tiers(
-        [*memory, stand_in], index, spread=spread, place=place, dtype=dtype, counts=counts, check=False
-    )
+    with timed:
+        out = ops.gather_tiers(
+            [*memory, stand_in], index, spread=spread, place=place, dtype=dtype, counts=counts, check=False
+        )
     places = places - sum(map(len, memory))
     at = (places >= 0).nonzero().view(-1)
     if len(at) == 0:

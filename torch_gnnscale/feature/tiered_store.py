@@ -36,8 +36,8 @@ class TierUse(NamedTuple):
     hit_rate: float
     """The share of all rows read; 0 if none was."""
     seconds: float
-    """Time in the gather on the CPU, summed over calls, which may run at the same time. A GPU's one kernel reads all
-    tiers in memory, so there it is 0 but for rows on disk."""
+    """Time in the gather, summed over calls, which may run at the same time. On a GPU, where one kernel reads all tiers
+    in memory, each of these has the kernels' whole time."""
     gb_per_s: float
     """``num_bytes`` / ``seconds``, 0 where there is no time."""
 
@@ -245,10 +245,16 @@ class TieredFeatureStore(FeatureStore):
         store.__dict__["_origin"] = self  # which deletes what it wrote to disk when it goes
         return store
 
+    @property
+    def device(self) -> torch.device:
+        """Where rows are gathered, and are then."""
+        return self._device
+
     # What was read ###################################################################################################
 
     def stats(self) -> dict[str, TierUse]:
-        """What was read from each tier since the store was made, by all processes that share it on the CPU.
+        """What was read from each tier since the store was made: by this process and, what was read on the CPU, by all
+        that share it. Waits for what GPUs have been asked to gather.
 
         Attributes that are whole in one tier are not counted.
         """

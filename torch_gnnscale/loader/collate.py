@@ -6,79 +6,25 @@ Nodes and edges are told apart by type, None standing for the only one of a homo
 from __future__ import annotations
 
 import copy
-import warnings
 from collections import defaultdict
-from collections.abc import Iterator
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.loader.utils import index_select
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
-from .. import ops
 from ..feature.feature_store import FeatureStore, KnownAttr, all_attrs
 from ..feature.tiered_store import TieredFeatureStore
 from ..sampler import HeteroNeighborOutput, Layer, NeighborOutput
 from ..sampler.relations import Relation
 from ..topology.reorder import Order
 from .layout import EdgeLayout, edge_device, laid_out, set_edges, sort_edges, stored_values
+from .rows import Ids, rows, stores_of
 
 _NO_IDS = torch.empty(0, dtype=torch.int64)
 
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
-
-
-def stores_of(data: Any) -> list[tuple[Any, Any, bool, bool]]:
-    """(type, storage, whether it has nodes, whether it has edges) of a Data or HeteroData."""
-    if isinstance(data, Data):
-        return [(None, data._store, True, True)]
-    nodes = [(node_type, store, True, False) for node_type, store in data.node_items()]
-    return nodes + [(edge_type, store, False, True) for edge_type, store in data.edge_items()]
-
-
-def row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
-    """The tensors that have a row for each node or edge, with their names."""
-    for type_name, store, _, _ in stores_of(data):
-        for name, value in store.items():
-            if not isinstance(value, Tensor) or value.layout != torch.strided:
-                continue
-            if (store.is_node_attr(name) or store.is_edge_attr(name)) and data.__cat_dim__(name, value, store) == 0:
-                yield (f"data.{name}" if type_name is None else f"data[{type_name!r}].{name}"), value
-
-
-def warn_of_slow_rows(data: Any) -> None:
-    """Names the tensors whose rows the native gather cannot copy, but could."""
-    for name, value in row_tensors(data):
-        if value.numel() and not value[0].is_contiguous():
-            warnings.warn(
-                f"{name} has no contiguous rows (strides {value.stride()}), so torch.index_select gathers them, "
-                f"which is slower; use {name} = {name}.contiguous()",
-                stacklevel=5,
-            )
-
-
-def warn_of_host_rows(data: Any, device: torch.device) -> None:
-    """Names the tensors whose rows are gathered in host memory for batches on a GPU."""
-    if isinstance(data, (Data, HeteroData)):
-        found, instead = list(row_tensors(data)), f"data.to({str(device)!r}) if it fits"
-    else:
-        ours = data[0]._tensors if isinstance(data[0], FeatureStore) else {}
-        found, instead = [(f"features{list(key)}", value) for key, value in ours.items()], "tensors or tiers there"
-    for name, value in found:
-        if value.device.type == "cpu":
-            warnings.warn(
-                f"{name} is in host memory, where its rows are gathered and copied to {device}, which is slower than "
-                f"from there; use {instead}",
-                stacklevel=5,
-            )
-
-
-def has_rows_on_gpu(data: Any) -> bool:
-    """Whether a FeatureStore of ours has rows on a GPU, which forked workers cannot gather."""
-    ours = data[0]._tensors if isinstance(data, (tuple, list)) and isinstance(data[0], FeatureStore) else {}
-    return any(rows.device.type == "cuda" for rows in ours.values())
 
 
 class Known(NamedTuple):
@@ -87,15 +33,6 @@ class Known(NamedTuple):
     nodes: dict[Any, int]
     """By node type, how many there are."""
     edges: dict[Any, Relation]
-
-
-def rows(value: Any, index: Tensor, dim: int, below: int | None = None) -> Any:
-    """The entries of ``value`` at ``index`` along a dimension, by the native gather where it can; all indices are known
-    to be in [0, ``below``) if that is given."""
-    index = index.to(getattr(value, "device", "cpu"))  # an array has none
-    if isinstance(value, Tensor) and dim == 0 and ops.can_gather_rows(value):
-        return ops.gather_rows(value, index, check=below is None or below > value.size(0))
-    return index_select(value, index, dim=dim)
 
 
 # A sampler's output by type ##########################################################################################
@@ -185,18 +122,18 @@ def _filter(
 
     Nodes are known to be below ``num_nodes``, and edges to be of ``relation``, if these are given.
     """
-    parent = store._parent()
+    parent, nodes, edges = store._parent(), Ids(node), None if edge_id is None else Ids(edge_id)
     for key, value in store.items():
         if key == "num_nodes":
             out_store.num_nodes = node.numel()
         elif key in ("edge_index", "adj_t"):
             continue
         elif store.is_node_attr(key):
-            out_store[key] = rows(value, node, parent.__cat_dim__(key, value, store), num_nodes)
+            out_store[key] = rows(value, nodes, parent.__cat_dim__(key, value, store), num_nodes)
         elif store.is_edge_attr(key):
             dim = parent.__cat_dim__(key, value, store)
             below = None if relation is None else relation.num_ids
-            out_store[key] = None if edge_id is None else rows(value, edge_id, dim, below)
+            out_store[key] = None if edges is None else rows(value, edges, dim, below)
 
 
 def drop_caches(batch: Data | HeteroData) -> None:
@@ -235,7 +172,11 @@ def from_data(
 def _values(store: Any, edges: Edges, layout: EdgeLayout) -> Tensor | None:
     """The values of the input's ``adj_t`` at the sampled edges, if it has any and the layout takes them."""
     value = stored_values(store) if layout in ("sparse_csr", "SparseTensor") else None
-    return None if value is None or edges.edge_id is None else rows(value, edges.edge_id, 0).to(edges.edge_index.device)
+    return (
+        None
+        if value is None or edges.edge_id is None
+        else rows(value, Ids(edges.edge_id), 0).to(edges.edge_index.device)
+    )
 
 
 def on_device(store: Any, edges: Edges, device: torch.device | None) -> Edges:
@@ -256,6 +197,8 @@ def from_stores(
     hetero = isinstance(out, HeteroSamplerOutput)
     batch = (HeteroData() if hetero else Data()) if custom_cls is None else custom_cls()
     nodes, required = by_type(out, out.node), []
+    ids = {node_type: Ids(node) for node_type, node in nodes.items()}
+    ours = feature_store._tensors if type(feature_store) in (FeatureStore, TieredFeatureStore) else {}  # no subclass's
 
     def put_edges(store: Any, edge_type: Any) -> None:
         if layouts is not None:
@@ -272,11 +215,9 @@ def from_stores(
         else:
             node_type = attr.group_name if hetero else None
             attr.index = nodes.get(node_type)
-            if node_type in known and type(feature_store) in (
-                FeatureStore,
-                TieredFeatureStore,
-            ):  # not a user's subclass
-                attr = KnownAttr(attr.group_name, attr.attr_name, attr.index, known[node_type])
+            if node_type in known and node_type in ids and ours:
+                there = ids[node_type].on(ours[attr.group_name, attr.attr_name].device)
+                attr = KnownAttr(attr.group_name, attr.attr_name, there, known[node_type])
         if attr.index is not None:
             required.append(attr)
             if not of_edges:

@@ -20,7 +20,8 @@ from ..ops.arguments import to_int
 from ..random import batch_key, draw_seed, ids_key
 from ..sampler import NeighborSampler
 from ..sampler.bulk import check_modes, sample_bulk
-from . import collate
+from ..stream_time import StreamTime
+from . import collate, rows
 from .batches import InputPositions, KeyedShuffle, NumberedBatch, NumberedBatches
 from .collate import Output
 from .layout import EdgeLayout, edge_layouts_of
@@ -71,19 +72,19 @@ class KeyedLoader(DataLoader):
         self._edge_layouts = edge_layouts_of(data, edge_layout)
         self._next = (0, 0)
         self._position = Position()
-        self.seconds = {"sample": 0.0, "gather": 0.0}
-        """Time spent so far in this process's threads, by what was done; ``stall``: how long the stream that takes the
-        batches stood still for them, where they are made on a GPU."""
+        self._seconds = {"sample": 0.0, "gather": 0.0}
         self.order = collate.order_of(data)
         """How a pair of stores numbers the nodes, if not as the user does."""
         self._sampler = neighbor_sampler
         self._device: torch.device | None = None  # None: batches are where the data is
         if isinstance(neighbor_sampler, NeighborSampler) and neighbor_sampler.device.type != "cpu":
             self._device = neighbor_sampler.device
-            self.seconds["stall"] = 0.0
-            self._streams: list[torch.cuda.Stream] = []  # of all epochs: the memory of each serves the next one's
             if self.order is not None:  # so that n_id is looked up where the batch is
                 self.order = self.order._replace(old=self.order.old.to(self._device))
+        self._streams_on = self._device or rows.device_of_tiers(data)
+        """The GPU on which batches are made, or their rows gathered from tiers, on streams of its own."""
+        self._streams: list[torch.cuda.Stream] = []  # of all epochs: the memory of each serves the next one's
+        self._stall = StreamTime()
         self.bulk = check_bulk(self, bulk, neighbor_sampler, self._device, edge_layout, kwargs)
         self._gather_ahead = isinstance(data, (Data, HeteroData)) or isinstance(data[0], FeatureStore)
         self._sample_ahead = isinstance(neighbor_sampler, NeighborSampler)
@@ -94,15 +95,15 @@ class KeyedLoader(DataLoader):
                 stacklevel=3,
             )
         if isinstance(data, (Data, HeteroData)):
-            collate.warn_of_slow_rows(data)
-            ops.move_to_huge_pages(value for _, value in collate.row_tensors(data) if ops.can_gather_rows(value))
+            rows.warn_of_slow_rows(data)
+            ops.move_to_huge_pages(value for _, value in rows.row_tensors(data) if ops.can_gather_rows(value))
         if self._device is not None:
-            collate.warn_of_host_rows(data, self._device)
+            rows.warn_of_host_rows(data, self._device)
         if kwargs.pop("shuffle", False):
             if kwargs.get("sampler") is not None or kwargs.get("batch_sampler") is not None:
                 raise ValueError("shuffle=True: expected neither sampler nor batch_sampler beside it")
             kwargs["sampler"] = KeyedShuffle(range(num_inputs()), self.seed)
-        if kwargs.get("filter_per_worker") is None and collate.has_rows_on_gpu(data):
+        if kwargs.get("filter_per_worker") is None and rows.has_rows_on_gpu(data):
             kwargs["filter_per_worker"] = False
         super().__init__(data, num_neighbors, neighbor_sampler=neighbor_sampler, **kwargs)  # type: ignore[call-arg]
         # DataLoader does not let its dataset be replaced; PyG's loaders give it a range, which knows no batches.
@@ -119,6 +120,12 @@ class KeyedLoader(DataLoader):
     def _label(self, batch: Data | HeteroData, out: Output) -> None:
         """Puts what is known of the inputs into the batch."""
         raise NotImplementedError
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """Time spent so far in this process's threads, by what was done. Where a GPU makes batches or gathers their
+        rows, ``stall`` is how long the stream that takes them had nothing to do until they were there."""
+        return {**self._seconds, **({} if self._streams_on is None else {"stall": self._stall.seconds()})}
 
     # Order and epochs ################################################################################################
 
@@ -184,31 +191,27 @@ class KeyedLoader(DataLoader):
         if self.pin_memory and not torch.cuda.is_available():
             warnings.warn("pin_memory=True has no effect: torch sees no CUDA device", stacklevel=2)
         numbered = self._index_sampler
-        if self.bulk > 1 or self._device is not None:
-            return self._position.follow(self._in_bulk(iter(numbered)))
         prefetch = self.prefetch if self._sample_ahead else 0
+        if self.bulk > 1 or self._streams_on is not None:
+            return self._position.follow(self._in_bulk(iter(numbered), -(-prefetch // self.bulk)))
         pipeline = Pipeline(iter(numbered), on_this_stream(self._prepare), self._finish, prefetch)
         return self._position.follow(pipeline)
 
-    def _in_bulk(self, numbered: Iterator[NumberedBatch]) -> Unpacked[Any]:
-        """The batches of an epoch, made ``bulk`` at a time; ``prefetch`` batches, rounded up to bulks, are ahead."""
+    def _in_bulk(self, numbered: Iterator[NumberedBatch], ahead: int) -> Unpacked[Any]:
+        """The batches of an epoch, made ``bulk`` at a time, ``ahead`` bulks ahead."""
         bulks = iter(lambda: list(islice(numbered, self.bulk)), [])
-        ahead = -(-self.prefetch // self.bulk)
-        if self._device is None:
+        if self._streams_on is None:
             pipeline = Pipeline(bulks, on_this_stream(self._prepare_bulk), lambda batches: batches, ahead)
             return Unpacked(pipeline, self._finish)
-        streams, before = Streams(self._device, self._streams), self.seconds["stall"]
+        streams = Streams(self._streams_on, self._streams, ahead)
 
         def prepare(indices: list[NumberedBatch]) -> Handed:
             with streams.work():
                 return streams.hand(self._prepare_bulk(indices))
 
-        def take(handed: Handed) -> list[Any]:
-            batches = streams.take(handed)
-            self.seconds["stall"] = before + streams.seconds
-            return batches
-
-        return Unpacked(Pipeline(bulks, prepare, take, ahead), self._finish)
+        return Unpacked(
+            Pipeline(bulks, prepare, streams.take, ahead), self._finish, lambda: self._stall.measure(streams.device)
+        )
 
     def samples(self, epoch: int) -> Iterator[Output]:
         """What the sampler gives for an epoch's batches, in order, without features; no iterator is moved by it.
@@ -247,16 +250,18 @@ class KeyedLoader(DataLoader):
             out = self._draw(inputs, batch_key(self.seed, index.epoch, index.number))
         else:
             out = self._draw(inputs, ids_key(self.seed, self._ids(inputs)))
-        self.seconds["sample"] += time.perf_counter() - start
+        self._seconds["sample"] += time.perf_counter() - start
         return out
 
     def _prepare_bulk(self, indices: list[NumberedBatch]) -> list[Any]:
+        if self.bulk == 1 and self._device is None:
+            return [self._prepare(index) for index in indices]
         start = time.perf_counter()
         inputs = [self.input_data[torch.as_tensor(index.positions, dtype=torch.int64)] for index in indices]
         keys = [batch_key(self.seed, index.epoch, index.number) for index in indices]
         assert isinstance(self._sampler, NeighborSampler)
         outs = sample_bulk(self._sampler, inputs, keys)
-        self.seconds["sample"] += time.perf_counter() - start
+        self._seconds["sample"] += time.perf_counter() - start
         return [self._fill(out) for out in outs] if self._gather_ahead else outs
 
     def _prepare(self, index: NumberedBatch) -> Any:
@@ -293,7 +298,7 @@ class KeyedLoader(DataLoader):
         if self._device is not None:
             # The layers are there already; PyG's `to` would make lists of their sizes.
             batch = batch.to(self._device, *(name for name, _ in batch if name != "layers"), non_blocking=True)
-        self.seconds["gather"] += time.perf_counter() - start
+        self._seconds["gather"] += time.perf_counter() - start
         return batch
 
     def _finish(self, batch: Data | HeteroData | Output) -> Any:

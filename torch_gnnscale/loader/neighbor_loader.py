@@ -21,9 +21,10 @@ from ..feature.plan import Budget
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.inputs import as_ids
-from .collate import Output, row_tensors
+from .collate import Output
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
+from .rows import row_tensors
 
 SMALL_BATCH = 10_000
 """Edges of a batch up to which it is made in the thread that iterates, unless ``prefetch`` is given."""
@@ -71,7 +72,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         device: where batches are made: ``cpu``, or a CUDA device. There, the graph is copied to the device, batches are
             drawn and gathered on streams of their own, and all of their fields are there: the same batches as on a CPU,
             of homogeneous graphs by uniform draws. The data must not be changed while an iterator is in use.
-            ``seconds["stall"]`` says how long the consumer's stream stood still.
+            ``seconds["stall"]`` says how long the consumer's stream had nothing to do for want of a batch.
         graph_on_gpu: how much of the graph that GPU holds, bytes ("4GiB") or a share (0.5): the first edges, the others
             being read from pinned host memory. By default all if it fits, else nothing, with a warning.
         bulk: batches that are drawn at once, by default 4 on a GPU and 1 on a CPU, where more are slower; ``prefetch``

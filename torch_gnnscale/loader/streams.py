@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -28,26 +28,26 @@ class Streams:
     """A stream for each thread that prepares batches, none of which overtakes what was queued when this was made.
 
     They are taken from ``pool``, which grows as needed: the memory that was used on a stream is only reused there.
+    The host gets at most ``ahead`` handovers ahead of the consumer's stream, so that this bounds the memory of batches
+    that are in use.
     """
 
-    def __init__(self, device: torch.device, pool: list[torch.cuda.Stream]) -> None:
-        self.device = device
-        self._pool, self._taken, self._lock = pool, 0, threading.Lock()
-        self.seconds = 0.0
-        """How long the consumer's stream stood still for batches that were not ready, as far as that is known yet."""
+    def __init__(self, device: torch.device, pool: list[torch.cuda.Stream], ahead: int) -> None:
+        self.device, self._ahead = device, ahead
+        self._pool, self._used, self._lock = pool, 0, threading.Lock()
         self._begin = torch.cuda.current_stream(device).record_event()
         self._own = threading.local()
-        self._waits: deque[tuple[torch.cuda.Event, torch.cuda.Event]] = deque()
+        self._handed: deque[torch.cuda.Event] = deque()
 
     @contextmanager
     def work(self) -> Iterator[None]:
         """Queues what is done inside on the calling thread's stream."""
         if not hasattr(self._own, "stream"):
             with self._lock:
-                if self._taken == len(self._pool):
+                if self._used == len(self._pool):
                     self._pool.append(torch.cuda.Stream(self.device))
-                self._own.stream = self._pool[self._taken]
-                self._taken += 1
+                self._own.stream = self._pool[self._used]
+                self._used += 1
             self._own.stream.wait_event(self._begin)
         with torch.cuda.stream(self._own.stream):
             yield
@@ -59,14 +59,10 @@ class Streams:
     def take(self, handed: Handed) -> list[Any]:
         """The batches, for use on the current stream, which waits for them; their memory is not reused before that."""
         stream = torch.cuda.current_stream(self.device)
-        before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        before.record(stream)
         stream.wait_event(handed.ready)
-        after.record(stream)
-        self._waits.append((before, after))
-        while self._waits and self._waits[0][1].query():
-            before, after = self._waits.popleft()
-            self.seconds += before.elapsed_time(after) / 1e3
+        self._handed.append(stream.record_event())
+        if len(self._handed) > self._ahead + 1:
+            self._handed.popleft().synchronize()
         for batch in handed.batches:
             for tensor in tensors_of(batch):
                 tensor.record_stream(stream)
@@ -116,11 +112,12 @@ def on_this_stream(prepare: Callable[[T], Any]) -> Callable[[T], Any]:
 
 
 class Unpacked(Generic[T]):
-    """The entries of an iterator's lists, one by one, each as ``finish`` leaves it."""
+    """The entries of an iterator's lists, one by one, each as ``finish`` leaves it; ``around`` each wait for a list."""
 
-    def __init__(self, lists: Any, finish: Callable[[Any], T]) -> None:
-        self._lists = lists
-        self._finish = finish
+    def __init__(
+        self, lists: Any, finish: Callable[[Any], T], around: Callable[[], AbstractContextManager] = nullcontext
+    ) -> None:
+        self._lists, self._finish, self._around = lists, finish, around
         self._ready: deque[Any] = deque()
 
     def __iter__(self) -> Unpacked[T]:
@@ -129,7 +126,8 @@ class Unpacked(Generic[T]):
     def __next__(self) -> T:
         try:
             while not self._ready:
-                self._ready.extend(next(self._lists))
+                with self._around():
+                    self._ready.extend(next(self._lists))
             return self._finish(self._ready.popleft())
         except BaseException:
             self.close()

@@ -1,0 +1,98 @@
+"""The rows that data and stores have for nodes and edges: where they lie, and those of a batch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader.utils import index_select
+
+from .. import ops
+from ..feature.feature_store import FeatureStore
+from ..feature.tiered_store import TieredFeatureStore
+
+_HOST = torch.device("cpu")
+
+
+def stores_of(data: Any) -> list[tuple[Any, Any, bool, bool]]:
+    """(type, storage, whether it has nodes, whether it has edges) of a Data or HeteroData."""
+    if isinstance(data, Data):
+        return [(None, data._store, True, True)]
+    nodes = [(node_type, store, True, False) for node_type, store in data.node_items()]
+    return nodes + [(edge_type, store, False, True) for edge_type, store in data.edge_items()]
+
+
+def row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensors that have a row for each node or edge, with their names."""
+    for type_name, store, _, _ in stores_of(data):
+        for name, value in store.items():
+            if not isinstance(value, Tensor) or value.layout != torch.strided:
+                continue
+            if (store.is_node_attr(name) or store.is_edge_attr(name)) and data.__cat_dim__(name, value, store) == 0:
+                yield (f"data.{name}" if type_name is None else f"data[{type_name!r}].{name}"), value
+
+
+def warn_of_slow_rows(data: Any) -> None:
+    """Names the tensors whose rows the native gather cannot copy, but could."""
+    for name, value in row_tensors(data):
+        if value.numel() and not value[0].is_contiguous():
+            warnings.warn(
+                f"{name} has no contiguous rows (strides {value.stride()}), so torch.index_select gathers them, "
+                f"which is slower; use {name} = {name}.contiguous()",
+                stacklevel=5,
+            )
+
+
+def warn_of_host_rows(data: Any, device: torch.device) -> None:
+    """Names the tensors whose rows are gathered in host memory for batches on a GPU."""
+    if isinstance(data, (Data, HeteroData)):
+        found, instead = list(row_tensors(data)), f"data.to({str(device)!r}) if it fits"
+    else:
+        ours = data[0]._tensors if isinstance(data[0], FeatureStore) else {}
+        found, instead = [(f"features{list(key)}", value) for key, value in ours.items()], "tensors or tiers there"
+    for name, value in found:
+        if value.device.type == "cpu":
+            warnings.warn(
+                f"{name} is in host memory, where its rows are gathered and copied to {device}, which is slower than "
+                f"from there; use {instead}",
+                stacklevel=5,
+            )
+
+
+def has_rows_on_gpu(data: Any) -> bool:
+    """Whether a FeatureStore of ours has rows on a GPU, which forked workers cannot gather."""
+    ours = data[0]._tensors if isinstance(data, (tuple, list)) and isinstance(data[0], FeatureStore) else {}
+    return any(rows.device.type == "cuda" for rows in ours.values())
+
+
+def device_of_tiers(data: Any) -> torch.device | None:
+    """The GPU that gathers the rows of tiers, which are never changed, so that any stream may read them."""
+    ours = isinstance(data, (tuple, list)) and isinstance(data[0], TieredFeatureStore)
+    return data[0].device if ours and data[0].device.type != "cpu" else None
+
+
+class Ids:
+    """Ids, copied once to each device where they are asked for."""
+
+    def __init__(self, ids: Tensor) -> None:
+        self._on = {ids.device: ids}
+        self._ids = ids
+
+    def on(self, device: torch.device) -> Tensor:
+        """The ids there."""
+        if device not in self._on:
+            self._on[device] = self._ids.to(device)
+        return self._on[device]
+
+
+def rows(value: Any, ids: Ids, dim: int, below: int | None = None) -> Any:
+    """The entries of ``value`` at ``ids`` along a dimension, by the native gather where it can; all of them are known
+    to be in [0, ``below``) if that is given."""
+    index = ids.on(getattr(value, "device", _HOST))  # an array has none
+    if isinstance(value, Tensor) and dim == 0 and ops.can_gather_rows(value):
+        return ops.gather_rows(value, index, check=below is None or below > value.size(0))
+    return index_select(value, index, dim=dim)
