@@ -10,7 +10,7 @@ features a node, on the GPU.
 from __future__ import annotations
 
 import torch
-from common import compare, data_of, has, parser, report, save
+from common import compare, data_of, has, judged, parser, report, save, say_aims
 from torch import Tensor
 from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
 
@@ -102,10 +102,14 @@ def main() -> None:
         drawn = sampling(csc, args.rounds)
         report(f"{name}: sampling {BATCH} x {FANOUTS}", drawn, None)
         first, second = drawn["1 at a time, on the GPU"], drawn[f"{BULK} at a time, on the GPU"]
-        print(f"  aims: {first['median_ms']:.2f} ms of 0.6 ms; {second['edges_per_second'] / 1e9:.2f} of 1 G edges/s")
+        aims = {
+            "milliseconds of one batch": judged(first["median_ms"], most=0.6),
+            f"edges a second, {BULK} at a time": judged(second["edges_per_second"], least=1e9),
+        }
+        say_aims(aims)
         loaded = loading(name, max(args.rounds // 5, 1))
         report(f"{name}: an epoch with {FEATURES} features, a batch", loaded, "PyG, all cores, copied")
-        results[name] = {"sampling": drawn, "loading": loaded}
+        results[name] = {"sampling": drawn, "aims": aims, "loading": loaded}
     if not args.no_save:
         save("gpu", results)
 

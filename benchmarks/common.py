@@ -118,6 +118,19 @@ def report(title: str, results: dict[str, dict[str, float]], baseline: str | Non
         )
 
 
+def judged(found: float, *, least: float | None = None, most: float | None = None) -> dict[str, Any]:
+    """A figure beside what it is to be at least or at most, and whether it is."""
+    met = (least is None or found >= least) and (most is None or found <= most)
+    return {"found": found, "least": least, "most": most, "met": met}
+
+
+def say_aims(aims: dict[str, dict[str, Any]]) -> None:
+    """Prints what :func:`judged` gave, by name."""
+    for name, aim in aims.items():
+        bound = f"at least {aim['least']:.4g}" if aim["most"] is None else f"at most {aim['most']:.4g}"
+        print(f"  aim: {name}: {aim['found']:.4g}, {bound}: {'met' if aim['met'] else 'MISSED'}")
+
+
 def machine() -> dict[str, Any]:
     """Where the figures were taken."""
     model = platform.processor() or platform.machine()

@@ -57,8 +57,21 @@ def test_a_plan():
         " gpu     1  100 B              0.500                       50.0",
         "host     2  200 B              0.438                       43.8",
         "disk     1  100 B              0.062                        6.2",
-        "map of places: 16 B",
+        "map of places: 16 B in gpu",
     ]
+
+
+@pytest.mark.parametrize(
+    ("budgets", "where", "rows"),
+    [
+        ({"host": 216}, "host", 2), ({"host": 216, "on_gpu": True}, "gpu", 2),
+        ({"host": 216, "peers": [100, 100]}, "gpu", 2), ({"gpu": 116, "host": 100}, "gpu", 1),
+    ],
+)  # fmt: skip
+def test_a_map_lies_where_rows_are_gathered(budgets, where, rows):
+    plan = plan_tiers(SCORE, {"x": 100}, disk=True, **budgets)
+    assert (plan.map_tier, plan.map_bytes, plan.rows("host")) == (where, 16, rows)
+    assert str(plan).endswith(f"map of places: 16 B in {where}")
 
 
 def test_narrow_attributes_are_kept_whole():
@@ -97,9 +110,9 @@ def test_every_row_lies_somewhere_and_no_budget_is_exceeded(nodes, row, gpu, pee
     assert sum(tier.rows for tier in plan.tiers) == nodes
     assert sum(tier.hit_rate for tier in plan.tiers) == pytest.approx(1.0)
     rest = {"gpu": gpu, "peers": peer * peers, "host": host}
-    rest["gpu" if gpu else "host"] = (
-        None if (found := rest["gpu" if gpu else "host"]) is None else found - plan.map_bytes
-    )
+    assert plan.map_tier == ("gpu" if gpu or peer * peers else "host")
+    if rest[plan.map_tier]:  # a GPU without a budget has the map beside it
+        rest[plan.map_tier] -= plan.map_bytes
     first, order = 0, by_score(score).old
     for tier in plan.tiers:
         assert tier.num_bytes == tier.rows * row

@@ -75,7 +75,9 @@ class TierPlan:
     row_bytes: int
     """Stored bytes of a node's row, over all attributes that are cut."""
     map_bytes: int
-    """Bytes of the map from ids to places, in the fastest tier in memory; 0 for renumbered rows, and for one tier."""
+    """Bytes of the map from ids to places; 0 for renumbered rows, and for one tier."""
+    map_tier: str
+    """Where the map lies, which is where rows are gathered: ``gpu`` or ``host``."""
 
     def rows(self, name: str) -> int:
         """The rows of a tier, 0 if it is not used."""
@@ -94,7 +96,7 @@ class TierPlan:
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         table = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
         table += [f"{name}: whole in {tier}" for name, tier in self.whole.items()]
-        return "\n".join([*table, f"map of places: {format_bytes(self.map_bytes)}"])
+        return "\n".join([*table, f"map of places: {format_bytes(self.map_bytes)} in {self.map_tier}"])
 
 
 def format_bytes(count: int) -> str:
@@ -112,12 +114,14 @@ def plan_tiers(
     host: Budget | None = None,
     disk: bool = False,
     mapped: bool = True,
+    on_gpu: bool = False,
 ) -> TierPlan:
     """Cuts rows into tiers by falling score: each has the hottest rows that its budget holds and no faster one has.
 
     An attribute whose rows have at most a sixteenth of the widest one's bytes, such as labels, is not cut: it lies
     whole in the first of ``gpu``, ``host`` and ``disk`` that has room for it beside the map. The map of places (4 bytes
-    a node, 8 from 2^30 nodes on) counts against ``gpu`` if that is not 0, else against ``host``; one tier needs none.
+    a node, 8 from 2^30 nodes on) lies where rows are gathered: on a GPU if one has a budget or ``on_gpu``, else in host
+    memory. It counts against ``gpu`` or ``host``, but for a ``gpu`` of 0; one tier needs none.
 
     Args:
         score: how often each node's row will be read, relative to others': at least 0, any real dtype, shape [N].
@@ -127,17 +131,18 @@ def plan_tiers(
         host: the budget of host memory, by default enough for all rows that are left.
         disk: rows that fit nowhere else may lie in files.
         mapped: ids are not places; False for rows that are renumbered by score.
+        on_gpu: a GPU gathers, whatever its budget.
 
     Raises:
         TypeError, ValueError: wrong scores or budgets, or budgets that do not hold all rows and no disk.
     """
     ordered = score[by_score(score).old]
-    return plan_ordered(ordered, row_bytes, gpu=gpu, peers=peers, host=host, disk=disk, mapped=mapped)
+    return plan_ordered(ordered, row_bytes, gpu=gpu, peers=peers, host=host, disk=disk, mapped=mapped, on_gpu=on_gpu)
 
 
 def plan_ordered(
     score: Tensor, row_bytes: Mapping[Any, int], *, gpu: Budget, peers: Sequence[Budget], host: Budget | None,
-    disk: bool, mapped: bool,
+    disk: bool, mapped: bool, on_gpu: bool,
 ) -> TierPlan:  # fmt: skip
     """:func:`plan_tiers` of scores in falling order."""
     num_nodes = len(score)
@@ -166,9 +171,10 @@ def plan_ordered(
     fastest = "gpu" if left["gpu"] else "host"
     one_tier = left.get(fastest, whole_bytes) >= whole_bytes and (fastest == "gpu" or not left["peers"])
     map_bytes = 0 if one_tier or not mapped else num_nodes * place_dtype(2 * num_nodes).itemsize
-    if not take(fastest, map_bytes):
+    map_tier = "gpu" if on_gpu or left["gpu"] or left["peers"] else "host"
+    if (map_tier == "host" or left["gpu"]) and not take(map_tier, map_bytes):
         raise ValueError(
-            f"{fastest}: expected room for the map of {num_nodes} nodes, {map_bytes} bytes, found {left[fastest]}"
+            f"{map_tier}: expected room for the map of {num_nodes} nodes, {map_bytes} bytes, found {left[map_tier]}"
         )
     whole: dict[Any, str] = {}
     widest = max(sizes.values(), default=0)
@@ -201,7 +207,7 @@ def plan_ordered(
             f"budgets: expected room for {num_nodes} rows of {row} bytes, found {missing} bytes too little; "
             f"raise host= or give disk="
         )
-    return TierPlan(tuple(tiers), whole, row, map_bytes)
+    return TierPlan(tuple(tiers), whole, row, map_bytes, map_tier)
 
 
 def _rows_that_fit(room: int, row: int, parts: int) -> int:

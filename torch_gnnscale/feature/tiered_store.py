@@ -152,6 +152,7 @@ class TieredFeatureStore(FeatureStore):
         hotness: Tensor,
         *,
         gpu: Budget = 0,
+        peers: Sequence[Budget] = (),
         host: Budget | None = None,
         renumbered: bool = False,
         verify: bool = True,
@@ -162,7 +163,7 @@ class TieredFeatureStore(FeatureStore):
         Args:
             path: the directory that :meth:`FeatureStore.save` wrote; attributes of nodes of one type.
             hotness: a score of each node, int64 or float, shape [N].
-            gpu, host: budgets as for :meth:`from_data`.
+            gpu, peers, host: budgets as for :meth:`from_data`. Rows are kept in the dtype that the files have.
             renumbered: the files' rows are in the order of falling scores, ``topology.reorder.by_score(hotness)``.
             verify: as for :meth:`FeatureStore.open`.
             device: as for :meth:`from_data`.
@@ -175,7 +176,7 @@ class TieredFeatureStore(FeatureStore):
         if wrong := [key for key in saved._tensors if key[0] is not None]:
             raise NotImplementedError(f"tiers of typed nodes or of edges are not implemented, found {wrong} in {path}")
         sources = [Source(key, tensor, tensor.dtype, saved._origins[key]) for key, tensor in saved._tensors.items()]
-        return cls._make(sources, hotness, renumbered, gpu, (), host, path, device)
+        return cls._make(sources, hotness, renumbered, gpu, peers, host, path, device)
 
     @classmethod
     def _make(
@@ -197,7 +198,7 @@ class TieredFeatureStore(FeatureStore):
             score[order.old],
             {source.key[1]: source.row_bytes for source in sources},
             gpu=gpu, peers=peers, host=host, disk=disk is not None,
-            mapped=not renumbered,
+            mapped=not renumbered, on_gpu=where.type != "cpu",
         )  # fmt: skip
         folder = None
         if not in_files and (plan.rows("disk") > 0 or "disk" in plan.whole.values()):

@@ -1,0 +1,63 @@
+"""What a GPU receives over PCIe, by the counter of its driver."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+POLL = 0.005  # seconds: 4 GiB, after which a counter of 32 bits begins anew, take a PCIe 5 bus 80 ms
+
+
+class Received:
+    """Bytes that a GPU received so far, headers of packets included.
+
+    Raises:
+        RuntimeError: they cannot be counted here; says why.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
+        except Exception as error:  # whatever the driver refuses is no matter of what is measured beside it
+            raise RuntimeError(f"{type(error).__name__}: {error}") from error
+        self._nvml: Any = pynvml
+        self.read()
+
+    def read(self) -> int:
+        """The counter."""
+        (field,) = self._nvml.nvmlDeviceGetFieldValues(self._handle, [self._nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES])
+        if field.nvmlReturn != self._nvml.NVML_SUCCESS:
+            raise RuntimeError(f"the driver does not count what comes over PCIe: NVML error {field.nvmlReturn}")
+        narrow = field.valueType == self._nvml.NVML_VALUE_TYPE_UNSIGNED_INT
+        return int(field.value.uiVal if narrow else field.value.ullVal)
+
+    @contextmanager
+    def counting(self, totals: list[int]) -> Iterator[None]:
+        """Appends what is received inside; work on the GPU has to have ended before it is left."""
+        total, last, ended = 0, self.read(), threading.Event()
+
+        def add() -> None:
+            nonlocal total, last
+            now = self.read()
+            total, last = total + (now - last if now >= last else now - last + (1 << 32)), now
+
+        def poll() -> None:
+            while not ended.wait(POLL):
+                add()
+
+        thread = threading.Thread(target=poll)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+        add()
+        totals.append(total)
