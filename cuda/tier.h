@@ -91,7 +91,7 @@ struct Widen {
 };
 
 // How many lanes copy a row of so many words together: a power of two, at most a warp.
-GNNSCALE_HD int32_t lanes_of(int64_t words) {
+GNNSCALE_HD int32_t lanes_of(int32_t words) {
   int32_t lanes = 1;
   while (lanes < 32 && lanes < words) lanes *= 2;
   return lanes;
@@ -99,9 +99,9 @@ GNNSCALE_HD int32_t lanes_of(int64_t words) {
 
 // How many words before the row its first turn begins, so that every turn of all lanes begins with a cache line of 128
 // bytes. A row of a single turn needs none: each of its lines is read once in any case.
-GNNSCALE_HD int64_t words_before(const char* row, int64_t words, int64_t word_bytes, int32_t lanes) {
+GNNSCALE_HD int32_t words_before(const char* row, int32_t words, int32_t word_bytes, int32_t lanes) {
   if (words <= lanes) return 0;
-  return static_cast<int64_t>(reinterpret_cast<uintptr_t>(row) % 128) / word_bytes;
+  return static_cast<int32_t>(reinterpret_cast<uintptr_t>(row) % 128) / word_bytes;
 }
 
 }  // namespace gnnscale

@@ -19,13 +19,14 @@ namespace gnnscale {
 constexpr int kThreads = 256;
 constexpr int kRowsAtOnce = 4;
 constexpr int64_t kMaxBlocks = 1 << 20;
+constexpr int64_t kMaxRowBytes = 1 << 30;  // words of a row are counted in 32 bits
 
 struct Gather {
   TierTable table;
   const void* index;
   const void* place;  // null: an id is a place
   int64_t rows;
-  int64_t words;  // of a row
+  int32_t words;  // of a row
   char* out;
   int64_t* counts;  // rows of each tier are added to counts[2 * tier]; or null
 };
@@ -39,20 +40,18 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant_
   if (threadIdx.x < kMaxTiers) found[threadIdx.x] = 0;
   __syncthreads();
   const TierTable& table = task.table;
-  const int64_t words = task.words;
+  const int32_t words = task.words;
   const int32_t lanes = lanes_of(words), groups = kThreads / lanes;
   const int32_t group = static_cast<int32_t>(threadIdx.x) / lanes, lane = static_cast<int32_t>(threadIdx.x) % lanes;
   const int64_t tile = int64_t{groups} * kRowsAtOnce;
   for (int64_t first = blockIdx.x * tile; first < task.rows; first += gridDim.x * tile) {
     const From* from[kRowsAtOnce];
-    To* to[kRowsAtOnce];
-    int64_t begin[kRowsAtOnce], turns = 0;
+    int32_t begin[kRowsAtOnce], turns = 0;
 #pragma unroll
     for (int r = 0; r < kRowsAtOnce; ++r) {
       const int64_t i = first + r * groups + group;
       begin[r] = words;  // nothing to copy
       from[r] = nullptr;
-      to[r] = nullptr;
       if (i >= task.rows) continue;
       int64_t at = static_cast<int64_t>(static_cast<const Index*>(task.index)[i]);
       if constexpr (!std::is_void_v<Place>) at = static_cast<int64_t>(static_cast<const Place*>(task.place)[at]);
@@ -60,24 +59,25 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant_
       // Ends the process's work on this GPU, as torch's own kernels do for an index out of range; nobody waits for it.
       CUDA_KERNEL_ASSERT_MSG(tier < table.num_tiers, "place has an entry that is out of range");
       const char* row = row_address(table, tier, at);
-      const int64_t before = words_before(row, words, sizeof(From), lanes);
+      const int32_t before = words_before(row, words, sizeof(From), lanes);
       from[r] = reinterpret_cast<const From*>(row);
-      to[r] = reinterpret_cast<To*>(task.out) + i * words;
       begin[r] = lane - before;
       turns = max(turns, (words + before + lanes - 1) / lanes);
       if (task.counts != nullptr && lane == 0) atomicAdd(&found[tier], 1);
     }
-    for (int64_t turn = 0; turn < turns; ++turn) {
+    To* const to = reinterpret_cast<To*>(task.out) + (first + group) * words;
+    const int64_t row_step = int64_t{groups} * words;
+    for (int32_t turn = 0; turn < turns; ++turn) {
       From word[kRowsAtOnce];
 #pragma unroll
       for (int r = 0; r < kRowsAtOnce; ++r) {
-        const int64_t w = begin[r] + turn * lanes;
+        const int32_t w = begin[r] + turn * lanes;
         if (w >= 0 && w < words) word[r] = from[r][w];
       }
 #pragma unroll
       for (int r = 0; r < kRowsAtOnce; ++r) {
-        const int64_t w = begin[r] + turn * lanes;
-        if (w >= 0 && w < words) to[r][w] = Map::map(word[r]);
+        const int32_t w = begin[r] + turn * lanes;
+        if (w >= 0 && w < words) to[r * row_step + w] = Map::map(word[r]);
       }
     }
   }
@@ -109,7 +109,7 @@ template <typename Index, typename Place>
 void gather_kept(Gather task, int64_t row_bytes, cudaStream_t stream) {
   const uint64_t aligned = alignment_of(task.table, row_bytes);
   const auto launch = [&](auto word) {
-    task.words = row_bytes / static_cast<int64_t>(sizeof(word));
+    task.words = static_cast<int32_t>(row_bytes / static_cast<int64_t>(sizeof(word)));
     launch_gather<Keep<decltype(word)>, Index, Place>(task, stream);
   };
   if (aligned % 16 == 0) {
@@ -130,13 +130,13 @@ template <typename Item, typename Out, typename Index, typename Place>
 void gather_widened(Gather task, int64_t items, cudaStream_t stream) {
   const uint64_t aligned = alignment_of(task.table, items * static_cast<int64_t>(sizeof(Item)));
   if (aligned % 16 == 0) {
-    task.words = items / 8;
+    task.words = static_cast<int32_t>(items / 8);
     launch_gather<Widen<Item, Out, 8>, Index, Place>(task, stream);
   } else if (aligned % 4 == 0) {
-    task.words = items / 2;
+    task.words = static_cast<int32_t>(items / 2);
     launch_gather<Widen<Item, Out, 2>, Index, Place>(task, stream);
   } else {
-    task.words = items;
+    task.words = static_cast<int32_t>(items);
     launch_gather<Widen<Item, Out, 1>, Index, Place>(task, stream);
   }
 }
