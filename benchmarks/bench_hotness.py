@@ -4,12 +4,14 @@
 
 Redraws Data Tiering's figure 7: the cumulative share of an epoch's accesses over the nodes by falling score, with 1 %
 of the nodes as seeds, on the embedded graph and, where GNNSCALE_DATA (or ../shared/data) has it, on the web crawl
-cnr-2000.
+cnr-2000. There also its figure 9, the same for deeper samples, and the traffic of figure 10: what an epoch reads from
+the slow tier, over the share of the features that the fast one has.
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,13 +24,14 @@ from matplotlib.figure import Figure
 from torch import Tensor
 from torch_geometric.data import Data
 
-from torch_gnnscale import CSC, NeighborLoader, ops
+from torch_gnnscale import CSC, GraphStore, NeighborLoader, TieredFeatureStore, ops
 from torch_gnnscale.datasets import load
 from torch_gnnscale.feature import hotness
 from torch_gnnscale.topology.reorder import by_score, reorder_csc
 
 FANOUTS, BATCH, SHARES = [15, 10, 5], 64, (0.05, 0.10, 0.25)
-FIGURE = Path(__file__).parents[1] / "docs" / "hotness.png"
+DEPTHS, FRACTIONS = (2, 3, 4, 5), (0.0, 0.05, 0.10, 0.15, 0.20, 0.25, 0.50)
+DOCS = Path(__file__).parents[1] / "docs"
 MEASURED, PRESAMPLED = 3, 1000  # epochs: the first of which accesses are measured, the one that is drawn beforehand
 
 
@@ -48,9 +51,14 @@ def cumulative(accesses: Tensor, score: Tensor) -> Tensor:
     return torch.cat([torch.zeros(1, dtype=torch.float64), shares])
 
 
+def seeds_of(num_nodes: int) -> Tensor:
+    """One node of a hundred."""
+    return torch.randperm(num_nodes, generator=torch.Generator().manual_seed(1))[: num_nodes // 100]
+
+
 def predict(edge_index: Tensor, num_nodes: int) -> dict[str, Tensor]:
     """Each score's cumulative access frequency over an epoch."""
-    seeds = torch.randperm(num_nodes, generator=torch.Generator().manual_seed(1))[: num_nodes // 100]
+    seeds = seeds_of(num_nodes)
     data = Data(edge_index=edge_index, num_nodes=num_nodes)
     csc = CSC.from_data(data)
     loader = NeighborLoader(data, FANOUTS, seeds, batch_size=BATCH, shuffle=True, seed=1)
@@ -65,16 +73,63 @@ def predict(edge_index: Tensor, num_nodes: int) -> dict[str, Tensor]:
     return {name: cumulative(accesses, score) for name, score in scores.items()}
 
 
-def plot(curves: dict[str, dict[str, Tensor]], path: Path) -> None:
-    """One panel a graph."""
-    figure = Figure(figsize=(5 * len(curves), 3.6), layout="constrained")
-    for axes, (title, lines) in zip(figure.subplots(1, len(curves), squeeze=False)[0], curves.items(), strict=True):
+def deeper(edge_index: Tensor, num_nodes: int) -> dict[str, dict[str, Tensor]]:
+    """The cumulative access frequency by two scores over an epoch of samples of 2 to 5 hops of 10 neighbors each."""
+    seeds, data = seeds_of(num_nodes), Data(edge_index=edge_index, num_nodes=num_nodes)
+    csc = CSC.from_data(data)
+    scores = {
+        "weighted reverse PageRank": hotness.reverse_pagerank(csc, seeds),
+        "out-degree": hotness.out_degree(csc),
+    }
+    curves: dict[str, dict[str, Tensor]] = {name: {} for name in scores}
+    for hops in DEPTHS:
+        loader = NeighborLoader(data, [10] * hops, seeds, batch_size=BATCH, shuffle=True, seed=1)
+        accesses = hotness.accesses(loader, [MEASURED])
+        for name, score in scores.items():
+            curves[name][f"{hops} x 10"] = cumulative(accesses, score)
+    return curves
+
+
+def traffic(edge_index: Tensor, num_nodes: int, width: int = 128) -> dict[str, float]:
+    """What an epoch reads from the slow tier, counted by stores, as a share of all that it reads, over the share of the
+    features that is in the fast one; rows by weighted reverse PageRank."""
+    seeds = seeds_of(num_nodes)
+    data = Data(x=torch.rand(num_nodes, width), edge_index=edge_index)
+    score = hotness.reverse_pagerank(CSC.from_data(data), seeds)
+    found = {}
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        for fraction in FRACTIONS:
+            # Renumbered, so that none of the share goes to a map of places.
+            given = {"host": fraction, "disk": folder, "hotness": score, "renumbered": True}
+            with TieredFeatureStore.from_data(data, **given) as store:
+                ordered = GraphStore.from_data(data, order=store.order)
+                loader = NeighborLoader((store, ordered), FANOUTS, seeds, batch_size=BATCH, shuffle=True, seed=1)
+                loader.set_epoch(MEASURED)
+                for _ in loader:
+                    pass
+                read = {tier: use.num_bytes for tier, use in store.stats().items()}
+                found[f"{fraction:.0%}"] = read["disk"] / sum(read.values())
+    return found
+
+
+def plot(curves: dict[str, dict[str, Tensor]], path: Path, slow: dict[str, float] | None = None) -> None:
+    """A panel for each entry, and one for the traffic of the slow tier."""
+    count = len(curves) + (slow is not None)
+    figure = Figure(figsize=(5 * count if slow is None else 4.4 * count, 3.6), layout="constrained")
+    panels = figure.subplots(1, count, squeeze=False)[0]
+    for axes, (title, lines) in zip(panels, curves.items(), strict=False):
         for name, line in lines.items():
             points = torch.linspace(0, len(line) - 1, 300).long()
             axes.plot(100 * points / (len(line) - 1), 100 * line[points], label=name)
         axes.set(title=title, xlabel="nodes by falling score, %", ylabel="accesses, %", xlim=(0, 100), ylim=(0, 100))
         axes.grid(alpha=0.3)
-    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=3)
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    if slow is not None:
+        axes = panels[-1]
+        axes.plot([float(share.rstrip("%")) for share in slow], [100 * value for value in slow.values()], "ko-")
+        axes.set(title="reads from the slow tier", xlabel="features in the fast tier, %", ylabel="of all bytes read, %")
+        axes.set(ylim=(0, 105))
+        axes.grid(alpha=0.3)
     figure.savefig(path, dpi=120)
 
 
@@ -140,9 +195,22 @@ def main() -> None:
         print(f"\nR-MAT {name} ({GRAPHS[name][1]:,} edges), seconds")
         for step, taken in results["seconds"][name].items():
             print(f"  {step:36s} {taken:.2f}")
+    if web is not None:
+        depths, slow = deeper(*web), traffic(*web)
+        results["depths"] = {
+            score: {depth: float(line[int(0.10 * (len(line) - 1))]) for depth, line in lines.items()}
+            for score, lines in depths.items()
+        }
+        results["traffic"] = slow
+        print("\ncnr-2000: share of accesses of the hottest 10 % by depth")
+        for score, by_depth in results["depths"].items():
+            print(f"  {score:28s} " + "  ".join(f"{depth}: {rate:.3f}" for depth, rate in by_depth.items()))
+        print("  read from the slow tier: " + "  ".join(f"{share}: {value:.3f}" for share, value in slow.items()))
     if not args.no_save:
         save("hotness", results)
-        plot(curves, FIGURE)
+        plot(curves, DOCS / "hotness.png")
+        if web is not None:
+            plot(depths, DOCS / "tiering.png", slow)
 
 
 if __name__ == "__main__":

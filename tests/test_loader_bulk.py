@@ -12,6 +12,7 @@ from torch_geometric.sampler import BaseSampler
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
 from torch_gnnscale.loader.streams import tensors_of
+from torch_gnnscale.sampler import placed
 from torch_gnnscale.sampler.placed import PlacedGraph, place, with_first_edges
 
 STEP = {"cpu": {"bulk": 3}, "cuda": {"device": "cuda"}}
@@ -255,7 +256,7 @@ def test_a_graph_on_the_gpu_or_pinned(with_ids, monkeypatch):
     assert moved.csc.row.stride() == csc.row.stride()
     half = place(csc, torch.device("cuda", 0), 0.75)
     assert [part.is_cuda for part in half.row] == [True, False]
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (0, 0))
+    monkeypatch.setattr(placed, "free_on_gpu", lambda device: 0)
     with pytest.warns(UserWarning, match="do not fit beside what is in cuda:0's memory"):
         pinned = place(csc, torch.device("cuda", 0))
     assert all(part.is_pinned() for part in pinned.row)
@@ -303,9 +304,9 @@ def test_first_edges_in_another_memory(device, form):
     size = csc.colptr.nbytes + csc.num_edges * csc.row.element_size() * (1 if form == "without ids" else 2)
     counts = []
     for room in (0, csc.colptr.nbytes - 1, csc.colptr.nbytes, csc.colptr.nbytes + 100, size - 1, size):
-        placed = with_first_edges(csc, torch.device(device), room, None)
-        counts.append(len(placed.row[0]) if len(placed.row) == 2 else -1)
-        found = placed.sample(seeds, [3, -1], [1, 2], replace=False, layers=False)
+        graph = with_first_edges(csc, torch.device(device), room, None)
+        counts.append(len(graph.row[0]) if len(graph.row) == 2 else -1)
+        found = graph.sample(seeds, [3, -1], [1, 2], replace=False, layers=False)
         for ours, theirs in zip(found, expected, strict=True):
             for name in ("node", "colptr", "edge_index", "edge_id"):
                 assert torch.equal(getattr(ours, name)[0].cpu(), getattr(theirs, name)[0])

@@ -14,7 +14,7 @@ from .. import files, ops
 from ..topology.reorder import Order
 from .feature_store import KIND
 from .plan import TierPlan
-from .tier_memory import FileRows, HostLayout, HostMemory, HostRows, Rows
+from .tier_memory import FileRows, HostLayout, HostMemory, HostRows, Rows, free_on_gpu
 from .tiered_rows import STEP, Attribute, fill, narrowed
 
 SPILLED, ROWS = "tier", "rows"
@@ -48,8 +48,7 @@ def check_room(plan: TierPlan, device: torch.device, num_peers: int, whole_bytes
         gpu = torch.device("cuda", number)
         wanted[gpu] = wanted.get(gpu, 0) + rows.get("peers", 0) // num_peers
     for gpu, size in wanted.items():
-        free = torch.cuda.mem_get_info(gpu)[0] + torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
-        if size > free:
+        if size > (free := free_on_gpu(gpu)):
             raise MemoryError(f"{gpu}: expected {size} bytes of memory, found {free} free; lower gpu= or peers=")
 
 

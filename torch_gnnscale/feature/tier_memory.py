@@ -176,6 +176,11 @@ def available_memory(root: Path = Path("/")) -> int:
     return available if spare is None else min(available, spare)
 
 
+def free_on_gpu(gpu: torch.device) -> int:
+    """Bytes that can still be had on a GPU, those that torch keeps for itself included."""
+    return torch.cuda.mem_get_info(gpu)[0] + torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
+
+
 class HostRows(NamedTuple):
     """An array in a :class:`HostMemory`."""
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .. import ops
 from ..feature.plan import Budget, budget_bytes, format_bytes
-from ..feature.tier_memory import HostLayout, HostMemory
+from ..feature.tier_memory import HostLayout, HostMemory, free_on_gpu
 from ..topology import CSC
 
 _SPARE = 1 << 30  # bytes of a GPU's free memory that the graph leaves to others
@@ -71,7 +71,7 @@ def place(csc: CSC, device: torch.device, budget: Budget | None = None) -> Place
     edges = _edges_of(csc)
     size = csc.colptr.nbytes + sum(part.nbytes for part in edges)
     pinned = all(part.is_pinned() for part in (csc.colptr, *edges) if part.numel())
-    free = torch.cuda.mem_get_info(device)[0]
+    free = free_on_gpu(device)
     if budget is not None:
         room = min(size, budget_bytes("graph_on_gpu", budget, size))
         if room > free:
