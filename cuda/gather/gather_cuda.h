@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant_
     }
   }
   __syncthreads();
-  if (task.counts != nullptr && threadIdx.x < table.num_tiers && found[threadIdx.x] > 0) {
+  if (task.counts != nullptr && static_cast<int32_t>(threadIdx.x) < table.num_tiers && found[threadIdx.x] > 0) {
     atomicAdd(reinterpret_cast<unsigned long long*>(task.counts + 2 * threadIdx.x),
               static_cast<unsigned long long>(found[threadIdx.x]));
   }

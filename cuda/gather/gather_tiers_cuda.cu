@@ -15,27 +15,16 @@
 namespace gnnscale {
 namespace {
 
-void check(cudaError_t error) { STD_TORCH_CHECK(error == cudaSuccess, "gather_tiers: ", cudaGetErrorString(error)); }
+void check(cudaError_t error) {
+  if (error != cudaSuccess) cudaGetLastError();  // which would be blamed on the next call
+  STD_TORCH_CHECK(error == cudaSuccess, "gather_tiers: ", cudaGetErrorString(error));
+}
 
-// Where the current device finds a part: GPU memory as it is, if it is its own or a peer's; host memory only if it is
-// registered.
+// Where the current device finds a part: GPU memory as it is, its own or a peer's to which torch has opened the way
+// (see torch_gnnscale.ops.gather_tiers); host memory only if it is registered.
 const char* device_address(const Tensor& part) {
   const void* address = part.const_data_ptr();
-  if (part.numel() == 0) return static_cast<const char*>(address);
-  if (part.is_cuda()) {
-    int here = 0, can = 1;
-    check(cudaGetDevice(&here));
-    if (part.get_device_index() == here) return static_cast<const char*>(address);
-    check(cudaDeviceCanAccessPeer(&can, here, part.get_device_index()));
-    STD_TORCH_CHECK(can, "gather_tiers: GPU ", here, " cannot read GPU ", part.get_device_index());
-    const cudaError_t enabled = cudaDeviceEnablePeerAccess(part.get_device_index(), 0);
-    if (enabled == cudaErrorPeerAccessAlreadyEnabled) {
-      cudaGetLastError();  // which would be blamed on the launch
-    } else {
-      check(enabled);
-    }
-    return static_cast<const char*>(address);
-  }
+  if (part.numel() == 0 || part.is_cuda()) return static_cast<const char*>(address);
   cudaPointerAttributes found{};
   check(cudaPointerGetAttributes(&found, address));
   STD_TORCH_CHECK(found.type == cudaMemoryTypeHost && found.devicePointer != nullptr,

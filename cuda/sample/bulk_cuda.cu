@@ -16,7 +16,19 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int64_t kMaxBlocks = 1 << 16;
 
-void check(cudaError_t error) { STD_TORCH_CHECK(error == cudaSuccess, "sample_bulk: ", cudaGetErrorString(error)); }
+void check(cudaError_t error) {
+  if (error != cudaSuccess) cudaGetLastError();  // which would be blamed on the next call
+  STD_TORCH_CHECK(error == cudaSuccess, "sample_bulk: ", cudaGetErrorString(error));
+}
+
+struct Words {
+  static constexpr int kCount = 448;  // a launch takes 4 KB of arguments
+  int64_t word[kCount];
+};
+
+__global__ void __launch_bounds__(Words::kCount) store(const __grid_constant__ Words words, int64_t* out, int count) {
+  if (static_cast<int>(threadIdx.x) < count) out[threadIdx.x] = words.word[threadIdx.x];
+}
 
 template <typename F>
 __global__ void __launch_bounds__(kThreads)
@@ -31,11 +43,17 @@ class StreamExecutor {
 
   Tensor room(int64_t count, ScalarType dtype) const { return torch::stable::new_empty(like_, {count}, dtype); }
 
-  // Pageable memory: it has been read when the call returns.
+  // As arguments of launches, which have been read when these return: no copy from memory that might be gone by then.
   Tensor upload(const std::vector<int64_t>& values) const {
     Tensor tensor = room(static_cast<int64_t>(values.size()), ScalarType::Long);
-    check(cudaMemcpyAsync(tensor.mutable_data_ptr(), values.data(), values.size() * sizeof(int64_t),
-                          cudaMemcpyHostToDevice, stream_));
+    int64_t* out = static_cast<int64_t*>(tensor.mutable_data_ptr());
+    for (size_t first = 0; first < values.size(); first += Words::kCount) {
+      const size_t count = std::min<size_t>(values.size() - first, Words::kCount);
+      Words words;
+      std::copy_n(values.data() + first, count, words.word);
+      store<<<1, Words::kCount, 0, stream_>>>(words, out + first, static_cast<int>(count));
+      check(cudaGetLastError());
+    }
     return tensor;
   }
 

@@ -73,7 +73,7 @@ def sample_bulk(
     rows, ids = _parts("row", row), [] if edge_id is None else _parts("edge_id", edge_id)
     if edge_id is not None and (found := sum(map(len, ids))) != (count := sum(map(len, rows))):
         raise ValueError(f"edge_id: expected one for each of {count} edges, found {found}")
-    for name, parts in (("colptr", [colptr]), ("row", rows), ("edge_id", ids)):
+    for name, parts in (("colptr", graph.colptr), ("row", rows), ("edge_id", ids)):
         for part in parts:
             _check_place(name, part, seeds.device)
     keys = [check_key(key) for key in keys]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -42,7 +43,8 @@ def gather_tiers(
     host memory that is registered with CUDA.
 
     Args:
-        parts: shape [n_p, ...] each, of one dtype, with contiguous rows; tier by tier, the fastest first.
+        parts: shape [n_p, ...] each, of one dtype, with contiguous rows; tier by tier, the fastest first. A GPU reads
+            those in host memory after the call, when its stream gets there: keep them until then.
         index: int32 or int64, shape [n], on the device that gathers.
         spread: of how many parts each tier consists; by default of one.
         place: the place of each id: int32 or int64, shape [N], on the device of ``index``, values in the number of
@@ -87,6 +89,9 @@ def gather_tiers(
     check_ids("index", index, num_ids if check else None, "rows", threads)
     if index.device.type == "cpu" and any(part.device.type != "cpu" for part in parts):
         raise ValueError("index: expected it on the GPU that gathers, for parts are not in host memory; found cpu")
+    for device in {part.device for part in parts if part.numel()} - {index.device}:
+        if device.type == "cuda":
+            _open_peer(index.device, device)
     if disk and index.device.type != "cpu":
         raise NotImplementedError(f"rows on disk are not gathered on {index.device}: use an index on the CPU")
     dtype = parts[0].dtype if dtype is None else dtype
@@ -106,6 +111,18 @@ def gather_tiers(
     return OPS.gather_tiers(
         parts, spread, place, index.contiguous(), bool(disk), dtype, counts, resolve_threads(threads)
     )
+
+
+@cache
+def _open_peer(reader: torch.device, owner: torch.device) -> None:
+    """Lets a GPU read another one's memory.
+
+    By a copy of torch's own, which alone knows how its allocator got the memory: what it maps itself (expandable
+    segments) is closed to ``cudaDeviceEnablePeerAccess``.
+    """
+    if not torch.cuda.can_device_access_peer(reader, owner):
+        raise ValueError(f"index: expected it on a GPU that can read {owner}, found {reader}")
+    torch.empty(1, device=reader).copy_(torch.empty(1, device=owner))
 
 
 def _check_parts(parts: list[Tensor]) -> None:
