@@ -24,7 +24,7 @@ from typing import Any
 import torch
 import torch_geometric.nn as pyg_nn
 from common import has, judged, parser, save, say_aims
-from pcie import Received
+from pcie import NotCounted, Received
 from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
@@ -121,7 +121,7 @@ def received(epochs: dict[str, Callable[[], float]]) -> dict[str, int] | None:
         for run in epochs.values():
             with counter.counting(totals):
                 run()
-    except RuntimeError as error:
+    except NotCounted as error:
         print(f"traffic over PCIe is left out: {error}")
         return None
     return dict(zip(epochs, totals, strict=True))

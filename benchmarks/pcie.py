@@ -12,36 +12,36 @@ import torch
 POLL = 0.005  # seconds: 4 GiB, after which a counter of 32 bits begins anew, take a PCIe 5 bus 80 ms
 
 
-class Received:
-    """Bytes that a GPU received so far, headers of packets included.
+class NotCounted(Exception):
+    """What is received cannot be counted here; says why."""
 
-    Raises:
-        RuntimeError: they cannot be counted here; says why.
-    """
+
+class Received:
+    """Bytes that a GPU received so far, headers of packets included; every method may raise NotCounted."""
 
     def __init__(self, device: torch.device) -> None:
-        try:
+        with _not_counted():
             import pynvml
 
+            self._nvml: Any = pynvml
             pynvml.nvmlInit()
             self._handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-        except Exception as error:  # whatever the driver refuses is no matter of what is measured beside it
-            raise RuntimeError(f"{type(error).__name__}: {error}") from error
-        self._nvml: Any = pynvml
         self.read()
 
     def read(self) -> int:
         """The counter."""
-        (field,) = self._nvml.nvmlDeviceGetFieldValues(self._handle, [self._nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES])
-        if field.nvmlReturn != self._nvml.NVML_SUCCESS:
-            raise RuntimeError(f"the driver does not count what comes over PCIe: NVML error {field.nvmlReturn}")
-        narrow = field.valueType == self._nvml.NVML_VALUE_TYPE_UNSIGNED_INT
-        return int(field.value.uiVal if narrow else field.value.ullVal)
+        with _not_counted():
+            (field,) = self._nvml.nvmlDeviceGetFieldValues(self._handle, [self._nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES])
+            if field.nvmlReturn != self._nvml.NVML_SUCCESS:
+                raise NotCounted(f"the driver says NVML error {field.nvmlReturn}")
+            narrow = field.valueType == self._nvml.NVML_VALUE_TYPE_UNSIGNED_INT
+            return int(field.value.uiVal if narrow else field.value.ullVal)
 
     @contextmanager
     def counting(self, totals: list[int]) -> Iterator[None]:
         """Appends what is received inside; work on the GPU has to have ended before it is left."""
         total, last, ended = 0, self.read(), threading.Event()
+        failed: list[NotCounted] = []
 
         def add() -> None:
             nonlocal total, last
@@ -49,8 +49,11 @@ class Received:
             total, last = total + (now - last if now >= last else now - last + (1 << 32)), now
 
         def poll() -> None:
-            while not ended.wait(POLL):
-                add()
+            try:
+                while not ended.wait(POLL):
+                    add()
+            except NotCounted as error:
+                failed.append(error)
 
         thread = threading.Thread(target=poll)
         thread.start()
@@ -59,5 +62,16 @@ class Received:
         finally:
             ended.set()
             thread.join()
+        if failed:
+            raise failed[0]
         add()
         totals.append(total)
+
+
+@contextmanager
+def _not_counted() -> Iterator[None]:
+    """Whatever the driver or its package refuses is no matter of what is measured beside it."""
+    try:
+        yield
+    except Exception as error:
+        raise NotCounted(f"{type(error).__name__}: {error}") from error

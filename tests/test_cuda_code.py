@@ -10,7 +10,8 @@ from torch.utils import cpp_extension
 
 SOURCES = Path(__file__).parents[1] / "cuda"
 pytestmark = pytest.mark.skipif(
-    shutil.which("nvcc") is None or not SOURCES.is_dir(), reason="there is no nvcc on PATH, or no source"
+    not all(map(shutil.which, ("nvcc", "ptxas", "c++filt"))) or not SOURCES.is_dir(),
+    reason="needs nvcc, ptxas and c++filt on PATH, and the sources",
 )
 
 
@@ -27,7 +28,9 @@ def compiled(request, tmp_path_factory):
         re.findall(r"\.entry void gnnscale::\(anonymous namespace\)::(\w+<.*?>)\(.*?\n\)(.*?)\n\}\n", names, re.S)
     )
     code |= dict(re.findall(r"\.entry void gnnscale::(\w+<.*?>)\(.*?\n\)(.*?)\n\}\n", names, re.S))
-    said = subprocess.run(["ptxas", "-arch=sm_90", "-v", ptx, "-o", "/dev/null"], capture_output=True, text=True)
+    said = subprocess.run(
+        ["ptxas", "-arch=sm_90", "-v", ptx, "-o", "/dev/null"], capture_output=True, text=True, check=True
+    )
     return request.param, code, said.stderr
 
 

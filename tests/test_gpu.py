@@ -14,7 +14,7 @@ import torch.multiprocessing
 from graphs import assert_same, graph_of_degrees
 from tiers_for_tests import NODES, node_data
 
-from torch_gnnscale import GraphStore, NeighborLoader, ops
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, ops
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale.feature.plan import plan_tiers
 from torch_gnnscale.feature.tier_builder import check_room
@@ -172,16 +172,18 @@ def test_a_loader_over_tiers_on_a_gpu(budgets, prefetch):
 
 
 @pytest.mark.parametrize("budgets", [{"gpu": "30%"}, {"gpu": "30%", "renumbered": True}, {"device": "cuda"}], ids=str)
-@pytest.mark.parametrize("prefetch", [0, 4])
+@pytest.mark.parametrize("prefetch", [0, 8])
 def test_batches_sampled_on_the_cpu_whose_rows_a_gpu_gathers(budgets, prefetch):
     data = node_data()
     with Tiered.from_data(data, hotness="out_degree", **budgets) as store:
         graph = GraphStore.from_data(data, order=store.order)
         loader = NeighborLoader((store, graph), [4, 3], batch_size=20, shuffle=True, seed=5, prefetch=prefetch)
         wrong, rows = torch.zeros((), dtype=torch.int64, device="cuda"), 0
+        x, y = data.x.cuda(), data.y.cuda()
         for batch in loader:
-            torch.cuda._sleep(1_000_000)  # the consumer's stream is behind
-            wrong += (batch.x != data.x[batch.n_id].cuda()).sum() + (batch.y != data.y[batch.n_id].cuda()).sum()
+            torch.cuda._sleep(10_000_000)  # the consumer's stream is behind, and nothing here waits for it
+            ids = batch.n_id.pin_memory().to("cuda", non_blocking=True)
+            wrong += (batch.x != x[ids]).sum() + (batch.y != y[ids]).sum()
             assert batch.edge_index.device.type == "cpu"
             rows += len(batch.n_id)
         assert int(wrong) == 0
@@ -201,7 +203,7 @@ def test_the_host_is_not_far_ahead_of_the_gpu(prefetch):
     for number, _ in enumerate(loader):
         if number > prefetch + 1:
             assert used[number - prefetch - 2].query()
-        torch.cuda._sleep(5_000_000)
+        torch.cuda._sleep(50_000_000)
         used.append(torch.cuda.current_stream().record_event())
     assert len(used) > 6
 
@@ -214,6 +216,14 @@ def test_time_on_a_stream():
     assert 0.01 < time.seconds(wait=True) < 1
     assert time.seconds() == time.seconds(wait=True)
     assert pickle.loads(pickle.dumps(time)).seconds() == 0
+
+
+def test_saved_features_on_peers(tmp_path):
+    data, index = node_data(), torch.randint(NODES, (300,))
+    FeatureStore.from_data(data).save(tmp_path / "features")
+    with Tiered.open(tmp_path / "features", torch.arange(NODES), gpu="20%", peers=["30%"], host="20%") as store:
+        assert [tier.name for tier in store.plan.tiers] == ["gpu", "peers", "host", "disk"]
+        assert torch.equal(store[None, "x", index].cpu(), data.x[index])
 
 
 def test_forked_workers_gather_no_rows_of_a_gpu():

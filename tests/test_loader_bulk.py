@@ -1,5 +1,6 @@
 """The loader's batches are the same when they are drawn many at a time, on a CPU or a GPU."""
 
+import copy
 import warnings
 
 import pytest
@@ -13,7 +14,7 @@ from torch_geometric.sampler import BaseSampler
 from torch_gnnscale import CSC, FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
 from torch_gnnscale.loader.streams import tensors_of
 from torch_gnnscale.sampler import placed
-from torch_gnnscale.sampler.placed import PlacedGraph, place, with_first_edges
+from torch_gnnscale.sampler.placed import PlacedGraph, cut, place
 
 STEP = {"cpu": {"bulk": 3}, "cuda": {"device": "cuda"}}
 
@@ -252,24 +253,26 @@ def test_a_graph_on_the_gpu_or_pinned(with_ids, monkeypatch):
     data = make_data()
     csc = CSC.from_data(data) if with_ids else CSC.from_csc(torch.tensor([0, 2, 2, 3]), torch.tensor([1, 1, 0]))
     moved = place(csc, torch.device("cuda", 0))
-    assert moved.csc.row.is_cuda
-    assert moved.csc.row.stride() == csc.row.stride()
+    assert [part.is_cuda for part in moved.row] == [True]
+    assert moved.row[0].stride() == csc.row.stride()
     half = place(csc, torch.device("cuda", 0), 0.75)
     assert [part.is_cuda for part in half.row] == [True, False]
+    assert half.row[1].is_pinned()
     monkeypatch.setattr(placed, "free_on_gpu", lambda device: 0)
     with pytest.warns(UserWarning, match="do not fit beside what is in cuda:0's memory"):
         pinned = place(csc, torch.device("cuda", 0))
     assert all(part.is_pinned() for part in pinned.row)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert place(pinned.csc, torch.device("cuda", 0)).csc.row.data_ptr() == pinned.csc.row.data_ptr()
+        theirs = CSC(pinned.colptr, pinned.row[0], None if pinned.edge_id is None else pinned.edge_id[0], csc.num_src)
+        assert place(theirs, torch.device("cuda", 0)).row[0].data_ptr() == theirs.row.data_ptr()
     with pytest.raises(MemoryError, match=r"^graph_on_gpu: expected \d+ bytes of memory on cuda:0, found 0 free"):
         place(csc, torch.device("cuda", 0), "100%")
-    for other in (moved, half, pinned):
+    for other in (moved, half, pinned, copy.deepcopy(half)):
         for ours, theirs in ((other.row, csc.row), (other.edge_id, csc.edge_id)):
             assert (ours is None) == (theirs is None)
             assert ours is None or torch.equal(torch.cat([part.cpu() for part in ours]), theirs)
-        assert torch.equal(other.csc.colptr.cpu(), csc.colptr)
+        assert torch.equal(other.colptr.cpu(), csc.colptr)
 
 
 @pytest.mark.cuda
@@ -297,21 +300,22 @@ def test_first_edges_in_another_memory(device, form):
         edge_id = None if form == "without ids" else csc.edge_id.contiguous()
         csc = CSC(csc.colptr, csc.row.contiguous(), edge_id, csc.num_src)
     seeds = [torch.arange(20), torch.arange(5)]
-    expected = PlacedGraph.of(csc, torch.device("cpu")).sample(seeds, [3, -1], [1, 2], replace=False, layers=False)
+    expected = PlacedGraph.of(csc).sample(seeds, [3, -1], [1, 2], replace=False, layers=False)
     if device == "cuda":
         edge_id = None if csc.edge_id is None else csc.edge_id.pin_memory()
         csc = CSC(csc.colptr.pin_memory(), csc.row.pin_memory(), edge_id, csc.num_src)
     size = csc.colptr.nbytes + csc.num_edges * csc.row.element_size() * (1 if form == "without ids" else 2)
     counts = []
     for room in (0, csc.colptr.nbytes - 1, csc.colptr.nbytes, csc.colptr.nbytes + 100, size - 1, size):
-        graph = with_first_edges(csc, torch.device(device), room, None)
-        counts.append(len(graph.row[0]) if len(graph.row) == 2 else -1)
+        graph = cut(csc, torch.device(device), room, copied=False)
+        counts.append([len(part) for part in graph.row])
         found = graph.sample(seeds, [3, -1], [1, 2], replace=False, layers=False)
         for ours, theirs in zip(found, expected, strict=True):
             for name in ("node", "colptr", "edge_index", "edge_id"):
                 assert torch.equal(getattr(ours, name)[0].cpu(), getattr(theirs, name)[0])
     edge_bytes = csc.row.element_size() * (1 if form == "without ids" else 2)
-    assert counts == [-1, -1, 0, 100 // edge_bytes, csc.num_edges - 1, csc.num_edges]
+    some, all_edges = 100 // edge_bytes, csc.num_edges
+    assert counts == [*[[all_edges]] * 3, [some, all_edges - some], [all_edges - 1, 1], [all_edges]]
 
 
 def test_a_budget_for_the_graph_without_a_gpu():

@@ -17,7 +17,7 @@ from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale.feature import tier_memory as memory_of
 
 
-def test_a_gpu_that_is_not_there_is_announced():
+def test_a_gpu_that_is_not_there_is_announced(tmp_path):
     if torch.cuda.is_available():
         pytest.skip("there is one")
     message = r"^gpu='8GiB', peers=\[\]: their rows are left to the next tier, for the CUDA library is not"
@@ -25,6 +25,9 @@ def test_a_gpu_that_is_not_there_is_announced():
         assert [tier.name for tier in store.plan.tiers] == ["host"]
     with pytest.warns(UserWarning, match=r"^gpu=0, peers=\[1000, 1000\]: their rows"):
         Tiered.from_data(node_data(), peers=[1000, 1000]).close()
+    FeatureStore.from_data(node_data()).save(tmp_path / "features")
+    with pytest.warns(UserWarning, match=r"^gpu=0, peers=\['10%'\]: their rows"):
+        Tiered.open(tmp_path / "features", torch.arange(NODES), peers=["10%"]).close()
     with pytest.raises(ValueError, match=r"^device: expected one that torch sees \(it sees 0 CUDA devices\), found"):
         Tiered.from_data(node_data(), device="cuda:0")
     with pytest.raises(ValueError, match=r"^gpu: expected a number and a unit such as '8GiB', .*, found '8gib'$"):

@@ -19,7 +19,7 @@ from .loader.keyed_loader import KeyedLoader
 
 CHECKPOINT = "checkpoint.pt"
 SHOWN_EVERY = 0.5
-"""Seconds after which the loss so far is shown again."""
+"""Seconds after which the loss so far is read from a GPU again."""
 MAY_DIFFER = ("epochs", "device")
 """What of a configuration a run that goes on may have changed: the batches are the same on every device."""
 
@@ -74,8 +74,8 @@ class Trainer(ABC):
         self.best = -1.0
         self.best_model: dict[str, Tensor] | None = None
         self.seconds = {"train": 0.0, "wait": 0.0}
-        """What the loop's time went to, and what the loader's threads did beside it, as far as they are ours. On a GPU,
-        ``wait`` includes how long it stood still for batches that it makes, which ``train`` then does not."""
+        """What the loop's time went to, and what the loader's threads did beside it, as far as they are ours. Where a
+        GPU makes the batches, ``wait`` is how long it had nothing to do for want of one, and ``train`` the rest."""
         if self._counts_seconds():
             self.seconds = {**{name: 0.0 for name in self.train_loader.seconds if name != "stall"}, **self.seconds}
         self._epoch = dict.fromkeys(("batches", "loss", "seeds", "edges", "nodes", "seconds"), 0.0)
@@ -119,6 +119,10 @@ class Trainer(ABC):
         """Whether the loader works in this process and counts its time."""
         return isinstance(self.train_loader, KeyedLoader) and self.config.num_workers == 0
 
+    def _knows_stall(self) -> bool:
+        """Whether the loader knows how long a GPU waited, of which the host's waits say nothing."""
+        return self._counts_seconds() and "stall" in self.train_loader.seconds
+
     def evaluate(self, part: str) -> float:
         """The metric on ``train``, ``val`` or ``test``."""
         self.model.eval()
@@ -144,7 +148,7 @@ class Trainer(ABC):
         total = torch.tensor(so_far["loss"], dtype=torch.float64, device=self.device)
         begin = mark = shown = time.perf_counter()
         seconds_before, loader_before = so_far["seconds"], dict(getattr(self.train_loader, "seconds", {}))
-        knows_stall = self._counts_seconds() and "stall" in loader_before  # the host's waits are none of the GPU's
+        knows_stall = self._knows_stall()
         for batch in bar:
             now = time.perf_counter()
             self.seconds["train" if knows_stall else "wait"] += now - mark
@@ -153,12 +157,12 @@ class Trainer(ABC):
             loss.backward()
             self.optimizer.step()
             so_far["batches"] += 1
-            total += loss.detach().to(torch.float64) * seeds
+            total += loss.detach().to(torch.float64).sum() * seeds
             so_far["seeds"] += seeds
             so_far["edges"] += batch.num_edges
             so_far["nodes"] += batch.num_nodes
             due = self.checkpoint_every and so_far["batches"] % self.checkpoint_every == 0
-            if due or so_far["batches"] == len(self.train_loader) or now - shown > SHOWN_EVERY:
+            if due or self.device.type == "cpu" or now - shown > SHOWN_EVERY:
                 so_far["loss"], shown = float(total), now  # which waits for a GPU
                 bar.set_postfix(loss=f"{so_far['loss'] / so_far['seeds']:.4f}")
             mark = time.perf_counter()
@@ -167,6 +171,10 @@ class Trainer(ABC):
             if due:
                 self.save_checkpoint()
                 mark = time.perf_counter()
+        mark = time.perf_counter()
+        so_far["loss"] = float(total)
+        self.seconds["train"] += (waited := time.perf_counter() - mark)
+        so_far["seconds"] += waited
         if self._counts_seconds():
             spent = {name: value - loader_before[name] for name, value in self.train_loader.seconds.items()}
             stall = spent.pop("stall", 0.0)
@@ -215,13 +223,15 @@ class Trainer(ABC):
                 beside = f"; {baseline[0]}: {baseline[1]:.4f}"
         report(f"test {self.metric} {summary['test']:.4f} (best validation {self.best:.4f}){beside}")
         report("where the time of training went: " + ", ".join(f"{k} {v:.2f} s" for k, v in self.seconds.items()))
-        if "sample" in self.seconds:
+        if self._knows_stall():
+            report(
+                "(sample and gather: the host's share of making batches; wait: the GPU had nothing to do for want of one)"
+            )
+        elif "sample" in self.seconds:
             if self.train_loader.prefetch > 0:
                 report("(sample and gather run in the loader's threads beside train; wait is what they cost the loop)")
             else:
                 report("(sample and gather of batches so small are part of wait)")
-        if self.device.type == "cuda":
-            report("(wait includes how long the GPU stood still for batches)")
         if self.folder is not None:
             (self.folder / "summary.json").write_text(json.dumps(summary, indent=1))
         return summary

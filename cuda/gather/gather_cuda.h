@@ -19,7 +19,7 @@ namespace gnnscale {
 constexpr int kThreads = 256;
 constexpr int kRowsAtOnce = 4;
 constexpr int64_t kMaxBlocks = 1 << 20;
-constexpr int64_t kMaxRowBytes = 1 << 30;  // words of a row are counted in 32 bits
+constexpr int64_t kMaxRowBytes = 1 << 29;  // words of a row, and lanes behind them, are counted in 32 bits
 
 struct Gather {
   TierTable table;

@@ -19,7 +19,7 @@ Tensor gather_rows(const Tensor& src, const Tensor& index, int64_t /*threads*/) 
   const TierRows rows =
       tier_rows({src}, {1}, index, [](const Tensor& part) { return static_cast<const char*>(part.const_data_ptr()); });
   const torch::stable::accelerator::DeviceGuard guard(src.get_device_index());
-  STD_TORCH_CHECK(rows.stored_bytes <= kMaxRowBytes, "gather_rows: expected rows of at most 1 GiB");
+  STD_TORCH_CHECK(rows.stored_bytes <= kMaxRowBytes, "gather_rows: expected rows of at most 512 MiB");
   Tensor out = torch::stable::new_empty(src, {rows.sizes.data(), rows.sizes.size()});
   if (out.numel() == 0) return out;
   void* stream = nullptr;

@@ -50,7 +50,7 @@ Tensor gather_tiers(const std::vector<Tensor>& parts, const std::vector<int64_t>
   STD_TORCH_CHECK(index.is_cuda(), "gather_tiers: index is not on a GPU");
   const torch::stable::accelerator::DeviceGuard guard(index.get_device_index());
   const TierRows rows = tier_rows(parts, spread, index, device_address);
-  STD_TORCH_CHECK(rows.stored_bytes <= kMaxRowBytes, "gather_tiers: expected rows of at most 1 GiB");
+  STD_TORCH_CHECK(rows.stored_bytes <= kMaxRowBytes, "gather_tiers: expected rows of at most 512 MiB");
   Tensor out = torch::stable::new_empty(index, {rows.sizes.data(), rows.sizes.size()}, dtype);
   if (out.numel() == 0) return out;
   void* current = nullptr;

@@ -121,7 +121,7 @@ def plan_tiers(
     An attribute whose rows have at most a sixteenth of the widest one's bytes, such as labels, is not cut: it lies
     whole in the first of ``gpu``, ``host`` and ``disk`` that has room for it beside the map. The map of places (4 bytes
     a node, 8 from 2^30 nodes on) lies where rows are gathered: on a GPU if one has a budget or ``on_gpu``, else in host
-    memory. It counts against ``gpu`` or ``host``, but for a ``gpu`` of 0; one tier needs none.
+    memory. It counts against that budget; if a GPU gathers with ``gpu=0``, it counts against none. One tier needs none.
 
     Args:
         score: how often each node's row will be read, relative to others': at least 0, any real dtype, shape [N].

@@ -28,13 +28,18 @@ class HostMemory:
     It is a memfd, so it is bounded by the memory and not by the size of /dev/shm, and leaves nothing behind however the
     processes end. It is freed when every process has closed it and dropped the tensors over it.
 
+    ``name`` and ``hint`` are for errors: what it is to hold, and what to do if there is too little.
+
     Raises:
         MemoryError: less is available, to the machine or to the process's control groups.
     """
 
-    def __init__(self, num_bytes: int) -> None:
+    _name = "host"
+
+    def __init__(self, num_bytes: int, name: str = "host", hint: str = "lower host=") -> None:
+        self._name = name
         if num_bytes > (available := available_memory()):
-            raise MemoryError(f"host: expected {num_bytes} bytes of memory, found {available} available; lower host=")
+            raise MemoryError(f"{name}: expected {num_bytes} bytes of memory, found {available} available; {hint}")
         descriptor = os.memfd_create("gnnscale-tiers", os.MFD_CLOEXEC)
         try:
             os.ftruncate(descriptor, num_bytes)
@@ -130,7 +135,9 @@ class HostMemory:
                 reason = torch.cuda.cudart().cudaGetErrorString(error)
                 with contextlib.suppress(RuntimeError):  # the next launch would be blamed for this error
                     torch.zeros(1, device=device)
-                raise OSError(f"host: expected memory that can be pinned, found {self.num_bytes} bytes: {reason}")
+                raise OSError(
+                    f"{self._name}: expected memory that can be pinned, found {self.num_bytes} bytes: {reason}"
+                )
         self._pinned = address
 
     def close(self) -> None:

@@ -68,6 +68,9 @@ class TieredRows:
         entry, on_gpu = self.attribute, self.device.type != "cpu"
         index, timed = index.to(self.device), self._time.measure(self.device) if on_gpu else nullcontext()
         with self._memory.reading():
+            if check and on_gpu:
+                check_ids("index", index, self.shape[0], "rows")
+                check = False  # the host's wait for it is no time of the gather
             if entry.disk and on_gpu:
                 return gather_beside_disk(
                     self.parts, index, spread=entry.spread, place=self.place, dtype=entry.dtype,
@@ -100,8 +103,9 @@ class TieredRows:
         """Rows and nanoseconds of each tier so far: int64, shape [tiers, 2]."""
         if self.device.type == "cpu":
             return self.counts
+        nanoseconds = round(self._time.seconds(wait=True) * 1e9)  # first: it waits for the streams that count
         on_device = self._device_counts.cpu()
-        on_device[:, 1] = round(self._time.seconds(wait=True) * 1e9)
+        on_device[:, 1] = nanoseconds
         if self.attribute.disk:
             on_device[-1] = 0  # those are counted where they are read
         return self.counts + on_device

@@ -8,6 +8,7 @@ import tempfile
 import warnings
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -37,7 +38,7 @@ class TierUse(NamedTuple):
     """The share of all rows read; 0 if none was."""
     seconds: float
     """Time in the gather, summed over calls, which may run at the same time. On a GPU, where one kernel reads all tiers
-    in memory, each of these has the kernels' whole time."""
+    in memory, each of these has the whole time on its stream, from the call to the kernel's end."""
     gb_per_s: float
     """``num_bytes`` / ``seconds``, 0 where there is no time."""
 
@@ -242,7 +243,7 @@ class TieredFeatureStore(FeatureStore):
         place = None if place is None else place.to(where)
         attributes = [rows.on(where, place) for rows in opened]
         torch.cuda.synchronize(where)  # whatever stream reads them
-        store = TieredFeatureStore(self.plan, self.order, attributes, self._memory, where)
+        store = TieredFeatureStore(replace(self.plan, map_tier="gpu"), self.order, attributes, self._memory, where)
         store.__dict__["_origin"] = self  # which deletes what it wrote to disk when it goes
         return store
 

@@ -215,8 +215,9 @@ def from_stores(
         else:
             node_type = attr.group_name if hetero else None
             attr.index = nodes.get(node_type)
-            if node_type in known and node_type in ids and ours:
-                there = ids[node_type].on(ours[attr.group_name, attr.attr_name].device)
+            tensor = ours.get((attr.group_name, attr.attr_name))
+            if node_type in known and attr.index is not None and tensor is not None:
+                there = ids[node_type].on(tensor.device)
                 attr = KnownAttr(attr.group_name, attr.attr_name, there, known[node_type])
         if attr.index is not None:
             required.append(attr)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -81,7 +82,8 @@ class KeyedLoader(DataLoader):
             self._device = neighbor_sampler.device
             if self.order is not None:  # so that n_id is looked up where the batch is
                 self.order = self.order._replace(old=self.order.old.to(self._device))
-        self._streams_on = self._device or rows.device_of_tiers(data)
+        in_process = kwargs.get("num_workers", 0) == 0 and isinstance(neighbor_sampler, NeighborSampler)
+        self._streams_on = self._device or (rows.device_of_tiers(data) if in_process else None)
         """The GPU on which batches are made, or their rows gathered from tiers, on streams of its own."""
         self._streams: list[torch.cuda.Stream] = []  # of all epochs: the memory of each serves the next one's
         self._stall = StreamTime()
@@ -122,10 +124,11 @@ class KeyedLoader(DataLoader):
         raise NotImplementedError
 
     @property
-    def seconds(self) -> dict[str, float]:
+    def seconds(self) -> Mapping[str, float]:
         """Time spent so far in this process's threads, by what was done. Where a GPU makes batches or gathers their
         rows, ``stall`` is how long the stream that takes them had nothing to do until they were there."""
-        return {**self._seconds, **({} if self._streams_on is None else {"stall": self._stall.seconds()})}
+        stall = {} if self._streams_on is None else {"stall": self._stall.seconds()}
+        return MappingProxyType({**self._seconds, **stall})
 
     # Order and epochs ################################################################################################
 

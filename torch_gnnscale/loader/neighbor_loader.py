@@ -74,7 +74,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             of homogeneous graphs by uniform draws. The data must not be changed while an iterator is in use.
             ``seconds["stall"]`` says how long the consumer's stream had nothing to do for want of a batch.
         graph_on_gpu: how much of the graph that GPU holds, bytes ("4GiB") or a share (0.5): the first edges, the others
-            being read from pinned host memory. By default all if it fits, else nothing, with a warning.
+            being copied to pinned host memory and read there. By default all if it fits, else nothing, with a warning;
+            of a graph that is pinned already, nothing.
         bulk: batches that are drawn at once, by default 4 on a GPU and 1 on a CPU, where more are slower; ``prefetch``
             is rounded up to a multiple of it.
         **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.

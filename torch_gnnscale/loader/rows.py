@@ -71,7 +71,7 @@ def has_rows_on_gpu(data: Any) -> bool:
 
 def device_of_tiers(data: Any) -> torch.device | None:
     """The GPU that gathers the rows of tiers, which are never changed, so that any stream may read them."""
-    ours = isinstance(data, (tuple, list)) and isinstance(data[0], TieredFeatureStore)
+    ours = isinstance(data, (tuple, list)) and type(data[0]) is TieredFeatureStore  # a user's own may read what changes
     return data[0].device if ours and data[0].device.type != "cpu" else None
 
 
@@ -79,11 +79,13 @@ class Ids:
     """Ids, copied once to each device where they are asked for."""
 
     def __init__(self, ids: Tensor) -> None:
-        self._on = {ids.device: ids}
         self._ids = ids
+        self._on: dict[torch.device, Tensor] = {}
 
     def on(self, device: torch.device) -> Tensor:
         """The ids there."""
+        if device == self._ids.device:
+            return self._ids
         if device not in self._on:
             self._on[device] = self._ids.to(device)
         return self._on[device]

@@ -28,8 +28,8 @@ class Streams:
     """A stream for each thread that prepares batches, none of which overtakes what was queued when this was made.
 
     They are taken from ``pool``, which grows as needed: the memory that was used on a stream is only reused there.
-    The host gets at most ``ahead`` handovers ahead of the consumer's stream, so that this bounds the memory of batches
-    that are in use.
+    The host hands over at most ``ahead + 1`` times more than the consumer's stream has got to, so that this bounds the
+    memory of batches that are in use.
     """
 
     def __init__(self, device: torch.device, pool: list[torch.cuda.Stream], ahead: int) -> None:

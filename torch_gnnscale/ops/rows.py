@@ -8,6 +8,8 @@ from torch import Tensor
 from .. import _library
 from .arguments import OPS, check_ids, check_tensor, resolve_threads
 
+MAX_ROW_BYTES = 1 << 29
+"""Of a row that a GPU gathers."""
 _ORDINARY = (Tensor, torch.nn.Parameter)
 
 
@@ -28,6 +30,12 @@ def has_contiguous_rows(src: Tensor) -> bool:
     return src.is_contiguous() or src.numel() == 0 or src[0].is_contiguous()
 
 
+def check_row_bytes(name: str, src: Tensor, device: torch.device) -> None:
+    """Raises ValueError for rows too large for a GPU's kernel."""
+    if device.type == "cuda" and len(src) and (size := src[:1].nbytes) > MAX_ROW_BYTES:
+        raise ValueError(f"{name}: expected rows of at most {MAX_ROW_BYTES} bytes on a GPU, found {size}")
+
+
 def gather_rows(src: Tensor, index: Tensor, threads: int = 0, *, check: bool = True) -> Tensor:
     """``src[index]`` for rows of any dtype and size, into recycled memory on the CPU; differentiable in ``src``.
 
@@ -42,7 +50,8 @@ def gather_rows(src: Tensor, index: Tensor, threads: int = 0, *, check: bool = T
         Shape [n, ...], the dtype of ``src``.
 
     Raises:
-        TypeError, ValueError, IndexError: wrong dtype, shape, device or strides, an index out of range.
+        TypeError, ValueError, IndexError: wrong dtype, shape, device or strides, an index out of range, rows of more
+            than 512 MiB on a GPU.
     """
     check_tensor("src", src)
     check_tensor("index", index)
@@ -52,6 +61,7 @@ def gather_rows(src: Tensor, index: Tensor, threads: int = 0, *, check: bool = T
         raise ValueError(f"index: expected it on {src.device} like src, found {index.device}")
     if not has_contiguous_rows(src):
         raise ValueError(f"src: expected contiguous rows, found strides {src.stride()} for shape {tuple(src.shape)}")
+    check_row_bytes("src", src, src.device)
     check_ids("index", index, src.size(0) if check else None, "rows", threads)
     index, threads = index.contiguous(), resolve_threads(threads)
     if src.requires_grad or torch.compiler.is_compiling():

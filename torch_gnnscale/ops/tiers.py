@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .arguments import OPS, check_ids, check_int, check_tensor, resolve_threads
-from .rows import has_contiguous_rows
+from .rows import check_row_bytes, has_contiguous_rows
 
 MAX_TIERS = 4
 """Tiers of one table."""
@@ -62,7 +62,7 @@ def gather_tiers(
 
     Raises:
         TypeError, ValueError, IndexError: wrong dtype, shape, device, strides or number of parts, an index out of
-            range.
+            range, rows of more than 512 MiB on a GPU.
         NotImplementedError: rows on disk with an index on a GPU.
         RuntimeError: ``place`` has an entry out of range, or host memory is not registered with CUDA.
     """
@@ -89,6 +89,8 @@ def gather_tiers(
     check_ids("index", index, num_ids if check else None, "rows", threads)
     if index.device.type == "cpu" and any(part.device.type != "cpu" for part in parts):
         raise ValueError("index: expected it on the GPU that gathers, for parts are not in host memory; found cpu")
+    for part in parts:
+        check_row_bytes("parts", part, index.device)
     for device in {part.device for part in parts if part.numel()} - {index.device}:
         if device.type == "cuda":
             _open_peer(index.device, device)

@@ -40,7 +40,7 @@ def sample_bulk(
         IndexError, TypeError: seeds that are not nodes.
     """
     check_modes(sampler, "bulk")
-    graph = sampler.placed or PlacedGraph.of(sampler.graph.relations[0].csc, sampler.device)
+    graph = sampler.placed or PlacedGraph.of(sampler.graph.relations[0].csc)
     nodes = [as_ids("seeds", entry.node) for entry in inputs]
     samples = graph.sample(nodes, sampler.fanouts[0], keys, replace=sampler.replace, layers=sampler.layers)
     outputs = []

@@ -59,7 +59,7 @@ class NeighborSampler(BaseSampler):
         strict_negatives: negatives of links are never edges of the links' type; given links [2, m] (by edge type in a
             heterogeneous graph), never one of these either.
         device: where to sample: ``cpu``, or a CUDA device, to which the graph is copied and where outputs are.
-        graph_on_gpu: how much of the graph that GPU holds, bytes or a share, the rest being read from pinned host
+        graph_on_gpu: how much of the graph that GPU holds, bytes or a share, the rest being copied to pinned host
             memory; by default all of it if it fits (see :func:`torch_gnnscale.sampler.placed.place`).
 
     Raises:
@@ -127,9 +127,7 @@ class NeighborSampler(BaseSampler):
             self.graph.move_to_huge_pages()
         else:
             check_modes(self, f"device={str(device)!r}")
-            (relation,) = self.graph.relations
-            self.placed = place(relation.csc, self.device, graph_on_gpu)
-            relation.csc = self.placed.csc
+            self.placed = place(self.graph.relations[0].csc, self.device, graph_on_gpu)
 
     # What may be set again ###########################################################################################
 

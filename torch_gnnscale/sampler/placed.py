@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import accumulate
 
 import torch
@@ -22,21 +22,27 @@ _SPARE = 1 << 30  # bytes of a GPU's free memory that the graph leaves to others
 class PlacedGraph:
     """A homogeneous graph where batches are drawn from it many at a time; of a GPU's, made by :func:`place`."""
 
-    csc: CSC
-    """All edges, in one memory."""
     device: torch.device
     """Where samples are drawn, and are."""
+    colptr: Tensor
     row: list[Tensor]
-    """The sources as they are read: parts one behind the other, each in a memory of its own."""
+    """The sources: parts one behind the other, each in a memory of its own."""
     edge_id: list[Tensor] | None
     """The user's ids in the same parts; None where an edge's id is its position."""
     memory: HostMemory | None = None
     """What is pinned as long as this lives; None where the user pinned it, or nothing is."""
+    given: tuple[CSC, Budget | None] | None = None
+    """What :func:`place` got: another process places the graph anew."""
 
     @classmethod
-    def of(cls, csc: CSC, device: torch.device) -> PlacedGraph:
-        """All edges where they are: on the device, or in pinned host memory that it reads."""
-        return cls(csc, device, [csc.row], None if csc.edge_id is None else [csc.edge_id])
+    def of(cls, csc: CSC) -> PlacedGraph:
+        """A graph in host memory, for a CPU."""
+        return cls(torch.device("cpu"), csc.colptr, [csc.row], None if csc.edge_id is None else [csc.edge_id])
+
+    def __reduce__(self):
+        assert self.given is not None
+        csc, budget = self.given
+        return place, (csc, self.device, budget)
 
     def sample(
         self, seeds: Sequence[Tensor], fanouts: Sequence[int], keys: Sequence[int], *, replace: bool, layers: bool
@@ -44,7 +50,7 @@ class PlacedGraph:
         """A sample for each batch of seeds, drawn at once: see :func:`torch_gnnscale.ops.sample_bulk`."""
         there = torch.cat(list(seeds)).to(self.device, non_blocking=True)
         return ops.sample_bulk(
-            self.csc.colptr, self.row, there, [0, *accumulate(map(len, seeds))], fanouts, keys, edge_id=self.edge_id,
+            self.colptr, self.row, there, [0, *accumulate(map(len, seeds))], fanouts, keys, edge_id=self.edge_id,
             replace=replace, layers=layers,
         )  # fmt: skip
 
@@ -53,10 +59,10 @@ def place(csc: CSC, device: torch.device, budget: Budget | None = None) -> Place
     """The graph where a GPU reads it.
 
     The GPU holds what ``budget`` has room for: the column pointers, then the first edges, which are those of the
-    hottest nodes in a graph that is renumbered by hotness (:mod:`torch_gnnscale.topology.reorder`). If that is not
-    all, pinned host memory holds all edges, and the kernels read the others there, over the bus. Without a budget the
-    GPU holds all or nothing: a warning says so if the graph does not fit. One that the user has pinned stays where it
-    is.
+    hottest nodes in a graph that is renumbered by hotness (:mod:`torch_gnnscale.topology.reorder`). The others are
+    copied to pinned host memory, where the kernels read them over the bus. Without a budget the GPU holds all or
+    nothing: a warning says so if the graph does not fit. What the user has pinned is read where it is, and goes to the
+    GPU only for a budget.
 
     Args:
         csc: in host memory.
@@ -85,31 +91,36 @@ def place(csc: CSC, device: torch.device, budget: Budget | None = None) -> Place
                 f"graph_on_gpu= says how much of the graph the GPU is to hold",
                 stacklevel=4,
             )
-    if room == size:
-        return PlacedGraph.of(_with_edges(csc, csc.colptr.to(device), [part.to(device) for part in edges]), device)
-    if pinned:
-        return with_first_edges(csc, device, room, None)
+    return cut(csc, device, room, copied=not pinned, given=(csc, budget))
+
+
+def cut(
+    csc: CSC, device: torch.device, room: int, copied: bool, given: tuple[CSC, Budget | None] | None = None
+) -> PlacedGraph:
+    """As much of a graph as the device has ``room`` for; the rest where it is, or ``copied`` to pinned memory."""
+    edges, colptr, count = _edges_of(csc), csc.colptr, 0
+    if colptr_there := colptr.nbytes <= room:
+        count = min((room - colptr.nbytes) // max(sum(part[:1].nbytes for part in edges), 1), csc.num_edges)
+        colptr = colptr.to(device)
+    first, rest = [part[:count].to(device) for part in edges], [part[count:] for part in edges]
+    memory = None
+    if copied and not (colptr_there and count == csc.num_edges):
+        memory, found = _pinned([*rest, *([] if colptr_there else [colptr])], device)
+        rest, colptr = found[: len(rest)], colptr if colptr_there else found[-1]
+    parts = [part for part in (_columns(first), _columns(rest)) if len(part[0])] or [_columns(rest)]
+    row, *edge_id = zip(*parts, strict=True)
+    return PlacedGraph(device, colptr, list(row), list(edge_id[0]) if edge_id else None, memory, given)
+
+
+def _pinned(tensors: list[Tensor], device: torch.device) -> tuple[HostMemory, list[Tensor]]:
+    """Copies in memory that the GPU reads."""
     layout = HostLayout()
-    rooms = [layout.add(tuple(part.shape), part.dtype) for part in (csc.colptr, *edges)]
-    memory = HostMemory(layout.num_bytes)
-    colptr, *there = (memory.tensor(rows).copy_(part) for rows, part in zip(rooms, (csc.colptr, *edges), strict=True))
+    rooms = [layout.add(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
+    memory = HostMemory(layout.num_bytes, "graph", "raise graph_on_gpu=")
+    copies = [memory.tensor(rows).copy_(tensor) for rows, tensor in zip(rooms, tensors, strict=True)]
     memory.use_huge_pages()
     memory.pin(device)
-    return with_first_edges(_with_edges(csc, colptr, there), device, room, memory)
-
-
-def with_first_edges(csc: CSC, device: torch.device, room: int, memory: HostMemory | None) -> PlacedGraph:
-    """A graph in pinned host memory, as much of it as there is ``room`` for on the device, too."""
-    edges = _edges_of(csc)
-    if csc.colptr.nbytes > room:
-        return replace(PlacedGraph.of(csc, device), memory=memory)
-    csc, room = replace(csc, colptr=csc.colptr.to(device)), room - csc.colptr.nbytes
-    count = room // max(sum(part[:1].nbytes for part in edges), 1)
-    first = _with_edges(csc, csc.colptr, [part[:count].to(device) for part in edges])
-    row, edge_id = [first.row, csc.row[count:]], None
-    if first.edge_id is not None and csc.edge_id is not None:
-        edge_id = [first.edge_id, csc.edge_id[count:]]
-    return PlacedGraph(csc, device, row, edge_id, memory)
+    return memory, copies
 
 
 def _edges_of(csc: CSC) -> list[Tensor]:
@@ -123,7 +134,6 @@ def _edges_of(csc: CSC) -> list[Tensor]:
     return [row, edge_id]
 
 
-def _with_edges(csc: CSC, colptr: Tensor, edges: list[Tensor]) -> CSC:
-    """The same graph elsewhere; ``edges`` as :func:`_edges_of` gives them."""
-    row, *edge_id = list(edges[0].unbind(1)) if edges[0].dim() == 2 else edges
-    return replace(csc, colptr=colptr, row=row, edge_id=edge_id[0] if edge_id else None, origin=None)
+def _columns(edges: list[Tensor]) -> list[Tensor]:
+    """The sources and edge ids of what :func:`_edges_of` gave."""
+    return list(edges[0].unbind(1)) if edges[0].dim() == 2 else edges
