@@ -225,7 +225,7 @@ class Trainer(ABC):
         report("where the time of training went: " + ", ".join(f"{k} {v:.2f} s" for k, v in self.seconds.items()))
         if self._knows_stall():
             report(
-                "(sample and gather: the host's share of making batches; wait: the GPU had nothing to do for want of one)"
+                "(sample and gather are the host's share of batches; wait: the GPU had nothing to do for want of one)"
             )
         elif "sample" in self.seconds:
             if self.train_loader.prefetch > 0:
