@@ -164,6 +164,7 @@ def cost(name: str, rounds: int) -> dict[str, float]:
     assert np.array_equal(theirs.indices, moved.row)
     del theirs, moved
     return {
+        "out-degree": seconds(lambda: hotness.out_degree(csc), rounds),
         "weighted reverse PageRank": seconds(lambda: hotness.reverse_pagerank(csc, torch.arange(10_000)), rounds),
         "order by score": seconds(lambda: by_score(order.new), rounds),
         "renumber": seconds(lambda: reorder_csc(csc, order), rounds),

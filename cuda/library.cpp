@@ -13,6 +13,7 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   library.def(
       "reverse_pagerank(Tensor colptr, Tensor row, Tensor initial, int iterations, int teleport, int damping, "
       "int threads) -> Tensor");
+  library.def("count_ids(Tensor ids, int size, int threads) -> Tensor");
   // Sampling.
   library.def(
       "sample_neighbors(Tensor[] colptr, Tensor[] row, Tensor?[] edge_id, Tensor?[] weight, Tensor?[] time, "

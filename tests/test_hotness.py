@@ -42,6 +42,17 @@ def test_threads_change_nothing():
     assert torch.allclose(one.double() / ops.score_unit(40_000), scores, rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("size", [1, 5, 1000, 40_000])
+def test_counts_equal_the_twin_and_those_of_any_number_of_threads(dtype, size):
+    ids = random_ids(size, (3 << 18) + 77, seed=size, dtype=dtype)
+    for some in (ids[:0], ids[:1000], ids[:2000].view(-1, 2)[:, 1]):
+        assert torch.equal(ops.count_ids(some, size), reference.count_ids(some, size))
+    for threads in (1, 2, 3, 20):
+        assert torch.equal(ops.count_ids(ids, size, threads), torch.bincount(ids, minlength=size))
+    assert torch.equal(ops.count_ids(ids[:0], 0), torch.empty(0, dtype=torch.int64))
+
+
 def test_the_weighted_scores_of_a_chain():
     # 0 -> 1 -> 2, and training starts from 2: its neighbors are hotter the nearer they are.
     csc = CSC.from_edge_index(torch.tensor([[0, 1], [1, 2]]), 3)
@@ -102,6 +113,9 @@ GRAPH = random_graph(5, 2, seed=8)
     [
         (ValueError, "damping: expected 0 <= damping <= 1, found 1.5",
          lambda: hotness.reverse_pagerank(csc_of(GRAPH), damping=1.5)),
+        (IndexError, "ids[1] = 3 is out of range: expected ids in [0, 3)",
+         lambda: ops.count_ids(torch.tensor([0, 3]), 3)),
+        (TypeError, "ids: expected int32 or int64 ids, found torch.float32", lambda: ops.count_ids(torch.ones(3), 3)),
         (ValueError, "iterations: expected 0 <= iterations <= 4611686018427387904, found -1",
          lambda: hotness.reverse_pagerank(csc_of(GRAPH), iterations=-1)),
         (TypeError, "labelled: expected a tensor of ids or a mask, found list",

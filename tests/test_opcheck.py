@@ -108,6 +108,7 @@ def test_scores_and_orders(dtype):
     graph = random_graph(20, 4, seed=1)
     row, nodes = graph.row.to(dtype), torch.arange(20)
     check(OPS.reverse_pagerank.default, graph.colptr, row, nodes, 2, 5, 1 << 31, 0)
+    check(OPS.count_ids.default, row, 20, 0)
     check(OPS.renumber.default, graph.colptr, row, None, nodes.flip(0), nodes.flip(0), True, 0)
     check(OPS.renumber.default, graph.colptr, row, row, nodes.flip(0), nodes.flip(0), False, 1)
 
@@ -176,7 +177,7 @@ def test_sample_bulk(flags, device):
 
 def test_every_operator_is_checked_here():
     checked = {"coo_to_csc", "first_outside", "first_malformed", "gather_rows", "sample_neighbors"}
-    checked |= {"reverse_pagerank", "renumber"}
+    checked |= {"reverse_pagerank", "renumber", "count_ids"}
     checked |= {"random_bits", "permutation", "rmat_edges", "pool_stats", "pool_limit", "pool_trim", "huge_pages"}
     checked |= {"map_file", "sample_negatives", "gather_tiers", "sample_bulk"}
     checked |= {"aggregate", "edge_dot", "share_of_extremes", "extreme_backward"}

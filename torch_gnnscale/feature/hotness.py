@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 def out_degree(csc: CSC) -> Tensor:
     """How many edges leave each node, and so in how many neighborhoods it is: int64, shape [num_src]."""
-    count = torch.zeros(csc.num_src, dtype=torch.int64)
-    step = 1 << 24  # edges at a time, so that a graph larger than memory needs no copy of its ids
-    for first in range(0, csc.num_edges, step):
-        count += torch.bincount(csc.row[first : first + step], minlength=csc.num_src)
-    return count
+    return ops.count_ids(csc.row, csc.num_src)
 
 
 def reverse_pagerank(csc: CSC, labelled: Tensor | None = None, *, iterations: int = 5, damping: float = 0.85) -> Tensor:

@@ -15,14 +15,15 @@ from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negativ
 from .rows import can_gather_rows, gather_rows
 from .samples import MAX_FANOUT, MAX_HOPS, Sample, Subgraph
 from .sampling import sample_neighbors, weight_sums
-from .scores import reverse_pagerank, score_unit
+from .scores import count_ids, reverse_pagerank, score_unit
 from .tiers import can_widen, gather_tiers, place_dtype
 from .topology import check_colptr, coo_to_csc, renumber
 
 __all__ = [
     "Candidates", "EdgeSet", "MAX_BATCHES", "MAX_COUNT", "MAX_FANOUT", "MAX_HOPS", "PoolStats", "REDUCTIONS",
     "Relations", "Sample", "Subgraph", "aggregate", "can_gather_rows", "can_widen", "candidates", "check_colptr",
-    "coo_to_csc", "edge_dot", "edge_set", "extreme_backward", "first_outside", "gather_rows", "gather_tiers",
+    "coo_to_csc", "count_ids", "edge_dot", "edge_set", "extreme_backward", "first_outside", "gather_rows",
+    "gather_tiers",
     "huge_pages", "limit_threads", "map_file", "map_shared", "move_to_huge_pages", "permutation", "place_dtype",
     "pool_limit", "pool_stats", "pool_trim", "random_bits", "registrations", "relations", "renumber",
     "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_negatives", "sample_neighbors", "score_unit",

@@ -34,6 +34,11 @@ def _(colptr, row, initial, iterations, teleport, damping, threads):
     return initial.new_empty(initial.shape)
 
 
+@torch.library.register_fake("gnnscale::count_ids")
+def _(ids, size, threads):
+    return ids.new_empty(size, dtype=torch.int64)
+
+
 @torch.library.register_fake("gnnscale::sample_neighbors")
 def _(colptr, row, edge_id, weight, time, exclude, src_type, dst_type, reverse, sizes, seeds, seed_time, fanouts, key,
       replace, disjoint, last, layers, subgraph, with_edge_id, with_col, threads):  # fmt: skip

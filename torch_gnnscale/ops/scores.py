@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .arguments import OPS, check_ids, check_int, check_tensor, resolve_threads
+from .arguments import MAX_COUNT, OPS, check_ids, check_int, check_tensor, resolve_threads
 from .topology import check_colptr
 
 
@@ -57,3 +57,26 @@ def reverse_pagerank(
     return OPS.reverse_pagerank(
         colptr.contiguous(), row, initial.contiguous(), iterations, teleport, share, resolve_threads(threads)
     )
+
+
+def count_ids(ids: Tensor, size: int, threads: int = 0) -> Tensor:
+    """How often each id occurs.
+
+    Args:
+        ids: int32 or int64, shape [n], in [0, ``size``); any stride, perhaps mapped from a file.
+        size: how many different ids there may be.
+        threads: see the module; every further one takes 8 bytes an id.
+
+    Returns:
+        int64, shape [size].
+
+    Raises:
+        TypeError, ValueError, IndexError: wrong dtype or shape, an id out of range.
+    """
+    check_ids("ids", ids)
+    size = check_int("size", size, 0, MAX_COUNT)
+    try:
+        return OPS.count_ids(ids, size, resolve_threads(threads))
+    except RuntimeError:
+        check_ids("ids", ids, size, "ids", threads)
+        raise

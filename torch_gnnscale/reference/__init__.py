@@ -8,13 +8,23 @@ from .aggregation import aggregate, edge_dot, extreme_backward, share_of_extreme
 from .draws import bounded, choose, counter_draw, draw, philox
 from .generate import permutation, random_bits, rmat_edges
 from .sampling import sample_negatives, sample_neighbors
-from .topology import coo_to_csc, first_malformed, first_outside, gather_rows, gather_tiers, renumber, reverse_pagerank
+from .topology import (
+    coo_to_csc,
+    count_ids,
+    first_malformed,
+    first_outside,
+    gather_rows,
+    gather_tiers,
+    renumber,
+    reverse_pagerank,
+)
 
 __all__ = [
     "aggregate",
     "bounded",
     "choose",
     "coo_to_csc",
+    "count_ids",
     "counter_draw",
     "draw",
     "edge_dot",

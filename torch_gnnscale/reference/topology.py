@@ -88,3 +88,11 @@ def reverse_pagerank(
                 gained[source] += (score * share >> 32) // len(sources)
         scores = gained
     return torch.tensor(scores, dtype=torch.int64)
+
+
+def count_ids(ids: Tensor, size: int) -> Tensor:
+    """How often each id occurs, one at a time."""
+    counts = [0] * size
+    for node in ids.tolist():
+        counts[node] += 1
+    return torch.tensor(counts, dtype=torch.int64)
