@@ -22,8 +22,9 @@ from torch_gnnscale import CSC, __version__, ops
 from torch_gnnscale.topology import rmat
 
 RESULTS = Path(__file__).parent / "results"
-GRAPHS = {"1M-16M": (1_000_000, 16_000_000), "2.4M-124M": (2_400_000, 124_000_000)}
-"""R-MAT graphs: nodes and edges."""
+MEASURED = ["1M-16M", "2.4M-124M"]
+GRAPHS = {"1M-16M": (1_000_000, 16_000_000), "2.4M-124M": (2_400_000, 124_000_000), "tiny": (100_000, 800_000)}
+"""R-MAT graphs: nodes and edges; the last one is for trying a benchmark's code."""
 
 
 def has(package: str) -> bool:
@@ -35,7 +36,7 @@ def parser(description: str, graphs: bool = True) -> argparse.ArgumentParser:
     """The command line of every benchmark, with a choice of ``graphs`` or not."""
     options = argparse.ArgumentParser(description=description)
     if graphs:
-        options.add_argument("--graphs", nargs="+", choices=GRAPHS, default=list(GRAPHS))
+        options.add_argument("--graphs", nargs="+", choices=GRAPHS, default=MEASURED)
     options.add_argument("--rounds", type=int, default=15, help="interleaved rounds of all candidates")
     options.add_argument("--no-save", action="store_true", help="do not write the JSON result")
     return options
