@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 EXTRA := $(BIN)/python -c 'import importlib.metadata as m, sys; print(*(r.split(";")[0] for r in m.requires("torch_gnnscale") if r.partition("extra == ")[2][1:-1] in sys.argv[1:]))'
 NATIVE := $(shell find cuda -name '*.cpp' -o -name '*.cu' -o -name '*.h')
 
-.PHONY: train test lint sanitize notebooks fuzz soak test-cuda gpu clean
+.PHONY: train test lint sanitize emulate notebooks fuzz soak test-cuda gpu clean
 
 train: $(VENV)/installed
 	$(BIN)/gnnscale train
@@ -38,7 +38,7 @@ $(VENV)/lint: $(VENV)/test
 lint: $(VENV)/lint
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/clang-format --dry-run -Werror $(NATIVE)
+	$(BIN)/clang-format --dry-run -Werror $(NATIVE) $(shell find tests/emulation -name '*.cpp' -o -name '*.h' -o -name '*.cuh')
 	$(BIN)/mypy
 
 # The native tests against a library built with AddressSanitizer and UBSan, in a copy of the sources.
@@ -52,6 +52,18 @@ sanitize: $(VENV)/test
 		tests/test_ops.py tests/test_gather_tiers.py tests/test_sample_neighbors.py tests/test_sample_modes.py \
 		tests/test_sample_bulk.py tests/test_negatives.py \
 		tests/test_hotness.py tests/test_reorder.py tests/test_topology.py -k "not wrap_of_its_tags and not a_billion_nodes"
+
+# The operators of the .cu files by threads that stand for a GPU's lanes, under both sanitizers, in a copy of the sources.
+# Rows on disk are the CPU's, and a map with an entry out of range ends a process on a GPU.
+emulate: $(VENV)/test
+	rm -rf build/emulate && mkdir -p build/emulate
+	cp -r pyproject.toml cuda torch_gnnscale tests build/emulate
+	rm -f build/emulate/torch_gnnscale/*.so
+	cd build/emulate && ../../$(BIN)/python tests/emulation/build.py
+	cd build/emulate && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
+		ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=. ../../$(BIN)/python -m pytest -p no:cacheprovider \
+		tests/emulation tests/test_sample_bulk.py tests/test_loader_bulk.py tests/test_gather_tiers.py \
+		-k "not equals_the_twin and not rows_of_a_file and not broken_map"
 
 notebooks: $(VENV)/lint
 	$(BIN)/python notebooks/execute.py notebooks/*.ipynb

@@ -5,13 +5,12 @@ import os
 import pickle
 import subprocess
 import sys
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 import torch.multiprocessing
-from graphs import assert_same, graph_of_degrees
+from gpu_cases import check_random_gather, check_random_sample
 from tiers_for_tests import NODES, node_data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, ops
@@ -24,89 +23,29 @@ pytestmark = [
     pytest.mark.cuda,
     pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
 ]
-DTYPES = [torch.uint8, torch.int16, torch.float32, torch.float64, torch.complex128, torch.float16, torch.bfloat16]
-ROW_BYTES = [1, 2, 3, 4, 7, 8, 12, 16, 17, 31, 32, 64, 65, 100, 128, 200, 256, 511, 512, 513, 1000, 2048, 4096, 5000]
 
 
 # Equal to the CPU ####################################################################################################
 
 
-def number(generator: torch.Generator, least: int, most: int) -> int:
-    """One of [least, most]."""
-    return int(torch.randint(least, most + 1, (), generator=generator))
-
-
-def choice(generator: torch.Generator, options):
-    return options[number(generator, 0, len(options) - 1)]
-
-
-def part_of(rows: torch.Tensor, place: str, offset: int, padding: int) -> torch.Tensor:
-    """A copy in GPU memory or in pinned host memory, at any alignment and stride."""
-    count, width = rows.shape
-    room = torch.empty(offset + count * (width + padding), dtype=rows.dtype)
-    room = room.pin_memory() if place == "pinned" else room.cuda()
-    part = room.as_strided((count, width), (width + padding, 1), offset)
-    return part.copy_(rows)
+def put(tensor: torch.Tensor, place: str) -> torch.Tensor:
+    return tensor.pin_memory() if place == "pinned" else tensor.cuda()
 
 
 @pytest.mark.parametrize("seed", range(200))
 def test_random_gathers(seed):
-    generator = torch.Generator().manual_seed(seed)
-    dtype = choice(generator, DTYPES)
-    width = max(1, choice(generator, ROW_BYTES) // dtype.itemsize)
-    spread = [number(generator, 1, 3) for _ in range(number(generator, 1, 4))]
-    sizes = [number(generator, 0, 60) for _ in spread]
-    total = sum(sizes)
-    table = torch.randint(0, 250, (total, width), generator=generator).to(dtype)
-    parts = [
-        part_of(tier[p::count], choice(generator, ["GPU", "pinned"]), number(generator, 0, 9), number(generator, 0, 9))
-        for tier, count in zip(table.split(sizes), spread, strict=True)
-        for p in range(count)
-    ]
-    ids, place = total, None
-    if seed % 2:
-        ids = number(generator, 0, 80) if total else 0
-        place = torch.randint(max(total, 1), (ids,), generator=generator).to(
-            choice(generator, [torch.int32, torch.int64])
-        )
-    count = number(generator, 0, 3000) if ids else 0
-    index = torch.randint(max(ids, 1), (count,), generator=generator).to(choice(generator, [torch.int32, torch.int64]))
-    wide = {torch.float16: torch.float32, torch.bfloat16: torch.float64}.get(dtype, dtype) if seed % 3 else dtype
-    counts = torch.zeros(len(spread), 2, dtype=torch.int64, device="cuda")
-    found = ops.gather_tiers(
-        parts, index.cuda(), spread=spread, place=None if place is None else place.cuda(), dtype=wide, counts=counts
-    )
-    places = (index if place is None else place[index.long()]).long()
-    assert torch.equal(found.cpu(), table[places].to(wide))
-    ends = torch.tensor(sizes).cumsum(0)
-    expected = torch.bincount(torch.bucketize(places, ends, right=True), minlength=len(sizes))
-    assert torch.equal(counts[:, 0].cpu(), expected)
+    check_random_gather(seed, put)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_samples(seed):
+    check_random_sample(seed, put)
 
 
 def test_more_rows_than_a_grid_has_groups():
     table = torch.arange(1 << 10, device="cuda").to(torch.uint8).view(-1, 1)
     index = torch.randint(len(table), ((1 << 30) + 77,), dtype=torch.int32, device="cuda")
     assert torch.equal(ops.gather_tiers([table], index).view(-1), index.to(torch.uint8))
-
-
-@pytest.mark.parametrize("seed", range(60))
-def test_random_samples(seed):
-    generator = torch.Generator().manual_seed(seed)
-    nodes = number(generator, 1, 4000)
-    degrees = (torch.rand(nodes, generator=generator) ** -0.7 * number(generator, 0, 9)).long().clamp(max=3000)
-    graph = graph_of_degrees(degrees.tolist(), seed=seed, dtype=choice(generator, [torch.int32, torch.int64]))
-    cuts = sorted(number(generator, 0, len(graph.row)) for _ in range(seed % 3))
-    parts = [graph.row[first:last] for first, last in pairwise([0, *cuts, len(graph.row)])]
-    row = [part.pin_memory() if choice(generator, [False, True]) else part.cuda() for part in parts]
-    colptr = graph.colptr.pin_memory() if seed % 4 == 0 else graph.colptr.cuda()
-    batches = [torch.randint(nodes, (number(generator, 0, 300),), generator=generator) for _ in range(1 + seed % 7)]
-    fanouts = [choice(generator, [-1, 0, 1, 3, 10, 40]) for _ in range(number(generator, 0, 3))]
-    options = {"replace": bool(seed & 1) and -1 not in fanouts, "layers": bool(seed & 2)}
-    ends = [0, *torch.tensor([len(batch) for batch in batches]).cumsum(0).tolist()]
-    found = ops.sample_bulk(colptr, row, torch.cat(batches).cuda(), ends, fanouts, list(range(len(batches))), **options)
-    for key, (sample, seeds) in enumerate(zip(found, batches, strict=True)):
-        here = ops.Sample(*(x.cpu() if isinstance(x, torch.Tensor) else [y.cpu() for y in x] for x in sample))
-        assert_same(here, graph.sample(ops, seeds, fanouts, key, **options))
 
 
 BROKEN = """

@@ -1,0 +1,79 @@
+"""Builds the native library for an emulated GPU: the operators of the .cu files, by threads, in place of the CPU's.
+
+    python tests/emulation/build.py      # in a copy of the sources: see `make emulate`
+
+The .cu files and the headers they share with the CPU are rewritten as C++, in a namespace of their own: a launch
+becomes a call, and what is asked of a tensor's place is asked of the emulation. AddressSanitizer and UBSan watch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from torch.utils import cpp_extension
+
+HERE = Path(__file__).parent
+SOURCES, OUT = Path("cuda"), Path("build/emulated")
+FLAGS = [
+    "-std=c++20", "-fPIC", "-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-Wall",
+    "-Wno-unknown-pragmas", "-Wno-maybe-uninitialized", "-DTORCH_TARGET_VERSION=0x020b000000000000", "-DUSE_CUDA",
+]  # fmt: skip
+WITH_BARRIERS = "gather_kernel"
+LAUNCH = re.compile(r"(\w+(?:<[^<>;]*>)?)<<<(.*?)>>>\((.*?)\);")
+
+
+def as_call(launch: re.Match) -> str:
+    """A launch as a call; its arguments are copied, as those of a kernel are."""
+    kernel, grid, arguments = launch.groups()
+    blocks, threads = (entry.strip() for entry in grid.split(",")[:2])
+    barriers = "true" if kernel.startswith(WITH_BARRIERS) else "false"
+    return f"emulated::launch({blocks}, {threads}, {barriers}, [=] {{ {kernel}({arguments}); }});"
+
+
+def rewritten(text: str) -> str:
+    """A file for the emulation."""
+    text = re.sub(r"namespace gnnscale\b", "namespace gnnscale_emulated", text)
+    text = text.replace("STABLE_TORCH_LIBRARY_IMPL(gnnscale, CUDA,", "STABLE_TORCH_LIBRARY_IMPL(gnnscale, CPU,")
+    text = re.sub(r"\b(\w+)\.is_cuda\(\)", r"emulated::is_cuda(\1)", text)
+    text = re.sub(r"\b\w+\.get_device_index\(\)", "0", text)
+    text = text.replace("torch::stable::accelerator::DeviceGuard", "emulated::DeviceGuard")
+    text = text.replace("torch::stable::new_empty", "emulated::new_empty")
+    text = text.replace(
+        "constexpr int kThreads = 256;", "constexpr int kThreads = 64;"
+    )  # each may be one of the host's
+    return LAUNCH.sub(as_call, text)
+
+
+def compiled(source: Path) -> Path:
+    """The object file of a source."""
+    target = OUT / (str(source).replace("/", "_") + ".o")
+    include = [f"-I{path}" for path in (HERE, *cpp_extension.include_paths())]
+    subprocess.run([os.environ.get("CXX", "c++"), *FLAGS, *include, "-c", source, "-o", target], check=True)
+    return target
+
+
+def main() -> None:
+    """Writes torch_gnnscale/_C.so."""
+    shutil.rmtree(OUT, ignore_errors=True)
+    shutil.copytree(SOURCES, OUT / "cuda")
+    kernels = [path for path in (OUT / "cuda").rglob("*.cu") if path.name != "versions_cuda.cu"]
+    for path in [*kernels, *(OUT / "cuda").rglob("*.h")]:
+        path.write_text(rewritten(path.read_text()))
+    copies = [path.rename(path.with_suffix(".emulated.cpp")) for path in kernels]
+    replaced = {path.name.replace("_cuda.emulated.cpp", "_cpu.cpp") for path in copies}
+    others = [path for path in SOURCES.rglob("*.cpp") if path.name not in replaced]
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        objects = list(pool.map(compiled, [HERE / "emulated_cuda.cpp", *copies, *others]))
+    library = [f"-L{path}" for path in cpp_extension.library_paths()]
+    command = [os.environ.get("CXX", "c++"), "-shared", "-fsanitize=address,undefined", *objects, *library]
+    subprocess.run([*command, "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-o", "torch_gnnscale/_C.so"], check=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+// What the .cu files use of CUDA, by threads of the host. Included in place of CUDA's own header by code that build.py
+// has rewritten: launches are calls, and a tensor's place is what was said of its memory (see emulated_mark).
+//
+// Work is queued and done at a synchronization or when the outermost device guard ends, so that whatever is read too
+// early is seen. New memory holds noise. Lanes run in any order on several threads at once, with yields inside atomics;
+// those of a kernel with barriers have a thread each.
+#pragma once
+
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/ops.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/core/ScalarType.h>
+#include <torch/headeronly/macros/Macros.h>
+#include <torch/headeronly/util/shim_utils.h>
+
+#include <algorithm>
+#include <cassert>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#define __global__
+#define __launch_bounds__(...)
+#define __grid_constant__
+#define __shared__ static
+
+struct Dimension {
+  unsigned x = 0;
+};
+inline thread_local Dimension threadIdx, blockIdx, gridDim;
+
+struct alignas(16) uint4 {
+  unsigned x, y, z, w;
+};
+
+template <typename T>
+T max(T a, T b) {
+  return a > b ? a : b;
+}
+
+enum cudaError_t { cudaSuccess = 0 };
+enum cudaMemoryType { cudaMemoryTypeUnregistered = 0, cudaMemoryTypeHost = 1, cudaMemoryTypeDevice = 2 };
+enum cudaMemcpyKind { cudaMemcpyDeviceToHost = 2 };
+struct cudaPointerAttributes {
+  cudaMemoryType type;
+  void* devicePointer;
+};
+using cudaStream_t = void*;
+
+inline cudaError_t cudaGetLastError() { return cudaSuccess; }
+inline const char* cudaGetErrorString(cudaError_t) { return "no error"; }
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* found, const void* address);
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+
+namespace emulated {
+
+using torch::stable::Tensor;
+
+struct DeviceGuard {
+  explicit DeviceGuard(int device);
+  ~DeviceGuard();
+};
+
+void enqueue(std::function<void()> work);
+// Calls `kernel` for every lane of a grid, later; with a thread a lane if it has barriers.
+void launch(int64_t blocks, int64_t threads, bool barriers, std::function<void()> kernel);
+void barrier();
+void sometimes_yield();
+[[noreturn]] void failed_assert(const char* message);
+bool is_cuda(const Tensor& tensor);
+int32_t current_stream(int32_t device, void** stream);
+Tensor new_empty(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef size,
+                 std::optional<torch::headeronly::ScalarType> dtype = std::nullopt);
+
+template <typename T>
+T compare_and_swap(T* at, T expected, T desired) {
+  sometimes_yield();
+  __atomic_compare_exchange_n(at, &expected, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
+  return expected;
+}
+
+template <typename T>
+T lower(T* at, T value) {
+  sometimes_yield();
+  T seen = __atomic_load_n(at, __ATOMIC_RELAXED);
+  while (seen > value && !__atomic_compare_exchange_n(at, &seen, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
+  }
+  return seen;
+}
+
+}  // namespace emulated
+
+#undef CUDA_KERNEL_ASSERT_MSG
+#define CUDA_KERNEL_ASSERT_MSG(condition, message) \
+  if (!(condition)) emulated::failed_assert(message)
+#define aoti_torch_get_current_cuda_stream emulated::current_stream
+
+inline void __syncthreads() { emulated::barrier(); }
+inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
+  return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
+}
+template <typename T>
+T atomicCAS(T* at, T expected, T desired) {
+  return emulated::compare_and_swap(at, expected, desired);
+}
+template <typename T>
+T atomicMin(T* at, T value) {
+  return emulated::lower(at, value);
+}
+template <typename T>
+T atomicAdd(T* at, T value) {
+  return __atomic_fetch_add(at, value, __ATOMIC_RELAXED);
+}
+
+#define __CUDA_ARCH__ 900  // what follows is compiled as for a GPU

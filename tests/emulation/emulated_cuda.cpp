@@ -1,0 +1,274 @@
+#include <cuda_runtime.h>
+#undef __CUDA_ARCH__
+
+#include <sched.h>
+
+#include <atomic>
+#include <barrier>
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <numeric>
+#include <thread>
+
+namespace emulated {
+namespace {
+
+constexpr int kThreads = 4;  // that lanes without barriers run on
+
+uint64_t noise() {
+  static std::atomic<uint64_t> threads{1};
+  thread_local uint64_t state = threads.fetch_add(1) * 0xD6E8FEB86659FD93ull | 1;
+  state ^= state << 13;
+  state ^= state >> 7;
+  state ^= state << 17;
+  return state;
+}
+
+[[noreturn]] void fail(const char* what) {
+  std::fprintf(stderr, "emulated GPU: %s\n", what);
+  std::abort();
+}
+
+// The stream of a thread of the host: what was queued, and the memory that is freed behind it.
+struct Stream {
+  std::deque<std::function<void()>> work;
+  std::vector<Tensor> memory;
+  int guards = 0;
+
+  void drain() {
+    while (!work.empty()) {
+      const std::function<void()> next = std::move(work.front());
+      work.pop_front();
+      next();
+    }
+  }
+};
+
+Stream& stream() {
+  static thread_local Stream* const own = new Stream;  // never freed: threads may end behind the library
+  return *own;
+}
+
+enum Place : int64_t { kOnGPU, kPinned, kPageable };
+
+// Memory that is not the GPU's. What is pinned is read at another address, and its bytes at the host's are spoilt.
+struct Range {
+  uintptr_t end;
+  Place place;
+  char* there;
+};
+
+std::mutex ranges_lock;
+std::map<uintptr_t, Range>& ranges() {
+  static auto* const known = new std::map<uintptr_t, Range>;
+  return *known;
+}
+
+Range range_of(const void* address, uintptr_t& begin) {
+  const std::lock_guard lock(ranges_lock);
+  const uintptr_t at = reinterpret_cast<uintptr_t>(address);
+  auto found = ranges().upper_bound(at);
+  if (found == ranges().begin() || at >= (--found)->second.end) return {0, kOnGPU, nullptr};
+  begin = found->first;
+  return found->second;
+}
+
+// A number that is coprime to `count`, to step through its multiples: in order, backwards, or anyhow.
+uint64_t step_through(uint64_t count) {
+  switch (noise() % 3) {
+    case 0:
+      return 1;
+    case 1:
+      return std::max<uint64_t>(count - 1, 1);
+    default:
+      uint64_t step = noise() % count;
+      while (std::gcd(step, count) != 1) step = (step + 1) % count;
+      return step;
+  }
+}
+
+thread_local std::barrier<>* block_barrier = nullptr;
+
+// Threads that wait for a job, which each of them does once.
+class Team {
+ public:
+  explicit Team(int64_t count) : count_(count) {
+    for (int64_t i = 0; i < count; ++i) {
+      std::thread([this, i] {
+        for (int64_t seen = 0;; ++seen) {
+          std::unique_lock lock(lock_);
+          begin_.wait(lock, [&] { return jobs_ > seen; });
+          const auto job = job_;
+          lock.unlock();
+          (*job)(i);
+          lock.lock();
+          if (--left_ == 0) end_.notify_one();
+        }
+      }).detach();
+    }
+  }
+
+  void run(const std::function<void(int64_t)>& job) {
+    std::unique_lock lock(lock_);
+    job_ = &job;
+    left_ = count_;
+    ++jobs_;
+    begin_.notify_all();
+    end_.wait(lock, [&] { return left_ == 0; });
+  }
+
+ private:
+  const int64_t count_;
+  std::mutex lock_;
+  std::condition_variable begin_, end_;
+  const std::function<void(int64_t)>* job_ = nullptr;
+  int64_t jobs_ = 0, left_ = 0;
+};
+
+void run_threads(int64_t count, const std::function<void(int64_t)>& job) {
+  static auto* const teams = new std::map<int64_t, Team*>;  // never freed, for their threads never end
+  Team*& team = (*teams)[count];
+  if (team == nullptr) team = new Team(count);
+  team->run(job);
+}
+
+void run_lanes(int64_t blocks, int64_t threads, const std::function<void()>& kernel) {
+  const uint64_t lanes = static_cast<uint64_t>(blocks * threads), step = step_through(lanes), first = noise() % lanes;
+  const uint64_t at_once = std::clamp<uint64_t>(lanes / 64, 1, 256);
+  std::atomic<uint64_t> next{0};
+  const auto run = [&](int64_t) {
+    gridDim.x = static_cast<unsigned>(blocks);
+    for (uint64_t from = next.fetch_add(at_once); from < lanes; from = next.fetch_add(at_once)) {
+      for (uint64_t k = from; k < std::min(from + at_once, lanes); ++k) {
+        const uint64_t lane = static_cast<uint64_t>((static_cast<unsigned __int128>(k) * step + first) % lanes);
+        blockIdx.x = static_cast<unsigned>(lane / static_cast<uint64_t>(threads));
+        threadIdx.x = static_cast<unsigned>(lane % static_cast<uint64_t>(threads));
+        kernel();
+      }
+    }
+  };
+  lanes < 64 ? run(0) : run_threads(kThreads, run);
+}
+
+// One block after the other, for __shared__ variables are static.
+void run_blocks(int64_t blocks, int64_t threads, const std::function<void()>& kernel) {
+  std::barrier<> barrier(threads);
+  const uint64_t step = step_through(static_cast<uint64_t>(blocks));
+  run_threads(threads, [&](int64_t lane) {
+    block_barrier = &barrier;
+    gridDim.x = static_cast<unsigned>(blocks);
+    threadIdx.x = static_cast<unsigned>(lane);
+    for (int64_t k = 0; k < blocks; ++k) {
+      blockIdx.x = static_cast<unsigned>(static_cast<uint64_t>(k) * step % static_cast<uint64_t>(blocks));
+      kernel();
+      barrier.arrive_and_wait();
+    }
+  });
+}
+
+}  // namespace
+
+DeviceGuard::DeviceGuard(int) { ++stream().guards; }
+
+DeviceGuard::~DeviceGuard() {
+  if (--stream().guards > 0) return;
+  stream().drain();
+  stream().memory.clear();
+}
+
+void enqueue(std::function<void()> work) {
+  if (stream().guards == 0) fail("work was queued outside a device guard");
+  stream().work.push_back(std::move(work));
+}
+
+void launch(int64_t blocks, int64_t threads, bool barriers, std::function<void()> kernel) {
+  if (blocks < 1 || blocks > INT32_MAX || threads < 1 || threads > 1024) fail("no such grid can be launched");
+  enqueue([=] {
+    static std::mutex one_kernel_at_a_time;
+    const std::lock_guard lock(one_kernel_at_a_time);
+    barriers ? run_blocks(blocks, threads, kernel) : run_lanes(blocks, threads, kernel);
+  });
+}
+
+void barrier() { block_barrier->arrive_and_wait(); }
+
+void sometimes_yield() {
+  if (noise() % 16 == 0) sched_yield();
+}
+
+void failed_assert(const char* message) { fail(message); }
+
+bool is_cuda(const Tensor& tensor) {
+  uintptr_t begin = 0;
+  return range_of(tensor.const_data_ptr(), begin).place == kOnGPU;
+}
+
+int32_t current_stream(int32_t, void** stream) {
+  *stream = nullptr;
+  return 0;
+}
+
+Tensor new_empty(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef size,
+                 std::optional<torch::headeronly::ScalarType> dtype) {
+  if (stream().guards == 0) fail("memory was taken outside a device guard");
+  Tensor tensor = torch::stable::new_empty(like, size, dtype);
+  unsigned char* const bytes = static_cast<unsigned char*>(tensor.mutable_data_ptr());
+  const size_t count = static_cast<size_t>(tensor.numel()) * tensor.element_size();
+  const uint64_t kind = noise() % 3;
+  for (size_t i = 0; i < count; ++i) {
+    bytes[i] = kind == 0 ? 0 : kind == 1 ? 0xff : static_cast<unsigned char>(i % 8 == 0 ? noise() >> 60 : 0);
+  }
+  stream().memory.push_back(tensor);
+  return tensor;
+}
+
+}  // namespace emulated
+
+cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* found, const void* address) {
+  uintptr_t begin = 0;
+  const emulated::Range range = emulated::range_of(address, begin);
+  if (range.place == emulated::kPinned) {
+    *found = {cudaMemoryTypeHost, range.there + (reinterpret_cast<uintptr_t>(address) - begin)};
+  } else {
+    *found = {range.place == emulated::kOnGPU ? cudaMemoryTypeDevice : cudaMemoryTypeUnregistered, nullptr};
+  }
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
+  emulated::enqueue([=] { std::memcpy(to, from, bytes); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
+  emulated::enqueue([=] { std::memset(to, value, bytes); });
+  return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  emulated::stream().drain();
+  return cudaSuccess;
+}
+
+// For the tests: says that memory is pinned (1) or pageable (2), and forgets it all.
+extern "C" __attribute__((visibility("default"))) void emulated_mark(void* address, int64_t bytes, int64_t place) {
+  const uintptr_t begin = reinterpret_cast<uintptr_t>(address);
+  char* there = nullptr;
+  if (place == emulated::kPinned) {
+    char* const room = static_cast<char*>(std::malloc(static_cast<size_t>(bytes) + 128));
+    there = room + (begin - reinterpret_cast<uintptr_t>(room)) % 128;  // aligned as it is for the host
+    std::memcpy(there, address, static_cast<size_t>(bytes));
+    std::memset(address, 0xA5, static_cast<size_t>(bytes));
+  }
+  const std::lock_guard lock(emulated::ranges_lock);
+  emulated::ranges()[begin] = {begin + static_cast<uintptr_t>(bytes), static_cast<emulated::Place>(place), there};
+}
+
+extern "C" __attribute__((visibility("default"))) void emulated_forget() {
+  const std::lock_guard lock(emulated::ranges_lock);
+  emulated::ranges().clear();
+}

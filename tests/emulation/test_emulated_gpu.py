@@ -1,0 +1,52 @@
+"""The code of a GPU's operators, run by threads of the host (`make emulate`): see build.py beside this."""
+
+import ctypes
+from pathlib import Path
+
+import pytest
+import torch
+from gpu_cases import check_random_gather, check_random_sample
+
+import torch_gnnscale
+from torch_gnnscale import ops
+
+LIBRARY = ctypes.CDLL(str(Path(torch_gnnscale.__file__).parent / "_C.so"))
+pytestmark = pytest.mark.skipif(not hasattr(LIBRARY, "emulated_mark"), reason="not an emulated GPU: see make emulate")
+MARKS = {"GPU": 0, "pinned": 1, "pageable": 2}
+
+
+@pytest.fixture(autouse=True)
+def ordinary_memory():
+    yield
+    LIBRARY.emulated_forget()
+
+
+def put(tensor: torch.Tensor, place: str) -> torch.Tensor:
+    """A copy that the emulation takes for memory of this place; pinned memory it reads at another address."""
+    there = tensor.clone()
+    if MARKS[place] and there.nbytes:
+        LIBRARY.emulated_mark(ctypes.c_void_p(there.data_ptr()), ctypes.c_int64(there.nbytes), MARKS[place])
+    return there
+
+
+@pytest.mark.parametrize("first", range(0, 300, 50))
+def test_random_gathers(first):
+    for seed in range(first, first + 50):
+        check_random_gather(seed, put, most=400)
+        LIBRARY.emulated_forget()
+
+
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_random_samples(first):
+    for seed in range(first, first + 50):
+        check_random_sample(seed, put)
+        LIBRARY.emulated_forget()
+
+
+def test_memory_that_a_gpu_cannot_read():
+    table, index = torch.arange(12.0).view(6, 2), torch.arange(4)
+    with pytest.raises(RuntimeError, match="a part in host memory is not registered with CUDA"):
+        ops.gather_tiers([put(table, "pageable")], index)
+    colptr, row = torch.arange(5), torch.zeros(4, dtype=torch.int64)
+    with pytest.raises(RuntimeError, match="the graph lies in host memory that is not pinned"):
+        ops.sample_bulk(colptr, [row[:2], put(row[2:], "pageable")], index, [0, 4], [2], [1])
