@@ -145,6 +145,8 @@ def test_time_is_counted(device):
     assert set(loader.seconds) == {"sample", "gather"} | ({"stall"} if device == "cuda" else set())
     assert loader.seconds["sample"] > 0
     assert loader.seconds["gather"] > 0
+    with pytest.raises(TypeError):
+        loader.seconds["sample"] = 0.0
 
 
 # What is refused #####################################################################################################
