@@ -26,8 +26,10 @@ GRACE = 5
 CHECKED = [
     *(f"tests/test_gpu.py::test_random_gathers[{seed}]" for seed in range(20)),
     *(f"tests/test_gpu.py::test_random_samples[{seed}]" for seed in range(8)),
-    "tests/test_gpu.py::test_a_loader_over_tiers_on_a_gpu[4-{'gpu': '30%'}]",
-    "tests/test_gpu.py::test_batches_sampled_on_the_cpu_whose_rows_a_gpu_gathers[8-{'gpu': '30%'}]",
+    *(
+        f"tests/test_gpu.py::test_a_loader_over_tiers_on_a_gpu[{device}-8-{{'gpu': '30%'}}]"
+        for device in ("cpu", "cuda")
+    ),
 ]
 """Tests that compute-sanitizer watches, which makes them many times slower."""
 

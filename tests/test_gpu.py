@@ -95,35 +95,21 @@ def test_processes_that_share_a_gpu(budgets):
 
 
 @pytest.mark.parametrize("budgets", [{"gpu": "30%"}, {"gpu": "30%", "renumbered": True}, {"device": "cuda"}], ids=str)
-@pytest.mark.parametrize("prefetch", [0, 4])
-def test_a_loader_over_tiers_on_a_gpu(budgets, prefetch):
-    data = node_data()
-    with Tiered.from_data(data, hotness="out_degree", **budgets) as store:
-        graph = GraphStore.from_data(data, order=store.order)
-        options = {"batch_size": 20, "shuffle": True, "seed": 5, "prefetch": prefetch}
-        rows = 0
-        for batch in NeighborLoader((store, graph), [4, 3], torch.arange(NODES), device="cuda", **options):
-            assert batch.x.is_cuda
-            assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()])
-            assert torch.equal(batch.y.cpu(), data.y[batch.n_id.cpu()])
-            rows += len(batch.n_id)
-        assert sum(use.rows for use in store.stats().values()) == rows
-
-
-@pytest.mark.parametrize("budgets", [{"gpu": "30%"}, {"gpu": "30%", "renumbered": True}, {"device": "cuda"}], ids=str)
 @pytest.mark.parametrize("prefetch", [0, 8])
-def test_batches_sampled_on_the_cpu_whose_rows_a_gpu_gathers(budgets, prefetch):
+@pytest.mark.parametrize("sampled_on", ["cpu", "cuda"])
+def test_a_loader_over_tiers_on_a_gpu(sampled_on, prefetch, budgets):
     data = node_data()
+    x, y = data.x.cuda(), data.y.cuda()
     with Tiered.from_data(data, hotness="out_degree", **budgets) as store:
         graph = GraphStore.from_data(data, order=store.order)
-        loader = NeighborLoader((store, graph), [4, 3], batch_size=20, shuffle=True, seed=5, prefetch=prefetch)
+        options = {"batch_size": 20, "shuffle": True, "seed": 5, "prefetch": prefetch, "device": sampled_on}
+        loader = NeighborLoader((store, graph), [4, 3], torch.arange(NODES), **options)
         wrong, rows = torch.zeros((), dtype=torch.int64, device="cuda"), 0
-        x, y = data.x.cuda(), data.y.cuda()
         for batch in loader:
             torch.cuda._sleep(10_000_000)  # the consumer's stream is behind, and nothing here waits for it
-            ids = batch.n_id.pin_memory().to("cuda", non_blocking=True)
+            ids = batch.n_id.pin_memory().to("cuda", non_blocking=True) if sampled_on == "cpu" else batch.n_id
             wrong += (batch.x != x[ids]).sum() + (batch.y != y[ids]).sum()
-            assert batch.edge_index.device.type == "cpu"
+            assert batch.edge_index.device.type == sampled_on
             rows += len(batch.n_id)
         assert int(wrong) == 0
         assert set(loader.seconds) == {"sample", "gather", "stall"}

@@ -3,13 +3,12 @@
 #include <atomic>
 #include <vector>
 
-#include "../macros.h"
 #include "../memory/tensor.h"
+#include "scatter.h"
 
 namespace gnnscale {
 namespace {
 
-constexpr int64_t kAhead = 32;       // how far ahead counts are prefetched
 constexpr int64_t kMaxTasks = 8;     // each but the first needs counts of its own
 constexpr int64_t kGrain = 1 << 18;  // ids worth a task
 
@@ -28,20 +27,7 @@ Tensor count_ids(const Tensor& ids, int64_t size, int64_t threads) {
     const Id* const id = static_cast<const Id*>(ids.const_data_ptr());
     run_tasks(tasks, [&](int64_t task) {
       const auto [from, to] = part(total, task, tasks);
-      int64_t* const count = counts[task].data();
-      const uint64_t limit = static_cast<uint64_t>(size);
-      for (int64_t i = from; i < to; ++i) {
-        if (i + kAhead < to) {
-          const uint64_t ahead = static_cast<uint64_t>(id[(i + kAhead) * stride]);
-          if (ahead < limit) GNNSCALE_PREFETCH_WRITE(count + ahead);
-        }
-        const uint64_t at = static_cast<uint64_t>(id[i * stride]);
-        if (at < limit) {
-          ++count[at];
-        } else {
-          outside.store(i);
-        }
-      }
+      scatter_add(id, stride, from, to, to, static_cast<uint64_t>(size), 1, counts[task].data(), outside);
     });
   });
   STD_TORCH_CHECK(outside.load() < 0, "ids[", outside.load(), "] is not in [0, ", size, ")");

@@ -6,11 +6,11 @@
 
 #include "../memory/tensor.h"
 #include "pagerank.h"
+#include "scatter.h"
 
 namespace gnnscale {
 namespace {
 
-constexpr int64_t kAhead = 32;       // how far ahead the scores of sources are prefetched
 constexpr int64_t kMaxTasks = 8;     // each but the first needs scores of its own
 constexpr int64_t kGrain = 1 << 18;  // edges worth a task
 
@@ -55,25 +55,11 @@ class ReversePageRank {
 
  private:
   void spread(const int64_t* scores, uint64_t damping, int64_t from, int64_t to, int64_t* gained) {
-    const Id* const row = row_;
-    const int64_t stride = stride_;
-    const uint64_t num_nodes = static_cast<uint64_t>(num_nodes_);
     for (int64_t node = from; node < to; ++node) {
       const int64_t first = colptr_[node], last = colptr_[node + 1];
       if (first == last) continue;
       const int64_t share = passed_on(scores[node], damping, last - first);
-      for (int64_t e = first; e < last; ++e) {
-        if (e + kAhead < num_edges_) {
-          const uint64_t ahead = static_cast<uint64_t>(row[(e + kAhead) * stride]);
-          if (ahead < num_nodes) GNNSCALE_PREFETCH_WRITE(gained + ahead);
-        }
-        const uint64_t source = static_cast<uint64_t>(row[e * stride]);
-        if (source < num_nodes) {
-          gained[source] += share;
-        } else {
-          corrupt_.store(e);
-        }
-      }
+      scatter_add(row_, stride_, first, last, num_edges_, static_cast<uint64_t>(num_nodes_), share, gained, corrupt_);
     }
   }
 

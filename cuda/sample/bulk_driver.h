@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "../gather/tier_arguments.h"
 #include "bulk_phases.h"
 #include "bulk_rooms.h"
 
@@ -31,20 +32,13 @@ using torch::stable::Tensor;
 // Vectors of ids one behind the other; `address` gives the pointer that the executor reads each by.
 template <typename Address>
 TieredIds tiered_ids(const std::vector<Tensor>& parts, Address&& address) {
-  STD_TORCH_CHECK(parts.size() <= kMaxTiers, "sample_bulk: expected at most ", kMaxTiers, " parts of edges");
-  TieredIds ids;
-  TierTable& table = ids.table;
   for (const Tensor& part : parts) {
-    ids.wide = part.scalar_type() == ScalarType::Long;
-    STD_TORCH_CHECK((ids.wide || part.scalar_type() == ScalarType::Int) && part.scalar_type() == parts[0].scalar_type(),
+    const ScalarType type = part.scalar_type();
+    STD_TORCH_CHECK((type == ScalarType::Long || type == ScalarType::Int) && type == parts[0].scalar_type(),
                     "sample_bulk: expected int32 or int64 ids");
-    const int32_t tier = table.num_tiers++;
-    table.first[tier + 1] = table.first[tier] + part.numel();
-    table.part[tier + 1] = tier + 1;
-    table.base[tier] = part.numel() > 0 ? address(part) : nullptr;
-    table.stride[tier] = part.stride(0) * (ids.wide ? 8 : 4);
   }
-  return ids;
+  return {tier_table(parts, std::vector<int64_t>(parts.size(), 1), address),
+          !parts.empty() && parts[0].scalar_type() == ScalarType::Long};
 }
 
 struct BulkRequest {

@@ -68,14 +68,14 @@ class TieredRows:
         entry, on_gpu = self.attribute, self.device.type != "cpu"
         index, timed = index.to(self.device), self._time.measure(self.device) if on_gpu else nullcontext()
         with self._memory.reading():
-            if check and on_gpu:
-                check_ids("index", index, self.shape[0], "rows")
-                check = False  # the host's wait for it is no time of the gather
             if entry.disk and on_gpu:
                 return gather_beside_disk(
                     self.parts, index, spread=entry.spread, place=self.place, dtype=entry.dtype,
                     counts=self._device_counts, disk_counts=self.counts[-1:], check=check, timed=timed,
                 )  # fmt: skip
+            if check and on_gpu:
+                check_ids("index", index, self.shape[0], "rows")
+                check = False  # the host's wait for it is no time of the gather
             with timed:
                 return ops.gather_tiers(
                     self.parts, index, spread=entry.spread, place=self.place, disk=entry.disk, dtype=entry.dtype,
