@@ -55,11 +55,14 @@ class ReversePageRank {
 
  private:
   void spread(const int64_t* scores, uint64_t damping, int64_t from, int64_t to, int64_t* gained) {
+    const Id* const row = row_;  // which the sums do not alias
+    const int64_t stride = stride_, num_edges = num_edges_;
+    const uint64_t num_nodes = static_cast<uint64_t>(num_nodes_);
     for (int64_t node = from; node < to; ++node) {
       const int64_t first = colptr_[node], last = colptr_[node + 1];
       if (first == last) continue;
       const int64_t share = passed_on(scores[node], damping, last - first);
-      scatter_add(row_, stride_, first, last, num_edges_, static_cast<uint64_t>(num_nodes_), share, gained, corrupt_);
+      scatter_add(row, stride, first, last, num_edges, num_nodes, share, gained, corrupt_);
     }
   }
 

@@ -13,8 +13,8 @@ constexpr int64_t kScatterAhead = 32;  // how far ahead sums are prefetched
 // Adds `share` to sums[id] for the ids [from, to), which are `stride` apart; ids up to `end` may be looked at. The
 // position of an id that is not below `limit` is stored in `outside`.
 template <typename Id>
-void scatter_add(const Id* ids, int64_t stride, int64_t from, int64_t to, int64_t end, uint64_t limit, int64_t share,
-                 int64_t* sums, std::atomic<int64_t>& outside) {
+GNNSCALE_INLINE void scatter_add(const Id* ids, int64_t stride, int64_t from, int64_t to, int64_t end, uint64_t limit,
+                                 int64_t share, int64_t* sums, std::atomic<int64_t>& outside) {
   for (int64_t i = from; i < to; ++i) {
     if (i + kScatterAhead < end) {
       const uint64_t ahead = static_cast<uint64_t>(ids[(i + kScatterAhead) * stride]);
