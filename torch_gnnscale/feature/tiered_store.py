@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-import warnings
 import weakref
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,6 +15,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData, TensorAttr
 
 from .. import _library, ops
+from .._warn import warn
 from ..ops.arguments import checked_device
 from ..topology import CSC
 from ..topology.reorder import Order, by_score
@@ -366,10 +366,7 @@ def _devices(
         if where.type == "cpu" and asked:
             raise ValueError(f"device: expected a GPU for gpu={gpu!r}, peers={list(peers)}, found cpu")
     if where is None and (state := _library.status["_CUDA"]) != "loaded":
-        warnings.warn(
-            f"gpu={gpu!r}, peers={list(peers)}: their rows are left to the next tier, for the CUDA library is {state}",
-            stacklevel=4,
-        )
+        warn(f"gpu={gpu!r}, peers={list(peers)}: their rows are left to the next tier, for the CUDA library is {state}")
         return 0, (), torch.device("cpu")
     if where is None:
         where = checked_device("cuda")
@@ -379,10 +376,7 @@ def _devices(
         if number == where.index:
             continue
         if number >= torch.cuda.device_count() or not torch.cuda.can_device_access_peer(where, number):
-            warnings.warn(
-                f"peers={list(peers)}: their rows are left to the next tier, for {where} cannot read GPU {number}",
-                stacklevel=4,
-            )
+            warn(f"peers={list(peers)}: their rows are left to the next tier, for {where} cannot read GPU {number}")
             return gpu, (), where
     return gpu, peers, where
 

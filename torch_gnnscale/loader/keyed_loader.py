@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from types import MappingProxyType
@@ -16,6 +15,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput, SamplerOutput
 
 from .. import ops
+from .._warn import warn
 from ..feature import FeatureStore
 from ..ops.arguments import to_int
 from ..random import batch_key, draw_seed, ids_key
@@ -91,10 +91,9 @@ class KeyedLoader(DataLoader):
         self._gather_ahead = isinstance(data, (Data, HeteroData)) or isinstance(data[0], FeatureStore)
         self._sample_ahead = isinstance(neighbor_sampler, NeighborSampler)
         if prefetch > 0 and not self._sample_ahead and kwargs.get("num_workers", 0) == 0:
-            warnings.warn(
+            warn(
                 f"prefetch={prefetch} has no effect: {type(neighbor_sampler).__name__} may keep state, so it is asked "
-                f"in the thread that iterates",
-                stacklevel=3,
+                f"in the thread that iterates"
             )
         if isinstance(data, (Data, HeteroData)):
             rows.warn_of_slow_rows(data)
@@ -192,7 +191,7 @@ class KeyedLoader(DataLoader):
         if self.num_workers > 0:
             return self._position.follow(super().__iter__())
         if self.pin_memory and not torch.cuda.is_available():
-            warnings.warn("pin_memory=True has no effect: torch sees no CUDA device", stacklevel=2)
+            warn("pin_memory=True has no effect: torch sees no CUDA device")
         numbered = self._index_sampler
         prefetch = self.prefetch if self._sample_ahead else 0
         if self.bulk > 1 or self._streams_on is not None:

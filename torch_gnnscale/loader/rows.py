@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import index_select
 
 from .. import ops
+from .._warn import warn
 from ..feature.feature_store import FeatureStore
 from ..feature.tiered_store import TieredFeatureStore
 
@@ -40,10 +40,9 @@ def warn_of_slow_rows(data: Any) -> None:
     """Names the tensors whose rows the native gather cannot copy, but could."""
     for name, value in row_tensors(data):
         if value.numel() and not value[0].is_contiguous():
-            warnings.warn(
+            warn(
                 f"{name} has no contiguous rows (strides {value.stride()}), so torch.index_select gathers them, "
-                f"which is slower; use {name} = {name}.contiguous()",
-                stacklevel=5,
+                f"which is slower; use {name} = {name}.contiguous()"
             )
 
 
@@ -56,10 +55,9 @@ def warn_of_host_rows(data: Any, device: torch.device) -> None:
         found, instead = [(f"features{list(key)}", value) for key, value in ours.items()], "tensors or tiers there"
     for name, value in found:
         if value.device.type == "cpu":
-            warnings.warn(
+            warn(
                 f"{name} is in host memory, where its rows are gathered and copied to {device}, which is slower than "
-                f"from there; use {instead}",
-                stacklevel=5,
+                f"from there; use {instead}"
             )
 
 

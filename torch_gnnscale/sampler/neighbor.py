@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import torch
@@ -15,6 +14,7 @@ from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
+from .._warn import warn
 from ..feature.plan import Budget
 from ..ops.arguments import checked_device
 from ..random import draw_seed
@@ -94,7 +94,7 @@ class NeighborSampler(BaseSampler):
             raise ValueError(f"graph_on_gpu={graph_on_gpu!r}: expected a GPU as device, found cpu")
         if not directed:
             subgraph_type = SubgraphType.induced
-            warnings.warn("directed=False is deprecated: use subgraph_type='induced'", stacklevel=2)
+            warn("directed=False is deprecated: use subgraph_type='induced'")
         if temporal_strategy not in ("uniform", "last"):
             raise ValueError(f"temporal_strategy: expected 'uniform' or 'last', found {temporal_strategy!r}")
         if sample_direction not in ("forward", "backward"):
@@ -142,10 +142,7 @@ class NeighborSampler(BaseSampler):
         if self._subgraph_type == SubgraphType.bidirectional:
             for edge_type, reverse in zip(self.graph.edge_types, self.graph.stored.reverse, strict=True):
                 if reverse < 0 and edge_type is not None and not edge_type[1].startswith("rev_"):
-                    warnings.warn(
-                        f"edge type {edge_type} stays directional: there is no reverse edge type, or not a unique one",
-                        stacklevel=3,
-                    )
+                    warn(f"edge type {edge_type} stays directional: there is no reverse edge type, or not a unique one")
 
     @property
     def exclude_seed_edges(self) -> ExcludeSeedEdges:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from .._warn import warn
 from ..feature.plan import Budget, budget_bytes, format_bytes
 from ..feature.tier_memory import HostLayout, HostMemory, free_on_gpu
 from ..topology import CSC
@@ -85,11 +85,10 @@ def place(csc: CSC, device: torch.device, budget: Budget | None = None) -> Place
     else:
         room = 0 if pinned or size + _SPARE > free else size
         if room < size and not pinned:
-            warnings.warn(
+            warn(
                 f"the graph's {format_bytes(size)} do not fit beside what is in {device}'s memory "
                 f"({format_bytes(free)} free): pinned host memory holds them, which is read over the bus; "
-                f"graph_on_gpu= says how much of the graph the GPU is to hold",
-                stacklevel=4,
+                f"graph_on_gpu= says how much of the graph the GPU is to hold"
             )
     return cut(csc, device, room, copied=not pinned, given=(csc, budget))
 

@@ -1,0 +1,36 @@
+"""Every warning points at the line of the user that asked for what it names, however deep it is found."""
+
+import warnings
+
+import pytest
+import torch
+from datasets_for_tests import make_data
+from hetero_for_tests import make_hetero
+from tiers_for_tests import node_data
+from torch_geometric.data import Data
+
+from torch_gnnscale import NeighborLoader, NeighborSampler, TieredFeatureStore
+
+
+def transposed():
+    data = make_data()
+    return Data(x=data.x.t().contiguous().t(), edge_index=data.edge_index)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU does what is warned of without one")
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: NeighborSampler(make_data(), [2], directed=False),
+        lambda: NeighborSampler(make_hetero(), [2], "bidirectional"),
+        lambda: NeighborLoader(make_data(), [2], directed=False),
+        lambda: NeighborLoader(transposed(), [2]),
+        lambda: next(iter(NeighborLoader(make_data(), [2], pin_memory=True, prefetch=2))),
+        lambda: TieredFeatureStore.from_data(node_data(), gpu=1).close(),
+    ],
+)
+def test_a_warning_points_at_the_users_line(ask):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ask()
+    assert {found.filename for found in caught} == {__file__}
