@@ -1,12 +1,13 @@
 // The kernel that gathers rows from everything that a GPU reaches: its own memory, its peers' and pinned host memory.
 //
-// A row is copied by as many lanes as it has words, up to a warp; a group of lanes has kRowsAtOnce rows in flight. The
-// rows of a batch are hot and cold in turn, so the reads of slow memory overlap those of fast memory within each warp.
+// A row is copied by as many lanes as it has words, up to a warp; a group of lanes has kRowsAtOnce rows in flight,
+// whose ids, then places, then words are asked for together: three waits a tile. The rows of a batch are hot and cold
+// in turn, so the reads of slow memory overlap those of fast memory within each warp.
 #pragma once
 
 #include <cuda_runtime.h>
-#include <torch/headeronly/macros/Macros.h>
 
+#undef NDEBUG  // assert below is an error that users can make
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
@@ -19,6 +20,9 @@ namespace gnnscale {
 constexpr int kThreads = 256;
 constexpr int kRowsAtOnce = 4;
 constexpr int64_t kMaxBlocks = 1 << 20;
+// Rows that come over a bus wait for it, not for the multiprocessors: two blocks have 32 KB in flight on each,
+// megabytes in all where 100 KB keep the bus busy, and leave the registers of half of each to the training beside them.
+constexpr int64_t kBlocksOnBus = 2;
 constexpr int64_t kMaxRowBytes = 1 << 29;  // words of a row, and lanes behind them, are counted in 32 bits
 
 struct Gather {
@@ -27,8 +31,10 @@ struct Gather {
   const void* place;  // null: an id is a place
   int64_t rows;
   int32_t words;  // of a row
+  int32_t lanes;  // of a group: a power of two
   char* out;
   int64_t* counts;  // rows of each tier are added to counts[2 * tier]; or null
+  bool over_bus;    // some rows are in host memory
 };
 
 // `Place` is void where there is no map.
@@ -41,28 +47,36 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant_
   __syncthreads();
   const TierTable& table = task.table;
   const int32_t words = task.words;
-  const int32_t lanes = lanes_of(words), groups = kThreads / lanes;
-  const int32_t group = static_cast<int32_t>(threadIdx.x) / lanes, lane = static_cast<int32_t>(threadIdx.x) % lanes;
+  const int32_t shift = __ffs(task.lanes) - 1, lanes = 1 << shift, groups = kThreads >> shift;
+  const int32_t group = static_cast<int32_t>(threadIdx.x) >> shift,
+                lane = static_cast<int32_t>(threadIdx.x) & (lanes - 1);
   const int64_t tile = int64_t{groups} * kRowsAtOnce;
   for (int64_t first = blockIdx.x * tile; first < task.rows; first += gridDim.x * tile) {
+    int64_t at[kRowsAtOnce];
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {  // behind the last row that one again, so that no branch parts the reads
+      const int64_t i = first + r * groups + group;
+      at[r] = static_cast<int64_t>(static_cast<const Index*>(task.index)[i < task.rows ? i : task.rows - 1]);
+    }
+    if constexpr (!std::is_void_v<Place>) {
+#pragma unroll
+      for (int r = 0; r < kRowsAtOnce; ++r) at[r] = static_cast<int64_t>(static_cast<const Place*>(task.place)[at[r]]);
+    }
     const From* from[kRowsAtOnce];
     int32_t begin[kRowsAtOnce], turns = 0;
 #pragma unroll
     for (int r = 0; r < kRowsAtOnce; ++r) {
-      const int64_t i = first + r * groups + group;
       begin[r] = words;  // nothing to copy
       from[r] = nullptr;
-      if (i >= task.rows) continue;
-      int64_t at = static_cast<int64_t>(static_cast<const Index*>(task.index)[i]);
-      if constexpr (!std::is_void_v<Place>) at = static_cast<int64_t>(static_cast<const Place*>(task.place)[at]);
-      const int32_t tier = tier_of(table, at);
+      if (first + r * groups + group >= task.rows) continue;
+      const int32_t tier = tier_of(table, at[r]);
       // Ends the process's work on this GPU, as torch's own kernels do for an index out of range; nobody waits for it.
-      CUDA_KERNEL_ASSERT_MSG(tier < table.num_tiers, "place has an entry that is out of range");
-      const char* row = row_address(table, tier, at);
+      assert(tier < table.num_tiers && "place has an entry that is out of range");
+      const char* row = row_address(table, tier, at[r]);
       const int32_t before = words_before(row, words, sizeof(From), lanes);
       from[r] = reinterpret_cast<const From*>(row);
       begin[r] = lane - before;
-      turns = max(turns, (words + before + lanes - 1) / lanes);
+      turns = max(turns, (words + before + lanes - 1) >> shift);
       if (task.counts != nullptr && lane == 0) atomicAdd(&found[tier], 1);
     }
     To* const to = reinterpret_cast<To*>(task.out) + (first + group) * words;
@@ -89,9 +103,17 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant_
 }
 
 template <typename Map, typename Index, typename Place>
-void launch_gather(const Gather& task, cudaStream_t stream) {
-  const int64_t tile = int64_t{kThreads / lanes_of(task.words)} * kRowsAtOnce;
-  const int64_t blocks = std::min<int64_t>((task.rows + tile - 1) / tile, kMaxBlocks);
+void launch_gather(Gather task, cudaStream_t stream) {
+  task.lanes = lanes_of(task.words);
+  const int64_t tile = int64_t{kThreads / task.lanes} * kRowsAtOnce;
+  int64_t most = kMaxBlocks;
+  if (task.over_bus) {
+    int device = 0, multiprocessors = 0;
+    cudaGetDevice(&device);
+    cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device);
+    most = std::max(multiprocessors, 1) * kBlocksOnBus;
+  }
+  const int64_t blocks = std::min<int64_t>((task.rows + tile - 1) / tile, most);
   gather_kernel<Map, Index, Place><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(task);
 }
 

@@ -1,11 +1,8 @@
 // Rows of a matrix in GPU memory: a table of one tier.
-#include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/accelerator.h>
-#include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-#include <torch/headeronly/util/shim_utils.h>
 
+#include "../memory/cuda.h"
 #include "gather_cuda.h"
 #include "tier_arguments.h"
 
@@ -22,18 +19,18 @@ Tensor gather_rows(const Tensor& src, const Tensor& index, int64_t /*threads*/) 
   STD_TORCH_CHECK(rows.stored_bytes <= kMaxRowBytes, "gather_rows: expected rows of at most 512 MiB");
   Tensor out = torch::stable::new_empty(src, {rows.sizes.data(), rows.sizes.size()});
   if (out.numel() == 0) return out;
-  void* stream = nullptr;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(src.get_device_index(), &stream));
-  const Gather task{
-      rows.table, index.const_data_ptr(), nullptr, rows.sizes[0], 0, static_cast<char*>(out.mutable_data_ptr()),
-      nullptr};
+  const cudaStream_t stream = current_stream(src.get_device_index());
+  Gather task{};
+  task.table = rows.table;
+  task.index = index.const_data_ptr();
+  task.rows = rows.sizes[0];
+  task.out = static_cast<char*>(out.mutable_data_ptr());
   if (index.scalar_type() == ScalarType::Int) {
-    gather_kept<int32_t, void>(task, rows.stored_bytes, static_cast<cudaStream_t>(stream));
+    gather_kept<int32_t, void>(task, rows.stored_bytes, stream);
   } else {
-    gather_kept<int64_t, void>(task, rows.stored_bytes, static_cast<cudaStream_t>(stream));
+    gather_kept<int64_t, void>(task, rows.stored_bytes, stream);
   }
-  const cudaError_t error = cudaGetLastError();
-  STD_TORCH_CHECK(error == cudaSuccess, "gather_rows: ", cudaGetErrorString(error));
+  check("gather_rows", cudaGetLastError());
   return out;
 }
 

@@ -1,36 +1,16 @@
 // Rows of all tiers that a GPU reaches, gathered by one launch.
-#include <torch/csrc/inductor/aoti_torch/c/shim.h>
 #include <torch/csrc/stable/accelerator.h>
-#include <torch/csrc/stable/library.h>
 #include <torch/csrc/stable/ops.h>
-#include <torch/csrc/stable/tensor.h>
-#include <torch/headeronly/util/shim_utils.h>
 
 #include <optional>
 #include <type_traits>
 
+#include "../memory/cuda.h"
 #include "gather_cuda.h"
 #include "tier_arguments.h"
 
 namespace gnnscale {
 namespace {
-
-void check(cudaError_t error) {
-  if (error != cudaSuccess) cudaGetLastError();  // which would be blamed on the next call
-  STD_TORCH_CHECK(error == cudaSuccess, "gather_tiers: ", cudaGetErrorString(error));
-}
-
-// Where the current device finds a part: GPU memory as it is, its own or a peer's to which torch has opened the way
-// (see torch_gnnscale.ops.gather_tiers); host memory only if it is registered.
-const char* device_address(const Tensor& part) {
-  const void* address = part.const_data_ptr();
-  if (part.numel() == 0 || part.is_cuda()) return static_cast<const char*>(address);
-  cudaPointerAttributes found{};
-  check(cudaPointerGetAttributes(&found, address));
-  STD_TORCH_CHECK(found.type == cudaMemoryTypeHost && found.devicePointer != nullptr,
-                  "gather_tiers: a part in host memory is not registered with CUDA");
-  return static_cast<const char*>(found.devicePointer);
-}
 
 template <typename F>
 void with_index(const Tensor& index, const std::optional<Tensor>& place, F&& run) {
@@ -49,20 +29,23 @@ Tensor gather_tiers(const std::vector<Tensor>& parts, const std::vector<int64_t>
   STD_TORCH_CHECK(!disk, "gather_tiers: a GPU cannot read rows on disk");
   STD_TORCH_CHECK(index.is_cuda(), "gather_tiers: index is not on a GPU");
   const torch::stable::accelerator::DeviceGuard guard(index.get_device_index());
-  const TierRows rows = tier_rows(parts, spread, index, device_address);
+  bool over_bus = false;
+  const TierRows rows = tier_rows(parts, spread, index, [&over_bus](const Tensor& part) {
+    over_bus |= !part.is_cuda();
+    return device_address("gather_tiers", part);
+  });
   STD_TORCH_CHECK(rows.stored_bytes <= kMaxRowBytes, "gather_tiers: expected rows of at most 512 MiB");
   Tensor out = torch::stable::new_empty(index, {rows.sizes.data(), rows.sizes.size()}, dtype);
   if (out.numel() == 0) return out;
-  void* current = nullptr;
-  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(index.get_device_index(), &current));
-  const cudaStream_t stream = static_cast<cudaStream_t>(current);
-  const Gather task{rows.table,
-                    index.const_data_ptr(),
-                    place ? place->const_data_ptr() : nullptr,
-                    rows.sizes[0],
-                    0,
-                    static_cast<char*>(out.mutable_data_ptr()),
-                    counts ? static_cast<int64_t*>(counts->mutable_data_ptr()) : nullptr};
+  const cudaStream_t stream = current_stream(index.get_device_index());
+  Gather task{};
+  task.table = rows.table;
+  task.index = index.const_data_ptr();
+  task.place = place ? place->const_data_ptr() : nullptr;
+  task.rows = rows.sizes[0];
+  task.out = static_cast<char*>(out.mutable_data_ptr());
+  task.counts = counts ? static_cast<int64_t*>(counts->mutable_data_ptr()) : nullptr;
+  task.over_bus = over_bus;
   const ScalarType stored = parts[0].scalar_type();
   with_index(index, place, [&](auto id, auto* tag) {
     using Index = decltype(id);
@@ -77,7 +60,7 @@ Tensor gather_tiers(const std::vector<Tensor>& parts, const std::vector<int64_t>
                                  : gather_widened<BFloat16, double, Index, Place>(task, rows.items, stream);
     }
   });
-  check(cudaGetLastError());
+  check("gather_tiers", cudaGetLastError());
   return out;
 }
 

@@ -12,7 +12,6 @@
 #include <torch/csrc/stable/ops.h>
 #include <torch/csrc/stable/tensor.h>
 #include <torch/headeronly/core/ScalarType.h>
-#include <torch/headeronly/macros/Macros.h>
 #include <torch/headeronly/util/shim_utils.h>
 
 #include <algorithm>
@@ -51,6 +50,16 @@ struct cudaPointerAttributes {
 };
 using cudaStream_t = void*;
 
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16 };
+
+inline cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
+  *value = 1;
+  return cudaSuccess;
+}
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
 inline const char* cudaGetErrorString(cudaError_t) { return "no error"; }
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* found, const void* address);
@@ -72,7 +81,6 @@ void enqueue(std::function<void()> work);
 void launch(int64_t blocks, int64_t threads, bool barriers, std::function<void()> kernel);
 void barrier();
 void sometimes_yield();
-[[noreturn]] void failed_assert(const char* message);
 bool is_cuda(const Tensor& tensor);
 int32_t current_stream(int32_t device, void** stream);
 Tensor new_empty(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef size,
@@ -96,11 +104,9 @@ T lower(T* at, T value) {
 
 }  // namespace emulated
 
-#undef CUDA_KERNEL_ASSERT_MSG
-#define CUDA_KERNEL_ASSERT_MSG(condition, message) \
-  if (!(condition)) emulated::failed_assert(message)
 #define aoti_torch_get_current_cuda_stream emulated::current_stream
 
+inline int __ffs(int value) { return __builtin_ffs(value); }
 inline void __syncthreads() { emulated::barrier(); }
 inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);

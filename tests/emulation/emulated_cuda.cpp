@@ -200,8 +200,6 @@ void sometimes_yield() {
   if (noise() % 16 == 0) sched_yield();
 }
 
-void failed_assert(const char* message) { fail(message); }
-
 bool is_cuda(const Tensor& tensor) {
   uintptr_t begin = 0;
   return range_of(tensor.const_data_ptr(), begin).place == kOnGPU;

@@ -45,8 +45,8 @@ def test_random_samples(first):
 
 def test_memory_that_a_gpu_cannot_read():
     table, index = torch.arange(12.0).view(6, 2), torch.arange(4)
-    with pytest.raises(RuntimeError, match="a part in host memory is not registered with CUDA"):
+    with pytest.raises(RuntimeError, match="gather_tiers: a tensor in host memory is not registered with CUDA"):
         ops.gather_tiers([put(table, "pageable")], index)
     colptr, row = torch.arange(5), torch.zeros(4, dtype=torch.int64)
-    with pytest.raises(RuntimeError, match="the graph lies in host memory that is not pinned"):
+    with pytest.raises(RuntimeError, match="sample_bulk: a tensor in host memory is not registered with CUDA"):
         ops.sample_bulk(colptr, [row[:2], put(row[2:], "pageable")], index, [0, 4], [2], [1])

@@ -1,0 +1,38 @@
+// Between torch's stable tensors on a GPU and the raw pointers and streams of kernels.
+#pragma once
+
+#include <cuda_runtime.h>
+#include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/tensor.h>
+#include <torch/headeronly/util/shim_utils.h>
+
+#include <cstdint>
+
+namespace gnnscale {
+
+// Raises an error of CUDA, in the name of an operator.
+inline void check(const char* name, cudaError_t error) {
+  if (error != cudaSuccess) cudaGetLastError();  // which would be blamed on the next call
+  STD_TORCH_CHECK(error == cudaSuccess, name, ": ", cudaGetErrorString(error));
+}
+
+inline cudaStream_t current_stream(int32_t device) {
+  void* stream = nullptr;
+  TORCH_ERROR_CODE_CHECK(aoti_torch_get_current_cuda_stream(device, &stream));
+  return static_cast<cudaStream_t>(stream);
+}
+
+// What kernels of the current device read a tensor by: GPU memory as it is, the device's own or a peer's to which torch
+// has opened the way (see torch_gnnscale.ops.gather_tiers); host memory only if it is registered.
+inline const char* device_address(const char* name, const torch::stable::Tensor& tensor) {
+  const void* address = tensor.const_data_ptr();
+  if (tensor.numel() == 0 || tensor.is_cuda()) return static_cast<const char*>(address);
+  cudaPointerAttributes found{};
+  check(name, cudaPointerGetAttributes(&found, address));
+  STD_TORCH_CHECK(found.type == cudaMemoryTypeHost && found.devicePointer != nullptr, name,
+                  ": a tensor in host memory is not registered with CUDA");
+  return static_cast<const char*>(found.devicePointer);
+}
+
+}  // namespace gnnscale
