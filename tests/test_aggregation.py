@@ -117,7 +117,7 @@ def test_gradients(reduce, sorted_edges):
         assert torch.autograd.gradcheck(lambda x, weight: aggregate(x, edges, reduce, weight), (x, weight))
         assert torch.autograd.gradcheck(lambda weight: aggregate(x, edges, reduce, weight[:, 0]), weight)
     if sorted_edges:
-        fewer = edges.prefix(12, 4)
+        fewer = edges.prefix(12, 4, int(ptr[4]))
         assert fewer.num_dst == 4
         assert torch.equal(aggregate(x, fewer, reduce), aggregate(x, edges, reduce)[:4])
         assert torch.autograd.gradcheck(lambda x: aggregate(x, fewer, reduce), x)
@@ -141,11 +141,11 @@ def test_gradients_of_all_prefixes_at_once():
     """As in a model: every prefix is aggregated over before any gradient is asked for."""
     index = torch.tensor([[1, 2, 2, 3, 4, 5, 3, 6], [0, 0, 1, 1, 2, 2, 3, 3]])
     whole = Edges.sorted(index, torch._convert_indices_from_coo_to_csr(index[1], 7), 7)
-    for sizes in ([(3, 1), (5, 2), (7, 4)], [(7, 4), (5, 2), (3, 1)]):
-        xs = [rows(num_src, 2, seed=num_src).requires_grad_() for num_src, _ in sizes]
+    for sizes in ([(3, 1, 2), (5, 2, 4), (7, 4, 8)], [(7, 4, 8), (5, 2, 4), (3, 1, 2)]):
+        xs = [rows(num_src, 2, seed=num_src).requires_grad_() for num_src, *_ in sizes]
         outs = [aggregate(x, whole.prefix(*size), "mean") for x, size in zip(xs, sizes, strict=True)]
         sum(out.square().sum() for out in outs).backward()
-        for x, out, (num_src, num_dst) in zip(xs, outs, sizes, strict=True):
+        for x, out, (num_src, num_dst, _) in zip(xs, outs, sizes, strict=True):
             dense = torch.zeros(num_dst, num_src, dtype=x.dtype)
             of = index[:, index[1] < num_dst]
             dense.index_put_((of[1], of[0]), torch.ones((), dtype=x.dtype), accumulate=True)
@@ -157,8 +157,9 @@ def test_gradients_of_all_prefixes_at_once():
 def test_prefixes_share_transposed_entries(wanted_first):
     index, *_ = entries(12, 7, 40)
     index = index[:, index[1].argsort(stable=True)]
-    whole = Edges.sorted(index, torch._convert_indices_from_coo_to_csr(index[1].contiguous(), 7), 12)
-    some = [whole.prefix(12, 2), whole.prefix(12, 5), whole]
+    ptr = torch._convert_indices_from_coo_to_csr(index[1].contiguous(), 7)
+    whole = Edges.sorted(index, ptr, 12)
+    some = [whole.prefix(12, 2, int(ptr[2])), whole.prefix(12, 5, int(ptr[5])), whole]
     for edges in some[wanted_first:] + some[:wanted_first]:
         x = rows(12, 3).requires_grad_()
         aggregate(x, edges).square().sum().backward()

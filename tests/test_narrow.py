@@ -10,6 +10,7 @@ from datasets_for_tests import make_data
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric import EdgeIndex
+from torch_geometric.data import HeteroData
 from torch_geometric.utils import add_self_loops, degree
 
 from torch_gnnscale import NeighborLoader
@@ -154,6 +155,48 @@ def test_outputs_and_gradients_on_a_gpu(name):
         of_found, of_expected = (torch.autograd.grad(out.sum(), list(model.parameters())) for out in (found, expected))
         for ours, theirs in zip(of_found, of_expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["sage", "gin", "residual"])
+def test_the_host_waits_for_the_first_batch_alone(name):
+    if not torch.cuda.is_available():
+        pytest.skip("torch sees no CUDA device")
+    model = MODELS[name]().double().cuda()
+    narrowed = narrow(model)
+    first, second = (batch.to("cuda") for batch in list(batches())[:2])
+    narrowed(first).sum().backward()
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        narrowed(second).sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+class Points(nn.Module):
+    """Layers that take positions of nodes beside their rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = pyg_nn.PointTransformerConv(FEATURES, HIDDEN)
+        self.second = pyg_nn.PointNetConv(nn.Linear(HIDDEN + 3, HIDDEN))
+        self.last = pyg_nn.PointNetConv(nn.Linear(HIDDEN + 3, CLASSES), add_self_loops=False)
+
+    def forward(self, x, pos, edge_index):
+        x = self.first(x, pos, edge_index).relu()
+        return self.last(self.second(x, pos, edge_index).relu(), pos, edge_index)
+
+
+def test_other_rows_of_nodes_are_cut_as_well():
+    torch.manual_seed(0)
+    model = Points().double()
+    narrowed = narrow(model, lambda model, batch: model(batch.x, batch.x, batch.edge_index))
+    for batch in batches():
+        expected, found = model(batch.x, batch.x, batch.edge_index)[: batch.batch_size], narrowed(batch)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        for ours, theirs in zip(gradients(model, found), gradients(model, expected), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 def test_other_arguments_are_cut_as_well():
@@ -346,6 +389,7 @@ def test_what_cannot_be_narrowed_is_refused(make, message):
         (lambda batch: batch.pop("num_sampled_nodes"), "batch: expected one of NeighborLoader with num_sampled_nodes"),
         (lambda batch: batch.update({"edge_index": batch.edge_index.flip(1)}), "batch.edge_index: expected edges sort"),
         (lambda batch: batch.update({"edge_index": batch.edge_index[:, 1:]}), "edges and .* as its hops say, found"),
+        (lambda batch: batch.num_sampled_edges.reverse(), "batch: expected .* edges into its hops' nodes, found"),
     ],
 )
 def test_bad_batches(change, message):
@@ -353,3 +397,8 @@ def test_bad_batches(change, message):
     change(batch)
     with pytest.raises(ValueError, match=message):
         narrow(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double())(batch)
+
+
+def test_a_heterogeneous_batch():
+    with pytest.raises(ValueError, match="found a HeteroData, which cannot be narrowed"):
+        narrow(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES))(HeteroData())

@@ -76,11 +76,11 @@ class Edges:
             whole._transposed = Entries(ptr, entries[:, 0], entries[:, 1])
         return whole._transposed
 
-    def prefix(self, num_src: int, num_dst: int) -> Edges:
-        """The edges of the first ``num_dst`` destinations, whose sources are below ``num_src``; edges are sorted."""
+    def prefix(self, num_src: int, num_dst: int, num_edges: int) -> Edges:
+        """The ``num_edges`` edges of the first ``num_dst`` destinations, whose sources are below ``num_src``; edges are
+        sorted."""
         assert self.forward.edge is None, "only sorted edges have prefixes"
-        count = int(self.forward.ptr[num_dst])
-        index = self.index[:, :count]
+        index = self.index[:, :num_edges]
         return Edges(index, Entries(self.forward.ptr[: num_dst + 1], index[0], None), num_src, self)
 
 

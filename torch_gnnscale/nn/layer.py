@@ -32,8 +32,9 @@ _NORMALIZES = (pyg_nn.GCNConv, pyg_nn.GCN2Conv, pyg_nn.LGConv)
 """Layers that weigh edges by the degrees of both ends, which only the whole batch knows."""
 
 
-Normalized = dict[Any, tuple[Tensor | None, Edges, Tensor]]
-"""A batch's edges with self loops and normalized weights, by what they were made from: once a forward pass."""
+Normalized = dict[Any, tuple[Tensor | None, Edges, list[int], Tensor]]
+"""A batch's edges with self loops, how many of them lead into its hops' nodes, and their normalized weights, by what
+they were made from: once a forward pass."""
 
 
 @contextmanager
@@ -139,12 +140,13 @@ class _Layer:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         bound = self.signature.bind(*args, **kwargs)
         given = bound.arguments
-        num_src, num_dst = self._rows(given)
-        whole = self.hops.edges
+        groups = self._groups(given)
+        num_src, num_dst = self.hops.rows[groups - 1], self.hops.rows[groups - 2]
+        whole, num_edges = self.hops.edges, self.hops.num_edges
         normalize = isinstance(self.layer, _NORMALIZES) and self.layer.normalize
         if normalize:
-            whole, given["edge_weight"] = self._normalize(given.get("edge_weight"), given["x"].dtype)
-        edges = whole.prefix(num_src, num_dst)
+            whole, num_edges, given["edge_weight"] = self._normalize(given.get("edge_weight"), given["x"].dtype)
+        edges = whole.prefix(num_src, num_dst, num_edges[groups - 2])
         self._narrow(given, whole, edges)
         done = self._aggregate_first(given, edges)
         with ExitStack() as stack:
@@ -159,8 +161,8 @@ class _Layer:
             return first_rows(out[0], num_dst), *out[1:]
         return first_rows(out, num_dst)
 
-    def _rows(self, given: dict[str, Any]) -> tuple[int, int]:
-        """How many rows the layer gets and how many it gives."""
+    def _groups(self, given: dict[str, Any]) -> int:
+        """How many groups' rows the layer gets; it gives those of one less."""
         rows = self.hops.rows
         if given.get("edge_index") is not self.hops.edge_index:
             raise ValueError(
@@ -181,10 +183,10 @@ class _Layer:
                 f"{self.title}: expected one hop a layer, found that earlier layers used up the batch's "
                 f"{len(rows) - 1} hops"
             )
-        return rows[groups - 1], rows[groups - 2]
+        return groups
 
-    def _normalize(self, weight: Tensor | None, dtype: torch.dtype) -> tuple[Edges, Tensor]:
-        """The batch's edges with self loops, sorted by destination, and their weights; once a batch."""
+    def _normalize(self, weight: Tensor | None, dtype: torch.dtype) -> tuple[Edges, list[int], Tensor]:
+        """What :data:`Normalized` has of the batch's edges, sorted by destination; once a batch."""
         layer, hops = self.layer, self.hops
         if getattr(layer, "cached", False):
             raise ValueError(f"{self.title}: expected cached=False, for every batch has other edges")
@@ -194,11 +196,11 @@ class _Layer:
             count = hops.rows[-1]
             index, norm = gcn_norm(hops.edges.index, weight, count, key[0], loops, layer.flow, dtype)
             edges, order = sort_edges(index, count, count)
-            self.normalized[key] = weight, edges, norm[order]
+            self.normalized[key] = weight, edges, hops.ends(edges.forward.ptr), norm[order]
         return self.normalized[key][1:]
 
     def _narrow(self, given: dict[str, Any], whole: Edges, edges: Edges) -> None:
-        """Cuts the arguments to what the layer needs; where it takes sources and destinations apart, x to both."""
+        """Cuts the arguments to what the layer needs; where it takes sources and destinations apart, to both."""
         for key, value in given.items():
             if key == "edge_index":
                 given[key] = edges.index
@@ -208,12 +210,8 @@ class _Layer:
                     given[key] = value[: edges.num_src]
                 elif not of_nodes and value.size(0) == whole.num_edges:
                     given[key] = value[: edges.num_edges]
-        if self._takes_pair() and isinstance(given["x"], Tensor):
-            given["x"] = (given["x"], given["x"][: edges.num_dst])
-
-    def _takes_pair(self) -> bool:
-        x = self.signature.parameters.get("x")
-        return x is not None and "Tuple[" in str(x.annotation)
+                if of_nodes and "Tuple[" in str(self.signature.parameters[key].annotation):
+                    given[key] = (given[key], given[key][: edges.num_dst])
 
     def _aggregate_first(self, given: dict[str, Any], edges: Edges) -> dict[Any, Tensor]:
         """What ``propagate`` will give for the input itself, which then shares one gradient with the root's rows."""

@@ -44,7 +44,7 @@ class Narrowed(nn.Module):
         Raises:
             ValueError: the batch has no hops, or the model cannot be narrowed; the message says why.
         """
-        hops = Hops(batch)
+        hops = Hops(batch, self._to_check)
         if self._to_check:
             self._check(batch, hops)
             self._to_check = False
