@@ -91,7 +91,7 @@ def loading(graph: str, rounds: int) -> dict:
 
 def main() -> None:
     """Prints and saves the results."""
-    options = parser(__doc__ or "")
+    options = parser((__doc__ or "").splitlines()[0])
     options.set_defaults(graphs=["2.4M-124M"])
     args = options.parse_args()
     if not torch.cuda.is_available():
@@ -107,9 +107,12 @@ def main() -> None:
             f"edges a second, {BULK} at a time": judged(second["edges_per_second"], least=1e9),
         }
         say_aims(aims)
+        results[name] = {"sampling": drawn, "aims": aims}
+        if not args.no_save:
+            save("gpu", results)  # what comes next may run out of time
         loaded = loading(name, max(args.rounds // 5, 1))
         report(f"{name}: an epoch with {FEATURES} features, a batch", loaded, "PyG, all cores, copied")
-        results[name] = {"sampling": drawn, "aims": aims, "loading": loaded}
+        results[name]["loading"] = loaded
     if not args.no_save:
         save("gpu", results)
 
