@@ -22,6 +22,12 @@ from torch_geometric.data.graph_store import EdgeAttr
 
 import torch_gnnscale
 
+DTYPES = [
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
+    torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool, torch.complex64, torch.complex128,
+    torch.float8_e4m3fn,
+]  # fmt: skip
+"""Of features."""
 TESTS = Path(__file__).parent
 
 

@@ -3,17 +3,12 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from datasets_for_tests import make_data, node_rows
+from datasets_for_tests import DTYPES, make_data, node_rows
 from torch_geometric.data import Data, TensorAttr
 from torch_geometric.data.feature_store import AttrView
 
 from torch_gnnscale import FeatureStore
 from torch_gnnscale.feature.feature_store import all_attrs
-
-DTYPES = [
-    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool, torch.complex64,
-]  # fmt: skip
 
 
 def store_of(tensor, group=None, name="x"):
@@ -93,6 +88,11 @@ def test_dtypes_and_shapes(dtype, shape):
     assert found.dtype == dtype
     assert torch.equal(found, tensor[index])
     assert store.get_tensor_size(group_name=None, attr_name="x") == shape
+
+
+def test_sparse_tensors():
+    found = store_of(torch.eye(5).to_sparse())[None, "x", torch.tensor([4, 0, 0])]
+    assert torch.equal(found.to_dense(), torch.eye(5)[[4, 0, 0]])
 
 
 @pytest.mark.parametrize("layout", ["transposed", "columns", "rows", "expanded"])

@@ -3,15 +3,11 @@ import pickle
 
 import pytest
 import torch
-from datasets_for_tests import edges_of, make_data, node_rows
+from datasets_for_tests import DTYPES, edges_of, make_data, node_rows
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler
 
 CITES = ("paper", "cites", "paper")
-DTYPES = [
-    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool, torch.complex64,
-]  # fmt: skip
 
 
 def same_relation(found, expected):

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from datasets_for_tests import DTYPES
 from hypothesis import given
 from hypothesis import strategies as st
-from tiers_for_tests import DTYPES, cut, table_of, tables
+from tiers_for_tests import cut, table_of, tables
 
 from torch_gnnscale import ops, reference
 

@@ -22,12 +22,13 @@ from hetero_for_tests import (
     with_times,
     with_weights,
 )
+from tiers_for_tests import node_data
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import SAGEConv, to_hetero
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput
 
-from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, TieredFeatureStore
 
 SOURCES = {"HeteroData": lambda data: data, "our stores": our_stores, "foreign stores": foreign_stores}
 MODES = {
@@ -389,3 +390,18 @@ def test_edge_types_of_another_length():
         graph.put_edge_index(edge_index, edge_type=edge_type, layout="coo", size=(5, 5))
         sampler = NeighborSampler((FeatureStore(), graph), [1, 1])
         assert sampler.sample({"a": torch.tensor([3])}, None, 1).node["a"].tolist() == [3, 2, 1]
+
+
+def test_features_without_a_type_are_refused():
+    """Tiers are of one type of nodes; a batch would have none of their rows."""
+    data = make_hetero()
+    graph, features = GraphStore.from_data(data), FeatureStore()
+    features.put_tensor(torch.ones(len(data[PAPER].x), 2), group_name=None, attr_name="x", index=None)
+    message = r"^data: expected features of types of nodes or edges, as the graph has, found \['x'\] of none$"
+    with pytest.raises(ValueError, match=message):
+        NeighborLoader((features, graph), [2], PAPER)
+    with (
+        TieredFeatureStore.from_data(node_data()) as store,
+        pytest.raises(NotImplementedError, match=r"^tiers beside a heterogeneous graph are not implemented"),
+    ):
+        NeighborLoader((store, graph), [2], PAPER)

@@ -106,6 +106,7 @@ def test_the_scores_find_what_is_read():
 
 
 GRAPH = random_graph(5, 2, seed=8)
+LOADER = NeighborLoader(Data(edge_index=torch.zeros(2, 1, dtype=torch.int64), num_nodes=2), [1], seed=1)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +123,13 @@ GRAPH = random_graph(5, 2, seed=8)
          lambda: hotness.reverse_pagerank(csc_of(GRAPH), [1])),
         (ValueError, "labelled: expected a mask of 5 nodes, found (3,)",
          lambda: hotness.reverse_pagerank(csc_of(GRAPH), torch.ones(3, dtype=torch.bool))),
-        (IndexError, "labelled[1] = 5: expected nodes in [0, 5)",
+        (IndexError, "labelled[1] = 5 is out of range: expected nodes in [0, 5)",
          lambda: hotness.reverse_pagerank(csc_of(GRAPH), torch.tensor([0, 5]))),
+        (TypeError, "loader: expected one of this package with its own sampler, found list",
+         lambda: hotness.accesses([], [0])),
+        (TypeError, "epochs: expected their numbers, found 3", lambda: hotness.accesses(LOADER, 3)),
+        (ValueError, "epochs[1]: expected 0 <= epochs[1] <=", lambda: hotness.accesses(LOADER, [0, -1])),
+        (TypeError, "epochs[0]: expected an int, found float", lambda: hotness.accesses(LOADER, [0.5])),
         (ValueError, "initial: expected int64 of shape (5,), found torch.float32 (5,)",
          lambda: ops.reverse_pagerank(GRAPH.colptr, GRAPH.row, torch.ones(5))),
         (ValueError, "initial: expected scores of at least 0 with a sum of at most",

@@ -2,14 +2,13 @@ import itertools
 
 import pytest
 import torch
+from datasets_for_tests import DTYPES
 from graphs import random_ids
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_gnnscale import ops, reference
 
-DTYPES = [torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int8, torch.int16, torch.int32]
-DTYPES += [torch.int64, torch.uint8, torch.bool, torch.complex64]
 INDEX = [torch.int32, torch.int64]
 
 

@@ -19,11 +19,13 @@ from hetero_for_tests import (
     our_stores,
     with_times,
 )
+from tiers_for_tests import node_data
 from torch_geometric.data import Data
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader, NodeLoader  # before the patch
 from torch_geometric.sampler import NeighborSampler, NodeSamplerInput, SamplerOutput
 
 import torch_gnnscale
+from torch_gnnscale import GraphStore, TieredFeatureStore
 
 PATCHED = [(NeighborSampler, "__init__"), (NodeLoader, "filter_fn"), (torch_geometric.loader.LinkLoader, "filter_fn")]
 
@@ -125,6 +127,14 @@ def test_pygs_bidirectional_sampler(patched):
     out = sampler.sample_from_nodes(NodeSamplerInput(None, torch.tensor([2])))
     assert out.node.tolist() == [2, 0, 3]
     assert out.edge.tolist() == [1, 2]
+
+
+def test_renumbered_stores_are_refused(patched):
+    data = node_data()
+    with TieredFeatureStore.from_data(data, renumbered=True) as store:
+        graph = GraphStore.from_data(data, order=store.order)
+        with pytest.raises(NotImplementedError, match=r"^renumbered stores in PyG's loaders"):
+            NeighborLoader((store, graph), [2], torch.arange(3))
 
 
 def test_options_can_be_set_again(patched):

@@ -91,6 +91,18 @@ def test_one_tier_needs_no_map():
         assert [tier.rows for tier in plan.tiers] == [4]
     assert plan_tiers(SCORE, {"x": 100}, gpu=100, mapped=False).map_bytes == 0
     assert plan_tiers(SCORE, {"x": 100}, gpu=116).map_bytes == 16
+    for name, budgets in (
+        ("disk", {"host": 0}), ("disk", {"host": 110}), ("peers", {"peers": ["100%"]}),
+        ("host", {"gpu": 110, "disk": False}),
+    ):  # fmt: skip
+        plan = plan_tiers(SCORE, {"x": 100}, **{"disk": True, **budgets})
+        assert [tier.name for tier in plan.tiers] == [name]
+        assert plan.map_bytes == 0
+
+
+def test_rows_without_bytes_are_in_host_memory():
+    for sizes in ({}, {"x": 0}):
+        assert [tier.name for tier in plan_tiers(SCORE, sizes, gpu=5, host=0, disk=True).tiers] == ["host"]
 
 
 @given(
@@ -134,7 +146,7 @@ def test_every_row_lies_somewhere_and_no_budget_is_exceeded(nodes, row, gpu, pee
         (ValueError, "budgets: expected room for 4 rows of 100 bytes, found 200 bytes too little; raise host= or give "
          "disk=", lambda: plan_tiers(SCORE, {"x": 100}, host=216)),
         (ValueError, "host: expected room for the map of 4 nodes, 16 bytes, found 10",
-         lambda: plan_tiers(SCORE, {"x": 100}, host=10, disk=True)),
+         lambda: plan_tiers(SCORE, {"x": 4}, host=10, disk=True)),
         (ValueError, "score: expected numbers of at least 0, found -1.0",
          lambda: plan_tiers(-SCORE[:1], {"x": 100})),
         (ValueError, "score: expected finite numbers, found inf", lambda: plan_tiers(SCORE / 0, {"x": 100})),

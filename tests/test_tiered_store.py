@@ -9,9 +9,9 @@ import threading
 
 import pytest
 import torch
-from datasets_for_tests import environment, no_loader_threads, plain, status_of_fork
+from datasets_for_tests import DTYPES, environment, no_loader_threads, plain, status_of_fork
 from tiers_for_tests import BUDGETS, NODES, WIDE, make, node_data, own_ids, score_of
-from torch_geometric.data import TensorAttr
+from torch_geometric.data import Data, TensorAttr
 from torch_geometric.loader import NodeLoader
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler
@@ -141,6 +141,38 @@ def test_storage_in_16_bits(storage, dtype, tmp_path):
         assert torch.equal(store[None, "x", index], data.x[index].to(storage).to(dtype))
         assert torch.equal(store[None, "y", index], data.y[index])
         assert store.plan.row_bytes == 2 * WIDE + data.y.element_size()
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("shape", [(), (5,), (2, 3), (0,)], ids=str)
+def test_every_dtype_on_every_tier(dtype, shape, tmp_path):
+    rows = torch.arange(40).view(-1, *[1] * len(shape)).expand(40, *shape).contiguous().to(dtype)
+    data, index = Data(x=rows), torch.tensor([39, 0, 7, 7])
+    for renumbered in (False, True):
+        options = {"host": "60%" if renumbered else 0, "renumbered": renumbered}
+        falling = torch.arange(40).flip(0)
+        with Tiered.from_data(data, hotness=falling, disk=tmp_path, **options) as store:
+            assert torch.equal(store[None, "x", own_ids(store, index)], rows[index])
+            tiers = {tier.name for tier in store.plan.tiers}
+            assert tiers == {*(["host"] if renumbered or not rows.numel() else []), *(["disk"] if rows.numel() else [])}
+        given = data if not renumbered else reorder_data(data, by_score(falling))
+        FeatureStore.from_data(given).save(tmp_path / str(renumbered))
+        with Tiered.open(tmp_path / str(renumbered), falling, **options) as store:
+            assert torch.equal(store[None, "x", own_ids(store, index)], rows[index])
+
+
+def test_names_are_no_paths(tmp_path):
+    names = [str(tmp_path / "elsewhere"), "..", "x" * 300, ""]
+    data = Data(edge_index=torch.zeros(2, 1, dtype=torch.int64), num_nodes=9)
+    for number, name in enumerate(names):
+        data[name] = torch.arange(9.0)[:, None] + number
+    (tmp_path / "disk").mkdir()
+    with Tiered.from_data(data, hotness="out_degree", host=0, disk=tmp_path / "disk") as store:
+        assert store.plan.map_bytes == 0
+        for name in names:
+            assert torch.equal(store[None, name, torch.tensor([8, 3])], data[name][[8, 3]])
+        assert [file.name for file in tmp_path.iterdir()] == ["disk"]
+    assert not any((tmp_path / "disk").iterdir())
 
 
 def test_other_hotness(tmp_path):

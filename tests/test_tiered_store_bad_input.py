@@ -15,6 +15,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_gnnscale import FeatureStore, files
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale.feature import tier_memory as memory_of
+from torch_gnnscale.topology import reorder
 
 
 def test_a_gpu_that_is_not_there_is_announced(tmp_path):
@@ -62,7 +63,10 @@ def test_numbers_that_16_bits_cannot_hold(storage, largest, budgets, tmp_path):
 def test_memory_that_is_not_there_is_missed_before_anything_is_written(monkeypatch, tmp_path):
     monkeypatch.setattr(memory_of, "available_memory", lambda: 100)
     monkeypatch.setattr(files.ArrayWriter, "append", None)
-    with pytest.raises(MemoryError, match=r"^host: expected \d+ bytes of memory, found 100 available; lower host=$"):
+    with pytest.raises(
+        MemoryError,
+        match=r"^host: expected \d+ bytes of memory, found 100 available; less as host= ",
+    ):
         Tiered.from_data(node_data(), host="40%", disk=tmp_path)
     assert os.listdir(tmp_path) == []
 
@@ -82,9 +86,8 @@ def test_a_disk_that_is_full(free, monkeypatch, tmp_path):
 
 def test_scores_are_sorted_once(monkeypatch):
     sorts = []
-    monkeypatch.setattr(
-        torch, "argsort", lambda *args, sort=torch.argsort, **kwargs: sorts.append(1) or sort(*args, **kwargs)
-    )
+    keys = reorder._rising_where_falling
+    monkeypatch.setattr(reorder, "_rising_where_falling", lambda score: sorts.append(1) or keys(score))
     Tiered.from_data(node_data(), hotness=torch.rand(NODES)).close()
     assert len(sorts) == 1
 
@@ -103,8 +106,8 @@ def typed() -> HeteroData:
     [
         (NotImplementedError, "tiers of a HeteroData are not implemented: use a Data, or FeatureStore.from_data",
          lambda _: Tiered.from_data(typed())),
-        (NotImplementedError, "tiers of edges' attributes are not implemented, found ['edge_attr']; name the nodes' by "
-         "names=", lambda _: Tiered.from_data(make_data())),
+        (NotImplementedError, "tiers of edges' attributes are not implemented, found ['edge_attr']; name the others "
+         "by names=", lambda _: Tiered.from_data(make_data())),
         (ValueError, "names: expected some of ['x', 'y', 'train_mask'], found ['z']",
          lambda _: Tiered.from_data(DATA, names=["x", "z"])),
         (ValueError, "data.x: expected a plain tensor in host memory, found Tensor, torch.strided, meta",
@@ -121,6 +124,24 @@ def typed() -> HeteroData:
          "give disk=", lambda _: Tiered.from_data(DATA, hotness="out_degree", host=800 + 1600 + 200 + 80 * 192)),
         (NotImplementedError, "tiers of typed nodes or of edges are not implemented, found [('paper', 'x')] in ",
          lambda path: (FeatureStore.from_data(typed()).save(path / "a"), Tiered.open(path / "a", torch.rand(3)))),
+        (ValueError, "labelled: expected hotness='weighted_reverse_pagerank' beside it, for which alone it counts",
+         lambda _: Tiered.from_data(DATA, hotness="out_degree", labelled=torch.ones(3))),
+        (TypeError, "labelled: expected int32 or int64 ids, found torch.float32",
+         lambda _: Tiered.from_data(DATA, labelled=torch.ones(3))),
+        (TypeError, "hotness: expected scores as a tensor, or a name, found ndarray",
+         lambda _: Tiered.from_data(DATA, hotness=DATA.y.numpy())),
+        (ValueError, "hotness: expected finite numbers, found inf",
+         lambda _: Tiered.from_data(DATA, hotness=torch.full((NODES,), torch.inf))),
+        (TypeError, "names: expected a list of attributes' names, found 'x'",
+         lambda _: Tiered.from_data(DATA, names="x")),
+        (TypeError, "peers: expected a budget for each GPU, found 0.25", lambda _: Tiered.from_data(DATA, peers=0.25)),
+        (ValueError, "peers: expected equal budgets, for rows are interleaved, found [1, 2]",
+         lambda _: Tiered.from_data(DATA, peers=[1, 2])),
+        (ValueError, "peers: expected at most 29 GPUs, found 30", lambda _: Tiered.from_data(DATA, peers=[1] * 30)),
+        (NotImplementedError, "tiers of lists, and of tensors with a column for each node, are not implemented, found "
+         "['title']", lambda _: Tiered.from_data(Data(x=torch.ones(2, 2), title=["a", "b"]))),
+        (ValueError, "data.x: expected a plain tensor in host memory, found Tensor, torch.sparse_csr, cpu",
+         lambda _: Tiered.from_data(Data(x=torch.ones(2, 2).to_sparse_csr()), hotness=torch.ones(2))),
         (FileNotFoundError, "", lambda path: Tiered.open(path / "b", torch.rand(3))),
     ],
 )  # fmt: skip

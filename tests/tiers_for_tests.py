@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import torch
-from datasets_for_tests import make_data
+from datasets_for_tests import DTYPES, make_data
 from hypothesis import strategies as st
 from torch_geometric.data import Data
 
@@ -53,12 +53,6 @@ def make(way: str, name: str, folder: Path) -> Tiered:
 
 def own_ids(store: Tiered, index: torch.Tensor) -> torch.Tensor:
     return index if store.order is None else store.order.new[index]
-
-
-DTYPES = [
-    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
-    torch.uint8, torch.bool, torch.complex64,
-]  # fmt: skip
 
 
 def table_of(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:

@@ -33,6 +33,14 @@ def _checksums(data: Tensor) -> list[int]:
         return list(threads.map(lambda block: zlib.crc32(block.numpy()), data.split(_BLOCK)))
 
 
+def _stored(dtype: torch.dtype) -> np.dtype:
+    """NumPy's type of the items in a file: integers of their size for those that it does not know."""
+    try:
+        return torch.empty(0, dtype=dtype).numpy().dtype
+    except TypeError:
+        return np.dtype(f"i{dtype.itemsize}")
+
+
 class ArrayWriter:
     """One array's file, written from front to back: rows of ``dtype`` until ``shape`` is full.
 
@@ -40,8 +48,7 @@ class ArrayWriter:
     """
 
     def __init__(self, file: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
-        stored = torch.int16 if dtype == torch.bfloat16 else dtype  # numpy has no bfloat16
-        descr = np.lib.format.dtype_to_descr(torch.empty(0, dtype=stored).numpy().dtype)
+        descr = np.lib.format.dtype_to_descr(_stored(dtype))
         self.entry: dict[str, Any] = {"dtype": str(dtype).removeprefix("torch."), "shape": list(shape), "crc32": []}
         self._dtype = dtype
         self._left = math.prod(shape) * dtype.itemsize  # bytes
@@ -138,7 +145,7 @@ def _map(file: Path, entry: dict[str, Any]) -> Tensor:
         raise FileNotFoundError(f"{file}: not found")
     try:
         dtype = getattr(torch, entry["dtype"])
-        stored = torch.empty(0, dtype=torch.int16 if dtype == torch.bfloat16 else dtype).numpy().dtype
+        stored = _stored(dtype)
         shape = tuple(int(size) for size in entry["shape"])
         with file.open("rb") as stream:
             major, _ = np.lib.format.read_magic(stream)

@@ -81,6 +81,11 @@ def _init(
     sample_direction: str = "forward",
 ) -> None:  # fmt: skip
     """PyG's NeighborSampler with a sampler of ours inside; its other methods stay PyG's."""
+    if (order := collate.order_of(data)) is not None:
+        raise NotImplementedError(
+            f"renumbered stores in PyG's loaders, which would take ids for those of the stores, are not implemented "
+            f"(order of {len(order.old)} nodes): use torch_gnnscale's loaders"
+        )
     kind = SubgraphType.induced if not directed else SubgraphType(subgraph_type)
     ours = NeighborSampler(
         data, num_neighbors, "induced" if kind == SubgraphType.induced else "directional", replace, disjoint,

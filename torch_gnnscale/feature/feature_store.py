@@ -15,6 +15,7 @@ from torch_geometric.data import FeatureStore as PyGFeatureStore
 
 from .. import files, ops
 from ..ops.arguments import check_ids
+from ..ops.rows import has_contiguous_rows
 
 KIND = "features"
 HOMOGENEOUS_EDGES = (None, None)
@@ -74,7 +75,8 @@ class FeatureStore(PyGFeatureStore):
             if tensor.dim() == 0:
                 raise ValueError(f"{key}: expected a row for each node, found a scalar")
             # The gather reads whole rows; this one copy is made here, not for each batch.
-            self._tensors[key] = tensor if tensor.numel() == 0 or tensor[0].is_contiguous() else tensor.contiguous()
+            whole = tensor.layout != torch.strided or has_contiguous_rows(tensor)
+            self._tensors[key] = tensor if whole else tensor.contiguous()
             self._own.discard(key)
         else:
             if key not in self._tensors:

@@ -6,17 +6,49 @@ known because batches are pure functions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
 from .. import ops
+from ..ops.arguments import check_ids, check_int
 from ..topology import CSC
 
 if TYPE_CHECKING:
-    from ..loader import NeighborLoader
+    from ..loader import LinkNeighborLoader, NeighborLoader
+
+
+NAMES = ("out_degree", "reverse_pagerank", "weighted_reverse_pagerank")
+"""Of the scores that follow from a graph, and for the last from the nodes that training starts from."""
+
+
+def scores_of(data: Data, hotness: str | Tensor, labelled: Tensor | None = None) -> Tensor:
+    """The scores of a name, weighted for ``labelled`` or ``data.train_mask``; scores themselves as they are.
+
+    Raises:
+        TypeError, ValueError, IndexError: neither, or ``labelled`` where it has no effect or where none is known.
+    """
+    if not isinstance(hotness, (str, Tensor)):
+        raise TypeError(f"hotness: expected scores as a tensor, or a name, found {type(hotness).__name__}")
+    if isinstance(hotness, str) and hotness not in NAMES:
+        raise ValueError(f"hotness: expected scores or one of {NAMES}, found {hotness!r}")
+    weighted = isinstance(hotness, str) and hotness == "weighted_reverse_pagerank"
+    if labelled is not None and not weighted:
+        raise ValueError("labelled: expected hotness='weighted_reverse_pagerank' beside it, for which alone it counts")
+    if isinstance(hotness, Tensor):
+        return hotness
+    csc = CSC.from_data(data)
+    if hotness == "out_degree":
+        return out_degree(csc)
+    if not weighted:
+        return reverse_pagerank(csc)
+    labelled = getattr(data, "train_mask", None) if labelled is None else labelled
+    if labelled is None:
+        raise ValueError("labelled: expected the nodes that training starts from, found neither it nor data.train_mask")
+    return reverse_pagerank(csc, labelled)
 
 
 def out_degree(csc: CSC) -> Tensor:
@@ -54,35 +86,45 @@ def reverse_pagerank(csc: CSC, labelled: Tensor | None = None, *, iterations: in
             if labelled.shape != (num_nodes,):
                 raise ValueError(f"labelled: expected a mask of {num_nodes} nodes, found {tuple(labelled.shape)}")
             labelled = labelled.nonzero().view(-1)
-        if (at := ops.first_outside(labelled, num_nodes)) >= 0:
-            raise IndexError(f"labelled[{at}] = {int(labelled[at])}: expected nodes in [0, {num_nodes})")
+        check_ids("labelled", labelled, num_nodes, "nodes")
         labelled = labelled.unique()
         if len(labelled):
             initial[labelled] = unit * num_nodes // len(labelled)
     return ops.reverse_pagerank(csc.colptr, csc.row, initial, iterations, damping)
 
 
-def accesses(loader: NeighborLoader, epochs: Sequence[int]) -> Tensor:
+def accesses(loader: NeighborLoader | LinkNeighborLoader, epochs: Sequence[int]) -> Tensor:
     """How often a loader's batches of some epochs read each node's features.
 
     Epochs of other numbers than training will have are a sample of it (presampling, as GNNLab and GSplit do); the epoch
     to come itself gives its accesses exactly. Nothing but the topology is read.
 
+    Draws are made for nodes as the graph numbers them. Counts for a store that is to be ``renumbered`` by them are
+    therefore a sample of its epochs, of which the batches differ; with a map of places they are exact.
+
     Args:
-        loader: a homogeneous NeighborLoader, whose order is a function of its seed.
+        loader: of a homogeneous graph, with an order that is a function of its seed.
         epochs: their numbers, at least 0.
 
     Returns:
         int64, shape [num_nodes], by the user's ids.
+
+    Raises:
+        TypeError, ValueError: another loader, other epochs, an order that is the user's.
+        NotImplementedError: a heterogeneous graph.
     """
-    num_nodes = loader.node_sampler.num_nodes
+    if not getattr(loader, "_sample_ahead", False):
+        raise TypeError(f"loader: expected one of this package with its own sampler, found {type(loader).__name__}")
+    num_nodes = loader._sampler.num_nodes
     if not isinstance(num_nodes, int):
         raise NotImplementedError(
             "accesses of a heterogeneous graph's nodes are not implemented; count by type yourself"
         )
-    count = torch.zeros(num_nodes, dtype=torch.int64)
-    for epoch in epochs:
+    if not isinstance(epochs, Iterable):
+        raise TypeError(f"epochs: expected their numbers, found {epochs!r}")
+    count = torch.zeros(num_nodes, dtype=torch.int64, device=loader._sampler.device)
+    for epoch in [check_int(f"epochs[{i}]", epoch) for i, epoch in enumerate(epochs)]:
         for out in loader.samples(epoch):
-            node = out.node.cpu()
-            count.index_add_(0, node, torch.ones_like(node))
+            count.index_add_(0, out.node, torch.ones_like(out.node))
+    count = count.cpu()
     return count if loader.order is None else count[loader.order.new]

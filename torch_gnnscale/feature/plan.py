@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from numbers import Integral
+from dataclasses import dataclass, replace
+from numbers import Integral, Real
 from typing import Any, TypeAlias
 
 import torch
@@ -14,12 +14,15 @@ from torch import Tensor
 
 from ..ops import place_dtype
 from ..ops.arguments import check_int
-from ..topology.reorder import by_score
+from ..ops.tiers import MAX_PARTS
+from ..topology.reorder import Order, by_score
 
 TIERS = ("gpu", "peers", "host", "disk")
 """The tiers, the fastest first: replicated on each GPU, interleaved over GPUs, host memory, files."""
 NARROW = 16
 """An attribute whose rows are so many times narrower than the widest one's is kept whole."""
+MAX_PEERS = MAX_PARTS - (len(TIERS) - 1)
+"""GPUs over which rows may be interleaved: the other tiers are a part each."""
 _UNITS = {f"{p}{s}": b**i for i, p in enumerate("KMGT", 1) for s, b in (("B", 1000), ("iB", 1024))} | {"B": 1}
 
 Budget: TypeAlias = int | float | str
@@ -32,7 +35,7 @@ def budget_bytes(name: str, budget: Budget, whole: int) -> int:
     Raises:
         TypeError, ValueError: not a budget; names it.
     """
-    if isinstance(budget, bool) or not isinstance(budget, (Integral, float, str)):
+    if isinstance(budget, bool) or not isinstance(budget, (Real, str)):
         raise TypeError(f"{name}: expected bytes, a share or a string such as '8GiB', found {type(budget).__name__}")
     if isinstance(budget, Integral):
         return check_int(name, budget)  # type: ignore[arg-type]
@@ -44,7 +47,7 @@ def budget_bytes(name: str, budget: Budget, whole: int) -> int:
             return int(float(match[1]) * _UNITS[match[2]])
         share = float(match[1]) / 100
     else:
-        share = budget
+        share = float(budget)
     if not 0 <= share <= 1:
         raise ValueError(f"{name}: expected a share of 0 to 1, found {budget!r}")
     return int(share * whole)
@@ -121,7 +124,8 @@ def plan_tiers(
     An attribute whose rows have at most a sixteenth of the widest one's bytes, such as labels, is not cut: it lies
     whole in the first of ``gpu``, ``host`` and ``disk`` that has room for it beside the map. The map of places (4 bytes
     a node, 8 from 2^30 nodes on) lies where rows are gathered: on a GPU if one has a budget or ``on_gpu``, else in host
-    memory. It counts against that budget; if a GPU gathers with ``gpu=0``, it counts against none. One tier needs none.
+    memory. It counts against that budget; if a GPU gathers with ``gpu=0``, it counts against none. There is no map
+    where one tier has all rows.
 
     Args:
         score: how often each node's row will be read, relative to others': at least 0, any real dtype, shape [N].
@@ -136,82 +140,102 @@ def plan_tiers(
     Raises:
         TypeError, ValueError: wrong scores or budgets, or budgets that do not hold all rows and no disk.
     """
-    ordered = score[by_score(score).old]
-    return plan_ordered(ordered, row_bytes, gpu=gpu, peers=peers, host=host, disk=disk, mapped=mapped, on_gpu=on_gpu)
+    _, falling = ranked(score, "score")
+    return plan_ranked(falling, row_bytes, gpu=gpu, peers=peers, host=host, disk=disk, mapped=mapped, on_gpu=on_gpu)
 
 
-def plan_ordered(
+def ranked(score: Tensor, name: str) -> tuple[Order, Tensor]:
+    """The order of falling scores, and the scores in it as float64; raises as :func:`plan_tiers`, calling them so."""
+    order = by_score(score, name)
+    falling = score[order.old].to(torch.float64)
+    if len(score) and float(falling[-1]) < 0:
+        raise ValueError(f"{name}: expected numbers of at least 0, found {float(falling[-1])}")
+    if len(score) and not math.isfinite(float(falling[0])):
+        raise ValueError(f"{name}: expected finite numbers, found {float(falling[0])}")
+    return order, falling
+
+
+def peer_budgets(peers: Sequence[Budget], whole: int) -> list[int]:
+    """The bytes of each peer; raises TypeError or ValueError unless they are a few equal budgets."""
+    if isinstance(peers, (str, Real)):
+        raise TypeError(f"peers: expected a budget for each GPU, found {peers!r}")
+    budgets = [budget_bytes(f"peers[{i}]", budget, whole) for i, budget in enumerate(peers)]
+    if len(set(budgets)) > 1:
+        raise ValueError(f"peers: expected equal budgets, for rows are interleaved, found {list(peers)}")
+    if len(budgets) > MAX_PEERS:
+        raise ValueError(f"peers: expected at most {MAX_PEERS} GPUs, found {len(budgets)}")
+    return budgets
+
+
+def plan_ranked(
     score: Tensor, row_bytes: Mapping[Any, int], *, gpu: Budget, peers: Sequence[Budget], host: Budget | None,
     disk: bool, mapped: bool, on_gpu: bool,
 ) -> TierPlan:  # fmt: skip
-    """:func:`plan_tiers` of scores in falling order."""
+    """:func:`plan_tiers` of scores that fall."""
     num_nodes = len(score)
     sizes = {name: check_int(f"row_bytes[{name!r}]", size) for name, size in row_bytes.items()}
     whole_bytes = sum(sizes.values()) * num_nodes
-    score = score.to(torch.float64)
-    if num_nodes and float(score[-1]) < 0:
-        raise ValueError(f"score: expected numbers of at least 0, found {float(score[-1])}")
-    if num_nodes and not math.isfinite(float(score[0])):
-        raise ValueError(f"score: expected finite numbers, found {float(score[0])}")
-    left = {"gpu": budget_bytes("gpu", gpu, whole_bytes)}
-    per_peer = [budget_bytes(f"peers[{i}]", budget, whole_bytes) for i, budget in enumerate(peers)]
-    if len(set(per_peer)) > 1:
-        raise ValueError(f"peers: expected equal budgets, for rows are interleaved, found {list(peers)}")
-    left["peers"] = sum(per_peer)
+    per_peer = peer_budgets(peers, whole_bytes)
+    left = {"gpu": budget_bytes("gpu", gpu, whole_bytes), "peers": sum(per_peer)}
     if host is not None:
         left["host"] = budget_bytes("host", host, whole_bytes)
-
-    def take(tier: str, amount: int) -> bool:
-        if tier in left and left[tier] < amount:
-            return False
-        if tier in left:
-            left[tier] -= amount
-        return True
-
-    fastest = "gpu" if left["gpu"] else "host"
-    one_tier = left.get(fastest, whole_bytes) >= whole_bytes and (fastest == "gpu" or not left["peers"])
-    map_bytes = 0 if one_tier or not mapped else num_nodes * place_dtype(2 * num_nodes).itemsize
     map_tier = "gpu" if on_gpu or left["gpu"] or left["peers"] else "host"
-    if (map_tier == "host" or left["gpu"]) and not take(map_tier, map_bytes):
+    plan = _cut(score, sizes, left, len(per_peer), disk, map_tier)
+    map_bytes = num_nodes * place_dtype(2 * num_nodes).itemsize if mapped and not _in_one_tier(plan, num_nodes) else 0
+    if map_bytes and map_tier in left and (map_tier == "host" or left["gpu"]):
+        if left[map_tier] < map_bytes:
+            found = left[map_tier]
+            raise ValueError(
+                f"{map_tier}: expected room for the map of {num_nodes} nodes, {map_bytes} bytes, found {found}"
+            )
+        left[map_tier] -= map_bytes
+        plan = _cut(score, sizes, left, len(per_peer), disk, map_tier)
+    if missing := (num_nodes - sum(tier.rows for tier in plan.tiers)) * plan.row_bytes:
         raise ValueError(
-            f"{map_tier}: expected room for the map of {num_nodes} nodes, {map_bytes} bytes, found {left[map_tier]}"
+            f"budgets: expected room for {num_nodes} rows of {plan.row_bytes} bytes, found {missing} bytes too little; "
+            f"raise host= or give disk="
         )
+    return plan if _in_one_tier(plan, num_nodes) else replace(plan, map_bytes=map_bytes)
+
+
+def _in_one_tier(plan: TierPlan, num_nodes: int) -> bool:
+    return any(tier.rows == num_nodes for tier in plan.tiers)
+
+
+def _cut(
+    score: Tensor, sizes: Mapping[Any, int], budgets: Mapping[str, int], num_peers: int, disk: bool, map_tier: str
+) -> TierPlan:
+    """The plan for the bytes that rows may take of each tier, those without a bound left out; it may lack rows."""
+    num_nodes, left = len(score), dict(budgets)
     whole: dict[Any, str] = {}
     widest = max(sizes.values(), default=0)
     for name in sorted(sizes, key=lambda name: sizes[name]):
         if 0 < sizes[name] * NARROW <= widest:
-            places = [tier for tier in ("gpu", "host") if left.get(tier) != 0]
             amount = sizes[name] * num_nodes
-            found = next((tier for tier in places if take(tier, amount)), "disk" if disk else None)
-            if found is not None:
-                whole[name] = found
+            places = [tier for tier in ("gpu", "host") if left.get(tier) != 0 and left.get(tier, amount) >= amount]
+            if places or disk:
+                whole[name] = (*places, "disk")[0]
+                if whole[name] in left:
+                    left[whole[name]] -= amount
     row = sum(size for name, size in sizes.items() if name not in whole)
     total = float(score.sum())
     tiers: list[Tier] = []
     first = 0
-    for name in TIERS:
+    for name in TIERS if disk else TIERS[:-1]:
         room = num_nodes - first
-        if name in left:
-            room = min(room, _rows_that_fit(left[name], row, len(per_peer) if name == "peers" else 1))
-        if name == "disk" and not disk:
-            break
+        if name in left and row:
+            room = min(room, _rows_that_fit(left[name], row, num_peers if name == "peers" else 1))
+        if not row and name != "host":
+            room = 0  # rows without bytes are nowhere else
         if room > 0:
             hits = float(score[first : first + room].sum()) / total if total else room / num_nodes
             tiers.append(Tier(name, room, room * row, hits))
         first += room
     if num_nodes == 0:
         tiers.append(Tier("host", 0, 0, 1.0))
-    if first < num_nodes:
-        missing = (num_nodes - first) * row
-        raise ValueError(
-            f"budgets: expected room for {num_nodes} rows of {row} bytes, found {missing} bytes too little; "
-            f"raise host= or give disk="
-        )
-    return TierPlan(tuple(tiers), whole, row, map_bytes, map_tier)
+    return TierPlan(tuple(tiers), whole, row, 0, map_tier)
 
 
 def _rows_that_fit(room: int, row: int, parts: int) -> int:
     """How many rows fit, if each of ``parts`` parts has the same room."""
-    if row == 0:
-        return 1 << 62
     return room // max(parts, 1) // row * parts

@@ -14,7 +14,7 @@ from .. import files, ops
 from ..topology.reorder import Order
 from .feature_store import KIND
 from .plan import TierPlan
-from .tier_memory import FileRows, HostLayout, HostMemory, HostRows, Rows, free_on_gpu
+from .tier_memory import FileRows, HostLayout, HostMemory, HostRows, Rows
 from .tiered_rows import STEP, Attribute, fill, narrowed
 
 SPILLED, ROWS = "tier", "rows"
@@ -36,20 +36,6 @@ class Source(NamedTuple):
     def row_bytes(self) -> int:
         """Stored bytes of a row."""
         return math.prod(self.tensor.shape[1:]) * self.storage.itemsize
-
-
-def check_room(plan: TierPlan, device: torch.device, num_peers: int, whole_bytes: int) -> None:
-    """MemoryError if a GPU has less free memory than the plan, and attributes whole in ``gpu``, want of it."""
-    if device.type == "cpu":
-        return
-    rows = {tier.name: tier.num_bytes for tier in plan.tiers}
-    wanted = {device: plan.map_bytes + whole_bytes + rows.get("gpu", 0)}
-    for number in range(num_peers):
-        gpu = torch.device("cuda", number)
-        wanted[gpu] = wanted.get(gpu, 0) + rows.get("peers", 0) // num_peers
-    for gpu, size in wanted.items():
-        if size > (free := free_on_gpu(gpu)):
-            raise MemoryError(f"{gpu}: expected {size} bytes of memory, found {free} free; lower gpu= or peers=")
 
 
 def build(
@@ -88,7 +74,7 @@ def build(
             return [todo[-1][0]]
         if tier == "disk":
             if source.origin is None:
-                to_disk.append((Path(str(folder)) / source.key[1], source, ids))
+                to_disk.append((Path(str(folder)) / str(len(to_disk)), source, ids))  # no name of the user's is a path
                 return [FileRows(str(to_disk[-1][0]), SPILLED, ROWS, 0)]
             # The file has all rows: behind those in memory by rank, or from the first on by id.
             return [FileRows(source.origin[0], KIND, source.origin[1], first if renumbered and is_cut else 0)]
@@ -135,10 +121,6 @@ def build(
         assert place is not None
         memory.tensor(where).copy_(place)
     memory.use_huge_pages()
-    for gpu in {
-        rows.device for entry in attributes for rows in (*entry.parts, entry.place) if isinstance(rows, Tensor)
-    }:
-        torch.cuda.synchronize(gpu)  # whatever stream reads them
     return attributes, memory
 
 

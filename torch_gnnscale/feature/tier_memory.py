@@ -36,7 +36,7 @@ class HostMemory:
 
     _name = "host"
 
-    def __init__(self, num_bytes: int, name: str = "host", hint: str = "lower host=") -> None:
+    def __init__(self, num_bytes: int, name: str = "host", hint: str = "less as host= leaves rows to disk=") -> None:
         self._name = name
         if num_bytes > (available := available_memory()):
             raise MemoryError(f"{name}: expected {num_bytes} bytes of memory, found {available} available; {hint}")

@@ -19,6 +19,8 @@ from .tier_memory import HostMemory, Rows, open_rows
 
 STEP = 64 << 20
 """Bytes that are moved at a time while tiers are filled."""
+# Items as torch puts them at indices, which it does not for every type.
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
 
 @dataclass(frozen=True)
@@ -145,7 +147,9 @@ def gather_beside_disk(
     if len(at) == 0:
         return out
     cold = ops.gather_tiers([disk], places[at], disk=True, counts=disk_counts, check=False)
-    return out.index_copy_(0, _sent(at, index.device), _sent(cold, index.device).to(dtype))
+    words = _WORDS[dtype.itemsize]
+    out.view(words).index_copy_(0, _sent(at, index.device), _sent(cold, index.device).to(dtype).view(words))
+    return out
 
 
 def _sent(tensor: Tensor, device: torch.device) -> Tensor:
@@ -162,9 +166,11 @@ def fill(out: Tensor, source: Tensor, ids: Tensor) -> None:
         ids: int64, shape [n].
     """
     ids, at = ids.sort()
+    words = _WORDS[out.dtype.itemsize]
     step = max(1, STEP // max(source[:1].nbytes, 1))
     for some, to in zip(ids.split(step), at.split(step), strict=True):
-        out[to.to(out.device)] = narrowed(ops.gather_rows(source, some), out.dtype).to(out.device)
+        rows = narrowed(ops.gather_rows(source, some), out.dtype)
+        out.view(words)[to.to(out.device)] = rows.view(words).to(out.device)
 
 
 def narrowed(rows: Tensor, dtype: torch.dtype) -> Tensor:

@@ -14,19 +14,16 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData, TensorAttr
 
-from .. import _library, ops
-from .._warn import warn
+from .. import ops
 from ..ops.arguments import checked_device
-from ..topology import CSC
-from ..topology.reorder import Order, by_score
-from . import hotness as scores
+from ..topology.reorder import Order
 from .feature_store import FeatureStore, KnownAttr, row_ids
-from .plan import Budget, TierPlan, budget_bytes, plan_ordered
-from .tier_builder import Source, build, check_room
-from .tier_memory import HostMemory
+from .hotness import scores_of
+from .plan import Budget, TierPlan, plan_ranked, ranked
+from .tier_builder import Source, build
+from .tier_devices import check_room, devices_of
+from .tier_memory import HostMemory, HostRows
 from .tiered_rows import Attribute, TieredRows
-
-HOTNESS = ("out_degree", "reverse_pagerank", "weighted_reverse_pagerank")
 
 
 class TierUse(NamedTuple):
@@ -48,8 +45,8 @@ class TieredFeatureStore(FeatureStore):
 
     What is gathered is on the GPU that gathers if there is one, else in host memory. All processes share host memory
     and files: forked ones have them, and a pickled store names them (it can be opened as long as the process that
-    made or unpickled it keeps its own open). Rows on a GPU are sent through torch.multiprocessing alone. Rows are never
-    changed.
+    made or unpickled it keeps its own open, and with rows that were written to disk, as long as their maker does). Rows
+    on a GPU are sent through torch.multiprocessing alone. Rows are never changed.
     """
 
     plan: TierPlan
@@ -70,10 +67,13 @@ class TieredFeatureStore(FeatureStore):
         """Opens what :meth:`from_data` or :meth:`open` made; ``folder`` is deleted with the store."""
         super().__init__()
         self.__dict__.update(plan=plan, order=order, _memory=memory, _device=device)
-        if device.type == "cuda":
+        if device.type == "cuda" and any(isinstance(part, HostRows) for entry in attributes for part in entry.parts):
             memory.pin(device)
         for attribute in attributes:
             self._tensors[attribute.key] = TieredRows(attribute, memory, device)
+        gpus = {rows.device for entry in attributes for rows in entry.parts if isinstance(rows, Tensor)} | {device}
+        for gpu in gpus - {torch.device("cpu")}:
+            torch.cuda.synchronize(gpu)  # whatever stream reads what was written there just now
         self.__dict__["_delete"] = None if folder is None else weakref.finalize(self, _delete, folder, os.getpid())
 
     @classmethod
@@ -90,7 +90,7 @@ class TieredFeatureStore(FeatureStore):
         storage: torch.dtype | None = None,
         renumbered: bool = False,
         names: Sequence[str] | None = None,
-        device: torch.device | str | None = None,
+        device: torch.device | str | int | None = None,
     ) -> TieredFeatureStore:
         """Copies a Data's node attributes into tiers.
 
@@ -98,11 +98,11 @@ class TieredFeatureStore(FeatureStore):
             data: a homogeneous graph; its tensors may be mapped files.
             gpu, peers, host: budgets (see :func:`torch_gnnscale.feature.plan.plan_tiers`). Without a CUDA device, those
                 for GPUs are left to host memory, with a warning.
-            disk: a directory on a disk. Rows that fit nowhere else are written into a new directory in it, which is
-                deleted with the store.
+            disk: a directory on a disk. Rows that fit nowhere else are written into a new directory in it,
+                ``gnnscale-tiers-*``, which is deleted with the store; a process that is killed leaves it.
             hotness: a score of each node, int64 or float, or the name of one of :mod:`torch_gnnscale.feature.hotness`:
                 ``out_degree``, ``reverse_pagerank`` or ``weighted_reverse_pagerank``.
-            labelled: for the last: the nodes that training starts from, by default ``data.train_mask``.
+            labelled: for the last alone: the nodes that training starts from, by default ``data.train_mask``.
             storage: float16 or bfloat16, in which float32 and float64 attributes are kept; what is gathered has the
                 attribute's own dtype.
             renumbered: rows are stored hottest first and found by their numbers, so no map of places is needed. Rows
@@ -114,28 +114,15 @@ class TieredFeatureStore(FeatureStore):
         Raises:
             TypeError, ValueError, IndexError: wrong budgets, scores, names or types, or too little room.
             MemoryError, OSError: memory that is not there or cannot be pinned, a disk that is full.
-            NotImplementedError: a HeteroData, and attributes of edges.
+            NotImplementedError: a HeteroData, attributes of edges, and those of nodes that are no rows of a tensor.
         """
         if not isinstance(data, Data):
             kind = "HeteroData" if isinstance(data, HeteroData) else type(data).__name__
             raise NotImplementedError(f"tiers of a {kind} are not implemented: use a Data, or FeatureStore.from_data")
-        whole = FeatureStore.from_data(data)
-        found = {name: tensor for (group, name), tensor in whole._tensors.items() if group is None}
-        edges = [name for group, name in whole._tensors if group is not None]
-        if wrong := [name for name in edges if name not in found and (names is None or name in names)]:
-            raise NotImplementedError(
-                f"tiers of edges' attributes are not implemented, found {wrong}; name the nodes' by names="
-            )
-        if (missing := [name for name in names or () if name not in found]) or not found:
-            raise ValueError(f"names: expected some of {list(found)}, found {missing}")
+        chosen = _attributes(data, names)
         if storage not in (None, torch.float16, torch.bfloat16):
             raise TypeError(f"storage: expected torch.float16 or torch.bfloat16, found {storage}")
-        chosen = {name: tensor for name, tensor in found.items() if names is None or name in names}
-        for name, tensor in chosen.items():
-            if tensor.device.type != "cpu" or not ops.can_gather_rows(tensor):
-                what = f"{type(tensor).__name__}, {tensor.layout}, {tensor.device}"
-                raise ValueError(f"data.{name}: expected a plain tensor in host memory, found {what}")
-        score = _score(data, hotness, labelled)
+        score = scores_of(data, hotness, labelled)
         sources = [
             Source(
                 (None, name),
@@ -157,7 +144,7 @@ class TieredFeatureStore(FeatureStore):
         host: Budget | None = None,
         renumbered: bool = False,
         verify: bool = True,
-        device: torch.device | str | None = None,
+        device: torch.device | str | int | None = None,
     ) -> TieredFeatureStore:
         """A saved FeatureStore on disk, its hottest rows in memory.
 
@@ -182,21 +169,21 @@ class TieredFeatureStore(FeatureStore):
     @classmethod
     def _make(
         cls, sources: list[Source], score: Tensor, renumbered: bool, gpu: Budget, peers: Sequence[Budget],
-        host: Budget | None, disk: str | os.PathLike | None, device: torch.device | str | None,
+        host: Budget | None, disk: str | os.PathLike | None, device: torch.device | str | int | None,
     ) -> TieredFeatureStore:  # fmt: skip
         if not sources:
             raise ValueError("expected at least one attribute of nodes, found none")
         if isinstance(score, Tensor) and score.device.type != "cpu":
             raise ValueError(f"hotness: expected scores in host memory, found {score.device}")
-        order = by_score(score, "hotness")
+        order, falling = ranked(score, "hotness")
         for source in sources:
             if len(source.tensor) != len(score):
                 raise ValueError(f"hotness: expected {len(source.tensor)} scores for {source.key}, found {len(score)}")
         whole_bytes = sum(source.row_bytes for source in sources) * len(score)
-        gpu, peers, where = _devices(gpu, peers, device, whole_bytes)
+        gpu, peers, where = devices_of(gpu, peers, device, whole_bytes)
         in_files = all(source.origin is not None for source in sources)
-        plan = plan_ordered(
-            score[order.old],
+        plan = plan_ranked(
+            falling,
             {source.key[1]: source.row_bytes for source in sources},
             gpu=gpu, peers=peers, host=host, disk=disk is not None,
             mapped=not renumbered, on_gpu=where.type != "cpu",
@@ -214,7 +201,7 @@ class TieredFeatureStore(FeatureStore):
                 shutil.rmtree(folder)
             raise
 
-    def on(self, device: torch.device | str) -> TieredFeatureStore:
+    def on(self, device: torch.device | str | int) -> TieredFeatureStore:
         """The same rows, gathered by another GPU of this machine: for a process of several, each with a GPU of its own.
 
         The rows of ``gpu`` and the map of places are copied there; host memory, files and the rows of ``peers`` stay
@@ -242,7 +229,6 @@ class TieredFeatureStore(FeatureStore):
         place = next((rows.place for rows in opened if rows.place is not None), None)
         place = None if place is None else place.to(where)
         attributes = [rows.on(where, place) for rows in opened]
-        torch.cuda.synchronize(where)  # whatever stream reads them
         store = TieredFeatureStore(replace(self.plan, map_tier="gpu"), self.order, attributes, self._memory, where)
         store.__dict__["_origin"] = self  # which deletes what it wrote to disk when it goes
         return store
@@ -351,52 +337,29 @@ def _delete(folder: str, owner: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _devices(
-    gpu: Budget, peers: Sequence[Budget], device: torch.device | str | None, whole: int
-) -> tuple[Budget, Sequence[Budget], torch.device]:
-    """The budgets of GPUs that are there, and where rows are gathered; warns of what is left to slower tiers.
-
-    ``whole`` is what all features take, in bytes.
-    """
-    budgets = {"gpu": gpu, **{f"peers[{i}]": budget for i, budget in enumerate(peers)}}
-    asked = max(budget_bytes(name, budget, whole) for name, budget in budgets.items()) > 0
-    where = torch.device("cpu") if device is None and not asked else None
-    if device is not None:
-        where = checked_device(device)
-        if where.type == "cpu" and asked:
-            raise ValueError(f"device: expected a GPU for gpu={gpu!r}, peers={list(peers)}, found cpu")
-    if where is None and (state := _library.status["_CUDA"]) != "loaded":
-        warn(f"gpu={gpu!r}, peers={list(peers)}: their rows are left to the next tier, for the CUDA library is {state}")
-        return 0, (), torch.device("cpu")
-    if where is None:
-        where = checked_device("cuda")
-    if where.type == "cpu":
-        return gpu, (), where
-    for number in range(len(peers)):
-        if number == where.index:
-            continue
-        if number >= torch.cuda.device_count() or not torch.cuda.can_device_access_peer(where, number):
-            warn(f"peers={list(peers)}: their rows are left to the next tier, for {where} cannot read GPU {number}")
-            return gpu, (), where
-    return gpu, peers, where
+def _attributes(data: Data, names: Sequence[str] | None) -> dict[str, Tensor]:
+    """The tensors of a Data's nodes that are asked for by name, or all of them."""
+    if isinstance(names, str) or not isinstance(names, (Sequence, type(None))):
+        raise TypeError(f"names: expected a list of attributes' names, found {names!r}")
+    whole = FeatureStore.from_data(data)
+    found = {name: tensor for (group, name), tensor in whole._tensors.items() if group is None}
+    others = {name: "edges' attributes" for group, name in whole._tensors if group is not None and name not in found}
+    for name in data.keys():  # noqa: SIM118 (a Data is no mapping)
+        if name not in found and data.is_node_attr(name):
+            others[name] = "lists, and of tensors with a column for each node,"
+    for what in dict.fromkeys(others.values()):
+        if wrong := [name for name, kind in others.items() if kind == what and (names is None or name in names)]:
+            raise NotImplementedError(f"tiers of {what} are not implemented, found {wrong}; name the others by names=")
+    if (missing := [name for name in names or () if name not in found]) or not found:
+        raise ValueError(f"names: expected some of {list(found)}, found {missing}")
+    chosen = {name: tensor for name, tensor in found.items() if names is None or name in names}
+    for name, tensor in chosen.items():
+        if tensor.device.type != "cpu" or not ops.can_gather_rows(tensor):
+            what = f"{type(tensor).__name__}, {tensor.layout}, {tensor.device}"
+            raise ValueError(f"data.{name}: expected a plain tensor in host memory, found {what}")
+    return chosen
 
 
 def _whole_on_gpu(plan: TierPlan, attributes: Sequence[Source] | Sequence[TieredRows], num_nodes: int) -> int:
     """Bytes of the attributes that are whole in ``gpu``."""
     return num_nodes * sum(entry.row_bytes for entry in attributes if plan.whole.get(entry.key[1]) == "gpu")
-
-
-def _score(data: Data, hotness: str | Tensor, labelled: Tensor | None) -> Tensor:
-    if isinstance(hotness, Tensor):
-        return hotness
-    if hotness not in HOTNESS:
-        raise ValueError(f"hotness: expected scores or one of {HOTNESS}, found {hotness!r}")
-    csc = CSC.from_data(data)
-    if hotness == "out_degree":
-        return scores.out_degree(csc)
-    if hotness == "reverse_pagerank":
-        return scores.reverse_pagerank(csc)
-    labelled = getattr(data, "train_mask", None) if labelled is None else labelled
-    if labelled is None:
-        raise ValueError("labelled: expected the nodes that training starts from, found neither it nor data.train_mask")
-    return scores.reverse_pagerank(csc, labelled)

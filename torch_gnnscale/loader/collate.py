@@ -163,20 +163,19 @@ def from_data(
         if layouts is not None and has_edges and (type_name is None or "edge_index" in store or "adj_t" in store):
             layout = layouts[type_name]
             found = on_device(store, edges[type_name], device)
-            value = _values(store, found, layout)
+            value = _values(store, found, layout, relations.get(type_name))
             laid = laid_out(found.edge_index, found.colptr, _size(nodes, type_name), layout, value)
             set_edges(out_store, laid, layout)
     return batch
 
 
-def _values(store: Any, edges: Edges, layout: EdgeLayout) -> Tensor | None:
+def _values(store: Any, edges: Edges, layout: EdgeLayout, relation: Relation | None = None) -> Tensor | None:
     """The values of the input's ``adj_t`` at the sampled edges, if it has any and the layout takes them."""
     value = stored_values(store) if layout in ("sparse_csr", "SparseTensor") else None
-    return (
-        None
-        if value is None or edges.edge_id is None
-        else rows(value, Ids(edges.edge_id), 0).to(edges.edge_index.device)
-    )
+    if value is None or edges.edge_id is None:
+        return None
+    below = None if relation is None else relation.num_ids
+    return rows(value, Ids(edges.edge_id), 0, below).to(edges.edge_index.device)
 
 
 def on_device(store: Any, edges: Edges, device: torch.device | None) -> Edges:

@@ -65,6 +65,7 @@ class KeyedLoader(DataLoader):
         """
         if (prefetch := to_int("prefetch", prefetch)) < 0:
             raise ValueError(f"prefetch: expected at least 0, found {prefetch}")
+        rows.check_groups(data)
         self.seed = draw_seed(kwargs.get("generator")) if seed is None else to_int("seed", seed)
         if kwargs.get("batch_size", 1) is None and kwargs.get("batch_sampler") is None:
             raise ValueError("batch_size: expected a number of seeds, found None")

@@ -14,6 +14,7 @@ from .. import ops
 from .._warn import warn
 from ..feature.feature_store import FeatureStore
 from ..feature.tiered_store import TieredFeatureStore
+from ..ops.rows import has_contiguous_rows
 
 _HOST = torch.device("cpu")
 
@@ -36,10 +37,20 @@ def row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
                 yield (f"data.{name}" if type_name is None else f"data[{type_name!r}].{name}"), value
 
 
+def check_groups(data: Any) -> None:
+    """Raises for features of nodes without a type beside a graph of several types, whose batches would have none."""
+    if isinstance(data, (Data, HeteroData)) or all(attr.edge_type is None for attr in data[1].get_all_edge_attrs()):
+        return
+    if isinstance(data[0], TieredFeatureStore):
+        raise NotImplementedError("tiers beside a heterogeneous graph are not implemented: use FeatureStore.from_data")
+    if isinstance(data[0], FeatureStore) and (names := [name for group, name in data[0]._tensors if group is None]):
+        raise ValueError(f"data: expected features of types of nodes or edges, as the graph has, found {names} of none")
+
+
 def warn_of_slow_rows(data: Any) -> None:
     """Names the tensors whose rows the native gather cannot copy, but could."""
     for name, value in row_tensors(data):
-        if value.numel() and not value[0].is_contiguous():
+        if not has_contiguous_rows(value):
             warn(
                 f"{name} has no contiguous rows (strides {value.stride()}), so torch.index_select gathers them, "
                 f"which is slower; use {name} = {name}.contiguous()"

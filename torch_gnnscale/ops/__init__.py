@@ -4,9 +4,9 @@
 ``torch.get_num_threads()`` unless :func:`limit_threads` says less. No result depends on it.
 """
 
-from . import registrations
+from . import registrations as _registrations  # noqa: F401 (what torch.compile needs to know)
 from .aggregation import REDUCTIONS, aggregate, edge_dot, extreme_backward, share_of_extremes
-from .arguments import MAX_COUNT, first_outside, limit_threads
+from .arguments import ID_DTYPES, MAX_COUNT, first_outside, limit_threads
 from .bulk import MAX_BATCHES, sample_bulk
 from .generate import permutation, random_bits, rmat_edges
 from .inputs import Relations, relations
@@ -20,12 +20,11 @@ from .tiers import can_widen, gather_tiers, place_dtype
 from .topology import check_colptr, coo_to_csc, renumber
 
 __all__ = [
-    "Candidates", "EdgeSet", "MAX_BATCHES", "MAX_COUNT", "MAX_FANOUT", "MAX_HOPS", "PoolStats", "REDUCTIONS",
-    "Relations", "Sample", "Subgraph", "aggregate", "can_gather_rows", "can_widen", "candidates", "check_colptr",
-    "coo_to_csc", "count_ids", "edge_dot", "edge_set", "extreme_backward", "first_outside", "gather_rows",
-    "gather_tiers",
-    "huge_pages", "limit_threads", "map_file", "map_shared", "move_to_huge_pages", "permutation", "place_dtype",
-    "pool_limit", "pool_stats", "pool_trim", "random_bits", "registrations", "relations", "renumber",
+    "Candidates", "EdgeSet", "ID_DTYPES", "MAX_BATCHES", "MAX_COUNT", "MAX_FANOUT", "MAX_HOPS", "PoolStats",
+    "REDUCTIONS", "Relations", "Sample", "Subgraph", "aggregate", "can_gather_rows", "can_widen", "candidates",
+    "check_colptr", "coo_to_csc", "count_ids", "edge_dot", "edge_set", "extreme_backward", "first_outside",
+    "gather_rows", "gather_tiers", "huge_pages", "limit_threads", "map_file", "map_shared", "move_to_huge_pages",
+    "permutation", "place_dtype", "pool_limit", "pool_stats", "pool_trim", "random_bits", "relations", "renumber",
     "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_negatives", "sample_neighbors", "score_unit",
     "share_of_extremes", "weight_sums",
 ]  # fmt: skip

@@ -87,19 +87,20 @@ def first_outside(ids: Tensor, limit: int, threads: int = 0) -> int:
 
 def _first_outside(ids: Tensor, limit: int, threads: int) -> int:
     if ids.device.type != "cpu":
-        outside = ((ids < 0) | (ids >= limit)).nonzero()
+        inside = ids >= 0 if limit > torch.iinfo(ids.dtype).max else (ids >= 0) & (ids < limit)
+        outside = (~inside).nonzero()
         return int(outside[0]) if len(outside) else -1
     return int(OPS.first_outside(ids.contiguous(), limit, resolve_threads(threads)))
 
 
-def checked_device(device: torch.device | str | None) -> torch.device:
+def checked_device(device: torch.device | str | int | None) -> torch.device:
     """The CPU, or a CUDA device, the current one if none is numbered.
 
     Raises:
         ValueError: another device, or one that torch or the native library does not see.
     """
     try:
-        found = torch.device("cpu" if device is None else device)
+        found = torch.device("cpu" if device is None else f"cuda:{device}" if type(device) is int else device)
     except RuntimeError as error:
         raise ValueError(f"device: expected 'cpu' or 'cuda', found {device!r}") from error
     if found.type == "cpu":

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
+from .. import ops
+
 
 def ends_of(edge_type: EdgeType | None) -> tuple[NodeType | None, NodeType | None]:
     """The node types of sources and destinations; None in a homogeneous graph."""
@@ -42,7 +44,7 @@ def as_ids(name: str, nodes: Tensor) -> Tensor:
     """Node ids of any integer type as one that the operator takes; raises TypeError naming them for another type."""
     if not isinstance(nodes, Tensor):
         raise TypeError(f"{name}: expected a tensor of ids, found {type(nodes).__name__}")
-    if nodes.dtype in (torch.int32, torch.int64):
+    if nodes.dtype in ops.ID_DTYPES:
         return nodes
     if nodes.dtype == torch.bool or nodes.is_floating_point() or nodes.is_complex():
         raise TypeError(f"{name}: expected integers, found {nodes.dtype}")

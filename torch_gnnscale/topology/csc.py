@@ -101,7 +101,7 @@ class CSC:
             num_dst = known[1] if num_dst is None else num_dst
             is_sorted = is_sorted or edge_index.is_sorted_by_col
             edge_index = edge_index.as_tensor()
-        if edge_index.dtype not in (torch.int32, torch.int64):
+        if edge_index.dtype not in ops.ID_DTYPES:
             raise TypeError(f"edge_index: expected int32 or int64 ids, found {edge_index.dtype}")
         num_src, num_dst = _check_size(num_src=num_src, num_dst=num_dst)
         src, dst = edge_index.detach().cpu()
@@ -142,11 +142,11 @@ class CSC:
         ops.check_colptr(colptr, row.numel())
         _check_size(num_src=num_src)
         num_src = colptr.numel() - 1 if num_src is None else int(num_src)
-        if row.dtype not in (torch.int32, torch.int64) or row.dim() != 1:
+        if row.dtype not in ops.ID_DTYPES or row.dim() != 1:
             raise TypeError(f"row: expected a vector of int32 or int64, found {row.dtype} {tuple(row.shape)}")
         if (at := ops.first_outside(row, num_src)) >= 0:
             raise IndexError(f"row[{at}] = {int(row[at])} is out of range: expected nodes in [0, {num_src})")
-        if edge_id is not None and (edge_id.dtype not in (torch.int32, torch.int64) or edge_id.shape != row.shape):
+        if edge_id is not None and (edge_id.dtype not in ops.ID_DTYPES or edge_id.shape != row.shape):
             raise TypeError(
                 f"edge_id: expected int32 or int64 ids for {row.numel()} edges, found {edge_id.dtype} "
                 f"{tuple(edge_id.shape)}"

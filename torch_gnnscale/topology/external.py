@@ -179,7 +179,7 @@ def _numbered(
     """Checked chunks as ends [m, 2] and ids [m]."""
     total = 0
     for edges in chunks:
-        if not isinstance(edges, Tensor) or edges.dtype not in (torch.int32, torch.int64):
+        if not isinstance(edges, Tensor) or edges.dtype not in ops.ID_DTYPES:
             found = edges.dtype if isinstance(edges, Tensor) else type(edges).__name__
             raise TypeError(f"chunks: expected int32 or int64 tensors, found {found}")
         if edges.dim() != 2 or edges.size(0) != 2:

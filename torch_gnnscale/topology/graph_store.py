@@ -48,8 +48,11 @@ class GraphStore(PyGGraphStore):
         """A store of a Data's or HeteroData's edges (see :meth:`CSC.from_data`), a Data's renumbered if asked.
 
         Raises:
+            TypeError: something else as an order.
             NotImplementedError: a HeteroData with an order.
         """
+        if not isinstance(order, (Order, type(None))):
+            raise TypeError(f"order: expected an Order, such as a store's, found {type(order).__name__}")
         if not isinstance(data, HeteroData):
             csc = CSC.from_data(data, is_sorted)
             store = cls.from_csc(csc if order is None else reorder_csc(csc, order))
@@ -223,10 +226,9 @@ def relation_entry(edge_type: EdgeType | None, num_src: int, num_dst: int, num_e
 
 def _check_mapped(csc: CSC, entry: dict[str, Any]) -> None:
     """What can be told of a mapped relation without reading it."""
-    ids = (torch.int32, torch.int64)
-    if csc.colptr.dtype != torch.int64 or csc.row.dtype not in ids or csc.num_src < 0:
+    if csc.colptr.dtype != torch.int64 or csc.row.dtype not in ops.ID_DTYPES or csc.num_src < 0:
         raise ValueError(f"colptr {csc.colptr.dtype}, row {csc.row.dtype}, {csc.num_src} sources")
-    if csc.edge_id is not None and (csc.edge_id.dtype not in ids or csc.edge_id.shape != csc.row.shape):
+    if csc.edge_id is not None and (csc.edge_id.dtype not in ops.ID_DTYPES or csc.edge_id.shape != csc.row.shape):
         raise ValueError(f"edge ids {csc.edge_id.dtype} {tuple(csc.edge_id.shape)} for {csc.num_edges} edges")
     if (csc.num_dst, csc.num_edges) != (entry["num_dst"], entry["num_edges"]):
         raise ValueError(f"{csc}, but its counts say {entry}")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
@@ -42,10 +43,20 @@ def by_score(score: Tensor, name: str = "score") -> Order:
         raise ValueError(f"{name}: expected a vector, found shape {tuple(score.shape)}")
     if score.is_floating_point() and bool(score.isnan().any()):
         raise ValueError(f"{name}[{int(score.isnan().nonzero()[0])}]: expected a number, found nan")
-    old = torch.argsort(score, descending=True, stable=True)
+    old = torch.sort(_rising_where_falling(score), stable=True).indices
     new = torch.empty_like(old)
     new[old] = torch.arange(len(old))
     return Order(old, new)
+
+
+def _rising_where_falling(score: Tensor) -> Tensor:
+    """Integers in the opposite order: rising ones are what torch sorts on all threads, by their digits."""
+    if not score.is_floating_point():
+        return ~score
+    wide = (score if score.dtype == torch.float64 else score.to(torch.float32)) + 0.0  # no -0.0, which equals 0.0
+    bits = wide.view(torch.int64 if wide.dtype == torch.float64 else torch.int32)
+    info = torch.iinfo(bits.dtype)
+    return ~(bits ^ ((bits >> (info.bits - 1)) & info.max))  # negative numbers have magnitudes, not complements
 
 
 def order_of(old: Tensor, num_nodes: int) -> Order:
@@ -78,22 +89,41 @@ def reorder_csc(csc: CSC, order: Order) -> CSC:
 
 
 def reorder_data(data: Data, order: Order) -> Data:
-    """A Data whose nodes are renumbered: node-level tensors and masks are moved, ``edge_index`` is renamed.
+    """A Data whose nodes are renumbered: what it has of each node is moved, what holds ids of nodes is renamed.
+
+    Moved are tensors, arrays and lists that PyG takes for the nodes' (``data.is_node_attr``), along the dimension of
+    ``data.__cat_dim__``. Ids are, as everywhere in PyG, what ``edge_index``, ``face`` and other integer tensors with
+    "index" in their names hold; of others, such as a ``train_idx``, nobody can know it: ``order.new[train_idx]``.
 
     Edges keep their order, and so do their attributes. ``reorder_data(result, order.inverse())`` is the input again.
 
     Raises:
-        ValueError: the order is not one of the Data's nodes.
-        NotImplementedError: edges as ``adj_t``.
+        ValueError: the order is not one of the Data's nodes, or an index holds something else than their ids.
+        NotImplementedError: not a Data, or edges as ``adj_t``.
     """
+    if not isinstance(data, Data):
+        raise NotImplementedError(f"reorder_data of a {type(data).__name__} is not implemented: use a Data")
     if data.num_nodes != len(order.old):
         raise ValueError(f"order: expected one of {data.num_nodes} nodes, found {len(order.old)}")
     if "adj_t" in data or "adj" in data:
         raise NotImplementedError("reorder_data of a sparse adjacency is not implemented; use its edge_index")
     out = copy.copy(data)
     for name, value in data.items():
-        if name == "edge_index":
+        if ("index" in name or name == "face") and isinstance(value, Tensor) and value.dtype in ops.ID_DTYPES:
+            if (at := ops.first_outside(value.reshape(-1), len(order.old))) >= 0:
+                wrong = int(value.reshape(-1)[at])
+                raise ValueError(f"data.{name}: expected nodes in [0, {len(order.old)}), found {wrong}")
             out[name] = order.new[value.to(torch.int64)].to(value.dtype)
-        elif isinstance(value, Tensor) and data.is_node_attr(name):
-            out[name] = ops.gather_rows(value, order.old) if ops.can_gather_rows(value) else value[order.old]
+        if data.is_node_attr(name):
+            out[name] = _moved(out[name], order.old, data.__cat_dim__(name, value))
     return out
+
+
+def _moved(value: Any, ids: Tensor, dim: int) -> Any:
+    """The entries at ``ids``; lists, tuples and what is indexed like them have one dimension."""
+    if isinstance(value, Tensor):
+        native = dim == 0 and ops.can_gather_rows(value)
+        return ops.gather_rows(value, ids) if native else value.index_select(dim, ids)
+    if isinstance(value, np.ndarray):
+        return value.take(ids.numpy(), axis=dim)
+    return type(value)(value[i] for i in ids.tolist()) if isinstance(value, (list, tuple)) else value[ids]

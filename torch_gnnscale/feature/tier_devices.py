@@ -1,0 +1,59 @@
+"""Which GPUs have rows, and which one gathers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from .. import _library
+from .._warn import warn
+from ..ops.arguments import checked_device
+from .plan import Budget, TierPlan, budget_bytes, peer_budgets
+from .tier_memory import free_on_gpu
+
+
+def devices_of(
+    gpu: Budget, peers: Sequence[Budget], device: torch.device | str | int | None, whole: int
+) -> tuple[Budget, Sequence[Budget], torch.device]:
+    """The budgets of GPUs that are there, and where rows are gathered; warns of what is left to slower tiers.
+
+    ``whole`` is what all features take, in bytes.
+
+    Raises:
+        TypeError, ValueError: wrong budgets, or a device that is not there or is none for these budgets.
+    """
+    asked = max([budget_bytes("gpu", gpu, whole), *peer_budgets(peers, whole)]) > 0
+    where = torch.device("cpu") if device is None and not asked else None
+    if device is not None:
+        where = checked_device(device)
+        if where.type == "cpu" and asked:
+            raise ValueError(f"device: expected a GPU for gpu={gpu!r}, peers={list(peers)}, found cpu")
+    if where is None and (state := _library.status["_CUDA"]) != "loaded":
+        warn(f"gpu={gpu!r}, peers={list(peers)}: their rows are left to the next tier, for the CUDA library is {state}")
+        return 0, (), torch.device("cpu")
+    if where is None:
+        where = checked_device("cuda")
+    if where.type == "cpu":
+        return gpu, (), where
+    for number in range(len(peers)):
+        if number == where.index:
+            continue
+        if number >= torch.cuda.device_count() or not torch.cuda.can_device_access_peer(where, number):
+            warn(f"peers={list(peers)}: their rows are left to the next tier, for {where} cannot read GPU {number}")
+            return gpu, (), where
+    return gpu, peers, where
+
+
+def check_room(plan: TierPlan, device: torch.device, num_peers: int, whole_bytes: int) -> None:
+    """MemoryError if a GPU has less free memory than the plan, and attributes whole in ``gpu``, want of it."""
+    if device.type == "cpu":
+        return
+    rows = {tier.name: tier.num_bytes for tier in plan.tiers}
+    wanted = {device: plan.map_bytes + whole_bytes + rows.get("gpu", 0)}
+    for number in range(num_peers):
+        gpu = torch.device("cuda", number)
+        wanted[gpu] = wanted.get(gpu, 0) + rows.get("peers", 0) // num_peers
+    for gpu, size in wanted.items():
+        if size > (free := free_on_gpu(gpu)):
+            raise MemoryError(f"{gpu}: expected {size} bytes of memory, found {free} free; lower gpu= or peers=")
