@@ -126,14 +126,14 @@ def test_transforms_see_batches_in_order(device):
     assert seen == list(range(0, data.num_nodes, 16))
 
 
-def test_an_error_in_a_bulk_is_raised_where_its_batches_would_come(device):
+def test_an_error_in_a_bulk_is_raised_where_its_batch_would_come(device):
     def fail(out):
         if out.metadata[0][0] >= 64:
             raise RuntimeError("batch 4")
         return out
 
     batches = iter(loader_of(make_data(), device, bulk=3, transform_sampler_output=fail))
-    for _ in range(3):
+    for _ in range(4):
         next(batches)
     with pytest.raises(RuntimeError, match="batch 4"):
         next(batches)

@@ -1,3 +1,4 @@
+import copy
 import os
 import signal
 import subprocess
@@ -6,11 +7,12 @@ import threading
 import time
 import traceback
 import warnings
+from contextlib import suppress
 
 import pytest
 import torch
 import torch_geometric.sampler
-from datasets_for_tests import environment, make_data, no_loader_threads, run_python
+from datasets_for_tests import environment, make_data, no_loader_threads, plain, run_python
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
@@ -183,31 +185,77 @@ def fails_in_the_thread(out):
     return out
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 4])
-def test_an_error_in_a_thread_arrives_where_the_batch_would_have(data, prefetch):
-    loader = NeighborLoader(data, [2], batch_size=32, prefetch=prefetch, transform_sampler_output=fails_in_the_thread)
+WAYS = [{"prefetch": 0}, {"prefetch": 1}, {"prefetch": 4}, {"bulk": 2, "prefetch": 4}, {"num_workers": 1}]
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_an_error_in_a_thread_arrives_where_the_batch_would_have(data, options):
+    loader = NeighborLoader(data, [2], batch_size=32, transform_sampler_output=fails_in_the_thread, **options)
     iterator = iter(loader)
     assert [next(iterator).batch_size for _ in range(3)] == [32] * 3
     with pytest.raises(ArithmeticError, match="the fourth batch") as caught:
         next(iterator)
     names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
-    assert "fails_in_the_thread" in names
-    with pytest.raises(StopIteration):
-        next(iterator)
-    assert not loader_threads()
+    assert "fails_in_the_thread" in names or "num_workers" in options
+    del iterator, caught
+    assert no_loader_threads()
 
 
 def fails_in_the_loop(batch):
-    raise ArithmeticError("not this one")
+    if batch.input_id[0] == 32:
+        raise ArithmeticError("not this one")
+    return batch
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+@pytest.mark.parametrize("where", ["transform", "transform_sampler_output"])
+def test_the_batches_behind_one_that_fails_follow(data, options, where):
+    """As in PyG's loaders; the one that failed counts as delivered."""
+    fails = fails_in_the_loop if where == "transform" else fails_in_the_thread_once
+    loader = NeighborLoader(data, [2], batch_size=32, seed=1, **{where: fails}, **options)
+    iterator, found, states = iter(loader), [], []
+    while True:
+        try:
+            found.append(next(iterator))
+        except ArithmeticError:
+            found.append(None)
+        except StopIteration:
+            break
+        states.append(loader.state_dict())
+    assert [None if batch is None else int(batch.input_id[0]) for batch in found] == [0, None, 64, 96, 128, 160, 192]
+    assert [state["batch"] for state in states] == list(range(1, 8))
+    assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (1, 0)
+    again = NeighborLoader(data, [2], batch_size=32)
+    again.load_state_dict(states[1])
+    assert plain(next(iter(again))) == plain(found[2])
+
+
+def fails_in_the_thread_once(out):
+    if out.metadata[0][0] == 32:
+        raise ArithmeticError("not this one")
+    return out
+
+
+@pytest.mark.parametrize("options", WAYS[:4], ids=str)
+def test_an_iterator_that_was_closed_is_not_the_end_of_the_epoch(data, options):
+    loader = NeighborLoader(data, [2], batch_size=32, **options)
+    iterator = iter(loader)
+    next(iterator)
+    iterator.close()
+    assert list(iterator) == []
+    assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (0, 1)
 
 
 @pytest.mark.parametrize("prefetch", [0, 4])
-def test_an_error_in_the_transform(data, prefetch):
-    iterator = iter(NeighborLoader(data, [2], batch_size=32, prefetch=prefetch, transform=fails_in_the_loop))
-    with pytest.raises(ArithmeticError, match="not this one"):
-        next(iterator)
-    with pytest.raises(StopIteration):
-        next(iterator)
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_batches_are_made_in_the_callers_mode_of_autograd(data, prefetch, mode):
+    given = copy.copy(data)
+    given.x = data.x.clone().requires_grad_()
+    loader = NeighborLoader(given, [2], batch_size=32, prefetch=prefetch)
+    with mode():
+        batch = next(iter(loader))
+    assert batch.x.requires_grad == (mode is torch.enable_grad)
+    assert batch.x.is_inference() == (mode is torch.inference_mode)
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 4])
@@ -230,6 +278,14 @@ def test_an_error_in_the_order_of_batches(data, prefetch):
     with pytest.raises(ArithmeticError, match="no more batches"):
         train()
     assert found == [[1, 2], [3]]
+    loader = NeighborLoader(data, [2], batch_sampler=Batches(), prefetch=prefetch)
+    iterator = iter(loader)
+    for _ in range(3):
+        with suppress(ArithmeticError):
+            next(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
+    assert loader.state_dict()["epoch"] == 0
 
 
 def test_an_error_in_the_loop_stops_the_threads(data):

@@ -154,6 +154,14 @@ def test_what_is_no_state_is_refused(change, message):
     assert loader.state_dict() == before
 
 
+def test_other_inputs_and_graphs_are_refused():
+    state = loader_of(make_data()).state_dict()
+    with pytest.raises(ValueError, match="state: expected a loader with key_of_inputs="):
+        NeighborLoader(make_data(), [3, 2], torch.arange(1, 151), batch_size=16).load_state_dict(state)
+    with pytest.raises(ValueError, match="state: expected a loader with edges="):
+        loader_of(make_data(200, 900)).load_state_dict(state)
+
+
 # Training ############################################################################################################
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from itertools import islice
 from types import MappingProxyType
 from typing import Any
@@ -28,7 +29,7 @@ from .collate import Output
 from .layout import EdgeLayout, edge_layouts_of
 from .pipeline import Pipeline
 from .position import FORMAT, Position, check_state
-from .streams import Handed, Streams, Unpacked, on_this_stream
+from .streams import Failed, Handed, Streams, Unpacked, as_here, or_failed
 
 
 class KeyedLoader(DataLoader):
@@ -67,6 +68,8 @@ class KeyedLoader(DataLoader):
             raise ValueError(f"prefetch: expected at least 0, found {prefetch}")
         rows.check_groups(data)
         self.seed = draw_seed(kwargs.get("generator")) if seed is None else to_int("seed", seed)
+        if kwargs.get("in_order") is False:
+            raise ValueError("in_order: expected True, for batches are numbered in their order, found False")
         if kwargs.get("batch_size", 1) is None and kwargs.get("batch_sampler") is None:
             raise ValueError("batch_size: expected a number of seeds, found None")
         self.prefetch = prefetch
@@ -175,11 +178,18 @@ class KeyedLoader(DataLoader):
         ours = self._sampler if isinstance(self._sampler, NeighborSampler) else None
         return {
             "inputs": len(self.dataset),  # type: ignore[arg-type]
+            "input_type": None if self.input_data.input_type is None else str(self.input_data.input_type),
+            "key_of_inputs": self._key_of_inputs,
             "batch_size": self.batch_size,
             "drop_last": self.drop_last,
             "order": "shuffled" if isinstance(self.sampler, KeyedShuffle) else order,
             **(ours.options() if ours is not None else {}),
         }
+
+    @cached_property
+    def _key_of_inputs(self) -> int:
+        """Tells these inputs from others."""
+        return ids_key(0, self._ids(self.input_data))
 
     @property
     def _index_sampler(self) -> NumberedBatches:
@@ -197,14 +207,14 @@ class KeyedLoader(DataLoader):
         prefetch = self.prefetch if self._sample_ahead else 0
         if self.bulk > 1 or self._streams_on is not None:
             return self._position.follow(self._in_bulk(iter(numbered), -(-prefetch // self.bulk)))
-        pipeline = Pipeline(iter(numbered), on_this_stream(self._prepare), self._finish, prefetch)
+        pipeline = Pipeline(iter(numbered), as_here(self._prepare), self._finish, prefetch)
         return self._position.follow(pipeline)
 
     def _in_bulk(self, numbered: Iterator[NumberedBatch], ahead: int) -> Unpacked[Any]:
         """The batches of an epoch, made ``bulk`` at a time, ``ahead`` bulks ahead."""
         bulks = iter(lambda: list(islice(numbered, self.bulk)), [])
         if self._streams_on is None:
-            pipeline = Pipeline(bulks, on_this_stream(self._prepare_bulk), lambda batches: batches, ahead)
+            pipeline = Pipeline(bulks, as_here(self._prepare_bulk), lambda batches: batches, ahead)
             return Unpacked(pipeline, self._finish)
         streams = Streams(self._streams_on, self._streams, ahead)
 
@@ -213,7 +223,9 @@ class KeyedLoader(DataLoader):
                 return streams.hand(self._prepare_bulk(indices))
 
         return Unpacked(
-            Pipeline(bulks, prepare, streams.take, ahead), self._finish, lambda: self._stall.measure(streams.device)
+            Pipeline(bulks, as_here(prepare), streams.take, ahead),
+            self._finish,
+            lambda: self._stall.measure(streams.device),
         )
 
     def samples(self, epoch: int) -> Iterator[Output]:
@@ -228,7 +240,7 @@ class KeyedLoader(DataLoader):
         if not numbered.keyed:
             raise ValueError("samples: expected an order that follows from seed and epoch, found one of the user's")
         prefetch = self.prefetch if self._sample_ahead else 0
-        return Pipeline(iter(numbered), on_this_stream(self._sample), lambda out: out, prefetch)
+        return Pipeline(iter(numbered), as_here(self._sample), lambda out: out, prefetch)
 
     # From positions to batches #######################################################################################
 
@@ -258,14 +270,20 @@ class KeyedLoader(DataLoader):
 
     def _prepare_bulk(self, indices: list[NumberedBatch]) -> list[Any]:
         if self.bulk == 1 and self._device is None:
-            return [self._prepare(index) for index in indices]
+            return [or_failed(self._prepare, index) for index in indices]
+        outs = or_failed(self._sample_bulk, indices)
+        if isinstance(outs, Failed):
+            return [outs] * len(indices)
+        return [or_failed(self._fill, out) for out in outs] if self._gather_ahead else outs
+
+    def _sample_bulk(self, indices: list[NumberedBatch]) -> list[Output]:
         start = time.perf_counter()
         inputs = [self.input_data[torch.as_tensor(index.positions, dtype=torch.int64)] for index in indices]
         keys = [batch_key(self.seed, index.epoch, index.number) for index in indices]
         assert isinstance(self._sampler, NeighborSampler)
         outs = sample_bulk(self._sampler, inputs, keys)
         self._seconds["sample"] += time.perf_counter() - start
-        return [self._fill(out) for out in outs] if self._gather_ahead else outs
+        return outs
 
     def _prepare(self, index: NumberedBatch) -> Any:
         out = self._sample(index)

@@ -24,8 +24,9 @@ class Pipeline:
 
     ``prepare`` runs in threads of the pipeline's own, one an item and at most one a core, which share the cores out;
     ``finish`` runs in the thread that iterates, in order. With ``prefetch=0`` there are no threads. The threads stop
-    when the iterator ends, fails, is closed or is dropped, and when the program ends; an error in one of them, or in
-    ``items``, is raised where the item would have come, with its traceback.
+    when the iterator ends, is interrupted, closed or dropped, and when the program ends. An error of ``prepare`` or
+    ``finish`` is raised where the item would have come, with its traceback, and the next items follow, as in torch's
+    own DataLoader; behind an error of ``items`` there are none.
     """
 
     def __init__(
@@ -51,9 +52,8 @@ class Pipeline:
         except StopIteration:
             pass
         except Exception as error:
-            failed: Future = Future()
-            failed.set_exception(error)
-            self._pending.append(failed)
+            self._pending.append(Future())
+            self._pending[-1].set_exception(error)
             self._items = iter(())
 
     def __iter__(self) -> Pipeline:
@@ -68,8 +68,9 @@ class Pipeline:
             self._submit()
             # A finished future is dropped with its result, so that the batch lives as long as the user holds it.
             return self._finish(self._pending.popleft().result())
-        except BaseException:
-            self.close()
+        except BaseException as error:
+            if isinstance(error, StopIteration) or not isinstance(error, Exception):
+                self.close()
             raise
 
     def close(self, wait: bool = True) -> None:

@@ -37,13 +37,16 @@ class Position:
 
 
 class Followed(Generic[T]):
-    """An iterator whose deliveries are counted."""
+    """An iterator whose deliveries are counted, and as such the batches that failed.
+
+    An epoch has ended when all of it was asked for: not when the iterator was closed, or ends because of an error.
+    """
 
     def __init__(self, iterator: Iterator[T], position: Position, iteration: int) -> None:
         self._iterator = iterator
         self._position = position
         self._iteration = iteration
-        self._ended = False
+        self._ended = self._failed = False
 
     def __iter__(self) -> Followed[T]:
         return self
@@ -52,12 +55,23 @@ class Followed(Generic[T]):
         try:
             batch = next(self._iterator)
         except StopIteration:
-            if not self._ended:
+            if not self._ended and not self._failed:
                 self._position.move(self._iteration, ended=True)
             self._ended = True
             raise
+        except Exception:
+            self._failed = True
+            self._position.move(self._iteration, ended=False)
+            raise
+        self._failed = False
         self._position.move(self._iteration, ended=False)
         return batch
+
+    def close(self) -> None:
+        """Stops what prepares batches; there are no more."""
+        self._ended = True
+        if hasattr(self._iterator, "close"):
+            self._iterator.close()
 
     def __getattr__(self, name: str) -> Any:
         if name == "_iterator":  # not there yet

@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from functools import partial
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
@@ -98,21 +99,42 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
         yield from tensors_of(value.feat_dict)
 
 
-def on_this_stream(prepare: Callable[[T], Any]) -> Callable[[T], Any]:
-    """``prepare`` for threads that make what the calling thread uses: rows on a GPU are read on the caller's stream."""
-    if not torch.cuda.is_initialized():
-        return prepare
-    stream = torch.cuda.current_stream()
+def as_here(prepare: Callable[[T], Any]) -> Callable[[T], Any]:
+    """``prepare`` for threads that make what the calling thread uses: in its modes of autograd, and on its stream."""
+    modes: list[Callable[[], AbstractContextManager]] = []
+    if torch.is_inference_mode_enabled():
+        modes.append(torch.inference_mode)
+    elif not torch.is_grad_enabled():
+        modes.append(torch.no_grad)
+    if torch.cuda.is_initialized():
+        modes.append(partial(torch.cuda.stream, torch.cuda.current_stream()))
 
     def there(item: T) -> Any:
-        with torch.cuda.stream(stream):
+        with ExitStack() as stack:
+            for mode in modes:
+                stack.enter_context(mode())
             return prepare(item)
 
-    return there
+    return there if modes else prepare
+
+
+class Failed(NamedTuple):
+    """What stands for a batch that could not be made."""
+
+    error: Exception
+
+
+def or_failed(make: Callable[[Any], T], item: Any) -> T | Failed:
+    """What ``make`` gives, or the error that it raises."""
+    try:
+        return make(item)
+    except Exception as error:
+        return Failed(error)
 
 
 class Unpacked(Generic[T]):
-    """The entries of an iterator's lists, one by one, each as ``finish`` leaves it; ``around`` each wait for a list."""
+    """The entries of an iterator's lists, one by one, each as ``finish`` leaves it, errors where batches failed;
+    ``around`` each wait for a list."""
 
     def __init__(
         self, lists: Any, finish: Callable[[Any], T], around: Callable[[], AbstractContextManager] = nullcontext
@@ -127,10 +149,19 @@ class Unpacked(Generic[T]):
         try:
             while not self._ready:
                 with self._around():
-                    self._ready.extend(next(self._lists))
-            return self._finish(self._ready.popleft())
-        except BaseException:
-            self.close()
+                    batches = next(self._lists)
+                self._ready.extend(batches)
+                batches.clear()  # the frames that an error keeps alive would keep the list, and it the error
+            batch = self._ready.popleft()
+            try:
+                if isinstance(batch, Failed):
+                    raise batch.error
+                return self._finish(batch)
+            finally:
+                del batch  # which an error's traceback would keep, and it the error
+        except BaseException as error:
+            if isinstance(error, StopIteration) or not isinstance(error, Exception):
+                self.close()
             raise
 
     def close(self) -> None:

@@ -237,7 +237,7 @@ class NeighborSampler(BaseSampler):
         return None
 
     def options(self) -> dict[str, Any]:
-        """What decides samples besides the graph and the key, in plain values."""
+        """What decides samples besides the key and what the edges are, in plain values."""
         return {
             "num_neighbors": [list(fanouts) for fanouts in self.fanouts] if self.is_hetero else list(self.fanouts[0]),
             "replace": self.replace,
@@ -245,6 +245,10 @@ class NeighborSampler(BaseSampler):
             "disjoint": self.disjoint,
             "temporal_strategy": self.temporal_strategy,
             "layers": self.layers,
+            "nodes": list(self.graph.sizes),
+            "edges": [relation.csc.num_edges for relation in self.graph.relations],
+            "temporal": self.is_temporal,
+            "weighted": any(relation.weight is not None for relation in self.graph.relations),
             "exclude_seed_edges": self.exclude_seed_edges,
             "strict_negatives": self.strict_negatives is not False,
         }
