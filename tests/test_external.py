@@ -130,7 +130,7 @@ def write(path, edges):
         np.save(path, array)
     elif path.suffix == ".parquet":
         pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-        pq.write_table(pa.table({"a": array[0], "b": array[1], "c": array[0] * 0.5}), path)
+        pq.write_table(pa.table({"weight": array[0] * 0.5, "dst": array[1], "src": array[0]}), path)
     else:
         pytest.importorskip("pyarrow")
         mark = {".csv": ",", ".tsv": "\t", ".txt": " ", ".edges": ";"}[path.suffix]
@@ -153,6 +153,34 @@ def test_files_of_every_kind(tmp_path, kind):
     assert_same(store.relation(), CSC.from_edge_index(edges, 100))
 
 
+@pytest.mark.parametrize(
+    ("lines", "columns", "expected"),
+    [
+        (",src,dst\n7,1,2", None, [1, 2]), ("Dst;SRC\n1;2", None, [2, 1]), ("a,b\n1,2", None, [1, 2]),
+        ("id,from,to\n7,1,2", None, [1, 2]), ("1,2,0.5", None, [1, 2]), ("a,b,c\n7,1,2", ("c", "b"), [2, 1]),
+        ("a,b,c\n7,1,2", None, "expected two columns, or some named as sources and destinations are .*'a', 'b', 'c'"),
+        ("src,dst,source,target\n1,2,3,4", None, "expected two columns, or some named"),
+        ("a,b\n1,2", ("a", "c"), r"expected columns \['a', 'c'\], found \['a', 'b'\] without \['c'\]"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["csv", "parquet"])
+def test_columns_by_name(tmp_path, kind, lines, columns, expected):
+    csv, pq = pytest.importorskip("pyarrow.csv"), pytest.importorskip("pyarrow.parquet")
+    path = tmp_path / f"x.{kind}"
+    (tmp_path / "x.csv").write_text(lines + "\n")
+    if kind == "parquet":
+        if lines[0].isdigit():
+            pytest.skip("columns of parquet have names")
+        options = csv.ParseOptions(delimiter=";" if ";" in lines else ",")
+        pq.write_table(csv.read_csv(tmp_path / "x.csv", parse_options=options), path)
+    files = EdgeFiles([path], columns)
+    if isinstance(expected, list):
+        assert torch.cat(list(files.chunks()), 1).flatten().tolist() == expected
+    else:
+        with pytest.raises(ValueError, match=f"x.{kind}: {expected}"):
+            list(files.chunks())
+
+
 def test_shapes_of_arrays(tmp_path):
     edges = random_edges(100, 100, 300)
     np.save(tmp_path / "rows.npy", edges.t().contiguous().numpy().astype(np.uint16))
@@ -164,6 +192,10 @@ def test_shapes_of_arrays(tmp_path):
 
 
 def test_bad_files(tmp_path):
+    with pytest.raises(TypeError, match=r"^sources: expected a list of files, found '/a.npy'$"):
+        EdgeFiles("/a.npy")
+    with pytest.raises(ValueError, match=r"^columns: expected the names of two, found 'ab'$"):
+        EdgeFiles([], "ab")
     with pytest.raises(FileNotFoundError, match=r"no.npy: not found"):
         EdgeFiles([tmp_path / "no.npy"])
     (tmp_path / "x.doc").touch()
@@ -201,3 +233,7 @@ def test_command(tmp_path, capsys):
         main(["convert", *sources, "--out", str(tmp_path / "small"), "--nodes", "5"])
     assert stop.value.code == 2
     assert "is out of range: expected nodes in [0, 5)" in capsys.readouterr().err
+    assert list((tmp_path / "small").iterdir()) == []
+    with pytest.raises(SystemExit):
+        main(["convert", *sources, "--out", str(tmp_path / "none"), "--memory", "nan"])
+    assert "--memory: expected more than 0, found nan" in capsys.readouterr().err

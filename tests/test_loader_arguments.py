@@ -35,6 +35,9 @@ PICKED = torch.tensor([19, 4, 7, 150])
         (PICKED.to(torch.int16), PICKED, torch.arange(4)),
         (PICKED.numpy(), PICKED, torch.arange(4)),
         (PICKED.tolist(), PICKED, torch.arange(4)),
+        (range(3), torch.arange(3), torch.arange(3)),
+        ((torch.arange(200) % 3 == 0).numpy(), torch.arange(200)[::3], torch.arange(200)[::3]),
+        ((torch.arange(200) % 3 == 0).tolist(), torch.arange(200)[::3], torch.arange(200)[::3]),
         (torch.arange(400)[::2] % 3 == 0, torch.arange(200)[::3], torch.arange(200)[::3]),
         (torch.arange(200)[::5], torch.arange(200)[::5], torch.arange(40)),
         (torch.tensor([7, 7, 3]), torch.tensor([7, 7, 3]), torch.arange(3)),
@@ -49,6 +52,9 @@ PICKED = torch.tensor([19, 4, 7, 150])
         "int16",
         "array",
         "list",
+        "range",
+        "mask array",
+        "mask list",
         "mask",
         "strided",
         "repeated",
@@ -239,10 +245,12 @@ def test_a_fanout_of_more_than_can_be_drawn(data):
     message = rf"^num_neighbors: expected -1 \(all\) or 0\.\.{ops.MAX_FANOUT} each, found \[1000000\] with "
     with pytest.raises(ValueError, match=message + "replacement$"):
         loader_of(data, [large], replace=True)
-    hub = Data(edge_index=torch.stack([torch.arange(ops.MAX_FANOUT + 1), torch.zeros(ops.MAX_FANOUT + 1).long()]))
-    hub.num_nodes = ops.MAX_FANOUT + 1
-    with pytest.raises(ValueError, match=message + "nodes of 131073 neighbors$"):
-        loader_of(hub, [large])
+    degree = ops.MAX_FANOUT + 2
+    hub = Data(edge_index=torch.stack([torch.arange(degree), torch.zeros(degree).long()]), num_nodes=degree)
+    with pytest.raises(ValueError, match=message.replace("1000000", str(degree - 1)) + f"nodes of {degree} neighbors$"):
+        loader_of(hub, [degree - 1])
+    for fanout in (large, degree):
+        assert next(iter(loader_of(hub, [fanout], batch_size=1))).num_sampled_edges == [degree]
     assert next(iter(loader_of(hub, [ops.MAX_FANOUT], batch_size=1))).num_sampled_edges == [ops.MAX_FANOUT]
     nothing = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=0)
     assert list(loader_of(nothing, [large])) == []
@@ -277,6 +285,11 @@ def test_made_again_from_its_own_attributes(data, num_workers):
         ({"num_neighbors": np.array([2.0])}, TypeError, "num_neighbors: expected a list of ints, found [2.0]"),
         ({"num_neighbors": np.array([[2]])}, TypeError, "num_neighbors: expected a list of ints, found ndarray"),
         ({"input_nodes": torch.tensor([0.5])}, TypeError, "input_nodes: expected integers, found torch.float32"),
+        ({"input_nodes": [1.9, 2.2]}, TypeError, "input_nodes: expected integers, found torch.float32"),
+        ({"input_nodes": "train_mask"}, TypeError, "input_nodes: expected ids or a mask of nodes, found 'train_mask'"),
+        ({"input_nodes": torch.ones(200, 2).bool()}, ValueError, "input_nodes: expected a vector or a mask, found "),
+        ({"input_nodes": torch.ones(9).bool()}, IndexError, "input_nodes: expected a mask of 200 nodes, found"),
+        ({"in_order": False}, ValueError, "in_order: expected True, for batches are numbered in their order, found"),
         ({"input_nodes": [[1, 2]]}, ValueError, "input_nodes: expected a vector or a mask, found shape (1, 2)"),
         (
             {"input_nodes": torch.arange(300) % 250 == 3},

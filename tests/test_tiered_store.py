@@ -9,7 +9,7 @@ import threading
 
 import pytest
 import torch
-from datasets_for_tests import DTYPES, environment, no_loader_threads, plain, status_of_fork
+from datasets_for_tests import DTYPES, environment, make_data, no_loader_threads, plain, status_of_fork
 from tiers_for_tests import BUDGETS, NODES, WIDE, make, node_data, own_ids, score_of
 from torch_geometric.data import Data, TensorAttr
 from torch_geometric.loader import NodeLoader
@@ -159,6 +159,18 @@ def test_every_dtype_on_every_tier(dtype, shape, tmp_path):
         FeatureStore.from_data(given).save(tmp_path / str(renumbered))
         with Tiered.open(tmp_path / str(renumbered), falling, **options) as store:
             assert torch.equal(store[None, "x", own_ids(store, index)], rows[index])
+
+
+def test_some_attributes_of_a_saved_store(tmp_path):
+    """Those of edges among the others."""
+    data = make_data()
+    FeatureStore.from_data(data).save(tmp_path / "saved")
+    score = torch.arange(data.num_nodes)
+    with pytest.raises(NotImplementedError, match=r"found \[\(\(None, None\), 'edge_attr'\)\] in .*by names="):
+        Tiered.open(tmp_path / "saved", score)
+    with Tiered.open(tmp_path / "saved", score, names=["x"], host="40%") as store:
+        assert [attr.attr_name for attr in store.get_all_tensor_attrs()] == ["x"]
+        assert torch.equal(store[None, "x", torch.tensor([7, 199])], data.x[[7, 199]])
 
 
 def test_names_are_no_paths(tmp_path):

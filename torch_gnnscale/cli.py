@@ -26,7 +26,7 @@ def info() -> None:
     print(f"python {platform.python_version()}, {platform.platform()}")
     cuda = torch.version.cuda or "none"
     print(f"torch {torch.__version__} (CUDA {cuda})")
-    for name in ("torch_geometric", "pyg_lib", "torch_sparse", "cupy", "numpy"):
+    for name in ("torch_geometric", "pyg_lib", "torch_sparse", "numpy"):
         try:
             print(f"{name} {metadata.version(name)}")
         except metadata.PackageNotFoundError:
@@ -79,10 +79,16 @@ def train(args: argparse.Namespace) -> None:
     given = {name: value for name, value in vars(args).items() if name in _OPTIONS}
     if foreign := sorted(given.keys() - known):
         raise ValueError(f"--{foreign[0].replace('_', '-')}: expected an option of task {args.task!r}, found another's")
+    for name in ("hidden", "batch_size", "epochs"):
+        if given.get(name, 1) < 1:
+            raise ValueError(f"--{name.replace('_', '-')}: expected at least 1, found {given[name]}")
+    if args.checkpoint_every < 0:
+        raise ValueError(f"--checkpoint-every: expected at least 0, found {args.checkpoint_every}")
     config = kind.config_type(**given)
     task = kind.load(args.dataset, args.root, args.split)
     print(task)
     folder = Path(args.out)
+    folder.mkdir(parents=True, exist_ok=True)
     trainer = kind(task, config, folder, checkpoint_every=args.checkpoint_every)
     if args.resume:
         found = trainer.resume()
@@ -104,7 +110,9 @@ def train(args: argparse.Namespace) -> None:
 
 def convert(args: argparse.Namespace) -> None:
     """Files of edges to a saved graph; see ``gnnscale convert --help``."""
-    edges = EdgeFiles(args.sources)
+    if not args.memory > 0:
+        raise ValueError(f"--memory: expected more than 0, found {args.memory}")
+    edges = EdgeFiles(args.sources, None if args.columns is None else tuple(args.columns))
     nodes = edges.num_nodes() if args.nodes is None else args.nodes
     graph = build_on_disk(
         args.out,
@@ -150,11 +158,14 @@ def main(arguments: list[str] | None = None) -> None:
     add = command.add_argument
     add("sources", nargs="+", help=".npy of shape [2, E], .parquet or text files of edges")
     add("--out", required=True, help="a new directory")
+    add("--columns", nargs=2, metavar=("SRC", "DST"), help="of files with names: those of sources and destinations")
     add("--nodes", type=int, help="number of nodes; by default one more than the largest id, which takes a pass")
     add("--no-edge-ids", action="store_true", help="do not keep the way back to the edges' order in the files")
     add("--memory", type=float, default=1.0, help="GiB that may be used to sort")
     args = parser.parse_args(arguments)
     try:
         {"info": lambda _: info(), "train": train, "convert": convert}[args.command](args)
+    except KeyboardInterrupt:
+        parser.exit(130, "\ngnnscale: interrupted\n")
     except (ValueError, IndexError, TypeError, NotImplementedError, OSError, ImportError) as error:
         parser.exit(2, f"gnnscale: {error}\n")

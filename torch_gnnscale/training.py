@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -277,13 +278,17 @@ class Trainer(ABC):
         """Takes up the checkpoint in ``folder``; returns False if there is none.
 
         Raises:
-            ValueError: it is of another task or configuration (``epochs`` and ``device`` may differ), or of PyG's
-                loader.
+            ValueError: it is of another task or configuration (``epochs`` and ``device`` may differ), of PyG's
+                loader, or damaged.
         """
         if self.folder is None or not (self.folder / CHECKPOINT).exists():
             return False
         file = self.folder / CHECKPOINT
-        state = torch.load(file, weights_only=True, map_location="cpu")
+        try:
+            state = torch.load(file, weights_only=True, map_location="cpu")
+        except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+            reason = str(error).partition("\n")[0]
+            raise ValueError(f"{file}: expected a checkpoint, found another or a damaged file ({reason})") from None
         ours, theirs = self._identity(), state["run"]
         for name in ours | theirs:
             if name not in MAY_DIFFER and ours.get(name) != theirs.get(name):

@@ -143,6 +143,7 @@ class TieredFeatureStore(FeatureStore):
         peers: Sequence[Budget] = (),
         host: Budget | None = None,
         renumbered: bool = False,
+        names: Sequence[str] | None = None,
         verify: bool = True,
         device: torch.device | str | int | None = None,
     ) -> TieredFeatureStore:
@@ -153,6 +154,7 @@ class TieredFeatureStore(FeatureStore):
             hotness: a score of each node, int64 or float, shape [N].
             gpu, peers, host: budgets as for :meth:`from_data`. Rows are kept in the dtype that the files have.
             renumbered: the files' rows are in the order of falling scores, ``topology.reorder.by_score(hotness)``.
+            names: the attributes that are opened; by default all.
             verify: as for :meth:`FeatureStore.open`.
             device: as for :meth:`from_data`.
 
@@ -160,10 +162,18 @@ class TieredFeatureStore(FeatureStore):
             FileNotFoundError, ValueError: as :meth:`FeatureStore.open`, and wrong budgets or scores.
             NotImplementedError: attributes of edges or of several node types.
         """
+        check_names(names)
         saved = FeatureStore.open(path, verify)
-        if wrong := [key for key in saved._tensors if key[0] is not None]:
-            raise NotImplementedError(f"tiers of typed nodes or of edges are not implemented, found {wrong} in {path}")
-        sources = [Source(key, tensor, tensor.dtype, saved._origins[key]) for key, tensor in saved._tensors.items()]
+        asked = {key: tensor for key, tensor in saved._tensors.items() if names is None or key[1] in names}
+        if missing := [name for name in names or () if (None, name) not in asked]:
+            raise ValueError(f"names: expected some of {[name for _, name in saved._tensors]}, found {missing}")
+        if wrong := [key for key in asked if key[0] is not None and (names is None or (None, key[1]) not in asked)]:
+            raise NotImplementedError(
+                f"tiers of typed nodes or of edges are not implemented, found {wrong} in {path}; name others by names="
+            )
+        sources = [
+            Source(key, tensor, tensor.dtype, saved._origins[key]) for key, tensor in asked.items() if key[0] is None
+        ]
         return cls._make(sources, hotness, renumbered, gpu, peers, host, path, device)
 
     @classmethod
@@ -191,6 +201,8 @@ class TieredFeatureStore(FeatureStore):
         folder = None
         if not in_files and (plan.rows("disk") > 0 or "disk" in plan.whole.values()):
             assert disk is not None
+            if not os.path.isdir(disk):
+                raise FileNotFoundError(f"disk: expected a directory, found {os.fspath(disk)!r}, which is none")
             folder = tempfile.mkdtemp(prefix="gnnscale-tiers-", dir=os.path.abspath(disk))
         try:
             check_room(plan, where, len(peers), _whole_on_gpu(plan, sources, len(score)))
@@ -337,10 +349,15 @@ def _delete(folder: str, owner: int) -> None:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _attributes(data: Data, names: Sequence[str] | None) -> dict[str, Tensor]:
-    """The tensors of a Data's nodes that are asked for by name, or all of them."""
+def check_names(names: Any) -> None:
+    """Raises TypeError unless it is a list of names, or None."""
     if isinstance(names, str) or not isinstance(names, (Sequence, type(None))):
         raise TypeError(f"names: expected a list of attributes' names, found {names!r}")
+
+
+def _attributes(data: Data, names: Sequence[str] | None) -> dict[str, Tensor]:
+    """The tensors of a Data's nodes that are asked for by name, or all of them."""
+    check_names(names)
     whole = FeatureStore.from_data(data)
     found = {name: tensor for (group, name), tensor in whole._tensors.items() if group is None}
     others = {name: "edges' attributes" for group, name in whole._tensors if group is not None and name not in found}

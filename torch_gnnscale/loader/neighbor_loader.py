@@ -20,7 +20,7 @@ from .. import ops
 from ..feature.plan import Budget
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
-from ..sampler.inputs import as_ids
+from ..sampler.inputs import as_nodes
 from .collate import Output
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
@@ -165,22 +165,19 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         )
         self.input_nodes = input_nodes
         if isinstance(neighbor_sampler, NeighborSampler):
-            self._check_seeds(neighbor_sampler)
+            self._check_seeds(neighbor_sampler, nodes[1] if isinstance(nodes, tuple) else nodes)
         if self.order is not None:
             self.input_data.node = self.order.new[self.input_data.node.to(torch.int64)]
 
-    def _check_seeds(self, sampler: NeighborSampler) -> None:
-        """Raises unless all input nodes are ids of the graph; names them by their place in ``input_nodes``."""
+    def _check_seeds(self, sampler: NeighborSampler, given: Tensor | None) -> None:
+        """Raises unless all input nodes are ids of the graph; names them by their place in what was ``given``."""
         num_nodes = sampler.graph.sizes[sampler.graph.node_index(self.input_data.input_type)]
-        nodes, time = as_ids("input_nodes", self.input_data.node), self.input_data.time
-        if nodes.dim() != 1:
-            raise ValueError(f"input_nodes: expected a vector or a mask, found shape {tuple(nodes.shape)}")
+        nodes, time = self.input_data.node, self.input_data.time
         if time is not None and time.shape != nodes.shape:
             raise ValueError(f"input_time: expected {len(nodes)} times, found shape {tuple(time.shape)}")
         if (at := ops.first_outside(nodes, num_nodes)) < 0:
             return
-        given = self.input_nodes[1] if isinstance(self.input_nodes, tuple) else self.input_nodes
-        if isinstance(given, Tensor) and given.dtype == torch.bool:
+        if given is not None and given.dtype == torch.bool:
             raise IndexError(
                 f"input_nodes[{int(nodes[at])}] is set: expected a mask of {num_nodes} nodes, found one of {len(given)}"
             )
@@ -232,12 +229,11 @@ def _all_nodes(data: Any, input_nodes: Any, sampler: NeighborSampler) -> Any:
             raise ValueError(f"input_nodes: expected a node type, or a pair of one and of nodes, found {found}")
         if node_type not in sampler.node_types:
             raise ValueError(f"input_nodes: expected a node type of {sampler.node_types}, found {node_type!r}")
-        if nodes is None:
-            nodes = torch.arange(sampler.graph.sizes[sampler.graph.node_index(node_type)])
-        return node_type, nodes
-    if input_nodes is None and not isinstance(data, Data):
-        return torch.arange(sampler.graph.sizes[0])
-    return input_nodes
+        count = sampler.graph.sizes[sampler.graph.node_index(node_type)]
+        return node_type, torch.arange(count) if nodes is None else as_nodes("input_nodes", nodes, count)
+    if input_nodes is None:
+        return None if isinstance(data, Data) else torch.arange(sampler.graph.sizes[0])
+    return as_nodes("input_nodes", input_nodes, sampler.graph.sizes[0])
 
 
 def _is_pair(input_nodes: Any) -> bool:

@@ -64,7 +64,7 @@ def _checked(values: Any) -> list[int]:
 
 
 def drawable(fanouts: list[list[int]], largest_degree: int, replace: bool) -> list[list[int]]:
-    """Fanouts that the operator can draw: a larger one takes all neighbors where no node has as many.
+    """Fanouts that the operator can draw: a larger one takes all neighbors where no node has more.
 
     Raises:
         ValueError: the operator would have to choose from more than it can.
@@ -72,7 +72,7 @@ def drawable(fanouts: list[list[int]], largest_degree: int, replace: bool) -> li
     too_large = [entry for entry in fanouts if max(entry, default=0) > ops.MAX_FANOUT]
     if not too_large:
         return fanouts
-    if replace or largest_degree > ops.MAX_FANOUT:
+    if replace or largest_degree > min(fanout for entry in too_large for fanout in entry if fanout > ops.MAX_FANOUT):
         raise ValueError(
             f"num_neighbors: expected -1 (all) or 0..{ops.MAX_FANOUT} each, found {too_large[0]} with "
             f"{'replacement' if replace else f'nodes of {largest_degree} neighbors'}"

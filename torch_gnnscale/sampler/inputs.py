@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
@@ -49,6 +51,29 @@ def as_ids(name: str, nodes: Tensor) -> Tensor:
     if nodes.dtype == torch.bool or nodes.is_floating_point() or nodes.is_complex():
         raise TypeError(f"{name}: expected integers, found {nodes.dtype}")
     return nodes.to(torch.int64)
+
+
+def as_nodes(name: str, nodes: Any, num_nodes: int) -> Tensor:
+    """Ids, or a mask of ``num_nodes`` nodes, as a tensor, whatever they come in; values of ids are not looked at.
+
+    Raises:
+        TypeError: no integers, nor booleans.
+        ValueError: not a vector.
+        IndexError: a mask of fewer nodes.
+    """
+    if not isinstance(nodes, Tensor):
+        try:
+            given = torch.as_tensor(np.ascontiguousarray(nodes) if isinstance(nodes, np.ndarray) else nodes)
+        except (TypeError, ValueError, RuntimeError):
+            raise TypeError(f"{name}: expected ids or a mask of nodes, found {nodes!r}"[:200]) from None
+        nodes = given.to(torch.int64) if given.numel() == 0 and given.dtype != torch.bool else given
+    if nodes.dim() != 1:
+        raise ValueError(f"{name}: expected a vector or a mask, found shape {tuple(nodes.shape)}")
+    if nodes.dtype != torch.bool:
+        return as_ids(name, nodes)
+    if len(nodes) < num_nodes:
+        raise IndexError(f"{name}: expected a mask of {num_nodes} nodes, found one of {len(nodes)}")
+    return nodes
 
 
 def sorted_pairs(pairs: Tensor | None, backward: bool) -> Tensor | None:

@@ -15,6 +15,9 @@ from torch import Tensor
 Source = str | os.PathLike | tuple[str | os.PathLike, str | os.PathLike]
 _TEXT = (".csv", ".tsv", ".txt", ".edges")
 _DELIMITERS = ",\t; "
+ENDS = (("src", "dst"), ("source", "target"), ("source", "destination"), ("from", "to"), ("row", "col"), ("u", "v"),
+        ("head", "tail"), ("sender", "receiver"))  # fmt: skip
+"""Names of columns that say which is which, in any case."""
 
 
 class EdgeFiles:
@@ -22,16 +25,21 @@ class EdgeFiles:
 
     Args:
         sources: files, each of edges: ``.npy`` of shape [2, E] or [E, 2], or a pair of ``.npy`` vectors (sources,
-            destinations); ``.parquet``, whose first two columns count; text (``.csv``, ``.tsv``, ``.txt``,
-            ``.edges``) of two columns, with or without a header line, after any comment lines that begin with #.
-            Parquet and text are read by pyarrow.
+            destinations); ``.parquet``; text (``.csv``, ``.tsv``, ``.txt``, ``.edges``), with or without a header
+            line, after any comment lines that begin with #. Parquet and text are read by pyarrow.
+        columns: the names of the columns of sources and of destinations, in files that have names. By default those
+            that are named as one of :data:`ENDS`, else a file's only two columns. Without names the first two count.
 
     Raises:
-        FileNotFoundError, ValueError: names the file that is missing or of another kind.
+        FileNotFoundError, TypeError, ValueError: names the file that is missing or of another kind.
     """
 
-    def __init__(self, sources: Sequence[Source]) -> None:
-        self.sources = list(sources)
+    def __init__(self, sources: Sequence[Source], columns: tuple[str, str] | None = None) -> None:
+        if isinstance(sources, (str, os.PathLike)):
+            raise TypeError(f"sources: expected a list of files, found {sources!r}")
+        if columns is not None and (isinstance(columns, str) or len(columns) != 2):
+            raise ValueError(f"columns: expected the names of two, found {columns!r}")
+        self.sources, self.columns = list(sources), columns
         for source in self.sources:
             for file in source if isinstance(source, tuple) else (source,):
                 path = Path(file)
@@ -70,11 +78,11 @@ class EdgeFiles:
                     yield _tensor(path, _pairs(path)[:, at : at + chunk])
             elif path.suffix == ".parquet":
                 file = _pyarrow("pyarrow.parquet").ParquetFile(path)
-                for batch in file.iter_batches(chunk, columns=file.schema_arrow.names[:2]):
-                    yield _columns(path, batch)
+                ends = _ends(path, file.schema_arrow.names, self.columns)
+                for batch in file.iter_batches(chunk, columns=ends):
+                    yield _columns(path, batch, ends)
             else:
-                for batch in _text(path, chunk):
-                    yield _columns(path, batch)
+                yield from _text(path, chunk, self.columns)
 
 
 def _array(file: str | os.PathLike) -> np.ndarray:
@@ -115,11 +123,27 @@ def _pyarrow(module: str) -> Any:
         raise ImportError("parquet and text files are read by pyarrow: pip install pyarrow") from error
 
 
-def _columns(path: Path, batch: Any) -> Tensor:
-    if batch.num_columns < 2:
-        raise ValueError(f"{path}: expected two columns, found {batch.num_columns}")
+def _ends(path: Path, names: list[str], columns: tuple[str, str] | None) -> list[str]:
+    """Which of the named columns are the sources and the destinations."""
+    if columns is not None:
+        if missing := [name for name in columns if name not in names]:
+            raise ValueError(f"{path}: expected columns {list(columns)}, found {names} without {missing}")
+        return list(columns)
+    known = {name.strip().lower(): name for name in names}
+    found = [pair for pair in ENDS if all(end in known for end in pair)]
+    if len(found) == 1:
+        return [known[end] for end in found[0]]
+    if len(names) == 2 and not found:
+        return names
+    raise ValueError(
+        f"{path}: expected two columns, or some named as sources and destinations are (src and dst, ...), found "
+        f"{names}; name them by columns="
+    )
+
+
+def _columns(path: Path, batch: Any, ends: list[str] | list[int]) -> Tensor:
     columns = []
-    for column in batch.columns[:2]:
+    for column in (batch.column(end) for end in ends):
         if column.null_count:
             raise ValueError(f"{path}: expected ids, found {column.null_count} empty cells")
         values = column.to_numpy(zero_copy_only=False)
@@ -129,7 +153,7 @@ def _columns(path: Path, batch: Any) -> Tensor:
     return torch.stack(columns)
 
 
-def _text(path: Path, chunk: int) -> Iterator[Any]:
+def _text(path: Path, chunk: int, columns: tuple[str, str] | None) -> Iterator[Tensor]:
     csv = _pyarrow("pyarrow.csv")
     skipped, line = 0, ""
     with path.open() as stream:
@@ -144,6 +168,19 @@ def _text(path: Path, chunk: int) -> Iterator[Any]:
     header = not all(field.strip().lstrip("-").isdigit() for field in fields[:2])
     read = csv.ReadOptions(skip_rows=skipped, autogenerate_column_names=not header, block_size=max(16 * chunk, 1 << 20))
     try:
-        yield from csv.open_csv(path, read, csv.ParseOptions(delimiter=delimiter))
+        stream_of_batches = csv.open_csv(path, read, csv.ParseOptions(delimiter=delimiter))
     except ValueError as error:  # pyarrow's own is one
         raise ValueError(f"{path}: expected lines of two integers, found something else ({error})") from None
+    names = stream_of_batches.schema.names
+    if len(names) < 2:
+        raise ValueError(f"{path}: expected two columns, found {len(names)}")
+    ends: Any = _ends(path, names, columns) if header else [0, 1]
+    batches = iter(stream_of_batches)
+    while True:
+        try:
+            batch = next(batches, None)
+        except ValueError as error:
+            raise ValueError(f"{path}: expected lines of two integers, found something else ({error})") from None
+        if batch is None:
+            return
+        yield _columns(path, batch, ends)

@@ -167,8 +167,10 @@ def build_on_disk(
         bar.close()
         total = sum(part.num_edges for part in ranges)
         bar = tqdm(total=total, desc="edges sorted", unit=" edges", unit_scale=True, disable=not progress)
-        entries = _write(folder, sorter.sorted(ranges), num_dst, total, dtype, edge_ids, bar)
+        entries = _write(Path(temporary), sorter.sorted(ranges), num_dst, total, dtype, edge_ids, bar)
         bar.close()
+        for name in entries:  # only now, so that a build that fails leaves the directory empty
+            (Path(temporary) / f"{name}.npy").rename(folder / f"{name}.npy")
     files.finish(folder, KIND, entries, {"relations": [relation_entry(None, num_src, num_dst, total)]})
     return GraphStore.open(folder, verify=False)
 
