@@ -51,7 +51,8 @@ sanitize: $(VENV)/test
 		ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=. ../../$(BIN)/python -m pytest -p no:cacheprovider \
 		tests/test_ops.py tests/test_gather_tiers.py tests/test_sample_neighbors.py tests/test_sample_modes.py \
 		tests/test_sample_bulk.py tests/test_negatives.py \
-		tests/test_hotness.py tests/test_reorder.py tests/test_topology.py -k "not wrap_of_its_tags and not a_billion_nodes"
+		tests/test_hotness.py tests/test_reorder.py tests/test_topology.py tests/test_aggregation.py \
+		tests/test_pool.py tests/test_map_file.py tests/test_philox.py -k "not wrap_of_its_tags and not a_billion_nodes"
 
 # The operators of the .cu files by threads that stand for a GPU's lanes, under both sanitizers, in a copy of the sources.
 # Rows on disk are the CPU's, and a map with an entry out of range ends a process on a GPU.

@@ -1,7 +1,4 @@
-"""What the machine's memory allows, measured: the limits that other benchmarks state their distance to.
-
-python benchmarks/limits.py
-"""
+"""What the machine's memory allows: loops of bare accesses, to which other benchmarks state their distance."""
 
 from __future__ import annotations
 
@@ -12,11 +9,8 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import torch
-from common import arguments, compare, report, save
 from torch import Tensor
 
 from torch_gnnscale import CSC, ops
@@ -91,36 +85,3 @@ def row_reader(table: Tensor) -> Callable[[Tensor], int]:
         return found
 
     return read
-
-
-def main() -> None:
-    args = arguments(__doc__.splitlines()[0], graphs=False)
-    table = torch.ones(2_400_000, 128)
-    ops.huge_pages(table)
-    other = torch.empty_like(table)
-    rows = [torch.randint(len(table), (ROWS,)) for _ in range(args.rounds)]
-    pool = ThreadPoolExecutor(2)
-    read = row_reader(table)
-
-    def copy(threads: int) -> None:
-        torch.set_num_threads(threads)
-        other.copy_(table)
-
-    candidates = {
-        "copy, 1 thread": lambda r: copy(1),
-        "copy, 2 threads": lambda r: copy(2),
-        "random rows of 512 bytes read, 1 thread": lambda r: read(rows[r]),
-        "random rows of 512 bytes read, 2 threads": lambda r: list(pool.map(read, rows[r].chunk(2))),
-    }
-    results = compare(candidates, args.rounds)
-    for name, entry in results.items():
-        # a copy counts what it reads and what it writes
-        moved = 2 * table.nbytes if name.startswith("copy") else ROWS * table[:1].nbytes
-        entry["gb_per_s"] = moved / entry["median_ms"] / 1e6
-    report("Memory", results, None)
-    if not args.no_save:
-        save("limits", results)
-
-
-if __name__ == "__main__":
-    main()

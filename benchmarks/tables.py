@@ -1,4 +1,4 @@
-"""Writes the tables of docs/performance.md and docs/tiers.md from the JSON in benchmarks/results.
+"""Writes the tables of measurements in docs/ from the JSON in benchmarks/results.
 
     python benchmarks/tables.py
 
@@ -16,7 +16,9 @@ from typing import Any
 
 from common import RESULTS, on_threads
 
-DOCUMENTS = [Path(__file__).parents[1] / "docs" / name for name in ("performance.md", "tiers.md")]
+DOCUMENTS = [
+    Path(__file__).parents[1] / "docs" / name for name in ("performance.md", "tiers.md", "hotness.md", "accuracy.md")
+]
 Rows = Iterable[Iterable[object]]
 
 
@@ -218,9 +220,50 @@ def tiers(results: Any) -> str:
     return "\n\n".join(parts)
 
 
+def accuracy(results: Any) -> str:
+    rows = []
+    for task, entry in results.items():
+        both = [
+            f"{entry['mean'][loader]:.4f} ± {entry['standard_error'][loader]:.4f}" for loader in ("gnnscale", "pyg")
+        ]
+        errors = [f"{entry[name]:.4f}" for name in ("difference", "two_standard_errors")]
+        rows.append([task, entry["metric"], *both, *errors, "equal" if entry["equal"] else "DIFFERENT"])
+    return table(["task", "metric", "torch_gnnscale", "PyG", "difference", "two standard errors", ""], rows)
+
+
+def hit_rates(results: Any) -> str:
+    """The paper's figure 7."""
+    return "\n\n".join(f"**{graph}**\n\n{_shares('score', scores)}" for graph, scores in results["hit_rates"].items())
+
+
+def _shares(head: str, lines: dict[str, dict[str, float]]) -> str:
+    columns = next(iter(lines.values()))
+    return table(
+        [head, *columns], ([name, *(f"{share:.3f}" for share in line.values())] for name, line in lines.items())
+    )
+
+
+def depths(results: Any) -> str:
+    """The paper's figure 9."""
+    return _shares("score, hops x neighbors", results["depths"])
+
+
+def traffic(results: Any) -> str:
+    """The paper's figure 10."""
+    return _shares("in the fast tier", {"read from the slow one": results["traffic"]})
+
+
+def hotness_cost(results: Any) -> str:
+    lines = results["seconds"]
+    return table(
+        ["graph, seconds", *next(iter(lines.values()))], ([graph, *line.values()] for graph, line in lines.items())
+    )
+
+
 TABLES: dict[Callable[[Any], str], str] = {
     sampling: "sample", relabel: "relabel", modes: "modes", batches: "loader", figure: "figure", corners: "corners",
     gather: "gather", steps: "train", loop: "loop", large: "large", csc: "topology", dgl: "dgl", tiers: "tiers",
+    accuracy: "accuracy", hit_rates: "hotness", depths: "hotness", traffic: "hotness", hotness_cost: "hotness",
 }  # fmt: skip
 """Each table and the JSON that it is made of."""
 

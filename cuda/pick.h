@@ -13,8 +13,6 @@ struct Counter {
 };
 
 constexpr int kMaxHops = 1 << 6;
-constexpr int kMaxRelations = 1 << 10;
-constexpr int64_t kMaxFanout = int64_t{1} << 17;  // 2^16 blocks of two draws
 
 GNNSCALE_HD Counter make_counter(int64_t node, int64_t tree, int hop, int relation) {
   return {static_cast<uint32_t>(node), static_cast<uint32_t>(static_cast<uint64_t>(node) >> 32),

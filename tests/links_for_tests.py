@@ -11,6 +11,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
 from torch_gnnscale import LinkNeighborLoader
+from torch_gnnscale.sampler.inputs import ends_of
 
 RATES, RATED, FRIENDS = ("user", "rates", "item"), ("item", "rev_rates", "user"), ("user", "knows", "user")
 SIZES = {"user": 40, "item": 50}
@@ -58,11 +59,6 @@ def pairs_of(links: Tensor) -> set[tuple[int, int]]:
     return set(map(tuple, links.t().tolist()))
 
 
-def ends(out: Any, edge_type: Any) -> tuple[Any, Any]:
-    """The types of sources and destinations; None in a homogeneous graph."""
-    return (None, None) if edge_type is None else (edge_type[0], edge_type[-1])
-
-
 def part(value: Any, type_name: Any) -> Any:
     """A field of a sampler's output of one type."""
     return value if type_name is None else value[type_name]
@@ -70,14 +66,12 @@ def part(value: Any, type_name: Any) -> Any:
 
 def binary_links(out: Any, edge_type: Any = None) -> Tensor:
     """The global ids of ``edge_label_index``."""
-    return torch.stack(
-        [part(out.node, t)[index] for t, index in zip(ends(out, edge_type), out.metadata[1], strict=True)]
-    )
+    return torch.stack([part(out.node, t)[index] for t, index in zip(ends_of(edge_type), out.metadata[1], strict=True)])
 
 
 def triplets(out: Any, edge_type: Any = None) -> tuple[Tensor, Tensor, Tensor]:
     """The global ids of sources, destinations and negatives, the latter [links, amount]."""
-    src_type, dst_type = ends(out, edge_type)
+    src_type, dst_type = ends_of(edge_type)
     src, dst, negative = out.metadata[1:4]
     node = part(out.node, dst_type)
     return part(out.node, src_type)[src], node[dst], node[negative].reshape(len(src), -1)
@@ -85,7 +79,7 @@ def triplets(out: Any, edge_type: Any = None) -> tuple[Tensor, Tensor, Tensor]:
 
 def sampled_edges(out: Any, edge_type: Any = None) -> Tensor:
     """The global ids of a type's sampled edges."""
-    src_type, dst_type = ends(out, edge_type)
+    src_type, dst_type = ends_of(edge_type)
     row, col = part(out.row, edge_type), part(out.col, edge_type)
     return torch.stack([part(out.node, src_type)[row], part(out.node, dst_type)[col]])
 

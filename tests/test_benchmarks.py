@@ -1,4 +1,4 @@
-"""Benchmarks that need no peer run: on small graphs, where their figures mean nothing, and nothing is saved."""
+"""Some benchmarks that need no peer run: on small graphs, where their figures mean nothing, and nothing is saved."""
 
 import os
 import subprocess

@@ -23,14 +23,11 @@ from links_for_tests import (
 from torch_geometric.sampler import NegativeSampling
 
 from torch_gnnscale import NeighborSampler, ops, reference
+from torch_gnnscale.sampler.inputs import ends_of
 
 
 def time_of(data, node_type):
     return data.time if node_type is None else data[node_type].time
-
-
-def ends_of(edge_type):
-    return (None, None) if edge_type is None else (edge_type[0], edge_type[-1])
 
 
 def negative_sampling(mode, amount, data, edge_type, weighted=False):

@@ -49,12 +49,10 @@ def assert_equal(found, expected, target="cpu"):
 @pytest.mark.parametrize("prefetch", [0, 1, 4, 7])
 @pytest.mark.parametrize("options", [
     {}, {"shuffle": True}, {"shuffle": True, "drop_last": True}, {"layers": True}, {"replace": True},
-    {"edge_layout": "EdgeIndex"}, {"edge_layout": "sparse_csr"}, {"layers": True, "edge_layout": "EdgeIndex"},
+    {"edge_layout": "EdgeIndex"}, {"edge_layout": "sparse_csr"},
     {"fanouts": [-1, 4]}, {"batch_size": 1}, {"bulk": 2}, {"bulk": 50}, {"input_nodes": torch.tensor([3, 3, 9] * 7)},
 ])  # fmt: skip
 def test_bulks_are_the_same_batches(device, options, prefetch):
-    if "layers" in options and options.get("edge_layout") == "EdgeIndex":
-        options = {**options, "edge_layout": "coo"}
     data = make_data()
     data.edge_attr = torch.arange(data.num_edges).view(-1, 1) * 0.5
     here = {name: value for name, value in options.items() if name != "bulk"}

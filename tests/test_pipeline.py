@@ -13,9 +13,10 @@ import pytest
 import torch
 import torch_geometric.sampler
 from datasets_for_tests import environment, make_data, no_loader_threads, plain, run_python
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import NegativeSampling
 
-from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
+from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler, ops
 from torch_gnnscale.loader.pipeline import Pipeline
 from torch_gnnscale.ops.arguments import resolve_threads
 
@@ -113,6 +114,23 @@ def test_small_batches_are_made_in_the_thread_that_iterates(data):
     assert NeighborLoader(large, [10], batch_size=200).prefetch == 4
     for _ in NeighborLoader(data, [2], batch_size=32):
         assert not loader_threads()
+
+
+def test_small_batches_of_links_and_types(data):
+    """Seeds of a link are its two ends and their negatives; nodes of each type have rows of their own."""
+    large = Data(edge_index=torch.arange(100_000).remainder(5000).expand(2, -1), num_nodes=5000)
+    for negatives, size in ((None, 500), ("binary", 250), (NegativeSampling("triplet", 4.0), 100)):
+        options = {"edge_label_index": large.edge_index, "neg_sampling": negatives}
+        assert LinkNeighborLoader(large, [10], batch_size=size, **options).prefetch == 0
+        assert LinkNeighborLoader(large, [10], batch_size=size + 1, **options).prefetch == 4
+    typed = HeteroData()
+    typed["a"].x, typed["b"].x = torch.zeros(5000, 1 << 10), torch.zeros(5000, 1)
+    for edge_type in (("a", "to", "b"), ("b", "to", "a"), ("a", "and", "b")):
+        typed[edge_type].edge_index = large.edge_index
+    assert NeighborLoader(typed, [5], "a", batch_size=1000).prefetch == 0
+    assert NeighborLoader(typed, [5], "b", batch_size=200).prefetch == 0  # the second relation finds no seeds
+    assert NeighborLoader(typed, [5], "b", batch_size=300).prefetch == 4  # 3000 wide rows
+    assert NeighborLoader(typed, [5, 50], "a", batch_size=1000).prefetch == 4
 
 
 def test_threads_share_the_cores_out():

@@ -163,7 +163,7 @@ def test_tiers_leave_nothing(data, tmp_path):
         use(number)
     gc.collect()
     before = descriptors(), threading.active_count(), resident()
-    for number in range(1000):
+    for number in range(LOADERS):
         use(number)
     gc.collect()
     assert [line for line in (PROC / "maps").read_text().splitlines() if "gnnscale-tiers" in line] == []

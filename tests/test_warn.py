@@ -1,4 +1,4 @@
-"""Every warning points at the line of the user that asked for what it names, however deep it is found."""
+"""Warnings point at the line of the user that asked for what they name, however deep it is found."""
 
 import warnings
 

@@ -47,7 +47,7 @@ Tensor first_outside(const Tensor& ids, int64_t limit, int64_t threads) {
   });
 }
 
-// See torch_gnnscale.ops.first_malformed.
+// See torch_gnnscale.ops.check_colptr.
 Tensor first_malformed(const Tensor& colptr, int64_t num_edges, int64_t threads) {
   const int64_t* data = static_cast<const int64_t*>(colptr.const_data_ptr());
   const int64_t last = colptr.numel() - 1;

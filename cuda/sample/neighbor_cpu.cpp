@@ -58,7 +58,6 @@ const int64_t* data_or_null(const std::optional<Tensor>& tensor) {
 Relation to_relation(const Tensor& colptr, const Tensor& row, const std::optional<Tensor>& edge_id, bool with_edge_id) {
   Relation relation{};
   relation.colptr = static_cast<const int64_t*>(colptr.const_data_ptr());
-  relation.num_dst = colptr.numel() - 1;
   relation.num_edges = row.numel();
   relation.row = static_cast<const char*>(row.const_data_ptr());
   dispatch_index(row.scalar_type(), [&](auto* tag) {

@@ -18,7 +18,7 @@ using ReadEdges = void (*)(const struct Relation&, const int64_t* positions, int
 
 struct Relation {
   const int64_t* colptr;
-  int64_t num_dst, num_src, num_edges;
+  int64_t num_src, num_edges;
   const char *row, *edge_id;  // edge_id null: an edge's id is its position
   int64_t row_stride, edge_id_stride;
   bool edge_id_apart;  // it is asked for, and lies elsewhere than beside its row entry

@@ -22,6 +22,7 @@ from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.inputs import ends_of
 from ..sampler.links import ExcludeSeedEdges, LinkSampling, check_links
 from ..topology import CSC
+from .ahead import usual_prefetch
 from .collate import Output, order_of
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
@@ -63,7 +64,8 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         strict_negatives: no negative is an edge of the links' type, nor any of the loader's links; given links [2, m],
             nor one of these. Where all edges of that type have their reverses, links count both ways.
         seed: decides every draw and the order; by default drawn from ``generator`` or torch's own generator.
-        prefetch: batches in preparation while the model trains, each by a thread (at most one a core).
+        prefetch: batches in preparation while the model trains, each by a thread (at most one a core); by default as
+            for :class:`torch_gnnscale.NeighborLoader`.
         edge_layout: what a batch's edges are (see :data:`torch_gnnscale.loader.layout.EdgeLayout`).
         **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
 
@@ -99,7 +101,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         exclude_seed_edges: ExcludeSeedEdges = False,
         strict_negatives: bool | Tensor = False,
         seed: int | None = None,
-        prefetch: int = 4,
+        prefetch: int | None = None,
         edge_layout: EdgeLayout | None = None,
         **kwargs: Any,
     ) -> None:
@@ -133,6 +135,12 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             raise ValueError(
                 "exclude_seed_edges, strict_negatives: expected none beside a neighbor_sampler, which is made with them"
             )
+        if prefetch is None:
+            drawn = NegativeSampling.cast(neg_sampling)
+            each = 1 + float(neg_sampling_ratio or 0.0 if drawn is None else drawn.amount)
+            src, dst = ends_of(edge_type)
+            seeds = {src: each, dst: each} if src != dst else {src: 2 * each}
+            prefetch = usual_prefetch(data, neighbor_sampler, seeds, kwargs)
         super().__init__(
             data,
             num_neighbors,

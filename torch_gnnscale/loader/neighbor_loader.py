@@ -21,15 +21,10 @@ from ..feature.plan import Budget
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.inputs import as_nodes
+from .ahead import usual_prefetch
 from .collate import Output
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
-from .rows import row_tensors
-
-SMALL_BATCH = 10_000
-"""Edges of a batch up to which it is made in the thread that iterates, unless ``prefetch`` is given."""
-SMALL_BATCH_BYTES = 8 << 20
-"""And the bytes of its rows."""
 
 
 class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
@@ -64,9 +59,9 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             model, the first one in front. Every node found so far is expanded in each hop, as the papers have it.
         seed: decides every draw and the order; by default drawn from ``generator`` or torch's own generator.
         prefetch: batches in preparation while the model trains, each by a thread (at most one a core); no effect with a
-            ``neighbor_sampler`` that is not ours. By default 4, and 0 for batches of a Data in host memory that are so
-            small (at most about :data:`SMALL_BATCH` edges and 8 MiB of rows) that handing them over takes longer than
-            it saves.
+            ``neighbor_sampler`` that is not ours. By default 4, and 0 for batches of data in host memory that are so
+            small (:mod:`torch_gnnscale.loader.ahead`: at most about 10,000 edges and 8 MiB of rows) that handing them
+            over takes longer than it saves.
         edge_layout: what a batch's edges are (see :data:`torch_gnnscale.loader.layout.EdgeLayout`); by default as the
             input's, relation by relation.
         device: where batches are made: ``cpu``, or a CUDA device. There, the graph is copied to the device, batches are
@@ -145,7 +140,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         else:
             nodes = input_nodes
         if prefetch is None:
-            prefetch = 0 if _is_small(data, neighbor_sampler, kwargs) else 4
+            prefetch = usual_prefetch(data, neighbor_sampler, {nodes[0] if _is_pair(nodes) else None: 1}, kwargs)
         super().__init__(
             data,
             num_neighbors,
@@ -193,26 +188,6 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         store = batch._store if self.input_data.input_type is None else batch[self.input_data.input_type]
         store["input_id"], store["seed_time"] = out.metadata
         store["batch_size"] = out.metadata[0].size(0)
-
-
-def _is_small(data: Any, sampler: BaseSampler, options: dict[str, Any]) -> bool:
-    """Whether handing batches over takes longer than it saves, given the DataLoader's options."""
-    size = options.get("batch_size", 1)
-    known = isinstance(data, Data) and isinstance(size, int) and options.get("batch_sampler") is None
-    if not known or not isinstance(sampler, NeighborSampler) or sampler.device.type != "cpu":
-        return False
-    if sampler.disjoint or sampler.layers or sampler.subgraph_type != SubgraphType.directional:
-        return False
-    csc = sampler.graph.relations[0].csc
-    frontier, edges = float(size), 0.0
-    for hop, fanout in enumerate(sampler.fanouts[0]):
-        # Of the nodes that edges lead to, many are hubs.
-        all_neighbors = csc.num_edges / max(csc.num_dst, 1) if hop == 0 else csc.num_edges
-        frontier *= all_neighbors if fanout < 0 else fanout
-        edges += frontier
-    edges = min(edges, csc.num_edges)
-    num_bytes = min(edges + size, csc.num_dst) * sum(value[:1].nbytes for _, value in row_tensors(data))
-    return edges <= SMALL_BATCH and num_bytes <= SMALL_BATCH_BYTES
 
 
 def _bulk_of(sampler: BaseSampler) -> int:

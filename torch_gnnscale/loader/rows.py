@@ -30,11 +30,16 @@ def stores_of(data: Any) -> list[tuple[Any, Any, bool, bool]]:
 def row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
     """The tensors that have a row for each node or edge, with their names."""
     for type_name, store, _, _ in stores_of(data):
-        for name, value in store.items():
-            if not isinstance(value, Tensor) or value.layout != torch.strided:
-                continue
-            if (store.is_node_attr(name) or store.is_edge_attr(name)) and data.__cat_dim__(name, value, store) == 0:
-                yield (f"data.{name}" if type_name is None else f"data[{type_name!r}].{name}"), value
+        yield from tensors_of_rows(data, type_name, store)
+
+
+def tensors_of_rows(data: Any, type_name: Any, store: Any) -> Iterator[tuple[str, Tensor]]:
+    """Those of one storage."""
+    for name, value in store.items():
+        if not isinstance(value, Tensor) or value.layout != torch.strided:
+            continue
+        if (store.is_node_attr(name) or store.is_edge_attr(name)) and data.__cat_dim__(name, value, store) == 0:
+            yield (f"data.{name}" if type_name is None else f"data[{type_name!r}].{name}"), value
 
 
 def check_groups(data: Any) -> None:

@@ -76,7 +76,7 @@ def first_outside(ids: Tensor, limit: int, threads: int = 0) -> int:
     Args:
         ids: int32 or int64, shape [n].
         limit: the number of valid ids.
-        threads: see the module.
+        threads: see the package.
 
     Raises:
         TypeError, ValueError: not a vector of int32 or int64, a negative limit.

@@ -32,7 +32,7 @@ def rmat_edges(
         key: 64 bits; an edge is a function of (key, its number).
         quadrants: probabilities a, b, c of the quadrants (d is the rest), rounded to multiples of 2^-16.
         first: the number of the first edge.
-        threads: see the module.
+        threads: see the package.
 
     Returns:
         int64, shape [2, num_edges]: sources and destinations.

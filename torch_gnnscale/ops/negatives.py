@@ -122,7 +122,7 @@ def sample_negatives(
         key: 64 bits, from :func:`torch_gnnscale.random.batch_key`.
         seed_time: int64, shape [count]; needed if candidates have times.
         edges: no negative is one of these.
-        threads: see the module.
+        threads: see the package.
 
     Returns:
         Sources and destinations: int64, shape [2, count].

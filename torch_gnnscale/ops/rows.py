@@ -42,7 +42,7 @@ def gather_rows(src: Tensor, index: Tensor, threads: int = 0, *, check: bool = T
     Args:
         src: shape [N, ...]; rows may be strided, each row must be contiguous.
         index: int32 or int64, shape [n], in [0, N), on the device of ``src``.
-        threads: see the module.
+        threads: see the package.
         check: look for indices out of range, for which the host waits if they are on a GPU. Without, one that is out of
             range reads foreign memory.
 

@@ -62,7 +62,7 @@ def sample_neighbors(
             order, as far as time and ``exclude`` allow.
         with_edge_id: return original edge ids.
         with_col: return destinations beside the sources.
-        threads: see the module.
+        threads: see the package.
 
     Raises:
         TypeError, ValueError, IndexError: wrong dtypes, shapes, numbers of entries or fanouts; seeds out of range.

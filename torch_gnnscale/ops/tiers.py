@@ -53,7 +53,7 @@ def gather_tiers(
         dtype: of the output, by default that of the parts. float32 and float64 may be stored as float16 or bfloat16.
         counts: int64, shape [tiers, 2], contiguous, on the device of ``index``: each tier's rows and, on the CPU,
             nanoseconds are added to it. Tiers in memory are copied together; their time is added to the first.
-        threads: see the module.
+        threads: see the package.
         check: look for indices out of range, for which the host waits if they are on a GPU. Without, one that is out of
             range reads foreign memory.
 

@@ -14,7 +14,7 @@ def check_colptr(colptr: Tensor, num_edges: int, threads: int = 0) -> None:
     Args:
         colptr: int64, shape [num_columns + 1]: starts at 0, never falls, ends at ``num_edges``.
         num_edges: the number of edges it points into.
-        threads: see the module.
+        threads: see the package.
 
     Raises:
         TypeError: not an int64 tensor.
@@ -44,7 +44,7 @@ def coo_to_csc(src: Tensor, dst: Tensor, num_src: int, num_dst: int, threads: in
         dst: destination of each edge, the dtype and shape of ``src``, in [0, num_dst).
         num_src: number of source nodes.
         num_dst: number of destination nodes.
-        threads: see the module.
+        threads: see the package.
 
     Returns:
         ``colptr``, int64, shape [num_dst + 1]; and ``edges``, shape [E, 2]: an edge's source and its position in the
@@ -75,7 +75,7 @@ def renumber(
         row: sources, int32 or int64, shape [E]; any stride.
         order: the old id of each new node, a permutation of [0, n): int64, shape [n].
         edge_id: the original id of each stored edge, or None where it is the position.
-        threads: see the module.
+        threads: see the package.
 
     Returns:
         As :func:`coo_to_csc`: the new ``colptr``, and ``edges``: new sources and original edge ids. A node's edges

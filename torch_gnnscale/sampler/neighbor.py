@@ -16,7 +16,7 @@ from torch_geometric.typing import EdgeType, NodeType
 from .. import ops
 from .._warn import warn
 from ..feature.plan import Budget
-from ..ops.arguments import checked_device
+from ..ops.arguments import check_ids, checked_device
 from ..random import draw_seed
 from .bulk import check_modes
 from .fanouts import NumNeighborsLike, drawable, fanouts_of
@@ -359,8 +359,7 @@ class NeighborSampler(BaseSampler):
                 if graph.node_time is None or node_type not in graph.node_time:
                     raise ValueError(f"seed_time: expected times for the seeds{of_type}, which have none of their own")
                 own = graph.node_time[node_type]
-                if (at := ops.first_outside(nodes[number], len(own))) >= 0:
-                    raise IndexError(f"seeds[{at}] = {int(nodes[number][at])}: expected nodes in [0, {len(own)})")
+                check_ids("seeds", nodes[number], len(own), "nodes")
                 time = own[nodes[number].to(torch.int64)]
             check_times(f"seed_time{of_type}", time, len(nodes[number]))
             result[number] = ordered_limit(f"seed_time{of_type}", time, graph.floating_time)
