@@ -44,8 +44,9 @@ def usual_prefetch(data: Any, sampler: BaseSampler, seeds: Mapping[Any, float], 
             src, dst = ends_of(relation.edge_type)[:: -1 if graph.backward else 1]
             csc = relation.csc
             # Of the nodes that edges lead to, many are hubs.
-            every = csc.num_edges / max(csc.num_dst, 1) if hop == 0 else csc.num_edges
-            drawn = min(frontier.get(dst, 0) * (every if fanouts[hop] < 0 else fanouts[hop]), csc.num_edges)
+            degree = csc.num_edges / max(csc.num_dst, 1) if hop == 0 else csc.num_edges
+            drawn = frontier.get(dst, 0) * (degree if fanouts[hop] < 0 else min(fanouts[hop], degree))
+            drawn = min(drawn, csc.num_edges)
             edges += drawn
             found[src] = found.get(src, 0) + drawn
         for node_type, count in found.items():
