@@ -159,7 +159,7 @@ def _saved(path: Path, verify: bool) -> NodeTask:
 
 
 def _archive(path: Path) -> Data:
-    """One graph of arrays: see ``arrays`` below for their names."""
+    """One graph of arrays: ``edge_index``, ``y``, the masks, and ``x`` or its CSR."""
     with np.load(path) as arrays:
         if "edge_index" not in arrays or "y" not in arrays:
             raise ValueError(f"{path}: expected edge_index, y and masks, found {sorted(arrays.files)}")
