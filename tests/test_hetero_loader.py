@@ -405,3 +405,11 @@ def test_features_without_a_type_are_refused():
         pytest.raises(NotImplementedError, match=r"^tiers beside a heterogeneous graph are not implemented"),
     ):
         NeighborLoader((store, graph), [2], PAPER)
+
+
+def test_features_of_fewer_nodes_are_refused():
+    data = make_hetero()
+    features = FeatureStore.from_data(data)
+    features.put_tensor(data[PAPER].x[:7], group_name=PAPER, attr_name="x", index=None)
+    with pytest.raises(ValueError, match=r"^data: expected a row of \('paper', 'x'\) for each of 40 nodes, found 7$"):
+        NeighborLoader((features, GraphStore.from_data(data)), [2], PAPER)

@@ -128,6 +128,14 @@ def test_bad_input_of_the_sampler(arguments, error, message):
             IndexError, "edge_label_index[0, 1] = 40 is out of range: expected nodes of 'user' in [0, 40)",
         ),
         (
+            {"edge_label_index": torch.zeros(4).long()},
+            ValueError, "edge_label_index: expected shape (2, num_links), found (4,)",
+        ),
+        (
+            {"edge_label_index": torch.zeros(2, 2).long(), "edge_label": [0, 1]},
+            TypeError, "edge_label: expected a tensor, found list",
+        ),
+        (
             {"edge_label_index": torch.zeros(3, 4).long()},
             ValueError, "edge_label_index: expected shape (2, num_links), found (3, 4)",
         ),

@@ -289,6 +289,7 @@ def test_made_again_from_its_own_attributes(data, num_workers):
         ({"input_nodes": "train_mask"}, TypeError, "input_nodes: expected ids or a mask of nodes, found 'train_mask'"),
         ({"input_nodes": torch.ones(200, 2).bool()}, ValueError, "input_nodes: expected a vector or a mask, found "),
         ({"input_nodes": torch.ones(9).bool()}, IndexError, "input_nodes: expected a mask of 200 nodes, found"),
+        ({"input_time": [1, 2]}, TypeError, "input_time: expected a tensor, found list"),
         ({"in_order": False}, ValueError, "in_order: expected True, for batches are numbered in their order, found"),
         ({"input_nodes": [[1, 2]]}, ValueError, "input_nodes: expected a vector or a mask, found shape (1, 2)"),
         (

@@ -66,7 +66,8 @@ class KeyedLoader(DataLoader):
         """
         if (prefetch := to_int("prefetch", prefetch)) < 0:
             raise ValueError(f"prefetch: expected at least 0, found {prefetch}")
-        rows.check_groups(data)
+        graph = neighbor_sampler.graph if isinstance(neighbor_sampler, NeighborSampler) else None
+        rows.check_features(data, {} if graph is None else dict(zip(graph.node_types, graph.sizes, strict=True)))
         self.seed = draw_seed(kwargs.get("generator")) if seed is None else to_int("seed", seed)
         if kwargs.get("in_order") is False:
             raise ValueError("in_order: expected True, for batches are numbered in their order, found False")

@@ -17,6 +17,7 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampl
 from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import EdgeType, InputEdges
 
+from ..ops.arguments import check_tensor
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.inputs import ends_of
@@ -106,6 +107,11 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         **kwargs: Any,
     ) -> None:
         edge_type, links = _links_of(data, edge_label_index)
+        if links.dim() != 2 or links.size(0) != 2:
+            raise ValueError(f"edge_label_index: expected shape (2, num_links), found {tuple(links.shape)}")
+        for name, value in (("edge_label", edge_label), ("edge_label_time", edge_label_time)):
+            if value is not None:
+                check_tensor(name, value)
         made = neighbor_sampler is None
         if neighbor_sampler is None:
             if (edge_label_time is None) != (time_attr is None):

@@ -18,6 +18,7 @@ from torch_geometric.typing import InputNodes
 
 from .. import ops
 from ..feature.plan import Budget
+from ..ops.arguments import check_tensor
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.inputs import as_nodes
@@ -112,6 +113,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         bulk: int | None = None,
         **kwargs: Any,
     ) -> None:
+        if input_time is not None:
+            check_tensor("input_time", input_time)
         if neighbor_sampler is None:
             neighbor_sampler = NeighborSampler(
                 data,

@@ -42,8 +42,15 @@ def tensors_of_rows(data: Any, type_name: Any, store: Any) -> Iterator[tuple[str
             yield (f"data.{name}" if type_name is None else f"data[{type_name!r}].{name}"), value
 
 
-def check_groups(data: Any) -> None:
-    """Raises for features of nodes without a type beside a graph of several types, whose batches would have none."""
+def check_features(data: Any, sizes: dict[Any, int]) -> None:
+    """Raises for features of our stores that are not those of the graph: fewer rows than a type of nodes has, by
+    ``sizes``, or rows of no type beside a graph of several, whose batches would have none."""
+    if isinstance(data, (tuple, list)) and isinstance(data[0], FeatureStore):
+        for (group, name), value in data[0]._tensors.items():
+            if group in sizes and value.shape[0] < sizes[group]:
+                raise ValueError(
+                    f"data: expected a row of {(group, name)} for each of {sizes[group]} nodes, found {value.shape[0]}"
+                )
     if isinstance(data, (Data, HeteroData)) or all(attr.edge_type is None for attr in data[1].get_all_edge_attrs()):
         return
     if isinstance(data[0], TieredFeatureStore):
