@@ -1,13 +1,38 @@
 import pytest
 import torch
+from datasets_for_tests import edges_of, node_rows
 from hypothesis import settings
+
+from torch_gnnscale import FeatureStore, GraphStore
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, max_examples=100)
 settings.load_profile("repeatable")
 
 
+def pytest_collection_modifyitems(items) -> None:
+    if not torch.cuda.is_available():
+        for item in items:
+            if item.get_closest_marker("cuda"):
+                item.add_marker(pytest.mark.skip(reason="torch sees no CUDA device"))
+
+
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 def device(request) -> str:
-    if request.param == "cuda" and not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA device")
     return request.param
+
+
+@pytest.fixture
+def features(tmp_path):
+    """A folder with saved features."""
+    store = FeatureStore()
+    store.put_tensor(node_rows(torch.arange(100)), group_name="paper", attr_name="x", index=None)
+    store.put_tensor(torch.arange(100), group_name=None, attr_name="y", index=None)
+    store.save(tmp_path / "features")
+    return tmp_path / "features"
+
+
+@pytest.fixture
+def graph(tmp_path):
+    """A folder with a saved graph."""
+    GraphStore.from_edge_index(edges_of(100, 900), 100).save(tmp_path / "graph")
+    return tmp_path / "graph"

@@ -29,6 +29,8 @@ DTYPES = [
 ]  # fmt: skip
 """Of features."""
 TESTS = Path(__file__).parent
+REAL = Path(os.environ.get("GNNSCALE_DATA", TESTS.parents[1] / "shared" / "data"))
+"""The folder of real data sets, if there is one."""
 
 
 def edges_of(num_nodes: int, num_edges: int, seed: int = 0, dtype: torch.dtype = torch.int64) -> Tensor:
@@ -203,3 +205,14 @@ class ForeignGraphStore(PyGGraphStore):
 
     def get_all_edge_attrs(self):
         return [attr for attr, _ in self.edges.values()]
+
+
+def loader_of(data, num_neighbors=(3, 2), input_nodes=None, **kwargs):
+    return torch_gnnscale.NeighborLoader(
+        data, list(num_neighbors), input_nodes, **{"batch_size": 32, "seed": 1, **kwargs}
+    )
+
+
+def double(batch):
+    batch.x = batch.x * 2
+    return batch

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
-from torch_gnnscale import ops
+from torch_gnnscale import ops, reference
 
 
 class Graph(NamedTuple):
@@ -76,3 +77,15 @@ def positions_of(sample: ops.Sample, graph: Graph) -> tuple[Tensor, Tensor]:
     """Destination (its global id) and position in its neighbor list of each edge of a sample of one hop."""
     node = sample.node[0][sample.edge_index[0][1]]
     return node, sample.edge_id[0] - graph.colptr[node]
+
+
+@st.composite
+def small_graphs(draw) -> Graph:
+    num_nodes = draw(st.integers(0, 10))
+    node = st.integers(0, max(num_nodes - 1, 0))
+    edges = draw(st.lists(st.tuples(node, node), max_size=50)) if num_nodes else []
+    src, dst = torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).unbind(1)
+    colptr, stored = reference.coo_to_csc(src, dst, num_nodes, num_nodes)
+    plain = Graph(colptr, stored[:, 0].contiguous())
+    edge_id_dtype = draw(st.sampled_from([None, torch.int32, torch.int64]))
+    return plain.stored(draw(st.sampled_from((torch.int32, torch.int64))), edge_id_dtype, draw(st.booleans()))

@@ -99,8 +99,6 @@ def test_ids_out_of_range(tmp_path):
 @pytest.mark.parametrize("renumbered", [False, True])
 @pytest.mark.parametrize("budgets", [{"gpu": "30%", "host": "30%"}, {"gpu": "30%", "host": 0}], ids=str)
 def test_a_store_on_a_gpu(budgets, renumbered, tmp_path):
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA device")
     data = node_data()
     with Tiered.from_data(data, hotness="out_degree", disk=tmp_path, renumbered=renumbered, **budgets) as store:
         index = torch.randint(NODES, (300,))

@@ -1,18 +1,15 @@
 """Generated and read node-classification tasks."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from datasets_for_tests import REAL
 from scipy.stats import spearmanr
 
 from torch_gnnscale import NeighborLoader, datasets
 from torch_gnnscale.datasets import NodeTask, planted
 
 SMALL = {"num_nodes": 2000, "num_classes": 5, "num_features": 8}
-REAL = Path(os.environ.get("GNNSCALE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 
 
 def test_planted_is_a_function_of_its_seed():

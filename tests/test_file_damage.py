@@ -3,24 +3,9 @@ import json
 import numpy as np
 import pytest
 import torch
-from datasets_for_tests import edges_of, node_rows, run_python
+from datasets_for_tests import run_python
 
 from torch_gnnscale import FeatureStore, GraphStore, files
-
-
-@pytest.fixture
-def features(tmp_path):
-    store = FeatureStore()
-    store.put_tensor(node_rows(torch.arange(100)), group_name="paper", attr_name="x", index=None)
-    store.put_tensor(torch.arange(100), group_name=None, attr_name="y", index=None)
-    store.save(tmp_path / "features")
-    return tmp_path / "features"
-
-
-@pytest.fixture
-def graph(tmp_path):
-    GraphStore.from_edge_index(edges_of(100, 900), 100).save(tmp_path / "graph")
-    return tmp_path / "graph"
 
 
 def edit_manifest(folder, edit):

@@ -17,21 +17,6 @@ def same_relation(found, expected):
         assert one is other is None or (one.dtype == other.dtype and torch.equal(one, other))
 
 
-@pytest.fixture
-def features(tmp_path):
-    store = FeatureStore()
-    store.put_tensor(node_rows(torch.arange(100)), group_name="paper", attr_name="x", index=None)
-    store.put_tensor(torch.arange(100), group_name=None, attr_name="y", index=None)
-    store.save(tmp_path / "features")
-    return tmp_path / "features"
-
-
-@pytest.fixture
-def graph(tmp_path):
-    GraphStore.from_edge_index(edges_of(100, 900), 100).save(tmp_path / "graph")
-    return tmp_path / "graph"
-
-
 @pytest.mark.parametrize("verify", [True, False])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_features_of_every_dtype(tmp_path, dtype, verify):

@@ -19,10 +19,7 @@ from torch_gnnscale.feature.plan import plan_tiers
 from torch_gnnscale.feature.tier_devices import check_room
 from torch_gnnscale.stream_time import StreamTime
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device"),
-]
+pytestmark = pytest.mark.cuda
 
 
 # Equal to the CPU ####################################################################################################

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 import torch_geometric.loader
-from datasets_for_tests import check_batch, edges_of, make_data, node_rows, plain
+from datasets_for_tests import check_batch, double, edges_of, loader_of, make_data, node_rows, plain
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, ops
@@ -14,10 +14,6 @@ from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, ops
 @pytest.fixture(scope="module")
 def data():
     return make_data()
-
-
-def loader_of(data, num_neighbors=(3, 2), input_nodes=None, **kwargs):
-    return NeighborLoader(data, list(num_neighbors), input_nodes, **{"batch_size": 32, "seed": 1, **kwargs})
 
 
 # Input nodes #########################################################################################################
@@ -159,11 +155,6 @@ def test_generator_decides_the_seed(data):
 
 
 # Other arguments ######################################################################################################
-
-
-def double(batch):
-    batch.x = batch.x * 2
-    return batch
 
 
 class MyData(Data):

@@ -233,11 +233,8 @@ def test_device_cpu_is_what_it_was():
 
 # On a GPU ############################################################################################################
 
-needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
-
 
 @pytest.mark.cuda
-@needs_gpu
 def test_features_in_host_memory_are_announced_and_come_along():
     data = make_data()
     with pytest.warns(UserWarning, match="data.x is in host memory, where its rows are gathered"):
@@ -247,7 +244,6 @@ def test_features_in_host_memory_are_announced_and_come_along():
 
 
 @pytest.mark.cuda
-@needs_gpu
 @pytest.mark.parametrize("with_ids", [False, True])
 def test_a_graph_on_the_gpu_or_pinned(with_ids, monkeypatch):
     data = make_data()
@@ -277,7 +273,6 @@ def test_a_graph_on_the_gpu_or_pinned(with_ids, monkeypatch):
 
 
 @pytest.mark.cuda
-@needs_gpu
 @pytest.mark.parametrize("share", [0.0, 0.2, 0.5, 0.9, 1.0, "3KB"])
 @pytest.mark.parametrize("layers", [False, True])
 def test_a_part_of_the_graph_on_the_gpu(share, layers):
@@ -328,7 +323,6 @@ def test_a_budget_for_the_graph_without_a_gpu():
 
 
 @pytest.mark.cuda
-@needs_gpu
 def test_memory_is_not_reused_before_the_batch_was():
     """The consumer's stream is behind by far when later batches are made."""
     data = make_data()

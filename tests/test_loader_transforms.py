@@ -2,25 +2,16 @@ import dataclasses
 
 import pytest
 import torch
-from datasets_for_tests import make_data, node_rows, plain
+from datasets_for_tests import double, loader_of, make_data, node_rows, plain
 from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 
-from torch_gnnscale import NeighborLoader, NeighborSampler
+from torch_gnnscale import NeighborSampler
 
 
 @pytest.fixture(scope="module")
 def data():
     return make_data()
-
-
-def loader_of(data, num_neighbors=(3, 2), input_nodes=None, **kwargs):
-    return NeighborLoader(data, list(num_neighbors), input_nodes, **{"batch_size": 32, "seed": 1, **kwargs})
-
-
-def double(batch):
-    batch.x = batch.x * 2
-    return batch
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

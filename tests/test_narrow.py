@@ -143,8 +143,6 @@ def test_outputs_and_gradients(name, options):
 @pytest.mark.cuda
 @pytest.mark.parametrize("name", ["sage", "sage max", "gcn", "gat", "gin", "residual", "light"])
 def test_outputs_and_gradients_on_a_gpu(name):
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA device")
     torch.manual_seed(0)
     model = MODELS[name]().double().cuda().eval()
     narrowed = narrow(model)
@@ -160,8 +158,6 @@ def test_outputs_and_gradients_on_a_gpu(name):
 @pytest.mark.cuda
 @pytest.mark.parametrize("name", ["sage", "gin", "residual"])
 def test_the_host_waits_for_the_first_batch_alone(name):
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA device")
     model = MODELS[name]().double().cuda()
     narrowed = narrow(model)
     first, second = (batch.to("cuda") for batch in list(batches())[:2])

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids
+from graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids, small_graphs
 from hypothesis import given
 from hypothesis import strategies as st
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -57,18 +57,6 @@ def check(
         assert sample.node[0].device.type == device
         assert sample.num_nodes.device.type == sample.num_edges.device.type == "cpu"
         assert_same(to_cpu(sample), graph.sample(twin or ops, seeds, fanouts, key, **options))
-
-
-@st.composite
-def small_graphs(draw) -> Graph:
-    num_nodes = draw(st.integers(0, 10))
-    node = st.integers(0, max(num_nodes - 1, 0))
-    edges = draw(st.lists(st.tuples(node, node), max_size=50)) if num_nodes else []
-    src, dst = torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).unbind(1)
-    colptr, stored = reference.coo_to_csc(src, dst, num_nodes, num_nodes)
-    plain = Graph(colptr, stored[:, 0].contiguous())
-    edge_id_dtype = draw(st.sampled_from([None, *INDEX]))
-    return plain.stored(draw(st.sampled_from(INDEX)), edge_id_dtype, draw(st.booleans()))
 
 
 @given(
@@ -257,7 +245,6 @@ def test_a_malformed_graph(device):
 
 
 @pytest.mark.cuda
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no CUDA device")
 @pytest.mark.parametrize("options", [{}, {"replace": True}, {"layers": True}, {"with_col": False}])
 @pytest.mark.parametrize("pinned", [False, True])
 def test_one_batch_on_a_gpu(options, pinned):

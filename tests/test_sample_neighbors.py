@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from datasets_for_tests import environment
-from graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids
+from graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids, small_graphs
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,18 +24,6 @@ def check(graph: Graph, seeds: torch.Tensor, fanouts: list[int], key: int = 1, t
     found = graph.sample(ops, seeds, fanouts, key, threads=threads, **options)
     assert_same(found, graph.sample(reference, seeds, fanouts, key, **options))
     return found
-
-
-@st.composite
-def small_graphs(draw) -> Graph:
-    num_nodes = draw(st.integers(0, 10))
-    node = st.integers(0, max(num_nodes - 1, 0))
-    edges = draw(st.lists(st.tuples(node, node), max_size=50)) if num_nodes else []
-    src, dst = torch.tensor(edges, dtype=torch.int64).reshape(-1, 2).unbind(1)
-    colptr, stored = reference.coo_to_csc(src, dst, num_nodes, num_nodes)
-    plain = Graph(colptr, stored[:, 0].contiguous())
-    edge_id_dtype = draw(st.sampled_from([None, *INDEX]))
-    return plain.stored(draw(st.sampled_from(INDEX)), edge_id_dtype, draw(st.booleans()))
 
 
 @given(

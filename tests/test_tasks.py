@@ -1,12 +1,11 @@
 """The training tasks on graphs of several node types, links and events; on real data where there is some."""
 
 import json
-import os
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from datasets_for_tests import REAL
 
 from torch_gnnscale import datasets
 from torch_gnnscale.cli import main
@@ -14,7 +13,6 @@ from torch_gnnscale.datasets import EventTask, LinkTask, NodeTask, planted_event
 from torch_gnnscale.tasks import TASKS, LinkConfig
 from torch_gnnscale.tasks.metrics import average_precision, recall_at
 
-REAL = Path(os.environ.get("GNNSCALE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 SMALL = {
     "hetero": {"epochs": 6},
     "links": {"epochs": 4, "batch_size": 256, "negatives": 4},

@@ -354,8 +354,6 @@ def test_an_order_of_another_kind_is_left_alone():
 @pytest.mark.cuda
 @pytest.mark.parametrize("budgets", [{"gpu": "30%"}, {"gpu": "100%"}, {"gpu": "30%", "renumbered": True}], ids=str)
 def test_rows_on_a_gpu(budgets):
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA device")
     data = node_data()
     with Tiered.from_data(data, hotness="out_degree", **budgets) as store:
         index = torch.randint(NODES, (300,))

@@ -193,8 +193,6 @@ def test_a_checkpoint_of_another_device_is_taken_up(task, tmp_path):
 @pytest.mark.cuda
 @pytest.mark.parametrize("changes", [{}, {"model": "gcn"}, {"model": "gat"}, {"residual": True}, {"model": "mlp"}])
 def test_training_on_a_gpu(task, tmp_path, changes):
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA device")
     here = run(task, **changes)
     there = run(task, device="cuda", **changes)
     assert there["test"] == pytest.approx(here["test"], abs=0.1)
@@ -203,8 +201,6 @@ def test_training_on_a_gpu(task, tmp_path, changes):
 
 @pytest.mark.cuda
 def test_stopping_and_going_on_on_a_gpu(task, tmp_path):
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA device")
     config = NodeConfig(hidden=64, fanouts=[8, 8], batch_size=64, epochs=2, lr=0.01, device="cuda")
     expected = NodeTrainer(task, config, quiet=True).run(lambda _: None)
     first = NodeTrainer(task, config, tmp_path, quiet=True, checkpoint_every=5)
@@ -222,8 +218,6 @@ def test_stopping_and_going_on_on_a_gpu(task, tmp_path):
 
 @pytest.mark.cuda
 def test_pygs_loader_beside_a_model_on_a_gpu(task):
-    if not torch.cuda.is_available():
-        pytest.skip("torch sees no CUDA device")
     pytest.importorskip("pyg_lib")
     assert run(task, device="cuda", loader="pyg")["test"] > 0.5
 
