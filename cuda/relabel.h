@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "macros.h"
+#include "mix.h"
 
 namespace gnnscale {
 
@@ -13,8 +14,7 @@ GNNSCALE_HD uint32_t local_id(uint32_t cell, uint32_t base) { return cell - base
 
 // Where a node of a tree (0 unless trees are disjoint) is looked for first in a table of 2^bits slots.
 GNNSCALE_HD uint64_t table_slot(int64_t node, uint32_t tree, int bits) {
-  const uint64_t mixed = (static_cast<uint64_t>(node) ^ static_cast<uint64_t>(tree) << 40) * 0x9E3779B97F4A7C15ull;
-  return ((mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93ull) >> (64 - bits);
+  return mix64(static_cast<uint64_t>(node) ^ static_cast<uint64_t>(tree) << 40) >> (64 - bits);
 }
 
 }  // namespace gnnscale

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <new>
+#include <optional>
 #include <vector>
 
 #include "pool.h"
@@ -28,6 +29,11 @@ Tensor to_tensor(PooledArray<T>&& array, const std::vector<int64_t>& sizes, Scal
   return torch::stable::from_blob(data, {sizes.data(), sizes.size()}, {strides.data(), strides.size()},
                                   torch::stable::Device(torch::headeronly::DeviceType::CPU), dtype,
                                   [bytes](void* address) { pool_release(address, bytes); });
+}
+
+// The int64 numbers of a tensor; null if there is none.
+inline const int64_t* data_or_null(const std::optional<Tensor>& tensor) {
+  return tensor.has_value() ? static_cast<const int64_t*>(tensor->const_data_ptr()) : nullptr;
 }
 
 // Calls `f` with a null pointer of the integer type of `dtype`: int32 or int64.

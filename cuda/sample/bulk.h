@@ -9,6 +9,7 @@
 
 #include "../atomics.h"
 #include "../macros.h"
+#include "../mix.h"
 #include "../pick.h"
 #include "../tier.h"
 
@@ -58,9 +59,8 @@ struct BulkTable {
   // The slot of a node, new ones having the value kFree; kNoSlot if none was found nearby.
   GNNSCALE_HD uint32_t claim(int64_t batch, int64_t node) const {
     const uint64_t key = static_cast<uint64_t>(batch) << 40 | static_cast<uint64_t>(node);
-    uint64_t at = key * 0x9E3779B97F4A7C15ull;
-    at = (at ^ at >> 32) * 0xD6E8FEB86659FD93ull;
-    at = (at ^ at >> 32) & mask;
+    const uint64_t mixed = mix64(key);
+    uint64_t at = (mixed ^ mixed >> 32) & mask;
     for (uint64_t probe = 0; probe <= mask && probe < kMaxProbes; ++probe, at = (at + 1) & mask) {
       uint64_t seen = atomic_read(slots[at].key);
       if (seen == kFree) seen = atomic_replace(slots[at].key, kFree, key);

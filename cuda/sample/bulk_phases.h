@@ -118,11 +118,7 @@ struct DrawTable {
         slots(hop.earliest + 2 * hop.offset[edge.column]),
         size(2 * static_cast<uint64_t>(edge.count)) {}
 
-  GNNSCALE_HD uint64_t start(int64_t value) const {
-    uint64_t mixed = static_cast<uint64_t>(value) * 0x9E3779B97F4A7C15ull;
-    mixed = (mixed ^ mixed >> 32) * 0xD6E8FEB86659FD93ull;
-    return bounded(mixed, size);
-  }
+  GNNSCALE_HD uint64_t start(int64_t value) const { return bounded(mix64(static_cast<uint64_t>(value)), size); }
   GNNSCALE_HD uint64_t next(uint64_t at) const { return at + 1 == size ? 0 : at + 1; }
 
   // A slot's draw never changes its value, only becomes an earlier one of the same.

@@ -84,10 +84,6 @@ class Negatives {
   uint64_t key_;
 };
 
-const int64_t* data_of(const std::optional<Tensor>& tensor) {
-  return tensor.has_value() ? static_cast<const int64_t*>(tensor->const_data_ptr()) : nullptr;
-}
-
 // See torch_gnnscale.ops.sample_negatives, which checks the arguments.
 Tensor sample_negatives(int64_t count, const std::optional<Tensor>& src, int64_t num_src,
                         const std::optional<Tensor>& src_node, const std::optional<Tensor>& src_weight,
@@ -99,12 +95,13 @@ Tensor sample_negatives(int64_t count, const std::optional<Tensor>& src, int64_t
   PooledArray<int64_t> out(2 * count);
   dispatch_index(edge_dst.has_value() ? edge_dst->scalar_type() : ScalarType::Long, [&](auto* tag) {
     using Id = std::remove_pointer_t<decltype(tag)>;
-    const KnownEdges<Id> edges{data_of(edge_ptr),
+    const KnownEdges<Id> edges{data_or_null(edge_ptr),
                                edge_dst.has_value() ? static_cast<const Id*>(edge_dst->const_data_ptr()) : nullptr};
-    const EndCandidates sources{num_src, data_of(src_node), nullptr, data_of(src_weight), data_of(src_time)};
-    const EndCandidates destinations{num_dst, data_of(dst_node), data_of(dst_position), data_of(dst_weight),
-                                     data_of(dst_time)};
-    const Negatives<Id> negatives(data_of(src), sources, destinations, edges, data_of(seed_time),
+    const EndCandidates sources{num_src, data_or_null(src_node), nullptr, data_or_null(src_weight),
+                                data_or_null(src_time)};
+    const EndCandidates destinations{num_dst, data_or_null(dst_node), data_or_null(dst_position),
+                                     data_or_null(dst_weight), data_or_null(dst_time)};
+    const Negatives<Id> negatives(data_or_null(src), sources, destinations, edges, data_or_null(seed_time),
                                   static_cast<uint64_t>(key));
     const auto put = [&](int64_t i, Link link) {
       out[i] = link.src;

@@ -51,10 +51,6 @@ Tensor edge_index(Edges& edges, bool layers, bool with_col) {
   return to_tensor(std::move(edges.row), {with_col ? 2 : 1, edges.count});
 }
 
-const int64_t* data_or_null(const std::optional<Tensor>& tensor) {
-  return tensor.has_value() ? static_cast<const int64_t*>(tensor->const_data_ptr()) : nullptr;
-}
-
 Relation to_relation(const Tensor& colptr, const Tensor& row, const std::optional<Tensor>& edge_id, bool with_edge_id) {
   Relation relation{};
   relation.colptr = static_cast<const int64_t*>(colptr.const_data_ptr());
