@@ -12,7 +12,7 @@ from torch_gnnscale.datasets import NodeTask, planted
 from torch_gnnscale.tasks import NodeConfig, NodeTrainer
 from torch_gnnscale.tasks.metrics import roc_auc
 from torch_gnnscale.tasks.nodes import with_rows_on
-from torch_gnnscale.training import plot_run
+from torch_gnnscale.training import CHECKPOINT, plot_run
 
 
 @pytest.fixture(scope="module")
@@ -120,14 +120,41 @@ def test_command_says_what_is_wrong(tmp_path, capsys):
     [
         (["--split", "1"], "planted: expected 0, for there is one split, found split 1"),
         (["--residual", "--model", "mlp"], "residual: expected a model with convolutions"),
+        (["--epochs", "0"], "--epochs: expected at least 1, found 0"),
+        (["--hidden", "0"], "--hidden: expected at least 1, found 0"),
+        (["--checkpoint-every", "-5"], "--checkpoint-every: expected at least 0, found -5"),
+        (["--task", "temporal", "--hidden", "7"], "hidden: expected an even number, for layers have two"),
+        (["--out", __file__], f"[Errno 17] File exists: '{__file__}'"),
     ],
 )
-def test_command_refuses(arguments, message, capsys, monkeypatch):
+def test_command_refuses(arguments, message, capsys, monkeypatch, tmp_path):
     monkeypatch.setattr("torch_gnnscale.datasets.readers.planted", lambda: planted(100, num_classes=2))
     with pytest.raises(SystemExit) as stop:
-        main(["train", *arguments])
+        main(["train", "--out", str(tmp_path), *arguments])
     assert stop.value.code == 2
     assert capsys.readouterr().err.startswith(f"gnnscale: {message}")
+
+
+def test_an_interrupt_is_one_line(capsys, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("torch_gnnscale.cli.info", lambda: interrupted(None))
+    with pytest.raises(SystemExit) as stop:
+        main(["info"])
+    assert stop.value.code == 130
+    assert capsys.readouterr().err == "\ngnnscale: interrupted\n"
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path, task):
+    trainer = NodeTrainer(task, NodeConfig(epochs=1), tmp_path, quiet=True)
+    trainer.save_checkpoint()
+    file = tmp_path / CHECKPOINT
+    whole = file.read_bytes()
+    for damaged in (whole[:100], whole[: len(whole) // 2], b"no checkpoint", b""):
+        file.write_bytes(damaged)
+        with pytest.raises(ValueError, match=rf"{CHECKPOINT}: expected a checkpoint, found another or a damaged file"):
+            trainer.resume()
 
 
 def test_a_device_that_is_not_there_is_named(tmp_path, task, capsys):

@@ -286,7 +286,7 @@ class Trainer(ABC):
         file = self.folder / CHECKPOINT
         try:
             state = torch.load(file, weights_only=True, map_location="cpu")
-        except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
             reason = str(error).partition("\n")[0]
             raise ValueError(f"{file}: expected a checkpoint, found another or a damaged file ({reason})") from None
         ours, theirs = self._identity(), state["run"]

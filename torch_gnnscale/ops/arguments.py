@@ -93,6 +93,23 @@ def _first_outside(ids: Tensor, limit: int, threads: int) -> int:
     return int(OPS.first_outside(ids.contiguous(), limit, resolve_threads(threads)))
 
 
+def check_permutation(name: str, order: Tensor, count: int, threads: int = 0) -> Tensor:
+    """The inverse of a permutation of [0, count): int64, shape [count].
+
+    Raises:
+        TypeError, ValueError, IndexError: not int64 of that shape, with every number once.
+    """
+    check_tensor(name, order)
+    if order.dtype != torch.int64 or order.shape != (count,):
+        raise ValueError(f"{name}: expected int64 of shape ({count},), found {order.dtype} {tuple(order.shape)}")
+    check_ids(name, order, count, "nodes", threads)
+    inverse = torch.full((count,), -1, dtype=torch.int64)
+    inverse[order] = torch.arange(count)
+    if (at := _first_outside(inverse, count, threads)) >= 0:
+        raise ValueError(f"{name}: expected every node once, found {at} not at all")
+    return inverse
+
+
 def checked_device(device: torch.device | str | int | None) -> torch.device:
     """The CPU, or a CUDA device, the current one if none is numbered.
 

@@ -5,7 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .arguments import MAX_COUNT, OPS, check_ids, check_int, check_tensor, first_outside, resolve_threads
+from .arguments import (
+    MAX_COUNT,
+    OPS,
+    check_ids,
+    check_int,
+    check_permutation,
+    first_outside,
+    resolve_threads,
+)
 
 
 def check_colptr(colptr: Tensor, num_edges: int, threads: int = 0) -> None:
@@ -87,19 +95,12 @@ def renumber(
     """
     check_ids("row", row)
     check_colptr(colptr, len(row), threads)
-    check_tensor("order", order)
     num_nodes = colptr.numel() - 1
-    if order.dtype != torch.int64 or order.shape != (num_nodes,):
-        raise ValueError(f"order: expected int64 of shape ({num_nodes},), found {order.dtype} {tuple(order.shape)}")
-    check_ids("order", order, num_nodes, "nodes", threads)
+    rank = check_permutation("order", order, num_nodes, threads)
     if edge_id is not None:
         check_ids("edge_id", edge_id)
         if len(edge_id) != len(row):
             raise ValueError(f"edge_id: expected one for each of {len(row)} edges, found {len(edge_id)}")
-    rank = torch.full((num_nodes,), -1, dtype=torch.int64)
-    rank[order] = torch.arange(num_nodes)
-    if (at := first_outside(rank, num_nodes, threads)) >= 0:
-        raise ValueError(f"order: expected every node once, found {at} not at all")
     int32 = max(num_nodes, len(row)) <= torch.iinfo(torch.int32).max
     if edge_id is not None and edge_id.dtype == torch.int64 and int32:
         int32 = first_outside(edge_id, 1 << 31, threads) < 0

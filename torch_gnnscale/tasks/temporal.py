@@ -44,6 +44,8 @@ class TemporalGNN(nn.Module):
     def __init__(self, task: EventTask, config: EventConfig) -> None:
         super().__init__()
         hidden, types = config.hidden, task.data.edge_types
+        if hidden % 2:
+            raise ValueError(f"hidden: expected an even number, for layers have two heads, found {hidden}")
         self.edge_type = task.edge_type
         self.encode = Encoder(task.data, hidden, scale=hidden**-0.5)  # a row's product with itself is about 1
         self.weigh = nn.ModuleDict({src: pyg_nn.MLP([TIMES, 16, 1], norm=None) for src, _, _ in types})

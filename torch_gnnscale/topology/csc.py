@@ -15,6 +15,15 @@ from .. import ops
 from ..ops.arguments import check_tensor, to_int
 
 
+def _check_ends(src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> None:
+    """Raises IndexError naming the first entry of ``edge_index`` that is no node."""
+    for end, (ids, limit) in enumerate(((src, num_src), (dst, num_dst))):
+        if (at := ops.first_outside(ids, limit)) >= 0:
+            raise IndexError(
+                f"edge_index[{end}, {at}] = {int(ids[at])} is out of range: expected nodes in [0, {limit})"
+            )
+
+
 def _check_size(**sizes: int | None) -> list[int | None]:
     """Numbers of nodes as ints or None; raises TypeError or ValueError naming them."""
     for name, size in sizes.items():
@@ -110,13 +119,16 @@ class CSC:
         num_src = _count(src) if num_src is None else num_src
         num_dst = _count(dst) if num_dst is None else num_dst
         if not is_sorted:
-            colptr, edges = ops.coo_to_csc(src, dst, num_src, num_dst)
+            try:
+                colptr, edges = ops.coo_to_csc(src, dst, num_src, num_dst)
+            except IndexError:
+                _check_ends(src, dst, num_src, num_dst)
+                raise
             row, edge_id = edges.unbind(1)
             if edges.dtype == torch.int64 and num_src <= torch.iinfo(torch.int32).max:
                 row, edge_id = row.to(torch.int32), edge_id.contiguous()  # the edges alone need 64 bits
             return cls(colptr, row, edge_id, num_src)
-        if (at := ops.first_outside(dst, num_dst)) >= 0:
-            raise IndexError(f"edge_index[1, {at}] = {int(dst[at])} is out of range: expected nodes in [0, {num_dst})")
+        _check_ends(src, dst, num_src, num_dst)
         if (dst[1:] < dst[:-1]).any():
             raise ValueError("is_sorted: expected edges sorted by destination, found some that are not")
         colptr = torch._convert_indices_from_coo_to_csr(dst.contiguous(), num_dst).to(torch.int64)

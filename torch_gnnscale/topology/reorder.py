@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from .. import ops
+from ..ops.arguments import check_permutation
 from .csc import CSC
 
 
@@ -63,17 +64,9 @@ def order_of(old: Tensor, num_nodes: int) -> Order:
     """The order of which the nodes are given, the first one's old id first.
 
     Raises:
-        ValueError: not int64, shape [num_nodes], with every node once.
+        TypeError, ValueError, IndexError: not int64, shape [num_nodes], with every node once.
     """
-    if old.dtype != torch.int64 or old.shape != (num_nodes,):
-        raise ValueError(f"order: expected int64 of shape ({num_nodes},), found {old.dtype} {tuple(old.shape)}")
-    if (at := ops.first_outside(old, num_nodes)) >= 0:
-        raise ValueError(f"order[{at}] = {int(old[at])}: expected nodes in [0, {num_nodes})")
-    new = torch.full_like(old, -1)
-    new[old] = torch.arange(num_nodes)
-    if num_nodes and int(new.min()) < 0:
-        raise ValueError(f"order: expected every node once, found {int(new.argmin())} not at all")
-    return Order(old, new)
+    return Order(old, check_permutation("order", old, num_nodes))
 
 
 def reorder_csc(csc: CSC, order: Order) -> CSC:
