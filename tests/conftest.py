@@ -36,3 +36,12 @@ def graph(tmp_path):
     """A folder with a saved graph."""
     GraphStore.from_edge_index(edges_of(100, 900), 100).save(tmp_path / "graph")
     return tmp_path / "graph"
+
+
+@pytest.fixture
+def one_thread():
+    """A run is then repeatable to the bit."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)

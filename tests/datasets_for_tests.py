@@ -21,6 +21,7 @@ from torch_geometric.data import GraphStore as PyGGraphStore
 from torch_geometric.data.graph_store import EdgeAttr
 
 import torch_gnnscale
+from torch_gnnscale import FeatureStore, GraphStore
 
 DTYPES = [
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
@@ -216,3 +217,11 @@ def loader_of(data, num_neighbors=(3, 2), input_nodes=None, **kwargs):
 def double(batch):
     batch.x = batch.x * 2
     return batch
+
+
+def silent(_):
+    """What a trainer reports is not printed."""
+
+
+def our_stores(data):
+    return FeatureStore.from_data(data), GraphStore.from_data(data)

@@ -9,7 +9,7 @@ from datasets_for_tests import ForeignFeatureStore, ForeignGraphStore, edge_rows
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
-from torch_gnnscale import FeatureStore, GraphStore, ops, reference
+from torch_gnnscale import ops, reference
 
 PAPER, AUTHOR, VENUE = "paper", "author", "venue"
 CITES, WRITES, REV_WRITES = (PAPER, "cites", PAPER), (AUTHOR, "writes", PAPER), (PAPER, "rev_writes", AUTHOR)
@@ -50,10 +50,6 @@ def with_weights(data: HeteroData) -> HeteroData:
         weight = torch.rand(data[edge_type].edge_index.size(1), generator=generator)
         data[edge_type].weight = torch.where(weight < 0.2, 0.0, weight)
     return data
-
-
-def our_stores(data: HeteroData) -> tuple[FeatureStore, GraphStore]:
-    return FeatureStore.from_data(data), GraphStore.from_data(data)
 
 
 def foreign_stores(data: HeteroData) -> tuple[ForeignFeatureStore, ForeignGraphStore]:

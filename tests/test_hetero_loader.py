@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch_geometric.loader
-from datasets_for_tests import make_data, plain
+from datasets_for_tests import make_data, our_stores, plain
 from hetero_for_tests import (
     AUTHOR,
     CITES,
@@ -18,7 +18,6 @@ from hetero_for_tests import (
     check_edges,
     foreign_stores,
     make_hetero,
-    our_stores,
     with_times,
     with_weights,
 )

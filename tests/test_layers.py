@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from datasets_for_tests import edge_rows, make_data, node_rows
-from hetero_for_tests import CITES, PAPER, make_hetero, our_stores
+from datasets_for_tests import edge_rows, make_data, node_rows, our_stores
+from hetero_for_tests import CITES, PAPER, make_hetero
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
 from torch_geometric.nn import GATConv, HeteroConv, SAGEConv

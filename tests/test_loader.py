@@ -12,6 +12,7 @@ from datasets_for_tests import (
     fields,
     make_data,
     node_rows,
+    our_stores,
     plain,
 )
 from torch_geometric import EdgeIndex, Index
@@ -44,10 +45,6 @@ PYG_LOADER = PYG_COUNTS or importable("torch_sparse")
 def as_pyg_gives(listed):
     """A listing of a batch's fields, less those that the installed peer cannot give."""
     return [field for field in listed if PYG_COUNTS or field[0] not in ("num_sampled_nodes", "num_sampled_edges")]
-
-
-def our_stores(data):
-    return FeatureStore.from_data(data), GraphStore.from_data(data)
 
 
 def foreign_stores(data, layout="coo"):

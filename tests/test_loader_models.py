@@ -1,16 +1,12 @@
 import pytest
 import torch
 import torch_geometric.loader
-from datasets_for_tests import check_batch, edge_rows, make_data
+from datasets_for_tests import check_batch, edge_rows, make_data, our_stores
 from torch_geometric.nn import GCN, GraphSAGE
 from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.utils import trim_to_layer
 
-from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler
-
-
-def our_stores(data):
-    return FeatureStore.from_data(data), GraphStore.from_data(data)
+from torch_gnnscale import NeighborLoader, NeighborSampler
 
 
 def model_of(cls=GraphSAGE, layers=2):

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch_geometric.loader
 import torch_geometric.sampler.neighbor_sampler as pyg
-from datasets_for_tests import check_batch, make_data, plain
+from datasets_for_tests import check_batch, make_data, our_stores, plain
 from hetero_for_tests import (
     AUTHOR,
     CITES,
@@ -16,7 +16,6 @@ from hetero_for_tests import (
     check_edges,
     foreign_stores,
     make_hetero,
-    our_stores,
     with_times,
 )
 from tiers_for_tests import node_data

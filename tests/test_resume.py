@@ -10,7 +10,7 @@ import time
 
 import pytest
 import torch
-from datasets_for_tests import environment, make_data, run_python
+from datasets_for_tests import environment, make_data, run_python, silent
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from torch_gnnscale import NeighborLoader
@@ -170,14 +170,6 @@ def task():
     return NodeTask.from_data("small", planted(2000, num_classes=4, num_features=16, seed=0))
 
 
-@pytest.fixture
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
 class Stopped(Exception):
     pass
 
@@ -189,10 +181,6 @@ def trainer_of(task, folder, **changes):
 
 def weights(trainer):
     return trainer.model.state_dict()
-
-
-def silent(_):
-    pass
 
 
 @pytest.mark.parametrize("workers", [0, 2])

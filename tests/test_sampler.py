@@ -5,7 +5,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from datasets_for_tests import make_data
+from datasets_for_tests import make_data, our_stores
 from hetero_for_tests import (
     AUTHOR,
     CITES,
@@ -16,7 +16,6 @@ from hetero_for_tests import (
     assert_output,
     foreign_stores,
     make_hetero,
-    our_stores,
     sample_by_definition,
     with_times,
     with_weights,

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from datasets_for_tests import make_data
+from datasets_for_tests import make_data, our_stores
 from hetero_for_tests import (
     CITES,
     LIKES,
@@ -10,7 +10,6 @@ from hetero_for_tests import (
     REV_WRITES,
     VENUE,
     make_hetero,
-    our_stores,
     with_times,
 )
 from torch_geometric.data import Data
@@ -109,7 +108,7 @@ def set_attribute(type_name, name, value):
         (lambda data: data["x"].update({"name": "no size"}), {}, ValueError,
          r"data: expected it to know its number of nodes of 'x'; set num_nodes"),
         (set_attribute(CITES, "edge_index", torch.tensor([[40], [0]])), {}, IndexError,
-         r"src\[0\] = 40 is out of range: expected ids in \[0, 40\)$"),
+         r"edge_index\[0, 0\] = 40 is out of range: expected nodes in \[0, 40\)$"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else None,
 )  # fmt: skip

@@ -3,7 +3,8 @@
 import warnings
 
 import torch
-from hetero_for_tests import assert_output, foreign_stores, our_stores, sample_by_definition
+from datasets_for_tests import our_stores
+from hetero_for_tests import assert_output, foreign_stores, sample_by_definition
 from hypothesis import given
 from hypothesis import strategies as st
 from torch_geometric.data import HeteroData

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from datasets_for_tests import REAL
+from datasets_for_tests import REAL, silent
 
 from torch_gnnscale import datasets
 from torch_gnnscale.cli import main
@@ -36,18 +36,6 @@ def trainer_of(kind, folder=None, **changes):
     trainer = TASKS[kind]
     config = trainer.config_type(**{**SMALL[kind], "hidden": 32, **changes})
     return trainer(small_task(kind), config, folder, quiet=True, checkpoint_every=3)
-
-
-@pytest.fixture
-def one_thread():
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-def silent(_):
-    pass
 
 
 @pytest.mark.parametrize("kind", ["hetero", "links", "temporal"])
