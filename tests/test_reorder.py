@@ -76,6 +76,8 @@ def test_equal_scores_keep_their_order(dtype):
         score[::7] = -0.0
         score[1::9], score[2::9] = torch.inf, -torch.inf
         score *= 0.25
+        three = torch.tensor(3.0, dtype=dtype)
+        score[3::9], score[4::9] = three, torch.nextafter(three, 2 * three) if dtype.itemsize > 2 else three
     assert torch.equal(by_score(score).old, torch.argsort(score, descending=True, stable=True))
 
 

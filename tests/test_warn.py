@@ -33,4 +33,4 @@ def test_a_warning_points_at_the_users_line(ask):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ask()
-    assert {found.filename for found in caught} == {__file__}
+    assert {(found.filename, found.lineno) for found in caught} == {(__file__, ask.__code__.co_firstlineno)}
