@@ -15,8 +15,6 @@ from torch import Tensor
 
 from torch_gnnscale import CSC, ops
 
-ROWS = 100_000
-
 
 @functools.cache
 def library() -> ctypes.CDLL:

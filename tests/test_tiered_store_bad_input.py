@@ -142,6 +142,7 @@ def typed() -> HeteroData:
          "['title']", lambda _: Tiered.from_data(Data(x=torch.ones(2, 2), title=["a", "b"]))),
         (ValueError, "data.x: expected a plain tensor in host memory, found Tensor, torch.sparse_csr, cpu",
          lambda _: Tiered.from_data(Data(x=torch.ones(2, 2).to_sparse_csr()), hotness=torch.ones(2))),
+        (ValueError, "device: expected one that torch sees (it sees ", lambda _: Tiered.from_data(DATA, device=77)),
         (FileNotFoundError, "disk: expected a directory, found 'nowhere', which is none",
          lambda _: Tiered.from_data(DATA, host=0, disk="nowhere")),
         (ValueError, "names: expected some of ['x', 'y', 'train_mask'], found ['z']",

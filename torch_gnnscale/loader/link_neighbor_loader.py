@@ -107,8 +107,6 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         **kwargs: Any,
     ) -> None:
         edge_type, links = _links_of(data, edge_label_index)
-        if links.dim() != 2 or links.size(0) != 2:
-            raise ValueError(f"edge_label_index: expected shape (2, num_links), found {tuple(links.shape)}")
         for name, value in (("edge_label", edge_label), ("edge_label_time", edge_label_time)):
             if value is not None:
                 check_tensor(name, value)
@@ -141,6 +139,8 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             raise ValueError(
                 "exclude_seed_edges, strict_negatives: expected none beside a neighbor_sampler, which is made with them"
             )
+        if isinstance(neighbor_sampler, NeighborSampler):
+            check_links("edge_label_index", links, neighbor_sampler.graph, edge_type)
         if prefetch is None:
             drawn = NegativeSampling.cast(neg_sampling)
             each = 1 + float(neg_sampling_ratio or 0.0 if drawn is None else drawn.amount)
@@ -170,8 +170,6 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         for name, value in (("edge_label", edge_label), ("edge_label_time", edge_label_time)):
             if value is not None and len(value) != links.size(1):
                 raise ValueError(f"{name}: expected one for each of {links.size(1)} links, found {len(value)}")
-        if isinstance(neighbor_sampler, NeighborSampler):
-            check_links("edge_label_index", links, neighbor_sampler.graph, edge_type)
         if self.order is not None:
             links = self._renumber(links, strict_negatives)
         if isinstance(neighbor_sampler, NeighborSampler):
