@@ -160,6 +160,7 @@ def test_files_of_every_kind(tmp_path, kind):
         ("id,from,to\n7,1,2", None, [1, 2]), ("1,2,0.5", None, [1, 2]), ("a,b,c\n7,1,2", ("c", "b"), [2, 1]),
         ("a,b,c\n7,1,2", None, "expected two columns, or some named as sources and destinations are .*'a', 'b', 'c'"),
         ("src,dst,source,target\n1,2,3,4", None, "expected two columns, or some named"),
+        ("1,2", ("a", "b"), r"expected columns \['a', 'b'\], found columns without names"),
         ("a,b\n1,2", ("a", "c"), r"expected columns \['a', 'c'\], found \['a', 'b'\] without \['c'\]"),
     ],
 )  # fmt: skip

@@ -68,10 +68,14 @@ def test_by_score():
             by_score(wrong)
 
 
-@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.double, torch.int8, torch.int64])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.int8, torch.int16, torch.int32, torch.int64,
+     torch.uint8, torch.uint16, torch.uint32, torch.uint64],
+)  # fmt: skip
 def test_equal_scores_keep_their_order(dtype):
     """Negative ones, both zeros and infinities; so many that torch sorts them in parallel."""
-    score = torch.randint(-40, 40, (70_000,), generator=torch.Generator().manual_seed(2)).to(dtype)
+    score = torch.randint(-40, 40, (70_000,), generator=torch.Generator().manual_seed(2)).to(dtype)  # or next to 2^N
     if dtype.is_floating_point:
         score[::7] = -0.0
         score[1::9], score[2::9] = torch.inf, -torch.inf

@@ -168,6 +168,8 @@ def test_some_attributes_of_a_saved_store(tmp_path):
     score = torch.arange(data.num_nodes)
     with pytest.raises(NotImplementedError, match=r"found \[\(\(None, None\), 'edge_attr'\)\] in .*by names="):
         Tiered.open(tmp_path / "saved", score)
+    with pytest.raises(ValueError, match=r"^names: expected some of \['x', 'y'\], found \['edge_attr'\]$"):
+        Tiered.open(tmp_path / "saved", score, names=["edge_attr"])
     with Tiered.open(tmp_path / "saved", score, names=["x"], host="40%") as store:
         assert [attr.attr_name for attr in store.get_all_tensor_attrs()] == ["x"]
         assert torch.equal(store[None, "x", torch.tensor([7, 199])], data.x[[7, 199]])

@@ -164,15 +164,17 @@ class TieredFeatureStore(FeatureStore):
         """
         check_names(names)
         saved = FeatureStore.open(path, verify)
-        asked = {key: tensor for key, tensor in saved._tensors.items() if names is None or key[1] in names}
-        if missing := [name for name in names or () if (None, name) not in asked]:
-            raise ValueError(f"names: expected some of {[name for _, name in saved._tensors]}, found {missing}")
-        if wrong := [key for key in asked if key[0] is not None and (names is None or (None, key[1]) not in asked)]:
+        if names is None and (wrong := [key for key in saved._tensors if key[0] is not None]):
             raise NotImplementedError(
                 f"tiers of typed nodes or of edges are not implemented, found {wrong} in {path}; name others by names="
             )
+        of_nodes = {name: tensor for (group, name), tensor in saved._tensors.items() if group is None}
+        if missing := [name for name in names or () if name not in of_nodes]:
+            raise ValueError(f"names: expected some of {list(of_nodes)}, found {missing}")
         sources = [
-            Source(key, tensor, tensor.dtype, saved._origins[key]) for key, tensor in asked.items() if key[0] is None
+            Source((None, name), tensor, tensor.dtype, saved._origins[None, name])
+            for name, tensor in of_nodes.items()
+            if names is None or name in names
         ]
         return cls._make(sources, hotness, renumbered, gpu, peers, host, path, device)
 

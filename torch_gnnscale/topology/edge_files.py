@@ -82,7 +82,8 @@ class EdgeFiles:
                 for batch in file.iter_batches(chunk, columns=ends):
                     yield _columns(path, batch, ends)
             else:
-                yield from _text(path, chunk, self.columns)
+                for batch, named in _text(path, chunk):
+                    yield _columns(path, batch, _ends(path, batch.schema.names if named else None, self.columns))
 
 
 def _array(file: str | os.PathLike) -> np.ndarray:
@@ -123,17 +124,20 @@ def _pyarrow(module: str) -> Any:
         raise ImportError("parquet and text files are read by pyarrow: pip install pyarrow") from error
 
 
-def _ends(path: Path, names: list[str], columns: tuple[str, str] | None) -> list[str]:
-    """Which of the named columns are the sources and the destinations."""
+def _ends(path: Path, names: list[str] | None, columns: tuple[str, str] | None) -> list[str] | list[int]:
+    """Which of the columns are the sources and the destinations; ``names`` is None where they have none."""
     if columns is not None:
-        if missing := [name for name in columns if name not in names]:
-            raise ValueError(f"{path}: expected columns {list(columns)}, found {names} without {missing}")
+        if missing := [name for name in columns if name not in (names or ())]:
+            found = "columns without names" if names is None else f"{names} without {missing}"
+            raise ValueError(f"{path}: expected columns {list(columns)}, found {found}")
         return list(columns)
+    if names is None:
+        return [0, 1]
     known = {name.strip().lower(): name for name in names}
-    found = [pair for pair in ENDS if all(end in known for end in pair)]
-    if len(found) == 1:
-        return [known[end] for end in found[0]]
-    if len(names) == 2 and not found:
+    pairs = [pair for pair in ENDS if all(end in known for end in pair)]
+    if len(pairs) == 1:
+        return [known[end] for end in pairs[0]]
+    if len(names) == 2 and not pairs:
         return names
     raise ValueError(
         f"{path}: expected two columns, or some named as sources and destinations are (src and dst, ...), found "
@@ -142,6 +146,8 @@ def _ends(path: Path, names: list[str], columns: tuple[str, str] | None) -> list
 
 
 def _columns(path: Path, batch: Any, ends: list[str] | list[int]) -> Tensor:
+    if batch.num_columns < 2:
+        raise ValueError(f"{path}: expected two columns, found {batch.num_columns}")
     columns = []
     for column in (batch.column(end) for end in ends):
         if column.null_count:
@@ -153,7 +159,8 @@ def _columns(path: Path, batch: Any, ends: list[str] | list[int]) -> Tensor:
     return torch.stack(columns)
 
 
-def _text(path: Path, chunk: int, columns: tuple[str, str] | None) -> Iterator[Tensor]:
+def _text(path: Path, chunk: int) -> Iterator[tuple[Any, bool]]:
+    """Batches of lines, and whether the file names their columns."""
     csv = _pyarrow("pyarrow.csv")
     skipped, line = 0, ""
     with path.open() as stream:
@@ -168,19 +175,7 @@ def _text(path: Path, chunk: int, columns: tuple[str, str] | None) -> Iterator[T
     header = not all(field.strip().lstrip("-").isdigit() for field in fields[:2])
     read = csv.ReadOptions(skip_rows=skipped, autogenerate_column_names=not header, block_size=max(16 * chunk, 1 << 20))
     try:
-        stream_of_batches = csv.open_csv(path, read, csv.ParseOptions(delimiter=delimiter))
+        for batch in csv.open_csv(path, read, csv.ParseOptions(delimiter=delimiter)):
+            yield batch, header
     except ValueError as error:  # pyarrow's own is one
         raise ValueError(f"{path}: expected lines of two integers, found something else ({error})") from None
-    names = stream_of_batches.schema.names
-    if len(names) < 2:
-        raise ValueError(f"{path}: expected two columns, found {len(names)}")
-    ends: Any = _ends(path, names, columns) if header else [0, 1]
-    batches = iter(stream_of_batches)
-    while True:
-        try:
-            batch = next(batches, None)
-        except ValueError as error:
-            raise ValueError(f"{path}: expected lines of two integers, found something else ({error})") from None
-        if batch is None:
-            return
-        yield _columns(path, batch, ends)

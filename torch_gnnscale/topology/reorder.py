@@ -52,8 +52,10 @@ def by_score(score: Tensor, name: str = "score") -> Order:
 
 def _rising_where_falling(score: Tensor) -> Tensor:
     """Integers in the opposite order: rising ones are what torch sorts on all threads, by their digits."""
+    if score.dtype == torch.uint64:
+        return ~(score.view(torch.int64) ^ torch.iinfo(torch.int64).min)
     if not score.is_floating_point():
-        return ~score
+        return ~(score.to(torch.int64) if score.dtype in (torch.uint16, torch.uint32) else score)
     wide = (score if score.dtype == torch.float64 else score.to(torch.float32)) + 0.0  # no -0.0, which equals 0.0
     bits = wide.view(torch.int64 if wide.dtype == torch.float64 else torch.int32)
     info = torch.iinfo(bits.dtype)
