@@ -49,10 +49,9 @@ sanitize: $(VENV)/test
 	cd build/sanitize && FORCE_CUDA=0 GNNSCALE_SANITIZE=1 ../../$(BIN)/python setup.py -q build_ext --inplace
 	cd build/sanitize && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
 		ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=. ../../$(BIN)/python -m pytest -p no:cacheprovider \
-		tests/test_ops.py tests/test_gather_tiers.py tests/test_sample_neighbors.py tests/test_sample_modes.py \
-		tests/test_sample_bulk.py tests/test_negatives.py \
-		tests/test_hotness.py tests/test_reorder.py tests/test_topology.py tests/test_aggregation.py \
-		tests/test_pool.py tests/test_map_file.py tests/test_philox.py -k "not wrap_of_its_tags and not a_billion_nodes"
+		$(addprefix tests/ops/test_,ops.py gather_tiers.py sample_neighbors.py sample_modes.py sample_bulk.py \
+		negatives.py aggregation.py pool.py map_file.py philox.py) \
+		tests/feature/test_hotness.py tests/topology/test_reorder.py tests/topology/test_topology.py -k "not wrap_of_its_tags and not a_billion_nodes"
 
 # The operators of the .cu files by threads that stand for a GPU's lanes, under both sanitizers, in a copy of the sources.
 # Rows on disk are the CPU's, and a map with an entry out of range ends a process on a GPU.
@@ -63,7 +62,7 @@ emulate: $(VENV)/test
 	cd build/emulate && ../../$(BIN)/python tests/emulation/build.py
 	cd build/emulate && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
 		ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=. ../../$(BIN)/python -m pytest -p no:cacheprovider \
-		tests/emulation tests/test_sample_bulk.py tests/test_loader_bulk.py tests/test_gather_tiers.py \
+		tests/emulation tests/ops/test_sample_bulk.py tests/loader/test_loader_bulk.py tests/ops/test_gather_tiers.py \
 		-k "not equals_the_twin and not rows_of_a_file and not broken_map"
 
 notebooks: $(VENV)/lint
@@ -75,7 +74,7 @@ fuzz: $(VENV)/test
 
 # Ten thousand batches, a thousand loaders, twenty kills.
 soak: $(VENV)/test
-	GNNSCALE_SOAK=1 $(BIN)/python -m pytest tests/test_soak.py tests/test_resume.py -k "not batches_that_would"
+	GNNSCALE_SOAK=1 $(BIN)/python -m pytest tests/test_soak.py tests/loader/test_resume.py -k "not batches_that_would"
 
 test-cuda: $(VENV)/test
 	$(BIN)/python -m pytest -m cuda

@@ -28,10 +28,10 @@ ROOT = Path(__file__).parents[1]
 GRACE = 5
 """Seconds for a step whose time is up to say what it has."""
 CHECKED = [
-    *(f"tests/test_gpu.py::test_random_gathers[{seed}]" for seed in range(20)),
-    *(f"tests/test_gpu.py::test_random_samples[{seed}]" for seed in range(8)),
+    *(f"tests/native/test_gpu.py::test_random_gathers[{seed}]" for seed in range(20)),
+    *(f"tests/native/test_gpu.py::test_random_samples[{seed}]" for seed in range(8)),
     *(
-        f"tests/test_gpu.py::test_a_loader_over_tiers_on_a_gpu[{device}-8-{{'gpu': '30%'}}]"
+        f"tests/native/test_gpu.py::test_a_loader_over_tiers_on_a_gpu[{device}-8-{{'gpu': '30%'}}]"
         for device in ("cpu", "cuda")
     ),
 ]

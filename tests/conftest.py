@@ -1,6 +1,6 @@
 import pytest
 import torch
-from datasets_for_tests import edges_of, node_rows
+from helpers.data import edges_of, node_rows
 from hypothesis import settings
 
 from torch_gnnscale import FeatureStore, GraphStore

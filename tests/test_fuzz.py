@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets_for_tests import edges_of, node_rows
+from helpers.data import edges_of, node_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

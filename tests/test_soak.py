@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from datasets_for_tests import make_data, no_loader_threads
+from helpers.data import make_data, no_loader_threads
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, TieredFeatureStore, ops
 

@@ -4,9 +4,9 @@ import warnings
 
 import pytest
 import torch
-from datasets_for_tests import make_data
-from hetero_for_tests import make_hetero
-from tiers_for_tests import node_data
+from helpers.data import make_data
+from helpers.hetero import make_hetero
+from helpers.tiers import node_data
 from torch_geometric.data import Data
 
 from torch_gnnscale import NeighborLoader, NeighborSampler, TieredFeatureStore

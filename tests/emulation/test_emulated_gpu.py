@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from gpu_cases import check_random_gather, check_random_sample
+from helpers.gpu_cases import check_random_gather, check_random_sample
 
 import torch_gnnscale
 from torch_gnnscale import ops

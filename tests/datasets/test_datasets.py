@@ -1,0 +1,165 @@
+"""Generated and read node-classification tasks."""
+
+import numpy as np
+import pytest
+import torch
+from helpers.data import REAL
+from scipy.stats import spearmanr
+
+from torch_gnnscale import NeighborLoader, datasets
+from torch_gnnscale.datasets import NodeTask, planted
+
+SMALL = {"num_nodes": 2000, "num_classes": 5, "num_features": 8}
+
+
+def test_planted_is_a_function_of_its_seed():
+    first, second, other = planted(seed=3, **SMALL), planted(seed=3, **SMALL), planted(seed=4, **SMALL)
+    for key, value in first.items():
+        assert torch.equal(value, second[key])
+    assert not torch.equal(first.edge_index, other.edge_index)
+    assert not torch.equal(first.x, other.x)
+
+
+def test_planted_has_what_it_promises():
+    data = planted(20_000, 20, 8, 16, homophily=0.6, signal=2.0, split=(0.5, 0.2), seed=1)
+    src, dst = data.edge_index
+    assert (src != dst).all()
+    half = data.num_edges // 2
+    assert torch.equal(data.edge_index[:, :half], data.edge_index[:, half:].flip(0))
+    within = (data.y[src] == data.y[dst]).float().mean()
+    assert abs(within - (0.6 + 0.4 / 8)) < 0.02
+    degree = torch.bincount(dst, minlength=data.num_nodes)
+    assert degree.max() > 15 * degree.float().mean()  # a power law has hubs
+    masks = torch.stack([data.train_mask, data.val_mask, data.test_mask])
+    assert torch.equal(masks.sum(0), torch.ones(data.num_nodes, dtype=torch.int64))
+    assert masks.sum(1).tolist() == [10_000, 4_000, 6_000]
+    means = torch.stack([data.x[data.y == c].mean(0) for c in range(8)])
+    assert torch.allclose(means.norm(dim=1), torch.full((8,), 2.0), atol=0.2)
+    assert abs(float((data.x - means[data.y]).std()) - 1) < 0.02
+    assert abs(spearmanr(degree, torch.arange(data.num_nodes)).statistic) < 0.05  # ids say nothing about degrees
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"exponent": 2.0}, "exponent: expected more than 2, found 2.0"),
+        ({"split": (0.5, 0.5)}, "split: expected two positive shares"),
+    ],
+)
+def test_planted_refuses(arguments, message):
+    with pytest.raises(ValueError, match=message):
+        planted(100, **arguments)
+
+
+def test_saved_task_gives_the_same_batches(tmp_path):
+    task = NodeTask.from_data("small", planted(seed=0, **SMALL))
+    task.save(tmp_path / "task")
+    again = datasets.load(str(tmp_path / "task"))
+    assert (again.num_nodes, again.num_edges, again.num_features) == (task.num_nodes, task.num_edges, 8)
+    assert again.num_classes == 5
+    assert torch.equal(again.y, task.y)
+    for key, mask in task.masks.items():
+        assert torch.equal(again.masks[key], mask)
+    options = {"num_neighbors": [4, 4], "input_nodes": task.masks["train"], "batch_size": 128, "seed": 1}
+    for a, b in zip(NeighborLoader(task.data, **options), NeighborLoader(again.data, **options), strict=True):
+        assert torch.equal(a.x, b.x)
+        assert torch.equal(a.y, b.y)
+        assert torch.equal(a.edge_index, b.edge_index)
+        assert torch.equal(a.e_id, b.e_id)
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+def test_splits_that_are_not_there(tmp_path, splits):
+    def data():
+        given = planted(seed=0, **SMALL)
+        if splits > 1:
+            for key in ("train_mask", "val_mask", "test_mask"):
+                given[key] = torch.stack([given[key].roll(i) for i in range(splits)], dim=1)
+        return given
+
+    for split in range(splits):
+        masks = NodeTask.from_data("small", data(), split).masks
+        assert torch.equal(masks["val"], planted(seed=0, **SMALL).val_mask.roll(split))
+    expected = "0, for there is one split" if splits == 1 else "0 <= split < 3"
+    for split in (-1, splits, 99):
+        with pytest.raises(ValueError, match=rf"^small: expected {expected}, found split {split}$"):
+            NodeTask.from_data("small", data(), split)
+    NodeTask.from_data("small", data()).save(tmp_path / "task")
+    with pytest.raises(ValueError, match="expected 0, for there is one split, found split 1"):
+        datasets.load(str(tmp_path / "task"), split=1)
+
+
+def test_archive_with_sparse_features_and_undirected_edges(tmp_path):
+    x = np.array([[0, 1, 0], [2, 0, 0], [0, 0, 0], [0, 3, 4]], np.float32)
+    rows, columns = x.nonzero()
+    masks = {f"{key}_mask": np.eye(3, 4, k, dtype=bool).any(0) for k, key in enumerate(("train", "val", "test"))}
+    np.savez(
+        tmp_path / "tiny.npz",
+        num_nodes=4,
+        undirected=True,
+        edge_index=np.array([[0, 1], [2, 3]], np.int32),
+        x_indptr=np.concatenate([[0], np.bincount(rows, minlength=4).cumsum()]),
+        x_indices=columns.astype(np.int16),
+        x_data=x[rows, columns],
+        x_dim=3,
+        y=np.array([0, 1, -1, 1], np.int16),
+        **masks,
+    )
+    task = datasets.load("tiny", tmp_path)
+    assert torch.equal(task.data.x, torch.from_numpy(x))
+    assert task.data.edge_index.tolist() == [[0, 1, 2, 3], [2, 3, 0, 1]]
+    assert task.y.tolist() == [0, 1, -1, 1]
+    assert task.num_classes == 2
+
+
+def test_facebook_codes_become_one_hot(tmp_path):
+    (tmp_path / "fb100").mkdir()
+    for name, shift in (("A", 0), ("B", 1)):
+        np.savez(
+            tmp_path / "fb100" / f"{name}.npz",
+            num_nodes=2,
+            edge_index=np.array([[0], [1]], np.int32),
+            x_codes=np.array([[1 + shift, 0, 5, 0], [0, 0, 0, 499]], np.int32),
+            y=np.array([3, -1], np.int16),
+            **{f"{key}_mask": np.array([True, False]) for key in ("train", "val", "test")},
+        )
+    both = datasets.load("fb100", tmp_path).data
+    assert both.edge_index.tolist() == [[0, 2, 1, 3], [1, 3, 0, 2]]
+    assert [row.nonzero().view(-1).tolist() for row in both.x] == [[1, 532], [1542], [2, 532], [1542]]
+    assert torch.equal(datasets.load("fb100/B", tmp_path).data.x, both.x[2:])
+
+
+def test_unknown_names_and_broken_archives(tmp_path):
+    with pytest.raises(ValueError, match="dataset 'no-such-set': expected 'planted'"):
+        datasets.load("no-such-set", tmp_path)
+    np.savez(tmp_path / "foreign.npz", a=1)
+    with pytest.raises(ValueError, match=r"foreign.npz: expected edge_index, y and masks, found \['a'\]"):
+        datasets.load("foreign", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes", "edges", "features", "classes"),
+    [
+        ("cora", 2708, 10_556, 1433, 7),
+        ("tolokers", 11_758, 1_038_000, 10, 2),
+        ("fb100/Caltech36", 769, 33_312, 1543, 6),
+    ],
+)
+def test_real_sets(name, nodes, edges, features, classes):
+    if not REAL.is_dir():
+        pytest.skip(f"no real graphs in {REAL}: set GNNSCALE_DATA")
+    task = datasets.load(name, REAL)
+    assert (task.num_nodes, task.num_edges, task.num_features) == (nodes, edges, features)
+    assert task.num_classes == classes
+    assert task.metric == ("roc_auc" if name == "tolokers" else "accuracy")
+
+
+def test_raw_files_are_read_by_torch_geometric(tmp_path):
+    if not (REAL / "cora" / "raw").is_dir():
+        pytest.skip(f"no raw files in {REAL}: set GNNSCALE_DATA")
+    (tmp_path / "Cora").mkdir()
+    (tmp_path / "Cora" / "raw").symlink_to(REAL / "cora" / "raw")
+    raw, archive = datasets.load("Cora", tmp_path), datasets.load("cora", REAL)
+    assert torch.equal(raw.y, archive.y)
+    assert torch.equal(raw.masks["train"], archive.masks["train"])
+    assert torch.equal(raw.data.edge_index.unique(dim=1), archive.data.edge_index.unique(dim=1))

@@ -1,0 +1,98 @@
+"""Random calls of operators on a GPU, or on an emulated one, against what the CPU's operators or plain torch give.
+
+``put(tensor, place)`` gives a copy in the memory of the GPU (``"GPU"``) or in pinned host memory (``"pinned"``).
+"""
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import torch
+from helpers.graphs import Graph, assert_same, graph_of_degrees
+from torch import Tensor
+
+from torch_gnnscale import ops
+
+Put = Callable[[Tensor, str], Tensor]
+PLACES = ["GPU", "pinned"]
+INDEX = [torch.int32, torch.int64]
+DTYPES = [torch.uint8, torch.int16, torch.float32, torch.float64, torch.complex128, torch.float16, torch.bfloat16]
+ROW_BYTES = [1, 2, 3, 4, 7, 8, 12, 16, 17, 31, 32, 64, 65, 100, 128, 200, 256, 511, 512, 513, 1000, 2048, 4096, 5000]
+
+
+def number(generator: torch.Generator, least: int, most: int) -> int:
+    """One of [least, most]."""
+    return int(torch.randint(least, most + 1, (), generator=generator))
+
+
+def choice(generator: torch.Generator, options):
+    return options[number(generator, 0, len(options) - 1)]
+
+
+def strided(values: Tensor, put: Put, place: str, offset: int, padding: int) -> Tensor:
+    """A copy of a matrix at any alignment and stride, in a room that ends with its last row."""
+    count, width = values.shape
+    room = torch.empty(offset + max(count * (width + padding) - padding, 0), dtype=values.dtype)
+    room.as_strided((count, width), (width + padding, 1), offset).copy_(values)
+    return put(room, place).as_strided((count, width), (width + padding, 1), offset)
+
+
+def check_random_gather(seed: int, put: Put, most: int = 3000) -> None:
+    """Rows of any width, dtype, tiers and parts, through a map or not."""
+    generator = torch.Generator().manual_seed(seed)
+    dtype = choice(generator, DTYPES)
+    width = max(1, choice(generator, ROW_BYTES) // dtype.itemsize)
+    spread = [number(generator, 1, 3) for _ in range(number(generator, 1, 4))]
+    sizes = [number(generator, 0, 60) for _ in spread]
+    total = sum(sizes)
+    table = torch.randint(0, 250, (total, width), generator=generator).to(dtype)
+    parts = [
+        strided(tier[p::count], put, choice(generator, PLACES), number(generator, 0, 9), number(generator, 0, 9))
+        for tier, count in zip(table.split(sizes), spread, strict=True)
+        for p in range(count)
+    ]
+    ids, place = total, None
+    if seed % 2:
+        ids = number(generator, 0, 80) if total else 0
+        place = torch.randint(max(total, 1), (ids,), generator=generator).to(choice(generator, INDEX))
+    count = number(generator, 0, most) if ids else 0
+    index = torch.randint(max(ids, 1), (count,), generator=generator).to(choice(generator, INDEX))
+    wide = {torch.float16: torch.float32, torch.bfloat16: torch.float64}.get(dtype, dtype) if seed % 3 else dtype
+    counts = put(torch.zeros(len(spread), 2, dtype=torch.int64), "GPU")
+    there = None if place is None else put(place, "GPU")
+    found = ops.gather_tiers(parts, put(index, "GPU"), spread=spread, place=there, dtype=wide, counts=counts)
+    places = (index if place is None else place[index.long()]).long()
+    assert torch.equal(found.cpu(), table[places].to(wide))
+    ends = torch.tensor(sizes).cumsum(0)
+    expected = torch.bincount(torch.bucketize(places, ends, right=True), minlength=len(sizes))
+    assert torch.equal(counts[:, 0].cpu(), expected)
+
+
+def check_random_sample(seed: int, put: Put) -> None:
+    """Batches of a graph whose edges lie in parts, in any memory and at any stride."""
+    generator = torch.Generator().manual_seed(seed)
+    nodes = number(generator, 1, 4000)
+    degrees = (torch.rand(nodes, generator=generator) ** -0.7 * number(generator, 0, 9)).long().clamp(max=3000)
+    graph = graph_of_degrees(degrees.tolist(), seed=seed, dtype=choice(generator, INDEX))
+    if choice(generator, [False, True]):
+        edge_id = (torch.arange(len(graph.row)) * 7 + 3).flip(0).to(choice(generator, INDEX))
+        graph = Graph(graph.colptr, graph.row, edge_id)
+
+    def parts_of(values: Tensor) -> list[Tensor]:
+        cuts = sorted(number(generator, 0, len(values)) for _ in range(number(generator, 0, 3)))
+        return [
+            strided(values[first:last, None], put, choice(generator, PLACES), number(generator, 0, 5), seed % 2)[:, 0]
+            for first, last in pairwise([0, *cuts, len(values)])
+        ]
+
+    batches = [torch.randint(nodes, (number(generator, 0, 300),), generator=generator) for _ in range(1 + seed % 7)]
+    fanouts = [choice(generator, [-1, 0, 1, 3, 10, 40]) for _ in range(number(generator, 0, 3))]
+    options = {"replace": bool(seed & 1) and -1 not in fanouts, "layers": bool(seed & 2)}
+    ends = [0, *torch.tensor([len(batch) for batch in batches]).cumsum(0).tolist()]
+    found = ops.sample_bulk(
+        put(graph.colptr, choice(generator, PLACES)), parts_of(graph.row), put(torch.cat(batches), "GPU"), ends,
+        fanouts, list(range(len(batches))), edge_id=None if graph.edge_id is None else parts_of(graph.edge_id),
+        **options,
+    )  # fmt: skip
+    for key, (sample, seeds) in enumerate(zip(found, batches, strict=True)):
+        here = ops.Sample(*(x.cpu() if isinstance(x, Tensor) else [y.cpu() for y in x] for x in sample))
+        assert_same(here, graph.sample(ops, seeds, fanouts, key, **options))

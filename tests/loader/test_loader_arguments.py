@@ -1,0 +1,323 @@
+import inspect
+import warnings
+
+import numpy as np
+import pytest
+import torch
+import torch_geometric.loader
+from helpers.data import check_batch, double, edges_of, loader_of, make_data, node_rows, plain
+from torch_geometric.data import Data
+
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, ops
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_data()
+
+
+# Input nodes #########################################################################################################
+
+PICKED = torch.tensor([19, 4, 7, 150])
+
+
+@pytest.mark.parametrize(
+    ("given", "seeds", "input_id"),
+    [
+        (None, torch.arange(200), torch.arange(200)),
+        (PICKED, PICKED, torch.arange(4)),
+        (PICKED.int(), PICKED, torch.arange(4)),
+        (PICKED.to(torch.uint8), PICKED, torch.arange(4)),
+        (PICKED.to(torch.int16), PICKED, torch.arange(4)),
+        (PICKED.numpy(), PICKED, torch.arange(4)),
+        (PICKED.tolist(), PICKED, torch.arange(4)),
+        (range(3), torch.arange(3), torch.arange(3)),
+        ((torch.arange(200) % 3 == 0).numpy(), torch.arange(200)[::3], torch.arange(200)[::3]),
+        ((torch.arange(200) % 3 == 0).tolist(), torch.arange(200)[::3], torch.arange(200)[::3]),
+        (torch.arange(400)[::2] % 3 == 0, torch.arange(200)[::3], torch.arange(200)[::3]),
+        (torch.arange(200)[::5], torch.arange(200)[::5], torch.arange(40)),
+        (torch.tensor([7, 7, 3]), torch.tensor([7, 7, 3]), torch.arange(3)),
+        (torch.empty(0, dtype=torch.int64), torch.empty(0), torch.empty(0)),
+        (torch.zeros(200, dtype=torch.bool), torch.empty(0), torch.empty(0)),
+    ],
+    ids=[
+        "None",
+        "index",
+        "int32",
+        "uint8",
+        "int16",
+        "array",
+        "list",
+        "range",
+        "mask array",
+        "mask list",
+        "mask",
+        "strided",
+        "repeated",
+        "empty",
+        "empty mask",
+    ],
+)
+@pytest.mark.parametrize("cls", [NeighborLoader, torch_geometric.loader.NeighborLoader], ids=["ours", "pyg"])
+def test_input_nodes(data, cls, given, seeds, input_id):
+    if cls is not NeighborLoader:
+        pytest.importorskip("pyg_lib")
+    batches = list(cls(data, [3], given, batch_size=32))
+    assert sum(batch.batch_size for batch in batches) == len(seeds)
+    for batch, part, ids in zip(batches, seeds.split(32), input_id.split(32), strict=False):
+        assert torch.equal(batch.input_id, ids)
+        if cls is NeighborLoader:
+            assert torch.equal(batch.n_id[: len(part)], part)
+            assert torch.equal(batch.x, node_rows(batch.n_id))
+            assert batch.n_id.dtype == torch.int64
+
+
+def test_input_id(data):
+    batch = next(iter(loader_of(data, input_nodes=PICKED, input_id=torch.tensor([70, 71, 72, 73]))))
+    assert batch.input_id.tolist() == [70, 71, 72, 73]
+    mask = torch.zeros(200, dtype=torch.bool)
+    mask[PICKED] = True
+    batch = next(iter(loader_of(data, input_nodes=mask, input_id=torch.tensor([70, 71, 72, 73]))))
+    assert batch.input_id.tolist() == [70, 71, 72, 73]
+    assert batch.n_id[:4].tolist() == sorted(PICKED.tolist())
+
+
+def test_input_id_follows_a_shuffle(data):
+    nodes = torch.arange(100, 200)
+    for batch in loader_of(data, input_nodes=nodes, shuffle=True):
+        assert torch.equal(nodes[batch.input_id], batch.n_id[: batch.batch_size])
+
+
+@pytest.mark.parametrize("nodes", [[200], [-1], [0, 5, 1 << 40]], ids=str)
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_input_nodes_out_of_range(data, nodes, prefetch):
+    at = len(nodes) - 1
+    message = rf"^input_nodes\[{at}\] = {nodes[at]} is out of range: expected nodes in \[0, 200\)$"
+    with pytest.raises(IndexError, match=message):
+        list(loader_of(data, input_nodes=torch.tensor(nodes), prefetch=prefetch))
+
+
+# DataLoader's arguments ##############################################################################################
+
+
+@pytest.mark.parametrize("batch_size", [1, 7, 200, 1000])
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_batch_sizes(data, batch_size, drop_last, shuffle, prefetch):
+    nodes = torch.arange(150)
+    loader = loader_of(data, [1], nodes, batch_size=batch_size, drop_last=drop_last, shuffle=shuffle,
+                       prefetch=prefetch)  # fmt: skip
+    batches = list(loader)
+    sizes = [batch_size] * (150 // batch_size) + ([150 % batch_size] if 150 % batch_size and not drop_last else [])
+    assert [batch.batch_size for batch in batches] == sizes
+    assert len(loader) == len(sizes)
+    seeds = torch.cat([nodes[:0], *(batch.n_id[: batch.batch_size] for batch in batches)])
+    assert len(seeds.unique()) == len(seeds) == sum(sizes)
+    assert seeds.tolist() == seeds.sort().values.tolist() or shuffle
+    assert not (shuffle and len(seeds) > 1 and torch.equal(seeds, nodes[: len(seeds)]))
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_sampler(data, prefetch):
+    order = torch.randperm(200, generator=torch.Generator().manual_seed(0))[:50].tolist()
+    loader = loader_of(data, sampler=order, prefetch=prefetch)
+    assert torch.cat([batch.n_id[: batch.batch_size] for batch in loader]).tolist() == order
+    weighted = torch.utils.data.WeightedRandomSampler([0.0] * 199 + [1.0], 5)
+    assert [batch.n_id[0] for batch in loader_of(data, sampler=weighted, batch_size=1)] == [199] * 5
+    subset = torch.utils.data.SubsetRandomSampler([8, 3])
+    batch = next(iter(loader_of(data, sampler=subset)))
+    assert sorted(batch.n_id[:2].tolist()) == [3, 8]
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_batch_sampler(data, prefetch, num_workers):
+    lists = [[3, 1], [7], [100, 5, 9]]
+    loader = NeighborLoader(data, [2], batch_sampler=lists, prefetch=prefetch, seed=0, num_workers=num_workers)
+    assert len(loader) == 3
+    assert [batch.n_id[: batch.batch_size].tolist() for batch in loader] == lists
+
+
+def test_shuffle_beside_a_sampler(data):
+    for name, value in (("sampler", [1]), ("batch_sampler", [[1]])):
+        with pytest.raises(ValueError, match=r"^shuffle=True: expected neither sampler nor batch_sampler beside it$"):
+            NeighborLoader(data, [2], shuffle=True, **{name: value})
+
+
+def test_generator_decides_the_seed(data):
+    def batches(state):
+        loader = NeighborLoader(data, [2], batch_size=64, shuffle=True,
+                                generator=torch.Generator().manual_seed(state))  # fmt: skip
+        return [plain(batch) for batch in loader]
+
+    assert batches(1) == batches(1) != batches(2)
+
+
+# Other arguments ######################################################################################################
+
+
+class MyData(Data):
+    pass
+
+
+def test_custom_class(data):
+    stores = FeatureStore.from_data(data), GraphStore.from_data(data)
+    assert type(next(iter(loader_of(stores, input_nodes=PICKED, custom_cls=MyData)))) is MyData
+    own = MyData(x=data.x, edge_index=data.edge_index)
+    assert type(next(iter(loader_of(own)))) is MyData
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("filter_per_worker", [True, False])
+def test_replace(data, prefetch, filter_per_worker):
+    seeds = torch.arange(200)[torch.bincount(data.edge_index[1], minlength=200) > 0]
+    loader = loader_of(data, [6], seeds, replace=True, prefetch=prefetch, filter_per_worker=filter_per_worker)
+    for batch in loader:
+        assert torch.equal(torch.bincount(batch.edge_index[1]), torch.full((batch.batch_size,), 6))
+        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
+
+
+def test_rows_that_are_not_contiguous(data):
+    given = Data(x=data.x.t().contiguous().t(), edge_index=data.edge_index, edge_attr=data.edge_attr)
+    with pytest.warns(UserWarning, match=r"^data\.x has no contiguous rows .*use data\.x = data\.x\.contiguous\(\)"):
+        loader = loader_of(given, input_nodes=PICKED)
+    check_batch(given, next(iter(loader)), PICKED, [3, 2])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader_of(data, input_nodes=PICKED)
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_features(data, layout):
+    dense = node_rows(torch.arange(200)) * (torch.arange(3) != torch.arange(200)[:, None] % 3)
+    given = Data(x=data.x, edge_index=data.edge_index, z=dense.to_sparse(layout=layout))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = loader_of(given, input_nodes=PICKED)
+    if layout == torch.sparse_csr:  # torch cannot select rows of it, nor can PyG's loader
+        with pytest.raises(NotImplementedError, match=r"index_select.*SparseCsr"):
+            next(iter(loader))
+    else:
+        batch = next(iter(loader))
+        assert torch.equal(batch.z.to_dense(), dense[batch.n_id])
+
+
+def test_ad_hoc_batches(data):
+    loader = loader_of(data, input_nodes=torch.arange(100, 200))
+    for index in ([3, 1], torch.tensor([3, 1]), np.array([3, 1])):
+        batch = loader(index)
+        check_batch(data, batch, torch.tensor([103, 101]), [3, 2])
+        assert batch.input_id.tolist() == [3, 1]
+        assert plain(loader(index)) == plain(batch)
+    assert plain(loader([3, 1])) != plain(loader([1, 3]))
+    next(iter(loader))
+    assert plain(loader([3, 1])) == plain(batch)
+
+
+@pytest.mark.parametrize("index", [[], (), np.empty(0), torch.empty(0, dtype=torch.int64)], ids=str)
+def test_an_ad_hoc_batch_of_nothing(data, index):
+    batch = loader_of(data)(index)
+    assert (batch.batch_size, batch.num_nodes, batch.input_id.numel(), batch.edge_index.shape) == (0, 0, 0, (2, 0))
+    assert batch.x.shape == (0, 3)
+    assert (batch.num_sampled_nodes, batch.num_sampled_edges) == ([0, 0, 0], [0, 0])
+
+
+@pytest.mark.parametrize("fanouts", [[np.int64(3), np.int32(2)], np.array([3, 2]), (3, 2)], ids=str)
+def test_fanouts_of_other_types(data, fanouts):
+    found = next(iter(NeighborLoader(data, fanouts, batch_size=32, seed=np.int64(1), prefetch=np.int64(2))))
+    assert plain(found) == plain(next(iter(loader_of(data))))
+
+
+def test_a_fanout_of_more_than_can_be_drawn(data):
+    large = 10**6
+    found = next(iter(loader_of(data, [large, 2, large])))
+    assert plain(found) == plain(next(iter(loader_of(data, [-1, 2, -1]))))
+    message = rf"^num_neighbors: expected -1 \(all\) or 0\.\.{ops.MAX_FANOUT} each, found \[1000000\] with "
+    with pytest.raises(ValueError, match=message + "replacement$"):
+        loader_of(data, [large], replace=True)
+    degree = ops.MAX_FANOUT + 2
+    hub = Data(edge_index=torch.stack([torch.arange(degree), torch.zeros(degree).long()]), num_nodes=degree)
+    with pytest.raises(ValueError, match=message.replace("1000000", str(degree - 1)) + f"nodes of {degree} neighbors$"):
+        loader_of(hub, [degree - 1])
+    for fanout in (large, degree):
+        assert next(iter(loader_of(hub, [fanout], batch_size=1))).num_sampled_edges == [degree]
+    assert next(iter(loader_of(hub, [ops.MAX_FANOUT], batch_size=1))).num_sampled_edges == [ops.MAX_FANOUT]
+    nothing = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=0)
+    assert list(loader_of(nothing, [large])) == []
+
+
+@pytest.mark.parametrize("num_workers", [0, 1])
+def test_made_again_from_its_own_attributes(data, num_workers):
+    # As Lightning does: every attribute that is an argument is passed again, dataset and collate_fn too.
+    loader = loader_of(data, input_nodes=PICKED, transform=double, num_workers=num_workers, edge_layout="sparse_csr")
+    names = {*inspect.signature(NeighborLoader).parameters, *inspect.signature(torch.utils.data.DataLoader).parameters,
+             "input_id", "custom_cls"}  # fmt: skip
+    kwargs = {name: getattr(loader, name) for name in names if hasattr(loader, name)}
+    assert {"dataset", "collate_fn", "data", "seed", "prefetch"} <= set(kwargs)
+    kwargs = {**kwargs, "num_neighbors": [3, 2], "neighbor_sampler": loader.node_sampler}
+    kwargs.pop("batch_sampler")
+    again = NeighborLoader(**kwargs)
+    assert [plain(batch) for batch in again] == [plain(batch) for batch in loader_of(
+        data, input_nodes=PICKED, transform=double, edge_layout="sparse_csr")]  # fmt: skip
+
+
+# What is refused #####################################################################################################
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"prefetch": "a"}, TypeError, "prefetch: expected an int, found str"),
+        ({"prefetch": 1.5}, TypeError, "prefetch: expected an int, found float"),
+        ({"seed": 1.5}, TypeError, "seed: expected an int, found float"),
+        ({"seed": "1"}, TypeError, "seed: expected an int, found str"),
+        ({"num_neighbors": [True]}, TypeError, "num_neighbors: expected a list of ints, found [True]"),
+        ({"num_neighbors": np.array([2.0])}, TypeError, "num_neighbors: expected a list of ints, found [2.0]"),
+        ({"num_neighbors": np.array([[2]])}, TypeError, "num_neighbors: expected a list of ints, found ndarray"),
+        ({"input_nodes": torch.tensor([0.5])}, TypeError, "input_nodes: expected integers, found torch.float32"),
+        ({"input_nodes": [1.9, 2.2]}, TypeError, "input_nodes: expected integers, found torch.float32"),
+        ({"input_nodes": "train_mask"}, TypeError, "input_nodes: expected ids or a mask of nodes, found 'train_mask'"),
+        ({"input_nodes": torch.ones(200, 2).bool()}, ValueError, "input_nodes: expected a vector or a mask, found "),
+        ({"input_nodes": torch.ones(9).bool()}, IndexError, "input_nodes: expected a mask of 200 nodes, found"),
+        ({"input_time": [1, 2]}, TypeError, "input_time: expected a tensor, found list"),
+        ({"in_order": False}, ValueError, "in_order: expected True, for batches are numbered in their order, found"),
+        ({"input_nodes": [[1, 2]]}, ValueError, "input_nodes: expected a vector or a mask, found shape (1, 2)"),
+        (
+            {"input_nodes": torch.arange(300) % 250 == 3},
+            IndexError, "input_nodes[253] is set: expected a mask of 200 nodes, found one of 300",
+        ),
+        ({"prefetch": -1}, ValueError, "prefetch: expected at least 0, found -1"),
+        ({"batch_size": None}, ValueError, "batch_size: expected a number of seeds, found None"),
+        ({"num_neighbors": 5}, TypeError, "num_neighbors: expected a list of ints, found int"),
+        ({"num_neighbors": "22"}, TypeError, "num_neighbors: expected a list of ints, found str"),
+        ({"num_neighbors": [2.5]}, TypeError, "num_neighbors: expected a list of ints"),
+        ({"num_neighbors": [2, -2]}, ValueError, "-2"),
+        ({"edge_layout": "csr"}, ValueError, "edge_layout: expected one of"),
+        ({"temporal_strategy": "first"}, ValueError, "temporal_strategy: expected 'uniform' or 'last', found 'first'"),
+        ({"subgraph_type": "all"}, ValueError, "all"),
+        ({"data": 3}, TypeError, "data: expected a Data, a HeteroData or a (FeatureStore, GraphStore) pair, found int"),
+        ({"data": Data(x=torch.zeros(3, 1), edge_index=edges_of(9, 9) + 3)}, IndexError, "out of range"),
+        ({"nonsense": 3}, TypeError, "nonsense"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_bad_arguments(data, arguments, error, message):
+    with pytest.raises(error) as caught:
+        NeighborLoader(**{"data": data, "num_neighbors": [2], "batch_size": 8, **arguments})
+    assert message in str(caught.value)
+
+
+def test_sparse_tensor_layout_without_torch_sparse(data):
+    try:
+        import torch_sparse  # noqa: F401
+    except ImportError:
+        with pytest.raises(ImportError, match=r"^edge_layout='SparseTensor' needs torch-sparse: pip install"):
+            loader_of(data, edge_layout="SparseTensor")
+    else:
+        assert "adj_t" in next(iter(loader_of(data, edge_layout="SparseTensor")))
+
+
+def test_epochs_below_zero(data):
+    with pytest.raises(ValueError, match=r"^epoch: expected at least 0, found -1$"):
+        loader_of(data).set_epoch(-1)

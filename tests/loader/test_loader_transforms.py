@@ -1,0 +1,134 @@
+import dataclasses
+
+import pytest
+import torch
+from helpers.data import double, loader_of, make_data, node_rows, plain
+from torch_geometric.data import Data
+from torch_geometric.sampler import BaseSampler, SamplerOutput
+
+from torch_gnnscale import NeighborSampler
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_data()
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("filter_per_worker", [True, False, None])
+def test_transform(data, prefetch, filter_per_worker):
+    for batch in loader_of(data, transform=double, prefetch=prefetch, filter_per_worker=filter_per_worker):
+        assert torch.equal(batch.x, node_rows(batch.n_id) * 2)
+    assert list(loader_of(data, transform=lambda batch: batch.batch_size)) == [32] * 6 + [8]
+
+
+def same_output(out):
+    return out
+
+
+def every_other_edge_in_place(out):
+    out.row, out.col, out.edge = out.row[::2], out.col[::2], out.edge[::2]
+    return out
+
+
+def every_other_edge_anew(out):
+    return SamplerOutput(node=out.node, row=out.row[::2], col=out.col[::2], edge=out.edge[::2], batch=out.batch,
+                         num_sampled_nodes=out.num_sampled_nodes, num_sampled_edges=out.num_sampled_edges,
+                         metadata=out.metadata)  # fmt: skip
+
+
+def every_other_edge_replaced(out):
+    return dataclasses.replace(out, row=out.row[::2], col=out.col[::2], edge=out.edge[::2])
+
+
+def unsorted_edges(out):
+    order = torch.arange(out.row.numel()).flip(0)
+    return dataclasses.replace(out, row=out.row[order], col=out.col[order], edge=out.edge[order])
+
+
+def ids_only(out):
+    out.edge = out.edge.flip(0)
+    return out
+
+
+def edges_in(batch, layout):
+    """The edges as a model reads them."""
+    if layout == "coo":
+        return batch.edge_index
+    if layout == "sparse_csr":
+        colptr, row = batch.adj_t.crow_indices(), batch.adj_t.col_indices()
+    else:
+        batch.edge_index.validate()
+        (colptr, row), _ = batch.edge_index.get_csc()
+    return torch.stack([row, torch.repeat_interleave(colptr.diff())])
+
+
+@pytest.mark.parametrize("layout", ["coo", "EdgeIndex", "sparse_csr"])
+@pytest.mark.parametrize(
+    "change", [same_output, every_other_edge_in_place, every_other_edge_anew, every_other_edge_replaced, unsorted_edges]
+)
+def test_transform_sampler_output(data, change, layout):
+    changed = loader_of(data, transform_sampler_output=change, edge_layout=layout)
+    for found, whole in zip(changed, loader_of(data), strict=True):
+        out = change(SamplerOutput(whole.n_id, *whole.edge_index, whole.e_id, metadata=(None, None)))
+        assert torch.equal(found.n_id, whole.n_id)
+        expected, edges = torch.stack([out.row, out.col]), edges_in(found, layout)
+        order = out.col.sort(stable=True).indices if layout != "coo" else slice(None)
+        assert torch.equal(edges, expected[:, order])
+        # Edge ids and features stay beside their edges.
+        assert torch.equal(found.n_id[edges], data.edge_index[:, found.e_id])
+        assert torch.equal(found.edge_attr[:, 0], -1.0 - found.e_id)
+
+
+def test_transform_sampler_output_of_edge_ids(data):
+    for found, whole in zip(loader_of(data, transform_sampler_output=ids_only), loader_of(data), strict=True):
+        assert torch.equal(found.e_id, whole.e_id.flip(0))
+        assert torch.equal(found.edge_attr, whole.edge_attr.flip(0))
+
+
+class SelfLoops(BaseSampler):
+    """A sampler that is not ours: seeds with an edge to themselves."""
+
+    def __init__(self, data, order=None):
+        self.data, self.order = data, order
+
+    def sample_from_nodes(self, inputs):
+        count = inputs.node.numel()
+        rows = torch.arange(count)
+        return SamplerOutput(node=inputs.node, row=rows, col=rows, edge=inputs.node, num_sampled_nodes=[count, 0],
+                             num_sampled_edges=[count], metadata=(inputs.input_id, inputs.time))  # fmt: skip
+
+    def sample_from_edges(self, inputs, neg_sampling=None):
+        raise NotImplementedError
+
+    @property
+    def edge_permutation(self):
+        return self.order
+
+
+@pytest.mark.parametrize("layout", ["coo", "EdgeIndex", "sparse_csr"])
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_any_base_sampler(data, layout, prefetch):
+    order = torch.arange(1500).flip(0)
+    for permutation in (None, order):
+        sampler = SelfLoops(data, permutation)
+        for batch in loader_of(data, neighbor_sampler=sampler, edge_layout=layout, prefetch=prefetch):
+            expected = batch.n_id if permutation is None else order[batch.n_id]
+            assert torch.equal(batch.e_id, expected)
+            assert torch.equal(batch.edge_attr[:, 0], -1.0 - expected)
+            assert torch.equal(batch.x, node_rows(batch.n_id))
+
+
+def test_our_sampler_shared_by_loaders(data):
+    sampler = NeighborSampler(data, [3, 2])
+    for one, other in zip(loader_of(data, neighbor_sampler=sampler), loader_of(data), strict=True):
+        assert plain(one) == plain(other)
+
+
+def test_is_sorted(data):
+    order = data.edge_index[1].sort(stable=True).indices
+    given = Data(x=data.x, edge_index=data.edge_index[:, order], edge_attr=data.edge_attr)
+    for sorted_batch, batch in zip(loader_of(given, is_sorted=True), loader_of(given), strict=True):
+        assert plain(sorted_batch) == plain(batch)
+    with pytest.raises(ValueError, match=r"^is_sorted: expected edges sorted by destination"):
+        loader_of(data, is_sorted=True)

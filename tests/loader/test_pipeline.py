@@ -1,0 +1,426 @@
+import copy
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+import warnings
+from contextlib import suppress
+
+import pytest
+import torch
+import torch_geometric.sampler
+from helpers.data import environment, make_data, no_loader_threads, plain, run_python
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import NegativeSampling
+
+from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler, ops
+from torch_gnnscale.loader.pipeline import Pipeline
+from torch_gnnscale.ops.arguments import resolve_threads
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_data()
+
+
+@pytest.fixture(autouse=True)
+def threads_end():
+    yield
+    assert no_loader_threads()
+
+
+def loader_threads():
+    return [thread for thread in threading.enumerate() if thread.name.startswith("gnnscale-loader")]
+
+
+def wait_for(condition, seconds=20.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.002)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 2, 7, 50])
+def test_order(prefetch):
+    def prepare(item):
+        time.sleep(0.003 * (item % 3))  # so that threads end out of order
+        return item * 10
+
+    assert list(Pipeline(iter(range(20)), prepare, lambda item: item + 1, prefetch)) == list(range(1, 201, 10))
+    assert list(Pipeline(iter(()), prepare, lambda item: item, prefetch)) == []
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 5])
+def test_at_most_prefetch_batches_are_in_preparation(prefetch):
+    taken = []
+
+    def items():
+        for item in range(20):
+            taken.append(item)
+            yield item
+
+    pipeline = Pipeline(items(), lambda item: item, lambda item: item, prefetch)
+    assert len(taken) == prefetch
+    for delivered in range(1, 10):
+        next(pipeline)
+        assert len(taken) <= delivered + prefetch
+    pipeline.close()
+    assert not loader_threads()
+
+
+def test_preparation_runs_ahead_and_finishing_in_the_thread_that_iterates():
+    prepared, where = [], set()
+
+    def prepare(item):
+        prepared.append((item, threading.current_thread().name))
+        return item
+
+    def finish(item):
+        where.add(threading.current_thread())
+        return item
+
+    pipeline = Pipeline(iter(range(6)), prepare, finish, 3)
+    wait_for(lambda: len(prepared) == 3)
+    assert list(pipeline) == list(range(6))
+    assert all(name.startswith("gnnscale-loader") for _, name in prepared)
+    assert where == {threading.current_thread()}
+
+
+def test_without_prefetch_there_are_no_threads(data):
+    loader = NeighborLoader(data, [2], batch_size=32, prefetch=0)
+    for _ in loader:
+        assert not loader_threads()
+
+
+def test_small_batches_are_made_in_the_thread_that_iterates(data):
+    large = Data(edge_index=torch.arange(100_000).remainder(5000).expand(2, -1), num_nodes=5000)  # 20 edges a node
+    large.x = torch.zeros(5000, 4)
+    for fanouts, size in (([10], 1000), ([-1], 500), ([4, 4], 500)):
+        assert NeighborLoader(large, fanouts, batch_size=size).prefetch == 0
+        assert NeighborLoader(large, fanouts, batch_size=size + 1).prefetch == 4
+        assert NeighborLoader(large, fanouts, batch_size=size, prefetch=2).prefetch == 2
+    assert NeighborLoader(data, [-1, -1], batch_size=100_000).prefetch == 0  # which has no more edges
+    stores = FeatureStore.from_data(large), GraphStore.from_data(large)
+    assert NeighborLoader(stores, [10], batch_size=1000).prefetch == 4  # whose rows may have to be waited for
+    assert NeighborLoader(large, [10], batch_sampler=[[0], [1]]).prefetch == 4
+    assert NeighborLoader(large, [1, -1], batch_size=1).prefetch == 4  # perhaps of a hub
+    for modes in ({"disjoint": True}, {"layers": True}, {"subgraph_type": "induced"}):
+        assert NeighborLoader(data, [-1, -1], batch_size=100, **modes).prefetch == 4
+    large.x = torch.zeros(5000, 1 << 10)
+    assert NeighborLoader(large, [10], batch_size=100).prefetch == 0
+    assert NeighborLoader(large, [10], batch_size=200).prefetch == 4
+    for _ in NeighborLoader(data, [2], batch_size=32):
+        assert not loader_threads()
+
+
+def test_small_batches_of_links_and_types(data):
+    """Seeds of a link are its two ends and their negatives; nodes of each type have rows of their own."""
+    large = Data(edge_index=torch.arange(100_000).remainder(5000).expand(2, -1), num_nodes=5000)
+    for negatives, size in ((None, 500), ("binary", 250), (NegativeSampling("triplet", 4.0), 100)):
+        options = {"edge_label_index": large.edge_index, "neg_sampling": negatives}
+        assert LinkNeighborLoader(large, [10], batch_size=size, **options).prefetch == 0
+        assert LinkNeighborLoader(large, [10], batch_size=size + 1, **options).prefetch == 4
+    typed = HeteroData()
+    typed["a"].x, typed["b"].x = torch.zeros(5000, 1 << 10), torch.zeros(5000, 1)
+    for edge_type in (("a", "to", "b"), ("b", "to", "a"), ("a", "and", "b")):
+        typed[edge_type].edge_index = large.edge_index
+    assert NeighborLoader(typed, [5], "a", batch_size=1000).prefetch == 0
+    assert NeighborLoader(typed, [5], "b", batch_size=200).prefetch == 0  # the second relation finds no seeds
+    assert NeighborLoader(typed, [5], "b", batch_size=300).prefetch == 4  # 3000 wide rows
+    assert NeighborLoader(typed, [5, 50], "a", batch_size=1000).prefetch == 4
+
+
+def test_threads_share_the_cores_out():
+    cores = len(os.sched_getaffinity(0))
+    for prefetch in (1, cores, 3 * cores):
+        found = list(Pipeline(iter(range(8)), lambda item: resolve_threads(0), lambda item: item, prefetch))
+        assert found == [cores // min(prefetch, cores)] * 8
+
+
+@pytest.mark.parametrize("stores", [False, True])
+def test_features_are_gathered_in_the_threads(data, stores, monkeypatch):
+    where, gather_rows = set(), ops.gather_rows
+
+    def note(*args, **kwargs):
+        where.add(threading.current_thread().name.rpartition("_")[0])
+        return gather_rows(*args, **kwargs)
+
+    monkeypatch.setattr(ops, "gather_rows", note)
+    source = (FeatureStore.from_data(data), GraphStore.from_data(data)) if stores else data
+    assert len(list(NeighborLoader(source, [2], torch.arange(200), batch_size=64, prefetch=2))) == 4
+    assert where == {"gnnscale-loader"}
+
+
+class OurSubclass(NeighborSampler):
+    pass
+
+
+class Foreign(torch_geometric.sampler.BaseSampler):
+    """A sampler that must not be asked by two threads at once, nor out of order."""
+
+    def __init__(self, data):
+        self.inner, self.asked = NeighborSampler(data, [2]), []
+
+    @property
+    def edge_permutation(self):
+        return None
+
+    def sample_from_nodes(self, inputs):
+        self.asked.append((int(inputs.node[0]), threading.current_thread()))
+        return self.inner.sample_from_nodes(inputs, 1)
+
+    def sample_from_edges(self, *args):
+        raise NotImplementedError
+
+
+def test_a_foreign_sampler_is_asked_in_the_thread_that_iterates(data):
+    sampler = Foreign(data)
+    with pytest.warns(UserWarning, match="prefetch=4 has no effect: Foreign may keep state"):
+        loader = NeighborLoader(data, [2], batch_size=40, neighbor_sampler=sampler)
+    assert len(list(loader)) == 5
+    assert sampler.asked == [(seed, threading.current_thread()) for seed in range(0, 200, 40)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        NeighborLoader(data, [2], neighbor_sampler=sampler, prefetch=0)
+        NeighborLoader(data, [2], neighbor_sampler=OurSubclass(data, [2]))
+
+
+def test_threads_are_bounded_by_the_cores(data):
+    iterator = iter(NeighborLoader(data, [2], batch_size=2, prefetch=64))
+    next(iterator)
+    assert 1 <= len(loader_threads()) <= (os.cpu_count() or 1)
+
+
+# Errors ##############################################################################################################
+
+
+def fails_in_the_thread(out):
+    if out.metadata[0][0] >= 96:
+        raise ArithmeticError("the fourth batch")
+    return out
+
+
+WAYS = [{"prefetch": 0}, {"prefetch": 1}, {"prefetch": 4}, {"bulk": 2, "prefetch": 4}, {"num_workers": 1}]
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+def test_an_error_in_a_thread_arrives_where_the_batch_would_have(data, options):
+    loader = NeighborLoader(data, [2], batch_size=32, transform_sampler_output=fails_in_the_thread, **options)
+    iterator = iter(loader)
+    assert [next(iterator).batch_size for _ in range(3)] == [32] * 3
+    with pytest.raises(ArithmeticError, match="the fourth batch") as caught:
+        next(iterator)
+    names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
+    assert "fails_in_the_thread" in names or "num_workers" in options
+    del iterator, caught
+    assert no_loader_threads()
+
+
+def fails_in_the_loop(batch):
+    if batch.input_id[0] == 32:
+        raise ArithmeticError("not this one")
+    return batch
+
+
+@pytest.mark.parametrize("options", WAYS, ids=str)
+@pytest.mark.parametrize("where", ["transform", "transform_sampler_output"])
+def test_the_batches_behind_one_that_fails_follow(data, options, where):
+    """As in PyG's loaders; the one that failed counts as delivered."""
+    fails = fails_in_the_loop if where == "transform" else fails_in_the_thread_once
+    loader = NeighborLoader(data, [2], batch_size=32, seed=1, **{where: fails}, **options)
+    iterator, found, states = iter(loader), [], []
+    while True:
+        try:
+            found.append(next(iterator))
+        except ArithmeticError:
+            found.append(None)
+        except StopIteration:
+            break
+        states.append(loader.state_dict())
+    assert [None if batch is None else int(batch.input_id[0]) for batch in found] == [0, None, 64, 96, 128, 160, 192]
+    assert [state["batch"] for state in states] == list(range(1, 8))
+    assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (1, 0)
+    again = NeighborLoader(data, [2], batch_size=32)
+    again.load_state_dict(states[1])
+    assert plain(next(iter(again))) == plain(found[2])
+
+
+def fails_in_the_thread_once(out):
+    if out.metadata[0][0] == 32:
+        raise ArithmeticError("not this one")
+    return out
+
+
+@pytest.mark.parametrize("options", WAYS[:4], ids=str)
+def test_an_iterator_that_was_closed_is_not_the_end_of_the_epoch(data, options):
+    loader = NeighborLoader(data, [2], batch_size=32, **options)
+    iterator = iter(loader)
+    next(iterator)
+    iterator.close()
+    assert list(iterator) == []
+    assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (0, 1)
+
+
+@pytest.mark.parametrize("prefetch", [0, 4])
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
+def test_batches_are_made_in_the_callers_mode_of_autograd(data, prefetch, mode):
+    given = copy.copy(data)
+    given.x = data.x.clone().requires_grad_()
+    loader = NeighborLoader(given, [2], batch_size=32, prefetch=prefetch)
+    with mode():
+        batch = next(iter(loader))
+    assert batch.x.requires_grad == (mode is torch.enable_grad)
+    assert batch.x.is_inference() == (mode is torch.inference_mode)
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 4])
+def test_an_error_in_the_order_of_batches(data, prefetch):
+    def batches():
+        yield [1, 2]
+        yield [3]
+        raise ArithmeticError("no more batches")
+
+    class Batches:
+        def __iter__(self):
+            return batches()
+
+    found = []
+
+    def train():
+        for batch in NeighborLoader(data, [2], batch_sampler=Batches(), prefetch=prefetch):
+            found.append(batch.n_id[: batch.batch_size].tolist())
+
+    with pytest.raises(ArithmeticError, match="no more batches"):
+        train()
+    assert found == [[1, 2], [3]]
+    loader = NeighborLoader(data, [2], batch_sampler=Batches(), prefetch=prefetch)
+    iterator = iter(loader)
+    for _ in range(3):
+        with suppress(ArithmeticError):
+            next(iterator)
+    with pytest.raises(StopIteration):
+        next(iterator)
+    assert loader.state_dict()["epoch"] == 0
+
+
+def test_an_error_in_the_loop_stops_the_threads(data):
+    loader = NeighborLoader(data, [2], batch_size=4)
+
+    def train():
+        for i, _ in enumerate(loader):
+            if i == 3:
+                raise ArithmeticError("loss is nan")
+
+    with pytest.raises(ArithmeticError):
+        train()
+    assert no_loader_threads()
+
+
+def test_break_and_dropping_stop_the_threads(data):
+    loader = NeighborLoader(data, [2], batch_size=4, prefetch=4)
+    for i, _ in enumerate(loader):
+        if i == 3:
+            break
+    assert no_loader_threads()
+    iterator = iter(loader)
+    next(iterator)
+    assert loader_threads()
+    del iterator
+    assert no_loader_threads()
+    iter(loader)
+    assert no_loader_threads()
+
+
+def test_the_end_stops_the_threads_and_stays_the_end(data):
+    iterator = iter(NeighborLoader(data, [2], batch_size=64))
+    assert len(list(iterator)) == 4
+    assert not loader_threads()
+    for _ in range(3):
+        with pytest.raises(StopIteration):
+            next(iterator)
+    iterator.close()
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_closing_in_the_middle(data):
+    iterator = iter(NeighborLoader(data, [2], batch_size=4))
+    next(iterator)
+    iterator.close()
+    assert not loader_threads()
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+INTERRUPTED = """
+import signal, sys, time
+from helpers.data import make_data, no_loader_threads
+from torch_gnnscale import NeighborLoader
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background ignore it
+loader = NeighborLoader(make_data(), [4, 4], batch_size=1, prefetch=int(sys.argv[1]), num_workers=int(sys.argv[2]))
+try:
+    while True:
+        for i, batch in enumerate(loader):
+            if i == 3:
+                print("ready", flush=True)
+            time.sleep(0.001)
+except KeyboardInterrupt:
+    print("interrupted", no_loader_threads(), flush=True)
+    raise
+"""
+
+
+@pytest.mark.parametrize(("prefetch", "workers"), [(0, 0), (4, 0), (4, 2)])
+def test_keyboard_interrupt(prefetch, workers):
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, str(prefetch), str(workers)],
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout.readline() == "ready\n", process.stderr.read()
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert out.splitlines()[-1] == "interrupted True"
+    assert "KeyboardInterrupt" in error
+    assert process.returncode in (1, -signal.SIGINT, 128 + signal.SIGINT)
+
+
+LEFT_OPEN = """
+from helpers.data import make_data
+from torch_gnnscale import NeighborLoader
+
+iterator = iter(NeighborLoader(make_data(), [4, 4], batch_size=1))
+next(iterator)
+print("end", flush=True)
+"""
+
+
+def test_the_interpreter_ends_with_an_iterator_left_open():
+    done = run_python(LEFT_OPEN, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+SLOW = """
+import sys, time
+from torch_gnnscale.loader.pipeline import Pipeline
+
+def prepare(item):
+    print("prepared", item, flush=True)
+    time.sleep(0.5)
+
+pipeline = Pipeline(iter(range(50)), prepare, print, 50)
+time.sleep(0.1)
+sys.exit(3)
+"""
+
+
+def test_what_is_queued_is_not_prepared_when_the_program_ends():
+    done = run_python(SLOW, timeout=60)
+    assert done.returncode == 3
+    assert 1 <= len(done.stdout.splitlines()) <= (os.cpu_count() or 1)

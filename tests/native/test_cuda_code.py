@@ -1,0 +1,68 @@
+"""What nvcc makes of the kernels, where it is there: no GPU is needed to see how they read memory."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from torch.utils import cpp_extension
+
+SOURCES = Path(__file__).parents[2] / "cuda"
+pytestmark = pytest.mark.skipif(
+    not all(map(shutil.which, ("nvcc", "ptxas", "c++filt"))) or not SOURCES.is_dir(),
+    reason="needs nvcc, ptxas and c++filt on PATH, and the sources",
+)
+
+
+@pytest.fixture(scope="module", params=["gather/gather_tiers_cuda.cu", "sample/bulk_cuda.cu"])
+def compiled(request, tmp_path_factory):
+    """A file's PTX by kernel, and what ptxas says of each."""
+    ptx = tmp_path_factory.mktemp("ptx") / "code.ptx"
+    include = [f"-I{path}" for path in cpp_extension.include_paths()]
+    nvcc = ["nvcc", "-ptx", "-arch=sm_90", "-std=c++20", "-O3", "-DUSE_CUDA",
+            "-DTORCH_TARGET_VERSION=0x020b000000000000"]  # fmt: skip
+    subprocess.run([*nvcc, *include, SOURCES / request.param, "-o", ptx], check=True, capture_output=True)
+    names = subprocess.run(["c++filt"], input=ptx.read_text(), capture_output=True, text=True, check=True).stdout
+    code = dict(
+        re.findall(r"\.entry void gnnscale::\(anonymous namespace\)::(\w+<.*?>)\(.*?\n\)(.*?)\n\}\n", names, re.S)
+    )
+    code |= dict(re.findall(r"\.entry void gnnscale::(\w+<.*?>)\(.*?\n\)(.*?)\n\}\n", names, re.S))
+    said = subprocess.run(
+        ["ptxas", "-arch=sm_90", "-v", ptx, "-o", "/dev/null"], capture_output=True, text=True, check=True
+    )
+    return request.param, code, said.stderr
+
+
+def test_local_memory_is_used_by_no_kernel(compiled):
+    """Tables of pointers are read where the launch put them, not copied by each thread."""
+    _, code, said = compiled
+    stacks = [int(size) for size in re.findall(r"(\d+) bytes stack frame", said)]
+    assert len(stacks) >= len(code) > 0
+    assert set(stacks) == {0}
+
+
+WORD = {
+    "uint4": "v4.u32",
+    "unsigned long": "u64",
+    "unsigned int": "u32",
+    "unsigned short": "u16",
+    "unsigned char": "u8",
+}
+
+
+def test_rows_are_read_in_words_as_wide_as_they_allow(compiled):
+    """16 bytes at a time where rows are aligned so, those of 16-bit numbers that are widened included."""
+    file, code, _ = compiled
+    if "gather" not in file:
+        pytest.skip("no rows are gathered there")
+    seen = set()
+    for name, body in code.items():
+        kept, widened = re.search(r"Keep<(.*?)>", name), re.search(r"Widen<.*?, (\d)>", name)
+        # Ids and places are read beside them.
+        loads = set(re.findall(r"ld\.global\.(?:nc\.)?([\w.]+)", body)) - {"s32", "s64"}
+        word = WORD[kept[1]] if kept else {"8": "v4.u32", "2": "v2.u16", "1": "u16"}[widened[1]]
+        assert loads - {"u32", "u64"} <= {word}, (name, loads)
+        assert word in loads, (name, loads)
+        seen.add(word)
+    assert seen == {"v4.u32", "v2.u16", *WORD.values()}

@@ -1,0 +1,400 @@
+"""Narrowed models give the outputs and gradients of the model on the whole batch."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+import torch_geometric.nn as pyg_nn
+from helpers.data import make_data
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch_geometric import EdgeIndex
+from torch_geometric.data import HeteroData
+from torch_geometric.utils import add_self_loops, degree
+
+from torch_gnnscale import NeighborLoader
+from torch_gnnscale.nn import Narrowed, narrow
+from torch_gnnscale.nn.aggregate import sort_edges
+from torch_gnnscale.nn.hops import Hops
+
+FEATURES, HIDDEN, CLASSES = 3, 8, 4
+DEGREES = torch.tensor([0, 50, 60, 40, 20, 10])
+
+
+def test_edges_are_sorted_alike_with_and_without_the_operator():
+    index = torch.randint(20, (2, 300), generator=torch.Generator().manual_seed(0))
+    edges, order = sort_edges(index, 20, 20)
+    assert torch.equal(order, torch.argsort(index[1], stable=True))
+    assert torch.equal(edges.index, index[:, order])
+    assert torch.equal(edges.forward.ptr[1:], torch.bincount(index[1], minlength=20).cumsum(0))
+
+
+class Residual(nn.Module):
+    """Residuals across layers, in and out of place, and a scale a node."""
+
+    def __init__(self, in_place: bool = False) -> None:
+        super().__init__()
+        self.encode = nn.Linear(FEATURES, HIDDEN)
+        self.convs = nn.ModuleList(pyg_nn.SAGEConv(HIDDEN, HIDDEN) for _ in range(3))
+        self.in_place = in_place
+
+    def forward(self, x, edge_index):
+        x = first = self.encode(x)
+        for conv in self.convs:
+            if self.in_place:
+                out = conv(x, edge_index)
+                out += x
+                x = out
+            else:
+                x = x + conv(x, edge_index).relu() * first.sum(1, keepdim=True)
+        return torch.where(x > first, x, -first)
+
+
+class Branches(nn.Module):
+    """Two layers on the same input, whose outputs are joined; one takes edge features, the other edge weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = pyg_nn.GINEConv(nn.Linear(FEATURES, HIDDEN), edge_dim=2)
+        self.second = pyg_nn.GraphConv(FEATURES, HIDDEN)
+        self.last = pyg_nn.TransformerConv(2 * HIDDEN, CLASSES, edge_dim=2)
+        self.skip = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x, edge_index, edge_attr):
+        joined = torch.cat([self.first(x, edge_index, edge_attr), self.second(x, edge_index, edge_attr[:, 0])], 1)
+        return self.last(joined, edge_index, edge_attr=edge_attr) + self.skip(x)
+
+
+def basic(cls, **options):
+    return lambda: cls(FEATURES, HIDDEN, 3, CLASSES, **options)
+
+
+def sequence(*convs):
+    return lambda: pyg_nn.Sequential("x, edge_index", [(conv(), "x, edge_index -> x") for conv in convs])
+
+
+MODELS = {
+    "sage": basic(pyg_nn.GraphSAGE),
+    "sage max": basic(pyg_nn.GraphSAGE, aggr="max"),
+    "sage min": basic(pyg_nn.GraphSAGE, aggr="min", norm="BatchNorm"),
+    "sage several": basic(pyg_nn.GraphSAGE, aggr=["mean", "std"]),
+    "sage lstm": basic(pyg_nn.GraphSAGE, aggr="lstm"),
+    "sage projected": basic(pyg_nn.GraphSAGE, project=True, normalize=True, act="elu"),
+    "jumping, cat": basic(pyg_nn.GraphSAGE, jk="cat"),
+    "jumping, max": basic(pyg_nn.GraphSAGE, jk="max"),
+    "jumping, lstm": basic(pyg_nn.GraphSAGE, jk="lstm"),
+    "gcn": basic(pyg_nn.GCN),
+    "gcn improved": basic(pyg_nn.GCN, improved=True),
+    "gcn bare": basic(pyg_nn.GCN, add_self_loops=False),
+    "gcn as given": basic(pyg_nn.GCN, normalize=False),
+    "gin": basic(pyg_nn.GIN),
+    "gat": basic(pyg_nn.GAT, heads=2),
+    "gat residual": basic(pyg_nn.GAT, heads=2, residual=True, concat=False),
+    "gat v2": basic(pyg_nn.GAT, heads=2, v2=True, share_weights=True),
+    "pna": basic(pyg_nn.PNA, aggregators=["mean", "max", "std"], scalers=["identity", "amplification"], deg=DEGREES),
+    "edge": basic(pyg_nn.EdgeCNN),
+    "residual": Residual,
+    "residual in place": lambda: Residual(in_place=True),
+    "sequential": sequence(
+        lambda: pyg_nn.ClusterGCNConv(FEATURES, HIDDEN),
+        lambda: pyg_nn.LEConv(HIDDEN, HIDDEN),
+        lambda: pyg_nn.ResGatedGraphConv(HIDDEN, CLASSES),
+    ),
+    "two layers on three hops": lambda: pyg_nn.GraphSAGE(FEATURES, 8, 2, CLASSES),
+    "light": sequence(lambda: pyg_nn.LGConv(), lambda: pyg_nn.GraphConv(FEATURES, CLASSES)),
+}
+
+
+def batches(**options):
+    data = make_data()
+    data.x = data.x / 200
+    return NeighborLoader(data, [4, 3, 2], torch.arange(0, 200, 3), batch_size=24, seed=1, **options)
+
+
+def gradients(model: nn.Module, out: torch.Tensor) -> list[torch.Tensor]:
+    scale = torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(0))
+    found = torch.autograd.grad((out * scale).sum(), list(model.parameters()), allow_unused=True)
+    return [torch.zeros(()) if grad is None else grad for grad in found]
+
+
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("options", [{}, {"replace": True}, {"edge_layout": "EdgeIndex"}], ids=str)
+def test_outputs_and_gradients(name, options):
+    if name == "light" and "edge_layout" in options:
+        pytest.skip("PyG's GraphConv does not take an EdgeIndex with float64")
+    torch.manual_seed(0)
+    model = MODELS[name]().double()
+    model.eval()  # BatchNorm in training sees other rows
+    narrowed = narrow(model)
+    parameters = list(model.parameters())
+    for batch in batches(**options):
+        edges = batch.edge_index
+        if isinstance(edges, EdgeIndex):  # which some of PyG's layers do not take
+            edges = edges.as_tensor()
+        expected = model(batch.x, edges)[: batch.batch_size]
+        found = narrowed(batch)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        if parameters:
+            for ours, theirs in zip(gradients(model, found), gradients(model, expected), strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["sage", "sage max", "gcn", "gat", "gin", "residual", "light"])
+def test_outputs_and_gradients_on_a_gpu(name):
+    torch.manual_seed(0)
+    model = MODELS[name]().double().cuda().eval()
+    narrowed = narrow(model)
+    for batch in batches():
+        batch = batch.to("cuda")
+        expected, found = model(batch.x, batch.edge_index)[: batch.batch_size], narrowed(batch)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+        of_found, of_expected = (torch.autograd.grad(out.sum(), list(model.parameters())) for out in (found, expected))
+        for ours, theirs in zip(of_found, of_expected, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["sage", "gin", "residual"])
+def test_the_host_waits_for_the_first_batch_alone(name):
+    model = MODELS[name]().double().cuda()
+    narrowed = narrow(model)
+    first, second = (batch.to("cuda") for batch in list(batches())[:2])
+    narrowed(first).sum().backward()
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        narrowed(second).sum().backward()
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+class Points(nn.Module):
+    """Layers that take positions of nodes beside their rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = pyg_nn.PointTransformerConv(FEATURES, HIDDEN)
+        self.second = pyg_nn.PointNetConv(nn.Linear(HIDDEN + 3, HIDDEN))
+        self.last = pyg_nn.PointNetConv(nn.Linear(HIDDEN + 3, CLASSES), add_self_loops=False)
+
+    def forward(self, x, pos, edge_index):
+        x = self.first(x, pos, edge_index).relu()
+        return self.last(self.second(x, pos, edge_index).relu(), pos, edge_index)
+
+
+def test_other_rows_of_nodes_are_cut_as_well():
+    torch.manual_seed(0)
+    model = Points().double()
+    narrowed = narrow(model, lambda model, batch: model(batch.x, batch.x, batch.edge_index))
+    for batch in batches():
+        expected, found = model(batch.x, batch.x, batch.edge_index)[: batch.batch_size], narrowed(batch)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        for ours, theirs in zip(gradients(model, found), gradients(model, expected), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_other_arguments_are_cut_as_well():
+    torch.manual_seed(0)
+    model = Branches().double()
+    call = lambda model, batch: model(batch.x, batch.edge_index, batch.edge_attr[:, :2].double())  # noqa: E731
+    narrowed = narrow(model, call)
+    for batch in batches():
+        expected, found = call(model, batch)[: batch.batch_size], narrowed(batch)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        for ours, theirs in zip(gradients(model, found), gradients(model, expected), strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+def test_weights_of_a_gcn_get_gradients():
+    model = pyg_nn.GCN(FEATURES, HIDDEN, 3, CLASSES).double()
+    for batch in batches():
+        found = []
+        for run in (narrow(model), model):
+            weight = torch.linspace(0.5, 2, batch.num_edges, dtype=torch.float64, requires_grad=True)
+            if isinstance(run, Narrowed):
+                run.call = lambda model, batch, weight=weight: model(batch.x, batch.edge_index, weight)
+                out = run(batch)
+            else:
+                out = run(batch.x, batch.edge_index, weight)[: batch.batch_size]
+            found.append((out, *torch.autograd.grad(out.sum(), weight)))
+        for ours, theirs in zip(*found, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-12)
+
+
+def test_no_layer_computes_more_rows_than_it_must():
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES)
+    narrowed, rows = narrow(model.double(), check=False), []
+    for conv in model.convs:
+        conv.lin_l.register_forward_hook(lambda module, args, out: rows.append(len(out)))
+        conv.lin_r.register_forward_hook(lambda module, args, out: rows.append(len(out)))
+    for batch in batches():
+        rows.clear()
+        narrowed(batch)
+        assert rows == [n for n in Hops(batch).rows[-2::-1] for _ in range(2)]
+        assert rows[-1] == batch.batch_size
+
+
+def test_batch_norm_sees_the_rows_of_trim_to_layer():
+    torch.manual_seed(0)
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, norm="BatchNorm").double()
+    trimmed = copy.deepcopy(model)
+    batch = next(iter(batches()))
+    expected = trimmed(batch.x, batch.edge_index, num_sampled_nodes_per_hop=batch.num_sampled_nodes,
+                       num_sampled_edges_per_hop=batch.num_sampled_edges)  # fmt: skip
+    found = narrow(model)(batch)
+    torch.testing.assert_close(found[:0], expected[:0])
+    assert model.training
+    assert all(module.training for module in model.modules())
+    assert int(model.norms[0].module.num_batches_tracked) == 1, "the check leaves no trace"
+
+
+def test_the_model_stays_what_it_was():
+    model = pyg_nn.GAT(FEATURES, HIDDEN, 3, CLASSES).double()
+    before = {name: set(vars(module)) for name, module in model.named_modules()}
+    narrowed = narrow(model)
+    batch = next(iter(batches()))
+    expected = narrowed(batch)
+    assert {name: set(vars(module)) for name, module in model.named_modules()} == before
+    assert list(narrowed.state_dict()) == [f"module.{name}" for name in model.state_dict()]
+    for other in (copy.deepcopy(narrowed), pickle.loads(pickle.dumps(narrowed))):
+        assert torch.equal(other(batch), expected)
+
+    def fail(*args):
+        raise RuntimeError("in the middle")
+
+    handle = model.convs[1].register_forward_pre_hook(fail)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        narrowed(batch)
+    handle.remove()
+    assert {name: set(vars(module)) for name, module in model.named_modules()} == before
+
+
+def test_a_hook_on_messages_is_called():
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
+    narrowed, batch, calls = narrow(model, check=False), next(iter(batches())), []
+    handle = model.convs[0].register_message_forward_hook(lambda module, args, out: calls.append(out.shape))
+    found = narrowed(batch)
+    handle.remove()
+    assert calls == [(batch.num_edges, FEATURES)]
+    torch.testing.assert_close(found, narrowed(batch), rtol=0, atol=1e-12)
+
+
+class Products(TorchDispatchMode):
+    """Counts products that are added in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.in_place = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.in_place += func is torch.ops.aten.addmm_.default
+        return func(*args, **(kwargs or {}))
+
+
+def test_root_products_are_added_in_place():
+    model, batch = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double(), next(iter(batches()))
+    narrowed = narrow(model, check=False)
+    with Products() as plain:
+        narrowed(batch)
+    linear, calls = model.convs[1].lin_r, []
+    linear.forward = lambda x: calls.append(len(x)) or type(linear).forward(linear, x)
+    with Products() as wrapped:
+        narrowed(batch)
+    assert (plain.in_place, wrapped.in_place) == (3, 2)
+    assert calls == [sum(batch.num_sampled_nodes[:2])]
+
+
+def test_root_products_of_hooked_layers_are_pygs():
+    model, batch, rows = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double(), next(iter(batches())), []
+    narrowed = narrow(model)
+    expected = narrowed(batch)
+    handle = model.convs[1].lin_r.register_forward_hook(lambda module, args, out: rows.append(len(out)))
+    torch.testing.assert_close(narrowed(batch), expected, rtol=0, atol=1e-12)
+    handle.remove()
+    assert rows == [sum(batch.num_sampled_nodes[:2])]
+
+
+def test_root_products_under_autocast_are_pygs():
+    model, batch = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES), next(iter(batches()))
+    narrowed = narrow(model, lambda model, batch: model(batch.x.float(), batch.edge_index), check=False)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = narrowed(batch)
+        expected = model(batch.x.float(), batch.edge_index)[: batch.batch_size]
+    assert found.dtype == torch.bfloat16
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_empty_hops_and_repeated_seeds():
+    data = make_data()
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
+    for seeds, fanouts in (([5, 5, 7, 5], [3, 3, 3]), ([0, 1], [0, 2, 2]), ([3], [-1, 0, -1]), ([2, 9], [1, 1, 1])):
+        batch = NeighborLoader(data, fanouts, torch.tensor(seeds), batch_size=8, seed=1)
+        batch = next(iter(batch))
+        expected = model(batch.x, batch.edge_index)[: batch.batch_size]
+        torch.testing.assert_close(narrow(model)(batch), expected, rtol=0, atol=1e-12)
+
+
+def test_smaller_types_take_pygs_aggregation():
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).bfloat16()
+    narrowed = narrow(model, lambda model, batch: model(batch.x.bfloat16(), batch.edge_index))
+    batch = next(iter(batches()))
+    expected = model(batch.x.bfloat16(), batch.edge_index)[: batch.batch_size]
+    torch.testing.assert_close(narrowed(batch), expected, rtol=0, atol=0)
+
+
+class DegreesOfSources(pyg_nn.MessagePassing):
+    """Reads what only the whole batch knows."""
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=x / (1 + degree(edge_index[1], x.size(0)).unsqueeze(1)))
+
+
+class Loops(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = pyg_nn.GraphConv(FEATURES, CLASSES)
+
+    def forward(self, x, edge_index):
+        return self.conv(x, add_self_loops(edge_index, num_nodes=x.size(0))[0])
+
+
+REFUSED = [
+    (lambda: nn.Linear(3, 4), "model: expected one with MessagePassing layers, found none in Linear"),
+    (basic(pyg_nn.GraphSAGE, norm="LayerNorm"), r"norms.0 \(LayerNorm\): expected the seeds' rows to be those of"),
+    (sequence(*[DegreesOfSources] * 3), r"module_\d \(DegreesOfSources\): expected the seeds' rows to be"),
+    (sequence(*[lambda: pyg_nn.SGConv(FEATURES, FEATURES, K=2)] * 2), r"module_\d \(SGConv\): expected the seeds'"),
+    (lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 4, CLASSES), r"convs.3 \(SAGEConv\): expected one hop a layer, found "),
+    (basic(pyg_nn.GCN, cached=True), r"convs.0 \(GCNConv\): expected cached=False"),
+    (basic(pyg_nn.GraphSAGE, flow="target_to_source"), "expected flow='source_to_target', found 'target_to_source'"),
+    (Loops, r"conv \(GraphConv\): expected the batch's edge_index itself, found other edges"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), REFUSED)
+def test_what_cannot_be_narrowed_is_refused(make, message):
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match=message):
+        narrow(make().double())(next(iter(batches())))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda batch: batch.pop("num_sampled_nodes"), "batch: expected one of NeighborLoader with num_sampled_nodes"),
+        (lambda batch: batch.update({"edge_index": batch.edge_index.flip(1)}), "batch.edge_index: expected edges sort"),
+        (lambda batch: batch.update({"edge_index": batch.edge_index[:, 1:]}), "edges and .* as its hops say, found"),
+        (lambda batch: batch.num_sampled_edges.reverse(), "batch: expected .* edges into its hops' nodes, found"),
+    ],
+)
+def test_bad_batches(change, message):
+    batch = next(iter(batches()))
+    change(batch)
+    with pytest.raises(ValueError, match=message):
+        narrow(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double())(batch)
+
+
+def test_a_heterogeneous_batch():
+    with pytest.raises(ValueError, match="found a HeteroData, which cannot be narrowed"):
+        narrow(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES))(HeteroData())

@@ -1,0 +1,214 @@
+"""Sums, means and extremes over a CSC, and their gradients."""
+
+import gc
+import weakref
+
+import pytest
+import torch
+from helpers.graphs import graph_of_degrees, random_graph, random_ids
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_gnnscale import ops, reference
+from torch_gnnscale.nn.aggregate import Edges, aggregate, aggregate_and_root
+
+FLOATS = [torch.float32, torch.float64]
+
+
+def entries(num_src: int, num_dst: int, count: int, seed: int = 0):
+    """A random bipartite graph, its columns sorted by destination; entries' edges are in another order."""
+    src, dst = random_ids(num_src, count, seed), random_ids(num_dst, count, seed + 1)
+    ptr, pairs = ops.coo_to_csc(src, dst, num_src, num_dst)
+    return torch.stack([src, dst]), ptr, pairs[:, 0], pairs[:, 1]
+
+
+def rows(count: int, width: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> torch.Tensor:
+    """Small integers: every sum of them is exact, and there are ties."""
+    return random_ids(9, count * width, seed).view(count, width).to(dtype) - 4
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("reduce", ops.REDUCTIONS)
+@pytest.mark.parametrize("width", [0, 1, 3, 16, 100])
+def test_aggregate(dtype, reduce, width):
+    _, ptr, node, edge = entries(40, 30, 200)
+    x = rows(40, width, dtype)
+    for options in ({}, {"edge": edge}, {"edge": edge, "num_edges": 120}):
+        expected = reference.aggregate(ptr, node, x, reduce, **options)
+        for threads in (1, 2):
+            assert torch.equal(ops.aggregate(ptr, node, x, reduce, threads=threads, **options), expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("heads", [1, 2, 6])
+def test_weights(dtype, heads):
+    _, ptr, node, edge = entries(40, 30, 200)
+    x, weight = rows(40, 12, dtype), rows(200, heads, dtype, seed=1)
+    for options in ({}, {"edge": edge}, {"edge": edge, "num_edges": 77}):
+        for reduce in ("sum", "mean"):
+            expected = reference.aggregate(ptr, node, x, reduce, weight=weight, **options)
+            assert torch.equal(ops.aggregate(ptr, node, x, reduce, weight=weight, **options), expected)
+    y = rows(30, 12, dtype, seed=2)
+    for given_edge in (None, edge):
+        expected = reference.edge_dot(ptr, node, x, y, heads, edge=given_edge)
+        assert torch.equal(ops.edge_dot(ptr, node, x, y, heads, edge=given_edge), expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("reduce", ["max", "min"])
+def test_gradients_of_extremes(dtype, reduce):
+    index, ptr, node, _ = entries(40, 30, 200)
+    x, grad = rows(40, 8, dtype), rows(30, 8, dtype, seed=1)
+    extreme = ops.aggregate(ptr, node, x, reduce)
+    share = reference.share_of_extremes(ptr, node, x, extreme, grad)
+    assert torch.equal(ops.share_of_extremes(ptr, node, x, extreme, grad), share)
+    back, pairs = ops.coo_to_csc(index[1], index[0], 30, 40)
+    for num_edges in (None, 90):
+        options = {"edge": pairs[:, 1], "num_edges": num_edges}
+        found = ops.extreme_backward(back, pairs[:, 0], x, extreme, share, **options)
+        expected = reference.extreme_backward(back, pairs[:, 0], x, extreme, share, **options)
+        torch.testing.assert_close(found, expected)
+
+
+def test_not_a_number_is_not_lost():
+    graph = graph_of_degrees([3, 3])
+    x = torch.ones(2, 2)
+    x[graph.row[1], 1] = float("nan")
+    for reduce in ("max", "min", "sum", "mean"):
+        found = ops.aggregate(graph.colptr, graph.row, x, reduce)
+        assert bool(found[0, 1].isnan())
+        assert not bool(found[:, 0].isnan().any())
+
+
+@given(st.integers(1, 30), st.integers(0, 6), st.integers(1, 70), st.sampled_from(ops.REDUCTIONS))
+def test_any_graph_by_any_number_of_threads(num_nodes, mean_degree, width, reduce):
+    graph = random_graph(num_nodes, mean_degree, seed=width)
+    x = torch.randn(num_nodes, width, generator=torch.Generator().manual_seed(width))
+    one = ops.aggregate(graph.colptr, graph.row, x, reduce, threads=1)
+    assert torch.equal(ops.aggregate(graph.colptr, graph.row, x, reduce, threads=2), one)
+    torch.testing.assert_close(one, reference.aggregate(graph.colptr, graph.row, x, reduce))
+
+
+def test_hubs_are_shared_out():
+    graph = graph_of_degrees([5000, 0, 0, 3, 70_000, 1] + [1] * 100)
+    x = rows(graph.num_nodes, 32)
+    expected = torch.zeros(graph.num_nodes, 32, dtype=torch.float64)
+    expected.index_add_(0, torch.repeat_interleave(graph.colptr.diff()), x[graph.row])
+    for threads in (1, 2, 5):
+        assert torch.equal(ops.aggregate(graph.colptr, graph.row, x, threads=threads), expected)
+
+
+@pytest.mark.parametrize("reduce", ops.REDUCTIONS)
+@pytest.mark.parametrize("sorted_edges", [False, True])
+def test_gradients(reduce, sorted_edges):
+    index, *_ = entries(12, 7, 40)
+    if sorted_edges:
+        index = index[:, index[1].argsort(stable=True)]
+        ptr = torch._convert_indices_from_coo_to_csr(index[1].contiguous(), 7)
+        edges = Edges.sorted(index, ptr, 12)
+    else:
+        edges = Edges.from_coo(index, 12, 7)
+    x = torch.randn(12, 2, 3, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda x: aggregate(x, edges, reduce), x)
+    assert torch.autograd.gradcheck(lambda x: aggregate_and_root(x, edges, reduce), x)
+    assert torch.autograd.gradcheck(lambda x: aggregate_and_root(x, edges, reduce)[1], x)
+    if reduce in ("sum", "mean"):
+        weight = torch.randn(40, 2, dtype=torch.float64, requires_grad=True)
+        assert torch.autograd.gradcheck(lambda x, weight: aggregate(x, edges, reduce, weight), (x, weight))
+        assert torch.autograd.gradcheck(lambda weight: aggregate(x, edges, reduce, weight[:, 0]), weight)
+    if sorted_edges:
+        fewer = edges.prefix(12, 4, int(ptr[4]))
+        assert fewer.num_dst == 4
+        assert torch.equal(aggregate(x, fewer, reduce), aggregate(x, edges, reduce)[:4])
+        assert torch.autograd.gradcheck(lambda x: aggregate(x, fewer, reduce), x)
+
+
+def test_no_edges_are_left_to_the_garbage_collector():
+    index, *_ = entries(12, 7, 40)
+    gc.disable()
+    try:
+        edges = Edges.from_coo(index, 12, 7)
+        x = rows(12, 3).requires_grad_()
+        aggregate(x, edges).sum().backward()
+        left = weakref.ref(edges)
+        del edges
+        assert left() is None
+    finally:
+        gc.enable()
+
+
+def test_gradients_of_all_prefixes_at_once():
+    """As in a model: every prefix is aggregated over before any gradient is asked for."""
+    index = torch.tensor([[1, 2, 2, 3, 4, 5, 3, 6], [0, 0, 1, 1, 2, 2, 3, 3]])
+    whole = Edges.sorted(index, torch._convert_indices_from_coo_to_csr(index[1], 7), 7)
+    for sizes in ([(3, 1, 2), (5, 2, 4), (7, 4, 8)], [(7, 4, 8), (5, 2, 4), (3, 1, 2)]):
+        xs = [rows(num_src, 2, seed=num_src).requires_grad_() for num_src, *_ in sizes]
+        outs = [aggregate(x, whole.prefix(*size), "mean") for x, size in zip(xs, sizes, strict=True)]
+        sum(out.square().sum() for out in outs).backward()
+        for x, out, (num_src, num_dst, _) in zip(xs, outs, sizes, strict=True):
+            dense = torch.zeros(num_dst, num_src, dtype=x.dtype)
+            of = index[:, index[1] < num_dst]
+            dense.index_put_((of[1], of[0]), torch.ones((), dtype=x.dtype), accumulate=True)
+            dense /= dense.sum(1, keepdim=True)
+            torch.testing.assert_close(x.grad, 2 * dense.t() @ out.detach(), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("wanted_first", [0, 1, 2])
+def test_prefixes_share_transposed_entries(wanted_first):
+    index, *_ = entries(12, 7, 40)
+    index = index[:, index[1].argsort(stable=True)]
+    ptr = torch._convert_indices_from_coo_to_csr(index[1].contiguous(), 7)
+    whole = Edges.sorted(index, ptr, 12)
+    some = [whole.prefix(12, 2, int(ptr[2])), whole.prefix(12, 5, int(ptr[5])), whole]
+    for edges in some[wanted_first:] + some[:wanted_first]:
+        x = rows(12, 3).requires_grad_()
+        aggregate(x, edges).square().sum().backward()
+        dense = torch.zeros(edges.num_dst, 12, dtype=x.dtype)
+        dense.index_put_((edges.index[1], edges.index[0]), torch.ones((), dtype=x.dtype), accumulate=True)
+        assert torch.equal(x.grad, 2 * dense.t() @ (dense @ x.detach()))
+
+
+def test_ties_share_a_gradient_as_torch_does():
+    index, *_ = entries(6, 3, 30)
+    x = rows(6, 4).requires_grad_()
+    (ours,) = torch.autograd.grad(aggregate(x, Edges.from_coo(index, 6, 3), "max").sum(), x)
+    out = x.new_zeros(3, 4).scatter_reduce(0, index[1].view(-1, 1).expand(-1, 4), x[index[0]], "amax",
+                                           include_self=False)  # fmt: skip
+    (theirs,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(ours, theirs)
+
+
+PTR, NODE, X = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1]), torch.ones(2, 4)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: ops.aggregate(PTR.int(), NODE, X), TypeError, "ptr: expected a contiguous int64 vector, found torch"),
+        (lambda: ops.aggregate([0, 1], NODE, X), TypeError, "ptr: expected a tensor, found list"),
+        (lambda: ops.aggregate(PTR, NODE.float(), X), TypeError, "node: expected int32 or int64 ids, found torch.flo"),
+        (lambda: ops.aggregate(PTR, NODE, X.half()), TypeError, "x: expected float32 or float64, found torch.float16"),
+        (lambda: ops.aggregate(PTR, NODE, X[0]), ValueError, r"x: expected a matrix, found shape \(4,\)"),
+        (lambda: ops.aggregate(PTR, NODE, X, "median"), ValueError, "reduce: expected one of .* found 'median'"),
+        (lambda: ops.aggregate(PTR, NODE, X, edge=NODE.int()), ValueError, r"edge: expected torch.int64 \[3\] like"),
+        (lambda: ops.aggregate(PTR, NODE, X, num_edges=4), ValueError, "num_edges: expected 0 <= num_edges <= 3"),
+        (lambda: ops.aggregate(PTR, NODE, X, "max", weight=X), ValueError, "weight: expected none with reduce='max'"),
+        (lambda: ops.aggregate(PTR, NODE, X, weight=torch.ones(2, 1)), ValueError, r"weight: .*\[at least 3, heads\]"),
+        (lambda: ops.aggregate(PTR, NODE, X, weight=torch.ones(3, 3)), ValueError, "weight: expected heads that divid"),
+        (lambda: ops.aggregate(PTR, NODE + 1, X), RuntimeError, "entry 1: expected a node below 2 .* found 2"),
+        (lambda: ops.aggregate(PTR, NODE, X, edge=NODE - 1), RuntimeError, "an edge below 3, found 0 and -1"),
+        (lambda: ops.aggregate(PTR.flip(0), NODE, X), RuntimeError, "ptr"),
+        (lambda: ops.aggregate(PTR + 1, NODE, X), RuntimeError, r"ptr: expected entries in \[0, 3\], found 1 to 4"),
+        (lambda: ops.aggregate(torch.tensor([0, 2, 1]), NODE, X), RuntimeError, r"ptr\[2\] = 1 is less than ptr\[1\]"),
+        (lambda: ops.edge_dot(PTR, NODE, X, X[:1]), ValueError, "y: expected 2 rows, found 1"),
+        (lambda: ops.edge_dot(PTR, NODE, X, X, 3), ValueError, "heads: expected a divisor of x's width 4, found 3"),
+        (lambda: ops.edge_dot(PTR[:2], NODE, X, X[:1]), RuntimeError, "ptr: expected 0 to 3, found 0 to 2"),
+        (lambda: ops.edge_dot(PTR, NODE, X, X, edge=NODE + 2), RuntimeError, "an edge below 3, found 1 and 3"),
+        (lambda: ops.share_of_extremes(PTR, NODE, X, X.double(), X), ValueError, "extreme: expected torch.float32 of"),
+        (lambda: ops.extreme_backward(PTR, NODE, X[:1], X, X), ValueError, "x: expected 2 rows, found 1"),
+        (lambda: ops.extreme_backward(PTR, NODE + 1, X, X, X), RuntimeError, "expected a node below 2"),
+    ],
+)  # fmt: skip
+def test_bad_input(call, error, message):
+    with pytest.raises(error, match=message):
+        call()

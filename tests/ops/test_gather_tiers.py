@@ -1,0 +1,213 @@
+"""Rows gathered from tiers: equal to the twin, to one table, and by exact errors."""
+
+import ctypes
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.data import DTYPES
+from helpers.tiers import cut, table_of, tables
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_gnnscale import ops, reference
+
+WIDENED = [(s, d) for s in (torch.float16, torch.bfloat16) for d in (torch.float32, torch.float64)]
+
+
+@given(tables(), st.booleans(), st.integers(0, 3))
+def test_equals_the_twin(given_tables, disk, threads):
+    table, sizes, spread, place, index = given_tables
+    parts = cut(table, sizes, spread)
+    counts = torch.zeros(len(spread), 2, dtype=torch.int64)
+    found = ops.gather_tiers(parts, index, spread=spread, place=place, disk=disk, counts=counts, threads=threads)
+    assert torch.equal(found, reference.gather_tiers(parts, index, spread=spread, place=place))
+    places = (index if place is None else place[index.long()]).long()
+    assert torch.equal(found, table[places])
+    if table.numel():
+        ends = torch.tensor(sizes).cumsum(0)
+        assert torch.equal(counts[:, 0], torch.bincount(torch.bucketize(places, ends, right=True), minlength=len(ends)))
+        assert bool((counts[:, 1] >= 0).all())
+
+
+@pytest.mark.parametrize(("stored", "dtype"), WIDENED)
+@pytest.mark.parametrize("columns", [1, 3, 8, 20])
+def test_every_stored_number_is_widened(stored, dtype, columns, device):
+    every = torch.arange(-(1 << 15), 1 << 15, dtype=torch.int16).view(stored)
+    table = every[: len(every) // columns * columns].view(-1, columns).to(device)
+    index = torch.arange(len(table), device=device)
+    found = ops.gather_tiers([table[:1000], table[1000:]], index, dtype=dtype)
+    expected = table.to(dtype)
+    assert found.dtype == dtype
+    assert torch.equal(found.isnan(), expected.isnan())
+    assert torch.equal(found.nan_to_num(7.0), expected.nan_to_num(7.0))
+    assert torch.equal(found.signbit() | found.isnan(), expected.signbit() | expected.isnan())
+    if columns == 1 and device == "cpu":
+        assert torch.equal(reference.gather_tiers([table[-9:]], torch.arange(9), dtype=dtype).isnan(),
+                           table[-9:].to(dtype).isnan())  # fmt: skip
+
+
+def test_subnormal_halves_where_subnormal_floats_are_flushed():
+    table = torch.tensor([[6e-8, 1e-5, -6e-8]], dtype=torch.float16)
+    expected = table.float()
+    torch.set_flush_denormal(True)
+    try:
+        found = ops.gather_tiers([table], torch.zeros(1, dtype=torch.int64), dtype=torch.float32)
+    finally:
+        torch.set_flush_denormal(False)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("columns", [1, 3, 16, 33, 130, 1000])
+def test_row_sizes(dtype, columns, device):
+    table = table_of(301, columns, dtype).to(device)
+    index = torch.randint(301, (2000,), generator=torch.Generator().manual_seed(0)).to(device)
+    place = torch.randperm(301, generator=torch.Generator().manual_seed(1)).to(torch.int32).to(device)
+    counts = torch.zeros(3, 2, dtype=torch.int64, device=device)
+    sizes, spread = [101, 120, 80], [1, 3, 1]
+    found = ops.gather_tiers(cut(table, sizes, spread), index, spread=spread, place=place, counts=counts)
+    assert torch.equal(found, table[place.long()[index]])
+    assert int(counts[:, 0].sum()) == 2000
+    assert torch.equal(ops.gather_tiers([table], index), ops.gather_rows(table, index))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 5])
+def test_rows_of_a_file_beside_memory(tmp_path, threads):
+    table = table_of(60_000, 24, torch.float32)
+    (tmp_path / "rows").write_bytes(table.numpy().tobytes())
+    mapped = ops.map_file(tmp_path / "rows").view(torch.float32).view(-1, 24)
+    hot = 20_000
+    generator = torch.Generator().manual_seed(0)
+    place = torch.arange(60_000) + hot  # all rows lie in the file in the order of their ids ...
+    chosen = torch.randperm(60_000, generator=generator)[:hot]
+    place[chosen] = torch.arange(hot)  # ... and some in memory, too
+    index = torch.randint(60_000, (200_000,), generator=generator)
+    counts = torch.zeros(2, 2, dtype=torch.int64)
+    memory = table[chosen]
+    found = ops.gather_tiers(
+        [memory, mapped], index, place=place.to(torch.int32), disk=True, counts=counts, threads=threads
+    )
+    assert torch.equal(found, table[index])
+    in_memory = int((place[index] < hot).sum())
+    assert counts[:, 0].tolist() == [in_memory, 200_000 - in_memory]
+    assert int(counts[:, 1].min()) > 0
+
+
+def test_strided_parts_and_more_dimensions():
+    table = table_of(40, 12, torch.float32)
+    wide = torch.stack([table, table], dim=1)[:, 0]
+    index = torch.tensor([0, 39, 7, 7])
+    assert torch.equal(ops.gather_tiers([wide[:10], wide[10:]], index), table[index])
+    parts = [table[:10].view(10, 3, 4), table[10:].view(30, 3, 4)]
+    assert torch.equal(ops.gather_tiers(parts, index), table.view(40, 3, 4)[index])
+
+
+def test_a_broken_map_is_found():
+    parts, index = [table_of(5, 3, torch.float32)], torch.arange(3)
+    for wrong in (5, -1, 1 << 40):
+        with pytest.raises(RuntimeError, match=re.escape("place has an entry that is not in [0, 5)")):
+            ops.gather_tiers(parts, index, place=torch.tensor([0, wrong, 1]))
+
+
+PARTS = [table_of(4, 3, torch.float32), table_of(3, 3, torch.float32)]
+INDEX = torch.arange(3)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "call"),
+    [
+        (ValueError, "parts: expected 1 to 32, found 0", lambda: ops.gather_tiers([], INDEX)),
+        (TypeError, "parts[1]: expected a tensor, found int", lambda: ops.gather_tiers([PARTS[0], 3], INDEX)),
+        (ValueError, "parts[0]: expected at least one dimension, found a scalar",
+         lambda: ops.gather_tiers([torch.tensor(1)], INDEX)),
+        (ValueError, "parts[1]: expected torch.float32 rows of shape (3,), found torch.float32 (2,)",
+         lambda: ops.gather_tiers([PARTS[0], torch.ones(2, 2)], INDEX)),
+        (ValueError, "parts[0]: expected contiguous rows, found strides (1, 3)",
+         lambda: ops.gather_tiers([torch.ones(4, 3).T], INDEX)),
+        (ValueError, "spread: expected 1 to 4 tiers of 2 parts in all, found [1]",
+         lambda: ops.gather_tiers(PARTS, INDEX, spread=[1])),
+        (ValueError, "parts: expected a tier of 7 rows interleaved as [4, 3], found [3, 4]",
+         lambda: ops.gather_tiers(PARTS[::-1], INDEX, spread=[2])),
+        (IndexError, "index[1] = 7 is out of range: expected rows in [0, 7)",
+         lambda: ops.gather_tiers(PARTS, torch.tensor([0, 7]))),
+        (IndexError, "index[0] = 2 is out of range: expected rows in [0, 2)",
+         lambda: ops.gather_tiers(PARTS, torch.tensor([2]), place=torch.arange(2))),
+        (TypeError, "place: expected int32 or int64 ids, found torch.float32",
+         lambda: ops.gather_tiers(PARTS, INDEX, place=torch.ones(3))),
+        (ValueError, "place: expected it on cpu like index, found meta",
+         lambda: ops.gather_tiers(PARTS, INDEX, place=torch.arange(3, device="meta"))),
+        (ValueError, "index: expected it on the GPU that gathers, for parts are not in host memory; found cpu",
+         lambda: ops.gather_tiers([PARTS[0].to("meta")], INDEX)),
+        (TypeError, "dtype: expected torch.float32, or float32 or float64 of rows stored in 16 bits, "
+         "found torch.float64", lambda: ops.gather_tiers(PARTS, INDEX, dtype=torch.float64)),
+        (ValueError, "counts: expected contiguous int64 of shape (2, 2) on cpu, found torch.int64 (2,) on cpu",
+         lambda: ops.gather_tiers(PARTS, INDEX, counts=torch.zeros(2, dtype=torch.int64))),
+    ],
+)  # fmt: skip
+def test_bad_input(error, message, call):
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        call()
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.cuda
+def test_host_memory_read_by_a_gpu(pinned):
+    table = table_of(500, 40, torch.float32)
+    host = table[200:].pin_memory() if pinned else table[200:].clone()
+    index = torch.randint(500, (3000,), device="cuda")
+    if pinned:
+        found = ops.gather_tiers([table[:200].cuda(), host], index)
+        assert torch.equal(found.cpu(), table[index.cpu()])
+    else:
+        with pytest.raises(RuntimeError, match="host memory is not registered with CUDA"):
+            ops.gather_tiers([table[:200].cuda(), host], index)
+
+
+TURNS = """
+#include <cstdlib>
+#include "tier.h"
+using namespace gnnscale;
+// Copies words as the lanes of a group do on a GPU; the number of words not written exactly once, and of turns that do
+// not begin with a cache line.
+extern "C" long faults(const char* row, long words, long word_bytes) {
+  const int lanes = lanes_of(words);
+  const long before = words_before(row, words, word_bytes, lanes), turns = (words + before + lanes - 1) / lanes;
+  int* written = static_cast<int*>(calloc(words, sizeof(int)));
+  long wrong = 0;
+  for (long turn = 0; turn < turns; ++turn) {
+    if (turns > 1 && lanes * word_bytes % 128 == 0 &&
+        reinterpret_cast<uintptr_t>(row + (turn * lanes - before) * word_bytes) % 128 >= word_bytes) ++wrong;
+    for (int lane = 0; lane < lanes; ++lane) {
+      const long w = lane - before + turn * lanes;
+      if (w >= 0 && w < words) ++written[w];
+    }
+  }
+  for (long w = 0; w < words; ++w) wrong += written[w] != 1;
+  free(written);
+  return wrong;
+}
+extern "C" int lanes(int words) { return lanes_of(words); }
+"""
+
+
+def test_the_lanes_of_a_gpu_cover_every_row(tmp_path):
+    compiler = os.environ.get("CXX") or shutil.which("c++")
+    headers = Path(__file__).parents[2] / "cuda"
+    if compiler is None or not headers.is_dir():
+        pytest.skip("needs a C++ compiler and the sources")
+    (tmp_path / "turns.cpp").write_text(TURNS)
+    command = [compiler, "-std=c++20", "-shared", "-fPIC", f"-I{headers}", "turns.cpp", "-o", "turns.so"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    library = ctypes.CDLL(str(tmp_path / "turns.so"))
+    library.faults.restype = ctypes.c_long
+    for word_bytes in (1, 2, 4, 8, 16):
+        for words in [*range(1, 140), 512, 1000]:
+            for offset in range(0, 128, word_bytes):
+                row = ctypes.c_void_p(4096 + offset)
+                assert library.faults(row, ctypes.c_long(words), ctypes.c_long(word_bytes)) == 0
+    assert [library.lanes(words) for words in (1, 2, 3, 8, 9, 31, 33)] == [1, 2, 4, 8, 16, 32, 32]

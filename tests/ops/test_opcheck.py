@@ -1,0 +1,196 @@
+"""Every operator under torch.library.opcheck, and the fakes of those that it cannot judge."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.graphs import random_graph, random_ids
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+from torch.utils._pytree import tree_map_only
+
+from torch_gnnscale import ops
+
+OPS = torch.ops.gnnscale
+EVERY_CHECK = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+OF_VALUES = EVERY_CHECK[:2]  # what an operator returns that looks at values, no tracer can know
+INDEX = [torch.int32, torch.int64]
+
+
+def check(op, *args, tests=EVERY_CHECK) -> None:
+    assert set(torch.library.opcheck(op, args, test_utils=tests).values()) == {"SUCCESS"}
+
+
+@pytest.mark.parametrize("dtype", INDEX)
+@pytest.mark.parametrize("int32", [False, True])
+def test_coo_to_csc(dtype, int32):
+    src, dst = random_ids(20, 50, seed=1, dtype=dtype), random_ids(30, 50, seed=2, dtype=dtype)
+    check(OPS.coo_to_csc.default, src, dst, 30, int32, 0)
+    check(OPS.coo_to_csc.default, src[:0], dst[:0], 30, int32, 1)
+
+
+@pytest.mark.parametrize("dtype", INDEX)
+def test_ids_and_pointers(dtype):
+    ids = random_ids(20, 50, dtype=dtype)
+    check(OPS.first_outside.default, ids, 19, 0, tests=OF_VALUES)
+    check(OPS.first_malformed.default, ids.long().cumsum(0), 50, 0, tests=OF_VALUES)
+    check(OPS.huge_pages.default, ids, tests=EVERY_CHECK[:3])
+
+
+@pytest.mark.parametrize("dtype", INDEX)
+def test_gather_rows(dtype, device):
+    for shape in [(30,), (30, 7), (30, 2, 3), (30, 0)]:
+        src = torch.randn(shape, device=device)
+        check(OPS.gather_rows.default, src, random_ids(30, 12, dtype=dtype).to(device), 0)
+        check(OPS.gather_rows.default, src.half(), random_ids(30, 0, dtype=dtype).to(device), 1)
+        check(OPS.gather_rows.default, src.requires_grad_(), random_ids(30, 12, dtype=dtype).to(device), 0)
+
+
+@pytest.mark.parametrize("dtype", INDEX)
+def test_gather_tiers(dtype, device):
+    for stored, out in [(torch.float32, torch.float32), (torch.bfloat16, torch.float32)]:
+        parts = [torch.randn(rows, 7, device=device).to(stored) for rows in (20, 6, 5, 9)]
+        place, index = (random_ids(40, count, dtype=dtype).to(device) for count in (30, 12))
+        counts = torch.zeros(3, 2, dtype=torch.int64, device=device)
+        check(OPS.gather_tiers.default, parts, [1, 2, 1], None, index, False, out, None, 0)
+        check(OPS.gather_tiers.default, parts, [1, 2, 1], place, index % 30, device == "cpu", out, None, 1)
+        check(OPS.gather_tiers.default, parts, [1, 2, 1], place, index % 30, False, out, counts, 0, tests=OF_VALUES)
+
+
+def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph: int = 0) -> tuple:
+    """Of two node types and two relations, with every optional argument or with none."""
+    graph, back = random_graph(40, 4, seed=1), random_graph(30, 3, seed=2)
+    none, disjoint = [None, None], layers
+    rows = [graph.row % 30, back.row]
+    edge_id = [torch.arange(len(graph.row)), None] if layers else none
+    weight = [ops.weight_sums(graph.colptr, torch.ones(len(graph.row))), None] if layers else none
+    time = [None, torch.zeros(len(back.row), dtype=torch.int64)] if layers else none
+    exclude = [torch.tensor([[1, 2], [3, 3]]), None] if layers else none
+    seeds = [random_ids(30, 5), random_ids(40, 6)]
+    seed_time = [torch.arange(5), torch.arange(6)] if layers else none
+    graphs = ([graph.colptr, back.colptr], rows, edge_id, weight, time, exclude)
+    types = ([0, 1], [1, 0], [1, 0], [30, 40])
+    flags = (False, disjoint, False, layers and subgraph == 0, subgraph, with_edge_id, with_col)
+    return (*graphs, *types, seeds, seed_time, [3, -1, 2, 2], 5, *flags, 0)
+
+
+@pytest.mark.parametrize("with_edge_id", [False, True])
+@pytest.mark.parametrize("with_col", [False, True])
+@pytest.mark.parametrize("layers", [False, True])
+@pytest.mark.parametrize("subgraph", [0, 1, 2])
+def test_sample_neighbors(with_edge_id, with_col, layers, subgraph):
+    check(OPS.sample_neighbors.default, *sample_arguments(with_edge_id, with_col, layers, subgraph))
+
+
+@pytest.mark.parametrize("dtype", INDEX)
+def test_sample_negatives(dtype):
+    ends = ops.candidates(20, torch.rand(20), random_ids(9, 20))
+    edges = ops.edge_set(random_ids(20, 50, 1, dtype), random_ids(20, 50, 2, dtype), 20, 20)
+    src = (random_ids(20, 8), 0, None, None, None)
+    drawn = (None, ends.size, ends.node, ends.weight, ends.time)
+    for sources in (src, drawn):
+        check(OPS.sample_negatives.default, 8, *sources, *ends[1:], torch.full((8,), 9), *edges, 5, 0, tests=OF_VALUES)
+    check(OPS.sample_negatives.default, 8, *src, 20, None, None, None, None, None, None, None, 5, 1, tests=OF_VALUES)
+
+
+@pytest.mark.parametrize("dtype", INDEX)
+def test_aggregation(dtype):
+    graph = random_graph(20, 4, seed=1)
+    ptr, node, edge = graph.colptr, graph.row.to(dtype), torch.arange(len(graph.row), dtype=dtype)
+    x, weight = torch.randn(20, 6), torch.randn(len(node), 2)
+    check(OPS.aggregate.default, ptr, node, None, len(node), x, None, "max", 0)
+    check(OPS.aggregate.default, ptr, node, edge, 5, x.double(), weight.double(), "sum", 1)
+    check(OPS.edge_dot.default, ptr, node, edge, x, x, 2, 0)
+    check(OPS.share_of_extremes.default, ptr, node, x, x, x, 0)
+    check(OPS.extreme_backward.default, ptr, node, edge, 5, x, x, x, 0)
+
+
+@pytest.mark.parametrize("dtype", INDEX)
+def test_scores_and_orders(dtype):
+    graph = random_graph(20, 4, seed=1)
+    row, nodes = graph.row.to(dtype), torch.arange(20)
+    check(OPS.reverse_pagerank.default, graph.colptr, row, nodes, 2, 5, 1 << 31, 0)
+    check(OPS.count_ids.default, row, 20, 0)
+    check(OPS.renumber.default, graph.colptr, row, None, nodes.flip(0), nodes.flip(0), True, 0)
+    check(OPS.renumber.default, graph.colptr, row, row, nodes.flip(0), nodes.flip(0), False, 1)
+
+
+def test_operators_without_tensors():
+    check(OPS.random_bits.default, 5, 1, 0, 0, tests=OF_VALUES)
+    check(OPS.permutation.default, 5, 1, tests=OF_VALUES)
+    check(OPS.rmat_edges.default, 0, 5, 9, [30_000, 40_000, 50_000], 1, 0, tests=OF_VALUES)
+    with open(__file__, "rb") as file:
+        check(OPS.map_file.default, file.fileno(), 3, 50, False, tests=OF_VALUES)
+
+
+def test_pool():
+    limit = ops.pool_stats().limit_bytes
+    check(OPS.pool_stats.default, tests=EVERY_CHECK[:3])  # a trace keeps the figures of its moment
+    check(OPS.pool_limit.default, limit)
+    check(OPS.pool_trim.default)
+    with FakeTensorMode():
+        assert ops.pool_stats() == (0, 0, 0, 0, 0)
+        ops.pool_limit(5)
+    assert ops.pool_stats().limit_bytes == limit
+
+
+def test_fakes_have_the_shapes_and_types_of_the_real_ones():
+    calls = [
+        lambda: ops.random_bits(5, 1),
+        lambda: ops.random_bits(0, 1),
+        lambda: ops.permutation(7, 1),
+        lambda: ops.rmat_edges(9, 5, 1, (0.25, 0.25, 0.25)),
+        lambda: ops.map_file(__file__, 3, 50),
+        lambda: OPS.sample_negatives.default(7, None, 3, *[None] * 3, 3, *[None] * 7, 1, 0),
+    ]
+    for call in calls:
+        with FakeTensorMode():
+            fake = call()
+        real = call()
+        assert type(fake) is not type(real)
+        assert (fake.shape, fake.dtype, fake.device) == (real.shape, real.dtype, real.device)
+        assert fake.stride() == real.stride()
+
+
+@pytest.mark.parametrize("with_edge_id", [False, True])
+def test_fake_sample(with_edge_id):
+    arguments = sample_arguments(with_edge_id, not with_edge_id, with_edge_id)
+    real = OPS.sample_neighbors.default(*arguments)
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        fake = OPS.sample_neighbors.default(*tree_map_only(torch.Tensor, mode.from_tensor, arguments))
+    for found, expected in zip(fake, real, strict=True):
+        found, expected = ([x] if isinstance(x, torch.Tensor) else x for x in (found, expected))
+        assert len(found) == len(expected)
+        for ours, theirs in zip(found, expected, strict=True):
+            assert (ours.dtype, ours.dim()) == (theirs.dtype, theirs.dim())
+            for symbol, size in zip(ours.shape, theirs.shape, strict=True):
+                assert isinstance(symbol, torch.SymInt) or symbol == size
+
+
+@pytest.mark.parametrize("flags", [[False] * 4, [True] * 4])
+def test_sample_bulk(flags, device):
+    graph = random_graph(50, 4, seed=1)
+    given = [graph.colptr, graph.row, torch.arange(len(graph.row)), random_ids(50, 6)]
+    colptr, row, edge_id, seeds = (tensor.to(device) for tensor in given)
+    given = [colptr, [row], [edge_id] if flags[2] else [], seeds]
+    for rooms in ([], [1, 1]):
+        check(OPS.sample_bulk.default, *given, [0, 2, 6], [2, 40], [1, 2], *flags, rooms, 1, tests=OF_VALUES)
+
+
+def test_every_operator_is_checked_here():
+    checked = set(re.findall(r"OPS\.(\w+)", Path(__file__).read_text()))
+    names = torch._C._dispatch_get_all_op_names()
+    assert {name.removeprefix("gnnscale::") for name in names if name.startswith("gnnscale::")} <= checked
+
+
+def test_gather_rows_compiles_to_one_graph():
+    def model(x, index):
+        return OPS.gather_rows(x, index, 0).relu().sum(1)
+
+    x, index = torch.randn(20, 4, requires_grad=True), random_ids(20, 8)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(x, index), model(x, index))
+    (ours,) = torch.autograd.grad(compiled(x, index).sum(), x)
+    (theirs,) = torch.autograd.grad(model(x, index).sum(), x)
+    assert torch.equal(ours, theirs)

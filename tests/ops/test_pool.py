@@ -1,0 +1,377 @@
+"""Outputs on the CPU lie in recycled memory, and nobody can tell."""
+
+import concurrent.futures
+import itertools
+import os
+import re
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.data import run_python, status_of_fork
+from helpers.graphs import assert_same, random_graph, random_ids
+from torch_geometric.data import Data
+
+from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops, reference
+from torch_gnnscale.feature.tier_memory import available_memory
+from torch_gnnscale.ops import memory
+from torch_gnnscale.ops.arguments import resolve_threads
+
+ROW = 1 << 20  # bytes
+
+
+@pytest.fixture
+def empty_pool():
+    """A pool without idle buffers; afterwards it is as it was found."""
+    limit = ops.pool_stats().limit_bytes
+    ops.pool_trim()
+    yield
+    ops.pool_limit(limit)
+    ops.pool_trim()
+
+
+def output(rows: int, fill: int = 0) -> torch.Tensor:
+    return ops.gather_rows(torch.full((1, ROW), fill, dtype=torch.uint8), torch.zeros(rows, dtype=torch.int64))
+
+
+@pytest.mark.usefixtures("empty_pool")
+def test_memory_comes_back_and_is_used_again():
+    before = ops.pool_stats()
+    assert before.idle_bytes == 0
+    tensor = output(4)
+    held = ops.pool_stats()
+    assert held.live_bytes - before.live_bytes == 4 * ROW
+    assert (held.idle_bytes, held.misses) == (0, before.misses + 1)
+    address = tensor.data_ptr()
+    assert address % 64 == 0
+    view = tensor[2:, 5:]
+    del tensor
+    assert ops.pool_stats() == held  # the view holds the memory
+    del view
+    idle = ops.pool_stats()
+    assert (idle.idle_bytes, idle.live_bytes) == (4 * ROW, before.live_bytes)
+    again = output(4)
+    assert again.data_ptr() == address
+    assert ops.pool_stats().hits == idle.hits + 1
+    assert ops.pool_stats().idle_bytes == 0
+
+
+@pytest.mark.usefixtures("empty_pool")
+def test_trimming_also_frees_the_tables_of_samplers():
+    graph = random_graph(3000, 10, seed=1)
+    graph.sample(ops, random_ids(3000, 500, seed=1), [10, 5], 1, disjoint=True)
+    ops.pool_trim()
+    assert ops.pool_stats().idle_bytes == 0
+
+
+@pytest.mark.usefixtures("empty_pool")
+def test_a_much_larger_buffer_is_not_spent_on_a_small_output():
+    large = output(16)
+    del large
+    small = output(3)
+    assert ops.pool_stats().idle_bytes == 16 * ROW
+    del small
+
+
+@pytest.mark.usefixtures("empty_pool")
+def test_idle_bytes_are_bounded():
+    before = ops.pool_stats().live_bytes
+    ops.pool_limit(5 * ROW)
+    assert ops.pool_stats().limit_bytes == 5 * ROW
+    tensors = [output(2) for _ in range(6)]
+    assert ops.pool_stats().live_bytes - before == 12 * ROW
+    while tensors:
+        tensors.pop()
+        assert ops.pool_stats().idle_bytes <= 5 * ROW
+    assert ops.pool_stats()[:2] == (4 * ROW, before)
+    large = output(8)
+    del large  # larger than the limit: not kept
+    assert ops.pool_stats().idle_bytes <= 5 * ROW
+    ops.pool_limit(0)
+    assert ops.pool_stats().idle_bytes == 0
+    assert (output(2, fill=7) == 7).all()
+    assert ops.pool_stats().idle_bytes == 0
+
+
+@pytest.mark.usefixtures("empty_pool")
+def test_trim():
+    kept = output(2, fill=3)
+    dropped = output(2)
+    del dropped
+    assert ops.pool_stats().idle_bytes == 2 * ROW
+    ops.pool_trim()
+    assert ops.pool_stats().idle_bytes == 0
+    assert (kept == 3).all()
+
+
+V1_NO_LIMIT = 9223372036854771712
+GROUPS = {
+    "none": ("", {}, None),
+    "no file": (None, {}, None),
+    "version 2": ("0::/a/b\n", {"a/b/memory.max": "5000"}, 5000),
+    "a group above": ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "4000", "memory.max": "9000"}, 4000),
+    "version 2 without a limit": ("0::/a\n", {"a/memory.max": "max"}, None),
+    "a container's own root": ("0::/\n", {"memory.max": "7000"}, 7000),
+    "a group of the host's": ("0::/docker/x\n", {"memory.max": "7000"}, 7000),
+    "version 1": ("5:cpu:/c\n4:memory:/a\n0::/\n", {"memory/a/memory.limit_in_bytes": "3000"}, 3000),
+    "version 1 without a limit": (
+        "4:cpuset,memory:/a\n", {"memory/a/memory.limit_in_bytes": str(V1_NO_LIMIT)}, V1_NO_LIMIT,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_control_groups_limit_the_memory(tmp_path, name):
+    groups, limits, expected = GROUPS[name]
+    if groups is not None:
+        (tmp_path / "proc" / "self").mkdir(parents=True)
+        (tmp_path / "proc" / "self" / "cgroup").write_text(groups)
+    for file, limit in limits.items():
+        path = tmp_path / "sys" / "fs" / "cgroup" / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(limit + "\n")
+    assert memory.allowed_memory(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("group", "usage", "stat"),
+    [
+        ("0::/a\n", "memory.current", "inactive_file"),
+        ("4:memory:/a\n", "memory.usage_in_bytes", "total_inactive_file"),
+    ],
+)
+def test_what_control_groups_leave(tmp_path, group, usage, stat):
+    second = group.startswith("0")
+    folder = tmp_path / "sys/fs/cgroup" / ("a" if second else "memory/a")
+    folder.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text(group)
+    (tmp_path / "proc/meminfo").write_text("MemTotal:  9 kB\nMemAvailable:  5 kB\n")
+    assert memory.spare_memory(tmp_path) is None
+    assert available_memory(tmp_path) == 5 << 10
+    (folder / ("memory.max" if second else "memory.limit_in_bytes")).write_text("4000\n")
+    assert memory.spare_memory(tmp_path) == 4000  # of groups whose use nobody tells
+    (folder / usage).write_text("3000\n")
+    (folder / "memory.stat").write_text(f"anon 7\n{stat} 500\n")
+    assert memory.spare_memory(tmp_path) == available_memory(tmp_path) == 1500
+    (folder / usage).write_text("9000\n")
+    assert memory.spare_memory(tmp_path) == 0
+
+
+def test_the_limit_at_first():
+    done = run_python("from torch_gnnscale import ops; print(ops.pool_stats().limit_bytes)")
+    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert int(done.stdout) == min(memory_bytes, memory.allowed_memory() or memory_bytes) // 4
+
+
+def test_kept_batches_are_never_overwritten():
+    graph = random_graph(3000, 10, seed=1)
+    features = torch.randn(3000, 32, generator=torch.Generator().manual_seed(0))
+
+    def batch(key: int):
+        sample = graph.sample(ops, random_ids(3000, 50 + key, seed=key), [10, 5], key, threads=1 + key % 2)
+        return sample, ops.gather_rows(features, sample.node[0])
+
+    def copy(sample: ops.Sample) -> ops.Sample:
+        return ops.Sample(*(x.clone() if isinstance(x, torch.Tensor) else [t.clone() for t in x] for x in sample))
+
+    kept = [batch(key) for key in range(50)]
+    copies = [(copy(sample), rows.clone()) for sample, rows in kept]
+    for key in range(50, 150):
+        batch(key)
+    for (sample, rows), (sample_copy, rows_copy) in zip(kept, copies, strict=True):
+        assert_same(sample, sample_copy)
+        assert torch.equal(rows, rows_copy)
+    storages = [t.untyped_storage() for sample, rows in kept for x in (*sample[:4], [rows]) for t in x]
+    spans = sorted((s.data_ptr(), s.data_ptr() + s.nbytes()) for s in storages)
+    assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
+
+
+@pytest.mark.usefixtures("empty_pool")
+@pytest.mark.parametrize("layers", [False, True])
+@pytest.mark.parametrize("with_col", [False, True])
+def test_a_kept_batch_keeps_no_room_of_a_larger_one(layers, with_col):
+    graph, all_nodes = random_graph(20_000, 20, seed=1), torch.arange(20_000)
+    options = {"layers": layers, "with_col": with_col}
+    for threads, seeds, fanouts in ((1, 3, [2]), (2, 3, [2]), (1, 400, [5, 5]), (1, 20_000, [1])):
+        large = graph.sample(ops, all_nodes, [-1, -1], 1, **options)
+        assert sum(t.nbytes for t in large.edge_index) > 1 << 20
+        del large
+        before = ops.pool_stats().live_bytes
+        kept = graph.sample(ops, random_ids(20_000, seeds, seed=2), fanouts, 3, threads=threads, **options)
+        tensors = [*kept.node, *kept.colptr, *kept.edge_index, *kept.edge_id, kept.num_nodes, kept.num_edges]
+        assert len(tensors) == 6
+        pinned = ops.pool_stats().live_bytes - before
+        assert pinned <= sum(max(2.5 * tensor.nbytes, 8192) for tensor in tensors)
+        assert_same(kept, graph.sample(reference, random_ids(20_000, seeds, seed=2), fanouts, 3, **options))
+
+
+@pytest.mark.usefixtures("empty_pool")
+def test_the_buffer_that_came_back_last_is_reused_first():
+    rows, ids = torch.ones(1000, 64), torch.arange(1000)
+    first, second, third = (ops.gather_rows(rows, ids) for _ in range(3))
+    latest = second.data_ptr()
+    del first, third, second
+    assert ops.gather_rows(rows, ids).data_ptr() == latest
+
+
+@pytest.mark.usefixtures("empty_pool")
+def test_batches_alike_reuse_each_others_buffers():
+    graph = random_graph(20_000, 20, seed=1)
+    for key in range(10):
+        before = ops.pool_stats()
+        sample = graph.sample(ops, random_ids(20_000, 1000, seed=key), [10, 10], key)
+        after = ops.pool_stats()
+        del sample
+    assert after.misses == before.misses
+
+
+@pytest.mark.usefixtures("empty_pool")
+def test_everything_comes_back_after_errors_and_from_other_threads():
+    graph = random_graph(500, 8, seed=1)
+    broken = graph._replace(row=graph.row + 400)
+    before = ops.pool_stats().live_bytes
+
+    def work(key: int) -> None:
+        graph.sample(ops, random_ids(500, 80, seed=key), [5, 5], key)
+        with pytest.raises(RuntimeError, match="malformed"):
+            broken.sample(ops, random_ids(500, 80, seed=key), [5, 5], key)
+
+    with concurrent.futures.ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(40)))
+    assert ops.pool_stats().live_bytes == before
+    assert ops.pool_stats().idle_bytes > 0
+
+
+def test_outputs_can_be_written_and_shared_but_not_grow():
+    tensor = output(2, fill=1)
+    with pytest.raises(RuntimeError, match="storage that is not resizable"):
+        tensor.resize_(3, ROW)
+    tensor = output(2, fill=1)  # torch has changed the shape before it fails
+    assert (tensor.clone().resize_(3, ROW)[:2] == 1).all()
+    tensor = tensor.resize_(1, ROW)[0]
+    tensor += 1
+    assert (tensor == 2).all()
+    tensor.share_memory_()
+    assert tensor.is_shared()
+    assert (tensor == 2).all()
+    assert (output(1, fill=5) == 5).all()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_samples_the_same():
+    graph, seeds = random_graph(3000, 10, seed=2), random_ids(3000, 200)
+    expected = graph.sample(ops, seeds, [10, 10], 5, threads=1)
+
+    def sample():
+        torch.set_num_threads(1)  # as torch's data loader does in its workers
+        for _ in range(5):
+            assert_same(graph.sample(ops, seeds, [10, 10], 5), expected)
+            ops.pool_trim()
+
+    assert status_of_fork(sample) == 0
+    assert_same(graph.sample(ops, seeds, [10, 10], 5), expected)
+
+
+def test_limit_threads_belongs_to_its_python_thread():
+    def limited(threads: int) -> int:
+        ops.limit_threads(threads)
+        return resolve_threads(0)
+
+    with concurrent.futures.ThreadPoolExecutor(1) as other:
+        try:
+            ops.limit_threads(1)
+            assert (resolve_threads(0), resolve_threads(3)) == (1, 3)
+            assert other.submit(resolve_threads, 0).result() == 0
+            assert other.submit(limited, 2).result() == 2
+            assert resolve_threads(0) == 1
+            graph, seeds = random_graph(3000, 10, seed=2), random_ids(3000, 500)
+            alone = graph.sample(ops, seeds, [10, 10], 5)
+            rows = ops.gather_rows(graph.row, seeds)
+        finally:
+            ops.limit_threads(0)
+    assert resolve_threads(0) == 0
+    assert_same(graph.sample(ops, seeds, [10, 10], 5), alone)
+    assert torch.equal(ops.gather_rows(graph.row, seeds), rows)
+
+
+def test_huge_pages_change_nothing():
+    whole = random_ids(256, 20 << 20, seed=3).to(torch.uint8)
+    for tensor in (whole, whole[12345:-777], whole[:0], whole[:100], whole[5], output(9, fill=4)):
+        kept, address = tensor.clone(), tensor.data_ptr()
+        ops.huge_pages(tensor)
+        assert tensor.data_ptr() == address
+        assert torch.equal(tensor, kept)
+
+
+def in_huge_pages(tensor) -> int:
+    """Bytes in huge pages of the mappings that the tensor lies in."""
+    first, end, found, inside = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes, 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
+            inside = int(match[1], 16) < end and int(match[2], 16) > first
+        elif inside and line.startswith("AnonHugePages:"):
+            found += int(line.split()[1]) << 10
+    return found
+
+
+def test_a_samplers_graph_and_large_features_move_to_huge_pages():
+    probe = torch.zeros(20 << 20, dtype=torch.uint8)
+    ops.huge_pages(probe)
+    if not Path("/proc/self/smaps").exists() or in_huge_pages(probe) == 0:
+        pytest.skip("this system moves no memory into huge pages")
+    del probe
+    num_nodes, degree = 10_000, 600
+    row = torch.arange(num_nodes * degree, dtype=torch.int32) % num_nodes
+    store = GraphStore.from_csc(CSC.from_csc(torch.arange(0, num_nodes * degree + 1, degree), row))
+    data = Data(x=torch.ones(num_nodes, 600), edge_index=torch.zeros(2, 0, dtype=torch.int64))
+    NeighborSampler((FeatureStore.from_data(data), store), [5])
+    NeighborLoader(data, [5])
+    patience = time.monotonic() + 30
+    while not all(in_huge_pages(tensor) >= tensor.nbytes // 2 for tensor in (store.relation().row, data.x)):
+        assert time.monotonic() < patience, "the threads have moved nothing"
+        time.sleep(0.01)
+    assert torch.equal(store.relation().row, torch.arange(num_nodes * degree, dtype=torch.int32) % num_nodes)
+    assert bool((data.x == 1).all())
+
+
+def test_only_large_tensors_of_ones_own_are_moved(monkeypatch):
+    moved = []
+    monkeypatch.setattr(memory, "_Move", lambda tensors: threading.Thread(target=moved.extend, args=(tensors,)))
+    large = torch.zeros(16 << 20, dtype=torch.uint8)
+    others = [large[1:], torch.zeros(2, 16 << 20, dtype=torch.uint8).T, torch.zeros(16 << 20).share_memory_(),
+              torch.zeros(16 << 20, device="meta"), torch.zeros(3, 4096, 4096).to_sparse()]  # fmt: skip
+    ops.move_to_huge_pages([*others, large])
+    for thread in list(memory._moves):
+        thread.join()
+    assert [id(tensor) for tensor in moved] == [id(large)]
+
+
+MOVES = """
+import os, threading, time, torch
+from torch_gnnscale import ops
+from torch_gnnscale.ops.memory import MOVING
+tensor = torch.ones(256 << 20, dtype=torch.uint8)
+moving = lambda: sum(thread.name == MOVING for thread in threading.enumerate())
+"""
+
+
+def test_moves_end_with_the_program_and_before_a_fork():
+    for _ in range(3):
+        ended = run_python(MOVES + "ops.move_to_huge_pages([tensor])")
+        assert ended.returncode == 0, ended.stderr
+    at_fork = """
+ops.move_to_huge_pages([tensor])
+child = os.fork()
+if child == 0:
+    os._exit(moving())
+assert moving() == 0 and os.waitpid(child, 0)[1] == 0
+assert bool((tensor == 1).all())
+ops.move_to_huge_pages([tensor])
+while moving():
+    time.sleep(0.01)
+"""
+    ended = run_python(MOVES + at_fork)
+    assert ended.returncode == 0, ended.stderr

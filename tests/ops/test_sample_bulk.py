@@ -1,0 +1,298 @@
+"""Batches that are sampled many at a time equal those that are sampled one by one, bit for bit."""
+
+from itertools import pairwise
+
+import pytest
+import torch
+from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids, small_graphs
+from hypothesis import given
+from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from torch_gnnscale import ops, reference
+
+OPS = torch.ops.gnnscale
+INDEX = [torch.int32, torch.int64]
+FLAGS = ["replace", "layers", "with_edge_id", "with_col"]
+
+
+def on(device: str, tensor: torch.Tensor | None) -> torch.Tensor | None:
+    """A copy with the same strides."""
+    if tensor is None:
+        return None
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device).copy_(tensor)
+
+
+def in_parts(edges: torch.Tensor | None, cuts: list[int]) -> torch.Tensor | list[torch.Tensor] | None:
+    """The edges, copied into a tensor for what lies between each two of these places; as they are without any."""
+    if edges is None or not cuts:
+        return edges
+    ends = [0, *cuts, len(edges)]
+    return [on(edges.device.type, edges[first:last]) for first, last in pairwise(ends)]
+
+
+def bulk(
+    graph: Graph, batches: list[torch.Tensor], fanouts, keys, device="cpu", cuts=(), **options
+) -> list[ops.Sample]:
+    seeds = torch.cat(batches) if batches else torch.empty(0, dtype=torch.int64)
+    ends = [0, *torch.tensor([len(batch) for batch in batches], dtype=torch.int64).cumsum(0).tolist()]
+    colptr, row, edge_id = (on(device, tensor) for tensor in graph)
+    row, edge_id = in_parts(row, list(cuts)), in_parts(edge_id, list(cuts))
+    return ops.sample_bulk(colptr, row, seeds.to(device), ends, fanouts, keys, edge_id=edge_id, **options)
+
+
+def to_cpu(sample: ops.Sample) -> ops.Sample:
+    return ops.Sample(*(entry.cpu() if isinstance(entry, torch.Tensor) else [x.cpu() for x in entry]
+                        for entry in sample))  # fmt: skip
+
+
+def check(
+    graph: Graph, batches: list[torch.Tensor], fanouts, device="cpu", threads=3, twin=None, cuts=(), **options
+) -> None:
+    keys = [(-1) ** b * (b * 7919 + 11) for b in range(len(batches))]
+    found = bulk(graph, batches, fanouts, keys, device, cuts, threads=threads, **options)
+    assert len(found) == len(batches)
+    for sample, seeds, key in zip(found, batches, keys, strict=True):
+        assert sample.node[0].device.type == device
+        assert sample.num_nodes.device.type == sample.num_edges.device.type == "cpu"
+        assert_same(to_cpu(sample), graph.sample(twin or ops, seeds, fanouts, key, **options))
+
+
+@given(
+    graph=small_graphs(),
+    data=st.data(),
+    fanouts=st.lists(st.sampled_from([-1, 0, 1, 2, 3, 5, 12]), max_size=4),
+    flags=st.tuples(*[st.booleans()] * 4),
+    threads=st.integers(1, 3),
+)
+def test_small_graphs(graph, data, fanouts, flags, threads):
+    ids = st.lists(st.integers(0, graph.num_nodes - 1), max_size=8) if graph.num_nodes else st.just([])
+    chosen = data.draw(st.lists(ids, max_size=5))
+    dtype = data.draw(st.sampled_from(INDEX))
+    batches = [torch.tensor(seeds, dtype=dtype) for seeds in chosen]
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(graph.row)), max_size=3)))
+    check(graph, batches, fanouts, threads=threads, twin=reference, cuts=cuts, **dict(zip(FLAGS, flags, strict=True)))
+
+
+@pytest.mark.parametrize("options", [{}, {"replace": True}, {"layers": True}, {"replace": True, "layers": True}])
+@pytest.mark.parametrize("edge_id_dtype", [None, *INDEX])
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("dtype", INDEX)
+def test_random_graphs(device, dtype, edge_id_dtype, interleaved, options):
+    graph = random_graph(300, 6, seed=5).stored(dtype, edge_id_dtype, interleaved)
+    batches = [random_ids(300, count, seed=count, dtype=dtype) for count in (40, 0, 1, 90)]
+    assert len(batches[3].unique()) < 90
+    for fanouts in ([], [4], [3, -1], [5, 4, 2], [0, 2], [2, 2, 2, 2]):
+        check(graph, batches, fanouts, device, **options)
+
+
+@pytest.mark.parametrize("edge_id_dtype", [None, torch.int64])
+@pytest.mark.parametrize("cuts", [[0], [700], [1390], [1391], [0, 900, 900], [100, 500, 1100]])
+def test_edges_in_several_memories(device, cuts, edge_id_dtype):
+    graph = random_graph(300, 6, seed=5).stored(torch.int32, edge_id_dtype, False)
+    assert len(graph.row) == 1391
+    check(graph, [random_ids(300, count, seed=count) for count in (40, 0, 90)], [5, -1], device, cuts=cuts)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 31, 32, 33])
+@pytest.mark.parametrize("layers", [False, True])
+def test_any_number_of_batches(device, count, layers):
+    graph = random_graph(500, 5, seed=2)
+    batches = [random_ids(500, 0 if b % 5 == 3 else 10 + b, seed=b) for b in range(count)]
+    check(graph, batches, [5, 3, 2], device, layers=layers)
+    check(graph, [batch[:0] for batch in batches], [5, 3], device, layers=layers)
+
+
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("fanout", [-1, 0, 1, 2, 5, 31, 32, 33, 34, 64, 65, 513, 1000, 1500, 4999])
+def test_degrees_around_the_fanout(device, fanout, replace):
+    degrees = [0, 1, 2, 5, 6, 31, 32, 33, 34, 35, 63, 64, 65, 66, 512, 513, 514, 1000, 1001, 1500, 1501, 5000, 20000]
+    graph = graph_of_degrees(degrees, seed=3)
+    check(graph, [torch.arange(len(degrees)), torch.tensor([22, 21, 22])], [fanout], device, replace=replace)
+
+
+def test_largest_fanout(device):
+    graph = graph_of_degrees([ops.MAX_FANOUT + 1, 3], seed=4, dtype=torch.int32)
+    check(graph, [torch.tensor([0, 1])], [ops.MAX_FANOUT], device)
+
+
+@pytest.mark.parametrize("threads", [1, 2, 7])
+def test_threads_that_find_the_same_nodes(threads):
+    """Many edges to few nodes: the table's cells are contended for."""
+    graph = graph_of_degrees([60] * 500 + [0] * 20, seed=8)
+    graph = Graph(graph.colptr, graph.row % 20 + 500 - graph.row % 2 * 490)
+    for seed in range(5):
+        check(graph, [random_ids(500, 200, seed=seed + b) for b in range(4)], [50, 20], threads=threads)
+
+
+def test_self_loops_multi_edges_and_repeated_seeds(device):
+    row = torch.tensor([0, 0, 0, 1, 1, 0, 2, 2])
+    graph = Graph(torch.tensor([0, 3, 6, 8, 8]), row)
+    batches = [torch.tensor([0, 0, 3, 0]), torch.tensor([3, 3]), torch.tensor([2, 1, 2])]
+    for fanouts in ([2, 2], [-1, -1, -1], [5, 1]):
+        for layers in (False, True):
+            check(graph, batches, fanouts, device, layers=layers)
+
+
+def test_all_hops_that_a_counter_can_tell_apart(device):
+    check(random_graph(100, 3, seed=1), [torch.tensor([1, 2]), torch.tensor([50])], [1] * ops.MAX_HOPS, device)
+
+
+# Room ################################################################################################################
+
+
+@pytest.mark.parametrize("rooms", [[0, 0], [1, 1], [1, 10**6], [10**6, 1], [100, 50], [10**6, 10**6]])
+@pytest.mark.parametrize("options", [{}, {"layers": True}, {"replace": True}])
+def test_whatever_room_there_is_at_first(device, rooms, options):
+    graph = random_graph(2000, 12, seed=7)
+    batches = [random_ids(2000, 60, seed=b) for b in range(3)]
+    arguments = [on(device, graph.colptr), [on(device, graph.row)], [], on(device, torch.cat(batches)),
+                 [0, 60, 120, 180], [40, -1, 3], [5, 6, -7], options.get("replace", False),
+                 options.get("layers", False), True, True]  # fmt: skip
+    expected = OPS.sample_bulk(*arguments, [1 << 28, 1 << 28], 2)
+    for found, other in zip(OPS.sample_bulk(*arguments, rooms, 2), expected, strict=True):
+        assert torch.equal(found, other)
+    sample = graph.sample(ops, batches[0], [40, -1, 3], 5, **options)
+    assert torch.equal(expected[0][: len(sample.node[0])].cpu(), sample.node[0])
+
+
+def test_more_nodes_than_the_table_has_slots(device):
+    graph = graph_of_degrees([6000] + [0] * 8000, seed=9)
+    colptr, row, seeds = (on(device, tensor) for tensor in (graph.colptr, graph.row, torch.tensor([0])))
+    found = OPS.sample_bulk(colptr, [row], [], seeds, [0, 1], [-1], [4], False, False, True, True, [10**6, 1], 2)
+    expected = graph.sample(ops, torch.tensor([0]), [-1], 4)
+    assert torch.equal(found[0].cpu(), expected.node[0])
+    assert torch.equal(found[2].cpu().view(2, -1), expected.edge_index[0])
+
+
+def test_seeds_that_need_more_than_those_before(device):
+    graph = graph_of_degrees([1] * 3000 + [2500] * 3, seed=6)
+    for seeds in ([5, 6], [3000, 3001], [7], list(range(3003))):
+        check(graph, [torch.tensor(seeds)], [-1, 2], device)
+
+
+def test_more_kinds_than_are_remembered(device):
+    graph = random_graph(50, 3, seed=3)
+    for fanout in [*range(1, 40), 1, 2]:
+        check(graph, [torch.arange(20)], [fanout], device)
+
+
+# What is wrong #######################################################################################################
+
+
+def arguments_with(device, **changes):
+    graph = random_graph(50, 4, seed=1)
+    given = {"colptr": graph.colptr, "row": graph.row, "seeds": torch.arange(6), "seed_ptr": [0, 2, 6],
+             "fanouts": [2, 2], "keys": [1, 2], **changes}  # fmt: skip
+    return {name: value.to(device) if isinstance(value, torch.Tensor) else value for name, value in given.items()}
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"colptr": torch.zeros(3)}, TypeError, "colptr: expected an int64 vector, found torch.float32"),
+        ({"colptr": torch.zeros(0, dtype=torch.int64)}, TypeError, r"colptr: expected an int64 vector, found .*\(0,\)"),
+        ({"colptr": None}, TypeError, "colptr: expected a tensor, found NoneType"),
+        ({"row": torch.zeros(4)}, TypeError, "row: expected int32 or int64 ids, found torch.float32"),
+        ({"row": []}, ValueError, "row: expected 1 to 4 parts, found 0"),
+        ({"row": [torch.arange(4)] * 5}, ValueError, "row: expected 1 to 4 parts, found 5"),
+        ({"row": [torch.arange(4), torch.arange(4).int()]}, TypeError,
+         "row: expected parts of one dtype, found torch.int64 and torch.int32"),
+        ({"row": [None]}, TypeError, "row: expected a tensor, found NoneType"),
+        ({"edge_id": torch.arange(3)}, ValueError, r"edge_id: expected one for each of \d+ edges, found 3"),
+        ({"seeds": torch.zeros(6)}, TypeError, "seeds: expected int32 or int64 ids, found torch.float32"),
+        ({"seeds": torch.tensor([0, 1, 2, 50, 4, 5])}, IndexError,
+         r"seeds\[3\] = 50 is out of range: expected nodes in \[0, 50\)"),
+        ({"seeds": torch.tensor([0, 1, -2, 50, 4, 5])}, IndexError, r"seeds\[2\] = -2 is out of range"),
+        ({"seed_ptr": [0, 6]}, ValueError, "seed_ptr: expected 3 entries for 2 keys, found 2"),
+        ({"seed_ptr": [0, 7, 6]}, ValueError, "seed_ptr: expected numbers that do not fall, from 0 to 6 seeds"),
+        ({"seed_ptr": [1, 2, 6]}, ValueError, "seed_ptr: expected numbers that do not fall, from 0 to 6 seeds"),
+        ({"seed_ptr": [0, 2, 5]}, ValueError, "seed_ptr: expected numbers that do not fall, from 0 to 6 seeds"),
+        ({"seed_ptr": [0, 2.0, 6]}, TypeError, "seed_ptr: expected an int, found float"),
+        ({"fanouts": [2, -2]}, ValueError, r"fanouts\[1\]: expected -1 \(all\) or 0..131072, found -2"),
+        ({"fanouts": [1] * 65}, ValueError, "fanouts: expected at most 64 hops, found 65"),
+        ({"keys": [1, 1 << 63]}, ValueError, "key: expected"),
+        ({"threads": -1}, ValueError, "threads: expected"),
+    ],
+)  # fmt: skip
+def test_bad_input(device, changes, error, message):
+    with pytest.raises(error, match=message):
+        ops.sample_bulk(**arguments_with(device, **changes))
+
+
+def test_a_graph_that_lies_elsewhere():
+    given = arguments_with("cpu")
+    for name in ("colptr", "row"):
+        with pytest.raises(ValueError, match=f"{name}: expected it on cpu, where the seeds are, found it on meta"):
+            ops.sample_bulk(**{**given, name: given[name].to("meta")})
+
+
+def test_a_malformed_graph(device):
+    given = arguments_with(device, seeds=torch.arange(50), seed_ptr=[0, 20, 50])
+    for entry in (-1, 10**9):
+        row = given["row"].clone()
+        row[:] = entry
+        with pytest.raises(RuntimeError, match=r"the graph is malformed: row\[\d+\] in a graph of 50 nodes"):
+            ops.sample_bulk(**{**given, "row": row})
+    colptr = given["colptr"].clone()
+    colptr[3] = 10**9
+    with pytest.raises(RuntimeError, match=r"the graph is malformed: colptr\[2\] in a graph of 50 nodes"):
+        ops.sample_bulk(**{**given, "colptr": colptr})
+
+
+# sample_neighbors on a GPU ###########################################################################################
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("options", [{}, {"replace": True}, {"layers": True}, {"with_col": False}])
+@pytest.mark.parametrize("pinned", [False, True])
+def test_one_batch_on_a_gpu(options, pinned):
+    graph = random_graph(300, 6, seed=5).stored(torch.int32, torch.int32, True)
+    seeds = random_ids(300, 40, seed=6)
+    there = Graph(*(tensor.pin_memory() if pinned else on("cuda", tensor) for tensor in graph))
+    for fanouts in ([], [4, -1], [[5, 4, 2]]):
+        found = there.sample(ops, seeds.cuda(), fanouts, 3, **options)
+        assert found.node[0].is_cuda
+        assert_same(to_cpu(found), graph.sample(ops, seeds, fanouts, 3, **options))
+
+
+@pytest.mark.parametrize(
+    ("changes", "of_graph", "mode"),
+    [
+        ({}, {"weight": "row"}, "weight"),
+        ({"disjoint": True}, {"time": "row"}, "time"),
+        ({"exclude": "row"}, {}, "exclude"),
+        ({"disjoint": True}, {}, "disjoint=True"),
+        ({"subgraph": "induced"}, {}, "subgraph='induced'"),
+        ({"subgraph": "bidirectional"}, {}, "subgraph='bidirectional'"),
+    ],
+)
+def test_modes_that_a_gpu_does_not_have(changes, of_graph, mode):
+    with FakeTensorMode():
+        colptr, row, seeds = (torch.zeros(n, dtype=torch.int64, device="cuda") for n in (4, 5, 2))
+        options, extra = (
+            {name: [row] if value == "row" else value for name, value in given.items()} for given in (changes, of_graph)
+        )
+        with pytest.raises(NotImplementedError, match=f"^{mode} is not implemented for seeds on a GPU; sample with"):
+            ops.sample_neighbors(ops.relations([colptr], [row], **extra), [seeds], [2], 1, **options)
+        with pytest.raises(NotImplementedError, match=r"^a graph of several types or relations is not implemented"):
+            ops.sample_neighbors(ops.relations([colptr] * 2, [row] * 2), [seeds], [2], 1)
+
+
+def test_a_graph_in_ordinary_memory_is_not_read_by_a_gpu():
+    with FakeTensorMode():
+        colptr, row = (torch.zeros(n, dtype=torch.int64) for n in (4, 5))
+        seeds = torch.zeros(2, dtype=torch.int64, device="cuda")
+        message = "colptr: expected it on cuda:0, where the seeds are, or pinned, found it on cpu"
+        with pytest.raises(ValueError, match=message):
+            ops.sample_neighbors(ops.relations([colptr], [row]), [seeds], [2], 1)
+
+
+def test_shapes_for_tracing():
+    with FakeTensorMode(shape_env=ShapeEnv()):
+        colptr, row, seeds = (torch.zeros(n, dtype=torch.int64, device="cuda") for n in (4, 5, 2))
+        found = OPS.sample_bulk(colptr, [row], [], seeds, [0, 2], [2, 2], [1], False, False, True, True, [], 0)
+        assert [value.device.type for value in found] == ["cuda"] * 4 + ["cpu"]
+        assert found[4].shape == (1 * 5 + 1,)
+        assert len(found[3].shape) == 1

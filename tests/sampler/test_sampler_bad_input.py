@@ -1,0 +1,174 @@
+"""What NeighborSampler refuses, by its exact error."""
+
+import pytest
+import torch
+from helpers.data import make_data, our_stores
+from helpers.hetero import (
+    CITES,
+    LIKES,
+    PAPER,
+    REV_WRITES,
+    VENUE,
+    make_hetero,
+    with_times,
+)
+from torch_geometric.data import Data
+from torch_geometric.sampler.base import NumNeighbors
+
+from torch_gnnscale import GraphStore, NeighborSampler
+from torch_gnnscale.random import batch_key
+
+KEY = batch_key(3, 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (
+            {CITES: [1]},
+            ValueError,
+            r"expected fanouts of edge type 'author__writes__paper' or a default, found neither",
+        ),
+        (NumNeighbors({("a", "b", "c"): [1]}, [1]), ValueError, r"expected edge types of .*, found \['a__b__c'\]"),
+        (
+            NumNeighbors({CITES: [1, 2]}, [1]),
+            ValueError,
+            r"number of hops must be the same across all edge types, found",
+        ),
+        (NumNeighbors({CITES: [1.5]}, [1]), TypeError, r"expected a list of ints, found \[1.5\]"),
+        ({1, 2}, TypeError, r"expected a list of ints, found set"),
+    ],
+    ids=str,
+)
+def test_bad_fanouts(given, error, message):
+    with pytest.raises(error, match=rf"^num_neighbors: {message}"):
+        NeighborSampler(make_hetero(), given)
+
+
+def test_fanouts_by_type_of_a_graph_without_types():
+    with pytest.raises(ValueError, match=r"^num_neighbors: expected a list of ints for a graph without edge types"):
+        NeighborSampler(make_data(), {CITES: [1]})
+
+
+def changed(change, data=None):
+    data = make_hetero() if data is None else data
+    change(data)
+    return data
+
+
+def weights(value, edge=7):
+    def change(data):
+        data[CITES].weight = torch.ones(data[CITES].num_edges)
+        data[CITES].weight[edge] = value
+
+    return change
+
+
+def set_attribute(type_name, name, value):
+    return lambda data: setattr(data[type_name], name, value)
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "error", "message"),
+    [
+        (weights(-1.0), {"weight_attr": "weight"}, ValueError,
+         r"weight_attr='weight' of \('paper', 'cites', 'paper'\): expected finite numbers of at least 0, found -1.0 at "
+         r"edge 7"),
+        (weights(float("nan"), 2), {"weight_attr": "weight"}, ValueError, r"weight_attr='weight'.*found nan at edge 2"),
+        (weights(float("inf")), {"weight_attr": "weight"}, ValueError, r"weight_attr='weight'.*found inf at edge 7"),
+        (set_attribute(CITES, "weight", torch.ones(3)), {"weight_attr": "weight"}, ValueError,
+         r"weight_attr='weight' of .*: expected 240 weights, one an edge, found shape \(3,\)"),
+        (set_attribute(CITES, "weight", torch.ones(240).bool()), {"weight_attr": "weight"}, TypeError,
+         r"weight_attr='weight' of .*: expected real numbers, found torch.bool"),
+        (set_attribute(CITES, "weight", "heavy"), {"weight_attr": "weight"}, TypeError,
+         r"weight: expected a tensor, found str"),
+        (lambda data: None, {"weight_attr": "mass"}, ValueError,
+         r"weight_attr='mass': expected it to be an attribute of edges, found none"),
+        (lambda data: None, {"time_attr": "when"}, ValueError,
+         r"time_attr='when': expected it to be an attribute of nodes or edges, found neither"),
+        (set_attribute(PAPER, "time", torch.arange(7)), {"time_attr": "time"}, ValueError,
+         r"time_attr='time' of 'paper': expected 40 times, found shape \(7,\)"),
+        (set_attribute(PAPER, "time", torch.full((40,), torch.nan)), {"time_attr": "time"}, ValueError,
+         r"time_attr='time' of 'paper'\[0\]: expected a number, found nan"),
+        (set_attribute(PAPER, "time", torch.ones(40).bool()), {"time_attr": "time"}, TypeError,
+         r"time_attr='time' of 'paper': expected integers or real numbers, found torch.bool"),
+        (lambda data: with_times(with_times(data), edges=True), {"time_attr": "time"}, ValueError,
+         r"time_attr='time': expected times of nodes or of edges, found both: "),
+        (with_times, {"time_attr": "time", "sample_direction": "backward"}, NotImplementedError,
+         r"time_attr='time' with sample_direction='backward' is not implemented"),
+        (lambda data: None, {"sample_direction": "up"}, ValueError, r"sample_direction: expected 'forward' or "),
+        (lambda data: None, {"temporal_strategy": "first"}, ValueError, r"temporal_strategy: expected 'uniform' or "),
+        (lambda data: None, {"subgraph_type": "whole"}, ValueError, r"'whole' is not a valid SubgraphType"),
+        (lambda data: None, {"layers": True, "subgraph_type": "induced"}, ValueError,
+         r"layers=True: expected subgraph_type='directional', found 'induced'"),
+        (lambda data: None, {"layers": True, "sample_direction": "backward"}, ValueError,
+         r"layers=True: expected sample_direction='forward', found 'backward'"),
+        (set_attribute(("paper", "by", "ghost"), "edge_index", torch.zeros(2, 1).long()), {}, ValueError,
+         r"data: expected nodes of type 'ghost', which edges lead from or to, found none"),
+        (lambda data: data["x"].update({"name": "no size"}), {}, ValueError,
+         r"data: expected it to know its number of nodes of 'x'; set num_nodes"),
+        (set_attribute(CITES, "edge_index", torch.tensor([[40], [0]])), {}, IndexError,
+         r"edge_index\[0, 0\] = 40 is out of range: expected nodes in \[0, 40\)$"),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else None,
+)  # fmt: skip
+def test_bad_data(change, options, error, message):
+    with pytest.raises(error, match=rf"^{message}"):
+        NeighborSampler(changed(change), [2], **options)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "time", "exclude", "error", "message"),
+    [
+        (torch.arange(2), None, None, TypeError, "seeds: expected a dictionary by type, for the graph is "),
+        ({"ghost": torch.arange(2)}, None, None, ValueError, "node type 'ghost': expected one of"),
+        ({PAPER: torch.tensor([0.5])}, None, None, TypeError, "seeds: expected integers, found torch.float32"),
+        ({PAPER: [1]}, None, None, TypeError, "seeds: expected a tensor of ids, found list"),
+        ({PAPER: torch.tensor([40])}, None, None, IndexError, r"seeds\[0\] = 40"),
+        ({VENUE: torch.tensor([0])}, None, None, ValueError, "seed_time: expected times for the seeds of 'venue'"),
+        ({PAPER: torch.tensor([0])}, {PAPER: torch.arange(2)}, None, ValueError, "seed_time of 'paper': expected 1 "),
+        ({PAPER: torch.tensor([0])}, torch.arange(1), None, TypeError, "seed_time: expected a dictionary by type"),
+        ({PAPER: torch.tensor([0])}, None, {("a", "b", "c"): torch.zeros(2, 0).long()}, ValueError,
+         "exclude: expected edge types of "),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_bad_seeds(seeds, time, exclude, error, message):
+    sampler = NeighborSampler(with_times(make_hetero()), [2], time_attr="time")
+    with pytest.raises(error, match=rf"^{message}"):
+        sampler.sample(seeds, time, KEY, exclude)
+
+
+def test_bad_seeds_of_a_homogeneous_graph():
+    sampler = NeighborSampler(make_data(), [2])
+    with pytest.raises(TypeError, match=r"^seeds: expected a tensor, found dict"):
+        sampler.sample({PAPER: torch.arange(2)}, None, KEY)
+    with pytest.raises(ValueError, match=r"^seed_time: expected none from a sampler without time_attr"):
+        sampler.sample(torch.arange(2), torch.arange(2), KEY)
+    data = make_data()
+    data.edge_time = torch.arange(1500)
+    with pytest.raises(ValueError, match=r"^seed_time: expected times for the seeds, which have none of their own"):
+        NeighborSampler(data, [2], time_attr="edge_time").sample(torch.arange(2), None, KEY)
+
+
+def test_times_that_cannot_be_compared():
+    data = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2, edge_time=torch.tensor([0.5]))
+    sampler = NeighborSampler(data, [-1], time_attr="edge_time")
+    with pytest.raises(ValueError, match=r"^seed_time: expected times up to 2\^53"):
+        sampler.sample(torch.tensor([1]), torch.tensor([(1 << 53) + 1]), KEY)
+    with pytest.raises(ValueError, match=r"^seed_time\[0\]: expected a number, found nan"):
+        sampler.sample(torch.tensor([1]), torch.tensor([torch.nan]), KEY)
+
+
+def test_stores_that_disagree():
+    features, graph = our_stores(make_hetero())
+    graph.put_edge_index((torch.zeros(1).long(), torch.zeros(1).long()), LIKES, "coo", size=(5, 26))
+    with pytest.raises(
+        ValueError, match=r"^data: expected as many nodes of 'author' in all edges, found 25 and 26; put edges"
+    ):
+        NeighborSampler((features, graph), [2])
+    graph = GraphStore()
+    graph.put_edge_index((torch.zeros(1).long(), torch.zeros(1).long()), None, "coo", size=(1, 1))
+    graph.put_edge_index((torch.zeros(1).long(), torch.zeros(1).long()), REV_WRITES, "coo", size=(1, 1))
+    with pytest.raises(ValueError, match=r"^data: expected the single edge type None or none"):
+        NeighborSampler((features, graph), [2])

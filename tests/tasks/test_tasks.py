@@ -1,0 +1,324 @@
+"""The training tasks on graphs of several node types, links and events; on real data where there is some."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from helpers.data import REAL, silent
+
+from torch_gnnscale import datasets
+from torch_gnnscale.cli import main
+from torch_gnnscale.datasets import EventTask, LinkTask, NodeTask, planted_events, planted_links, planted_types
+from torch_gnnscale.tasks import TASKS, LinkConfig
+from torch_gnnscale.tasks.metrics import average_precision, recall_at
+
+SMALL = {
+    "hetero": {"epochs": 6},
+    "links": {"epochs": 4, "batch_size": 256, "negatives": 4},
+    "temporal": {"epochs": 4, "lr": 0.01},
+}
+
+
+def small_task(kind):
+    if kind == "hetero":
+        data = planted_types(1000, 2000, 24, 6, split=(0.4, 0.2), seed=0)
+        return NodeTask.from_types("small", data, "author")
+    if kind == "links":
+        data, links = planted_links(400, 300, 8000, 10, seed=0)
+        return LinkTask("small", data, ("user", "chooses", "item"), links)
+    data = planted_events(300, 100, 8000, 5, seed=0)
+    parts = dict(zip(("train", "val", "test"), torch.arange(8000).tensor_split([5600, 6800]), strict=True))
+    return EventTask("small", data, ("user", "visits", "page"), parts)
+
+
+def trainer_of(kind, folder=None, **changes):
+    trainer = TASKS[kind]
+    config = trainer.config_type(**{**SMALL[kind], "hidden": 32, **changes})
+    return trainer(small_task(kind), config, folder, quiet=True, checkpoint_every=3)
+
+
+@pytest.mark.parametrize("kind", ["hetero", "links", "temporal"])
+def test_the_model_beats_the_baseline(kind, one_thread):
+    lines = []
+    summary = trainer_of(kind).run(lines.append)
+    assert summary["test"] > summary["baseline"]["test"] + 0.02
+    assert f"test {summary['metric']} {summary['test']:.4f}" in lines[-3]
+    assert f"{summary['baseline']['name']}: {summary['baseline']['test']:.4f}" in lines[-3]
+
+
+@pytest.mark.parametrize("kind", ["hetero", "links", "temporal"])
+def test_a_stopped_run_goes_on_to_the_same_weights(kind, tmp_path, one_thread):
+    class Stopped(Exception):
+        pass
+
+    expected = trainer_of(kind, epochs=2)
+    summary = expected.run(silent)
+    stopped = trainer_of(kind, tmp_path, epochs=2)
+    steps = 0
+
+    def stop(*_):
+        nonlocal steps
+        steps += 1
+        if steps == 5:
+            raise Stopped
+
+    stopped.optimizer.register_step_post_hook(stop)
+    with pytest.raises(Stopped):
+        stopped.run(silent)
+    torch.manual_seed(1)
+    resumed = trainer_of(kind, tmp_path, epochs=2)
+    assert resumed.resume()
+    found = resumed.run(silent)
+    weights = expected.model.state_dict()
+    assert all(torch.equal(value, weights[name]) for name, value in resumed.model.state_dict().items())
+    assert (found["test"], found["baseline"]) == (summary["test"], summary["baseline"])
+
+
+def test_a_checkpoint_of_another_task_is_refused(tmp_path):
+    trainer_of("links", tmp_path).save_checkpoint()
+    with pytest.raises(ValueError, match="expected trainer='EventTrainer', found 'LinkTrainer'"):
+        trainer_of("temporal", tmp_path).resume()
+
+
+@pytest.mark.parametrize("kind", ["links", "temporal"])
+def test_no_batch_holds_what_it_is_asked(kind):
+    trainer = trainer_of(kind)
+    edge_type = trainer.task.edge_type
+    src_type, rel, dst_type = edge_type
+    reverse = (dst_type, f"rev_{rel}", src_type)
+    for batch in trainer.train_loader:
+        src, dst = batch[src_type], batch[dst_type]
+        if kind == "links":
+            size = trainer.task.data[dst_type].num_nodes
+            asked = src.n_id[src.src_index] * size + dst.n_id[dst.dst_pos_index]
+            one, other = batch[edge_type].edge_index, batch[reverse].edge_index.flip(0)
+            for users, items in (one, other):
+                assert not torch.isin(src.n_id[users] * size + dst.n_id[items], asked).any()
+            train = trainer.task.links["train"]
+            negative = src.n_id[src.src_index][:, None] * size + dst.n_id[dst.dst_neg_index]
+            assert not torch.isin(negative, train[0] * size + train[1]).any()
+        else:
+            for store, ends in ((batch[edge_type], dst), (batch[reverse], src)):
+                limit = ends.seed_time[ends.batch[store.edge_index[1]]]
+                assert (store.time <= limit).all()
+
+
+def test_recency_is_what_a_loop_finds():
+    trainer = trainer_of("temporal")
+    store = trainer.task.data[trainer.task.edge_type]
+    users, pages, times = *store.edge_index.tolist(), store.time.tolist()
+    for asked in trainer.asked("val"):
+        found = trainer.recency(asked)
+        for user, page, time, score in list(zip(*(part.tolist() for part in asked), found.tolist(), strict=True))[::97]:
+            of_page = [(u, t) for u, p, t in zip(users, pages, times, strict=True) if p == page and t <= time]
+            own = [t for u, t in of_page if u == user]
+            span = max(times) + 2
+            far = span + (time - max(t for _, t in of_page) if of_page else span)
+            assert -score == (time - max(own) if own else far)
+
+
+# Metrics #############################################################################################################
+
+
+def test_average_precision_counts_ties_together():
+    score, positive = torch.tensor([3.0, 2.0, 2.0, 1.0, 0.0]), torch.tensor([True, True, False, False, True])
+    assert average_precision(score, positive) == pytest.approx((1 + 2 / 3 + 3 / 5) / 3)
+    generator = torch.Generator().manual_seed(0)
+    score, positive = torch.rand(300, generator=generator), torch.rand(300, generator=generator) < 0.4
+    ranked = positive[torch.argsort(-score)].double()
+    expected = (ranked * ranked.cumsum(0) / torch.arange(1, 301)).sum() / ranked.sum()
+    assert average_precision(score, positive) == pytest.approx(float(expected))
+
+
+@pytest.mark.parametrize("chunk", [2, 100])
+def test_recall_is_what_a_loop_finds(chunk):
+    generator = torch.Generator().manual_seed(1)
+    sources, destinations = torch.randn(9, 4, generator=generator), torch.randn(12, 4, generator=generator)
+    pairs = torch.randperm(9 * 12, generator=generator)[:60]
+    links, known = (torch.stack([part // 12, part % 12]) for part in (pairs[:20], pairs[20:]))
+    links = links[:, links[0] != 3]  # a source without links does not count
+    shares = []
+    for source in links[0].unique().tolist():
+        wanted = set(links[1, links[0] == source].tolist())
+        score = destinations @ sources[source]
+        score[known[1, known[0] == source]] = -torch.inf
+        shares.append(len(wanted & set(score.topk(5).indices.tolist())) / len(wanted))
+    assert recall_at(5, sources, destinations, links, known, chunk) == pytest.approx(np.mean(shares))
+
+
+# Generated graphs ####################################################################################################
+
+
+@pytest.mark.parametrize("make", [planted_types, lambda **kw: planted_links(**kw)[0], planted_events])
+def test_generated_graphs_are_functions_of_their_seed(make):
+    first, second, other = make(seed=3), make(seed=3), make(seed=4)
+    for store in first.stores:
+        for name, value in store.items():
+            again = second[store._key][name]
+            assert torch.equal(value, again) if isinstance(value, torch.Tensor) else value == again
+    for src, rel, dst in first.edge_types:
+        assert not torch.equal(first[src, rel, dst].edge_index, other[src, rel, dst].edge_index)
+        if not rel.startswith("rev_"):
+            reverse = first[dst, f"rev_{rel}", src].edge_index
+            assert torch.equal(first[src, rel, dst].edge_index, reverse.flip(0))
+
+
+def test_planted_types_has_what_it_promises():
+    data = planted_types(2000, 6000, 40, 8, homophily=0.7, seed=1)
+    papers, authors = data["paper", "written_by", "author"].edge_index
+    assert papers.tolist() == torch.arange(6000).repeat_interleave(3).tolist()
+    classes = data["author"].y[authors].view(-1, 3)
+    together = (classes[:, 0] == classes[:, 1]).float().mean()
+    assert abs(together - (0.7**2 + (1 - 0.7**2) / 8)) < 0.03
+    masks = torch.stack([data["author"][f"{part}_mask"] for part in ("train", "val", "test")])
+    assert masks.sum(1).tolist() == [400, 400, 1200]
+
+
+def test_planted_links_are_no_repeats_in_three_parts():
+    data, links = planted_links(500, 300, 9000, 10, seed=1)
+    pairs = torch.cat([part[0] * 300 + part[1] for part in links.values()])
+    assert pairs.unique().numel() == pairs.numel()
+    assert torch.equal(data["user", "chooses", "item"].edge_index, links["train"])
+    assert links["train"].size(1) == int(pairs.numel() * 0.7)
+
+
+def test_planted_events_repeat_themselves():
+    data = planted_events(200, 1000, 20_000, 10, loyalty=0.5, seed=1)
+    users, pages = data["user", "visits", "page"].edge_index
+    time = data["user", "visits", "page"].time
+    assert (time.diff() >= 0).all()
+    seen, repeats, among = set(), 0, 0
+    last = {}
+    for user, page in zip(users.tolist(), pages.tolist(), strict=True):
+        if user in last:
+            among += 1
+            repeats += last[user] == page
+        last[user] = page
+        seen.add((user, page))
+    assert 0.25 < repeats / among < 0.45  # half of a half, what longer chains lead to, and chance
+    assert len(seen) < 0.8 * len(time)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: planted_types(num_venues=3), "num_venues: expected at least one a community .8., found 3"),
+        (lambda: planted_links(num_items=3), "num_items: expected at least one a community .20., found 3"),
+        (lambda: planted_events(num_pages=3), "num_pages: expected at least one a community .10., found 3"),
+        (lambda: planted_links(split=(0.5, 0.5)), "split: expected two positive shares"),
+    ],
+)
+def test_generators_refuse(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+# Names and the command ###############################################################################################
+
+
+@pytest.mark.parametrize("kind", ["hetero", "links", "temporal"])
+def test_missing_data_is_one_clear_error(kind, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--task", kind, "--dataset", "lost", "--root", str(tmp_path)])
+    assert stop.value.code == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("gnnscale: dataset 'lost': expected ")
+    assert f"found neither {tmp_path}/lost.npz nor {tmp_path}/lost/lost.npz" in printed
+
+
+@pytest.mark.parametrize("kind", ["hetero", "links", "temporal"])
+def test_archives_of_another_kind_are_refused(kind, tmp_path):
+    np.savez(tmp_path / "other.npz", edge_index=np.zeros((2, 1)))
+    with pytest.raises(ValueError, match="dataset 'other': expected"):
+        TASKS[kind].load("other", tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["links", "temporal"])
+def test_there_is_one_split(kind):
+    with pytest.raises(ValueError, match="planted: expected 0, for there is one split, found split 1"):
+        TASKS[kind].load("planted", split=1)
+
+
+def test_options_of_other_tasks_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--task", "links", "--loader", "pyg"])
+    assert "--loader: expected an option of task 'links', found another's" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="negatives: expected at least 1 a link, found 0"):
+        LinkConfig(negatives=0)
+
+
+def test_the_command_runs_a_task(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("torch_gnnscale.datasets.typed.planted_links", lambda: planted_links(200, 100, 3000, 5))
+    main(["train", "--task", "links", "--epochs", "1", "--negatives", "2", "--out", str(tmp_path)])
+    printed = "".join(capfd.readouterr())
+    assert "200 user nodes, 100 item nodes; user chooses item:" in printed
+    assert "recall@20" in printed
+    assert "popularity:" in printed
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["config"]["negatives"] == 2
+    assert summary["baseline"]["name"] == "popularity"
+    assert (tmp_path / "run.png").exists()
+
+
+def test_archives_of_each_kind(tmp_path):
+    np.savez(
+        tmp_path / "types.npz", num_nodes__a=3, num_nodes__b=2, target="a", x__a=np.eye(3), x_dim__b=2,
+        x_indptr__b=[0, 1, 2], x_indices__b=[1, 0], x_data__b=[7, 300], edge_index__a__to__b=[[0, 2], [1, 0]],
+        y__a=[1, 0, -1], **{f"{part}_mask__a": np.eye(3, 2, dtype=bool) for part in ("train", "val", "test")},
+    )  # fmt: skip
+    task = datasets.load_types("types", tmp_path, split=1)
+    assert task.masks["val"].tolist() == [False, True, False]
+    assert task.data["b"].x.tolist() == [[0, 7], [300, 0]]
+    assert task.data["b", "rev_to", "a"].edge_index.tolist() == [[1, 0], [0, 2]]
+    assert (task.num_nodes, task.num_edges, task.num_features, task.num_classes) == (3, 4, 3, 2)
+    with pytest.raises(ValueError, match="types: expected a homogeneous graph to save, found a heterogeneous one"):
+        task.save(tmp_path / "saved")
+
+    train, test = np.stack([np.arange(20), np.arange(20) % 3]), [[0, 1], [2, 2]]
+    np.savez(tmp_path / "links.npz", num_users=20, num_items=3, train_edge_index=train, test_edge_index=test)
+    links = datasets.load_links("links", tmp_path)
+    assert [part.size(1) for part in links.links.values()] == [18, 2, 2]
+    assert links.links["val"].tolist() == [[9, 19], [0, 1]]
+    assert links.data["user", "chooses", "item"].num_edges == 18
+
+    np.savez(
+        tmp_path / "split.npz", num_nodes__u=2, num_nodes__i=2, edge_index__u__likes__i=[[0, 1, 1], [0, 0, 1]],
+        edge_split__u__likes__i=[2, 0, 1], edge_index__u__knows__u=[[0], [1]],
+    )  # fmt: skip
+    links = datasets.load_links("split", tmp_path)
+    assert {part: edges.tolist() for part, edges in links.links.items()} == {
+        "train": [[1], [0]], "val": [[1], [1]], "test": [[0], [0]],
+    }  # fmt: skip
+    assert set(links.data.edge_types) == {("u", "likes", "i"), ("u", "knows", "u"), ("i", "rev_likes", "u")}
+
+    np.savez(
+        tmp_path / "events.npz", num_users=2, num_items=2, edge_index=[[0, 1, 0], [3, 2, 2]], edge_time=[5, 6, 9],
+        edge_split=[0, 1, 2],
+    )  # fmt: skip
+    events = datasets.load_events("events", tmp_path)
+    assert events.data["user", "edits", "page"].edge_index.tolist() == [[0, 1, 0], [1, 0, 0]]
+    assert events.data["page", "rev_edits", "user"].time.tolist() == [5, 6, 9]
+    assert [part.tolist() for part in events.parts.values()] == [[0], [1], [2]]
+
+
+# Real data ###########################################################################################################
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "options"),
+    [
+        ("hetero", "dblp_hetero", {"epochs": 8}),
+        ("links", "lastfm_hetero", {"epochs": 1, "fanouts": [5, 5]}),
+        ("temporal", "wikipedia_temporal", {"epochs": 1}),
+    ],
+)
+def test_real_data(kind, name, options, one_thread):
+    if not (REAL / name).is_dir():
+        pytest.skip(f"no {name} in {REAL}")
+    trainer = TASKS[kind]
+    task = trainer.load(name, REAL)
+    if kind == "temporal":  # the latest will do
+        task.parts["train"] = task.parts["train"][-40_000:]
+    summary = trainer(task, trainer.config_type(**options), quiet=True).run(silent)
+    assert summary["test"] > summary["baseline"]["test"]
