@@ -31,7 +31,7 @@ from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler, TieredFeatureStore
-from torch_gnnscale.feature import hotness
+from torch_gnnscale.loader import accesses
 from torch_gnnscale.nn import narrow
 from torch_gnnscale.topology import rmat
 
@@ -149,7 +149,7 @@ def main() -> None:
 
     begin = time.perf_counter()
     plain = loader_of(FeatureStore())
-    count, other = (hotness.accesses(plain, [epoch]) for epoch in (MEASURED, PRESAMPLED))
+    count, other = (accesses(plain, [epoch]) for epoch in (MEASURED, PRESAMPLED))
     say(f"two epochs of {args.batches} batches sampled", begin)
 
     results: dict[str, Any] = {

@@ -27,6 +27,7 @@ from torch_geometric.data import Data
 from torch_gnnscale import CSC, GraphStore, NeighborLoader, TieredFeatureStore, ops
 from torch_gnnscale.datasets import load
 from torch_gnnscale.feature import hotness
+from torch_gnnscale.loader import accesses
 from torch_gnnscale.topology.reorder import by_score, reorder_csc
 
 FANOUTS, BATCH, SHARES = [15, 10, 5], 64, (0.05, 0.10, 0.25)
@@ -62,15 +63,15 @@ def predict(edge_index: Tensor, num_nodes: int) -> dict[str, Tensor]:
     data = Data(edge_index=edge_index, num_nodes=num_nodes)
     csc = CSC.from_data(data)
     loader = NeighborLoader(data, FANOUTS, seeds, batch_size=BATCH, shuffle=True, seed=1)
-    accesses = hotness.accesses(loader, [MEASURED])
+    measured = accesses(loader, [MEASURED])
     scores = {
         "out-degree": hotness.out_degree(csc),
         "reverse PageRank": hotness.reverse_pagerank(csc),
         "weighted reverse PageRank": hotness.reverse_pagerank(csc, seeds),
-        "presampled epoch": hotness.accesses(loader, [PRESAMPLED]),
-        "exact": accesses,
+        "presampled epoch": accesses(loader, [PRESAMPLED]),
+        "exact": measured,
     }
-    return {name: cumulative(accesses, score) for name, score in scores.items()}
+    return {name: cumulative(measured, score) for name, score in scores.items()}
 
 
 def deeper(edge_index: Tensor, num_nodes: int) -> dict[str, dict[str, Tensor]]:
@@ -84,9 +85,9 @@ def deeper(edge_index: Tensor, num_nodes: int) -> dict[str, dict[str, Tensor]]:
     curves: dict[str, dict[str, Tensor]] = {name: {} for name in scores}
     for hops in DEPTHS:
         loader = NeighborLoader(data, [10] * hops, seeds, batch_size=BATCH, shuffle=True, seed=1)
-        accesses = hotness.accesses(loader, [MEASURED])
+        measured = accesses(loader, [MEASURED])
         for name, score in scores.items():
-            curves[name][f"{hops} x 10"] = cumulative(accesses, score)
+            curves[name][f"{hops} x 10"] = cumulative(measured, score)
     return curves
 
 

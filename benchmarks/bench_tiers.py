@@ -38,6 +38,7 @@ from torch import Tensor
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, TieredFeatureStore, files, ops
 from torch_gnnscale.feature import hotness
 from torch_gnnscale.feature.feature_store import KIND
+from torch_gnnscale.loader import accesses
 
 FEATURES, FANOUTS, BATCH, SHARE = 128, [15, 10, 5], 1024, 1 / 3
 MEASURED, PRESAMPLED = 3, 1000  # epochs: the one that is read, and the one that is drawn beforehand
@@ -173,10 +174,10 @@ def over_disk(name: str, folder: Path, rounds: int) -> dict[str, Any]:
     saved = FeatureStore.open(folder, verify=False)
     loader = NeighborLoader((saved, graph), FANOUTS, seeds, batch_size=BATCH, shuffle=True, seed=1)
     batches = [out.node for out in loader.samples(MEASURED)][:rounds]
-    exact = hotness.accesses(loader, [MEASURED])
+    exact = accesses(loader, [MEASURED])
     scores = {
         "weighted reverse PageRank": hotness.reverse_pagerank(csc, seeds),
-        "presampled epoch": hotness.accesses(loader, [PRESAMPLED]),
+        "presampled epoch": accesses(loader, [PRESAMPLED]),
         "exact": exact,
     }
     stores = {

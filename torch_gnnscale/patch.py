@@ -12,7 +12,10 @@ import torch_geometric.sampler.neighbor_sampler as pyg
 from torch_geometric.loader import LinkLoader, NodeLoader
 from torch_geometric.sampler.base import SubgraphType
 
-from .loader import LinkNeighborLoader, NeighborLoader, collate
+from .loader import LinkNeighborLoader, NeighborLoader
+from .loader.checks import common_numbering
+from .loader.collate import Collator
+from .loader.fetch import row_source
 from .loader.layout import edge_layouts_of
 from .random import draw_seed
 from .sampler import NeighborSampler
@@ -81,10 +84,10 @@ def _init(
     sample_direction: str = "forward",
 ) -> None:  # fmt: skip
     """PyG's NeighborSampler with a sampler of ours inside; its other methods stay PyG's."""
-    if (order := collate.order_of(data)) is not None:
+    if common_numbering(data) is not None:
         raise NotImplementedError(
-            f"renumbered stores in PyG's loaders, which would take ids for those of the stores, are not implemented "
-            f"(order of {len(order.old)} nodes): use torch_gnnscale's loaders"
+            "renumbered stores in PyG's loaders, which would take ids for those of the stores, are not implemented: "
+            "use torch_gnnscale's loaders"
         )
     kind = SubgraphType.induced if not directed else SubgraphType(subgraph_type)
     ours = NeighborSampler(
@@ -120,12 +123,11 @@ def _filter_fn(original: Callable, sampler_name: str, label: Callable) -> Callab
         sampler = getattr(self, sampler_name)
         if type(sampler).__name__ == "DistNeighborSampler":  # has gathered its features itself
             return original(self, out)
-        layouts = edge_layouts_of(self.data, None)
-        drawn = collate.ends_of(out)
-        if self.transform_sampler_output:
-            out = self.transform_sampler_output(out)
-        batch = collate.fill(self.data, out, drawn, sampler.edge_permutation, layouts, self.custom_cls)
-        label(self, batch, out)
+        collator = Collator(
+            row_source(self.data, self.custom_cls), edge_layouts_of(self.data, None), sampler, partial(label, self),
+            transform=self.transform_sampler_output,
+        )  # fmt: skip
+        batch = collator.collate(collator.fetch(out))
         return batch if self.transform is None else self.transform(batch)
 
     return filter_fn

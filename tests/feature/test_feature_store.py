@@ -8,7 +8,7 @@ from torch_geometric.data import Data, TensorAttr
 from torch_geometric.data.feature_store import AttrView
 
 from torch_gnnscale import FeatureStore
-from torch_gnnscale.feature.feature_store import all_attrs
+from torch_gnnscale.feature.contract import all_attrs
 
 
 def store_of(tensor, group=None, name="x"):

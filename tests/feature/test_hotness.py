@@ -9,6 +9,7 @@ from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import CSC, NeighborLoader, ops, reference
 from torch_gnnscale.feature import hotness
+from torch_gnnscale.loader import accesses
 
 
 def csc_of(graph: Graph) -> CSC:
@@ -80,12 +81,12 @@ def test_accesses_are_those_of_the_batches(prefetch):
                             prefetch=prefetch)  # fmt: skip
     first = [batch.n_id for batch in loader]
     state = loader.state_dict()
-    counted = hotness.accesses(loader, [0])
+    counted = accesses(loader, [0])
     assert torch.equal(counted, torch.bincount(torch.cat(first), minlength=500))
     assert loader.state_dict() == state
     second = [batch.n_id for batch in loader]
-    assert torch.equal(hotness.accesses(loader, [0, 1]) - counted, torch.bincount(torch.cat(second), minlength=500))
-    assert hotness.accesses(loader, []).sum() == 0
+    assert torch.equal(accesses(loader, [0, 1]) - counted, torch.bincount(torch.cat(second), minlength=500))
+    assert accesses(loader, []).sum() == 0
 
 
 def test_the_scores_find_what_is_read():
@@ -94,7 +95,7 @@ def test_the_scores_find_what_is_read():
     col = torch.arange(nodes).repeat_interleave(8)
     row = (col + torch.randint(1, 20, (len(col),), generator=generator)) % nodes
     data, seeds = Data(edge_index=torch.stack([row, col]), num_nodes=nodes), random_ids(nodes, 40, seed=7)
-    read = hotness.accesses(NeighborLoader(data, [5, 5], seeds, batch_size=50, seed=1), range(3)).double()
+    read = accesses(NeighborLoader(data, [5, 5], seeds, batch_size=50, seed=1), range(3)).double()
 
     def hit_rate(score: torch.Tensor) -> float:
         return float(read[torch.argsort(score, descending=True)[:2000]].sum() / read.sum())
@@ -125,11 +126,11 @@ LOADER = NeighborLoader(Data(edge_index=torch.zeros(2, 1, dtype=torch.int64), nu
          lambda: hotness.reverse_pagerank(csc_of(GRAPH), torch.ones(3, dtype=torch.bool))),
         (IndexError, "labelled[1] = 5 is out of range: expected nodes in [0, 5)",
          lambda: hotness.reverse_pagerank(csc_of(GRAPH), torch.tensor([0, 5]))),
-        (TypeError, "loader: expected one of this package with its own sampler, found list",
-         lambda: hotness.accesses([], [0])),
-        (TypeError, "epochs: expected their numbers, found 3", lambda: hotness.accesses(LOADER, 3)),
-        (ValueError, "epochs[1]: expected 0 <= epochs[1] <=", lambda: hotness.accesses(LOADER, [0, -1])),
-        (TypeError, "epochs[0]: expected an int, found float", lambda: hotness.accesses(LOADER, [0.5])),
+        (TypeError, "loader: expected one of this package with a KeyedSampler, found list",
+         lambda: accesses([], [0])),
+        (TypeError, "epochs: expected their numbers, found 3", lambda: accesses(LOADER, 3)),
+        (ValueError, "epochs[1]: expected 0 <= epochs[1] <=", lambda: accesses(LOADER, [0, -1])),
+        (TypeError, "epochs[0]: expected an int, found float", lambda: accesses(LOADER, [0.5])),
         (ValueError, "initial: expected int64 of shape (5,), found torch.float32 (5,)",
          lambda: ops.reverse_pagerank(GRAPH.colptr, GRAPH.row, torch.ones(5))),
         (ValueError, "initial: expected scores of at least 0 with a sum of at most",
@@ -156,7 +157,7 @@ def test_orders_that_are_the_users_alone():
     data = Data(edge_index=torch.tensor([[0, 1], [1, 0]]), num_nodes=2)
     loader = NeighborLoader(data, [1], sampler=torch.utils.data.RandomSampler(range(2)), batch_size=1, seed=1)
     with pytest.raises(ValueError, match="samples: expected an order that follows from seed and epoch"):
-        hotness.accesses(loader, [0])
+        accesses(loader, [0])
 
 
 def test_a_heterogeneous_graph():
@@ -165,4 +166,4 @@ def test_a_heterogeneous_graph():
     data["a", "to", "a"].edge_index = torch.tensor([[0], [1]])
     loader = NeighborLoader(data, [1], ("a", None), batch_size=1, seed=1)
     with pytest.raises(NotImplementedError, match="accesses of a heterogeneous graph's nodes are not implemented"):
-        hotness.accesses(loader, [0])
+        accesses(loader, [0])

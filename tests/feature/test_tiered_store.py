@@ -18,6 +18,7 @@ from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSam
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale.feature import hotness
 from torch_gnnscale.feature.tier_memory import HostMemory
+from torch_gnnscale.loader import accesses
 from torch_gnnscale.topology.reorder import by_score, reorder_data
 
 
@@ -114,7 +115,7 @@ def test_expected_and_found_hit_rates_agree_if_scores_are_accesses(tmp_path):
     data = node_data()
     graph = GraphStore.from_data(data)
     loader = NeighborLoader((FeatureStore.from_data(data), graph), [4, 3], torch.arange(60), batch_size=20, seed=1)
-    exact = hotness.accesses(loader, [0])
+    exact = accesses(loader, [0])
     with Tiered.from_data(data, hotness=exact, host="30%", disk=tmp_path) as store:
         for _ in NeighborLoader((store, graph), [4, 3], torch.arange(60), batch_size=20, seed=1):
             pass
@@ -129,7 +130,7 @@ def test_accesses_of_renumbered_stores_are_by_the_users_ids():
             (store, GraphStore.from_data(data, order=store.order)), [4, 3], torch.arange(60), seed=1
         )
         expected = torch.bincount(torch.cat([batch.n_id for batch in loader]), minlength=NODES)
-        assert torch.equal(hotness.accesses(loader, [0]), expected)
+        assert torch.equal(accesses(loader, [0]), expected)
 
 
 @pytest.mark.parametrize("storage", [torch.float16, torch.bfloat16])

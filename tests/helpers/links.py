@@ -11,7 +11,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 
 from torch_gnnscale import LinkNeighborLoader
-from torch_gnnscale.sampler.inputs import ends_of
+from torch_gnnscale.sampler.inputs import end_types
 
 RATES, RATED, FRIENDS = ("user", "rates", "item"), ("item", "rev_rates", "user"), ("user", "knows", "user")
 SIZES = {"user": 40, "item": 50}
@@ -66,12 +66,14 @@ def part(value: Any, type_name: Any) -> Any:
 
 def binary_links(out: Any, edge_type: Any = None) -> Tensor:
     """The global ids of ``edge_label_index``."""
-    return torch.stack([part(out.node, t)[index] for t, index in zip(ends_of(edge_type), out.metadata[1], strict=True)])
+    return torch.stack(
+        [part(out.node, t)[index] for t, index in zip(end_types(edge_type), out.metadata[1], strict=True)]
+    )
 
 
 def triplets(out: Any, edge_type: Any = None) -> tuple[Tensor, Tensor, Tensor]:
     """The global ids of sources, destinations and negatives, the latter [links, amount]."""
-    src_type, dst_type = ends_of(edge_type)
+    src_type, dst_type = end_types(edge_type)
     src, dst, negative = out.metadata[1:4]
     node = part(out.node, dst_type)
     return part(out.node, src_type)[src], node[dst], node[negative].reshape(len(src), -1)
@@ -79,7 +81,7 @@ def triplets(out: Any, edge_type: Any = None) -> tuple[Tensor, Tensor, Tensor]:
 
 def sampled_edges(out: Any, edge_type: Any = None) -> Tensor:
     """The global ids of a type's sampled edges."""
-    src_type, dst_type = ends_of(edge_type)
+    src_type, dst_type = end_types(edge_type)
     row, col = part(out.row, edge_type), part(out.col, edge_type)
     return torch.stack([part(out.node, src_type)[row], part(out.node, dst_type)[col]])
 

@@ -56,7 +56,7 @@ def full_data():
 def pyg_batches(loader, inputs):
     """What PyG's loader makes of the samples of ours."""
     for at in range(0, inputs, loader.batch_size):
-        out = loader._sample(torch.arange(at, min(at + loader.batch_size, inputs)))
+        out = loader._line.sample(torch.arange(at, min(at + loader.batch_size, inputs)))
         yield torch_geometric.loader.NodeLoader.filter_fn(loader, copy.deepcopy(out))
 
 
@@ -226,7 +226,7 @@ def test_any_base_sampler(order, layout):
         assert batch[AUTHOR].x.shape == (0, 3)
         assert batch[WRITES].edge_index.shape == (2, 0)
     if layout == "coo":
-        out = loader._sample(torch.arange(5))
+        out = loader._line.sample(torch.arange(5))
         assert plain(loader.filter_fn(copy.deepcopy(out))) == plain(
             torch_geometric.loader.NodeLoader.filter_fn(loader, copy.deepcopy(out))
         )

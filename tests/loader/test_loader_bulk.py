@@ -154,10 +154,10 @@ def test_time_is_counted(device):
     ("options", "mode"),
     [
         ({"disjoint": True}, "disjoint=True"),
-        ({"subgraph_type": "induced"}, "subgraph_type='induced'"),
-        ({"subgraph_type": "bidirectional"}, "subgraph_type='bidirectional'"),
-        ({"time_attr": "time"}, "time_attr"),
-        ({"weight_attr": "weight"}, "weight_attr"),
+        ({"subgraph_type": "induced"}, "subgraph='induced'"),
+        ({"subgraph_type": "bidirectional"}, "subgraph='bidirectional'"),
+        ({"time_attr": "time"}, "a graph with times"),
+        ({"weight_attr": "weight"}, "a weighted graph"),
     ],
 )
 def test_modes_that_are_not_drawn_in_bulk(device, options, mode):
@@ -179,7 +179,7 @@ def test_types_are_not_drawn_in_bulk():
 
 
 def test_links_are_not_drawn_in_bulk():
-    with pytest.raises(NotImplementedError, match=r"^LinkNeighborLoader with bulk=2 is not implemented; use device="):
+    with pytest.raises(NotImplementedError, match=r"^links with bulk=2 are not implemented; use device="):
         LinkNeighborLoader(make_data(), [2], bulk=2)
 
 
@@ -192,7 +192,7 @@ def test_samplers_of_others_do_not_draw_in_bulk():
 
         sample_from_edges = sample_from_nodes
 
-    with pytest.raises(ValueError, match="bulk=2: expected a neighbor_sampler of torch_gnnscale, found Own"):
+    with pytest.raises(ValueError, match="bulk=2: expected a neighbor_sampler that is a KeyedSampler, found Own"):
         NeighborLoader(make_data(), [2], neighbor_sampler=Own(), bulk=2, prefetch=0)
 
 

@@ -13,11 +13,9 @@ import pytest
 import torch
 import torch_geometric.sampler
 from helpers.data import environment, make_data, no_loader_threads, plain, run_python
-from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import NegativeSampling
 
-from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler, ops
-from torch_gnnscale.loader.pipeline import Pipeline
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
+from torch_gnnscale.loader.pipeline import Pipeline, Stage
 from torch_gnnscale.ops.arguments import resolve_threads
 
 
@@ -49,8 +47,8 @@ def test_order(prefetch):
         time.sleep(0.003 * (item % 3))  # so that threads end out of order
         return item * 10
 
-    assert list(Pipeline(iter(range(20)), prepare, lambda item: item + 1, prefetch)) == list(range(1, 201, 10))
-    assert list(Pipeline(iter(()), prepare, lambda item: item, prefetch)) == []
+    assert list(Pipeline(iter(range(20)), [Stage(prepare)], lambda item: item + 1, prefetch)) == list(range(1, 201, 10))
+    assert list(Pipeline(iter(()), [Stage(prepare)], lambda item: item, prefetch)) == []
 
 
 @pytest.mark.parametrize("prefetch", [1, 2, 5])
@@ -62,7 +60,7 @@ def test_at_most_prefetch_batches_are_in_preparation(prefetch):
             taken.append(item)
             yield item
 
-    pipeline = Pipeline(items(), lambda item: item, lambda item: item, prefetch)
+    pipeline = Pipeline(items(), [Stage(lambda item: item)], lambda item: item, prefetch)
     assert len(taken) == prefetch
     for delivered in range(1, 10):
         next(pipeline)
@@ -82,7 +80,7 @@ def test_preparation_runs_ahead_and_finishing_in_the_thread_that_iterates():
         where.add(threading.current_thread())
         return item
 
-    pipeline = Pipeline(iter(range(6)), prepare, finish, 3)
+    pipeline = Pipeline(iter(range(6)), [Stage(prepare)], finish, 3)
     wait_for(lambda: len(prepared) == 3)
     assert list(pipeline) == list(range(6))
     assert all(name.startswith("gnnscale-loader") for _, name in prepared)
@@ -95,48 +93,10 @@ def test_without_prefetch_there_are_no_threads(data):
         assert not loader_threads()
 
 
-def test_small_batches_are_made_in_the_thread_that_iterates(data):
-    large = Data(edge_index=torch.arange(100_000).remainder(5000).expand(2, -1), num_nodes=5000)  # 20 edges a node
-    large.x = torch.zeros(5000, 4)
-    for fanouts, size in (([10], 1000), ([-1], 500), ([4, 4], 500)):
-        assert NeighborLoader(large, fanouts, batch_size=size).prefetch == 0
-        assert NeighborLoader(large, fanouts, batch_size=size + 1).prefetch == 4
-        assert NeighborLoader(large, fanouts, batch_size=size, prefetch=2).prefetch == 2
-    assert NeighborLoader(data, [-1, -1], batch_size=100_000).prefetch == 0  # which has no more edges
-    stores = FeatureStore.from_data(large), GraphStore.from_data(large)
-    assert NeighborLoader(stores, [10], batch_size=1000).prefetch == 4  # whose rows may have to be waited for
-    assert NeighborLoader(large, [10], batch_sampler=[[0], [1]]).prefetch == 4
-    assert NeighborLoader(large, [1, -1], batch_size=1).prefetch == 4  # perhaps of a hub
-    for modes in ({"disjoint": True}, {"layers": True}, {"subgraph_type": "induced"}):
-        assert NeighborLoader(data, [-1, -1], batch_size=100, **modes).prefetch == 4
-    large.x = torch.zeros(5000, 1 << 10)
-    assert NeighborLoader(large, [10], batch_size=100).prefetch == 0
-    assert NeighborLoader(large, [10], batch_size=200).prefetch == 4
-    for _ in NeighborLoader(data, [2], batch_size=32):
-        assert not loader_threads()
-
-
-def test_small_batches_of_links_and_types(data):
-    """Seeds of a link are its two ends and their negatives; nodes of each type have rows of their own."""
-    large = Data(edge_index=torch.arange(100_000).remainder(5000).expand(2, -1), num_nodes=5000)
-    for negatives, size in ((None, 500), ("binary", 250), (NegativeSampling("triplet", 4.0), 100)):
-        options = {"edge_label_index": large.edge_index, "neg_sampling": negatives}
-        assert LinkNeighborLoader(large, [10], batch_size=size, **options).prefetch == 0
-        assert LinkNeighborLoader(large, [10], batch_size=size + 1, **options).prefetch == 4
-    typed = HeteroData()
-    typed["a"].x, typed["b"].x = torch.zeros(5000, 1 << 10), torch.zeros(5000, 1)
-    for edge_type in (("a", "to", "b"), ("b", "to", "a"), ("a", "and", "b")):
-        typed[edge_type].edge_index = large.edge_index
-    assert NeighborLoader(typed, [5], "a", batch_size=1000).prefetch == 0
-    assert NeighborLoader(typed, [5], "b", batch_size=200).prefetch == 0  # the second relation finds no seeds
-    assert NeighborLoader(typed, [5], "b", batch_size=300).prefetch == 4  # 3000 wide rows
-    assert NeighborLoader(typed, [5, 50], "a", batch_size=1000).prefetch == 4
-
-
 def test_threads_share_the_cores_out():
     cores = len(os.sched_getaffinity(0))
     for prefetch in (1, cores, 3 * cores):
-        found = list(Pipeline(iter(range(8)), lambda item: resolve_threads(0), lambda item: item, prefetch))
+        found = list(Pipeline(iter(range(8)), [Stage(lambda item: resolve_threads(0))], lambda item: item, prefetch))
         assert found == [cores // min(prefetch, cores)] * 8
 
 
@@ -179,12 +139,12 @@ class Foreign(torch_geometric.sampler.BaseSampler):
 def test_a_foreign_sampler_is_asked_in_the_thread_that_iterates(data):
     sampler = Foreign(data)
     with pytest.warns(UserWarning, match="prefetch=4 has no effect: Foreign may keep state"):
-        loader = NeighborLoader(data, [2], batch_size=40, neighbor_sampler=sampler)
+        loader = NeighborLoader(data, [2], batch_size=40, neighbor_sampler=sampler, prefetch=4)
     assert len(list(loader)) == 5
     assert sampler.asked == [(seed, threading.current_thread()) for seed in range(0, 200, 40)]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        NeighborLoader(data, [2], neighbor_sampler=sampler, prefetch=0)
+        NeighborLoader(data, [2], neighbor_sampler=sampler)
         NeighborLoader(data, [2], neighbor_sampler=OurSubclass(data, [2]))
 
 
@@ -408,13 +368,13 @@ def test_the_interpreter_ends_with_an_iterator_left_open():
 
 SLOW = """
 import sys, time
-from torch_gnnscale.loader.pipeline import Pipeline
+from torch_gnnscale.loader.pipeline import Pipeline, Stage
 
 def prepare(item):
     print("prepared", item, flush=True)
     time.sleep(0.5)
 
-pipeline = Pipeline(iter(range(50)), prepare, print, 50)
+pipeline = Pipeline(iter(range(50)), [Stage(prepare)], print, 50)
 time.sleep(0.1)
 sys.exit(3)
 """

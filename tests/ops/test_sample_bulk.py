@@ -260,8 +260,8 @@ def test_one_batch_on_a_gpu(options, pinned):
 @pytest.mark.parametrize(
     ("changes", "of_graph", "mode"),
     [
-        ({}, {"weight": "row"}, "weight"),
-        ({"disjoint": True}, {"time": "row"}, "time"),
+        ({}, {"weight": "row"}, "a weighted graph"),
+        ({"disjoint": True}, {"time": "row"}, "a graph with times"),
         ({"exclude": "row"}, {}, "exclude"),
         ({"disjoint": True}, {}, "disjoint=True"),
         ({"subgraph": "induced"}, {}, "subgraph='induced'"),
@@ -276,7 +276,7 @@ def test_modes_that_a_gpu_does_not_have(changes, of_graph, mode):
         )
         with pytest.raises(NotImplementedError, match=f"^{mode} is not implemented for seeds on a GPU; sample with"):
             ops.sample_neighbors(ops.relations([colptr], [row], **extra), [seeds], [2], 1, **options)
-        with pytest.raises(NotImplementedError, match=r"^a graph of several types or relations is not implemented"):
+        with pytest.raises(NotImplementedError, match=r"^a heterogeneous graph is not implemented"):
             ops.sample_neighbors(ops.relations([colptr] * 2, [row] * 2), [seeds], [2], 1)
 
 

@@ -23,7 +23,7 @@ from helpers.links import (
 from torch_geometric.sampler import NegativeSampling
 
 from torch_gnnscale import NeighborSampler, ops, reference
-from torch_gnnscale.sampler.inputs import ends_of
+from torch_gnnscale.sampler.inputs import end_types
 
 
 def time_of(data, node_type):
@@ -35,7 +35,7 @@ def negative_sampling(mode, amount, data, edge_type, weighted=False):
         return None
     if not weighted:
         return NegativeSampling(mode, amount)
-    weights = [torch.arange(len(time_of(data, node_type))).float() % 4 for node_type in ends_of(edge_type)]
+    weights = [torch.arange(len(time_of(data, node_type))).float() % 4 for node_type in end_types(edge_type)]
     return NegativeSampling(mode, amount, *[weight.index_fill(0, torch.tensor(0), 1) for weight in weights])
 
 
@@ -105,7 +105,7 @@ def test_binary(edge_type, amount, disjoint, label):
         assert torch.equal(labels[:11], positive)
         assert labels[11:].shape == (count, *positive.shape[1:])
         assert not labels[11:].any()
-    for node_type, index in zip(ends_of(edge_type), out.metadata[1], strict=True):
+    for node_type, index in zip(end_types(edge_type), out.metadata[1], strict=True):
         node = part(out.node, node_type)
         if disjoint:
             assert torch.equal(part(out.batch, node_type)[index], torch.arange(11 + count) % 11)
@@ -132,8 +132,8 @@ def test_triplets(edge_type, amount, disjoint):
     for column in negatives.t():
         assert not known & pairs_of(torch.stack([src, column]))
     if disjoint:
-        dst_batch = part(out.batch, ends_of(edge_type)[1])
-        assert torch.equal(part(out.batch, ends_of(edge_type)[0])[out.metadata[1]], torch.arange(11))
+        dst_batch = part(out.batch, end_types(edge_type)[1])
+        assert torch.equal(part(out.batch, end_types(edge_type)[0])[out.metadata[1]], torch.arange(11))
         assert torch.equal(dst_batch[out.metadata[2]], torch.arange(11))
         assert torch.equal(dst_batch[out.metadata[3]].reshape(11, -1), torch.arange(11)[:, None].expand(11, amount))
 
@@ -146,7 +146,7 @@ def test_no_links(edge_type, mode, amount, disjoint):
     links = torch.empty(2, 0, dtype=torch.int64)
     negatives = None if mode is None else NegativeSampling(mode, amount)
     out = sampler.sample_from_edges(inputs_of(links, edge_type), negatives, key=3)
-    assert part(out.node, ends_of(edge_type)[0]).numel() == 0
+    assert part(out.node, end_types(edge_type)[0]).numel() == 0
     assert out.metadata[1].shape == ((0,) if mode == "triplet" else (2, 0))
     if mode == "triplet":
         assert out.metadata[3].shape == ((0,) if amount == 1 else (0, 2))
@@ -182,7 +182,7 @@ def test_no_negative_is_later_than_its_link(edge_type, mode, amount, weighted, f
     sampler = NeighborSampler(data, [3, 3], time_attr="time")
     negatives = negative_sampling(mode, amount, data, edge_type, weighted)
     out = sampler.sample_from_edges(inputs_of(links, edge_type, time=time), negatives, key=5)
-    src_time, dst_time = (time_of(data, node_type) for node_type in ends_of(edge_type))
+    src_time, dst_time = (time_of(data, node_type) for node_type in end_types(edge_type))
     if mode == "triplet":
         _, _, drawn = triplets(out, edge_type)
         assert bool((dst_time[drawn] <= time[:, None]).all())
@@ -193,7 +193,7 @@ def test_no_negative_is_later_than_its_link(edge_type, mode, amount, weighted, f
         assert torch.equal(out.metadata[3], torch.cat([time, limits]))
         for end_time, ids in zip((src_time, dst_time), drawn, strict=True):
             assert bool((end_time[ids] <= limits).all())
-    for node_type in {*ends_of(edge_type)}:
+    for node_type in {*end_types(edge_type)}:
         nodes, batch = part(out.node, node_type), part(out.batch, node_type)
         seeds = part(out.num_sampled_nodes, node_type)[0]
         assert bool((time_of(data, node_type)[nodes[seeds:]] <= time[batch[seeds:]]).all())
@@ -315,7 +315,7 @@ def test_in_pygs_link_loader(edge_type, mode, workers):
     )
     seen = 0
     for batch in loader:
-        src, dst = (batch if node_type is None else batch[node_type] for node_type in ends_of(edge_type))
+        src, dst = (batch if node_type is None else batch[node_type] for node_type in end_types(edge_type))
         store = batch if edge_type is None else batch[edge_type]
         seen += len(store.input_id)
         if mode == "binary":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,30 +10,18 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData, TensorAttr
-from torch_geometric.data import FeatureStore as PyGFeatureStore
 
 from .. import files, ops
 from ..ops.arguments import check_ids
 from ..ops.rows import has_contiguous_rows
+from .contract import BoundedAttr, RowStore
 
 KIND = "features"
 HOMOGENEOUS_EDGES = (None, None)
 """The group of the edges of a homogeneous graph."""
 
 
-@dataclass
-class KnownAttr(TensorAttr):
-    """What a loader asks for: its ``index`` is known to be in [0, ``below``), and needs no check in so many rows."""
-
-    below: int = 0
-
-    @classmethod
-    def covers(cls, attr: TensorAttr, rows: int) -> bool:
-        """Whether the ids that ``attr`` asks for are known to be below ``rows``."""
-        return isinstance(attr, cls) and attr.below <= rows
-
-
-class FeatureStore(PyGFeatureStore):
+class FeatureStore(RowStore):
     """A FeatureStore whose rows are gathered by the native operator, or by torch where it has none for the device."""
 
     def __init__(self) -> None:
@@ -96,7 +83,7 @@ class FeatureStore(PyGFeatureStore):
         if isinstance(index, (slice, int)):
             return tensor[index]
         index = row_ids(index, tensor.size(0))
-        known = KnownAttr.covers(attr, tensor.size(0))
+        known = BoundedAttr.covers(attr, tensor.size(0))
         if ops.can_gather_rows(tensor):
             return ops.gather_rows(tensor, index.to(tensor.device), check=not known)
         check_ids("index", index, None if known else tensor.size(0), "rows")
@@ -119,12 +106,23 @@ class FeatureStore(PyGFeatureStore):
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
         """One attribute a tensor, its index unset, but for those of a homogeneous graph's edges, group (None, None).
 
-        PyG's Data leaves these out, too: PyG's loaders would read them at the nodes' ids. Ours ask :func:`all_attrs`.
+        PyG's Data leaves these out, too: PyG's loaders would read them at the nodes' ids. Ours ask :meth:`all_attrs`.
         """
-        return [attr for attr in self._all_attrs() if attr.group_name != HOMOGENEOUS_EDGES]
+        return [attr for attr in self.all_attrs() if attr.group_name != HOMOGENEOUS_EDGES]
 
-    def _all_attrs(self) -> list[TensorAttr]:
+    # What our loaders ask (RowStore) #################################################################################
+
+    def all_attrs(self) -> list[TensorAttr]:
+        """One attribute per tensor, its index unset, those of a homogeneous graph's edges included."""
         return [self._tensor_attr_cls(group_name=group, attr_name=name) for group, name in self._tensors]
+
+    def num_rows(self, attr: TensorAttr) -> int:
+        """How many rows an attribute has."""
+        return self._tensors[attr.group_name, attr.attr_name].shape[0]
+
+    def device_of(self, attr: TensorAttr) -> torch.device:
+        """Where an attribute's rows are, and are gathered."""
+        return self._tensors[attr.group_name, attr.attr_name].device
 
     # Files ###########################################################################################################
 
@@ -168,11 +166,6 @@ def row_ids(index: Any, num_rows: int) -> Tensor:
             raise IndexError(f"index: expected a mask of {num_rows} rows, found shape {tuple(ids.shape)}")
         ids = ids.nonzero().view(-1)
     return ids
-
-
-def all_attrs(store: PyGFeatureStore) -> list[TensorAttr]:
-    """One attribute for every tensor of a store, ours or anybody's, edges' included."""
-    return store._all_attrs() if isinstance(store, FeatureStore) else store.get_all_tensor_attrs()
 
 
 def _restore(order: list, in_memory: dict, origins: dict) -> FeatureStore:

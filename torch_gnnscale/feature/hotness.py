@@ -1,25 +1,17 @@
 """How often training will read each node's features: scores that decide which rows lie in the fastest memory.
 
-The scores of Data Tiering (section 3.1), and two that count: accesses of past epochs, and of the one to come, which is
-known because batches are pure functions.
+The scores of Data Tiering (section 3.1); :func:`torch_gnnscale.loader.accesses` counts what a loader reads instead.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
 from .. import ops
-from ..ops.arguments import check_ids, check_int
+from ..ops.arguments import check_ids
 from ..topology import CSC
-
-if TYPE_CHECKING:
-    from ..loader import LinkNeighborLoader, NeighborLoader
-
 
 NAMES = ("out_degree", "reverse_pagerank", "weighted_reverse_pagerank")
 """Of the scores that follow from a graph, and for the last from the nodes that training starts from."""
@@ -91,40 +83,3 @@ def reverse_pagerank(csc: CSC, labelled: Tensor | None = None, *, iterations: in
         if len(labelled):
             initial[labelled] = unit * num_nodes // len(labelled)
     return ops.reverse_pagerank(csc.colptr, csc.row, initial, iterations, damping)
-
-
-def accesses(loader: NeighborLoader | LinkNeighborLoader, epochs: Sequence[int]) -> Tensor:
-    """How often a loader's batches of some epochs read each node's features.
-
-    Epochs of other numbers than training will have are a sample of it (presampling, as GNNLab and GSplit do); the epoch
-    to come itself gives its accesses exactly. Nothing but the topology is read.
-
-    Draws are made for nodes as the graph numbers them. Counts for a store that is to be ``renumbered`` by them are
-    therefore a sample of its epochs, of which the batches differ; with a map of places they are exact.
-
-    Args:
-        loader: of a homogeneous graph, with an order that is a function of its seed.
-        epochs: their numbers, at least 0.
-
-    Returns:
-        int64, shape [num_nodes], by the user's ids.
-
-    Raises:
-        TypeError, ValueError: another loader, other epochs, an order that is the user's.
-        NotImplementedError: a heterogeneous graph.
-    """
-    if not getattr(loader, "_sample_ahead", False):
-        raise TypeError(f"loader: expected one of this package with its own sampler, found {type(loader).__name__}")
-    num_nodes = loader._sampler.num_nodes
-    if not isinstance(num_nodes, int):
-        raise NotImplementedError(
-            "accesses of a heterogeneous graph's nodes are not implemented; count by type yourself"
-        )
-    if not isinstance(epochs, Iterable):
-        raise TypeError(f"epochs: expected their numbers, found {epochs!r}")
-    count = torch.zeros(num_nodes, dtype=torch.int64, device=loader._sampler.device)
-    for epoch in [check_int(f"epochs[{i}]", epoch) for i, epoch in enumerate(epochs)]:
-        for out in loader.samples(epoch):
-            count.index_add_(0, out.node, torch.ones_like(out.node))
-    count = count.cpu()
-    return count if loader.order is None else count[loader.order.new]

@@ -6,18 +6,20 @@ import os
 import shutil
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData, TensorAttr
+from torch_geometric.typing import NodeType
 
 from .. import ops
 from ..ops.arguments import checked_device
 from ..topology.reorder import Order
-from .feature_store import FeatureStore, KnownAttr, row_ids
+from .contract import BoundedAttr
+from .feature_store import FeatureStore, row_ids
 from .hotness import scores_of
 from .plan import Budget, TierPlan, plan_ranked, ranked
 from .tier_builder import Source, build
@@ -252,6 +254,11 @@ class TieredFeatureStore(FeatureStore):
         """Where rows are gathered, and are then."""
         return self._device
 
+    @property
+    def stream_device(self) -> torch.device | None:  # type: ignore[override]
+        """The GPU that gathers, if there is one: rows are never changed."""
+        return None if self._device.type == "cpu" else self._device
+
     # What was read ###################################################################################################
 
     def stats(self) -> dict[str, TierUse]:
@@ -317,15 +324,24 @@ class TieredFeatureStore(FeatureStore):
             if not -count <= index < count:
                 raise IndexError(f"index: expected a row in [{-count}, {count}), found {index}")
             return rows.gather(torch.tensor([index % count]))[0]
-        return rows.gather(row_ids(index, count), check=not KnownAttr.covers(attr, count))
+        return rows.gather(row_ids(index, count), check=not BoundedAttr.covers(attr, count))
 
     def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
         self._check_open()
         return super()._get_tensor_size(attr)
 
-    def _all_attrs(self) -> list[TensorAttr]:
+    def all_attrs(self) -> list[TensorAttr]:
+        """See :meth:`FeatureStore.all_attrs`."""
         self._check_open()
-        return super()._all_attrs()
+        return super().all_attrs()
+
+    def check_graph(self, hetero: bool, num_nodes: Mapping[NodeType | None, int]) -> None:
+        """See :meth:`RowStore.check_graph`."""
+        super().check_graph(False, num_nodes)
+        if hetero:
+            raise NotImplementedError(
+                "tiers beside a heterogeneous graph are not implemented: use FeatureStore.from_data"
+            )
 
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
         raise NotImplementedError("rows in tiers are not changed: make the store anew")

@@ -1,6 +1,7 @@
 """Loaders: drop-in subclasses of PyG's."""
 
+from .accesses import Accesses, accesses, accesses_by_hop
 from .link_neighbor_loader import LinkNeighborLoader
 from .neighbor_loader import NeighborLoader
 
-__all__ = ["LinkNeighborLoader", "NeighborLoader"]
+__all__ = ["Accesses", "LinkNeighborLoader", "NeighborLoader", "accesses", "accesses_by_hop"]

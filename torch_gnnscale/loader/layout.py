@@ -94,12 +94,11 @@ def set_edges(store: Any, edges: Any, layout: EdgeLayout) -> None:
     store[name] = edges
 
 
-def sort_edges(edge_index: Tensor, num_dst: int, edge_id: Tensor | None) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Edges of somebody else's making, sorted by destination: edge_index, colptr, edge_id."""
-    order = torch.argsort(edge_index[1], stable=True)
-    edge_index = edge_index[:, order]
-    colptr = torch._convert_indices_from_coo_to_csr(edge_index[1].contiguous(), num_dst)
-    return edge_index, colptr, None if edge_id is None else edge_id[order]
+def sort_by_destination(col: Tensor, num_dst: int) -> tuple[Tensor, Tensor]:
+    """The order of edges by destination, equal ones in the order they have, and where each column's edges then begin:
+    int64, shapes [e] and [num_dst + 1]."""
+    order = torch.argsort(col, stable=True)
+    return order, torch._convert_indices_from_coo_to_csr(col[order], num_dst)
 
 
 def edge_device(store: Any) -> torch.device:

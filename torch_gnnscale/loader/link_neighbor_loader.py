@@ -20,11 +20,12 @@ from torch_geometric.typing import EdgeType, InputEdges
 from ..ops.arguments import check_tensor
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
-from ..sampler.inputs import ends_of
-from ..sampler.links import ExcludeSeedEdges, LinkSampling, check_links
+from ..sampler.inputs import end_types
+from ..sampler.keyed import KeyedSampler, Output
+from ..sampler.links import ExcludeSeedEdges, check_links, check_weights
 from ..topology import CSC
-from .ahead import usual_prefetch
-from .collate import Output, order_of
+from ..topology.numbering import Numbering
+from .checks import common_numbering
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 
@@ -65,7 +66,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         strict_negatives: no negative is an edge of the links' type, nor any of the loader's links; given links [2, m],
             nor one of these. Where all edges of that type have their reverses, links count both ways.
         seed: decides every draw and the order; by default drawn from ``generator`` or torch's own generator.
-        prefetch: batches in preparation while the model trains, each by a thread (at most one a core); by default as
+        prefetch: batches in preparation while the model trains, each by a thread (at most one per core); by default as
             for :class:`torch_gnnscale.NeighborLoader`.
         edge_layout: what a batch's edges are (see :data:`torch_gnnscale.loader.layout.EdgeLayout`).
         **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
@@ -75,6 +76,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             link that has no negative.
     """
 
+    inputs_type = EdgeSamplerInput
     neg_sampling: NegativeSampling | None
 
     def __init__(
@@ -135,31 +137,29 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
                     else strict_negatives
                 ),
             )
+            if isinstance(strict_negatives, Tensor) and (order := common_numbering(data)) is not None:
+                stored = _to_stored(order, strict_negatives, edge_type)
+                neighbor_sampler.strict_negatives = stored if edge_type is None else {edge_type: stored}
         elif exclude_seed_edges is not False or strict_negatives is not False:
             raise ValueError(
                 "exclude_seed_edges, strict_negatives: expected none beside a neighbor_sampler, which is made with them"
             )
-        if isinstance(neighbor_sampler, NeighborSampler):
-            check_links("edge_label_index", links, neighbor_sampler.graph, edge_type)
-        if prefetch is None:
-            drawn = NegativeSampling.cast(neg_sampling)
-            each = 1 + float(neg_sampling_ratio or 0.0 if drawn is None else drawn.amount)
-            src, dst = ends_of(edge_type)
-            seeds = {src: each, dst: each} if src != dst else {src: 2 * each}
-            prefetch = usual_prefetch(data, neighbor_sampler, seeds, kwargs)
+        if isinstance(neighbor_sampler, KeyedSampler):
+            check_links("edge_label_index", links, edge_type, neighbor_sampler.node_bounds())
         super().__init__(
             data,
             num_neighbors,
-            edge_label_index=links if isinstance(data, Data) else (edge_type, links),
+            neighbor_sampler,
+            input_name="edge_label_index",
+            inputs=links if isinstance(data, Data) else (edge_type, links),
+            time_name="edge_label_time",
+            time=edge_label_time,
             edge_label=edge_label,
-            edge_label_time=edge_label_time,
             neg_sampling=neg_sampling,
             neg_sampling_ratio=neg_sampling_ratio,
-            time_attr="" if edge_label_time is not None else None,  # whether there are times, is known by now
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
-            neighbor_sampler=neighbor_sampler,
             num_inputs=lambda: links.size(1),
             seed=seed,
             prefetch=prefetch,
@@ -171,32 +171,25 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             if value is not None and len(value) != links.size(1):
                 raise ValueError(f"{name}: expected one for each of {links.size(1)} links, found {len(value)}")
         if self.order is not None:
-            links = self._renumber(links, strict_negatives)
-        if isinstance(neighbor_sampler, NeighborSampler):
-            edges = _type_and_links(edge_label_index)[1] is None
-            neighbor_sampler.links.prepare(edge_type, self.neg_sampling, links if made and not edges else None)
+            links = _to_stored(self.order, links, edge_type)
+            self.input_data.row, self.input_data.col = links
+            self._renumber_weights(self.order, edge_type)
+        if isinstance(neighbor_sampler, KeyedSampler):
+            all_edges = _type_and_links(edge_label_index)[1] is None
+            known = links if made and not all_edges else None
+            neighbor_sampler.prepare_links(edge_type, self.neg_sampling, known)
 
-    def _renumber(self, links: Tensor, strict_negatives: bool | Tensor) -> Tensor:
-        """Replaces the user's ids and what is ordered by them by the stores'; returns the links in these."""
-        assert self.order is not None
-        old, new = self.order
-        if isinstance(self._sampler, NeighborSampler):  # names wrong weights by the user's ids
-            LinkSampling(self._sampler.graph, False, False).prepare(None, self.neg_sampling)
-            if isinstance(strict_negatives, Tensor):
-                self._sampler.strict_negatives = new[strict_negatives.to(torch.int64).cpu()]
-        if self.neg_sampling is not None:
-            self.neg_sampling = copy.copy(self.neg_sampling)
-            for name in ("src_weight", "dst_weight"):
-                if (weight := getattr(self.neg_sampling, name)) is not None:
-                    setattr(self.neg_sampling, name, weight[old])
-        links = new[links.to(torch.int64).cpu()]
-        self.input_data.row, self.input_data.col = links
-        return links
-
-    def _draw(self, inputs: EdgeSamplerInput, key: int | None = None) -> Output:
-        return self._sampler.sample_from_edges(
-            inputs, neg_sampling=self.neg_sampling, **({} if key is None else {"key": key})
-        )
+    def _renumber_weights(self, order: Numbering, edge_type: EdgeType | None) -> None:
+        """Puts the weights of negatives, which the user orders by his ids, into the stores' order."""
+        if self.neg_sampling is None:
+            return
+        self.neg_sampling = copy.copy(self.neg_sampling)
+        for name, node_type in zip(("src_weight", "dst_weight"), end_types(edge_type), strict=True):
+            if (weight := getattr(self.neg_sampling, name)) is not None:
+                check_weights(name, weight)  # wrong ones are named by the user's ids
+                stored = torch.empty_like(weight)
+                stored[order.to_stored(torch.arange(len(weight)), node_type)] = weight
+                setattr(self.neg_sampling, name, stored)
 
     def _ids(self, inputs: EdgeSamplerInput) -> Tensor:
         return torch.stack([inputs.row, inputs.col])
@@ -210,7 +203,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
 
     def _label(self, batch: Data | HeteroData, out: Output) -> None:
         edge_type = self.input_data.input_type
-        types = (None,) * 3 if edge_type is None else (edge_type, *ends_of(edge_type))
+        types = (None,) * 3 if edge_type is None else (edge_type, *end_types(edge_type))
         store, src, dst = (batch if name is None else batch[name] for name in types)
         store["input_id"] = out.metadata[0]
         if self.neg_sampling is None or self.neg_sampling.is_binary():
@@ -238,12 +231,16 @@ def _links_of(data: Any, edge_label_index: Any) -> tuple[EdgeType | None, Tensor
         if edge_type not in data.edge_types and links is None:
             raise ValueError(f"edge_label_index: expected an edge type of {data.edge_types}, found {edge_type}")
         if links is None:
-            links = _stored_links(data[edge_type], [data[end].num_nodes for end in ends_of(edge_type)])
+            links = _stored_links(data[edge_type], [data[end].num_nodes for end in end_types(edge_type)])
     elif links is None:
         rows, cols, _ = data[1].coo(None if edge_type is None else [edge_type])
         links = torch.stack([rows, cols] if edge_type is None else [rows[edge_type], cols[edge_type]])
-        order = order_of(data)
-        links = links if order is None else order.old[links]
+        order = common_numbering(data)
+        if order is not None:
+            users = [order.to_user(ids, t) for ids, t in zip(links, end_types(edge_type), strict=True)]
+            if any(ids is None for ids in users):
+                raise NotImplementedError("edge_label_index=None over these stores is not implemented; give the links")
+            links = torch.stack(users)  # type: ignore[arg-type]
     return edge_type, links.as_tensor() if isinstance(links, EdgeIndex) else links
 
 
@@ -261,6 +258,12 @@ def _type_and_links(edge_label_index: Any) -> tuple[tuple[str, ...] | None, Any]
         f"edge_label_index: expected links, an edge type, or a pair of one and of links, found "
         f"{type(edge_label_index).__name__}"
     )
+
+
+def _to_stored(order: Numbering, links: Tensor, edge_type: EdgeType | None) -> Tensor:
+    """Links [2, m] in the stores' ids."""
+    ends = zip(links.to(torch.int64).cpu(), end_types(edge_type), strict=True)
+    return torch.stack([order.to_stored(ids, node_type) for ids, node_type in ends])
 
 
 def _stored_links(store: Any, size: Any) -> Tensor:

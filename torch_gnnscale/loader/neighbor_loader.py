@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -22,8 +22,7 @@ from ..ops.arguments import check_tensor
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.inputs import as_nodes
-from .ahead import usual_prefetch
-from .collate import Output
+from ..sampler.keyed import KeyedSampler, Output
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 
@@ -59,10 +58,10 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         layers: batches have ``layers`` instead of edges: a :class:`torch_gnnscale.sampler.Layer` for each layer of the
             model, the first one in front. Every node found so far is expanded in each hop, as the papers have it.
         seed: decides every draw and the order; by default drawn from ``generator`` or torch's own generator.
-        prefetch: batches in preparation while the model trains, each by a thread (at most one a core); no effect with a
-            ``neighbor_sampler`` that is not ours. By default 4, and 0 for batches of data in host memory that are so
-            small (:mod:`torch_gnnscale.loader.ahead`: at most about 10,000 edges and 8 MiB of rows) that handing them
-            over takes longer than it saves.
+        prefetch: batches in preparation while the model trains, each by a thread (at most one per core); of no effect
+            with a ``neighbor_sampler`` that is not a KeyedSampler. By default 0 or 4, whichever the steps of the first
+            48 batches show to be faster (:mod:`torch_gnnscale.loader.prefetch`); always 4 on a GPU, in bulks, and where
+            ranks sample or read rows together.
         edge_layout: what a batch's edges are (see :data:`torch_gnnscale.loader.layout.EdgeLayout`); by default as the
             input's, relation by relation.
         device: where batches are made: ``cpu``, or a CUDA device. There, the graph is copied to the device, batches are
@@ -83,7 +82,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             see.
     """
 
-    draws_in_bulk = True
+    inputs_type = NodeSamplerInput
 
     def __init__(
         self,
@@ -134,45 +133,45 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         elif device is not None or graph_on_gpu is not None:
             name = "device" if device is not None else "graph_on_gpu"
             raise ValueError(f"{name}: expected none beside a neighbor_sampler, which is made with it")
-        elif layers and not (isinstance(neighbor_sampler, NeighborSampler) and neighbor_sampler.layers):
+        elif layers and not (isinstance(neighbor_sampler, KeyedSampler) and neighbor_sampler.layers):
             raise ValueError("layers=True: expected a neighbor_sampler that was made with it, found another")
-        if isinstance(neighbor_sampler, NeighborSampler):
+        nodes = input_nodes
+        if isinstance(neighbor_sampler, KeyedSampler):
             if input_time is not None and not neighbor_sampler.is_temporal:
                 raise ValueError("input_time: expected none without time_attr, found some")
-            nodes = _all_nodes(data, input_nodes, neighbor_sampler)
-        else:
-            nodes = input_nodes
-        if prefetch is None:
-            prefetch = usual_prefetch(data, neighbor_sampler, {nodes[0] if _is_pair(nodes) else None: 1}, kwargs)
+            nodes = _all_nodes(data, input_nodes, neighbor_sampler.node_bounds())
         super().__init__(
             data,
             num_neighbors,
-            input_nodes=nodes,
-            input_time=input_time,
-            time_attr="" if input_time is not None else None,  # whether there are times, is known by now
+            neighbor_sampler,
+            input_name="input_nodes",
+            inputs=nodes,
+            time_name="input_time",
+            time=input_time,
             transform=transform,
             transform_sampler_output=transform_sampler_output,
             filter_per_worker=filter_per_worker,
-            neighbor_sampler=neighbor_sampler,
             num_inputs=lambda: get_input_nodes(data, nodes)[1].numel(),
             seed=seed,
             prefetch=prefetch,
             edge_layout=edge_layout,
-            bulk=_bulk_of(neighbor_sampler) if bulk is None else bulk,
+            bulk=bulk,
             **kwargs,
         )
         self.input_nodes = input_nodes
-        if isinstance(neighbor_sampler, NeighborSampler):
-            self._check_seeds(neighbor_sampler, nodes[1] if isinstance(nodes, tuple) else nodes)
+        if isinstance(neighbor_sampler, KeyedSampler):
+            self._check_seeds(neighbor_sampler.node_bounds(), nodes[1] if isinstance(nodes, tuple) else nodes)
         if self.order is not None:
-            self.input_data.node = self.order.new[self.input_data.node.to(torch.int64)]
+            self.input_data.node = self.order.to_stored(self.input_data.node, self.input_data.input_type)
 
-    def _check_seeds(self, sampler: NeighborSampler, given: Tensor | None) -> None:
+    def _check_seeds(self, bounds: Mapping[Any, int] | None, given: Tensor | None) -> None:
         """Raises unless all input nodes are ids of the graph; names them by their place in what was ``given``."""
-        num_nodes = sampler.graph.sizes[sampler.graph.node_index(self.input_data.input_type)]
         nodes, time = self.input_data.node, self.input_data.time
         if time is not None and time.shape != nodes.shape:
             raise ValueError(f"input_time: expected {len(nodes)} times, found shape {tuple(time.shape)}")
+        if bounds is None:
+            return
+        num_nodes = bounds[self.input_data.input_type]
         if (at := ops.first_outside(nodes, num_nodes)) < 0:
             return
         if given is not None and given.dtype == torch.bool:
@@ -180,9 +179,6 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
                 f"input_nodes[{int(nodes[at])}] is set: expected a mask of {num_nodes} nodes, found one of {len(given)}"
             )
         raise IndexError(f"input_nodes[{at}] = {int(nodes[at])} is out of range: expected nodes in [0, {num_nodes})")
-
-    def _draw(self, inputs: NodeSamplerInput, key: int | None = None) -> Output:
-        return self._sampler.sample_from_nodes(inputs, **({} if key is None else {"key": key}))
 
     def _ids(self, inputs: NodeSamplerInput) -> Tensor:
         return inputs.node
@@ -193,25 +189,22 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         store["batch_size"] = out.metadata[0].size(0)
 
 
-def _bulk_of(sampler: BaseSampler) -> int:
-    """A batch does not fill a GPU."""
-    return 4 if isinstance(sampler, NeighborSampler) and sampler.device.type != "cpu" else 1
-
-
-def _all_nodes(data: Any, input_nodes: Any, sampler: NeighborSampler) -> Any:
+def _all_nodes(data: Any, input_nodes: Any, bounds: Mapping[Any, int] | None) -> Any:
     """``input_nodes`` as PyG takes them, checked; all nodes of a pair of stores by their ids."""
-    if sampler.is_hetero:
+    if bounds is None:
+        return input_nodes
+    if None not in bounds:
         node_type, nodes = input_nodes if _is_pair(input_nodes) else (input_nodes, None)
         if not isinstance(node_type, str):
             found = type(input_nodes).__name__
             raise ValueError(f"input_nodes: expected a node type, or a pair of one and of nodes, found {found}")
-        if node_type not in sampler.node_types:
-            raise ValueError(f"input_nodes: expected a node type of {sampler.node_types}, found {node_type!r}")
-        count = sampler.graph.sizes[sampler.graph.node_index(node_type)]
+        if node_type not in bounds:
+            raise ValueError(f"input_nodes: expected a node type of {list(bounds)}, found {node_type!r}")
+        count = bounds[node_type]
         return node_type, torch.arange(count) if nodes is None else as_nodes("input_nodes", nodes, count)
     if input_nodes is None:
-        return None if isinstance(data, Data) else torch.arange(sampler.graph.sizes[0])
-    return as_nodes("input_nodes", input_nodes, sampler.graph.sizes[0])
+        return None if isinstance(data, Data) else torch.arange(bounds[None])
+    return as_nodes("input_nodes", input_nodes, bounds[None])
 
 
 def _is_pair(input_nodes: Any) -> bool:

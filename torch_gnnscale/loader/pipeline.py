@@ -1,4 +1,4 @@
-"""Batches prepared ahead by threads, delivered in order."""
+"""Batches prepared ahead by threads, stage by stage, delivered in order."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from .. import ops
 
@@ -19,55 +20,95 @@ def _cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-class Pipeline:
-    """Iterates over ``finish(prepare(item))`` for each of ``items``, with ``prefetch`` items in preparation.
+class Stage(NamedTuple):
+    """One step of what is done to an item."""
 
-    ``prepare`` runs in threads of the pipeline's own, one an item and at most one a core, which share the cores out;
-    ``finish`` runs in the thread that iterates, in order. With ``prefetch=0`` there are no threads. The threads stop
-    when the iterator ends, is interrupted, closed or dropped, and when the program ends. An error of ``prepare`` or
-    ``finish`` is raised where the item would have come, with its traceback, and the next items follow, as in torch's
-    own DataLoader; behind an error of ``items`` there are none.
+    run: Callable[[Any], Any]
+    in_order: bool = False
+    """Run on one thread, which takes all items, and all stages of this kind, in their order: the place of collectives.
+    Otherwise any thread runs it, for several items at once."""
+
+
+class Pipeline:
+    """Iterates over ``finish(item)``, each item having gone through all stages, with ``prefetch`` items in preparation.
+
+    Stages run in threads of the pipeline's own, at most one per core, which share the cores out, and one more for the
+    stages in order; ``finish`` runs in the thread that iterates, in order. With ``prefetch=0`` there are no threads:
+    everything runs in the thread that iterates.
+
+    The threads stop when the iterator ends, is interrupted, closed or dropped, and when the program ends. An error of a
+    stage or of ``finish`` is raised where the item would have come, with its traceback, and the next items follow, as
+    in torch's own DataLoader; after an error of ``items`` there are none.
     """
 
     def __init__(
-        self, items: Iterator[Any], prepare: Callable[[Any], Any], finish: Callable[[Any], Any], prefetch: int
+        self, items: Iterator[Any], stages: Sequence[Stage], finish: Callable[[Any], Any], prefetch: int
     ) -> None:
-        self._items = items
-        self._prepare = prepare
-        self._finish = finish
         self._pending: deque[Future] = deque()
         self._threads: ThreadPoolExecutor | None = None
-        if prefetch > 0:
+        self._ordered: ThreadPoolExecutor | None = None
+        self._items = items
+        self._stages = [Stage(_in_turn([s.run for s in some]), in_order) for in_order, some in groupby(stages, _kind)]
+        self._finish = finish
+        self._prefetch = 0
+        self.set_prefetch(prefetch)
+
+    def set_prefetch(self, prefetch: int) -> None:
+        """From now on, so many items are in preparation; threads are started when they are first needed. Of no effect
+        where there are no stages."""
+        self._prefetch = prefetch = prefetch if self._stages else 0
+        if prefetch > 0 and self._threads is None:
             cores = _cores()
             workers = min(prefetch, cores)
-            self._threads = ThreadPoolExecutor(workers, "gnnscale-loader", ops.limit_threads, (cores // workers,))
+            limit = (ops.limit_threads, (cores // workers,))
+            self._threads = ThreadPoolExecutor(workers, "gnnscale-loader", *limit)
+            if any(stage.in_order for stage in self._stages):
+                self._ordered = ThreadPoolExecutor(1, "gnnscale-loader-in-order", *limit)
             _open.add(self)
-            for _ in range(prefetch):
-                self._submit()
+        self._submit(prefetch)
 
-    def _submit(self) -> None:
+    def _submit(self, count: int) -> None:
+        """Fills up what is in preparation to so many items."""
+        while len(self._pending) < count:
+            try:
+                item = next(self._items)
+            except StopIteration:
+                return
+            except Exception as error:
+                self._pending.append(Future())
+                self._pending[-1].set_exception(error)
+                self._items = iter(())
+                return
+            self._pending.append(self._started(item))
+
+    def _started(self, item: Any) -> Future:
+        """The item's result, once all stages are done."""
         assert self._threads is not None
-        try:
-            self._pending.append(self._threads.submit(self._prepare, next(self._items)))
-        except StopIteration:
-            pass
-        except Exception as error:
-            self._pending.append(Future())
-            self._pending[-1].set_exception(error)
-            self._items = iter(())
+        result: Future = Future()
+        result.set_result(item)
+        for number, (run, in_order) in enumerate(self._stages):
+            if in_order:
+                assert self._ordered is not None
+                result = self._ordered.submit(_of_result, run, result)
+            elif number == 0:
+                result = self._threads.submit(run, item)
+            else:
+                result = _then(result, self._threads, run)
+        return result
 
     def __iter__(self) -> Pipeline:
         return self
 
     def __next__(self) -> Any:
         try:
-            if self._threads is None:
-                return self._finish(self._prepare(next(self._items)))
-            if not self._pending:
-                raise StopIteration
-            self._submit()
-            # A finished future is dropped with its result, so that the batch lives as long as the user holds it.
-            return self._finish(self._pending.popleft().result())
+            if self._pending:
+                self._submit(self._prefetch + 1 if self._prefetch else 0)
+                # A finished future is dropped with its result, so that the batch lives as long as the user holds it.
+                return self._finish(self._pending.popleft().result())
+            item = next(self._items)
+            for run, _ in self._stages:
+                item = run(item)
+            return self._finish(item)
         except BaseException as error:
             if isinstance(error, StopIteration) or not isinstance(error, Exception):
                 self.close()
@@ -76,12 +117,60 @@ class Pipeline:
     def close(self, wait: bool = True) -> None:
         """Stops the threads; those at work finish the item at hand, and are waited for if asked."""
         self._items = iter(())
+        self._prefetch = 0
         self._pending.clear()
-        if self._threads is not None:
-            self._threads.shutdown(wait=wait, cancel_futures=True)
+        for threads in (self._threads, self._ordered):
+            if threads is not None:
+                threads.shutdown(wait=wait, cancel_futures=True)
 
     def __del__(self) -> None:
         self.close(wait=False)  # the garbage collector may run in one of the threads
+
+
+def _kind(stage: Stage) -> bool:
+    return stage.in_order
+
+
+def _in_turn(runs: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    """One stage after the other."""
+    if len(runs) == 1:
+        return runs[0]
+
+    def run(item: Any) -> Any:
+        for stage in runs:
+            item = stage(item)
+        return item
+
+    return run
+
+
+def _of_result(run: Callable[[Any], Any], before: Future) -> Any:
+    return run(before.result())
+
+
+def _then(before: Future, threads: ThreadPoolExecutor, run: Callable[[Any], Any]) -> Future:
+    """``run`` of what another stage gives, in one of the threads, none of which waits for it."""
+    after: Future = Future()
+
+    def copy(done: Future) -> None:
+        if done.cancelled():
+            after.cancel()
+        elif (error := done.exception()) is not None:
+            after.set_exception(error)
+        else:
+            after.set_result(done.result())
+
+    def start(done: Future) -> None:
+        if done.cancelled() or done.exception() is not None:
+            copy(done)
+            return
+        try:
+            threads.submit(run, done.result()).add_done_callback(copy)
+        except RuntimeError as closed:  # the threads were stopped meanwhile
+            after.set_exception(closed)
+
+    before.add_done_callback(start)
+    return after
 
 
 def _close_all() -> None:

@@ -7,7 +7,7 @@
 from . import registrations as _registrations  # noqa: F401 (what torch.compile needs to know)
 from .aggregation import REDUCTIONS, aggregate, edge_dot, extreme_backward, share_of_extremes
 from .arguments import ID_DTYPES, MAX_COUNT, first_outside, limit_threads
-from .bulk import MAX_BATCHES, sample_bulk
+from .bulk import MAX_BATCHES, beyond_bulks, sample_bulk
 from .generate import permutation, random_bits, rmat_edges
 from .inputs import Relations, relations
 from .memory import PoolStats, huge_pages, map_file, map_shared, move_to_huge_pages, pool_limit, pool_stats, pool_trim
@@ -21,10 +21,10 @@ from .topology import check_colptr, coo_to_csc, renumber
 
 __all__ = [
     "Candidates", "EdgeSet", "ID_DTYPES", "MAX_BATCHES", "MAX_COUNT", "MAX_FANOUT", "MAX_HOPS", "PoolStats",
-    "REDUCTIONS", "Relations", "Sample", "Subgraph", "aggregate", "can_gather_rows", "can_widen", "candidates",
-    "check_colptr", "coo_to_csc", "count_ids", "edge_dot", "edge_set", "extreme_backward", "first_outside",
-    "gather_rows", "gather_tiers", "huge_pages", "limit_threads", "map_file", "map_shared", "move_to_huge_pages",
-    "permutation", "place_dtype", "pool_limit", "pool_stats", "pool_trim", "random_bits", "relations", "renumber",
-    "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_negatives", "sample_neighbors", "score_unit",
-    "share_of_extremes", "weight_sums",
+    "REDUCTIONS", "Relations", "Sample", "Subgraph", "aggregate", "beyond_bulks", "can_gather_rows", "can_widen",
+    "candidates", "check_colptr", "coo_to_csc", "count_ids", "edge_dot", "edge_set", "extreme_backward",
+    "first_outside", "gather_rows", "gather_tiers", "huge_pages", "limit_threads", "map_file", "map_shared",
+    "move_to_huge_pages", "permutation", "place_dtype", "pool_limit", "pool_stats", "pool_trim", "random_bits",
+    "relations", "renumber", "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_negatives",
+    "sample_neighbors", "score_unit", "share_of_extremes", "weight_sums",
 ]  # fmt: skip

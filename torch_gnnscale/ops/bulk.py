@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .arguments import OPS, check_ids, check_int, check_key, resolve_threads
 from .inputs import relations
-from .samples import Sample, check_fanouts
+from .samples import Sample, Subgraph, check_fanouts
 from .tiers import MAX_TIERS
 
 MAX_BATCHES = (1 << 24) - 1
@@ -105,6 +105,21 @@ def sample_bulk(
             zip(node.split(nodes), pointer.split(columns), ends_of_edges, edge_ids, strict=True)
         )
     ]
+
+
+def beyond_bulks(
+    *, several_types: bool, weighted: bool, timed: bool, disjoint: bool, subgraph: Subgraph, excluding: bool = False
+) -> list[str]:
+    """The modes in use, by name, that :func:`sample_bulk` does not have and :func:`sample_neighbors` has on a CPU."""
+    modes = {
+        "a heterogeneous graph": several_types,
+        "a weighted graph": weighted,
+        "a graph with times": timed,
+        "exclude": excluding,
+        "disjoint=True": disjoint,
+        f"subgraph={subgraph!r}": subgraph != "directional",
+    }
+    return [mode for mode, in_use in modes.items() if in_use]
 
 
 def _parts(name: str, given: Tensor | Sequence[Tensor]) -> list[Tensor]:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .arguments import ID_DTYPES, OPS, check_ids, check_key, check_tensor, resolve_threads
-from .bulk import sample_bulk
+from .bulk import beyond_bulks, sample_bulk
 from .inputs import Relations, check_vector
 from .samples import SUBGRAPHS, Sample, Subgraph, check_fanouts
 
@@ -80,14 +80,14 @@ def sample_neighbors(
         if not (isinstance(entry, Tensor) and entry.dtype in ID_DTYPES and entry.dim() == 1):
             check_ids(_name("seeds", t, types), entry)
         if entry.is_cuda:
-            modes = {
-                "a graph of several types or relations": types > 1 or count != 1,
-                "weight": _some(graph.weight),
-                "time": graph.timed,
-                "exclude": exclude is not None and _some(exclude),
-                "disjoint=True": disjoint,
-                f"subgraph={subgraph!r}": subgraph != "directional",
-            }
+            modes = beyond_bulks(
+                several_types=types > 1 or count != 1,
+                weighted=_some(graph.weight),
+                timed=graph.timed,
+                disjoint=disjoint,
+                subgraph=subgraph,
+                excluding=exclude is not None and _some(exclude),
+            )
             return _sample_on_gpu(graph, entry, fanouts, key, modes, replace, layers, with_edge_id, with_col)
         ids.append(entry.contiguous())
     if subgraph not in SUBGRAPHS:
@@ -140,13 +140,13 @@ def sample_neighbors(
 
 
 def _sample_on_gpu(
-    graph: Relations, seeds: Tensor, fanouts: Sequence, key: int, modes: dict[str, bool], replace: bool, layers: bool,
+    graph: Relations, seeds: Tensor, fanouts: Sequence, key: int, modes: list[str], replace: bool, layers: bool,
     with_edge_id: bool, with_col: bool,
 ) -> Sample:  # fmt: skip
     """A bulk of one batch, unless a mode is asked for that bulks do not have."""
-    if unknown := [mode for mode, asked in modes.items() if asked]:
+    if modes:
         raise NotImplementedError(
-            f"{unknown[0]} is not implemented for seeds on a GPU; sample with all tensors in host memory"
+            f"{modes[0]} is not implemented for seeds on a GPU; sample with all tensors in host memory"
         )
     return sample_bulk(
         graph.colptr[0], graph.row[0], seeds, [0, len(seeds)], check_fanouts(fanouts, 1), [key],

@@ -1,7 +1,11 @@
 """What is drawn."""
 
 from .bidirectional import BidirectionalNeighborSampler
+from .keyed import KeyedSampler
 from .neighbor import NeighborSampler
-from .output import HeteroNeighborOutput, Layer, NeighborOutput
+from .output import HeteroNeighborOutput, Layer, NeighborOutput, WeightedLayer
 
-__all__ = ["BidirectionalNeighborSampler", "HeteroNeighborOutput", "Layer", "NeighborOutput", "NeighborSampler"]
+__all__ = [
+    "BidirectionalNeighborSampler", "HeteroNeighborOutput", "KeyedSampler", "Layer", "NeighborOutput",
+    "NeighborSampler", "WeightedLayer",
+]  # fmt: skip

@@ -10,6 +10,7 @@ from torch import Tensor
 from .. import ops
 from .fanouts import NumNeighborsLike
 from .inputs import as_ids
+from .keyed import Inputs, KeyedSampler
 from .neighbor import NeighborSampler
 from .output import NeighborOutput, Seeds
 
@@ -70,6 +71,11 @@ class BidirectionalNeighborSampler(NeighborSampler):
                 edge_id=forward.edge_id + backward.edge_id, weight=forward.weight + backward.weight,
             )  # fmt: skip
         return self._both
+
+    def check_many(self, inputs: type[Inputs], how: str) -> None:
+        """Batches are sampled one after the other."""
+
+    sample_many = KeyedSampler.sample_many
 
     def sample(self, seeds: Seeds, seed_time: Seeds | None, key: int, exclude: Any = None) -> NeighborOutput:
         """See :meth:`NeighborSampler.sample`; there are no times."""

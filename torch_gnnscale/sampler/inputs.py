@@ -14,7 +14,7 @@ from torch_geometric.typing import EdgeType, NodeType
 from .. import ops
 
 
-def ends_of(edge_type: EdgeType | None) -> tuple[NodeType | None, NodeType | None]:
+def end_types(edge_type: EdgeType | None) -> tuple[NodeType | None, NodeType | None]:
     """The node types of sources and destinations; None in a homogeneous graph."""
     return (None, None) if edge_type is None else (edge_type[0], edge_type[-1])
 
@@ -26,7 +26,7 @@ def reverse_relations(edge_types: Sequence[EdgeType | None]) -> list[int]:
     others of it; or it takes the only relation that leads the other way.
     """
     numbers = {edge_type: number for number, edge_type in enumerate(edge_types)}
-    ways = Counter(map(ends_of, edge_types))
+    ways = Counter(map(end_types, edge_types))
     reverse = [-1] * len(edge_types)
     for number, edge_type in enumerate(edge_types):
         if edge_type is None:
@@ -38,7 +38,7 @@ def reverse_relations(edge_types: Sequence[EdgeType | None]) -> list[int]:
             elif src == dst:
                 reverse[number] = number
             elif ways[dst, src] == 1:
-                reverse[number] = next(n for n, t in enumerate(edge_types) if ends_of(t) == (dst, src))
+                reverse[number] = next(n for n, t in enumerate(edge_types) if end_types(t) == (dst, src))
     return reverse
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import torch
@@ -13,9 +13,9 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
 from ..random import Purpose, batch_key
-from .inputs import as_ids, ends_of, reverse_relations
+from .graph import SampledGraph
+from .inputs import as_ids, end_types, reverse_relations
 from .output import HeteroNeighborOutput, NeighborOutput
-from .relations import SampledGraph
 from .times import check_times, ordered, ordered_limit
 
 ExcludeSeedEdges: TypeAlias = bool | Literal["reverse"]
@@ -61,7 +61,7 @@ class LinkSampling:
                 )
             known = strict_negatives if isinstance(strict_negatives, dict) else {None: strict_negatives}
             for edge_type, links in known.items():
-                check_links("strict_negatives", links, graph, edge_type)
+                check_links("strict_negatives", links, edge_type, graph.bounds())
             self._known = {edge_type: links.to(torch.int64).cpu() for edge_type, links in known.items()}
         self._ends: dict[tuple[NodeType | None, str, bool], _Ends] = {}
         """By node type, end, and whether they have no weights; the weights used last."""
@@ -84,7 +84,7 @@ class LinkSampling:
             before = [self._known[edge_type]] if edge_type in self._known else []
             self._known[edge_type] = torch.cat([*before, known.to(torch.int64).cpu()], dim=1)
         if neg_sampling is not None:
-            src_type, dst_type = ends_of(edge_type)
+            src_type, dst_type = end_types(edge_type)
             if neg_sampling.is_binary():
                 self._candidates(src_type, "src_weight", neg_sampling.src_weight)
             self._candidates(dst_type, "dst_weight", neg_sampling.dst_weight)
@@ -97,10 +97,7 @@ class LinkSampling:
             time = (graph.node_time or {}).get(node_type)
             ordered_time = None if time is None else ordered(time, graph.floating_time)
             size = graph.sizes[graph.node_index(node_type)]
-            try:
-                candidates = ops.candidates(size, None if weight is None else weight.cpu(), ordered_time)
-            except (TypeError, ValueError) as error:
-                raise type(error)(f"neg_sampling: {name}: {error}") from None
+            candidates = _weighted(name, size, weight, ordered_time)
             known = self._ends[node_type, name, weight is None] = _Ends(weight, candidates)
         return known.candidates
 
@@ -108,7 +105,7 @@ class LinkSampling:
         if self.strict_negatives is False:
             return None
         if edge_type not in self._edges:
-            graph, ends = self.graph, ends_of(edge_type)
+            graph, ends = self.graph, end_types(edge_type)
             sizes = [graph.sizes[graph.node_index(node_type)] for node_type in ends]
             links = torch.empty(2, 0, dtype=torch.int64)
             if edge_type in graph.edge_types:
@@ -194,7 +191,7 @@ class LinkSampling:
         neg_sampling: NegativeSampling,
         key: int,
     ) -> Tensor:
-        src_type, dst_type = ends_of(edge_type)
+        src_type, dst_type = end_types(edge_type)
         destinations = self._candidates(dst_type, "dst_weight", neg_sampling.dst_weight)
         sources: Tensor | ops.Candidates
         if neg_sampling.is_triplet():
@@ -245,14 +242,35 @@ def _is_undirected(links: Tensor, sizes: list[int]) -> bool:
     return links.size(1) > 0 and all(map(torch.equal, one, other))
 
 
-def check_links(name: str, links: Any, graph: SampledGraph, edge_type: EdgeType | None) -> None:
-    """Raises unless these are links [2, m] between nodes of the types that an edge type has."""
+def check_weights(name: str, weight: Tensor) -> None:
+    """Raises TypeError or ValueError naming the first weight of negatives that is no number to draw by."""
+    _weighted(name, len(weight), weight, None)
+
+
+def _weighted(name: str, size: int, weight: Tensor | None, time: Tensor | None) -> ops.Candidates:
+    """So many nodes, from which negatives are drawn by these weights."""
+    try:
+        return ops.candidates(size, None if weight is None else weight.cpu(), time)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"neg_sampling: {name}: {error}") from None
+
+
+def check_links(
+    name: str, links: Any, edge_type: EdgeType | None, num_nodes: Mapping[NodeType | None, int] | None
+) -> None:
+    """Raises unless these are links [2, m] between nodes of the types that an edge type has, as far as their numbers
+    are known."""
     if not isinstance(links, Tensor):
         raise TypeError(f"{name}: expected a tensor of links, found {type(links).__name__}")
     if links.dim() != 2 or links.size(0) != 2:
         raise ValueError(f"{name}: expected shape (2, num_links), found {tuple(links.shape)}")
-    for end, node_type in enumerate(ends_of(edge_type)):
-        ids, size = as_ids(name, links[end]), graph.sizes[graph.node_index(node_type)]
+    for end, node_type in enumerate(end_types(edge_type)):
+        ids = as_ids(name, links[end])
+        if num_nodes is None:
+            continue
+        if node_type not in num_nodes:
+            raise ValueError(f"node type {node_type!r}: expected one of {list(num_nodes)}")
+        size = num_nodes[node_type]
         if (at := ops.first_outside(ids, size)) >= 0:
             of_type = "" if node_type is None else f" of {node_type!r}"
             raise IndexError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
-from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 from torch_geometric.typing import EdgeType, NodeType
 
@@ -18,17 +19,18 @@ from .._warn import warn
 from ..feature.plan import Budget
 from ..ops.arguments import check_ids, checked_device
 from ..random import draw_seed
-from .bulk import check_modes
+from .executor import Drawing, Executor, HostExecutor, PlacedExecutor, check_bulk
 from .fanouts import NumNeighborsLike, drawable, fanouts_of
 from .inputs import as_ids, sorted_pairs
+from .keyed import Inputs, KeyedSampler
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
 from .output import HeteroNeighborOutput, NeighborOutput, Seeds, renumbered_trees
-from .placed import PlacedGraph, place
+from .placed import place
 from .relations import sampled_graph
 from .times import check_times, ordered_limit
 
 
-class NeighborSampler(BaseSampler):
+class NeighborSampler(KeyedSampler):
     """Samples neighborhoods with the fused operator; usable wherever PyG takes a sampler.
 
     A batch is a function of its key (see :mod:`torch_gnnscale.random`). :class:`torch_gnnscale.NeighborLoader` passes
@@ -89,8 +91,8 @@ class NeighborSampler(BaseSampler):
         device: torch.device | str | None = None,
         graph_on_gpu: Budget | None = None,
     ) -> None:
-        self.device = checked_device(device)
-        if graph_on_gpu is not None and self.device.type == "cpu":
+        where = checked_device(device)
+        if graph_on_gpu is not None and where.type == "cpu":
             raise ValueError(f"graph_on_gpu={graph_on_gpu!r}: expected a GPU as device, found cpu")
         if not directed:
             subgraph_type = SubgraphType.induced
@@ -122,12 +124,29 @@ class NeighborSampler(BaseSampler):
         self.links = LinkSampling(self.graph, exclude_seed_edges, strict_negatives)
         self.num_neighbors = num_neighbors
         self.subgraph_type = SubgraphType(subgraph_type)
-        self.placed: PlacedGraph | None = None
-        if self.device.type == "cpu":
+        self.executor: Executor
+        """What draws."""
+        if where.type == "cpu":
             self.graph.move_to_huge_pages()
+            self.executor = HostExecutor(self.graph)
         else:
-            check_modes(self, f"device={str(device)!r}")
-            self.placed = place(self.graph.relations[0].csc, self.device, graph_on_gpu)
+            check_bulk(self.graph, self._drawing(), f"device={str(device)!r}")
+            self.executor = PlacedExecutor(self.graph, place(self.graph.relations[0].csc, where, graph_on_gpu))
+
+    @property
+    def device(self) -> torch.device:  # type: ignore[override]
+        """Where samples are drawn, and are."""
+        return self.executor.device
+
+    @property
+    def collective(self) -> bool:  # type: ignore[override]
+        """Whether all ranks of a process group draw together."""
+        return self.executor.collective
+
+    @property
+    def usual_bulk(self) -> int:  # type: ignore[override]
+        """One batch does not fill a GPU."""
+        return 1 if self.device.type == "cpu" else 4
 
     # What may be set again ###########################################################################################
 
@@ -202,7 +221,7 @@ class NeighborSampler(BaseSampler):
     @property
     def num_nodes(self) -> int | dict[NodeType, int]:
         """How many nodes there are, by type in a heterogeneous graph."""
-        return self._by_type(dict(zip(self.graph.node_types, self.graph.sizes, strict=True)))
+        return self._by_type(self.graph.bounds())
 
     @property
     def node_time(self) -> Tensor | dict[NodeType, Tensor] | None:
@@ -218,7 +237,7 @@ class NeighborSampler(BaseSampler):
         return values if values is None or self.is_hetero else values[None]
 
     @property
-    def is_temporal(self) -> bool:
+    def is_temporal(self) -> bool:  # type: ignore[override]
         """Whether nodes or edges have times."""
         return self.graph.node_time is not None or self.graph.edge_time is not None
 
@@ -253,6 +272,26 @@ class NeighborSampler(BaseSampler):
             "strict_negatives": self.strict_negatives is not False,
         }
 
+    def node_bounds(self) -> dict[NodeType | None, int]:
+        """How many nodes each type has."""
+        return self.graph.bounds()
+
+    def edge_bound(self, edge_type: EdgeType | None) -> int:
+        """The user's ids of a type's edges are below this."""
+        return self.graph.relations[self.graph.edge_types.index(edge_type)].id_bound
+
+    def check_many(self, inputs: type[Inputs], how: str) -> None:
+        """See :meth:`KeyedSampler.check_many`."""
+        if inputs is not NodeSamplerInput:
+            raise NotImplementedError(f"links with {how} are not implemented; use device='cpu' and bulk=1")
+        self.executor.check(self._drawing(), how, many=True)
+
+    def prepare_links(
+        self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, links: Tensor | None
+    ) -> None:
+        """See :meth:`KeyedSampler.prepare_links`."""
+        self.links.prepare(edge_type, neg_sampling, links)
+
     # Sampling ########################################################################################################
 
     def sample_from_nodes(
@@ -283,6 +322,25 @@ class NeighborSampler(BaseSampler):
             raise NotImplementedError(f"links with device={str(self.device)!r} are not implemented; use device='cpu'")
         return self.links.sample(inputs, neg_sampling, draw_seed() if key is None else key, self.sample, self.disjoint)
 
+    def sample_many(
+        self, inputs: Sequence[Inputs], keys: Sequence[int], neg_sampling: NegativeSampling | None = None
+    ) -> list[Any]:
+        """The samples of many batches of seeds, drawn at once where the executor draws so.
+
+        Raises:
+            NotImplementedError: links, or a mode that is not drawn many at a time.
+        """
+        for kind in {type(entry) for entry in inputs}:
+            self.check_many(kind, "bulk")
+        seeds = [as_ids("seeds", entry.node) for entry in inputs]  # type: ignore[union-attr]
+        samples = self.executor.sample_many(seeds, keys, self._drawing())
+        outputs = []
+        for sample, entry in zip(samples, inputs, strict=True):
+            out = self._output(sample, [], "directional")
+            out.metadata = (entry.input_id, entry.time)
+            outputs.append(out)
+        return outputs
+
     def sample(
         self,
         seeds: Seeds,
@@ -311,31 +369,27 @@ class NeighborSampler(BaseSampler):
         for node_type, ids in given.items():
             nodes[numbers[node_type]] = as_ids("seeds", ids).to(self.device)
         both = self.keep_orig_edges and self.subgraph_type == SubgraphType.bidirectional
-        subgraph: ops.Subgraph = "directional" if both else self.subgraph_type.value
+        drawing = self._drawing()
+        if both:
+            drawing = drawing._replace(subgraph="directional")
         times = self._seed_times(given, nodes, seed_time)
-        if self.placed is not None and exclude is None:
-            check_modes(self, f"device={str(self.device)!r}")
-            fanouts = self.fanouts[0]
-            (sample,) = self.placed.sample(nodes, fanouts, [key], replace=self.replace, layers=self.layers)
-        else:
-            sample = ops.sample_neighbors(
-                graph.stored,
-                nodes,
-                self.fanouts,
-                key,
-                seed_time=times,
-                exclude=self._exclusions(exclude),
-                replace=self.replace,
-                disjoint=self.disjoint,
-                last=self.temporal_strategy == "last",
-                layers=self.layers,
-                subgraph=subgraph,
-            )
-        out = self._output(sample, [(numbers[t], len(ids)) for t, ids in given.items()], subgraph)
+        sample = self.executor.sample(nodes, key, drawing, times, self._exclusions(exclude))
+        out = self._output(sample, [(numbers[t], len(ids)) for t, ids in given.items()], drawing.subgraph)
         if both:
             out = out.to_bidirectional(keep_orig_edges=True)
             out.colptr = out.edge_index = None
         return out
+
+    def _drawing(self) -> Drawing:
+        """The options as they are now."""
+        return Drawing(
+            self.fanouts,
+            self.replace,
+            self.disjoint,
+            self.temporal_strategy == "last",
+            self.layers,
+            self.subgraph_type.value,
+        )
 
     def _typed(self, name: str, value: Any) -> dict:
         """Something given by type, None standing for the only one of a homogeneous graph."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+import dataclasses
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -13,7 +14,7 @@ from torch_geometric.typing import EdgeType, NodeType
 
 def _as_pyg(output: SamplerOutput | HeteroSamplerOutput, kind: type) -> Any:
     """The same output as one of PyG's classes, without what is ours."""
-    return kind(**{field.name: getattr(output, field.name) for field in fields(kind) if field.init})
+    return kind(**{entry.name: getattr(output, entry.name) for entry in dataclasses.fields(kind) if entry.init})
 
 
 @dataclass(repr=False)
@@ -26,6 +27,11 @@ class NeighborOutput(SamplerOutput):
     every hop has columns of its own. None where edges are not sorted by destination."""
     edge_index: Tensor | None = None
     """Local COO, sorted by destination: int64, shape [2, e]."""
+    edge_weight: Tensor | None = None
+    """A weight of each sampled edge, in the order of ``edge``: floating point, shape [e]. Loaders put it into the batch
+    under this name."""
+    fields: dict[str, Any] = field(default_factory=dict)
+    """What else a batch gets, by name."""
 
     def to_pyg(self) -> SamplerOutput:
         """The same as PyG's own class."""
@@ -41,6 +47,8 @@ class HeteroNeighborOutput(HeteroSamplerOutput):
 
     colptr: dict[EdgeType, Tensor] | None = None
     edge_index: dict[EdgeType, Tensor] | None = None
+    edge_weight: dict[EdgeType, Tensor] | None = None
+    fields: dict[str, Any] = field(default_factory=dict)
 
     def to_pyg(self) -> HeteroSamplerOutput:
         """The same as PyG's own class."""
@@ -63,6 +71,19 @@ class Layer(NamedTuple):
     """The user's ids of these edges; a dictionary by edge type likewise."""
     size: Any
     """Numbers of (sources, destinations); in a heterogeneous batch, a dictionary of them by node type."""
+
+
+class WeightedLayer(NamedTuple):
+    """A :class:`Layer` whose edges have weights."""
+
+    edge_index: Any
+    """As of :class:`Layer`."""
+    e_id: Any
+    """As of :class:`Layer`."""
+    size: Any
+    """As of :class:`Layer`."""
+    edge_weight: Any
+    """The weights of these edges, shape [e]; a dictionary by edge type likewise."""
 
 
 Seeds: TypeAlias = Tensor | dict[NodeType, Tensor]

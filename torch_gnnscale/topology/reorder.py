@@ -27,6 +27,26 @@ class Order(NamedTuple):
         """The way back."""
         return Order(self.new, self.old)
 
+    # As a :class:`torch_gnnscale.topology.numbering.Numbering` of a homogeneous graph's nodes
+
+    def to_stored(self, ids: Tensor, node_type: Any = None) -> Tensor:
+        """See :meth:`Numbering.to_stored`."""
+        assert node_type is None
+        return self.new[ids.to(self.new.device, torch.int64)]
+
+    def to_user(self, ids: Tensor, node_type: Any = None) -> Tensor:
+        """See :meth:`Numbering.to_user`."""
+        assert node_type is None
+        return self.old[ids]
+
+    def to(self, device: torch.device) -> Order:
+        """See :meth:`Numbering.to`."""
+        return Order(self.old.to(device), self.new.to(device))
+
+    def equals(self, other: Any) -> bool:
+        """See :meth:`Numbering.equals`."""
+        return isinstance(other, Order) and (other is self or torch.equal(other.old, self.old))
+
 
 def by_score(score: Tensor, name: str = "score") -> Order:
     """The order of falling scores, equal ones in the order of their ids.

@@ -1,0 +1,140 @@
+"""What loaders ask of feature stores: threads, order, bounds and numbering."""
+
+import threading
+import time
+
+import pytest
+import torch
+from helpers.data import ForeignFeatureStore, make_data, plain
+from torch_geometric.data import TensorAttr
+
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
+from torch_gnnscale.feature.contract import BoundedAttr, RowStore, all_attrs, is_collective, may_be_read_by_threads
+from torch_gnnscale.topology.numbering import Numbering
+
+
+class Recording(ForeignFeatureStore):
+    """Notes which threads read, and whether any two of them read at once."""
+
+    def __init__(self, data, **attributes):
+        super().__init__()
+        self.put_tensor(data.x, group_name=None, attr_name="x", index=None)
+        self.__dict__.update(names=[], reading=0, at_once=False, lock=threading.Lock(), **attributes)
+
+    def _get_tensor(self, attr):
+        if isinstance(attr.index, torch.Tensor):
+            with self.lock:
+                self.__dict__["reading"] += 1
+                self.__dict__["at_once"] |= self.reading > 1
+            self.names.append(threading.current_thread().name)
+            time.sleep(0.005)
+            with self.lock:
+                self.__dict__["reading"] -= 1
+        return super()._get_tensor(attr)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_data()
+
+
+def loader_of(data, features):
+    graph = GraphStore.from_data(data)
+    return NeighborLoader((features, graph), [3], torch.arange(200), batch_size=10, seed=1, prefetch=4)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "thread"),
+    [
+        ({}, "MainThread"),
+        ({"thread_safe": True}, "gnnscale-loader_"),
+        ({"collective": True}, "gnnscale-loader-in-order"),
+    ],
+)
+def test_foreign_stores_are_read_where_they_say(data, attributes, thread):
+    store = Recording(data, **attributes)
+    found = [plain(batch) for batch in loader_of(data, store)]
+    assert found == [plain(batch) for batch in loader_of(data, FeatureStore.from_data(type(data)(x=data.x)))]
+    assert len(store.names) == 20
+    assert all(name.startswith(thread) for name in store.names)
+    assert not store.at_once or "thread_safe" in attributes
+
+
+def test_a_store_says_how_it_may_be_read():
+    assert may_be_read_by_threads(FeatureStore())
+    assert not is_collective(FeatureStore())
+    assert not may_be_read_by_threads(ForeignFeatureStore())
+    assert not is_collective(ForeignFeatureStore())
+    assert isinstance(FeatureStore(), RowStore)
+
+
+def test_bounds_hold_for_the_ids_that_they_were_given_for():
+    ids = torch.tensor([0, 3])
+    attr = BoundedAttr(None, "x", ids, 4, ids)
+    assert BoundedAttr.covers(attr, 4)
+    assert not BoundedAttr.covers(attr, 3)
+    assert not BoundedAttr.covers(TensorAttr(None, "x", ids), 4)
+    attr.index = ids + 2
+    assert not BoundedAttr.covers(attr, 4)
+
+
+def test_a_subclass_that_asks_for_other_rows_is_checked(data):
+    class Shifted(FeatureStore):
+        def _get_tensor(self, attr):
+            attr.index = attr.index + 150
+            return super()._get_tensor(attr)
+
+    features = Shifted()
+    features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
+    with pytest.raises(IndexError, match=r"index\[\d+\] = \d+ is out of range: expected rows in \[0, 200\)"):
+        list(loader_of(data, features))
+
+
+class Reversed:
+    """Stored ids count down from the last node; nobody keeps a table, for rows know their ids."""
+
+    def __init__(self, size):
+        self.size = size
+
+    def to_stored(self, ids, node_type=None):
+        return self.size - 1 - ids.to(torch.int64)
+
+    def to_user(self, ids, node_type=None):
+        return None
+
+    def to(self, device):
+        return self
+
+    def equals(self, other):
+        return isinstance(other, Reversed) and other.size == self.size
+
+
+def test_ids_without_a_table_of_all_nodes(data):
+    numbering, size = Reversed(data.num_nodes), data.num_nodes
+    assert isinstance(numbering, Numbering)
+    features = FeatureStore()
+    features.put_tensor(data.x.flip(0), group_name=None, attr_name="x", index=None)
+    features.put_tensor(torch.arange(size).flip(0), group_name=None, attr_name="n_id", index=None)
+    graph = GraphStore.from_edge_index(size - 1 - data.edge_index, size)
+    features.__dict__["order"] = graph.__dict__["order"] = numbering
+    seeds = torch.tensor([5, 0, 77])
+    (batch,) = NeighborLoader((features, graph), [-1], seeds, batch_size=3, seed=1)
+    assert batch.n_id[:3].tolist() == seeds.tolist()
+    assert torch.equal(batch.x, data.x[batch.n_id])
+    assert torch.equal(data.edge_index[:, batch.e_id], batch.n_id[batch.edge_index])
+
+
+def test_two_numberings_are_refused(data):
+    features, graph = FeatureStore.from_data(data), GraphStore.from_data(data)
+    graph.__dict__["order"] = Reversed(data.num_nodes)
+    with pytest.raises(ValueError, match=r"^data: expected features and graph in one order of nodes"):
+        NeighborLoader((features, graph), [1], torch.arange(4))
+    features.__dict__["order"] = Reversed(data.num_nodes + 1)
+    with pytest.raises(ValueError, match=r"found another and another"):
+        NeighborLoader((features, graph), [1], torch.arange(4))
+
+
+def test_attributes_of_foreign_stores(data):
+    store = ForeignFeatureStore()
+    store.put_tensor(data.x, group_name=None, attr_name="x", index=None)
+    assert [attr.attr_name for attr in all_attrs(store)] == ["x"]

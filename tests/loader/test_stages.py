@@ -1,0 +1,140 @@
+"""Stages that run in parallel, or in order on one thread; batches in preparation as the first ones show."""
+
+import random
+import threading
+import time
+
+import pytest
+import torch
+from helpers.data import make_data, no_loader_threads, plain
+
+from torch_gnnscale import NeighborLoader
+from torch_gnnscale.loader.pipeline import Pipeline, Stage
+from torch_gnnscale.loader.prefetch import TURNS, USUAL, WINDOW, PrefetchTrial
+
+
+def same(value):
+    return value
+
+
+def noted(calls, name, wait=0.002):
+    def run(item):
+        time.sleep(wait * random.random())
+        calls.append((name, item, threading.current_thread().name))
+        return item
+
+    return run
+
+
+@pytest.mark.parametrize("prefetch", [0, 1, 3, 10])
+@pytest.mark.parametrize("kinds", ["o", "po", "op", "popo", "oop"])
+def test_stages_in_order(kinds, prefetch):
+    kinds, calls = [kind == "o" for kind in kinds], []
+    stages = [Stage(noted(calls, number), in_order) for number, in_order in enumerate(kinds)]
+    assert list(Pipeline(iter(range(12)), stages, same, prefetch)) == list(range(12))
+    assert no_loader_threads()
+    ordered = [(item, name) for name, item, _ in calls if kinds[name]]
+    assert ordered == [(item, number) for item in range(12) for number, kind in enumerate(kinds) if kind]
+    threads = {thread for name, _, thread in calls if kinds[name]}
+    assert len(threads) == 1
+    for item in range(12):
+        assert [name for name, other, _ in calls if other == item] == list(range(len(kinds)))
+
+
+def test_the_thread_in_order_does_not_depend_on_who_waits():
+    """Stage 1 of an item runs although nobody has asked for the item before."""
+    calls = []
+    pipeline = Pipeline(iter(range(5)), [Stage(same), Stage(noted(calls, 1), in_order=True)], same, 5)
+    deadline = time.monotonic() + 20
+    while len(calls) < 5:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    assert list(pipeline) == list(range(5))
+
+
+@pytest.mark.parametrize("prefetch", [0, 4])
+@pytest.mark.parametrize("failing", [0, 1, 2])
+def test_errors_of_any_stage_come_in_their_place(prefetch, failing):
+    def fail(item):
+        if item == 2:
+            raise ValueError(f"stage {failing}")
+        return item
+
+    stages = [Stage(fail if number == failing else same, in_order=number == 1) for number in range(3)]
+    pipeline = Pipeline(iter(range(5)), stages, same, prefetch)
+    assert [next(pipeline), next(pipeline)] == [0, 1]
+    with pytest.raises(ValueError, match=f"^stage {failing}$"):
+        next(pipeline)
+    assert list(pipeline) == [3, 4]
+
+
+def test_closing_while_the_ordered_thread_waits():
+    released = threading.Event()
+    stages = [Stage(lambda item: released.wait(20) and item), Stage(same, in_order=True), Stage(same)]
+    pipeline = Pipeline(iter(range(30)), stages, same, 8)
+    threading.Timer(0.05, released.set).start()
+    pipeline.close()
+    assert no_loader_threads()
+    assert list(pipeline) == []
+
+
+def test_the_number_in_preparation_can_change():
+    started = []
+
+    def items():
+        for item in range(20):
+            started.append(item)
+            yield item
+
+    pipeline = Pipeline(items(), [Stage(same)], same, 0)
+    assert next(pipeline) == 0
+    assert (len(started), no_loader_threads()) == (1, True)
+    pipeline.set_prefetch(4)
+    assert len(started) == 5
+    assert [next(pipeline) for _ in range(3)] == [1, 2, 3]
+    assert len(started) == 8
+    pipeline.set_prefetch(0)
+    assert [next(pipeline) for _ in range(4)] == [4, 5, 6, 7]
+    assert len(started) == 8
+    assert list(pipeline) == list(range(8, 20))
+
+
+def run_trial(seconds, batches=1000):
+    """The trial's choice and the prefetch of each step, where a step takes ``seconds[prefetch]``."""
+    trial, used = PrefetchTrial(), []
+    trial.begin()
+    for _ in range(batches):
+        used.append(trial.prefetch)
+        trial.step(seconds[trial.prefetch])
+    return trial.choice, used
+
+
+def test_the_faster_way_is_kept():
+    assert run_trial({0: 1.0, USUAL: 0.9})[0] == USUAL
+    assert run_trial({0: 1.0, USUAL: 1.1})[0] == 0
+    assert run_trial({0: 1.0, USUAL: 0.99})[0] == 0  # not worth the threads
+    choice, used = run_trial({0: 1.0, USUAL: 0.5}, TURNS * WINDOW + 1)
+    assert used[: TURNS * WINDOW] == ([0] * WINDOW + [USUAL] * WINDOW) * (TURNS // 2)
+    assert (choice, used[-1]) == (USUAL, USUAL)
+
+
+def test_the_first_steps_of_a_window_do_not_count():
+    trial = PrefetchTrial()
+    for turn in range(TURNS):
+        for step in range(WINDOW):
+            first = step <= USUAL
+            trial.step((0.0 if turn % 2 else 100.0) if first else (2.0 if turn % 2 else 1.0))
+    assert trial.choice == 0
+
+
+def test_short_epochs_start_no_threads_and_batches_are_the_same():
+    data = make_data()
+    short = NeighborLoader(data, [2], torch.arange(200), batch_size=200, seed=1)
+    for _ in range(5):
+        for _ in short:
+            assert no_loader_threads()
+    long, plainly = (NeighborLoader(data, [2], batch_size=2, seed=1, prefetch=given) for given in (None, 0))
+    for _ in range(2):
+        assert [plain(batch) for batch in long] == [plain(batch) for batch in plainly]
+    assert long._trial.choice in (0, USUAL)
+    assert no_loader_threads()

@@ -1,0 +1,207 @@
+"""A sampler of thirty lines behind the contract gets from the loaders what ours has."""
+
+import threading
+
+import pytest
+import torch
+from helpers.data import make_data, plain
+from torch_geometric.nn import GraphConv
+from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
+
+from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, ops
+from torch_gnnscale.loader import accesses
+from torch_gnnscale.random import draw_seed
+from torch_gnnscale.sampler import KeyedSampler, Layer, NeighborOutput, WeightedLayer
+from torch_gnnscale.topology import CSC
+
+
+class RandomEdges(KeyedSampler):
+    """Draws one in-edge per seed, at a keyed place, with a weight and a field of its own."""
+
+    def __init__(self, data, weighted=True):
+        self.csc, self.nodes, self.weighted = CSC.from_data(data), data.num_nodes, weighted
+
+    def sample_from_nodes(self, inputs, key=None):
+        out = self._sample(inputs.node, draw_seed() if key is None else key)
+        out.metadata = (inputs.input_id, inputs.time)
+        return out
+
+    def sample_from_edges(self, inputs, neg_sampling=None, key=None):
+        out = self._sample(torch.cat([inputs.row, inputs.col]), key)
+        ends = torch.arange(2 * len(inputs.row)).view(2, -1)
+        out.metadata = (inputs.input_id, ends, inputs.label, inputs.time)
+        return out
+
+    def _sample(self, seeds, key):
+        begin, degree = self.csc.colptr[seeds], self.csc.colptr.diff()[seeds]
+        place = begin + torch.randint(
+            1 << 30, seeds.shape, generator=torch.Generator().manual_seed(key)
+        ) % degree.clamp(1)
+        col = (degree > 0).nonzero().view(-1)
+        found, row = self.csc.row[place[col]].to(torch.int64).unique(return_inverse=True)
+        edge_index = torch.stack([row + len(seeds), col])
+        colptr = torch.cat([torch.zeros(1).long(), (degree > 0).cumsum(0)])
+        edge = place[col] if self.csc.edge_id is None else self.csc.edge_id[place[col]].to(torch.int64)
+        weight = 1.0 / degree[col] if self.weighted else None
+        counts = [len(seeds), len(found)], [len(col)]
+        return NeighborOutput(torch.cat([seeds, found]), *edge_index, edge, None, *counts, colptr=colptr,
+                              edge_index=edge_index, edge_weight=weight, fields={"key": key})  # fmt: skip
+
+    def options(self):
+        return {"sampler": "random edges"}
+
+    def node_bounds(self):
+        return {None: self.nodes}
+
+    def edge_bound(self, edge_type):
+        return self.csc.num_edges
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_data()
+
+
+def loader_of(data, sampler=None, **options):
+    sampler = RandomEdges(data) if sampler is None else sampler
+    return NeighborLoader(data, [1], batch_size=20, seed=3, neighbor_sampler=sampler, **{"shuffle": True, **options})
+
+
+def batches(loader):
+    return [plain(batch) for batch in loader]
+
+
+def test_batches_have_rows_weights_and_fields(data):
+    for batch in loader_of(data):
+        src, dst = batch.edge_index
+        assert torch.equal(batch.x, data.x[batch.n_id])
+        assert torch.equal(data.edge_index[:, batch.e_id], batch.n_id[batch.edge_index])
+        degree = torch.bincount(data.edge_index[1], minlength=data.num_nodes)
+        assert torch.equal(batch.edge_weight, 1.0 / degree[batch.n_id[dst]])
+        assert isinstance(batch.key, int)
+        assert GraphConv(data.x.size(1), 2)(batch.x.float(), batch.edge_index, batch.edge_weight).shape[1] == 2
+        assert src.min() >= batch.batch_size
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"prefetch": 0}, {"prefetch": 3}, {"bulk": 3, "prefetch": 0}, {"bulk": 2, "prefetch": 4},
+     {"num_workers": 2}, {"num_workers": 1, "filter_per_worker": False}],
+)  # fmt: skip
+def test_the_same_batches_in_every_way(data, options):
+    assert batches(loader_of(data, **options)) == batches(loader_of(data, prefetch=0))
+
+
+def test_epochs_differ_and_runs_resume(data):
+    loader = loader_of(data)
+    first, second = batches(loader), batches(loader)
+    assert first != second
+    again = loader_of(data)
+    iterator = iter(again)
+    taken = [plain(next(iterator)) for _ in range(3)]
+    resumed = loader_of(data)
+    resumed.load_state_dict(again.state_dict())
+    assert taken + batches(resumed) == first
+    assert batches(resumed) == second
+    others = NeighborLoader(data, [1], batch_size=20, seed=3, shuffle=True)
+    with pytest.raises(ValueError, match=r"expected a loader with sampler=None, found sampler='random edges'"):
+        resumed.load_state_dict(others.state_dict())
+
+
+def test_samples_accesses_and_ad_hoc_batches(data):
+    loader = loader_of(data)
+    nodes = [batch.n_id for batch in loader_of(data)]
+    assert all(map(torch.equal, (out.node for out in loader.samples(0)), nodes))
+    assert torch.equal(accesses(loader, [0]), torch.bincount(torch.cat(nodes), minlength=data.num_nodes))
+    assert plain(loader([4, 7])) == plain(loader([4, 7]))
+
+
+def test_layouts_layers_and_stores(data):
+    for batch in loader_of(data, edge_layout="sparse_csr"):
+        assert "edge_weight" not in batch
+    plain_batches = list(loader_of(data))
+    for batch, other in zip(loader_of(data, edge_layout="sparse_csr"), plain_batches, strict=True):
+        assert torch.equal(batch.adj_t.values(), other.edge_weight)
+    stores = FeatureStore.from_data(data), GraphStore.from_data(data)
+    for batch, other in zip(loader_of(stores, RandomEdges(data)), plain_batches, strict=True):
+        assert torch.equal(batch.edge_weight, other.edge_weight)
+        assert torch.equal(batch.x, other.x)
+    for weighted, kind in ((True, WeightedLayer), (False, Layer)):
+        sampler = RandomEdges(data, weighted)
+        sampler.layers = True
+        for batch, other in zip(loader_of(data, sampler, layers=True), plain_batches, strict=True):
+            (layer,) = batch.layers
+            assert type(layer) is kind
+            assert torch.equal(layer.edge_index, other.edge_index)
+            assert layer.size == (other.num_nodes, other.batch_size)
+            if weighted:
+                assert torch.equal(layer.edge_weight, other.edge_weight)
+    weighted = data.clone()
+    weighted.edge_weight = torch.ones(data.num_edges)
+    with pytest.raises(ValueError, match=r"^edge_weight: expected data without this attribute"):
+        next(iter(loader_of(weighted)))
+
+
+def test_links(data):
+    def loader(**options):
+        links = data.edge_index[:, :60]
+        return LinkNeighborLoader(
+            data, [1], links, batch_size=20, seed=3, neighbor_sampler=RandomEdges(data), **options
+        )
+
+    expected = batches(loader(prefetch=0))
+    assert batches(loader(prefetch=3)) == batches(loader(bulk=2)) == expected
+    with pytest.raises(IndexError, match=r"edge_label_index\[0, 1\] = 900 is out of range"):
+        LinkNeighborLoader(data, [1], torch.tensor([[0, 900], [1, 2]]), neighbor_sampler=RandomEdges(data))
+
+
+def test_inputs_are_checked_by_the_sampler_bounds(data):
+    with pytest.raises(IndexError, match=r"input_nodes\[1\] = 900 is out of range: expected nodes in \[0, 200\)"):
+        loader_of(data, input_nodes=torch.tensor([0, 900]), shuffle=False)
+    with pytest.raises(ValueError, match=r"^input_time: expected none without time_attr, found some"):
+        loader_of(data, input_nodes=torch.arange(4), input_time=torch.arange(4), shuffle=False)
+
+
+class Recording(RandomEdges):
+    """Notes in which threads, and for which keys, it is asked."""
+
+    def __init__(self, data, **attributes):
+        super().__init__(data)
+        self.asked = []
+        self.__dict__.update(attributes)
+
+    def sample_from_nodes(self, inputs, key=None):
+        self.asked.append((threading.current_thread().name, key))
+        return super().sample_from_nodes(inputs, key)
+
+
+@pytest.mark.parametrize("attributes", [{"collective": True}, {"thread_safe": False}])
+def test_collective_and_unsafe_samplers_are_asked_in_order_on_one_thread(data, attributes):
+    sampler = Recording(data, **attributes)
+    loader = loader_of(data, sampler, prefetch=4)
+    keys = [loader._order.key(index) for index in loader._order.numbered(loader._index_sampler.batches, 0)]
+    assert batches(loader) == batches(loader_of(data, prefetch=0))
+    names, asked = zip(*sampler.asked, strict=True)
+    assert list(asked) == keys
+    assert len(set(names)) == 1
+    assert names[0].startswith("gnnscale-loader-in-order")
+
+
+def test_safe_samplers_are_asked_by_threads(data):
+    sampler = Recording(data)
+    list(loader_of(data, sampler, prefetch=4))
+    assert all(name.startswith("gnnscale-loader_") for name, _ in sampler.asked)
+
+
+def test_what_the_contract_leaves_to_the_sampler():
+    sampler = KeyedSampler()
+    assert (sampler.options(), sampler.node_bounds(), sampler.edge_bound(None)) == ({}, None, None)
+    with pytest.raises(NotImplementedError, match=r"^KeyedSampler does not sample from nodes"):
+        sampler.sample_inputs(NodeSamplerInput(None, torch.arange(2)), 0)
+    with pytest.raises(NotImplementedError, match=r"^KeyedSampler does not sample from links"):
+        sampler.sample_inputs(EdgeSamplerInput(None, torch.arange(2), torch.arange(2)), 0)
+    assert ops.beyond_bulks(several_types=True, weighted=False, timed=True, disjoint=False, subgraph="induced") == [
+        "a heterogeneous graph",
+        "a graph with times",
+        "subgraph='induced'",
+    ]

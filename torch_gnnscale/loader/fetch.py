@@ -1,0 +1,246 @@
+"""The rows of a sample's nodes and edges, from a Data or from a pair of stores."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader.utils import index_select
+
+from .. import ops
+from ..feature.contract import BoundedAttr, RowStore, all_attrs, is_collective, may_be_read_by_threads
+from ..sampler.keyed import KeyedSampler
+from .layout import EdgeLayout, edge_device, laid_out, set_edges, stored_values
+from .sampled import NO_IDS, SampledEdges, SampledGraphPart
+
+_HOST = torch.device("cpu")
+
+
+class Ids:
+    """Ids, copied at most once to each device."""
+
+    def __init__(self, ids: Tensor) -> None:
+        self._ids = ids
+        self._on: dict[torch.device, Tensor] = {}
+
+    def on(self, device: torch.device) -> Tensor:
+        """The ids there."""
+        if device == self._ids.device:
+            return self._ids
+        if device not in self._on:
+            self._on[device] = self._ids.to(device)
+        return self._on[device]
+
+
+def rows_at(value: Any, ids: Ids, dim: int, below: int | None = None) -> Any:
+    """The entries of ``value`` at ``ids`` along a dimension, by the native gather where it can; all of them are known
+    to be in [0, ``below``) if that is given."""
+    index = ids.on(getattr(value, "device", _HOST))  # an array has none
+    if isinstance(value, Tensor) and dim == 0 and ops.can_gather_rows(value):
+        return ops.gather_rows(value, index, check=below is None or below > value.size(0))
+    return index_select(value, index, dim=dim)
+
+
+def typed_storages(data: Any) -> list[tuple[Any, Any, bool, bool]]:
+    """(type, storage, whether it has nodes, whether it has edges) of a Data or HeteroData."""
+    if isinstance(data, Data):
+        return [(None, data._store, True, True)]
+    nodes = [(node_type, store, True, False) for node_type, store in data.node_items()]
+    return nodes + [(edge_type, store, False, True) for edge_type, store in data.edge_items()]
+
+
+def row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a Data or HeteroData that have a row for each node or edge, with their names."""
+    for type_name, store, _, _ in typed_storages(data):
+        for name, value in store.items():
+            if not isinstance(value, Tensor) or value.layout != torch.strided:
+                continue
+            if (store.is_node_attr(name) or store.is_edge_attr(name)) and data.__cat_dim__(name, value, store) == 0:
+                yield (f"data.{name}" if type_name is None else f"data[{type_name!r}].{name}"), value
+
+
+class Bounds(NamedTuple):
+    """What a sampler knows of its ids, as far as nobody has changed its output."""
+
+    sampler: KeyedSampler
+
+    def of_nodes(self, node_type: Any) -> int | None:
+        """Ids of these nodes are below this."""
+        bounds = self.sampler.node_bounds()
+        return None if bounds is None else bounds.get(node_type)
+
+    def of_edges(self, edge_type: Any) -> int | None:
+        """Ids of these edges are below this."""
+        return self.sampler.edge_bound(edge_type)
+
+
+class RowSource(ABC):
+    """Where the rows of a batch come from. Made once; ``fetch`` reads, ``batch`` only puts together."""
+
+    threads: bool
+    """Whether several threads may fetch at once."""
+    collective: bool
+    """Whether ranks fetch together."""
+
+    @abstractmethod
+    def fetch(self, sampled: SampledGraphPart, bounds: Bounds | None) -> Any:
+        """All rows of a sample; ids are checked where ``bounds`` do not say that it is needless."""
+
+    @abstractmethod
+    def batch(self, sampled: SampledGraphPart, rows: Any, layouts: dict[Any, EdgeLayout] | None) -> Data | HeteroData:
+        """A batch of these rows, its edges in these layouts; without layouts there are no sampled edges yet."""
+
+
+class DataRows(RowSource):
+    """The attributes of a Data or HeteroData, in the order in which it has them.
+
+    Args:
+        data: what is read for each batch as it is then.
+        device: where the edges of a batch go; by default where those of ``data`` are.
+    """
+
+    threads = True
+    collective = False
+
+    def __init__(self, data: Data | HeteroData, device: torch.device | None = None) -> None:
+        self.data = data
+        self.device = device
+
+    def fetch(self, sampled: SampledGraphPart, bounds: Bounds | None) -> dict[Any, dict[str, Any]]:
+        """By type, the rows of each attribute."""
+        found: dict[Any, dict[str, Any]] = {}
+        for type_name, store, has_nodes, has_edges in typed_storages(self.data):
+            node = sampled.nodes.setdefault(type_name, NO_IDS) if has_nodes else NO_IDS
+            if has_edges:
+                edge_id = sampled.edges.setdefault(type_name, SampledEdges.none()).edge_id
+            rows = found[type_name] = {}
+            nodes, edges = Ids(node), None if not has_edges or edge_id is None else Ids(edge_id)
+            for name, value in store.items():
+                if name == "num_nodes":
+                    rows[name] = node.numel()
+                elif name in ("edge_index", "adj_t"):
+                    continue
+                elif store.is_node_attr(name):
+                    dim = self.data.__cat_dim__(name, value, store)
+                    rows[name] = rows_at(value, nodes, dim, None if bounds is None else bounds.of_nodes(type_name))
+                elif store.is_edge_attr(name):
+                    rows[name] = None
+                    if edges is not None:
+                        dim = self.data.__cat_dim__(name, value, store)
+                        rows[name] = rows_at(value, edges, dim, None if bounds is None else bounds.of_edges(type_name))
+        return found
+
+    def batch(
+        self, sampled: SampledGraphPart, rows: dict[Any, dict[str, Any]], layouts: dict[Any, EdgeLayout] | None
+    ) -> Data | HeteroData:
+        """See :meth:`RowSource.batch`; types that were not sampled have no rows."""
+        batch = copy.copy(self.data)
+        for type_name, store, _, has_edges in typed_storages(self.data):
+            out = batch._store if type_name is None else batch[type_name]
+            # PyG looks for it with each field that is put, and catches an AttributeError where it is missing.
+            out._cached_attr = defaultdict(set)
+            for name, value in rows[type_name].items():
+                out[name] = value
+            if layouts is not None and has_edges and (type_name is None or "edge_index" in store or "adj_t" in store):
+                edges, layout = self.placed(type_name, sampled.edges[type_name]), layouts[type_name]
+                value = self.values(type_name, edges, layout)
+                laid = laid_out(edges.edge_index, edges.colptr, sampled.size(type_name), layout, value)
+                set_edges(out, laid, layout)
+        return batch
+
+    def placed(self, edge_type: Any, edges: SampledEdges) -> SampledEdges:
+        """The edges on the device of a batch's edges; their ids stay where they are."""
+        device = edge_device(self._storage(edge_type)) if self.device is None else self.device
+        return edges._replace(
+            edge_index=edges.edge_index.to(device),
+            colptr=edges.colptr if edges.colptr is None else edges.colptr.to(device),
+            weight=edges.weight if edges.weight is None else edges.weight.to(device),
+        )
+
+    def values(self, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> Tensor | None:
+        """The values of an ``adj_t`` at the sampled edges: their weights, or what the input's ``adj_t`` has."""
+        if layout not in ("sparse_csr", "SparseTensor") or edges.weight is not None:
+            return edges.weight
+        value = stored_values(self._storage(edge_type))
+        if value is None or edges.edge_id is None:
+            return None
+        return rows_at(value, Ids(edges.edge_id), 0).to(edges.edge_index.device)
+
+    def _storage(self, edge_type: Any) -> Any:
+        return self.data._store if edge_type is None else self.data[edge_type]
+
+
+class StoreRows(RowSource):
+    """All tensors of a FeatureStore, ours or anybody's.
+
+    A tensor whose group is a tuple is one of edges: of that type, or of the only one of a homogeneous graph.
+    """
+
+    def __init__(self, features: Any, graph: Any, custom_cls: Any = None) -> None:
+        self.features, self.graph, self.custom_cls = features, graph, custom_cls
+        self.threads = may_be_read_by_threads(features)
+        self.collective = is_collective(features)
+
+    def fetch(self, sampled: SampledGraphPart, bounds: Bounds | None) -> list[tuple[Any, Any]]:
+        """(attribute, its rows) of all tensors that have rows for what was sampled, in the store's order."""
+        hetero, features = sampled.hetero, self.features
+        ids = {node_type: Ids(node) for node_type, node in sampled.nodes.items()}
+        wanted = []
+        for attr in all_attrs(features):
+            if isinstance(attr.group_name, tuple):
+                found = sampled.edges.get(attr.group_name if hetero else None)
+                attr.index = None if found is None else found.edge_id
+            else:
+                node_type = attr.group_name if hetero else None
+                attr.index = sampled.nodes.get(node_type)
+                below = None if bounds is None else bounds.of_nodes(node_type)
+                if below is not None and attr.index is not None and isinstance(features, RowStore):
+                    there = ids[node_type].on(features.device_of(attr))
+                    attr = BoundedAttr(attr.group_name, attr.attr_name, there, below, there)
+            if attr.index is not None:
+                wanted.append(attr)
+        return list(zip(wanted, features.multi_get_tensor(wanted), strict=True))
+
+    def batch(
+        self, sampled: SampledGraphPart, rows: list[tuple[Any, Any]], layouts: dict[Any, EdgeLayout] | None
+    ) -> Data | HeteroData:
+        """See :meth:`RowSource.batch`."""
+        hetero = sampled.hetero
+        kind = self.custom_cls or (HeteroData if hetero else Data)
+        batch = kind()
+
+        def put_edges(store: Any, edge_type: Any) -> None:
+            if layouts is not None:
+                edges, layout = sampled.edges[edge_type], layouts[edge_type]
+                laid = laid_out(edges.edge_index, edges.colptr, sampled.size(edge_type), layout, edges.weight)
+                set_edges(store, laid, layout)
+
+        if not hetero:
+            put_edges(batch, None)
+        of_nodes = [(attr, value) for attr, value in rows if not isinstance(attr.group_name, tuple)]
+        for attr, _ in of_nodes:
+            (batch[attr.group_name] if hetero else batch).num_nodes = attr.index.numel()
+        for attr, value in of_nodes if hetero else rows:
+            (batch[attr.group_name] if hetero else batch)[attr.attr_name] = value
+        if hetero:
+            for edge_type in dict.fromkeys(attr.edge_type for attr in self.graph.get_all_edge_attrs()):
+                if edge_type in sampled.edges:
+                    put_edges(batch[edge_type], edge_type)
+            for attr, value in rows:
+                if isinstance(attr.group_name, tuple):
+                    batch[attr.group_name][attr.attr_name] = value
+        return batch
+
+
+def row_source(data: Any, custom_cls: Any = None, device: torch.device | None = None) -> RowSource:
+    """The rows of whatever a loader loads; see :class:`DataRows` and :class:`StoreRows`."""
+    if isinstance(data, (Data, HeteroData)):
+        return DataRows(data, device)
+    features, graph = data
+    return StoreRows(features, graph, custom_cls)

@@ -1,0 +1,61 @@
+"""A batch's bipartite layers: the papers' list of message-flow graphs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch_geometric.data import Data, HeteroData
+
+from ..sampler import Layer, WeightedLayer
+from ..sampler.inputs import end_types
+from .fetch import DataRows, RowSource
+from .layout import EdgeLayout, laid_out
+from .sampled import SampledEdges, SampledGraphPart, by_type
+
+
+def put_layers(
+    batch: Data | HeteroData, source: RowSource, sampled: SampledGraphPart, layouts: dict[Any, EdgeLayout]
+) -> None:
+    """Puts ``layers`` into the batch, the one that a model computes first in front, and takes the edges out of it.
+
+    Attributes of edges and ``e_id`` stay in the order of hops, from the seeds outward: ``num_sampled_edges`` many each.
+    """
+    out = sampled.out
+    nodes = {t: torch.tensor(n).cumsum(0).tolist() for t, n in by_type(out, out.num_sampled_nodes).items()}
+    counts = by_type(out, out.num_sampled_edges)
+    hops: dict[Any, list[tuple[Any, ...]]] = {}
+    for edge_type, found in sampled.edges.items():
+        if found.colptr is None:
+            raise ValueError("layers=True: expected edges as they were sampled, found some that were changed")
+        src, dst = end_types(edge_type)
+        column, edge, hops[edge_type] = 0, 0, []
+        for hop, count in enumerate(counts[edge_type]):
+            size = (nodes[src][hop + 1], nodes[dst][hop])
+            some = slice(edge, edge + count)
+            edges = SampledEdges(
+                found.edge_index[:, some],
+                found.colptr[column : column + size[1] + 1] - edge,
+                None if found.edge_id is None else found.edge_id[some],
+                None if found.weight is None else found.weight[some],
+            )
+            column, edge = column + size[1], edge + count
+            value = edges.weight
+            if isinstance(source, DataRows):
+                edges = source.placed(edge_type, edges)
+                value = source.values(edge_type, edges, layouts[edge_type])
+            laid = laid_out(edges.edge_index, edges.colptr, size, layouts[edge_type], value)
+            hops[edge_type].append((laid, edges.edge_id, edges.weight))
+        store = batch if edge_type is None else batch[edge_type]
+        for name in ("edge_index", "adj_t"):
+            if name in store:
+                del store[name]
+    weighted = any(edges.weight is not None for edges in sampled.edges.values())
+    layers = []
+    for hop in reversed(range(max(map(len, nodes.values())) - 1)):
+        laid, ids, weights = ({edge_type: part[hop][i] for edge_type, part in hops.items()} for i in range(3))
+        sizes = {node_type: (total[hop + 1], total[hop]) for node_type, total in nodes.items()}
+        fields = (laid, ids, sizes, weights) if weighted else (laid, ids, sizes)
+        kind: Any = WeightedLayer if weighted else Layer
+        layers.append(kind(*fields) if isinstance(batch, HeteroData) else kind(*(field[None] for field in fields)))
+    batch.layers = layers

@@ -1,0 +1,206 @@
+"""The line of a loader: order -> sample -> fetch -> collate -> finish, and which threads run each step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from itertools import islice
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.sampler import BaseSampler, NegativeSampling, NodeSamplerInput
+
+from ..random import ids_key
+from ..sampler.keyed import Inputs, KeyedSampler, Output
+from .collate import Collator, Fetched
+from .order import NumberedBatch, SeedOrder
+from .pipeline import Pipeline, Stage
+from .streams import Failed, Streams, Unpacked, as_here, or_failed
+
+T = TypeVar("T")
+
+
+class Step(NamedTuple):
+    """A step of the line and where it may run: in parallel threads, in order on one, or with the iterating thread."""
+
+    run: Callable[[Any], Any]
+    where: str
+    """``parallel``, ``in order`` or ``here``."""
+
+
+class Line:
+    """The steps from a batch's number to the batch, for one loader.
+
+    Args:
+        order: makes keys.
+        sampler: any of PyG's; one that is not keyed is asked in the thread that iterates, for it may keep state.
+        collator: fetches rows and puts batches together.
+        inputs: all inputs of the loader, indexed by position.
+        ids_of: what is hashed for the key of inputs without a number.
+        neg_sampling: for links.
+        seconds: where the time of sampling and of gathering is summed up.
+    """
+
+    def __init__(
+        self, order: SeedOrder, sampler: BaseSampler, collator: Collator, inputs: Any,
+        ids_of: Callable[[Any], Tensor], neg_sampling: NegativeSampling | None, seconds: dict[str, float],
+    ) -> None:  # fmt: skip
+        self.order, self.sampler, self.collator = order, sampler, collator
+        self.inputs, self.ids_of, self.neg_sampling = inputs, ids_of, neg_sampling
+        self.seconds = seconds
+
+    # The steps #######################################################################################################
+
+    def inputs_at(self, positions: Any) -> Inputs:
+        """The inputs at these positions."""
+        if not isinstance(positions, Tensor):
+            positions = torch.as_tensor(positions, dtype=torch.int64)
+        return self.inputs[positions]
+
+    def sample(self, index: NumberedBatch | Tensor | list[int]) -> Output:
+        """The sample of a numbered batch, or of positions that have no number: keyed by the ids of their inputs."""
+        with self._timed("sample"):
+            inputs = self.inputs_at(index.positions if isinstance(index, NumberedBatch) else index)
+            if not isinstance(self.sampler, KeyedSampler):
+                if isinstance(inputs, NodeSamplerInput):
+                    return self.sampler.sample_from_nodes(inputs)
+                return self.sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
+            if isinstance(index, NumberedBatch):
+                key = self.order.key(index)
+            else:
+                key = ids_key(self.order.seed, self.ids_of(inputs))
+            return self.sampler.sample_inputs(inputs, key, self.neg_sampling)
+
+    def sample_many(self, indices: list[NumberedBatch]) -> list[Output]:
+        """The samples of several numbered batches."""
+        assert isinstance(self.sampler, KeyedSampler)
+        with self._timed("sample"):
+            inputs = [self.inputs_at(index.positions) for index in indices]
+            return self.sampler.sample_many(inputs, [self.order.key(index) for index in indices], self.neg_sampling)
+
+    def fetch(self, out: Output) -> Fetched:
+        """The sample with its rows."""
+        with self._timed("gather"):
+            return self.collator.fetch(out)
+
+    def collate(self, fetched: Fetched) -> Data | HeteroData:
+        """The batch."""
+        with self._timed("gather"):
+            return self.collator.collate(fetched)
+
+    def _timed(self, name: str) -> _Clock:
+        return _Clock(self.seconds, name)
+
+    # Where they run ##################################################################################################
+
+    def steps(self) -> list[Step]:
+        """Sample, fetch and collate, as their sampler and rows allow; what follows a step here is here as well."""
+        source = self.collator.source
+        sampling = _where(self.sampler.thread_safe, self.sampler.collective) if self.ahead else "here"
+        fetching = _where(source.threads, source.collective) if source.threads or source.collective else "here"
+        found = [Step(self.sample, sampling), Step(self.fetch, fetching), Step(self.collate, "parallel")]
+        here = [step.where for step in found].index("here") if "here" in (sampling, fetching) else len(found)
+        return [step if number < here else Step(step.run, "here") for number, step in enumerate(found)]
+
+    @property
+    def ahead(self) -> bool:
+        """Whether anything can be prepared while the model trains."""
+        return isinstance(self.sampler, KeyedSampler)
+
+    @property
+    def collective(self) -> bool:
+        """Whether ranks sample or fetch together."""
+        return getattr(self.sampler, "collective", False) or self.collator.source.collective
+
+    def pipeline(self, numbered: Iterator[NumberedBatch], finish: Callable[[Any], T], prefetch: int) -> Pipeline:
+        """The batches, one by one."""
+        steps = self.steps()
+        stages = [Stage(as_here(step.run), step.where == "in order") for step in steps if step.where != "here"]
+        here = [step.run for step in steps if step.where == "here"]
+
+        def finished(value: Any) -> T:
+            for run in here:
+                value = run(value)
+            return finish(value)
+
+        return Pipeline(numbered, stages, finished if here else finish, prefetch)
+
+    def samples(self, numbered: Iterator[NumberedBatch], prefetch: int) -> Pipeline:
+        """The samples alone."""
+        sample = self.steps()[0]
+        stages = [] if sample.where == "here" else [Stage(as_here(sample.run), sample.where == "in order")]
+        finish = self.sample if sample.where == "here" else _unchanged
+        return Pipeline(numbered, stages, finish, prefetch if stages else 0)
+
+    def bulks(
+        self, numbered: Iterator[NumberedBatch], finish: Callable[[Any], T], bulk: int, prefetch: int,
+        streams: Streams | None,
+        around: Callable[[], AbstractContextManager] | None,
+    ) -> Unpacked[T]:  # fmt: skip
+        """The batches, made ``bulk`` at a time, on ``streams`` of a GPU if there are some."""
+        lists = iter(lambda: list(islice(numbered, bulk)), [])
+        sample, *others = self.steps()
+        first = _all_or_failed(self.sample_many) if bulk > 1 or self.collator.device is not None else _each(self.sample)
+        steps = [Step(first, sample.where), *(Step(_each(step.run), step.where) for step in others)]
+        here = [step.run for step in steps if step.where == "here"]
+        ahead = [step for step in steps if step.where != "here"]
+
+        def finished(values: list[Any]) -> list[Any]:
+            for run in here:
+                values = run(values)
+            return values
+
+        if streams is None:
+            stages = [Stage(as_here(step.run), step.where == "in order") for step in ahead]
+            return Unpacked(Pipeline(lists, stages, finished, prefetch if stages else 0), finish)
+
+        def prepare(indices: list[NumberedBatch]) -> Any:
+            with streams.work():
+                values: list[Any] = indices
+                for step in ahead:
+                    values = step.run(values)
+                return streams.hand(values)
+
+        in_order = any(step.where == "in order" for step in ahead)
+        stage = Stage(as_here(prepare), in_order)
+        pipeline = Pipeline(lists, [stage], lambda handed: finished(streams.take(handed)), prefetch)
+        return Unpacked(pipeline, finish, around or nullcontext)
+
+
+class _Clock:
+    """Adds the time spent inside to an entry of a dictionary; less to enter than a generator's context."""
+
+    def __init__(self, seconds: dict[str, float], name: str) -> None:
+        self._seconds, self._name = seconds, name
+
+    def __enter__(self) -> None:
+        self._start = time.perf_counter()
+
+    def __exit__(self, *_: Any) -> None:
+        self._seconds[self._name] += time.perf_counter() - self._start
+
+
+def _unchanged(value: T) -> T:
+    return value
+
+
+def _where(thread_safe: bool, collective: bool) -> str:
+    return "parallel" if thread_safe and not collective else "in order"
+
+
+def _each(run: Callable[[Any], Any]) -> Callable[[list[Any]], list[Any]]:
+    """``run`` of every entry that has not failed before; entries that fail now become :class:`Failed`."""
+    return lambda entries: [entry if isinstance(entry, Failed) else or_failed(run, entry) for entry in entries]
+
+
+def _all_or_failed(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
+    """``run`` of all entries at once, which fail together."""
+
+    def safely(entries: list[Any]) -> list[Any]:
+        made = or_failed(run, entries)
+        return [made] * len(entries) if isinstance(made, Failed) else made
+
+    return safely

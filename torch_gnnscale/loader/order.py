@@ -1,0 +1,192 @@
+"""The order of batches: numbered, shuffled by key, and resumed where a run was stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+
+from .. import ops
+from ..random import Purpose, batch_key
+
+FORMAT = 1
+"""Of states."""
+T = TypeVar("T")
+
+
+class NumberedBatch(NamedTuple):
+    """Positions of a batch's inputs, with what its key is made of."""
+
+    epoch: int
+    number: int
+    positions: np.ndarray
+
+
+class KeyedShuffle(RandomSampler):
+    """A permutation of the inputs that is a function of (seed, epoch)."""
+
+    def __init__(self, data_source: Sequence, seed: int) -> None:
+        super().__init__(data_source)
+        self.seed = seed
+        self.epoch = 0
+
+    def positions(self, epoch: int) -> np.ndarray:
+        """The positions of an epoch: int64, shape [inputs]."""
+        return ops.permutation(len(self.data_source), batch_key(self.seed, epoch, 0, Purpose.SHUFFLE)).numpy()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.positions(self.epoch).tolist())
+
+
+class NumberedBatches:
+    """The batches of a torch batch sampler, numbered from where ``start()`` = (epoch, first batch) says."""
+
+    def __init__(self, batches: Any, start: Callable[[], tuple[int, int]]) -> None:
+        self.batches = batches
+        self.start = start
+
+    def __len__(self) -> int:
+        return len(self.batches)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether an epoch's batches are a function of (seed, epoch), and not a sampler's of the user's."""
+        return type(self.batches) is BatchSampler and type(self.batches.sampler) in (KeyedShuffle, SequentialSampler)
+
+    def __iter__(self) -> Iterator[NumberedBatch]:
+        epoch, first = self.start()
+        batches = self.batches
+        if self.keyed:
+            # The same as iterating over the sampler's positions one by one.
+            shuffle = batches.sampler if isinstance(batches.sampler, KeyedShuffle) else None
+            positions = np.arange(len(batches.sampler)) if shuffle is None else shuffle.positions(epoch)
+            size = batches.batch_size
+            chosen: Iterator[Any] = (positions[i * size : (i + 1) * size] for i in range(first, len(batches)))
+        else:
+            chosen = islice(iter(batches), first, None)
+        return self._number(chosen, epoch, first)
+
+    @staticmethod
+    def _number(chosen: Iterator[Any], epoch: int, first: int) -> Iterator[NumberedBatch]:
+        for number, positions in enumerate(chosen, first):
+            yield NumberedBatch(epoch, number, np.asarray(positions, dtype=np.int64))
+
+
+class SeedOrder:
+    """Which batch comes when: numbers them, makes their keys, and keeps where training is."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+        self.epoch, self.batch = 0, 0
+        """The epoch of the next batch to be delivered, and its number there."""
+        self._next = (0, 0)  # where the next iterator begins
+        self._iterations = 0
+
+    def key(self, index: NumberedBatch) -> int:
+        """The key of a batch."""
+        return batch_key(self.seed, index.epoch, index.number)
+
+    def numbered(self, batches: Any, epoch: int | None = None) -> NumberedBatches:
+        """A batch sampler's batches from here on, or all of another epoch."""
+        return NumberedBatches(batches, lambda: (self.epoch, self.batch) if epoch is None else (epoch, 0))
+
+    # Where training is ###############################################################################################
+
+    def set_next(self, epoch: int, batch: int = 0) -> None:
+        """The next iterator begins there, and the epochs after it follow."""
+        self._next = (epoch, batch)
+        self._jump(epoch, batch)
+
+    def begin(self) -> None:
+        """An iterator begins."""
+        self._jump(*self._next)
+        self._next = (self.epoch + 1, 0)
+
+    def _jump(self, epoch: int, batch: int) -> None:
+        """Iterators at work no longer move the position."""
+        self.epoch, self.batch = epoch, batch
+        self._iterations += 1
+
+    def follow(self, iterator: Iterator[T]) -> Followed[T]:
+        """The iterator, which moves the position until another begins."""
+        return Followed(iterator, self, self._iterations)
+
+    def move(self, iteration: int, ended: bool) -> None:
+        """In that iteration one batch was delivered, or the epoch has ended."""
+        if iteration != self._iterations:
+            return
+        if ended:
+            self.epoch, self.batch = self.epoch + 1, 0
+        else:
+            self.batch += 1
+
+    # States ##########################################################################################################
+
+    def state(self) -> dict[str, Any]:
+        """Seed and position, in plain values."""
+        return {"format": FORMAT, "seed": self.seed, "epoch": self.epoch, "batch": self.batch}
+
+    def load(self, state: dict[str, Any], expected: dict[str, Any]) -> None:
+        """Takes over the seed and the position of a state that has all entries of ``expected``."""
+        check_state(state, expected)
+        self.seed = state["seed"]
+        self.set_next(state["epoch"], state["batch"])
+
+
+class Followed(Generic[T]):
+    """An iterator whose delivered batches are counted, those that failed included.
+
+    An epoch has ended when all of it was asked for: not when the iterator was closed, or ended because of an error.
+    """
+
+    def __init__(self, iterator: Iterator[T], order: SeedOrder, iteration: int) -> None:
+        self._iterator = iterator
+        self._order = order
+        self._iteration = iteration
+        self._ended = self._failed = False
+
+    def __iter__(self) -> Followed[T]:
+        return self
+
+    def __next__(self) -> T:
+        try:
+            batch = next(self._iterator)
+        except StopIteration:
+            if not self._ended and not self._failed:
+                self._order.move(self._iteration, ended=True)
+            self._ended = True
+            raise
+        except Exception:
+            self._failed = True
+            self._order.move(self._iteration, ended=False)
+            raise
+        self._failed = False
+        self._order.move(self._iteration, ended=False)
+        return batch
+
+    def close(self) -> None:
+        """Stops what prepares batches; there are no more."""
+        self._ended = True
+        if hasattr(self._iterator, "close"):
+            self._iterator.close()
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "_iterator":  # not there yet
+            raise AttributeError(name)
+        return getattr(self._iterator, name)
+
+
+def check_state(state: Any, expected: dict[str, Any]) -> None:
+    """Raises ValueError unless ``state`` has the format of a loader's state and all entries of ``expected``."""
+    if not isinstance(state, dict) or state.get("format") != FORMAT:
+        found = f"format {state.get('format')!r}" if isinstance(state, dict) else type(state).__name__
+        raise ValueError(f"state: expected what state_dict() returned (format {FORMAT}), found {found}")
+    for name, value in expected.items():
+        if state.get(name) != value:
+            raise ValueError(f"state: expected a loader with {name}={state.get(name)!r}, found {name}={value!r}")
+    for name in ("seed", "epoch", "batch"):
+        if not isinstance(state.get(name), int) or (name != "seed" and state[name] < 0):
+            raise ValueError(f"state: expected a number as {name}, found {state.get(name)!r}")

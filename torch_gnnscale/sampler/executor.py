@@ -1,0 +1,119 @@
+"""Where a NeighborSampler's draws are made: the executors behind one sampler, which all draw the same samples."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import ops
+from .graph import SampledGraph
+from .placed import PlacedGraph
+
+
+class Drawing(NamedTuple):
+    """How neighborhoods are drawn: the options of :func:`torch_gnnscale.ops.sample_neighbors`."""
+
+    fanouts: list[list[int]]
+    """A list per relation."""
+    replace: bool
+    disjoint: bool
+    last: bool
+    layers: bool
+    subgraph: ops.Subgraph
+
+
+def check_bulk(graph: SampledGraph, drawing: Drawing, how: str) -> None:
+    """Raises NotImplementedError naming the first mode in use that bulks lack; ``how`` says what asks for a bulk."""
+    modes = ops.beyond_bulks(
+        several_types=graph.is_hetero,
+        weighted=any(relation.weight is not None for relation in graph.relations),
+        timed=any(relation.time is not None for relation in graph.relations),
+        disjoint=drawing.disjoint,
+        subgraph=drawing.subgraph,
+    )
+    if modes:
+        raise NotImplementedError(f"{modes[0]} with {how} is not implemented; use device='cpu' and bulk=1")
+
+
+class Executor(ABC):
+    """Draws samples of a graph. Every executor gives the same samples, or refuses a mode by its name."""
+
+    device: torch.device
+    """Where seeds are expected and samples are."""
+    collective: bool = False
+    """Whether all ranks of a process group draw together."""
+
+    def __init__(self, graph: SampledGraph) -> None:
+        self.graph = graph
+
+    @abstractmethod
+    def check(self, drawing: Drawing, how: str, many: bool) -> None:
+        """Raises NotImplementedError naming the first mode in use that is not drawn here, or not in a call of
+        :meth:`sample_many`; ``how`` says what asks for it."""
+
+    @abstractmethod
+    def sample(
+        self, seeds: Sequence[Tensor], key: int, drawing: Drawing, seed_time: Sequence[Tensor | None] | None = None,
+        exclude: Sequence[Tensor | None] | None = None,
+    ) -> ops.Sample:  # fmt: skip
+        """The sample of seeds by node type; arguments as of :func:`torch_gnnscale.ops.sample_neighbors`."""
+
+    @abstractmethod
+    def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
+        """The sample of each batch of seeds; see :func:`torch_gnnscale.ops.sample_bulk`."""
+
+
+class HostExecutor(Executor):
+    """Draws on the CPU, from a graph in host memory or in files: every mode, one batch at a time."""
+
+    device = torch.device("cpu")
+
+    def check(self, drawing: Drawing, how: str, many: bool) -> None:
+        """Many at a time: only what bulks have."""
+        if many:
+            check_bulk(self.graph, drawing, how)
+
+    def sample(
+        self, seeds: Sequence[Tensor], key: int, drawing: Drawing, seed_time: Sequence[Tensor | None] | None = None,
+        exclude: Sequence[Tensor | None] | None = None,
+    ) -> ops.Sample:  # fmt: skip
+        """See :meth:`Executor.sample`."""
+        return ops.sample_neighbors(
+            self.graph.stored, seeds, key=key, seed_time=seed_time, exclude=exclude, **drawing._asdict()
+        )
+
+    def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
+        """See :meth:`Executor.sample_many`."""
+        graph = PlacedGraph.of(self.graph.relations[0].csc)
+        return graph.sample(seeds, drawing.fanouts[0], keys, replace=drawing.replace, layers=drawing.layers)
+
+
+class PlacedExecutor(Executor):
+    """Draws on a GPU, from a graph in its memory or in pinned host memory: bulks alone, of one batch or many."""
+
+    def __init__(self, graph: SampledGraph, placed: PlacedGraph) -> None:
+        super().__init__(graph)
+        self.placed = placed
+        self.device = placed.device
+
+    def check(self, drawing: Drawing, how: str, many: bool) -> None:
+        """Only what bulks have."""
+        check_bulk(self.graph, drawing, how)
+
+    def sample(
+        self, seeds: Sequence[Tensor], key: int, drawing: Drawing, seed_time: Sequence[Tensor | None] | None = None,
+        exclude: Sequence[Tensor | None] | None = None,
+    ) -> ops.Sample:  # fmt: skip
+        """See :meth:`Executor.sample`; without times or exclusions."""
+        if exclude is not None:
+            raise NotImplementedError(f"exclusions with device={str(self.device)!r} are not implemented; use 'cpu'")
+        self.check(drawing, f"device={str(self.device)!r}", many=False)
+        return self.sample_many([seeds[0]], [key], drawing)[0]
+
+    def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
+        """See :meth:`Executor.sample_many`."""
+        return self.placed.sample(seeds, drawing.fanouts[0], keys, replace=drawing.replace, layers=drawing.layers)

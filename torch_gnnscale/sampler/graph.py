@@ -1,0 +1,125 @@
+"""The graph that a sampler draws from: its relations, as the operator takes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+from torch_geometric.sampler.base import DataType
+from torch_geometric.typing import EdgeType, NodeType
+
+from .. import ops
+from ..topology import CSC
+from .inputs import end_types, reverse_relations
+
+
+@dataclass(eq=False)
+class Relation:
+    """The edges of one type, as they are sampled."""
+
+    edge_type: EdgeType | None
+    csc: CSC
+    """By destination, or by source where edges are followed backward; times do not decrease in a column."""
+    weight: Tensor | None = None
+    """What :func:`torch_gnnscale.ops.weight_sums` makes of the weights."""
+    time: Tensor | None = None
+    """Each stored edge's time: int64, in the order of the user's."""
+    left_out: Tensor | None = None
+    """Edges of weight 0, which are not sampled: sources and destinations, int64, shape [2, k]."""
+    mapped: bool = False
+    """The edges lie in a file."""
+
+    _id_bound: int | None = field(default=None, init=False, repr=False)
+
+    @property
+    def id_bound(self) -> int:
+        """The user's ids of its edges are below this."""
+        if self._id_bound is None:
+            edge_id = self.csc.edge_id
+            if edge_id is None or len(edge_id) == 0:
+                self._id_bound = self.csc.num_edges
+            else:
+                self._id_bound = int(edge_id.max()) + 1
+        return self._id_bound
+
+
+@dataclass(eq=False)
+class SampledGraph:
+    """A graph's relations, its nodes and their times.
+
+    ``node_types`` and ``edge_types`` are [None] in a homogeneous graph. ``node_time`` and ``edge_time`` are the user's
+    own tensors by type; where there is a time, types without one are untimed.
+    """
+
+    data_type: DataType
+    node_types: list[NodeType | None]
+    sizes: list[int]
+    relations: list[Relation]
+    backward: bool
+    node_time: dict[NodeType | None, Tensor] | None = None
+    edge_time: dict[EdgeType | None, Tensor] | None = None
+    floating_time: bool = False
+    """Times are compared as float64."""
+
+    _stored: ops.Relations | None = field(default=None, init=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A CSC knows how to travel, its tensors do not.
+        return {**self.__dict__, "_stored": None}
+
+    @property
+    def stored(self) -> ops.Relations:
+        """What the operator draws from, in the direction of sampling; made when first asked for."""
+        if self._stored is None:  # without a lock, which a process that is forked meanwhile would find closed
+            self._stored = self._checked()
+        return self._stored
+
+    def _checked(self) -> ops.Relations:
+        ends = [end_types(edge_type) for edge_type in self.edge_types]
+        cscs = [relation.csc for relation in self.relations]
+        return ops.relations(
+            [csc.colptr for csc in cscs],
+            [csc.row for csc in cscs],
+            edge_id=[csc.edge_id for csc in cscs],
+            weight=[relation.weight for relation in self.relations],
+            time=[relation.time for relation in self.relations],
+            src_type=[self.node_types.index(pair[self.backward]) for pair in ends],
+            dst_type=[self.node_types.index(pair[not self.backward]) for pair in ends],
+            sizes=self.sizes,
+            reverse=reverse_relations(self.edge_types),
+        )
+
+    def move_to_huge_pages(self) -> None:
+        """Moves what is read at random and is no file's."""
+        found: list[Tensor | None] = []
+        for relation in self.relations:
+            csc = relation.csc
+            found += [relation.time, relation.weight]
+            found += [] if relation.mapped else [csc.colptr, csc.row, csc.edge_id]
+        ops.move_to_huge_pages(tensor for tensor in found if tensor is not None)
+
+    @property
+    def largest_degree(self) -> int:
+        """Of all nodes in all relations."""
+        return max((int(r.csc.colptr.diff().max()) for r in self.relations if r.csc.num_dst), default=0)
+
+    @property
+    def is_hetero(self) -> bool:
+        """Whether nodes and edges have types."""
+        return self.node_types != [None]
+
+    @property
+    def edge_types(self) -> list[EdgeType | None]:
+        """The relations' types, in their order."""
+        return [relation.edge_type for relation in self.relations]
+
+    def bounds(self) -> dict[NodeType | None, int]:
+        """How many nodes each type has."""
+        return dict(zip(self.node_types, self.sizes, strict=True))
+
+    def node_index(self, node_type: NodeType | None) -> int:
+        """The number of a node type; ValueError if the graph has none of that name."""
+        if node_type not in self.node_types:
+            raise ValueError(f"node type {node_type!r}: expected one of {self.node_types}")
+        return self.node_types.index(node_type)

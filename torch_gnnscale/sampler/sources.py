@@ -1,0 +1,187 @@
+"""Where a graph's edges, times and weights come from: PyG's data, or a pair of stores."""
+
+from __future__ import annotations
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import FeatureStore as PyGFeatureStore
+from torch_geometric.data import GraphStore as PyGGraphStore
+from torch_geometric.data.graph_store import EdgeLayout
+from torch_geometric.typing import EdgeType, NodeType
+
+from ..feature.contract import all_attrs
+from ..topology import CSC, GraphStore
+
+_PREFERRED = [EdgeLayout.CSC, EdgeLayout.COO, EdgeLayout.CSR]
+"""Which layout of several is read: PyG's choice."""
+
+
+class Source(ABC):
+    """What is asked of the data: edges as the user put them, and attributes of nodes and edges by type.
+
+    Types are [None] in a homogeneous graph.
+    """
+
+    is_hetero: bool
+
+    @abstractmethod
+    def edges(self) -> dict[EdgeType | None, CSC]:
+        """The edges of each type."""
+
+    @abstractmethod
+    def num_nodes(self) -> dict[NodeType | None, int | None]:
+        """How many nodes each type has; None where nothing says so."""
+
+    @abstractmethod
+    def of_nodes(self, name: str, sizes: dict) -> dict[NodeType | None, Tensor]:
+        """The attribute ``name`` of the nodes of each type that has it; ``sizes``: numbers of nodes by type."""
+
+    @abstractmethod
+    def of_edges(self, name: str, edges: dict) -> dict[EdgeType | None, Tensor]:
+        """The attribute ``name`` of the edges of each type that has it; ``edges``: what :meth:`edges` gave."""
+
+
+class DataSource(Source):
+    """A Data or HeteroData; ``is_sorted``: its edges are sorted by destination."""
+
+    def __init__(self, data: Data | HeteroData, is_sorted: bool) -> None:
+        self.data, self.is_sorted = data, is_sorted
+        self.is_hetero = isinstance(data, HeteroData)
+
+    def num_nodes(self) -> dict[NodeType | None, int | None]:
+        """See :meth:`Source.num_nodes`."""
+        if not self.is_hetero:
+            return {None: self.data.num_nodes}
+        known = {node_type: self.data[node_type].num_nodes for node_type in self.data.node_types}
+        for src, _, dst in self.data.edge_types:
+            if missing := [node_type for node_type in (src, dst) if node_type not in known]:
+                raise ValueError(
+                    f"data: expected nodes of type {missing[0]!r}, which edges lead from or to, found none"
+                )
+        return known
+
+    def edges(self) -> dict[EdgeType | None, CSC]:
+        """See :meth:`Source.edges`."""
+        if not self.is_hetero:
+            return {None: CSC.from_data(self.data, self.is_sorted)}
+        sizes = require_known(self.num_nodes())
+        return {
+            edge_type: CSC.from_storage(store, (sizes[edge_type[0]], sizes[edge_type[-1]]), self.is_sorted)
+            for edge_type, store in self.data.edge_items()
+        }
+
+    def of_nodes(self, name: str, sizes: dict) -> dict[NodeType | None, Tensor]:
+        """See :meth:`Source.of_nodes`."""
+        if not self.is_hetero:
+            return {None: _tensor(name, self.data[name])} if name in self.data and self.data.is_node_attr(name) else {}
+        return {t: _tensor(name, store[name]) for t, store in self.data.node_items() if name in store}
+
+    def of_edges(self, name: str, edges: dict) -> dict[EdgeType | None, Tensor]:
+        """See :meth:`Source.of_edges`."""
+        if self.is_hetero:
+            return {t: _tensor(name, store[name]) for t, store in self.data.edge_items() if name in store}
+        if name not in self.data:
+            return {}
+        value = _tensor(name, self.data[name])
+        return {None: value} if len(value) == edges[None].num_edges else {}
+
+
+class StoreSource(Source):
+    """A pair of stores, ours or anybody's."""
+
+    def __init__(self, features: PyGFeatureStore, graph: PyGGraphStore) -> None:
+        self.features, self.graph = features, graph
+        self.attrs = graph.get_all_edge_attrs()
+        self.edge_types = list(dict.fromkeys(attr.edge_type for attr in self.attrs))
+        self.is_hetero = self.edge_types != [None]
+        if self.is_hetero and None in self.edge_types:
+            raise ValueError(f"data: expected the single edge type None or none, found {self.edge_types}")
+
+    def num_nodes(self) -> dict[NodeType | None, int | None]:
+        """See :meth:`Source.num_nodes`."""
+        named = [attr for attr in self.features.get_all_tensor_attrs() if isinstance(attr.group_name, str)]
+        counts: dict[NodeType | None, int | None] = {attr.group_name: None for attr in named if self.is_hetero}
+        for attr in self.attrs:
+            ends = (attr.edge_type[0], attr.edge_type[-1]) if attr.edge_type is not None else (None, None)
+            for node_type, count in zip(ends, attr.size or (None, None), strict=True):
+                if counts.get(node_type) is not None and count is not None and count != counts[node_type]:
+                    found = f"{counts[node_type]} and {count}"
+                    raise ValueError(
+                        f"data: expected as many nodes{of_type(node_type)} in all edges, found {found}; put edges with "
+                        f"their size"
+                    )
+                counts[node_type] = count if counts.get(node_type) is None else counts[node_type]
+        for attr in named:
+            if attr.group_name in counts and counts[attr.group_name] is None:
+                size = self.features.get_tensor_size(attr)
+                counts[attr.group_name] = None if size is None else size[0]
+        return counts
+
+    def edges(self) -> dict[EdgeType | None, CSC]:
+        """See :meth:`Source.edges`."""
+        if isinstance(self.graph, GraphStore):
+            return {edge_type: self.graph.relation(edge_type) for edge_type in self.edge_types}
+        ours = GraphStore()  # converts any layout, stably, so that a graph gives the same samples from any store
+        for edge_type in self.edge_types:
+            attrs = [attr for attr in self.attrs if attr.edge_type == edge_type]
+            attr = min(attrs, key=lambda attr: _PREFERRED.index(attr.layout))
+            ours.put_edge_index(self.graph.get_edge_index(attr), copy.copy(attr))
+        return {edge_type: ours.relation(edge_type) for edge_type in self.edge_types}
+
+    def of_nodes(self, name: str, sizes: dict) -> dict[NodeType | None, Tensor]:
+        """See :meth:`Source.of_nodes`."""
+        if self.is_hetero:
+            return self._groups(name, lambda group: isinstance(group, str))
+        # An attribute of a homogeneous graph has the edges' group or it does not; then PyG tells them apart by name.
+        found = self._groups(name, lambda group: not isinstance(group, tuple))
+        return _only({g: v for g, v in found.items() if name == "time" or len(v) == sizes[None]})
+
+    def of_edges(self, name: str, edges: dict) -> dict[EdgeType | None, Tensor]:
+        """See :meth:`Source.of_edges`."""
+        if self.is_hetero:
+            return self._groups(name, lambda group: isinstance(group, tuple))
+        found = self._groups(name, lambda group: isinstance(group, tuple))
+        if not found:
+            others = self._groups(name, lambda group: not isinstance(group, tuple))
+            found = {} if name == "time" else {g: v for g, v in others.items() if len(v) == edges[None].num_edges}
+        return _only(found)
+
+    def _groups(self, name: str, wanted: Callable[[Any], bool]) -> dict:
+        found = {}
+        for attr in all_attrs(self.features):
+            if attr.attr_name == name and wanted(attr.group_name):
+                attr.index = None
+                found[attr.group_name] = _tensor(name, self.features.get_tensor(attr))
+        return found
+
+
+def _only(found: dict) -> dict[None, Any]:
+    """The attribute of a homogeneous graph, whatever its group is called."""
+    return dict.fromkeys([None], next(iter(found.values()))) if found else {}
+
+
+def _tensor(name: str, value: Any) -> Tensor:
+    if isinstance(value, np.ndarray):
+        value = torch.from_numpy(value)
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{name}: expected a tensor, found {type(value).__name__}")
+    return value.detach().cpu()
+
+
+def of_type(type_name: Any) -> str:
+    """Names a type in an error, where there are types."""
+    return "" if type_name is None else f" of {type_name!r}"
+
+
+def require_known(counts: dict) -> dict:
+    """The numbers of nodes by type; ValueError naming a type whose number is not known."""
+    if missing := [node_type for node_type, count in counts.items() if count is None]:
+        raise ValueError(f"data: expected it to know its number of nodes{of_type(missing[0])}; set num_nodes")
+    return counts
