@@ -46,11 +46,11 @@ def build(folder: Path, nodes: int, edges: int) -> dict[str, float]:
     build_on_disk(folder / "graph", rmat_chunks(nodes, edges, seed=1), nodes, edge_ids=False, num_edges=edges,
                   progress=True)  # fmt: skip
     seconds = time.perf_counter() - start
-    features = files.create(folder / "features")
-    with files.ArrayWriter(features / "0.npy", torch.float16, (nodes, FEATURES)) as writer:
-        for ids in torch.arange(nodes).split(1 << 20):
-            writer.append(rows_of(ids))
-    files.finish(features, KIND, {"0": writer.entry}, {"tensors": [{"group": None, "name": "x"}]})
+    with files.creating(folder / "features") as features:
+        with files.ArrayWriter(features / "0.npy", torch.float16, (nodes, FEATURES)) as writer:
+            for ids in torch.arange(nodes).split(1 << 20):
+                writer.append(rows_of(ids))
+        files.finish(features, KIND, {"0": writer.entry}, {"tensors": [{"group": None, "name": "x"}]})
     return {"seconds": seconds, "edges_per_s": edges / seconds}
 
 

@@ -55,15 +55,15 @@ def rows_of(ids: Tensor) -> Tensor:
 
 def write(folder: Path, nodes: int) -> Path:
     """The features as a saved FeatureStore; returns the array's file."""
-    path = files.create(folder)
-    with files.ArrayWriter(path / "0.npy", torch.float32, (nodes, FEATURES)) as writer:
-        for ids in torch.arange(nodes).split(1 << 18):
-            writer.append(rows_of(ids))
-    files.finish(path, KIND, {"0": writer.entry}, {"tensors": [{"group": None, "name": "x"}]})
-    descriptor = os.open(path / "0.npy", os.O_RDONLY)
+    with files.creating(folder) as path:
+        with files.ArrayWriter(path / "0.npy", torch.float32, (nodes, FEATURES)) as writer:
+            for ids in torch.arange(nodes).split(1 << 18):
+                writer.append(rows_of(ids))
+        files.finish(path, KIND, {"0": writer.entry}, {"tensors": [{"group": None, "name": "x"}]})
+    descriptor = os.open(folder / "0.npy", os.O_RDONLY)
     os.fsync(descriptor)
     os.close(descriptor)
-    return path / "0.npy"
+    return folder / "0.npy"
 
 
 def pages(mapped: Tensor) -> tuple[ctypes.c_void_p, ctypes.c_size_t]:

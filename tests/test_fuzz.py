@@ -194,6 +194,8 @@ def damage_json(file, draw):
             place[key] = draw(json_values | st.integers(-2, 500) | st.sampled_from(["int32", "float64", "int64", [60]]))
             break
         place = place[key]
+    if draw(st.booleans()):  # as if it had been saved so; else the checksum tells
+        manifest["crc32"] = files._checksum(manifest)
     file.write_text(json.dumps(manifest))
 
 

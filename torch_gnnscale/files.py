@@ -1,8 +1,8 @@
-"""Arrays on disk: a directory of ``.npy`` files and one JSON that says what they are and what they sum to.
+"""Arrays on disk: a directory of ``.npy`` files and a manifest, the JSON file ``gnnscale.json``.
 
-The JSON holds the format's version, the kind of directory, the caller's own metadata, and for each array its dtype,
-shape and the CRC-32 of every block of 64 MiB. Arrays are opened memory-mapped and copy-on-write: all processes share
-the pages of the file, and none can change it.
+The manifest holds the format's version, the kind of directory, the caller's own metadata, for each array its dtype,
+shape and the CRC-32 of every block of 64 MiB, and the CRC-32 of all of this. Arrays are opened memory-mapped and
+copy-on-write: all processes share the pages of the file, and none can change it.
 """
 
 from __future__ import annotations
@@ -10,9 +10,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import tempfile
 import tokenize
 import zlib
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +25,11 @@ from torch import Tensor
 
 from . import ops
 
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "gnnscale.json"
 _BLOCK = 64 << 20
+_PARTIAL = ".partial-"
+"""How the names of folders begin in which a save is under way, or was when its process was killed."""
 
 
 def _checksums(data: Tensor) -> list[int]:
@@ -62,8 +67,9 @@ class ArrayWriter:
         assert rows.dtype == self._dtype
         assert rows.nbytes <= self._left
         self._left -= rows.nbytes
+        rows = rows.detach().resolve_conj().resolve_neg().contiguous()
         # contiguous() leaves a single element its stride, which view() does not take
-        data = rows.detach().contiguous().as_strided((rows.numel(),), (1,)).view(torch.uint8)
+        data = rows.as_strided((rows.numel(),), (1,)).view(torch.uint8)
         head, rest = data.split([min(len(data), _BLOCK - self._block), max(0, len(data) - _BLOCK + self._block)])
         checksums = self.entry["crc32"]
         if len(head):
@@ -88,36 +94,103 @@ class ArrayWriter:
         assert error is not None or self._left == 0, f"{self._left} bytes were not written"
 
 
-def create(path: str | os.PathLike) -> Path:
-    """Makes the directory that arrays are written into; FileExistsError if it is there and not empty."""
-    folder = Path(path)
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise FileExistsError(f"{folder}: expected a new or an empty directory")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+def _check_unused(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError(f"{folder}: expected a new or an empty directory, found a file")
+    if folder.is_dir() and (found := [file.name for file in folder.iterdir() if not file.name.startswith(_PARTIAL)]):
+        raise FileExistsError(f"{folder}: expected a new or an empty directory, found {min(found)} in it")
 
 
-def finish(folder: Path, kind: str, entries: dict[str, dict[str, Any]], meta: dict[str, Any]) -> None:
-    """Writes the manifest: without it the directory is none."""
-    manifest = {"format": FORMAT, "kind": kind, "meta": meta, "arrays": entries}
-    partial = folder / f"{MANIFEST}.partial"
-    partial.write_text(json.dumps(manifest, indent=1))
-    partial.replace(folder / MANIFEST)
+@contextmanager
+def creating(path: str | os.PathLike) -> Iterator[Path]:
+    """A folder to write arrays into, which becomes the directory ``path`` when the block ends.
 
-
-def save(path: str | os.PathLike, kind: str, arrays: dict[str, Tensor], meta: dict[str, Any]) -> None:
-    """Writes ``arrays`` (name to CPU tensor) into the directory ``path``, the manifest last.
+    Where the block raises, the folder is deleted and ``path`` is as before. What a killed process left does not hinder
+    the next one.
 
     Raises:
         FileExistsError: ``path`` exists and is not an empty directory.
     """
-    folder = create(path)
-    entries = {}
+    folder = Path(path).resolve()
+    _check_unused(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    # On the disk of ``path``: an empty directory may be a mount point, so its files are written and moved within it.
+    with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=folder if folder.is_dir() else folder.parent) as beside:
+        partial = Path(beside) / "saved"  # made as any directory is, where the temporary one is private
+        partial.mkdir()
+        yield partial
+        _check_unused(folder)
+        if folder.is_dir():
+            for file in sorted(partial.iterdir(), key=lambda file: file.name == MANIFEST):
+                file.rename(folder / file.name)
+        else:
+            partial.rename(folder)
+
+
+def finish(folder: Path, kind: str, entries: dict[str, dict[str, Any]], meta: dict[str, Any]) -> None:
+    """Writes the manifest of the arrays in ``folder``; ``entries`` are those of their writers, by name."""
+    manifest = {"format": FORMAT, "kind": kind, "meta": meta, "arrays": entries}
+    (folder / MANIFEST).write_text(json.dumps({**manifest, "crc32": _checksum(manifest)}, indent=1))
+
+
+def _checksum(manifest: dict[str, Any]) -> int:
+    """The CRC-32 of a manifest without the entry that holds it, in the one way of writing it."""
+    content = {name: value for name, value in manifest.items() if name != "crc32"}
+    return zlib.crc32(json.dumps(content, sort_keys=True).encode())
+
+
+def save(
+    path: str | os.PathLike,
+    kind: str,
+    arrays: dict[str, Tensor],
+    meta: dict[str, Any],
+    called: Mapping[str, str] | None = None,
+) -> None:
+    """Writes arrays and their manifest into the new directory ``path``, or nothing at all (see :func:`creating`).
+
+    Args:
+        path: the directory.
+        kind: what :func:`load` expects it to be.
+        arrays: tensors by name; each becomes the file NAME.npy.
+        meta: what :func:`load` returns beside the arrays; made of what JSON gives back as it was.
+        called: what errors call the arrays; by default their names.
+
+    Raises:
+        FileExistsError: ``path`` exists and is not an empty directory.
+        ValueError: a tensor that is sparse, nested or quantized, or not in host memory.
+        OSError: a file that cannot be written.
+    """
+    names = {name: name if called is None else called[name] for name in arrays}
     for name, tensor in arrays.items():
-        with ArrayWriter(folder / f"{name}.npy", tensor.dtype, tuple(tensor.shape)) as writer:
-            writer.append(tensor)
-        entries[name] = writer.entry
-    finish(folder, kind, entries, meta)
+        if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized or tensor.device.type != "cpu":
+            kinds = [kind for kind in ("nested", "quantized") if getattr(tensor, f"is_{kind}")]
+            found = ", ".join([*kinds, str(tensor.layout), str(tensor.device)])
+            raise ValueError(f"{names[name]}: expected a dense tensor in host memory, found {found}")
+    with creating(path) as folder:
+        entries = {}
+        for name, tensor in arrays.items():
+            try:
+                with ArrayWriter(folder / f"{name}.npy", tensor.dtype, tuple(tensor.shape)) as writer:
+                    writer.append(tensor)
+            except OSError as error:
+                raise OSError(error.errno, f"{error.strerror}, while {names[name]} was written", str(path)) from error
+            entries[name] = writer.entry
+        finish(folder, kind, entries, meta)
+
+
+def check_name(name: Any) -> Any:
+    """Returns what a user calls a type or an attribute; ValueError unless :func:`read_name` gives it back from JSON."""
+    try:
+        if read_name(json.loads(json.dumps(name))) == name:
+            return name
+    except (TypeError, ValueError):
+        pass
+    raise ValueError(f"{name!r}: expected a str, or a tuple of them, as the name that is saved")
+
+
+def read_name(value: Any) -> Any:
+    """A name as it was before JSON made a list of a tuple."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
@@ -130,12 +203,15 @@ def _manifest(folder: Path) -> dict[str, Any]:
         manifest = json.loads(file.read_text())
         version = manifest["format"]
         _ = manifest["kind"], manifest["meta"], manifest["arrays"].items()
+        intact = manifest.get("crc32") == _checksum(manifest)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise ValueError(
             f"{file}: expected the manifest of a saved directory, found something else ({error})"
         ) from None
     if version != FORMAT:
         raise ValueError(f"{file}: expected format {FORMAT}, found {version}")
+    if not intact:
+        raise ValueError(f"{file}: the checksum of its content differs: the file was edited or is corrupt")
     return manifest
 
 
@@ -159,7 +235,7 @@ def _map(file: Path, entry: dict[str, Any]) -> Tensor:
     itemsize = stored.itemsize
     if found_shape != shape or fortran or found_dtype != stored:
         raise ValueError(f"{file}: expected {entry['dtype']} {shape}, found {found_dtype} {found_shape}")
-    count = int(np.prod(shape, dtype=np.int64))
+    count = math.prod(shape)
     expected, found = offset + count * itemsize, file.stat().st_size
     if found != expected:
         raise ValueError(f"{file}: expected {expected} bytes, found {found}: the file is truncated or corrupt")

@@ -6,7 +6,7 @@ import torch
 from helpers.data import REAL
 from scipy.stats import spearmanr
 
-from torch_gnnscale import NeighborLoader, datasets
+from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, datasets
 from torch_gnnscale.datasets import NodeTask, planted
 
 SMALL = {"num_nodes": 2000, "num_classes": 5, "num_features": 8}
@@ -163,3 +163,12 @@ def test_raw_files_are_read_by_torch_geometric(tmp_path):
     assert torch.equal(raw.y, archive.y)
     assert torch.equal(raw.masks["train"], archive.masks["train"])
     assert torch.equal(raw.data.edge_index.unique(dim=1), archive.data.edge_index.unique(dim=1))
+
+
+def test_a_task_that_cannot_be_saved_leaves_nothing(tmp_path):
+    task = datasets.load()
+    csc = CSC.from_data(task.data)
+    task.data = FeatureStore.from_data(task.data), GraphStore.from_csc(CSC(csc.colptr, csc.row - 1, None, csc.num_src))
+    with pytest.raises(ValueError, match=r"^relation None: row\["):
+        task.save(tmp_path / "task")
+    assert list(tmp_path.iterdir()) == []

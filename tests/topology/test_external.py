@@ -113,7 +113,7 @@ def test_it_is_sampled_from(tmp_path):
 def test_bad_edges(tmp_path, chunks, error, message):
     with pytest.raises(error, match=message):
         build_on_disk(tmp_path / "x", chunks, 10)
-    assert not list((tmp_path / "x").iterdir())
+    assert not list(tmp_path.iterdir())
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "file").touch()
     with pytest.raises(FileExistsError, match="expected a new or an empty directory"):
@@ -234,7 +234,7 @@ def test_command(tmp_path, capsys):
         main(["convert", *sources, "--out", str(tmp_path / "small"), "--nodes", "5"])
     assert stop.value.code == 2
     assert "is out of range: expected nodes in [0, 5)" in capsys.readouterr().err
-    assert list((tmp_path / "small").iterdir()) == []
+    assert not (tmp_path / "small").exists()
     with pytest.raises(SystemExit):
         main(["convert", *sources, "--out", str(tmp_path / "none"), "--memory", "nan"])
     assert "--memory: expected more than 0, found nan" in capsys.readouterr().err

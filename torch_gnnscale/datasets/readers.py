@@ -89,8 +89,9 @@ class NodeTask:
             features, graph = FeatureStore.from_data(self.data), GraphStore.from_data(self.data)
         else:
             features, graph = self.data
-        features.save(Path(path) / "features")
-        graph.save(Path(path) / "graph")
+        with files.creating(path) as folder:
+            features.save(folder / "features")
+            graph.save(folder / "graph")
 
 
 def _labels(name: str, store: Any, split: int) -> dict[str, Tensor]:

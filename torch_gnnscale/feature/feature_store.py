@@ -127,10 +127,17 @@ class FeatureStore(RowStore):
     # Files ###########################################################################################################
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the store into a new directory (see :mod:`torch_gnnscale.files`)."""
-        names = [{"group": group, "name": name} for group, name in self._tensors]
+        """Writes the store into a new directory (see :mod:`torch_gnnscale.files`), or nothing at all.
+
+        Raises:
+            FileExistsError: ``path`` exists and is not an empty directory.
+            ValueError: an attribute that is sparse or not in host memory, or has a name that JSON does not keep.
+            OSError: a file that cannot be written.
+        """
+        names = [{"group": files.check_name(group), "name": files.check_name(name)} for group, name in self._tensors]
         arrays = {str(i): tensor for i, tensor in enumerate(self._tensors.values())}
-        files.save(path, KIND, arrays, {"tensors": names})
+        called = {str(i): str(key) for i, key in enumerate(self._tensors)}
+        files.save(path, KIND, arrays, {"tensors": names}, called)
 
     @classmethod
     def open(cls, path: str | os.PathLike, verify: bool = True) -> FeatureStore:
@@ -139,8 +146,7 @@ class FeatureStore(RowStore):
         store = cls()
         try:
             for i, entry in enumerate(meta["tensors"]):
-                group = entry["group"]
-                key = (tuple(group) if isinstance(group, list) else group, entry["name"])
+                key = (files.read_name(entry["group"]), entry["name"])
                 store._tensors[key] = arrays[str(i)]
                 store._origins[key] = (os.path.abspath(path), str(i))
         except (KeyError, TypeError) as error:

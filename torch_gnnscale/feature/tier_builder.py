@@ -142,10 +142,10 @@ def _spill(todo: list[tuple[Path, Source, Tensor]]) -> None:
             f"another disk="
         )
     for folder, source, ids in todo:
-        path = files.create(folder)
         step = max(1, STEP // max(source.row_bytes, 1))
         shape = (len(ids), *source.tensor.shape[1:])
-        with files.ArrayWriter(path / f"{ROWS}.npy", source.storage, shape) as writer:
-            for some in ids.split(step):
-                writer.append(narrowed(ops.gather_rows(source.tensor, some), source.storage))
-        files.finish(path, SPILLED, {ROWS: writer.entry}, {})
+        with files.creating(folder) as path:
+            with files.ArrayWriter(path / f"{ROWS}.npy", source.storage, shape) as writer:
+                for some in ids.split(step):
+                    writer.append(narrowed(ops.gather_rows(source.tensor, some), source.storage))
+            files.finish(path, SPILLED, {ROWS: writer.entry}, {})

@@ -158,21 +158,19 @@ def build_on_disk(
         TypeError, ValueError, IndexError: wrong dtype or shape, an id out of range.
     """
     num_src, num_dst = size if isinstance(size, tuple) else (size, size)
-    folder = files.create(path)
     dtype = torch.int32 if max(num_src, num_dst) <= _INT32_MAX else torch.int64
-    with tempfile.TemporaryDirectory(prefix="edges-", dir=folder) as temporary:
-        sorter = _Sorter(Path(temporary), num_src, dtype, edge_ids, memory)
-        bar = tqdm(total=num_edges, desc="edges read", unit=" edges", unit_scale=True, disable=not progress)
-        ranges = sorter.divide(_numbered(chunks, num_src, num_dst, dtype, edge_ids, bar), 0, num_dst, num_edges)
-        bar.close()
-        total = sum(part.num_edges for part in ranges)
-        bar = tqdm(total=total, desc="edges sorted", unit=" edges", unit_scale=True, disable=not progress)
-        entries = _write(Path(temporary), sorter.sorted(ranges), num_dst, total, dtype, edge_ids, bar)
-        bar.close()
-        for name in entries:  # only now, so that a build that fails leaves the directory empty
-            (Path(temporary) / f"{name}.npy").rename(folder / f"{name}.npy")
-    files.finish(folder, KIND, entries, {"relations": [relation_entry(None, num_src, num_dst, total)]})
-    return GraphStore.open(folder, verify=False)
+    with files.creating(path) as folder:
+        with tempfile.TemporaryDirectory(prefix="edges-", dir=folder) as temporary:
+            sorter = _Sorter(Path(temporary), num_src, dtype, edge_ids, memory)
+            bar = tqdm(total=num_edges, desc="edges read", unit=" edges", unit_scale=True, disable=not progress)
+            ranges = sorter.divide(_numbered(chunks, num_src, num_dst, dtype, edge_ids, bar), 0, num_dst, num_edges)
+            bar.close()
+            total = sum(part.num_edges for part in ranges)
+            bar = tqdm(total=total, desc="edges sorted", unit=" edges", unit_scale=True, disable=not progress)
+            entries = _write(folder, sorter.sorted(ranges), num_dst, total, dtype, edge_ids, bar)
+            bar.close()
+        files.finish(folder, KIND, entries, {"relations": [relation_entry(None, num_src, num_dst, total)]})
+    return GraphStore.open(path, verify=False)
 
 
 def _numbered(

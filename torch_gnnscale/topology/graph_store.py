@@ -147,16 +147,22 @@ class GraphStore(PyGGraphStore):
     # Files ###########################################################################################################
 
     def save(self, path: str | os.PathLike) -> None:
-        """Writes the store into a new directory (see :mod:`torch_gnnscale.files`).
+        """Writes the store into a new directory (see :mod:`torch_gnnscale.files`), or nothing at all.
 
         Raises:
             FileExistsError: ``path`` exists and is not an empty directory.
-            ValueError: a relation is malformed, or its edge ids are not its edges' places.
+            ValueError: a relation that is malformed, whose edge ids are not its edges' positions, or whose name JSON
+                does not keep.
+            OSError: a file that cannot be written.
         """
         arrays: dict[str, Tensor] = {}
+        called: dict[str, str] = {}
         relations = []
         for i, (edge_type, csc) in enumerate(self._relations.items()):
-            _check_inside(csc)
+            try:
+                _check_inside(csc)
+            except (TypeError, ValueError) as error:
+                raise ValueError(f"relation {edge_type!r}: {error}") from error
             arrays[f"{i}_colptr"] = csc.colptr
             interleaved = csc.edge_id is not None and csc.edge_id.dtype == csc.row.dtype
             if interleaved:  # as they are read: together
@@ -165,10 +171,11 @@ class GraphStore(PyGGraphStore):
                 arrays[f"{i}_row"] = csc.row
                 if csc.edge_id is not None:
                     arrays[f"{i}_edge_id"] = csc.edge_id
-            relations.append(relation_entry(edge_type, csc.num_src, csc.num_dst, csc.num_edges))
+            called |= {name: f"relation {edge_type!r}" for name in arrays if name not in called}
+            relations.append(relation_entry(files.check_name(edge_type), csc.num_src, csc.num_dst, csc.num_edges))
         if self.order is not None:
-            arrays["order"] = self.order.old
-        files.save(path, KIND, arrays, {"relations": relations})
+            arrays["order"], called["order"] = self.order.old, "the order of the nodes"
+        files.save(path, KIND, arrays, {"relations": relations}, called)
 
     @classmethod
     def open(cls, path: str | os.PathLike, verify: bool = True) -> GraphStore:

@@ -1,0 +1,206 @@
+"""Saving that fails, and edits of what was saved."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+import torch
+from helpers.data import edges_of, node_rows, run_python
+from torch_geometric.data import HeteroData
+
+from torch_gnnscale import CSC, FeatureStore, GraphStore, files
+
+DENSE = "expected a dense tensor in host memory"
+NAME = "expected a str, or a tuple of them, as the name that is saved"
+
+
+@pytest.mark.parametrize("make", [lambda f: (f / "note").write_text("mine"), lambda f: (f / "inner").mkdir()])
+def test_saving_refuses_a_directory_in_use(tmp_path, make):
+    make(tmp_path)
+    before = sorted(tmp_path.iterdir())
+    for store in (FeatureStore(), GraphStore()):
+        with pytest.raises(FileExistsError, match="expected a new or an empty directory"):
+            store.save(tmp_path)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_saving_refuses_a_file_and_takes_an_empty_directory(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(FileExistsError, match="file: expected a new or an empty directory"):
+        GraphStore().save(tmp_path / "file")
+    (tmp_path / "empty").mkdir()
+    GraphStore().save(tmp_path / "empty")
+    GraphStore().save(tmp_path / "new" / "deep")
+    assert GraphStore.open(tmp_path / "new" / "deep").get_all_edge_attrs() == []
+
+
+SAVE_TWICE = """
+import os, resource, sys, torch
+from torch_gnnscale import FeatureStore
+
+os.umask(0o027)
+if os.path.isdir(sys.argv[1]):
+    os.chmod(sys.argv[1], 0o750)
+store = FeatureStore()
+for name, count in (("x", 10), ("y", 9000)):
+    store.put_tensor(torch.zeros(count), group_name="paper", attr_name=name, index=None)
+resource.setrlimit(resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))
+try:
+    store.save(sys.argv[1])
+except OSError as error:
+    print(error)
+assert not os.path.isdir(sys.argv[1]) or os.listdir(sys.argv[1]) == []
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+store.save(sys.argv[1])
+"""
+
+
+@pytest.mark.parametrize("where", ["new", "empty"])
+def test_a_save_that_fails_leaves_nothing_and_does_not_hinder_the_next(tmp_path, where):
+    if where == "empty":
+        (tmp_path / "features").mkdir()
+    done = run_python(SAVE_TWICE, str(tmp_path / "features"))
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(
+        rf"\[Errno 27\] File too large, while \('paper', 'y'\) was written: '{tmp_path}/features'", done.stdout.strip()
+    )
+    assert [file.name for file in tmp_path.iterdir()] == ["features"]
+    assert sorted(file.name for file in (tmp_path / "features").iterdir()) == ["0.npy", "1.npy", files.MANIFEST]
+    assert FeatureStore.open(tmp_path / "features").get_tensor_size(group_name="paper", attr_name="y") == (9000,)
+    assert (tmp_path / "features").stat().st_mode & 0o777 == 0o750
+
+
+def test_what_a_killed_save_left_does_not_hinder_the_next(tmp_path):
+    (tmp_path / "graph" / ".partial-1234").mkdir(parents=True)
+    GraphStore().save(tmp_path / "graph")
+    assert GraphStore.open(tmp_path / "graph").get_all_edge_attrs() == []
+
+
+def test_a_directory_that_is_filled_while_a_save_runs_is_left_alone(tmp_path):
+    def save():
+        with files.creating(tmp_path / "a") as folder:
+            (folder / "0.npy").touch()
+            (tmp_path / "a").mkdir()
+            (tmp_path / "a" / "mine").touch()
+
+    with pytest.raises(FileExistsError, match="expected a new or an empty directory, found mine in it"):
+        save()
+    assert [str(file.relative_to(tmp_path)) for file in tmp_path.rglob("*")] == ["a", "a/mine"]
+
+
+@pytest.mark.parametrize(
+    ("name", "make", "message"),
+    [
+        (("paper", "x"), lambda: torch.eye(3).to_sparse(), f"{DENSE}, found torch.sparse_coo, cpu"),
+        (("paper", "x"), lambda: torch.zeros(3, device="meta"), f"{DENSE}, found torch.strided, meta"),
+        (
+            ("paper", "x"),
+            lambda: torch._empty_affine_quantized([3], scale=1.0, zero_point=0, dtype=torch.qint8),
+            f"{DENSE}, found quantized, torch.strided, cpu",
+        ),
+        (
+            ("paper", "x"),
+            lambda: torch.nested.nested_tensor([torch.zeros(3)]),
+            f"{DENSE}, found nested, torch.strided, cpu",
+        ),
+        ((frozenset("p"), "x"), lambda: torch.zeros(3), NAME),
+        ((("a", ("b",)), "x"), lambda: torch.zeros(3), NAME),
+    ],
+    ids=["sparse", "meta", "quantized", "nested", "a set", "tuple of tuples"],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore:.*(quantized|nested tensors)")
+def test_an_attribute_that_cannot_be_saved_is_named(tmp_path, name, make, message):
+    store = FeatureStore()
+    store.put_tensor(torch.zeros(3), group_name="author", attr_name="x", index=None)
+    store._tensors[name] = make()
+    called = repr(name[0]) if message == NAME else str(name)
+    with pytest.raises(ValueError, match=rf"^{re.escape(called)}: {message}$"):
+        store.save(tmp_path / "features")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relation_that_cannot_be_saved_is_named(tmp_path):
+    store = GraphStore()
+    good = CSC.from_edge_index(torch.tensor([[0], [1]]), 2)
+    store._relations["a", "good", "a"] = good
+    store._relations["a", "bad", "a"] = CSC(good.colptr, good.row + 2, good.edge_id, 2)
+    with pytest.raises(ValueError, match=r"^relation \('a', 'bad', 'a'\): row\[0\] = 2, which is not in \[0, 2\)$"):
+        store.save(tmp_path / "graph")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_conjugates_are_saved(tmp_path):
+    store = FeatureStore()
+    x = torch.tensor([[1 + 2j], [3 - 4j]])
+    for name, tensor in (("conjugate", x.conj()), ("negative", x.conj().imag)):
+        store.put_tensor(tensor, group_name=None, attr_name=name, index=None)
+    store.save(tmp_path / "features")
+    opened = FeatureStore.open(tmp_path / "features")
+    assert torch.equal(opened[None, "conjugate", None], x.conj())
+    assert torch.equal(opened[None, "negative", None], x.conj().imag)
+
+
+# Edits of the manifest ###############################################################################################
+
+
+def edits(text, count):
+    """``count`` texts that differ from this one: in its values, its keys, its characters."""
+    random = np.random.default_rng(0)
+    other = [0, 1, -1, 2**31, 1.5, True, None, "", "x", "int32", "paper", [], [0], {}, ["a", "to", "b"]]
+    for number in range(count):
+        if number % 3 == 0:  # bytes: changed, inserted or left out
+            at, by = random.integers(len(text)), chr(random.integers(32, 127))
+            yield text[:at] + by * int(random.integers(2)) + text[at + int(random.integers(2)) :]
+            continue
+        manifest = place = json.loads(text)
+        while True:
+            keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+            key = keys[random.integers(len(keys))]
+            if not isinstance(place[key], (dict, list)) or not place[key] or random.random() < 0.1:
+                break
+            place = place[key]
+        if number % 3 == 1:
+            value = other[random.integers(len(other))]
+            place[key] = place[key] + 1 if type(place[key]) is int and random.random() < 0.5 else value
+        elif isinstance(place, dict) and random.random() < 0.5:
+            place[f"{key}2"] = place.pop(key)
+        else:
+            del place[key]
+        yield json.dumps(manifest)
+
+
+def content(store):
+    """All that an opened store answers with."""
+    if isinstance(store, FeatureStore):
+        return {key: (tensor.dtype, tensor.tolist()) for key, tensor in store._tensors.items()}
+    order = None if store.order is None else store.order.old.tolist()
+    return order, {
+        edge_type: (csc.num_src, csc.colptr.tolist(), csc.row.dtype, csc.row.tolist(), csc.edge_id.tolist())
+        for edge_type, csc in store._relations.items()
+    }
+
+
+@pytest.mark.parametrize("kind", [FeatureStore, GraphStore])
+def test_every_edit_of_a_manifest_is_found_or_changes_nothing(tmp_path, kind):
+    folder = tmp_path / "saved"
+    data = HeteroData()
+    data["paper"].x, data["author"].num_nodes = node_rows(torch.arange(6)), 5
+    for edge_type in (("paper", "cites", "paper"), ("author", "writes", "paper")):
+        data[edge_type].edge_index = edges_of(5, 8)
+        data[edge_type].time = torch.arange(8)
+    kind.from_data(data).save(folder)
+    manifest = folder / files.MANIFEST
+    text, expected = manifest.read_text(), content(kind.open(folder))
+    found = []
+    for edited in edits(text, 700):
+        manifest.write_text(edited)
+        for verify in (True, False):
+            try:
+                opened = kind.open(folder, verify)
+            except ValueError as error:
+                found.append(str(error))
+            else:
+                assert content(opened) == expected, edited
+    assert len(found) > 1200
+    assert all(error.startswith(f"{manifest}: ") for error in found)
