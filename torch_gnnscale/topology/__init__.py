@@ -2,7 +2,7 @@
 
 from .csc import CSC
 from .edge_files import EdgeFiles
-from .external import build_on_disk
+from .sort_on_disk import build_on_disk
 from .generators import rmat, rmat_chunks
 from .graph_store import GraphStore
 

@@ -10,9 +10,9 @@ from torch_gnnscale import CSC, GraphStore, NeighborLoader
 from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import planted
 from torch_gnnscale.feature import FeatureStore
-from torch_gnnscale.topology import EdgeFiles, build_on_disk, external, rmat, rmat_chunks
+from torch_gnnscale.topology import EdgeFiles, build_on_disk, rmat, rmat_chunks, sort_on_disk
 
-EDGE = external._SORT_BYTES
+EDGE = sort_on_disk._SORT_BYTES
 
 
 def random_edges(num_src, num_dst, count, seed=0, hub=0):
@@ -67,7 +67,7 @@ def test_above_two_to_the_31st_node(tmp_path):
 
 
 def test_edge_ids_above_two_to_the_31st(tmp_path, monkeypatch):
-    monkeypatch.setattr(external, "_INT32_MAX", 200)  # stands for more edges than fit on a test machine
+    monkeypatch.setattr(sort_on_disk, "_INT32_MAX", 200)  # stands for more edges than fit on a test machine
     edges = random_edges(60, 60, 500)
     csc = build_on_disk(tmp_path / "x", [edges], 60).relation()
     expected = CSC.from_edge_index(edges, 60)
