@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import math
 import os
 import platform
 from dataclasses import asdict, fields
@@ -17,6 +18,7 @@ from . import __version__, _library, ops
 from .tasks import TASKS
 from .tasks.nodes import MODELS
 from .topology import EdgeFiles, build_on_disk
+from .topology.edge_text import HEADERS
 from .training import plot_run
 
 
@@ -110,9 +112,9 @@ def train(args: argparse.Namespace) -> None:
 
 def convert(args: argparse.Namespace) -> None:
     """Files of edges to a saved graph; see ``gnnscale convert --help``."""
-    if not args.memory > 0:
-        raise ValueError(f"--memory: expected more than 0, found {args.memory}")
-    edges = EdgeFiles(args.sources, None if args.columns is None else tuple(args.columns))
+    if not 0 < args.memory < math.inf:
+        raise ValueError(f"--memory: expected a finite number of GiB above 0, found {args.memory}")
+    edges = EdgeFiles(args.sources, None if args.columns is None else tuple(args.columns), args.header)
     nodes = edges.num_nodes() if args.nodes is None else args.nodes
     graph = build_on_disk(
         args.out,
@@ -120,7 +122,7 @@ def convert(args: argparse.Namespace) -> None:
         nodes,
         edge_ids=not args.no_edge_ids,
         num_edges=edges.count(),
-        memory=int(args.memory * 2**30),
+        memory=math.ceil(args.memory * 2**30),
         progress=True,
     )
     csc = graph.relation()
@@ -159,6 +161,12 @@ def main(arguments: list[str] | None = None) -> None:
     add("sources", nargs="+", help=".npy of shape [2, E], .parquet or text files of edges")
     add("--out", required=True, help="a new directory")
     add("--columns", nargs=2, metavar=("SRC", "DST"), help="of files with names: those of sources and destinations")
+    add(
+        "--header",
+        choices=HEADERS,
+        default="auto",
+        help="of text files: a first line that names the columns, or asked for",
+    )
     add("--nodes", type=int, help="number of nodes; by default one more than the largest id, which takes a pass")
     add("--no-edge-ids", action="store_true", help="do not keep the way back to the edges' order in the files")
     add("--memory", type=float, default=1.0, help="GiB that may be used to sort")

@@ -2,8 +2,8 @@
 
 from .csc import CSC
 from .edge_files import EdgeFiles
-from .sort_on_disk import build_on_disk
 from .generators import rmat, rmat_chunks
 from .graph_store import GraphStore
+from .sort_on_disk import build_on_disk
 
 __all__ = ["CSC", "EdgeFiles", "GraphStore", "build_on_disk", "rmat", "rmat_chunks"]

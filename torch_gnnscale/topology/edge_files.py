@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import tokenize
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -12,34 +14,43 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .edge_columns import find_ends
+from .edge_text import HEADERS, TextFormat, find_format, first_refused
+
 Source = str | os.PathLike | tuple[str | os.PathLike, str | os.PathLike]
 _TEXT = (".csv", ".tsv", ".txt", ".edges")
-_DELIMITERS = ",\t; "
-ENDS = (("src", "dst"), ("source", "target"), ("source", "destination"), ("from", "to"), ("row", "col"), ("u", "v"),
-        ("head", "tail"), ("sender", "receiver"))  # fmt: skip
-"""Names of columns that say which is which, in any case."""
+_HEADER_ERRORS = (ValueError, EOFError, OSError, SyntaxError, tokenize.TokenError, RecursionError)
+"""What NumPy raises for a file that is no .npy file of numbers."""
 
 
 class EdgeFiles:
-    """The edges of several files, one behind the other.
+    """The edges of several files, one file after the other.
 
     Args:
-        sources: files, each of edges: ``.npy`` of shape [2, E] or [E, 2], or a pair of ``.npy`` vectors (sources,
-            destinations); ``.parquet``; text (``.csv``, ``.tsv``, ``.txt``, ``.edges``), with or without a header
-            line, after any comment lines that begin with #. Parquet and text are read by pyarrow.
-        columns: the names of the columns of sources and of destinations, in files that have names. By default those
-            that are named as one of :data:`ENDS`, else a file's only two columns. Without names the first two count.
+        sources: files of edges: ``.npy`` of shape [2, E] or [E, 2] (2 x 2 is [2, E]), or a pair of ``.npy`` vectors
+            (sources, destinations); ``.parquet``; text (``.csv``, ``.tsv``, ``.txt``, ``.edges``) in UTF-8. Text has
+            an edge per line, after comment lines that begin with # and perhaps a header. Ids are decimal or, in text,
+            hexadecimal (0x1f), below 2^63, and may be quoted. Parquet and text are read by pyarrow.
+        columns: the names of the columns of sources and of destinations, in files whose columns have names. By default
+            those named as a pair of ``edge_columns.ENDS`` is (src and dst, ...), else a file's only two columns.
+            Without names the first two columns count.
+        header: whether the first line of text is a header. "auto": if ``columns`` are given, or if it names a pair of
+            ``edge_columns.ENDS``; "yes"; "no". Every other line is an edge or an error.
 
     Raises:
-        FileNotFoundError, TypeError, ValueError: names the file that is missing or of another kind.
+        FileNotFoundError, TypeError, ValueError: an argument that is wrong, or a file that is missing or of another
+            kind. What is wrong within a file is a ValueError when it is read, which names the file, and in text the
+            line.
     """
 
-    def __init__(self, sources: Sequence[Source], columns: tuple[str, str] | None = None) -> None:
+    def __init__(self, sources: Sequence[Source], columns: tuple[str, str] | None = None, header: str = "auto") -> None:
         if isinstance(sources, (str, os.PathLike)):
             raise TypeError(f"sources: expected a list of files, found {sources!r}")
-        if columns is not None and (isinstance(columns, str) or len(columns) != 2):
-            raise ValueError(f"columns: expected the names of two, found {columns!r}")
-        self.sources, self.columns = list(sources), columns
+        if columns is not None and (isinstance(columns, str) or len(columns) != 2 or columns[0] == columns[1]):
+            raise ValueError(f"columns: expected two different names, found {columns!r}")
+        if header not in HEADERS:
+            raise ValueError(f"header: expected one of {HEADERS}, found {header!r}")
+        self.sources, self.columns, self.header = list(sources), columns, header
         for source in self.sources:
             for file in source if isinstance(source, tuple) else (source,):
                 path = Path(file)
@@ -48,17 +59,20 @@ class EdgeFiles:
                 kinds = (".npy",) if isinstance(source, tuple) else (".npy", ".parquet", *_TEXT)
                 if path.suffix not in kinds:
                     raise ValueError(f"{path}: expected a file of edges {kinds}, found {path.suffix!r}")
+                if path.suffix in _TEXT and columns is not None and header == "no":
+                    raise ValueError(f"{path}: expected a header that names the columns {columns}, found header='no'")
 
     def count(self) -> int | None:
         """How many edges there are, if the files' headers say so."""
         total = 0
         for source in self.sources:
             if isinstance(source, tuple):
-                total += len(_array(source[0]))
+                total += len(_vector_pair(*source)[0])
             elif (path := Path(source)).suffix == ".npy":
                 total += _pairs(path).shape[1]
             elif path.suffix == ".parquet":
-                total += _pyarrow("pyarrow.parquet").ParquetFile(path).metadata.num_rows
+                with _parquet(path) as file:
+                    total += file.metadata.num_rows
             else:
                 return None
         return total
@@ -71,25 +85,21 @@ class EdgeFiles:
         """The edges in order, about ``chunk`` at a time: int64, shape [2, any] each."""
         for source in self.sources:
             if isinstance(source, tuple):
-                yield from _vectors(Path(source[0]), Path(source[1]), chunk)
+                yield from _read_vectors(source, chunk)
             elif (path := Path(source)).suffix == ".npy":
                 count = _pairs(path).shape[1]
                 for at in range(0, count, chunk):  # mapped anew, so that what was read does not stay mapped
-                    yield _tensor(path, _pairs(path)[:, at : at + chunk])
+                    yield _ids(path, _pairs(path)[:, at : at + chunk])
             elif path.suffix == ".parquet":
-                file = _pyarrow("pyarrow.parquet").ParquetFile(path)
-                ends = _ends(path, file.schema_arrow.names, self.columns)
-                for batch in file.iter_batches(chunk, columns=ends):
-                    yield _columns(path, batch, ends)
-            else:
-                for batch, named in _text(path, chunk):
-                    yield _columns(path, batch, _ends(path, batch.schema.names if named else None, self.columns))
+                yield from _read_parquet(path, self.columns, chunk)
+            elif (how := find_format(path, self.columns, self.header)) is not None:
+                yield from _read_text(path, how, chunk)
 
 
 def _array(file: str | os.PathLike) -> np.ndarray:
     try:
-        array = np.load(file, mmap_mode="r")
-    except (ValueError, EOFError, OSError) as error:
+        array = np.lib.format.open_memmap(file, mode="r")
+    except _HEADER_ERRORS as error:
         raise ValueError(f"{file}: expected a .npy file, found something else ({error})") from None
     if array.dtype.kind not in "iu":
         raise ValueError(f"{file}: expected integers, found {array.dtype}")
@@ -103,15 +113,21 @@ def _pairs(path: Path) -> np.ndarray:
     return array if array.shape[0] == 2 else array.T
 
 
-def _vectors(src: Path, dst: Path, chunk: int) -> Iterator[Tensor]:
-    sizes = [_array(file).shape for file in (src, dst)]
+def _vector_pair(src: str | os.PathLike, dst: str | os.PathLike) -> tuple[np.ndarray, np.ndarray]:
+    vectors = _array(src), _array(dst)
+    sizes = [vector.shape for vector in vectors]
     if sizes[0] != sizes[1] or len(sizes[0]) != 1:
         raise ValueError(f"{src} and {dst}: expected vectors of one length, found shapes {sizes[0]} and {sizes[1]}")
-    for at in range(0, sizes[0][0], chunk):
-        yield torch.stack([_tensor(file, _array(file)[at : at + chunk]) for file in (src, dst)])
+    return vectors
 
 
-def _tensor(path: Path, values: np.ndarray) -> Tensor:
+def _read_vectors(files: tuple[str | os.PathLike, str | os.PathLike], chunk: int) -> Iterator[Tensor]:
+    for at in range(0, len(_vector_pair(*files)[0]), chunk):
+        parts = zip(files, _vector_pair(*files), strict=True)
+        yield torch.stack([_ids(file, vector[at : at + chunk]) for file, vector in parts])
+
+
+def _ids(path: str | os.PathLike, values: np.ndarray) -> Tensor:
     if values.dtype == np.uint64 and values.size and int(values.max()) > np.iinfo(np.int64).max:
         raise ValueError(f"{path}: expected ids below 2^63, found {values.max()}")
     return torch.from_numpy(np.ascontiguousarray(values).astype(np.int64))
@@ -124,58 +140,50 @@ def _pyarrow(module: str) -> Any:
         raise ImportError("parquet and text files are read by pyarrow: pip install pyarrow") from error
 
 
-def _ends(path: Path, names: list[str] | None, columns: tuple[str, str] | None) -> list[str] | list[int]:
-    """Which of the columns are the sources and the destinations; ``names`` is None where they have none."""
-    if columns is not None:
-        if missing := [name for name in columns if name not in (names or ())]:
-            found = "columns without names" if names is None else f"{names} without {missing}"
-            raise ValueError(f"{path}: expected columns {list(columns)}, found {found}")
-        return list(columns)
-    if names is None:
-        return [0, 1]
-    known = {name.strip().lower(): name for name in names}
-    pairs = [pair for pair in ENDS if all(end in known for end in pair)]
-    if len(pairs) == 1:
-        return [known[end] for end in pairs[0]]
-    if len(names) == 2 and not pairs:
-        return names
-    raise ValueError(
-        f"{path}: expected two columns, or some named as sources and destinations are (src and dst, ...), found "
-        f"{names}; name them by columns="
-    )
-
-
-def _columns(path: Path, batch: Any, ends: list[str] | list[int]) -> Tensor:
-    if batch.num_columns < 2:
-        raise ValueError(f"{path}: expected two columns, found {batch.num_columns}")
-    columns = []
-    for column in (batch.column(end) for end in ends):
-        if column.null_count:
-            raise ValueError(f"{path}: expected ids, found {column.null_count} empty cells")
-        values = column.to_numpy(zero_copy_only=False)
-        if values.dtype.kind not in "iu":
-            raise ValueError(f"{path}: expected integers, found {column.type}")
-        columns.append(_tensor(path, values))
-    return torch.stack(columns)
-
-
-def _text(path: Path, chunk: int) -> Iterator[tuple[Any, bool]]:
-    """Batches of lines, and whether the file names their columns."""
-    csv = _pyarrow("pyarrow.csv")
-    skipped, line = 0, ""
-    with path.open() as stream:
-        for line in stream:
-            if not line.startswith("#"):
-                break
-            skipped += 1
-        else:
-            return  # nothing but comments
-    delimiter = next((mark for mark in _DELIMITERS if mark in line.strip()), ",")
-    fields = line.strip().split(delimiter)
-    header = not all(field.strip().lstrip("-").isdigit() for field in fields[:2])
-    read = csv.ReadOptions(skip_rows=skipped, autogenerate_column_names=not header, block_size=max(16 * chunk, 1 << 20))
+@contextmanager
+def _parquet(path: Path) -> Iterator[Any]:
+    """The opened file; what pyarrow raises within the block, named."""
+    parquet, arrow = _pyarrow("pyarrow.parquet"), _pyarrow("pyarrow")
     try:
-        for batch in csv.open_csv(path, read, csv.ParseOptions(delimiter=delimiter)):
-            yield batch, header
-    except ValueError as error:  # pyarrow's own is one
-        raise ValueError(f"{path}: expected lines of two integers, found something else ({error})") from None
+        with parquet.ParquetFile(path) as file:
+            yield file
+    except (arrow.ArrowException, OSError) as error:
+        raise ValueError(f"{path}: expected a parquet file, found something else ({error})") from None
+
+
+def _read_parquet(path: Path, columns: tuple[str, str] | None, chunk: int) -> Iterator[Tensor]:
+    first = 0
+    with _parquet(path) as file:
+        names = file.schema_arrow.names
+        ends = [names[end] for end in find_ends(path, names, columns)]
+        for batch in file.iter_batches(chunk, columns=ends):
+            yield torch.stack([_cells(path, batch.column(end), first) for end in ends])
+            first += batch.num_rows
+
+
+def _cells(path: Path, column: Any, first: int) -> Tensor:
+    """The ids of a column, whose rows are numbered from ``first``."""
+    if column.null_count:
+        at = first + column.is_null().index(True).as_py()
+        raise ValueError(f"{path}, row {at}: expected an id, found an empty cell")
+    values = column.to_numpy(zero_copy_only=False)
+    if values.dtype.kind not in "iu":
+        raise ValueError(f"{path}: expected integers, found {column.type}")
+    return _ids(path, values)
+
+
+def _read_text(path: Path, how: TextFormat, chunk: int) -> Iterator[Tensor]:
+    csv, arrow = _pyarrow("pyarrow.csv"), _pyarrow("pyarrow")
+    names = [f"column {number}" for number in range(how.num_columns)]
+    ends = [names[end] for end in how.ends]
+    read = csv.ReadOptions(skip_rows=how.skipped, column_names=names, block_size=max(16 * chunk, 1 << 20))
+    convert = csv.ConvertOptions(column_types=dict.fromkeys(ends, arrow.uint64()), include_columns=ends, null_values=[])
+    done = 0
+    try:
+        for batch in csv.open_csv(path, read, csv.ParseOptions(delimiter=how.delimiter), convert):
+            edges = torch.stack([_ids(path, batch.column(end).to_numpy()) for end in ends])
+            yield edges
+            done += batch.num_rows
+    except ValueError as error:  # pyarrow's own is one; it does not know the line
+        refused = first_refused(path, how, done)
+        raise ValueError(refused or f"{path}: expected lines of two ids, found something else ({error})") from None

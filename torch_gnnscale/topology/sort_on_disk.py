@@ -20,6 +20,7 @@ from torch import Tensor
 from tqdm import tqdm
 
 from .. import files, ops
+from ..ops.arguments import check_int
 from .graph_store import KIND, GraphStore, relation_entry
 
 _SORT_BYTES = 40  # an edge, while its range is sorted in memory
@@ -157,8 +158,9 @@ def build_on_disk(
         FileExistsError: ``path`` exists and is not an empty directory.
         TypeError, ValueError, IndexError: wrong dtype or shape, an id out of range.
     """
-    num_src, num_dst = size if isinstance(size, tuple) else (size, size)
-    dtype = torch.int32 if max(num_src, num_dst) <= _INT32_MAX else torch.int64
+    num_src, num_dst = (check_int("size", count) for count in (size if isinstance(size, tuple) else (size, size)))
+    check_int("memory", memory, 1)
+    dtype = id_dtype(max(num_src, num_dst))  # of both ends, while they are sorted
     with files.creating(path) as folder:
         with tempfile.TemporaryDirectory(prefix="edges-", dir=folder) as temporary:
             sorter = _Sorter(Path(temporary), num_src, dtype, edge_ids, memory)
@@ -167,10 +169,15 @@ def build_on_disk(
             bar.close()
             total = sum(part.num_edges for part in ranges)
             bar = tqdm(total=total, desc="edges sorted", unit=" edges", unit_scale=True, disable=not progress)
-            entries = _write(folder, sorter.sorted(ranges), num_dst, total, dtype, edge_ids, bar)
+            entries = _write(folder, sorter.sorted(ranges), num_dst, total, id_dtype(num_src), edge_ids, bar)
             bar.close()
         files.finish(folder, KIND, entries, {"relations": [relation_entry(None, num_src, num_dst, total)]})
     return GraphStore.open(path, verify=False)
+
+
+def id_dtype(count: int) -> torch.dtype:
+    """The dtype of ids below ``count``."""
+    return torch.int32 if count <= _INT32_MAX else torch.int64
 
 
 def _numbered(
@@ -228,9 +235,9 @@ def _write(
                 last = colptr[-1:].clone()
             if together:
                 assert ids is not None
-                writers["0_edges"].append(torch.stack([row, ids.to(dtype)], dim=1))
+                writers["0_edges"].append(torch.stack([row.to(dtype), ids.to(dtype)], dim=1))
             else:
-                writers["0_row"].append(row)
+                writers["0_row"].append(row.to(dtype))
                 if ids is not None:
                     writers["0_edge_id"].append(ids)
             bar.update(len(row))

@@ -1,0 +1,115 @@
+"""Edges from lines of text: two ids each, or an error that names the line."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO
+
+from .edge_columns import find_ends, pairs_among
+
+HEADERS = ("auto", "yes", "no")
+"""Whether a file's first line is a header: if it names the columns, always, never."""
+_DELIMITERS = ",\t; "
+_ID = re.compile(r"[ \t]*([0-9]+|0[xX][0-9a-fA-F]+)[ \t]*")
+_FOREIGN = {b"\x1f\x8b": "gzip: unpack it first", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"PK": "a zip archive",
+            b"PAR1": "parquet"}  # fmt: skip
+"""How files begin that are no text that is read here."""
+
+
+@dataclass(frozen=True)
+class TextFormat:
+    """How a text file is read."""
+
+    skipped: int
+    """Lines before the first edge: comments, blank lines, the header."""
+    delimiter: str
+    num_columns: int
+    ends: tuple[int, int]
+    """The columns of sources and destinations."""
+    header: bool
+
+
+def open_text(path: Path) -> TextIO:
+    """The file's text; lines end with CR, LF or both, a byte order mark is left out, other bytes than UTF-8 are kept
+    as U+FFFD (they may stand in comments)."""
+    return path.open(encoding="utf-8-sig", errors="replace", newline=None)
+
+
+def find_format(path: Path, columns: tuple[str, str] | None, header: str) -> TextFormat | None:
+    """How to read a file, from its first line that is neither blank nor a comment; None if there is none.
+
+    The delimiter is the first of comma, tab, semicolon and space that the line has. The line is a header if ``header``
+    is "yes", if ``columns`` are given, or if it names the columns of sources and destinations (:data:`ENDS`).
+
+    Raises:
+        ValueError: a file that is no UTF-8 text, a header without the columns, a line of one column.
+    """
+    with path.open("rb") as stream:
+        begin = stream.read(4)
+    for mark, what in _FOREIGN.items():
+        if begin.startswith(mark):
+            raise ValueError(f"{path}: expected UTF-8 text, found {what}")
+    with open_text(path) as text:
+        lines = enumerate(text, 1)
+        number, line = next((entry for entry in lines if entry[1].strip() and not entry[1].startswith("#")), (0, ""))
+    if number == 0:
+        return None
+    delimiter = next((mark for mark in _DELIMITERS if mark in line.strip()), ",")
+    names = [name.strip() for name in _fields(line, delimiter)]
+    if header == "yes" or columns is not None or (header == "auto" and pairs_among(names)):
+        return TextFormat(number, delimiter, len(names), find_ends(path, names, columns), True)
+    if len(names) < 2:
+        raise ValueError(f"{path}, line {number}: expected two columns, found {_shown(line)}")
+    return TextFormat(number - 1, delimiter, len(names), (0, 1), False)
+
+
+def _fields(line: str, delimiter: str) -> list[str]:
+    return next(csv.reader([line.rstrip("\n")], delimiter=delimiter), [])
+
+
+def _shown(line: str) -> str:
+    return repr(line.rstrip("\n")[:80])
+
+
+def is_id(field: str) -> bool:
+    """Whether it is a decimal or hexadecimal number below 2^63."""
+    found = _ID.fullmatch(field)
+    return found is not None and int(found[1], 16 if found[1][1:2] in ("x", "X") else 10) < 1 << 63
+
+
+def first_refused(path: Path, how: TextFormat, read: int) -> str | None:
+    """What is wrong with the first line that is no edge, and its number; None if every line is one.
+
+    Args:
+        path: the file.
+        how: how it is read.
+        read: so many edges are known to be right.
+    """
+    first = True
+    for number, line in _edge_lines(path, how.skipped):
+        if read > 0:
+            read, first = read - 1, False
+            continue
+        try:
+            fields: Sequence[str] = _fields(line, how.delimiter)
+        except csv.Error:
+            fields = ()
+        if len(fields) != how.num_columns:
+            return f"{path}, line {number}: expected {how.num_columns} columns, found {len(fields)}: {_shown(line)}"
+        if not all(is_id(fields[end]) for end in how.ends):
+            hint = "" if how.header or not first else "; is it a header? Then say so (header='yes', --header yes)"
+            return f"{path}, line {number}: expected two ids, found {_shown(line)}{hint}"
+        first = False
+    return None
+
+
+def _edge_lines(path: Path, skipped: int) -> Iterator[tuple[int, str]]:
+    """Lines that are not blank, with their numbers, from 1, after the first ``skipped``."""
+    with open_text(path) as text:
+        for number, line in enumerate(text, 1):
+            if number > skipped and line != "\n":
+                yield number, line
