@@ -8,9 +8,9 @@ from helpers.data import edges_of, make_data, run_python
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric import EdgeIndex
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
-from torch_gnnscale import CSC, GraphStore
+from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler
 from torch_gnnscale.topology import rmat
 
 DTYPES = (torch.int32, torch.int64)
@@ -119,6 +119,69 @@ def test_read_only_memory(tmp_path):
     check_csc(CSC.from_edge_index(edge_index, 30), edges_of(30, 300), 30, 30)
 
 
+@pytest.mark.parametrize(
+    "convert",
+    [
+        lambda edges: edges.tolist(), lambda edges: edges.numpy(), lambda edges: tuple(map(tuple, edges.tolist())),
+        lambda edges: edges.numpy()[:, ::-1][:, ::-1], lambda edges: edges.numpy().astype(np.uint16),
+        lambda edges: edges.to(torch.uint8), lambda edges: edges.to(torch.int16),
+    ],
+    ids=["list", "array", "tuples", "strided array", "uint16 array", "uint8", "int16"],
+)  # fmt: skip
+def test_edges_come_in_what_input_nodes_come_in(convert):
+    edges = edges_of(30, 300)
+    given = convert(edges)
+    expected = CSC.from_edge_index(edges, 30)
+    for csc in (CSC.from_edge_index(given, 30), GraphStore.from_edge_index(given, 30).relation()):
+        assert torch.equal(csc.colptr, expected.colptr)
+        assert torch.equal(csc.row, expected.row)
+        assert torch.equal(csc.edge_id, expected.edge_id)
+    for empty in ([[], []], np.empty((2, 0))):
+        assert CSC.from_edge_index(empty, 5).num_edges == 0
+
+
+def hetero(**nodes):
+    data = HeteroData()
+    data["a"].x = torch.arange(6.0).view(6, 1)
+    for name, value in nodes.items():
+        data["b"][name] = value
+    data["a", "to", "a"].edge_index = torch.tensor([[0, 1, 2], [1, 2, 3]])
+    data["b", "to", "a"].edge_index = torch.empty(2, 0, dtype=torch.int64)
+    return data
+
+
+def test_a_node_type_without_nodes_is_a_type():
+    accessed = hetero()
+    assert len(accessed["b"]) == 0
+    for data in (hetero(), accessed, hetero(num_nodes=0), hetero(x=torch.empty(0, 4))):
+        types = list(data.node_types)
+        store = GraphStore.from_data(data)
+        assert data.node_types == types  # looked at, not changed
+        assert store.relation(("b", "to", "a")).num_src == 0
+        for source in (data, (FeatureStore.from_data(data), store)):
+            sampler = NeighborSampler(source, [2])
+            assert dict(zip(sampler.graph.node_types, sampler.graph.sizes, strict=True)) == {"a": 6, "b": 0}
+            (batch,) = NeighborLoader(source, [2, 2], ("a", torch.arange(6)), batch_size=6)
+            assert batch["a"].n_id.tolist() == list(range(6))
+            assert batch["b"].n_id.tolist() == []
+            assert batch["b", "to", "a"].edge_index.shape == (2, 0)
+            assert list(NeighborLoader(source, [2], "b")) == []
+
+
+@pytest.mark.filterwarnings("ignore:Unable to accurately infer 'num_nodes'")
+def test_edges_between_nodes_that_are_not_there():
+    missing = r"^data\['b'\]: expected it to know its number of nodes; set num_nodes$"
+    for data in (hetero(), hetero(y=torch.empty(0)), hetero(name="b")):
+        data["b", "to", "a"].edge_index = torch.tensor([[0], [1]])
+        for make in (GraphStore.from_data, lambda data: NeighborSampler(data, [2])):
+            with pytest.raises(ValueError, match=missing):
+                make(data)
+    data = hetero(num_nodes=0)
+    data["b", "to", "a"].edge_index = torch.tensor([[0], [1]])
+    with pytest.raises(IndexError, match=r"^edge_index\[0, 0\] = 0 is out of range: expected nodes in \[0, 0\)$"):
+        GraphStore.from_data(data)
+
+
 @pytest.mark.parametrize("colptr_dtype", DTYPES)
 @pytest.mark.parametrize("row_dtype", DTYPES)
 def test_from_csc(colptr_dtype, row_dtype):
@@ -187,12 +250,12 @@ def test_from_sparse_tensor():
 @pytest.mark.parametrize(
     ("edge_index", "size", "is_sorted", "error", "message"),
     [
-        ([[0, 1]], None, False, ValueError, "edge_index: expected a tensor of shape (2, num_edges), found list"),
+        ([[0, 1]], None, False, ValueError, "edge_index: expected shape (2, num_edges), found (1, 2)"),
         (torch.zeros(3, 2, dtype=torch.long), None, False, ValueError,
-         "edge_index: expected a tensor of shape (2, num_edges), found (3, 2)"),
+         "edge_index: expected shape (2, num_edges), found (3, 2)"),
         (torch.zeros(2, dtype=torch.long), None, False, ValueError,
-         "edge_index: expected a tensor of shape (2, num_edges), found (2,)"),
-        (torch.zeros(2, 3), None, False, TypeError, "edge_index: expected int32 or int64 ids, found torch.float32"),
+         "edge_index: expected shape (2, num_edges), found (2,)"),
+        (torch.zeros(2, 3), None, False, TypeError, "edge_index: expected integers, found torch.float32"),
         (torch.tensor([[0, 5], [1, 1]]), 5, False, IndexError,
          "edge_index[0, 1] = 5 is out of range: expected nodes in [0, 5)"),
         (torch.tensor([[0, 2], [1, -1]]), 5, False, IndexError,
@@ -212,7 +275,7 @@ def test_bad_edge_index(edge_index, size, is_sorted, error, message):
 
 
 def test_sorted_edges_of_a_wrong_dtype():
-    with pytest.raises(TypeError, match=r"expected int32 or int64"):
+    with pytest.raises(TypeError, match=r"^edge_index: expected integers, found torch.float32$"):
         CSC.from_edge_index(torch.zeros(2, 3), 5, is_sorted=True)
 
 

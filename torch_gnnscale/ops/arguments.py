@@ -6,6 +6,7 @@ import threading
 from numbers import Integral
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -57,6 +58,30 @@ def check_tensor(name: str, value: Tensor) -> None:
     """Raises TypeError unless it is a tensor."""
     if not isinstance(value, Tensor):
         raise TypeError(f"{name}: expected a tensor, found {type(value).__name__}")
+
+
+def as_tensor(name: str, values: Any) -> Tensor:
+    """Numbers or booleans in a tensor, an array or a list, as a tensor; raises TypeError naming anything else.
+
+    An empty list or array becomes int64, for it is float64 by default, unless it is of booleans.
+    """
+    if isinstance(values, Tensor):
+        return values
+    try:
+        given = torch.as_tensor(np.ascontiguousarray(values) if isinstance(values, np.ndarray) else values)
+    except (TypeError, ValueError, RuntimeError):
+        raise TypeError(f"{name}: expected a tensor, array or list, found {values!r}"[:200]) from None
+    return given.to(torch.int64) if given.numel() == 0 and given.dtype != torch.bool else given
+
+
+def as_ids(name: str, ids: Tensor) -> Tensor:
+    """Ids of any integer type as int32 or int64; raises TypeError naming them for another type."""
+    check_tensor(name, ids)
+    if ids.dtype in ID_DTYPES:
+        return ids
+    if ids.dtype == torch.bool or ids.is_floating_point() or ids.is_complex():
+        raise TypeError(f"{name}: expected integers, found {ids.dtype}")
+    return ids.to(torch.int64)
 
 
 def check_ids(name: str, ids: Tensor, limit: int | None = None, what: str = "ids", threads: int = 0) -> None:

@@ -6,12 +6,11 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
-from .. import ops
+from ..ops.arguments import as_ids, as_tensor
 
 
 def end_types(edge_type: EdgeType | None) -> tuple[NodeType | None, NodeType | None]:
@@ -42,17 +41,6 @@ def reverse_relations(edge_types: Sequence[EdgeType | None]) -> list[int]:
     return reverse
 
 
-def as_ids(name: str, nodes: Tensor) -> Tensor:
-    """Node ids of any integer type as one that the operator takes; raises TypeError naming them for another type."""
-    if not isinstance(nodes, Tensor):
-        raise TypeError(f"{name}: expected a tensor of ids, found {type(nodes).__name__}")
-    if nodes.dtype in ops.ID_DTYPES:
-        return nodes
-    if nodes.dtype == torch.bool or nodes.is_floating_point() or nodes.is_complex():
-        raise TypeError(f"{name}: expected integers, found {nodes.dtype}")
-    return nodes.to(torch.int64)
-
-
 def as_nodes(name: str, nodes: Any, num_nodes: int) -> Tensor:
     """Ids, or a mask of ``num_nodes`` nodes, as a tensor, whatever they come in; values of ids are not looked at.
 
@@ -61,12 +49,7 @@ def as_nodes(name: str, nodes: Any, num_nodes: int) -> Tensor:
         ValueError: not a vector.
         IndexError: a mask of fewer nodes.
     """
-    if not isinstance(nodes, Tensor):
-        try:
-            given = torch.as_tensor(np.ascontiguousarray(nodes) if isinstance(nodes, np.ndarray) else nodes)
-        except (TypeError, ValueError, RuntimeError):
-            raise TypeError(f"{name}: expected ids or a mask of nodes, found {nodes!r}"[:200]) from None
-        nodes = given.to(torch.int64) if given.numel() == 0 and given.dtype != torch.bool else given
+    nodes = as_tensor(name, nodes)
     if nodes.dim() != 1:
         raise ValueError(f"{name}: expected a vector or a mask, found shape {tuple(nodes.shape)}")
     if nodes.dtype != torch.bool:

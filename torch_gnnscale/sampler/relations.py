@@ -16,7 +16,7 @@ from .. import ops
 from ..topology import CSC
 from .graph import Relation, SampledGraph
 from .inputs import end_types
-from .sources import DataSource, Source, StoreSource, of_type, require_known
+from .sources import DataSource, Source, StoreSource, of_type
 from .times import check_times, ordered
 
 
@@ -79,8 +79,6 @@ def sampled_graph(
 def _sizes(source: Source, cscs: dict[EdgeType | None, CSC]) -> dict[NodeType | None, int]:
     """How many nodes each type has: what the data say, or else the largest id among its edges."""
     counts = source.num_nodes()
-    if isinstance(source, DataSource):
-        return require_known(counts)
     found: dict[NodeType | None, int] = {}
     for edge_type, csc in cscs.items():
         for node_type, count in zip(end_types(edge_type), (csc.num_src, csc.num_dst), strict=True):

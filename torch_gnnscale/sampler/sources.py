@@ -18,6 +18,7 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from ..feature.contract import all_attrs
 from ..topology import CSC, GraphStore
+from ..topology.graph_store import count_nodes
 
 _PREFERRED = [EdgeLayout.CSC, EdgeLayout.COO, EdgeLayout.CSR]
 """Which layout of several is read: PyG's choice."""
@@ -59,19 +60,13 @@ class DataSource(Source):
         """See :meth:`Source.num_nodes`."""
         if not self.is_hetero:
             return {None: self.data.num_nodes}
-        known = {node_type: self.data[node_type].num_nodes for node_type in self.data.node_types}
-        for src, _, dst in self.data.edge_types:
-            if missing := [node_type for node_type in (src, dst) if node_type not in known]:
-                raise ValueError(
-                    f"data: expected nodes of type {missing[0]!r}, which edges lead from or to, found none"
-                )
-        return known
+        return dict(count_nodes(self.data))
 
     def edges(self) -> dict[EdgeType | None, CSC]:
         """See :meth:`Source.edges`."""
         if not self.is_hetero:
             return {None: CSC.from_data(self.data, self.is_sorted)}
-        sizes = require_known(self.num_nodes())
+        sizes = count_nodes(self.data)
         return {
             edge_type: CSC.from_storage(store, (sizes[edge_type[0]], sizes[edge_type[-1]]), self.is_sorted)
             for edge_type, store in self.data.edge_items()
@@ -178,10 +173,3 @@ def _tensor(name: str, value: Any) -> Tensor:
 def of_type(type_name: Any) -> str:
     """Names a type in an error, where there are types."""
     return "" if type_name is None else f" of {type_name!r}"
-
-
-def require_known(counts: dict) -> dict:
-    """The numbers of nodes by type; ValueError naming a type whose number is not known."""
-    if missing := [node_type for node_type, count in counts.items() if count is None]:
-        raise ValueError(f"data: expected it to know its number of nodes{of_type(missing[0])}; set num_nodes")
-    return counts

@@ -12,7 +12,7 @@ from torch_geometric.data.storage import EdgeStorage
 from torch_geometric.edge_index import EdgeIndex
 
 from .. import ops
-from ..ops.arguments import check_tensor, to_int
+from ..ops.arguments import as_ids, as_tensor, check_tensor, to_int
 
 
 def _check_ends(src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> None:
@@ -85,12 +85,13 @@ class CSC:
 
     @classmethod
     def from_edge_index(
-        cls, edge_index: Tensor, size: int | tuple[int | None, int | None] | None = None, is_sorted: bool = False
+        cls, edge_index: Any, size: int | tuple[int | None, int | None] | None = None, is_sorted: bool = False
     ) -> CSC:
         """From COO.
 
         Args:
-            edge_index: sources and destinations, int32 or int64, shape [2, E], or an EdgeIndex.
+            edge_index: sources and destinations, shape [2, E]: a tensor, an EdgeIndex, a NumPy array or a list, of any
+                integer type.
             size: number of nodes, or of (sources, destinations); by default what an EdgeIndex says, else one more
                 than the largest id.
             is_sorted: the edges are sorted by destination already, so that an edge's id is its position.
@@ -98,9 +99,9 @@ class CSC:
         Raises:
             TypeError, ValueError, IndexError: wrong dtype or shape, an id out of range, edges not sorted after all.
         """
-        if not isinstance(edge_index, Tensor) or edge_index.dim() != 2 or edge_index.size(0) != 2:
-            found = tuple(edge_index.shape) if isinstance(edge_index, Tensor) else type(edge_index).__name__
-            raise ValueError(f"edge_index: expected a tensor of shape (2, num_edges), found {found}")
+        edge_index = as_tensor("edge_index", edge_index)
+        if edge_index.dim() != 2 or edge_index.size(0) != 2:
+            raise ValueError(f"edge_index: expected shape (2, num_edges), found {tuple(edge_index.shape)}")
         if isinstance(size, (tuple, list)) and len(size) != 2:
             raise ValueError(f"size: expected a number of nodes or (sources, destinations), found {size}")
         num_src, num_dst = size if isinstance(size, (tuple, list)) else (size, size)
@@ -110,8 +111,7 @@ class CSC:
             num_dst = known[1] if num_dst is None else num_dst
             is_sorted = is_sorted or edge_index.is_sorted_by_col
             edge_index = edge_index.as_tensor()
-        if edge_index.dtype not in ops.ID_DTYPES:
-            raise TypeError(f"edge_index: expected int32 or int64 ids, found {edge_index.dtype}")
+        edge_index = as_ids("edge_index", edge_index)
         num_src, num_dst = _check_size(num_src=num_src, num_dst=num_dst)
         src, dst = edge_index.detach().cpu()
         if num_src is None and num_dst is None:

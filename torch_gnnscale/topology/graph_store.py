@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import GraphStore as PyGGraphStore
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
-from torch_geometric.typing import EdgeType
+from torch_geometric.typing import EdgeType, NodeType
 
 from .. import files, ops
 from .csc import CSC
@@ -61,11 +61,9 @@ class GraphStore(PyGGraphStore):
         if order is not None:
             raise NotImplementedError("an order of a HeteroData's nodes is not implemented")
         store = cls()
+        counts = count_nodes(data)
         for edge_type, edges in data.edge_items():
-            size = data[edge_type[0]].num_nodes, data[edge_type[-1]].num_nodes
-            for node_type, count in zip((edge_type[0], edge_type[-1]), size, strict=True):
-                if count is None:
-                    raise ValueError(f"data[{node_type!r}]: expected it to know its number of nodes; set num_nodes")
+            size = counts[edge_type[0]], counts[edge_type[-1]]
             store._relations[edge_type] = CSC.from_storage(edges, size, is_sorted)
         return store
 
@@ -224,6 +222,27 @@ class GraphStore(PyGGraphStore):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._relations})"
+
+
+def count_nodes(data: HeteroData) -> dict[NodeType, int]:
+    """Number of nodes of each type that a HeteroData has or that its edge types name.
+
+    A type of which the data hold nothing has no nodes.
+
+    Raises:
+        ValueError: a type that does not know its number of nodes, or edges to or from nodes of which nothing is held.
+    """
+    counts: dict[NodeType, int | None] = {}
+    for node_type, nodes in data.node_items():
+        counts[node_type] = nodes.num_nodes if len(nodes) else 0
+    for edge_type, edges in data.edge_items():
+        for node_type in (edge_type[0], edge_type[-1]):
+            counts.setdefault(node_type, 0)
+            if edges.num_edges and (node_type not in data.node_types or not len(data[node_type])):
+                counts[node_type] = None
+    if missing := [node_type for node_type, count in counts.items() if count is None]:
+        raise ValueError(f"data[{missing[0]!r}]: expected it to know its number of nodes; set num_nodes")
+    return counts  # type: ignore[return-value]
 
 
 def relation_entry(edge_type: EdgeType | None, num_src: int, num_dst: int, num_edges: int) -> dict[str, Any]:
