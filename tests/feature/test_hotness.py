@@ -67,6 +67,13 @@ def test_the_weighted_scores_of_a_chain():
     assert torch.equal(hotness.reverse_pagerank(csc), hotness.reverse_pagerank(csc, torch.arange(3)))
 
 
+def test_labelled_ids_that_repeat_count_once():
+    graph = random_graph(200, 5, seed=4)
+    labelled = torch.tensor([7, 3, 7, 199, 3, 7])
+    expected = hotness.reverse_pagerank(csc_of(graph), torch.tensor([3, 7, 199]))
+    assert torch.equal(hotness.reverse_pagerank(csc_of(graph), labelled), expected)
+
+
 def test_out_degree():
     graph = random_graph(200, 5, seed=3)
     assert torch.equal(hotness.out_degree(csc_of(graph)), torch.bincount(graph.row, minlength=200))

@@ -80,7 +80,10 @@ def test_narrow_attributes_are_kept_whole():
     assert plan.whole == {"y": "host"}
     assert plan.row_bytes == 171
     assert [tier.rows for tier in plan.tiers] == [2, 2]
+    assert plan_tiers(SCORE, {"x": 160, "y": 10, "z": 11}, disk=True).whole == {"y": "host"}  # a sixteenth is narrow
     assert plan_tiers(SCORE, sizes, host=16, disk=True).whole == {"y": "disk"}
+    assert plan_tiers(SCORE, sizes, host=31, disk=True).whole == {"y": "disk"}
+    assert plan_tiers(SCORE, sizes, host=32, disk=True).whole == {"y": "host"}
     assert plan_tiers(SCORE, sizes, gpu=200, host=400, disk=True).whole == {"y": "gpu"}
 
 

@@ -111,6 +111,33 @@ def test_stats(tmp_path):
         assert sum(use.hit_rate for use in after.values()) == pytest.approx(1.0)
 
 
+def test_stats_of_two_attributes_that_are_cut(tmp_path):
+    data = node_data()
+    data.z = data.x[:, : WIDE // 2].to(torch.float32)
+    with Tiered.from_data(data, hotness="out_degree", host="40%", disk=tmp_path) as store:
+        assert set(store.plan.whole) == {"y", "train_mask"}
+        hottest = by_score(score_of(data)).old
+        in_memory = store.plan.rows("host")
+        store.get_tensor(group_name=None, attr_name="x", index=hottest[in_memory - 5 : in_memory + 3])
+        store.get_tensor(group_name=None, attr_name="z", index=hottest[in_memory - 2 : in_memory + 7])
+        use = store.stats()
+        assert (use["host"].rows, use["disk"].rows) == (5 + 2, 3 + 7)
+        assert use["host"].num_bytes == 5 * WIDE * 8 + 2 * WIDE * 2
+        assert use["disk"].num_bytes == 3 * WIDE * 8 + 7 * WIDE * 2
+        assert use["host"].hit_rate == pytest.approx(7 / 17)
+
+
+def test_one_row(store):
+    x = node_data().x
+    for index in (0, 7, NODES - 1, -1, -NODES):
+        found = store.get_tensor(group_name=None, attr_name="x", index=index)
+        row = index % NODES
+        assert torch.equal(found, x[row if store.order is None else store.order.old[row]])
+    for index in (NODES, -NODES - 1):
+        with pytest.raises(IndexError, match=rf"^index: expected a row in \[-{NODES}, {NODES}\), found {index}$"):
+            store.get_tensor(group_name=None, attr_name="x", index=index)
+
+
 def test_expected_and_found_hit_rates_agree_if_scores_are_accesses(tmp_path):
     data = node_data()
     graph = GraphStore.from_data(data)

@@ -86,6 +86,21 @@ def test_conversions_are_those_of_pyg(put, get, edge_type):
     assert as_triples(*found, get) == as_triples(*expected, get)
 
 
+@pytest.mark.parametrize("put", LAYOUTS)
+@pytest.mark.parametrize("get", LAYOUTS)
+@pytest.mark.parametrize(("num_src", "num_dst"), [(7, 3), (3, 7)])
+def test_layouts_of_a_relation_of_other_sources_than_destinations(put, get, num_src, num_dst):
+    src = torch.tensor([0, 2, 1, 2, 0, 1, 2])
+    edges = torch.stack([src + num_src - 3, src.flip(0) + num_dst - 3])
+    store, foreign, _ = stores_of(put, edges, WRITES, num_src, num_dst)
+    assert (store.relation(WRITES).num_src, store.relation(WRITES).num_dst) == (num_src, num_dst)
+    found, expected = ([part[WRITES] for part in getattr(each, get)()] for each in (store, foreign))
+    assert as_triples(*found, get) == as_triples(*expected, get)
+    if get != "coo":
+        pointer = 0 if get == "csr" else 1
+        assert torch.equal(found[pointer], expected[pointer])
+
+
 def test_sorted_coo_needs_no_permutation():
     edge_index = edges_of(40, 300)
     edge_index = edge_index[:, edge_index[1].sort(stable=True).indices]
