@@ -39,7 +39,7 @@ def _checksums(data: Tensor) -> list[int]:
 
 
 def _stored(dtype: torch.dtype) -> np.dtype:
-    """NumPy's type of the items in a file: integers of their size for those that it does not know."""
+    """The NumPy dtype in the file; for a torch dtype that NumPy lacks, the integer of its size."""
     try:
         return torch.empty(0, dtype=dtype).numpy().dtype
     except TypeError:
@@ -49,7 +49,7 @@ def _stored(dtype: torch.dtype) -> np.dtype:
 class ArrayWriter:
     """One array's file, written from front to back: rows of ``dtype`` until ``shape`` is full.
 
-    ``entry`` is then what the manifest says of it.
+    ``entry`` is the array's entry in the manifest, complete after :meth:`close`.
     """
 
     def __init__(self, file: Path, dtype: torch.dtype, shape: tuple[int, ...]) -> None:

@@ -20,7 +20,8 @@ def planted(
     split: tuple[float, float] = (0.5, 0.2),
     seed: int = 0,
 ) -> Data:
-    """A power-law graph with planted communities, whose labels features tell faintly and neighbors clearly.
+    """A power-law graph with planted communities. The labels are weakly visible in a node's own features, clearly in
+    those of its neighbors.
 
     A degree-corrected stochastic block model (Karrer & Newman, Phys. Rev. E 83, 2011): both ends of an edge are drawn
     in proportion to power-law weights, the second from the community of the first with probability ``homophily``, else

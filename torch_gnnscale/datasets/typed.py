@@ -129,7 +129,7 @@ def load_events(name: str = "planted", root: str | Path = ".", split: int = 0) -
     """Events to be predicted.
 
     Args:
-        name: ``planted``, or an archive of ``num_users``, ``num_items``, ``edge_index`` (items numbered behind the
+        name: ``planted``, or an archive of ``num_users``, ``num_items``, ``edge_index`` (items are numbered after the
             users), ``edge_time`` (ascending) and ``edge_split`` (0 train, 1 val, 2 test).
         root: where archives are.
         split: 0, for there is one split.

@@ -22,13 +22,13 @@ HOMOGENEOUS_EDGES = (None, None)
 
 
 class FeatureStore(RowStore):
-    """A FeatureStore whose rows are gathered by the native operator, or by torch where it has none for the device."""
+    """A FeatureStore whose rows are gathered by the native operator, or by torch on devices without the operator."""
 
     def __init__(self) -> None:
         super().__init__()
         self.__dict__["_tensors"] = {}  # (group, name) to tensor
-        self.__dict__["_own"] = set()  # (group, name) of those that were copied, for rows of them to be changed
-        self.__dict__["_origins"] = {}  # (group, name) of those that are mapped to their (directory, array)
+        self.__dict__["_own"] = set()  # (group, name) of tensors that the store copied before it changed rows of them
+        self.__dict__["_origins"] = {}  # (group, name) of a mapped tensor to its (directory, array)
 
     @classmethod
     def from_data(cls, data: Data | HeteroData) -> FeatureStore:
@@ -61,7 +61,7 @@ class FeatureStore(RowStore):
         if attr.index is None:
             if tensor.dim() == 0:
                 raise ValueError(f"{key}: expected a row for each node, found a scalar")
-            # The gather reads whole rows; this one copy is made here, not for each batch.
+            # The gather needs contiguous rows: copied once here, not for each batch.
             whole = tensor.layout != torch.strided or has_contiguous_rows(tensor)
             self._tensors[key] = tensor if whole else tensor.contiguous()
             self._own.discard(key)
@@ -104,9 +104,10 @@ class FeatureStore(RowStore):
         return self.put_tensor(tensor, *args, **kwargs)  # PyG's would remove the whole tensor first
 
     def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """One attribute a tensor, its index unset, but for those of a homogeneous graph's edges, group (None, None).
+        """One attribute per tensor, its index unset; without those of a homogeneous graph's edges, group (None, None).
 
-        PyG's Data leaves these out, too: PyG's loaders would read them at the nodes' ids. Ours ask :meth:`all_attrs`.
+        PyG's Data leaves these out as well, because PyG's loaders would index them by node ids. The loaders of this
+        package call :meth:`all_attrs`.
         """
         return [attr for attr in self.all_attrs() if attr.group_name != HOMOGENEOUS_EDGES]
 
@@ -154,7 +155,7 @@ class FeatureStore(RowStore):
         return store
 
     def __reduce__(self):
-        # Mapped tensors travel as their files' names, so that the other process maps the same pages.
+        # Of mapped tensors only the files' names are pickled: the other process maps the same pages.
         in_memory = {key: value for key, value in self._tensors.items() if key not in self._origins}
         return _restore, (list(self._tensors), in_memory, dict(self._origins))
 
@@ -163,7 +164,8 @@ class FeatureStore(RowStore):
 
 
 def row_ids(index: Any, num_rows: int) -> Tensor:
-    """The ids that a tensor, mask, array, list or range of PyG's names; IndexError for a mask of another length."""
+    """The rows that an index of PyG means: ids in a tensor, array, list or range, or a mask; IndexError for a mask of
+    another length."""
     ids = torch.as_tensor(index)
     if not isinstance(index, Tensor) and ids.numel() == 0:
         ids = ids.to(torch.int64)  # an empty list knows no type

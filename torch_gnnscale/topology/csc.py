@@ -45,7 +45,7 @@ def _count(ids: Tensor) -> int:
 class CSC:
     """Edges sorted by destination, with the way back to the user's edge ids.
 
-    Use the ``from_*`` constructors: they check what they are given, and never change it.
+    Use the ``from_*`` constructors: they check their arguments and never change them.
     """
 
     colptr: Tensor
@@ -57,7 +57,7 @@ class CSC:
     num_src: int
     """Number of source nodes."""
     origin: tuple[str, Any] | None = None
-    """The saved store and the edge type that it is mapped from: it travels to another process as these."""
+    """Of a mapped relation: the path of the saved store and the edge type, which are pickled instead of the tensors."""
 
     def __reduce__(self):
         if self.origin is not None:
@@ -94,7 +94,7 @@ class CSC:
                 integer type.
             size: number of nodes, or of (sources, destinations); by default what an EdgeIndex says, else one more
                 than the largest id.
-            is_sorted: the edges are sorted by destination already, so that an edge's id is its position.
+            is_sorted: the edges are already sorted by destination. No edge ids are stored then: each is the position.
 
         Raises:
             TypeError, ValueError, IndexError: wrong dtype or shape, an id out of range, edges not sorted after all.
@@ -189,10 +189,10 @@ class CSC:
 
     @classmethod
     def from_data(cls, data: Data, is_sorted: bool = False) -> CSC:
-        """From a Data's ``adj_t`` or ``edge_index``; without edges if it has neither.
+        """From a Data's ``adj_t`` or ``edge_index``; a Data that has neither has no edges.
 
         Raises:
-            ValueError: its edges are in ``adj``, which a batch could not hold, or it knows no number of nodes.
+            ValueError: the edges are in ``adj``, a layout that batches do not have, or the number of nodes is unknown.
         """
         num_nodes = data.num_nodes
         if num_nodes is None:
@@ -201,7 +201,7 @@ class CSC:
 
     @classmethod
     def from_storage(cls, store: Data | EdgeStorage, size: tuple[int, int], is_sorted: bool = False) -> CSC:
-        """From what holds the edges of one type, among so many sources and destinations (see :meth:`from_data`)."""
+        """From the storage of one edge type; ``size``: numbers of sources and destinations (see :meth:`from_data`)."""
         if "adj_t" in store:
             return cls.from_adj_t(store["adj_t"])
         if "edge_index" not in store:
@@ -211,11 +211,11 @@ class CSC:
         return cls.from_edge_index(store["edge_index"], size, is_sorted)
 
     def transposed(self) -> CSC:
-        """The same edges, led from their destinations to their sources, in the order of their ids in each column."""
+        """The same edges in the opposite direction; in each column by rising edge id."""
         src, dst, edge_id = self.row.to(torch.int64), self.col(), self.edge_id
         if edge_id is not None:
-            order = torch.argsort(edge_id, stable=True)
-            src, dst, edge_id = src[order], dst[order], edge_id[order]
+            by_id = torch.argsort(edge_id, stable=True)
+            src, dst, edge_id = src[by_id], dst[by_id], edge_id[by_id]
         csc = CSC.from_edge_index(torch.stack([dst, src]), (self.num_dst, self.num_src))
         assert csc.edge_id is not None
         return csc if edge_id is None else CSC(csc.colptr, csc.row, edge_id[csc.edge_id.to(torch.int64)], csc.num_src)

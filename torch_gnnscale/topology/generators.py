@@ -14,12 +14,12 @@ GRAPH500 = (0.57, 0.19, 0.19)
 
 
 def rmat(num_nodes: int, num_edges: int, seed: int = 0, quadrants: tuple[float, float, float] = GRAPH500) -> Tensor:
-    """The edges of an R-MAT graph with shuffled node ids, so that an id says nothing about a degree.
+    """The edges of an R-MAT graph whose node ids are shuffled, so that ids and degrees are independent.
 
     Args:
-        num_nodes: nodes, any number.
-        num_edges: directed edges; repeats and self loops are kept, as Graph500 does.
-        seed: decides everything.
+        num_nodes: number of nodes; it need not be a power of two.
+        num_edges: number of directed edges; repeated edges and self loops are kept, as in Graph500.
+        seed: the edges are a function of it and of the other arguments.
         quadrants: probabilities a, b, c.
 
     Returns:

@@ -28,8 +28,9 @@ class GraphStore(PyGGraphStore):
     """
 
     order: Order | None
-    """How the nodes are numbered here, if not as the user numbers them. The loaders of this package take and give the
-    user's ids; what else asks the store gets edges between ``order.new``. The edges' ids are the user's."""
+    """The order of a renumbered store, else None. Stored edges then lead between ``order.new`` of the user's nodes, and
+    so do those that the store's methods return. The loaders of this package translate: they take and return the user's
+    ids. Edge ids are always the user's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,11 +46,11 @@ class GraphStore(PyGGraphStore):
 
     @classmethod
     def from_data(cls, data: Data | HeteroData, is_sorted: bool = False, *, order: Order | None = None) -> GraphStore:
-        """A store of a Data's or HeteroData's edges (see :meth:`CSC.from_data`), a Data's renumbered if asked.
+        """A store of the edges of a Data or HeteroData (see :meth:`CSC.from_data`); ``order`` renumbers a Data's nodes.
 
         Raises:
-            TypeError: something else as an order.
-            NotImplementedError: a HeteroData with an order.
+            TypeError: ``order`` is not an Order.
+            NotImplementedError: ``order`` with a HeteroData.
         """
         if not isinstance(order, (Order, type(None))):
             raise TypeError(f"order: expected an Order, such as a store's, found {type(order).__name__}")
@@ -73,7 +74,7 @@ class GraphStore(PyGGraphStore):
         return cls.from_csc(CSC.from_edge_index(edge_index, num_nodes, is_sorted))
 
     def relation(self, edge_type: EdgeType | None = None) -> CSC:
-        """The CSC of a relation; KeyError if the store does not have it."""
+        """The CSC of an edge type; KeyError if the store does not have that type."""
         if edge_type not in self._relations:
             raise KeyError(f"edge type {edge_type!r}: expected one of {list(self._relations)}")
         return self._relations[edge_type]
@@ -104,7 +105,7 @@ class GraphStore(PyGGraphStore):
 
     @staticmethod
     def _other_size(edge_attr: EdgeAttr, pointer: Tensor, ids: Tensor) -> int:
-        """How many nodes ``ids`` may name: in a homogeneous graph as many as have pointers."""
+        """The number of nodes of ``ids``: in a homogeneous graph that of the pointer, else the largest id + 1."""
         largest = int(ids.max()) + 1 if ids.numel() else 0
         return largest if edge_attr.edge_type is not None else pointer.numel() - 1
 
@@ -118,15 +119,15 @@ class GraphStore(PyGGraphStore):
         return self._relations.pop(edge_attr.edge_type, None) is not None
 
     def get_all_edge_attrs(self) -> list[EdgeAttr]:
-        """One attribute a relation, in CSC."""
+        """One attribute per relation, in CSC."""
         return [
             EdgeAttr(edge_type, EdgeLayout.CSC, is_sorted=True, size=(csc.num_src, csc.num_dst))
             for edge_type, csc in self._relations.items()
         ]
 
     def _edge_to_layout(self, attr: EdgeAttr, layout: EdgeLayout, store: bool = False):
-        """(row, col, perm) as int64, for readers other than ours; COO is in the order of the user's edge ids, and perm
-        leads there from CSC and CSR."""
+        """(row, col, perm) as int64, for code outside this package. COO is sorted by the user's edge id; ``perm`` holds
+        the edge id of each entry of CSC or CSR (None: its position)."""
         csc = self.relation(attr.edge_type)
         row = csc.row.to(torch.int64)
         perm = None if csc.edge_id is None else csc.edge_id.to(torch.int64)
@@ -181,8 +182,8 @@ class GraphStore(PyGGraphStore):
 
         Args:
             path: the directory.
-            verify: read it once and compare checksums and ids. Without, only headers and sizes are compared (and the
-                order of a renumbered store), and what is wrong inside is found when it is sampled.
+            verify: read everything once and check all checksums and ids. False checks the manifest, the files' headers
+                and sizes, and the order of a renumbered store; a wrong id is then found when it is sampled.
 
         Raises:
             FileNotFoundError, ValueError: names the file that is missing, truncated, corrupt or foreign.
@@ -246,12 +247,12 @@ def count_nodes(data: HeteroData) -> dict[NodeType, int]:
 
 
 def relation_entry(edge_type: EdgeType | None, num_src: int, num_dst: int, num_edges: int) -> dict[str, Any]:
-    """What a saved store's metadata say of a relation."""
+    """The entry of one relation in the metadata of a saved store."""
     return {"edge_type": edge_type, "num_src": num_src, "num_dst": num_dst, "num_edges": num_edges}
 
 
 def _check_mapped(csc: CSC, entry: dict[str, Any]) -> None:
-    """What can be told of a mapped relation without reading it."""
+    """Checks what is known of a mapped relation without reading its arrays; raises ValueError."""
     if csc.colptr.dtype != torch.int64 or csc.row.dtype not in ops.ID_DTYPES or csc.num_src < 0:
         raise ValueError(f"colptr {csc.colptr.dtype}, row {csc.row.dtype}, {csc.num_src} sources")
     if csc.edge_id is not None and (csc.edge_id.dtype not in ops.ID_DTYPES or csc.edge_id.shape != csc.row.shape):
@@ -269,7 +270,7 @@ def _check_inside(csc: CSC) -> None:
 
 
 def open_relation(path: str, edge_type: EdgeType | None) -> CSC:
-    """A relation of a saved store that was verified before, mapped."""
+    """Maps a relation of a saved store, without verifying it: the process that pickled it has opened it before."""
     return GraphStore._open(path, verify=False, with_order=False).relation(edge_type)
 
 

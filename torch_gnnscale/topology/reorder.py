@@ -16,7 +16,7 @@ from .csc import CSC
 
 
 class Order(NamedTuple):
-    """New numbers of a graph's nodes."""
+    """A renumbering of a graph's nodes: a permutation and its inverse."""
 
     old: Tensor
     """The old id of each new node: int64, shape [n]."""
@@ -24,7 +24,7 @@ class Order(NamedTuple):
     """The new id of each old node: int64, shape [n]."""
 
     def inverse(self) -> Order:
-        """The way back."""
+        """The renumbering that undoes this one."""
         return Order(self.new, self.old)
 
     # As a :class:`torch_gnnscale.topology.numbering.Numbering` of a homogeneous graph's nodes
@@ -49,14 +49,14 @@ class Order(NamedTuple):
 
 
 def by_score(score: Tensor, name: str = "score") -> Order:
-    """The order of falling scores, equal ones in the order of their ids.
+    """Nodes by falling score; those of equal scores by rising id.
 
     Args:
         score: any real dtype, shape [n].
-        name: what errors call it.
+        name: the argument's name in error messages.
 
     Raises:
-        TypeError, ValueError: not such a vector, or NaN in it.
+        TypeError, ValueError: not a vector of real numbers, or it holds NaN.
     """
     if not isinstance(score, Tensor) or score.dtype == torch.bool or score.is_complex():
         raise TypeError(f"{name}: expected real numbers, found {getattr(score, 'dtype', type(score).__name__)}")
@@ -71,7 +71,7 @@ def by_score(score: Tensor, name: str = "score") -> Order:
 
 
 def _rising_where_falling(score: Tensor) -> Tensor:
-    """Integers in the opposite order: rising ones are what torch sorts on all threads, by their digits."""
+    """Integers that rise where ``score`` falls. torch sorts rising integers on all threads (a radix sort)."""
     if score.dtype == torch.uint64:
         return ~(score.view(torch.int64) ^ torch.iinfo(torch.int64).min)
     if not score.is_floating_point():
@@ -83,19 +83,19 @@ def _rising_where_falling(score: Tensor) -> Tensor:
 
 
 def order_of(old: Tensor, num_nodes: int) -> Order:
-    """The order of which the nodes are given, the first one's old id first.
+    """The order that stores node ``old[i]`` as node i.
 
     Raises:
-        TypeError, ValueError, IndexError: not int64, shape [num_nodes], with every node once.
+        TypeError, ValueError, IndexError: ``old`` is not int64 of shape [num_nodes] that holds every node once.
     """
     return Order(old, check_permutation("order", old, num_nodes))
 
 
 def reorder_csc(csc: CSC, order: Order) -> CSC:
-    """The same edges between renumbered nodes; each keeps its original edge id.
+    """The same edges between renumbered nodes; edge ids stay.
 
     Raises:
-        ValueError: the numbers of sources, destinations and ranks differ.
+        ValueError: the numbers of sources, of destinations and of nodes in ``order`` differ.
     """
     if not csc.num_src == csc.num_dst == len(order.old):
         raise ValueError(f"csc: expected {len(order.old)} sources and destinations, found {csc}")
@@ -104,17 +104,18 @@ def reorder_csc(csc: CSC, order: Order) -> CSC:
 
 
 def reorder_data(data: Data, order: Order) -> Data:
-    """A Data whose nodes are renumbered: what it has of each node is moved, what holds ids of nodes is renamed.
+    """A copy of a Data with renumbered nodes: attributes of nodes are permuted, ids of nodes are replaced.
 
-    Moved are tensors, arrays and lists that PyG takes for the nodes' (``data.is_node_attr``), along the dimension of
-    ``data.__cat_dim__``. Ids are, as everywhere in PyG, what ``edge_index``, ``face`` and other integer tensors with
-    "index" in their names hold; of others, such as a ``train_idx``, nobody can know it: ``order.new[train_idx]``.
+    Attributes of nodes are the tensors, arrays and lists for which ``data.is_node_attr`` is true; they are permuted
+    along the dimension ``data.__cat_dim__``. Ids of nodes are, as everywhere in PyG, in ``edge_index``, ``face`` and
+    other integer tensors with "index" in their names. Other tensors of ids, such as a ``train_idx``, are left as they
+    are: replace them by ``order.new[train_idx]``.
 
-    Edges keep their order, and so do their attributes. ``reorder_data(result, order.inverse())`` is the input again.
+    Edges and their attributes keep their positions. ``reorder_data(result, order.inverse())`` is the input again.
 
     Raises:
-        ValueError: the order is not one of the Data's nodes, or an index holds something else than their ids.
-        NotImplementedError: not a Data, or edges as ``adj_t``.
+        ValueError: ``order`` is of another number of nodes, or an index holds something that is no node's id.
+        NotImplementedError: not a Data, or its edges are in ``adj_t`` or ``adj``.
     """
     if not isinstance(data, Data):
         raise NotImplementedError(f"reorder_data of a {type(data).__name__} is not implemented: use a Data")
@@ -135,7 +136,7 @@ def reorder_data(data: Data, order: Order) -> Data:
 
 
 def _moved(value: Any, ids: Tensor, dim: int) -> Any:
-    """The entries at ``ids``; lists, tuples and what is indexed like them have one dimension."""
+    """The entries at ``ids`` along ``dim``, of a tensor or array; a list or tuple has one dimension."""
     if isinstance(value, Tensor):
         native = dim == 0 and ops.can_gather_rows(value)
         return ops.gather_rows(value, ids) if native else value.index_select(dim, ids)

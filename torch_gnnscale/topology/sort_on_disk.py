@@ -1,8 +1,8 @@
 """CSC graphs larger than memory: built on disk, in bounded memory.
 
-The edges are read once, in chunks, and written to temporary files by ranges of destinations; then each range is sorted
-in memory and appended to the saved graph. A range that is too large for that is divided in the same way. No COO and no
-permutation of all edges ever exist.
+The edges are read once, in chunks, and written to temporary files, one per range of destinations. Then each range is
+sorted in memory and appended to the saved graph; a range that is larger than the memory given is first divided into
+smaller ranges. Neither a COO nor a permutation of all edges ever exists.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from .. import files, ops
 from ..ops.arguments import check_int
 from .graph_store import KIND, GraphStore, relation_entry
 
-_SORT_BYTES = 40  # an edge, while its range is sorted in memory
-_MAX_RANGES = 256  # that are written at a time: each has up to two open files
-_CHUNK = 1 << 22  # edges that are read at a time
+_SORT_BYTES = 40  # of memory per edge, while its range is sorted
+_MAX_RANGES = 256  # written at the same time; each has up to two open files
+_CHUNK = 1 << 22  # edges read at a time
 _INT32_MAX = torch.iinfo(torch.int32).max
 
 
 class _Range:
-    """The edges of destinations ``first .. first + width``, in temporary files, in the order of the input."""
+    """The edges whose destinations are in [first, first + width), in temporary files, in the order of the input."""
 
     def __init__(self, folder: Path, first: int, width: int, dtype: torch.dtype, with_ids: bool) -> None:
         self.first, self.width, self.dtype = first, width, dtype
@@ -40,14 +40,14 @@ class _Range:
         self._streams = [file.open("wb") for file in (self._ends, self._ids) if file is not None]
 
     def append(self, ends: Tensor, ids: Tensor | None) -> None:
-        """Writes edges: sources and destinations, [m, 2], and their ids."""
+        """Writes edges. ``ends``: sources and destinations, [m, 2]; ``ids``: [m], or None if no ids are kept."""
         self.num_edges += len(ends)
         for stream, rows in zip(self._streams, (ends, ids), strict=False):
             assert rows is not None
             stream.write(rows.contiguous().numpy().data)
 
     def read(self, at: int, count: int) -> tuple[Tensor, Tensor | None]:
-        """Edges ``at .. at + count``."""
+        """The ends [count, 2] and the ids [count] of the edges at positions [at, at + count)."""
         size = self.dtype.itemsize
         dtype = torch.empty(0, dtype=self.dtype).numpy().dtype
         ends = torch.from_numpy(np.fromfile(self._ends, dtype, 2 * count, offset=2 * size * at)).view(-1, 2)
@@ -66,7 +66,7 @@ class _Range:
 
 
 class _Sorter:
-    """Divides edges by destination until what is left fits in memory."""
+    """Divides edges into ranges of destinations until each range can be sorted in memory."""
 
     def __init__(self, folder: Path, num_src: int, dtype: torch.dtype, with_ids: bool, memory: int) -> None:
         self.folder, self.num_src, self.dtype, self.with_ids = folder, num_src, dtype, with_ids
@@ -75,7 +75,13 @@ class _Sorter:
     def divide(
         self, chunks: Iterable[tuple[Tensor, Tensor | None]], first: int, width: int, num_edges: int | None
     ) -> list[_Range]:
-        """Writes edges (ends [m, 2] and ids [m]) of destinations ``first .. first + width`` to smaller ranges."""
+        """Writes edges to smaller ranges.
+
+        Args:
+            chunks: ends [m, 2] and ids [m] of edges whose destinations are in [first, first + width).
+            first, width: see ``chunks``.
+            num_edges: how many edges there are, at least about; None if nobody knows.
+        """
         wanted = _MAX_RANGES if num_edges is None else math.ceil(2 * num_edges / self.most_edges)
         shift = 0
         while (width - 1) >> shift >= min(max(wanted, 1), _MAX_RANGES):
@@ -87,8 +93,8 @@ class _Sorter:
         for ends, ids in chunks:
             part = (ends[:, 1] - first) >> shift
             ptr, entries = ops.coo_to_csc(ends[:, 0], part, self.num_src, len(ranges))
-            order = entries[:, 1]
-            ends, ids = ops.gather_rows(ends, order), None if ids is None else ops.gather_rows(ids, order)
+            by_range = entries[:, 1]
+            ends, ids = ops.gather_rows(ends, by_range), None if ids is None else ops.gather_rows(ids, by_range)
             bounds = ptr.tolist()
             for target, begin, end in zip(ranges, bounds[:-1], bounds[1:], strict=True):
                 if end > begin:
@@ -98,14 +104,15 @@ class _Sorter:
         return ranges
 
     def sorted(self, ranges: list[_Range]) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
-        """Pieces of the CSC in order: the degrees of the destinations that are complete with it, sources and ids."""
+        """The pieces of the CSC, by rising destination: the degrees of the destinations that end in the piece, and the
+        sources and ids of its edges."""
         left = ranges[::-1]
         while left:
             part = left.pop()
             if part.width > 1 and part.num_edges > self.most_edges:
                 chunks = (part.read(at, count) for at, count in _steps(part.num_edges))
                 left += self.divide(chunks, part.first, part.width, part.num_edges)[::-1]
-            elif part.num_edges > self.most_edges:  # one destination: as they are
+            elif part.num_edges > self.most_edges:  # of one destination: already in order
                 for at, count in _steps(part.num_edges):
                     ends, ids = part.read(at, count)
                     yield torch.empty(0, dtype=torch.int64), ends[:, 0], ids
@@ -141,18 +148,18 @@ def build_on_disk(
 ) -> GraphStore:
     """Writes a homogeneous graph's CSC into a new directory, and opens it memory-mapped.
 
-    The result is that of :meth:`CSC.from_edge_index` on all edges at once, of any number. Needs about ``memory`` and a
-    few hundred MB besides, and for the time being 8 bytes an edge of disk (16 with ids; twice that above 2^31 nodes)
-    beside the graph's own 4 (8, or 12 above 2^31 edges).
+    The graph equals that of :meth:`CSC.from_edge_index` on all edges at once. Needs ``memory`` bytes and a few hundred
+    MB of memory, for any number of edges. On disk the graph takes 4 bytes per edge (8 with ids, 12 above 2^31 edges);
+    while it is built, temporary files take another 8 (16 with ids; above 2^31 nodes, twice as much).
 
     Args:
-        path: the directory.
-        chunks: the edges in order: int32 or int64, shape [2, any] each.
+        path: the directory; it appears when it is complete.
+        chunks: the edges in their order: int32 or int64, shape [2, any] each.
         size: number of nodes, or of (sources, destinations).
         edge_ids: keep the way back to the input's edges; without, an edge's id is its position in the CSC.
-        num_edges: about how many there are, if that is known: saves a pass over them.
-        memory: bytes that may be used to sort.
-        progress: show a bar.
+        num_edges: about how many edges there are; decides how many temporary files are written. None: 256 ranges.
+        memory: bytes that sorting may use.
+        progress: show progress bars.
 
     Raises:
         FileExistsError: ``path`` exists and is not an empty directory.
