@@ -82,11 +82,12 @@ class ClassTrainer(Trainer):
         """The task's metric (see :func:`fanouts_of_tests`)."""
         loader = self._loader(part, fanouts_of_tests(self.config.fanouts, self.task.num_edges), seed=0)
         outs, targets = [], []
-        for made in self.progress(loader, f"evaluate {part}", len(loader)):
-            batch = self._there(made)
-            seeds = self.seeds(batch)
-            outs.append(self.scores(batch))
-            targets.append(seeds.y[: seeds.batch_size])
+        with self.progress(loader, f"evaluate {part}", len(loader)) as batches:
+            for made in batches:
+                batch = self._there(made)
+                seeds = self.seeds(batch)
+                outs.append(self.scores(batch))
+                targets.append(seeds.y[: seeds.batch_size])
         out, target = torch.cat(outs), torch.cat(targets)
         if self.task.metric == "roc_auc":
             return roc_auc(out[:, 1] - out[:, 0], target == 1)

@@ -88,8 +88,8 @@ class LinkTrainer(Trainer):
         data = self.task.data
         fanouts = fanouts_of_tests(self.config.fanouts, data.num_edges)
         loader = NeighborLoader(data, fanouts, node_type, batch_size=10 * self.config.batch_size, seed=0)
-        batches = self.progress(loader, f"rows of {node_type}", len(loader))
-        return torch.cat([self.model(batch)[node_type][: batch[node_type].batch_size] for batch in batches])
+        with self.progress(loader, f"rows of {node_type}", len(loader)) as batches:
+            return torch.cat([self.model(batch)[node_type][: batch[node_type].batch_size] for batch in batches])
 
     def score(self, part: str) -> float:
         """Recall@20 with the rows of the model."""

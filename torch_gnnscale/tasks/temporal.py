@@ -150,7 +150,8 @@ class EventTrainer(Trainer):
     def score(self, part: str) -> float:
         """Average precision of the model's scores."""
         loader = self._loader(part, seed=0)
-        scores = [self.model(batch) for batch in self.progress(loader, f"evaluate {part}", len(loader))]
+        with self.progress(loader, f"evaluate {part}", len(loader)) as batches:
+            scores = [self.model(batch) for batch in batches]
         return _precision(*(torch.cat(column) for column in zip(*scores, strict=True)))
 
     def baseline(self) -> tuple[str, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -16,13 +15,12 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from .loader.keyed_loader import KeyedLoader
+from ..loader.keyed_loader import KeyedLoader
+from . import checkpoint
+from .clock import Clock
 
-CHECKPOINT = "checkpoint.pt"
 SHOWN_EVERY = 0.5
 """Seconds after which the loss so far is read from a GPU again."""
-MAY_DIFFER = ("epochs", "device")
-"""What of a configuration a run that goes on may have changed: the batches are the same on every device."""
 
 
 @dataclass
@@ -74,11 +72,8 @@ class Trainer(ABC):
         self.history: list[dict[str, float]] = []
         self.best = -1.0
         self.best_model: dict[str, Tensor] | None = None
-        self.seconds = {"train": 0.0, "wait": 0.0}
-        """What the loop's time went to, and what the loader's threads did beside it, as far as they are ours. Where a
-        GPU makes the batches, ``wait`` is how long it had nothing to do for want of one, and ``train`` the rest."""
-        if self._counts_seconds():
-            self.seconds = {**{name: 0.0 for name in self.train_loader.seconds if name != "stall"}, **self.seconds}
+        ours = isinstance(self.train_loader, KeyedLoader) and config.num_workers == 0
+        self.clock = Clock(self.train_loader if ours else None)
         self._epoch = dict.fromkeys(("batches", "loss", "seeds", "edges", "nodes", "seconds"), 0.0)
         self._random_states: tuple[Tensor, Tensor | None] | None = None  # to be restored when the loop goes on
 
@@ -116,13 +111,10 @@ class Trainer(ABC):
 
     # How #############################################################################################################
 
-    def _counts_seconds(self) -> bool:
-        """Whether the loader works in this process and counts its time."""
-        return isinstance(self.train_loader, KeyedLoader) and self.config.num_workers == 0
-
-    def _knows_stall(self) -> bool:
-        """Whether the loader knows how long a GPU waited, of which the host's waits say nothing."""
-        return self._counts_seconds() and "stall" in self.train_loader.seconds
+    @property
+    def seconds(self) -> dict[str, float]:
+        """What the time of training went to so far (see :class:`.clock.Clock`)."""
+        return self.clock.seconds
 
     def evaluate(self, part: str) -> float:
         """The metric on ``train``, ``val`` or ``test``."""
@@ -131,8 +123,9 @@ class Trainer(ABC):
             return self.score(part)
 
     def progress(self, batches: Any, title: str, total: int, done: int = 0) -> Any:
-        """The batches, with a bar unless the trainer is quiet."""
-        return tqdm(batches, title, total, initial=done, unit="batch", leave=False, disable=self.quiet)
+        """The batches, with a bar on a terminal unless the trainer is quiet; a context manager, which removes the bar."""
+        disable = True if self.quiet else None  # None: where the bar would not go to a terminal
+        return tqdm(batches, title, total, initial=done, unit="batch", leave=False, disable=disable)
 
     def train_epoch(self) -> dict[str, float]:
         """What is left of the epoch; returns its mean loss, edges and nodes a second, and seconds."""
@@ -144,50 +137,41 @@ class Trainer(ABC):
             if self.device.type == "cuda" and self._random_states[1] is not None:
                 torch.cuda.set_rng_state(self._random_states[1], self.device)
             self._random_states = None
-        title = f"epoch {len(self.history) + 1}"
-        bar = self.progress(batches, title, len(self.train_loader), int(so_far["batches"]))
         total = torch.tensor(so_far["loss"], dtype=torch.float64, device=self.device)
-        begin = mark = shown = time.perf_counter()
-        seconds_before, loader_before = so_far["seconds"], dict(getattr(self.train_loader, "seconds", {}))
-        knows_stall = self._knows_stall()
-        for batch in bar:
-            now = time.perf_counter()
-            self.seconds["train" if knows_stall else "wait"] += now - mark
-            self.optimizer.zero_grad()
-            loss, seeds = self.loss(batch)
-            loss.backward()
-            self.optimizer.step()
-            so_far["batches"] += 1
-            total += loss.detach().to(torch.float64).sum() * seeds
-            so_far["seeds"] += seeds
-            so_far["edges"] += batch.num_edges
-            so_far["nodes"] += batch.num_nodes
-            due = self.checkpoint_every and so_far["batches"] % self.checkpoint_every == 0
-            if due or self.device.type == "cpu" or now - shown > SHOWN_EVERY:
-                so_far["loss"], shown = float(total), now  # which waits for a GPU
-                bar.set_postfix(loss=f"{so_far['loss'] / so_far['seeds']:.4f}")
-            mark = time.perf_counter()
-            self.seconds["train"] += mark - now
-            so_far["seconds"] = seconds_before + mark - begin
-            if due:
-                self.save_checkpoint()
-                mark = time.perf_counter()
-        mark = time.perf_counter()
+        shown = time.perf_counter()
+        self.clock.skip()
+        title = f"epoch {len(self.history) + 1}"
+        with self.progress(batches, title, len(self.train_loader), int(so_far["batches"])) as bar:
+            for batch in bar:
+                so_far["seconds"] += self.clock.waited()
+                self.optimizer.zero_grad()
+                loss, seeds = self.loss(batch)
+                loss.backward()
+                self.optimizer.step()
+                so_far["batches"] += 1
+                total += loss.detach().to(torch.float64).sum() * seeds
+                so_far["seeds"] += seeds
+                so_far["edges"] += batch.num_edges
+                so_far["nodes"] += batch.num_nodes
+                due = self.checkpoint_every and so_far["batches"] % self.checkpoint_every == 0
+                if due or self.device.type == "cpu" or time.perf_counter() - shown > SHOWN_EVERY:
+                    so_far["loss"], shown = float(total), time.perf_counter()  # which waits for a GPU
+                    bar.set_postfix(loss=f"{so_far['loss'] / so_far['seeds']:.4f}")
+                so_far["seconds"] += self.clock.trained()
+                if due:
+                    self.clock.collect()
+                    self.save_checkpoint()
+                    self.clock.skip()
+        self.clock.skip()
         so_far["loss"] = float(total)
-        self.seconds["train"] += (waited := time.perf_counter() - mark)
-        so_far["seconds"] += waited
-        if self._counts_seconds():
-            spent = {name: value - loader_before[name] for name, value in self.train_loader.seconds.items()}
-            stall = spent.pop("stall", 0.0)
-            for name, value in {**spent, "wait": stall, "train": -stall}.items():
-                self.seconds[name] += value
-        wall = so_far["seconds"]
+        so_far["seconds"] += self.clock.trained()
+        self.clock.collect()
         self._epoch = dict.fromkeys(so_far, 0.0)
         return {
             "loss": so_far["loss"] / so_far["seeds"],
-            "edges/s": so_far["edges"] / wall,
-            "nodes/s": so_far["nodes"] / wall,
-            "seconds": wall,
+            "edges/s": so_far["edges"] / so_far["seconds"],
+            "nodes/s": so_far["nodes"] / so_far["seconds"],
+            "seconds": so_far["seconds"],
         }
 
     def run(self, report: Callable[[str], None] = tqdm.write) -> dict[str, Any]:
@@ -223,103 +207,56 @@ class Trainer(ABC):
                 summary["baseline"] = dict(zip(("name", "test"), baseline, strict=True))
                 beside = f"; {baseline[0]}: {baseline[1]:.4f}"
         report(f"test {self.metric} {summary['test']:.4f} (best validation {self.best:.4f}){beside}")
-        report("where the time of training went: " + ", ".join(f"{k} {v:.2f} s" for k, v in self.seconds.items()))
-        if self._knows_stall():
-            report(
-                "(sample and gather are the host's share of batches; wait: the GPU had nothing to do for want of one)"
-            )
-        elif "sample" in self.seconds:
-            if self.train_loader.prefetch > 0:
-                report("(sample and gather run in the loader's threads beside train; wait is what they cost the loop)")
-            else:
-                report("(sample and gather of batches so small are part of wait)")
+        for line in self.clock.report():
+            report(line)
         if self.folder is not None:
             (self.folder / "summary.json").write_text(json.dumps(summary, indent=1))
         return summary
 
-    def _identity(self) -> dict[str, Any]:
+    def _settings(self) -> dict[str, Any]:
         """What a run that goes on has in common with the one that was stopped, but for :data:`MAY_DIFFER`."""
         return {"trainer": type(self).__name__, "task": self.task.name, **asdict(self.config)}
 
     def save_checkpoint(self) -> None:
-        """Writes the run's state to ``folder``, where it takes the old one's place once it is on the disk."""
+        """Writes the run's state to ``folder``, if there is one (see :mod:`.checkpoint`)."""
         if self.folder is None:
             return
-        self.folder.mkdir(parents=True, exist_ok=True)
         ours, on_gpu = isinstance(self.train_loader, KeyedLoader), self.device.type == "cuda"
-        partial = self.folder / f"{CHECKPOINT}.partial"
-        with partial.open("wb") as stream:
-            torch.save(
-                {
-                    "run": self._identity(),
-                    "model": self.model.state_dict(),
-                    "optimizer": self.optimizer.state_dict(),
-                    "loader": self.train_loader.state_dict() if ours else None,
-                    "random_state": torch.get_rng_state(),
-                    "device_random_state": torch.cuda.get_rng_state(self.device) if on_gpu else None,
-                    "epoch": dict(self._epoch),
-                    "history": self.history,
-                    "best": self.best,
-                    "best_model": self.best_model,
-                    "seconds": dict(self.seconds),
-                },
-                stream,
-            )
-            stream.flush()
-            os.fsync(stream.fileno())
-        partial.replace(self.folder / CHECKPOINT)
-        folder = os.open(self.folder, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        state = {
+            "run": self._settings(),
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "loader": self.train_loader.state_dict() if ours else None,
+            "random_state": torch.get_rng_state(),
+            "device_random_state": torch.cuda.get_rng_state(self.device) if on_gpu else None,
+            "epoch": dict(self._epoch),
+            "history": self.history,
+            "best": self.best,
+            "best_model": self.best_model,
+            "seconds": dict(self.seconds),
+        }
+        checkpoint.write(self.folder, state)
 
     def resume(self) -> bool:
-        """Takes up the checkpoint in ``folder``; returns False if there is none.
+        """Restores the state of the checkpoint in ``folder``; returns False if there is none.
 
         Raises:
-            ValueError: it is of another task or configuration (``epochs`` and ``device`` may differ), of PyG's
-                loader, or damaged.
+            ValueError: the checkpoint is damaged, of another task or configuration (``epochs`` and ``device`` may
+                differ), or of a run with PyG's loader.
         """
-        if self.folder is None or not (self.folder / CHECKPOINT).exists():
+        state = None if self.folder is None else checkpoint.read(self.folder, self._settings())
+        if state is None:
             return False
-        file = self.folder / CHECKPOINT
-        try:
-            state = torch.load(file, weights_only=True, map_location="cpu")
-        except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
-            reason = str(error).partition("\n")[0]
-            raise ValueError(f"{file}: expected a checkpoint, found another or a damaged file ({reason})") from None
-        ours, theirs = self._identity(), state["run"]
-        for name in ours | theirs:
-            if name not in MAY_DIFFER and ours.get(name) != theirs.get(name):
-                raise ValueError(f"{file}: expected {name}={ours.get(name)!r}, found {theirs.get(name)!r}")
         if state["loader"] is None:
-            raise ValueError(f"{file}: expected a run with loader='gnnscale', for PyG's cannot go on within an epoch")
+            raise ValueError(
+                f"{self.folder}: expected a run with loader='gnnscale', found one with PyG's loader, which cannot go on "
+                f"within an epoch"
+            )
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
         self.train_loader.load_state_dict(state["loader"])
-        self._random_states = state["random_state"], state.get("device_random_state")
-        self._epoch, self.history, self.seconds = state["epoch"], state["history"], state["seconds"]
+        self._random_states = state["random_state"], state["device_random_state"]
+        self._epoch, self.history = state["epoch"], state["history"]
+        self.seconds.update(state["seconds"])
         self.best, self.best_model = state["best"], state["best_model"]
         return True
-
-
-def plot_run(summary: dict[str, Any], file: str | os.PathLike) -> None:
-    """Loss, validation score and where the time went, as an image."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 3), layout="constrained")
-    left, middle, right = figure.subplots(1, 3)
-    epochs = [entry["epoch"] for entry in summary["history"]]
-    left.plot(epochs, [entry["loss"] for entry in summary["history"]], marker="o")
-    left.set(xlabel="epoch", ylabel="training loss")
-    middle.plot(epochs, [entry["val"] for entry in summary["history"]], marker="o", label="validation")
-    middle.axhline(summary["test"], linestyle="--", color="gray", label="test, best epoch")
-    middle.set(xlabel="epoch", ylabel=summary["metric"])
-    if "baseline" in summary:
-        middle.axhline(summary["baseline"]["test"], linestyle=":", color="black", label=summary["baseline"]["name"])
-    middle.legend()
-    right.barh(list(summary["seconds"]), list(summary["seconds"].values()))
-    right.set(xlabel="seconds")
-    figure.suptitle(f"{summary['model']} on {summary['task']}")
-    figure.savefig(file, dpi=120)

@@ -1,0 +1,59 @@
+"""The file that a run is resumed from."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+CHECKPOINT = "checkpoint.pt"
+MAY_DIFFER = ("epochs", "device")
+"""Settings that a resumed run may change: the batches do not depend on them."""
+
+
+def write(folder: Path, state: dict[str, Any]) -> None:
+    """Writes ``state`` to ``folder``, which is made if need be.
+
+    The file replaces the previous checkpoint only after it is on the disk: a process killed at any moment leaves the
+    one or the other, whole.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / f"{CHECKPOINT}.partial"
+    with partial.open("wb") as stream:
+        torch.save(state, stream)
+        stream.flush()
+        os.fsync(stream.fileno())
+    partial.replace(folder / CHECKPOINT)
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read(folder: Path, run: dict[str, Any]) -> dict[str, Any] | None:
+    """The state in ``folder``, its tensors in host memory; None if there is no checkpoint.
+
+    Args:
+        folder: where :func:`write` put it.
+        run: the settings of the run that is to be resumed, to be compared with ``state["run"]``.
+
+    Raises:
+        ValueError: the file is damaged or no checkpoint, or its settings differ in another name than
+            :data:`MAY_DIFFER`.
+    """
+    file = folder / CHECKPOINT
+    if not file.exists():
+        return None
+    try:
+        state = torch.load(file, weights_only=True, map_location="cpu")
+    except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{file}: expected a checkpoint, found another or a damaged file ({reason})") from None
+    for name in run | state["run"]:
+        if name not in MAY_DIFFER and run.get(name) != state["run"].get(name):
+            raise ValueError(f"{file}: expected {name}={run.get(name)!r}, found {state['run'].get(name)!r}")
+    return state

@@ -1,0 +1,74 @@
+"""Where the time of training goes."""
+
+from __future__ import annotations
+
+import time
+
+from ..loader.keyed_loader import KeyedLoader
+
+
+class Clock:
+    """Sums the loop's seconds by what they were spent on.
+
+    ``seconds`` has ``train`` (forward, backward, step) and ``wait`` (the loop waits for a batch). With ``loader`` it
+    also has what that loader counts: ``sample`` and ``gather``, which its threads do beside the loop. Where a GPU makes
+    the batches, the host's waits say nothing: ``wait`` is then the time that the GPU stood still because no batch was
+    there (the loader's ``stall``), and ``train`` is the rest of the loop's time.
+
+    Args:
+        loader: a loader of this package that works in this process; None for any other.
+    """
+
+    def __init__(self, loader: KeyedLoader | None) -> None:
+        self._loader = loader
+        self._collected: dict[str, float] = {}
+        """The part of the loader's seconds that ``seconds`` has already."""
+        counted = [] if loader is None else [name for name in loader.seconds if name != "stall"]
+        self.seconds = dict.fromkeys([*counted, "train", "wait"], 0.0)
+        self._mark = time.perf_counter()
+
+    @property
+    def knows_stall(self) -> bool:
+        """Whether the loader counts how long a GPU stood still."""
+        return self._loader is not None and "stall" in self._loader.seconds
+
+    def skip(self) -> None:
+        """The time since the last call is not training's."""
+        self._mark = time.perf_counter()
+
+    def waited(self) -> float:
+        """The time since the last call, in seconds, was spent on waiting for a batch; returns it."""
+        return self._lap("train" if self.knows_stall else "wait")
+
+    def trained(self) -> float:
+        """The time since the last call, in seconds, was spent on training; returns it."""
+        return self._lap("train")
+
+    def _lap(self, name: str) -> float:
+        before, self._mark = self._mark, time.perf_counter()
+        self.seconds[name] += self._mark - before
+        return self._mark - before
+
+    def collect(self) -> None:
+        """Adds what the loader counted since the last call."""
+        if self._loader is None:
+            return
+        now = dict(self._loader.seconds)
+        spent = {name: value - self._collected.get(name, 0.0) for name, value in now.items()}
+        self._collected = now
+        stall = spent.pop("stall", 0.0)
+        for name, value in {**spent, "wait": stall, "train": -stall}.items():
+            self.seconds[name] += value
+
+    def report(self) -> list[str]:
+        """Lines for the user: the seconds, and how to read them."""
+        lines = ["where the time of training went: " + ", ".join(f"{k} {v:.2f} s" for k, v in self.seconds.items())]
+        if self._loader is None:
+            return lines
+        if self.knows_stall:
+            lines.append("(sample and gather are the host's share of the work; wait: the GPU had no batch to work on)")
+        elif self._loader.prefetch > 0:
+            lines.append("(sample and gather run in the loader's threads beside train; wait is what they cost the loop)")
+        else:
+            lines.append("(sample and gather of batches so small are part of wait)")
+        return lines

@@ -1,0 +1,27 @@
+"""The plot of a run."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+def plot_run(summary: dict[str, Any], file: str | os.PathLike) -> None:
+    """Draws loss, validation score and where the time went, from what :meth:`Trainer.run` returns, into an image."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 3), layout="constrained")
+    left, middle, right = figure.subplots(1, 3)
+    epochs = [entry["epoch"] for entry in summary["history"]]
+    left.plot(epochs, [entry["loss"] for entry in summary["history"]], marker="o")
+    left.set(xlabel="epoch", ylabel="training loss")
+    middle.plot(epochs, [entry["val"] for entry in summary["history"]], marker="o", label="validation")
+    middle.axhline(summary["test"], linestyle="--", color="gray", label="test, best epoch")
+    middle.set(xlabel="epoch", ylabel=summary["metric"])
+    if "baseline" in summary:
+        middle.axhline(summary["baseline"]["test"], linestyle=":", color="black", label=summary["baseline"]["name"])
+    middle.legend()
+    right.barh(list(summary["seconds"]), list(summary["seconds"].values()))
+    right.set(xlabel="seconds")
+    figure.suptitle(f"{summary['model']} on {summary['task']}")
+    figure.savefig(file, dpi=120)
