@@ -1,13 +1,17 @@
 """Generated and read node-classification tasks."""
 
+import inspect
+import socket
+
 import numpy as np
 import pytest
 import torch
+import torch_geometric.datasets
 from helpers.data import REAL
 from scipy.stats import spearmanr
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, datasets
-from torch_gnnscale.datasets import NodeTask, planted
+from torch_gnnscale.datasets import NodeTask, downloads, planted
 
 SMALL = {"num_nodes": 2000, "num_classes": 5, "num_features": 8}
 
@@ -172,3 +176,64 @@ def test_a_task_that_cannot_be_saved_leaves_nothing(tmp_path):
     with pytest.raises(ValueError, match=r"^relation None: row\["):
         task.save(tmp_path / "task")
     assert list(tmp_path.iterdir()) == []
+
+
+# torch_geometric.datasets ############################################################################################
+
+
+@pytest.mark.parametrize("name", ["KarateClub", "FakeDataset", "QM9", "dblp", "Planetoid", "PPI", "ExplainerDataset"])
+def test_classes_that_no_task_can_be_made_of_are_refused_by_name(name, tmp_path):
+    with pytest.raises(ValueError, match=rf"^dataset '{name}': expected a class of torch_geometric.datasets that needs "
+                       r"only a root and is one graph with x, y and three masks of nodes \(Actor, "):  # fmt: skip
+        datasets.load(name, tmp_path / "root")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_each_class_of_torch_geometric_takes_a_root_and_reads_from_its_own_folder(tmp_path, monkeypatch):
+    data, roots = planted(seed=0, **SMALL), []
+    for name in downloads.CLASSES:
+        (root, *others) = inspect.signature(getattr(torch_geometric.datasets, name)).parameters.values()
+        assert root.name == "root"
+        assert all(other.default is not other.empty for other in others)
+        monkeypatch.setattr(torch_geometric.datasets, name, lambda root: roots.append(root) or [data.clone()])
+        assert torch.equal(datasets.load(name.lower(), tmp_path).y, data.y)
+    assert roots == [str(tmp_path / name) for name in downloads.CLASSES]
+
+
+@pytest.mark.parametrize("name", ["Flickr", "cora", "minesweeper", "WikiCS"])
+@pytest.mark.parametrize("there", [False, True])
+def test_without_a_network_the_error_names_the_data_set_and_its_root(name, there, tmp_path, monkeypatch):
+    def no_network(*_, **__):
+        raise socket.gaierror("Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", no_network)
+    root = tmp_path / "some" / "root"
+    if there:
+        root.mkdir(parents=True)
+        (root / "empty").mkdir()
+    with pytest.raises(OSError, match=rf"^dataset '{name}': expected its files in {root} \(--root\) or a connection to "
+                       r"download them, found \w+: .*Name or service not known"):  # fmt: skip
+        datasets.load(name, root)
+    assert list(tmp_path.rglob("*")) == ([tmp_path / "some", root, root / "empty"] if there else [])
+
+
+@pytest.mark.parametrize(
+    ("y", "found"),
+    [(torch.rand(2000), r"\(2000,\) and type float32"), (torch.ones(2000, 3).long(), r"\(2000, 3\) and")],
+)
+def test_labels_that_are_no_classes_are_refused(y, found):
+    data = planted(seed=0, **SMALL)
+    data.y = y
+    with pytest.raises(ValueError, match=f"^mine: expected one class for each of 2000 nodes, found y of shape {found}"):
+        NodeTask.from_data("mine", data)
+
+
+def test_a_mask_without_columns_is_that_of_all_splits():
+    plain = planted(seed=0, **SMALL)
+    data = plain.clone()
+    data.train_mask = torch.stack([plain.train_mask, plain.val_mask], dim=1)
+    task = NodeTask.from_data("two splits, one test", data.clone(), split=1)
+    assert torch.equal(task.masks["train"], plain.val_mask)
+    assert torch.equal(task.masks["test"], plain.test_mask)
+    with pytest.raises(ValueError, match="expected 0 <= split < 2, found split 2"):
+        NodeTask.from_data("two splits, one test", data, split=2)

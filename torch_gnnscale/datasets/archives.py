@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch_geometric.data import HeteroData
 
 
 def candidates(name: str, root: str | Path) -> list[Path]:
@@ -53,3 +54,25 @@ def rows(arrays: Mapping[str, np.ndarray], of_type: str = "") -> Tensor | None:
 def ids(array: np.ndarray) -> Tensor:
     """Ids of any integer type as int64."""
     return torch.from_numpy(array.astype(np.int64))
+
+
+def hetero_graph(arrays: Mapping[str, np.ndarray]) -> HeteroData:
+    """A graph of several node types.
+
+    Its arrays: for each node type T ``num_nodes__T`` and features (see :func:`rows`), and for each relation R from S to
+    T ``edge_index__S__R__T``.
+    """
+    data = HeteroData()
+    for key in arrays:
+        if key.startswith("num_nodes__"):
+            node_type = key.removeprefix("num_nodes__")
+            x = rows(arrays, f"__{node_type}")
+            if x is None:
+                data[node_type].num_nodes = int(arrays[key])
+            else:
+                data[node_type].x = x
+    for key in arrays:
+        if key.startswith("edge_index__"):
+            src, rel, dst = key.removeprefix("edge_index__").split("__")
+            data[src, rel, dst].edge_index = ids(arrays[key])
+    return data

@@ -15,6 +15,7 @@ from .. import files
 from ..feature import FeatureStore
 from ..topology import GraphStore
 from . import archives
+from .downloads import from_ogb, from_pyg
 from .planted import planted
 
 ROC_AUC = {"minesweeper", "tolokers", "questions"}
@@ -95,18 +96,33 @@ class NodeTask:
 
 
 def _labels(name: str, store: Any, split: int) -> dict[str, Tensor]:
-    """The masks of a split; puts them and the labels into the store as a task has them."""
-    missing = [key for key in ("x", "y", "train_mask", "val_mask", "test_mask") if key not in store]
+    """The masks of a split; puts them and the labels into the store as a task has them.
+
+    A mask of shape [N, splits] has a column for each split; one of shape [N] is that of all splits.
+    """
+    names = ("train_mask", "val_mask", "test_mask")
+    missing = [key for key in ("x", "y", *names) if key not in store]
     if missing:
         raise ValueError(f"{name}: expected x, y and three masks, found no {', '.join(missing)}")
-    for key in ("train_mask", "val_mask", "test_mask"):
-        _check_split(name, split, store[key].size(1) if store[key].dim() == 2 else 1)
+    if store.y.numel() != store.num_nodes or store.y.is_floating_point():
+        raise ValueError(
+            f"{name}: expected one class for each of {store.num_nodes} nodes, found y of shape {tuple(store.y.shape)} "
+            f"and type {str(store.y.dtype).removeprefix('torch.')}"
+        )
+    check_split(name, split, max(store[key].size(1) if store[key].dim() == 2 else 1 for key in names))
+    for key in names:
         store[key] = store[key][:, split] if store[key].dim() == 2 else store[key]
     store.y = store.y.view(-1).to(torch.int64)
     return {key: store[f"{key}_mask"] for key in ("train", "val", "test")}
 
 
-def _check_split(name: str, split: int, splits: int) -> None:
+def sizes_of(data: HeteroData) -> str:
+    """How many nodes each type has, in words."""
+    return ", ".join(f"{data[node_type].num_nodes:,} {node_type} nodes" for node_type in data.node_types)
+
+
+def check_split(name: str, split: int, splits: int) -> None:
+    """Raises ValueError if the data set ``name``, which has ``splits`` splits, has none of number ``split``."""
     if not 0 <= split < splits:
         expected = f"0 <= split < {splits}" if splits > 1 else "0, for there is one split"
         raise ValueError(f"{name}: expected {expected}, found split {split}")
@@ -131,7 +147,7 @@ def load(name: str = "planted", root: str | Path = ".", split: int = 0, verify: 
     if name == "planted":
         return NodeTask.from_data(name, planted(), split)
     if (Path(name) / "graph" / files.MANIFEST).is_file():
-        _check_split(name, split, 1)
+        check_split(name, split, 1)
         return _saved(Path(name), verify)
     if name == "fb100" and (root / "fb100").is_dir():
         return NodeTask.from_data(name, _fb100(sorted((root / "fb100").glob("*.npz"))), split)
@@ -140,8 +156,8 @@ def load(name: str = "planted", root: str | Path = ".", split: int = 0, verify: 
             data = _fb100([archive]) if archive.parent.name == "fb100" else _archive(archive)
             return NodeTask.from_data(name, data, split)
     if name.startswith("ogbn-"):
-        return NodeTask.from_data(name, _ogb(name, root), split)
-    return NodeTask.from_data(name, _pyg(name, root), split)
+        return NodeTask.from_data(name, from_ogb(name, root), split)
+    return NodeTask.from_data(name, from_pyg(name, root), split)
 
 
 def _saved(path: Path, verify: bool) -> NodeTask:
@@ -198,35 +214,3 @@ def _fb100(paths: list[Path]) -> Data:
         first += width
     edges = joined.pop("edge_index")
     return Data(x=x, edge_index=torch.cat([edges, edges.flip(0)], dim=1), **joined)
-
-
-def _ogb(name: str, root: Path) -> Data:
-    try:
-        from ogb.nodeproppred import PygNodePropPredDataset
-    except ImportError as error:
-        raise ImportError(f"dataset {name!r} needs the package ogb: pip install ogb") from error
-    dataset = PygNodePropPredDataset(name, str(root))
-    data = dataset[0]
-    split = dataset.get_idx_split()
-    for key, part in (("train", "train"), ("val", "valid"), ("test", "test")):
-        mask = torch.zeros(data.num_nodes, dtype=torch.bool)
-        mask[split[part]] = True
-        data[f"{key}_mask"] = mask
-    return data
-
-
-def _pyg(name: str, root: Path) -> Data:
-    from torch_geometric import datasets
-
-    known: dict[str, Any] = {key: datasets.Planetoid for key in ("cora", "citeseer", "pubmed")}
-    heterophilous = ("roman-empire", "amazon-ratings", "minesweeper", "tolokers", "questions")
-    known.update(dict.fromkeys(heterophilous, datasets.HeterophilousGraphDataset))
-    if name.lower() in known:
-        return known[name.lower()](str(root), name)[0]
-    classes = {key.lower(): getattr(datasets, key) for key in datasets.__all__}
-    if name.lower() in classes:
-        return classes[name.lower()](str(root))[0]
-    raise ValueError(
-        f"dataset {name!r}: expected 'planted', a saved directory, {root}/{name}.npz, {root}/{name}/{name}.npz, an "
-        f"'ogbn-' name or a data set of torch_geometric.datasets"
-    )

@@ -1,0 +1,77 @@
+"""Links to be predicted between nodes of two types: the task, and the task by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch_geometric.data import HeteroData
+from torch_geometric.typing import EdgeType
+
+from . import archives
+from .nodes import check_split, sizes_of
+from .planted_types import planted_links, with_reverses
+
+
+@dataclass
+class LinkTask:
+    """Links to be predicted between the nodes of two types."""
+
+    name: str
+    data: HeteroData
+    """The graph, with the training links as relation ``edge_type``; every relation between two types has a reverse."""
+    edge_type: EdgeType
+    links: dict[str, Tensor]
+    """``train``, ``val`` and ``test``: int64, shape [2, m]; no link is in two of them."""
+
+    def __str__(self) -> str:
+        links = ", ".join(f"{links.size(1):,} {part} links" for part, links in self.links.items())
+        return f"{self.name}: {sizes_of(self.data)}; {' '.join(self.edge_type)}: {links}"
+
+
+def load_links(name: str = "planted", root: str | Path = ".", split: int = 0) -> LinkTask:
+    """Links to be predicted.
+
+    Args:
+        name: ``planted``, or an archive of either ``num_users``, ``num_items``, ``train_edge_index`` and
+            ``test_edge_index`` (every tenth training link becomes one for validation), or of a heterogeneous graph
+            with ``edge_split__S__R__T`` (0 train, 1 val, 2 test) for one relation.
+        root: where archives are.
+        split: 0, for there is one split.
+
+    Raises:
+        ValueError: no such archive, or not of that form, or another split.
+    """
+    check_split(name, split, 1)
+    if name == "planted":
+        data, links = planted_links()
+        return LinkTask(name, data, ("user", "chooses", "item"), links)
+    arrays = archives.read(name, root, "links to be predicted")
+    if "train_edge_index" in arrays and "num_users" in arrays:
+        train = archives.ids(arrays["train_edge_index"])
+        held_out = torch.arange(train.size(1)) % 10 == 9
+        data = HeteroData()
+        data["user"].num_nodes, data["item"].num_nodes = int(arrays["num_users"]), int(arrays["num_items"])
+        edge_type = ("user", "chooses", "item")
+        links = {
+            "train": train[:, ~held_out],
+            "val": train[:, held_out],
+            "test": archives.ids(arrays["test_edge_index"]),
+        }
+    else:
+        splits = [key.removeprefix("edge_split__") for key in arrays if key.startswith("edge_split__")]
+        if len(splits) != 1:
+            raise ValueError(
+                f"dataset {name!r}: expected train_edge_index, test_edge_index and num_users, or "
+                f"edge_split__S__R__T of one relation, found {sorted(arrays)}"
+            )
+        data = archives.hetero_graph(arrays)
+        src, rel, dst = splits[0].split("__")
+        edge_type = (src, rel, dst)
+        of_part = torch.from_numpy(arrays[f"edge_split__{splits[0]}"])
+        edges = data[edge_type].edge_index
+        links = {part: edges[:, of_part == number] for number, part in enumerate(("train", "val", "test"))}
+    data[edge_type].edge_index = links["train"]
+    return LinkTask(name, with_reverses(data), edge_type, links)
