@@ -19,7 +19,7 @@ from .tasks import TASKS
 from .tasks.nodes import MODELS
 from .topology import EdgeFiles, build_on_disk
 from .topology.edge_text import HEADERS
-from .training import plot_run
+from .training import Config, plot_run
 
 
 def info() -> None:
@@ -74,6 +74,12 @@ def _add_options(command: argparse.ArgumentParser) -> None:
         command.add_argument(f"--{field.replace('_', '-')}", default=argparse.SUPPRESS, **{**how, "help": text})
 
 
+def _default_folder(args: argparse.Namespace, config: Config) -> Path:
+    """``runs/TASK-DATASET``, then the model where the task has several, then ``pyg`` with PyG's loader."""
+    names = [args.task, Path(args.dataset).name, getattr(config, "model", ""), getattr(config, "loader", "")]
+    return Path("runs") / "-".join(name for name in names if name not in ("", "gnnscale"))
+
+
 def train(args: argparse.Namespace) -> None:
     """Trains and evaluates; see ``gnnscale train --help``."""
     kind = TASKS[args.task]
@@ -87,15 +93,20 @@ def train(args: argparse.Namespace) -> None:
     if args.checkpoint_every < 0:
         raise ValueError(f"--checkpoint-every: expected at least 0, found {args.checkpoint_every}")
     config = kind.config_type(**given)
+    folder = Path(args.out) if "out" in args else _default_folder(args, config)
+    if any(path.exists() and not path.is_dir() for path in (folder, *folder.parents)):
+        raise ValueError(f"--out: expected a folder or a new path, found {folder}, which is or is below a file")
     task = kind.load(args.dataset, args.root, args.split)
     print(task)
-    folder = Path(args.out)
-    folder.mkdir(parents=True, exist_ok=True)
     trainer = kind(task, config, folder, checkpoint_every=args.checkpoint_every)
     if args.resume:
-        found = trainer.resume()
-        done = f"behind epoch {len(trainer.history)}" if found else "at the beginning, for there is no checkpoint"
+        try:
+            found = trainer.resume()
+        except ValueError as error:
+            raise ValueError(f"--resume: {error}; give --out another folder, or the options of the run in it") from None
+        done = f"after epoch {len(trainer.history)}" if found else "at the beginning, for there is no checkpoint"
         print(f"goes on {done} in {folder}")
+    folder.mkdir(parents=True, exist_ok=True)
     model = trainer.model
     parameters = sum(p.numel() for p in model.parameters())
     print(
@@ -132,10 +143,13 @@ def convert(args: argparse.Namespace) -> None:
 def main(arguments: list[str] | None = None) -> None:
     """The entry point."""
     parser = argparse.ArgumentParser(prog="gnnscale", description="Mini-batch GNN training for PyTorch Geometric.")
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--debug", action="store_true", help="after an error, print Python's traceback")
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("info", help="versions, libraries, devices, threads")
+    commands.add_parser("info", parents=[common], help="versions, libraries, devices, threads")
     command = commands.add_parser(
         "train",
+        parents=[common],
         help="train an ordinary PyG model",
         description="Trains an ordinary PyG model with neighbor sampling and tests it, beside a baseline.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -147,12 +161,18 @@ def main(arguments: list[str] | None = None) -> None:
     )
     add("--root", default=os.environ.get("GNNSCALE_DATA", "data"), help="where data sets are, or are downloaded to")
     add("--split", type=int, default=0, help="which of several splits, from 0")
-    add("--out", default="runs/last", help="folder for checkpoint, summary and plot")
+    add(
+        "--out",
+        default=argparse.SUPPRESS,
+        help="folder for checkpoint, summary and plot; by default runs/TASK-DATASET, followed by the model of a task "
+        "that has several and by the loader if it is pyg",
+    )
     add("--resume", action="store_true", help="go on from the checkpoint in --out, if there is one")
     add("--checkpoint-every", type=int, default=100, help="batches between checkpoints within an epoch; 0: none")
     _add_options(command)
     command = commands.add_parser(
         "convert",
+        parents=[common],
         help="build a graph from files of edges, on disk",
         description="Sorts edges by destination in bounded memory and saves the graph, ready to be opened mapped.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
@@ -174,6 +194,10 @@ def main(arguments: list[str] | None = None) -> None:
     try:
         {"info": lambda _: info(), "train": train, "convert": convert}[args.command](args)
     except KeyboardInterrupt:
+        if args.debug:
+            raise
         parser.exit(130, "\ngnnscale: interrupted\n")
     except (ValueError, IndexError, TypeError, NotImplementedError, OSError, ImportError) as error:
+        if args.debug:
+            raise
         parser.exit(2, f"gnnscale: {error}\n")

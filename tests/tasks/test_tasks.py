@@ -1,17 +1,17 @@
 """The training tasks on graphs of several node types, links and events; on real data where there is some."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 from helpers.data import REAL, silent
+from torch_geometric.data import HeteroData
 
 from torch_gnnscale import datasets
-from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import EventTask, LinkTask, NodeTask, planted_events, planted_links, planted_types
-from torch_gnnscale.tasks import TASKS, LinkConfig
+from torch_gnnscale.datasets.planted_types import with_reverses
+from torch_gnnscale.tasks import TASKS, EventConfig, EventTrainer
 from torch_gnnscale.tasks.metrics import average_precision, recall_at
+from torch_gnnscale.tasks.temporal import Asked
 
 SMALL = {
     "hetero": {"epochs": 6},
@@ -118,6 +118,20 @@ def test_recency_is_what_a_loop_finds():
             assert -score == (time - max(own) if own else far)
 
 
+def test_an_event_at_the_very_time_asked_is_the_latest():
+    data = HeteroData()
+    data["user"].num_nodes, data["page"].num_nodes = 3, 2
+    data["user", "visits", "page"].edge_index = torch.tensor([[0, 0, 1], [0, 0, 1]])
+    data["user", "visits", "page"].time = torch.tensor([10, 20, 20])
+    task = EventTask("three events", with_reverses(data), ("user", "visits", "page"), {"train": torch.arange(3)})
+    trainer = EventTrainer(task, EventConfig(hidden=4, fanouts=[1], batch_size=1), quiet=True)
+    source, destination = torch.tensor([0, 0, 0, 2, 2]), torch.tensor([0, 0, 0, 1, 1])
+    time = torch.tensor([10, 19, 20, 20, 19])
+    # The last two pairs never met. They count page 1's latest event, at time 20, from span = 20 + 2 on.
+    span = 22
+    assert (-trainer.recency(Asked(source, destination, time))).tolist() == [0, 9, 0, span, 2 * span]
+
+
 # Metrics #############################################################################################################
 
 
@@ -218,16 +232,6 @@ def test_generators_refuse(make, message):
 
 
 @pytest.mark.parametrize("kind", ["hetero", "links", "temporal"])
-def test_missing_data_is_one_clear_error(kind, tmp_path, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["train", "--task", kind, "--dataset", "lost", "--root", str(tmp_path)])
-    assert stop.value.code == 2
-    printed = capsys.readouterr().err
-    assert printed.startswith("gnnscale: dataset 'lost': expected ")
-    assert f"found neither {tmp_path}/lost.npz nor {tmp_path}/lost/lost.npz" in printed
-
-
-@pytest.mark.parametrize("kind", ["hetero", "links", "temporal"])
 def test_archives_of_another_kind_are_refused(kind, tmp_path):
     np.savez(tmp_path / "other.npz", edge_index=np.zeros((2, 1)))
     with pytest.raises(ValueError, match="dataset 'other': expected"):
@@ -238,27 +242,6 @@ def test_archives_of_another_kind_are_refused(kind, tmp_path):
 def test_there_is_one_split(kind):
     with pytest.raises(ValueError, match="planted: expected 0, for there is one split, found split 1"):
         TASKS[kind].load("planted", split=1)
-
-
-def test_options_of_other_tasks_are_refused(capsys):
-    with pytest.raises(SystemExit):
-        main(["train", "--task", "links", "--loader", "pyg"])
-    assert "--loader: expected an option of task 'links', found another's" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="negatives: expected at least 1 a link, found 0"):
-        LinkConfig(negatives=0)
-
-
-def test_the_command_runs_a_task(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("torch_gnnscale.datasets.typed.planted_links", lambda: planted_links(200, 100, 3000, 5))
-    main(["train", "--task", "links", "--epochs", "1", "--negatives", "2", "--out", str(tmp_path)])
-    printed = "".join(capfd.readouterr())
-    assert "200 user nodes, 100 item nodes; user chooses item:" in printed
-    assert "recall@20" in printed
-    assert "popularity:" in printed
-    summary = json.loads((tmp_path / "summary.json").read_text())
-    assert summary["config"]["negatives"] == 2
-    assert summary["baseline"]["name"] == "popularity"
-    assert (tmp_path / "run.png").exists()
 
 
 def test_archives_of_each_kind(tmp_path):

@@ -1,18 +1,15 @@
 """The training job and the command line."""
 
-import json
-
 import pytest
 import torch
 from scipy.stats import mannwhitneyu
 
 from torch_gnnscale import FeatureStore, GraphStore
-from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import NodeTask, planted
 from torch_gnnscale.tasks import NodeConfig, NodeTrainer
 from torch_gnnscale.tasks.metrics import roc_auc
 from torch_gnnscale.tasks.nodes import with_rows_on
-from torch_gnnscale.training import CHECKPOINT, plot_run
+from torch_gnnscale.training import CHECKPOINT
 
 
 @pytest.fixture(scope="module")
@@ -76,72 +73,6 @@ def test_config_refuses(changes, message):
         NodeConfig(**changes)
 
 
-def test_command_leaves_checkpoint_summary_and_plot(tmp_path, task, capfd):
-    task.save(tmp_path / "task")
-    main(
-        [
-            "train",
-            "--dataset",
-            str(tmp_path / "task"),
-            "--epochs",
-            "2",
-            "--hidden",
-            "16",
-            "--out",
-            str(tmp_path / "run"),
-        ]
-    )
-    printed = capfd.readouterr()
-    assert "3,000 nodes" in printed.out
-    assert "M edges/s" in printed.out + printed.err
-    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
-    checkpoint = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
-    assert checkpoint["history"] == summary["history"]
-    assert len(summary["history"]) == 2
-    assert set(summary["seconds"]) == {"sample", "gather", "train", "wait"}
-    assert not list((tmp_path / "run").glob("*.partial"))
-    assert (tmp_path / "run" / "run.png").read_bytes().startswith(b"\x89PNG")
-    plot_run(summary, tmp_path / "again.png")
-
-
-def test_command_says_what_is_wrong(tmp_path, capsys):
-    with pytest.raises(SystemExit) as stop:
-        main(["train", "--dataset", "no-such-set", "--root", str(tmp_path)])
-    assert stop.value.code == 2
-    assert "dataset 'no-such-set'" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--split", "1"], "planted: expected 0, for there is one split, found split 1"),
-        (["--residual", "--model", "mlp"], "residual: expected a model with convolutions"),
-        (["--epochs", "0"], "--epochs: expected at least 1, found 0"),
-        (["--hidden", "0"], "--hidden: expected at least 1, found 0"),
-        (["--checkpoint-every", "-5"], "--checkpoint-every: expected at least 0, found -5"),
-        (["--task", "temporal", "--hidden", "7"], "hidden: expected an even number, for layers have two"),
-        (["--out", __file__], f"[Errno 17] File exists: '{__file__}'"),
-    ],
-)
-def test_command_refuses(arguments, message, capsys, monkeypatch, tmp_path):
-    monkeypatch.setattr("torch_gnnscale.datasets.readers.planted", lambda: planted(100, num_classes=2))
-    with pytest.raises(SystemExit) as stop:
-        main(["train", "--out", str(tmp_path), *arguments])
-    assert stop.value.code == 2
-    assert capsys.readouterr().err.startswith(f"gnnscale: {message}")
-
-
-def test_an_interrupt_is_one_line(capsys, monkeypatch):
-    def interrupted(_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("torch_gnnscale.cli.info", lambda: interrupted(None))
-    with pytest.raises(SystemExit) as stop:
-        main(["info"])
-    assert stop.value.code == 130
-    assert capsys.readouterr().err == "\ngnnscale: interrupted\n"
-
-
 def test_a_damaged_checkpoint_is_named(tmp_path, task):
     trainer = NodeTrainer(task, NodeConfig(epochs=1), tmp_path, quiet=True)
     trainer.save_checkpoint()
@@ -151,23 +82,6 @@ def test_a_damaged_checkpoint_is_named(tmp_path, task):
         file.write_bytes(damaged)
         with pytest.raises(ValueError, match=rf"{CHECKPOINT}: expected a checkpoint, found another or a damaged file"):
             trainer.resume()
-
-
-def test_a_device_that_is_not_there_is_named(tmp_path, task, capsys):
-    if torch.cuda.is_available():
-        pytest.skip("torch sees a CUDA device")
-    task.save(tmp_path / "task")
-    for device, message in (
-        ("cuda", "device: expected one that torch sees (it sees 0 CUDA devices), found 'cuda'"),
-        ("tpu", "device: expected 'cpu' or 'cuda', found 'tpu'"),
-    ):
-        with pytest.raises(SystemExit) as stop:
-            main(["train", "--dataset", str(tmp_path / "task"), "--device", device])
-        assert stop.value.code == 2
-        assert capsys.readouterr().err == f"gnnscale: {message}\n"
-    with pytest.raises(SystemExit):
-        main(["train", "--task", "links", "--device", "cuda"])
-    assert "--device: expected an option of task 'links', found another's" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("of_stores", [False, True])
@@ -243,10 +157,3 @@ def test_stopping_and_going_on_on_a_gpu(task, tmp_path):
 def test_pygs_loader_beside_a_model_on_a_gpu(task):
     pytest.importorskip("pyg_lib")
     assert run(task, device="cuda", loader="pyg")["test"] > 0.5
-
-
-def test_info_names_versions_and_libraries(capsys):
-    main(["info"])
-    printed = capsys.readouterr().out
-    for expected in ("torch_gnnscale", "library _C: loaded", "library _CUDA:", "threads:", "CUDA devices:", "pyg_lib"):
-        assert expected in printed

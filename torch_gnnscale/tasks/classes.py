@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch_geometric.loader
 from torch import Tensor, nn
+from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 
 from ..loader import NeighborLoader
 from ..training import Config, Trainer
@@ -29,8 +30,14 @@ class ClassifierConfig(Config):
     loader: str = "gnnscale"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.loader not in ("gnnscale", "pyg"):
             raise ValueError(f"loader: expected 'gnnscale' or 'pyg', found {self.loader!r}")
+        if self.loader == "pyg" and not (WITH_PYG_LIB or WITH_TORCH_SPARSE):
+            raise ImportError(
+                "loader='pyg': expected the package pyg-lib or torch-sparse, which PyG's loader needs, found neither "
+                "(loader='gnnscale' needs none)"
+            )
 
 
 class ClassTrainer(Trainer):

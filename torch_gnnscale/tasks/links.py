@@ -33,6 +33,7 @@ class LinkConfig(Config):
     negatives: int = 16
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.negatives < 1:
             raise ValueError(f"negatives: expected at least 1 a link, found {self.negatives}")
 

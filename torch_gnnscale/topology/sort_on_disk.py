@@ -159,7 +159,7 @@ def build_on_disk(
         edge_ids: keep the way back to the input's edges; without, an edge's id is its position in the CSC.
         num_edges: about how many edges there are; decides how many temporary files are written. None: 256 ranges.
         memory: bytes that sorting may use.
-        progress: show progress bars.
+        progress: show progress bars, if stderr is a terminal.
 
     Raises:
         FileExistsError: ``path`` exists and is not an empty directory.
@@ -171,13 +171,11 @@ def build_on_disk(
     with files.creating(path) as folder:
         with tempfile.TemporaryDirectory(prefix="edges-", dir=folder) as temporary:
             sorter = _Sorter(Path(temporary), num_src, dtype, edge_ids, memory)
-            bar = tqdm(total=num_edges, desc="edges read", unit=" edges", unit_scale=True, disable=not progress)
-            ranges = sorter.divide(_numbered(chunks, num_src, num_dst, dtype, edge_ids, bar), 0, num_dst, num_edges)
-            bar.close()
+            with _bar("edges read", num_edges, progress) as bar:
+                ranges = sorter.divide(_numbered(chunks, num_src, num_dst, dtype, edge_ids, bar), 0, num_dst, num_edges)
             total = sum(part.num_edges for part in ranges)
-            bar = tqdm(total=total, desc="edges sorted", unit=" edges", unit_scale=True, disable=not progress)
-            entries = _write(folder, sorter.sorted(ranges), num_dst, total, id_dtype(num_src), edge_ids, bar)
-            bar.close()
+            with _bar("edges sorted", total, progress) as bar:
+                entries = _write(folder, sorter.sorted(ranges), num_dst, total, id_dtype(num_src), edge_ids, bar)
         files.finish(folder, KIND, entries, {"relations": [relation_entry(None, num_src, num_dst, total)]})
     return GraphStore.open(path, verify=False)
 
@@ -185,6 +183,11 @@ def build_on_disk(
 def id_dtype(count: int) -> torch.dtype:
     """The dtype of ids below ``count``."""
     return torch.int32 if count <= _INT32_MAX else torch.int64
+
+
+def _bar(title: str, total: int | None, shown: bool) -> tqdm:
+    """A bar that counts edges; on a terminal only."""
+    return tqdm(total=total, desc=title, unit=" edges", unit_scale=True, disable=None if shown else True)
 
 
 def _numbered(

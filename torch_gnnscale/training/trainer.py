@@ -37,6 +37,10 @@ class Config:
     seed: int = 0
     num_workers: int = 0
 
+    def __post_init__(self) -> None:
+        if not -(2**63) <= self.seed < 2**64:  # what torch.manual_seed takes
+            raise ValueError(f"seed: expected -2^63 <= seed < 2^64, found {self.seed}")
+
 
 class Trainer(ABC):
     """Trains a model on a task and keeps the run's history, checkpoint and plot in ``folder``.
@@ -123,8 +127,11 @@ class Trainer(ABC):
             return self.score(part)
 
     def progress(self, batches: Any, title: str, total: int, done: int = 0) -> Any:
-        """The batches, with a bar on a terminal unless the trainer is quiet; a context manager, which removes the bar."""
-        disable = True if self.quiet else None  # None: where the bar would not go to a terminal
+        """The batches with a progress bar, as a context manager that removes the bar at its end.
+
+        Nothing is shown if the trainer is quiet or stderr is no terminal.
+        """
+        disable = True if self.quiet else None  # None: unless stderr is a terminal
         return tqdm(batches, title, total, initial=done, unit="batch", leave=False, disable=disable)
 
     def train_epoch(self) -> dict[str, float]:
@@ -249,8 +256,8 @@ class Trainer(ABC):
             return False
         if state["loader"] is None:
             raise ValueError(
-                f"{self.folder}: expected a run with loader='gnnscale', found one with PyG's loader, which cannot go on "
-                f"within an epoch"
+                f"{self.folder}: expected a run with loader='gnnscale', found one with PyG's loader, which cannot "
+                f"continue within an epoch"
             )
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])

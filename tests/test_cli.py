@@ -1,0 +1,317 @@
+"""The command line."""
+
+import fcntl
+import json
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from helpers.data import environment, run_python
+
+import torch_gnnscale
+from torch_gnnscale.cli import main
+from torch_gnnscale.datasets import NodeTask, planted, planted_links
+from torch_gnnscale.tasks import LinkConfig
+from torch_gnnscale.training import Trainer, plot_run
+
+
+@pytest.fixture(scope="module")
+def task():
+    return NodeTask.from_data("small", planted(3000, num_classes=8, num_features=32, seed=0))
+
+
+def test_command_leaves_checkpoint_summary_and_plot(tmp_path, task, capfd):
+    task.save(tmp_path / "task")
+    main(
+        [
+            "train",
+            "--dataset",
+            str(tmp_path / "task"),
+            "--epochs",
+            "2",
+            "--hidden",
+            "16",
+            "--out",
+            str(tmp_path / "run"),
+        ]
+    )
+    printed = capfd.readouterr()
+    assert "3,000 nodes" in printed.out
+    assert "M edges/s" in printed.out + printed.err
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    checkpoint = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
+    assert checkpoint["history"] == summary["history"]
+    assert len(summary["history"]) == 2
+    assert set(summary["seconds"]) == {"sample", "gather", "train", "wait"}
+    assert not list((tmp_path / "run").glob("*.partial"))
+    assert (tmp_path / "run" / "run.png").read_bytes().startswith(b"\x89PNG")
+    plot_run(summary, tmp_path / "again.png")
+
+
+def test_command_says_what_is_wrong(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--dataset", "no-such-set", "--root", str(tmp_path)])
+    assert stop.value.code == 2
+    assert "dataset 'no-such-set'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--split", "1"], "planted: expected 0, for there is one split, found split 1"),
+        (["--residual", "--model", "mlp"], "residual: expected a model with convolutions"),
+        (["--epochs", "0"], "--epochs: expected at least 1, found 0"),
+        (["--hidden", "0"], "--hidden: expected at least 1, found 0"),
+        (["--checkpoint-every", "-5"], "--checkpoint-every: expected at least 0, found -5"),
+        (["--task", "temporal", "--hidden", "7"], "hidden: expected an even number, for layers have two"),
+        (["--out", __file__], f"--out: expected a folder or a new path, found {__file__}, which is or is below a file"),
+        (["--out", f"{__file__}/run"], f"--out: expected a folder or a new path, found {__file__}/run, which is or"),
+        (["--seed", str(2**64)], f"seed: expected -2^63 <= seed < 2^64, found {2**64}"),
+    ],
+)
+def test_command_refuses(arguments, message, capsys, monkeypatch, tmp_path):
+    monkeypatch.setattr("torch_gnnscale.datasets.nodes.planted", lambda: planted(100, num_classes=2))
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--out", str(tmp_path), *arguments])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err.startswith(f"gnnscale: {message}")
+
+
+def test_an_interrupt_is_one_line(capsys, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("torch_gnnscale.cli.info", lambda: interrupted(None))
+    with pytest.raises(SystemExit) as stop:
+        main(["info"])
+    assert stop.value.code == 130
+    assert capsys.readouterr().err == "\ngnnscale: interrupted\n"
+
+
+def test_a_device_that_is_not_there_is_named(tmp_path, task, capsys):
+    if torch.cuda.is_available():
+        pytest.skip("torch sees a CUDA device")
+    task.save(tmp_path / "task")
+    for device, message in (
+        ("cuda", "device: expected one that torch sees (it sees 0 CUDA devices), found 'cuda'"),
+        ("tpu", "device: expected 'cpu' or 'cuda', found 'tpu'"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(["train", "--dataset", str(tmp_path / "task"), "--device", device])
+        assert stop.value.code == 2
+        assert capsys.readouterr().err == f"gnnscale: {message}\n"
+    with pytest.raises(SystemExit):
+        main(["train", "--task", "links", "--device", "cuda"])
+    assert "--device: expected an option of task 'links', found another's" in capsys.readouterr().err
+
+
+def test_info_names_versions_and_libraries(capsys):
+    main(["info"])
+    printed = capsys.readouterr().out
+    for expected in ("torch_gnnscale", "library _C: loaded", "library _CUDA:", "threads:", "CUDA devices:", "pyg_lib"):
+        assert expected in printed
+
+
+@pytest.mark.parametrize("kind", ["hetero", "links", "temporal"])
+def test_missing_data_is_one_clear_error(kind, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--task", kind, "--dataset", "lost", "--root", str(tmp_path)])
+    assert stop.value.code == 2
+    printed = capsys.readouterr().err
+    assert printed.startswith("gnnscale: dataset 'lost': expected ")
+    assert f"found neither {tmp_path}/lost.npz nor {tmp_path}/lost/lost.npz" in printed
+
+
+def test_options_of_other_tasks_are_refused(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--task", "links", "--loader", "pyg"])
+    assert "--loader: expected an option of task 'links', found another's" in capsys.readouterr().err
+    with pytest.raises(ValueError, match="negatives: expected at least 1 a link, found 0"):
+        LinkConfig(negatives=0)
+
+
+def test_the_command_runs_a_task(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("torch_gnnscale.datasets.links.planted_links", lambda: planted_links(200, 100, 3000, 5))
+    main(["train", "--task", "links", "--epochs", "1", "--negatives", "2", "--out", str(tmp_path)])
+    printed = "".join(capfd.readouterr())
+    assert "200 user nodes, 100 item nodes; user chooses item:" in printed
+    assert "recall@20" in printed
+    assert "popularity:" in printed
+    summary = json.loads((tmp_path / "summary.json").read_text())
+    assert summary["config"]["negatives"] == 2
+    assert summary["baseline"]["name"] == "popularity"
+    assert (tmp_path / "run.png").exists()
+
+
+# Folders #############################################################################################################
+
+
+@pytest.fixture
+def short(monkeypatch, tmp_path):
+    """Runs ``gnnscale train`` with a small graph and model in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    small = planted(600, num_classes=4, num_features=8)
+    monkeypatch.setattr("torch_gnnscale.datasets.nodes.planted", small.clone)
+    links = planted_links(200, 100, 3000, 5)
+    monkeypatch.setattr("torch_gnnscale.datasets.links.planted_links", lambda: links)
+    return lambda *arguments: main(["train", "--epochs", "1", "--hidden", "8", *arguments])
+
+
+def test_runs_of_other_tasks_models_and_data_have_folders_of_their_own(short, task):
+    task.save("saved/mine")
+    short()
+    short("--dataset", "saved/mine")
+    short("--model", "gat", "--fanouts", "5", "5")
+    short("--resume")
+    short("--model", "gat", "--fanouts", "5", "5", "--resume")
+    short("--task", "links", "--negatives", "2")
+    found = {path.name for path in Path("runs").iterdir()}
+    assert found == {"nodes-planted-sage", "nodes-mine-sage", "nodes-planted-gat", "links-planted"}
+    assert all((Path("runs") / name / "summary.json").is_file() for name in found)
+
+
+def test_runs_with_pygs_loader_have_folders_of_their_own(short, monkeypatch):
+    monkeypatch.setattr("torch_gnnscale.tasks.classes.WITH_PYG_LIB", True)
+    monkeypatch.setattr(Trainer, "run", lambda trainer: {"history": [], "seconds": {}})
+    monkeypatch.setattr("torch_gnnscale.cli.plot_run", lambda *_: None)
+    monkeypatch.setattr("torch_gnnscale.tasks.classes.ClassTrainer.training_batches", lambda trainer: [])
+    short("--loader", "pyg")
+    assert [path.name for path in Path("runs").iterdir()] == ["nodes-planted-sage-pyg"]
+
+
+def test_a_refused_resume_names_out(short, capsys):
+    short("--lr", "0.01")
+    with pytest.raises(SystemExit) as stop:
+        short("--lr", "0.5", "--resume")
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == (
+        "gnnscale: --resume: runs/nodes-planted-sage/checkpoint.pt: expected lr=0.5, found 0.01; give --out another "
+        "folder, or the options of the run in it\n"
+    )
+
+
+def test_a_model_that_is_refused_leaves_no_folder(short, capsys):
+    with pytest.raises(SystemExit):
+        short("--task", "temporal", "--hidden", "7", "--out", "here")
+    assert "hidden: expected an even number" in capsys.readouterr().err
+    assert not Path("here").exists()
+
+
+# Options that must arrive ############################################################################################
+
+
+@pytest.mark.parametrize(("every", "expected"), [("2", 3), ("5", 2), ("0", 1)])
+def test_checkpoints_are_as_many_as_asked_for(short, every, expected, monkeypatch):
+    written, save = [], Trainer.save_checkpoint
+    monkeypatch.setattr(Trainer, "save_checkpoint", lambda trainer: written.append(1) or save(trainer))
+    short("--batch-size", "60", "--checkpoint-every", every)  # 300 training nodes: 5 batches
+    assert len(written) == expected
+
+
+@pytest.mark.parametrize(("given", "expected"), [("0.5", 2**29), ("3", 3 * 2**30), (None, 2**30)])
+def test_memory_is_given_in_gib(given, expected, tmp_path, monkeypatch):
+    np.save(tmp_path / "edges.npy", np.array([[0, 1], [1, 2]]))
+    found, build = [], torch_gnnscale.topology.build_on_disk
+    monkeypatch.setattr(
+        "torch_gnnscale.cli.build_on_disk", lambda *args, **kw: found.append(kw["memory"]) or build(*args, **kw)
+    )
+    option = [] if given is None else ["--memory", given]
+    main(["convert", str(tmp_path / "edges.npy"), "--out", str(tmp_path / "graph"), *option])
+    assert found == [expected]
+
+
+# What is missing #####################################################################################################
+
+
+def test_pygs_loader_says_what_it_needs_before_data_is_loaded(capsys, monkeypatch, tmp_path):
+    for name in ("WITH_PYG_LIB", "WITH_TORCH_SPARSE"):
+        monkeypatch.setattr(f"torch_gnnscale.tasks.classes.{name}", False)
+    for kind in ("nodes", "hetero"):
+        with pytest.raises(SystemExit) as stop:
+            main(["train", "--task", kind, "--loader", "pyg", "--dataset", "lost", "--root", str(tmp_path)])
+        assert stop.value.code == 2
+        printed = capsys.readouterr().err
+        assert printed.startswith("gnnscale: loader='pyg': expected the package pyg-lib or torch-sparse")
+
+
+# Errors, bars and tracebacks #########################################################################################
+
+FAILS = """
+import sys
+from torch_gnnscale import cli, datasets
+from torch_gnnscale.tasks import NodeTrainer
+datasets.nodes.planted = lambda: datasets.planted(600, num_classes=4, num_features=8)
+plain, asked = getattr(NodeTrainer, sys.argv[1]), []
+def fail(*args, **options):
+    asked.append(1)
+    if len(asked) == 3:
+        raise ValueError("a batch that fails")
+    return plain(*args, **options)
+setattr(NodeTrainer, sys.argv[1], fail)
+cli.main(["train", "--batch-size", "30", "--hidden", "8", "--epochs", "1", "--out", *sys.argv[2:]])
+"""
+
+
+def on_a_terminal(*command: str) -> str:
+    """What a command shows where its stdout and stderr are a terminal."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # rows and columns: else no bar fits
+    process = subprocess.Popen([sys.executable, "-c", *command], stdout=theirs, stderr=theirs, env=environment())
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            if not (part := os.read(ours, 1 << 16)):
+                break
+        except OSError:  # Linux reports the end of a terminal so
+            break
+        shown += part
+    process.wait()
+    os.close(ours)
+    return shown.decode()
+
+
+@pytest.mark.parametrize("where", ["loss", "scores"])
+def test_an_error_stands_below_a_bar_that_is_gone(where, tmp_path):
+    shown = on_a_terminal(FAILS, where, str(tmp_path))
+    assert "epoch 1:   0%" in shown
+    before, error, after = shown.rpartition("gnnscale: a batch that fails")
+    assert error
+    assert after == "\r\n"
+    assert before.endswith("\r")
+    assert before.rstrip("\r").rpartition("\r")[2].strip() == ""  # the bar was overwritten with blanks
+
+
+def test_no_bars_go_into_a_pipe(tmp_path):
+    done = run_python(FAILS, "loss", str(tmp_path))
+    assert done.returncode == 2
+    assert done.stderr == "gnnscale: a batch that fails\n"
+
+
+def test_bars_of_convert_are_for_terminals(tmp_path):
+    np.save(tmp_path / "edges.npy", np.array([[0, 1], [1, 2]]))
+    code = "import sys; from torch_gnnscale.cli import main; main(['convert', *sys.argv[1:]])"
+    arguments = str(tmp_path / "edges.npy"), "--out"
+    done = run_python(code, *arguments, str(tmp_path / "piped"))
+    assert done.stderr == ""
+    assert "2 edges" in done.stdout
+    assert "edges sorted: 100%" in on_a_terminal(code, *arguments, str(tmp_path / "shown"))
+    failed = on_a_terminal(code, *arguments, str(tmp_path / "failed"), "--nodes", "1")
+    assert "\n" in failed.rpartition("gnnscale:")[0].rpartition("edges read")[2]
+
+
+def test_debug_shows_the_traceback(tmp_path):
+    done = run_python(FAILS, "loss", str(tmp_path), "--debug")
+    assert done.returncode == 1
+    assert "Traceback (most recent call last)" in done.stderr
+    assert "in train_epoch" in done.stderr
+    assert done.stderr.endswith("ValueError: a batch that fails\n")
+    with pytest.raises(ValueError, match="--memory: expected more than 0"):
+        main(["convert", "none.npy", "--out", str(tmp_path / "graph"), "--memory", "0", "--debug"])
