@@ -141,7 +141,7 @@ def measure(data: Data, batch_size: int, fanouts: list[int], train: bool, rounds
 
 def plot(results: list[dict]) -> None:
     """The figure: speed-ups over batch sizes, a line for each list of fanouts."""
-    figure = Figure(figsize=(9, 3.4), layout="constrained")
+    figure = Figure(figsize=(10, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     for axes, key, title in ((left, "speedup", "batches"), (right, "step_speedup", "training steps")):
         for fanouts in FIGURE_FANOUTS:
@@ -149,7 +149,7 @@ def plot(results: list[dict]) -> None:
             axes.plot(list(values), list(values.values()), marker="o", label=str(tuple(fanouts)))
         axes.set(title=title, xlabel="batch size", ylabel="speed-up over PyG", ylim=(0, None))
         axes.axhline(1, color="gray", linestyle="--")
-    left.legend(title="fanouts")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside right center", title="fanouts")
     figure.savefig(FIGURE, dpi=120)
     print(f"written: {FIGURE}")
 

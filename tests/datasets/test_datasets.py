@@ -212,7 +212,7 @@ def test_without_a_network_the_error_names_the_data_set_and_its_root(name, there
         root.mkdir(parents=True)
         (root / "empty").mkdir()
     with pytest.raises(OSError, match=rf"^dataset '{name}': expected its files in {root} \(--root\) or a connection to "
-                       r"download them, found \w+: .*Name or service not known"):  # fmt: skip
+                       r"download them, found \w+: \S"):  # fmt: skip
         datasets.load(name, root)
     assert list(tmp_path.rglob("*")) == ([tmp_path / "some", root, root / "empty"] if there else [])
 

@@ -10,7 +10,7 @@ def plot_run(summary: dict[str, Any], file: str | os.PathLike) -> None:
     """Draws loss, validation score and where the time went, from what :meth:`Trainer.run` returns, into an image."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 3), layout="constrained")
+    figure = Figure(figsize=(10, 3.4), layout="constrained")
     left, middle, right = figure.subplots(1, 3)
     epochs = [entry["epoch"] for entry in summary["history"]]
     left.plot(epochs, [entry["loss"] for entry in summary["history"]], marker="o")
@@ -20,7 +20,7 @@ def plot_run(summary: dict[str, Any], file: str | os.PathLike) -> None:
     middle.set(xlabel="epoch", ylabel=summary["metric"])
     if "baseline" in summary:
         middle.axhline(summary["baseline"]["test"], linestyle=":", color="black", label=summary["baseline"]["name"])
-    middle.legend()
+    figure.legend(*middle.get_legend_handles_labels(), loc="outside lower center", ncols=3)
     right.barh(list(summary["seconds"]), list(summary["seconds"].values()))
     right.set(xlabel="seconds")
     figure.suptitle(f"{summary['model']} on {summary['task']}")

@@ -1,0 +1,25 @@
+"""The plot of a run."""
+
+import matplotlib.figure
+import pytest
+
+from torch_gnnscale.training import plot_run
+
+
+@pytest.mark.parametrize("baseline", [False, True])
+def test_the_legend_covers_no_panel(baseline, tmp_path, monkeypatch):
+    figures, save = [], matplotlib.figure.Figure.savefig
+    monkeypatch.setattr(
+        matplotlib.figure.Figure,
+        "savefig",
+        lambda figure, *args, **kw: figures.append(figure) or save(figure, *args, **kw),
+    )
+    history = [{"epoch": epoch, "loss": 1 / epoch, "val": 0.1 * epoch} for epoch in range(1, 6)]
+    summary = {"history": history, "test": 0.3, "metric": "accuracy", "seconds": {"train": 1.0, "wait": 0.1}}
+    given = {"baseline": {"name": "MLP on features alone", "test": 0.5}} if baseline else {}
+    plot_run({**summary, **given, "model": "GraphSAGE", "task": "small"}, tmp_path / "run.png")
+    (figure,) = figures
+    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend() is not None)]
+    assert [text.get_text() for text in legends[0].get_texts()][:2] == ["validation", "test, best epoch"]
+    assert len(legends) == 1
+    assert not any(legends[0].get_window_extent().overlaps(axes.get_tightbbox()) for axes in figure.axes)
