@@ -133,7 +133,7 @@ def test_options_of_other_tasks_are_refused(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--task", "links", "--loader", "pyg"])
     assert "--loader: expected an option of task 'links', found another's" in capsys.readouterr().err
-    with pytest.raises(ValueError, match="negatives: expected at least 1 a link, found 0"):
+    with pytest.raises(ValueError, match="negatives: expected at least 1 per link, found 0"):
         LinkConfig(negatives=0)
 
 

@@ -46,23 +46,23 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "model": {"choices": sorted(MODELS)},
     "residual": {"action": "store_true", "help": "layers with normalization and residuals"},
     "hidden": {"type": int, "help": "width of the model"},
-    "fanouts": {"type": int, "nargs": "+", "help": "neighbors a hop, one number a layer"},
-    "batch_size": {"type": int, "help": "nodes, links or events a batch"},
+    "fanouts": {"type": int, "nargs": "+", "help": "neighbors per hop, one number per layer"},
+    "batch_size": {"type": int, "help": "nodes, links or events per batch"},
     "epochs": {"type": int},
     "lr": {"type": float},
     "weight_decay": {"type": float},
     "dropout": {"type": float},
-    "negatives": {"type": int, "help": "negatives a link"},
+    "negatives": {"type": int, "help": "negatives per link"},
     "seed": {"type": int},
     "device": {"help": "where batches are made and the model is trained: cpu, cuda, cuda:1, ..."},
     "loader": {"choices": ("gnnscale", "pyg")},
     "num_workers": {"type": int},
 }
-"""How each field of the tasks' configurations is given."""
+"""The options for the fields of the tasks' configurations, as arguments of ``add_argument``."""
 
 
 def _add_options(command: argparse.ArgumentParser) -> None:
-    """An option for each field; its default is the task's."""
+    """Adds an option for each field; its help shows the default of each task."""
     configs = {name: asdict(trainer.config_type()) for name, trainer in TASKS.items()}
     for field, how in _OPTIONS.items():
         defaults = [(task, config[field]) for task, config in configs.items() if field in config]
@@ -105,7 +105,7 @@ def train(args: argparse.Namespace) -> None:
         except ValueError as error:
             raise ValueError(f"--resume: {error}; give --out another folder, or the options of the run in it") from None
         done = f"after epoch {len(trainer.history)}" if found else "at the beginning, for there is no checkpoint"
-        print(f"goes on {done} in {folder}")
+        print(f"continues {done} in {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     model = trainer.model
     parameters = sum(p.numel() for p in model.parameters())
@@ -160,14 +160,14 @@ def main(arguments: list[str] | None = None) -> None:
         "--dataset", default="planted", help="planted (generated), a set below --root, a saved directory, ogbn-..., ..."
     )
     add("--root", default=os.environ.get("GNNSCALE_DATA", "data"), help="where data sets are, or are downloaded to")
-    add("--split", type=int, default=0, help="which of several splits, from 0")
+    add("--split", type=int, default=0, help="number of the data split, from 0, for data sets with several")
     add(
         "--out",
         default=argparse.SUPPRESS,
         help="folder for checkpoint, summary and plot; by default runs/TASK-DATASET, followed by the model of a task "
         "that has several and by the loader if it is pyg",
     )
-    add("--resume", action="store_true", help="go on from the checkpoint in --out, if there is one")
+    add("--resume", action="store_true", help="continue from the checkpoint in --out, if there is one")
     add("--checkpoint-every", type=int, default=100, help="batches between checkpoints within an epoch; 0: none")
     _add_options(command)
     command = commands.add_parser(

@@ -1,4 +1,4 @@
-"""What trainers of classes have in common: batches of nodes, cross entropy, accuracy."""
+"""What the trainers of node classifiers share: batches of nodes, cross entropy, accuracy."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class ClassTrainer(Trainer):
 
     @property
     def metric(self) -> str:
-        """That of the data."""
+        """The task's metric."""
         return self.task.metric
 
     @abstractmethod
@@ -67,7 +67,7 @@ class ClassTrainer(Trainer):
 
     @property
     def data(self) -> Any:
-        """What our loader takes."""
+        """The graph as this package's loader takes it."""
         return self.task.data
 
     def _there(self, batch: Any) -> Any:

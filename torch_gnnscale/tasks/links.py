@@ -17,7 +17,7 @@ from .metrics import recall_at
 from .models import HeteroSAGE
 
 OFFERED = 20
-"""How many destinations a source is offered: the k of Recall@k."""
+"""Destinations that are recommended to each source: the k of Recall@k."""
 
 
 @dataclass
@@ -35,11 +35,11 @@ class LinkConfig(Config):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.negatives < 1:
-            raise ValueError(f"negatives: expected at least 1 a link, found {self.negatives}")
+            raise ValueError(f"negatives: expected at least 1 per link, found {self.negatives}")
 
 
 class LinkTrainer(Trainer):
-    """Trains rows of nodes whose dot products rank links; its baseline offers everybody what is most popular.
+    """Trains rows of nodes whose dot products rank links; its baseline recommends the most popular destinations.
 
     A link and its reverse are left out of the sample that they are the seeds of, and no negative is a training link.
     """
@@ -103,7 +103,7 @@ class LinkTrainer(Trainer):
         return recall_at(OFFERED, sources, destinations, links[part], torch.cat([links["train"][:, :0], *known], dim=1))
 
     def baseline(self) -> tuple[str, float]:
-        """All sources are offered the destinations of the most training links."""
+        """Recommends to every source the destinations with the most training links."""
         src_type, _, dst_type = self.task.edge_type
         data, links = self.task.data, self.task.links["train"]
         popularity = torch.bincount(links[1], minlength=data[dst_type].num_nodes).float()

@@ -22,7 +22,7 @@ def roc_auc(score: Tensor, positive: Tensor) -> float:
 
 
 def average_precision(score: Tensor, positive: Tensor) -> float:
-    """The mean, over positives, of the share of positives among what scores at least as much."""
+    """The mean, over positives, of the share of positives among the items that score at least as high."""
     values, place = torch.unique(-score, return_inverse=True)
     counts = torch.zeros(2, len(values), dtype=torch.float64)
     counts[0].index_add_(0, place, torch.ones(len(place), dtype=torch.float64))

@@ -18,7 +18,7 @@ from .metrics import average_precision
 from .models import Encoder
 
 TIMES = 32
-"""Numbers that tell how long ago an event was."""
+"""Width of the encoding of an event's age."""
 
 
 @dataclass
@@ -102,7 +102,7 @@ class Asked(NamedTuple):
 
 
 class EventTrainer(Trainer):
-    """Trains a model to tell events from others of the same user and time; its baseline knows how long ago.
+    """Trains a model to tell events from others of the same user and time; its baseline ranks pairs by recency.
 
     A link's tree holds events of earlier seconds only: the link's time, less one second, is the sampler's limit, so
     that neither the event itself nor what happened beside it is seen.

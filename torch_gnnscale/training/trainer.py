@@ -1,4 +1,4 @@
-"""What all jobs have in common: a model, trained over a loader's batches, tested, checkpointed, resumed."""
+"""The loop that all tasks share: train a model on a loader's batches, validate, test, checkpoint, resume."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from . import checkpoint
 from .clock import Clock
 
 SHOWN_EVERY = 0.5
-"""Seconds after which the loss so far is read from a GPU again."""
+"""Seconds between two reads of the loss from a GPU for the progress bar; a read waits for the GPU."""
 
 
 @dataclass
 class Config:
-    """How a model is trained, whatever it is to learn."""
+    """Settings that all tasks have."""
 
     hidden: int = 128
     fanouts: list[int] = field(default_factory=lambda: [10, 10])
@@ -45,17 +45,17 @@ class Config:
 class Trainer(ABC):
     """Trains a model on a task and keeps the run's history, checkpoint and plot in ``folder``.
 
-    A checkpoint is written after every epoch and, within one, after every ``checkpoint_every`` batches (0: never); it
-    is whole or not there. With this package's loaders, :meth:`resume` goes on behind its last batch as if nothing had
-    happened: on one thread to the same weights, bit for bit.
+    A checkpoint is written after every epoch and, within an epoch, after every ``checkpoint_every`` batches (0: only
+    after epochs). With this package's loaders, :meth:`resume` continues after the checkpoint's last batch; on one
+    thread it reaches the same weights as a run that was not stopped, bit for bit.
 
-    A subclass says what is learned: its task and configuration, the model, the training batches and their loss, and how
-    well the model does. The score on ``val`` decides which epoch's model is tested.
+    A subclass defines the task, its configuration, the model, the training batches, their loss and the score. The model
+    of the epoch with the highest score on ``val``, the first of equals, is tested.
     """
 
     config_type: ClassVar[type[Config]]
     load: ClassVar[Callable[..., Any]]
-    """The task by name, root and split."""
+    """Reads the task, by the data set's name, root and split."""
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Trainer(ABC):
         ours = isinstance(self.train_loader, KeyedLoader) and config.num_workers == 0
         self.clock = Clock(self.train_loader if ours else None)
         self._epoch = dict.fromkeys(("batches", "loss", "seeds", "edges", "nodes", "seconds"), 0.0)
-        self._random_states: tuple[Tensor, Tensor | None] | None = None  # to be restored when the loop goes on
+        self._random_states: tuple[Tensor, Tensor | None] | None = None  # restored when the loop continues
 
     # What is learned #################################################################################################
 
@@ -98,26 +98,26 @@ class Trainer(ABC):
 
     @abstractmethod
     def loss(self, batch: Any) -> tuple[Tensor, int]:
-        """The mean loss of a batch, and of how many seeds it is the mean."""
+        """The mean loss over a batch's seeds, and the number of these seeds."""
 
     @abstractmethod
     def score(self, part: str) -> float:
-        """The metric on ``train``, ``val`` or ``test``, larger being better; the model is in evaluation mode."""
+        """The metric on ``train``, ``val`` or ``test``; larger is better. Called with the model in evaluation mode."""
 
     @property
     def device(self) -> torch.device:
-        """Where the model is, and where a loader of ours makes its batches."""
+        """The device of the model, on which this package's loaders make their batches."""
         return torch.device("cpu")
 
     def baseline(self) -> tuple[str, float] | None:
-        """What the model has to beat: what it is, and its score on ``test``."""
+        """A simple method to compare with: its name and its score on ``test``; None: there is none."""
         return None
 
     # How #############################################################################################################
 
     @property
     def seconds(self) -> dict[str, float]:
-        """What the time of training went to so far (see :class:`.clock.Clock`)."""
+        """Seconds of training so far, by what they were spent on (see :class:`.clock.Clock`)."""
         return self.clock.seconds
 
     def evaluate(self, part: str) -> float:
@@ -135,7 +135,7 @@ class Trainer(ABC):
         return tqdm(batches, title, total, initial=done, unit="batch", leave=False, disable=disable)
 
     def train_epoch(self) -> dict[str, float]:
-        """What is left of the epoch; returns its mean loss, edges and nodes a second, and seconds."""
+        """Trains the rest of the epoch; returns the epoch's mean loss, edges and nodes per second, and seconds."""
         self.model.train()
         so_far = self._epoch
         batches = iter(self.train_loader)
@@ -182,7 +182,7 @@ class Trainer(ABC):
         }
 
     def run(self, report: Callable[[str], None] = tqdm.write) -> dict[str, Any]:
-        """All epochs that are left; the model with the best validation score is tested. Returns the run's summary."""
+        """Trains the remaining epochs and tests the model with the best validation score; returns the run's summary."""
         while len(self.history) < self.config.epochs:
             entry = {"epoch": len(self.history) + 1, **self.train_epoch(), "val": self.evaluate("val")}
             self.history.append(entry)
