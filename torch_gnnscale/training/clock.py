@@ -67,8 +67,6 @@ class Clock:
             return lines
         if self.knows_stall:
             lines.append("(sample and gather are the host's share of the work; wait: the GPU had no batch to work on)")
-        elif self._loader.prefetch > 0:
-            lines.append("(sample and gather run in the loader's threads while train goes on; wait is what they cost)")
         else:
-            lines.append("(sample and gather of batches so small are part of wait)")
+            lines.append("(sample and gather run in threads while train goes on, or in the loop, as a part of wait)")
         return lines
