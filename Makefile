@@ -1,21 +1,32 @@
-# Two commands do everything on a machine with Python 3.10+, a C++ compiler and make: `make train` and `make test`.
+# On a machine with Python 3.10+, a C++ compiler and make, each command makes what it needs; `make help` lists them.
 
 PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+PYTEST := $(BIN)/python -m pytest
 # Prints the packages of extras of pyproject.toml; installing the project with them would compile everything again.
 EXTRA := $(BIN)/python -c 'import importlib.metadata as m, sys; print(*(r.split(";")[0] for r in m.requires("torch_gnnscale") if r.partition("extra == ")[2][1:-1] in sys.argv[1:]))'
 NATIVE := $(shell find cuda -name '*.cpp' -o -name '*.cu' -o -name '*.h')
+# The environment of tests against a library with AddressSanitizer and UBSan.
+SANITIZED := LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
+	ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=. ../../$(BIN)/python -m pytest -n 2 -p no:cacheprovider
 
-.PHONY: train test lint sanitize emulate notebooks fuzz soak test-cuda gpu clean
+.DEFAULT_GOAL := help
+.PHONY: help train quick test lint sanitize emulate notebooks fuzz soak test-cuda gpu clean
 
-train: $(VENV)/installed
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
+
+train: $(VENV)/installed ## install, build and train GraphSAGE on a generated graph
 	$(BIN)/gnnscale train
 
-test: $(VENV)/test
-	$(BIN)/python -m pytest
+quick: lint ## what a change needs: lint and the fast tests, in 90 seconds on two cores
+	$(PYTEST) -n 2 -m "not slow"
+
+test: $(VENV)/test ## all tests
+	$(PYTEST) -n 2
 
 $(VENV)/torch:
 	$(PYTHON) -m venv $(VENV)
@@ -35,53 +46,50 @@ $(VENV)/lint: $(VENV)/test
 	$(PIP) install $$($(EXTRA) lint notebook)
 	touch $@
 
-lint: $(VENV)/lint
+lint: $(VENV)/lint ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/clang-format --dry-run -Werror $(NATIVE) $(shell find tests/emulation -name '*.cpp' -o -name '*.h' -o -name '*.cuh')
 	$(BIN)/mypy
 
-# The native tests against a library built with AddressSanitizer and UBSan, in a copy of the sources.
-sanitize: $(VENV)/test
+# In a copy of the sources, whose library has other flags.
+sanitize: $(VENV)/test ## the native tests under AddressSanitizer and UBSan
 	rm -rf build/sanitize && mkdir -p build/sanitize
 	cp -r setup.py pyproject.toml README.md LICENSE cuda torch_gnnscale tests build/sanitize
 	rm -f build/sanitize/torch_gnnscale/*.so
 	cd build/sanitize && FORCE_CUDA=0 GNNSCALE_SANITIZE=1 ../../$(BIN)/python setup.py -q build_ext --inplace
-	cd build/sanitize && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
-		ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=. ../../$(BIN)/python -m pytest -p no:cacheprovider \
+	cd build/sanitize && $(SANITIZED) \
 		$(addprefix tests/ops/test_,ops.py gather_tiers.py sample_neighbors.py sample_modes.py sample_bulk.py \
 		negatives.py aggregation.py pool.py map_file.py philox.py) \
 		tests/feature/test_hotness.py tests/topology/test_reorder.py tests/topology/test_topology.py -k "not wrap_of_its_tags and not a_billion_nodes"
 
-# The operators of the .cu files by threads that stand for a GPU's lanes, under both sanitizers, in a copy of the sources.
-# Rows on disk are the CPU's, and a map with an entry out of range ends a process on a GPU.
-emulate: $(VENV)/test
+# In a copy of the sources. Rows on disk are the CPU's, and a map with an entry out of range ends a process on a GPU.
+emulate: $(VENV)/test ## the operators of the .cu files, run by threads of the CPU under both sanitizers
 	rm -rf build/emulate && mkdir -p build/emulate
 	cp -r pyproject.toml cuda torch_gnnscale tests build/emulate
 	rm -f build/emulate/torch_gnnscale/*.so
 	cd build/emulate && ../../$(BIN)/python tests/emulation/build.py
-	cd build/emulate && LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
-		ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=. ../../$(BIN)/python -m pytest -p no:cacheprovider \
+	cd build/emulate && $(SANITIZED) \
 		tests/emulation tests/ops/test_sample_bulk.py tests/loader/test_loader_bulk.py tests/ops/test_gather_tiers.py \
 		-k "not equals_the_twin and not rows_of_a_file and not broken_map"
 
-notebooks: $(VENV)/lint
+notebooks: $(VENV)/lint ## run the notebooks
 	$(BIN)/python notebooks/execute.py notebooks/*.ipynb
 
-# A hundred thousand cases of arguments and files that nobody would write; by default `make test` tries a sample.
-fuzz: $(VENV)/test
-	GNNSCALE_FUZZ=$${GNNSCALE_FUZZ:-100000} $(BIN)/python -m pytest tests/test_fuzz.py
+fuzz: $(VENV)/test ## 100,000 cases of arguments and files that nobody would write; GNNSCALE_FUZZ_SEED repeats a run
+	seed=$${GNNSCALE_FUZZ_SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; \
+	echo "repeat with: make fuzz GNNSCALE_FUZZ_SEED=$$seed"; \
+	GNNSCALE_FUZZ=$${GNNSCALE_FUZZ:-100000} $(PYTEST) -n 2 tests/test_fuzz.py --hypothesis-profile=fresh --hypothesis-seed=$$seed
 
-# Ten thousand batches, a thousand loaders, twenty kills.
-soak: $(VENV)/test
-	GNNSCALE_SOAK=1 $(BIN)/python -m pytest tests/test_soak.py tests/loader/test_resume.py -k "not batches_that_would"
+soak: $(VENV)/test ## ten thousand batches, a thousand loaders, twenty kills
+	GNNSCALE_SOAK=1 $(PYTEST) tests/test_soak.py tests/loader/test_resume.py -k "not batches_that_would"
 
-test-cuda: $(VENV)/test
-	$(BIN)/python -m pytest -m cuda
+test-cuda: $(VENV)/test ## the tests that need a GPU
+	$(PYTEST) -m cuda
 
-# Build, tests, figures and memory checks on a GPU, by the Python that is active: no environment is made.
-gpu:
+# By the Python that is active: no environment is made.
+gpu: ## build, tests, figures and memory checks on a GPU
 	$(PYTHON) benchmarks/run_gpu.py
 
-clean:
+clean: ## remove everything that these commands made
 	rm -rf $(VENV) build dist *.egg-info torch_gnnscale/*.so runs

@@ -1,3 +1,8 @@
+import os
+
+# Read when torch is loaded: threads that spin while they wait take the cores from another process of the same tests.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import pytest
 import torch
 from helpers.data import edges_of, node_rows
@@ -6,6 +11,7 @@ from hypothesis import settings
 from torch_gnnscale import FeatureStore, GraphStore
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, max_examples=100)
+settings.register_profile("fresh", settings.get_profile("repeatable"), derandomize=False)  # of --hypothesis-seed
 settings.load_profile("repeatable")
 
 

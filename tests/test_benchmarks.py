@@ -8,7 +8,10 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the benchmarks are not beside the tests")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not FOLDER.is_dir(), reason="the benchmarks are not beside the tests"),
+]
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,7 @@ def epochs(loader, count):
                 return
 
 
+@pytest.mark.slow
 def test_memory_is_flat(data):
     loader = NeighborLoader(data, [8, 4], torch.arange(2000), batch_size=100, shuffle=True, prefetch=8)
     sizes = []
@@ -72,6 +73,7 @@ def test_memory_is_flat(data):
     assert no_loader_threads()
 
 
+@pytest.mark.slow
 def test_batches_kept_dropped_pickled_and_sent(data):
     loader = NeighborLoader(data, [8, 4], torch.arange(2000), batch_size=100, shuffle=True, seed=1)
     expected = {epoch: [batch.n_id.clone() for batch in loader] for epoch in range(2)}
@@ -103,6 +105,7 @@ def test_batches_kept_dropped_pickled_and_sent(data):
     assert max(sizes[6:]) - min(sizes[4:]) < 24 << 20, sizes
 
 
+@pytest.mark.slow
 def test_loaders_leave_nothing(data, tmp_path):
     GraphStore.from_data(data).save(tmp_path / "graph")
     FeatureStore.from_data(data).save(tmp_path / "features")
@@ -135,6 +138,7 @@ def test_loaders_leave_nothing(data, tmp_path):
     assert ops.pool_stats().live_bytes < 8 << 20
 
 
+@pytest.mark.slow
 def test_tiers_leave_nothing(data, tmp_path):
     data = data.clone()
     del data.edge_attr
@@ -173,6 +177,7 @@ def test_tiers_leave_nothing(data, tmp_path):
     assert resident() - before[2] < 8 << 20
 
 
+@pytest.mark.slow
 def test_worker_processes_leave_nothing(data):
     def use():
         loader = NeighborLoader(data, [5], torch.arange(300), batch_size=100, num_workers=2)

@@ -235,6 +235,7 @@ def test_other_hotness(tmp_path):
         assert [attr.attr_name for attr in store.get_all_tensor_attrs()] == ["y"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "name"), [("from_data", "renumbered memory and disk"), ("open", "memory and disk")])
 def test_pickled_stores_share_memory_with_another_process(way, name, tmp_path):
     store = make(way, name, tmp_path)

@@ -20,6 +20,7 @@ def read(store: Tiered, index: torch.Tensor, found: multiprocessing.queues.Queue
         found.put([store[None, name, index].numpy().tobytes() for name in ("x", "y", "train_mask")])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("way", "budgets"), [("from_data", "renumbered memory and disk"), ("open", "memory and disk")])
 def test_a_spawned_process(way, budgets, tmp_path):
     data, context = node_data(), torch.multiprocessing.get_context("spawn")
@@ -39,6 +40,7 @@ def test_a_spawned_process(way, budgets, tmp_path):
         assert torch.equal(store[None, "x", own_ids(store, index)], data.x[index])
 
 
+@pytest.mark.slow
 def test_spawned_workers(tmp_path):
     data = node_data()
     options = {"num_neighbors": [4, 3], "batch_size": 20, "shuffle": True, "seed": 5}

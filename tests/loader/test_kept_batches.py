@@ -113,6 +113,7 @@ def send_back(inbox, outbox):
     inbox.get(timeout=100)
 
 
+@pytest.mark.slow
 def test_batches_travel_through_a_queue(data):
     context = torch.multiprocessing.get_context("spawn")
     there, back = context.Queue(), context.Queue()

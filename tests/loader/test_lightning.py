@@ -66,6 +66,7 @@ with torch_gnnscale.patch_pyg():
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", ["0", "2"])
 @pytest.mark.parametrize("code", [LINKS, NODES], ids=["links", "nodes"])
 def test_with_our_sampler(code, workers):
@@ -73,6 +74,7 @@ def test_with_our_sampler(code, workers):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_with_pyg_patched():
     done = run_python(MODULES + PATCHED)
     assert done.returncode == 0, done.stderr

@@ -99,6 +99,7 @@ def test_workers_and_prefetch_do_not_matter(edge_type, negatives, temporal):
         assert [[ids(batch, edge_type) for batch in epoch] for epoch in [loader] * 2] == expected
 
 
+@pytest.mark.slow
 def test_workers_that_are_spawned():
     data = homogeneous()
     options = {

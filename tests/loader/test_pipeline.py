@@ -334,6 +334,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("prefetch", "workers"), [(0, 0), (4, 0), (4, 2)])
 def test_keyboard_interrupt(prefetch, workers):
     process = subprocess.Popen(
@@ -361,6 +362,7 @@ print("end", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_the_interpreter_ends_with_an_iterator_left_open():
     done = run_python(LEFT_OPEN, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
@@ -380,6 +382,7 @@ sys.exit(3)
 """
 
 
+@pytest.mark.slow
 def test_what_is_queued_is_not_prepared_when_the_program_ends():
     done = run_python(SLOW, timeout=60)
     assert done.returncode == 3

@@ -68,6 +68,7 @@ def test_forked_workers(data, expected, filter_per_worker, persistent, workers):
     stop_workers(loader)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("filter_per_worker", "persistent"), [(True, True), (False, False)])
 def test_spawned_workers(data, expected, filter_per_worker, persistent):
     loader = loader_of(data, num_workers=1, filter_per_worker=filter_per_worker, persistent_workers=persistent,
@@ -76,6 +77,7 @@ def test_spawned_workers(data, expected, filter_per_worker, persistent):
     stop_workers(loader)
 
 
+@pytest.mark.slow
 def test_spawned_workers_over_stores(data, expected, tmp_path):
     FeatureStore.from_data(data).save(tmp_path / "features")
     GraphStore.from_data(data).save(tmp_path / "graph")
@@ -103,6 +105,7 @@ print(hashlib.sha256(repr([[plain(batch) for batch in loader] for _ in range(3)]
 """
 
 
+@pytest.mark.slow
 def test_another_process(expected):
     digest = hashlib.sha256(repr(expected).encode()).hexdigest()
     done = run_python(OTHER_PROCESS)

@@ -32,7 +32,7 @@ def take(iterator, count):
 
 
 @pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize(("workers", "then"), [(0, 0), (0, 2), (2, 0), (2, 2)])
+@pytest.mark.parametrize(("workers", "then"), [(0, 0), (0, 2), (2, 0), pytest.param(2, 2, marks=pytest.mark.slow)])
 def test_the_batches_that_would_have_come(shuffle, workers, then):
     data = make_data()
     whole = loader_of(data, shuffle=shuffle)
@@ -71,6 +71,7 @@ print(json.dumps(ids(loader)))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_in_another_process_with_a_seed_of_its_own(workers):
     loader = loader_of(make_data(), shuffle=True, seed=None)
@@ -183,7 +184,7 @@ def weights(trainer):
     return trainer.model.state_dict()
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("after", [2, 3, 7, 16, 20])
 def test_resumed_training_ends_with_the_same_weights(task, tmp_path, one_thread, workers, after):
     expected = trainer_of(task, None, num_workers=workers)
@@ -229,6 +230,7 @@ def test_another_run_is_refused(task, tmp_path):
         trainer_of(task, tmp_path, lr=0.5).resume()
 
 
+@pytest.mark.slow
 def test_kill_at_any_moment(task, tmp_path):
     task.save(tmp_path / "task")
     command = [sys.executable, "-m", "torch_gnnscale", "train", "--dataset", str(tmp_path / "task"), "--hidden", "16",

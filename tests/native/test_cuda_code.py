@@ -34,6 +34,7 @@ def compiled(request, tmp_path_factory):
     return request.param, code, said.stderr
 
 
+@pytest.mark.slow
 def test_local_memory_is_used_by_no_kernel(compiled):
     """Tables of pointers are read where the launch put them, not copied by each thread."""
     _, code, said = compiled

@@ -57,6 +57,7 @@ print("done")
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sample_neighbors", "coo_to_csc"])
 def test_a_thread_without_memory_ends_the_call(tmp_path, name):
     if (compiler := shutil.which("cc")) is None or "LD_PRELOAD" in os.environ:

@@ -160,6 +160,7 @@ def test_what_control_groups_leave(tmp_path, group, usage, stat):
     assert memory.spare_memory(tmp_path) == 0
 
 
+@pytest.mark.slow
 def test_the_limit_at_first():
     done = run_python("from torch_gnnscale import ops; print(ops.pool_stats().limit_bytes)")
     memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -358,6 +359,7 @@ moving = lambda: sum(thread.name == MOVING for thread in threading.enumerate())
 """
 
 
+@pytest.mark.slow
 def test_moves_end_with_the_program_and_before_a_fork():
     for _ in range(3):
         ended = run_python(MOVES + "ops.move_to_huge_pages([tensor])")

@@ -160,6 +160,7 @@ def digest(sample: ops.Sample) -> str:
     return hashlib.sha256(b"".join(part.numpy().tobytes() for part in parts)).hexdigest()
 
 
+@pytest.mark.slow
 def test_another_process_draws_the_same():
     graph, seeds = big_graph(), random_ids(30_000, BIG_SEEDS, seed=1)
     code = (
@@ -170,7 +171,14 @@ def test_another_process_draws_the_same():
     assert run.stdout.strip() == digest(graph.sample(ops, seeds, BIG_FANOUTS, 77, threads=2)), run.stderr
 
 
-@pytest.mark.parametrize("variable", ["GNNSCALE_SIMD=0", "GNNSCALE_SIMD=avx2", "GNNSCALE_RELABEL=table"])
+@pytest.mark.parametrize(
+    "variable",
+    [
+        "GNNSCALE_SIMD=0",  # slow, too, but it finds so much that `make quick` runs it
+        pytest.param("GNNSCALE_SIMD=avx2", marks=pytest.mark.slow),
+        pytest.param("GNNSCALE_RELABEL=table", marks=pytest.mark.slow),
+    ],
+)
 def test_every_way_of_drawing_and_relabelling_gives_the_same(variable):
     names = "degrees_around or random_graphs or largest_fanout or small_graphs or random_cases"
     files = [__file__, __file__.replace("neighbors", "modes")]
@@ -179,6 +187,7 @@ def test_every_way_of_drawing_and_relabelling_gives_the_same(variable):
     assert run.returncode == 0, run.stdout
 
 
+@pytest.mark.slow
 def test_an_unknown_way_of_relabelling_is_refused():
     code = "from test_sample_neighbors import *; big_graph().sample(ops, torch.arange(9), [2], 7)"
     variables = environment() | {"GNNSCALE_RELABEL": "Map"}
@@ -186,7 +195,7 @@ def test_an_unknown_way_of_relabelling_is_refused():
     assert "GNNSCALE_RELABEL: expected map or table, found Map" in run.stderr
 
 
-@pytest.mark.parametrize("fanout", [2, 3, 32, 40])
+@pytest.mark.parametrize("fanout", [2, 3, 32, pytest.param(40, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("replace", [False, True])
 def test_more_than_2_to_32_neighbors(fanout, replace, tmp_path):
     """A row of zeros that takes no space, and positions as edge ids."""
@@ -204,6 +213,7 @@ def test_more_than_2_to_32_neighbors(fanout, replace, tmp_path):
     assert max(expected) > 2 << 32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fanouts", [[5, 4], [3, -1]])
 def test_graphs_of_a_billion_nodes(fanouts):
     """Local ids come from the table if fanouts bound the batch. Nearly all of colptr are zeros that take no space."""
@@ -312,7 +322,7 @@ def test_one_relabel_map_serves_graphs_of_all_sizes():
         check(graph, random_ids(graph.num_nodes, 6, seed=key), [4, 3], key)
 
 
-def test_relabel_map_survives_the_wrap_of_its_tags():
+def test_relabel_map_survives_the_wrap_of_its_tags():  # slow, too, but it finds so much that `make quick` runs it
     # A call's tags are the 4-byte numbers that follow those of the call before: one for each of its nodes.
     graph, nodes = random_graph(100, 6, seed=1), torch.arange(100)
     many, last_tag = torch.zeros(1 << 24, dtype=torch.int32), (1 << 32) - 1

@@ -38,7 +38,7 @@ def trainer_of(kind, folder=None, **changes):
     return trainer(small_task(kind), config, folder, quiet=True, checkpoint_every=3)
 
 
-@pytest.mark.parametrize("kind", ["hetero", "links", "temporal"])
+@pytest.mark.parametrize("kind", ["hetero", "links", pytest.param("temporal", marks=pytest.mark.slow)])
 def test_the_model_beats_the_baseline(kind, one_thread):
     lines = []
     summary = trainer_of(kind).run(lines.append)
@@ -47,7 +47,7 @@ def test_the_model_beats_the_baseline(kind, one_thread):
     assert f"{summary['baseline']['name']}: {summary['baseline']['test']:.4f}" in lines[-3]
 
 
-@pytest.mark.parametrize("kind", ["hetero", "links", "temporal"])
+@pytest.mark.parametrize("kind", ["hetero", "links", pytest.param("temporal", marks=pytest.mark.slow)])
 def test_a_stopped_run_goes_on_to_the_same_weights(kind, tmp_path, one_thread):
     class Stopped(Exception):
         pass
@@ -288,6 +288,7 @@ def test_archives_of_each_kind(tmp_path):
 # Real data ###########################################################################################################
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "name", "options"),
     [

@@ -217,6 +217,7 @@ def test_a_malformed_graph_is_found_when_it_is_opened(tmp_path, name):
     assert str(tmp_path) in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_malformed_graph_opened_unverified_is_found_when_it_is_sampled(tmp_path):
     folders = [str(tmp_path / str(i)) for i in range(len(MALFORMED))]
     for folder, relation in zip(folders, MALFORMED.values(), strict=True):
