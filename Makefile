@@ -14,7 +14,7 @@ SANITIZED := LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=. ../../$(BIN)/python -m pytest -n 2 -p no:cacheprovider
 
 .DEFAULT_GOAL := help
-.PHONY: help train quick test lint sanitize emulate notebooks fuzz soak test-cuda gpu clean
+.PHONY: help train quick test lint sanitize emulate dist notebooks fuzz soak test-cuda gpu clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -72,6 +72,21 @@ emulate: $(VENV)/test ## the operators of the .cu files, run by threads of the C
 	cd build/emulate && $(SANITIZED) \
 		tests/emulation tests/ops/test_sample_bulk.py tests/loader/test_loader_bulk.py tests/ops/test_gather_tiers.py \
 		-k "not equals_the_twin and not rows_of_a_file and not broken_map"
+
+$(VENV)/wheel: $(VENV)/installed
+	$(PIP) install $$($(EXTRA) wheel)
+	touch $@
+
+# Torch's libraries stay out of the wheel: they are those of the torch that is installed. At the end some of the source
+# distribution's tests try the wheel.
+dist: $(VENV)/wheel $(VENV)/test ## the source distribution and the manylinux wheel, in dist/
+	rm -rf dist build/wheel build/sdist build/site && mkdir -p build/sdist
+	$(BIN)/python -m build -q --no-isolation --sdist
+	$(BIN)/python -m pip wheel -q --no-build-isolation --no-deps -w build/wheel .
+	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --exclude 'libtorch*.so' --exclude 'libc10*.so' -w dist build/wheel/*-py3-none-*.whl
+	tar xzf dist/*.tar.gz -C build/sdist --strip-components 1 && rm -r build/sdist/torch_gnnscale
+	$(PIP) install --no-deps --target build/site dist/*.whl
+	cd build/sdist && PYTHONPATH=../site ../../$(BIN)/python -m pytest -n 2 -p no:cacheprovider -m "not slow" tests/topology tests/native tests/loader/test_loader.py
 
 notebooks: $(VENV)/lint ## run the notebooks
 	$(BIN)/python notebooks/execute.py notebooks/*.ipynb

@@ -12,10 +12,18 @@ import shutil
 import subprocess
 from pathlib import Path
 
-import torch
 from setuptools import setup
 from setuptools.command.bdist_wheel import bdist_wheel
-from torch.utils import cpp_extension
+
+try:
+    import torch
+    from torch.utils import cpp_extension
+except ModuleNotFoundError as error:
+    if error.name != "torch":
+        raise
+    raise SystemExit(
+        'torch_gnnscale is built against the torch that is installed, and none is: pip install "torch>=2.11"'
+    ) from error
 
 ROOT = Path(__file__).parent
 TARGET = "0x020b000000000000"  # the stable ABI of torch 2.11: one library for that version and all later ones
@@ -43,6 +51,14 @@ def versions(cuda_home: str) -> str:
     if torch.version.cuda in (None, toolkit):
         return f"CUDA {toolkit}"
     return f"CUDA {toolkit} (torch has {torch.version.cuda}: no match is needed, but a driver that knows {toolkit})"
+
+
+def description() -> str:
+    """README.md for a package index: links to files of the repository become links to its public home."""
+    home = re.search(r'^Repository = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE).group(1)
+    text = (ROOT / "README.md").read_text()
+    text = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\1{home}/raw/main/", text)
+    return re.sub(r"(?<!!)(\[[^]]*\]\()(?!https?:|#)", rf"\1{home}/blob/main/", text)
 
 
 def sources(pattern: str) -> list[str]:
@@ -76,6 +92,10 @@ class BuildExtension(cpp_extension.BuildExtension):
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, no_python_abi_suffix=True, **kwargs)
+
+    def finalize_options(self) -> None:
+        super().finalize_options()
+        self.build_temp = str(ROOT / "build" / "objects")  # shared: a wheel needs no file compiled again
 
     def build_extensions(self) -> None:
         print(f"torch_gnnscale: torch {torch.__version__}, stable ABI of 2.11 (TORCH_TARGET_VERSION={TARGET})")
@@ -115,4 +135,9 @@ elif force_cuda == "1":
 else:
     CUDA_NOTE = f"left out: {reason}"
 
-setup(ext_modules=modules, cmdclass={"build_ext": BuildExtension, "bdist_wheel": PlatformWheel})
+setup(
+    long_description=description(),
+    long_description_content_type="text/markdown",
+    ext_modules=modules,
+    cmdclass={"build_ext": BuildExtension, "bdist_wheel": PlatformWheel},
+)

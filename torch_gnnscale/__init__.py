@@ -1,5 +1,6 @@
 """Mini-batch GNN training that scales, for PyTorch Geometric."""
 
+from . import _library as _library  # first, for it says which package is missing
 from . import ops
 from .feature import FeatureStore, TieredFeatureStore
 from .loader import LinkNeighborLoader, NeighborLoader

@@ -5,11 +5,17 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
-import torch
+try:
+    import torch
+    import torch_geometric  # noqa: F401 (every module of the package needs it)
+except ModuleNotFoundError as error:
+    if error.name not in ("torch", "torch_geometric"):
+        raise
+    raise ImportError(
+        f'torch_gnnscale needs {error.name}, which is not installed: pip install "torch>=2.11" torch_geometric'
+    ) from error
 
-BUILD_COMMAND = (
-    "pip install --no-build-isolation torch_gnnscale  (in a checkout: pip install --no-build-isolation -e .)"
-)
+BUILD_COMMAND = "pip install --no-build-isolation -e .  (in a folder with torch_gnnscale's sources)"
 OLDEST_TORCH = (2, 11)
 
 status: dict[str, str] = {}
@@ -24,11 +30,11 @@ def load() -> None:
     """
     version = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
     if version < OLDEST_TORCH:
-        raise ImportError(f"torch_gnnscale needs torch >= 2.11 (found {torch.__version__})")
+        raise ImportError(f'torch_gnnscale needs torch >= 2.11 (found {torch.__version__}): pip install "torch>=2.11"')
     folder = Path(__file__).parent
     path = folder / "_C.so"
     if not path.exists():
-        raise ImportError(f"torch_gnnscale's native library {path} is missing; build it with: {BUILD_COMMAND}")
+        raise ImportError(_missing(path))
     try:
         torch.ops.load_library(str(path))
     except OSError as error:
@@ -45,6 +51,18 @@ def load() -> None:
         status["_CUDA"] = "not loaded: torch sees no CUDA device"
     else:
         status["_CUDA"] = _load_cuda(path)
+
+
+def _missing(path: Path) -> str:
+    """What to do where a library is not in the package's folder."""
+    sources = path.parents[1]
+    if (sources / "setup.py").is_file():
+        return (
+            f"torch_gnnscale was imported from the folder of its sources, {sources}, where its native library is not "
+            f"built. If you installed the package, start Python in another folder. If you work on the sources, build "
+            f"the library there: pip install --no-build-isolation -e {sources}"
+        )
+    return f"torch_gnnscale's native library {path} is missing; build it with: {BUILD_COMMAND}"
 
 
 def _load_cuda(path: Path) -> str:

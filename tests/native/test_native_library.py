@@ -111,6 +111,7 @@ def import_copy(tmp_path: Path, code: str = "import torch_gnnscale") -> str:
     return run.stderr.strip().splitlines()[-1]
 
 
+@pytest.mark.slow
 def test_a_missing_library_says_how_to_build_it(tmp_path):
     message = import_copy(tmp_path)
     assert message.startswith("ImportError: ")
@@ -118,6 +119,16 @@ def test_a_missing_library_says_how_to_build_it(tmp_path):
     assert message.endswith(_library.BUILD_COMMAND)
 
 
+@pytest.mark.slow
+def test_sources_whose_library_is_not_built_say_that_they_are_sources(tmp_path):
+    (tmp_path / "setup.py").touch()
+    message = import_copy(tmp_path)
+    assert message.startswith(f"ImportError: torch_gnnscale was imported from the folder of its sources, {tmp_path}, ")
+    assert "start Python in another folder" in message
+    assert message.endswith(f"pip install --no-build-isolation -e {tmp_path}")
+
+
+@pytest.mark.slow
 def test_a_damaged_library_says_how_to_build_it(tmp_path):
     (tmp_path / "torch_gnnscale").mkdir()
     (tmp_path / "torch_gnnscale" / "_C.so").write_bytes(b"no library")
@@ -127,6 +138,33 @@ def test_a_damaged_library_says_how_to_build_it(tmp_path):
     assert message.endswith(_library.BUILD_COMMAND)
 
 
+@pytest.mark.slow
 def test_an_old_torch_is_refused(tmp_path):
     message = import_copy(tmp_path, "import torch; torch.__version__ = '2.10.1+cpu'; import torch_gnnscale")
-    assert message == "ImportError: torch_gnnscale needs torch >= 2.11 (found 2.10.1+cpu)"
+    assert message == ('ImportError: torch_gnnscale needs torch >= 2.11 (found 2.10.1+cpu): pip install "torch>=2.11"')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("package", ["torch", "torch_geometric"])
+def test_a_package_that_is_not_installed_is_named(tmp_path, package):
+    absent = f"""
+import importlib.abc
+class Absent(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == {package!r}:
+            raise ModuleNotFoundError("No module named " + name, name=name)
+sys.meta_path.insert(0, Absent())
+import torch_gnnscale
+"""
+    assert import_copy(tmp_path, absent) == (
+        f"ImportError: torch_gnnscale needs {package}, which is not installed: "
+        'pip install "torch>=2.11" torch_geometric'
+    )
+
+
+@pytest.mark.slow
+def test_a_package_that_another_one_lacks_is_not_mistaken(tmp_path):
+    broken = tmp_path / "torch_geometric"
+    broken.mkdir()
+    (broken / "__init__.py").write_text("import no_such_package")
+    assert import_copy(tmp_path) == "ModuleNotFoundError: No module named 'no_such_package'"

@@ -1,6 +1,8 @@
-"""What the build decides about the CUDA part, without building."""
+"""What setup.py decides, without building: the CUDA part, and the description for a package index."""
 
 import importlib.util
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,7 @@ def decide(monkeypatch):
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "9.0")
     for name in ("CUDA_HOME", "_check_cuda_version"):
         monkeypatch.setattr(cpp_extension, name, getattr(cpp_extension, name))
-    calls = []
+    calls: list[dict] = []
     monkeypatch.setattr(setuptools, "setup", lambda **arguments: calls.append(arguments))
 
     def run(**environment):
@@ -78,3 +80,24 @@ def test_a_toolkit_of_another_version_than_torchs(decide, toolkit, monkeypatch, 
     assert f"{toolkit}, CUDA 99.1" in module.CUDA_NOTE
     assert ("torch has 12.8: no match is needed" in module.CUDA_NOTE) == (of_torch == "12.8")
     cpp_extension._check_cuda_version("g++", torch.torch_version.TorchVersion("12.2.0"))  # what torch's build asks
+
+
+def test_links_of_the_readme_hold_on_an_index(decide):
+    module, _ = decide(FORCE_CUDA=0)
+    home = re.search(r'^Repository = "(.+)"', SETUP.with_name("pyproject.toml").read_text(), re.MULTILINE)[1]
+    pattern = r"(!?)\[[^]]*\]\(([^)]+)\)"
+    here = re.findall(pattern, SETUP.with_name("README.md").read_text())
+    there = re.findall(pattern, module.description())
+    assert len(here) == len(there) > 20
+    for (image, target), (_, link) in zip(here, there, strict=True):
+        if target.startswith("https://"):
+            assert link == target
+        else:
+            assert (SETUP.parent / target.split("#")[0]).exists()
+            assert link == f"{home}/{'raw' if image else 'blob'}/main/{target}"
+
+
+def test_a_build_without_torch_says_what_to_install(decide, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch", None)
+    with pytest.raises(SystemExit, match=r'none is: pip install "torch>=2\.11"'):
+        decide(FORCE_CUDA=0)
