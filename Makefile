@@ -14,7 +14,7 @@ SANITIZED := LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=. ../../$(BIN)/python -m pytest -n 2 -p no:cacheprovider
 
 .DEFAULT_GOAL := help
-.PHONY: help train quick test lint sanitize emulate dist notebooks fuzz soak test-cuda gpu clean
+.PHONY: help train quick test lint sanitize emulate dist docs notebooks fuzz soak test-cuda gpu clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -87,6 +87,13 @@ dist: $(VENV)/wheel $(VENV)/test ## the source distribution and the manylinux wh
 	tar xzf dist/*.tar.gz -C build/sdist --strip-components 1 && rm -r build/sdist/torch_gnnscale
 	$(PIP) install --no-deps --target build/site dist/*.whl
 	cd build/sdist && PYTHONPATH=../site ../../$(BIN)/python -m pytest -n 2 -p no:cacheprovider -m "not slow" tests/topology tests/native tests/loader/test_loader.py
+
+$(VENV)/docs: $(VENV)/installed
+	$(PIP) install $$($(EXTRA) docs)
+	touch $@
+
+docs: $(VENV)/docs ## the documentation in build/docs; a warning is an error
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
 
 notebooks: $(VENV)/lint ## run the notebooks
 	$(BIN)/python notebooks/execute.py notebooks/*.ipynb

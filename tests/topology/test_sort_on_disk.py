@@ -28,6 +28,7 @@ def test_the_graph_is_that_of_all_edges_at_once(tmp_path, edge_ids, memory, hub)
         GraphStore.open(path, verify=True)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 40), st.integers(0, 200), st.integers(1, 60), st.integers(1, 300), st.booleans())
 def test_any_graph(tmp_path_factory, num_nodes, count, chunk, fits, edge_ids):
     edges = random_edges(num_nodes, num_nodes, count, seed=chunk).to(torch.int32 if count % 2 else torch.int64)

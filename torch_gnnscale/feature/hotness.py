@@ -52,7 +52,7 @@ def reverse_pagerank(csc: CSC, labelled: Tensor | None = None, *, iterations: in
     """Reverse PageRank, weighted if the nodes that training starts from are given.
 
     A node sums the scores of the nodes that it points to, each divided by that node's in-degree. The initial score of a
-    labelled node is |V| / |labelled| times the others'; few iterations, so that it still counts (algorithm 1).
+    labelled node is ``|V| / |labelled|`` times the others'; few iterations, so that it still counts (algorithm 1).
 
     Args:
         csc: a graph with as many sources as destinations.

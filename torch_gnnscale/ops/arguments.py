@@ -19,6 +19,7 @@ OPS = torch.ops.gnnscale
 MAX_COUNT = 1 << 40
 """Nodes of a graph, and random numbers of one call."""
 ID_DTYPES = (torch.int32, torch.int64)
+"""Types that ids may have."""
 _limit = threading.local()
 
 

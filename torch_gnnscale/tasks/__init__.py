@@ -12,6 +12,7 @@ TASKS: dict[str, type[Trainer]] = {
     "links": LinkTrainer,
     "temporal": EventTrainer,
 }
+"""The trainer of each ``--task``."""
 
 __all__ = [
     "EventConfig",

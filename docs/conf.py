@@ -1,0 +1,59 @@
+"""How Sphinx builds these pages (``make docs``): MyST reads Markdown, autodoc the docstrings; a warning is an error."""
+
+import importlib
+import pkgutil
+from collections.abc import Iterator
+
+from sphinx.util import logging
+
+import torch_gnnscale
+
+project = "torch_gnnscale"
+release = torch_gnnscale.__version__
+html_theme = "furo"
+html_title = f"{project} {release}"
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+myst_heading_anchors = 3
+autodoc_default_options = {"members": True, "undoc-members": True, "show-inheritance": True}
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+napoleon_include_init_with_doc = False
+napoleon_use_rtype = False
+python_maximum_signature_line_length = 100
+
+
+def public_names() -> Iterator[tuple[str, object]]:
+    """Every name of an ``__all__`` of the package, and what it names."""
+    inside = pkgutil.walk_packages(torch_gnnscale.__path__, "torch_gnnscale.")
+    modules = ["torch_gnnscale", *(found.name for found in inside if not found.name.startswith("torch_gnnscale._"))]
+    for module in map(importlib.import_module, modules):
+        for name in getattr(module, "__all__", ()):
+            yield f"{module.__name__}.{name}", getattr(module, name)
+
+
+def resolve(name: str) -> object:
+    """What a dotted name stands for."""
+    parts = name.split(".")
+    for i in range(len(parts), 0, -1):
+        try:
+            value: object = importlib.import_module(".".join(parts[:i]))
+        except ModuleNotFoundError:
+            continue
+        for part in parts[i:]:
+            value = getattr(value, part, None)
+        return value
+    return None
+
+
+def check_that_all_is_documented(app, env) -> None:
+    """Warns of public names that no page documents, under this name or another."""
+    documented = env.get_domain("py").objects
+    objects = {(name.rpartition(".")[2], id(resolve(name))) for name in documented}
+    for name, value in public_names():
+        if name not in documented and (name.rpartition(".")[2], id(value)) not in objects:
+            logging.getLogger(__name__).warning("%s: expected in docs/api, found on no page", name)
+
+
+def setup(app) -> None:
+    """Called by Sphinx."""
+    app.connect("env-check-consistency", check_that_all_is_documented)
