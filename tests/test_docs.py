@@ -1,0 +1,50 @@
+"""The Python of README and documentation runs: the blocks of a page, one after the other, are one program."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from helpers.data import environment
+
+ROOT = Path(__file__).parents[1]
+PAGES = ["README.md"] + [
+    f"docs/{name}.md" for name in ("from_pyg", "inference", "sources", "questions", "ddp_lightning")
+]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+LIGHTNING = """
+import sys, types
+try:
+    import pytorch_lightning
+except ImportError:  # PyG's data modules need no more of it than the class that they derive from
+    module = sys.modules["pytorch_lightning"] = types.ModuleType("pytorch_lightning")
+    module.LightningDataModule = type("LightningDataModule", (), {})
+"""
+
+
+def blocks_of(page: str) -> list[str]:
+    if not (ROOT / page).is_file():
+        pytest.skip(f"no checkout: {page} is not here")
+    return re.findall(r"^```python\n(.*?)^```$", (ROOT / page).read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_the_blocks_of_a_page_are_a_program(page, tmp_path):
+    blocks = blocks_of(page)
+    assert blocks
+    lightning = page.endswith("lightning.md")
+    (tmp_path / "page.py").write_text("\n".join([LIGHTNING, *blocks] if lightning else blocks))
+    command = [sys.executable, *(TORCHRUN if lightning else []), "page.py"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    if page == "README.md":
+        accuracy = re.search(r"^test accuracy: (\d\.\d+)$", done.stdout, re.MULTILINE)
+        assert accuracy is not None, done.stdout
+        assert float(accuracy[1]) > 0.85
+
+
+def test_the_program_of_the_readme_has_20_lines():
+    lines = [line for line in blocks_of("README.md")[0].splitlines() if line.strip()]
+    assert len(lines) == 20
