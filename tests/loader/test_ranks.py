@@ -36,6 +36,7 @@ def rank_main(rank, world, folder):
         torch.distributed.destroy_process_group()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [1, 2])
 def test_a_process_group_changes_no_batch_and_several_ranks_are_told_of(tmp_path, world):
     torch.multiprocessing.spawn(rank_main, (world, str(tmp_path)), nprocs=world)
