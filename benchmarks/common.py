@@ -25,6 +25,8 @@ RESULTS = Path(__file__).parent / "results"
 MEASURED = ["1M-16M", "2.4M-124M"]
 GRAPHS = {"1M-16M": (1_000_000, 16_000_000), "2.4M-124M": (2_400_000, 124_000_000), "tiny": (100_000, 800_000)}
 """R-MAT graphs: nodes and edges; the last one is for trying a benchmark's code."""
+BOUNDS = {"least": "at least", "most": "at most", "within": "within +-"}
+"""How a figure is judged."""
 
 
 def has(package: str) -> bool:
@@ -119,17 +121,33 @@ def report(title: str, results: dict[str, dict[str, float]], baseline: str | Non
         )
 
 
-def judged(found: float, *, least: float | None = None, most: float | None = None) -> dict[str, Any]:
-    """A figure beside what it is to be at least or at most, and whether it is."""
-    met = (least is None or found >= least) and (most is None or found <= most)
-    return {"found": found, "least": least, "most": most, "met": met}
+def ratio(part: float, whole: float) -> float | None:
+    """part / whole; None where whole is 0, so that there is nothing to compare with."""
+    return part / whole if whole else None
+
+
+def judged(
+    found: float | None, *, least: float | None = None, most: float | None = None, within: float | None = None
+) -> dict[str, Any]:
+    """A figure beside its one bound, and whether it keeps it: at least, at most, or at most that far from 0.
+
+    ``met`` is None where there is no figure to judge.
+    """
+    ((kind, bound),) = ((k, v) for k, v in {"least": least, "most": most, "within": within}.items() if v is not None)
+    met = None
+    if found is not None:
+        met = {"least": found >= bound, "most": found <= bound, "within": abs(found) <= bound}[kind]
+    return {"found": found, kind: bound, "met": met}
 
 
 def say_aims(aims: dict[str, dict[str, Any]]) -> None:
     """Prints what :func:`judged` gave, by name."""
     for name, aim in aims.items():
-        bound = f"at least {aim['least']:.4g}" if aim["most"] is None else f"at most {aim['most']:.4g}"
-        print(f"  aim: {name}: {aim['found']:.4g}, {bound}: {'met' if aim['met'] else 'MISSED'}")
+        (bound,) = (f"{text} {aim[kind]:.4g}" for kind, text in BOUNDS.items() if kind in aim)
+        if aim["met"] is None:
+            print(f"  aim: {name}: {bound}: NOT JUDGED, there is nothing to compare")
+        else:
+            print(f"  aim: {name}: {aim['found']:.4g}, {bound}: {'met' if aim['met'] else 'MISSED'}")
 
 
 def machine() -> dict[str, Any]:

@@ -14,20 +14,32 @@ pytestmark = [
 ]
 
 
+def output(command: str, folder: Path) -> str:
+    """What a benchmark prints that runs in this folder."""
+    name, *arguments = command.split()
+    done = subprocess.run(
+        [sys.executable, FOLDER / name, *arguments, "--no-save"],
+        cwd=folder, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(FOLDER.parent)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
 @pytest.mark.parametrize(
     "command",
     [
         "bench_gather.py --rounds 1",
-        "bench_gpu_epoch.py --rounds 1 --nodes 50000 --edges 400000 --batches 40 --batch-size 128 --hidden 8",
+        "bench_gpu_epoch.py --rounds 1 --nodes 50000 --edges 400000 --batches 40 --batch-size 128 --hidden 8 16",
         "bench_hotness.py --rounds 1 --graphs tiny",
         "bench_tiers.py --rounds 1 --graphs tiny --folder .",
     ],
 )
 def test_a_benchmark_runs(command, tmp_path):
-    name, *arguments = command.split()
-    done = subprocess.run(
-        [sys.executable, FOLDER / name, *arguments, "--no-save"],
-        cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(FOLDER.parent)},
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "written" not in done.stdout
+    assert "written" not in output(command, tmp_path)
+
+
+def test_an_epoch_whose_rows_are_all_hot_has_no_traffic_to_judge(tmp_path):
+    sizes = "--nodes 50000 --edges 400000 --batches 2 --batch-size 128 --hidden 8"
+    said = output(f"bench_gpu_epoch.py --rounds 1 {sizes} --share 60%", tmp_path)
+    assert "'found_bytes': 0.0, 'off': None" in said
+    assert "aim: traffic of the slow tier, off the plan's: within +- 0.02: NOT JUDGED" in said
