@@ -110,7 +110,7 @@ test-cuda: $(VENV)/test ## the tests that need a GPU
 	$(PYTEST) -m cuda
 
 # By the Python that is active: no environment is made.
-gpu: ## build, tests, figures and memory checks on a GPU
+gpu: ## build, probe, tests, figures and memory checks on a GPU
 	$(PYTHON) benchmarks/run_gpu.py
 
 clean: ## remove everything that these commands made

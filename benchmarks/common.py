@@ -169,5 +169,7 @@ def machine() -> dict[str, Any]:
 def save(name: str, results: Any) -> None:
     """Writes ``benchmarks/results/NAME.json``."""
     RESULTS.mkdir(exist_ok=True)
-    (RESULTS / f"{name}.json").write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
+    written = RESULTS / f"{name}.json.part"
+    written.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
+    written.replace(RESULTS / f"{name}.json")  # who is stopped here leaves the file of before
     print(f"\nwritten: {RESULTS / name}.json")

@@ -1,32 +1,42 @@
-"""Everything that needs a GPU, one after the other, in less than ten minutes: build, tests, figures, memory checks.
+"""Everything that needs a GPU, in two calls of less than ten minutes each: build, probe, tests, figures, memory checks.
 
-    make gpu            # or: python benchmarks/run_gpu.py [STEP ...] [--out DIRECTORY]
+    make gpu            # or: python benchmarks/run_gpu.py [first | second | STEP ...] [--out DIRECTORY] [--prebuilt]
 
 It runs in a checkout, with the Python that is active, and needs no network: torch with CUDA, torch_geometric, numpy,
-setuptools, ninja, pytest, hypothesis and scipy have to be there, and nvcc. The library is built in place, for the GPU
-that is there. Each step has a limit of time; one that fails or runs out of it does not keep the next ones from running,
-and makes the exit status 1. Results are written to benchmarks/results/ as soon as there are any, and copied to the
-directory that is given; steps may be named, to run some of them.
+setuptools, ninja, pytest, hypothesis and scipy have to be there, and nvcc; pytest-xdist is used where it is there.
+The library is built in place, for the GPU that is there; ``--prebuilt`` uses the libraries that lie in
+torch_gnnscale/ if they load and gather right rows on this GPU. ``first`` and ``second`` name the steps of a call, and
+each call builds, for it may run on a machine of its own; by default all steps run, one after the other.
+
+Each step has a limit of time, which includes its start-up. One that fails or runs out of time does not keep the next
+ones from running, and makes the exit status 1. What a step prints goes to DIRECTORY/STEP.txt. After every step
+DIRECTORY/results.json has how each step ended and what the benchmarks have saved in this run. The summary, with the end
+of each step's output, is printed last, in less than 10,000 characters.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "benchmarks/results"
 GRACE = 5
 """Seconds for a step whose time is up to say what it has."""
+SUMMARY = 9_500
+"""Characters of the summary, at most."""
 CHECKED = [
     *(f"tests/native/test_gpu.py::test_random_gathers[{seed}]" for seed in range(20)),
     *(f"tests/native/test_gpu.py::test_random_samples[{seed}]" for seed in range(8)),
@@ -36,90 +46,193 @@ CHECKED = [
     ),
 ]
 """Tests that compute-sanitizer watches, which makes them many times slower."""
+CALLS = {
+    "first": ["build", "probe", "tests", "gather", "sampling"],
+    "second": ["build", "epoch", "memcheck"],
+}
+"""The steps of each call; the limits of a call add up to less than ten minutes."""
+GATHERS = """
+import torch
+from torch_gnnscale import ops
+rows = torch.arange(4096, dtype=torch.float32, device="cuda").view(-1, 8)
+index = torch.tensor([3, 0, 511], device="cuda")
+assert torch.equal(ops.gather_tiers([rows], index), rows[index])
+print("the libraries that were there are used")
+"""
+"""A program that ends without an error if the libraries load and have code for this GPU."""
 
 
 class Step(NamedTuple):
-    """A command and how many seconds it may take."""
+    """A command and how many seconds it may take, its start included."""
 
     title: str
     command: list[str]
     seconds: int
     environment: Mapping[str, str] = MappingProxyType({})
+    unless: list[str] | None = None
+    """A command that makes the step unnecessary if it ends without an error."""
 
 
-def architecture() -> str:
-    """The compute capability of the GPU, as TORCH_CUDA_ARCH_LIST has it."""
-    import torch
+class Ended(NamedTuple):
+    """How a step ended."""
 
-    if not torch.cuda.is_available():
-        raise SystemExit(f"run_gpu: torch {torch.__version__} sees no CUDA device, so there is nothing to run")
-    return "{}.{}".format(*torch.cuda.get_device_capability())
+    step: Step
+    how: str
+    seconds: float
 
 
-def steps() -> list[Step]:
-    """What is run; the limits, and the grace of those that run out of theirs, add up to less than ten minutes."""
+def steps(prebuilt: bool) -> list[Step]:
+    """All that can be run."""
     python = sys.executable
     bench = [python, "-u"]
     sanitizer = ["compute-sanitizer", "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "9"]
     tests = [python, "-m", "pytest", "-p", "no:cacheprovider"]
+    parallel = ["-n", "4"] if importlib.util.find_spec("xdist") is not None else []
+    build = [python, "setup.py", "-q", "build_ext", "--inplace"]
     return [
-        Step("machine", ["sh", "-c", "nvidia-smi; free -g; ulimit -l; nvcc --version"], 10),
-        Step("build", [python, "setup.py", "-q", "build_ext", "--inplace"], 80),
-        Step("info", [python, "-m", "torch_gnnscale", "info"], 15),
-        Step("tests", [*tests, "-m", "cuda", "--durations=8"], 150),
-        Step("gather", [*bench, "benchmarks/bench_gather_gpu.py", "--rounds", "7"], 45),
-        Step("epoch", [*bench, "benchmarks/bench_gpu_epoch.py"], 140),
-        Step("sampling", [*bench, "benchmarks/bench_gpu.py", "--rounds", "5"], 55),
+        Step("build", build, 90, unless=[python, "-c", GATHERS] if prebuilt else None),
+        Step("probe", [*bench, "benchmarks/probe_gpu.py"], 75),
+        Step("tests", [*tests, *parallel, "-m", "cuda", "--durations=8"], 240),
+        Step("gather", [*bench, "benchmarks/bench_gather_gpu.py", "--rounds", "7"], 60),
+        Step("sampling", [*bench, "benchmarks/bench_gpu.py", "--rounds", "5"], 75),
+        Step("epoch", [*bench, "benchmarks/bench_gpu_epoch.py"], 270),
         # Each tensor in memory of its own, so that what is read or written beside it is seen.
-        Step("memcheck", [*sanitizer, *tests, *CHECKED], 60, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}),
+        Step("memcheck", [*sanitizer, *tests, *CHECKED], 180, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}),
     ]
 
 
-def run(step: Step, environment: dict[str, str]) -> str:
-    """Runs a step and everything that it starts; says how it ended."""
-    if shutil.which(step.command[0]) is None:
-        return f"NOT RUN: {step.command[0]} is not on PATH"
-    process = subprocess.Popen(step.command, cwd=ROOT, env={**environment, **step.environment}, start_new_session=True)
+def chosen(names: list[str], prebuilt: bool) -> list[Step]:
+    """The steps of these names, which are those of steps and of calls, in their order; all of them without a name.
+
+    Raises:
+        ValueError: an unknown name.
+    """
+    known = steps(prebuilt)
+    titles = [step.title for step in known]
+    if unknown := set(names) - {*titles, *CALLS}:
+        raise ValueError(f"expected steps of {titles} or calls of {list(CALLS)}, found {sorted(unknown)}")
+    wanted = {title for name in names or CALLS for title in CALLS.get(name, [name])}
+    return [step for step in known if step.title in wanted]
+
+
+def architecture() -> str:
+    """The compute capability of the GPU, as TORCH_CUDA_ARCH_LIST has it; the process that asks leaves the GPU again."""
+    program = "import torch; print(*torch.cuda.get_device_capability(), sep='.')"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    if done.returncode != 0:
+        raise SystemExit(f"run_gpu: torch sees no CUDA device, so there is nothing to run\n{done.stderr[-500:]}")
+    return done.stdout.strip()
+
+
+def search_path(environment: Mapping[str, str], toolkits: Iterable[Path]) -> str:
+    """PATH with the folder of this Python, where ninja is, before it, and those of CUDA's tools after it."""
+    homes = [Path(environment[name]) for name in ("CUDA_HOME", "CUDA_PATH") if environment.get(name)]
+    tools = [home / folder for home in (*homes, *toolkits) for folder in ("bin", "compute-sanitizer")]
+    folders = [str(Path(sys.executable).parent), environment.get("PATH", ""), *(str(p) for p in tools if p.is_dir())]
+    return os.pathsep.join(folder for folder in folders if folder)
+
+
+def run(step: Step, environment: Mapping[str, str], log: Path) -> Ended:
+    """Runs a step and everything that it starts; what they print goes to ``log``."""
+    begin = time.perf_counter()
+    environment = {**environment, **step.environment}
+    how = ""
+    with log.open("w") as output:
+        for command in filter(None, (step.unless, step.command)):
+            output.write(f"$ {' '.join(command)}\n")
+            output.flush()
+            left = step.seconds - (time.perf_counter() - begin)
+            how = _run(command, environment, output, left, step.seconds)
+            if how == "passed":
+                break
+    return Ended(step, how, time.perf_counter() - begin)
+
+
+def _run(command: list[str], environment: Mapping[str, str], output, left: float, limit: int) -> str:
+    """How a command ended for which so many seconds are left."""
+    if (program := shutil.which(command[0], path=environment.get("PATH"))) is None:
+        return f"NOT RUN: {command[0]} is not on PATH"
+    process = subprocess.Popen(
+        [program, *command[1:]], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+        stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
     try:
-        status = process.wait(step.seconds)
+        status = process.wait(max(left, 0))
     except subprocess.TimeoutExpired:
         os.killpg(process.pid, signal.SIGINT)  # so that pytest says what has failed so far
         with suppress(subprocess.TimeoutExpired):
             process.wait(GRACE)
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        return f"FAILED: stopped after {step.seconds} s"
+        status = None
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # with what it left behind
+    process.wait()
+    if status is None:
+        return f"FAILED: stopped after {limit} s"
     return "passed" if status == 0 else f"FAILED: exit status {status}"
+
+
+def write_results(out: Path, ended: list[Ended], since: float) -> None:
+    """Writes how the steps ended, and all results that benchmarks have saved since then."""
+    found = {path.stem: json.loads(path.read_text()) for path in RESULTS.glob("*.json") if path.stat().st_mtime > since}
+    entries = [
+        {"step": step.title, "command": step.command, "limit": step.seconds, "how": how, "seconds": seconds}
+        for step, how, seconds in ended
+    ]
+    partial = out / "results.json.part"
+    partial.write_text(json.dumps({"steps": entries, "results": found}, indent=1) + "\n")
+    partial.replace(out / "results.json")
+
+
+def tail(text: str, room: int) -> str:
+    """The last whole lines of a text that fit into so many characters; a line that is too long is cut at its front."""
+    if len(text) <= room:
+        return text
+    kept = text[-room:] if room > 0 else ""
+    return kept.partition("\n")[2] or kept
+
+
+def summary(ended: list[Ended], out: Path, most: int = SUMMARY) -> str:
+    """The end of each step's output, and how all steps ended; at most ``most`` characters.
+
+    What short outputs leave is the longer ones' room.
+    """
+    table = [f"  {step.title:10s} {seconds:6.1f} s of {step.seconds:3d} s  {how[:60]}" for step, how, seconds in ended]
+    last = "\n".join(["", f"All steps, whose outputs are in {out}:", *table])
+    room, parts = most - len(last), {}
+    texts = {e.step.title: (out / f"{e.step.title}.txt").read_text(errors="replace").rstrip() for e in ended}
+    for left, title in zip(range(len(texts), 0, -1), sorted(texts, key=lambda title: len(texts[title])), strict=True):
+        head = f"===== {title}\n"
+        parts[title] = head + tail(texts[title], room // left - len(head) - 1) + "\n"
+        room -= len(parts[title])
+    return "".join(parts[title] for title in texts) + last
 
 
 def main() -> int:
     """The exit status: 1 if a step failed, or could not run."""
-    chosen = steps()
+    begin, since = time.perf_counter(), time.time()
     options = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    options.add_argument("steps", nargs="*", metavar="STEP", help=f"of {[step.title for step in chosen]}; default: all")
-    options.add_argument("--out", type=Path, help="where results are copied to, for they are kept beside the code")
+    titles = [step.title for step in steps(False)]
+    options.add_argument("steps", nargs="*", metavar="STEP", help=f"of {titles}, or {' or '.join(CALLS)}; default: all")
+    options.add_argument(
+        "--out", type=Path, default=Path("runs/gpu"), help="for outputs and results; default: %(default)s"
+    )
+    options.add_argument("--prebuilt", action="store_true", help="use the libraries in torch_gnnscale/ if they load")
     args = options.parse_args()
-    if unknown := set(args.steps) - {step.title for step in chosen}:
-        options.error(f"expected steps of {[step.title for step in chosen]}, found {sorted(unknown)}")
+    try:
+        todo = chosen(args.steps, args.prebuilt)
+    except ValueError as error:
+        options.error(str(error))
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "FORCE_CUDA": "1"}
     environment["TORCH_CUDA_ARCH_LIST"] = architecture()
-    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment.get('PATH', '')}"  # where ninja is
-    found: list[tuple[Step, str, float]] = []
-    for step in (step for step in chosen if step.title in (args.steps or [step.title])):
-        print(f"\n===== {step.title}: {' '.join(step.command[:8])}", flush=True)
-        begin = time.perf_counter()
-        how = run(step, environment)
-        found.append((step, how, time.perf_counter() - begin))
-        print(f"===== {step.title}: {how}, {found[-1][2]:.1f} s", flush=True)
-        if args.out is not None:
-            args.out.mkdir(parents=True, exist_ok=True)
-            for results in (ROOT / "benchmarks/results").glob("*gpu*.json"):
-                shutil.copy(results, args.out)
-    print("\nAll steps:")
-    for step, how, seconds in found:
-        print(f"  {step.title:10s} {seconds:6.1f} s of {step.seconds:3d} s  {how}")
-    return int(any(how != "passed" for _, how, _ in found))
+    environment["PATH"] = search_path(environment, sorted(Path("/usr/local").glob("cuda*")))
+    args.out.mkdir(parents=True, exist_ok=True)
+    ended: list[Ended] = []
+    for step in todo:
+        print(f"{time.perf_counter() - begin:5.0f} s: {step.title}, at most {step.seconds} s", flush=True)
+        ended.append(run(step, environment, args.out / f"{step.title}.txt"))
+        write_results(args.out, ended, since)
+    print(summary(ended, args.out))
+    return int(any(how != "passed" for _, how, _ in ended))
 
 
 if __name__ == "__main__":
