@@ -1,12 +1,12 @@
-"""Everything that needs a GPU, in two calls of less than ten minutes each: build, probe, tests, figures, memory checks.
+"""Everything that needs a GPU, in calls of less than ten minutes: build, probe, tests, figures, memory checks.
 
-    make gpu            # or: python benchmarks/run_gpu.py [first | second | STEP ...] [--out DIRECTORY] [--prebuilt]
+    make gpu       # or: python benchmarks/run_gpu.py [first | second | third | STEP ...] [--out DIRECTORY] [--prebuilt]
 
 It runs in a checkout, with the Python that is active, and needs no network: torch with CUDA, torch_geometric, numpy,
 setuptools, ninja, pytest, hypothesis and scipy have to be there, and nvcc; pytest-xdist is used where it is there.
 The library is built in place, for the GPU that is there; ``--prebuilt`` uses the libraries that lie in
-torch_gnnscale/ if they load and gather right rows on this GPU. ``first`` and ``second`` name the steps of a call, and
-each call builds, for it may run on a machine of its own; by default all steps run, one after the other.
+torch_gnnscale/ if they load and gather right rows on this GPU. ``first``, ``second`` and ``third`` name the steps of
+a call, and each call builds, for it may run on a machine of its own; by default all steps run, one after the other.
 
 Each step has a limit of time, which includes its start-up. One that fails or runs out of time does not keep the next
 ones from running, and makes the exit status 1. What a step prints goes to DIRECTORY/STEP.txt. After every step
@@ -49,6 +49,7 @@ CHECKED = [
 CALLS = {
     "first": ["build", "probe", "tests", "gather", "sampling"],
     "second": ["build", "epoch", "memcheck"],
+    "third": ["build", "papers", "scaling"],
 }
 """The steps of each call; the limits of a call add up to less than ten minutes."""
 GATHERS = """
@@ -96,6 +97,8 @@ def steps(prebuilt: bool) -> list[Step]:
         Step("gather", [*bench, "benchmarks/bench_gather_gpu.py", "--rounds", "7"], 60),
         Step("sampling", [*bench, "benchmarks/bench_gpu.py", "--rounds", "5"], 75),
         Step("epoch", [*bench, "benchmarks/bench_gpu_epoch.py"], 270),
+        Step("papers", [*bench, "benchmarks/bench_gpu_papers.py"], 180),
+        Step("scaling", [*bench, "benchmarks/bench_scaling.py"], 285),
         # Each tensor in memory of its own, so that what is read or written beside it is seen.
         Step("memcheck", [*sanitizer, *tests, *CHECKED], 180, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}),
     ]
