@@ -205,7 +205,7 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("bench_gather_gpu: torch sees no CUDA device, so there is nothing to measure")
     items = args.table << 18
-    memory = HostMemory(items * 4, "the cold table", "lower --table")
+    memory = HostMemory(items * 4, "the cold table", insist=True)
     cold = torch.arange(items, dtype=torch.int32, out=memory.tensor(HostRows(0, (items,), torch.int32)))
     memory.use_huge_pages()
     memory.pin(torch.device("cuda", 0))

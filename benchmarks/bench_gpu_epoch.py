@@ -181,13 +181,15 @@ def main() -> None:
     }
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir="."))
-        budgets = {"gpu": args.share} if DEVICE.type == "cuda" else {"host": args.share, "disk": folder}
+        # In bytes, for a machine may have more memory than it says is available.
+        in_host: dict[str, Any] = {"host": data.x.nbytes} if DEVICE.type == "cuda" else {}
+        budgets = {"gpu": args.share, **in_host} if in_host else {"host": args.share, "disk": folder}
         begin = time.perf_counter()
         tiers = stack.enter_context(TieredFeatureStore.from_data(data, hotness=count, device=DEVICE, **budgets))
         say("tiers filled", begin)
         print(tiers.plan)
         begin = time.perf_counter()
-        whole = stack.enter_context(TieredFeatureStore.from_data(data, hotness=count, device=DEVICE))
+        whole = stack.enter_context(TieredFeatureStore.from_data(data, hotness=count, device=DEVICE, **in_host))
         say("zero-copy rows filled", begin)
         loaders: dict[str, Any] = {TIERS: loader_of(tiers), ZERO_COPY: loader_of(whole)}
         if has("pyg_lib") or has("torch_sparse"):

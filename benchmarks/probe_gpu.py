@@ -200,7 +200,7 @@ def huge_bytes(smaps: str, address: int) -> int:
 @contextmanager
 def registered(items: int, huge: bool) -> Iterator[Tensor]:
     """Rising numbers in a store's memory, registered with CUDA."""
-    shared = HostMemory(items * 4, "the table", "lower --table")
+    shared = HostMemory(items * 4, "the table", insist=True)
     try:
         table = torch.arange(items, dtype=torch.int32, out=shared.tensor(HostRows(0, (items,), torch.int32)))
         if huge:

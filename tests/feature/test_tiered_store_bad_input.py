@@ -71,6 +71,18 @@ def test_memory_that_is_not_there_is_missed_before_anything_is_written(monkeypat
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.parametrize("host", [1 << 20, "1MiB"])
+def test_bytes_of_host_memory_are_taken_although_less_is_available(host, monkeypatch):
+    monkeypatch.setattr(memory_of, "available_memory", lambda: 100)
+    data = node_data()
+    found = r"^host: expected \d+ bytes of memory, found 100 available"
+    asked = "they are taken, as asked, and the process is killed if the machine does not have them$"
+    with pytest.warns(UserWarning, match=f"{found}: {asked}"), Tiered.from_data(data, host=host) as store:
+        assert torch.equal(store[None, "x", None], data.x)
+    with pytest.raises(MemoryError, match=f"{found}; less as host= "):
+        Tiered.from_data(data)
+
+
 @pytest.mark.parametrize("free", [0, 22_271])
 def test_a_disk_that_is_full(free, monkeypatch, tmp_path):
     # the budget holds labels, mask and map, 2600 bytes, and 84 of 200 rows of 192 bytes

@@ -53,6 +53,11 @@ def budget_bytes(name: str, budget: Budget, whole: int) -> int:
     return int(share * whole)
 
 
+def is_bytes(budget: Budget) -> bool:
+    """Whether a valid budget says bytes, and not a share."""
+    return isinstance(budget, Integral) or (isinstance(budget, str) and not budget.strip().endswith("%"))
+
+
 @dataclass(frozen=True)
 class Tier:
     """The rows of one tier."""

@@ -40,7 +40,7 @@ class Source(NamedTuple):
 
 def build(
     plan: TierPlan, sources: list[Source], order: Order, renumbered: bool, device: torch.device, num_peers: int,
-    folder: str | None,
+    folder: str | None, insist: bool,
 ) -> tuple[list[Attribute], HostMemory]:  # fmt: skip
     """Allocates what the plan says and puts the rows there.
 
@@ -52,6 +52,7 @@ def build(
         device: where rows are gathered.
         num_peers: over how many GPUs the rows of ``peers`` are interleaved.
         folder: where rows that have room in no memory are written, if they are not in a saved store.
+        insist: less available host memory than the plan needs is a warning.
 
     Raises:
         MemoryError, OSError: less memory, or less room on the disk, than the plan needs; nothing was written.
@@ -112,7 +113,7 @@ def build(
                 tuple(parts), where if is_cut else None, counts,
             )
         )  # fmt: skip
-    memory = HostMemory(layout.num_bytes)
+    memory = HostMemory(layout.num_bytes, insist=insist)
     if to_disk:
         _spill(to_disk)
     for rows, tensor, ids in todo:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .. import files, ops
+from .._warn import warn
 from ..ops.memory import spare_memory
 
 ALIGNMENT = 4096
@@ -28,18 +29,28 @@ class HostMemory:
     It is a memfd, so it is bounded by the memory and not by the size of /dev/shm, and leaves nothing behind however the
     processes end. It is freed when every process has closed it and dropped the tensors over it.
 
-    ``name`` and ``hint`` are for errors: what it is to hold, and what to do if there is too little.
+    ``name`` and ``hint`` are for errors: what it is to hold, and what to do if there is too little. With ``insist`` too
+    little is a warning: a machine may give more than it says is available, if its memory grows.
 
     Raises:
-        MemoryError: less is available, to the machine or to the process's control groups.
+        MemoryError: less is available, to the machine or to the process's control groups, and not ``insist``.
     """
 
     _name = "host"
 
-    def __init__(self, num_bytes: int, name: str = "host", hint: str = "less as host= leaves rows to disk=") -> None:
+    def __init__(
+        self,
+        num_bytes: int,
+        name: str = "host",
+        hint: str = "less as host= leaves rows to disk=",
+        insist: bool = False,
+    ) -> None:
         self._name = name
         if num_bytes > (available := available_memory()):
-            raise MemoryError(f"{name}: expected {num_bytes} bytes of memory, found {available} available; {hint}")
+            found = f"{name}: expected {num_bytes} bytes of memory, found {available} available"
+            if not insist:
+                raise MemoryError(f"{found}; {hint}")
+            warn(f"{found}: they are taken, as asked, and the process is killed if the machine does not have them")
         descriptor = os.memfd_create("gnnscale-tiers", os.MFD_CLOEXEC)
         try:
             os.ftruncate(descriptor, num_bytes)

@@ -21,7 +21,7 @@ from ..topology.reorder import Order
 from .contract import BoundedAttr
 from .feature_store import FeatureStore, row_ids
 from .hotness import scores_of
-from .plan import Budget, TierPlan, plan_ranked, ranked
+from .plan import Budget, TierPlan, is_bytes, plan_ranked, ranked
 from .tier_builder import Source, build
 from .tier_devices import check_room, devices_of
 from .tier_memory import HostMemory, HostRows
@@ -99,7 +99,8 @@ class TieredFeatureStore(FeatureStore):
         Args:
             data: a homogeneous graph; its tensors may be mapped files.
             gpu, peers, host: budgets (see :func:`torch_gnnscale.feature.plan.plan_tiers`). Without a CUDA device, those
-                for GPUs are left to host memory, with a warning.
+                for GPUs are left to host memory, with a warning. Bytes as ``host`` are taken although less memory is
+                available, with a warning; with a share, or by default, that is a MemoryError.
             disk: a directory on a disk. Rows that fit nowhere else are written into a new directory in it,
                 ``gnnscale-tiers-*``, which is deleted with the store; a process that is killed leaves it.
             hotness: a score of each node, int64 or float, or the name of one of :mod:`torch_gnnscale.feature.hotness`:
@@ -210,7 +211,8 @@ class TieredFeatureStore(FeatureStore):
             folder = tempfile.mkdtemp(prefix="gnnscale-tiers-", dir=os.path.abspath(disk))
         try:
             check_room(plan, where, len(peers), _whole_on_gpu(plan, sources, len(score)))
-            attributes, memory = build(plan, sources, order, renumbered, where, len(peers), folder)
+            insist = host is not None and is_bytes(host)
+            attributes, memory = build(plan, sources, order, renumbered, where, len(peers), folder, insist)
             return cls(plan, order if renumbered else None, attributes, memory, where, folder)
         except BaseException:
             if folder is not None:
