@@ -56,6 +56,8 @@ def test_steps_by_name():
 def test_what_a_step_runs_is_there(step):
     files = [part.partition("::")[0] for part in step.command if part.endswith(".py") or "::" in part]
     assert all((run_gpu.ROOT / file).is_file() for file in files)
+    tests = [part.partition("[")[0].split("::") for part in step.command if "::" in part]
+    assert all(f"\ndef {name}(" in (run_gpu.ROOT / file).read_text() for file, name in tests)
 
 
 def test_a_step_ends_in_one_of_four_ways(tmp_path):
