@@ -10,7 +10,7 @@ from helpers.data import make_data
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric import EdgeIndex
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import add_self_loops, degree
 
 from torch_gnnscale import NeighborLoader
@@ -334,6 +334,40 @@ def test_empty_hops_and_repeated_seeds():
         batch = next(iter(batch))
         expected = model(batch.x, batch.edge_index)[: batch.batch_size]
         torch.testing.assert_close(narrow(model)(batch), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", sorted({*MODELS} - {"sage lstm"}))  # which PyG cannot compute without edges
+def test_a_batch_without_edges(name):
+    torch.manual_seed(0)
+    model = MODELS[name]().double().eval()
+    data = Data(x=torch.randn(4, FEATURES).double(), edge_index=torch.empty(2, 0, dtype=torch.int64))
+    batch = next(iter(NeighborLoader(data, [3, 2, 2], torch.tensor([2, 1]), batch_size=2)))
+    for narrowed in (narrow(model), narrow(model, check=False)):
+        found, expected = narrowed(batch), model(batch.x, batch.edge_index)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        if list(model.parameters()):
+            for ours, theirs in zip(gradients(model, found), gradients(model, expected), strict=True):
+                torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["gcn as given", "weights", "edge features"])
+def test_a_batch_without_edges_whose_messages_have_weights_or_features(name):
+    model = {
+        "gcn as given": basic(pyg_nn.GCN, normalize=False),
+        "weights": sequence(lambda: pyg_nn.GraphConv(FEATURES, CLASSES)),
+        "edge features": basic(pyg_nn.GAT, edge_dim=1, add_self_loops=False),
+    }[name]().double()
+    x, nothing = torch.randn(2, FEATURES).double(), torch.empty(2, 0, dtype=torch.int64)
+    data = Data(x=x, edge_index=nothing, weight=torch.empty(0, 1).double())
+    batch = next(iter(NeighborLoader(data, [1] * 3, torch.arange(2), batch_size=2)))
+    first = model.module_0 if name == "weights" else model
+
+    def call(_, batch):
+        if name == "edge features":
+            return first(batch.x, batch.edge_index, edge_attr=batch.weight)
+        return first(batch.x, batch.edge_index, edge_weight=batch.weight[:, 0])
+
+    torch.testing.assert_close(narrow(model, call)(batch), call(model, batch), rtol=0, atol=1e-12)
 
 
 def test_smaller_types_take_pygs_aggregation():

@@ -123,6 +123,18 @@ def test_gradients(reduce, sorted_edges):
         assert torch.autograd.gradcheck(lambda x: aggregate(x, fewer, reduce), x)
 
 
+@pytest.mark.parametrize("num_src", [0, 3])
+@pytest.mark.parametrize("shape", [(), (2,), (2, 0), (2, 3)])
+def test_without_edges(num_src, shape):
+    edges = Edges.from_coo(torch.empty(2, 0, dtype=torch.int64), num_src, num_src)
+    x = torch.randn(num_src, *shape, dtype=torch.float64, requires_grad=True)
+    for weight in (None, torch.empty(0, dtype=x.dtype), torch.empty(0, *shape[:1], dtype=x.dtype)):
+        out, root = aggregate_and_root(x, edges, "sum", weight)
+        assert torch.equal(out, torch.zeros_like(x))
+        (of_x,) = torch.autograd.grad(out.sum() + root.sum(), x)
+        assert torch.equal(of_x, torch.ones_like(x))
+
+
 def test_no_edges_are_left_to_the_garbage_collector():
     index, *_ = entries(12, 7, 40)
     gc.disable()

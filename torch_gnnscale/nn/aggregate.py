@@ -140,14 +140,22 @@ def sort_edges(index: Tensor, num_src: int, num_dst: int) -> tuple[Edges, Tensor
     return Edges.sorted(index[:, order], ptr, num_src), order
 
 
+def _as_matrix(x: Tensor) -> Tensor:
+    """Shape [n, F], without or with rows: ``reshape(n, -1)`` cannot tell F where n is 0."""
+    return x if x.dim() == 2 else x.unsqueeze(1) if x.dim() == 1 else x.flatten(1)
+
+
 def aggregate_and_root(
     x: Tensor, edges: Edges, reduce: str = "sum", weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """:func:`aggregate`, and the destinations' own rows ``x[:num_dst]``."""
-    if weight is not None:
-        weight = weight.reshape(len(weight), -1)
-    out, root = _Aggregate.apply(x.reshape(len(x), -1), weight, edges, reduce)
-    return out.view(-1, *x.shape[1:]), root.view(-1, *x.shape[1:])
+    if weight is not None and weight.dim() == 1:
+        weight = weight.unsqueeze(1)
+    out, root = _Aggregate.apply(_as_matrix(x), weight, edges, reduce)
+    if x.dim() == 2:
+        return out, root
+    shape = (edges.num_dst, *x.shape[1:])
+    return out.view(shape), root.view(shape)
 
 
 def aggregate(x: Tensor, edges: Edges, reduce: str = "sum", weight: Tensor | None = None) -> Tensor:
