@@ -1,7 +1,9 @@
 """Narrowed models give the outputs and gradients of the model on the whole batch."""
 
 import copy
+import gc
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -271,6 +273,31 @@ def test_the_model_stays_what_it_was():
     assert {name: set(vars(module)) for name, module in model.named_modules()} == before
 
 
+def test_nothing_of_a_batch_is_kept():
+    model = pyg_nn.GCN(FEATURES, HIDDEN, 3, CLASSES).double()
+    narrowed = narrow(model)
+    gc.disable()
+    try:
+        for batch in batches():
+            narrowed(batch).sum().backward()
+        left = weakref.ref(batch.edge_index)
+        del batch
+        assert left() is None
+    finally:
+        gc.enable()
+
+
+def test_layers_that_a_model_gets_later_are_narrowed():
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
+    narrowed, batch = narrow(model), next(iter(batches()))
+    narrowed(batch)
+    model.convs[1] = pyg_nn.GraphConv(HIDDEN, HIDDEN).double()
+    convolve = model.convs[2].forward
+    model.convs[2].forward = lambda features, edge_index: convolve(features, edge_index)
+    expected = model(batch.x, batch.edge_index)[: batch.batch_size]
+    torch.testing.assert_close(narrowed(batch), expected, rtol=0, atol=1e-12)
+
+
 def test_a_hook_on_messages_is_called():
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
     narrowed, batch, calls = narrow(model, check=False), next(iter(batches())), []
@@ -419,6 +446,11 @@ def test_what_cannot_be_narrowed_is_refused(make, message):
         (lambda batch: batch.pop("num_sampled_nodes"), "batch: expected one of NeighborLoader with num_sampled_nodes"),
         (lambda batch: batch.update({"edge_index": batch.edge_index.flip(1)}), "batch.edge_index: expected edges sort"),
         (lambda batch: batch.update({"edge_index": batch.edge_index[:, 1:]}), "edges and .* as its hops say, found"),
+        (
+            lambda batch: batch.edge_index[1, -1:].fill_(1 << 40),
+            r"batch.edge_index: expected destinations in \[0, \d+\)",
+        ),
+        (lambda batch: batch.edge_index[1, :1].fill_(-7), r"batch.edge_index: expected destinations in .*, found -7"),
         (lambda batch: batch.num_sampled_edges.reverse(), "batch: expected .* edges into its hops' nodes, found"),
     ],
 )

@@ -22,66 +22,70 @@ class Entries(NamedTuple):
 
 @dataclass
 class Edges:
-    """The edges of a bipartite graph, ready to be aggregated over in both directions.
+    """Edges from ``num_src`` sources to ``num_dst`` destinations, ready to be aggregated over in both directions.
 
-    ``index`` is int64, [2, e]: sources in [0, num_src) and destinations in [0, num_dst). ``forward`` has a column a
-    destination; the transposed entries, a column a source, are made when a gradient first needs them.
+    The transposed entries, a column for each source, are made when a gradient first needs them.
     """
 
     index: Tensor
+    """int64, [2, e]: sources in [0, num_src) and destinations in [0, num_dst)."""
     forward: Entries
+    """A column for each destination."""
     num_src: int
+    num_dst: int
     whole: Edges | None = None
-    """The graph of which this is a prefix."""
-    _wanted: tuple[int, int, Tensor] = field(default=(-1, -1, torch.empty(0)), repr=False)
-    """Of a whole graph: the largest prefix whose transposed entries are wanted, which serve the others as well: its
-    ``num_src``, ``num_dst`` and ``index``. Not the prefix itself, which refers to the whole."""
+    """The edges of which these are a prefix."""
+    _wanted: Edges | None = field(default=None, repr=False)
+    """Of the whole: a copy of its largest prefix of which :meth:`want_transposed` was called."""
     _transposed: Entries | None = field(default=None, repr=False)
+    """Of the whole: the transposed entries of ``_wanted``."""
 
     @property
     def num_edges(self) -> int:
         """How many edges there are."""
         return self.index.size(1)
 
-    @property
-    def num_dst(self) -> int:
-        """How many destinations there are."""
-        return len(self.forward.ptr) - 1
-
     @classmethod
     def sorted(cls, index: Tensor, ptr: Tensor, num_src: int) -> Edges:
         """Edges that are sorted by destination; ``ptr`` is int64, [num_dst + 1]."""
-        return cls(index, Entries(ptr, index[0], None), num_src)
+        return cls(index, Entries(ptr, index[0], None), num_src, ptr.size(0) - 1)
 
     @classmethod
     def from_coo(cls, index: Tensor, num_src: int, num_dst: int) -> Edges:
         """Edges in any order."""
         ptr, entries = ops.coo_to_csc(index[0], index[1], num_src, num_dst)
-        return cls(index, Entries(ptr, entries[:, 0], entries[:, 1]), num_src)
+        return cls(index, Entries(ptr, entries[:, 0], entries[:, 1]), num_src, num_dst)
 
     def want_transposed(self) -> None:
-        """To be called before :meth:`transposed`, best before that of any other prefix."""
+        """Says that :meth:`transposed` will be called. Call it for every prefix before the first is transposed: the
+        largest is then transposed once, for all of them."""
         whole = self.whole or self
-        if (self.num_src, self.num_edges) > (whole._wanted[0], whole._wanted[2].size(-1)):
-            whole._wanted, whole._transposed = (self.num_src, self.num_dst, self.index), None
+        wanted = whole._wanted
+        if wanted is None or (self.num_src, self.num_edges) > (wanted.num_src, wanted.num_edges):
+            # A copy that does not refer to the whole: reference cycles would wait for the garbage collector.
+            whole._wanted = Edges(self.index, self.forward, self.num_src, self.num_dst)
+            whole._transposed = None
 
     def transposed(self) -> Entries:
-        """A column for each source, and perhaps for further ones; the edges of a column in rising order, perhaps with
-        further ones, which are not of this prefix, behind them."""
+        """At least ``num_src`` columns, one for each source; a column's edges are in rising order. Of a prefix, columns
+        may go on with edges >= ``num_edges``, and further columns may follow."""
         whole = self.whole or self
         if whole._transposed is None:
-            num_src, num_dst, index = whole._wanted
-            assert (num_src, index.size(-1)) >= (self.num_src, self.num_edges), "want_transposed was not called"
-            ptr, entries = ops.coo_to_csc(index[1], index[0], num_dst, num_src)
+            wanted = whole._wanted
+            assert wanted is not None, "want_transposed was not called"
+            assert (wanted.num_src, wanted.num_edges) >= (self.num_src, self.num_edges), "nor for this prefix"
+            ptr, entries = ops.coo_to_csc(wanted.index[1], wanted.index[0], wanted.num_dst, wanted.num_src)
             whole._transposed = Entries(ptr, entries[:, 0], entries[:, 1])
         return whole._transposed
 
     def prefix(self, num_src: int, num_dst: int, num_edges: int) -> Edges:
-        """The ``num_edges`` edges of the first ``num_dst`` destinations, whose sources are below ``num_src``; edges are
-        sorted."""
+        """The first ``num_edges`` of sorted edges: those into the first ``num_dst`` destinations, whose sources are
+        below ``num_src``."""
         assert self.forward.edge is None, "only sorted edges have prefixes"
-        index = self.index[:, :num_edges]
-        return Edges(index, Entries(self.forward.ptr[: num_dst + 1], index[0], None), num_src, self)
+        ptr, node, _ = self.forward
+        return Edges(
+            self.index[:, :num_edges], Entries(ptr[: num_dst + 1], node[:num_edges], None), num_src, num_dst, self
+        )
 
 
 class _Aggregate(torch.autograd.Function):

@@ -1,4 +1,4 @@
-"""The hops of a batch, and what a layer needs of them."""
+"""The hops of a batch, and the edges that each layer of a model needs of them."""
 
 from __future__ import annotations
 
@@ -10,28 +10,53 @@ from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.data import HeteroData
 
-from .aggregate import Edges
+from .aggregate import Edges, Entries
 
 
 def first_rows(x: Tensor, count: int) -> Tensor:
-    """``x[:count]``; x itself where that is all of it, for the gradient of a slice is a copy."""
+    """``x[:count]``, or x itself if it has no other rows: the gradient of a slice is a copy."""
     return x if x.size(0) == count else x[:count]
 
 
-class Hops:
-    """The nested prefixes of a batch: the nodes and edges of its first hops.
+class HopEdges:
+    """Edges between the nodes of a batch, sorted by destination, and the prefixes of them that layers need.
 
-    With L hops there are L + 1 groups of nodes (the seeds first) and L groups of edges; those drawn in hop h lead from
-    the first h + 1 groups of nodes into the first h. A layer whose input has the rows of the first g groups can give
-    those of the first g - 1.
+    Args:
+        edges: all of them.
+        rows, ends: as ``rows`` and ``num_edges`` of :class:`Hops`, of these edges.
+    """
+
+    def __init__(self, edges: Edges, rows: list[int], ends: list[int]) -> None:
+        self.edges = edges
+        self.rows = rows
+        self.ends = ends
+        self._prefixes: dict[int, Edges] = {}
+
+    def prefix(self, groups: int) -> Edges:
+        """The edges from the nodes of the first ``groups`` groups to those of one group less."""
+        found = self._prefixes.get(groups)
+        if found is None:
+            sizes = self.rows[groups - 1], self.rows[groups - 2], self.ends[groups - 2]
+            found = self._prefixes[groups] = self.edges.prefix(*sizes)
+        return found
+
+
+class Hops:
+    """The nodes and edges of a batch's first hops, as prefixes of all of them.
+
+    The nodes of a batch of L hops are in L + 1 groups: ``rows[g - 1]`` is the number of nodes of the first g, and the
+    first group are the seeds. ``num_edges[h - 1]`` is the number of edges that lead into the first h groups; their
+    sources are in the first h + 1. So a layer whose input has rows of the first g groups computes those of the first
+    g - 1.
 
     Args:
         batch: a homogeneous mini-batch with ``edge_index``, sorted by destination, ``num_sampled_nodes`` and
             ``num_sampled_edges``, as this package's loader and PyG's make them.
-        verify: on a GPU too, where the host waits for it, look whether the edges are sorted and lie as the numbers say.
+        verify: check the number of nodes, and, on a GPU too, that the edges are sorted and where each hop ends. The
+            host then waits for the GPU. On a CPU edges are always checked.
 
     Raises:
-        ValueError: the batch is none.
+        ValueError: the batch has no hops, or others than it says.
     """
 
     def __init__(self, batch: Any, verify: bool = True) -> None:
@@ -45,28 +70,33 @@ class Hops:
                 )
         self.edge_index: Tensor = batch.edge_index
         self.rows = list(accumulate(batch.num_sampled_nodes))
-        """Nodes of the first 1, 2, ... groups."""
         self.num_edges = list(accumulate(batch.num_sampled_edges))
-        """Edges into the first 1, 2, ... groups, but the last."""
+        self._groups = {count: g for g, count in enumerate(self.rows, 1)}
         index = self.edge_index.as_tensor() if isinstance(self.edge_index, EdgeIndex) else self.edge_index
-        if self.num_edges[-1] != index.size(1) or self.rows[-1] != batch.num_nodes:
+        if self.num_edges[-1] != index.size(1) or (verify and self.rows[-1] != batch.num_nodes):
             raise ValueError(
                 f"batch: expected {self.num_edges[-1]} edges and {self.rows[-1]} nodes as its hops say, found "
                 f"{index.size(1)} and {batch.num_nodes}"
             )
         verify = verify or index.device.type == "cpu"
-        if verify and bool((index[1, 1:] < index[1, :-1]).any()):
-            raise ValueError("batch.edge_index: expected edges sorted by destination, found others")
-        num_nodes = self.rows[-1]
-        ptr = torch._convert_indices_from_coo_to_csr(index[1].contiguous(), num_nodes)
+        src, dst = index.unbind()
+        if verify and dst.numel():
+            if bool((dst[1:] < dst[:-1]).any()):
+                raise ValueError("batch.edge_index: expected edges sorted by destination, found others")
+            if (least := int(dst[0])) < 0 or (most := int(dst[-1])) >= self.rows[-1]:
+                outside = least if least < 0 else most
+                raise ValueError(f"batch.edge_index: expected destinations in [0, {self.rows[-1]}), found {outside}")
+        ptr = torch._convert_indices_from_coo_to_csr(dst.contiguous(), self.rows[-1])
         if verify and (found := self.ends(ptr)) != self.num_edges:
             raise ValueError(f"batch: expected {self.num_edges} edges into its hops' nodes, found {found}")
-        self.edges = Edges.sorted(index, ptr, num_nodes)
+        num_nodes = self.rows[-1]
+        self.edges = HopEdges(Edges(index, Entries(ptr, src, None), num_nodes, num_nodes), self.rows, self.num_edges)
 
     def ends(self, ptr: Tensor) -> list[int]:
-        """``num_edges`` by the pointers of sorted edges, which may be more than the batch's; the host waits for it."""
+        """How many edges lead into the first 1, 2, ..., L groups, by the column pointer of edges between all nodes. The
+        host waits for the tensor."""
         return ptr[self.rows[:-1]].tolist()
 
     def groups(self, rows: int) -> int:
-        """How many groups have so many nodes, the most if several numbers fit; 0 if none does."""
-        return max((g for g, count in enumerate(self.rows, 1) if count == rows), default=0)
+        """How many groups have that many nodes together: the largest such number, or 0."""
+        return self._groups.get(rows, 0)

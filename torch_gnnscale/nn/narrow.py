@@ -10,14 +10,10 @@ from typing import Any
 import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from .hops import Hops, first_rows
-from .layer import Normalized, narrow_layer
+from .layer import ForwardPass, NarrowedLayer
 
-_JOINS = {"cat", "concat", "stack"}
-_ELEMENTWISE = {"add", "sub", "mul", "div", "truediv", "true_divide", "pow", "maximum", "minimum", "where", "lerp",
-                "addcmul", "addcdiv", "gt", "ge", "lt", "le", "eq", "ne", "and", "or", "xor", *_JOINS}  # fmt: skip
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
 """How far outputs may differ, relative to the largest, when a model is checked; 0.1 for smaller types."""
 
@@ -35,6 +31,7 @@ class Narrowed(nn.Module):
         self.module = module
         self.call = call
         self._to_check = check
+        self._prepared: dict[pyg_nn.MessagePassing, NarrowedLayer] = {}
         if not self._layers():
             raise ValueError(f"model: expected one with MessagePassing layers, found none in {type(module).__name__}")
 
@@ -50,16 +47,28 @@ class Narrowed(nn.Module):
             self._to_check = False
         return self._run(batch, hops)
 
-    def _layers(self) -> dict[str, pyg_nn.MessagePassing]:
-        return {name: m for name, m in self.module.named_modules() if isinstance(m, pyg_nn.MessagePassing)}
+    def _layers(self) -> list[NarrowedLayer]:
+        """The model's layers, each prepared when it is first seen: a model may get others."""
+        layers = [module for module in self.module.modules() if isinstance(module, pyg_nn.MessagePassing)]
+        if any(layer not in self._prepared for layer in layers):
+            names = {module: name for name, module in self.module.named_modules()}
+            self._prepared = {layer: NarrowedLayer(names[layer], layer) for layer in layers}
+        return [self._prepared[layer] for layer in layers]
 
     def _run(self, batch: Any, hops: Hops) -> Tensor:
-        with ExitStack() as stack:
-            normalized: Normalized = {}
-            for name, layer in self._layers().items():
-                stack.enter_context(narrow_layer(name, layer, hops, normalized))
-            stack.enter_context(_NarrowRows(hops))
-            return first_rows(self.call(self.module, batch), batch.batch_size)
+        forward_pass, entered = ForwardPass(hops), []
+        try:
+            for layer in self._layers():
+                layer.enter(forward_pass)
+                entered.append(layer)
+            with forward_pass.common_rows:
+                return first_rows(self.call(self.module, batch), batch.batch_size)
+        finally:
+            for layer in entered:
+                layer.leave()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_prepared": {}}
 
     @torch.no_grad()
     def _check(self, batch: Any, hops: Hops) -> None:
@@ -139,40 +148,3 @@ def _outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
             if name and not name.startswith(layers):
                 stack.callback(module.register_forward_hook(partial(keep, name)).remove)
         yield found
-
-
-class _NarrowRows(TorchFunctionMode):
-    """Operands of different hops, where torch would refuse them: the rows that all of them have."""
-
-    def __init__(self, hops: Hops) -> None:
-        super().__init__()
-        self.hops = hops
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        name = getattr(func, "__name__", "").strip("_")
-        if name not in _ELEMENTWISE and name[:1] in ("i", "r"):
-            name = name[1:]
-        if name in _ELEMENTWISE:
-            args, kwargs = self._narrow(name, args, kwargs)
-        return func(*args, **kwargs)
-
-    def _narrow(self, name: str, args: Any, kwargs: Any) -> Any:
-        joins = name in _JOINS
-        operands = [*(args[0] if joins and args else args)]
-        tensors = [value for value in operands if isinstance(value, Tensor)]
-        if joins and name != "stack":
-            dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
-            if not tensors or dim in (0, -tensors[0].dim()):
-                return args, kwargs
-        most = max((t.dim() for t in tensors), default=0)
-        # Rows of a vector meet columns of a matrix, and one row meets all.
-        sizes = {t.size(0) for t in tensors if t.dim() == most and most > 0 and (joins or t.size(0) > 1)}
-        if len(sizes) < 2 or not all(self.hops.groups(size) for size in sizes):
-            return args, kwargs
-        rows = min(sizes)
-        cut = [
-            v[:rows] if isinstance(v, Tensor) and v.dim() == most and v.size(0) in sizes and v.size(0) > rows else v
-            for v in operands
-        ]
-        return ((cut, *args[1:]), kwargs) if joins else (tuple(cut), kwargs)

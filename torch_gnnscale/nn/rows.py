@@ -1,0 +1,72 @@
+"""Operands that have rows of different hops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor
+from torch.overrides import TorchFunctionMode, _get_current_function_mode
+
+from .hops import Hops
+
+_JOINS = {"cat", "concat", "stack"}
+_ELEMENTWISE = {"add", "sub", "mul", "div", "truediv", "true_divide", "pow", "maximum", "minimum", "where", "lerp",
+                "addcmul", "addcdiv", "gt", "ge", "lt", "le", "eq", "ne", "and", "or", "xor"}  # fmt: skip
+_NARROWED = _JOINS | {
+    spelled for name in _ELEMENTWISE for spelled in (name, f"{name}_", f"__{name}__", f"__i{name}__", f"__r{name}__")
+}
+
+
+class CommonRows(TorchFunctionMode):
+    """Cuts the operands of element-wise functions and joins, where they have rows of different hops of a batch, to the
+    rows that all of them have. Torch itself would refuse them."""
+
+    def __init__(self, hops: Hops) -> None:
+        super().__init__()
+        self.hops = hops
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        name = getattr(func, "__name__", "")
+        if name in _NARROWED:
+            args, kwargs = self._cut(name, args, kwargs)
+        return func(*args, **kwargs)
+
+    def paused(self) -> _Paused:
+        """A context in which operands are left as they are; without effect below another mode."""
+        return _Paused(self)
+
+    def _cut(self, name: str, args: Any, kwargs: Any) -> Any:
+        joins = name in _JOINS
+        operands = [*(args[0] if joins and args else args)]
+        tensors = [value for value in operands if isinstance(value, Tensor)]
+        if joins and name != "stack":
+            dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+            if not tensors or dim in (0, -tensors[0].dim()):
+                return args, kwargs
+        most = max((t.dim() for t in tensors), default=0)
+        # A vector's rows are the columns of a matrix, and a single row is broadcast: neither is cut.
+        sizes = {t.size(0) for t in tensors if t.dim() == most and most > 0 and (joins or t.size(0) > 1)}
+        if len(sizes) < 2 or not all(self.hops.groups(size) for size in sizes):
+            return args, kwargs
+        rows = min(sizes)
+        cut = [
+            v[:rows] if isinstance(v, Tensor) and v.dim() == most and v.size(0) in sizes and v.size(0) > rows else v
+            for v in operands
+        ]
+        return ((cut, *args[1:]), kwargs) if joins else (tuple(cut), kwargs)
+
+
+class _Paused:
+    def __init__(self, mode: CommonRows) -> None:
+        self.mode = mode
+        self.left = False
+
+    def __enter__(self) -> None:
+        self.left = _get_current_function_mode() is self.mode
+        if self.left:
+            self.mode.__exit__(None, None, None)
+
+    def __exit__(self, *_: Any) -> None:
+        if self.left:
+            self.mode.__enter__()
