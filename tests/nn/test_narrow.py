@@ -259,7 +259,6 @@ def test_the_model_stays_what_it_was():
     batch = next(iter(batches()))
     expected = narrowed(batch)
     assert {name: set(vars(module)) for name, module in model.named_modules()} == before
-    assert list(narrowed.state_dict()) == [f"module.{name}" for name in model.state_dict()]
     for other in (copy.deepcopy(narrowed), pickle.loads(pickle.dumps(narrowed))):
         assert torch.equal(other(batch), expected)
 
