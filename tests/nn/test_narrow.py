@@ -16,12 +16,17 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import add_self_loops, degree
 
 from torch_gnnscale import NeighborLoader
-from torch_gnnscale.nn import Narrowed, narrow
+from torch_gnnscale.nn import Narrowed, narrow, saving
 from torch_gnnscale.nn.aggregate import sort_edges
 from torch_gnnscale.nn.hops import Hops
 
 FEATURES, HIDDEN, CLASSES = 3, 8, 4
 DEGREES = torch.tensor([0, 50, 60, 40, 20, 10])
+
+
+@pytest.fixture(autouse=True)
+def every_batch_is_narrowed(monkeypatch):
+    monkeypatch.setattr(saving, "LEAST_SAVED", 0)
 
 
 def test_edges_are_sorted_alike_with_and_without_the_operator():
@@ -68,6 +73,21 @@ class Branches(nn.Module):
         return self.last(joined, edge_index, edge_attr=edge_attr) + self.skip(x)
 
 
+class Initial(nn.Module):
+    """Layers that add the rows of the first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode = nn.Linear(FEATURES, HIDDEN)
+        self.convs = nn.ModuleList(pyg_nn.GCN2Conv(HIDDEN, 0.3, 0.5, layer) for layer in (1, 2, 3))
+
+    def forward(self, x, edge_index):
+        x = first = self.encode(x)
+        for conv in self.convs:
+            x = conv(x, first, edge_index).relu()
+        return x
+
+
 def basic(cls, **options):
     return lambda: cls(FEATURES, HIDDEN, 3, CLASSES, **options)
 
@@ -96,6 +116,7 @@ MODELS = {
     "gat v2": basic(pyg_nn.GAT, heads=2, v2=True, share_weights=True),
     "pna": basic(pyg_nn.PNA, aggregators=["mean", "max", "std"], scalers=["identity", "amplification"], deg=DEGREES),
     "edge": basic(pyg_nn.EdgeCNN),
+    "gcn2": Initial,
     "residual": Residual,
     "residual in place": lambda: Residual(in_place=True),
     "sequential": sequence(
@@ -270,6 +291,67 @@ def test_the_model_stays_what_it_was():
         narrowed(batch)
     handle.remove()
     assert {name: set(vars(module)) for name, module in model.named_modules()} == before
+
+
+class Rows(nn.Module):
+    """Counts the rows of a layer's input and output."""
+
+    def __init__(self, conv):
+        super().__init__()
+        self.conv, self.seen = conv, []
+
+    def forward(self, x, edge_index):
+        out = self.conv(x, edge_index)
+        self.seen.append((len(x), len(out)))
+        return out
+
+
+@pytest.mark.parametrize("few", [0, 1])
+def test_a_batch_that_is_not_worth_it_is_computed_whole(few, monkeypatch):
+    model = Rows(pyg_nn.SAGEConv(FEATURES, CLASSES)).double()
+    loader = NeighborLoader(make_data(), [3], torch.arange(20), batch_size=10, seed=1)
+    batch = next(iter(loader))
+    nodes, edges, size = batch.num_sampled_nodes, batch.num_sampled_edges, sum(p.numel() for p in model.parameters())
+    assert saving.saved(nodes, edges, [saving.LayerSize(size, True)], 0) == size * nodes[1]
+    monkeypatch.setattr(saving, "LEAST_SAVED", size * nodes[1] + few)
+    narrowed = narrow(model)
+    expected = model(batch.x, batch.edge_index)[:10]
+    model.seen.clear()
+    for _ in range(2):
+        torch.testing.assert_close(narrowed(batch), expected, rtol=0, atol=1e-12)
+    whole, first = (len(batch.x), len(batch.x)), (len(batch.x), 10)
+    assert model.seen == [whole, first, first, whole if few else first], "the first batch is always checked"
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_sizes_that_the_first_batch_decides(check, monkeypatch):
+    monkeypatch.setattr(saving, "LEAST_SAVED", 1 << 62)
+    model = pyg_nn.GraphSAGE(-1, HIDDEN, 3, CLASSES).double()
+    narrowed = narrow(model, check=check)
+    for batch in batches():
+        found = narrowed(batch)
+        torch.testing.assert_close(found, model(batch.x, batch.edge_index)[: batch.batch_size], rtol=0, atol=1e-12)
+
+
+def test_what_narrowing_saves():
+    of_dst, of_src = saving.LayerSize(100, True), saving.LayerSize(10, False)
+    nodes, edges = [2, 3, 5], [4, 6]
+    assert saving.saved(nodes, edges, [of_dst, of_dst], 0) == 100 * (5 + 8) + saving.EDGE * 6
+    assert saving.saved(nodes, edges, [of_src, of_src], 0) == 10 * (0 + 5) + saving.EDGE * 6
+    assert saving.saved(nodes, edges, [of_src, of_dst], 40) == 10 * 0 + 100 * 8 + 20 * (5 + 8) + saving.EDGE * 6
+    assert saving.saved(nodes, edges, [of_src], 0) == 0
+    assert saving.saved([2], [], [of_src], 0) == 0
+
+
+@pytest.mark.parametrize("options", [{}, {"residual": True}, {"edge_dim": 2, "fill_value": "add"}])
+def test_rows_are_projected_once_by_gat(options):
+    model = pyg_nn.GATConv(FEATURES, CLASSES, heads=2, **options).double()
+    call = lambda model, batch: model(batch.x, batch.edge_index, batch.edge_attr[:, :2].double())  # noqa: E731
+    narrowed, batch, rows = narrow(model, call, check=False), next(iter(batches())), []
+    expected = call(model, batch)[: batch.batch_size]
+    model.lin.register_forward_hook(lambda module, args, out: rows.append(len(out)))
+    torch.testing.assert_close(narrowed(batch)[: batch.batch_size], expected, rtol=0, atol=1e-12)
+    assert rows == [batch.num_nodes]
 
 
 def test_nothing_of_a_batch_is_kept():

@@ -1,4 +1,4 @@
-"""A MessagePassing layer on the prefix of a batch that its input's rows call for."""
+"""A MessagePassing layer that computes on a prefix of the batch, which the number of its input rows decides."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from .. import ops
 from .aggregate import Edges, aggregate, aggregate_and_root, sort_edges
 from .hops import HopEdges, Hops, first_rows
 from .rows import CommonRows
+from .saving import LayerSize
 
 _WEIGHT_OF_MESSAGE: dict[Any, str | None] = {
     pyg_nn.SAGEConv.message: None,
@@ -25,14 +26,17 @@ _WEIGHT_OF_MESSAGE: dict[Any, str | None] = {
     pyg_nn.GATConv.message: "alpha",
     pyg_nn.GATv2Conv.message: "alpha",
 }
-"""Messages that are the source's row, times the edge's weight of that name: they are aggregated over the CSC."""
+"""Messages that are the source's row, times the argument of that name (a weight per edge) if there is one: they are
+aggregated over the CSC."""
 _KNOWN_FORWARD = {
     getattr(pyg_nn, name).forward
     for name in ("SAGEConv", "GINConv", "GraphConv", "GCNConv", "GCN2Conv", "LGConv", "GATConv", "GATv2Conv")
 }
-"""Layers that join no rows of different hops where their aggregate has the destinations' rows alone."""
+"""Layers whose operands have rows of the same hops: :class:`CommonRows` has nothing to do within them."""
 _NORMALIZES = (pyg_nn.GCNConv, pyg_nn.GCN2Conv, pyg_nn.LGConv)
 """Layers that weigh edges by the degrees of both ends, which only the whole batch knows."""
+_MULTIPLIES_DESTINATIONS = {pyg_nn.SAGEConv.forward, pyg_nn.GINConv.forward, pyg_nn.GraphConv.forward}
+"""Layers that multiply the aggregated rows; others multiply the rows of sources, before the aggregation."""
 _WIDE = (torch.float32, torch.float64)
 _HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
 _AROUND = ("forward", "forward_pre", "backward", "backward_pre")
@@ -57,13 +61,13 @@ class ForwardPass:
             index, norm = gcn_norm(hops.edges.edges.index, weight, count, improved, loops, flow, dtype)
             edges, order = sort_edges(index, count, count)
             ends = hops.ends(edges.forward.ptr)
-            # With the weight itself, so that its id is not another tensor's before the pass ends.
+            # The weight is kept: while it lives, no other tensor can have its id.
             self._normalized[key] = weight, HopEdges(edges, hops.rows, ends), norm[order]
         return self._normalized[key][1:]
 
 
 class _Shadow:
-    """Attributes that one object has for the time being; those below are there again afterwards."""
+    """Sets attributes of one object and restores what it had before, without its ``__setattr__``."""
 
     def __init__(self, of: object) -> None:
         self.attributes = vars(of)
@@ -106,11 +110,17 @@ class NarrowedLayer:
         )
         self._hooks = [getattr(layer, f"_{part}_forward{pre}_hooks") for part in _HOOKED for pre in ("", "_pre")]
         self._is_sage = kind.forward is pyg_nn.SAGEConv.forward
+        self._is_gat = kind.forward is pyg_nn.GATConv.forward
         self._edges: Edges | None = None  # within a call
         self._aggregated: tuple[Tensor, Tensor | None, Tensor] | None = None  # what of, weights, result
 
+    def size(self) -> LayerSize:
+        """What the layer computes per row."""
+        parameters = sum(parameter.numel() for parameter in self.layer.parameters())
+        return LayerSize(parameters, type(self.layer).forward in _MULTIPLIES_DESTINATIONS)
+
     def enter(self, forward_pass: ForwardPass) -> None:
-        """Computes on the batch of this forward pass from now on."""
+        """From now on the layer computes on the batch of this forward pass."""
         layer = self.layer
         if vars(layer).get("forward") is not self._own_forward:
             self._read_signature()
@@ -122,7 +132,7 @@ class NarrowedLayer:
         self._methods.set("propagate", self._propagate)
 
     def leave(self) -> None:
-        """Computes as before :meth:`enter`."""
+        """The layer is again what it was before :meth:`enter`."""
         self._methods.restore()
         del self.forward_pass, self.forward, self.propagate
 
@@ -149,6 +159,8 @@ class NarrowedLayer:
                     self._aggregate_first(given, edges)
                 if self._is_sage and _adds_root(self.layer, given.get("x")):
                     self._add_root_in_place(given["x"][1])
+                if self._is_gat and self.layer.lin is not None and isinstance(given.get("x"), tuple):
+                    self._project_once(*given["x"])
                 args = (*(given.pop(name) for name in names[: len(args)]), *args[len(names) :])
                 if self._rows_agree:
                     out = self.forward(*args, **given)
@@ -163,7 +175,7 @@ class NarrowedLayer:
             return first_rows(out, edges.num_dst)
 
     def _groups(self, given: dict[str, Any]) -> int:
-        """Of how many groups the layer gets the rows; it gives those of one less."""
+        """The number of groups whose rows the layer gets; it returns the rows of one group less."""
         hops = self.forward_pass.hops
         if given.get("edge_index") is not hops.edge_index:
             raise ValueError(
@@ -234,6 +246,19 @@ class NarrowedLayer:
         of_neighbors, weight = self.layer.lin_l, self.layer.lin_r.weight
         self._options.set("lin_l", lambda aggregate: of_neighbors(aggregate).addmm_(root, weight.t()))
         self._options.set("root_weight", False)
+
+    def _project_once(self, x: Tensor, root: Tensor) -> None:
+        """Lets GATConv's ``lin(root)`` be the first rows of ``lin(x)``, of which ``root`` are the first rows."""
+        linear = self.layer.lin
+        done: list[Tensor] = []
+
+        def project(rows: Tensor) -> Tensor:
+            if rows is root:
+                return done[0][: root.size(0)]
+            done.append(linear(rows))
+            return done[0]
+
+        self._options.set("lin", project)
 
     def _propagate(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
         """``propagate``, over the CSC where the layer's message is known; else PyG's own on the narrowed edges."""

@@ -10,7 +10,9 @@ from typing import Any
 import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
+from . import saving
 from .hops import Hops, first_rows
 from .layer import ForwardPass, NarrowedLayer
 
@@ -36,6 +38,7 @@ class Narrowed(nn.Module):
         self.call = call
         self._to_check = check
         self._prepared: dict[pyg_nn.MessagePassing, NarrowedLayer] = {}
+        self._sizes: tuple[list[saving.LayerSize], int] | None = None  # of the layers; of the model's other parameters
         if not self._layers():
             raise ValueError(f"model: expected one with MessagePassing layers, found none in {type(module).__name__}")
 
@@ -45,6 +48,8 @@ class Narrowed(nn.Module):
         Raises:
             ValueError: the batch has no hops, or the model cannot be narrowed; the message says why.
         """
+        if not self._to_check and not self._pays(batch):
+            return first_rows(self.call(self.module, batch), batch.batch_size)
         hops = Hops(batch, self._to_check)
         if self._to_check:
             self._check(batch, hops)
@@ -57,7 +62,21 @@ class Narrowed(nn.Module):
         if any(layer not in self._prepared for layer in layers):
             names = {module: name for name, module in self.module.named_modules()}
             self._prepared = {layer: NarrowedLayer(names[layer], layer) for layer in layers}
+            self._sizes = None
         return [self._prepared[layer] for layer in layers]
+
+    def _pays(self, batch: Any) -> bool:
+        """Whether narrowing saves more than it costs; True for a batch without hops, which :class:`Hops` refuses, and
+        before all parameters have a size."""
+        num_nodes, num_edges = (getattr(batch, f"num_sampled_{of}", None) for of in ("nodes", "edges"))
+        layers = self._layers()
+        if self._sizes is None and not any(is_lazy(parameter) for parameter in self.module.parameters()):
+            sizes = [layer.size() for layer in layers]
+            total = sum(parameter.numel() for parameter in self.module.parameters())
+            self._sizes = sizes, max(0, total - sum(size.parameters for size in sizes))
+        if not isinstance(num_nodes, list) or not isinstance(num_edges, list) or self._sizes is None:
+            return True
+        return saving.saved(num_nodes, num_edges, *self._sizes) >= saving.LEAST_SAVED
 
     def _run(self, batch: Any, hops: Hops) -> Tensor:
         forward_pass, entered = ForwardPass(hops), []

@@ -1,0 +1,77 @@
+"""Narrowed models on small batches, beside PyG's model on the whole batch: one thread, forward and backward.
+
+The ways take turns within a round, and their times are CPU times, so that other processes disturb all of them alike.
+"always narrowed" computes no batch whole: ``nn.saving`` is right if it changes over where that column crosses 1.
+
+    python benchmarks/bench_narrow.py
+"""
+
+import argparse
+import statistics
+import time
+
+import torch
+import torch_geometric.nn as pyg_nn
+from torch_geometric.data import Data
+
+from torch_gnnscale import NeighborLoader
+from torch_gnnscale.nn import narrow, saving
+
+NODES, EDGES, CLASSES = 2708, 10556, 7  # Cora's
+
+
+def measure(model, batch, rounds: int, steps: int) -> dict[str, float]:
+    """Microseconds per step of each way, and the medians over the rounds of their ratios and differences."""
+    narrowed, least = narrow(model), saving.LEAST_SAVED
+
+    def whole():
+        return model(batch.x, batch.edge_index)[: batch.batch_size]
+
+    expected = whole().detach()
+    torch.testing.assert_close(narrowed(batch), expected, rtol=1e-3, atol=1e-4)  # the first batch is always narrowed
+    torch.testing.assert_close(narrowed(batch), expected, rtol=1e-3, atol=1e-4)
+
+    def ours():
+        return narrowed(batch)
+
+    ways = [("whole", whole, least), ("narrowed", ours, least), ("always", ours, 0)]
+    times: dict[str, list[float]] = {name: [] for name, *_ in ways}
+    for turn in range(rounds):
+        for name, way, saving.LEAST_SAVED in ways[turn % 3 :] + ways[: turn % 3]:
+            start = time.process_time()
+            for _ in range(steps):
+                model.zero_grad()
+                way().sum().backward()
+            times[name].append((time.process_time() - start) / steps * 1e6)
+    saving.LEAST_SAVED = least
+    found = {f"{name}_us": statistics.median(values) for name, values in times.items()}
+    for name in ("narrowed", "always"):
+        pairs = list(zip(times[name], times["whole"], strict=True))
+        found[f"{name}_ratio"] = statistics.median(ours / theirs for ours, theirs in pairs)
+        found[f"{name}_more_us"] = statistics.median(ours - theirs for ours, theirs in pairs)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--steps", type=int, default=5)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    print("| model | features, hidden | seeds | nodes | whole, us | narrowed over whole | us more | always narrowed |")
+    print("|---|---|---|---|---|---|---|---|")
+    for kind in (pyg_nn.GraphSAGE, pyg_nn.GCN, pyg_nn.GAT):
+        for features, hidden in ((16, 16), (64, 32), (64, 128), (1433, 64)):
+            data = Data(x=torch.randn(NODES, features), edge_index=torch.randint(NODES, (2, EDGES)))
+            for seeds, fanouts in ((1, [2, 2]), (32, [10, 5]), (128, [10, 5]), (512, [10, 5])):
+                loader = NeighborLoader(data, fanouts, torch.arange(seeds), batch_size=seeds, seed=1)
+                batch = next(iter(loader))
+                found = measure(kind(features, hidden, 2, CLASSES), batch, options.rounds, options.steps)
+                times = f"{found['whole_us']:.0f} | {found['narrowed_ratio']:.2f} | {found['narrowed_more_us']:.0f}"
+                case = f"{kind.__name__} | {features}, {hidden} | {seeds} | {batch.num_nodes}"
+                print(f"| {case} | {times} | {found['always_ratio']:.2f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
