@@ -1,8 +1,8 @@
-// Sums, means and extremes of neighbors' rows over a CSC, and what their gradients need.
+// Sums, means and extremes of neighbors' rows over a CSC, and the operators that their gradients need.
 //
-// Entries of a column are read in stored order and each thread owns whole columns, so no result depends on the number
-// of threads. An entry has a node, whose row is read, and an edge, whose weights apply; the transposed graph has
-// entries too, with destinations as nodes, and the gradient of a sum is the same sum over it.
+// Each column is computed by one thread, which reads its entries in stored order, so no result depends on the number of
+// threads. Entry k reads the row of node[k] and the weights of edge[k]. Sorted by source, with destinations as nodes,
+// the same entries are the transposed graph: the gradient of a sum is the same sum over it.
 #include <atomic>
 #include <limits>
 #include <optional>
@@ -14,8 +14,8 @@
 namespace gnnscale {
 namespace {
 
-constexpr int64_t kEntriesAhead = 4;      // how far ahead rows are prefetched
-constexpr int64_t kColumnsAhead = 2;      // and the rows that are written
+constexpr int64_t kEntriesAhead = 4;      // rows to read are prefetched this many entries ahead
+constexpr int64_t kColumnsAhead = 2;      // rows to write, this many columns ahead
 constexpr int64_t kGrainItems = 1 << 15;  // a task adds at least this many numbers
 
 constexpr int64_t kAllEdges = std::numeric_limits<int64_t>::max();
@@ -33,8 +33,8 @@ struct Entries {
   }
 };
 
-// f(column, first entry, end) for every column, in parallel and balanced by entries. A malformed column or an entry
-// out of range ends it with an error.
+// Calls f(column, first entry, end) for every column, in parallel; tasks have about equally many entries. Throws if ptr
+// is malformed, or a node or edge is out of range.
 template <typename Id, typename F>
 void for_each_column(const Entries<Id>& entries, int64_t items_per_entry, int64_t threads, F&& f) {
   const int64_t* ptr = entries.ptr;
@@ -46,7 +46,7 @@ void for_each_column(const Entries<Id>& entries, int64_t items_per_entry, int64_
   const int64_t first = entries.columns == 0 ? 0 : ptr[0];
   const int64_t work = (entries.columns == 0 ? 0 : ptr[entries.columns] - first) + entries.columns;
   const int64_t tasks = num_tasks(work * items_per_entry, kGrainItems, threads);
-  // A column's work is its entries and itself.
+  // The work of a column is the number of its entries, plus one.
   const auto boundary = [&](int64_t task) {
     const int64_t target = work * task / tasks;
     int64_t low = 0, high = entries.columns;

@@ -13,7 +13,7 @@ from .. import ops
 
 
 class Entries(NamedTuple):
-    """Edges in the order of one of their ends: see :mod:`torch_gnnscale.ops.aggregation`."""
+    """Edges sorted by destination, or, transposed, by source: the columns of :mod:`torch_gnnscale.ops.aggregation`."""
 
     ptr: Tensor
     node: Tensor
@@ -89,7 +89,7 @@ class Edges:
 
 
 class _Aggregate(torch.autograd.Function):
-    """The aggregate, and x's first ``num_dst`` rows, whose gradients then meet without a copy of x's size."""
+    """The aggregate, and ``x[:num_dst]``: the gradients of both are added in one tensor of x's size."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor | None, edges: Edges, reduce: str) -> tuple[Tensor, Tensor]:
@@ -112,7 +112,7 @@ class _Aggregate(torch.autograd.Function):
             of_x = torch.zeros_like(x)
         else:
             grad = grad.contiguous()
-            share = None  # of each edge in its destination's mean
+            share = None  # [e, 1]: 1 / the degree of the edge's destination, under "mean"
             if ctx.reduce == "mean":
                 share = columns.ptr.diff().to(grad.dtype).reciprocal_()[edges.index[1]].unsqueeze(1)
             if ctx.needs_input_grad[0]:
@@ -133,8 +133,7 @@ class _Aggregate(torch.autograd.Function):
 
 
 def sort_edges(index: Tensor, num_src: int, num_dst: int) -> tuple[Edges, Tensor]:
-    """Edges in any order as sorted ones, on any device, and which of ``index`` each of them is; equal ones keep their
-    order."""
+    """The edges sorted by destination, stably, and the order: ``edges.index == index[:, order]``. On any device."""
     if index.device.type == "cpu":
         ptr, entries = ops.coo_to_csc(index[0], index[1], num_src, num_dst)
         order = entries[:, 1].long()
@@ -145,7 +144,7 @@ def sort_edges(index: Tensor, num_src: int, num_dst: int) -> tuple[Edges, Tensor
 
 
 def _as_matrix(x: Tensor) -> Tensor:
-    """Shape [n, F], without or with rows: ``reshape(n, -1)`` cannot tell F where n is 0."""
+    """Shape [n, F], also where n is 0, which ``reshape(n, -1)`` refuses."""
     return x if x.dim() == 2 else x.unsqueeze(1) if x.dim() == 1 else x.flatten(1)
 
 
@@ -167,9 +166,9 @@ def aggregate(x: Tensor, edges: Edges, reduce: str = "sum", weight: Tensor | Non
 
     Args:
         x: float32 or float64 on the CPU, shape [num_src, ...].
-        edges: over which.
-        reduce: "sum", "mean", or without weights "max" or "min".
-        weight: one number an edge, shape [e], or one an edge and head, shape [e, heads] with x of shape
+        edges: with ``num_src`` sources.
+        reduce: "sum", "mean", "max" or "min"; with weights "sum" or "mean".
+        weight: one number per edge, shape [e], or one per edge and head, shape [e, heads] with x of shape
             [num_src, heads, ...].
 
     Returns:

@@ -34,7 +34,7 @@ _KNOWN_FORWARD = {
 }
 """Layers whose operands have rows of the same hops: :class:`CommonRows` has nothing to do within them."""
 _NORMALIZES = (pyg_nn.GCNConv, pyg_nn.GCN2Conv, pyg_nn.LGConv)
-"""Layers that weigh edges by the degrees of both ends, which only the whole batch knows."""
+"""Layers that weigh an edge by the degrees of both of its nodes, which only the whole batch has."""
 _MULTIPLIES_DESTINATIONS = {pyg_nn.SAGEConv.forward, pyg_nn.GINConv.forward, pyg_nn.GraphConv.forward}
 """Layers that multiply the aggregated rows; others multiply the rows of sources, before the aggregation."""
 _WIDE = (torch.float32, torch.float64)
@@ -241,14 +241,13 @@ class NarrowedLayer:
         )
 
     def _add_root_in_place(self, root: Tensor) -> None:
-        """Lets SAGEConv's first product be ``lin_l(aggregate) + lin_r(root)``, the latter added in the memory of the
-        former, and leaves out its own second one."""
+        """Makes SAGEConv add ``lin_r(root)`` to ``lin_l(aggregate)`` in place, in one call of ``addmm_``."""
         of_neighbors, weight = self.layer.lin_l, self.layer.lin_r.weight
         self._options.set("lin_l", lambda aggregate: of_neighbors(aggregate).addmm_(root, weight.t()))
         self._options.set("root_weight", False)
 
     def _project_once(self, x: Tensor, root: Tensor) -> None:
-        """Lets GATConv's ``lin(root)`` be the first rows of ``lin(x)``, of which ``root`` are the first rows."""
+        """Takes GATConv's ``lin(root)`` from the first rows of ``lin(x)``, for ``root`` are the first rows of x."""
         linear = self.layer.lin
         done: list[Tensor] = []
 
@@ -261,7 +260,7 @@ class NarrowedLayer:
         self._options.set("lin", project)
 
     def _propagate(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
-        """``propagate``, over the CSC where the layer's message is known; else PyG's own on the narrowed edges."""
+        """``propagate``: over the CSC where the layer's message is known, else PyG's own on the narrowed edges."""
         if self._fused and self._edges is not None:
             x = kwargs["x"]
             x, x_dst = x if isinstance(x, tuple) else (x, None)

@@ -1,4 +1,4 @@
-"""Ordinary PyG models, computing for each layer no more than a batch's seeds need."""
+"""Ordinary PyG models that compute, in each layer, no more than the seeds of a batch need."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .hops import Hops, first_rows
 from .layer import ForwardPass, NarrowedLayer
 
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
-"""How far outputs may differ, relative to the largest, when a model is checked; 0.1 for smaller types."""
+"""When a model is checked: the largest difference allowed, relative to the largest output; 0.1 for types of 16 bits."""
 
 
 def default_call(model: nn.Module, batch: Any) -> Any:
@@ -128,7 +128,8 @@ class Narrowed(nn.Module):
 
     @torch.no_grad()
     def _check(self, batch: Any, hops: Hops) -> None:
-        """Compares with the model on the whole batch, both in evaluation mode; names the first module that differs."""
+        """Raises ValueError, naming the first module whose outputs differ, unless the narrowed model gives those of the
+        model on the whole batch; both run in evaluation mode."""
         training = {module: module.training for module in self.modules()}
         self.eval()
         try:
@@ -151,25 +152,25 @@ class Narrowed(nn.Module):
 
 
 def narrow(model: nn.Module, call: Callable[[Any, Any], Any] = default_call, check: bool = True) -> Narrowed:
-    """Lets a PyG model compute only what the seeds of a mini-batch need.
+    """Makes a PyG model compute only what the seeds of a mini-batch need.
 
-    Nodes of a batch are numbered hop by hop, so what layer l needs is a prefix of the rows and edges: of L layers, the
-    first computes rows for all but the last hop's nodes, the last for the seeds alone. Every MessagePassing layer gets
-    its prefix and gives one that is a hop shorter; sums, means, extremes and attention are aggregated over the CSC
-    without writing messages out where the layer's message is a (weighted) row. Outputs and gradients are those of the
-    model on the whole batch. Residuals and JumpingKnowledge take the common prefix of their operands.
+    The nodes of a batch are numbered hop by hop, so what a layer needs is a prefix of the batch's rows and edges: of L
+    layers, the first computes rows for all nodes but those of the last hop, the last layer for the seeds alone. Outputs
+    and gradients are those of the model on the whole batch. Residuals and JumpingKnowledge are computed on the rows
+    that all of their operands have. Where a layer's message is its source's row, or that row times a weight, messages
+    are not stored: on a CPU they are aggregated over the CSC. On a GPU PyG's own operators aggregate the narrowed
+    edges.
 
-    On a GPU, layers are narrowed as well, and PyG's own messages and scatters aggregate there: the aggregation over the
-    CSC is one of the CPU.
+    Where narrowing would save less than it costs (:mod:`torch_gnnscale.nn.saving`), the whole batch is computed.
 
-    Normalizations over the rows of a batch (BatchNorm in training) see fewer rows, as with PyG's ``trim_to_layer``.
-    Layers that read more than a node and its neighbors are found by comparing the first batch with the model on the
-    whole of it, and refused.
+    BatchNorm in training normalizes over the rows that are computed, as with PyG's ``trim_to_layer``. Layers that read
+    more than a node and its sampled neighbors are refused: the first batch's outputs are compared with those of the
+    model on the whole batch.
 
     Args:
         model: any module with MessagePassing layers that get the batch's ``edge_index``.
         call: how the model is called with a batch.
-        check: compare the first batch; costs one forward pass of the model.
+        check: compare the first batch; this costs one forward pass of the model.
 
     Returns:
         A module to be called with a batch; it shares the model's parameters.
@@ -191,7 +192,8 @@ def _agree(expected: Tensor, found: Tensor) -> bool:
 
 @contextmanager
 def _outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """The outputs of a model's modules, but of the inner ones of layers, in the order in which they are made."""
+    """The output of each module, by name, in the order of the calls; without the modules within a layer. If a module is
+    called several times, its first output."""
     found: dict[str, Tensor] = {}
 
     def keep(name: str, _module: nn.Module, _args: Any, out: Any) -> None:

@@ -1,7 +1,8 @@
-"""Operators that aggregate neighbors' rows over a CSC, and what their gradients need.
+"""Operators that aggregate neighbors' rows over a CSC, and those that their gradients need.
 
-A column's *entries* are ``ptr[i] .. ptr[i + 1]``. An entry has a node, whose row is read, and an edge, whose weights
-apply: itself, or ``edge[entry]`` where the entries are another order of the edges (a transposed graph).
+Column i has the *entries* ``ptr[i]`` to ``ptr[i + 1] - 1``. Entry k reads the row of ``node[k]`` and the weights of
+edge ``edge[k]``; without ``edge``, of edge k. So the same entries, sorted by source, are the transposed graph, whose
+edges keep their numbers.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from torch import Tensor
 from .arguments import OPS, check_ids, check_int, check_tensor, resolve_threads
 
 REDUCTIONS = ("sum", "mean", "max", "min")
-"""What :func:`aggregate` does with a column's rows."""
+"""How :func:`aggregate` combines the rows of a column."""
 
 _ALL_EDGES = (1 << 63) - 1
 
@@ -54,17 +55,17 @@ def aggregate(
     num_edges: int | None = None,
     threads: int = 0,
 ) -> Tensor:
-    """Row i is the ``reduce`` of ``weight[edge of k] * x[node[k]]`` over the entries k of column i, in stored order.
+    """Row i is the ``reduce`` of ``weight[edge[k]] * x[node[k]]`` over the entries k of column i, in stored order.
 
     Args:
         ptr: int64, shape [n + 1].
         node: int32 or int64, shape [K], any stride.
         x: float32 or float64, shape [N, F].
-        reduce: "sum", "mean", or without weights "max" or "min". A column without entries gives zeros.
+        reduce: "sum", "mean", "max" or "min"; with weights "sum" or "mean". A column without entries gives zeros.
         weight: the dtype of x, shape [E, H]: head h applies to columns h * F / H .. (h + 1) * F / H of x.
-        edge: an entry's edge, the dtype of ``node``, shape [K]; rising within a column where ``num_edges`` is given.
-        num_edges: entries of edges from this one on are left out.
-        threads: see the package.
+        edge: the edge of each entry, the dtype of ``node``, shape [K]; rising within a column for ``num_edges``.
+        num_edges: entries with ``edge[k] >= num_edges`` are left out.
+        threads: 0 for torch's number of threads.
 
     Returns:
         The dtype of x, shape [n, F].
@@ -99,13 +100,13 @@ def edge_dot(
     """``<x[node[k], h], y[i, h]>`` for each entry k of column i, head h: the gradient of :func:`aggregate`'s weights.
 
     Args:
-        ptr: int64, shape [n + 1], of all entries: from 0 to K.
+        ptr: int64, shape [n + 1], with ``ptr[0] == 0`` and ``ptr[n] == K``.
         node: int32 or int64, shape [K], any stride.
         x: float32 or float64, shape [N, F].
         y: the dtype of x, shape [n, F].
-        heads: parts of a row that are multiplied apart; divides F.
-        edge: an entry's edge, a permutation of [0, K).
-        threads: see the package.
+        heads: how many parts of a row have a product of their own; divides F.
+        edge: the edge of each entry, the dtype of ``node``, shape [K]: a permutation of [0, K).
+        threads: 0 for torch's number of threads.
 
     Returns:
         The dtype of x, shape [K, heads], in the order of the edges.
@@ -133,7 +134,7 @@ def share_of_extremes(
         x: float32 or float64, shape [N, F].
         extreme: what :func:`aggregate` gave for "max" or "min", shape [n, F].
         grad: the gradient of ``extreme``, shape [n, F].
-        threads: see the package.
+        threads: 0 for torch's number of threads.
 
     Returns:
         The dtype of x, shape [n, F].
@@ -160,7 +161,7 @@ def extreme_backward(
     num_edges: int | None = None,
     threads: int = 0,
 ) -> Tensor:
-    """The gradient of x under "max" or "min": ties share equally, as in torch's ``scatter_reduce``.
+    """The gradient of x under "max" or "min": rows that tie share it equally, as in torch's ``scatter_reduce``.
 
     Args:
         ptr: of the transposed graph, int64, shape [N + 1].
@@ -168,9 +169,9 @@ def extreme_backward(
         x: float32 or float64, shape [N, F].
         extreme: what :func:`aggregate` gave, shape [n, F].
         share: from :func:`share_of_extremes`, shape [n, F].
-        edge: an entry's edge, rising within a column.
-        num_edges: entries of edges from this one on are left out.
-        threads: see the package.
+        edge: the edge of each entry, the dtype of ``node``, shape [K]; rising within a column.
+        num_edges: entries with ``edge[k] >= num_edges`` are left out.
+        threads: 0 for torch's number of threads.
 
     Returns:
         The dtype of x, shape [N, F].

@@ -16,7 +16,7 @@ def aggregate(
     edge: Tensor | None = None,
     num_edges: int | None = None,
 ) -> Tensor:
-    """Each column's rows, weighted, summed one after the other, or their mean or extreme; NaN if one is."""
+    """The sum of each column's weighted rows in stored order, their mean, maximum or minimum; NaN if one of them is."""
     out = x.new_zeros(len(ptr) - 1, x.size(1))
     for column in range(len(ptr) - 1):
         rows = []
@@ -46,7 +46,7 @@ def edge_dot(ptr: Tensor, node: Tensor, x: Tensor, y: Tensor, heads: int = 1, *,
 
 
 def share_of_extremes(ptr: Tensor, node: Tensor, x: Tensor, extreme: Tensor, grad: Tensor) -> Tensor:
-    """The gradient of an extreme, divided among the entries that reach it."""
+    """The gradient of each column's extreme, divided by the number of entries that reach it."""
     out = torch.zeros_like(extreme)
     for column in range(len(ptr) - 1):
         ties = (x[node[ptr[column] : ptr[column + 1]]] == extreme[column]).sum(0)
@@ -64,7 +64,7 @@ def extreme_backward(
     edge: Tensor | None = None,
     num_edges: int | None = None,
 ) -> Tensor:
-    """Each row's shares of the extremes that it reaches, over the transposed graph."""
+    """Row by row over the transposed graph: the sum of the shares of those extremes that the row reaches."""
     out = torch.zeros_like(x)
     for source in range(len(ptr) - 1):
         for entry in range(int(ptr[source]), int(ptr[source + 1])):
