@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.data import make_data, no_loader_threads
+from helpers.data import make_data, no_loader_threads, processes
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, TieredFeatureStore, ops
 
@@ -180,7 +180,7 @@ def test_tiers_leave_nothing(data, tmp_path):
 @pytest.mark.slow
 def test_worker_processes_leave_nothing(data):
     def use():
-        loader = NeighborLoader(data, [5], torch.arange(300), batch_size=100, num_workers=2)
+        loader = NeighborLoader(data, [5], torch.arange(300), batch_size=100, **processes(2))
         next(iter(loader))
 
     use()

@@ -9,7 +9,7 @@ import threading
 
 import pytest
 import torch
-from helpers.data import DTYPES, environment, make_data, no_loader_threads, plain, status_of_fork
+from helpers.data import DTYPES, environment, make_data, no_loader_threads, plain, processes, status_of_fork
 from helpers.tiers import BUDGETS, NODES, WIDE, make, node_data, own_ids, score_of
 from torch_geometric.data import Data, TensorAttr
 from torch_geometric.loader import NodeLoader
@@ -55,7 +55,7 @@ def test_rows(store):
     assert torch.equal(y, data.y[index])
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"prefetch": 0}, {"num_workers": 2}], ids=str)
+@pytest.mark.parametrize("kwargs", [{}, {"prefetch": 0}, processes(2)], ids=str)
 def test_batches_are_those_of_the_untiered_loader(store, kwargs):
     data = node_data()
     seeds = torch.randperm(NODES, generator=torch.Generator().manual_seed(1))[:80]
@@ -97,7 +97,7 @@ def test_stats(tmp_path):
         for workers in (0, 2):
             before = {name: use.rows for name, use in store.stats().items()}
             loader = NeighborLoader(
-                (store, graph), [4, 3], torch.arange(60), batch_size=20, seed=1, num_workers=workers
+                (store, graph), [4, 3], torch.arange(60), batch_size=20, seed=1, **processes(workers)
             )
             nodes = torch.cat([batch.n_id for batch in loader])
             hot = by_score(score_of(data)).new[nodes] < store.plan.rows("host")

@@ -143,6 +143,11 @@ def status_of_fork(run: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def processes(count: int) -> dict[str, Any]:
+    """A loader's options for so many worker processes, which ``num_workers`` alone does not ask for."""
+    return {"num_workers": count, "multiprocessing_context": "fork"} if count else {}
+
+
 def environment() -> dict[str, str]:
     """The environment of a new interpreter that can import the tests, their helpers and this very package."""
     tests = [TESTS, *(folder for folder in TESTS.iterdir() if folder.is_dir())]

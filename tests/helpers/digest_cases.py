@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 import torch_geometric.loader as pyg
 from helpers import hetero, links
-from helpers.data import double, make_data, our_stores
+from helpers.data import double, make_data, our_stores, processes
 from helpers.digest_graphs import (
     adjacency,
     edge_timed,
@@ -60,7 +60,7 @@ class Case(NamedTuple):
 EXECUTION: dict[str, dict[str, int]] = {
     "plain": {"prefetch": 0},
     "ahead": {"prefetch": 4},
-    "workers": {"num_workers": 2},
+    "workers": processes(2),
     "bulk": {"bulk": 3, "prefetch": 0},
     "bulks ahead": {"bulk": 4, "prefetch": 8},
 }

@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch_geometric.loader
-from helpers.data import make_data, our_stores, plain
+from helpers.data import make_data, our_stores, plain, processes
 from helpers.hetero import (
     AUTHOR,
     CITES,
@@ -99,7 +99,7 @@ def test_workers_and_transforms(workers, filter_per_worker):
         return batch
 
     data = make_hetero()
-    arguments = {"num_workers": workers, "filter_per_worker": filter_per_worker}
+    arguments = {**processes(workers), "filter_per_worker": filter_per_worker}
     for found, expected in zip(loader_of(data, transform=double, **arguments), loader_of(data), strict=True):
         assert torch.equal(found[PAPER].x, expected[PAPER].x * 2)
         assert torch.equal(found[CITES].edge_index, expected[CITES].edge_index)

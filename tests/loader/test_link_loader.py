@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 import torch_geometric.loader
-from helpers.data import edge_rows, node_rows
+from helpers.data import edge_rows, node_rows, processes
 from helpers.links import (
     NEGATIVES,
     RATES,
@@ -30,7 +30,7 @@ from torch_gnnscale import LinkNeighborLoader, NeighborSampler
 @pytest.mark.parametrize("workers", [0, 2])
 def test_batches(edge_type, negatives, workers):
     data = graph_of(edge_type)
-    loader = loader_of(data, edge_type, neg_sampling=negatives, num_workers=workers, exclude_seed_edges=True)
+    loader = loader_of(data, edge_type, neg_sampling=negatives, **processes(workers), exclude_seed_edges=True)
     links, seen = edges(data, edge_type), 0
     assert len(loader) == -(-links.size(1) // 32)
     for batch in loader:
@@ -94,7 +94,7 @@ def test_workers_and_prefetch_do_not_matter(edge_type, negatives, temporal):
         options |= {"strict_negatives": True}
     expected = [[ids(batch, edge_type) for batch in epoch] for epoch in [loader_of(data, edge_type, **options)] * 2]
     assert expected[0] != expected[1]
-    for other in ({"prefetch": 0}, {"prefetch": 2}, {"num_workers": 2}, {"num_workers": 1, "filter_per_worker": False}):
+    for other in ({"prefetch": 0}, {"prefetch": 2}, processes(2), {**processes(1), "filter_per_worker": False}):
         loader = loader_of(data, edge_type, **options, **other)
         assert [[ids(batch, edge_type) for batch in epoch] for epoch in [loader] * 2] == expected
 
@@ -119,13 +119,13 @@ def test_resume(edge_type, workers, then):
     options = {"neg_sampling": "binary", "shuffle": True, "strict_negatives": True}
     whole = loader_of(data, edge_type, **options)
     expected = [[ids(batch, edge_type) for batch in whole] for _ in range(3)]
-    first = loader_of(data, edge_type, num_workers=workers, **options)
+    first = loader_of(data, edge_type, **processes(workers), **options)
     list(first)
     iterator = iter(first)
     found = [ids(next(iterator), edge_type) for _ in range(3)]
     state = json.loads(json.dumps(first.state_dict()))
     assert (state["epoch"], state["batch"], state["negatives"]) == (1, 3, ["binary", 1])
-    second = loader_of(data, edge_type, num_workers=then, **{**options, "seed": 99})
+    second = loader_of(data, edge_type, **processes(then), **{**options, "seed": 99})
     second.load_state_dict(state)
     assert found + [ids(batch, edge_type) for batch in second] == expected[1]
     assert [ids(batch, edge_type) for batch in second] == expected[2]

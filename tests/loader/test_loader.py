@@ -14,6 +14,7 @@ from helpers.data import (
     node_rows,
     our_stores,
     plain,
+    processes,
 )
 from torch_geometric import EdgeIndex, Index
 from torch_geometric.data import Data
@@ -206,7 +207,7 @@ def test_subclasses_of_tensors_stay_what_they_are(num_workers):
     data.index = Index(torch.arange(200), dim_size=200)
     data.labelled = torch.arange(200).as_subclass(Labelled)
     data.weight = torch.nn.Parameter(data.x.clone())
-    loader = NeighborLoader(data, [2, 2], torch.arange(9), batch_size=3, num_workers=num_workers,
+    loader = NeighborLoader(data, [2, 2], torch.arange(9), batch_size=3, **processes(num_workers),
                             filter_per_worker=False)  # fmt: skip
     batch = next(iter(loader))
     assert type(batch.index) is Index

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 import torch_geometric.loader
-from helpers.data import check_batch, double, edges_of, loader_of, make_data, node_rows, plain
+from helpers.data import check_batch, double, edges_of, loader_of, make_data, node_rows, plain, processes
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, ops
@@ -134,7 +134,7 @@ def test_sampler(data, prefetch):
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_batch_sampler(data, prefetch, num_workers):
     lists = [[3, 1], [7], [100, 5, 9]]
-    loader = NeighborLoader(data, [2], batch_sampler=lists, prefetch=prefetch, seed=0, num_workers=num_workers)
+    loader = NeighborLoader(data, [2], batch_sampler=lists, prefetch=prefetch, seed=0, **processes(num_workers))
     assert len(loader) == 3
     assert [batch.n_id[: batch.batch_size].tolist() for batch in loader] == lists
 
@@ -250,7 +250,7 @@ def test_a_fanout_of_more_than_can_be_drawn(data):
 @pytest.mark.parametrize("num_workers", [0, 1])
 def test_made_again_from_its_own_attributes(data, num_workers):
     # As Lightning does: every attribute that is an argument is passed again, dataset and collate_fn too.
-    loader = loader_of(data, input_nodes=PICKED, transform=double, num_workers=num_workers, edge_layout="sparse_csr")
+    loader = loader_of(data, input_nodes=PICKED, transform=double, **processes(num_workers), edge_layout="sparse_csr")
     names = {*inspect.signature(NeighborLoader).parameters, *inspect.signature(torch.utils.data.DataLoader).parameters,
              "input_id", "custom_cls"}  # fmt: skip
     kwargs = {name: getattr(loader, name) for name in names if hasattr(loader, name)}

@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 import torch
 import torch_geometric.sampler
-from helpers.data import environment, make_data, no_loader_threads, plain, run_python
+from helpers.data import environment, make_data, no_loader_threads, plain, processes, run_python
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
 from torch_gnnscale.loader.pipeline import Pipeline, Stage
@@ -163,7 +163,7 @@ def fails_in_the_thread(out):
     return out
 
 
-WAYS = [{"prefetch": 0}, {"prefetch": 1}, {"prefetch": 4}, {"bulk": 2, "prefetch": 4}, {"num_workers": 1}]
+WAYS = [{"prefetch": 0}, {"prefetch": 1}, {"prefetch": 4}, {"bulk": 2, "prefetch": 4}, processes(1)]
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
@@ -317,11 +317,11 @@ def test_closing_in_the_middle(data):
 
 INTERRUPTED = """
 import signal, sys, time
-from helpers.data import make_data, no_loader_threads
+from helpers.data import make_data, processes, no_loader_threads
 from torch_gnnscale import NeighborLoader
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background ignore it
-loader = NeighborLoader(make_data(), [4, 4], batch_size=1, prefetch=int(sys.argv[1]), num_workers=int(sys.argv[2]))
+loader = NeighborLoader(make_data(), [4, 4], batch_size=1, prefetch=int(sys.argv[1]), **processes(int(sys.argv[2])))
 try:
     while True:
         for i, batch in enumerate(loader):

@@ -5,7 +5,7 @@ import re
 
 import pytest
 import torch
-from helpers.data import plain
+from helpers.data import plain, processes
 from helpers.links import homogeneous, pairs_of
 from torch_geometric.sampler import NegativeSampling
 
@@ -93,7 +93,7 @@ def test_batches(stores, links, negatives, strict, temporal):
 def test_workers(stores):
     store, graph, _, _ = stores
     options = {"neg_sampling": NEGATIVES["weighted"], "batch_size": 32, "shuffle": True, "seed": 5}
-    first, second = (LinkNeighborLoader((store, graph), [3, 2], LINKS, num_workers=n, **options) for n in (0, 2))
+    first, second = (LinkNeighborLoader((store, graph), [3, 2], LINKS, **processes(n), **options) for n in (0, 2))
     assert [plain(batch) for batch in first] == [plain(batch) for batch in second]
 
 

@@ -3,7 +3,7 @@ import pickle
 
 import pytest
 import torch
-from helpers.data import make_data, no_loader_threads, plain, run_python
+from helpers.data import make_data, no_loader_threads, plain, processes, run_python
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
@@ -61,7 +61,7 @@ def test_threads_of_torch(data, expected, threads):
 @pytest.mark.parametrize("persistent", [True, False])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_forked_workers(data, expected, filter_per_worker, persistent, workers):
-    loader = loader_of(data, num_workers=workers, filter_per_worker=filter_per_worker, persistent_workers=persistent,
+    loader = loader_of(data, **processes(workers), filter_per_worker=filter_per_worker, persistent_workers=persistent,
                        multiprocessing_context="fork")  # fmt: skip
     assert [epoch_of(loader) for _ in range(3)] == expected
     assert len(loader) == 7
@@ -71,7 +71,7 @@ def test_forked_workers(data, expected, filter_per_worker, persistent, workers):
 @pytest.mark.slow
 @pytest.mark.parametrize(("filter_per_worker", "persistent"), [(True, True), (False, False)])
 def test_spawned_workers(data, expected, filter_per_worker, persistent):
-    loader = loader_of(data, num_workers=1, filter_per_worker=filter_per_worker, persistent_workers=persistent,
+    loader = loader_of(data, **processes(1), filter_per_worker=filter_per_worker, persistent_workers=persistent,
                        multiprocessing_context="spawn")  # fmt: skip
     assert [epoch_of(loader) for _ in range(2)] == expected[:2]
     stop_workers(loader)
@@ -88,7 +88,7 @@ def test_spawned_workers_over_stores(data, expected, tmp_path):
 
 
 def test_persistent_workers_after_an_epoch_that_was_left(data, expected):
-    loader = loader_of(data, num_workers=2, persistent_workers=True)
+    loader = loader_of(data, **processes(2), persistent_workers=True)
     assert plain(next(iter(loader))) == expected[0][0]
     assert epoch_of(loader) == expected[1]
     stop_workers(loader)
@@ -133,7 +133,7 @@ def test_epochs_differ_without_a_shuffle(data):
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_set_epoch(data, expected, workers):
-    loader = loader_of(data, num_workers=workers, persistent_workers=workers > 0)
+    loader = loader_of(data, **processes(workers), persistent_workers=workers > 0)
     for epoch in (2, 0, 1, 1):
         loader.set_epoch(epoch)
         assert epoch_of(loader) == expected[epoch]
@@ -151,7 +151,7 @@ def test_every_iterator_is_the_next_epoch(data, expected):
 @pytest.mark.parametrize("prefetch", [0, 1, 4])
 @pytest.mark.parametrize("workers", [0, 1])
 def test_interleaved_iterators(data, expected, prefetch, workers):
-    loader = loader_of(data, prefetch=prefetch, num_workers=workers)
+    loader = loader_of(data, prefetch=prefetch, **processes(workers))
     one, two, three = iter(loader), iter(loader), iter(loader)
     found = [], [], []
     for i in range(7):

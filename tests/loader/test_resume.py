@@ -10,7 +10,7 @@ import time
 
 import pytest
 import torch
-from helpers.data import environment, make_data, run_python, silent
+from helpers.data import environment, make_data, processes, run_python, silent
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from torch_gnnscale import NeighborLoader
@@ -38,13 +38,13 @@ def test_the_batches_that_would_have_come(shuffle, workers, then):
     whole = loader_of(data, shuffle=shuffle)
     expected = [ids(whole) for _ in range(3)]
     for delivered in (0, 1, 4, 9, 10):
-        first = loader_of(data, shuffle=shuffle, num_workers=workers)
+        first = loader_of(data, shuffle=shuffle, **processes(workers))
         assert len(list(first)) == 10
         iterator = iter(first)
         found = ids(take(iterator, delivered))
         state = json.loads(json.dumps(first.state_dict()))
         assert (state["epoch"], state["batch"]) == (1, delivered)
-        second = loader_of(data, shuffle=shuffle, num_workers=then, seed=99, prefetch=2)
+        second = loader_of(data, shuffle=shuffle, **processes(then), seed=99, prefetch=2)
         second.load_state_dict(state)
         assert second.state_dict() == state
         assert found + ids(second) == expected[1]
@@ -54,7 +54,7 @@ def test_the_batches_that_would_have_come(shuffle, workers, then):
 def test_with_persistent_workers():
     data = make_data()
     expected = ids(loader_of(data, shuffle=True))
-    loader = loader_of(data, shuffle=True, num_workers=1, persistent_workers=True)
+    loader = loader_of(data, shuffle=True, **processes(1), persistent_workers=True)
     state = {**loader.state_dict(), "batch": 3}
     list(loader)
     loader.load_state_dict(state)
@@ -63,9 +63,9 @@ def test_with_persistent_workers():
 
 RESUMED = """
 import json, sys
-from helpers.data import make_data
+from helpers.data import make_data, processes
 from test_resume import ids, loader_of
-loader = loader_of(make_data(), shuffle=True, seed=None, num_workers=int(sys.argv[2]))
+loader = loader_of(make_data(), shuffle=True, seed=None, **processes(int(sys.argv[2])))
 loader.load_state_dict(json.loads(sys.argv[1]))
 print(json.dumps(ids(loader)))
 """

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.multiprocessing
+from helpers.data import processes
 from helpers.gpu_cases import check_random_gather, check_random_sample
 from helpers.tiers import NODES, node_data
 
@@ -151,7 +152,7 @@ def test_saved_features_on_peers(tmp_path):
 def test_forked_workers_gather_no_rows_of_a_gpu():
     data = node_data()
     with Tiered.from_data(data, hotness="out_degree", gpu="30%") as store:
-        loader = NeighborLoader((store, GraphStore.from_data(data)), [3], batch_size=20, seed=1, num_workers=2)
+        loader = NeighborLoader((store, GraphStore.from_data(data)), [3], batch_size=20, seed=1, **processes(2))
         assert not loader.filter_per_worker
         for batch in loader:
             assert torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()])

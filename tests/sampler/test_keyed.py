@@ -4,7 +4,7 @@ import threading
 
 import pytest
 import torch
-from helpers.data import make_data, plain
+from helpers.data import make_data, plain, processes
 from torch_geometric.nn import GraphConv
 from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
@@ -86,7 +86,7 @@ def test_batches_have_rows_weights_and_fields(data):
 @pytest.mark.parametrize(
     "options",
     [{"prefetch": 0}, {"prefetch": 3}, {"bulk": 3, "prefetch": 0}, {"bulk": 2, "prefetch": 4},
-     {"num_workers": 2}, {"num_workers": 1, "filter_per_worker": False}],
+     processes(2), {**processes(1), "filter_per_worker": False}],
 )  # fmt: skip
 def test_the_same_batches_in_every_way(data, options):
     assert batches(loader_of(data, **options)) == batches(loader_of(data, prefetch=0))

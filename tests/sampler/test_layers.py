@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers.data import edge_rows, make_data, node_rows, our_stores
+from helpers.data import edge_rows, make_data, node_rows, our_stores, processes
 from helpers.hetero import CITES, PAPER, make_hetero
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
@@ -99,7 +99,7 @@ def test_heterogeneous_layers(source):
 
 def test_layers_move_and_travel_with_their_batch():
     data = make_data()
-    (here, *_), (there, *_) = list(batches(data, [2, 2])), list(batches(data, [2, 2], num_workers=1))
+    (here, *_), (there, *_) = list(batches(data, [2, 2])), list(batches(data, [2, 2], **processes(1)))
     moved = here.to(torch.device("cpu"), non_blocking=True)
     for batch in (there, moved):
         for one, other in zip(batch.layers, here.layers, strict=True):

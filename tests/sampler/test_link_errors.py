@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers.data import processes
 from helpers.links import (
     RATES,
     edges,
@@ -200,7 +201,7 @@ def test_bad_arguments_of_the_loader(arguments, error, message):
 def test_a_link_without_a_negative_is_named(workers):
     data = homogeneous()
     time = times_of(300, 1).index_fill(0, torch.tensor([7]), -1)
-    loader = loader_of(data, None, edge_label_time=time, time_attr="time", neg_sampling="binary", num_workers=workers)
+    loader = loader_of(data, None, edge_label_time=time, time_attr="time", neg_sampling="binary", **processes(workers))
     with pytest.raises(ValueError, match="negative 7: expected a link of nodes not later than -1, found none"):
         list(loader)
 

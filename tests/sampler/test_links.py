@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch_geometric.loader
+from helpers.data import processes
 from helpers.links import (
     RATED,
     RATES,
@@ -311,7 +312,7 @@ def test_in_pygs_link_loader(edge_type, mode, workers):
     data = graph_of(edge_type)
     sampler = NeighborSampler(data, [3, 3], strict_negatives=True, exclude_seed_edges=True)
     loader = torch_geometric.loader.LinkLoader(
-        data, sampler, edge_type, neg_sampling=NegativeSampling(mode, 2), batch_size=70, num_workers=workers
+        data, sampler, edge_type, neg_sampling=NegativeSampling(mode, 2), batch_size=70, **processes(workers)
     )
     seen = 0
     for batch in loader:

@@ -28,6 +28,7 @@ from .line import Line
 from .order import KeyedShuffle, NumberedBatch, SeedOrder
 from .prefetch import USUAL, PrefetchTrial
 from .streams import Streams
+from .workers import without_processes
 
 
 class KeyedLoader(PyGLoaderAdapter):
@@ -64,6 +65,7 @@ class KeyedLoader(PyGLoaderAdapter):
         if prefetch is not None and (prefetch := to_int("prefetch", prefetch)) < 0:
             raise ValueError(f"prefetch: expected at least 0, found {prefetch}")
         sampler = neighbor_sampler
+        kwargs = without_processes(data, sampler, kwargs)
         checks.check_features(data, sampler)
         self._order = SeedOrder(draw_seed(kwargs.get("generator")) if seed is None else to_int("seed", seed))
         if kwargs.get("in_order") is False:
