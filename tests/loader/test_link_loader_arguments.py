@@ -185,7 +185,7 @@ def test_a_sampler_of_the_users():
             return torch_geometric.sampler.SamplerOutput(out.node, out.row, out.col, out.edge, metadata=out.metadata)
 
     with pytest.warns(UserWarning, match="prefetch=4 has no effect: Foreign may keep state"):
-        foreign = loader_of(data, None, neighbor_sampler=Foreign(), neg_sampling="binary")
+        foreign = loader_of(data, None, neighbor_sampler=Foreign(), neg_sampling="binary", prefetch=4)
     batches = list(foreign)
     assert len(batches) == 10
     assert all(torch.equal(batch.x, node_rows(batch.n_id)) for batch in batches)

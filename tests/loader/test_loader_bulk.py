@@ -5,7 +5,7 @@ import warnings
 
 import pytest
 import torch
-from helpers.data import make_data
+from helpers.data import make_data, processes
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
@@ -201,7 +201,7 @@ def test_samplers_of_others_do_not_draw_in_bulk():
     [
         ({"bulk": 0}, ValueError, "bulk: expected at least 1, found 0"),
         ({"bulk": 1.5}, TypeError, "bulk: expected an int, found float"),
-        ({"bulk": 2, "num_workers": 1}, ValueError, "bulk=2: expected num_workers=0, found 1"),
+        ({"bulk": 2, **processes(1)}, ValueError, "bulk=2: expected num_workers=0, found 1"),
         ({"device": "xpu"}, ValueError, "device: expected 'cpu' or 'cuda', found 'xpu'"),
         ({"device": "nowhere"}, ValueError, "device: expected 'cpu' or 'cuda', found 'nowhere'"),
         ({"device": f"cuda:{torch.cuda.device_count()}"}, ValueError,

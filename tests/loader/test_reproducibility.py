@@ -61,8 +61,7 @@ def test_threads_of_torch(data, expected, threads):
 @pytest.mark.parametrize("persistent", [True, False])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_forked_workers(data, expected, filter_per_worker, persistent, workers):
-    loader = loader_of(data, **processes(workers), filter_per_worker=filter_per_worker, persistent_workers=persistent,
-                       multiprocessing_context="fork")  # fmt: skip
+    loader = loader_of(data, **processes(workers), filter_per_worker=filter_per_worker, persistent_workers=persistent)
     assert [epoch_of(loader) for _ in range(3)] == expected
     assert len(loader) == 7
     stop_workers(loader)
@@ -71,7 +70,7 @@ def test_forked_workers(data, expected, filter_per_worker, persistent, workers):
 @pytest.mark.slow
 @pytest.mark.parametrize(("filter_per_worker", "persistent"), [(True, True), (False, False)])
 def test_spawned_workers(data, expected, filter_per_worker, persistent):
-    loader = loader_of(data, **processes(1), filter_per_worker=filter_per_worker, persistent_workers=persistent,
+    loader = loader_of(data, num_workers=1, filter_per_worker=filter_per_worker, persistent_workers=persistent,
                        multiprocessing_context="spawn")  # fmt: skip
     assert [epoch_of(loader) for _ in range(2)] == expected[:2]
     stop_workers(loader)
