@@ -1,16 +1,19 @@
 """What loaders ask of feature stores: threads, order, bounds and numbering."""
 
+import pickle
 import threading
 import time
 
 import pytest
 import torch
 from helpers.data import ForeignFeatureStore, make_data, plain
+from helpers.hetero import make_hetero
 from torch_geometric.data import TensorAttr
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
 from torch_gnnscale.feature.contract import BoundedAttr, RowStore, all_attrs, is_collective, may_be_read_by_threads
 from torch_gnnscale.topology.numbering import Numbering
+from torch_gnnscale.topology.reorder import TypedOrder, order_of
 
 
 class Recording(ForeignFeatureStore):
@@ -122,6 +125,54 @@ def test_ids_without_a_table_of_all_nodes(data):
     assert batch.n_id[:3].tolist() == seeds.tolist()
     assert torch.equal(batch.x, data.x[batch.n_id])
     assert torch.equal(data.edge_index[:, batch.e_id], batch.n_id[batch.edge_index])
+
+
+def test_types_are_renumbered_behind_the_users_ids():
+    data = make_hetero()
+    sizes = {node_type: data[node_type].num_nodes for node_type in ("paper", "author")}
+    order = TypedOrder({t: order_of(torch.randperm(size), size) for t, size in sizes.items()})
+    stores = FeatureStore.from_data(data, order=order), GraphStore.from_data(data, order=order)
+    stores = pickle.loads(pickle.dumps(stores))
+    assert stores[0].order.equals(order)
+    assert not order.equals(TypedOrder())
+    found = 0
+    for batch in NeighborLoader(stores, [-1, 3], ("paper", torch.tensor([3, 0, 9])), batch_size=2, seed=1):
+        assert batch["paper"].n_id[: batch["paper"].batch_size].tolist() in ([3, 0], [9])
+        for node_type in batch.node_types:
+            assert torch.equal(batch[node_type].x, data[node_type].x[batch[node_type].n_id])
+        for edge_type in batch.edge_types:
+            src, dst = (batch[edge_type[end]].n_id for end in (0, -1))
+            edges = batch[edge_type].edge_index
+            ends = torch.stack([src[edges[0]], dst[edges[1]]])
+            assert torch.equal(data[edge_type].edge_index[:, batch[edge_type].e_id], ends)
+            found += edges.size(1)
+    assert found > 20
+
+
+def test_the_whole_neighborhoods_of_renumbered_types_are_those_of_the_graph():
+    data = make_hetero()
+    order = TypedOrder(paper=order_of(torch.arange(data["paper"].num_nodes).flip(0), data["paper"].num_nodes))
+    stores = FeatureStore.from_data(data, order=order), GraphStore.from_data(data, order=order)
+    plainly, renumbered = (
+        next(iter(NeighborLoader(source, [-1, -1], "paper", batch_size=20, seed=1))) for source in (data, stores)
+    )
+    for edge_type in plainly.edge_types:
+        assert torch.equal(plainly[edge_type].e_id.sort().values, renumbered[edge_type].e_id.sort().values)
+
+
+def test_orders_of_other_kinds_and_nodes(data):
+    hetero, wrong = make_hetero(), order_of(torch.arange(3), 3)
+    for kind in (FeatureStore, GraphStore):
+        with pytest.raises(TypeError, match=r"^order: expected TypedOrder, such as a store's order, found Order"):
+            kind.from_data(hetero, order=wrong)
+        with pytest.raises(TypeError, match=r"^order: expected Order, such as a store's order, found TypedOrder"):
+            kind.from_data(data, order=TypedOrder())
+    with pytest.raises(ValueError, match=r"^order: expected one of 200 nodes, as 'x' has, found 3"):
+        FeatureStore.from_data(data, order=wrong)
+    with pytest.raises(ValueError, match=r"^order of \w+: expected one of \d+ nodes, found one of 3"):
+        GraphStore.from_data(hetero, order=TypedOrder(paper=wrong))
+    with pytest.raises(ValueError, match=r"^order: expected node types of .*, found \['pages'\]"):
+        GraphStore.from_data(hetero, order=TypedOrder(pages=wrong))
 
 
 def test_two_numberings_are_refused(data):

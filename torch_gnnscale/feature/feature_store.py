@@ -14,6 +14,8 @@ from torch_geometric.data import Data, HeteroData, TensorAttr
 from .. import files, ops
 from ..ops.arguments import check_ids
 from ..ops.rows import has_contiguous_rows
+from ..topology.numbering import Numbering
+from ..topology.reorder import Order, TypedOrder
 from .contract import BoundedAttr, RowStore
 
 KIND = "features"
@@ -31,13 +33,22 @@ class FeatureStore(RowStore):
         self.__dict__["_origins"] = {}  # (group, name) of a mapped tensor to its (directory, array)
 
     @classmethod
-    def from_data(cls, data: Data | HeteroData) -> FeatureStore:
+    def from_data(cls, data: Data | HeteroData, *, order: Order | TypedOrder | None = None) -> FeatureStore:
         """A store of all tensors of a Data or HeteroData that have a row for each node or edge.
 
         Their groups are the node and edge types; in a homogeneous graph None and, as in PyG's LocalFeatureStore,
-        (None, None).
+        (None, None). With ``order``, rows of nodes are copied in that order, beside a GraphStore of the same one.
+
+        Raises:
+            TypeError: ``order`` is not an Order, or with a HeteroData not a TypedOrder.
+            ValueError: ``order`` is one of another number of nodes.
         """
+        kind = TypedOrder if isinstance(data, HeteroData) else Order
+        if not isinstance(order, (kind, type(None))):
+            raise TypeError(f"order: expected {kind.__name__}, such as a store's order, found {type(order).__name__}")
+        orders = order if isinstance(order, TypedOrder) else {None: order} if order is not None else {}
         store = cls()
+        store.__dict__["order"] = order
         if isinstance(data, HeteroData):
             groups = [(t, s) for t, s in data.node_items()] + [(t, s) for t, s in data.edge_items()]
         else:
@@ -48,6 +59,8 @@ class FeatureStore(RowStore):
                 if not isinstance(value, (Tensor, np.ndarray)) or data.__cat_dim__(name, value, stored) != 0:
                     continue
                 if stored.is_edge_attr(name) if of_edges else stored.is_node_attr(name):
+                    if (of_type := orders.get(group)) is not None and not of_edges:
+                        value = _reordered(name, value, of_type)
                     store.put_tensor(value, group_name=group, attr_name=name, index=None)
         return store
 
@@ -157,7 +170,7 @@ class FeatureStore(RowStore):
     def __reduce__(self):
         # Of mapped tensors only the files' names are pickled: the other process maps the same pages.
         in_memory = {key: value for key, value in self._tensors.items() if key not in self._origins}
-        return _restore, (list(self._tensors), in_memory, dict(self._origins))
+        return _restore, (list(self._tensors), in_memory, dict(self._origins), self.order)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({ {key: tuple(value.shape) for key, value in self._tensors.items()} })"
@@ -176,10 +189,19 @@ def row_ids(index: Any, num_rows: int) -> Tensor:
     return ids
 
 
-def _restore(order: list, in_memory: dict, origins: dict) -> FeatureStore:
+def _reordered(name: str, rows: Tensor | np.ndarray, order: Order) -> Tensor:
+    """The rows in the order of the store."""
+    tensor = torch.from_numpy(rows) if isinstance(rows, np.ndarray) else rows
+    if len(tensor) != len(order.old):
+        raise ValueError(f"order: expected one of {len(tensor)} nodes, as {name!r} has, found {len(order.old)}")
+    return ops.gather_rows(tensor, order.old) if ops.can_gather_rows(tensor) else tensor.index_select(0, order.old)
+
+
+def _restore(keys: list, in_memory: dict, origins: dict, order: Numbering | None) -> FeatureStore:
     store = FeatureStore()
     opened = {path: files.load(path, KIND, verify=False)[0] for path in {path for path, _ in origins.values()}}
     mapped = {key: opened[path][name] for key, (path, name) in origins.items()}
-    store._tensors.update((key, in_memory[key] if key in in_memory else mapped[key]) for key in order)
+    store._tensors.update((key, in_memory[key] if key in in_memory else mapped[key]) for key in keys)
     store._origins.update(origins)
+    store.__dict__["order"] = order
     return store

@@ -15,7 +15,8 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from .. import files, ops
 from .csc import CSC
-from .reorder import Order, order_of, reorder_csc
+from .numbering import Numbering
+from .reorder import Order, TypedOrder, order_of, reorder_csc, reorder_relation
 
 KIND = "graph"
 
@@ -27,7 +28,7 @@ class GraphStore(PyGGraphStore):
     samplers of this package read the CSC itself (:meth:`relation`).
     """
 
-    order: Order | None
+    order: Numbering | None
     """The order of a renumbered store, else None. Stored edges then lead between ``order.new`` of the user's nodes, and
     so do those that the store's methods return. The loaders of this package translate: they take and return the user's
     ids. Edge ids are always the user's."""
@@ -45,27 +46,33 @@ class GraphStore(PyGGraphStore):
         return store
 
     @classmethod
-    def from_data(cls, data: Data | HeteroData, is_sorted: bool = False, *, order: Order | None = None) -> GraphStore:
-        """A store of the edges of a Data or HeteroData (see :meth:`CSC.from_data`); ``order`` renumbers a Data's nodes.
+    def from_data(
+        cls, data: Data | HeteroData, is_sorted: bool = False, *, order: Order | TypedOrder | None = None
+    ) -> GraphStore:
+        """A store of the edges of a Data or HeteroData (see :meth:`CSC.from_data`), its nodes renumbered by ``order``.
 
         Raises:
-            TypeError: ``order`` is not an Order.
-            NotImplementedError: ``order`` with a HeteroData.
+            TypeError: ``order`` is not an Order, or with a HeteroData not a TypedOrder.
+            ValueError: ``order`` is one of other nodes.
         """
-        if not isinstance(order, (Order, type(None))):
-            raise TypeError(f"order: expected an Order, such as a store's, found {type(order).__name__}")
+        kind = TypedOrder if isinstance(data, HeteroData) else Order
+        if not isinstance(order, (kind, type(None))):
+            raise TypeError(f"order: expected {kind.__name__}, such as a store's order, found {type(order).__name__}")
         if not isinstance(data, HeteroData):
             csc = CSC.from_data(data, is_sorted)
-            store = cls.from_csc(csc if order is None else reorder_csc(csc, order))
+            store = cls.from_csc(reorder_csc(csc, order) if isinstance(order, Order) else csc)
             store.__dict__["order"] = order
             return store
-        if order is not None:
-            raise NotImplementedError("an order of a HeteroData's nodes is not implemented")
+        orders = order if isinstance(order, TypedOrder) else TypedOrder()
+        if unknown := [node_type for node_type in orders if node_type not in data.node_types]:
+            raise ValueError(f"order: expected node types of {data.node_types}, found {unknown}")
         store = cls()
         counts = count_nodes(data)
         for edge_type, edges in data.edge_items():
             size = counts[edge_type[0]], counts[edge_type[-1]]
-            store._relations[edge_type] = CSC.from_storage(edges, size, is_sorted)
+            src, dst = (orders.get(edge_type[end]) for end in (0, -1))
+            store._relations[edge_type] = reorder_relation(CSC.from_storage(edges, size, is_sorted), src, dst)
+        store.__dict__["order"] = order
         return store
 
     @classmethod
@@ -172,6 +179,8 @@ class GraphStore(PyGGraphStore):
                     arrays[f"{i}_edge_id"] = csc.edge_id
             called |= {name: f"relation {edge_type!r}" for name in arrays if name not in called}
             relations.append(relation_entry(files.check_name(edge_type), csc.num_src, csc.num_dst, csc.num_edges))
+        if self.order is not None and not isinstance(self.order, Order):
+            raise NotImplementedError("save of a graph whose types are renumbered is not implemented")
         if self.order is not None:
             arrays["order"], called["order"] = self.order.old, "the order of the nodes"
         files.save(path, KIND, arrays, {"relations": relations}, called)
@@ -274,7 +283,7 @@ def open_relation(path: str, edge_type: EdgeType | None) -> CSC:
     return GraphStore._open(path, verify=False, with_order=False).relation(edge_type)
 
 
-def _restore(relations: dict, order: Order | None) -> GraphStore:
+def _restore(relations: dict, order: Numbering | None) -> GraphStore:
     store = GraphStore()
     store._relations.update(relations)
     store.__dict__["order"] = order

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
+from torch_geometric.typing import NodeType
 
 from .. import ops
 from ..ops.arguments import check_permutation
@@ -40,12 +41,35 @@ class Order(NamedTuple):
         return self.old[ids]
 
     def to(self, device: torch.device) -> Order:
-        """See :meth:`Numbering.to`."""
-        return Order(self.old.to(device), self.new.to(device))
+        """See :meth:`Numbering.to`; ids of seeds are still led to the stores' on the CPU."""
+        return Order(self.old.to(device), self.new)
 
     def equals(self, other: Any) -> bool:
         """See :meth:`Numbering.equals`."""
         return isinstance(other, Order) and (other is self or torch.equal(other.old, self.old))
+
+
+class TypedOrder(dict[NodeType, Order]):
+    """A renumbering of the nodes of several types; the types that it does not have keep their ids."""
+
+    # As a :class:`torch_gnnscale.topology.numbering.Numbering`
+
+    def to_stored(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
+        """See :meth:`Numbering.to_stored`."""
+        return self[node_type].to_stored(ids) if node_type in self else ids.to(torch.int64)
+
+    def to_user(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
+        """See :meth:`Numbering.to_user`."""
+        return self[node_type].to_user(ids) if node_type in self else ids
+
+    def to(self, device: torch.device) -> TypedOrder:
+        """See :meth:`Numbering.to`."""
+        return TypedOrder({node_type: order.to(device) for node_type, order in self.items()})
+
+    def equals(self, other: Any) -> bool:
+        """See :meth:`Numbering.equals`."""
+        same = isinstance(other, TypedOrder) and self.keys() == other.keys()
+        return same and all(order.equals(other[node_type]) for node_type, order in self.items())
 
 
 def by_score(score: Tensor, name: str = "score") -> Order:
@@ -101,6 +125,28 @@ def reorder_csc(csc: CSC, order: Order) -> CSC:
         raise ValueError(f"csc: expected {len(order.old)} sources and destinations, found {csc}")
     colptr, edges = ops.renumber(csc.colptr, csc.row, order.old, edge_id=csc.edge_id)
     return CSC(colptr, edges[:, 0], edges[:, 1], csc.num_src)
+
+
+def reorder_relation(csc: CSC, src: Order | None, dst: Order | None) -> CSC:
+    """The same edges between renumbered sources and destinations, None leaving the ids as they are.
+
+    Each edge keeps its original id, and the edges of a column keep their order.
+
+    Raises:
+        ValueError: an order of another number of nodes.
+    """
+    for name, order, count in (("src", src, csc.num_src), ("dst", dst, csc.num_dst)):
+        if order is not None and len(order.old) != count:
+            raise ValueError(f"order of {name}: expected one of {count} nodes, found one of {len(order.old)}")
+    colptr, row, edge_id = csc.colptr, csc.row, csc.edge_id
+    if dst is not None:
+        degree = colptr.diff()[dst.old]
+        moved = torch.cat([colptr.new_zeros(1), degree.cumsum(0)])
+        place = torch.arange(csc.num_edges) + (colptr[:-1][dst.old] - moved[:-1]).repeat_interleave(degree)
+        colptr, row, edge_id = moved, row[place], place if edge_id is None else edge_id[place]
+    if src is not None:
+        row = src.new[row.to(torch.int64)].to(row.dtype)
+    return CSC(colptr, row, edge_id, csc.num_src)
 
 
 def reorder_data(data: Data, order: Order) -> Data:
