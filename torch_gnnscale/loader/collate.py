@@ -46,7 +46,7 @@ class Collator:
         self.numbering = numbering if numbering is None or device is None else numbering.to(device)
         self.transform, self.device = transform, device
         keyed = isinstance(sampler, KeyedSampler)
-        self.bounds = Bounds(sampler) if keyed and transform is None else None
+        self.bounds = Bounds(sampler if keyed and transform is None else None)
 
     def fetch(self, out: Output) -> Fetched:
         """The output with its rows."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from abc import ABC, abstractmethod
 from collections import defaultdict
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -65,19 +65,17 @@ def row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
                 yield (f"data.{name}" if type_name is None else f"data[{type_name!r}].{name}"), value
 
 
-class Bounds(NamedTuple):
-    """What a sampler knows of its ids, as far as nobody has changed its output."""
+class Bounds:
+    """What a sampler knows of its ids, as long as nobody changes its output; without a sampler, nothing."""
 
-    sampler: KeyedSampler
-
-    def of_nodes(self, node_type: Any) -> int | None:
-        """Ids of these nodes are below this."""
-        bounds = self.sampler.node_bounds()
-        return None if bounds is None else bounds.get(node_type)
+    def __init__(self, sampler: KeyedSampler | None = None) -> None:
+        self._sampler = sampler
+        self.of_nodes: Mapping[Any, int] = {} if sampler is None else sampler.node_bounds() or {}
+        """By type: ids of these nodes are below this."""
 
     def of_edges(self, edge_type: Any) -> int | None:
         """Ids of these edges are below this."""
-        return self.sampler.edge_bound(edge_type)
+        return None if self._sampler is None else self._sampler.edge_bound(edge_type)
 
 
 class RowSource(ABC):
@@ -89,7 +87,7 @@ class RowSource(ABC):
     """Whether ranks fetch together."""
 
     @abstractmethod
-    def fetch(self, sampled: SampledGraphPart, bounds: Bounds | None) -> Any:
+    def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> Any:
         """All rows of a sample; ids are checked where ``bounds`` do not say that it is needless."""
 
     @abstractmethod
@@ -112,15 +110,19 @@ class DataRows(RowSource):
         self.data = data
         self.device = device
 
-    def fetch(self, sampled: SampledGraphPart, bounds: Bounds | None) -> dict[Any, dict[str, Any]]:
+    def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> dict[Any, dict[str, Any]]:
         """By type, the rows of each attribute."""
         found: dict[Any, dict[str, Any]] = {}
         for type_name, store, has_nodes, has_edges in typed_storages(self.data):
             node = sampled.nodes.setdefault(type_name, NO_IDS) if has_nodes else NO_IDS
+            edges = None
             if has_edges:
-                edge_id = sampled.edges.setdefault(type_name, SampledEdges.none()).edge_id
+                if type_name not in sampled.edges:
+                    sampled.edges[type_name] = SampledEdges.none()
+                if (edge_id := sampled.edges[type_name].edge_id) is not None:
+                    edges = Ids(edge_id)
             rows = found[type_name] = {}
-            nodes, edges = Ids(node), None if not has_edges or edge_id is None else Ids(edge_id)
+            nodes, below = Ids(node), bounds.of_nodes.get(type_name)
             for name, value in store.items():
                 if name == "num_nodes":
                     rows[name] = node.numel()
@@ -128,12 +130,12 @@ class DataRows(RowSource):
                     continue
                 elif store.is_node_attr(name):
                     dim = self.data.__cat_dim__(name, value, store)
-                    rows[name] = rows_at(value, nodes, dim, None if bounds is None else bounds.of_nodes(type_name))
+                    rows[name] = rows_at(value, nodes, dim, below)
                 elif store.is_edge_attr(name):
                     rows[name] = None
                     if edges is not None:
                         dim = self.data.__cat_dim__(name, value, store)
-                        rows[name] = rows_at(value, edges, dim, None if bounds is None else bounds.of_edges(type_name))
+                        rows[name] = rows_at(value, edges, dim, bounds.of_edges(type_name))
         return found
 
     def batch(
@@ -187,7 +189,7 @@ class StoreRows(RowSource):
         self.threads = may_be_read_by_threads(features)
         self.collective = is_collective(features)
 
-    def fetch(self, sampled: SampledGraphPart, bounds: Bounds | None) -> list[tuple[Any, Any]]:
+    def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> list[tuple[Any, Any]]:
         """(attribute, its rows) of all tensors that have rows for what was sampled, in the store's order."""
         hetero, features = sampled.hetero, self.features
         ids = {node_type: Ids(node) for node_type, node in sampled.nodes.items()}
@@ -199,7 +201,7 @@ class StoreRows(RowSource):
             else:
                 node_type = attr.group_name if hetero else None
                 attr.index = sampled.nodes.get(node_type)
-                below = None if bounds is None else bounds.of_nodes(node_type)
+                below = bounds.of_nodes.get(node_type)
                 if below is not None and attr.index is not None and isinstance(features, RowStore):
                     there = ids[node_type].on(features.device_of(attr))
                     attr = BoundedAttr(attr.group_name, attr.attr_name, there, below, there)

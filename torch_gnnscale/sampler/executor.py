@@ -82,9 +82,11 @@ class HostExecutor(Executor):
         exclude: Sequence[Tensor | None] | None = None,
     ) -> ops.Sample:  # fmt: skip
         """See :meth:`Executor.sample`."""
+        fanouts, replace, disjoint, last, layers, subgraph = drawing
         return ops.sample_neighbors(
-            self.graph.stored, seeds, key=key, seed_time=seed_time, exclude=exclude, **drawing._asdict()
-        )
+            self.graph.stored, seeds, fanouts, key, seed_time=seed_time, exclude=exclude, replace=replace,
+            disjoint=disjoint, last=last, layers=layers, subgraph=subgraph,
+        )  # fmt: skip
 
     def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
         """See :meth:`Executor.sample_many`."""
