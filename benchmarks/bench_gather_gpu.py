@@ -24,7 +24,7 @@ from common import has, judged, parser, save
 from torch import Tensor
 
 from torch_gnnscale import ops
-from torch_gnnscale.feature.tier_memory import HostMemory, HostRows
+from torch_gnnscale.memory import HostArray, HostMemory
 
 SIZES = [64, 128, 256, 512, 1024, 2048, 4096]
 AIMS = {("GPU", 128): 0.70, ("GPU", 512): 0.85, **{("pinned", size): 0.80 for size in SIZES if size >= 512}}
@@ -206,7 +206,7 @@ def main() -> None:
         raise SystemExit("bench_gather_gpu: torch sees no CUDA device, so there is nothing to measure")
     items = args.table << 18
     memory = HostMemory(items * 4, "the cold table", insist=True)
-    cold = torch.arange(items, dtype=torch.int32, out=memory.tensor(HostRows(0, (items,), torch.int32)))
+    cold = torch.arange(items, dtype=torch.int32, out=memory.tensor(HostArray(0, (items,), torch.int32)))
     memory.use_huge_pages()
     memory.pin(torch.device("cuda", 0))
     hot = cold.to("cuda")

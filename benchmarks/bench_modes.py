@@ -22,7 +22,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
 from torch_gnnscale import NeighborSampler, ops
-from torch_gnnscale.ops.memory import MOVING
+from torch_gnnscale.memory.huge_pages import MOVING
 from torch_gnnscale.topology import rmat
 
 NODES, EDGES, BATCH = 1_000_000, 16_000_000, 1024

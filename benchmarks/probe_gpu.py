@@ -37,7 +37,7 @@ from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from torch_gnnscale import CSC
-from torch_gnnscale.feature.tier_memory import HostMemory, HostRows
+from torch_gnnscale.memory import HostArray, HostMemory
 from torch_gnnscale.sampler.placed import PlacedGraph, place
 from torch_gnnscale.topology import rmat
 
@@ -202,7 +202,7 @@ def registered(items: int, huge: bool) -> Iterator[Tensor]:
     """Rising numbers in a store's memory, registered with CUDA."""
     shared = HostMemory(items * 4, "the table", insist=True)
     try:
-        table = torch.arange(items, dtype=torch.int32, out=shared.tensor(HostRows(0, (items,), torch.int32)))
+        table = torch.arange(items, dtype=torch.int32, out=shared.tensor(HostArray(0, (items,), torch.int32)))
         if huge:
             shared.use_huge_pages()
         shared.pin(torch.device("cuda", 0))

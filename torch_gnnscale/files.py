@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import ops
+from . import machine, ops
 
 FORMAT = 2
 MANIFEST = "gnnscale.json"
@@ -34,7 +34,7 @@ _PARTIAL = ".partial-"
 
 def _checksums(data: Tensor) -> list[int]:
     data = data.reshape(-1).view(torch.uint8)
-    with ThreadPoolExecutor(max(1, torch.get_num_threads())) as threads:
+    with ThreadPoolExecutor(machine.cores()) as threads:
         return list(threads.map(lambda block: zlib.crc32(block.numpy()), data.split(_BLOCK)))
 
 

@@ -17,8 +17,8 @@ from torch_geometric.loader import NodeLoader
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale.feature import hotness
-from torch_gnnscale.feature.tier_memory import HostMemory
 from torch_gnnscale.loader import accesses
+from torch_gnnscale.memory import HostMemory
 from torch_gnnscale.topology.reorder import by_score, reorder_data
 
 

@@ -14,7 +14,7 @@ from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import FeatureStore, files
 from torch_gnnscale import TieredFeatureStore as Tiered
-from torch_gnnscale.feature import tier_memory as memory_of
+from torch_gnnscale.memory import host as host_memory
 from torch_gnnscale.topology import reorder
 
 
@@ -61,7 +61,7 @@ def test_numbers_that_16_bits_cannot_hold(storage, largest, budgets, tmp_path):
 
 
 def test_memory_that_is_not_there_is_missed_before_anything_is_written(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory_of, "available_memory", lambda: 100)
+    monkeypatch.setattr(host_memory, "available_memory", lambda: 100)
     monkeypatch.setattr(files.ArrayWriter, "append", None)
     with pytest.raises(
         MemoryError,
@@ -73,7 +73,7 @@ def test_memory_that_is_not_there_is_missed_before_anything_is_written(monkeypat
 
 @pytest.mark.parametrize("host", [1 << 20, "1MiB"])
 def test_bytes_of_host_memory_are_taken_although_less_is_available(host, monkeypatch):
-    monkeypatch.setattr(memory_of, "available_memory", lambda: 100)
+    monkeypatch.setattr(host_memory, "available_memory", lambda: 100)
     data = node_data()
     found = r"^host: expected \d+ bytes of memory, found 100 available"
     asked = "they are taken, as asked, and the process is killed if the machine does not have them$"
@@ -208,4 +208,4 @@ def test_no_nodes():
 
 
 def test_memory_that_is_there():
-    assert 0 < memory_of.available_memory() < 1 << 50
+    assert 0 < host_memory.available_memory() < 1 << 50

@@ -16,7 +16,7 @@ from helpers.tiers import NODES, node_data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, ops
 from torch_gnnscale import TieredFeatureStore as Tiered
-from torch_gnnscale.feature.plan import plan_tiers
+from torch_gnnscale.feature import plan_tiers
 from torch_gnnscale.feature.tier_devices import check_room
 from torch_gnnscale.stream_time import StreamTime
 

@@ -217,5 +217,3 @@ def test_huge_pages_of_the_wrong_kind():
         ops.huge_pages(torch.ones(4, 3).T)
     with refuses(ValueError, "tensor: expected a contiguous CPU tensor, found meta, strides (1,)"):
         ops.huge_pages(torch.ones(4, device="meta"))
-    with refuses(TypeError, "tensors: expected a tensor, found list"):
-        ops.move_to_huge_pages([[1, 2]])

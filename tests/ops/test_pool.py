@@ -3,20 +3,13 @@
 import concurrent.futures
 import itertools
 import os
-import re
-import threading
-import time
-from pathlib import Path
 
 import pytest
 import torch
-from helpers.data import run_python, status_of_fork
+from helpers.data import status_of_fork
 from helpers.graphs import assert_same, random_graph, random_ids
-from torch_geometric.data import Data
 
-from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops, reference
-from torch_gnnscale.feature.tier_memory import available_memory
-from torch_gnnscale.ops import memory
+from torch_gnnscale import ops, reference
 from torch_gnnscale.ops.arguments import resolve_threads
 
 ROW = 1 << 20  # bytes
@@ -104,67 +97,6 @@ def test_trim():
     ops.pool_trim()
     assert ops.pool_stats().idle_bytes == 0
     assert (kept == 3).all()
-
-
-V1_NO_LIMIT = 9223372036854771712
-GROUPS = {
-    "none": ("", {}, None),
-    "no file": (None, {}, None),
-    "version 2": ("0::/a/b\n", {"a/b/memory.max": "5000"}, 5000),
-    "a group above": ("0::/a/b\n", {"a/b/memory.max": "max", "a/memory.max": "4000", "memory.max": "9000"}, 4000),
-    "version 2 without a limit": ("0::/a\n", {"a/memory.max": "max"}, None),
-    "a container's own root": ("0::/\n", {"memory.max": "7000"}, 7000),
-    "a group of the host's": ("0::/docker/x\n", {"memory.max": "7000"}, 7000),
-    "version 1": ("5:cpu:/c\n4:memory:/a\n0::/\n", {"memory/a/memory.limit_in_bytes": "3000"}, 3000),
-    "version 1 without a limit": (
-        "4:cpuset,memory:/a\n", {"memory/a/memory.limit_in_bytes": str(V1_NO_LIMIT)}, V1_NO_LIMIT,
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", GROUPS)
-def test_control_groups_limit_the_memory(tmp_path, name):
-    groups, limits, expected = GROUPS[name]
-    if groups is not None:
-        (tmp_path / "proc" / "self").mkdir(parents=True)
-        (tmp_path / "proc" / "self" / "cgroup").write_text(groups)
-    for file, limit in limits.items():
-        path = tmp_path / "sys" / "fs" / "cgroup" / file
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(limit + "\n")
-    assert memory.allowed_memory(tmp_path) == expected
-
-
-@pytest.mark.parametrize(
-    ("group", "usage", "stat"),
-    [
-        ("0::/a\n", "memory.current", "inactive_file"),
-        ("4:memory:/a\n", "memory.usage_in_bytes", "total_inactive_file"),
-    ],
-)
-def test_what_control_groups_leave(tmp_path, group, usage, stat):
-    second = group.startswith("0")
-    folder = tmp_path / "sys/fs/cgroup" / ("a" if second else "memory/a")
-    folder.mkdir(parents=True)
-    (tmp_path / "proc/self").mkdir(parents=True)
-    (tmp_path / "proc/self/cgroup").write_text(group)
-    (tmp_path / "proc/meminfo").write_text("MemTotal:  9 kB\nMemAvailable:  5 kB\n")
-    assert memory.spare_memory(tmp_path) is None
-    assert available_memory(tmp_path) == 5 << 10
-    (folder / ("memory.max" if second else "memory.limit_in_bytes")).write_text("4000\n")
-    assert memory.spare_memory(tmp_path) == 4000  # of groups whose use nobody tells
-    (folder / usage).write_text("3000\n")
-    (folder / "memory.stat").write_text(f"anon 7\n{stat} 500\n")
-    assert memory.spare_memory(tmp_path) == available_memory(tmp_path) == 1500
-    (folder / usage).write_text("9000\n")
-    assert memory.spare_memory(tmp_path) == 0
-
-
-@pytest.mark.slow
-def test_the_limit_at_first():
-    done = run_python("from torch_gnnscale import ops; print(ops.pool_stats().limit_bytes)")
-    memory_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    assert int(done.stdout) == min(memory_bytes, memory.allowed_memory() or memory_bytes) // 4
 
 
 def test_kept_batches_are_never_overwritten():
@@ -305,75 +237,3 @@ def test_huge_pages_change_nothing():
         ops.huge_pages(tensor)
         assert tensor.data_ptr() == address
         assert torch.equal(tensor, kept)
-
-
-def in_huge_pages(tensor) -> int:
-    """Bytes in huge pages of the mappings that the tensor lies in."""
-    first, end, found, inside = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes, 0, False
-    for line in Path("/proc/self/smaps").read_text().splitlines():
-        if match := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
-            inside = int(match[1], 16) < end and int(match[2], 16) > first
-        elif inside and line.startswith("AnonHugePages:"):
-            found += int(line.split()[1]) << 10
-    return found
-
-
-def test_a_samplers_graph_and_large_features_move_to_huge_pages():
-    probe = torch.zeros(20 << 20, dtype=torch.uint8)
-    ops.huge_pages(probe)
-    if not Path("/proc/self/smaps").exists() or in_huge_pages(probe) == 0:
-        pytest.skip("this system moves no memory into huge pages")
-    del probe
-    num_nodes, degree = 10_000, 600
-    row = torch.arange(num_nodes * degree, dtype=torch.int32) % num_nodes
-    store = GraphStore.from_csc(CSC.from_csc(torch.arange(0, num_nodes * degree + 1, degree), row))
-    data = Data(x=torch.ones(num_nodes, 600), edge_index=torch.zeros(2, 0, dtype=torch.int64))
-    NeighborSampler((FeatureStore.from_data(data), store), [5])
-    NeighborLoader(data, [5])
-    patience = time.monotonic() + 30
-    while not all(in_huge_pages(tensor) >= tensor.nbytes // 2 for tensor in (store.relation().row, data.x)):
-        assert time.monotonic() < patience, "the threads have moved nothing"
-        time.sleep(0.01)
-    assert torch.equal(store.relation().row, torch.arange(num_nodes * degree, dtype=torch.int32) % num_nodes)
-    assert bool((data.x == 1).all())
-
-
-def test_only_large_tensors_of_ones_own_are_moved(monkeypatch):
-    moved = []
-    monkeypatch.setattr(memory, "_Move", lambda tensors: threading.Thread(target=moved.extend, args=(tensors,)))
-    large = torch.zeros(16 << 20, dtype=torch.uint8)
-    others = [large[1:], torch.zeros(2, 16 << 20, dtype=torch.uint8).T, torch.zeros(16 << 20).share_memory_(),
-              torch.zeros(16 << 20, device="meta"), torch.zeros(3, 4096, 4096).to_sparse()]  # fmt: skip
-    ops.move_to_huge_pages([*others, large])
-    for thread in list(memory._moves):
-        thread.join()
-    assert [id(tensor) for tensor in moved] == [id(large)]
-
-
-MOVES = """
-import os, threading, time, torch
-from torch_gnnscale import ops
-from torch_gnnscale.ops.memory import MOVING
-tensor = torch.ones(256 << 20, dtype=torch.uint8)
-moving = lambda: sum(thread.name == MOVING for thread in threading.enumerate())
-"""
-
-
-@pytest.mark.slow
-def test_moves_end_with_the_program_and_before_a_fork():
-    for _ in range(3):
-        ended = run_python(MOVES + "ops.move_to_huge_pages([tensor])")
-        assert ended.returncode == 0, ended.stderr
-    at_fork = """
-ops.move_to_huge_pages([tensor])
-child = os.fork()
-if child == 0:
-    os._exit(moving())
-assert moving() == 0 and os.waitpid(child, 0)[1] == 0
-assert bool((tensor == 1).all())
-ops.move_to_huge_pages([tensor])
-while moving():
-    time.sleep(0.01)
-"""
-    ended = run_python(MOVES + at_fork)
-    assert ended.returncode == 0, ended.stderr

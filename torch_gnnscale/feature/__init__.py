@@ -1,7 +1,7 @@
 """Where feature rows live."""
 
 from .feature_store import FeatureStore
-from .plan import TierPlan, plan_tiers
+from .tier_plan import TierPlan, plan_tiers
 from .tiered_store import TieredFeatureStore, TierUse
 
 __all__ = ["FeatureStore", "TierPlan", "TierUse", "TieredFeatureStore", "plan_tiers"]

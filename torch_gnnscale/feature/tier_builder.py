@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from .. import files, ops
+from ..memory import HostArray, HostLayout, HostMemory
 from ..topology.reorder import Order
 from .feature_store import KIND
-from .plan import TierPlan
-from .tier_memory import FileRows, HostLayout, HostMemory, HostRows, Rows
-from .tiered_rows import STEP, Attribute, fill, narrowed
+from .tier_plan import TierPlan
+from .tiered_rows import STEP, Attribute, FileRows, Rows, fill, narrowed
 
 SPILLED, ROWS = "tier", "rows"
 """The kind of the directories that rows without room in memory are written into, and their array."""
@@ -65,7 +65,7 @@ def build(
     else:
         whole, cut = by_id, by_rank if plan.map_bytes else by_id
     layout = HostLayout()
-    todo: list[tuple[HostRows, Tensor, Tensor]] = []
+    todo: list[tuple[HostArray, Tensor, Tensor]] = []
     to_disk: list[tuple[Path, Source, Tensor]] = []
 
     def part(tier: str, source: Source, first: int, ids: Tensor, is_cut: bool) -> list[Rows]:
@@ -118,7 +118,7 @@ def build(
         _spill(to_disk)
     for rows, tensor, ids in todo:
         fill(memory.tensor(rows), tensor, ids)
-    if isinstance(where, HostRows):
+    if isinstance(where, HostArray):
         assert place is not None
         memory.tensor(where).copy_(place)
     memory.use_huge_pages()

@@ -8,9 +8,9 @@ import torch
 
 from .. import _library
 from .._warn import warn
+from ..memory import Budget, budget_bytes, free_on_gpu
 from ..ops.arguments import checked_device
-from .plan import Budget, TierPlan, budget_bytes, peer_budgets
-from .tier_memory import free_on_gpu
+from .tier_plan import TierPlan, peer_budgets
 
 
 def devices_of(

@@ -7,20 +7,42 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
-from .. import ops
+from .. import files, ops
+from ..memory import HostArray, HostMemory
 from ..ops.arguments import check_ids
 from ..stream_time import StreamTime
-from .tier_memory import HostMemory, Rows, open_rows
 
 STEP = 64 << 20
 """Bytes that are moved at a time while tiers are filled."""
 # Items as torch puts them at indices, which it does not for every type.
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
+
+
+class FileRows(NamedTuple):
+    """Rows of an array in a directory of arrays, from ``first`` on."""
+
+    path: str
+    kind: str
+    array: str
+    first: int
+
+
+Rows: TypeAlias = HostArray | FileRows | Tensor
+"""What names an array to another process; a tensor is one on a GPU, which torch.multiprocessing opens there."""
+
+
+def open_rows(rows: Rows, memory: HostMemory) -> Tensor:
+    """The array that ``rows`` names, in this process."""
+    if isinstance(rows, HostArray):
+        return memory.tensor(rows)
+    if isinstance(rows, FileRows):
+        return files.load(rows.path, rows.kind, verify=False)[0][rows.array][rows.first :]
+    return rows
 
 
 @dataclass(frozen=True)

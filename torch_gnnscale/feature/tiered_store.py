@@ -16,15 +16,15 @@ from torch_geometric.data import Data, HeteroData, TensorAttr
 from torch_geometric.typing import NodeType
 
 from .. import ops
+from ..memory import Budget, HostArray, HostMemory, is_bytes
 from ..ops.arguments import checked_device
 from ..topology.reorder import Order
 from .contract import BoundedAttr
 from .feature_store import FeatureStore, row_ids
 from .hotness import scores_of
-from .plan import Budget, TierPlan, is_bytes, plan_ranked, ranked
 from .tier_builder import Source, build
 from .tier_devices import check_room, devices_of
-from .tier_memory import HostMemory, HostRows
+from .tier_plan import TierPlan, plan_ranked, ranked
 from .tiered_rows import Attribute, TieredRows
 
 
@@ -69,7 +69,7 @@ class TieredFeatureStore(FeatureStore):
         """Opens what :meth:`from_data` or :meth:`open` made; ``folder`` is deleted with the store."""
         super().__init__()
         self.__dict__.update(plan=plan, order=order, _memory=memory, _device=device)
-        if device.type == "cuda" and any(isinstance(part, HostRows) for entry in attributes for part in entry.parts):
+        if device.type == "cuda" and any(isinstance(part, HostArray) for entry in attributes for part in entry.parts):
             memory.pin(device)
         for attribute in attributes:
             self._tensors[attribute.key] = TieredRows(attribute, memory, device)
@@ -98,7 +98,7 @@ class TieredFeatureStore(FeatureStore):
 
         Args:
             data: a homogeneous graph; its tensors may be mapped files.
-            gpu, peers, host: budgets (see :func:`torch_gnnscale.feature.plan.plan_tiers`). Without a CUDA device, those
+            gpu, peers, host: budgets (see :func:`torch_gnnscale.feature.plan_tiers`). Without a CUDA device, those
                 for GPUs are left to host memory, with a warning. Bytes as ``host`` are taken although less memory is
                 available, with a warning; with a share, or by default, that is a MemoryError.
             disk: a directory on a disk. Rows that fit nowhere else are written into a new directory in it,

@@ -15,6 +15,7 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, HeteroSampler
 
 from .. import ops
 from .._warn import warn
+from ..memory import move_to_huge_pages
 from ..ops.arguments import to_int
 from ..random import draw_seed, ids_key
 from ..sampler.keyed import KeyedSampler, Output
@@ -99,7 +100,7 @@ class KeyedLoader(PyGLoaderAdapter):
             )
         if isinstance(data, (Data, HeteroData)):
             checks.warn_of_slow_rows(data)
-            ops.move_to_huge_pages(value for _, value in row_tensors(data) if ops.can_gather_rows(value))
+            move_to_huge_pages(value for _, value in row_tensors(data) if ops.can_gather_rows(value))
         if self._device is not None:
             checks.warn_of_host_rows(data, self._device)
         own_order = kwargs.get("sampler") is not None or kwargs.get("batch_sampler") is not None

@@ -17,7 +17,7 @@ from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import InputNodes
 
 from .. import ops
-from ..feature.plan import Budget
+from ..memory import Budget
 from ..ops.arguments import check_tensor
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike

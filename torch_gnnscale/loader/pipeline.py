@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import weakref
 from collections import deque
@@ -11,13 +10,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from itertools import groupby
 from typing import Any, NamedTuple
 
-from .. import ops
+from .. import machine, ops
 
 _open: weakref.WeakSet[Pipeline] = weakref.WeakSet()
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 class Stage(NamedTuple):
@@ -58,7 +53,7 @@ class Pipeline:
         where there are no stages."""
         self._prefetch = prefetch = prefetch if self._stages else 0
         if prefetch > 0 and self._threads is None:
-            cores = _cores()
+            cores = machine.cores()
             workers = min(prefetch, cores)
             limit = (ops.limit_threads, (cores // workers,))
             self._threads = ThreadPoolExecutor(workers, "gnnscale-loader", *limit)

@@ -1,7 +1,8 @@
 """The one door to native code: typed wrappers of ``torch.ops.gnnscale.*`` that check what a user can get wrong.
 
-``threads`` means the same everywhere: how many of torch's threads an operator may use, 0 for all of
-``torch.get_num_threads()`` unless :func:`limit_threads` says less. No result depends on it.
+``threads`` means the same everywhere: how many of torch's threads an operator may use. No result depends on it. 0 means
+what :func:`limit_threads` says for the calling Python thread; by default ``torch.get_num_threads()``, but at most the
+process's share of the machine's cores (:func:`torch_gnnscale.machine.cores`).
 """
 
 from . import registrations as _registrations  # noqa: F401 (what torch.compile needs to know)
@@ -10,7 +11,7 @@ from .arguments import ID_DTYPES, MAX_COUNT, first_outside, limit_threads
 from .bulk import MAX_BATCHES, beyond_bulks, sample_bulk
 from .generate import permutation, random_bits, rmat_edges
 from .inputs import Relations, relations
-from .memory import PoolStats, huge_pages, map_file, map_shared, move_to_huge_pages, pool_limit, pool_stats, pool_trim
+from .memory import PoolStats, huge_pages, map_file, map_shared, pool_limit, pool_stats, pool_trim
 from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negatives
 from .rows import can_gather_rows, gather_rows
 from .samples import MAX_FANOUT, MAX_HOPS, Sample, Subgraph
@@ -24,7 +25,7 @@ __all__ = [
     "REDUCTIONS", "Relations", "Sample", "Subgraph", "aggregate", "beyond_bulks", "can_gather_rows", "can_widen",
     "candidates", "check_colptr", "coo_to_csc", "count_ids", "edge_dot", "edge_set", "extreme_backward",
     "first_outside", "gather_rows", "gather_tiers", "huge_pages", "limit_threads", "map_file", "map_shared",
-    "move_to_huge_pages", "permutation", "place_dtype", "pool_limit", "pool_stats", "pool_trim", "random_bits",
+    "permutation", "place_dtype", "pool_limit", "pool_stats", "pool_trim", "random_bits",
     "relations", "renumber", "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_negatives",
     "sample_neighbors", "score_unit", "share_of_extremes", "weight_sums",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import _library
+from .. import _library, machine
 
 _library.load()
 OPS = torch.ops.gnnscale
@@ -20,17 +20,19 @@ MAX_COUNT = 1 << 40
 """Nodes of a graph, and random numbers of one call."""
 ID_DTYPES = (torch.int32, torch.int64)
 """Types that ids may have."""
+_CORES = machine.cores()
 _limit = threading.local()
 
 
 def limit_threads(threads: int) -> None:
-    """What ``threads=0`` means to operators called from this Python thread; 0 for all of torch's threads again."""
+    """What ``threads=0`` means to operators called from this Python thread; 0 ends that: see the package."""
     _limit.threads = check_int("threads", threads)
 
 
 def resolve_threads(threads: int) -> int:
-    """What native operators get for ``threads``."""
-    return check_int("threads", threads) or getattr(_limit, "threads", 0)
+    """What native operators get for ``threads``: 0 for ``torch.get_num_threads()``."""
+    given = check_int("threads", threads) or getattr(_limit, "threads", 0)
+    return given or (_CORES if torch.get_num_threads() > _CORES else 0)
 
 
 def to_int(name: str, value: Any) -> int:

@@ -10,6 +10,7 @@ from torch_geometric.sampler.base import DataType
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
+from ..memory import move_to_huge_pages
 from ..topology import CSC
 from .inputs import end_types, reverse_relations
 
@@ -97,7 +98,7 @@ class SampledGraph:
             csc = relation.csc
             found += [relation.time, relation.weight]
             found += [] if relation.mapped else [csc.colptr, csc.row, csc.edge_id]
-        ops.move_to_huge_pages(tensor for tensor in found if tensor is not None)
+        move_to_huge_pages(tensor for tensor in found if tensor is not None)
 
     @property
     def largest_degree(self) -> int:

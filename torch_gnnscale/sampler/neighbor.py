@@ -16,7 +16,7 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
 from .._warn import warn
-from ..feature.plan import Budget
+from ..memory import Budget
 from ..ops.arguments import check_ids, checked_device
 from ..random import draw_seed
 from .executor import Drawing, Executor, HostExecutor, PlacedExecutor, check_bulk

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from .. import ops
 from .._warn import warn
-from ..feature.plan import Budget, budget_bytes, format_bytes
-from ..feature.tier_memory import HostLayout, HostMemory, free_on_gpu
+from ..memory import Budget, HostLayout, HostMemory, budget_bytes, format_bytes, free_on_gpu
 from ..topology import CSC
 
 _SPARE = 1 << 30  # bytes of a GPU's free memory that the graph leaves to others

@@ -1,4 +1,4 @@
-"""Where the tiers' rows are kept: host memory that processes share and GPUs read, files, and GPUs."""
+"""Host memory that processes share and GPUs read."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
-from pathlib import Path
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from .. import files, ops
+from .. import ops
 from .._warn import warn
-from ..ops.memory import spare_memory
+from ..machine import available_memory, local_world_size
 
 ALIGNMENT = 4096
 """Of every array in host memory: a page."""
@@ -33,7 +32,8 @@ class HostMemory:
     little is a warning: a machine may give more than it says is available, if its memory grows.
 
     Raises:
-        MemoryError: less is available, to the machine or to the process's control groups, and not ``insist``.
+        MemoryError: less is available to this process (:func:`torch_gnnscale.machine.available_memory`), although the
+            pool's idle buffers were freed, and not ``insist``.
     """
 
     _name = "host"
@@ -46,8 +46,12 @@ class HostMemory:
         insist: bool = False,
     ) -> None:
         self._name = name
+        if num_bytes > available_memory():
+            ops.pool_trim()
         if num_bytes > (available := available_memory()):
-            found = f"{name}: expected {num_bytes} bytes of memory, found {available} available"
+            ranks = local_world_size()
+            found = f"{available} available" + (f" to each of LOCAL_WORLD_SIZE={ranks} processes" if ranks > 1 else "")
+            found = f"{name}: expected {num_bytes} bytes of memory, found {found}"
             if not insist:
                 raise MemoryError(f"{found}; {hint}")
             warn(f"{found}: they are taken, as asked, and the process is killed if the machine does not have them")
@@ -119,12 +123,12 @@ class HostMemory:
                 self._readers -= 1
                 self._idle.notify_all()
 
-    def tensor(self, rows: HostRows) -> Tensor:
+    def tensor(self, array: HostArray) -> Tensor:
         """An array in this memory; it keeps the memory's pages."""
-        count = math.prod(rows.shape) * rows.dtype.itemsize
+        count = math.prod(array.shape) * array.dtype.itemsize
         if count == 0:
-            return torch.empty(rows.shape, dtype=rows.dtype)
-        return self._check()[rows.offset : rows.offset + count].view(rows.dtype).view(rows.shape)
+            return torch.empty(array.shape, dtype=array.dtype)
+        return self._check()[array.offset : array.offset + count].view(array.dtype).view(array.shape)
 
     def use_huge_pages(self) -> None:
         """Moves what was written into huge pages, for all processes: :func:`torch_gnnscale.ops.huge_pages`."""
@@ -186,38 +190,17 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def available_memory(root: Path = Path("/")) -> int:
-    """Bytes that can still be had: what the machine says, or what the control groups leave if that is less."""
-    lines = dict(line.split(":") for line in (root / "proc/meminfo").read_text().splitlines())
-    available = int(lines["MemAvailable"].split()[0]) << 10
-    spare = spare_memory(root)
-    return available if spare is None else min(available, spare)
-
-
 def free_on_gpu(gpu: torch.device) -> int:
     """Bytes that can still be had on a GPU, those that torch keeps for itself included."""
     return torch.cuda.mem_get_info(gpu)[0] + torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
 
 
-class HostRows(NamedTuple):
+class HostArray(NamedTuple):
     """An array in a :class:`HostMemory`."""
 
     offset: int
     shape: tuple[int, ...]
     dtype: torch.dtype
-
-
-class FileRows(NamedTuple):
-    """Rows of an array in a directory of arrays, from ``first`` on."""
-
-    path: str
-    kind: str
-    array: str
-    first: int
-
-
-Rows: TypeAlias = HostRows | FileRows | Tensor
-"""What names an array to another process; a tensor is one on a GPU, which torch.multiprocessing opens there."""
 
 
 class HostLayout:
@@ -226,18 +209,9 @@ class HostLayout:
     def __init__(self) -> None:
         self.num_bytes = 0
 
-    def add(self, shape: tuple[int, ...], dtype: torch.dtype) -> HostRows:
+    def add(self, shape: tuple[int, ...], dtype: torch.dtype) -> HostArray:
         """Room for one more."""
-        rows = HostRows(self.num_bytes, tuple(shape), dtype)
+        array = HostArray(self.num_bytes, tuple(shape), dtype)
         size = math.prod(shape) * dtype.itemsize
         self.num_bytes += -(-size // ALIGNMENT) * ALIGNMENT
-        return rows
-
-
-def open_rows(rows: Rows, memory: HostMemory) -> Tensor:
-    """The array that ``rows`` names, in this process."""
-    if isinstance(rows, HostRows):
-        return memory.tensor(rows)
-    if isinstance(rows, FileRows):
-        return files.load(rows.path, rows.kind, verify=False)[0][rows.array][rows.first :]
-    return rows
+        return array

@@ -1,0 +1,10 @@
+"""Host memory: shared by processes, pinned for GPUs, in huge pages, within a budget."""
+
+from .budget import Budget, budget_bytes, format_bytes, is_bytes
+from .host import HostArray, HostLayout, HostMemory, free_on_gpu
+from .huge_pages import move_to_huge_pages
+
+__all__ = [
+    "Budget", "HostArray", "HostLayout", "HostMemory", "budget_bytes", "format_bytes", "free_on_gpu",
+    "is_bytes", "move_to_huge_pages",
+]  # fmt: skip
