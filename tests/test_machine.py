@@ -130,6 +130,7 @@ except MemoryError as error:
 WHOLE = "this process takes the cores and the memory of the whole machine for its own"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "ranks", "warning"),
     [

@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "tensor.h"
-#include "workspace.h"
 
 namespace gnnscale {
 namespace {
@@ -17,10 +16,7 @@ std::vector<int64_t> stats() {
 
 void limit(int64_t bytes) { pool_set_limit(bytes); }
 
-void trim() {
-  workspace_trim();  // whose tables lie in buffers of the pool
-  pool_trim();
-}
+void trim() { memory_trim(); }
 
 #ifndef MADV_COLLAPSE
 #define MADV_COLLAPSE 25  // Linux 6.1; older kernels refuse, which does no harm

@@ -2,13 +2,14 @@
 
 #include <pthread.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #include <cstdlib>
 #include <list>
 #include <map>
 #include <mutex>
 #include <new>
+
+#include "allocate.h"
 
 namespace gnnscale {
 namespace {
@@ -30,24 +31,30 @@ size_t size_class(size_t bytes) {
 // table as well as most of the page faults.
 void* allocate(size_t capacity) {
   const bool huge = capacity >= 4 * kHugePage;
-  void* address = std::aligned_alloc(huge ? kHugePage : kAlignment, capacity);
-  if (address == nullptr) throw std::bad_alloc();
+  void* address =
+      allocate_or_trim(capacity, [&] { return std::aligned_alloc(huge ? kHugePage : kAlignment, capacity); });
   if (huge) madvise(address, capacity / kHugePage * kHugePage, MADV_HUGEPAGE);
   return address;
 }
 
 struct Pool {
+  using Buffers = std::list<std::pair<void*, size_t>>;
+  using BySize = std::multimap<size_t, Buffers::iterator>;
+
   std::mutex mutex;
-  std::list<std::pair<void*, size_t>> idle;  // oldest first
-  std::multimap<size_t, std::list<std::pair<void*, size_t>>::iterator> by_size;
+  Buffers idle;  // oldest first
+  BySize by_size;
   PoolStats stats{0, 0, 0, 0, 0};
 
-  Pool() {
-    const int64_t physical = static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
-    stats.limit_bytes = physical / 4;
+  // Throws std::bad_alloc, and has then kept nothing.
+  void keep(void* address, size_t capacity) {
+    Buffers entry{{address, capacity}};
+    by_size.emplace(capacity, entry.begin());
+    idle.splice(idle.end(), entry);
+    stats.idle_bytes += static_cast<int64_t>(capacity);
   }
 
-  void* take(std::multimap<size_t, std::list<std::pair<void*, size_t>>::iterator>::iterator found) {
+  void* take(BySize::iterator found) {
     void* address = found->second->first;
     stats.idle_bytes -= static_cast<int64_t>(found->first);
     idle.erase(found->second);
@@ -81,7 +88,7 @@ Pool& pool() {
 size_t pool_most(size_t bytes) noexcept { return 2 * size_class(bytes); }
 
 std::pair<void*, size_t> pool_acquire(size_t bytes) {
-  if (bytes > kLargest) throw std::bad_alloc();
+  if (bytes > kLargest) throw OutOfMemory(bytes);
   const size_t capacity = size_class(bytes);
   Pool& p = pool();
   {
@@ -106,9 +113,11 @@ void pool_release(void* address, size_t capacity) noexcept {
   Pool& p = pool();
   std::lock_guard<std::mutex> lock(p.mutex);
   p.stats.live_bytes -= static_cast<int64_t>(capacity);
-  p.stats.idle_bytes += static_cast<int64_t>(capacity);
-  p.idle.emplace_back(address, capacity);
-  p.by_size.emplace(capacity, std::prev(p.idle.end()));
+  try {
+    p.keep(address, capacity);
+  } catch (const std::bad_alloc&) {
+    std::free(address);
+  }
   p.shrink(p.stats.limit_bytes);
 }
 

@@ -4,8 +4,9 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <new>
 #include <utility>
+
+#include "allocate.h"
 
 namespace gnnscale {
 
@@ -13,7 +14,7 @@ struct PoolStats {
   int64_t idle_bytes, live_bytes, limit_bytes, hits, misses;
 };
 
-// A buffer of at least `bytes` bytes, 64-byte aligned. Throws std::bad_alloc.
+// A buffer of at least `bytes` bytes, 64-byte aligned. Throws OutOfMemory.
 std::pair<void*, size_t> pool_acquire(size_t bytes);  // (address, capacity)
 // The largest buffer that pool_acquire gives for so many bytes: two and a half times as much, or 8 KiB.
 size_t pool_most(size_t bytes) noexcept;
@@ -21,6 +22,7 @@ size_t pool_most(size_t bytes) noexcept;
 void pool_release(void* address, size_t capacity) noexcept;
 // Frees every idle buffer.
 void pool_trim() noexcept;
+// Bounds the idle bytes. Until then the bound is 0: torch_gnnscale.ops sets it when it is imported.
 void pool_set_limit(int64_t bytes) noexcept;
 PoolStats pool_stats() noexcept;
 
@@ -48,7 +50,7 @@ class PooledArray {
 
   // Room for `capacity` elements; the first `used` ones are kept.
   void reserve(int64_t used, int64_t capacity) {
-    if (capacity < 0 || static_cast<uint64_t>(capacity) > SIZE_MAX / sizeof(T)) throw std::bad_alloc();
+    if (capacity < 0 || static_cast<uint64_t>(capacity) > SIZE_MAX / sizeof(T)) throw OutOfMemory(SIZE_MAX);
     const size_t bytes = static_cast<size_t>(capacity) * sizeof(T);
     if (data_ != nullptr && bytes <= bytes_) return;
     auto [address, size] = pool_acquire(bytes);

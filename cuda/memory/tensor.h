@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <exception>
 #include <new>
 #include <optional>
 #include <vector>
@@ -49,22 +50,24 @@ inline int64_t num_tasks(int64_t items, int64_t grain, int64_t threads) {
   return std::clamp<int64_t>((items + grain - 1) / grain, 1, std::max<int64_t>(most, 1));
 }
 
-// f(task) for each of `tasks` tasks, on torch's threads if there is more than one. `f` may throw std::bad_alloc and
-// nothing else; it is thrown here when all tasks have ended, so no task may wait for what another has not begun.
+// Calls f(task) for each of `tasks` tasks, on torch's threads if there is more than one. `f` may throw std::bad_alloc
+// and nothing else; the first that is thrown is thrown here after all tasks have ended. A task must not wait for a task
+// that has not begun.
 template <typename F>
 void run_tasks(int64_t tasks, F&& f) {
   if (tasks == 1) return f(0);
-  std::atomic<bool> no_memory{false};
+  std::atomic<bool> failed{false};
+  std::exception_ptr error;
   torch::stable::parallel_for(0, tasks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       try {
         f(task);
       } catch (const std::bad_alloc&) {
-        no_memory.store(true);
+        if (!failed.exchange(true)) error = std::current_exception();
       }
     }
   });
-  if (no_memory.load()) throw std::bad_alloc();
+  if (failed.load()) std::rethrow_exception(error);
 }
 
 // The t-th of `tasks` equal parts of [0, items).

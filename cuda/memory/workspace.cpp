@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
-#include <new>
+
+#include "allocate.h"
 
 namespace gnnscale {
 namespace {
@@ -22,6 +23,7 @@ struct Idle {
 Idle& idle() {
   static Idle* instance = [] {
     auto* created = new Idle;
+    created->workspaces.reserve(kMaxIdle);
     pthread_atfork([] { idle().mutex.lock(); }, [] { idle().mutex.unlock(); }, [] { idle().mutex.unlock(); });
     return created;
   }();
@@ -39,9 +41,12 @@ void Workspace::prepare(int64_t num_nodes, int64_t num_local) {
     unmap(map, map_size);
     map_size = 0;
     const size_t bytes = static_cast<size_t>(num_nodes) * sizeof(uint32_t);
-    void* zeros = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    map = zeros == MAP_FAILED ? nullptr : static_cast<uint32_t*>(zeros);
-    if (map == nullptr) throw std::bad_alloc();
+    map = nullptr;
+    void* zeros = allocate_or_trim(bytes, [&] {
+      void* found = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+      return found == MAP_FAILED ? nullptr : found;
+    });
+    map = static_cast<uint32_t*>(zeros);
     madvise(zeros, bytes, MADV_HUGEPAGE);  // read and written at random
     map_size = num_nodes;
     base = 1;

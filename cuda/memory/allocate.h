@@ -1,0 +1,32 @@
+// Memory from the system.
+#pragma once
+
+#include <cstddef>
+#include <new>
+
+namespace gnnscale {
+
+// Says how many bytes were asked for and how many are there. Python gets it as MemoryError.
+class OutOfMemory : public std::bad_alloc {
+ public:
+  explicit OutOfMemory(size_t bytes) noexcept;
+  const char* what() const noexcept override { return text_; }
+
+ private:
+  char text_[160];
+};
+
+// Frees what is kept for later calls: idle workspaces and the pool's idle buffers.
+void memory_trim() noexcept;
+
+// The address that `allocate()` returns. If that is null, memory_trim() is called, then `allocate()` again; throws
+// OutOfMemory if it is null once more.
+template <typename F>
+void* allocate_or_trim(size_t bytes, F&& allocate) {
+  if (void* address = allocate(); address != nullptr) return address;
+  memory_trim();
+  if (void* address = allocate(); address != nullptr) return address;
+  throw OutOfMemory(bytes);
+}
+
+}  // namespace gnnscale
