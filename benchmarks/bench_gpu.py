@@ -15,14 +15,14 @@ from torch import Tensor
 from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
 
 from torch_gnnscale import CSC, NeighborLoader, ops
-from torch_gnnscale.sampler.placed import PlacedGraph, place
 from torch_gnnscale.topology.reorder import by_score, reorder_csc
+from torch_gnnscale.topology.segmented import SegmentedCSC
 
 BATCH, FANOUTS, BULK, FEATURES = 1024, [15, 10, 5], 32, 128
 DEVICE = "cuda:0"
 
 
-def draw(graph: PlacedGraph, seeds: list[Tensor], keys: list[int]) -> list[ops.Sample]:
+def draw(graph: SegmentedCSC, seeds: list[Tensor], keys: list[int]) -> list[ops.Sample]:
     """A bulk's samples, when they are there."""
     samples = graph.sample(seeds, FANOUTS, keys, replace=False, layers=False)
     torch.cuda.synchronize()
@@ -45,9 +45,9 @@ def sampling(csc: CSC, rounds: int) -> dict:
     device = torch.device(DEVICE)
     order = by_score(csc.colptr.diff())
     places = {
-        "on the GPU": (csc, place(csc, device)),
-        "pinned": (csc, place(csc, device, 0)),
-        "half on the GPU": (sorted_csc := reorder_csc(csc, order), place(sorted_csc, device, 0.5)),
+        "on the GPU": (csc, SegmentedCSC.on_gpu(csc, device)),
+        "pinned": (csc, SegmentedCSC.on_gpu(csc, device, 0)),
+        "half on the GPU": (sorted_csc := reorder_csc(csc, order), SegmentedCSC.on_gpu(sorted_csc, device, 0.5)),
     }
     batches = torch.randperm(csc.num_dst, generator=torch.Generator().manual_seed(0))[: BATCH * BULK].split(BATCH)
     seeds, there, keys = list(batches), [batch.to(device) for batch in batches], list(range(BULK))

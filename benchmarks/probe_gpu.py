@@ -38,8 +38,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from torch_gnnscale import CSC
 from torch_gnnscale.memory import HostArray, HostMemory
-from torch_gnnscale.sampler.placed import PlacedGraph, place
 from torch_gnnscale.topology import rmat
+from torch_gnnscale.topology.segmented import SegmentedCSC
 
 BATCH = 1024
 SIZES = [128, 512, 2048]
@@ -163,7 +163,7 @@ def profiled(run: Callable[[], Any], device: torch.device, rounds: int) -> dict[
     }
 
 
-def sampled(graph: PlacedGraph, num_nodes: int, batches: int) -> Callable[[], Any]:
+def sampled(graph: SegmentedCSC, num_nodes: int, batches: int) -> Callable[[], Any]:
     """A bulk of so many batches, drawn."""
     seeds = torch.randperm(num_nodes, generator=torch.Generator().manual_seed(0))[: BATCH * batches].to(graph.device)
     return lambda: draw(graph, list(seeds.split(BATCH)), list(range(batches)))
@@ -359,7 +359,7 @@ def main() -> int:
 
     def bulks() -> dict[str, Any]:
         num_nodes, num_edges = GRAPHS[args.graph]
-        graph = place(CSC.from_edge_index(rmat(num_nodes, num_edges, seed=1), num_nodes), device)
+        graph = SegmentedCSC.on_gpu(CSC.from_edge_index(rmat(num_nodes, num_edges, seed=1), num_nodes), device)
         runs = {count: sampled(graph, num_nodes, count) for count in (1, BULK)}
         return {f"{count} at a time": profiled(run, device, args.rounds) for count, run in runs.items()}
 

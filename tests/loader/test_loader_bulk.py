@@ -13,8 +13,8 @@ from torch_geometric.sampler import BaseSampler
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
 from torch_gnnscale.loader.streams import tensors_of
-from torch_gnnscale.sampler import placed
-from torch_gnnscale.sampler.placed import PlacedGraph, cut, place
+from torch_gnnscale.topology import segmented
+from torch_gnnscale.topology.segmented import SegmentedCSC
 
 STEP = {"cpu": {"bulk": 3}, "cuda": {"device": "cuda"}}
 
@@ -248,23 +248,23 @@ def test_features_in_host_memory_are_announced_and_come_along():
 def test_a_graph_on_the_gpu_or_pinned(with_ids, monkeypatch):
     data = make_data()
     csc = CSC.from_data(data) if with_ids else CSC.from_csc(torch.tensor([0, 2, 2, 3]), torch.tensor([1, 1, 0]))
-    moved = place(csc, torch.device("cuda", 0))
+    moved = SegmentedCSC.on_gpu(csc, torch.device("cuda", 0))
     assert [part.is_cuda for part in moved.row] == [True]
     assert moved.row[0].stride() == csc.row.stride()
-    most = place(csc, torch.device("cuda", 0), 0.9)
+    most = SegmentedCSC.on_gpu(csc, torch.device("cuda", 0), 0.9)
     assert [part.is_cuda for part in most.row] == [True, False]
     assert most.row[1].is_pinned()
     copied = copy.deepcopy(most)
-    monkeypatch.setattr(placed, "free_on_gpu", lambda device: 0)
+    monkeypatch.setattr(segmented, "free_on_gpu", lambda device: 0)
     with pytest.warns(UserWarning, match="do not fit beside what is in cuda:0's memory"):
-        pinned = place(csc, torch.device("cuda", 0))
+        pinned = SegmentedCSC.on_gpu(csc, torch.device("cuda", 0))
     assert all(part.is_pinned() for part in pinned.row)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         theirs = CSC(pinned.colptr, pinned.row[0], None if pinned.edge_id is None else pinned.edge_id[0], csc.num_src)
-        assert place(theirs, torch.device("cuda", 0)).row[0].data_ptr() == theirs.row.data_ptr()
+        assert SegmentedCSC.on_gpu(theirs, torch.device("cuda", 0)).row[0].data_ptr() == theirs.row.data_ptr()
     with pytest.raises(MemoryError, match=r"^graph_on_gpu: expected \d+ bytes of memory on cuda:0, found 0 free"):
-        place(csc, torch.device("cuda", 0), "100%")
+        SegmentedCSC.on_gpu(csc, torch.device("cuda", 0), "100%")
     for other in (moved, most, pinned, copied):
         for ours, theirs in ((other.row, csc.row), (other.edge_id, csc.edge_id)):
             assert (ours is None) == (theirs is None)
@@ -296,14 +296,14 @@ def test_first_edges_in_another_memory(device, form):
         edge_id = None if form == "without ids" else csc.edge_id.contiguous()
         csc = CSC(csc.colptr, csc.row.contiguous(), edge_id, csc.num_src)
     seeds = [torch.arange(20), torch.arange(5)]
-    expected = PlacedGraph.of(csc).sample(seeds, [3, -1], [1, 2], replace=False, layers=False)
+    expected = SegmentedCSC.on_cpu(csc).sample(seeds, [3, -1], [1, 2], replace=False, layers=False)
     if device == "cuda":
         edge_id = None if csc.edge_id is None else csc.edge_id.pin_memory()
         csc = CSC(csc.colptr.pin_memory(), csc.row.pin_memory(), edge_id, csc.num_src)
     size = csc.colptr.nbytes + csc.num_edges * csc.row.element_size() * (1 if form == "without ids" else 2)
     counts = []
     for room in (0, csc.colptr.nbytes - 1, csc.colptr.nbytes, csc.colptr.nbytes + 100, size - 1, size):
-        graph = cut(csc, torch.device(device), room, copied=False)
+        graph = SegmentedCSC.cut(csc, torch.device(device), room, copied=False)
         counts.append([len(part) for part in graph.row])
         found = graph.sample(seeds, [3, -1], [1, 2], replace=False, layers=False)
         for ours, theirs in zip(found, expected, strict=True):

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ..topology.segmented import SegmentedCSC
 from .graph import SampledGraph
-from .placed import PlacedGraph
 
 
 class Drawing(NamedTuple):
@@ -90,17 +90,17 @@ class HostExecutor(Executor):
 
     def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
         """See :meth:`Executor.sample_many`."""
-        graph = PlacedGraph.of(self.graph.relations[0].csc)
+        graph = SegmentedCSC.on_cpu(self.graph.relations[0].csc)
         return graph.sample(seeds, drawing.fanouts[0], keys, replace=drawing.replace, layers=drawing.layers)
 
 
 class PlacedExecutor(Executor):
     """Draws on a GPU, from a graph in its memory or in pinned host memory: bulks alone, of one batch or many."""
 
-    def __init__(self, graph: SampledGraph, placed: PlacedGraph) -> None:
+    def __init__(self, graph: SampledGraph, csc: SegmentedCSC) -> None:
         super().__init__(graph)
-        self.placed = placed
-        self.device = placed.device
+        self.csc = csc
+        self.device = csc.device
 
     def check(self, drawing: Drawing, how: str, many: bool) -> None:
         """Only what bulks have."""
@@ -118,4 +118,4 @@ class PlacedExecutor(Executor):
 
     def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
         """See :meth:`Executor.sample_many`."""
-        return self.placed.sample(seeds, drawing.fanouts[0], keys, replace=drawing.replace, layers=drawing.layers)
+        return self.csc.sample(seeds, drawing.fanouts[0], keys, replace=drawing.replace, layers=drawing.layers)

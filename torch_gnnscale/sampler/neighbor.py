@@ -19,13 +19,13 @@ from .._warn import warn
 from ..memory import Budget
 from ..ops.arguments import check_ids, checked_device
 from ..random import draw_seed
+from ..topology.segmented import SegmentedCSC
 from .executor import Drawing, Executor, HostExecutor, PlacedExecutor, check_bulk
 from .fanouts import NumNeighborsLike, drawable, fanouts_of
 from .inputs import as_ids, sorted_pairs
 from .keyed import Inputs, KeyedSampler
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
 from .output import HeteroNeighborOutput, NeighborOutput, Seeds, renumbered_trees
-from .placed import place
 from .relations import sampled_graph
 from .times import check_times, ordered_limit
 
@@ -62,7 +62,7 @@ class NeighborSampler(KeyedSampler):
             heterogeneous graph), never one of these either.
         device: where to sample: ``cpu``, or a CUDA device, to which the graph is copied and where outputs are.
         graph_on_gpu: how much of the graph that GPU holds, bytes or a share, the rest being copied to pinned host
-            memory; by default all of it if it fits (see :func:`torch_gnnscale.sampler.placed.place`).
+            memory; by default all of it if it fits (see :func:`torch_gnnscale.topology.segmented.SegmentedCSC.on_gpu`).
 
     Raises:
         NotImplementedError: times with ``sample_direction='backward'``; on a GPU, types, weights, times, disjoint
@@ -131,7 +131,8 @@ class NeighborSampler(KeyedSampler):
             self.executor = HostExecutor(self.graph)
         else:
             check_bulk(self.graph, self._drawing(), f"device={str(device)!r}")
-            self.executor = PlacedExecutor(self.graph, place(self.graph.relations[0].csc, where, graph_on_gpu))
+            csc = SegmentedCSC.on_gpu(self.graph.relations[0].csc, where, graph_on_gpu)
+            self.executor = PlacedExecutor(self.graph, csc)
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,14 +57,12 @@ class CSC:
     """The user's id of each edge, like ``row``; None where it is the position."""
     num_src: int
     """Number of source nodes."""
-    origin: tuple[str, Any] | None = None
-    """Of a mapped relation: the path of the saved store and the edge type, which are pickled instead of the tensors."""
+    origin: tuple[Callable[..., CSC], tuple[Any, ...]] | None = None
+    """Of a mapped relation: a function that maps it, and its arguments, which are pickled instead of the tensors."""
 
     def __reduce__(self):
         if self.origin is not None:
-            from .graph_store import open_relation
-
-            return open_relation, self.origin
+            return self.origin
         return CSC, (self.colptr, self.row, self.edge_id, self.num_src)
 
     @property

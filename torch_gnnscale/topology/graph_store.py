@@ -213,7 +213,7 @@ class GraphStore(PyGGraphStore):
                 else:
                     row, edge_id = arrays[f"{i}_row"], arrays.get(f"{i}_edge_id")
                 edge_type = None if entry["edge_type"] is None else tuple(entry["edge_type"])
-                origin = (os.path.abspath(path), edge_type)
+                origin = (open_relation, (os.path.abspath(path), edge_type))
                 csc = CSC(arrays[f"{i}_colptr"], row, edge_id, int(entry["num_src"]), origin)
                 _check_mapped(csc, entry)
                 if verify:
