@@ -12,7 +12,7 @@ from contextlib import suppress
 import pytest
 import torch
 import torch_geometric.sampler
-from helpers.data import environment, make_data, no_loader_threads, plain, processes, run_python
+from helpers.data import environment, make_data, no_loader_threads, plain, processes, run_python, status_of_fork
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
 from torch_gnnscale.loader.pipeline import Pipeline, Stage
@@ -387,3 +387,34 @@ def test_what_is_queued_is_not_prepared_when_the_program_ends():
     done = run_python(SLOW, timeout=60)
     assert done.returncode == 3
     assert 1 <= len(done.stdout.splitlines()) <= (os.cpu_count() or 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_an_iterator_with_threads_raises_in_a_fork(data):
+    loader = NeighborLoader(data, [2], batch_size=20, prefetch=2, seed=1)
+    iterator = iter(loader)
+    next(iterator)
+
+    def child():
+        torch.set_num_threads(1)  # as torch's data loader does in its workers
+        for _ in range(2):
+            message = rf"^prefetch: expected .* in process {os.getppid()}, .* process {os.getpid()}: "
+            with pytest.raises(RuntimeError, match=message):
+                next(iterator)
+        assert len(list(loader)) == 10  # a new one has threads of its own
+        iterator.close()
+
+    assert status_of_fork(child) == 0
+    assert len(list(iterator)) == 9
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_an_iterator_without_threads_goes_on_in_a_fork(data):
+    iterator = iter(NeighborLoader(data, [2], batch_size=20, prefetch=0, seed=1))
+    next(iterator)
+
+    def child():
+        torch.set_num_threads(1)
+        assert len(list(iterator)) == 9
+
+    assert status_of_fork(child) == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import weakref
 from collections import deque
@@ -33,7 +34,8 @@ class Pipeline:
 
     The threads stop when the iterator ends, is interrupted, closed or dropped, and when the program ends. An error of a
     stage or of ``finish`` is raised where the item would have come, with its traceback, and the next items follow, as
-    in torch's own DataLoader; after an error of ``items`` there are none.
+    in torch's own DataLoader; after an error of ``items`` there are none. A forked process has no threads of its
+    parent's: there an iterator that has threads raises RuntimeError.
     """
 
     def __init__(
@@ -42,6 +44,7 @@ class Pipeline:
         self._pending: deque[Future] = deque()
         self._threads: ThreadPoolExecutor | None = None
         self._ordered: ThreadPoolExecutor | None = None
+        self._process = os.getpid()
         self._items = items
         self._stages = [Stage(_in_turn([s.run for s in some]), in_order) for in_order, some in groupby(stages, _kind)]
         self._finish = finish
@@ -96,6 +99,11 @@ class Pipeline:
 
     def __next__(self) -> Any:
         try:
+            if self._threads is not None and self._process != os.getpid():
+                raise RuntimeError(
+                    f"prefetch: expected the iterator in process {self._process}, where its threads are, found a fork "
+                    f"of it, process {os.getpid()}: make an iterator there"
+                )
             if self._pending:
                 self._submit(self._prefetch + 1 if self._prefetch else 0)
                 # A finished future is dropped with its result, so that the batch lives as long as the user holds it.
@@ -115,7 +123,7 @@ class Pipeline:
         self._prefetch = 0
         self._pending.clear()
         for threads in (self._threads, self._ordered):
-            if threads is not None:
+            if threads is not None and self._process == os.getpid():
                 threads.shutdown(wait=wait, cancel_futures=True)
 
     def __del__(self) -> None:
