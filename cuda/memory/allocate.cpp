@@ -15,7 +15,7 @@
 namespace gnnscale {
 namespace {
 
-// Reads the begin of a file into `text`, without an allocation: an empty string if that fails.
+// Reads the beginning of a file into `text`, without an allocation: an empty string if that fails.
 template <size_t kSize>
 void read_file(const char* path, char (&text)[kSize]) noexcept {
   const int file = open(path, O_RDONLY | O_CLOEXEC);

@@ -1,4 +1,4 @@
-// Between torch's stable tensors on a GPU and the raw pointers and streams of kernels.
+// Raw pointers and streams, for kernels, of torch's stable tensors on a GPU.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -11,9 +11,9 @@
 
 namespace gnnscale {
 
-// Raises an error of CUDA, in the name of an operator.
+// Raises a RuntimeError that begins with `name`, the operator's, if `error` is an error of CUDA.
 inline void check(const char* name, cudaError_t error) {
-  if (error != cudaSuccess) cudaGetLastError();  // which would be blamed on the next call
+  if (error != cudaSuccess) cudaGetLastError();  // else the next call would report it
   STD_TORCH_CHECK(error == cudaSuccess, name, ": ", cudaGetErrorString(error));
 }
 
@@ -23,8 +23,9 @@ inline cudaStream_t current_stream(int32_t device) {
   return static_cast<cudaStream_t>(stream);
 }
 
-// What kernels of the current device read a tensor by: GPU memory as it is, the device's own or a peer's to which torch
-// has opened the way (see torch_gnnscale.ops.gather_tiers); host memory only if it is registered.
+// The address by which kernels of the current device read a tensor. The tensor lies in the device's memory, in that of
+// a peer to which torch has opened access (see torch_gnnscale.ops.gather_tiers), or in host memory that is registered
+// with CUDA. Raises a RuntimeError for host memory that is not.
 inline const char* device_address(const char* name, const torch::stable::Tensor& tensor) {
   const void* address = tensor.const_data_ptr();
   if (tensor.numel() == 0 || tensor.is_cuda()) return static_cast<const char*>(address);

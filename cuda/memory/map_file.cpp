@@ -1,4 +1,4 @@
-// Files as tensors.
+// Tensors over the pages of a file.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kHugePage = size_t{2} << 20;
 
-// A range of addresses that nothing else has, from a multiple of the size of a huge page on.
+// Reserves `length` bytes of addresses that begin at a multiple of kHugePage; null if there are none.
 void* aligned_range(size_t length) {
   const size_t reserved = length + kHugePage;
   void* base = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -25,9 +25,9 @@ void* aligned_range(size_t length) {
   return aligned;
 }
 
-// See torch_gnnscale.ops.map_file and map_shared, which open the file and check its size. A private mapping copies the
-// pages that are written, leaves the file and reserves no swap, so a file may be larger than the memory. A shared one
-// writes to the file, and has huge pages where the system gives them to files in memory.
+// See torch_gnnscale.ops.map_file and map_shared, which open the file and check its size. A private mapping copies
+// pages when they are written, so the file does not change; it reserves no swap, so the file may be larger than the
+// memory. A shared mapping writes to the file; from kHugePage bytes on it asks for huge pages.
 Tensor map_file(int64_t descriptor, int64_t offset, int64_t num_bytes, bool shared) {
   STD_TORCH_CHECK(num_bytes > 0 && offset >= 0, "expected a part of a file, got ", num_bytes, " bytes at ", offset);
   const int64_t page = sysconf(_SC_PAGE_SIZE), first = offset / page * page;
@@ -38,7 +38,7 @@ Tensor map_file(int64_t descriptor, int64_t offset, int64_t num_bytes, bool shar
       mmap(range, length, PROT_READ | PROT_WRITE, flags, static_cast<int>(descriptor), static_cast<off_t>(first));
   if (base == MAP_FAILED && range != nullptr) munmap(range, length);
   STD_TORCH_CHECK(base != MAP_FAILED, "mmap of ", num_bytes, " bytes at ", offset, ": ", std::strerror(errno));
-  if (range != nullptr) madvise(base, length, MADV_HUGEPAGE);  // a wish
+  if (range != nullptr) madvise(base, length, MADV_HUGEPAGE);  // some systems refuse, which does no harm
   const int64_t sizes[] = {num_bytes}, strides[] = {1};
   return torch::stable::from_blob(static_cast<char*>(base) + (offset - first), {sizes, 1}, {strides, 1},
                                   torch::stable::Device(torch::headeronly::DeviceType::CPU), ScalarType::Byte,

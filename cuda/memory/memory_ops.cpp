@@ -1,4 +1,4 @@
-// The pool as seen from Python.
+// Operators of the pool and of huge pages.
 #include <sys/mman.h>
 
 #include <algorithm>

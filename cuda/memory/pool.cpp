@@ -19,7 +19,8 @@ constexpr size_t kSmallest = 4096;
 constexpr size_t kLargest = size_t{1} << 46;
 constexpr size_t kHugePage = size_t{2} << 20;
 
-// Capacities are 4, 5, 6 or 7 times a power of two: at most a quarter is unused.
+// The capacity of a new buffer for `bytes` bytes: 4, 5, 6 or 7 times a power of two, at least kSmallest. Above
+// kSmallest less than a quarter of it is unused.
 size_t size_class(size_t bytes) {
   if (bytes <= kSmallest) return kSmallest;
   size_t step = kSmallest / 4;
@@ -27,8 +28,8 @@ size_t size_class(size_t bytes) {
   return (bytes + step - 1) / step * step;
 }
 
-// Large buffers ask for huge pages: rows are read at random, and a huge page saves most of the walks through the page
-// table as well as most of the page faults.
+// Buffers of at least 4 huge pages ask for huge pages: with them there are fewer page faults, and rows that are read at
+// random cost fewer walks through the page table.
 void* allocate(size_t capacity) {
   const bool huge = capacity >= 4 * kHugePage;
   void* address =
@@ -46,7 +47,7 @@ struct Pool {
   BySize by_size;
   PoolStats stats{0, 0, 0, 0, 0};
 
-  // Throws std::bad_alloc, and has then kept nothing.
+  // Adds an idle buffer. If it throws std::bad_alloc, nothing was added.
   void keep(void* address, size_t capacity) {
     Buffers entry{{address, capacity}};
     by_size.emplace(capacity, entry.begin());
@@ -54,6 +55,7 @@ struct Pool {
     stats.idle_bytes += static_cast<int64_t>(capacity);
   }
 
+  // Removes an idle buffer and returns its address.
   void* take(BySize::iterator found) {
     void* address = found->second->first;
     stats.idle_bytes -= static_cast<int64_t>(found->first);
@@ -73,7 +75,8 @@ struct Pool {
   }
 };
 
-// Never destroyed: tensors may outlive static destruction. Its lock is held across fork, so a child finds it free.
+// Never destroyed: tensors may be freed after static destruction. The thread that forks holds its lock during the fork,
+// so no other thread does, and both processes unlock it.
 Pool& pool() {
   static Pool* instance = [] {
     auto* created = new Pool;
@@ -96,7 +99,7 @@ std::pair<void*, size_t> pool_acquire(size_t bytes) {
     auto found = p.by_size.lower_bound(capacity);
     if (found != p.by_size.end() && found->first <= pool_most(bytes)) {
       const size_t size = found->first;
-      found = std::prev(p.by_size.upper_bound(size));  // the latest that came back: what a cache is likeliest to have
+      found = std::prev(p.by_size.upper_bound(size));  // the one released last: most likely in a cache
       p.stats.live_bytes += static_cast<int64_t>(size);
       ++p.stats.hits;
       return {p.take(found), size};

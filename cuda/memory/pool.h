@@ -1,5 +1,5 @@
-// A bounded pool of touched buffers: a page fault costs more than the rows that the page holds, so the memory of a
-// dropped output serves a later one.
+// A pool of buffers whose pages the process already has: a page fault costs more than copying the rows of a page, so
+// the memory of an output that was dropped is used again for a later one. The bytes of idle buffers are bounded.
 #pragma once
 
 #include <cstddef>
@@ -16,9 +16,9 @@ struct PoolStats {
 
 // A buffer of at least `bytes` bytes, 64-byte aligned. Throws OutOfMemory.
 std::pair<void*, size_t> pool_acquire(size_t bytes);  // (address, capacity)
-// The largest buffer that pool_acquire gives for so many bytes: two and a half times as much, or 8 KiB.
+// The largest capacity that pool_acquire returns for `bytes`: at most 2.5 * bytes, or 8 KiB if that is more.
 size_t pool_most(size_t bytes) noexcept;
-// Gives a buffer back; the oldest idle buffers are freed while the idle ones exceed the limit. Never throws.
+// Gives a buffer back. Then the idle buffers that were released first are freed until the others are within the limit.
 void pool_release(void* address, size_t capacity) noexcept;
 // Frees every idle buffer.
 void pool_trim() noexcept;
@@ -26,7 +26,7 @@ void pool_trim() noexcept;
 void pool_set_limit(int64_t bytes) noexcept;
 PoolStats pool_stats() noexcept;
 
-// A pooled array that grows, and gives its memory back unless it was detached.
+// An array in a buffer of the pool. Its destructor gives the buffer back, unless it was detached.
 template <typename T>
 class PooledArray {
  public:
@@ -48,7 +48,7 @@ class PooledArray {
   T* data() const { return data_; }
   T& operator[](int64_t i) const { return data_[i]; }
 
-  // Room for `capacity` elements; the first `used` ones are kept.
+  // Makes room for `capacity` elements; keeps the first `used` ones. Throws OutOfMemory.
   void reserve(int64_t used, int64_t capacity) {
     if (capacity < 0 || static_cast<uint64_t>(capacity) > SIZE_MAX / sizeof(T)) throw OutOfMemory(SIZE_MAX);
     const size_t bytes = static_cast<size_t>(capacity) * sizeof(T);
@@ -62,8 +62,8 @@ class PooledArray {
     bytes_ = size;
   }
 
-  // Moves the first `used` elements, the only ones still needed, to another buffer if this one is larger than one
-  // that would be acquired for them.
+  // Moves the first `used` elements to another buffer, and drops the rest, if this buffer is larger than any that
+  // pool_acquire would return for them. Throws OutOfMemory.
   void fit(int64_t used) {
     const size_t bytes = static_cast<size_t>(used) * sizeof(T);
     if (bytes_ <= pool_most(bytes)) return;
@@ -72,7 +72,7 @@ class PooledArray {
     pool_release(std::exchange(data_, static_cast<T*>(address)), std::exchange(bytes_, size));
   }
 
-  // The buffer and its size in bytes, which the caller owns from now on.
+  // Returns the buffer and its size in bytes; the caller must pass both to pool_release.
   std::pair<T*, size_t> detach() { return {std::exchange(data_, nullptr), std::exchange(bytes_, 0)}; }
 
  private:

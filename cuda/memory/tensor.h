@@ -1,4 +1,4 @@
-// Between torch's stable tensors and the raw pointers of the algorithms.
+// Conversions between torch's stable tensors and raw pointers, and loops on torch's threads.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -20,7 +20,8 @@ namespace gnnscale {
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
 
-// A CPU tensor over the memory of `array`, which returns to the pool with the tensor's storage.
+// A contiguous CPU tensor over the memory of `array`; the memory is given back to the pool when torch frees the
+// tensor's storage.
 template <typename T>
 Tensor to_tensor(PooledArray<T>&& array, const std::vector<int64_t>& sizes, ScalarType dtype) {
   std::vector<int64_t> strides(sizes.size(), 1);
@@ -32,19 +33,19 @@ Tensor to_tensor(PooledArray<T>&& array, const std::vector<int64_t>& sizes, Scal
                                   [bytes](void* address) { pool_release(address, bytes); });
 }
 
-// The int64 numbers of a tensor; null if there is none.
+// The data of an int64 tensor; null without a tensor.
 inline const int64_t* data_or_null(const std::optional<Tensor>& tensor) {
   return tensor.has_value() ? static_cast<const int64_t*>(tensor->const_data_ptr()) : nullptr;
 }
 
-// Calls `f` with a null pointer of the integer type of `dtype`: int32 or int64.
+// Returns f(null pointer of type int32_t* or int64_t*, as `dtype` is). Raises a RuntimeError for another dtype.
 template <typename F>
 auto dispatch_index(ScalarType dtype, F&& f) {
   STD_TORCH_CHECK(dtype == ScalarType::Int || dtype == ScalarType::Long, "expected int32 or int64 ids");
   return dtype == ScalarType::Int ? f(static_cast<int32_t*>(nullptr)) : f(static_cast<int64_t*>(nullptr));
 }
 
-// How many tasks of at least `grain` items are worth starting. threads = 0: as many as torch uses.
+// ceil(items / grain), at least 1 and at most `threads`, where 0 stands for torch's number of threads.
 inline int64_t num_tasks(int64_t items, int64_t grain, int64_t threads) {
   const int64_t most = threads > 0 ? threads : static_cast<int64_t>(torch::stable::get_num_threads());
   return std::clamp<int64_t>((items + grain - 1) / grain, 1, std::max<int64_t>(most, 1));
@@ -70,7 +71,7 @@ void run_tasks(int64_t tasks, F&& f) {
   if (failed.load()) std::rethrow_exception(error);
 }
 
-// The t-th of `tasks` equal parts of [0, items).
+// [begin, end) of the items of one task, if `tasks` tasks share [0, items) out equally.
 inline std::pair<int64_t, int64_t> part(int64_t items, int64_t task, int64_t tasks) {
   return {items * task / tasks, items * (task + 1) / tasks};
 }

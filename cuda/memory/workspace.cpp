@@ -19,7 +19,7 @@ struct Idle {
   std::vector<std::unique_ptr<Workspace>> workspaces;
 };
 
-// Never destroyed, and its lock is held across fork: see pool.cpp.
+// Never destroyed; the thread that forks holds its lock, for the reasons that pool.cpp gives.
 Idle& idle() {
   static Idle* instance = [] {
     auto* created = new Idle;
@@ -70,7 +70,7 @@ WorkspaceLease::WorkspaceLease(int64_t num_nodes) {
       } else if (const bool best_fits = (*best)->map_size >= num_nodes; fits != best_fits) {
         if (fits) best = it;
       } else if (((*it)->map_size < (*best)->map_size) == fits) {
-        best = it;  // the smallest that fits, or the largest that does not
+        best = it;  // the smallest that fits or, if none does, the largest
       }
     }
     if (best != all.workspaces.end()) {

@@ -1,4 +1,4 @@
-// What a sampling call needs besides its outputs, kept from call to call.
+// Memory of a sampling call other than its outputs; later calls use it again.
 #pragma once
 
 #include <cstddef>
@@ -11,18 +11,19 @@
 namespace gnnscale {
 
 struct Workspace {
-  // The relabel map (see relabel.h): `map_size` cells, all below `base`.
+  // The relabel map (see relabel.h): `map_size` cells, whose values are all below `base`.
   uint32_t* map = nullptr;
   int64_t map_size = 0;
   uint32_t base = 1;
-  TreeTable trees;  // instead of the map where trees are disjoint
-  NodeTable nodes;  // or the graph is much larger than the batch
-  // What the last call produced, a node type or relation: the first guess for the next one's outputs.
+  TreeTable trees;  // used instead of the map if trees are disjoint
+  NodeTable nodes;  // used instead of the map if the graph is much larger than the batch
+  // Counts of the last call, by node type or relation: the room that the next call's outputs get at first.
   std::vector<int64_t> last_nodes, last_edges, last_columns;
-  // Where each frontier node's candidates lie among the stored edges.
+  // The candidates of frontier node i are the stored edges begin[i] .. begin[i] + length[i] - 1.
   std::vector<int64_t> begin, length;
 
-  // Makes room for `num_nodes` cells and for local ids below `num_local` above the base.
+  // Makes a map of at least `num_nodes` cells, in which base + i fits 32 bits for each i < num_local. Throws
+  // OutOfMemory.
   void prepare(int64_t num_nodes, int64_t num_local);
   Workspace() = default;
   Workspace(const Workspace&) = delete;
@@ -30,8 +31,8 @@ struct Workspace {
   ~Workspace();
 };
 
-// Borrows an idle workspace, the smallest map that fits first, and returns it at the end of the scope. One a call in
-// flight; idle ones beyond kMaxIdle are freed.
+// Takes an idle workspace, or makes one, and gives it back at the end of the scope. The smallest map of at least
+// `num_nodes` cells is preferred, else the largest. At most kMaxIdle workspaces stay idle; others are freed.
 class WorkspaceLease {
  public:
   explicit WorkspaceLease(int64_t num_nodes);
