@@ -34,7 +34,7 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   // Features.
   library.def("gather_rows(Tensor src, Tensor index, int threads) -> Tensor");
   library.def(
-      "gather_tiers(Tensor[] parts, int[] spread, Tensor? place, Tensor index, bool disk, ScalarType dtype, "
+      "gather_tiers(Tensor[] segments, int[] spread, Tensor? place, Tensor index, bool disk, ScalarType dtype, "
       "Tensor(a!)? counts, int threads) -> Tensor");
   // Aggregation.
   library.def(

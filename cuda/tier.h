@@ -1,5 +1,6 @@
-// Where the rows of a tiered feature table lie (Data Tiering, section 4 and appendix A.3), and how stored items become
-// those of the output. Places number the rows of all tiers, one tier behind the other, the fastest first.
+// The addresses of the rows of a tiered feature table (Data Tiering, section 4 and appendix A.3), and how stored items
+// become items of the output. Places 0, 1, ... number the rows of all tiers: first those of the fastest tier, then
+// those of the next one.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +11,16 @@
 namespace gnnscale {
 
 constexpr int kMaxTiers = 4;
-constexpr int kMaxParts = 32;
+constexpr int kMaxSegments = 32;
 
-// The paper's combined tensor: the pointers of every allocation that holds rows.
+// The paper's combined tensor. A segment is an array of rows in one memory.
 struct TierTable {
   int32_t num_tiers = 0;
-  // Tier t has the places [first[t], first[t + 1]), interleaved over the parts [part[t], part[t + 1]).
+  // Tier t has the places [first[t], first[t + 1]), interleaved over the segments [segment[t], segment[t + 1]).
   int64_t first[kMaxTiers + 1] = {};
-  int32_t part[kMaxTiers + 1] = {};
-  const char* base[kMaxParts] = {};
-  int64_t stride[kMaxParts] = {};  // bytes from one row of a part to the next
+  int32_t segment[kMaxTiers + 1] = {};
+  const char* base[kMaxSegments] = {};
+  int64_t stride[kMaxSegments] = {};  // bytes from one row of a segment to the next
 };
 
 // The tier of a place; num_tiers if there is no such place.
@@ -30,13 +31,13 @@ GNNSCALE_HD int32_t tier_of(const TierTable& table, int64_t place) {
   return tier;
 }
 
-// The row at the r-th place of a tier with P parts is row r / P of part r mod P.
+// The row at the r-th place of a tier with P segments is row r / P of segment r mod P.
 GNNSCALE_HD const char* row_address(const TierTable& table, int32_t tier, int64_t place) {
   const int64_t r = place - table.first[tier];
-  const int32_t part = table.part[tier], parts = table.part[tier + 1] - part;
-  if (parts == 1) return table.base[part] + r * table.stride[part];
-  const int32_t at = part + static_cast<int32_t>(r % parts);
-  return table.base[at] + r / parts * table.stride[at];
+  const int32_t segment = table.segment[tier], segments = table.segment[tier + 1] - segment;
+  if (segments == 1) return table.base[segment] + r * table.stride[segment];
+  const int32_t at = segment + static_cast<int32_t>(r % segments);
+  return table.base[at] + r / segments * table.stride[at];
 }
 
 struct Half {

@@ -117,10 +117,11 @@ void launch_gather(Gather task, cudaStream_t stream) {
   gather_kernel<Map, Index, Place><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(task);
 }
 
-// Every part's address and stride, and the bytes of a row, in one number: their common alignment is its lowest bit's.
+// Every segment's address and stride, and the bytes of a row, in one number: their common alignment is its lowest
+// bit's.
 inline uint64_t alignment_of(const TierTable& table, int64_t row_bytes) {
   uint64_t bits = static_cast<uint64_t>(row_bytes);
-  for (int32_t p = 0; p < table.part[table.num_tiers]; ++p) {
+  for (int32_t p = 0; p < table.segment[table.num_tiers]; ++p) {
     bits |= reinterpret_cast<uint64_t>(table.base[p]) | static_cast<uint64_t>(table.stride[p]);
   }
   return bits;

@@ -13,8 +13,8 @@ namespace {
 Tensor gather_rows(const Tensor& src, const Tensor& index, int64_t /*threads*/) {
   STD_TORCH_CHECK(index.is_cuda() && index.get_device_index() == src.get_device_index(),
                   "gather_rows: index is not on the device of src");
-  const TierRows rows =
-      tier_rows({src}, {1}, index, [](const Tensor& part) { return static_cast<const char*>(part.const_data_ptr()); });
+  const TierRows rows = tier_rows(
+      {src}, {1}, index, [](const Tensor& segment) { return static_cast<const char*>(segment.const_data_ptr()); });
   const torch::stable::accelerator::DeviceGuard guard(src.get_device_index());
   STD_TORCH_CHECK(rows.stored_bytes <= kMaxRowBytes, "gather_rows: expected rows of at most 512 MiB");
   Tensor out = torch::stable::new_empty(src, {rows.sizes.data(), rows.sizes.size()});

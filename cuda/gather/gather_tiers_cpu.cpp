@@ -157,13 +157,14 @@ int64_t size_of(ScalarType dtype, const Tensor& stored) {
 }
 
 // See torch_gnnscale.ops.gather_tiers, which checks the arguments.
-Tensor gather_tiers(const std::vector<Tensor>& parts, const std::vector<int64_t>& spread,
+Tensor gather_tiers(const std::vector<Tensor>& segments, const std::vector<int64_t>& spread,
                     const std::optional<Tensor>& place, const Tensor& index, bool disk, ScalarType dtype,
                     const std::optional<Tensor>& counts, int64_t threads) {
-  const TierRows rows = tier_rows(parts, spread, index,
-                                  [](const Tensor& part) { return static_cast<const char*>(part.const_data_ptr()); });
-  const ScalarType stored = parts[0].scalar_type();
-  PooledArray<char> out(rows.sizes[0] * rows.items * size_of(dtype, parts[0]));
+  const TierRows rows = tier_rows(segments, spread, index, [](const Tensor& segment) {
+    return static_cast<const char*>(segment.const_data_ptr());
+  });
+  const ScalarType stored = segments[0].scalar_type();
+  PooledArray<char> out(rows.sizes[0] * rows.items * size_of(dtype, segments[0]));
   if (rows.sizes[0] * rows.items > 0) {
     int64_t* totals = counts ? static_cast<int64_t*>(counts->mutable_data_ptr()) : nullptr;
     dispatch_index(index.scalar_type(), [&](auto* tag) {

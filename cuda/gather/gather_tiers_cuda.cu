@@ -23,16 +23,16 @@ void with_index(const Tensor& index, const std::optional<Tensor>& place, F&& run
 }
 
 // See torch_gnnscale.ops.gather_tiers, which checks the arguments; `threads` is the CPU's.
-Tensor gather_tiers(const std::vector<Tensor>& parts, const std::vector<int64_t>& spread,
+Tensor gather_tiers(const std::vector<Tensor>& segments, const std::vector<int64_t>& spread,
                     const std::optional<Tensor>& place, const Tensor& index, bool disk, ScalarType dtype,
                     const std::optional<Tensor>& counts, int64_t /*threads*/) {
   STD_TORCH_CHECK(!disk, "gather_tiers: a GPU cannot read rows on disk");
   STD_TORCH_CHECK(index.is_cuda(), "gather_tiers: index is not on a GPU");
   const torch::stable::accelerator::DeviceGuard guard(index.get_device_index());
   bool over_bus = false;
-  const TierRows rows = tier_rows(parts, spread, index, [&over_bus](const Tensor& part) {
-    over_bus |= !part.is_cuda();
-    return device_address("gather_tiers", part);
+  const TierRows rows = tier_rows(segments, spread, index, [&over_bus](const Tensor& segment) {
+    over_bus |= !segment.is_cuda();
+    return device_address("gather_tiers", segment);
   });
   STD_TORCH_CHECK(rows.stored_bytes <= kMaxRowBytes, "gather_tiers: expected rows of at most 512 MiB");
   Tensor out = torch::stable::new_empty(index, {rows.sizes.data(), rows.sizes.size()}, dtype);
@@ -46,7 +46,7 @@ Tensor gather_tiers(const std::vector<Tensor>& parts, const std::vector<int64_t>
   task.out = static_cast<char*>(out.mutable_data_ptr());
   task.counts = counts ? static_cast<int64_t*>(counts->mutable_data_ptr()) : nullptr;
   task.over_bus = over_bus;
-  const ScalarType stored = parts[0].scalar_type();
+  const ScalarType stored = segments[0].scalar_type();
   with_index(index, place, [&](auto id, auto* tag) {
     using Index = decltype(id);
     using Place = std::remove_pointer_t<decltype(tag)>;

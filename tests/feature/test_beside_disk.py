@@ -17,11 +17,12 @@ WAYS = ["from_data", "open"]
 
 def beside_disk(rows: TieredRows, index: torch.Tensor, counts: torch.Tensor, device: str) -> torch.Tensor:
     """What an attribute of a store with a disk would gather on a GPU."""
-    *memory, disk = rows.parts
+    *memory, disk = rows.segments
     place = None if rows.place is None else rows.place.to(device)
     return gather_beside_disk(
-        [*(part.to(device) for part in memory), disk], index.to(device), spread=rows.attribute.spread, place=place,
-        dtype=rows.attribute.dtype, counts=counts, disk_counts=rows.counts[-1:], check=True, timed=nullcontext(),
+        [*(segment.to(device) for segment in memory), disk], index.to(device), spread=rows.attribute.spread,
+        place=place, dtype=rows.attribute.dtype, counts=counts, disk_counts=rows.counts[-1:], check=True,
+        timed=nullcontext(),
     )  # fmt: skip
 
 
@@ -29,7 +30,7 @@ def beside_disk(rows: TieredRows, index: torch.Tensor, counts: torch.Tensor, dev
 def test_equals_the_twin(given_tables):
     table, sizes, spread, place, index = given_tables
     spread = [*spread[:-1], 1]
-    parts = cut(table, sizes, spread)
+    segments = cut(table, sizes, spread)
     counts, disk_counts = torch.zeros(len(sizes), 2, dtype=torch.int64), torch.zeros(1, 2, dtype=torch.int64)
     rows_before_and_behind = []
 
@@ -40,12 +41,12 @@ def test_equals_the_twin(given_tables):
         rows_before_and_behind.append((before, int(counts[:, 0].sum())))
 
     found = gather_beside_disk(
-        parts, index, spread=spread, place=place, dtype=table.dtype, counts=counts, disk_counts=disk_counts,
+        segments, index, spread=spread, place=place, dtype=table.dtype, counts=counts, disk_counts=disk_counts,
         check=True, timed=timed(),
     )  # fmt: skip
-    assert torch.equal(found, reference.gather_tiers(parts, index, spread=spread, place=place))
+    assert torch.equal(found, reference.gather_tiers(segments, index, spread=spread, place=place))
     expected = torch.zeros_like(counts)
-    ops.gather_tiers(parts, index, spread=spread, place=place, disk=True, counts=expected)
+    ops.gather_tiers(segments, index, spread=spread, place=place, disk=True, counts=expected)
     assert torch.equal(counts[:, 0], expected[:, 0])
     assert rows_before_and_behind == [(0, int(expected[:, 0].sum()))]
     assert disk_counts[0, 0] == expected[-1, 0]

@@ -257,7 +257,7 @@ def test_a_pickle_of_a_store_that_was_closed():
     store = Tiered.from_data(node_data())
     pickled = pickle.dumps(store)
     store.close()
-    with pytest.raises(OSError, match=r"^/proc/\d+/fd/\d+: expected the host memory of a store"):
+    with pytest.raises(OSError, match=r"^/proc/\d+/fd/\d+: expected host memory that process"):
         pickle.loads(pickled)
     with pytest.raises(ValueError, match=r"^the store is closed$"):
         pickle.dumps(store)

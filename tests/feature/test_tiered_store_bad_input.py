@@ -171,9 +171,9 @@ def test_bad_input(error, message, call, tmp_path):
 @pytest.mark.parametrize(
     ("message", "call"),
     [
-        ("rows in tiers are not changed: make the store anew",
+        ("rows in tiers cannot be changed: make another store",
          lambda store: store.put_tensor(torch.ones(3), group_name=None, attr_name="x", index=None)),
-        ("attributes in tiers are not removed: make the store anew, with names=",
+        ("attributes in tiers cannot be removed: make another store, with names=",
          lambda store: store.remove_tensor(group_name=None, attr_name="x", index=None)),
         ("save of tiers is not implemented: save FeatureStore.from_data(data)", lambda store: store.save("x")),
     ],

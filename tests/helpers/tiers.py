@@ -61,11 +61,11 @@ def table_of(rows: int, columns: int, dtype: torch.dtype) -> torch.Tensor:
 
 
 def cut(table: torch.Tensor, sizes: list[int], spread: list[int]) -> list[torch.Tensor]:
-    """A table's rows as the parts of tiers of these sizes."""
+    """A table's rows as the segments of tiers of these sizes."""
     return [
-        tier[part::count].contiguous()
+        tier[segment::count].contiguous()
         for tier, count in zip(table.split(sizes), spread, strict=True)
-        for part in range(count)
+        for segment in range(count)
     ]
 
 

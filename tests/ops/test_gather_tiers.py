@@ -22,10 +22,10 @@ WIDENED = [(s, d) for s in (torch.float16, torch.bfloat16) for d in (torch.float
 @given(tables(), st.booleans(), st.integers(0, 3))
 def test_equals_the_twin(given_tables, disk, threads):
     table, sizes, spread, place, index = given_tables
-    parts = cut(table, sizes, spread)
+    segments = cut(table, sizes, spread)
     counts = torch.zeros(len(spread), 2, dtype=torch.int64)
-    found = ops.gather_tiers(parts, index, spread=spread, place=place, disk=disk, counts=counts, threads=threads)
-    assert torch.equal(found, reference.gather_tiers(parts, index, spread=spread, place=place))
+    found = ops.gather_tiers(segments, index, spread=spread, place=place, disk=disk, counts=counts, threads=threads)
+    assert torch.equal(found, reference.gather_tiers(segments, index, spread=spread, place=place))
     places = (index if place is None else place[index.long()]).long()
     assert torch.equal(found, table[places])
     if table.numel():
@@ -98,55 +98,55 @@ def test_rows_of_a_file_beside_memory(tmp_path, threads):
     assert int(counts[:, 1].min()) > 0
 
 
-def test_strided_parts_and_more_dimensions():
+def test_strided_segments_and_more_dimensions():
     table = table_of(40, 12, torch.float32)
     wide = torch.stack([table, table], dim=1)[:, 0]
     index = torch.tensor([0, 39, 7, 7])
     assert torch.equal(ops.gather_tiers([wide[:10], wide[10:]], index), table[index])
-    parts = [table[:10].view(10, 3, 4), table[10:].view(30, 3, 4)]
-    assert torch.equal(ops.gather_tiers(parts, index), table.view(40, 3, 4)[index])
+    segments = [table[:10].view(10, 3, 4), table[10:].view(30, 3, 4)]
+    assert torch.equal(ops.gather_tiers(segments, index), table.view(40, 3, 4)[index])
 
 
 def test_a_broken_map_is_found():
-    parts, index = [table_of(5, 3, torch.float32)], torch.arange(3)
+    segments, index = [table_of(5, 3, torch.float32)], torch.arange(3)
     for wrong in (5, -1, 1 << 40):
         with pytest.raises(RuntimeError, match=re.escape("place has an entry that is not in [0, 5)")):
-            ops.gather_tiers(parts, index, place=torch.tensor([0, wrong, 1]))
+            ops.gather_tiers(segments, index, place=torch.tensor([0, wrong, 1]))
 
 
-PARTS = [table_of(4, 3, torch.float32), table_of(3, 3, torch.float32)]
+SEGMENTS = [table_of(4, 3, torch.float32), table_of(3, 3, torch.float32)]
 INDEX = torch.arange(3)
 
 
 @pytest.mark.parametrize(
     ("error", "message", "call"),
     [
-        (ValueError, "parts: expected 1 to 32, found 0", lambda: ops.gather_tiers([], INDEX)),
-        (TypeError, "parts[1]: expected a tensor, found int", lambda: ops.gather_tiers([PARTS[0], 3], INDEX)),
-        (ValueError, "parts[0]: expected at least one dimension, found a scalar",
+        (ValueError, "segments: expected 1 to 32, found 0", lambda: ops.gather_tiers([], INDEX)),
+        (TypeError, "segments[1]: expected a tensor, found int", lambda: ops.gather_tiers([SEGMENTS[0], 3], INDEX)),
+        (ValueError, "segments[0]: expected at least one dimension, found a scalar",
          lambda: ops.gather_tiers([torch.tensor(1)], INDEX)),
-        (ValueError, "parts[1]: expected torch.float32 rows of shape (3,), found torch.float32 (2,)",
-         lambda: ops.gather_tiers([PARTS[0], torch.ones(2, 2)], INDEX)),
-        (ValueError, "parts[0]: expected contiguous rows, found strides (1, 3)",
+        (ValueError, "segments[1]: expected torch.float32 rows of shape (3,), found torch.float32 (2,)",
+         lambda: ops.gather_tiers([SEGMENTS[0], torch.ones(2, 2)], INDEX)),
+        (ValueError, "segments[0]: expected contiguous rows, found strides (1, 3)",
          lambda: ops.gather_tiers([torch.ones(4, 3).T], INDEX)),
-        (ValueError, "spread: expected 1 to 4 tiers of 2 parts in all, found [1]",
-         lambda: ops.gather_tiers(PARTS, INDEX, spread=[1])),
-        (ValueError, "parts: expected a tier of 7 rows interleaved as [4, 3], found [3, 4]",
-         lambda: ops.gather_tiers(PARTS[::-1], INDEX, spread=[2])),
+        (ValueError, "spread: expected 1 to 4 tiers of 2 segments in all, found [1]",
+         lambda: ops.gather_tiers(SEGMENTS, INDEX, spread=[1])),
+        (ValueError, "segments: expected a tier of 7 rows interleaved as [4, 3], found [3, 4]",
+         lambda: ops.gather_tiers(SEGMENTS[::-1], INDEX, spread=[2])),
         (IndexError, "index[1] = 7 is out of range: expected rows in [0, 7)",
-         lambda: ops.gather_tiers(PARTS, torch.tensor([0, 7]))),
+         lambda: ops.gather_tiers(SEGMENTS, torch.tensor([0, 7]))),
         (IndexError, "index[0] = 2 is out of range: expected rows in [0, 2)",
-         lambda: ops.gather_tiers(PARTS, torch.tensor([2]), place=torch.arange(2))),
+         lambda: ops.gather_tiers(SEGMENTS, torch.tensor([2]), place=torch.arange(2))),
         (TypeError, "place: expected int32 or int64 ids, found torch.float32",
-         lambda: ops.gather_tiers(PARTS, INDEX, place=torch.ones(3))),
+         lambda: ops.gather_tiers(SEGMENTS, INDEX, place=torch.ones(3))),
         (ValueError, "place: expected it on cpu like index, found meta",
-         lambda: ops.gather_tiers(PARTS, INDEX, place=torch.arange(3, device="meta"))),
-        (ValueError, "index: expected it on the GPU that gathers, for parts are not in host memory; found cpu",
-         lambda: ops.gather_tiers([PARTS[0].to("meta")], INDEX)),
+         lambda: ops.gather_tiers(SEGMENTS, INDEX, place=torch.arange(3, device="meta"))),
+        (ValueError, "index: expected it on the GPU that gathers, for segments are not in host memory; found cpu",
+         lambda: ops.gather_tiers([SEGMENTS[0].to("meta")], INDEX)),
         (TypeError, "dtype: expected torch.float32, or float32 or float64 of rows stored in 16 bits, "
-         "found torch.float64", lambda: ops.gather_tiers(PARTS, INDEX, dtype=torch.float64)),
+         "found torch.float64", lambda: ops.gather_tiers(SEGMENTS, INDEX, dtype=torch.float64)),
         (ValueError, "counts: expected contiguous int64 of shape (2, 2) on cpu, found torch.int64 (2,) on cpu",
-         lambda: ops.gather_tiers(PARTS, INDEX, counts=torch.zeros(2, dtype=torch.int64))),
+         lambda: ops.gather_tiers(SEGMENTS, INDEX, counts=torch.zeros(2, dtype=torch.int64))),
     ],
 )  # fmt: skip
 def test_bad_input(error, message, call):

@@ -1,4 +1,4 @@
-"""Where feature rows live."""
+"""Feature stores: in memory, in files, and in tiers; how often rows are read."""
 
 from .feature_store import FeatureStore
 from .tier_plan import TierPlan, plan_tiers

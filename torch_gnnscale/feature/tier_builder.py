@@ -1,4 +1,4 @@
-"""Puts rows where a plan says."""
+"""Allocates the tiers of a tier plan and copies rows into them."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from .tier_plan import TierPlan
 from .tiered_rows import STEP, Attribute, FileRows, Rows, fill, narrowed
 
 SPILLED, ROWS = "tier", "rows"
-"""The kind of the directories that rows without room in memory are written into, and their array."""
+"""The kind of a directory (:mod:`torch_gnnscale.files`) of rows that were written to disk, and its array's name."""
 
 
 class Source(NamedTuple):
-    """An attribute as it is given."""
+    """An attribute that is to lie in tiers."""
 
     key: tuple[Any, str]
     tensor: Tensor
     """Shape [N, ...], in host memory or mapped."""
     storage: torch.dtype
-    """Of the stored rows."""
+    """The dtype in which rows are stored."""
     origin: tuple[str, str] | None = None
-    """Directory and array of a saved FeatureStore that it is mapped from."""
+    """The directory and the array of a saved FeatureStore that ``tensor`` is mapped from; None if it is not."""
 
     @property
     def row_bytes(self) -> int:
-        """Stored bytes of a row."""
+        """Bytes of a stored row."""
         return math.prod(self.tensor.shape[1:]) * self.storage.itemsize
 
 
@@ -42,17 +42,20 @@ def build(
     plan: TierPlan, sources: list[Source], order: Order, renumbered: bool, device: torch.device, num_peers: int,
     folder: str | None, insist: bool,
 ) -> tuple[list[Attribute], HostMemory]:  # fmt: skip
-    """Allocates what the plan says and puts the rows there.
+    """Allocates the tiers of a plan and copies the rows into them.
 
     Args:
-        plan: what lies where.
-        sources: the attributes; all of them mapped from a saved store, or none.
+        plan: the tier plan.
+        sources: the attributes; either all are mapped from a saved store, or none is.
         order: the nodes by falling score.
-        renumbered: rows are asked for by their places. Those of a saved store are in this order already.
+        renumbered: whether ids are places. The rows of a saved store are then in the order of places already.
         device: where rows are gathered.
-        num_peers: over how many GPUs the rows of ``peers`` are interleaved.
-        folder: where rows that have room in no memory are written, if they are not in a saved store.
-        insist: less available host memory than the plan needs is a warning.
+        num_peers: the number of GPUs over which the rows of ``peers`` are interleaved.
+        folder: the directory that rows on disk are written to, if they are not in a saved store.
+        insist: whether too little available host memory is a warning and no error.
+
+    Returns:
+        The attributes in tiers, and the host memory of all of them.
 
     Raises:
         MemoryError, OSError: less memory, or less room on the disk, than the plan needs; nothing was written.
@@ -68,16 +71,17 @@ def build(
     todo: list[tuple[HostArray, Tensor, Tensor]] = []
     to_disk: list[tuple[Path, Source, Tensor]] = []
 
-    def part(tier: str, source: Source, first: int, ids: Tensor, is_cut: bool) -> list[Rows]:
+    def segments_of(tier: str, source: Source, first: int, ids: Tensor, is_cut: bool) -> list[Rows]:
+        """The segments of one tier; ``first``: the place of its first row, ``ids``: of the rows in it."""
         shape = (len(ids), *source.tensor.shape[1:])
         if tier == "host":
             todo.append((layout.add(shape, source.storage), source.tensor, ids))
             return [todo[-1][0]]
         if tier == "disk":
-            if source.origin is None:
-                to_disk.append((Path(str(folder)) / str(len(to_disk)), source, ids))  # no name of the user's is a path
+            if source.origin is None:  # the directory is a number, since the attribute's name may be no file name
+                to_disk.append((Path(str(folder)) / str(len(to_disk)), source, ids))
                 return [FileRows(str(to_disk[-1][0]), SPILLED, ROWS, 0)]
-            # The file has all rows: behind those in memory by rank, or from the first on by id.
+            # The file has all rows: if renumbered, by rank, and those of this tier from `first` on; else by id.
             return [FileRows(source.origin[0], KIND, source.origin[1], first if renumbered and is_cut else 0)]
         where = [device] if tier == "gpu" else [torch.device("cuda", number) for number in range(num_peers)]
         tensors = []
@@ -97,11 +101,11 @@ def build(
     for source in sources:
         if (tier := plan.whole.get(source.key[1])) is not None:
             tiers, spread = (tier,), (1,)
-            parts = part(tier, source, 0, whole, False)
+            segments = segments_of(tier, source, 0, whole, False)
         else:
-            parts, first = [], 0
+            segments, first = [], 0
             for planned in plan.tiers:
-                parts += part(planned.name, source, first, cut[first : first + planned.rows], True)
+                segments += segments_of(planned.name, source, first, cut[first : first + planned.rows], True)
                 first += planned.rows
             tiers = tuple(planned.name for planned in plan.tiers)
             spread = tuple(num_peers if tier == "peers" else 1 for tier in tiers)
@@ -110,7 +114,7 @@ def build(
         attributes.append(
             Attribute(
                 source.key, tuple(source.tensor.shape), source.tensor.dtype, source.storage, tiers, spread,
-                tuple(parts), where if is_cut else None, counts,
+                tuple(segments), where if is_cut else None, counts,
             )
         )  # fmt: skip
     memory = HostMemory(layout.num_bytes, insist=insist)
@@ -126,7 +130,7 @@ def build(
 
 
 def _places(plan: TierPlan, order: Order, in_files: bool) -> Tensor:
-    """Where each id's row lies: at its rank, but on disk by its id if the files have all rows by id."""
+    """The place of each id's row: its rank, or the rows in memory plus its id if files have the rows of all ids."""
     in_memory = len(order.new) - plan.rows("disk")
     places = order.new
     if in_files and in_memory < len(places):
@@ -135,7 +139,7 @@ def _places(plan: TierPlan, order: Order, in_files: bool) -> Tensor:
 
 
 def _spill(todo: list[tuple[Path, Source, Tensor]]) -> None:
-    """Writes rows of attributes, in the order of these ids, into new directories that are beside each other."""
+    """Writes for each (path, source, ids) the rows of ``ids`` to a new directory ``path``; all have the same parent."""
     needed, disk = sum(len(ids) * source.row_bytes for _, source, ids in todo), todo[0][0].parent
     if needed > (free := shutil.disk_usage(disk).free):
         raise OSError(

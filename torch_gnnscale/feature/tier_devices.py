@@ -1,4 +1,4 @@
-"""Which GPUs have rows, and which one gathers."""
+"""The GPUs that hold rows, and the device that gathers them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,16 @@ from .tier_plan import TierPlan, peer_budgets
 def devices_of(
     gpu: Budget, peers: Sequence[Budget], device: torch.device | str | int | None, whole: int
 ) -> tuple[Budget, Sequence[Budget], torch.device]:
-    """The budgets of GPUs that are there, and where rows are gathered; warns of what is left to slower tiers.
+    """Returns ``gpu`` and ``peers`` without the budgets of GPUs that cannot be used, and the device that gathers.
 
-    ``whole`` is what all features take, in bytes.
+    Warns of each budget that is left out: its rows go to the next tier.
+
+    Args:
+        gpu, peers, device: the arguments of ``TieredFeatureStore.from_data``.
+        whole: bytes of all features.
 
     Raises:
-        TypeError, ValueError: wrong budgets, or a device that is not there or is none for these budgets.
+        TypeError, ValueError: wrong budgets, a device that does not exist, or a CPU with budgets for GPUs.
     """
     asked = max([budget_bytes("gpu", gpu, whole), *peer_budgets(peers, whole)]) > 0
     where = torch.device("cpu") if device is None and not asked else None
@@ -46,7 +50,14 @@ def devices_of(
 
 
 def check_room(plan: TierPlan, device: torch.device, num_peers: int, whole_bytes: int) -> None:
-    """MemoryError if a GPU has less free memory than the plan, and attributes whole in ``gpu``, want of it."""
+    """Raises MemoryError if a GPU has too little free memory for the plan.
+
+    Args:
+        plan: the tier plan.
+        device: the device that gathers; nothing is checked for a CPU.
+        num_peers: the number of GPUs over which the rows of ``peers`` are interleaved.
+        whole_bytes: bytes of the attributes that are not cut and lie in ``gpu``.
+    """
     if device.type == "cpu":
         return
     rows = {tier.name: tier.num_bytes for tier in plan.tiers}

@@ -1,4 +1,4 @@
-"""What lies where: feature rows cut into tiers by their scores (Data Tiering, sections 3.2 and 4)."""
+"""Tier plans: which feature rows lie in which memory, by their scores (Data Tiering, sections 3.2 and 4)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from torch import Tensor
 from ..memory import Budget, budget_bytes, format_bytes
 from ..ops import place_dtype
 from ..ops.arguments import check_int
-from ..ops.tiers import MAX_PARTS
+from ..ops.tiers import MAX_SEGMENTS
 from ..topology.reorder import Order, by_score
 
 TIERS = ("gpu", "peers", "host", "disk")
-"""The tiers, the fastest first: replicated on each GPU, interleaved over GPUs, host memory, files."""
+"""The tiers, the fastest first: a copy on each GPU, interleaved over GPUs, host memory, files."""
 NARROW = 16
-"""An attribute whose rows are so many times narrower than the widest one's is kept whole."""
-MAX_PEERS = MAX_PARTS - (len(TIERS) - 1)
-"""GPUs over which rows may be interleaved: the other tiers are a part each."""
+"""An attribute is not cut if NARROW times the bytes of its rows are at most those of the widest attribute's rows."""
+MAX_PEERS = MAX_SEGMENTS - (len(TIERS) - 1)
+"""The most GPUs over which rows may be interleaved: each is a segment, and so is each of the other tiers."""
 
 
 @dataclass(frozen=True)
@@ -32,11 +32,11 @@ class Tier:
     name: str
     """One of :data:`TIERS`."""
     rows: int
-    """How many nodes' rows lie there."""
+    """The number of nodes whose rows lie there."""
     num_bytes: int
-    """What they take, over all GPUs for ``peers`` and on each GPU for ``gpu``."""
+    """The bytes of these rows: over all GPUs together for ``peers``, on each GPU for ``gpu``."""
     hit_rate: float
-    """The share of all reads that is expected there: that of the summed scores."""
+    """The share of all reads that is expected there: the sum of these nodes' scores over that of all scores."""
 
 
 @dataclass(frozen=True)
@@ -44,22 +44,22 @@ class TierPlan:
     """Which rows lie in which memory; ``str(plan)`` is a table. Made by :func:`plan_tiers`."""
 
     tiers: tuple[Tier, ...]
-    """Those that have rows, the fastest first; all nodes' rows in all."""
+    """The tiers that have rows, the fastest first. Together they have the rows of all nodes."""
     whole: Mapping[Any, str]
-    """Attributes that are too narrow to be worth a cut, and the tier that has all of their rows."""
+    """The attributes that are not cut, and the tier that has all of their rows."""
     row_bytes: int
-    """Stored bytes of a node's row, over all attributes that are cut."""
+    """Stored bytes of a node's row, summed over the attributes that are cut."""
     map_bytes: int
-    """Bytes of the map from ids to places; 0 for renumbered rows, and for one tier."""
+    """Bytes of the map from ids to places; 0 if there is none."""
     map_tier: str
-    """Where the map lies, which is where rows are gathered: ``gpu`` or ``host``."""
+    """The tier of the map, which lies where rows are gathered: ``gpu`` or ``host``."""
 
     def rows(self, name: str) -> int:
-        """The rows of a tier, 0 if it is not used."""
+        """The number of rows of a tier; 0 if the plan has no such tier."""
         return sum(tier.rows for tier in self.tiers if tier.name == name)
 
     def bytes_per_read(self, name: str) -> float:
-        """Bytes that are expected to be read from a tier for each row that is read."""
+        """The bytes that are expected to be read from a tier, per row that is read from any tier."""
         return sum(tier.hit_rate for tier in self.tiers if tier.name == name) * self.row_bytes
 
     def __str__(self) -> str:
@@ -85,33 +85,38 @@ def plan_tiers(
     mapped: bool = True,
     on_gpu: bool = False,
 ) -> TierPlan:
-    """Cuts rows into tiers by falling score: each has the hottest rows that its budget holds and no faster one has.
+    """Assigns nodes' rows to tiers by falling score: first to the fastest tier, as many as its budget holds.
 
-    An attribute whose rows have at most a sixteenth of the widest one's bytes, such as labels, is not cut: it lies
-    whole in the first of ``gpu``, ``host`` and ``disk`` that has room for it beside the map. The map of places (4 bytes
-    a node, 8 from 2^30 nodes on) lies where rows are gathered: on a GPU if one has a budget or ``on_gpu``, else in host
-    memory. It counts against that budget; if a GPU gathers with ``gpu=0``, it counts against none. There is no map
-    where one tier has all rows.
+    An attribute is not cut if its rows have at most 1/16 of the bytes of the widest attribute's rows, as labels have.
+    All of its rows lie in the first of ``gpu``, ``host`` and ``disk`` that has room for them beside the map.
+
+    The map from ids to places takes 4 bytes per node, 8 from 2^30 nodes on. It lies where rows are gathered: on a GPU
+    if ``gpu`` or ``peers`` is above 0 or ``on_gpu`` is True, else in host memory. Its bytes are part of the budget
+    there; with ``gpu=0`` they are part of none. There is no map if one tier has all rows, or if ``mapped`` is False.
 
     Args:
-        score: how often each node's row will be read, relative to others': at least 0, any real dtype, shape [N].
+        score: how often each node's row will be read, up to a common factor: at least 0, any real dtype, shape [N].
         row_bytes: stored bytes of a row of each attribute, by its name.
-        gpu: the budget on each GPU for rows that all of them have.
-        peers: a budget for each of the GPUs over which rows are interleaved; equal ones, for row r lies on GPU r mod P.
-        host: the budget of host memory, by default enough for all rows that are left.
-        disk: rows that fit nowhere else may lie in files.
-        mapped: ids are not places; False for rows that are renumbered by score.
-        on_gpu: a GPU gathers, whatever its budget.
+        gpu: the budget on each GPU for rows of which each has a copy.
+        peers: a budget for each GPU over which rows are interleaved. They must be equal: row r lies on GPU r mod P.
+        host: the budget of host memory; by default it holds all rows that the GPUs' budgets do not.
+        disk: whether rows that no budget holds may lie in files.
+        mapped: whether rows are asked for by ids that are not places; False for rows that are renumbered by score.
+        on_gpu: whether a GPU gathers although no GPU has a budget.
 
     Raises:
-        TypeError, ValueError: wrong scores or budgets, or budgets that do not hold all rows and no disk.
+        TypeError, ValueError: wrong scores or budgets, or, without ``disk``, budgets that do not hold all rows.
     """
     _, falling = ranked(score, "score")
     return plan_ranked(falling, row_bytes, gpu=gpu, peers=peers, host=host, disk=disk, mapped=mapped, on_gpu=on_gpu)
 
 
 def ranked(score: Tensor, name: str) -> tuple[Order, Tensor]:
-    """The order of falling scores, and the scores in it as float64; raises as :func:`plan_tiers`, calling them so."""
+    """The order of falling scores, and the scores in this order, float64.
+
+    Raises:
+        TypeError, ValueError: the errors of :func:`plan_tiers` for wrong scores, which call them ``name``.
+    """
     order = by_score(score, name)
     falling = score[order.old].to(torch.float64)
     if len(score) and float(falling[-1]) < 0:
@@ -122,7 +127,11 @@ def ranked(score: Tensor, name: str) -> tuple[Order, Tensor]:
 
 
 def peer_budgets(peers: Sequence[Budget], whole: int) -> list[int]:
-    """The bytes of each peer; raises TypeError or ValueError unless they are a few equal budgets."""
+    """The bytes of each peer's budget; ``whole``: see :func:`torch_gnnscale.memory.budget_bytes`.
+
+    Raises:
+        TypeError, ValueError: not budgets, not equal, or more than MAX_PEERS.
+    """
     if isinstance(peers, (str, Real)):
         raise TypeError(f"peers: expected a budget for each GPU, found {peers!r}")
     budgets = [budget_bytes(f"peers[{i}]", budget, whole) for i, budget in enumerate(peers)]
@@ -137,7 +146,7 @@ def plan_ranked(
     score: Tensor, row_bytes: Mapping[Any, int], *, gpu: Budget, peers: Sequence[Budget], host: Budget | None,
     disk: bool, mapped: bool, on_gpu: bool,
 ) -> TierPlan:  # fmt: skip
-    """:func:`plan_tiers` of scores that fall."""
+    """:func:`plan_tiers` of scores that are sorted: each is at most the one before it."""
     num_nodes = len(score)
     sizes = {name: check_int(f"row_bytes[{name!r}]", size) for name, size in row_bytes.items()}
     whole_bytes = sum(sizes.values()) * num_nodes
@@ -171,7 +180,7 @@ def _in_one_tier(plan: TierPlan, num_nodes: int) -> bool:
 def _cut(
     score: Tensor, sizes: Mapping[Any, int], budgets: Mapping[str, int], num_peers: int, disk: bool, map_tier: str
 ) -> TierPlan:
-    """The plan for the bytes that rows may take of each tier, those without a bound left out; it may lack rows."""
+    """A plan without a map. A tier that ``budgets`` does not name holds all rows; the plan may have too few rows."""
     num_nodes, left = len(score), dict(budgets)
     whole: dict[Any, str] = {}
     widest = max(sizes.values(), default=0)
@@ -192,7 +201,7 @@ def _cut(
         if name in left and row:
             room = min(room, _rows_that_fit(left[name], row, num_peers if name == "peers" else 1))
         if not row and name != "host":
-            room = 0  # rows without bytes are nowhere else
+            room = 0  # rows of 0 bytes lie in host memory
         if room > 0:
             hits = float(score[first : first + room].sum()) / total if total else room / num_nodes
             tiers.append(Tier(name, room, room * row, hits))
@@ -202,6 +211,6 @@ def _cut(
     return TierPlan(tuple(tiers), whole, row, 0, map_tier)
 
 
-def _rows_that_fit(room: int, row: int, parts: int) -> int:
-    """How many rows fit, if each of ``parts`` parts has the same room."""
-    return room // max(parts, 1) // row * parts
+def _rows_that_fit(room: int, row: int, segments: int) -> int:
+    """How many rows of ``row`` bytes fit into ``room`` bytes that are shared out equally over ``segments``."""
+    return room // max(segments, 1) // row * segments

@@ -1,4 +1,4 @@
-"""One attribute's rows in tiers: how they are put there, and how they are gathered."""
+"""The rows of one attribute in tiers: filling the tiers, and gathering from them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from ..ops.arguments import check_ids
 from ..stream_time import StreamTime
 
 STEP = 64 << 20
-"""Bytes that are moved at a time while tiers are filled."""
-# Items as torch puts them at indices, which it does not for every type.
+"""Bytes that are copied at a time while tiers are filled."""
+# By itemsize, a dtype of the same size that torch can write at indices, which it cannot for every dtype.
 _WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
 
 class FileRows(NamedTuple):
-    """Rows of an array in a directory of arrays, from ``first`` on."""
+    """Rows ``first``, ``first`` + 1, ... of an array in a directory of arrays (:mod:`torch_gnnscale.files`)."""
 
     path: str
     kind: str
@@ -33,11 +33,11 @@ class FileRows(NamedTuple):
 
 
 Rows: TypeAlias = HostArray | FileRows | Tensor
-"""What names an array to another process; a tensor is one on a GPU, which torch.multiprocessing opens there."""
+"""An array as it is pickled. A tensor is one on a GPU, which torch.multiprocessing shares with the other process."""
 
 
 def open_rows(rows: Rows, memory: HostMemory) -> Tensor:
-    """The array that ``rows`` names, in this process."""
+    """``rows`` as a tensor in this process."""
     if isinstance(rows, HostArray):
         return memory.tensor(rows)
     if isinstance(rows, FileRows):
@@ -47,36 +47,40 @@ def open_rows(rows: Rows, memory: HostMemory) -> Tensor:
 
 @dataclass(frozen=True)
 class Attribute:
-    """What another process needs to know of an attribute."""
+    """An attribute in tiers, as it is pickled."""
 
     key: tuple[Any, str]
     shape: tuple[int, ...]
     dtype: torch.dtype
-    """Of what is gathered."""
+    """The dtype of gathered rows."""
     storage: torch.dtype
-    """Of what is stored."""
+    """The dtype of stored rows."""
     tiers: tuple[str, ...]
+    """The names of the tiers that have rows, the fastest first."""
     spread: tuple[int, ...]
-    parts: tuple[Rows, ...]
+    """The number of segments of each tier."""
+    segments: tuple[Rows, ...]
+    """The arrays of rows, tier after tier: see :func:`torch_gnnscale.ops.gather_tiers`."""
     place: Rows | None
+    """The map from ids to places; None if ids are places."""
     counts: Rows
-    """int64, shape [tiers, 2], shared by all processes: rows and nanoseconds."""
+    """Rows read from each tier, and nanoseconds: int64, shape [tiers, 2], in memory that all processes share."""
 
     @property
     def disk(self) -> bool:
-        """Whether the last tier lies in a file."""
+        """Whether the last tier is mapped from a file."""
         return self.tiers[-1] == "disk"
 
 
 class TieredRows:
-    """An attribute opened in this process; stands for its tensor in a FeatureStore."""
+    """An attribute in tiers, opened in this process; a FeatureStore has it where it would have the tensor."""
 
     def __init__(self, attribute: Attribute, memory: HostMemory, device: torch.device) -> None:
         self.attribute, self.key = attribute, attribute.key
         self.shape = attribute.shape
         self._memory = memory
         self.counts = open_rows(attribute.counts, memory)
-        self.parts = [open_rows(part, memory) for part in attribute.parts]
+        self.segments = [open_rows(segment, memory) for segment in attribute.segments]
         self.place = None if attribute.place is None else open_rows(attribute.place, memory)
         self.device = device
         self._device_counts = self.counts if device.type == "cpu" else torch.zeros_like(self.counts, device=device)
@@ -88,26 +92,26 @@ class TieredRows:
         return math.prod(self.shape[1:]) * self.attribute.storage.itemsize
 
     def gather(self, index: Tensor, check: bool = True) -> Tensor:
-        """The rows at ``index``, on the device that gathers; ``check``: see :func:`torch_gnnscale.ops.gather_tiers`."""
+        """The rows of the ids ``index``, on the device that gathers; ``check``: see :func:`ops.gather_tiers`."""
         entry, on_gpu = self.attribute, self.device.type != "cpu"
         index, timed = index.to(self.device), self._time.measure(self.device) if on_gpu else nullcontext()
         with self._memory.reading():
             if entry.disk and on_gpu:
                 return gather_beside_disk(
-                    self.parts, index, spread=entry.spread, place=self.place, dtype=entry.dtype,
+                    self.segments, index, spread=entry.spread, place=self.place, dtype=entry.dtype,
                     counts=self._device_counts, disk_counts=self.counts[-1:], check=check, timed=timed,
                 )  # fmt: skip
             if check and on_gpu:
                 check_ids("index", index, self.shape[0], "rows")
-                check = False  # the host's wait for it is no time of the gather
+                check = False  # done before the clock starts, since the host waits for it
             with timed:
                 return ops.gather_tiers(
-                    self.parts, index, spread=entry.spread, place=self.place, disk=entry.disk, dtype=entry.dtype,
+                    self.segments, index, spread=entry.spread, place=self.place, disk=entry.disk, dtype=entry.dtype,
                     counts=self._device_counts, check=check,
                 )  # fmt: skip
 
-    def parts_of(self, tier: str) -> list[int]:
-        """The numbers of a tier's parts."""
+    def segments_of(self, tier: str) -> list[int]:
+        """The positions in ``segments`` of a tier's segments."""
         begin = list(accumulate(self.attribute.spread, initial=0))
         return [
             number
@@ -117,48 +121,53 @@ class TieredRows:
         ]
 
     def on(self, device: torch.device, place: Tensor | None) -> Attribute:
-        """The attribute with its rows of ``gpu`` copied to another GPU, where ``place`` is; other parts are shared."""
-        parts = list(self.attribute.parts)
-        for number in self.parts_of("gpu"):
-            parts[number] = self.parts[number].to(device)
-        return replace(self.attribute, parts=tuple(parts), place=None if self.place is None else place)
+        """The attribute for another GPU.
+
+        Args:
+            device: the GPU, to which the segments of ``gpu`` are copied; all others are shared.
+            place: the map from ids to places on that GPU, if there is a map.
+        """
+        segments = list(self.attribute.segments)
+        for number in self.segments_of("gpu"):
+            segments[number] = self.segments[number].to(device)
+        return replace(self.attribute, segments=tuple(segments), place=None if self.place is None else place)
 
     def total(self) -> Tensor:
-        """Rows and nanoseconds of each tier so far: int64, shape [tiers, 2]."""
+        """Rows read from each tier so far, and nanoseconds: int64, shape [tiers, 2]."""
         if self.device.type == "cpu":
             return self.counts
-        nanoseconds = round(self._time.seconds(wait=True) * 1e9)  # first: it waits for the streams that count
+        nanoseconds = round(self._time.seconds(wait=True) * 1e9)  # first, since it waits for the kernels that count
         on_device = self._device_counts.cpu()
         on_device[:, 1] = nanoseconds
         if self.attribute.disk:
-            on_device[-1] = 0  # those are counted where they are read
+            on_device[-1] = 0  # the host reads these rows, and counts them in self.counts
         return self.counts + on_device
 
 
 def gather_beside_disk(
-    parts: Sequence[Tensor], index: Tensor, *, spread: Sequence[int], place: Tensor | None, dtype: torch.dtype,
+    segments: Sequence[Tensor], index: Tensor, *, spread: Sequence[int], place: Tensor | None, dtype: torch.dtype,
     counts: Tensor, disk_counts: Tensor, check: bool, timed: AbstractContextManager[None],
 ) -> Tensor:  # fmt: skip
-    """What :func:`torch_gnnscale.ops.gather_tiers` gives, on a device that does not read the file of the last tier.
+    """:func:`torch_gnnscale.ops.gather_tiers` on a GPU, where the host reads the last tier from a file.
 
-    The host waits once for the places of the rows, to know which of them are on disk; it reads these while the device
-    gathers the others, and queues the copy that puts them into the output.
+    The host waits once, for the places of the rows, and finds those on disk. It reads them while the GPU gathers the
+    others, and queues a copy that writes them into the output.
 
     Args:
-        parts: the last one, a tier of its own, is mapped from a file.
-        index, spread, place, dtype, check: as for ``gather_tiers``; ``index`` and ``place`` on the device.
-        counts: int64, shape [tiers, 2], on the device: each tier's rows are added to it.
-        disk_counts: int64, shape [1, 2], in host memory: the rows read from disk and their nanoseconds.
-        timed: entered around the device's gather.
+        segments: the last one is the last tier, mapped from a file.
+        index, spread, place, dtype, check: as for ``gather_tiers``; ``index`` and ``place`` on the GPU.
+        counts: int64, shape [tiers, 2], on the GPU: the number of rows of each tier is added to column 0.
+        disk_counts: int64, shape [1, 2], in host memory: rows read from disk and their nanoseconds are added to it.
+        timed: a context that is entered around the GPU's gather.
 
     Returns:
         Shape [n, ...], on the device.
     """
-    *memory, disk = parts
-    # On the device one row stands for all of those on disk, so that a single kernel fills the rest of the output.
+    *memory, disk = segments
+    # One row on the GPU stands for every row on disk, so that one kernel can write the whole output.
     stand_in = torch.empty((1, *disk.shape[1:]), dtype=disk.dtype, device=index.device).expand(disk.shape)
     if check:
-        check_ids("index", index, sum(map(len, parts)) if place is None else len(place), "rows")
+        check_ids("index", index, sum(map(len, segments)) if place is None else len(place), "rows")
     places = (index if place is None else place[index]).cpu()
     with timed:
         out = ops.gather_tiers(
@@ -175,12 +184,12 @@ def gather_beside_disk(
 
 
 def _sent(tensor: Tensor, device: torch.device) -> Tensor:
-    """A tensor in host memory, copied to the device without a wait, from pinned memory that torch keeps until then."""
+    """A copy on the device of a tensor in host memory, through pinned memory; the host does not wait for it."""
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
 def fill(out: Tensor, source: Tensor, ids: Tensor) -> None:
-    """Puts the rows of ``source`` at ``ids`` into ``out``, in the order in which they are stored in ``source``.
+    """Sets ``out[i]`` to ``source[ids[i]]``, reading ``source`` from its first row to its last.
 
     Args:
         out: shape [n, ...], on any device, of the dtype of ``source`` or a narrower one.
@@ -196,7 +205,7 @@ def fill(out: Tensor, source: Tensor, ids: Tensor) -> None:
 
 
 def narrowed(rows: Tensor, dtype: torch.dtype) -> Tensor:
-    """Rows as they are stored; ValueError for a finite number that becomes infinite."""
+    """``rows`` as ``dtype``. Raises ValueError if a finite number becomes infinite."""
     out = rows.to(dtype)
     if dtype != rows.dtype and bool((out.isinf() & rows.isfinite()).any()):
         largest = float(rows[rows.isfinite()].abs().max())

@@ -1,4 +1,4 @@
-"""A FeatureStore whose rows lie in several memories, the hottest in the fastest (Data Tiering)."""
+"""A FeatureStore whose rows lie in several memories, the hottest rows in the fastest memory (Data Tiering)."""
 
 from __future__ import annotations
 
@@ -29,33 +29,34 @@ from .tiered_rows import Attribute, TieredRows
 
 
 class TierUse(NamedTuple):
-    """What was read from a tier so far."""
+    """What was read from one tier."""
 
     rows: int
     num_bytes: int
     hit_rate: float
-    """The share of all rows read; 0 if none was."""
+    """``rows`` over the rows read from all tiers; 0 if none was read."""
     seconds: float
-    """Time in the gather, summed over calls, which may run at the same time. On a GPU, where one kernel reads all tiers
-    in memory, each of these has the whole time on its stream, from the call to the kernel's end."""
+    """The time of the gather, summed over calls; calls may overlap. On a GPU one kernel reads all tiers in memory: each
+    of them has the whole time from the call to the end of the kernel."""
     gb_per_s: float
-    """``num_bytes`` / ``seconds``, 0 where there is no time."""
+    """``num_bytes`` / ``seconds`` / 1e9; 0 if ``seconds`` is 0."""
 
 
 class TieredFeatureStore(FeatureStore):
     """Node features of a homogeneous graph in tiers; made by :meth:`from_data` or :meth:`open`, closed by ``with``.
 
-    What is gathered is on the GPU that gathers if there is one, else in host memory. All processes share host memory
-    and files: forked ones have them, and a pickled store names them (it can be opened as long as the process that
-    made or unpickled it keeps its own open, and with rows that were written to disk, as long as their maker does). Rows
-    on a GPU are sent through torch.multiprocessing alone. Rows are never changed.
+    Gathered rows are on the GPU that gathers, or in host memory if none does. Rows are never changed.
+
+    Processes share host memory and files. A forked process has them. A pickled store contains their names: it can be
+    unpickled as long as the process that made or unpickled the store keeps it open and, if rows were written to disk,
+    as long as the process that wrote them does. A store with rows on a GPU is pickled by torch.multiprocessing alone.
     """
 
     plan: TierPlan
-    """What lies where, decided before anything was allocated."""
+    """The tier plan, made before anything was allocated."""
     order: Order | None
-    """The order in which rows are stored if the store is renumbered: ids that are asked for are then ``order.new`` of
-    the user's. Loaders of this package do so, given a GraphStore of the same order."""
+    """The order of the stored rows if the store is renumbered, else None. With an order, the row of the user's node i
+    is asked for by the id ``order.new[i]``, as loaders of this package do if their GraphStore has the same order."""
 
     def __init__(
         self,
@@ -66,16 +67,17 @@ class TieredFeatureStore(FeatureStore):
         device: torch.device,
         folder: str | None = None,
     ) -> None:
-        """Opens what :meth:`from_data` or :meth:`open` made; ``folder`` is deleted with the store."""
+        """For :meth:`from_data`, :meth:`open` and pickle alone; ``folder``, if any, is deleted with the store."""
         super().__init__()
         self.__dict__.update(plan=plan, order=order, _memory=memory, _device=device)
-        if device.type == "cuda" and any(isinstance(part, HostArray) for entry in attributes for part in entry.parts):
+        segments = [segment for entry in attributes for segment in entry.segments]
+        if device.type == "cuda" and any(isinstance(segment, HostArray) for segment in segments):
             memory.pin(device)
         for attribute in attributes:
             self._tensors[attribute.key] = TieredRows(attribute, memory, device)
-        gpus = {rows.device for entry in attributes for rows in entry.parts if isinstance(rows, Tensor)} | {device}
+        gpus = {segment.device for segment in segments if isinstance(segment, Tensor)} | {device}
         for gpu in gpus - {torch.device("cpu")}:
-            torch.cuda.synchronize(gpu)  # whatever stream reads what was written there just now
+            torch.cuda.synchronize(gpu)  # rows were written on one stream and will be read on others
         self.__dict__["_delete"] = None if folder is None else weakref.finalize(self, _delete, folder, os.getpid())
 
     @classmethod
@@ -98,26 +100,30 @@ class TieredFeatureStore(FeatureStore):
 
         Args:
             data: a homogeneous graph; its tensors may be mapped files.
-            gpu, peers, host: budgets (see :func:`torch_gnnscale.feature.plan_tiers`). Without a CUDA device, those
-                for GPUs are left to host memory, with a warning. Bytes as ``host`` are taken although less memory is
-                available, with a warning; with a share, or by default, that is a MemoryError.
-            disk: a directory on a disk. Rows that fit nowhere else are written into a new directory in it,
-                ``gnnscale-tiers-*``, which is deleted with the store; a process that is killed leaves it.
-            hotness: a score of each node, int64 or float, or the name of one of :mod:`torch_gnnscale.feature.hotness`:
-                ``out_degree``, ``reverse_pagerank`` or ``weighted_reverse_pagerank``.
-            labelled: for the last alone: the nodes that training starts from, by default ``data.train_mask``.
-            storage: float16 or bfloat16, in which float32 and float64 attributes are kept; what is gathered has the
-                attribute's own dtype.
-            renumbered: rows are stored hottest first and found by their numbers, so no map of places is needed. Rows
-                are then asked for by ``store.order.new`` of the user's ids; use ``GraphStore.from_data(data,
-                order=store.order)`` beside it, and the loaders of this package take and give the user's ids.
+            gpu, peers, host: budgets (see :func:`torch_gnnscale.feature.plan_tiers`). Without a CUDA device, rows of
+                ``gpu`` and ``peers`` go to the next tier, with a warning. If less host memory is available than ``host``
+                takes: a warning if ``host`` is in bytes, a MemoryError if it is a share or the default.
+            disk: an existing directory. Rows that no budget holds are written to a new directory in it,
+                ``gnnscale-tiers-*``, which is deleted with the store; if the process is killed, it stays.
+            hotness: a score of each node, int64 or float, shape [N], or the name of a score of
+                :mod:`torch_gnnscale.feature.hotness`: ``out_degree``, ``reverse_pagerank`` or
+                ``weighted_reverse_pagerank``.
+            labelled: for ``weighted_reverse_pagerank``: the nodes that training starts from, by default
+                ``data.train_mask``.
+            storage: float16 or bfloat16, the dtype in which float32 and float64 attributes are stored; gathered rows
+                have the attribute's own dtype.
+            renumbered: whether rows are stored, and asked for, by falling score; no map of places is needed then. The
+                row of the user's node i is asked for by ``store.order.new[i]``. A loader of this package does so, and
+                takes and returns the user's ids, if its GraphStore is ``GraphStore.from_data(data,
+                order=store.order)``.
             names: the attributes that are taken; by default all.
-            device: the GPU that gathers; by default the current one if ``gpu`` or ``peers`` ask for one.
+            device: the GPU that gathers; by default the current one if ``gpu`` or ``peers`` is above 0, else the CPU.
 
         Raises:
-            TypeError, ValueError, IndexError: wrong budgets, scores, names or types, or too little room.
-            MemoryError, OSError: memory that is not there or cannot be pinned, a disk that is full.
-            NotImplementedError: a HeteroData, attributes of edges, and those of nodes that are no rows of a tensor.
+            TypeError, ValueError, IndexError: wrong budgets, scores, names or types, or budgets that hold too little.
+            MemoryError, OSError: too little memory is free, memory cannot be pinned, or a disk is full.
+            NotImplementedError: a HeteroData, attributes of edges, or attributes of nodes that are not tensors of one
+                row per node.
         """
         if not isinstance(data, Data):
             kind = "HeteroData" if isinstance(data, HeteroData) else type(data).__name__
@@ -150,13 +156,13 @@ class TieredFeatureStore(FeatureStore):
         verify: bool = True,
         device: torch.device | str | int | None = None,
     ) -> TieredFeatureStore:
-        """A saved FeatureStore on disk, its hottest rows in memory.
+        """Opens a saved FeatureStore: its hottest rows are copied to memory, the others stay in its files.
 
         Args:
             path: the directory that :meth:`FeatureStore.save` wrote; attributes of nodes of one type.
             hotness: a score of each node, int64 or float, shape [N].
             gpu, peers, host: budgets as for :meth:`from_data`. Rows are kept in the dtype that the files have.
-            renumbered: the files' rows are in the order of falling scores, ``topology.reorder.by_score(hotness)``.
+            renumbered: whether the rows in the files are in the order ``topology.reorder.by_score(hotness)``.
             names: the attributes that are opened; by default all.
             verify: as for :meth:`FeatureStore.open`.
             device: as for :meth:`from_data`.
@@ -220,18 +226,17 @@ class TieredFeatureStore(FeatureStore):
             raise
 
     def on(self, device: torch.device | str | int) -> TieredFeatureStore:
-        """The same rows, gathered by another GPU of this machine: for a process of several, each with a GPU of its own.
+        """The same rows, gathered by another GPU of this machine: for processes that have a GPU each.
 
-        The rows of ``gpu`` and the map of places are copied there; host memory, files and the rows of ``peers`` stay
-        shared. The store that is returned and this one have one host memory in this process: with either both are
-        closed.
+        The rows of ``gpu`` and the map of places are copied to that GPU; host memory, files and the rows of ``peers``
+        are shared. Closing the store that is returned closes this one, and the reverse.
 
             def rank(number, store):            # started by torch.multiprocessing.spawn
                 with store.on(f"cuda:{number}") as store: ...
 
         Raises:
-            ValueError: a GPU that cannot read the rows of ``peers``; ``cpu`` for a store of a GPU; a closed store.
-            MemoryError: the GPU has no room for the rows of ``gpu``.
+            ValueError: the GPU cannot read the rows of ``peers``, the device is a CPU, or the store is closed.
+            MemoryError: too little memory is free on the GPU.
         """
         self._check_open()
         where = checked_device(device)
@@ -240,7 +245,7 @@ class TieredFeatureStore(FeatureStore):
         if where.type == "cpu":
             raise ValueError(f"device: expected a GPU for a store of {self._device}, found cpu")
         opened: list[TieredRows] = list(self._tensors.values())
-        for peer in {rows.parts[number].device for rows in opened for number in rows.parts_of("peers")} - {where}:
+        for peer in {rows.segments[number].device for rows in opened for number in rows.segments_of("peers")} - {where}:
             if not torch.cuda.can_device_access_peer(where, peer):
                 raise ValueError(f"device: expected a GPU that can read {peer}, found {where}")
         check_room(self.plan, where, 0, _whole_on_gpu(self.plan, opened, opened[0].shape[0]))
@@ -248,12 +253,12 @@ class TieredFeatureStore(FeatureStore):
         place = None if place is None else place.to(where)
         attributes = [rows.on(where, place) for rows in opened]
         store = TieredFeatureStore(replace(self.plan, map_tier="gpu"), self.order, attributes, self._memory, where)
-        store.__dict__["_origin"] = self  # which deletes what it wrote to disk when it goes
+        store.__dict__["_origin"] = self  # kept alive: rows that it wrote to disk are deleted with it
         return store
 
     @property
     def device(self) -> torch.device:
-        """Where rows are gathered, and are then."""
+        """The device that gathers, where gathered rows are."""
         return self._device
 
     @property
@@ -264,10 +269,10 @@ class TieredFeatureStore(FeatureStore):
     # What was read ###################################################################################################
 
     def stats(self) -> dict[str, TierUse]:
-        """What was read from each tier since the store was made: by this process and, what was read on the CPU, by all
-        that share it. Waits for what GPUs have been asked to gather.
+        """What was read from each tier since the store was made, by the tier's name.
 
-        Attributes that are whole in one tier are not counted.
+        Counts the rows that this process gathered on its GPU, for which it waits, and those that all processes which
+        share the store gathered on the CPU. Attributes that are not cut are not counted.
         """
         self._check_open()
         rows: dict[str, list[int]] = {tier.name: [0, 0, 0] for tier in self.plan.tiers}
@@ -285,9 +290,9 @@ class TieredFeatureStore(FeatureStore):
         }
 
     def close(self) -> None:
-        """Frees everything: memory, registrations, files that were written. What was gathered stays as it is."""
+        """Frees memory, its registration with CUDA and files that were written. Gathered rows stay valid."""
         try:
-            self._memory.close()  # which waits for who reads
+            self._memory.close()  # waits for gathers that are running
             self._tensors.clear()
         finally:
             if self._delete is not None:
@@ -299,7 +304,7 @@ class TieredFeatureStore(FeatureStore):
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """Whether the store was closed."""
         return self._memory.closed
 
     def _check_open(self) -> None:
@@ -346,10 +351,10 @@ class TieredFeatureStore(FeatureStore):
             )
 
     def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
-        raise NotImplementedError("rows in tiers are not changed: make the store anew")
+        raise NotImplementedError("rows in tiers cannot be changed: make another store")
 
     def _remove_tensor(self, attr: TensorAttr) -> bool:
-        raise NotImplementedError("attributes in tiers are not removed: make the store anew, with names=")
+        raise NotImplementedError("attributes in tiers cannot be removed: make another store, with names=")
 
     def save(self, path: str | os.PathLike) -> None:
         """Not implemented: save the FeatureStore that it was made from."""
@@ -370,13 +375,13 @@ def _delete(folder: str, owner: int) -> None:
 
 
 def check_names(names: Any) -> None:
-    """Raises TypeError unless it is a list of names, or None."""
+    """Raises TypeError unless ``names`` is a list or None."""
     if isinstance(names, str) or not isinstance(names, (Sequence, type(None))):
         raise TypeError(f"names: expected a list of attributes' names, found {names!r}")
 
 
 def _attributes(data: Data, names: Sequence[str] | None) -> dict[str, Tensor]:
-    """The tensors of a Data's nodes that are asked for by name, or all of them."""
+    """The attributes of nodes that ``names`` asks for, by name; all of them without ``names``."""
     check_names(names)
     whole = FeatureStore.from_data(data)
     found = {name: tensor for (group, name), tensor in whole._tensors.items() if group is None}
@@ -398,5 +403,5 @@ def _attributes(data: Data, names: Sequence[str] | None) -> dict[str, Tensor]:
 
 
 def _whole_on_gpu(plan: TierPlan, attributes: Sequence[Source] | Sequence[TieredRows], num_nodes: int) -> int:
-    """Bytes of the attributes that are whole in ``gpu``."""
+    """Bytes of the attributes that are not cut and lie in ``gpu``."""
     return num_nodes * sum(entry.row_bytes for entry in attributes if plan.whole.get(entry.key[1]) == "gpu")

@@ -12,14 +12,14 @@ from ..ops.arguments import check_int
 _UNITS = {f"{p}{s}": b**i for i, p in enumerate("KMGT", 1) for s, b in (("B", 1000), ("iB", 1024))} | {"B": 1}
 
 Budget: TypeAlias = int | float | str
-"""What may be taken: bytes as an int or a string such as "8GiB", or a share of the whole as a float or "25%"."""
+"""A bound on memory: bytes, as an int or a string such as "8GiB", or a share of something, as a float or "25%"."""
 
 
 def budget_bytes(name: str, budget: Budget, whole: int) -> int:
-    """A budget in bytes, where all that there is has ``whole``.
+    """A budget in bytes; a share is a share of ``whole`` bytes.
 
     Raises:
-        TypeError, ValueError: not a budget; names it.
+        TypeError, ValueError: not a budget; names it ``name``.
     """
     if isinstance(budget, bool) or not isinstance(budget, (Real, str)):
         raise TypeError(f"{name}: expected bytes, a share or a string such as '8GiB', found {type(budget).__name__}")
@@ -45,6 +45,6 @@ def is_bytes(budget: Budget) -> bool:
 
 
 def format_bytes(count: int) -> str:
-    """``512 B``, ``1.5 GiB``."""
+    """A number of bytes as text: ``512 B``, ``1.5 GiB``."""
     power = min(4, max(0, int(math.log2(count) // 10))) if count else 0
     return f"{count} B" if power == 0 else f"{count / 1024**power:.1f} {'KMGT'[power - 1]}iB"

@@ -18,18 +18,23 @@ from .._warn import warn
 from ..machine import available_memory, local_world_size
 
 ALIGNMENT = 4096
-"""Of every array in host memory: a page."""
+"""The offset of every array is a multiple of it, the size of a page, in bytes."""
 _REGISTER = 1 | 2  # cudaHostRegisterPortable, cudaHostRegisterMapped
 
 
 class HostMemory:
-    """Memory without a name that processes share: by fork, and by pickling while the process that made it keeps it.
+    """Memory that processes share: a forked process has it, and others can unpickle it.
 
-    It is a memfd, so it is bounded by the memory and not by the size of /dev/shm, and leaves nothing behind however the
-    processes end. It is freed when every process has closed it and dropped the tensors over it.
+    A pickle names the process that made or unpickled the memory, which must still have it open. It is a memfd: the size
+    of /dev/shm does not bound it, and nothing is left when the processes end, even if they are killed. It is freed when
+    every process has closed it and dropped the tensors over it.
 
-    ``name`` and ``hint`` are for errors: what it is to hold, and what to do if there is too little. With ``insist`` too
-    little is a warning: a machine may give more than it says is available, if its memory grows.
+    Args:
+        num_bytes: its size.
+        name: what it holds; errors begin with it.
+        hint: what a user can do if there is too little memory; the MemoryError ends with it.
+        insist: whether too little available memory is a warning and no error, since some machines give more memory than
+            they say is available.
 
     Raises:
         MemoryError: less is available to this process (:func:`torch_gnnscale.machine.available_memory`), although the
@@ -65,14 +70,14 @@ class HostMemory:
 
     def _attach(self, descriptor: int, num_bytes: int) -> None:
         self._descriptor, self._owner, self.num_bytes = descriptor, os.getpid(), num_bytes
-        self._gpus: set[torch.device] = set()  # which read it
+        self._gpus: set[torch.device] = set()  # that read it
         self._closing = False
         self._start()
         self._bytes: Tensor | None = ops.map_shared(descriptor, num_bytes)
         _open.add(self)
 
     def _start(self) -> None:
-        """In a process that attaches it, or was forked from one that had: nobody reads, nothing is registered."""
+        """The state in a process that has just mapped it or was just forked: no call reads, CUDA does not know it."""
         self._readers, self._idle = 0, threading.Condition()
         self._pinned: int | None = None  # the address that is registered with CUDA
 
@@ -82,11 +87,11 @@ class HostMemory:
         try:
             opened = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         except OSError as error:
-            raise OSError(f"{path}: expected the host memory of a store that process {owner} keeps: {error}") from None
+            raise OSError(f"{path}: expected host memory that process {owner} has open: {error}") from None
         found = os.fstat(opened)
         if (found.st_dev, found.st_ino) != identity:
             os.close(opened)
-            raise OSError(f"{path}: expected the host memory of a store; process {owner} has closed it")
+            raise OSError(f"{path}: expected host memory that process {owner} has open, found that it closed it")
         memory = cls.__new__(cls)
         try:
             memory._attach(opened, num_bytes)
@@ -112,7 +117,7 @@ class HostMemory:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
-        """Around a call that reads the memory, or queues reads on a GPU: :meth:`close` waits until it has ended."""
+        """A context for calls that read the memory or queue reads on a GPU: :meth:`close` waits until it is left."""
         with self._idle:
             self._check()
             self._readers += 1
@@ -124,21 +129,21 @@ class HostMemory:
                 self._idle.notify_all()
 
     def tensor(self, array: HostArray) -> Tensor:
-        """An array in this memory; it keeps the memory's pages."""
+        """The array as a tensor. Its pages stay valid as long as it lives, even if the memory is closed."""
         count = math.prod(array.shape) * array.dtype.itemsize
         if count == 0:
             return torch.empty(array.shape, dtype=array.dtype)
         return self._check()[array.offset : array.offset + count].view(array.dtype).view(array.shape)
 
     def use_huge_pages(self) -> None:
-        """Moves what was written into huge pages, for all processes: :func:`torch_gnnscale.ops.huge_pages`."""
+        """Moves the memory into huge pages, for all processes: see :func:`torch_gnnscale.ops.huge_pages`."""
         ops.huge_pages(self._check())
 
     def pin(self, device: torch.device) -> None:
-        """Registers the memory with CUDA for this process, so that its GPUs can read it; ``device`` does.
+        """Registers the memory with CUDA, so that this process's GPUs can read it; :meth:`close` waits for ``device``.
 
         Raises:
-            OSError: CUDA refuses; says why.
+            OSError: CUDA refuses; gives its reason.
         """
         self._gpus.add(device)
         if self._pinned is not None:
@@ -148,7 +153,7 @@ class HostMemory:
             error = torch.cuda.cudart().cudaHostRegister(address, self.num_bytes, _REGISTER)
             if int(error) != 0:
                 reason = torch.cuda.cudart().cudaGetErrorString(error)
-                with contextlib.suppress(RuntimeError):  # the next launch would be blamed for this error
+                with contextlib.suppress(RuntimeError):  # clears the error, which the next launch would report
                     torch.zeros(1, device=device)
                 raise OSError(
                     f"{self._name}: expected memory that can be pinned, found {self.num_bytes} bytes: {reason}"
@@ -156,9 +161,9 @@ class HostMemory:
         self._pinned = address
 
     def close(self) -> None:
-        """Ends the registration with CUDA and gives the memory back; tensors over it keep its pages until they go.
+        """Ends the registration with CUDA, and frees the memory once the tensors over it are dropped.
 
-        Waits for calls of this process that read it, and for the GPUs that they asked to.
+        Waits for the calls of this process that read it, and for the GPUs that they queued reads on.
         """
         with self._idle:
             self._closing = True
@@ -184,14 +189,14 @@ _open: weakref.WeakSet[HostMemory] = weakref.WeakSet()
 
 def _forked() -> None:
     for memory in list(_open):
-        memory._start()  # the threads that read are not in this process, nor is CUDA
+        memory._start()  # a forked process has neither the threads that read nor CUDA
 
 
 os.register_at_fork(after_in_child=_forked)
 
 
 def free_on_gpu(gpu: torch.device) -> int:
-    """Bytes that can still be had on a GPU, those that torch keeps for itself included."""
+    """Bytes of a GPU that can still be allocated, including those that torch's allocator keeps idle."""
     return torch.cuda.mem_get_info(gpu)[0] + torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
 
 
@@ -199,18 +204,19 @@ class HostArray(NamedTuple):
     """An array in a :class:`HostMemory`."""
 
     offset: int
+    """In bytes, from the beginning of the memory."""
     shape: tuple[int, ...]
     dtype: torch.dtype
 
 
 class HostLayout:
-    """Arrays that are to lie in one HostMemory, one behind the other."""
+    """Offsets of arrays in one HostMemory of ``num_bytes`` bytes, each array after the one that was added before it."""
 
     def __init__(self) -> None:
         self.num_bytes = 0
 
     def add(self, shape: tuple[int, ...], dtype: torch.dtype) -> HostArray:
-        """Room for one more."""
+        """Adds an array at the end."""
         array = HostArray(self.num_bytes, tuple(shape), dtype)
         size = math.prod(shape) * dtype.itemsize
         self.num_bytes += -(-size // ALIGNMENT) * ALIGNMENT

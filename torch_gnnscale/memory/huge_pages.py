@@ -1,4 +1,4 @@
-"""Large tensors are moved into huge pages in the background."""
+"""Moving large tensors into huge pages in the background."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HUGE_PAGE = 2 << 20  # bytes
 
 
 class _Move(threading.Thread):
-    """Moves tensors into huge pages, piece by piece, until all are or it is stopped."""
+    """Moves tensors into huge pages, one piece at a time, until it is done or stopped."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         super().__init__(name=MOVING, daemon=True)
@@ -35,7 +35,7 @@ class _Move(threading.Thread):
             for begin in range(0, len(flat), piece):
                 if self._stopped.is_set():
                     return
-                ops.huge_pages(flat[begin : begin + piece + page])  # the page on the border, too
+                ops.huge_pages(flat[begin : begin + piece + page])  # and the page that lies across the border
 
     def stop(self) -> None:
         self._stopped.set()
@@ -48,18 +48,18 @@ def _stop_moves() -> None:
 
 
 _moves: weakref.WeakSet[_Move] = weakref.WeakSet()
-# A thread that comes back from native code while Python ends aborts the process, and pages that a fork shares would be
-# copied in each of the processes.
+# Moves stop before Python ends, since a thread that returns from native code after that aborts the process, and before
+# a fork, since moving a page that processes share copies it in each of them.
 threading._register_atexit(_stop_moves)  # type: ignore[attr-defined]
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(before=_stop_moves)
 
 
 def move_to_huge_pages(tensors: Iterable[Tensor]) -> None:
-    """:func:`huge_pages` of the large ones among the tensors, in a thread beside the caller's.
+    """Calls :func:`torch_gnnscale.ops.huge_pages` for the large ones of ``tensors``, in a thread of its own.
 
-    Left out are those of less than 16 MiB, of which the processor keeps most page table entries, those that are not
-    contiguous or not on the CPU, and shared memory. What is not moved when the process forks stays where it is.
+    Tensors of less than 16 MiB are left out, since the processor caches most of their page table entries; so are those
+    that are not contiguous, not on the CPU, or in shared memory. When the process forks or ends, the move ends.
     """
     large = []
     for tensor in tensors:

@@ -1,4 +1,4 @@
-"""The memory pool that outputs on the CPU come from, huge pages and mapped files."""
+"""The pool that gives outputs on the CPU their memory, huge pages, and mapped files."""
 
 from __future__ import annotations
 
@@ -13,30 +13,34 @@ from .arguments import OPS, check_int, check_tensor
 
 
 class PoolStats(NamedTuple):
-    """The state of the memory pool, in bytes, and how often a buffer was at hand."""
+    """The state of the pool."""
 
     idle_bytes: int
+    """Bytes of buffers that are kept for later outputs."""
     live_bytes: int
+    """Bytes of buffers that are in use."""
     limit_bytes: int
+    """The most that ``idle_bytes`` may be."""
     hits: int
+    """How often an idle buffer was used again."""
     misses: int
+    """How often memory was asked of the system."""
 
 
 def pool_stats() -> PoolStats:
-    """The state of the pool that outputs on the CPU come from.
+    """The state of the pool that gives outputs on the CPU their memory.
 
-    The sampler's relabel maps are no part of it: 4 bytes a node of the graph for each call that ran at the same time as
-    others, at most 16 of them while idle, which :func:`pool_trim` frees too. Graphs of a billion nodes and more have
-    tables of the batch's size instead.
+    It does not count the relabel maps of samplers, 4 bytes per node of the graph. There is one for each of the calls
+    that ran at the same time, and at most 16 are kept idle; :func:`pool_trim` frees those as well. Graphs of a billion
+    nodes and more have no such map, but tables of the batch's size, which are counted.
     """
     return PoolStats(*OPS.pool_stats())
 
 
 def pool_limit(num_bytes: int) -> None:
-    """Bounds the bytes that the pool keeps for later use.
+    """Bounds the bytes that the pool keeps for later outputs.
 
-    At first it is a quarter of the process's share of the machine's memory: of all of it, or of what the process's
-    control groups allow if that is less, divided by LOCAL_WORLD_SIZE.
+    Until this is called the bound is a quarter of :func:`torch_gnnscale.machine.memory_limit`.
     """
     OPS.pool_limit(check_int("num_bytes", num_bytes))
 
@@ -50,10 +54,13 @@ def pool_trim() -> None:
 
 
 def huge_pages(tensor: Tensor) -> None:
-    """Moves a contiguous CPU tensor's memory into huge pages where the system can (Linux 6.1 and later).
+    """Moves the memory of a contiguous CPU tensor into huge pages, if the system can (Linux 6.1 and later).
 
-    Contents and addresses stay. Rows that are read at random then cost fewer walks through the page table; moving takes
-    about a second for each GB, once. Where the system cannot, nothing happens.
+    Contents and addresses stay the same. Rows that are read at random then cost fewer walks through the page table. A
+    move takes about a second per GB. If the system cannot, nothing happens.
+
+    Raises:
+        TypeError, ValueError: not a contiguous CPU tensor.
     """
     check_tensor("tensor", tensor)
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
@@ -62,20 +69,20 @@ def huge_pages(tensor: Tensor) -> None:
 
 
 def map_file(path: str | os.PathLike, offset: int = 0, num_bytes: int | None = None) -> Tensor:
-    """The bytes of a file as a tensor over its pages, which all processes share: uint8, shape [num_bytes].
+    """A range of a file's bytes as a tensor over the pages of the file: uint8, shape [num_bytes].
 
-    Nothing is read before it is used. What is written to the tensor stays in this process: the file never changes. The
-    file may be larger than the memory; it must not be truncated while the tensor lives. No descriptor is kept, and the
-    mapping ends with the tensor's memory.
+    Pages are read when they are used, and shared by all processes that map the file. Writing to the tensor changes
+    this process's copy of a page, never the file. The file may be larger than the memory. It must not be truncated as
+    long as the tensor is used. No descriptor stays open; the mapping ends when torch frees the tensor's storage.
 
     Args:
         path: an ordinary file.
-        offset: where to begin, in bytes.
-        num_bytes: how many; by default all to the end.
+        offset: the first byte.
+        num_bytes: the number of bytes; by default all up to the end of the file.
 
     Raises:
-        OSError: names the file that is missing, cannot be read or cannot be mapped.
-        ValueError: the file does not reach that far; names it.
+        OSError: the file is missing, cannot be read or cannot be mapped; names it.
+        ValueError: the file ends before the range does; names it.
     """
     check_int("offset", offset)
     with open(path, "rb") as file:
@@ -93,10 +100,10 @@ def map_file(path: str | os.PathLike, offset: int = 0, num_bytes: int | None = N
 
 
 def map_shared(descriptor: int, num_bytes: int) -> Tensor:
-    """The first bytes of an open file as a tensor that writes to it: uint8, shape [num_bytes].
+    """The first bytes of an open file as a tensor; writing to it changes the file: uint8, shape [num_bytes].
 
-    Processes that map a memfd so share memory; from 2 MiB on in huge pages, where the system gives them. The mapping
-    needs the descriptor no longer, and ends with the tensor's memory.
+    Processes that map the same memfd share its memory. From 2 MiB on it lies in huge pages, if the system gives them to
+    files in memory. The descriptor may be closed afterwards; the mapping ends when torch frees the tensor's storage.
 
     Args:
         descriptor: open for reading and writing.
@@ -104,7 +111,7 @@ def map_shared(descriptor: int, num_bytes: int) -> Tensor:
 
     Raises:
         OSError: the file cannot be mapped.
-        ValueError: it does not reach that far.
+        ValueError: the file has fewer bytes.
     """
     check_int("num_bytes", num_bytes, 1)
     if (size := os.fstat(descriptor).st_size) < num_bytes:

@@ -83,8 +83,8 @@ def _(src, index, threads):
 
 
 @torch.library.register_fake("gnnscale::gather_tiers")
-def _(parts, spread, place, index, disk, dtype, counts, threads):
-    return index.new_empty((index.numel(), *parts[0].shape[1:]), dtype=dtype)
+def _(segments, spread, place, index, disk, dtype, counts, threads):
+    return index.new_empty((index.numel(), *segments[0].shape[1:]), dtype=dtype)
 
 
 @torch.library.register_fake("gnnscale::huge_pages")

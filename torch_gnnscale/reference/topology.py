@@ -17,21 +17,21 @@ def gather_rows(src: Tensor, index: Tensor) -> Tensor:
 
 
 def gather_tiers(
-    parts: Sequence[Tensor],
+    segments: Sequence[Tensor],
     index: Tensor,
     *,
     spread: Sequence[int] | None = None,
     place: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """Rows looked up in a list of all places: of every tier in turn, its parts' rows in turn."""
-    dtype = parts[0].dtype if dtype is None else dtype
-    rows, left = [], list(parts)
-    for count in [1] * len(parts) if spread is None else spread:
+    """The rows at ``place[index]`` of a list of all rows: tier after tier, each with its segments' rows in turn."""
+    dtype = segments[0].dtype if dtype is None else dtype
+    rows, left = [], list(segments)
+    for count in [1] * len(segments) if spread is None else spread:
         tier, left = left[:count], left[count:]
-        total = sum(len(part) for part in tier)
+        total = sum(len(segment) for segment in tier)
         rows += [tier[r % count][r // count].to(dtype) for r in range(total)]
-    out = torch.empty((len(index), *parts[0].shape[1:]), dtype=dtype)
+    out = torch.empty((len(index), *segments[0].shape[1:]), dtype=dtype)
     for i, node in enumerate(index.tolist()):
         out[i] = rows[node if place is None else int(place[node])]
     return out
