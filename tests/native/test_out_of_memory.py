@@ -51,13 +51,13 @@ calls = {
 call = calls[sys.argv[1]]
 expected = call()
 first.value = int(sys.argv[2])
-refused = 0
-while refused < 3:  # a thread may come too late to need so much memory
+refused = False
+while not refused:  # a thread may come too late to need so much memory
     refuse.value = int(sys.argv[3])
     try:
         assert torch.equal(call(), expected)
     except MemoryError:
-        refused += 1
+        refused = True
     refuse.value = 0
     assert torch.equal(call(), expected)
 print("done")
