@@ -56,6 +56,11 @@ void Workspace::prepare(int64_t num_nodes, int64_t num_local) {
   }
 }
 
+std::pair<int64_t*, int64_t*> Workspace::candidates(int64_t size) {
+  if (static_cast<int64_t>(candidates_.size()) < 2 * size) candidates_.resize(2 * size + size / 2);
+  return {candidates_.data(), candidates_.data() + size};
+}
+
 Workspace::~Workspace() { unmap(map, map_size); }
 
 WorkspaceLease::WorkspaceLease(int64_t num_nodes) {

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "../sample/relabel_table.h"
@@ -19,16 +20,19 @@ struct Workspace {
   NodeTable nodes;  // used instead of the map if the graph is much larger than the batch
   // Counts of the last call, by node type or relation: the room that the next call's outputs get at first.
   std::vector<int64_t> last_nodes, last_edges, last_columns;
-  // The candidates of frontier node i are the stored edges begin[i] .. begin[i] + length[i] - 1.
-  std::vector<int64_t> begin, length;
 
   // Makes a map of at least `num_nodes` cells, in which base + i fits 32 bits for each i < num_local. Throws
   // OutOfMemory.
   void prepare(int64_t num_nodes, int64_t num_local);
+  // Two arrays of `size`: where each frontier node's candidates begin among the stored edges, and how many there are.
+  std::pair<int64_t*, int64_t*> candidates(int64_t size);
   Workspace() = default;
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
   ~Workspace();
+
+ private:
+  std::vector<int64_t> candidates_;
 };
 
 // Takes an idle workspace, or makes one, and gives it back at the end of the scope. The smallest map of at least

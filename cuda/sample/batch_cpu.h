@@ -2,16 +2,13 @@
 #pragma once
 
 #include <algorithm>
-#include <atomic>
 #include <numeric>
-#include <utility>
 #include <vector>
 
 #include "../memory/tensor.h"
 #include "../memory/workspace.h"
-#include "../relabel.h"
-#include "picks_cpu.h"
-#include "relation_cpu.h"
+#include "drawing_cpu.h"
+#include "relabelling_cpu.h"
 
 namespace gnnscale {
 
@@ -24,7 +21,7 @@ struct Request {
   int64_t hops;
   uint64_t key;
   bool replace, disjoint, last, layers, with_edge_id, with_col;
-  bool in_table;  // where trees are not disjoint: nodes are relabelled by a table, not by the map
+  Lookup lookup;
   Subgraph subgraph;
   int64_t threads;
 };
@@ -35,29 +32,12 @@ struct Seeds {
   int64_t count;
 };
 
-// The nodes of a type that were found; [frontier, known) are expanded in the hop at hand.
-struct Nodes {
-  PooledArray<int64_t> id, tree;  // tree: where trees are disjoint
-  int64_t count = 0, frontier = 0, known = 0;
-  int64_t offset = 0;  // of the type's ids among those of all types
-  std::vector<int64_t> per_hop;
-};
-
 // The edges of a relation that were drawn, as CSC with sources in local ids.
 struct Edges {
   PooledArray<int64_t> colptr, row, id;
   int64_t count = 0, columns = 0;
   std::vector<int64_t> per_hop, columns_per_hop;
 };
-
-// A task's own buffers: the picked positions of the block at hand and of the one before.
-struct Scratch {
-  Picker picker;
-  std::vector<int64_t> positions[2], excluded;
-};
-
-constexpr int64_t kSeedsAhead = 32;   // how far ahead the relabel map is prefetched for seeds
-constexpr int64_t kEdgesAhead = 128;  // and for sources of edges
 
 struct Batch {
   const Request& request;
@@ -70,8 +50,7 @@ struct Batch {
       : request(asked),
         nodes(asked.sizes.size()),
         edges(asked.relations.size()),
-        work(asked.disjoint || asked.in_table ? 0
-                                              : std::accumulate(asked.sizes.begin(), asked.sizes.end(), int64_t{0})) {
+        work(asked.lookup == Lookup::kMap ? std::accumulate(asked.sizes.begin(), asked.sizes.end(), int64_t{0}) : 0) {
     const auto each_type = [&](auto&& f) {
       for (size_t t = 0; t < nodes.size(); ++t) {
         if (seeds[t].wide) {
@@ -95,7 +74,7 @@ struct Batch {
   ~Batch() {  // also when a hop threw: cells above the base may have been written
     int64_t most = 0;
     for (const Nodes& type : nodes) most = std::max(most, type.count);
-    if (!request.disjoint && !request.in_table) work->base += static_cast<uint32_t>(most);
+    if (request.lookup == Lookup::kMap) work->base += static_cast<uint32_t>(most);
   }
 
   void end_hop() {
@@ -135,88 +114,34 @@ struct Batch {
       edges[r].colptr.reserve(0, work->last_columns[r] + 1);
       edges[r].colptr[0] = 0;
     }
-    if (request.disjoint) {
+    if (request.lookup == Lookup::kTrees) {
       work->trees.start();
-    } else if (request.in_table) {
+    } else if (request.lookup == Lookup::kTable) {
       work->nodes.start();
     } else {
       work->prepare(offset, most);
     }
   }
 
+  // A repeated seed keeps its row, and is looked up at its first one.
   template <typename Seed>
   void add_seeds(Nodes& type, const Seed* seeds, int64_t count, int64_t& tree) {
-    if (request.disjoint) work->trees.reserve(count);
-    if (request.in_table) work->nodes.reserve(count);
-    // A repeated seed keeps its row; the map leads to its first occurrence.
-    for (; type.count < count; ++type.count) {
-      const int64_t node = static_cast<int64_t>(seeds[type.count]);
-      type.id[type.count] = node;
-      const uint32_t next = static_cast<uint32_t>(type.count);
-      if (request.disjoint) {
-        type.tree[type.count] = tree;
-        work->trees.view().add(type.offset + node, static_cast<uint32_t>(tree++), next);
-        work->trees.added(1, next + 1);
-        continue;
-      }
-      if (request.in_table) {
-        const bool found = work->nodes.view().add(type.offset + node, 0, next) < next;
-        work->nodes.added(!found, next + 1);
-        continue;
-      }
-      if (type.count + kSeedsAhead < count) {
-        GNNSCALE_PREFETCH_WRITE(work->map + type.offset + static_cast<int64_t>(seeds[type.count + kSeedsAhead]));
-      }
-      uint32_t& cell = work->map[type.offset + node];
-      if (local_id(cell, work->base) >= static_cast<uint64_t>(type.count)) {
-        cell = work->base + static_cast<uint32_t>(type.count);
-      }
+    int64_t* const ids = type.id.data();
+    std::copy_n(seeds, count, ids);
+    if (request.disjoint) {
+      std::iota(type.tree.data(), type.tree.data() + count, tree);
+      tree += count;
     }
+    if (request.lookup == Lookup::kTrees) {
+      enter_nodes(work->trees, type.offset, ids, type.tree.data(), count);
+    } else if (request.lookup == Lookup::kTable) {
+      enter_nodes(work->nodes, type.offset, ids, nullptr, count);
+    } else {
+      enter_nodes(MapCells{work->map + type.offset, work->base}, ids, count);
+    }
+    type.count = count;
     type.per_hop.push_back(count);
     type.known = count;
-  }
-};
-
-// One relation of a batch, from the nodes of its source type to those of its destination type.
-struct Pass {
-  Batch& batch;
-  const Relation& relation;
-  Nodes &sources, &destinations;
-  Edges& out;
-  std::atomic<int64_t> corrupt{-1};  // the node or position at which the relation is malformed
-
-  Pass(Batch& owner, const Relation& of)
-      : batch(owner),
-        relation(of),
-        sources(owner.nodes[of.src]),
-        destinations(owner.nodes[of.dst]),
-        out(owner.edges[of.number]) {}
-
-  // Where the stored list of a frontier node lies; an empty one, and the node in corrupt, if that cannot be.
-  std::pair<int64_t, int64_t> stored(int64_t node) {
-    const int64_t first = relation.colptr[node], last = relation.colptr[node + 1];
-    if (first >= 0 && last >= first && last <= relation.num_edges) return {first, last};
-    corrupt.store(node);
-    return {0, 0};
-  }
-
-  // The time of the tree of a node of the destination type.
-  int64_t seed_time(int64_t node) const {
-    return batch.request.seed_time.empty() ? 0 : batch.request.seed_time[static_cast<size_t>(destinations.tree[node])];
-  }
-
-  void check_pointers() const {
-    const int64_t node = corrupt.load();
-    if (node < 0) return;
-    STD_TORCH_CHECK(false, "the graph is malformed: colptr[", node, "] = ", relation.colptr[node], ", colptr[",
-                    node + 1, "] = ", relation.colptr[node + 1], " with ", relation.num_edges, " edges");
-  }
-
-  void check_rows() const {
-    const int64_t position = corrupt.load();
-    if (position < 0) return;
-    STD_TORCH_CHECK(false, "the graph is malformed: row[", position, "] = ", relation.id_at(relation, position),
-                    " in a graph of ", relation.num_src, " nodes");
   }
 };
 

@@ -79,7 +79,7 @@ Relation to_relation(const Tensor& colptr, const Tensor& row, const std::optiona
 // GNNSCALE_RELABEL=table or =map in the environment takes one of them whatever the graph.
 constexpr double kTableFrom = 1e9;
 
-bool takes_table(const Request& request, const std::vector<Seeds>& seeds) {
+Lookup lookup_of(const Request& request, const std::vector<Seeds>& seeds) {
   static const std::string forced = [] {
     const char* const value = std::getenv("GNNSCALE_RELABEL");
     return value == nullptr ? "" : value;
@@ -96,8 +96,9 @@ bool takes_table(const Request& request, const std::vector<Seeds>& seeds) {
   }
   STD_TORCH_CHECK(forced.empty() || forced == "map" || forced == "table",
                   "GNNSCALE_RELABEL: expected map or table, found ", forced);
-  if (request.disjoint || forced == "map" || nodes > 4e9) return false;
-  return forced == "table" || (nodes >= kTableFrom && most <= nodes / 4);
+  if (request.disjoint) return Lookup::kTrees;
+  if (forced == "map" || nodes > 4e9) return Lookup::kMap;
+  return forced == "table" || (nodes >= kTableFrom && most <= nodes / 4) ? Lookup::kTable : Lookup::kMap;
 }
 
 void run(Batch& batch) {
@@ -182,7 +183,7 @@ SampleOutput sample_neighbors(const Tensors& colptr, const Tensors& row, const O
     STD_TORCH_CHECK(relation.time == nullptr || static_cast<int64_t>(request.seed_time.size()) == trees,
                     "expected a time for each of ", trees, " seeds");
   }
-  request.in_table = takes_table(request, all_seeds);
+  request.lookup = lookup_of(request, all_seeds);
   Batch batch(request, all_seeds);
   run(batch);
 

@@ -5,8 +5,10 @@
 #include <atomic>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
+#include "../memory/tensor.h"
 #include "../pick.h"
 
 namespace gnnscale {
@@ -18,6 +20,7 @@ using ReadEdges = void (*)(const struct Relation&, const int64_t* positions, int
 
 struct Relation {
   const int64_t* colptr;
+  int64_t first;  // the id of the node whose column is stored first
   int64_t num_src, num_edges;
   const char *row, *edge_id;  // edge_id null: an edge's id is its position
   int64_t row_stride, edge_id_stride;
@@ -29,6 +32,9 @@ struct Relation {
   int64_t num_excluded;
   int number, src, dst, reverse;  // its own, its node types' and its reverse relation's numbers
   const int64_t* fanouts;         // of each hop
+
+  // Where a node's entry of colptr is.
+  const int64_t* pointer_of(int64_t node) const { return colptr + (node - first); }
 
   // Whether picks need more than a range of positions.
   bool is_plain() const { return weight == nullptr && num_excluded == 0; }
@@ -112,6 +118,38 @@ void read_edges(const Relation& relation, const int64_t* positions, int64_t coun
     read_all(std::true_type());
   }
 }
+
+// A relation that is read by several threads, and the node or position at which one of them found it malformed.
+struct RelationReader {
+  const Relation& relation;
+  std::atomic<int64_t> corrupt{-1};
+
+  explicit RelationReader(const Relation& of) : relation(of) {}
+
+  // Where the stored list of a node begins and ends; an empty one, and the node in `corrupt`, if that cannot be.
+  std::pair<int64_t, int64_t> stored(int64_t node) {
+    const int64_t* const pointer = relation.pointer_of(node);
+    const int64_t first = pointer[0], last = pointer[1];
+    if (first >= 0 && last >= first && last <= relation.num_edges) return {first, last};
+    corrupt.store(node);
+    return {0, 0};
+  }
+
+  void check_pointers() const {
+    const int64_t node = corrupt.load();
+    if (node < 0) return;
+    const int64_t column = node - relation.first;
+    STD_TORCH_CHECK(false, "the graph is malformed: colptr[", column, "] = ", relation.colptr[column], ", colptr[",
+                    column + 1, "] = ", relation.colptr[column + 1], " with ", relation.num_edges, " edges");
+  }
+
+  void check_rows() const {
+    const int64_t position = corrupt.load();
+    if (position < 0) return;
+    STD_TORCH_CHECK(false, "the graph is malformed: row[", position, "] = ", relation.id_at(relation, position),
+                    " in a graph of ", relation.num_src, " nodes");
+  }
+};
 
 // The candidates of a node: stored positions [first, first + length) without `excluded` of them.
 struct Candidates {

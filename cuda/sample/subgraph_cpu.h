@@ -5,9 +5,15 @@
 
 namespace gnnscale {
 
-class Induction : private Pass {
+class Induction {
  public:
-  using Pass::Pass;
+  Induction(Batch& owner, const Relation& of)
+      : batch(owner),
+        relation(of),
+        sources(owner.nodes[of.src]),
+        destinations(owner.nodes[of.dst]),
+        out(owner.edges[of.number]),
+        reader(of) {}
 
   // Replaces the edges that were drawn by all edges between the nodes that were found.
   void run() {
@@ -19,17 +25,20 @@ class Induction : private Pass {
     PendingPicks none(relation);
     for (int64_t column = 0; column < destinations.count; ++column) {
       const int64_t node = destinations.id[column];
-      const auto [first, last] = stored(node);
-      check_pointers();
-      const int64_t end = relation.time == nullptr ? last : first_above(relation.time, first, last, seed_time(column));
+      const auto [first, last] = reader.stored(node);
+      reader.check_pointers();
+      const int64_t end = relation.time == nullptr
+                              ? last
+                              : first_above(relation.time, first, last,
+                                            batch.request.seed_time[static_cast<size_t>(destinations.tree[column])]);
       const Candidates found = find_candidates(relation, node, first, end, -1, false, excluded);
       positions.resize(static_cast<size_t>(found.length));
       std::iota(positions.begin(), positions.end(), found.first);
       ids.resize(positions.size());
       edge_ids.resize(positions.size());
       relation.read(relation, positions.data(), found.length, ids.data(),
-                    batch.request.with_edge_id ? edge_ids.data() : nullptr, corrupt, none);
-      check_rows();
+                    batch.request.with_edge_id ? edge_ids.data() : nullptr, reader.corrupt, none);
+      reader.check_rows();
       out.row.reserve(out.count, out.count + found.length);
       if (batch.request.with_edge_id) out.id.reserve(out.count, out.count + found.length);
       const uint32_t tree = batch.request.disjoint ? static_cast<uint32_t>(destinations.tree[column]) : 0;
@@ -52,9 +61,9 @@ class Induction : private Pass {
 
  private:
   GNNSCALE_INLINE void prefetch_local(int64_t id, uint32_t tree) {
-    if (batch.request.disjoint) {
+    if (batch.request.lookup == Lookup::kTrees) {
       batch.work->trees.view().prefetch(sources.offset + id, tree);
-    } else if (batch.request.in_table) {
+    } else if (batch.request.lookup == Lookup::kTable) {
       batch.work->nodes.view().prefetch(sources.offset + id, 0);
     } else {
       GNNSCALE_PREFETCH(batch.work->map + sources.offset + id);
@@ -63,11 +72,17 @@ class Induction : private Pass {
 
   // The local id of a node of the source type, or -1.
   int64_t find_local(int64_t id, uint32_t tree) {
-    if (batch.request.disjoint) return batch.work->trees.view().lookup(sources.offset + id, tree);
-    if (batch.request.in_table) return batch.work->nodes.view().lookup(sources.offset + id, 0);
+    if (batch.request.lookup == Lookup::kTrees) return batch.work->trees.view().lookup(sources.offset + id, tree);
+    if (batch.request.lookup == Lookup::kTable) return batch.work->nodes.view().lookup(sources.offset + id, 0);
     const int64_t local = local_id(batch.work->map[sources.offset + id], batch.work->base);
     return local < sources.count ? local : -1;
   }
+
+  Batch& batch;
+  const Relation& relation;
+  Nodes &sources, &destinations;
+  Edges& out;
+  RelationReader reader;
 };
 
 // The edges of a relation and the reversed ones of its reverse relation, each once and sorted by source in a column.

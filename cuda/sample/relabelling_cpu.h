@@ -1,0 +1,168 @@
+// Relabelling on the CPU: global to local ids, in order of first occurrence. It has an order, so one thread does it.
+//
+// Local ids are looked up in one of three places: a map with a cell for each node of the graph (relabel.h), a table of
+// the batch's nodes where the map would be much larger than the batch, or a table of (tree, node) where trees are
+// disjoint (both in relabel_table.h).
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "../memory/pool.h"
+#include "../memory/workspace.h"
+#include "../prefetch.h"
+#include "../relabel.h"
+#include "relabel_table.h"
+
+namespace gnnscale {
+
+constexpr int64_t kSeedsAhead = 32;    // distance at which the cells of seeds are prefetched,
+constexpr int64_t kEdgesAhead = 128;   // those of the sources of edges,
+constexpr int64_t kNodesBehind = 128;  // and the end of the list of nodes, which is written
+constexpr int64_t kEdgesAtOnce = 8;    // edges whose cells are prefetched together
+
+enum class Lookup { kMap, kTable, kTrees };
+
+// The nodes of a type that were found; [frontier, known) are expanded in the hop at hand.
+struct Nodes {
+  PooledArray<int64_t> id, tree;  // tree: where trees are disjoint
+  int64_t count = 0, frontier = 0, known = 0;
+  int64_t offset = 0;  // of the type's ids among those of all types
+  std::vector<int64_t> per_hop;
+};
+
+// The cells of a type's nodes, in the map or in a table. add(id, count) returns the local id of a node, `count` if it
+// is new, and counts it then.
+struct MapCells {
+  uint32_t* map;
+  uint32_t base;
+  GNNSCALE_INLINE void prefetch(int64_t id) const { GNNSCALE_PREFETCH(map + id); }
+  // Which neighbor is new cannot be predicted, so there is no branch: what is known is written again.
+  GNNSCALE_INLINE uint32_t add(int64_t id, uint32_t& count) const {
+    const uint32_t found = local_id(map[id], base);
+    const bool is_new = found >= count;
+    const uint32_t local = is_new ? count : found;
+    map[id] = base + local;
+    count += is_new;
+    return local;
+  }
+};
+
+template <typename View>
+struct TableCells {
+  View table;
+  int64_t offset;
+  uint32_t tree = 0;
+  GNNSCALE_INLINE void prefetch(int64_t id) const { table.prefetch(offset + id, tree); }
+  GNNSCALE_INLINE uint32_t add(int64_t id, uint32_t& count) const {
+    const uint32_t local = table.add(offset + id, tree, count);
+    count += local == count;
+    return local;
+  }
+};
+
+// Enters nodes that have the local ids 0, 1, ... into a table that is empty so far. A node that is repeated is found at
+// its first place. trees: null for none.
+template <typename Table>
+void enter_nodes(Table& table, int64_t offset, const int64_t* ids, const int64_t* trees, int64_t count) {
+  table.reserve(count);
+  const auto view = table.view();
+  const auto tree_of = [&](int64_t i) { return trees == nullptr ? 0 : static_cast<uint32_t>(trees[i]); };
+  int64_t entered = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kSeedsAhead < count) view.prefetch(offset + ids[i + kSeedsAhead], tree_of(i + kSeedsAhead));
+    entered += view.add(offset + ids[i], tree_of(i), static_cast<uint32_t>(i)) == static_cast<uint32_t>(i);
+  }
+  table.added(entered, count);
+}
+
+// The same for the map, whose base has been set.
+inline void enter_nodes(const MapCells& cells, const int64_t* ids, int64_t count) {
+  for (int64_t i = 0; i < count; ++i) {
+    if (i + kSeedsAhead < count) GNNSCALE_PREFETCH_WRITE(cells.map + ids[i + kSeedsAhead]);
+    uint32_t& cell = cells.map[ids[i]];
+    if (local_id(cell, cells.base) >= static_cast<uint64_t>(i)) cell = cells.base + static_cast<uint32_t>(i);
+  }
+}
+
+// The sources of one relation's edges in one hop, whose global ids row[e] become local ones, from the first edge to the
+// last. New nodes are appended to `sources`, which has room for them and one more.
+class Relabelling {
+ public:
+  Relabelling(Workspace& work, Nodes& sources, int64_t* row) : work_(work), sources_(sources), row_(row) {}
+
+  // Edges [from, to). Ids are known up to edge `known`, so that their cells can be prefetched. From time to time,
+  // meanwhile() is called.
+  template <typename Meanwhile>
+  void relabel(Lookup lookup, int64_t from, int64_t to, int64_t known, Meanwhile&& meanwhile) {
+    if (lookup == Lookup::kMap) {
+      return relabel_by(MapCells{work_.map + sources_.offset, work_.base}, from, to, known, meanwhile);
+    }
+    NodeTable& table = work_.nodes;
+    table.reserve(to - from);
+    const int64_t before = sources_.count;
+    relabel_by(TableCells<NodeTable::View>{table.view(), sources_.offset}, from, to, known, meanwhile);
+    table.added(sources_.count - before, sources_.count);
+  }
+
+  // The edges of `columns` columns, colptr[i] to colptr[i + 1], whose destinations are of trees[i].
+  void relabel_trees(const int64_t* colptr, const int64_t* trees, int64_t columns) {
+    TreeTable& table = work_.trees;
+    table.reserve(colptr[columns] - colptr[0]);
+    const auto cells_of = [view = table.view(), offset = sources_.offset, trees](int64_t column) {
+      return TableCells<TreeTable::View>{view, offset, static_cast<uint32_t>(trees[column])};
+    };
+    int64_t *const ids = row_, *const found = sources_.id.data(), *const tree_of = sources_.tree.data();
+    int64_t ahead = 0;
+    uint32_t count = static_cast<uint32_t>(sources_.count);
+    for (int64_t column = 0; column < columns; ++column) {
+      for (; ahead < columns && colptr[ahead] < colptr[column] + kEdgesAhead; ++ahead) {
+        const auto cells = cells_of(ahead);
+        for (int64_t e = colptr[ahead]; e < colptr[ahead + 1]; ++e) cells.prefetch(ids[e]);
+      }
+      const auto cells = cells_of(column);
+      for (int64_t e = colptr[column], last = colptr[column + 1]; e < last; ++e) {
+        found[count] = ids[e];  // what is written after the last node is overwritten, or not read
+        tree_of[count] = cells.tree;
+        ids[e] = cells.add(ids[e], count);
+      }
+    }
+    table.added(count - sources_.count, count);
+    sources_.count = count;
+  }
+
+ private:
+  template <typename Cells, typename Meanwhile>
+  void relabel_by(const Cells cells, int64_t from, int64_t to, int64_t known, Meanwhile&& meanwhile) {
+    int64_t *const ids = row_, *const found = sources_.id.data();
+    uint32_t count = static_cast<uint32_t>(sources_.count);
+    const auto add = [&](int64_t e) GNNSCALE_INLINE_LAMBDA {
+      const int64_t id = ids[e];
+      found[count] = id;  // what is written after the last node is overwritten, or not read
+      ids[e] = cells.add(id, count);
+    };
+    for (int64_t e = std::max(from, prefetched_); e < std::min(from + kEdgesAhead, known); ++e) cells.prefetch(ids[e]);
+    prefetched_ = std::min(to + kEdgesAhead, known);
+    int64_t e = from;
+    for (const int64_t end = std::min(to, known - kEdgesAhead); e + kEdgesAtOnce <= end; e += kEdgesAtOnce) {
+      GNNSCALE_PREFETCH_WRITE(found + count + kNodesBehind);
+      meanwhile();
+      for (int64_t k = 0; k < kEdgesAtOnce; ++k) cells.prefetch(ids[e + kEdgesAhead + k]);
+      for (int64_t k = 0; k < kEdgesAtOnce; ++k) add(e + k);
+    }
+    for (; e < to; ++e) {
+      if (e + kEdgesAhead < known) cells.prefetch(ids[e + kEdgesAhead]);
+      GNNSCALE_PREFETCH_WRITE(found + count + kNodesBehind);
+      add(e);
+    }
+    sources_.count = count;
+  }
+
+  Workspace& work_;
+  Nodes& sources_;
+  int64_t* const row_;
+  int64_t prefetched_ = 0;  // the edge up to which cells are prefetched
+};
+
+}  // namespace gnnscale
