@@ -18,15 +18,19 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   library.def(
       "sample_neighbors(Tensor[] colptr, Tensor[] row, Tensor?[] edge_id, Tensor?[] weight, Tensor?[] time, "
       "Tensor?[] exclude, int[] src_type, int[] dst_type, int[] reverse, int[] sizes, Tensor[] seeds, "
-      "Tensor?[] seed_time, int[] fanouts, int key, bool replace, bool disjoint, bool last, bool layers, int subgraph, "
-      "bool with_edge_id, bool with_col, int threads) -> (Tensor[] node, Tensor[] colptr, Tensor[] edge_index, "
-      "Tensor[] edge_id, Tensor[] tree, Tensor num_nodes, "
-      "Tensor num_edges)");
+      "Tensor?[] seed_time, int[] fanouts, int key, int options, int threads) -> (Tensor[] node, "
+      "Tensor[] colptr, Tensor[] edge_index, Tensor[] edge_id, Tensor[] tree, Tensor num_nodes, Tensor num_edges)");
   library.def(
-      "sample_bulk(Tensor colptr, Tensor[] row, Tensor[] edge_id, Tensor seeds, int[] seed_ptr, int[] fanouts, int[] "
-      "keys, "
-      "bool replace, bool layers, bool with_edge_id, bool with_col, int[] rooms, int threads) -> (Tensor node, "
-      "Tensor colptr, Tensor edge_index, Tensor edge_id, Tensor counts)");
+      "pick_neighbors(Tensor colptr, Tensor row, Tensor? edge_id, Tensor? weight, Tensor? time, int first, "
+      "int num_src, Tensor node, int[] node_ptr, int[] keys, Tensor? tree, Tensor? node_time, int hop, int fanout, "
+      "int options, int threads) -> (Tensor num_edges, Tensor source, Tensor edge_id)");
+  library.def(
+      "relabel(Tensor known, Tensor ids, Tensor? known_tree, Tensor? tree) -> (Tensor local, Tensor node, "
+      "Tensor tree)");
+  library.def(
+      "sample_bulk(Tensor colptr, Tensor[] row, Tensor[] edge_id, Tensor seeds, int[] seed_ptr, int[] fanouts, "
+      "int[] keys, int options, int[] rooms, int threads) -> (Tensor node, Tensor colptr, Tensor edge_index, "
+      "Tensor edge_id, Tensor counts)");
   library.def(
       "sample_negatives(int count, Tensor? src, int num_src, Tensor? src_node, Tensor? src_weight, Tensor? src_time, "
       "int num_dst, Tensor? dst_node, Tensor? dst_position, Tensor? dst_weight, Tensor? dst_time, Tensor? seed_time, "

@@ -12,17 +12,14 @@
 
 namespace gnnscale {
 
-enum Subgraph : int64_t { kDirectional, kBidirectional, kInduced };
-
 struct Request {
   std::vector<Relation> relations;
   std::vector<int64_t> sizes;      // nodes of each type
   std::vector<int64_t> seed_time;  // of each tree; empty without times
   int64_t hops;
   uint64_t key;
-  bool replace, disjoint, last, layers, with_edge_id, with_col;
+  bool replace, disjoint, last, layers, bidirectional, induced, with_edge_id, with_col;
   Lookup lookup;
-  Subgraph subgraph;
   int64_t threads;
 };
 

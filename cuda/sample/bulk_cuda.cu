@@ -78,14 +78,13 @@ const char* readable(const Tensor& part, int32_t device) {
 // See torch_gnnscale.ops.sample_bulk, which checks the arguments; `threads` is the CPU's.
 BulkResult sample_bulk(const Tensor& colptr, const std::vector<Tensor>& row, const std::vector<Tensor>& edge_id,
                        const Tensor& seeds, std::vector<int64_t> seed_ptr, std::vector<int64_t> fanouts,
-                       std::vector<int64_t> keys, bool replace, bool layers, bool with_edge_id, bool with_col,
-                       std::vector<int64_t> rooms, int64_t /*threads*/) {
+                       std::vector<int64_t> keys, int64_t options, std::vector<int64_t> rooms, int64_t /*threads*/) {
   STD_TORCH_CHECK(seeds.is_cuda(), "sample_bulk: seeds are not on a GPU");
   const int32_t device = seeds.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(device);
-  const BulkRequest request = bulk_request(colptr, row, edge_id, seeds, std::move(seed_ptr), std::move(fanouts),
-                                           std::move(keys), replace, layers, with_edge_id, with_col, std::move(rooms),
-                                           [device](const Tensor& part) { return readable(part, device); });
+  const BulkRequest request =
+      bulk_request(colptr, row, edge_id, seeds, std::move(seed_ptr), std::move(fanouts), std::move(keys), options,
+                   std::move(rooms), [device](const Tensor& part) { return readable(part, device); });
   StreamExecutor executor(seeds, current_stream(device));
   return BulkDriver<StreamExecutor>(executor, request).run();
 }

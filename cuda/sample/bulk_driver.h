@@ -23,6 +23,7 @@
 #include "../gather/tier_arguments.h"
 #include "bulk_phases.h"
 #include "bulk_rooms.h"
+#include "options.h"
 
 namespace gnnscale {
 
@@ -65,19 +66,30 @@ inline Tensor on_host(const std::vector<int64_t>& values) {
 template <typename Address>
 BulkRequest bulk_request(const Tensor& colptr, const std::vector<Tensor>& row, const std::vector<Tensor>& edge_id,
                          const Tensor& seeds, std::vector<int64_t> seed_ptr, std::vector<int64_t> fanouts,
-                         std::vector<int64_t> keys, bool replace, bool layers, bool with_edge_id, bool with_col,
-                         std::vector<int64_t> rooms, Address&& address) {
+                         std::vector<int64_t> keys, int64_t options, std::vector<int64_t> rooms, Address&& address) {
   STD_TORCH_CHECK(seed_ptr.size() == keys.size() + 1 && seed_ptr.front() == 0 && seed_ptr.back() == seeds.numel(),
                   "expected seed_ptr to lead from 0 to the number of seeds in ", keys.size(), " steps");
   STD_TORCH_CHECK(static_cast<int64_t>(keys.size()) <= kMaxBatches && fanouts.size() <= kMaxHops &&
                       (rooms.empty() || rooms.size() == 2) && seeds.numel() <= kMostInHop,
                   "expected fewer batches, hops, rooms or seeds");
+  using Options = SampleOptions;
+  const Options asked("sample_bulk", options,
+                      Options::kReplace | Options::kLayers | Options::kWithEdgeId | Options::kWithCol);
   const BulkEdges stored{tiered_ids(row, address), tiered_ids(edge_id, address)};
   const auto ends = [](const TieredIds& ids) { return ids.table.first[ids.table.num_tiers]; };
   STD_TORCH_CHECK(edge_id.empty() || ends(stored.edge_id) == ends(stored.row), "expected an id for each edge");
   const BulkGraph graph{reinterpret_cast<const int64_t*>(address(colptr)), colptr.numel() - 1, ends(stored.row)};
-  return {graph,  stored,       seeds,    std::move(seed_ptr), std::move(keys), std::move(fanouts), replace,
-          layers, with_edge_id, with_col, std::move(rooms)};
+  return {graph,
+          stored,
+          seeds,
+          std::move(seed_ptr),
+          std::move(keys),
+          std::move(fanouts),
+          asked.has(Options::kReplace),
+          asked.has(Options::kLayers),
+          asked.has(Options::kWithEdgeId),
+          asked.has(Options::kWithCol),
+          std::move(rooms)};
 }
 
 template <typename Executor>

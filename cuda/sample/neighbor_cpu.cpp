@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "expansion_cpu.h"
+#include "options.h"
 #include "subgraph_cpu.h"
 
 namespace gnnscale {
@@ -51,30 +52,6 @@ Tensor edge_index(Edges& edges, bool layers, bool with_col) {
   return to_tensor(std::move(edges.row), {with_col ? 2 : 1, edges.count});
 }
 
-Relation to_relation(const Tensor& colptr, const Tensor& row, const std::optional<Tensor>& edge_id, bool with_edge_id) {
-  Relation relation{};
-  relation.colptr = static_cast<const int64_t*>(colptr.const_data_ptr());
-  relation.num_edges = row.numel();
-  relation.row = static_cast<const char*>(row.const_data_ptr());
-  dispatch_index(row.scalar_type(), [&](auto* tag) {
-    using Id = std::remove_pointer_t<decltype(tag)>;
-    relation.row_stride = row.stride(0) * static_cast<int64_t>(sizeof(Id));
-    relation.id_at = read_id<Id>;
-    relation.read = relation.row_stride == sizeof(Id) ? read_edges<Id, void, sizeof(Id)> : read_edges<Id, void, 0>;
-    if (!edge_id.has_value()) return;
-    dispatch_index(edge_id->scalar_type(), [&](auto* edge_tag) {
-      using EdgeId = std::remove_pointer_t<decltype(edge_tag)>;
-      constexpr int64_t kPair = sizeof(Id) + sizeof(EdgeId);
-      relation.edge_id = static_cast<const char*>(edge_id->const_data_ptr());
-      relation.edge_id_stride = edge_id->stride(0) * static_cast<int64_t>(sizeof(EdgeId));
-      relation.edge_id_apart = with_edge_id && relation.edge_id != relation.row + sizeof(Id);
-      const bool pairs = relation.row_stride == kPair && relation.edge_id_stride == kPair;
-      relation.read = pairs ? read_edges<Id, EdgeId, kPair> : read_edges<Id, EdgeId, 0>;
-    });
-  });
-  return relation;
-}
-
 // Whether the table serves better than the map: from so many nodes on, if the batch can only find a small part of them.
 // GNNSCALE_RELABEL=table or =map in the environment takes one of them whatever the graph.
 constexpr double kTableFrom = 1e9;
@@ -106,9 +83,9 @@ void run(Batch& batch) {
     for (const Relation& relation : batch.request.relations) Expansion(batch, relation, hop).run();
     batch.end_hop();
   }
-  if (batch.request.subgraph == kInduced) {
+  if (batch.request.induced) {
     for (const Relation& relation : batch.request.relations) Induction(batch, relation).run();
-  } else if (batch.request.subgraph == kBidirectional) {
+  } else if (batch.request.bidirectional) {
     std::vector<Edges> both;
     for (const Relation& relation : batch.request.relations) both.push_back(with_reverse(batch, relation));
     batch.edges = std::move(both);
@@ -121,8 +98,7 @@ SampleOutput sample_neighbors(const Tensors& colptr, const Tensors& row, const O
                               const OptionalTensors& weight, const OptionalTensors& time,
                               const OptionalTensors& exclude, const Ints& src_type, const Ints& dst_type,
                               const Ints& reverse, const Ints& sizes, const Tensors& seeds,
-                              const OptionalTensors& seed_time, const Ints& fanouts, int64_t key, bool replace,
-                              bool disjoint, bool last, bool layers, int64_t subgraph, bool with_edge_id, bool with_col,
+                              const OptionalTensors& seed_time, const Ints& fanouts, int64_t key, int64_t options,
                               int64_t threads) {
   const size_t relations = colptr.size(), types = seeds.size();
   STD_TORCH_CHECK(types > 0 && sizes.size() == types && seed_time.size() == types,
@@ -131,17 +107,23 @@ SampleOutput sample_neighbors(const Tensors& colptr, const Tensors& row, const O
                              dst_type.size(), reverse.size()}) {
     STD_TORCH_CHECK(given == relations, "expected one entry for each of ", relations, " relations, found ", given);
   }
+  using Options = SampleOptions;
+  const Options asked("sample_neighbors", options,
+                      Options::kReplace | Options::kDisjoint | Options::kLast | Options::kLayers |
+                          Options::kBidirectional | Options::kInduced | Options::kWithEdgeId | Options::kWithCol);
+  const bool disjoint = asked.has(Options::kDisjoint), with_edge_id = asked.has(Options::kWithEdgeId);
   Request request{};
   request.sizes = sizes;
   request.hops = relations == 0 ? 0 : static_cast<int64_t>(fanouts.size() / relations);
   request.key = static_cast<uint64_t>(key);
-  request.replace = replace;
+  request.replace = asked.has(Options::kReplace);
   request.disjoint = disjoint;
-  request.last = last;
-  request.layers = layers;
+  request.last = asked.has(Options::kLast);
+  request.layers = asked.has(Options::kLayers);
   request.with_edge_id = with_edge_id;
-  request.with_col = with_col;
-  request.subgraph = static_cast<Subgraph>(subgraph);
+  request.with_col = asked.has(Options::kWithCol);
+  request.bidirectional = asked.has(Options::kBidirectional);
+  request.induced = asked.has(Options::kInduced);
   request.threads = threads;
   for (size_t r = 0; r < relations; ++r) {
     const auto is_type = [&](int64_t type) { return type >= 0 && type < static_cast<int64_t>(types); };
@@ -189,7 +171,7 @@ SampleOutput sample_neighbors(const Tensors& colptr, const Tensors& row, const O
 
   SampleOutput out{{}, {}, {}, {}, {}, to_tensor(batch.nodes, request.hops + 1), to_tensor(batch.edges, request.hops)};
   for (Edges& edges : batch.edges) {
-    std::get<2>(out).push_back(edge_index(edges, layers, with_col));
+    std::get<2>(out).push_back(edge_index(edges, request.layers, request.with_col));
     std::get<1>(out).push_back(to_tensor(std::move(edges.colptr), Ints{edges.columns + 1}));
     if (with_edge_id) std::get<3>(out).push_back(to_tensor(std::move(edges.id), Ints{edges.count}));
   }

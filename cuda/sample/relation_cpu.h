@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -150,6 +151,32 @@ struct RelationReader {
                     " in a graph of ", relation.num_src, " nodes");
   }
 };
+
+// A relation of tensors; `first`, `num_src`, weights, times, exclusions and types are the caller's to set.
+inline Relation to_relation(const Tensor& colptr, const Tensor& row, const std::optional<Tensor>& edge_id,
+                            bool with_edge_id) {
+  Relation relation{};
+  relation.colptr = static_cast<const int64_t*>(colptr.const_data_ptr());
+  relation.num_edges = row.numel();
+  relation.row = static_cast<const char*>(row.const_data_ptr());
+  dispatch_index(row.scalar_type(), [&](auto* tag) {
+    using Id = std::remove_pointer_t<decltype(tag)>;
+    relation.row_stride = row.stride(0) * static_cast<int64_t>(sizeof(Id));
+    relation.id_at = read_id<Id>;
+    relation.read = relation.row_stride == sizeof(Id) ? read_edges<Id, void, sizeof(Id)> : read_edges<Id, void, 0>;
+    if (!edge_id.has_value()) return;
+    dispatch_index(edge_id->scalar_type(), [&](auto* edge_tag) {
+      using EdgeId = std::remove_pointer_t<decltype(edge_tag)>;
+      constexpr int64_t kPair = sizeof(Id) + sizeof(EdgeId);
+      relation.edge_id = static_cast<const char*>(edge_id->const_data_ptr());
+      relation.edge_id_stride = edge_id->stride(0) * static_cast<int64_t>(sizeof(EdgeId));
+      relation.edge_id_apart = with_edge_id && relation.edge_id != relation.row + sizeof(Id);
+      const bool pairs = relation.row_stride == kPair && relation.edge_id_stride == kPair;
+      relation.read = pairs ? read_edges<Id, EdgeId, kPair> : read_edges<Id, EdgeId, 0>;
+    });
+  });
+  return relation;
+}
 
 // The candidates of a node: stored positions [first, first + length) without `excluded` of them.
 struct Candidates {

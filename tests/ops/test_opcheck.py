@@ -11,6 +11,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map_only
 
 from torch_gnnscale import ops
+from torch_gnnscale.ops import samples
 
 OPS = torch.ops.gnnscale
 EVERY_CHECK = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
@@ -58,7 +59,7 @@ def test_gather_tiers(dtype, device):
         check(OPS.gather_tiers.default, parts, [1, 2, 1], place, index % 30, False, out, counts, 0, tests=OF_VALUES)
 
 
-def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph: int = 0) -> tuple:
+def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph: str = "directional") -> tuple:
     """Of two node types and two relations, with every optional argument or with none."""
     graph, back = random_graph(40, 4, seed=1), random_graph(30, 3, seed=2)
     none, disjoint = [None, None], layers
@@ -71,16 +72,47 @@ def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph:
     seed_time = [torch.arange(5), torch.arange(6)] if layers else none
     graphs = ([graph.colptr, back.colptr], rows, edge_id, weight, time, exclude)
     types = ([0, 1], [1, 0], [1, 0], [30, 40])
-    flags = (False, disjoint, False, layers and subgraph == 0, subgraph, with_edge_id, with_col)
-    return (*graphs, *types, seeds, seed_time, [3, -1, 2, 2], 5, *flags, 0)
+    options = samples.DISJOINT * disjoint | samples.LAYERS * (layers and subgraph == "directional")
+    options |= samples.WITH_EDGE_ID * with_edge_id | samples.WITH_COL * with_col | samples.OF_SUBGRAPH[subgraph]
+    return (*graphs, *types, seeds, seed_time, [3, -1, 2, 2], 5, options, 0)
 
 
 @pytest.mark.parametrize("with_edge_id", [False, True])
 @pytest.mark.parametrize("with_col", [False, True])
 @pytest.mark.parametrize("layers", [False, True])
-@pytest.mark.parametrize("subgraph", [0, 1, 2])
+@pytest.mark.parametrize("subgraph", samples.SUBGRAPHS)
 def test_sample_neighbors(with_edge_id, with_col, layers, subgraph):
     check(OPS.sample_neighbors.default, *sample_arguments(with_edge_id, with_col, layers, subgraph))
+
+
+@pytest.mark.parametrize("dtype", INDEX)
+@pytest.mark.parametrize("full", [False, True])
+def test_hops(dtype, full):
+    graph, node = random_graph(40, 4, seed=1), random_ids(40, 9, seed=2)
+    edges = len(graph.row)
+    weight = ops.weight_sums(graph.colptr, torch.ones(edges))
+    given = [torch.arange(edges, dtype=dtype), weight, torch.zeros(edges, dtype=torch.int64)] if full else [None] * 3
+    tree, time = (torch.arange(9), torch.arange(9)) if full else (None, None)
+    options = samples.REPLACE | samples.LAST | samples.WITH_EDGE_ID if full else 0
+    check(OPS.pick_neighbors.default, graph.colptr, graph.row.to(dtype), *given, 0, 40, node, [0, 4, 9], [1, 2], tree,
+          time, 1, 3, options, 0)  # fmt: skip
+    check(OPS.relabel.default, node, node.flip(0), tree, time)
+
+
+@pytest.mark.parametrize("operator", ["sample_neighbors", "sample_bulk", "pick_neighbors"])
+def test_options_that_an_operator_does_not_have(operator):
+    graph, ids, none = random_graph(40, 4, seed=1), random_ids(40, 9, seed=2), [None]
+    arguments = {
+        "sample_neighbors": (*([entry] for entry in graph[:2]), none, none, none, none, [0], [0], [0], [40], [ids],
+                             none, [2], 5),
+        "sample_bulk": (graph.colptr, [graph.row], [], ids, [0, 9], [2], [5]),
+        "pick_neighbors": (*graph[:2], *none * 3, 0, 40, ids, [0, 9], [5], None, None, 0, 2),
+    }[operator]  # fmt: skip
+    unknown = {"sample_neighbors": 1 << 8, "sample_bulk": samples.DISJOINT, "pick_neighbors": samples.LAYERS}[operator]
+    tail = ([], 1) if operator == "sample_bulk" else (1,)
+    getattr(OPS, operator)(*arguments, samples.REPLACE | samples.WITH_EDGE_ID, *tail)
+    with pytest.raises(RuntimeError, match=f"{operator}: expected options among .*, found {unknown | 1}"):
+        getattr(OPS, operator)(*arguments, unknown | 1, *tail)
 
 
 @pytest.mark.parametrize("dtype", INDEX)
@@ -168,14 +200,17 @@ def test_fake_sample(with_edge_id):
                 assert isinstance(symbol, torch.SymInt) or symbol == size
 
 
-@pytest.mark.parametrize("flags", [[False] * 4, [True] * 4])
-def test_sample_bulk(flags, device):
+OF_BULK = samples.REPLACE | samples.LAYERS | samples.WITH_EDGE_ID | samples.WITH_COL
+
+
+@pytest.mark.parametrize("options", [0, OF_BULK])
+def test_sample_bulk(options, device):
     graph = random_graph(50, 4, seed=1)
     given = [graph.colptr, graph.row, torch.arange(len(graph.row)), random_ids(50, 6)]
     colptr, row, edge_id, seeds = (tensor.to(device) for tensor in given)
-    given = [colptr, [row], [edge_id] if flags[2] else [], seeds]
+    given = [colptr, [row], [edge_id] if options else [], seeds]
     for rooms in ([], [1, 1]):
-        check(OPS.sample_bulk.default, *given, [0, 2, 6], [2, 40], [1, 2], *flags, rooms, 1, tests=OF_VALUES)
+        check(OPS.sample_bulk.default, *given, [0, 2, 6], [2, 40], [1, 2], options, rooms, 1, tests=OF_VALUES)
 
 
 def test_every_operator_is_checked_here():

@@ -11,8 +11,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from torch_gnnscale import ops, reference
+from torch_gnnscale.ops.samples import LAYERS, REPLACE, WITH_COL, WITH_EDGE_ID
 
 OPS = torch.ops.gnnscale
+WHOLE = WITH_EDGE_ID | WITH_COL
 INDEX = [torch.int32, torch.int64]
 FLAGS = ["replace", "layers", "with_edge_id", "with_col"]
 
@@ -148,8 +150,8 @@ def test_whatever_room_there_is_at_first(device, rooms, options):
     graph = random_graph(2000, 12, seed=7)
     batches = [random_ids(2000, 60, seed=b) for b in range(3)]
     arguments = [on(device, graph.colptr), [on(device, graph.row)], [], on(device, torch.cat(batches)),
-                 [0, 60, 120, 180], [40, -1, 3], [5, 6, -7], options.get("replace", False),
-                 options.get("layers", False), True, True]  # fmt: skip
+                 [0, 60, 120, 180], [40, -1, 3], [5, 6, -7], WHOLE | REPLACE * options.get("replace", False)
+                 | LAYERS * options.get("layers", False)]  # fmt: skip
     expected = OPS.sample_bulk(*arguments, [1 << 28, 1 << 28], 2)
     for found, other in zip(OPS.sample_bulk(*arguments, rooms, 2), expected, strict=True):
         assert torch.equal(found, other)
@@ -160,7 +162,7 @@ def test_whatever_room_there_is_at_first(device, rooms, options):
 def test_more_nodes_than_the_table_has_slots(device):
     graph = graph_of_degrees([6000] + [0] * 8000, seed=9)
     colptr, row, seeds = (on(device, tensor) for tensor in (graph.colptr, graph.row, torch.tensor([0])))
-    found = OPS.sample_bulk(colptr, [row], [], seeds, [0, 1], [-1], [4], False, False, True, True, [10**6, 1], 2)
+    found = OPS.sample_bulk(colptr, [row], [], seeds, [0, 1], [-1], [4], WHOLE, [10**6, 1], 2)
     expected = graph.sample(ops, torch.tensor([0]), [-1], 4)
     assert torch.equal(found[0].cpu(), expected.node[0])
     assert torch.equal(found[2].cpu().view(2, -1), expected.edge_index[0])
@@ -292,7 +294,7 @@ def test_a_graph_in_ordinary_memory_is_not_read_by_a_gpu():
 def test_shapes_for_tracing():
     with FakeTensorMode(shape_env=ShapeEnv()):
         colptr, row, seeds = (torch.zeros(n, dtype=torch.int64, device="cuda") for n in (4, 5, 2))
-        found = OPS.sample_bulk(colptr, [row], [], seeds, [0, 2], [2, 2], [1], False, False, True, True, [], 0)
+        found = OPS.sample_bulk(colptr, [row], [], seeds, [0, 2], [2, 2], [1], WHOLE, [], 0)
         assert [value.device.type for value in found] == ["cuda"] * 4 + ["cpu"]
         assert found[4].shape == (1 * 5 + 1,)
         assert len(found[3].shape) == 1

@@ -328,9 +328,9 @@ def test_relabel_map_survives_the_wrap_of_its_tags():  # slow, too, but it finds
     many, last_tag = torch.zeros(1 << 24, dtype=torch.int32), (1 << 32) - 1
 
     def use_up(count: int) -> None:  # without the checks, for they take time
-        none, no = [None], [False] * 4
+        none = [None]
         edges = [graph.colptr], [graph.row], none, none, none, none, [0], [0], [0], [graph.num_nodes]
-        torch.ops.gnnscale.sample_neighbors(*edges, [many[:count]], none, [], 0, *no, 0, False, False, 1)
+        torch.ops.gnnscale.sample_neighbors(*edges, [many[:count]], none, [], 0, 0, 1)
 
     ops.pool_trim()  # the next map is new: its first tag is 1
     check(graph, nodes, [])  # each node has a low tag now, to be mistaken for a new one after the wrap

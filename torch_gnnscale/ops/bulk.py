@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .arguments import OPS, check_ids, check_int, check_key, resolve_threads
 from .inputs import relations
-from .samples import Sample, Subgraph, check_fanouts
+from .samples import LAYERS, REPLACE, WITH_COL, WITH_EDGE_ID, Sample, Subgraph, check_fanouts
 from .tiers import MAX_TIERS
 
 MAX_BATCHES = (1 << 24) - 1
@@ -85,9 +85,11 @@ def sample_bulk(
     if ends != sorted(ends) or ends[0] != 0 or ends[-1] != len(seeds):
         raise ValueError(f"seed_ptr: expected numbers that do not fall, from 0 to {len(seeds)} seeds, found {ends}")
     fanouts = check_fanouts(list(fanouts), 1)
+    options = REPLACE * bool(replace) | LAYERS * bool(layers)
+    options |= WITH_EDGE_ID * bool(with_edge_id) | WITH_COL * bool(with_col)
     node, pointer, edge_index, edge, counts = OPS.sample_bulk(
-        graph.colptr[0], rows, ids, seeds.to(torch.int64).contiguous(), ends, fanouts, keys, replace, layers,
-        with_edge_id, with_col, [], resolve_threads(threads),
+        graph.colptr[0], rows, ids, seeds.to(torch.int64).contiguous(), ends, fanouts, keys, options, [],
+        resolve_threads(threads),
     )  # fmt: skip
     if (at := int(counts[-1])) >= 0:
         raise IndexError(f"seeds[{at}] = {int(seeds[at])} is out of range: expected nodes in [0, {graph.sizes[0]})")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .arguments import MAX_COUNT, OPS, check_ids, check_int, check_key, check_tensor, resolve_threads
-from .sampling import weight_sums
+from .neighbors import weight_sums
 from .topology import coo_to_csc
 
 MAX_WEIGHTED = 1 << 30

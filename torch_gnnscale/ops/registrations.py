@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from . import arguments  # noqa: F401  loads the library
+from .samples import DISJOINT, WITH_COL, WITH_EDGE_ID
 
 
 @torch.library.register_fake("gnnscale::coo_to_csc")
@@ -41,7 +42,7 @@ def _(ids, size, threads):
 
 @torch.library.register_fake("gnnscale::sample_neighbors")
 def _(colptr, row, edge_id, weight, time, exclude, src_type, dst_type, reverse, sizes, seeds, seed_time, fanouts, key,
-      replace, disjoint, last, layers, subgraph, with_edge_id, with_col, threads):  # fmt: skip
+      options, threads):  # fmt: skip
     context = torch.library.get_ctx()
     hops = len(fanouts) // len(colptr) if colptr else 0
     nodes = [context.new_dynamic_size() for _ in seeds]
@@ -50,23 +51,36 @@ def _(colptr, row, edge_id, weight, time, exclude, src_type, dst_type, reverse, 
     return (
         [empty(size, dtype=torch.int64) for size in nodes],
         [empty(context.new_dynamic_size(), dtype=torch.int64) for _ in colptr],
-        [empty((2 if with_col else 1, size), dtype=torch.int64) for size in edges],
-        [empty(size, dtype=torch.int64) for size in edges if with_edge_id],
-        [empty(size, dtype=torch.int64) for size in nodes if disjoint],
+        [empty((2 if options & WITH_COL else 1, size), dtype=torch.int64) for size in edges],
+        [empty(size, dtype=torch.int64) for size in edges if options & WITH_EDGE_ID],
+        [empty(size, dtype=torch.int64) for size in nodes if options & DISJOINT],
         empty((len(seeds), hops + 1), dtype=torch.int64),
         empty((len(colptr), hops), dtype=torch.int64),
     )
 
 
+@torch.library.register_fake("gnnscale::pick_neighbors")
+def _(colptr, row, edge_id, weight, time, first, num_src, node, node_ptr, keys, tree, node_time, hop, fanout,
+      options, threads):  # fmt: skip
+    edges = torch.library.get_ctx().new_dynamic_size()
+    return node.new_empty(node.shape), node.new_empty(edges), node.new_empty(edges if options & WITH_EDGE_ID else 0)
+
+
+@torch.library.register_fake("gnnscale::relabel")
+def _(known, ids, known_tree, tree):
+    added = torch.library.get_ctx().new_dynamic_size()
+    return ids.new_empty(ids.shape), ids.new_empty(added), ids.new_empty(0 if tree is None else added)
+
+
 @torch.library.register_fake("gnnscale::sample_bulk")
-def _(colptr, row, edge_id, seeds, seed_ptr, fanouts, keys, replace, layers, with_edge_id, with_col, rooms, threads):
+def _(colptr, row, edge_id, seeds, seed_ptr, fanouts, keys, options, rooms, threads):
     context = torch.library.get_ctx()
     edges, hops, batches = context.new_dynamic_size(), len(fanouts), len(keys)
     return (
         seeds.new_empty(context.new_dynamic_size()),
         seeds.new_empty(context.new_dynamic_size()),
-        seeds.new_empty(edges * (2 if with_col else 1)),
-        seeds.new_empty(edges if with_edge_id else 0),
+        seeds.new_empty(edges * (2 if options & WITH_COL else 1)),
+        seeds.new_empty(edges if options & WITH_EDGE_ID else 0),
         torch.empty(batches * (2 * hops + 1) + 1, dtype=torch.int64, device="cpu"),
     )
 

@@ -1,4 +1,4 @@
-"""What samples are, and how many neighbors they draw."""
+"""What samples are, and which options and fanouts they are drawn by."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ MAX_RELATIONS = 1 << 10
 Subgraph = Literal["directional", "bidirectional", "induced"]
 """Which edges a sample has: see :func:`sample_neighbors`."""
 SUBGRAPHS = get_args(Subgraph)
+REPLACE, DISJOINT, LAST, LAYERS, BIDIRECTIONAL, INDUCED, WITH_EDGE_ID, WITH_COL = (1 << bit for bit in range(8))
+"""The options of the native operators, bits of one integer: see cuda/sample/options.h."""
+OF_SUBGRAPH = {"directional": 0, "bidirectional": BIDIRECTIONAL, "induced": INDUCED}
+"""The option that asks for a subgraph."""
 
 
 class Sample(NamedTuple):

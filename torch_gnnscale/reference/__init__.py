@@ -7,6 +7,7 @@ Everything is computed from its definition, in Python's integers, one number at 
 from .aggregation import aggregate, edge_dot, extreme_backward, share_of_extremes
 from .draws import bounded, choose, counter_draw, draw, philox
 from .generate import permutation, random_bits, rmat_edges
+from .hops import pick_neighbors, relabel
 from .sampling import sample_negatives, sample_neighbors
 from .topology import (
     coo_to_csc,
@@ -35,7 +36,9 @@ __all__ = [
     "gather_tiers",
     "permutation",
     "philox",
+    "pick_neighbors",
     "random_bits",
+    "relabel",
     "renumber",
     "reverse_pagerank",
     "rmat_edges",

@@ -1,4 +1,4 @@
-"""Operators that sample."""
+"""All hops of a batch: neighbors of seeds, and the weights by which they are drawn."""
 
 from __future__ import annotations
 
@@ -10,7 +10,19 @@ from torch import Tensor
 from .arguments import ID_DTYPES, OPS, check_ids, check_key, check_tensor, resolve_threads
 from .bulk import beyond_bulks, sample_bulk
 from .inputs import Relations, check_vector
-from .samples import SUBGRAPHS, Sample, Subgraph, check_fanouts
+from .samples import (
+    DISJOINT,
+    LAST,
+    LAYERS,
+    OF_SUBGRAPH,
+    REPLACE,
+    SUBGRAPHS,
+    WITH_COL,
+    WITH_EDGE_ID,
+    Sample,
+    Subgraph,
+    check_fanouts,
+)
 
 
 def sample_neighbors(
@@ -102,6 +114,8 @@ def sample_neighbors(
     pairs: list[Tensor | None] = [None] * count
     if exclude is not None:
         pairs = _excluded(exclude, count)
+    options = (REPLACE * bool(replace) | DISJOINT * bool(disjoint) | LAST * bool(last) | LAYERS * bool(layers)
+               | WITH_EDGE_ID * bool(with_edge_id) | WITH_COL * bool(with_col) | OF_SUBGRAPH[subgraph])  # fmt: skip
     flat, key, threads = check_fanouts(fanouts, count), check_key(key), resolve_threads(threads)
     try:
         return Sample(
@@ -120,13 +134,7 @@ def sample_neighbors(
                 times,
                 flat,
                 key,
-                replace,
-                disjoint,
-                last,
-                layers,
-                SUBGRAPHS.index(subgraph),
-                with_edge_id,
-                with_col,
+                options,
                 threads,
             )
         )

@@ -1,0 +1,34 @@
+// The options of the sampling operators, in one integer: a bit each, numbered as in torch_gnnscale/ops/samples.py.
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+
+#include <cstdint>
+
+namespace gnnscale {
+
+class SampleOptions {
+ public:
+  enum Option : int64_t {
+    kReplace = 1 << 0,
+    kDisjoint = 1 << 1,
+    kLast = 1 << 2,
+    kLayers = 1 << 3,
+    kBidirectional = 1 << 4,
+    kInduced = 1 << 5,
+    kWithEdgeId = 1 << 6,
+    kWithCol = 1 << 7,
+  };
+
+  // known: the options that the operator `name` has.
+  SampleOptions(const char* name, int64_t bits, int64_t known) : bits_(bits) {
+    STD_TORCH_CHECK((bits & ~known) == 0, name, ": expected options among ", known, ", found ", bits);
+  }
+
+  bool has(Option option) const { return (bits_ & option) != 0; }
+
+ private:
+  int64_t bits_;
+};
+
+}  // namespace gnnscale

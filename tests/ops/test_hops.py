@@ -1,0 +1,249 @@
+"""One hop at a time: composed hop by hop, the two operators give the sample of all hops, in every mode, bit for bit."""
+
+import os
+import re
+import subprocess
+import sys
+from itertools import pairwise
+
+import pytest
+import torch
+from helpers.data import environment
+from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids, small_graphs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_gnnscale import ops, reference
+
+INDEX = [torch.int32, torch.int64]
+MODES = ["uniform", "weight", "disjoint", "time", "last"]
+
+
+def case(graph: Graph, mode: str, seeds: torch.Tensor, seed: int = 1) -> tuple[ops.Relations, dict]:
+    """The graph with what a mode needs, and the options of a sample in that mode."""
+    generator, edges = torch.Generator().manual_seed(seed), len(graph.row)
+    if mode == "weight":
+        weight = torch.rand(edges, generator=generator) ** 4 + 1e-6
+        return graph.relations(weight=[ops.weight_sums(graph.colptr, weight)]), {}
+    if mode not in ("time", "last"):
+        return graph.relations(), {"disjoint": mode == "disjoint"}
+    column = torch.arange(graph.num_nodes).repeat_interleave(graph.colptr.diff())
+    drawn = torch.randint(20, (edges,), generator=generator)
+    time = drawn[torch.argsort(column * 20 + drawn)]
+    seed_time = torch.randint(22, (len(seeds),), generator=generator)
+    options = {"disjoint": True, "last": mode == "last", "seed_time": [seed_time]}
+    return graph.relations(time=[time]), options
+
+
+def parts_of(graph: ops.Relations, bounds: list[int]) -> list[tuple[int, ops.Relations]]:
+    """The columns of each range of nodes, with the id of its first node; edges keep their ids."""
+    (colptr,), (row,), (edge_id,), (weight,), (time,) = graph[:5]
+    edge_id = torch.arange(len(row)) if edge_id is None else edge_id
+    found = []
+    for first, last in pairwise(bounds):
+        pointer = colptr[first : last + 1]
+        edges = slice(int(pointer[0]), int(pointer[-1]))
+        of_edges = {"edge_id": [edge_id[edges]], "weight": [None if weight is None else weight[edges]],
+                    "time": [None if time is None else time[edges]]}  # fmt: skip
+        types = {"src_type": [0], "dst_type": [1], "sizes": [graph.sizes[0], last - first]}
+        found.append((first, ops.relations([pointer - pointer[0]], [row[edges]], **of_edges, **types)))
+    return found
+
+
+def by_hops(
+    by, graph: ops.Relations, seeds: torch.Tensor, fanouts: list[int], key: int, *, bounds: list[int] | None = None,
+    disjoint: bool = False, last: bool = False, layers: bool = False, replace: bool = False,
+    seed_time: list[torch.Tensor] | None = None,
+) -> ops.Sample:  # fmt: skip
+    """A sample of ``ops`` or ``reference``, each hop's requests sent to the parts between ``bounds``."""
+    parts = parts_of(graph, [0, graph.sizes[0]] if bounds is None else bounds)
+    node, tree = seeds.long(), torch.arange(len(seeds)) if disjoint else None
+    colptr, local, column, edge_id = [torch.zeros(1, dtype=torch.int64)], [], [], []
+    begin, num_nodes, num_edges = 0, [len(seeds)], []
+    for hop, fanout in enumerate(fanouts):
+        end = len(node)
+        frontier, trees = node[begin:end], None if tree is None else tree[begin:end]
+        count, pieces = torch.zeros(end - begin, dtype=torch.int64), {}
+        for first, part in parts:
+            mine = ((frontier >= first) & (frontier < first + part.sizes[1])).nonzero().view(-1)
+            found = by.pick_neighbors(
+                part, frontier[mine], [0, len(mine)], [key], hop, fanout, first=first, replace=replace, last=last,
+                tree=None if trees is None else trees[mine],
+                time=None if seed_time is None or trees is None else seed_time[0][trees[mine]],
+            )  # fmt: skip
+            count[mine] = found.num_edges
+            replies = [entry.split(found.num_edges.tolist()) for entry in found[1:]]
+            pieces |= dict(zip(mine.tolist(), zip(*replies, strict=True), strict=True))
+        none = (torch.empty(0, dtype=torch.int64),) * 2
+        source, edge = (torch.cat(entry) for entry in zip(none, *(pieces[i] for i in range(end - begin)), strict=True))
+        of_edges = None if trees is None else trees.repeat_interleave(count)
+        found = by.relabel(node, source, known_tree=tree, tree=of_edges)
+        local.append(found.local)
+        edge_id.append(edge)
+        column.append(torch.arange(begin, end).repeat_interleave(count))
+        colptr.append(count.cumsum(0) + colptr[-1][-1:])
+        node, tree = torch.cat([node, found.node]), None if tree is None else torch.cat([tree, found.tree])
+        num_nodes.append(len(found.node))
+        num_edges.append(len(source))
+        begin = 0 if layers else end
+    empty = [torch.empty(0, dtype=torch.int64)]
+    edge_index = torch.stack([torch.cat(empty + local), torch.cat(empty + column)])
+    return ops.Sample([node], [torch.cat(colptr)], [edge_index], [torch.cat(empty + edge_id)],
+                      [] if tree is None else [tree], torch.tensor([num_nodes]),
+                      torch.tensor([num_edges], dtype=torch.int64).view(1, -1))  # fmt: skip
+
+
+@pytest.mark.parametrize("fanouts", [[5, 4, 3], [-1, 2], [1, 0, 4], [33, 40], []])
+@pytest.mark.parametrize("layers", [False, True])
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("mode", MODES)
+def test_hop_by_hop_is_the_sample_of_all_hops(mode, replace, layers, fanouts):
+    graph, seeds = random_graph(400, 8, seed=5), random_ids(400, 40, seed=6)
+    assert len(seeds.unique()) < len(seeds)
+    stored, options = case(graph, mode, seeds)
+    options |= {"replace": replace, "layers": layers}
+    expected = ops.sample_neighbors(stored, [seeds], fanouts, 7, **options)
+    for bounds in (None, [0, 100, 100, 101, 400]):
+        assert_same(by_hops(ops, stored, seeds, fanouts, 7, bounds=bounds, **options), expected)
+
+
+@given(
+    graph=small_graphs(),
+    data=st.data(),
+    fanouts=st.lists(st.sampled_from([-1, 0, 1, 2, 3, 5, 12]), max_size=3),
+    key=st.integers(-(1 << 63), (1 << 63) - 1),
+    flags=st.tuples(*[st.booleans()] * 2),
+    mode=st.sampled_from(MODES),
+)
+def test_small_graphs(graph, data, fanouts, key, flags, mode):
+    count = graph.num_nodes
+    seeds = torch.tensor(data.draw(st.lists(st.integers(0, count - 1), max_size=8)) if count else []).long()
+    bounds = [0, *sorted(data.draw(st.lists(st.integers(0, count), max_size=3))), count]
+    stored, options = case(graph, mode, seeds)
+    options |= dict(zip(["replace", "layers"], flags, strict=True))
+    expected = reference.sample_neighbors(stored, [seeds], fanouts, key, **options)
+    for by in (ops, reference):
+        assert_same(by_hops(by, stored, seeds, fanouts, key, bounds=bounds, **options), expected)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_requests_of_several_keys_and_threads(mode):
+    graph, node = random_graph(3000, 12, seed=8), random_ids(3000, 2500, seed=9)
+    stored, options = case(graph, mode, node)
+    given = {"time": options["seed_time"][0]} if "seed_time" in options else {}
+    given |= {"tree": random_ids(50, 2500)} if options.get("disjoint") else {}
+    ends, keys = [0, 1000, 1000, 1003, 2500], [5, -6, 7, 1 << 40]
+    for hop, fanout in ((0, 7), (3, -1), (63, 40)):
+        arguments = (stored, node, ends, keys, hop, fanout)
+        options = {"last": mode == "last", **given}
+        expected = reference.pick_neighbors(*arguments, **options)
+        for threads in (1, 2, 5):
+            for found, theirs in zip(ops.pick_neighbors(*arguments, **options, threads=threads), expected, strict=True):
+                assert torch.equal(found, theirs)
+
+
+def check_high_words() -> None:
+    """Nodes beyond 2^32, whose ids differ from those of the columns stored here in the high word alone."""
+    degrees = [9, 40, 41, 33, 3, 64, 100, 50] * 3
+    graph = graph_of_degrees(degrees, seed=2)
+    node = random_ids(len(degrees), 80, seed=3)
+    for fanout, replace, first in ((5, False, 1 << 32), (8, True, 5 << 36), (32, False, 3 << 32), (60, False, 1 << 33)):
+        found = {}
+        for base in (0, first):
+            arguments = (graph.relations(), node + base, [0, 80], [11], 1, fanout)
+            found[base] = ops.pick_neighbors(*arguments, first=base, replace=replace).edge_id
+            expected = reference.pick_neighbors(*arguments, first=base, replace=replace).edge_id
+            assert torch.equal(found[base], expected)
+        assert not torch.equal(found[0], found[first])
+
+
+@pytest.mark.parametrize("simd", ["", "avx2", "0"])
+def test_nodes_beyond_2_to_32_in_each_instruction_set(simd):
+    code = "from test_hops import *; check_high_words()"
+    run = subprocess.run(
+        [sys.executable, "-c", code], env=environment() | {"GNNSCALE_SIMD": simd}, cwd=os.path.dirname(__file__),
+        capture_output=True, text=True,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stderr
+
+
+@pytest.mark.parametrize("dtype", INDEX)
+@pytest.mark.parametrize("trees", [False, True])
+def test_relabel(dtype, trees):
+    for key, (known, found) in enumerate([(0, 0), (0, 50), (50, 0), (9, 3), (3000, 20_000)]):
+        node, ids = random_ids(1000, known, seed=key, dtype=dtype), random_ids(1000, found, seed=key + 9, dtype=dtype)
+        given = {"known_tree": random_ids(9, known), "tree": random_ids(9, found, dtype=dtype)} if trees else {}
+        result = ops.relabel(node, ids, **given)
+        for ours, theirs in zip(result, reference.relabel(node, ids, **given), strict=True):
+            assert ours is theirs is None or torch.equal(ours, theirs)
+        assert torch.equal(torch.cat([node.long(), result.node])[result.local], ids.long())
+
+
+def test_relabel_after_errors_and_large_ids():
+    ids = torch.tensor([1 << 40, 5, (1 << 40) + 5, 1 << 40, 7])
+    for _ in range(3):
+        found = ops.relabel(torch.tensor([5, 9, 5]), ids)
+        assert found.local.tolist() == [3, 0, 4, 3, 5]
+        assert found.node.tolist() == [1 << 40, (1 << 40) + 5, 7]
+        with pytest.raises(IndexError):
+            ops.relabel(ids, ids, known_tree=ids, tree=ids)
+
+
+GRAPH = graph_of_degrees([2, 3, 1])
+STORED = GRAPH.relations()
+TIMED = GRAPH.relations(time=[torch.zeros(6, dtype=torch.int64)])
+NODE = torch.tensor([0, 2])
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "change"),
+    [
+        (TypeError, "graph: expected what relations() returns, found tuple", {"graph": ()}),
+        (ValueError, "graph: expected one relation, found 2",
+         {"graph": ops.relations([GRAPH.colptr] * 2, [GRAPH.row] * 2)}),
+        (TypeError, "node: expected int32 or int64 ids, found torch.float32", {"node": NODE.float()}),
+        (ValueError, "node: expected a vector, found shape (1, 2)", {"node": NODE.view(1, 2)}),
+        (IndexError, "node[1] = 3 is out of range: expected nodes in [0, 3)", {"node": torch.tensor([0, 3])}),
+        (IndexError, "node[0] = 0 is out of range: expected nodes in [5, 8)", {"first": 5}),
+        (ValueError, "first: expected 0 <= first <= 4611686018427387904, found -1", {"first": -1}),
+        (ValueError, "node_ptr: expected 2 entries for 1 keys, found 3", {"node_ptr": [0, 1, 2]}),
+        (ValueError, "node_ptr: expected numbers that do not fall, from 0 to 2 nodes, found [0, 1]",
+         {"node_ptr": [0, 1]}),
+        (ValueError, "hop: expected 0 <= hop <= 63, found 64", {"hop": 64}),
+        (ValueError, "fanouts[0]: expected -1 (all) or 0..131072, found -2", {"fanout": -2}),
+        (ValueError, "tree: expected 2 trees, found 1", {"tree": torch.tensor([0])}),
+        (IndexError, "tree[1] = -1 is out of range: expected trees in [0, 2147483648)",
+         {"tree": torch.tensor([0, -1])}),
+        (ValueError, "time: expected it where edges have times", {"graph": TIMED}),
+        (ValueError, "time: expected it only where edges have times", {"time": NODE}),
+        (TypeError, "time: expected an int64 vector, found torch.int32", {"graph": TIMED, "time": NODE.int()}),
+        (ValueError, "last: expected a graph whose edges have times", {"last": True}),
+        (RuntimeError, "the graph is malformed: row[5] = 9 in a graph of 3 nodes",
+         {"graph": STORED._replace(row=[torch.tensor([0, 1, 2, 0, 1, 9])])}),
+        (RuntimeError, "the graph is malformed: colptr[2] = 5, colptr[3] = 7 with 6 edges",
+         {"graph": STORED._replace(colptr=[torch.tensor([0, 2, 5, 7])])}),
+        (NotImplementedError, "node: expected a tensor in host memory, found one on meta; move it",
+         {"node": NODE.to("meta")}),
+    ],
+)  # fmt: skip
+def test_bad_requests(error, message, change):
+    arguments = {"graph": STORED, "node": NODE, "node_ptr": [0, 2], "keys": [1], "hop": 0, "fanout": -1}
+    ops.pick_neighbors(**arguments)
+    with pytest.raises(error, match=re.escape(message)):
+        ops.pick_neighbors(**arguments | change)
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "change"),
+    [
+        (TypeError, "known: expected int32 or int64 ids, found torch.float32", {"known": NODE.float()}),
+        (ValueError, "ids: expected a vector, found shape (1, 2)", {"ids": NODE.view(1, 2)}),
+        (ValueError, "tree and known_tree: expected both or none", {"tree": NODE}),
+        (ValueError, "known_tree: expected 2 trees, found 1", {"tree": NODE, "known_tree": NODE[:1]}),
+        (NotImplementedError, "ids: expected a tensor in host memory, found one on meta; move it",
+         {"ids": NODE.to("meta")}),
+    ],
+)  # fmt: skip
+def test_bad_relabelling(error, message, change):
+    with pytest.raises(error, match=re.escape(message)):
+        ops.relabel(**{"known": NODE, "ids": NODE} | change)
