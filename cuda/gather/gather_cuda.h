@@ -13,13 +13,12 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "../launch.h"
 #include "../tier.h"
 
 namespace gnnscale {
 
-constexpr int kThreads = 256;
 constexpr int kRowsAtOnce = 4;
-constexpr int64_t kMaxBlocks = 1 << 20;
 // Rows that come over a bus wait for it, not for the multiprocessors: two blocks have 32 KB in flight on each,
 // megabytes in all where 100 KB keep the bus busy, and leave the registers of half of each to the training beside them.
 constexpr int64_t kBlocksOnBus = 2;

@@ -1,5 +1,6 @@
 // Sampling k batches at once (FastSample, section 3.2, algorithm 1, for many threads): what all phases know, and the
-// hash table that numbers nodes. The phases of a hop are in bulk_phases.h, their order is in bulk_driver.h.
+// hash table that numbers nodes. The phases of a hop are in bulk_drawing.h and bulk_relabelling.h, their order is in
+// bulk_schedule.h.
 //
 // The nodes that a hop finds, its columns and its edges lie batch-major in arrays of the hop's own; "position" is a
 // place in them. Hop 0 finds the seeds.

@@ -1,13 +1,5 @@
-// The order of phases of a bulk, over an executor: the threads of a host, or the stream of a device. An executor has
-//
-//   Tensor room(int64_t count, ScalarType dtype)             uninitialised memory where it works
-//   Tensor upload(const std::vector<int64_t>&)               a copy of the host's numbers there
-//   std::vector<int64_t> download(const int64_t*, int64_t)   waits for all work so far and copies back
-//   void fill(Tensor&)                                       sets all bits
-//   void each(const int64_t* count, int64_t most, functor)   functor(i) for i < min(*count, most); *count lies there
-//   void sum_before(const T* in, T* out, const int64_t* count, int64_t most)
-//                                                            out[i] = sum of in[j], j < i, for i <= *count <= most;
-//                                                            both have room for most + 1
+// A bulk from its request to its batches, over an executor (../executor.h): how much room its hops get, and what is
+// done where that was too little.
 #pragma once
 
 #include <torch/csrc/stable/ops.h>
@@ -20,15 +12,14 @@
 #include <utility>
 #include <vector>
 
+#include "../executor.h"
 #include "../gather/tier_arguments.h"
-#include "bulk_phases.h"
+#include "bulk_output.h"
 #include "bulk_rooms.h"
+#include "bulk_schedule.h"
 #include "options.h"
 
 namespace gnnscale {
-
-using torch::headeronly::ScalarType;
-using torch::stable::Tensor;
 
 // Vectors of ids one behind the other; `address` gives the pointer that the executor reads each by.
 template <typename Address>
@@ -54,13 +45,6 @@ struct BulkRequest {
 
 // node, colptr, edge_index, edge_id, and in host memory num_nodes, num_edges and the first wrong seed or -1, in one.
 using BulkResult = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
-
-inline Tensor on_host(const std::vector<int64_t>& values) {
-  Tensor tensor = torch::stable::empty({static_cast<int64_t>(values.size())}, ScalarType::Long, std::nullopt,
-                                       torch::stable::Device(torch::headeronly::DeviceType::CPU));
-  std::copy(values.begin(), values.end(), static_cast<int64_t*>(tensor.mutable_data_ptr()));
-  return tensor;
-}
 
 // The arguments of the operator; see torch_gnnscale.ops.sample_bulk, which checks them. `address`: see tiered_ids.
 template <typename Address>
@@ -172,8 +156,7 @@ class BulkDriver {
     bulk.table = {static_cast<BulkTable::Slot*>(memory.back().mutable_data_ptr()), static_cast<uint64_t>(slots - 1)};
     bulk.node = make<int64_t>(all_nodes);
     const int64_t* const seeds = static_cast<const int64_t*>(request.seeds.const_data_ptr());
-    on.each(bulk.state.columns(0), num_seeds, CopySeeds{seeds, bulk.node});
-    on.each(bulk.state.columns(0), num_seeds, NumberSeeds{bulk});
+    start_hops(on, bulk, seeds, num_seeds);
 
     int64_t* const count = make<int64_t>(most_columns + 1);
     int64_t *const first = make<int64_t>(most_columns), *const degree = make<int64_t>(most_columns);
@@ -187,31 +170,13 @@ class BulkDriver {
                        make<uint32_t>(edges), request.with_edge_id ? make<int64_t>(edges) : nullptr, count, first,
                        degree, draw, has_table(h) ? static_cast<uint32_t*>(earliest.mutable_data_ptr()) : nullptr,
                        source, fresh, rank});
-      run_hop(parts.back(), columns, earliest);
+      run_hop(on, bulk, parts.back(), request.stored, columns, earliest, every);
     }
     host_words = on.download(bulk.state.word, BulkState::size(batches, hops));
     host.word = host_words.data();
   }
 
   bool has_table(int64_t hop) const { return !request.replace && request.fanouts[hop] > kScannedFanout; }
-
-  void run_hop(const BulkHop& hop, int64_t columns, Tensor& earliest) {
-    const BulkState& state = bulk.state;
-    on.each(state.columns(hop.hop), columns, CountEdges{bulk, hop});
-    on.sum_before(hop.count, hop.offset, state.columns(hop.hop), columns);
-    on.each(every, batches + 1, PlaceEdges{bulk, hop});
-    const int64_t* const edges = state.edges(hop.hop);
-    on.each(edges, hop.edge_room, DrawEdges{bulk, hop});
-    if (hop.earliest != nullptr) {
-      on.fill(earliest);
-      on.each(edges, hop.edge_room, TableDraws{bulk, hop});
-    }
-    on.each(edges, hop.edge_room, FindSources{bulk, hop, request.stored});
-    on.each(edges, hop.edge_room, MarkFresh{bulk, hop});
-    on.sum_before(hop.fresh, hop.rank, edges, hop.edge_room);
-    on.each(every, batches + 1, PlaceNodes{bulk, hop});
-    on.each(state.numbered(hop.hop), hop.edge_room, NumberNodes{bulk, hop});
-  }
 
   // The state before the first hop, on both sides.
   void start_state(const BulkRooms& rooms) {

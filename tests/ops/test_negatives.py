@@ -295,3 +295,16 @@ def test_all_combinations_of_small_graphs():
             reference.sample_negatives(50, ends, ends, 1, edges=edges),
             ops.sample_negatives(50, ends, ends, 1, edges=edges),
         )
+
+
+def test_undecided_negatives_of_one_destination_limit_and_two_source_limits():
+    """Nearly all the weight is on destinations with edges from everywhere, so that the table of all pairs decides."""
+    src = candidates(3, time=torch.tensor([0, 5, 9]))
+    dst = candidates(3, torch.tensor([1.0, 1.0, 1e-9]), torch.zeros(3, dtype=torch.int64))
+    edges = edge_set(torch.arange(3).repeat_interleave(2), torch.tensor([0, 1] * 3), 3, 3)
+    options = {"seed_time": torch.tensor([2, 20] * 20), "edges": edges}
+    found = sample_negatives(40, src, dst, 3, **options)
+    assert torch.equal(found, reference.sample_negatives(40, src, dst, 3, **options))
+    assert found[1].tolist() == [2] * 40
+    assert set(found[0, ::2].tolist()) == {0}
+    assert set(found[0, 1::2].tolist()) == {0, 1, 2}
