@@ -1,5 +1,24 @@
 // Picks of kLanes frontier nodes at a time on the CPU: the functions of pick.h in vectors, and which of them the
 // processor has.
+//
+// A lane is a node. Each 64-bit element of a vector belongs to one lane, so that a row of a vector of AVX-512, or of
+// two vectors v = 0, 1 of AVX2, holds the same thing of all kLanes nodes:
+//
+//     lane                  0       1       2       3       4       5       6       7
+//     node               node 0  node 1  node 2  node 3  node 4  node 5  node 6  node 7     AVX-512: one vector
+//                        \____________ v = 0 ________/  \____________ v = 1 ________/     AVX2: two
+//
+//     counter, word 0    the low 32 bits of node          one Philox block of each lane:
+//              word 1    the high 32 bits of node           words 0, 1: draw 2 b      (pick 2 b)
+//              word 2    tree                               words 2, 3: draw 2 b + 1  (pick 2 b + 1)
+//              word 3    tail | block b
+//
+// A word stands in the low 32 bits of its element; what the high 32 bits hold has no effect, for the multiplication of
+// 32 x 32 = 64 bits reads the low ones. Picks are stored pick by pick,
+//
+//     positions[i * kLanes + lane] = pick i of the node of a lane,
+//
+// and then transposed to node by node, the form in which the stored edges are read.
 #pragma once
 
 #include <algorithm>
@@ -27,8 +46,8 @@ struct PickGroup {
 };
 
 // Picks of a group, by the scalar functions: positions[i * kLanes + lane] is first[lane] + pick i, for i < fanout <=
-// kLaneFanout. A node whose picks no draw decides has its neighbors in stored order; those behind its last one mean
-// nothing.
+// kLaneFanout. A node whose picks no draw decides has its neighbors in stored order; what
+// stands after its last one is not used.
 inline void pick_group_scalar(uint64_t key, const PickGroup& group, int64_t fanout, bool replace, int64_t* positions) {
   for (int64_t lane = 0; lane < kLanes; ++lane) {
     const int64_t first = group.first[lane], degree = group.degree[lane];
@@ -94,10 +113,13 @@ struct RoundKeys {
   }
 };
 
-// Two vectors of four Philox blocks: a word a 64-bit lane. What the upper half of a lane holds does not matter, for the
-// multiplication reads the lower ones.
+constexpr int kVectors = 2;    // of AVX2, that hold kLanes lanes
+constexpr int kWordBits = 32;  // of a Philox word
+constexpr int64_t kDraws = 2;  // of a Philox block
+
+// A Philox block of each lane: word[w][v] is word w of the lanes of vector v.
 struct PhiloxLanes {
-  __m256i word[4][2];
+  __m256i word[4][kVectors];
 
   GNNSCALE_AVX2 GNNSCALE_INLINE void run(const RoundKeys& keys) {
     const __m256i m0 = _mm256_set1_epi64x(kPhiloxM0), m1 = _mm256_set1_epi64x(kPhiloxM1);
@@ -105,11 +127,11 @@ struct PhiloxLanes {
     for (int round = 0; round < 10; ++round) {
       const __m256i key0 = _mm256_set1_epi64x(keys.word[round][0]), key1 = _mm256_set1_epi64x(keys.word[round][1]);
 #pragma GCC unroll 2
-      for (int v = 0; v < 2; ++v) {
+      for (int v = 0; v < kVectors; ++v) {
         const __m256i p0 = _mm256_mul_epu32(word[0][v], m0), p1 = _mm256_mul_epu32(word[2][v], m1);
-        word[0][v] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p1, 32), word[1][v]), key0);
+        word[0][v] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p1, kWordBits), word[1][v]), key0);
         word[1][v] = p1;
-        word[2][v] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p0, 32), word[3][v]), key1);
+        word[2][v] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p0, kWordBits), word[3][v]), key1);
         word[3][v] = p0;
       }
     }
@@ -123,30 +145,30 @@ GNNSCALE_AVX2 GNNSCALE_INLINE __m256i load(const int64_t* from, int v) {
 GNNSCALE_AVX2 inline void pick_group_avx2(const RoundKeys& keys, const PickGroup& group, int64_t fanout, bool replace,
                                           int64_t* positions) {
   const __m256i one = _mm256_set1_epi64x(1);
-  __m256i random[2], bound[2];
-  for (int v = 0; v < 2; ++v) {
+  __m256i random[kVectors], bound[kVectors];
+  for (int v = 0; v < kVectors; ++v) {
     const __m256i degree = load(group.degree, v);
     random[v] = _mm256_cmpgt_epi64(degree, _mm256_set1_epi64x(replace ? 0 : fanout));
     bound[v] = replace ? degree : _mm256_sub_epi64(degree, _mm256_set1_epi64x(fanout - 1));
   }
-  for (int64_t block = 0; 2 * block < fanout; ++block) {
+  for (int64_t block = 0; kDraws * block < fanout; ++block) {
     PhiloxLanes lanes;
-    for (int v = 0; v < 2; ++v) {
+    for (int v = 0; v < kVectors; ++v) {
       const __m256i node = load(group.node, v);
       lanes.word[0][v] = node;
-      lanes.word[1][v] = _mm256_srli_epi64(node, 32);
+      lanes.word[1][v] = _mm256_srli_epi64(node, kWordBits);
       lanes.word[2][v] = load(group.tree, v);
       lanes.word[3][v] = _mm256_set1_epi64x(group.tail | static_cast<uint32_t>(block));
     }
     lanes.run(keys);
-    for (int64_t i = 2 * block; i < std::min(2 * block + 2, fanout); ++i) {
-      const int draw = static_cast<int>(i % 2);
-      for (int v = 0; v < 2; ++v) {
+    for (int64_t i = kDraws * block; i < std::min(kDraws * (block + 1), fanout); ++i) {
+      const int draw = static_cast<int>(i % kDraws);
+      for (int v = 0; v < kVectors; ++v) {
         // mulhi64(draw, bound) in halves, for bounds below 2^32
         const __m256i lower = _mm256_mul_epu32(draw == 0 ? lanes.word[0][v] : lanes.word[2][v], bound[v]);
         const __m256i upper = _mm256_mul_epu32(draw == 0 ? lanes.word[1][v] : lanes.word[3][v], bound[v]);
         const __m256i first = load(group.first, v);
-        __m256i position = _mm256_srli_epi64(_mm256_add_epi64(upper, _mm256_srli_epi64(lower, 32)), 32);
+        __m256i position = _mm256_srli_epi64(_mm256_add_epi64(upper, _mm256_srli_epi64(lower, kWordBits)), kWordBits);
         position = _mm256_add_epi64(first, position);
         if (!replace) {
           __m256i taken = _mm256_setzero_si256();
@@ -164,7 +186,9 @@ GNNSCALE_AVX2 inline void pick_group_avx2(const RoundKeys& keys, const PickGroup
   }
 }
 
-// A group's picks in vectors of eight lanes.
+constexpr int kXor3 = 0x96;  // the truth table of a ^ b ^ c
+
+// The picks of a group, in vectors of kLanes lanes.
 template <bool replace>
 class WideGroup {
  public:
@@ -188,27 +212,26 @@ class WideGroup {
 #pragma GCC unroll 3
     for (int c = 0; c < count; ++c) {
       word[0][c] = node_;
-      word[1][c] = _mm512_srli_epi64(node_, 32);
+      word[1][c] = _mm512_srli_epi64(node_, kWordBits);
       word[2][c] = tree_;
       word[3][c] = _mm512_or_si512(tail_, _mm512_set1_epi64(block + c));
     }
     const __m512i m0 = _mm512_set1_epi64(kPhiloxM0), m1 = _mm512_set1_epi64(kPhiloxM1);
-    constexpr int kXor3 = 0x96;
 #pragma GCC unroll 10
     for (int round = 0; round < 10; ++round) {
       const __m512i key0 = _mm512_set1_epi64(keys.word[round][0]), key1 = _mm512_set1_epi64(keys.word[round][1]);
 #pragma GCC unroll 3
       for (int c = 0; c < count; ++c) {
         const __m512i p0 = _mm512_mul_epu32(word[0][c], m0), p1 = _mm512_mul_epu32(word[2][c], m1);
-        word[0][c] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p1, 32), word[1][c], key0, kXor3);
+        word[0][c] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p1, kWordBits), word[1][c], key0, kXor3);
         word[1][c] = p1;
-        word[2][c] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p0, 32), word[3][c], key1, kXor3);
+        word[2][c] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p0, kWordBits), word[3][c], key1, kXor3);
         word[3][c] = p0;
       }
     }
 #pragma GCC unroll 3
     for (int c = 0; c < count; ++c) {
-      const int64_t i = 2 * (block + c);
+      const int64_t i = kDraws * (block + c);
       store(i, word[0][c], word[1][c], positions);
       if (i + 1 < fanout) store(i + 1, word[2][c], word[3][c], positions);
     }
@@ -220,7 +243,7 @@ class WideGroup {
     const __m512i one = _mm512_set1_epi64(1);
     // mulhi64(draw, bound) in halves, for bounds below 2^32
     const __m512i lower = _mm512_mul_epu32(low, bound_), upper = _mm512_mul_epu32(high, bound_);
-    __m512i position = _mm512_srli_epi64(_mm512_add_epi64(upper, _mm512_srli_epi64(lower, 32)), 32);
+    __m512i position = _mm512_srli_epi64(_mm512_add_epi64(upper, _mm512_srli_epi64(lower, kWordBits)), kWordBits);
     position = _mm512_add_epi64(first_, position);
     if constexpr (!replace) {
       __mmask8 free = 0xFF;
@@ -254,6 +277,12 @@ GNNSCALE_AVX512 inline void pick_group_avx512(const RoundKeys& keys, const PickG
   if (block < blocks) wide.template pick<1>(keys, block, fanout, positions);
 }
 
+// Which of the four 128-bit pairs of two vectors a and b a shuffle takes: of a twice, then of b twice.
+constexpr int kLowPairs = 0x44;   // 0 1 | 0 1
+constexpr int kHighPairs = 0xEE;  // 2 3 | 2 3
+constexpr int kEvenPairs = 0x88;  // 0 2 | 0 2
+constexpr int kOddPairs = 0xDD;   // 1 3 | 1 3
+
 // Transposes 8 x 8 numbers.
 GNNSCALE_AVX512 GNNSCALE_INLINE void transpose(__m512i (&rows)[8]) {
   __m512i pairs[8];  // [2 r + c]: every other column from c on, of rows 2 r and 2 r + 1
@@ -262,19 +291,20 @@ GNNSCALE_AVX512 GNNSCALE_INLINE void transpose(__m512i (&rows)[8]) {
     pairs[2 * r + 1] = _mm512_unpackhi_epi64(rows[2 * r], rows[2 * r + 1]);
   }
   for (int c = 0; c < 2; ++c) {
-    const __m512i low01 = _mm512_shuffle_i64x2(pairs[c], pairs[2 + c], 0x44);
-    const __m512i low23 = _mm512_shuffle_i64x2(pairs[4 + c], pairs[6 + c], 0x44);
-    const __m512i high01 = _mm512_shuffle_i64x2(pairs[c], pairs[2 + c], 0xEE);
-    const __m512i high23 = _mm512_shuffle_i64x2(pairs[4 + c], pairs[6 + c], 0xEE);
-    rows[c] = _mm512_shuffle_i64x2(low01, low23, 0x88);
-    rows[c + 2] = _mm512_shuffle_i64x2(low01, low23, 0xDD);
-    rows[c + 4] = _mm512_shuffle_i64x2(high01, high23, 0x88);
-    rows[c + 6] = _mm512_shuffle_i64x2(high01, high23, 0xDD);
+    const __m512i low01 = _mm512_shuffle_i64x2(pairs[c], pairs[2 + c], kLowPairs);
+    const __m512i low23 = _mm512_shuffle_i64x2(pairs[4 + c], pairs[6 + c], kLowPairs);
+    const __m512i high01 = _mm512_shuffle_i64x2(pairs[c], pairs[2 + c], kHighPairs);
+    const __m512i high23 = _mm512_shuffle_i64x2(pairs[4 + c], pairs[6 + c], kHighPairs);
+    rows[c] = _mm512_shuffle_i64x2(low01, low23, kEvenPairs);
+    rows[c + 2] = _mm512_shuffle_i64x2(low01, low23, kOddPairs);
+    rows[c + 4] = _mm512_shuffle_i64x2(high01, high23, kEvenPairs);
+    rows[c + 6] = _mm512_shuffle_i64x2(high01, high23, kOddPairs);
   }
 }
 
-// by_node_scalar in vectors. Eight picks of a node are written at a time, and up to kLaneFanout numbers behind the
-// group's last pick; what a node's last eight overwrite is written later, for nodes ascend and picks descend.
+// by_node_scalar in vectors. Eight picks of a node are written at a time, and up to kLaneFanout numbers after the
+// group's last pick: what a node's last eight overwrite belongs to later nodes and is written after it, for nodes
+// ascend and picks descend.
 GNNSCALE_AVX512 inline void by_node_avx512(const int64_t* positions, const int64_t* column, int64_t fanout,
                                            int64_t* out) {
   for (int64_t from = (fanout - 1) / 8 * 8; from >= 0; from -= 8) {
@@ -285,12 +315,15 @@ GNNSCALE_AVX512 inline void by_node_avx512(const int64_t* positions, const int64
   }
 }
 
+// Which 128-bit halves of two vectors a permutation takes: one of each.
+constexpr int kLowHalves = 0x20, kHighHalves = 0x31;
+
 GNNSCALE_AVX2 inline void draw_many_avx2(const RoundKeys& keys, const Counter& counter, int64_t count,
                                          uint64_t* draws) {
   const __m256i low = _mm256_set1_epi64x(0xFFFFFFFF);
   for (int64_t block = 0; 2 * block < count; block += 8) {
     PhiloxLanes lanes;
-    for (int v = 0; v < 2; ++v) {
+    for (int v = 0; v < kVectors; ++v) {
       lanes.word[0][v] = _mm256_set1_epi64x(counter.node_low);
       lanes.word[1][v] = _mm256_set1_epi64x(counter.node_high);
       lanes.word[2][v] = _mm256_set1_epi64x(counter.tree);
@@ -298,15 +331,15 @@ GNNSCALE_AVX2 inline void draw_many_avx2(const RoundKeys& keys, const Counter& c
           _mm256_add_epi64(_mm256_set1_epi64x(counter.tail + block + 4 * v), _mm256_setr_epi64x(0, 1, 2, 3));
     }
     lanes.run(keys);
-    for (int v = 0; v < 2; ++v) {
+    for (int v = 0; v < kVectors; ++v) {
       const auto join = [&](int word) GNNSCALE_AVX2 {
         return _mm256_or_si256(_mm256_and_si256(lanes.word[word][v], low),
-                               _mm256_slli_epi64(lanes.word[word + 1][v], 32));
+                               _mm256_slli_epi64(lanes.word[word + 1][v], kWordBits));
       };
       const __m256i even = _mm256_unpacklo_epi64(join(0), join(2)), odd = _mm256_unpackhi_epi64(join(0), join(2));
       __m256i* out = reinterpret_cast<__m256i*>(draws + 2 * block + 8 * v);
-      _mm256_storeu_si256(out, _mm256_permute2x128_si256(even, odd, 0x20));
-      _mm256_storeu_si256(out + 1, _mm256_permute2x128_si256(even, odd, 0x31));
+      _mm256_storeu_si256(out, _mm256_permute2x128_si256(even, odd, kLowHalves));
+      _mm256_storeu_si256(out + 1, _mm256_permute2x128_si256(even, odd, kHighHalves));
     }
   }
 }
