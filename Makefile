@@ -14,7 +14,7 @@ SANITIZED := LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-
 	ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=. ../../$(BIN)/python -m pytest -n 2 -p no:cacheprovider
 
 .DEFAULT_GOAL := help
-.PHONY: help train quick test lint sanitize emulate dist docs notebooks fuzz soak test-cuda gpu clean
+.PHONY: help train quick test lint sanitize races emulate dist docs notebooks fuzz soak test-cuda gpu clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-10s %s\n", $$1, $$2 }' Makefile
@@ -59,9 +59,19 @@ sanitize: $(VENV)/test ## the native tests under AddressSanitizer and UBSan
 	rm -f build/sanitize/torch_gnnscale/*.so
 	cd build/sanitize && FORCE_CUDA=0 GNNSCALE_SANITIZE=1 ../../$(BIN)/python setup.py -q build_ext --inplace
 	cd build/sanitize && $(SANITIZED) \
-		$(addprefix tests/ops/test_,ops.py gather_tiers.py sample_neighbors.py sample_modes.py sample_bulk.py \
+		$(addprefix tests/ops/test_,ops.py gather_tiers.py sample_neighbors.py sample_modes.py sample_bulk.py hops.py \
 		negatives.py aggregation.py pool.py map_file.py philox.py) \
 		tests/feature/test_hotness.py tests/topology/test_reorder.py tests/topology/test_topology.py -k "not wrap_of_its_tags and not a_billion_nodes"
+
+# In a copy of the sources. The threads are Python's, for ThreadSanitizer does not know those of OpenMP; a race makes the
+# exit status 66.
+races: $(VENV)/test ## what several threads write, under ThreadSanitizer
+	rm -rf build/races && mkdir -p build/races
+	cp -r setup.py pyproject.toml README.md LICENSE cuda torch_gnnscale tests build/races
+	rm -f build/races/torch_gnnscale/*.so
+	cd build/races && FORCE_CUDA=0 GNNSCALE_SANITIZE=thread ../../$(BIN)/python setup.py -q build_ext --inplace
+	cd build/races && LD_PRELOAD="$$(gcc -print-file-name=libtsan.so)" TSAN_OPTIONS=exitcode=66 PYTHONPATH=. \
+		../../$(BIN)/python -m pytest -p no:cacheprovider tests/ops/test_gather_tiers.py -k several_threads
 
 # In a copy of the sources. Rows on disk are the CPU's, and a map with an entry out of range ends a process on a GPU.
 emulate: $(VENV)/test ## the operators of the .cu files, run by threads of the CPU under both sanitizers

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import subprocess
+import threading
 from pathlib import Path
 
 import pytest
@@ -211,3 +212,21 @@ def test_the_lanes_of_a_gpu_cover_every_row(tmp_path):
                 row = ctypes.c_void_p(4096 + offset)
                 assert library.faults(row, ctypes.c_long(words), ctypes.c_long(word_bytes)) == 0
     assert [library.lanes(words) for words in (1, 2, 3, 8, 9, 31, 33)] == [1, 2, 4, 8, 16, 32, 32]
+
+
+def test_counts_that_several_threads_add_to():
+    """A race here is rare: ThreadSanitizer sees it in any run (`make races`)."""
+    table, index = torch.zeros(2000, 64), torch.arange(1000).repeat(8)
+    counts, start = torch.zeros(2, 2, dtype=torch.int64), threading.Barrier(2)
+
+    def gather() -> None:
+        for _ in range(20):
+            start.wait()
+            ops.gather_tiers([table[:500], table[500:]], index, counts=counts, check=False, threads=1)
+
+    threads = [threading.Thread(target=gather) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert counts[:, 0].tolist() == [40 * 4000] * 2
