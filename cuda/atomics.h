@@ -1,5 +1,5 @@
 // Atomic operations on ordinary memory, by CUDA's intrinsics on a device and by std::atomic_ref on a host. All are
-// relaxed: what a phase wrote is read in the next one, behind a kernel boundary or a join of threads.
+// relaxed: what one phase writes is read by the next, after the end of a kernel or a join of threads.
 #pragma once
 
 #include <atomic>

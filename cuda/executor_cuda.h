@@ -34,7 +34,7 @@ class StreamExecutor {
 
   Tensor room(int64_t count, ScalarType dtype) const { return torch::stable::new_empty(like_, {count}, dtype); }
 
-  // As arguments of launches, which have been read when these return: no copy from memory that might be gone by then.
+  // As arguments of launches, which are copied when the launch returns, so that no memory must outlive this call.
   Tensor upload(const std::vector<int64_t>& values) const {
     Tensor tensor = room(static_cast<int64_t>(values.size()), ScalarType::Long);
     int64_t* out = static_cast<int64_t*>(tensor.mutable_data_ptr());

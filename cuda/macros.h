@@ -7,7 +7,7 @@
 #define GNNSCALE_HD inline
 #endif
 
-// Inlined always: GCC takes a call of a function that only prefetches for one without effect, and drops it.
+// Always inlined: GCC drops calls of functions that only prefetch, as calls without effect.
 #define GNNSCALE_INLINE __attribute__((always_inline)) inline
 #define GNNSCALE_INLINE_LAMBDA __attribute__((always_inline))
 

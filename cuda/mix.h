@@ -1,4 +1,4 @@
-// A hash of 64 bits, for tables whose results do not depend on it.
+// A hash of 64 bits, for tables. No result depends on which hash it is.
 #pragma once
 
 #include <cstdint>

@@ -45,18 +45,18 @@ GNNSCALE_HD uint64_t pick(uint64_t random, uint64_t i, uint64_t count, uint64_t 
   return taken(position) ? last : position;
 }
 
-// Units [start, start + size) that no draw may choose any more.
+// Units [start, start + size) that are no longer candidates.
 struct Removed {
   uint64_t start, size;
 };
 
-// Unit `unit` of those that are left, when the `count` ranges of `removed`, sorted and disjoint, are gone.
+// The unit that has number `unit` when the `count` ranges of `removed`, which are sorted and disjoint, are not counted.
 GNNSCALE_HD uint64_t skip_removed(uint64_t unit, const Removed* removed, int64_t count) {
   for (int64_t i = 0; i < count && unit >= removed[i].start; ++i) unit += removed[i].size;
   return unit;
 }
 
-// Puts a range where it belongs among the `count` sorted ones of `removed`, which has room for it.
+// Inserts a range among the `count` sorted ones of `removed`, which has room for it.
 GNNSCALE_HD void insert_removed(Removed range, Removed* removed, int64_t count) {
   for (; count > 0 && removed[count - 1].start > range.start; --count) removed[count] = removed[count - 1];
   removed[count] = range;

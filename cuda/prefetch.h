@@ -1,5 +1,5 @@
-// Prefetches of whole ranges: hints that all of their cache lines are read, or written, soon. The address may lie
-// behind the end of its buffer.
+// Prefetches of whole ranges: hints that all of their cache lines are read, or written, soon. The range may lie
+// beyond the end of its buffer.
 #pragma once
 
 #include <cstdint>

@@ -53,7 +53,7 @@ GNNSCALE_HD float float_of_bits(uint32_t bits) {
   return value;
 }
 
-// Exact for every number, subnormal ones and infinities included, whatever the mode for subnormal floats; a NaN stays
+// Exact for every number, subnormal ones and infinities included, in any mode for subnormal floats; a NaN stays
 // one.
 GNNSCALE_HD float widen(BFloat16 stored) { return float_of_bits(uint32_t{stored.bits} << 16); }
 

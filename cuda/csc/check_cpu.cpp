@@ -1,4 +1,4 @@
-// The first thing that is wrong with a list of ids or with a colptr: -1 if nothing is.
+// The operators first_outside and first_malformed: the first wrong entry of a list of ids or a colptr, -1 if none is.
 #include <atomic>
 
 #include "../memory/tensor.h"
@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kGrain = 1 << 16;
 constexpr int64_t kChunk = 1 << 12;  // entries that are tested together, without a branch
 
-// The first i in [0, count) for which bad(i), looked for by several threads.
+// The first i in [0, count) with bad(i), by several threads.
 template <typename Bad>
 int64_t find_first(int64_t count, int64_t threads, Bad&& bad) {
   std::atomic<int64_t> first{count};

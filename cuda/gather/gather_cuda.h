@@ -1,8 +1,8 @@
 // The kernel that gathers rows from everything that a GPU reaches: its own memory, its peers' and pinned host memory.
 //
 // A row is copied by as many lanes as it has words, up to a warp; a group of lanes has kRowsAtOnce rows in flight,
-// whose ids, then places, then words are asked for together: three waits a tile. The rows of a batch are hot and cold
-// in turn, so the reads of slow memory overlap those of fast memory within each warp.
+// whose ids, then places, then words are loaded together: three waits per tile. Hot and cold rows are mixed in a batch,
+// so that reads of slow memory overlap reads of fast memory within each warp.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -22,7 +22,7 @@ constexpr int kRowsAtOnce = 4;
 // Rows that come over a bus wait for it, not for the multiprocessors: two blocks have 32 KB in flight on each,
 // megabytes in all where 100 KB keep the bus busy, and leave the registers of half of each to the training beside them.
 constexpr int64_t kBlocksOnBus = 2;
-constexpr int64_t kMaxRowBytes = 1 << 29;  // words of a row, and lanes behind them, are counted in 32 bits
+constexpr int64_t kMaxRowBytes = 1 << 29;  // words of a row, and lanes beyond them, are counted in 32 bits
 
 struct Gather {
   TierTable table;
@@ -53,7 +53,8 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant_
   for (int64_t first = blockIdx.x * tile; first < task.rows; first += gridDim.x * tile) {
     int64_t at[kRowsAtOnce];
 #pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {  // behind the last row that one again, so that no branch parts the reads
+    for (int r = 0; r < kRowsAtOnce;
+         ++r) {  // beyond the last row: that row again, so that no branch separates the reads
       const int64_t i = first + r * groups + group;
       at[r] = static_cast<int64_t>(static_cast<const Index*>(task.index)[i < task.rows ? i : task.rows - 1]);
     }
@@ -69,7 +70,8 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant_
       from[r] = nullptr;
       if (first + r * groups + group >= task.rows) continue;
       const int32_t tier = tier_of(table, at[r]);
-      // Ends the process's work on this GPU, as torch's own kernels do for an index out of range; nobody waits for it.
+      // Ends the process's work on this GPU, as torch's own kernels do for an index out of range; the host does not
+      // wait for it.
       assert(tier < table.num_tiers && "place has an entry that is out of range");
       const char* row = row_address(table, tier, at[r]);
       const int32_t before = words_before(row, words, sizeof(From), lanes);

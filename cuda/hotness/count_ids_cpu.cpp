@@ -1,4 +1,4 @@
-// How often each id occurs: a pass over the ids.
+// The operator count_ids on the CPU: how often each id occurs, in one pass over the ids.
 #include <algorithm>
 #include <atomic>
 #include <vector>

@@ -1,4 +1,4 @@
-// Reverse PageRank on the CPU: a pass over the stored edges an iteration.
+// Reverse PageRank on the CPU: one pass over the stored edges per iteration.
 #include <algorithm>
 #include <atomic>
 #include <utility>
@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kMaxTasks = 8;     // each but the first needs scores of its own
 constexpr int64_t kGrain = 1 << 18;  // edges worth a task
 
-// The first column at or behind edge `edge`.
+// The first column that begins at edge `edge` or after it.
 int64_t column_at(const int64_t* colptr, int64_t num_dst, int64_t edge) {
   return std::lower_bound(colptr, colptr + num_dst, edge) - colptr;
 }

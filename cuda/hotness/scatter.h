@@ -1,4 +1,4 @@
-// Sums at random places.
+// Sums whose places in memory are random.
 #pragma once
 
 #include <atomic>

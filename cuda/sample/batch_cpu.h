@@ -68,7 +68,7 @@ struct Batch {
     int64_t tree = 0;
     each_type([&](size_t t, const auto* ids) { add_seeds(nodes[t], ids, seeds[t].count, tree); });
   }
-  ~Batch() {  // also when a hop threw: cells above the base may have been written
+  ~Batch() {  // a hop that threw may have written cells, too
     int64_t most = 0;
     for (const Nodes& type : nodes) most = std::max(most, type.count);
     if (request.lookup == Lookup::kMap) work->base += static_cast<uint32_t>(most);
@@ -82,7 +82,7 @@ struct Batch {
     }
   }
 
-  // The room that outputs took, as a guess for the next batch.
+  // Keeps the sizes of the outputs: the first guess for those of the next batch.
   void remember() {
     for (size_t t = 0; t < nodes.size(); ++t) work->last_nodes[t] = nodes[t].count;
     for (size_t r = 0; r < edges.size(); ++r) {

@@ -19,8 +19,9 @@ namespace gnnscale {
 // Batches and hops as numbers on the device; `offset` counts int64 words. Initial values are the host's, all other
 // words are written by phases.
 struct BulkState {
-  // The least seed, node and edge that was found to be wrong, as unsigned numbers, all bits set if none was; zero if
-  // the table had no room, all bits set if it had; and whether some hop had no room, so that no later one takes place.
+  // kBadSeed, kBadNode, kBadEdge: the least seed, node and edge that is malformed, as an unsigned number; all bits set
+  // if none is. kTableFull: 0 if the table had no room, else all bits set. kStopped: 1 if a hop had no room; the later
+  // ones are skipped then.
   enum Word : int64_t { kBadSeed, kBadNode, kBadEdge, kTableFull, kStopped, kWords };
 
   int64_t* word;
@@ -34,7 +35,7 @@ struct BulkState {
   GNNSCALE_HD int64_t* needed_nodes(int64_t hop) const { return needed_edges(hops) + hop; }
   GNNSCALE_HD int64_t* node_base(int64_t hop) const { return needed_nodes(hops + 1) + hop; }  // a hop's first node
   GNNSCALE_HD int64_t* key() const { return node_base(hops + 1); }
-  // Where each batch's part of a hop begins, and behind the last one where it ends: [batches + 1].
+  // Where each batch's part of a hop begins, and then where the last one's ends: [batches + 1].
   GNNSCALE_HD int64_t* node_ptr(int64_t hop) const { return key() + batches + hop * (batches + 1); }
   GNNSCALE_HD int64_t* column_ptr(int64_t hop) const { return node_ptr(hops + 1) + hop * (batches + 1); }
   GNNSCALE_HD int64_t* edge_ptr(int64_t hop) const { return column_ptr(hops + 1) + hop * (batches + 1); }
@@ -74,7 +75,7 @@ struct BulkTable {
 constexpr int64_t kMaxBatches = (int64_t{1} << 24) - 1;  // beside node ids of 40 bits in a key
 constexpr uint64_t kNewNode = uint64_t{1} << 40;         // values from here on are edges of the hop; below, local ids
 
-// Integers of 4 or 8 bytes that lie in several memories, one tier behind the other.
+// Integers of 4 or 8 bytes that lie in several memories, one tier after the other.
 struct TieredIds {
   TierTable table;
   bool wide = false;
@@ -103,7 +104,7 @@ struct Bulk {
   int64_t* node;  // of all hops
 };
 
-// The arrays of a hop; what is scratch is another hop's as well.
+// The arrays of a hop. Scratch is shared by all hops.
 struct BulkHop {
   int64_t hop, fanout, edge_room, node_room;  // node_room: of the nodes it finds, hop + 1's
   int64_t* offset;                            // [columns + 1]: where each column's edges begin
@@ -112,7 +113,7 @@ struct BulkHop {
   int64_t* edge_id;                           // [edges], or null
   int64_t* count;                             // scratch [columns + 1]: edges of each column
   int64_t *first, *degree;                    // scratch [columns]: where its node's stored list begins, and its length
-  int64_t* draw;                              // scratch [edges]: what was drawn, perhaps a second time
+  int64_t* draw;       // scratch [edges]: what was drawn; without replacement, repeats are resolved later
   uint32_t* earliest;  // scratch [2 * edges], or null: a table a column, of draws to the first that drew them
   int64_t* source;     // scratch [edges]: node ids
   int32_t* fresh;      // scratch [edges + 1]: whether it is the first to find its source

@@ -34,7 +34,7 @@ struct PlaceEdges {
 
   GNNSCALE_HD void operator()(int64_t batch) const {
     const BulkState& state = bulk.state;
-    // The columns of a hop that does not take place were never placed.
+    // A hop that is skipped has no columns.
     const int64_t columns = *state.columns(hop.hop);
     state.edge_ptr(hop.hop)[batch] = columns == 0 ? 0 : hop.offset[state.column_ptr(hop.hop)[batch]];
     if (batch < state.batches) return;

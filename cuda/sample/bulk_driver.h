@@ -21,7 +21,7 @@
 
 namespace gnnscale {
 
-// Vectors of ids one behind the other; `address` gives the pointer that the executor reads each by.
+// Vectors of ids, one after the other. `address` returns the pointer by which the executor reads a vector.
 template <typename Address>
 TieredIds tiered_ids(const std::vector<Tensor>& parts, Address&& address) {
   for (const Tensor& part : parts) {
@@ -40,10 +40,10 @@ struct BulkRequest {
   std::vector<int64_t> seed_ptr, keys;
   std::vector<int64_t> fanouts;
   bool replace, layers, with_edge_id, with_col;
-  std::vector<int64_t> rooms;  // edges and nodes for which hops have room at first; none: see BulkRooms
+  std::vector<int64_t> rooms;  // edges and nodes that each hop has room for at first; empty: BulkRooms decides
 };
 
-// node, colptr, edge_index, edge_id, and in host memory num_nodes, num_edges and the first wrong seed or -1, in one.
+// node, colptr, edge_index, edge_id, and counts: num_nodes, num_edges and the first wrong seed or -1, in host memory.
 using BulkResult = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
 // The arguments of the operator; see torch_gnnscale.ops.sample_bulk, which checks them. `address`: see tiered_ids.

@@ -9,7 +9,7 @@
 
 namespace gnnscale {
 
-// What decides how many edges and nodes seeds lead to, on the whole.
+// What the numbers of edges and nodes that seeds lead to depend on, apart from chance.
 struct BulkKind {
   int64_t num_nodes, num_edges;
   std::vector<int64_t> fanouts;
@@ -24,7 +24,7 @@ struct BulkNeed {
 };
 
 constexpr int64_t kMostInHop = (int64_t{1} << 31) - 2;  // edges or nodes of a hop of a bulk
-constexpr int64_t kCheapEdges = int64_t{1} << 25;       // as many as these get room for the worst case at first
+constexpr int64_t kCheapEdges = int64_t{1} << 25;       // a hop of at most so many gets room for the worst case
 
 // a * b, or kMostInHop + 1 if that exceeds it.
 inline int64_t bounded_product(int64_t a, int64_t b) {
@@ -62,7 +62,7 @@ struct BulkRooms {
 // What earlier calls of a kind needed, for each 1024 seeds; of a bounded number of kinds.
 class BulkMemory {
  public:
-  // What so many seeds are likely to need; false if no call told.
+  // Writes what so many seeds are likely to need; false if no earlier call was of this kind.
   bool recall(const BulkKind& kind, int64_t seeds, BulkNeed& likely) {
     const std::lock_guard<std::mutex> lock(mutex_);
     for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {

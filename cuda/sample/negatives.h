@@ -28,8 +28,8 @@ GNNSCALE_HD Philox negative_block(uint64_t key, int64_t number, uint32_t attempt
                 0);
 }
 
-// The nodes that may be one end of a negative, each as many units as it weighs; the first `limit` of them are those
-// that a time allows.
+// The nodes that may be one end of a negative, a node that weighs w being w units. A time allows the first `limit` of
+// them.
 struct EndCandidates {
   int64_t count;
   const int64_t* node;      // [count] ids; null: 0 .. count
@@ -65,7 +65,7 @@ struct KnownEdges {
   }
 };
 
-// How many units of the first `limit` destinations have no edge from `src`.
+// The number of units of those among the first `limit` destinations that have no edge from `src`.
 template <typename Id>
 GNNSCALE_HD uint64_t free_units(const EndCandidates& candidates, int64_t limit, const KnownEdges<Id>& edges,
                                 int64_t src) {
@@ -79,7 +79,7 @@ GNNSCALE_HD uint64_t free_units(const EndCandidates& candidates, int64_t limit, 
   return units;
 }
 
-// The destination that holds a unit of those that have no edge from `src`.
+// The destination that holds unit `unit`, where only destinations without an edge from `src` are counted.
 template <typename Id>
 GNNSCALE_HD int64_t at_free_unit(const EndCandidates& candidates, const KnownEdges<Id>& edges, int64_t src,
                                  uint64_t unit) {

@@ -1,4 +1,4 @@
-// Negative links on the CPU, each by itself.
+// The operator sample_negatives on the CPU. Each link is drawn independently of the others.
 #include <optional>
 #include <utility>
 

@@ -17,7 +17,7 @@ using OptionalTensors = std::vector<std::optional<Tensor>>;
 using Ints = std::vector<int64_t>;
 using SampleOutput = std::tuple<Tensors, Tensors, Tensors, Tensors, Tensors, Tensor, Tensor>;
 
-// The room of outputs was a guess, but who keeps a small batch must not keep the room of a large one.
+// The size of outputs was a guess: a small batch must not keep the memory of a large one.
 Tensor to_tensor(PooledArray<int64_t>&& array, const Ints& sizes) {
   int64_t used = 1;
   for (const int64_t size : sizes) used *= size;
@@ -53,7 +53,7 @@ Tensor edge_index(Edges& edges, bool layers, bool with_col) {
 }
 
 // Whether the table serves better than the map: from so many nodes on, if the batch can only find a small part of them.
-// GNNSCALE_RELABEL=table or =map in the environment takes one of them whatever the graph.
+// GNNSCALE_RELABEL=table or =map in the environment decides instead.
 constexpr double kTableFrom = 1e9;
 
 Lookup lookup_of(const Request& request, const std::vector<Seeds>& seeds) {

@@ -1,4 +1,4 @@
-// The picks of frontier nodes on the CPU: the functions of pick.h, for many nodes or many draws at a time.
+// The picks of frontier nodes on the CPU: the functions of pick.h, applied to many nodes or many draws at a time.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace gnnscale {
 
-// The positions picked so far, for Floyd's method. A bit stands for all positions of the same remainder by kBits; where
-// it is set, the picks themselves decide, compared one by one while they are few, hashed when they are many.
+// The positions picked so far, for Floyd's method. Bit p mod kBits is set for each picked position p. Where it is set
+// and positions share bits, the picks themselves are compared: one by one if they are few, else through a hash table.
 class Taken {
  public:
   // Prepares for `count` picks out of `degree`.
@@ -57,7 +57,7 @@ class Taken {
   size_t mask_ = 0;
 };
 
-// Picks of frontier nodes, with the buffers that it takes. Not for several threads at once.
+// Picks of frontier nodes, and the buffers for them. One thread at a time may use it.
 class Picker {
  public:
   Picker() : draws_(static_cast<size_t>(kLanes * kLaneFanout)) {}
@@ -71,7 +71,7 @@ class Picker {
   }
 
   // Appends the positions first + pick of kLanes nodes at `out`, node by node, and returns the new end; up to
-  // kLaneFanout numbers behind it may be overwritten.
+  // kLaneFanout numbers after it may be overwritten.
   GNNSCALE_INLINE int64_t* pick_group(const PickGroup& group, int64_t fanout, bool replace, int64_t* out) {
     alignas(64) int64_t positions[kLanes * kLaneFanout];
 #if defined(__x86_64__)

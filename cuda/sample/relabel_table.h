@@ -1,6 +1,6 @@
 // (tree, node) to local ids by open addressing, on the CPU: where trees are disjoint, and where the map of relabel.h
-// would be much larger than the batch. It is never cleared either: a slot holds base + local id, and one below the base
-// is free.
+// would be much larger than the batch. Like the map it is not cleared: a slot holds base + local id, and is free if
+// that is below the base.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ struct NodeSlot {
 template <typename Slot, int slots_a_node>
 class RelabelTable {
  public:
-  // The table as it is until it grows, small enough for a loop to keep in registers.
+  // The table until it grows next, small enough for a loop to keep in registers.
   struct View {
     Slot* slots;
     int bits;
@@ -48,8 +48,8 @@ class RelabelTable {
 
     // The local id of a node, which is `next` if it was not known. Needs room for it.
     GNNSCALE_INLINE uint32_t add(int64_t node, uint32_t tree, uint32_t next) const {
-      // Nearly always the first slot is the node's or free. Which of both nobody can predict, so no branch asks: what
-      // is known is written again.
+      // Nearly always the first slot is the node's own or free. Which of the two it is cannot be predicted, so there is
+      // no branch: a known node is written again.
       Slot* slot = &slots[table_slot(node, tree, bits)];
       if (is_others(*slot, node, tree)) slot = find(node, tree);
       const uint32_t local = std::min(local_id(slot->value, base), next);
@@ -88,7 +88,7 @@ class RelabelTable {
     }
   }
 
-  // Room for `more` further nodes. Views of before are void.
+  // Makes room for `more` further nodes; earlier views become invalid.
   void reserve(int64_t more) {
     const size_t needed = slots_a_node * (count_ + static_cast<size_t>(more)), size = size_t{1} << bits_;
     if (needed <= size) return;

@@ -25,7 +25,7 @@ struct Relation {
   int64_t num_src, num_edges;
   const char *row, *edge_id;  // edge_id null: an edge's id is its position
   int64_t row_stride, edge_id_stride;
-  bool edge_id_apart;  // it is asked for, and lies elsewhere than beside its row entry
+  bool edge_id_apart;  // edge ids are asked for, and are not stored beside the row entries
   ReadEdges read;
   int64_t (*id_at)(const Relation&, int64_t position);
   const int64_t *weight, *time;              // [num_edges] or null, see torch_gnnscale.ops.sample_neighbors
@@ -40,7 +40,7 @@ struct Relation {
   // Whether picks need more than a range of positions.
   bool is_plain() const { return weight == nullptr && num_excluded == 0; }
 
-  // Asks for what `read` reads.
+  // Prefetches what `read` reads.
   GNNSCALE_INLINE void prefetch(const int64_t* positions, int64_t count) const {
     for (int64_t k = 0; k < count; ++k) GNNSCALE_PREFETCH(row + positions[k] * row_stride);
     if (!edge_id_apart) return;
@@ -53,8 +53,8 @@ int64_t read_id(const Relation& relation, int64_t position) {
   return static_cast<int64_t>(*reinterpret_cast<const Id*>(relation.row + position * relation.row_stride));
 }
 
-// Picks whose stored edges are prefetched a few at a time, while something else is done: prefetches that need a walk
-// through the page table hold the processor up where many follow each other.
+// Picks whose stored edges are prefetched a few at a time while other work is done: many prefetches in a row stall the
+// processor if they miss the TLB.
 class PendingPicks {
  public:
   static constexpr int64_t kSome = 8;
@@ -84,7 +84,7 @@ class PendingPicks {
 template <typename Id, typename EdgeId, int64_t stride>  // EdgeId void: an edge's id is its position; stride 0: any
 void read_edges(const Relation& relation, const int64_t* positions, int64_t count, int64_t* ids, int64_t* edge_ids,
                 std::atomic<int64_t>& corrupt, PendingPicks& pending) {
-  // Locals, for the compiler cannot know that no store changes the members.
+  // Locals: the compiler cannot know that no store changes the members.
   const char *const row = relation.row, *const edge_id = relation.edge_id;
   const int64_t row_stride = stride > 0 ? stride : relation.row_stride;
   const int64_t edge_id_stride = stride > 0 ? stride : relation.edge_id_stride;
@@ -200,8 +200,8 @@ inline void find_excluded(const Relation& relation, int64_t node, int64_t first,
 
 constexpr int64_t kSearches = 16;
 
-// The ends of up to kSearches ranges [first, last) of ascending times, each cut down to what is not above its bound, as
-// by first_above. The searches go on side by side, so that one waits for memory while the others do.
+// The ends of up to kSearches ranges [first, last) of ascending times, each cut down to the times that do not exceed
+// its bound, as by first_above. The searches are interleaved, so that their cache misses overlap.
 inline void cut_off(const int64_t* time, int64_t count, const int64_t* first, int64_t* last, const int64_t* bound) {
   int64_t low[kSearches], left[kSearches];
   for (int64_t i = 0; i < count; ++i) {
@@ -224,8 +224,8 @@ inline void cut_off(const int64_t* time, int64_t count, const int64_t* first, in
   std::copy_n(low, count, last);
 }
 
-// The candidates of a node among the stored positions [first, last), which times allow: those that are not excluded,
-// and only the last `fanout` of them where `last_only` holds. `positions` receives the excluded ones among them.
+// The candidates of a node among the stored positions [first, last), which its time allows: those that are not excluded
+// or, with `last_only`, the last `fanout` of these. `positions` receives the excluded positions in their range.
 inline Candidates find_candidates(const Relation& relation, int64_t node, int64_t first, int64_t last, int64_t fanout,
                                   bool last_only, std::vector<int64_t>& positions) {
   positions.clear();

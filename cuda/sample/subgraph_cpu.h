@@ -1,4 +1,4 @@
-// Subgraphs on the CPU with other edges than those that were drawn.
+// Subgraphs on the CPU whose edges are not just those that were drawn: induced and bidirectional ones.
 #pragma once
 
 #include "batch_cpu.h"

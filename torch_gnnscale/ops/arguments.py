@@ -1,4 +1,4 @@
-"""What operators check of their arguments, and how many threads they use."""
+"""Checks of arguments that the operators share, and the number of threads that they use."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ _limit = threading.local()
 
 
 def limit_threads(threads: int) -> None:
-    """What ``threads=0`` means to operators called from this Python thread; 0 ends that: see the package."""
+    """Sets what ``threads=0`` means to operators that this Python thread calls; 0 restores the default: see the package."""
     _limit.threads = check_int("threads", threads)
 
 
 def resolve_threads(threads: int) -> int:
-    """What native operators get for ``threads``: 0 for ``torch.get_num_threads()``."""
+    """The number of threads that native operators are passed for ``threads``: 0 for ``torch.get_num_threads()``."""
     given = check_int("threads", threads) or getattr(_limit, "threads", 0)
     return given or (_CORES if torch.get_num_threads() > _CORES else 0)
 
 
 def to_int(name: str, value: Any) -> int:
     """Python's or NumPy's integer as an int; raises TypeError naming it for anything else, True and False too."""
-    if type(value) is int:  # the test that costs the least comes first: this runs several times a batch
+    if type(value) is int:  # the cheapest test first: this runs several times per batch
         return value
     if not isinstance(value, Integral) or isinstance(value, bool):
         raise TypeError(f"{name}: expected an int, found {type(value).__name__}")

@@ -1,4 +1,4 @@
-"""Batches sampled many at a time: the way of a GPU."""
+"""Batches sampled many at a time, as a GPU samples them."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def sample_bulk(
     that are made all at once, enter the sources into a hash table of (batch, node) whose value falls to the least edge
     that found the node, and number the nodes by a prefix sum over the edges that were first. On a GPU, all of it is
     queued on the current stream, and the host waits once, for the counts; it runs a second time where an output needed
-    more room than earlier calls of the kind led to expect.
+    more room than earlier calls with the same graph and fanouts did.
 
-    On a CPU the same steps run by threads. That is there to check them: :func:`sample_neighbors` is faster.
+    On a CPU, threads run the same steps. This serves to check them: :func:`sample_neighbors` is faster.
 
     Args:
         colptr: int64, shape [N + 1]. Where ``seeds`` lie on a GPU, this one, ``row`` and ``edge_id`` lie there, or in
             pinned host memory, which is then read over the bus.
         row: sources, int32 or int64, shape [E]; any stride. Or up to 4 such tensors of one dtype, which hold the edges
-            one behind the other and may lie in different memories (the tiers of :func:`gather_tiers`).
+            one after the other and may lie in different memories (the tiers of :func:`gather_tiers`).
         seeds: of all batches, one batch after the other, int32 or int64, shape [s]; repeats keep rows of their own.
         seed_ptr: where each batch's seeds begin, and where the last one's end: k + 1 numbers.
         fanouts: of each hop; -1 takes all neighbors.
@@ -125,7 +125,7 @@ def beyond_bulks(
 
 
 def _parts(name: str, given: Tensor | Sequence[Tensor]) -> list[Tensor]:
-    """Stored edges, perhaps in several memories."""
+    """Stored edges as a list of parts, checked."""
     parts: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
     if not 1 <= len(parts) <= MAX_TIERS:
         raise ValueError(f"{name}: expected 1 to {MAX_TIERS} parts, found {len(parts)}")
@@ -137,7 +137,7 @@ def _parts(name: str, given: Tensor | Sequence[Tensor]) -> list[Tensor]:
 
 
 def _check_place(name: str, value: Tensor, device: torch.device) -> None:
-    """Raises unless the seeds' device can read it."""
+    """Raises ValueError unless the device of the seeds can read the tensor."""
     if value.device == device:
         return
     if device.type == "cuda" and value.device.type == "cpu" and (value.numel() == 0 or value.is_pinned()):

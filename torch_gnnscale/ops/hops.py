@@ -88,7 +88,7 @@ def pick_neighbors(
         TypeError, ValueError, IndexError: wrong dtypes, shapes, numbers of entries or fanouts; a graph of several
             relations; times of requests without times of edges, or the reverse; nodes or trees out of range.
         NotImplementedError: tensors that are not in host memory.
-        RuntimeError: the graph is malformed after all.
+        RuntimeError: values of the graph, which :func:`relations` does not look at, are malformed.
     """
     if not isinstance(graph, Relations):
         raise TypeError(f"graph: expected what relations() returns, found {type(graph).__name__}")

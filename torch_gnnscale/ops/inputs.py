@@ -1,4 +1,4 @@
-"""What :func:`sample_neighbors` draws from: the relations of a graph, checked once for any number of samples."""
+"""The relations of a graph, which are checked once and then sampled any number of times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .samples import MAX_RELATIONS
 
 
 class Relations(NamedTuple):
-    """A graph as one CSC a relation, as :func:`relations` returns it; every list has one entry a relation."""
+    """A graph as one CSC per relation, as :func:`relations` returns it; every list has one entry per relation."""
 
     colptr: list[Tensor]
     row: list[Tensor]
@@ -41,8 +41,8 @@ def relations(
     sizes: Sequence[int] | None = None,
     reverse: Sequence[int] | None = None,
 ) -> Relations:
-    """Checks the form of a graph's relations; what the tensors hold must have been checked (:func:`check_colptr`,
-    :func:`first_outside`).
+    """Checks the dtypes and shapes of a graph's relations. Their values are not looked at: check them before
+    (:func:`check_colptr`, :func:`first_outside`).
 
     Args:
         colptr: per relation, int64, shape [num_dst + 1].
@@ -54,9 +54,9 @@ def relations(
             edges of times up to its seed's.
         src_type: per relation, the node type of its sources, numbered from 0; 0 by default.
         dst_type: per relation, the node type of its destinations; 0 by default.
-        sizes: per node type, how many nodes there are; by default what the relations into it say.
-        reverse: per relation, the one that holds its reverse edges, or -1 for none; by default a relation between nodes
-            of one type is its own. Matters to ``bidirectional`` samples.
+        sizes: per node type, how many nodes there are; by default, as many as the relations into it have columns.
+        reverse: per relation, the number of the relation that holds its reverse edges, or -1 for none; by default, a
+            relation between nodes of one type is its own reverse. Only ``bidirectional`` samples use it.
 
     Raises:
         TypeError, ValueError: wrong dtypes, shapes or numbers of entries.

@@ -108,12 +108,12 @@ def sample_negatives(
     edges: EdgeSet | None = None,
     threads: int = 0,
 ) -> Tensor:
-    """Draws negative links, each by itself and as a function of (key, its number).
+    """Draws negative links, each as a function of (key, its number) and independently of the others.
 
     Both ends, or the destination of a given source, are drawn from the candidates in proportion to their weights, given
     that the link is valid: neither end later than the seed's time, and the link no edge. Attempt a of link i takes its
-    draws from the block of the counter i 64 | a 32 | 0 32. Where 64 attempts are not valid, the next block decides
-    among all links that are, so that one is found if there is one.
+    draws from the block of the counter i 64 | a 32 | 0 32. If none of 64 attempts is valid, the next block draws
+    from all valid links, so that a link is found wherever there is one.
 
     Args:
         count: how many.

@@ -49,16 +49,16 @@ def sample_neighbors(
     nor ``exclude`` rules out, a node of fanout at least d keeps all, in stored order. Else, k are drawn:
 
     - uniformly, by Floyd's method from ``floor(r * range / 2^64)``, without replacement;
-    - by weight, one after the other in proportion to the weights of those that are left, by integers;
+    - by weight, one after the other, in proportion to the integer weights of those that are left;
     - with replacement, k independent ones.
 
-    Seeds on a GPU are sampled there by :func:`sample_bulk`, as a bulk of one batch: with the same result, and by its
-    rules of where the graph may lie.
+    Seeds on a GPU are sampled there by :func:`sample_bulk`, as a bulk of one batch, with the same result; its rules say
+    where the graph may lie.
 
     Args:
         graph: from :func:`relations`.
         seeds: per node type, int32 or int64, shape [s]; repeats keep rows of their own.
-        fanouts: of each hop; -1 takes all candidates. One list for every relation, or a list a relation.
+        fanouts: of each hop; -1 takes all candidates. One list for all relations, or one list per relation.
         key: 64 bits, from :func:`torch_gnnscale.random.batch_key`.
         seed_time: per node type, int64, shape [s]; needed for types with seeds where edges have times, and of no effect
             where none have.
@@ -66,7 +66,7 @@ def sample_neighbors(
             destination, then source.
         replace: draw with replacement.
         disjoint: every seed's tree has nodes of its own. Needed where edges have times.
-        last: of candidates with times, only the last k are candidates of a fanout of k.
+        last: of candidates with times, only the last ones remain candidates: as many as the fanout.
         layers: expand every node found so far in each hop (the papers' rule), not only the new ones (PyG's rule). Hop
             h then has columns of its own, one for each node known before it.
         subgraph: ``directional``, the edges that were drawn; ``bidirectional``, these and their reverses, each once,
@@ -79,14 +79,14 @@ def sample_neighbors(
     Raises:
         TypeError, ValueError, IndexError: wrong dtypes, shapes, numbers of entries or fanouts; seeds out of range.
         NotImplementedError: seeds on a GPU with types, weights, times, exclusions, disjoint trees or another subgraph.
-        RuntimeError: the graph is malformed after all.
+        RuntimeError: values of the graph, which :func:`relations` does not look at, are malformed.
     """
     if not isinstance(graph, Relations):
         raise TypeError(f"graph: expected what relations() returns, found {type(graph).__name__}")
     count, types = len(graph.colptr), len(graph.sizes)
     if len(seeds) != types:
         raise ValueError(f"seeds: expected one entry for each of {types} node types, found {len(seeds)}")
-    # This runs with cold caches once a batch: what is not asked for is not looked at, and names are for errors alone.
+    # Once per batch, with cold caches: options that are not used are not looked at, and names are made for errors only.
     ids = []
     for t, entry in enumerate(seeds):
         if not (isinstance(entry, Tensor) and entry.dtype in ID_DTYPES and entry.dim() == 1):

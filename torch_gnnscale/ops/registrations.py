@@ -1,4 +1,4 @@
-"""Shapes for tracing, and derivatives."""
+"""What torch.compile needs to know of the operators: the shapes of their results, and the derivative of gather_rows."""
 
 from __future__ import annotations
 

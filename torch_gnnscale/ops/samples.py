@@ -23,7 +23,7 @@ OF_SUBGRAPH = {"directional": 0, "bidirectional": BIDIRECTIONAL, "induced": INDU
 
 
 class Sample(NamedTuple):
-    """The answer of :func:`sample_neighbors`; every list has one entry a node type or a relation."""
+    """The answer of :func:`sample_neighbors`; every list has one entry per node type or per relation."""
 
     node: list[Tensor]
     """Per node type, ids of the sampled nodes in order of first occurrence, seeds first: int64, shape [n]."""

@@ -91,7 +91,7 @@ def renumber(
 
     Raises:
         TypeError, ValueError: wrong dtypes or shapes, an order that is no permutation.
-        RuntimeError: the graph is malformed after all.
+        RuntimeError: ``row`` holds numbers that are no nodes.
     """
     check_ids("row", row)
     check_colptr(colptr, len(row), threads)
