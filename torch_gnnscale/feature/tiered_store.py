@@ -101,8 +101,8 @@ class TieredFeatureStore(FeatureStore):
         Args:
             data: a homogeneous graph; its tensors may be mapped files.
             gpu, peers, host: budgets (see :func:`torch_gnnscale.feature.plan_tiers`). Without a CUDA device, rows of
-                ``gpu`` and ``peers`` go to the next tier, with a warning. If less host memory is available than ``host``
-                takes: a warning if ``host`` is in bytes, a MemoryError if it is a share or the default.
+                ``gpu`` and ``peers`` go to the next tier, with a warning. Where less host memory is available than
+                ``host`` takes: a warning if ``host`` is in bytes, a MemoryError if it is a share or the default.
             disk: an existing directory. Rows that no budget holds are written to a new directory in it,
                 ``gnnscale-tiers-*``, which is deleted with the store; if the process is killed, it stays.
             hotness: a score of each node, int64 or float, shape [N], or the name of a score of

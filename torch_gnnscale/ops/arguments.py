@@ -25,7 +25,7 @@ _limit = threading.local()
 
 
 def limit_threads(threads: int) -> None:
-    """Sets what ``threads=0`` means to operators that this Python thread calls; 0 restores the default: see the package."""
+    """Sets what ``threads=0`` means to operators that this Python thread calls; 0 restores the package's default."""
     _limit.threads = check_int("threads", threads)
 
 
