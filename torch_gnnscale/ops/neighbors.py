@@ -81,85 +81,109 @@ def sample_neighbors(
         NotImplementedError: seeds on a GPU with types, weights, times, exclusions, disjoint trees or another subgraph.
         RuntimeError: values of the graph, which :func:`relations` does not look at, are malformed.
     """
-    if not isinstance(graph, Relations):
-        raise TypeError(f"graph: expected what relations() returns, found {type(graph).__name__}")
-    count, types = len(graph.colptr), len(graph.sizes)
-    if len(seeds) != types:
-        raise ValueError(f"seeds: expected one entry for each of {types} node types, found {len(seeds)}")
-    # Once per batch, with cold caches: options that are not used are not looked at, and names are made for errors only.
-    ids = []
-    for t, entry in enumerate(seeds):
-        if not (isinstance(entry, Tensor) and entry.dtype in ID_DTYPES and entry.dim() == 1):
-            check_ids(_name("seeds", t, types), entry)
-        if entry.is_cuda:
-            modes = beyond_bulks(
-                several_types=types > 1 or count != 1,
-                weighted=_some(graph.weight),
-                timed=graph.timed,
-                disjoint=disjoint,
-                subgraph=subgraph,
-                excluding=exclude is not None and _some(exclude),
-            )
-            return _sample_on_gpu(graph, entry, fanouts, key, modes, replace, layers, with_edge_id, with_col)
-        ids.append(entry.contiguous())
-    if subgraph not in SUBGRAPHS:
-        raise ValueError(f"subgraph: expected one of {tuple(SUBGRAPHS)}, found {subgraph!r}")
-    if layers and subgraph != "directional":
-        raise ValueError(f"layers: expected subgraph='directional', whose hops have edges, found {subgraph!r}")
-    if graph.timed and not disjoint:
-        raise ValueError("time: expected disjoint=True, for each seed has a time of its own")
-    times: list[Tensor | None] = [None] * types
-    if graph.timed or seed_time is not None:
-        times = _seed_times(graph, ids, seed_time)
-    pairs: list[Tensor | None] = [None] * count
-    if exclude is not None:
-        pairs = _excluded(exclude, count)
-    options = (REPLACE * bool(replace) | DISJOINT * bool(disjoint) | LAST * bool(last) | LAYERS * bool(layers)
-               | WITH_EDGE_ID * bool(with_edge_id) | WITH_COL * bool(with_col) | OF_SUBGRAPH[subgraph])  # fmt: skip
-    flat, key, threads = check_fanouts(fanouts, count), check_key(key), resolve_threads(threads)
-    try:
-        return Sample(
-            *OPS.sample_neighbors(
-                graph.colptr,
-                graph.row,
-                graph.edge_id,
-                graph.weight,
-                graph.time,
-                pairs,
-                graph.src_type,
-                graph.dst_type,
-                graph.reverse,
-                graph.sizes,
-                ids,
-                times,
-                flat,
-                key,
-                options,
-                threads,
-            )
-        )
-    except NotImplementedError:
-        raise
-    except RuntimeError as failed:
-        error = failed
-    for t, entry in enumerate(ids):
-        check_ids(_name("seeds", t, types), entry, graph.sizes[t], "nodes", threads)
-    raise error
+    prepared = PreparedNeighbors(
+        graph, fanouts, replace=replace, disjoint=disjoint, last=last, layers=layers, subgraph=subgraph,
+        with_edge_id=with_edge_id, with_col=with_col,
+    )  # fmt: skip
+    return prepared.sample(seeds, key, seed_time, exclude, threads)
 
 
-def _sample_on_gpu(
-    graph: Relations, seeds: Tensor, fanouts: Sequence, key: int, modes: list[str], replace: bool, layers: bool,
-    with_edge_id: bool, with_col: bool,
-) -> Sample:  # fmt: skip
-    """A bulk of one batch, unless a mode is asked for that bulks do not have."""
-    if modes:
-        raise NotImplementedError(
-            f"{modes[0]} is not implemented for seeds on a GPU; sample with all tensors in host memory"
+class PreparedNeighbors:
+    """:func:`sample_neighbors` with a graph and options that are checked once, for any number of batches.
+
+    Arguments and errors as of :func:`sample_neighbors`.
+    """
+
+    def __init__(
+        self,
+        graph: Relations,
+        fanouts: Sequence[int] | Sequence[Sequence[int]],
+        *,
+        replace: bool = False,
+        disjoint: bool = False,
+        last: bool = False,
+        layers: bool = False,
+        subgraph: Subgraph = "directional",
+        with_edge_id: bool = True,
+        with_col: bool = True,
+    ) -> None:
+        if not isinstance(graph, Relations):
+            raise TypeError(f"graph: expected what relations() returns, found {type(graph).__name__}")
+        if subgraph not in SUBGRAPHS:
+            raise ValueError(f"subgraph: expected one of {tuple(SUBGRAPHS)}, found {subgraph!r}")
+        if layers and subgraph != "directional":
+            raise ValueError(f"layers: expected subgraph='directional', whose hops have edges, found {subgraph!r}")
+        if graph.timed and not disjoint:
+            raise ValueError("time: expected disjoint=True, for each seed has a time of its own")
+        self._graph, self._types, self._relations = graph, len(graph.sizes), len(graph.colptr)
+        self._fanouts = check_fanouts(fanouts, self._relations)
+        self._options = (REPLACE * bool(replace) | DISJOINT * bool(disjoint) | LAST * bool(last)
+                         | LAYERS * bool(layers) | WITH_EDGE_ID * bool(with_edge_id) | WITH_COL * bool(with_col)
+                         | OF_SUBGRAPH[subgraph])  # fmt: skip
+        self._subgraph = subgraph
+        self._tensors = (graph.colptr, graph.row, graph.edge_id, graph.weight, graph.time)
+        self._sizes = (graph.src_type, graph.dst_type, graph.reverse, graph.sizes)
+        self._no_times: list[Tensor | None] = [None] * self._types
+        self._no_pairs: list[Tensor | None] = [None] * self._relations
+        self._op = OPS.sample_neighbors.default  # without a choice among overloads in each call
+
+    def sample(
+        self,
+        seeds: Sequence[Tensor],
+        key: int,
+        seed_time: Sequence[Tensor | None] | None = None,
+        exclude: Sequence[Tensor | None] | None = None,
+        threads: int = 0,
+    ) -> Sample:
+        """The sample of a batch; arguments and errors as of :func:`sample_neighbors`."""
+        if len(seeds) != self._types:
+            raise ValueError(f"seeds: expected one entry for each of {self._types} node types, found {len(seeds)}")
+        # Once per batch, with cold caches: options that are not used are not looked at, names are made for errors only.
+        ids = []
+        for t, entry in enumerate(seeds):
+            if not (isinstance(entry, Tensor) and entry.dtype in ID_DTYPES and entry.dim() == 1):
+                check_ids(_name("seeds", t, self._types), entry)
+            if entry.is_cuda:
+                return self._sample_on_gpu(entry, key, exclude)
+            ids.append(entry.contiguous())
+        times, pairs = self._no_times, self._no_pairs
+        if self._graph.timed or seed_time is not None:
+            times = _seed_times(self._graph, ids, seed_time)
+        if exclude is not None:
+            pairs = _excluded(exclude, self._relations)
+        key, threads = check_key(key), resolve_threads(threads)
+        try:
+            return Sample(
+                *self._op(*self._tensors, pairs, *self._sizes, ids, times, self._fanouts, key, self._options, threads)
+            )
+        except NotImplementedError:
+            raise
+        except RuntimeError as failed:
+            error = failed
+        for t, entry in enumerate(ids):
+            check_ids(_name("seeds", t, self._types), entry, self._graph.sizes[t], "nodes", threads)
+        raise error
+
+    def _sample_on_gpu(self, seeds: Tensor, key: int, exclude: Sequence[Tensor | None] | None) -> Sample:
+        """A bulk of one batch, unless a mode is asked for that bulks do not have."""
+        graph, options = self._graph, self._options
+        modes = beyond_bulks(
+            several_types=self._types > 1 or self._relations != 1,
+            weighted=_some(graph.weight),
+            timed=graph.timed,
+            disjoint=bool(options & DISJOINT),
+            subgraph=self._subgraph,
+            excluding=exclude is not None and _some(exclude),
         )
-    return sample_bulk(
-        graph.colptr[0], graph.row[0], seeds, [0, len(seeds)], check_fanouts(fanouts, 1), [key],
-        edge_id=graph.edge_id[0], replace=replace, layers=layers, with_edge_id=with_edge_id, with_col=with_col,
-    )[0]  # fmt: skip
+        if modes:
+            raise NotImplementedError(
+                f"{modes[0]} is not implemented for seeds on a GPU; sample with all tensors in host memory"
+            )
+        return sample_bulk(
+            graph.colptr[0], graph.row[0], seeds, [0, len(seeds)], self._fanouts, [key], edge_id=graph.edge_id[0],
+            replace=bool(options & REPLACE), layers=bool(options & LAYERS),
+            with_edge_id=bool(options & WITH_EDGE_ID), with_col=bool(options & WITH_COL),
+        )[0]  # fmt: skip
 
 
 def _name(name: str, number: int, count: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -71,6 +71,11 @@ class HostExecutor(Executor):
     """Draws on the CPU, from a graph in host memory or in files: every mode, one batch at a time."""
 
     device = torch.device("cpu")
+    _last: tuple[Drawing, ops.PreparedNeighbors] | None = None
+    """The options of the last sample, and what was prepared of them."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_last": None}  # as SampledGraph leaves out what is stored
 
     def check(self, drawing: Drawing, how: str, many: bool) -> None:
         """Many at a time: only what bulks have."""
@@ -82,11 +87,10 @@ class HostExecutor(Executor):
         exclude: Sequence[Tensor | None] | None = None,
     ) -> ops.Sample:  # fmt: skip
         """See :meth:`Executor.sample`."""
-        fanouts, replace, disjoint, last, layers, subgraph = drawing
-        return ops.sample_neighbors(
-            self.graph.stored, seeds, fanouts, key, seed_time=seed_time, exclude=exclude, replace=replace,
-            disjoint=disjoint, last=last, layers=layers, subgraph=subgraph,
-        )  # fmt: skip
+        last = self._last
+        if last is None or last[0] != drawing:
+            last = self._last = drawing, ops.PreparedNeighbors(self.graph.stored, **drawing._asdict())
+        return last[1].sample(seeds, key, seed_time, exclude)
 
     def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
         """See :meth:`Executor.sample_many`."""
