@@ -48,13 +48,15 @@ class Narrowed(nn.Module):
         Raises:
             ValueError: the batch has no hops, or the model cannot be narrowed; the message says why.
         """
-        if not self._to_check and not self._pays(batch):
-            return first_rows(self.call(self.module, batch), batch.batch_size)
-        hops = Hops(batch, self._to_check)
+        checked = None
         if self._to_check:
-            self._check(batch, hops)
+            checked = Hops(batch, verify=True)
+            self._check(batch, checked)
             self._to_check = False
-        return self._run(batch, hops)
+        # Decided by the batch alone, also for the one that was checked: a run that resumes there computes the same.
+        if not self._pays(batch):
+            return first_rows(self.call(self.module, batch), batch.batch_size)
+        return self._run(batch, Hops(batch, verify=False) if checked is None else checked)
 
     def _layers(self) -> list[NarrowedLayer]:
         """The model's layers, each prepared when it is first seen: a model may get others."""
