@@ -81,7 +81,7 @@ def without_reverses():
         ),
         (
             {"options": {"time_attr": "time"}},
-            ValueError, "edge_label_time: expected the links' times, for no negative may be later; found none",
+            ValueError, "edge_label_time: expected times of the links, which limit the times of negatives, found none",
         ),
         (
             {"options": {"time_attr": "time"}, "time": torch.tensor([0, 3, -1])},

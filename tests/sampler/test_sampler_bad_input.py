@@ -77,15 +77,15 @@ def set_attribute(type_name, name, value):
         (weights(float("nan"), 2), {"weight_attr": "weight"}, ValueError, r"weight_attr='weight'.*found nan at edge 2"),
         (weights(float("inf")), {"weight_attr": "weight"}, ValueError, r"weight_attr='weight'.*found inf at edge 7"),
         (set_attribute(CITES, "weight", torch.ones(3)), {"weight_attr": "weight"}, ValueError,
-         r"weight_attr='weight' of .*: expected 240 weights, one an edge, found shape \(3,\)"),
+         r"weight_attr='weight' of .*: expected 240 weights, one per edge, found shape \(3,\)"),
         (set_attribute(CITES, "weight", torch.ones(240).bool()), {"weight_attr": "weight"}, TypeError,
          r"weight_attr='weight' of .*: expected real numbers, found torch.bool"),
         (set_attribute(CITES, "weight", "heavy"), {"weight_attr": "weight"}, TypeError,
          r"weight: expected a tensor, found str"),
         (lambda data: None, {"weight_attr": "mass"}, ValueError,
-         r"weight_attr='mass': expected it to be an attribute of edges, found none"),
+         r"weight_attr='mass': expected an attribute of edges, found none of this name"),
         (lambda data: None, {"time_attr": "when"}, ValueError,
-         r"time_attr='when': expected it to be an attribute of nodes or edges, found neither"),
+         r"time_attr='when': expected an attribute of nodes or edges, found none of this name"),
         (set_attribute(PAPER, "time", torch.arange(7)), {"time_attr": "time"}, ValueError,
          r"time_attr='time' of 'paper': expected 40 times, found shape \(7,\)"),
         (set_attribute(PAPER, "time", torch.full((40,), torch.nan)), {"time_attr": "time"}, ValueError,
@@ -120,7 +120,7 @@ def test_bad_data(change, options, error, message):
 @pytest.mark.parametrize(
     ("seeds", "time", "exclude", "error", "message"),
     [
-        (torch.arange(2), None, None, TypeError, "seeds: expected a dictionary by type, for the graph is "),
+        (torch.arange(2), None, None, TypeError, "seeds: expected a dictionary by type, because the graph is "),
         ({"ghost": torch.arange(2)}, None, None, ValueError, "node type 'ghost': expected one of"),
         ({PAPER: torch.tensor([0.5])}, None, None, TypeError, "seeds: expected integers, found torch.float32"),
         ({PAPER: [1]}, None, None, TypeError, "seeds: expected a tensor, found list"),
@@ -147,7 +147,7 @@ def test_bad_seeds_of_a_homogeneous_graph():
         sampler.sample(torch.arange(2), torch.arange(2), KEY)
     data = make_data()
     data.edge_time = torch.arange(1500)
-    with pytest.raises(ValueError, match=r"^seed_time: expected times for the seeds, which have none of their own"):
+    with pytest.raises(ValueError, match=r"^seed_time: expected times for the seeds, whose nodes have no times"):
         NeighborSampler(data, [2], time_attr="edge_time").sample(torch.arange(2), None, KEY)
 
 
@@ -164,11 +164,11 @@ def test_stores_that_disagree():
     features, graph = our_stores(make_hetero())
     graph.put_edge_index((torch.zeros(1).long(), torch.zeros(1).long()), LIKES, "coo", size=(5, 26))
     with pytest.raises(
-        ValueError, match=r"^data: expected as many nodes of 'author' in all edges, found 25 and 26; put edges"
+        ValueError, match=r"^data: expected one number of nodes of 'author' in all edges, found 25 and 26; pass size="
     ):
         NeighborSampler((features, graph), [2])
     graph = GraphStore()
     graph.put_edge_index((torch.zeros(1).long(), torch.zeros(1).long()), None, "coo", size=(1, 1))
     graph.put_edge_index((torch.zeros(1).long(), torch.zeros(1).long()), REV_WRITES, "coo", size=(1, 1))
-    with pytest.raises(ValueError, match=r"^data: expected the single edge type None or none"):
+    with pytest.raises(ValueError, match=r"^data: expected typed edges, or only edges of type None, found"):
         NeighborSampler((features, graph), [2])

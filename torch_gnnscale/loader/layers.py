@@ -8,7 +8,7 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from ..sampler import Layer, WeightedLayer
-from ..sampler.inputs import end_types
+from ..sampler.edge_types import end_types
 from .fetch import DataRows, RowSource
 from .layout import EdgeLayout, laid_out
 from .sampled import SampledEdges, SampledGraphPart, by_type

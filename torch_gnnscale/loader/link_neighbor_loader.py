@@ -19,8 +19,8 @@ from torch_geometric.typing import EdgeType, InputEdges
 
 from ..ops.arguments import check_tensor
 from ..sampler import NeighborSampler
+from ..sampler.edge_types import end_types
 from ..sampler.fanouts import NumNeighborsLike
-from ..sampler.inputs import end_types
 from ..sampler.keyed import KeyedSampler, Output
 from ..sampler.links import ExcludeSeedEdges, check_links, check_weights
 from ..topology import CSC

@@ -18,10 +18,9 @@ from torch_geometric.typing import InputNodes
 
 from .. import ops
 from ..memory import Budget
-from ..ops.arguments import check_tensor
+from ..ops.arguments import as_ids, as_tensor, check_tensor
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
-from ..sampler.inputs import as_nodes
 from ..sampler.keyed import KeyedSampler, Output
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
@@ -201,10 +200,28 @@ def _all_nodes(data: Any, input_nodes: Any, bounds: Mapping[Any, int] | None) ->
         if node_type not in bounds:
             raise ValueError(f"input_nodes: expected a node type of {list(bounds)}, found {node_type!r}")
         count = bounds[node_type]
-        return node_type, torch.arange(count) if nodes is None else as_nodes("input_nodes", nodes, count)
+        return node_type, torch.arange(count) if nodes is None else _as_nodes("input_nodes", nodes, count)
     if input_nodes is None:
         return None if isinstance(data, Data) else torch.arange(bounds[None])
-    return as_nodes("input_nodes", input_nodes, bounds[None])
+    return _as_nodes("input_nodes", input_nodes, bounds[None])
+
+
+def _as_nodes(name: str, nodes: Any, num_nodes: int) -> Tensor:
+    """Ids, or a mask of ``num_nodes`` nodes, as a tensor. Ids are not checked for range.
+
+    Raises:
+        TypeError: neither integers nor booleans.
+        ValueError: not a vector.
+        IndexError: a mask that is shorter than ``num_nodes``.
+    """
+    nodes = as_tensor(name, nodes)
+    if nodes.dim() != 1:
+        raise ValueError(f"{name}: expected a vector or a mask, found shape {tuple(nodes.shape)}")
+    if nodes.dtype != torch.bool:
+        return as_ids(name, nodes)
+    if len(nodes) < num_nodes:
+        raise IndexError(f"{name}: expected a mask of {num_nodes} nodes, found one of {len(nodes)}")
+    return nodes
 
 
 def _is_pair(input_nodes: Any) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 
 from ..sampler import HeteroNeighborOutput, NeighborOutput
-from ..sampler.inputs import end_types
+from ..sampler.edge_types import end_types
 from ..sampler.keyed import Output
 from .layout import EdgeLayout, sort_by_destination
 

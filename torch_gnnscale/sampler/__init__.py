@@ -1,4 +1,4 @@
-"""What is drawn."""
+"""Samplers: the contract of keyed samplers, and neighbor sampling."""
 
 from .bidirectional import BidirectionalNeighborSampler
 from .keyed import KeyedSampler

@@ -8,33 +8,34 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ..ops.arguments import as_ids
 from .fanouts import NumNeighborsLike
-from .inputs import as_ids
 from .keyed import Inputs, KeyedSampler
 from .neighbor import NeighborSampler
 from .output import NeighborOutput, Seeds
 
 
 class BidirectionalNeighborSampler(NeighborSampler):
-    """Follows edges forward and backward in each hop, as PyG's BidirectionalNeighborSampler; of homogeneous graphs.
+    """Samples homogeneous graphs along edges in both directions, like PyG's BidirectionalNeighborSampler.
 
-    A hop draws from the edges into a node and from those out of it, as many of each as its fanout says; a node that
-    either finds is expanded both ways in the next hop. An edge that is found twice counts once.
+    Each hop draws ``fanout`` of a node's incoming edges and ``fanout`` of its outgoing edges. Every node found is
+    expanded in both directions in the next hop. An edge that is found twice is returned once.
 
-    ``num_sampled_edges`` has two entries a hop, new edges that were found forward and backward, and
-    ``num_sampled_nodes`` four: for each direction the new seeds and the new nodes.
+    ``num_sampled_edges`` has two entries per hop: the new edges found forward, then those found backward.
+    ``num_sampled_nodes`` has four entries per hop: forward, the number of seeds (0 after the first hop) and of new
+    nodes; backward, 0 and the number of new nodes.
 
     Args:
         data: a Data, or a pair of a FeatureStore and a homogeneous GraphStore.
         num_neighbors: fanout of each hop and direction; -1 takes all neighbors.
         subgraph_type: ``directional``.
-        replace, disjoint, weight_attr, is_sorted, share_memory, directed: as of :class:`NeighborSampler`.
-        temporal_strategy: of no effect, for there are no times.
-        time_attr: not implemented.
+        replace, disjoint, weight_attr, is_sorted, share_memory, directed: as in :class:`NeighborSampler`.
+        temporal_strategy: no effect, because times are not implemented.
+        time_attr: must be None.
 
     Raises:
         NotImplementedError: a heterogeneous graph, times, or another ``subgraph_type``.
-        TypeError, ValueError, IndexError: as of :class:`NeighborSampler`.
+        TypeError, ValueError, IndexError: as in :class:`NeighborSampler`.
     """
 
     def __init__(
@@ -60,10 +61,10 @@ class BidirectionalNeighborSampler(NeighborSampler):
         self._both: ops.Relations | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_both": None}  # as SampledGraph leaves out what is stored
+        return {**self.__dict__, "_both": None}  # built again on first use
 
     def _both_ways(self) -> ops.Relations:
-        """The edges forward and backward as two relations; made when first asked for."""
+        """Two relations: the edges forward, the edges backward. Built on first use."""
         if self._both is None:
             forward, backward = self.graph.stored, self._backward.graph.stored
             self._both = ops.relations(
@@ -73,7 +74,7 @@ class BidirectionalNeighborSampler(NeighborSampler):
         return self._both
 
     def check_many(self, inputs: type[Inputs], how: str) -> None:
-        """Batches are sampled one after the other."""
+        """Accepts all inputs: batches are sampled one after another."""
 
     sample_many = KeyedSampler.sample_many
 
@@ -91,7 +92,7 @@ class BidirectionalNeighborSampler(NeighborSampler):
             replace=self.replace,
             disjoint=self.disjoint,
         )
-        # A step is one direction of a hop; its edges of the user's graph are (neighbor, node) or (node, neighbor).
+        # A step is one direction of one hop. Its edges are (neighbor, node) forward and (node, neighbor) backward.
         ways = [
             torch.cat([index, ids.unsqueeze(0)]).split(counts, dim=1)
             for index, ids, counts in zip(sample.edge_index, sample.edge_id, sample.num_edges.tolist(), strict=True)
@@ -113,8 +114,8 @@ class BidirectionalNeighborSampler(NeighborSampler):
 
 
 def _first_occurrences(columns: Tensor) -> Tensor:
-    """Which columns have not come before: bool, shape [n]."""
-    place = torch.arange(columns.size(1))
+    """result[i]: whether column i differs from columns 0..i-1. bool, shape [n]."""
+    position = torch.arange(columns.size(1))
     inverse = torch.unique(columns, dim=1, return_inverse=True)[1]
-    first = torch.zeros_like(place).scatter_reduce(0, inverse, place, "amin", include_self=False)
-    return first[inverse] == place
+    first = torch.zeros_like(position).scatter_reduce(0, inverse, position, "amin", include_self=False)
+    return first[inverse] == position

@@ -1,4 +1,4 @@
-"""Where a NeighborSampler's draws are made: the executors behind one sampler, which all draw the same samples."""
+"""Executors: they draw the samples of a NeighborSampler on the CPU or on a GPU, with equal results."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from .graph import SampledGraph
 
 
 class Drawing(NamedTuple):
-    """How neighborhoods are drawn: the options of :func:`torch_gnnscale.ops.sample_neighbors`."""
+    """The options of :func:`torch_gnnscale.ops.sample_neighbors` that are the same for all batches."""
 
     fanouts: list[list[int]]
-    """A list per relation."""
+    """fanouts[relation][hop]."""
     replace: bool
     disjoint: bool
     last: bool
@@ -27,7 +27,10 @@ class Drawing(NamedTuple):
 
 
 def check_bulk(graph: SampledGraph, drawing: Drawing, how: str) -> None:
-    """Raises NotImplementedError naming the first mode in use that bulks lack; ``how`` says what asks for a bulk."""
+    """Raises NotImplementedError naming the first mode in use that :func:`torch_gnnscale.ops.sample_bulk` lacks.
+
+    ``how`` is the argument that requires a bulk, such as "bulk=4".
+    """
     modes = ops.beyond_bulks(
         several_types=graph.is_hetero,
         weighted=any(relation.weight is not None for relation in graph.relations),
@@ -40,35 +43,36 @@ def check_bulk(graph: SampledGraph, drawing: Drawing, how: str) -> None:
 
 
 class Executor(ABC):
-    """Draws samples of a graph. Every executor gives the same samples, or refuses a mode by its name."""
+    """Draws samples of a graph. All executors return equal samples; a mode they lack raises NotImplementedError."""
 
     device: torch.device
-    """Where seeds are expected and samples are."""
+    """The device of seeds and samples."""
     collective: bool = False
-    """Whether all ranks of a process group draw together."""
+    """Whether all ranks of a process group must sample together."""
 
     def __init__(self, graph: SampledGraph) -> None:
         self.graph = graph
 
     @abstractmethod
     def check(self, drawing: Drawing, how: str, many: bool) -> None:
-        """Raises NotImplementedError naming the first mode in use that is not drawn here, or not in a call of
-        :meth:`sample_many`; ``how`` says what asks for it."""
+        """Raises NotImplementedError naming the first mode in use that :meth:`sample` lacks, or, if ``many``,
+        :meth:`sample_many`. ``how`` is the argument that chose this executor or method, such as "bulk=4"."""
 
     @abstractmethod
     def sample(
         self, seeds: Sequence[Tensor], key: int, drawing: Drawing, seed_time: Sequence[Tensor | None] | None = None,
         exclude: Sequence[Tensor | None] | None = None,
     ) -> ops.Sample:  # fmt: skip
-        """The sample of seeds by node type; arguments as of :func:`torch_gnnscale.ops.sample_neighbors`."""
+        """The sample of seeds (one tensor per node type); arguments as in
+        :func:`torch_gnnscale.ops.sample_neighbors`."""
 
     @abstractmethod
     def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
-        """The sample of each batch of seeds; see :func:`torch_gnnscale.ops.sample_bulk`."""
+        """One sample per batch of seeds; see :func:`torch_gnnscale.ops.sample_bulk`."""
 
 
 class HostExecutor(Executor):
-    """Draws on the CPU, from a graph in host memory or in files: every mode, one batch at a time."""
+    """Draws on the CPU from a graph in host memory or in mapped files; :meth:`sample` has every mode."""
 
     device = torch.device("cpu")
     _last: tuple[Drawing, ops.PreparedNeighbors] | None = None
@@ -78,7 +82,7 @@ class HostExecutor(Executor):
         return {**self.__dict__, "_last": None}  # as SampledGraph leaves out what is stored
 
     def check(self, drawing: Drawing, how: str, many: bool) -> None:
-        """Many at a time: only what bulks have."""
+        """See :meth:`Executor.check`."""
         if many:
             check_bulk(self.graph, drawing, how)
 
@@ -99,7 +103,8 @@ class HostExecutor(Executor):
 
 
 class PlacedExecutor(Executor):
-    """Draws on a GPU, from a graph in its memory or in pinned host memory: bulks alone, of one batch or many."""
+    """Draws on a GPU from a graph in its memory or in pinned host memory, always by
+    :func:`torch_gnnscale.ops.sample_bulk`."""
 
     def __init__(self, graph: SampledGraph, csc: SegmentedCSC) -> None:
         super().__init__(graph)
@@ -107,14 +112,14 @@ class PlacedExecutor(Executor):
         self.device = csc.device
 
     def check(self, drawing: Drawing, how: str, many: bool) -> None:
-        """Only what bulks have."""
+        """See :meth:`Executor.check`."""
         check_bulk(self.graph, drawing, how)
 
     def sample(
         self, seeds: Sequence[Tensor], key: int, drawing: Drawing, seed_time: Sequence[Tensor | None] | None = None,
         exclude: Sequence[Tensor | None] | None = None,
     ) -> ops.Sample:  # fmt: skip
-        """See :meth:`Executor.sample`; without times or exclusions."""
+        """See :meth:`Executor.sample`; times and exclusions raise NotImplementedError."""
         if exclude is not None:
             raise NotImplementedError(f"exclusions with device={str(self.device)!r} are not implemented; use 'cpu'")
         self.check(drawing, f"device={str(self.device)!r}", many=False)

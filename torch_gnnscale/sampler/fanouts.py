@@ -1,4 +1,4 @@
-"""How many neighbors are drawn of each relation in each hop."""
+"""Fanouts: how many neighbors are drawn per node, relation and hop."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ NumNeighborsLike: TypeAlias = NumNeighbors | Sequence[int] | dict[EdgeType, list
 
 
 def fanouts_of(num_neighbors: NumNeighborsLike, edge_types: Sequence[EdgeType | None]) -> list[list[int]]:
-    """A list of fanouts for each relation.
+    """Returns ``fanouts[relation][hop]``.
 
     Args:
-        num_neighbors: one list for all relations, or lists by edge type, with a default for the others in a
-            NumNeighbors; -1 takes all neighbors.
+        num_neighbors: one list for all relations, or a list per edge type; a NumNeighbors may have a default for the
+            other edge types. -1 takes all neighbors.
         edge_types: the relations; [None] in a homogeneous graph.
 
     Raises:
-        TypeError, ValueError: not such lists, or not of as many hops.
+        TypeError, ValueError: ``num_neighbors`` has another form, or the lists differ in length.
     """
     if isinstance(num_neighbors, (np.ndarray, Sequence)):
         return [_checked(num_neighbors)] * len(edge_types)
@@ -64,10 +64,11 @@ def _checked(values: Any) -> list[int]:
 
 
 def drawable(fanouts: list[list[int]], largest_degree: int, replace: bool) -> list[list[int]]:
-    """Fanouts that the operator can draw: a larger one takes all neighbors where no node has more.
+    """The fanouts, with -1 (all neighbors) in place of those above ``ops.MAX_FANOUT``, which the operator cannot draw.
 
     Raises:
-        ValueError: the operator would have to choose from more than it can.
+        ValueError: -1 is not the same, because some node has more neighbors than the fanout, or draws are with
+            replacement.
     """
     too_large = [entry for entry in fanouts if max(entry, default=0) > ops.MAX_FANOUT]
     if not too_large:

@@ -1,4 +1,4 @@
-"""The graph that a sampler draws from: its relations, as the operator takes them."""
+"""The graph that a sampler draws from: its relations in the form that the operator takes."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ from torch_geometric.typing import EdgeType, NodeType
 from .. import ops
 from ..memory import move_to_huge_pages
 from ..topology import CSC
-from .inputs import end_types, reverse_relations
+from .edge_types import end_types, reverse_relations
 
 
 @dataclass(eq=False)
 class Relation:
-    """The edges of one type, as they are sampled."""
+    """The edges of one type in the form in which they are sampled."""
 
     edge_type: EdgeType | None
     csc: CSC
-    """By destination, or by source where edges are followed backward; times do not decrease in a column."""
+    """Columns are destinations, or sources where edges are followed backward. Times do not decrease within a column."""
     weight: Tensor | None = None
-    """What :func:`torch_gnnscale.ops.weight_sums` makes of the weights."""
+    """Prefix sums of the weights in each column, from :func:`torch_gnnscale.ops.weight_sums`."""
     time: Tensor | None = None
-    """Each stored edge's time: int64, in the order of the user's."""
+    """Time of each stored edge: int64, from :func:`torch_gnnscale.sampler.times.ordered`."""
     left_out: Tensor | None = None
-    """Edges of weight 0, which are not sampled: sources and destinations, int64, shape [2, k]."""
+    """Edges of weight 0, which are never sampled: (source, destination), int64, shape [2, k]."""
     mapped: bool = False
-    """The edges lie in a file."""
+    """Whether the edges are memory-mapped from a file."""
 
     _id_bound: int | None = field(default=None, init=False, repr=False)
 
     @property
     def id_bound(self) -> int:
-        """The user's ids of its edges are below this."""
+        """All of the user's edge ids are in [0, id_bound)."""
         if self._id_bound is None:
             edge_id = self.csc.edge_id
             if edge_id is None or len(edge_id) == 0:
@@ -50,7 +50,7 @@ class SampledGraph:
     """A graph's relations, its nodes and their times.
 
     ``node_types`` and ``edge_types`` are [None] in a homogeneous graph. ``node_time`` and ``edge_time`` are the user's
-    own tensors by type; where there is a time, types without one are untimed.
+    own tensors by type; a type that is missing there has no times, and its nodes or edges may always be drawn.
     """
 
     data_type: DataType
@@ -61,18 +61,18 @@ class SampledGraph:
     node_time: dict[NodeType | None, Tensor] | None = None
     edge_time: dict[EdgeType | None, Tensor] | None = None
     floating_time: bool = False
-    """Times are compared as float64."""
+    """Whether times are compared as float64."""
 
     _stored: ops.Relations | None = field(default=None, init=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:
-        # A CSC knows how to travel, its tensors do not.
+        # A CSC of a file is pickled as its path; the bare tensors of _stored would be copied.
         return {**self.__dict__, "_stored": None}
 
     @property
     def stored(self) -> ops.Relations:
-        """What the operator draws from, in the direction of sampling; made when first asked for."""
-        if self._stored is None:  # without a lock, which a process that is forked meanwhile would find closed
+        """The operator's view of the relations, in the direction of sampling. Built on first use."""
+        if self._stored is None:  # no lock: a process that is forked while one is held could never take it
             self._stored = self._checked()
         return self._stored
 
@@ -92,7 +92,7 @@ class SampledGraph:
         )
 
     def move_to_huge_pages(self) -> None:
-        """Moves what is read at random and is no file's."""
+        """Moves the tensors that are read at random to huge pages, except those mapped from files."""
         found: list[Tensor | None] = []
         for relation in self.relations:
             csc = relation.csc
@@ -102,7 +102,7 @@ class SampledGraph:
 
     @property
     def largest_degree(self) -> int:
-        """Of all nodes in all relations."""
+        """The largest number of neighbors that any node has in one relation."""
         return max((int(r.csc.colptr.diff().max()) for r in self.relations if r.csc.num_dst), default=0)
 
     @property
@@ -112,15 +112,15 @@ class SampledGraph:
 
     @property
     def edge_types(self) -> list[EdgeType | None]:
-        """The relations' types, in their order."""
+        """The type of each relation."""
         return [relation.edge_type for relation in self.relations]
 
     def bounds(self) -> dict[NodeType | None, int]:
-        """How many nodes each type has."""
+        """The number of nodes per type."""
         return dict(zip(self.node_types, self.sizes, strict=True))
 
     def node_index(self, node_type: NodeType | None) -> int:
-        """The number of a node type; ValueError if the graph has none of that name."""
+        """The position of a node type in ``node_types``; ValueError if it is not there."""
         if node_type not in self.node_types:
             raise ValueError(f"node type {node_type!r}: expected one of {self.node_types}")
         return self.node_types.index(node_type)

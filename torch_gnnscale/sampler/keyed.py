@@ -1,4 +1,4 @@
-"""The contract between loaders and samplers: samples that are functions of a key."""
+"""The contract between loaders and samplers: a sample is a function of its inputs and a key."""
 
 from __future__ import annotations
 
@@ -19,57 +19,57 @@ from torch_geometric.typing import EdgeType, NodeType
 Inputs: TypeAlias = NodeSamplerInput | EdgeSamplerInput
 """What a batch is sampled from: seeds, or links."""
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
-"""What a sampler returns; our own outputs (:mod:`torch_gnnscale.sampler.output`) also keep CSC, weights and fields."""
+"""What a sampler returns. Our own outputs (:mod:`torch_gnnscale.sampler.output`) add the CSC, weights and fields."""
 
 
 class KeyedSampler(BaseSampler):
-    """A PyG sampler whose samples are functions of (inputs, key): all that the loaders of this package ask of one.
+    """Base class of PyG samplers whose samples are a function of (inputs, key).
 
-    To be derived from. A sampler implements ``sample_from_nodes`` or ``sample_from_edges`` and gets from the loaders
-    everything that follows from the key: equal batches for any number of threads and worker processes, prefetching,
-    bulks, resuming in the middle of an epoch, ``samples()`` and ``loader(index)``::
+    A subclass implements ``sample_from_nodes`` or ``sample_from_edges``. The loaders of this package then provide what
+    follows from the key: equal batches for any number of threads and worker processes, prefetching, bulks, resuming in
+    the middle of an epoch, ``samples()`` and ``loader(index)``. They read only what is declared here::
 
         class FirstNeighbors(KeyedSampler):
             def sample_from_nodes(self, inputs, key=None): ...      # a SamplerOutput
             def options(self): return {"sampler": "first neighbors"}
 
-    The attributes below are constants of a sampler: a loader reads them when it is made.
+    The attributes below must not change: a loader reads them once, in its constructor.
     """
 
     device: torch.device = torch.device("cpu")
-    """Where samples are. On a GPU, loaders sample on streams of their own."""
+    """The device of samples. If it is a GPU, loaders sample on their own CUDA streams."""
     layers: bool = False
-    """Whether every hop expands all nodes known so far, so that batches get a list of bipartite ``layers``."""
+    """Whether every hop expands all nodes found so far. Batches then have ``layers``, a list of bipartite graphs."""
     is_temporal: bool = False
     """Whether seeds have times."""
     thread_safe: bool = True
-    """Whether several threads may sample at once. Otherwise one thread samples, in the order of the batches."""
+    """Whether several threads may sample at once. If not, one thread samples, in the order of the batches."""
     collective: bool = False
-    """Whether all ranks of a process group sample together: then one thread samples, in the order of the batches, and
-    nothing that only this rank knows decides whether it does."""
+    """Whether all ranks of a process group sample together. If so, one thread samples, in the order of the batches, and
+    whether it samples never depends on what only one rank knows (time, queue length, memory)."""
     usual_bulk: int = 1
-    """How many batches a loader samples at once unless the user says."""
+    """Default of a loader's ``bulk``: how many batches are sampled at once."""
 
     # Samples #########################################################################################################
 
     def sample_from_nodes(self, inputs: NodeSamplerInput, key: int | None = None) -> Output:  # type: ignore[override]
-        """The sample of seeds, its ``metadata`` being (input_id, time), as PyG's loaders expect.
+        """The sample of seeds. Its ``metadata`` is (input_id, time), as PyG's loaders expect.
 
         Args:
-            inputs: seeds, as ids of the stores.
-            key: 64 bits, from :func:`torch_gnnscale.random.batch_key`; None, under PyG's own loaders, draws one from
-                torch's generator.
+            inputs: seeds, in the stores' ids.
+            key: 64 bits, from :func:`torch_gnnscale.random.batch_key`. PyG's own loaders pass None: the sampler draws a
+                key from torch's generator.
         """
         raise NotImplementedError(f"{type(self).__name__} does not sample from nodes")
 
     def sample_from_edges(  # type: ignore[override]
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, key: int | None = None
     ) -> Output:
-        """The sample of links and their negatives, with the ``metadata`` that PyG's loaders expect."""
+        """The sample of links and their negatives. Its ``metadata`` is what PyG's LinkLoader expects."""
         raise NotImplementedError(f"{type(self).__name__} does not sample from links")
 
     def sample_inputs(self, inputs: Inputs, key: int, neg_sampling: NegativeSampling | None = None) -> Output:
-        """The sample of one batch's inputs, whichever they are."""
+        """The sample of one batch: of its seeds or of its links."""
         if isinstance(inputs, NodeSamplerInput):
             return self.sample_from_nodes(inputs, key=key)
         return self.sample_from_edges(inputs, neg_sampling, key=key)
@@ -77,35 +77,35 @@ class KeyedSampler(BaseSampler):
     def sample_many(
         self, inputs: Sequence[Inputs], keys: Sequence[int], neg_sampling: NegativeSampling | None = None
     ) -> list[Output]:
-        """The samples of many batches, each equal to that of :meth:`sample_inputs`; by default one after the other."""
+        """One sample per batch, equal to what :meth:`sample_inputs` returns for it. By default a loop."""
         return [self.sample_inputs(entry, key, neg_sampling) for entry, key in zip(inputs, keys, strict=True)]
 
-    # What loaders ask beforehand #####################################################################################
+    # What loaders read before they sample ############################################################################
 
     def options(self) -> dict[str, Any]:
-        """What decides samples besides the key and the edges themselves, in plain values; states are compared by it."""
+        """What decides samples besides the key and the edges: plain values, compared when a state is loaded."""
         return {}
 
     def node_bounds(self) -> Mapping[NodeType | None, int] | None:
-        """The number of nodes of each type (None in a homogeneous graph), below which all sampled ids are; None if it
-        is not known, so that ids are checked where rows are read."""
+        """The number of nodes per type (the type is None in a homogeneous graph): all sampled ids are below it. Returns
+        None if it is not known; then every id is checked when its row is read."""
         return None
 
     def edge_bound(self, edge_type: EdgeType | None) -> int | None:
-        """Edge ids of a type are below this; None if that is not known."""
+        """All sampled edge ids of a type are in [0, edge_bound); None if that is not known."""
         return None
 
     def check_many(self, inputs: type[Inputs], how: str) -> None:
-        """Raises NotImplementedError if batches of such inputs are not sampled many at a time, or on the sampler's
-        device; ``how`` is what the user asked for, such as "bulk=4"."""
+        """Raises NotImplementedError if this sampler cannot sample many batches of such inputs at once on its device.
+        ``how`` is the user's argument for the error, such as "bulk=4"."""
 
     def prepare_links(
         self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, links: torch.Tensor | None
     ) -> None:
-        """Called once by a loader of links, before worker processes are made: for what negatives are drawn from.
+        """Called once by a loader of links before it starts worker processes: prepares what negatives are drawn from.
 
         Args:
             edge_type: of the links.
             neg_sampling: how negatives are drawn.
-            links: ids of the stores, shape [2, m]: links that strict negatives must not be, if there are any.
+            links: in the stores' ids, shape [2, m]: links that strict negatives must not be; None if there are none.
         """

@@ -1,4 +1,4 @@
-"""Links as seeds: their negatives, their labels, and the edges that would give them away."""
+"""Links as seeds: their negatives and labels, and the edges that are excluded because they answer the question."""
 
 from __future__ import annotations
 
@@ -12,28 +12,29 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
+from ..ops.arguments import as_ids
 from ..random import Purpose, batch_key
+from .edge_types import end_types, reverse_relations
 from .graph import SampledGraph
-from .inputs import as_ids, end_types, reverse_relations
 from .output import HeteroNeighborOutput, NeighborOutput
 from .times import check_times, ordered, ordered_limit
 
 ExcludeSeedEdges: TypeAlias = bool | Literal["reverse"]
-"""Whether the edges between the ends of a batch's links are left out of its sample; or these and their reverses."""
+"""True: edges between the ends of a batch's links are excluded from its sample. "reverse": reverses too."""
 StrictNegatives: TypeAlias = bool | Tensor | dict[EdgeType, Tensor]
-"""Whether negatives are never edges; or neither edges nor these links, by edge type in a heterogeneous graph. Where all
-edges have their reverses, links count both ways."""
+"""True: negatives are never edges. Links [2, m] (by edge type in a heterogeneous graph): nor any of these. If every edge
+has its reverse, the reverses of these links are no negatives either."""
 
 
 class _Ends(NamedTuple):
-    """Prepared candidates, and the weights that they were prepared from."""
+    """Candidates for one end of negatives, and the user's weights from which they were prepared."""
 
     weight: Tensor | None
     candidates: ops.Candidates
 
 
 class LinkSampling:
-    """What a sampler of neighborhoods needs to sample those of links.
+    """Draws negatives for links, excludes edges, and lays out seeds and metadata for a sampler of neighborhoods.
 
     Args:
         graph: the relations.
@@ -41,7 +42,7 @@ class LinkSampling:
         strict_negatives: see :data:`StrictNegatives`.
 
     Raises:
-        TypeError, ValueError, IndexError: not such options.
+        TypeError, ValueError, IndexError: an option of another type or form, or links outside the graph.
     """
 
     def __init__(
@@ -64,7 +65,7 @@ class LinkSampling:
                 check_links("strict_negatives", links, edge_type, graph.bounds())
             self._known = {edge_type: links.to(torch.int64).cpu() for edge_type, links in known.items()}
         self._ends: dict[tuple[NodeType | None, str, bool], _Ends] = {}
-        """By node type, end, and whether they have no weights; the weights used last."""
+        """By (node type, "src_weight" or "dst_weight", whether there are no weights): the candidates used last."""
         self._edges: dict[EdgeType | None, ops.EdgeSet] = {}
 
     # What is the same for every batch ################################################################################
@@ -72,12 +73,12 @@ class LinkSampling:
     def prepare(
         self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, known: Tensor | None = None
     ) -> None:
-        """Makes what negatives of an edge type are drawn from, so that worker processes inherit it.
+        """Prepares what negatives of an edge type are drawn from, so that forked worker processes inherit it.
 
-        ``known`` are links [2, m] that strict negatives are not either.
+        ``known``: links [2, m] that strict negatives must not be either.
 
         Raises:
-            TypeError, ValueError: weights that are no numbers to draw by; no edge type for the reverse edges.
+            TypeError, ValueError: weights that are not finite numbers >= 0; no edge type for the reverse edges.
         """
         self._exclusion_types(edge_type)
         if known is not None:
@@ -121,7 +122,7 @@ class LinkSampling:
         return self._edges[edge_type]
 
     def _exclusion_types(self, edge_type: EdgeType | None) -> list[tuple[EdgeType | None, bool]]:
-        """The edge types that edges are excluded of, and whether of the links turned round."""
+        """(edge type, reversed) per edge type whose edges are excluded: of the links, or of the links reversed."""
         types = self.graph.edge_types
         if not self.exclude_seed_edges:
             return []
@@ -136,7 +137,7 @@ class LinkSampling:
             found.append((types[reverse], True))
         return found
 
-    # A batch #########################################################################################################
+    # What is done for each batch #####################################################################################
 
     def sample(
         self,
@@ -146,9 +147,9 @@ class LinkSampling:
         sample: Callable,
         disjoint: bool,
     ) -> NeighborOutput | HeteroNeighborOutput:
-        """The neighborhood of the ends of links and their negatives, with the metadata that PyG's LinkLoader expects.
+        """The neighborhood of the ends of links and negatives, with the metadata that PyG's LinkLoader expects.
 
-        Negative j belongs to link ``j % num_links``: it has its time and tree, and in a triplet its source.
+        Negative j belongs to link ``j % num_links``: it has that link's time and tree, and in triplets its source.
         ``sample`` is :meth:`NeighborSampler.sample`.
         """
         triplets = neg_sampling is not None and neg_sampling.is_triplet()
@@ -203,7 +204,9 @@ class LinkSampling:
             check_times("edge_label_time", time, len(src))
             limits = ordered_limit("edge_label_time", time, self.graph.floating_time)[of_link]
         elif destinations.time is not None or (isinstance(sources, ops.Candidates) and sources.time is not None):
-            raise ValueError("edge_label_time: expected the links' times, for no negative may be later; found none")
+            raise ValueError(
+                "edge_label_time: expected times of the links, which limit the times of negatives, found none"
+            )
         return ops.sample_negatives(
             len(of_link),
             sources,
@@ -223,7 +226,8 @@ class LinkSampling:
 
     @staticmethod
     def _seeds(src: Tensor, dst: Tensor, edge_type: EdgeType | None, disjoint: bool) -> tuple[Any, Tensor, Tensor]:
-        """Seeds, and where among the sampled nodes each source and destination is: each node once, unless disjoint."""
+        """(seeds, src_index, dst_index): the indices are positions among the sampled nodes of the end's type. Each node
+        is a seed once; with ``disjoint``, once per link."""
         seeds = _by_end(src, dst, edge_type)
         if disjoint:
             first = 0 if edge_type is not None and edge_type[0] != edge_type[-1] else len(src)
@@ -236,19 +240,28 @@ class LinkSampling:
         return _map(seeds, lambda _: ids), inverse[: len(src)], inverse[len(src) :]
 
 
+def sorted_pairs(pairs: Tensor | None, backward: bool) -> Tensor | None:
+    """Pairs of nodes [2, m] in the direction of sampling, sorted by destination, then by source."""
+    if pairs is None:
+        return None
+    pairs = pairs.flip(0) if backward else pairs
+    pairs = pairs[:, torch.argsort(pairs[0], stable=True)]
+    return pairs[:, torch.argsort(pairs[1], stable=True)]
+
+
 def _is_undirected(links: Tensor, sizes: list[int]) -> bool:
-    """Whether there are links, and every one has its reverse."""
+    """Whether there are links and the reverse of every link is a link."""
     one, other = ops.edge_set(*links, *sizes), ops.edge_set(*links.flip(0), *sizes)
     return links.size(1) > 0 and all(map(torch.equal, one, other))
 
 
 def check_weights(name: str, weight: Tensor) -> None:
-    """Raises TypeError or ValueError naming the first weight of negatives that is no number to draw by."""
+    """Raises TypeError or ValueError naming the first weight that is not a finite number of at least 0."""
     _weighted(name, len(weight), weight, None)
 
 
 def _weighted(name: str, size: int, weight: Tensor | None, time: Tensor | None) -> ops.Candidates:
-    """So many nodes, from which negatives are drawn by these weights."""
+    """Candidates for negatives: ``size`` nodes with these weights and times."""
     try:
         return ops.candidates(size, None if weight is None else weight.cpu(), time)
     except (TypeError, ValueError) as error:
@@ -258,8 +271,8 @@ def _weighted(name: str, size: int, weight: Tensor | None, time: Tensor | None) 
 def check_links(
     name: str, links: Any, edge_type: EdgeType | None, num_nodes: Mapping[NodeType | None, int] | None
 ) -> None:
-    """Raises unless these are links [2, m] between nodes of the types that an edge type has, as far as their numbers
-    are known."""
+    """Raises unless ``links`` are ids of shape [2, m] in range for the node types of the edge type. Without
+    ``num_nodes`` the range is not checked."""
     if not isinstance(links, Tensor):
         raise TypeError(f"{name}: expected a tensor of links, found {type(links).__name__}")
     if links.dim() != 2 or links.size(0) != 2:
@@ -279,7 +292,7 @@ def check_links(
 
 
 def _by_end(src: Any, dst: Any, edge_type: EdgeType | None) -> Any:
-    """Something that sources and destinations have, as seeds are given: by node type, or one behind the other."""
+    """Values of sources and destinations in the form of seeds: by node type, or concatenated if both have one type."""
     if edge_type is None:
         return torch.cat([src, dst])
     if edge_type[0] == edge_type[-1]:
@@ -292,5 +305,5 @@ def _map(value: Any, function: Callable) -> Any:
 
 
 def _link_of(tree: Tensor, sources: int, links: int) -> Tensor:
-    """The link that each tree belongs to, the trees of sources being numbered first."""
+    """The number of the link that each tree belongs to. Trees 0..sources-1 are those of sources."""
     return torch.where(tree < sources, tree, tree - sources) % max(links, 1)

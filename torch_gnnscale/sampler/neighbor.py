@@ -17,56 +17,55 @@ from torch_geometric.typing import EdgeType, NodeType
 from .. import ops
 from .._warn import warn
 from ..memory import Budget
-from ..ops.arguments import check_ids, checked_device
+from ..ops.arguments import as_ids, check_ids, checked_device
 from ..random import draw_seed
 from ..topology.segmented import SegmentedCSC
 from .executor import Drawing, Executor, HostExecutor, PlacedExecutor, check_bulk
 from .fanouts import NumNeighborsLike, drawable, fanouts_of
-from .inputs import as_ids, sorted_pairs
 from .keyed import Inputs, KeyedSampler
-from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
+from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives, sorted_pairs
 from .output import HeteroNeighborOutput, NeighborOutput, Seeds, renumbered_trees
 from .relations import sampled_graph
 from .times import check_times, ordered_limit
 
 
 class NeighborSampler(KeyedSampler):
-    """Samples neighborhoods with the fused operator; usable wherever PyG takes a sampler.
+    """Samples neighborhoods with the fused operator. It can be passed wherever PyG takes a sampler.
 
-    A batch is a function of its key (see :mod:`torch_gnnscale.random`). :class:`torch_gnnscale.NeighborLoader` passes
-    it; under PyG's own loaders, which know no keys, one is drawn from torch's generator for each batch.
+    A sample is a function of (inputs, key); see :mod:`torch_gnnscale.random`. :class:`torch_gnnscale.NeighborLoader`
+    passes the key. PyG's own loaders do not: then each batch's key is drawn from torch's generator.
 
     Args:
         data: a Data, a HeteroData, or a pair of a FeatureStore and a GraphStore, ours or anybody's.
-        num_neighbors: fanout of each hop; -1 takes all neighbors, as does one that no node has as many of. In a
-            heterogeneous graph also lists by edge type, with a default for the others in a NumNeighbors.
-        subgraph_type: ``directional``, the edges that were drawn; ``bidirectional``, these and their reverses;
-            ``induced``, all edges between the sampled nodes.
+        num_neighbors: fanout of each hop; -1, or more than any node has, takes all neighbors. In a heterogeneous graph
+            also a list per edge type; a NumNeighbors may have a default for the other edge types.
+        subgraph_type: which edges a sample has. ``directional``: those that were drawn; ``bidirectional``: these and
+            their reverses; ``induced``: all edges between the sampled nodes.
         replace: draw with replacement.
-        disjoint: every seed's tree has nodes of its own.
-        temporal_strategy: ``uniform``, or ``last`` to draw the latest neighbors; of no effect without times.
-        time_attr: an attribute of nodes or edges. A seed's tree has only neighbors, or edges, of times up to the
-            seed's; types without the attribute are untimed. Implies ``disjoint``.
-        weight_attr: an attribute of edges: they are drawn in proportion to it. Edges of weight 0 are left out of the
-            graph, in every mode; relations without the attribute are drawn from uniformly.
+        disjoint: each seed gets a tree of its own; trees share no nodes.
+        temporal_strategy: ``uniform``, or ``last`` to draw the latest neighbors; no effect without times.
+        time_attr: name of the times of nodes or of edges. A neighbor, or edge, is drawn for a seed only if its time
+            is at most the seed's; types without the attribute are drawn always. Implies ``disjoint``.
+        weight_attr: name of the weights of edges: P(edge) is proportional to its weight. Edges of weight 0 are removed
+            from the graph in every mode; relations without the attribute are sampled uniformly.
         is_sorted: edges are sorted by destination, so that an edge's id is its position.
-        share_memory: of no effect: forked workers share the CSC, spawned ones get it through shared memory.
-        directed: PyG's older way to ask for ``induced``, by False.
-        sample_direction: ``forward``, along edges from their destinations to their sources; ``backward``, the other
-            way round.
-        layers: expand every node found so far in each hop, not only the new ones: the papers' message-flow graphs.
-        exclude_seed_edges: leave all edges between the ends of a batch's links out of its sample, so that no answer is
-            in it; with ``"reverse"``, those the other way round, too: in a heterogeneous graph, of the edge type that
-            PyG takes for the reverse (``rev_...``).
-        strict_negatives: negatives of links are never edges of the links' type; given links [2, m] (by edge type in a
-            heterogeneous graph), never one of these either.
-        device: where to sample: ``cpu``, or a CUDA device, to which the graph is copied and where outputs are.
-        graph_on_gpu: how much of the graph that GPU holds, bytes or a share, the rest being copied to pinned host
-            memory; by default all of it if it fits (see :func:`torch_gnnscale.topology.segmented.SegmentedCSC.on_gpu`).
+        share_memory: no effect: forked workers share the CSC, spawned workers receive it through shared memory.
+        directed: deprecated; False means ``subgraph_type="induced"``.
+        sample_direction: ``forward`` follows edges from their destinations to their sources; ``backward`` from their
+            sources to their destinations.
+        layers: expand in each hop every node found so far, not only the new ones: the papers' message-flow graphs.
+        exclude_seed_edges: exclude all edges between the ends of a batch's links from its sample, so that the sample
+            does not contain the answer. ``"reverse"`` also excludes their reverses; in a heterogeneous graph, edges of
+            the type that PyG takes for the reverse (``rev_...``).
+        strict_negatives: negatives of links are never edges of the links' type. Given links [2, m] (by edge type in a
+            heterogeneous graph), they are none of these either.
+        device: where to sample: ``cpu``, or a CUDA device, which then holds the graph and the samples.
+        graph_on_gpu: how much of the graph the GPU holds, in bytes or as a share; the rest is copied to pinned host
+            memory. By default all if it fits (see :func:`torch_gnnscale.topology.segmented.SegmentedCSC.on_gpu`).
 
     Raises:
         NotImplementedError: times with ``sample_direction='backward'``; on a GPU, types, weights, times, disjoint
-            trees, ``bidirectional`` and ``induced``, ``backward``, and links.
+            trees, ``bidirectional``, ``induced``, ``backward``, and links.
         TypeError, ValueError, IndexError: a malformed graph, fanout, time or weight.
     """
 
@@ -103,8 +102,8 @@ class NeighborSampler(KeyedSampler):
             raise ValueError(f"sample_direction: expected 'forward' or 'backward', found {sample_direction!r}")
         if sample_direction == "backward" and time_attr is not None:
             raise NotImplementedError(
-                f"time_attr={time_attr!r} with sample_direction='backward' is not implemented, for the time of an edge "
-                f"is its source's; use 'forward'"
+                f"time_attr={time_attr!r} with sample_direction='backward' is not implemented: an edge has the time of "
+                f"its source; use 'forward'"
             )
         if layers and SubgraphType(subgraph_type) != SubgraphType.directional:
             found = SubgraphType(subgraph_type).value
@@ -125,7 +124,7 @@ class NeighborSampler(KeyedSampler):
         self.num_neighbors = num_neighbors
         self.subgraph_type = SubgraphType(subgraph_type)
         self.executor: Executor
-        """What draws."""
+        """Draws the samples, on the CPU or on a GPU."""
         if where.type == "cpu":
             self.graph.move_to_huge_pages()
             self.executor = HostExecutor(self.graph)
@@ -136,24 +135,24 @@ class NeighborSampler(KeyedSampler):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        """Where samples are drawn, and are."""
+        """Where samples are drawn and returned."""
         return self.executor.device
 
     @property
     def collective(self) -> bool:  # type: ignore[override]
-        """Whether all ranks of a process group draw together."""
+        """Whether all ranks of a process group sample together."""
         return self.executor.collective
 
     @property
     def usual_bulk(self) -> int:  # type: ignore[override]
-        """One batch does not fill a GPU."""
+        """1 on a CPU; 4 on a GPU, which one batch does not fill."""
         return 1 if self.device.type == "cpu" else 4
 
-    # What may be set again ###########################################################################################
+    # Options that may be changed later ###############################################################################
 
     @property
     def subgraph_type(self) -> SubgraphType:
-        """Which edges a sample has; a warning names the relations that have no reverse where they should."""
+        """Which edges a sample has. Setting ``bidirectional`` warns of each relation that has no unique reverse."""
         return self._subgraph_type
 
     @subgraph_type.setter
@@ -166,7 +165,7 @@ class NeighborSampler(KeyedSampler):
 
     @property
     def exclude_seed_edges(self) -> ExcludeSeedEdges:
-        """Which edges between the ends of links are left out."""
+        """Which edges between the ends of links are excluded."""
         return self.links.exclude_seed_edges
 
     @exclude_seed_edges.setter
@@ -175,7 +174,7 @@ class NeighborSampler(KeyedSampler):
 
     @property
     def strict_negatives(self) -> StrictNegatives:
-        """Which links are no negatives."""
+        """Which links are never negatives."""
         return self.links.strict_negatives
 
     @strict_negatives.setter
@@ -191,17 +190,17 @@ class NeighborSampler(KeyedSampler):
     def num_neighbors(self, num_neighbors: NumNeighborsLike) -> None:
         fanouts = fanouts_of(num_neighbors, self.graph.edge_types)
         self.fanouts = drawable(fanouts, self.graph.largest_degree, self.replace)
-        """A list a relation."""
+        """fanouts[relation][hop]."""
         if not isinstance(num_neighbors, (NumNeighbors, dict)):
             num_neighbors = [int(fanout) for fanout in num_neighbors]
         given = num_neighbors if isinstance(num_neighbors, NumNeighbors) else NumNeighbors(num_neighbors)
         self._num_neighbors = given
 
-    # What users read of PyG's sampler ################################################################################
+    # Attributes of PyG's sampler that users read #####################################################################
 
     @property
     def data_type(self) -> DataType:
-        """What kind of data it samples."""
+        """homogeneous, heterogeneous or remote (a pair of stores)."""
         return self.graph.data_type
 
     @property
@@ -221,7 +220,7 @@ class NeighborSampler(KeyedSampler):
 
     @property
     def num_nodes(self) -> int | dict[NodeType, int]:
-        """How many nodes there are, by type in a heterogeneous graph."""
+        """The number of nodes; per type in a heterogeneous graph."""
         return self._by_type(self.graph.bounds())
 
     @property
@@ -244,7 +243,7 @@ class NeighborSampler(KeyedSampler):
 
     @property
     def disjoint(self) -> bool:
-        """Whether every seed's tree has nodes of its own."""
+        """Whether trees of different seeds share no nodes."""
         return self._disjoint or self.is_temporal
 
     @disjoint.setter
@@ -253,11 +252,11 @@ class NeighborSampler(KeyedSampler):
 
     @property
     def edge_permutation(self) -> None:
-        """None: the sampler returns the user's edge ids itself."""
+        """None: the sampler returns the user's edge ids already."""
         return None
 
     def options(self) -> dict[str, Any]:
-        """What decides samples besides the key and what the edges are, in plain values."""
+        """See :meth:`KeyedSampler.options`."""
         return {
             "num_neighbors": [list(fanouts) for fanouts in self.fanouts] if self.is_hetero else list(self.fanouts[0]),
             "replace": self.replace,
@@ -274,11 +273,11 @@ class NeighborSampler(KeyedSampler):
         }
 
     def node_bounds(self) -> dict[NodeType | None, int]:
-        """How many nodes each type has."""
+        """The number of nodes per type."""
         return self.graph.bounds()
 
     def edge_bound(self, edge_type: EdgeType | None) -> int:
-        """The user's ids of a type's edges are below this."""
+        """All of the user's edge ids of a type are in [0, edge_bound)."""
         return self.graph.relations[self.graph.edge_types.index(edge_type)].id_bound
 
     def check_many(self, inputs: type[Inputs], how: str) -> None:
@@ -313,11 +312,12 @@ class NeighborSampler(KeyedSampler):
     ) -> NeighborOutput | HeteroNeighborOutput:
         """Samples the neighborhood of links and their negatives; ``metadata`` is what PyG's loaders expect.
 
-        Negatives are a function of the key, too. In proportion to the weights of ``neg_sampling``, they are drawn from
-        the nodes of times up to the link's, if nodes have times; none is an edge if ``strict_negatives``.
+        Negatives are a function of the key as well. P(node) is proportional to its weight in ``neg_sampling``, over the
+        nodes whose time is at most the link's (all nodes if they have no times). With ``strict_negatives`` no negative
+        is an edge.
 
         Raises:
-            ValueError: there is no such negative for a link.
+            ValueError: some link has no such negative.
         """
         if self.device.type != "cpu":
             raise NotImplementedError(f"links with device={str(self.device)!r} are not implemented; use device='cpu'")
@@ -326,10 +326,10 @@ class NeighborSampler(KeyedSampler):
     def sample_many(
         self, inputs: Sequence[Inputs], keys: Sequence[int], neg_sampling: NegativeSampling | None = None
     ) -> list[Any]:
-        """The samples of many batches of seeds, drawn at once where the executor draws so.
+        """The samples of many batches of seeds, drawn at once.
 
         Raises:
-            NotImplementedError: links, or a mode that is not drawn many at a time.
+            NotImplementedError: links, or a mode that :func:`torch_gnnscale.ops.sample_bulk` does not have.
         """
         for kind in {type(entry) for entry in inputs}:
             self.check_many(kind, "bulk")
@@ -352,16 +352,16 @@ class NeighborSampler(KeyedSampler):
         """Samples the neighborhood of seeds.
 
         Args:
-            seeds: ids of any integer type, shape [s]; by node type in a heterogeneous graph. They may repeat, and come
-                first among the sampled nodes, in order.
-            seed_time: their times, in the same form; by default those of the nodes themselves.
+            seeds: ids of any integer type, shape [s]; by node type in a heterogeneous graph. They may repeat.
+                ``node[:s]`` of the output are the seeds as given.
+            seed_time: times of the seeds, in the same form; by default the nodes' own times.
             key: 64 bits, from :func:`torch_gnnscale.random.batch_key`.
             exclude: pairs (source, destination) whose edges are not sampled: int64, shape [2, m], in any order; by edge
                 type in a heterogeneous graph.
 
         Returns:
-            PyG's output without metadata; trees (``batch``) are numbered over the seeds in the order given.
-            ``num_sampled_nodes`` and ``num_sampled_edges`` are None where edges are not those that were drawn.
+            PyG's output without metadata. ``batch[i]`` is the tree of node i; trees are numbered like the seeds given.
+            ``num_sampled_nodes`` and ``num_sampled_edges`` are None for ``bidirectional`` and ``induced``.
         """
         graph = self.graph
         given = self._typed("seeds", seeds)
@@ -382,7 +382,7 @@ class NeighborSampler(KeyedSampler):
         return out
 
     def _drawing(self) -> Drawing:
-        """The options as they are now."""
+        """The current options of drawing."""
         return Drawing(
             self.fanouts,
             self.replace,
@@ -393,9 +393,9 @@ class NeighborSampler(KeyedSampler):
         )
 
     def _typed(self, name: str, value: Any) -> dict:
-        """Something given by type, None standing for the only one of a homogeneous graph."""
+        """``value`` by type. In a homogeneous graph the only type is None."""
         if isinstance(value, dict) != self.is_hetero:
-            expected = "a dictionary by type, for the graph is heterogeneous" if self.is_hetero else "a tensor"
+            expected = "a dictionary by type, because the graph is heterogeneous" if self.is_hetero else "a tensor"
             raise TypeError(f"{name}: expected {expected}, found {type(value).__name__}")
         return value if self.is_hetero else {None: value}
 
@@ -412,7 +412,9 @@ class NeighborSampler(KeyedSampler):
             of_type = "" if node_type is None else f" of {node_type!r}"
             if (time := times.get(node_type)) is None:
                 if graph.node_time is None or node_type not in graph.node_time:
-                    raise ValueError(f"seed_time: expected times for the seeds{of_type}, which have none of their own")
+                    raise ValueError(
+                        f"seed_time: expected times for the seeds{of_type}, whose nodes have no times, found none"
+                    )
                 own = graph.node_time[node_type]
                 check_ids("seeds", nodes[number], len(own), "nodes")
                 time = own[nodes[number].to(torch.int64)]
@@ -428,7 +430,7 @@ class NeighborSampler(KeyedSampler):
             raise ValueError(f"exclude: expected edge types of {self.edge_types}, found {unknown}")
         return [sorted_pairs(pairs.get(edge_type), self.graph.backward) for edge_type in self.edge_types]
 
-    # From the operator's lists to PyG's outputs ######################################################################
+    # From the operator's outputs to PyG's ############################################################################
 
     def _output(
         self, sample: ops.Sample, seeds: list[tuple[int, int]], subgraph: str
@@ -457,7 +459,7 @@ class NeighborSampler(KeyedSampler):
         colptr = dict(zip(graph.edge_types, sample.colptr, strict=True))
         rows, cols = ({edge_type: index[end] for edge_type, index in edge_index.items()} for end in (0, 1))
         edge: dict[Any, Tensor | None] = dict(zip(graph.edge_types, sample.edge_id, strict=True))
-        if subgraph == "bidirectional":  # half of these edges are of another type
+        if subgraph == "bidirectional":  # the ids of reversed edges belong to another edge type
             edge = {
                 edge_type: None if reverse >= 0 else edge[edge_type]
                 for edge_type, reverse in zip(graph.edge_types, graph.stored.reverse, strict=True)

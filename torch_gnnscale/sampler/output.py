@@ -1,4 +1,4 @@
-"""What samplers return: PyG's outputs that keep their CSC, and the papers' list of layers."""
+"""What samplers return: PyG's outputs with their CSC added, and the papers' list of layers."""
 
 from __future__ import annotations
 
@@ -13,25 +13,24 @@ from torch_geometric.typing import EdgeType, NodeType
 
 
 def _as_pyg(output: SamplerOutput | HeteroSamplerOutput, kind: type) -> Any:
-    """The same output as one of PyG's classes, without what is ours."""
+    """The output as PyG's class ``kind``, without the fields that we add."""
     return kind(**{entry.name: getattr(output, entry.name) for entry in dataclasses.fields(kind) if entry.init})
 
 
 @dataclass(repr=False)
 class NeighborOutput(SamplerOutput):
-    """A SamplerOutput that keeps its CSC: ``row`` and ``col`` are the rows of ``edge_index``, ``edge`` holds the user's
-    edge ids."""
+    """A SamplerOutput with its CSC. ``row, col = edge_index``; ``edge`` holds the user's edge ids."""
 
     colptr: Tensor | None = None
-    """Where each column's edges begin: int64, shape [columns + 1]; the nodes after them have none. With ``layers``,
-    every hop has columns of its own. None where edges are not sorted by destination."""
+    """Edges colptr[i]..colptr[i+1]-1 lead to node i: int64, shape [columns + 1]. Later nodes have no edges. With
+    ``layers``, the columns of hop 0 are followed by those of hop 1, and so on. None if edges are not sorted by
+    destination."""
     edge_index: Tensor | None = None
     """Local COO, sorted by destination: int64, shape [2, e]."""
     edge_weight: Tensor | None = None
-    """A weight of each sampled edge, in the order of ``edge``: floating point, shape [e]. Loaders put it into the batch
-    under this name."""
+    """edge_weight[i]: weight of edge i; floating point, shape [e]. Batches get it under this name."""
     fields: dict[str, Any] = field(default_factory=dict)
-    """What else a batch gets, by name."""
+    """Further fields that batches get, by name."""
 
     def to_pyg(self) -> SamplerOutput:
         """The same as PyG's own class."""
@@ -43,7 +42,7 @@ class NeighborOutput(SamplerOutput):
 
 @dataclass(repr=False)
 class HeteroNeighborOutput(HeteroSamplerOutput):
-    """A HeteroSamplerOutput that keeps its CSC, one a relation; see :class:`NeighborOutput`."""
+    """A HeteroSamplerOutput with a CSC per relation; see :class:`NeighborOutput`."""
 
     colptr: dict[EdgeType, Tensor] | None = None
     edge_index: dict[EdgeType, Tensor] | None = None
@@ -59,39 +58,40 @@ class HeteroNeighborOutput(HeteroSamplerOutput):
 
 
 class Layer(NamedTuple):
-    """One bipartite layer of a batch that was drawn with ``layers=True``, the tuple of GraphSAGE's message-flow graphs.
+    """One bipartite layer of a batch that was drawn with ``layers=True``: a message-flow graph of GraphSAGE.
 
-    Its destinations are the first of its sources, and the layers of a batch follow each other as a model's do: the
-    destinations of one are the sources of the next, and those of the last are the seeds.
+    Its sources begin with its destinations. Layers are in the order of the model's: the destinations of layers[i] are
+    the sources of layers[i + 1], and the destinations of layers[-1] are the seeds.
     """
 
     edge_index: Any
-    """Local COO [2, e], or what ``edge_layout`` says; in a heterogeneous batch, a dictionary by edge type."""
+    """Local COO [2, e], or another form by ``edge_layout``; in a heterogeneous batch, a dictionary by edge type."""
     e_id: Any
-    """The user's ids of these edges; a dictionary by edge type likewise."""
+    """The user's ids of these edges, [e]; in a heterogeneous batch, a dictionary by edge type."""
     size: Any
-    """Numbers of (sources, destinations); in a heterogeneous batch, a dictionary of them by node type."""
+    """(number of sources, number of destinations); in a heterogeneous batch, a dictionary by node type."""
 
 
 class WeightedLayer(NamedTuple):
     """A :class:`Layer` whose edges have weights."""
 
     edge_index: Any
-    """As of :class:`Layer`."""
+    """As in :class:`Layer`."""
     e_id: Any
-    """As of :class:`Layer`."""
+    """As in :class:`Layer`."""
     size: Any
-    """As of :class:`Layer`."""
+    """As in :class:`Layer`."""
     edge_weight: Any
-    """The weights of these edges, shape [e]; a dictionary by edge type likewise."""
+    """The weights of these edges, [e]; in a heterogeneous batch, a dictionary by edge type."""
 
 
 Seeds: TypeAlias = Tensor | dict[NodeType, Tensor]
-"""Seeds, or what belongs to them: by node type in a heterogeneous graph."""
+"""Seeds or their times: a tensor; in a heterogeneous graph, tensors by node type."""
 
 
 def renumbered_trees(trees: list[Tensor], seeds: list[tuple[int, int]]) -> list[Tensor]:
-    """Trees that are numbered by node type, numbered over (type, number of seeds) in the order given."""
+    """Renumbers trees. ``trees``: per node type, numbered over the seeds of node type 0, then 1, and so on. The result
+    is numbered over ``seeds``, pairs (node type, number of seeds), in the order given."""
     if [number for number, _ in seeds] == sorted(number for number, _ in seeds):
         return trees
     begin, first = 0, {}

@@ -1,4 +1,4 @@
-"""From PyG's data to the relations that the operator samples."""
+"""Builds the relations that the operator samples from PyG's data."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
 from ..topology import CSC
+from .edge_types import end_types
 from .graph import Relation, SampledGraph
-from .inputs import end_types
 from .sources import DataSource, Source, StoreSource, of_type
 from .times import check_times, ordered
 
@@ -24,11 +24,11 @@ def sampled_graph(
     data: Any, *, is_sorted: bool = False, time_attr: str | None = None, weight_attr: str | None = None,
     backward: bool = False,
 ) -> SampledGraph:  # fmt: skip
-    """The relations of a Data, a HeteroData or a (FeatureStore, GraphStore) pair, ours without a copy.
+    """The relations of a Data, a HeteroData or a (FeatureStore, GraphStore) pair. Edges of our stores are not copied.
 
     Raises:
-        TypeError, ValueError, IndexError: not such data; a malformed graph; times or weights that are missing, of the
-            wrong length or no numbers that can be used.
+        TypeError, ValueError, IndexError: data of another type; a malformed graph; times or weights that are missing,
+            of another length or type, NaN, or, for weights, infinite or negative.
     """
     if isinstance(data, (Data, HeteroData)):
         source: Source = DataSource(data, is_sorted)
@@ -48,7 +48,7 @@ def sampled_graph(
     node_time, edge_time = (None, None) if time_attr is None else _times(source, time_attr, sizes, cscs)
     weights = {} if weight_attr is None else source.of_edges(weight_attr, cscs)
     if weight_attr is not None and not weights:
-        raise ValueError(f"weight_attr={weight_attr!r}: expected it to be an attribute of edges, found none")
+        raise ValueError(f"weight_attr={weight_attr!r}: expected an attribute of edges, found none of this name")
     floating = any(t.is_floating_point() for t in [*(node_time or {}).values(), *(edge_time or {}).values()])
 
     relations = []
@@ -77,7 +77,7 @@ def sampled_graph(
 
 
 def _sizes(source: Source, cscs: dict[EdgeType | None, CSC]) -> dict[NodeType | None, int]:
-    """How many nodes each type has: what the data say, or else the largest id among its edges."""
+    """The number of nodes per type: as given in the data, else 1 + the largest id in the edges."""
     counts = source.num_nodes()
     found: dict[NodeType | None, int] = {}
     for edge_type, csc in cscs.items():
@@ -90,7 +90,7 @@ def _sizes(source: Source, cscs: dict[EdgeType | None, CSC]) -> dict[NodeType | 
 
 
 def _padded(csc: CSC, num_src: int, num_dst: int) -> CSC:
-    """The same edges among so many nodes."""
+    """The CSC with ``num_src`` sources and ``num_dst`` destinations; the added nodes have no edges."""
     if csc.num_src > num_src or csc.num_dst > num_dst:
         raise ValueError(f"data: expected edges between {num_src} and {num_dst} nodes, found {csc}")
     if (csc.num_src, csc.num_dst) == (num_src, num_dst):
@@ -104,11 +104,12 @@ def _edge_ids(csc: CSC) -> Tensor:
 
 
 def _with_weights(name: str, csc: CSC, weight: Tensor) -> tuple[CSC, Tensor, Tensor | None]:
-    """The edges of positive weight, their weights as they are stored, and the ends of the others if there are any."""
+    """(edges of positive weight, their weights in stored order, the other edges as (source, destination) [2, k] or
+    None)."""
     if weight.dtype == torch.bool or weight.is_complex():
         raise TypeError(f"{name}: expected real numbers, found {weight.dtype}")
     if weight.shape != (csc.num_edges,):
-        raise ValueError(f"{name}: expected {csc.num_edges} weights, one an edge, found shape {tuple(weight.shape)}")
+        raise ValueError(f"{name}: expected {csc.num_edges} weights, one per edge, found shape {tuple(weight.shape)}")
     if bool((wrong := ~(torch.isfinite(weight) & (weight >= 0))).any()):
         edge = int(wrong.nonzero()[0])
         raise ValueError(f"{name}: expected finite numbers of at least 0, found {weight[edge].item()} at edge {edge}")
@@ -122,7 +123,7 @@ def _with_weights(name: str, csc: CSC, weight: Tensor) -> tuple[CSC, Tensor, Ten
 
 
 def _by_time(csc: CSC, time: Tensor, weight: Tensor | None) -> tuple[CSC, Tensor, Tensor | None]:
-    """Edges in the order of time within each column, those of equal times in the order they had."""
+    """Sorts the edges of each column by time, stably; returns (edges, times, weights)."""
     falls = time[1:] < time[:-1]
     falls[csc.colptr[1:-1][(csc.colptr[1:-1] > 0) & (csc.colptr[1:-1] < csc.num_edges)] - 1] = False
     if not bool(falls.any()):
@@ -131,24 +132,24 @@ def _by_time(csc: CSC, time: Tensor, weight: Tensor | None) -> tuple[CSC, Tensor
     by_time = CSC.from_edge_index(torch.stack([csc.row[order], csc.col()[order]]), (csc.num_src, csc.num_dst))
     assert by_time.edge_id is not None
     order = order[by_time.edge_id.to(torch.int64)]
-    by_time.edge_id.copy_(_edge_ids(csc)[order])  # beside the sources, as they are read
+    by_time.edge_id.copy_(_edge_ids(csc)[order])  # in place: it is interleaved with the sources
     return by_time, time[order], None if weight is None else weight[order]
 
 
 def _times(
     source: Source, name: str, sizes: dict, cscs: dict
 ) -> tuple[dict[NodeType | None, Tensor] | None, dict[EdgeType | None, Tensor] | None]:
-    """Times of nodes or of edges, by type."""
+    """(times of nodes by type, None) or (None, times of edges by type)."""
     of_nodes, of_edges = source.of_nodes(name, sizes), source.of_edges(name, cscs)
     if of_nodes and of_edges and of_nodes.get(None) is of_edges.get(None) is not None:
-        # As long as both: of nodes in a Data, as PyG has it, and of edges in a store, where those of nodes are "time".
+        # There are as many nodes as edges. As in PyG, they are times of nodes in a Data and of edges in a store.
         of_nodes, of_edges = (of_nodes, {}) if isinstance(source, DataSource) else ({}, of_edges)
     if of_nodes and of_edges:
         raise ValueError(
             f"time_attr={name!r}: expected times of nodes or of edges, found both: {[*of_nodes, *of_edges]}"
         )
     if not of_nodes and not of_edges:
-        raise ValueError(f"time_attr={name!r}: expected it to be an attribute of nodes or edges, found neither")
+        raise ValueError(f"time_attr={name!r}: expected an attribute of nodes or edges, found none of this name")
     for types, found in ((sizes, of_nodes), (cscs, of_edges)):
         for type_name, time in found.items():
             if type_name not in types:

@@ -1,4 +1,4 @@
-"""Where a graph's edges, times and weights come from: PyG's data, or a pair of stores."""
+"""Reads a graph's edges, times and weights from PyG's data or from a pair of stores."""
 
 from __future__ import annotations
 
@@ -21,14 +21,11 @@ from ..topology import CSC, GraphStore
 from ..topology.graph_store import count_nodes
 
 _PREFERRED = [EdgeLayout.CSC, EdgeLayout.COO, EdgeLayout.CSR]
-"""Which layout of several is read: PyG's choice."""
+"""The layout that is read if a store has several: the first of these, as in PyG."""
 
 
 class Source(ABC):
-    """What is asked of the data: edges as the user put them, and attributes of nodes and edges by type.
-
-    Types are [None] in a homogeneous graph.
-    """
+    """Edges and attributes by type. The only type of a homogeneous graph is None."""
 
     is_hetero: bool
 
@@ -38,19 +35,19 @@ class Source(ABC):
 
     @abstractmethod
     def num_nodes(self) -> dict[NodeType | None, int | None]:
-        """How many nodes each type has; None where nothing says so."""
+        """The number of nodes per type; None where the data do not tell."""
 
     @abstractmethod
     def of_nodes(self, name: str, sizes: dict) -> dict[NodeType | None, Tensor]:
-        """The attribute ``name`` of the nodes of each type that has it; ``sizes``: numbers of nodes by type."""
+        """The attribute ``name`` per node type that has it. ``sizes``: the number of nodes per type."""
 
     @abstractmethod
     def of_edges(self, name: str, edges: dict) -> dict[EdgeType | None, Tensor]:
-        """The attribute ``name`` of the edges of each type that has it; ``edges``: what :meth:`edges` gave."""
+        """The attribute ``name`` per edge type that has it. ``edges``: what :meth:`edges` returned."""
 
 
 class DataSource(Source):
-    """A Data or HeteroData; ``is_sorted``: its edges are sorted by destination."""
+    """A Data or HeteroData. ``is_sorted``: its edges are sorted by destination already."""
 
     def __init__(self, data: Data | HeteroData, is_sorted: bool) -> None:
         self.data, self.is_sorted = data, is_sorted
@@ -97,7 +94,7 @@ class StoreSource(Source):
         self.edge_types = list(dict.fromkeys(attr.edge_type for attr in self.attrs))
         self.is_hetero = self.edge_types != [None]
         if self.is_hetero and None in self.edge_types:
-            raise ValueError(f"data: expected the single edge type None or none, found {self.edge_types}")
+            raise ValueError(f"data: expected typed edges, or only edges of type None, found {self.edge_types}")
 
     def num_nodes(self) -> dict[NodeType | None, int | None]:
         """See :meth:`Source.num_nodes`."""
@@ -109,8 +106,8 @@ class StoreSource(Source):
                 if counts.get(node_type) is not None and count is not None and count != counts[node_type]:
                     found = f"{counts[node_type]} and {count}"
                     raise ValueError(
-                        f"data: expected as many nodes{of_type(node_type)} in all edges, found {found}; put edges with "
-                        f"their size"
+                        f"data: expected one number of nodes{of_type(node_type)} in all edges, found {found}; "
+                        f"pass size= to put_edge_index"
                     )
                 counts[node_type] = count if counts.get(node_type) is None else counts[node_type]
         for attr in named:
@@ -123,7 +120,7 @@ class StoreSource(Source):
         """See :meth:`Source.edges`."""
         if isinstance(self.graph, GraphStore):
             return {edge_type: self.graph.relation(edge_type) for edge_type in self.edge_types}
-        ours = GraphStore()  # converts any layout, stably, so that a graph gives the same samples from any store
+        ours = GraphStore()  # converts every layout by a stable sort, so that samples do not depend on the store
         for edge_type in self.edge_types:
             attrs = [attr for attr in self.attrs if attr.edge_type == edge_type]
             attr = min(attrs, key=lambda attr: _PREFERRED.index(attr.layout))
@@ -134,7 +131,7 @@ class StoreSource(Source):
         """See :meth:`Source.of_nodes`."""
         if self.is_hetero:
             return self._groups(name, lambda group: isinstance(group, str))
-        # An attribute of a homogeneous graph has the edges' group or it does not; then PyG tells them apart by name.
+        # A tuple as group means edges. Else PyG decides: "time" belongs to nodes, others to what has their length.
         found = self._groups(name, lambda group: not isinstance(group, tuple))
         return _only({g: v for g, v in found.items() if name == "time" or len(v) == sizes[None]})
 
@@ -158,7 +155,7 @@ class StoreSource(Source):
 
 
 def _only(found: dict) -> dict[None, Any]:
-    """The attribute of a homogeneous graph, whatever its group is called."""
+    """{None: value} of the first group: a homogeneous graph has one, of any name."""
     return dict.fromkeys([None], next(iter(found.values()))) if found else {}
 
 
@@ -171,5 +168,5 @@ def _tensor(name: str, value: Any) -> Tensor:
 
 
 def of_type(type_name: Any) -> str:
-    """Names a type in an error, where there are types."""
+    """ " of TYPE" for error texts; "" in a homogeneous graph."""
     return "" if type_name is None else f" of {type_name!r}"

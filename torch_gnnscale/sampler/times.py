@@ -1,4 +1,4 @@
-"""Times as the operator compares them: 64-bit integers in the order of the user's numbers."""
+"""Times as int64, which the operator compares: f(a) <= f(b) exactly if a <= b."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 _EXACT = 1 << 53
-"""Up to here, every integer is a float64."""
+"""2^53: every integer of at most this size is exact as float64."""
 
 
 def check_times(name: str, time: Tensor, count: int) -> None:
-    """Raises unless it is a vector of ``count`` real numbers that can be put in order."""
+    """Raises TypeError or ValueError unless ``time`` is a vector of ``count`` integers or floats, none of them NaN."""
     if not isinstance(time, Tensor):
         raise TypeError(f"{name}: expected a tensor of times, found {type(time).__name__}")
     if time.dtype in (torch.bool, torch.uint64) or time.is_complex():
@@ -22,7 +22,8 @@ def check_times(name: str, time: Tensor, count: int) -> None:
 
 
 def ordered(time: Tensor, floating: bool) -> Tensor:
-    """int64 in the order of ``time``; as float64's, if ``floating``."""
+    """int64 that compare like ``time``: the integers themselves or, if ``floating``, the float64 bits, changed to sort
+    as integers."""
     if not floating:
         return time.to(torch.int64)
     bits = (time.to(torch.float64) + 0.0).view(torch.int64)  # -0.0 + 0.0 is 0.0
@@ -30,10 +31,16 @@ def ordered(time: Tensor, floating: bool) -> Tensor:
 
 
 def ordered_limit(name: str, time: Tensor, floating: bool) -> Tensor:
-    """Limits to times that :func:`ordered` has put in order: t <= limit holds exactly where it did before."""
+    """Limits for times from :func:`ordered`: ordered(t) <= ordered_limit(l) exactly if t <= l.
+
+    Raises:
+        ValueError: an integer limit above 2^53 where the graph's times are floats.
+    """
     if floating:
         if not time.is_floating_point() and bool((time.to(torch.int64).abs() > _EXACT).any()):
-            raise ValueError(f"{name}: expected times up to 2^53, for the graph's are floating-point numbers")
+            raise ValueError(
+                f"{name}: expected times up to 2^53, because the graph's times are floats; found larger ones"
+            )
         return ordered(time, True)
     if time.is_floating_point():
         limits = torch.iinfo(torch.int64)
