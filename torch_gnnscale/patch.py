@@ -1,4 +1,4 @@
-"""PyG's own loaders and samplers on our operators, for a whole program."""
+"""Makes PyG's own loaders and samplers use our operators, for a whole program."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from .sampler import NeighborSampler
 from .sampler.output import Seeds
 
 _originals: list[tuple[Any, str, Any]] = []
-"""What was replaced: (class or module, name, value)."""
+"""(class, name of its attribute, original value) for each attribute that was replaced."""
 
 
 class Patch:
-    """What :func:`patch_pyg` returns: a context in which PyG is patched."""
+    """The result of :func:`patch_pyg`: a context manager that restores PyG at its end."""
 
     def __enter__(self) -> None:
         pass
@@ -38,19 +38,18 @@ class Patch:
 
 
 def patch_pyg() -> Patch:
-    """Lets PyG's NeighborLoader, LinkNeighborLoader and NeighborSampler run on our operators, until told not to.
+    """Makes PyG's NeighborLoader, LinkNeighborLoader and NeighborSampler use our operators.
 
-    No pyg-lib or torch-sparse is needed. The classes stay PyG's own, so it does not matter where they were imported
-    before, and what they do around sampling (negatives, metadata, bidirectional edges) is PyG's too. A sampler keeps
-    our operators for as long as it lives; batches are drawn from torch's generator, so ``torch.manual_seed`` decides
-    them. Rows of features are gathered natively, and attributes of edges come right through stores.
+    They then need neither pyg-lib nor torch-sparse. Methods of PyG's classes are replaced, not the classes, so names
+    that were imported before are patched as well. Negatives, metadata and bidirectional edges are still PyG's code. The
+    key of each batch is drawn from torch's generator, which ``torch.manual_seed`` sets. Feature rows are gathered
+    natively, and attributes of edges in stores are correct.
 
-    Call :func:`unpatch_pyg`, or use it as a context manager::
+    :func:`unpatch_pyg` restores PyG, and so does the end of a ``with`` block; samplers that were made before keep our
+    operators. A second call has no effect. ::
 
         with torch_gnnscale.patch_pyg():
             loader = torch_geometric.loader.NeighborLoader(data, [10, 10])
-
-    Patching twice is patching once.
     """
     if not _originals:
         _replace(pyg.NeighborSampler, "__init__", _init)
@@ -63,7 +62,7 @@ def patch_pyg() -> Patch:
 
 
 def unpatch_pyg() -> None:
-    """Restores what :func:`patch_pyg` replaced; does nothing if PyG is not patched."""
+    """Restores what :func:`patch_pyg` replaced; no effect if PyG is not patched."""
     while _originals:
         owner, name, value = _originals.pop()
         setattr(owner, name, value)
@@ -74,7 +73,7 @@ def _replace(owner: Any, name: str, value: Any) -> None:
     setattr(owner, name, value)
 
 
-# In place of PyG's ###################################################################################################
+# Replacements of PyG's methods #######################################################################################
 
 
 def _init(
@@ -83,11 +82,11 @@ def _init(
     weight_attr: str | None = None, is_sorted: bool = False, share_memory: bool = False, directed: bool = True,
     sample_direction: str = "forward",
 ) -> None:  # fmt: skip
-    """PyG's NeighborSampler with a sampler of ours inside; its other methods stay PyG's."""
+    """Replaces NeighborSampler.__init__: makes our sampler and uses it in ``_sample``; other methods stay PyG's."""
     if common_numbering(data) is not None:
         raise NotImplementedError(
-            "renumbered stores in PyG's loaders, which would take ids for those of the stores, are not implemented: "
-            "use torch_gnnscale's loaders"
+            "renumbered stores are not implemented in PyG's loaders, which cannot convert ids: use torch_gnnscale's "
+            "loaders"
         )
     kind = SubgraphType.induced if not directed else SubgraphType(subgraph_type)
     ours = NeighborSampler(
@@ -96,8 +95,8 @@ def _init(
     )  # fmt: skip
     for name in ("data_type", "node_types", "edge_types", "num_nodes", "node_time", "edge_time", "sample_direction"):
         setattr(self, name, getattr(ours, name))
-    self.perm = None  # the edge ids are the user's
-    self.to_backward_edge_type = {}  # as are the keys of num_neighbors
+    self.perm = None  # our sampler returns the user's edge ids
+    self.to_backward_edge_type = {}  # num_neighbors keeps the user's edge types
     self.num_neighbors = num_neighbors
     self.replace, self.subgraph_type, self.disjoint = replace, kind, disjoint
     self.temporal_strategy, self.keep_orig_edges = temporal_strategy, False
@@ -106,7 +105,7 @@ def _init(
 
 
 def _sample(theirs: Any, ours: NeighborSampler, seed: Seeds, seed_time: Seeds | None = None, **kwargs: Any) -> Any:
-    """PyG's ``_sample``, with the options as they are now."""
+    """Replaces ``_sample``: samples by ours with the current options of theirs."""
     if ours.num_neighbors is not theirs.num_neighbors:
         ours.num_neighbors = theirs.num_neighbors
     ours.replace, ours.disjoint, ours.temporal_strategy = theirs.replace, theirs.disjoint, theirs.temporal_strategy
@@ -117,11 +116,11 @@ def _sample(theirs: Any, ours: NeighborSampler, seed: Seeds, seed_time: Seeds | 
 
 
 def _filter_fn(original: Callable, sampler_name: str, label: Callable) -> Callable:
-    """A loader's ``filter_fn`` by our collation."""
+    """Returns the replacement of a loader class's ``filter_fn``: it makes batches by a Collator."""
 
     def filter_fn(self: Any, out: Any) -> Any:
         sampler = getattr(self, sampler_name)
-        if type(sampler).__name__ == "DistNeighborSampler":  # has gathered its features itself
+        if type(sampler).__name__ == "DistNeighborSampler":  # its output has the features already
             return original(self, out)
         collator = Collator(
             row_source(self.data, self.custom_cls), edge_layouts_of(self.data, None), sampler, partial(label, self),

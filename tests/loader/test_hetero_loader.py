@@ -271,8 +271,8 @@ def test_rows_that_are_not_contiguous_are_named():
 @pytest.mark.parametrize(
     ("input_nodes", "message"),
     [
-        (None, "input_nodes: expected a node type, or a pair of one and of nodes, found NoneType"),
-        (torch.arange(4), "input_nodes: expected a node type, or a pair of one and of nodes, found Tensor"),
+        (None, "input_nodes: expected a node type, or a pair of a node type and nodes, found NoneType"),
+        (torch.arange(4), "input_nodes: expected a node type, or a pair of a node type and nodes, found Tensor"),
         ("ghost", r"input_nodes: expected a node type of \['paper', 'author', 'venue'\], found 'ghost'"),
         (("ghost", torch.arange(4)), "input_nodes: expected a node type of"),
     ],
@@ -291,7 +291,7 @@ def test_bad_arguments():
         loader_of(data, input_time=torch.arange(40))
     with pytest.raises(ValueError, match=r"^input_time: expected 40 times, found shape \(3,\)$"):
         loader_of(data, time_attr="time", input_time=torch.arange(3))
-    with pytest.raises(ValueError, match=r"^layers=True: expected a neighbor_sampler that was made with it"):
+    with pytest.raises(ValueError, match=r"^layers=True: expected a neighbor_sampler with layers=True"):
         loader_of(data, layers=True, neighbor_sampler=NeighborSampler(data, [2]))
     with pytest.raises(TypeError, match=r"^sampler output: expected PyG's SamplerOutput, found tuple$"):
         next(iter(loader_of(data, transform_sampler_output=lambda out: (out,))))

@@ -281,7 +281,7 @@ def test_made_again_from_its_own_attributes(data, num_workers):
         ({"input_nodes": torch.ones(200, 2).bool()}, ValueError, "input_nodes: expected a vector or a mask, found "),
         ({"input_nodes": torch.ones(9).bool()}, IndexError, "input_nodes: expected a mask of 200 nodes, found"),
         ({"input_time": [1, 2]}, TypeError, "input_time: expected a tensor, found list"),
-        ({"in_order": False}, ValueError, "in_order: expected True, for batches are numbered in their order, found"),
+        ({"in_order": False}, ValueError, "in_order: expected True, because batches are numbered in their order"),
         ({"input_nodes": [[1, 2]]}, ValueError, "input_nodes: expected a vector or a mask, found shape (1, 2)"),
         (
             {"input_nodes": torch.arange(300) % 250 == 3},

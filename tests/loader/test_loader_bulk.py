@@ -237,7 +237,7 @@ def test_device_cpu_is_what_it_was():
 @pytest.mark.cuda
 def test_features_in_host_memory_are_announced_and_come_along():
     data = make_data()
-    with pytest.warns(UserWarning, match="data.x is in host memory, where its rows are gathered"):
+    with pytest.warns(UserWarning, match="data.x is in host memory: its rows are gathered there"):
         loader = NeighborLoader(data, [3, 2], batch_size=16, seed=1, device="cuda")
     for found, batch in zip(loader, NeighborLoader(data, [3, 2], batch_size=16, seed=1), strict=True):
         assert_equal(found, batch, "cuda")

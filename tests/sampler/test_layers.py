@@ -124,5 +124,7 @@ def test_changed_edges_are_refused():
         out.row, out.col, out.edge = out.row[::2], out.col[::2], out.edge[::2]
         return out
 
-    with pytest.raises(ValueError, match=r"^layers=True: expected edges as they were sampled, found some that were"):
+    with pytest.raises(
+        ValueError, match=r"^layers=True: expected the sampler's own edges, found edges that were changed"
+    ):
         next(iter(batches(make_data(), [2], transform_sampler_output=drop)))

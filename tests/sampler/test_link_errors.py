@@ -146,7 +146,7 @@ def test_bad_input_of_the_sampler(arguments, error, message):
         ),
         (
             {"edge_label_index": [[0, 1], [2, 3]]},
-            TypeError, "edge_label_index: expected links, an edge type, or a pair of one and of links, found list",
+            TypeError, "edge_label_index: expected links, an edge type, or a pair of an edge type and links, found",
         ),
         (
             {"edge_label_index": RATES},
@@ -154,7 +154,7 @@ def test_bad_input_of_the_sampler(arguments, error, message):
         ),
         (
             {"data": heterogeneous()},
-            ValueError, "edge_label_index: expected an edge type, or a pair of one and of links, found neither",
+            ValueError, "edge_label_index: expected an edge type, or a pair of an edge type and links, found neither",
         ),
         (
             {"data": heterogeneous(), "edge_label_index": ("user", "buys", "item")},

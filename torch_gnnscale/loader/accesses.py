@@ -1,4 +1,4 @@
-"""How often a loader's batches read each node and edge: known beforehand, because batches are pure functions."""
+"""Counts how often a loader's batches read each node and edge, before training: batches are pure functions."""
 
 from __future__ import annotations
 
@@ -15,32 +15,33 @@ from .keyed_loader import KeyedLoader
 
 
 class Accesses(NamedTuple):
-    """Counts over the batches of some epochs."""
+    """Counts summed over the batches of the given epochs."""
 
     nodes: Tensor
-    """By hop in which a node was found (0: the seeds), how often: int64, shape [hops + 1, num_nodes]."""
+    """nodes[h, v]: how often node v was found in hop h (hop 0: the seeds). int64, shape [hops + 1, num_nodes]."""
     edges: Tensor
-    """By hop in which an edge was drawn, how often: int64, shape [hops, num_edges], by the user's edge ids."""
+    """edges[h, e]: how often the edge of the user's id e was drawn in hop h. int64, shape [hops, num_edges]."""
 
 
 def accesses(loader: KeyedLoader, epochs: Sequence[int]) -> Tensor:
-    """How often a loader's batches of some epochs read each node's features.
+    """result[v]: how often the batches of the given epochs read the features of node v.
 
-    Epochs that training will not have are a sample of it (presampling, as GNNLab and GSplit do); the epoch to come
-    itself gives its accesses exactly. Nothing but the topology is read.
+    The counts of an epoch that will be trained are exact. Other epochs give an estimate (presampling, as in GNNLab and
+    GSplit). Only the topology is read.
 
-    Draws are made for nodes as the graph numbers them. Counts for a store that is to be ``renumbered`` by them are
-    therefore a sample of its epochs, of which the batches differ; with a map of places they are exact.
+    Draws depend on the stored ids of nodes. If the stores are renumbered by these counts, later batches differ, and the
+    counts are an estimate; they stay exact for a tiered store that keeps the ids.
 
     Args:
-        loader: of a homogeneous graph, with an order that is a function of its seed.
-        epochs: their numbers, at least 0.
+        loader: a loader of a homogeneous graph whose order follows from its seed (no ``sampler=`` or
+            ``batch_sampler=`` of the user's).
+        epochs: numbers of epochs, each at least 0.
 
     Returns:
         int64, shape [num_nodes], by the user's ids.
 
     Raises:
-        TypeError, ValueError: another loader, other epochs, an order that is the user's.
+        TypeError, ValueError: another loader, not epochs, or an order that does not follow from the seed.
         NotImplementedError: a heterogeneous graph.
     """
     num_nodes, samples = _samples(loader, epochs)
@@ -51,11 +52,11 @@ def accesses(loader: KeyedLoader, epochs: Sequence[int]) -> Tensor:
 
 
 def accesses_by_hop(loader: KeyedLoader, epochs: Sequence[int]) -> Accesses:
-    """How often a loader's batches of some epochs find each node and draw each edge, hop by hop; see :func:`accesses`.
+    """How often the batches of the given epochs find each node and draw each edge, per hop; see :func:`accesses`.
 
     Raises:
-        TypeError, ValueError, NotImplementedError: as of :func:`accesses`; ValueError where edges are not those that
-            were drawn (``bidirectional`` and ``induced``).
+        TypeError, ValueError, NotImplementedError: as in :func:`accesses`; ValueError also for ``bidirectional`` and
+            ``induced``, whose edges have no hops.
     """
     num_nodes, samples = _samples(loader, epochs)
     device, num_edges = loader._sampler.device, loader._sampler.edge_bound(None)
@@ -63,7 +64,9 @@ def accesses_by_hop(loader: KeyedLoader, epochs: Sequence[int]) -> Accesses:
     edges: list[Tensor] = []
     for out in samples:
         if out.num_sampled_nodes is None or out.num_sampled_edges is None or num_edges is None:
-            raise ValueError("loader: expected samples of the edges that were drawn, with their ids, found others")
+            raise ValueError(
+                "loader: expected samples with edge ids and sizes of hops (subgraph_type='directional'), found others"
+            )
         for counts, ids, sizes, size in (
             (nodes, out.node, out.num_sampled_nodes, num_nodes),
             (edges, out.edge, out.num_sampled_edges, num_edges),
@@ -79,7 +82,7 @@ def accesses_by_hop(loader: KeyedLoader, epochs: Sequence[int]) -> Accesses:
 
 
 def _samples(loader: KeyedLoader, epochs: Sequence[int]) -> tuple[int, Iterator[Any]]:
-    """The number of nodes, and the samples of all batches of the epochs."""
+    """(number of nodes, the samples of all batches of the epochs)."""
     sampler = loader._sampler if isinstance(loader, KeyedLoader) else None
     if not isinstance(sampler, KeyedSampler):
         raise TypeError(f"loader: expected one of this package with a KeyedSampler, found {type(loader).__name__}")
@@ -99,5 +102,5 @@ def _add(count: Tensor, ids: Tensor) -> None:
 
 
 def _by_user(loader: KeyedLoader, count: Tensor) -> Tensor:
-    """Counts by the stores' ids, by the user's."""
+    """Counts that are given by the stores' ids, by the user's ids."""
     return count if loader.order is None else count[loader.order.to_stored(torch.arange(len(count)))]

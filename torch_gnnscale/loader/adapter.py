@@ -1,15 +1,15 @@
-"""What PyG's and torch's loader classes must be told, or must not see, so that ours can be subclasses of theirs.
+"""Workarounds that let our loaders be subclasses of PyG's and torch's. All of them are in this module:
 
-All of it is here, with its reason:
-
-- The bases are (KeyedLoader, PyG's loader): PyG's loaders define ``collate_fn``, ``filter_fn`` and ``__iter__``, which
-  ours replace, and pass the rest on to torch's DataLoader, which asks for ``_index_sampler`` and ``dataset``.
-- PyG's loaders refuse times without ``time_attr``, although their given sampler knows about times: "" passes.
-- DataLoader forbids replacing its dataset: PyG gives it a range, which does not know the batches that travel with
-  their number; so ``__dict__`` is written.
-- ``_index_sampler`` is where DataLoader, also in worker processes, takes positions from: numbered batches come there.
-- PyG's loaders read ``input_nodes`` or ``edge_label_index`` in their constructor, already checked and translated; the
-  attribute is set back to what the user gave.
+- Order of bases: a loader derives from (KeyedLoader, PyG's loader), in this order. KeyedLoader overrides
+  ``collate_fn``, ``filter_fn`` and ``__iter__`` of PyG's loader, and ``_index_sampler`` of torch's DataLoader.
+- ``time_attr=""``: PyG's loaders raise if there are times and ``time_attr`` is None, even though their sampler already
+  has the times. They accept "".
+- ``__dict__["dataset"]``: PyG's loaders make a range their dataset. We need one that accepts numbered batches, but
+  DataLoader forbids assigning ``dataset``.
+- ``_index_sampler``: DataLoader, in worker processes too, takes the positions of batches from it. Ours returns numbered
+  batches.
+- ``input_nodes`` and ``edge_label_index``: PyG's constructors get them checked and converted. Our loaders then set the
+  attribute to what the user passed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .order import NumberedBatch, NumberedBatches, SeedOrder
 
 
 class InputPositions(Sequence):
-    """The positions 0 .. size as a dataset for torch's DataLoader: a batch of them is the batch as it was numbered."""
+    """A dataset of the positions 0..size-1 for torch's DataLoader. A batch of it is the NumberedBatch itself."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -41,7 +41,7 @@ class InputPositions(Sequence):
 
 
 class PyGLoaderAdapter(DataLoader):
-    """To stand before one of PyG's loaders among the bases of a class."""
+    """Calls the constructor of one of PyG's loaders, which must follow it in the bases of a class."""
 
     _order: SeedOrder
 
@@ -52,8 +52,8 @@ class PyGLoaderAdapter(DataLoader):
         """Calls PyG's constructor.
 
         Args:
-            input_name, inputs: PyG's argument for seeds or links, and what it gets.
-            time_name, time: PyG's argument for their times, and these or None.
+            input_name, inputs: name and value of PyG's argument for seeds or links.
+            time_name, time: name and value of PyG's argument for their times; None if there are none.
         """
         inputs_and_times = {input_name: inputs, time_name: time, "time_attr": None if time is None else ""}
         super().__init__(data, num_neighbors, neighbor_sampler=neighbor_sampler, **inputs_and_times, **kwargs)  # type: ignore[call-arg]

@@ -1,4 +1,4 @@
-"""What is told when a loader is made: stores that do not fit the graph, rows that will be slow to read."""
+"""Checks made by the constructor of a loader: errors for stores that do not match, warnings for what will be slow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .fetch import row_tensors
 
 
 def check_features(data: Any, sampler: Any) -> None:
-    """Raises for a RowStore whose rows are not those of the graph's nodes and edges."""
+    """Raises ValueError if a RowStore has other numbers of rows than the graph has nodes and edges."""
     if isinstance(data, (Data, HeteroData)) or not isinstance(data[0], RowStore):
         return
     hetero = any(attr.edge_type is not None for attr in data[1].get_all_edge_attrs())
@@ -26,27 +26,27 @@ def check_features(data: Any, sampler: Any) -> None:
 
 
 def warn_of_slow_rows(data: Data | HeteroData) -> None:
-    """Names the tensors whose rows the native gather cannot copy, but could."""
+    """Warns of each tensor that the native gather cannot read until it is made contiguous."""
     for name, value in row_tensors(data):
         if not has_contiguous_rows(value):
             warn(
-                f"{name} has no contiguous rows (strides {value.stride()}), so torch.index_select gathers them, "
-                f"which is slower; use {name} = {name}.contiguous()"
+                f"{name} has no contiguous rows (strides {value.stride()}), so they are gathered by the slower "
+                f"torch.index_select; use {name} = {name}.contiguous()"
             )
 
 
 def warn_of_host_rows(data: Any, device: torch.device) -> None:
-    """Names the tensors whose rows are gathered in host memory for batches on a GPU."""
+    """Warns of each tensor in host memory whose rows are copied to the GPU for every batch."""
     if isinstance(data, (Data, HeteroData)):
         found, instead = [(name, value.device) for name, value in row_tensors(data)], f"data.to({str(device)!r})"
         instead += " if it fits"
     else:
-        found, instead = list(_rows_of_store(data)), "tensors or tiers there"
+        found, instead = list(_rows_of_store(data)), f"tensors or tiers on {device}"
     for name, where in found:
         if where.type == "cpu":
             warn(
-                f"{name} is in host memory, where its rows are gathered and copied to {device}, which is slower than "
-                f"from there; use {instead}"
+                f"{name} is in host memory: its rows are gathered there and copied to {device}, which is slower than "
+                f"gathering them on {device}; use {instead}"
             )
 
 
@@ -56,32 +56,38 @@ def has_rows_on_gpu(data: Any) -> bool:
 
 
 def _rows_of_store(data: Any) -> Iterator[tuple[str, torch.device]]:
-    """The attributes of a RowStore, and where they are gathered."""
+    """(name, device on which its rows are gathered) per attribute of a RowStore; nothing for other data."""
     if isinstance(data, (tuple, list)) and isinstance(data[0], RowStore):
         for attr in data[0].all_attrs():
             yield f"features{[attr.group_name, attr.attr_name]}", data[0].device_of(attr)
 
 
 def warn_of_unshared_inputs(shared: bool) -> None:
-    """Warns where torch.distributed has several ranks and the loader takes all inputs on each, which it does
-    unless they are ``shared`` out by a sampler of the user's. No rank is asked."""
+    """Warns if torch.distributed has several ranks and the loader of each goes through all inputs. ``shared``: the user
+    passed a sampler, which may give each rank its own share. Decided without communication."""
     distributed = torch.distributed
     if shared or not (distributed.is_available() and distributed.is_initialized()):
         return
     if (world := distributed.get_world_size()) > 1:
         warn(
-            f"torch.distributed has {world} ranks, and this loader takes all of its inputs on each: unless every rank "
-            f"was given inputs of its own, pass sampler=torch.utils.data.DistributedSampler(range(num_inputs)) and a "
-            f"seed of its own to the loader of each rank"
+            f"torch.distributed has {world} ranks, and this loader goes through all of its inputs on each: unless "
+            f"every rank was given its own inputs, pass sampler=torch.utils.data.DistributedSampler(range(num_inputs)) "
+            f"and a different seed to the loader of each rank"
         )
 
 
 def common_numbering(data: Any) -> Numbering | None:
-    """How a pair of stores numbers the nodes, if not as the user does; ValueError if the two disagree."""
+    """The numbering of a pair of renumbered stores; None if the stores use the user's ids.
+
+    Raises:
+        ValueError: the two stores have different numberings.
+    """
     if isinstance(data, (Data, HeteroData)):
         return None
     orders = (getattr(store, "order", None) for store in data)
-    features, graph = (order if isinstance(order, Numbering) else None for order in orders)  # others may use the name
+    features, graph = (
+        order if isinstance(order, Numbering) else None for order in orders
+    )  # foreign stores may use this name
     if features is not graph and (features is None or graph is None or not features.equals(graph)):
         names = ["the user's" if order is None else "another" for order in (features, graph)]
         raise ValueError(

@@ -1,4 +1,4 @@
-"""From a sample and its rows to the Data or HeteroData that a model gets."""
+"""Makes the Data or HeteroData that a model gets from a sample and its rows."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from .sampled import SampledGraphPart, by_type, drawn_ends, sampled_part
 
 
 class Fetched(NamedTuple):
-    """A sample and its rows."""
+    """A sample and the rows of its nodes and edges."""
 
     sampled: SampledGraphPart
     rows: Any
 
 
 class Collator:
-    """Makes batches of samples, with PyG's fields in PyG's order; made once per loader.
+    """Fetches the rows of samples and makes batches with PyG's fields in PyG's order. A loader has one.
 
     Args:
-        source: where rows come from.
-        layouts: what a batch's edges are, by edge type.
-        sampler: whose outputs these are.
-        label: called with each batch and its output, to put in what is known of the inputs.
-        numbering: leads from the stores' ids of nodes to the user's, if they differ.
-        transform: called on each output before its rows are fetched.
-        device: the GPU where batches are made, if any: all fields go there.
+        source: reads the rows.
+        layouts: the layout of a batch's edges, by edge type.
+        sampler: the sampler of the outputs.
+        label: label(batch, output) adds the fields of the inputs (``input_id``, ``batch_size``, labels, times).
+        numbering: converts the stores' ids of nodes to the user's; None if they are the same.
+        transform: the user's ``transform_sampler_output``, called on each output before its rows are fetched.
+        device: the GPU to which all fields are moved; None leaves them where the data are.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Collator:
         self.bounds = Bounds(sampler if keyed and transform is None else None)
 
     def fetch(self, out: Output) -> Fetched:
-        """The output with its rows."""
+        """Reads the rows of an output."""
         drawn = drawn_ends(out)
         if self.transform is not None:
             out = self.transform(out)
@@ -68,29 +68,29 @@ class Collator:
         for name, value in getattr(sampled.out, "fields", {}).items():
             batch[name] = value
         self.label(batch, sampled.out)
-        for store in batch.stores:  # deep copies of the batch would share it
+        for store in batch.stores:  # else deep copies of the batch would share this cache
             store.__dict__.pop("_cached_attr", None)
         if self.device is not None:
-            # The layers are there already; PyG's `to` would make lists of their sizes.
+            # The layers are on the GPU already, and PyG's `to` would turn their sizes into lists.
             batch = batch.to(self.device, *(name for name, _ in batch if name != "layers"), non_blocking=True)
         return batch
 
 
 def _put_weights(batch: Data | HeteroData, sampled: SampledGraphPart, layouts: dict[Any, EdgeLayout]) -> None:
-    """The sampler's weights as ``edge_weight``, where they are not the values of ``adj_t``."""
+    """Puts the weights of sampled edges as ``edge_weight``; in an ``adj_t`` they are its values already."""
     for edge_type, edges in sampled.edges.items():
         if edges.weight is not None:
             store = storage_of(batch, edge_type)
             if "edge_weight" in store:
                 raise ValueError(
-                    "edge_weight: expected data without this attribute, for the weights of sampled edges have its name"
+                    "edge_weight: expected data without this attribute, because the sampler's weights get this name"
                 )
             if layouts[edge_type] in ("coo", "EdgeIndex"):
                 store["edge_weight"] = edges.weight.to(store["edge_index"].device)
 
 
 def _put_ids(batch: Data | HeteroData, sampled: SampledGraphPart, numbering: Numbering | None) -> None:
-    """The fields that tell what was sampled, in PyG's order, unless the user has fields of these names."""
+    """Puts ``n_id``, ``e_id`` (unless the data have fields of these names), trees and sizes of hops, in PyG's order."""
     out = sampled.out
     for node_type, node in sampled.nodes.items():
         store = storage_of(batch, node_type)
@@ -114,5 +114,5 @@ def _put_ids(batch: Data | HeteroData, sampled: SampledGraphPart, numbering: Num
 
 
 def storage_of(batch: Data | HeteroData, type_name: Any) -> Any:
-    """The storage of a type: whether it has a field costs less to ask of it than of a Data."""
+    """The storage of a type. Looking up a field in it is faster than in a Data."""
     return batch._store if type_name is None else batch[type_name]

@@ -1,4 +1,4 @@
-"""The rows of a sample's nodes and edges, from a Data or from a pair of stores."""
+"""Reads the rows of a sample's nodes and edges from a Data or from a pair of stores."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Ids:
         self._on: dict[torch.device, Tensor] = {}
 
     def on(self, device: torch.device) -> Tensor:
-        """The ids there."""
+        """The ids on that device."""
         if device == self._ids.device:
             return self._ids
         if device not in self._on:
@@ -39,16 +39,18 @@ class Ids:
 
 
 def rows_at(value: Any, ids: Ids, dim: int, below: int | None = None) -> Any:
-    """The entries of ``value`` at ``ids`` along a dimension, by the native gather where it can; all of them are known
-    to be in [0, ``below``) if that is given."""
-    index = ids.on(getattr(value, "device", _HOST))  # an array has none
+    """``value.index_select(dim, ids)``, by the native gather where possible.
+
+    ``below``: all ids are known to be in [0, below); if the tensor has that many rows, they are not checked again.
+    """
+    index = ids.on(getattr(value, "device", _HOST))  # NumPy arrays have no device
     if isinstance(value, Tensor) and dim == 0 and ops.can_gather_rows(value):
         return ops.gather_rows(value, index, check=below is None or below > value.size(0))
     return index_select(value, index, dim=dim)
 
 
 def typed_storages(data: Any) -> list[tuple[Any, Any, bool, bool]]:
-    """(type, storage, whether it has nodes, whether it has edges) of a Data or HeteroData."""
+    """(type, storage, storage has nodes, storage has edges) per storage of a Data or HeteroData."""
     if isinstance(data, Data):
         return [(None, data._store, True, True)]
     nodes = [(node_type, store, True, False) for node_type, store in data.node_items()]
@@ -56,7 +58,7 @@ def typed_storages(data: Any) -> list[tuple[Any, Any, bool, bool]]:
 
 
 def row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a Data or HeteroData that have a row for each node or edge, with their names."""
+    """(name for messages, tensor) per tensor of a Data or HeteroData that has one row per node or edge."""
     for type_name, store, _, _ in typed_storages(data):
         for name, value in store.items():
             if not isinstance(value, Tensor) or value.layout != torch.strided:
@@ -66,41 +68,41 @@ def row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 class Bounds:
-    """What a sampler knows of its ids, as long as nobody changes its output; without a sampler, nothing."""
+    """Bounds of the sampled ids, as the sampler states them; none without a sampler, or if the user changes the output."""
 
     def __init__(self, sampler: KeyedSampler | None = None) -> None:
         self._sampler = sampler
         self.of_nodes: Mapping[Any, int] = {} if sampler is None else sampler.node_bounds() or {}
-        """By type: ids of these nodes are below this."""
+        """By node type: all sampled ids are below it."""
 
     def of_edges(self, edge_type: Any) -> int | None:
-        """Ids of these edges are below this."""
+        """All sampled ids of this edge type are below it; None if not known."""
         return None if self._sampler is None else self._sampler.edge_bound(edge_type)
 
 
 class RowSource(ABC):
-    """Where the rows of a batch come from. Made once; ``fetch`` reads, ``batch`` only puts together."""
+    """Reads the rows of samples (``fetch``) and makes batches of them without reading (``batch``). A loader has one."""
 
     threads: bool
     """Whether several threads may fetch at once."""
     collective: bool
-    """Whether ranks fetch together."""
+    """Whether all ranks of a process group must fetch together."""
 
     @abstractmethod
     def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> Any:
-        """All rows of a sample; ids are checked where ``bounds`` do not say that it is needless."""
+        """All rows of a sample. Ids are checked unless ``bounds`` show that they are in range."""
 
     @abstractmethod
     def batch(self, sampled: SampledGraphPart, rows: Any, layouts: dict[Any, EdgeLayout] | None) -> Data | HeteroData:
-        """A batch of these rows, its edges in these layouts; without layouts there are no sampled edges yet."""
+        """A batch of these rows with the sampled edges in these layouts; ``layouts=None`` puts no sampled edges."""
 
 
 class DataRows(RowSource):
-    """The attributes of a Data or HeteroData, in the order in which it has them.
+    """Reads the attributes of a Data or HeteroData, in its order.
 
     Args:
-        data: what is read for each batch as it is then.
-        device: where the edges of a batch go; by default where those of ``data`` are.
+        data: read anew for each batch, so that changes show in later batches.
+        device: the device of a batch's edges; by default that of the edges of ``data``.
     """
 
     threads = True
@@ -111,7 +113,7 @@ class DataRows(RowSource):
         self.device = device
 
     def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> dict[Any, dict[str, Any]]:
-        """By type, the rows of each attribute."""
+        """found[type][attribute]: its rows."""
         found: dict[Any, dict[str, Any]] = {}
         for type_name, store, has_nodes, has_edges in typed_storages(self.data):
             node = sampled.nodes.setdefault(type_name, NO_IDS) if has_nodes else NO_IDS
@@ -145,19 +147,19 @@ class DataRows(RowSource):
         batch = copy.copy(self.data)
         for type_name, store, _, has_edges in typed_storages(self.data):
             out = batch._store if type_name is None else batch[type_name]
-            # PyG looks for it with each field that is put, and catches an AttributeError where it is missing.
+            # Faster: PyG reads it with each field that is put, and catches an AttributeError where it is missing.
             out._cached_attr = defaultdict(set)
             for name, value in rows[type_name].items():
                 out[name] = value
             if layouts is not None and has_edges and (type_name is None or "edge_index" in store or "adj_t" in store):
-                edges, layout = self.placed(type_name, sampled.edges[type_name]), layouts[type_name]
+                edges, layout = self.moved(type_name, sampled.edges[type_name]), layouts[type_name]
                 value = self.values(type_name, edges, layout)
                 laid = laid_out(edges.edge_index, edges.colptr, sampled.size(type_name), layout, value)
                 set_edges(out, laid, layout)
         return batch
 
-    def placed(self, edge_type: Any, edges: SampledEdges) -> SampledEdges:
-        """The edges on the device of a batch's edges; their ids stay where they are."""
+    def moved(self, edge_type: Any, edges: SampledEdges) -> SampledEdges:
+        """The edges on the device of a batch's edges; ``edge_id`` is not moved."""
         device = edge_device(self._storage(edge_type)) if self.device is None else self.device
         return edges._replace(
             edge_index=edges.edge_index.to(device),
@@ -166,7 +168,7 @@ class DataRows(RowSource):
         )
 
     def values(self, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> Tensor | None:
-        """The values of an ``adj_t`` at the sampled edges: their weights, or what the input's ``adj_t`` has."""
+        """The values of a batch's ``adj_t``: the sampler's edge weights, else the values of the input's ``adj_t``."""
         if layout not in ("sparse_csr", "SparseTensor") or edges.weight is not None:
             return edges.weight
         value = stored_values(self._storage(edge_type))
@@ -179,9 +181,10 @@ class DataRows(RowSource):
 
 
 class StoreRows(RowSource):
-    """All tensors of a FeatureStore, ours or anybody's.
+    """Reads all tensors of a FeatureStore, ours or a foreign one.
 
-    A tensor whose group is a tuple is one of edges: of that type, or of the only one of a homogeneous graph.
+    A tensor whose group is a tuple has rows of edges: of that edge type or, in a homogeneous graph, of all edges. Other
+    groups have rows of nodes.
     """
 
     def __init__(self, features: Any, graph: Any, custom_cls: Any = None) -> None:
@@ -190,7 +193,7 @@ class StoreRows(RowSource):
         self.collective = is_collective(features)
 
     def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> list[tuple[Any, Any]]:
-        """(attribute, its rows) of all tensors that have rows for what was sampled, in the store's order."""
+        """(attribute, rows) per tensor of a type that was sampled, in the store's order."""
         hetero, features = sampled.hetero, self.features
         ids = {node_type: Ids(node) for node_type, node in sampled.nodes.items()}
         wanted = []
@@ -241,7 +244,7 @@ class StoreRows(RowSource):
 
 
 def row_source(data: Any, custom_cls: Any = None, device: torch.device | None = None) -> RowSource:
-    """The rows of whatever a loader loads; see :class:`DataRows` and :class:`StoreRows`."""
+    """A :class:`DataRows` for a Data or HeteroData, a :class:`StoreRows` for a pair of stores."""
     if isinstance(data, (Data, HeteroData)):
         return DataRows(data, device)
     features, graph = data

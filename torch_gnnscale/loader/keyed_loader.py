@@ -1,4 +1,4 @@
-"""What our loaders have in common: the wiring of order, sampler, stores and pipeline into PyG's loader classes."""
+"""The base of our loaders: connects order, sampler, stores and pipeline with PyG's loader classes."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from .workers import without_processes
 
 
 class KeyedLoader(PyGLoaderAdapter):
-    """A loader that does not know what its inputs are; to stand before one of PyG's loaders among a class's bases.
+    """Base class of our loaders, of seeds or of links. In a class's bases it comes before one of PyG's loaders.
 
-    A subclass says what identifies its inputs (``_ids``) and what a batch gets of them (``_label``).
+    A subclass defines the ids of its inputs (``_ids``) and the fields that a batch gets from its inputs (``_label``).
     """
 
     data: Any
@@ -59,9 +59,9 @@ class KeyedLoader(PyGLoaderAdapter):
         bulk: int | None = None,
         **kwargs: Any,
     ) -> None:
-        """Takes the arguments of :class:`PyGLoaderAdapter` besides; ``num_inputs`` is asked if they are shuffled.
+        """``kwargs`` are the arguments of :class:`PyGLoaderAdapter`; ``num_inputs()`` returns the number of inputs.
 
-        Batches are on the device of the sampler, if that is a GPU.
+        If the sampler's device is a GPU, batches are made there.
         """
         if prefetch is not None and (prefetch := to_int("prefetch", prefetch)) < 0:
             raise ValueError(f"prefetch: expected at least 0, found {prefetch}")
@@ -70,33 +70,33 @@ class KeyedLoader(PyGLoaderAdapter):
         checks.check_features(data, sampler)
         self._order = SeedOrder(draw_seed(kwargs.get("generator")) if seed is None else to_int("seed", seed))
         if kwargs.get("in_order") is False:
-            raise ValueError("in_order: expected True, for batches are numbered in their order, found False")
+            raise ValueError("in_order: expected True, because batches are numbered in their order, found False")
         if kwargs.get("batch_size", 1) is None and kwargs.get("batch_sampler") is None:
             raise ValueError("batch_size: expected a number of seeds, found None")
         self.prefetch = prefetch
-        """How many batches are in preparation; None: the loader chooses."""
+        """How many batches are in preparation; None: the loader chooses (:mod:`torch_gnnscale.loader.prefetch`)."""
         self._trial = PrefetchTrial()
         self.edge_layout = edge_layout
         self._edge_layouts = edge_layouts_of(data, edge_layout)
         self._seconds = {"sample": 0.0, "gather": 0.0}
         self.order = checks.common_numbering(data)
-        """How a pair of stores numbers the nodes, if not as the user does."""
+        """The numbering of renumbered stores; None if the stores use the user's ids."""
         self._sampler = sampler
         keyed = isinstance(sampler, KeyedSampler)
-        self._device: torch.device | None = None  # None: batches are where the data is
+        self._device: torch.device | None = None  # the GPU that makes batches; None: the data's device
         if keyed and sampler.device.type != "cpu":
             self._device = sampler.device
         of_rows = None if isinstance(data, (Data, HeteroData)) else getattr(data[0], "stream_device", None)
         in_process = kwargs.get("num_workers", 0) == 0
         self._streams_on = self._device or (of_rows if keyed and in_process else None)
-        """The GPU on which batches are made, or their rows gathered, on streams of its own."""
-        self._streams: list[torch.cuda.Stream] = []  # of all epochs: the memory of each serves the next one's
+        """The GPU on whose streams batches are made or their rows gathered; None if there is none."""
+        self._streams: list[torch.cuda.Stream] = []  # kept over epochs: torch reuses memory per stream
         self._stall = StreamTime()
         self.bulk = self._checked_bulk(bulk, kwargs)
         if prefetch and not keyed and in_process:
             warn(
-                f"prefetch={prefetch} has no effect: {type(sampler).__name__} may keep state, so it is asked in the "
-                f"thread that iterates; one that is a KeyedSampler is asked ahead"
+                f"prefetch={prefetch} has no effect: {type(sampler).__name__} may keep state (it is no KeyedSampler), "
+                f"so it is called in the thread that iterates"
             )
         if isinstance(data, (Data, HeteroData)):
             checks.warn_of_slow_rows(data)
@@ -114,7 +114,11 @@ class KeyedLoader(PyGLoaderAdapter):
         super().__init__(data, num_neighbors, sampler, **kwargs)
 
     def _checked_bulk(self, bulk: int | None, kwargs: dict[str, Any]) -> int:
-        """How many batches are made at once; raises if they cannot be made so, or not on the sampler's device."""
+        """How many batches are made at once.
+
+        Raises:
+            TypeError, ValueError, NotImplementedError: the sampler or an argument does not allow bulks, or its device.
+        """
         sampler, device = self._sampler, self._device
         keyed = isinstance(sampler, KeyedSampler)
         if bulk is None:
@@ -132,55 +136,54 @@ class KeyedLoader(PyGLoaderAdapter):
         if workers := kwargs.get("num_workers", 0):
             raise ValueError(f"{how}: expected num_workers=0, found {workers}")
         if device is not None and kwargs.get("pin_memory"):
-            raise ValueError(f"{how}: expected pin_memory=False, for batches are on the GPU, found True")
+            raise ValueError(f"{how}: expected pin_memory=False, because batches are on the GPU, found True")
         if device is not None and "SparseTensor" in self._edge_layouts.values():
             raise NotImplementedError(f"edge_layout='SparseTensor' with {how} is not implemented; use 'sparse_csr'")
         return bulk
 
     def _ids(self, inputs: Any) -> Tensor:
-        """What is hashed for the key of inputs that have no batch number."""
+        """The ids that are hashed to the key of inputs without a batch number."""
         raise NotImplementedError
 
     def _label(self, batch: Data | HeteroData, out: Output) -> None:
-        """Puts what is known of the inputs into the batch."""
+        """Puts the fields of the inputs into the batch."""
         raise NotImplementedError
 
     # Order and epochs ################################################################################################
 
     @property
     def seed(self) -> int:
-        """Decides every draw and the order."""
+        """The seed of every draw and of the order."""
         return self._order.seed
 
     def set_epoch(self, epoch: int) -> None:
-        """The epoch of the next ``iter()``; those after it follow."""
+        """Sets the epoch of the next ``iter()``; later ones take the epochs after it."""
         if epoch < 0:
             raise ValueError(f"epoch: expected at least 0, found {epoch}")
         self._order.set_next(epoch)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the latest iterator is: what :meth:`load_state_dict` of an equal loader needs to go on from there.
+        """The position of the latest iterator, for :meth:`load_state_dict` of an equal loader.
 
-        A batch counts as soon as it has been delivered. Plain values, to be saved with a checkpoint.
+        A batch counts as soon as it has been delivered. The values are plain, to be saved with a checkpoint.
         """
         return {**self._order.state(), **self._fingerprint()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The next ``iter()`` delivers the batches that would have come next, those after it the next epochs.
+        """Resumes: the next ``iter()`` delivers the rest of the state's epoch, later ones the epochs after it.
 
-        Any ``num_workers`` and ``prefetch`` give the same batches. A ``sampler`` or ``batch_sampler`` of the user's is
-        asked for the epoch's order again, and what was delivered is skipped: whether it gives the same one is its own
-        matter.
+        ``num_workers`` and ``prefetch`` may differ. A ``sampler`` or ``batch_sampler`` of the user's is iterated again
+        and the batches already delivered are skipped; it must itself give the same order.
 
         Raises:
-            ValueError: not a state, or one of a loader with other inputs, batches or fanouts.
+            ValueError: not a state, or the state of a loader with other inputs, batch size, order or sampling options.
         """
         self._order.load(state, self._fingerprint())
         if isinstance(self.sampler, KeyedShuffle):
             self.sampler.seed = self.seed
 
     def _fingerprint(self) -> dict[str, Any]:
-        """What decides the batches besides the seed, as far as it can be told in a few plain values."""
+        """What decides the batches besides the seed, in plain values; feature rows and edges are not compared."""
         order = "input" if isinstance(self.sampler, SequentialSampler) else "user's"
         return {
             "inputs": len(self.dataset),  # type: ignore[arg-type]
@@ -194,14 +197,14 @@ class KeyedLoader(PyGLoaderAdapter):
 
     @cached_property
     def _key_of_inputs(self) -> int:
-        """Tells these inputs from others."""
+        """A hash of the inputs' ids."""
         return ids_key(0, self._ids(self.input_data))
 
     # Batches #########################################################################################################
 
     @cached_property
     def _line(self) -> Line:
-        """The steps from numbers to batches; made when first asked for, after the subclass's constructor."""
+        """The steps from numbers to batches. Made on first use, after the subclass's constructor."""
         collator = Collator(
             row_source(self.data, self.custom_cls, self._device), self._edge_layouts, self._sampler, self._label,
             numbering=self.order, transform=self.transform_sampler_output, device=self._device,
@@ -228,40 +231,42 @@ class KeyedLoader(PyGLoaderAdapter):
         return self._order.follow(line.bulks(numbered, self._finish, self.bulk, ahead, streams, around))
 
     def samples(self, epoch: int) -> Iterator[Output]:
-        """What the sampler gives for an epoch's batches, in order, without features; no iterator is moved by it.
+        """The sampler's outputs for an epoch's batches, in order, without features. The position of training stays.
 
         Node ids are those of the stores.
 
         Raises:
-            ValueError: the order is a ``sampler``'s or ``batch_sampler``'s of the user's, who alone knows the epoch's.
+            ValueError: the user passed a ``sampler`` or ``batch_sampler``, so that the order does not follow from the
+                seed and the epoch.
         """
         numbered = self._order.numbered(self._index_sampler.batches, epoch)
         if not numbered.keyed:
-            raise ValueError("samples: expected an order that follows from seed and epoch, found one of the user's")
+            raise ValueError("samples: expected an order that follows from seed and epoch, found the user's sampler")
         return self._line.samples(iter(numbered), USUAL if self.prefetch is None else self.prefetch)
 
     def collate_fn(self, index: NumberedBatch | Tensor | list[int]) -> Output | Data | HeteroData:
-        """Samples a batch; in a worker process that filters, also gathers its features."""
+        """Samples a batch; with ``filter_per_worker``, also gathers its features."""
         out = self._line.sample(index)
         return self.filter_fn(out) if self.filter_per_worker else out
 
     def filter_fn(self, out: Output) -> Data | HeteroData:
-        """Gathers a sampled batch's features, in the main process."""
+        """Gathers the features of a sample and makes the batch."""
         return self._finish(self._line.collate(self._line.fetch(out)))
 
     def _finish(self, batch: Any) -> Any:
-        """The last step, in the thread that iterates."""
-        if isinstance(batch, (SamplerOutput, HeteroSamplerOutput)):  # of a worker process that does not filter
+        """The last step, in the thread that iterates: transform and pin."""
+        if isinstance(batch, (SamplerOutput, HeteroSamplerOutput)):  # from a worker process without filter_per_worker
             return self.filter_fn(batch)
         if self.transform is not None:
             batch = self.transform(batch)
-        # Worker processes leave pinning to DataLoader's own thread.
+        # With worker processes, DataLoader's own thread pins.
         pins = self.pin_memory and self.num_workers == 0 and torch.cuda.is_available()
         return batch.pin_memory() if pins else batch
 
     @property
     def seconds(self) -> Mapping[str, float]:
-        """Time spent so far in this process's threads, by what was done. Where a GPU makes batches or gathers their
-        rows, ``stall`` is how long the stream that takes them had nothing to do until they were there."""
+        """Seconds spent so far, summed over this process's threads: ``sample``, and ``gather`` (fetching rows and
+        making batches). If batches are made or gathered on a GPU, also ``stall``: how long the stream that takes
+        them was idle because they were not ready."""
         stall = {} if self._streams_on is None else {"stall": self._stall.seconds()}
         return MappingProxyType({**self._seconds, **stall})

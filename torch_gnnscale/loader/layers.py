@@ -17,9 +17,9 @@ from .sampled import SampledEdges, SampledGraphPart, by_type
 def put_layers(
     batch: Data | HeteroData, source: RowSource, sampled: SampledGraphPart, layouts: dict[Any, EdgeLayout]
 ) -> None:
-    """Puts ``layers`` into the batch, the one that a model computes first in front, and takes the edges out of it.
+    """Puts ``layers`` into the batch, in the order in which a model computes them, and removes its edges.
 
-    Attributes of edges and ``e_id`` stay in the order of hops, from the seeds outward: ``num_sampled_edges`` many each.
+    ``e_id`` and attributes of edges keep the order of sampling: the ``num_sampled_edges[0]`` edges of hop 0 first.
     """
     out = sampled.out
     nodes = {t: torch.tensor(n).cumsum(0).tolist() for t, n in by_type(out, out.num_sampled_nodes).items()}
@@ -27,7 +27,7 @@ def put_layers(
     hops: dict[Any, list[tuple[Any, ...]]] = {}
     for edge_type, found in sampled.edges.items():
         if found.colptr is None:
-            raise ValueError("layers=True: expected edges as they were sampled, found some that were changed")
+            raise ValueError("layers=True: expected the sampler's own edges, found edges that were changed")
         src, dst = end_types(edge_type)
         column, edge, hops[edge_type] = 0, 0, []
         for hop, count in enumerate(counts[edge_type]):
@@ -42,7 +42,7 @@ def put_layers(
             column, edge = column + size[1], edge + count
             value = edges.weight
             if isinstance(source, DataRows):
-                edges = source.placed(edge_type, edges)
+                edges = source.moved(edge_type, edges)
                 value = source.values(edge_type, edges, layouts[edge_type])
             laid = laid_out(edges.edge_index, edges.colptr, size, layouts[edge_type], value)
             hops[edge_type].append((laid, edges.edge_id, edges.weight))

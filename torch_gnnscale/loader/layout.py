@@ -1,4 +1,4 @@
-"""What a batch's edges are: plain COO, EdgeIndex, or a transposed sparse adjacency."""
+"""Layouts of a batch's edges: plain COO, EdgeIndex, or a transposed sparse adjacency matrix."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 
 EdgeLayout = Literal["coo", "EdgeIndex", "sparse_csr", "SparseTensor"]
-"""What a batch's edges are: ``edge_index`` as a plain tensor or as an EdgeIndex that knows its column pointer, or
-``adj_t`` as a torch sparse CSR tensor or a torch_sparse.SparseTensor."""
+"""The layout of a batch's edges. ``coo``: ``edge_index``, a tensor. ``EdgeIndex``: ``edge_index``, an EdgeIndex with
+column pointers. ``sparse_csr``: ``adj_t``, a torch sparse CSR tensor. ``SparseTensor``: ``adj_t``, of torch_sparse."""
 
 
 def edge_layouts_of(data: Any, asked: EdgeLayout | None) -> dict[Any, EdgeLayout]:
-    """The layout asked for, or the one of the input, by edge type, as PyG's loaders do; "coo" for other types."""
+    """By edge type, ``asked`` or, if None, the layout of ``adj_t`` in the input (as in PyG), or "coo"."""
     if asked is not None:
         if asked not in get_args(EdgeLayout):
             raise ValueError(f"edge_layout: expected one of {get_args(EdgeLayout)}, found {asked!r}")
@@ -32,7 +32,7 @@ def edge_layouts_of(data: Any, asked: EdgeLayout | None) -> dict[Any, EdgeLayout
 
 
 class _Always(dict):
-    """A dictionary with one value for every key that it does not have."""
+    """A dictionary that returns ``value`` for missing keys, without storing it."""
 
     def __init__(self, value: Any) -> None:
         super().__init__()
@@ -56,15 +56,15 @@ def _sparse_tensor() -> Any:
 def laid_out(
     edge_index: Tensor, colptr: Tensor | None, size: tuple[int, int], layout: EdgeLayout, value: Tensor | None = None
 ) -> Any:
-    """Edges in a layout.
+    """The edges in a layout.
 
     Args:
-        edge_index: local COO, sorted by destination where the layout needs it: int64, shape [2, e].
-        colptr: where the edges of the first destinations begin: int64, at most [num_dst + 1]; later ones have none.
-            Needed for EdgeIndex and sparse_csr.
-        size: how many sources and destinations there are.
-        layout: what to make.
-        value: values of the edges for ``adj_t``, if it has any, on the edges' device.
+        edge_index: local COO: int64, shape [2, e]; sorted by destination for EdgeIndex and sparse_csr.
+        colptr: edges colptr[i]..colptr[i+1]-1 lead to destination i: int64, at most num_dst + 1 entries; later
+            destinations have no edges. Needed for EdgeIndex and sparse_csr.
+        size: (number of sources, number of destinations).
+        layout: the layout to make.
+        value: values of ``adj_t``, shape [e, ...], on the device of the edges; None: ones; in a SparseTensor no values.
     """
     if layout == "coo":
         return edge_index
@@ -79,7 +79,7 @@ def laid_out(
     if layout == "sparse_csr":
         value = torch.ones(edge_index.size(1), device=edge_index.device) if value is None else value
         return torch.sparse_csr_tensor(pointer, edge_index[0], value, (num_dst, num_src), check_invariants=False)
-    # Not flagged as sorted, for sources within a destination are in order of drawing; as PyG does.
+    # Not flagged as sorted, as in PyG: the sources of a destination are in the order of drawing.
     return _sparse_tensor()(
         row=edge_index[1], col=edge_index[0], value=value, sparse_sizes=(num_dst, num_src), is_sorted=False,
         trust_data=True,
@@ -87,7 +87,7 @@ def laid_out(
 
 
 def set_edges(store: Any, edges: Any, layout: EdgeLayout) -> None:
-    """Puts edges that are laid out into a Data or the storage of an edge type."""
+    """Puts what :func:`laid_out` returned into a Data or the storage of an edge type."""
     name, other = ("edge_index", "adj_t") if layout in ("coo", "EdgeIndex") else ("adj_t", "edge_index")
     if other in store:
         del store[other]
@@ -95,14 +95,14 @@ def set_edges(store: Any, edges: Any, layout: EdgeLayout) -> None:
 
 
 def sort_by_destination(col: Tensor, num_dst: int) -> tuple[Tensor, Tensor]:
-    """The order of edges by destination, equal ones in the order they have, and where each column's edges then begin:
-    int64, shapes [e] and [num_dst + 1]."""
+    """(permutation that sorts edges by destination, stably; column pointers after sorting): int64, shapes [e] and
+    [num_dst + 1]."""
     order = torch.argsort(col, stable=True)
     return order, torch._convert_indices_from_coo_to_csr(col[order], num_dst)
 
 
 def edge_device(store: Any) -> torch.device:
-    """Where a batch's edges belong: where the input has its own, as PyG's loaders do; else in host memory."""
+    """The device of the input's edges, which a batch's edges get as in PyG; the CPU if the input has none."""
     edges = store.get("adj_t", store.get("edge_index"))
     if edges is None:
         return torch.device("cpu")
@@ -110,7 +110,7 @@ def edge_device(store: Any) -> torch.device:
 
 
 def stored_values(store: Any) -> Tensor | None:
-    """The values of the input's ``adj_t``, if it has any."""
+    """The values of the input's ``adj_t``; None if it has none."""
     if "adj_t" not in store:
         return None
     adj_t = store["adj_t"]

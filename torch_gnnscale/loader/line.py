@@ -1,4 +1,4 @@
-"""The line of a loader: order -> sample -> fetch -> collate -> finish, and which threads run each step."""
+"""The line of a loader: order -> sample -> fetch -> collate -> finish, and the threads that run each step."""
 
 from __future__ import annotations
 
@@ -24,24 +24,26 @@ T = TypeVar("T")
 
 
 class Step(NamedTuple):
-    """A step of the line and where it may run: in parallel threads, in order on one, or with the iterating thread."""
+    """A step of the line and the threads that may run it."""
 
     run: Callable[[Any], Any]
     where: str
-    """``parallel``, ``in order`` or ``here``."""
+    """``parallel``: several threads at once; ``in order``: one thread, in the order of batches; ``here``: the thread
+    that iterates."""
 
 
 class Line:
     """The steps from a batch's number to the batch, for one loader.
 
     Args:
-        order: makes keys.
-        sampler: any of PyG's; one that is not keyed is asked in the thread that iterates, for it may keep state.
-        collator: fetches rows and puts batches together.
+        order: makes the keys of batches.
+        sampler: any BaseSampler. One that is no KeyedSampler is called in the thread that iterates: it may keep state.
+        collator: fetches rows and makes batches.
         inputs: all inputs of the loader, indexed by position.
-        ids_of: what is hashed for the key of inputs without a number.
-        neg_sampling: for links.
-        seconds: where the time of sampling and of gathering is summed up.
+        ids_of: returns the ids that are hashed to the key of inputs without a batch number.
+        neg_sampling: how negatives of links are drawn; None for seeds.
+        seconds: the time of sampling is added to ``seconds["sample"]``, that of fetching and collating to
+            ``seconds["gather"]``.
     """
 
     def __init__(
@@ -55,13 +57,13 @@ class Line:
     # The steps #######################################################################################################
 
     def inputs_at(self, positions: Any) -> Inputs:
-        """The inputs at these positions."""
+        """The inputs at the given positions."""
         if not isinstance(positions, Tensor):
             positions = torch.as_tensor(positions, dtype=torch.int64)
         return self.inputs[positions]
 
     def sample(self, index: NumberedBatch | Tensor | list[int]) -> Output:
-        """The sample of a numbered batch, or of positions that have no number: keyed by the ids of their inputs."""
+        """The sample of a numbered batch; or of positions without a number, keyed by a hash of their ids."""
         with self._timed("sample"):
             inputs = self.inputs_at(index.positions if isinstance(index, NumberedBatch) else index)
             if not isinstance(self.sampler, KeyedSampler):
@@ -75,19 +77,19 @@ class Line:
             return self.sampler.sample_inputs(inputs, key, self.neg_sampling)
 
     def sample_many(self, indices: list[NumberedBatch]) -> list[Output]:
-        """The samples of several numbered batches."""
+        """One sample per numbered batch."""
         assert isinstance(self.sampler, KeyedSampler)
         with self._timed("sample"):
             inputs = [self.inputs_at(index.positions) for index in indices]
             return self.sampler.sample_many(inputs, [self.order.key(index) for index in indices], self.neg_sampling)
 
     def fetch(self, out: Output) -> Fetched:
-        """The sample with its rows."""
+        """Reads the rows of a sample."""
         with self._timed("gather"):
             return self.collator.fetch(out)
 
     def collate(self, fetched: Fetched) -> Data | HeteroData:
-        """The batch."""
+        """Makes the batch."""
         with self._timed("gather"):
             return self.collator.collate(fetched)
 
@@ -97,7 +99,8 @@ class Line:
     # Where they run ##################################################################################################
 
     def steps(self) -> list[Step]:
-        """Sample, fetch and collate, as their sampler and rows allow; what follows a step here is here as well."""
+        """Sample, fetch and collate with the threads that sampler and rows allow. Steps after one that runs
+        ``here`` run ``here`` as well."""
         source = self.collator.source
         sampling = _where(self.sampler.thread_safe, self.sampler.collective) if self.ahead else "here"
         fetching = _where(source.threads, source.collective) if source.threads or source.collective else "here"
@@ -107,16 +110,16 @@ class Line:
 
     @property
     def ahead(self) -> bool:
-        """Whether anything can be prepared while the model trains."""
+        """Whether batches can be prepared by threads while the model trains."""
         return isinstance(self.sampler, KeyedSampler)
 
     @property
     def collective(self) -> bool:
-        """Whether ranks sample or fetch together."""
+        """Whether all ranks of a process group sample or fetch together."""
         return getattr(self.sampler, "collective", False) or self.collator.source.collective
 
     def pipeline(self, numbered: Iterator[NumberedBatch], finish: Callable[[Any], T], prefetch: int) -> Pipeline:
-        """The batches, one by one."""
+        """Iterates over the batches, each made alone."""
         steps = self.steps()
         stages = [Stage(as_here(step.run), step.where == "in order") for step in steps if step.where != "here"]
         here = [step.run for step in steps if step.where == "here"]
@@ -129,7 +132,7 @@ class Line:
         return Pipeline(numbered, stages, finished if here else finish, prefetch)
 
     def samples(self, numbered: Iterator[NumberedBatch], prefetch: int) -> Pipeline:
-        """The samples alone."""
+        """Iterates over the samples; no rows are read."""
         sample = self.steps()[0]
         stages = [] if sample.where == "here" else [Stage(as_here(sample.run), sample.where == "in order")]
         finish = self.sample if sample.where == "here" else _unchanged
@@ -140,7 +143,8 @@ class Line:
         streams: Streams | None,
         around: Callable[[], AbstractContextManager] | None,
     ) -> Unpacked[T]:  # fmt: skip
-        """The batches, made ``bulk`` at a time, on ``streams`` of a GPU if there are some."""
+        """Iterates over the batches, made ``bulk`` at a time; on ``streams`` of a GPU unless that is None. ``around()``
+        is entered during each wait for a list of batches."""
         lists = iter(lambda: list(islice(numbered, bulk)), [])
         sample, *others = self.steps()
         first = _all_or_failed(self.sample_many) if bulk > 1 or self.collator.device is not None else _each(self.sample)
@@ -171,7 +175,7 @@ class Line:
 
 
 class _Clock:
-    """Adds the time spent inside to an entry of a dictionary; less to enter than a generator's context."""
+    """Adds the time spent inside to ``seconds[name]``. A class: entering costs less than with contextlib."""
 
     def __init__(self, seconds: dict[str, float], name: str) -> None:
         self._seconds, self._name = seconds, name
@@ -192,12 +196,12 @@ def _where(thread_safe: bool, collective: bool) -> str:
 
 
 def _each(run: Callable[[Any], Any]) -> Callable[[list[Any]], list[Any]]:
-    """``run`` of every entry that has not failed before; entries that fail now become :class:`Failed`."""
+    """A function that replaces entries by ``run(entry)``, or by :class:`Failed` if that raises; Failed entries stay."""
     return lambda entries: [entry if isinstance(entry, Failed) else or_failed(run, entry) for entry in entries]
 
 
 def _all_or_failed(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
-    """``run`` of all entries at once, which fail together."""
+    """A function that returns ``run(entries)``, or :class:`Failed` for every entry if that raises."""
 
     def safely(entries: list[Any]) -> list[Any]:
         made = or_failed(run, entries)

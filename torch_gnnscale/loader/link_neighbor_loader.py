@@ -1,4 +1,4 @@
-"""PyG's LinkNeighborLoader over the fused sampler, the native gather and a pipeline."""
+"""PyG's LinkNeighborLoader with the fused sampler, the native gather and prefetching threads."""
 
 from __future__ import annotations
 
@@ -33,47 +33,49 @@ from .layout import EdgeLayout
 class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader):
     """A drop-in :class:`torch_geometric.loader.LinkNeighborLoader`: the same arguments, batches and order of fields.
 
-    A batch, its negatives included, is a pure function of (graph, links, options; ``seed``, epoch, number of the
-    batch), as those of :class:`torch_gnnscale.NeighborLoader` are; order, state and pipeline are the same, too.
+    batch = f(graph, links, options; ``seed``, epoch, number of the batch), negatives included. Order, state and
+    prefetching are those of :class:`torch_gnnscale.NeighborLoader`.
 
     Args:
-        data: a Data, a HeteroData, or a pair of a FeatureStore and a GraphStore, ours or anybody's. Of renumbered
+        data: a Data, a HeteroData, or a pair of a FeatureStore and a GraphStore, ours or foreign ones. With renumbered
             stores (``GraphStore.order``), links, weights of negatives and ``n_id`` are still by the user's ids.
-        num_neighbors: fanout of each hop; -1 takes all neighbors. In a heterogeneous graph also lists by edge type.
-        edge_label_index: the links: sources and destinations, shape [2, m], or None for all edges. In a heterogeneous
-            graph an edge type, or a pair of one and of links or None.
-        edge_label: what is known of each link, shape [m, ...]. Binary negatives have label 0; if the smallest label is
-            0, the labels of links grow by 1, as in PyG.
-        edge_label_time: each link's time, shape [m]: its tree has only nodes, or edges, of times up to that.
+        num_neighbors: fanout of each hop; -1 takes all neighbors. In a heterogeneous graph also a list per edge type.
+        edge_label_index: the links (source, destination), shape [2, m], or None for all edges. In a heterogeneous graph
+            an edge type, or a pair of an edge type and links or None.
+        edge_label: a label per link, shape [m, ...]. Binary negatives have label 0; if the smallest label is 0, 1 is
+            added to the labels of links, as in PyG.
+        edge_label_time: a time per link, shape [m]. A node, or edge, is drawn for a link only if its time is at most
+            the link's.
         replace: draw with replacement.
         subgraph_type: ``directional``, ``bidirectional`` or ``induced``.
-        disjoint: every link has nodes of its own.
+        disjoint: each link gets a tree of its own; trees share no nodes.
         temporal_strategy: ``uniform``, or ``last`` to draw the latest neighbors.
-        neg_sampling: PyG's NegativeSampling, or what it is made of: ``binary`` or ``triplet``, how many, weights of
-            sources and destinations. A weight of 0 is never drawn, and neither is a node later than its link.
-        neg_sampling_ratio: the older way to ask for so many binary negatives a link.
-        time_attr: an attribute of nodes or edges; to be given together with ``edge_label_time``.
-        weight_attr: an attribute of edges: they are drawn in proportion to it.
+        neg_sampling: PyG's NegativeSampling or its arguments: ``binary`` or ``triplet``, negatives per link, weights of
+            sources and destinations. Nodes of weight 0 and nodes later than the link are never drawn.
+        neg_sampling_ratio: deprecated: binary negatives per link.
+        time_attr: name of the times of nodes or edges; to be given together with ``edge_label_time``.
+        weight_attr: name of the weights of edges: P(edge) is proportional to its weight.
         transform: called on each batch in the thread that iterates, in order.
         transform_sampler_output: called on each sampler output in the thread that prepares it.
-        is_sorted: edges are sorted by destination.
-        filter_per_worker: with ``num_workers > 0``, where features are gathered, as in PyG; by default not in the
-            workers if a store has rows on a GPU.
-        neighbor_sampler: a sampler to use instead of a new one; one that is not ours has randomness of its own.
-        directed: PyG's older name of ``subgraph_type``.
-        exclude_seed_edges: leave the edges between the ends of a batch's links out of its sample; with ``"reverse"``,
-            those the other way round, too (see :class:`torch_gnnscale.NeighborSampler`).
-        strict_negatives: no negative is an edge of the links' type, nor any of the loader's links; given links [2, m],
-            nor one of these. Where all edges of that type have their reverses, links count both ways.
+        is_sorted: edges are sorted by destination already.
+        filter_per_worker: with worker processes, whether they also gather features, as in PyG; False by default if a
+            store has rows on a GPU.
+        neighbor_sampler: the sampler to use instead of a new one; one that is no KeyedSampler draws at random itself.
+        directed: deprecated; False means ``subgraph_type="induced"``.
+        exclude_seed_edges: exclude the edges between the ends of a batch's links from its sample; ``"reverse"``: and
+            their reverses (see :class:`torch_gnnscale.NeighborSampler`).
+        strict_negatives: no negative is an edge of the links' type or a link of the loader. Given links [2, m], no
+            negative is one of these either. If every edge of that type has its reverse, the reverses of links are no
+            negatives either.
         seed: decides every draw and the order; by default drawn from ``generator`` or torch's own generator.
-        prefetch: batches in preparation while the model trains, each by a thread (at most one per core); by default as
-            for :class:`torch_gnnscale.NeighborLoader`.
-        edge_layout: what a batch's edges are (see :data:`torch_gnnscale.loader.layout.EdgeLayout`).
+        prefetch: how many batches threads prepare while the model trains; the default is that of
+            :class:`torch_gnnscale.NeighborLoader`.
+        edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.layout.EdgeLayout`).
         **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
 
     Raises:
-        TypeError, ValueError, IndexError: a malformed graph, fanout, link, label, time or weight; while iterating, a
-            link that has no negative.
+        TypeError, ValueError, IndexError: a malformed graph, fanout, link, label, time or weight. While iterating: a
+            link for which there is no negative.
     """
 
     inputs_type = EdgeSamplerInput
@@ -142,7 +144,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
                 neighbor_sampler.strict_negatives = stored if edge_type is None else {edge_type: stored}
         elif exclude_seed_edges is not False or strict_negatives is not False:
             raise ValueError(
-                "exclude_seed_edges, strict_negatives: expected none beside a neighbor_sampler, which is made with them"
+                "exclude_seed_edges, strict_negatives: expected none beside a neighbor_sampler; pass them to it"
             )
         if isinstance(neighbor_sampler, KeyedSampler):
             check_links("edge_label_index", links, edge_type, neighbor_sampler.node_bounds())
@@ -180,13 +182,13 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             neighbor_sampler.prepare_links(edge_type, self.neg_sampling, known)
 
     def _renumber_weights(self, order: Numbering, edge_type: EdgeType | None) -> None:
-        """Puts the weights of negatives, which the user orders by his ids, into the stores' order."""
+        """Reorders the weights of negatives from the user's ids to the stores' ids."""
         if self.neg_sampling is None:
             return
         self.neg_sampling = copy.copy(self.neg_sampling)
         for name, node_type in zip(("src_weight", "dst_weight"), end_types(edge_type), strict=True):
             if (weight := getattr(self.neg_sampling, name)) is not None:
-                check_weights(name, weight)  # wrong ones are named by the user's ids
+                check_weights(name, weight)  # here, so that the error names the user's id
                 stored = torch.empty_like(weight)
                 stored[order.to_stored(torch.arange(len(weight)), node_type)] = weight
                 setattr(self.neg_sampling, name, stored)
@@ -211,13 +213,13 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             return
         src["src_index"], dst["dst_pos_index"], dst["dst_neg_index"] = out.metadata[1:4]
         src["seed_time"] = dst["seed_time"] = out.metadata[4]
-        for name in ("edge_label_index", "edge_label_time"):  # those of the input
+        for name in ("edge_label_index", "edge_label_time"):  # attributes of the input
             if name in store:
                 del store[name]
 
 
 def _links_of(data: Any, edge_label_index: Any) -> tuple[EdgeType | None, Tensor]:
-    """The edge type and the links, in the user's ids, that an argument stands for."""
+    """(edge type, links in the user's ids) for a value of ``edge_label_index``."""
     edge_type, links = _type_and_links(edge_label_index)
     if isinstance(data, Data):
         if edge_type is not None:
@@ -226,7 +228,9 @@ def _links_of(data: Any, edge_label_index: Any) -> tuple[EdgeType | None, Tensor
             links = _stored_links(data, (data.num_nodes, data.num_nodes))
     elif isinstance(data, HeteroData):
         if edge_type is None:
-            raise ValueError("edge_label_index: expected an edge type, or a pair of one and of links, found neither")
+            raise ValueError(
+                "edge_label_index: expected an edge type, or a pair of an edge type and links, found neither"
+            )
         edge_type = data._to_canonical(*edge_type)
         if edge_type not in data.edge_types and links is None:
             raise ValueError(f"edge_label_index: expected an edge type of {data.edge_types}, found {edge_type}")
@@ -245,7 +249,7 @@ def _links_of(data: Any, edge_label_index: Any) -> tuple[EdgeType | None, Tensor
 
 
 def _type_and_links(edge_label_index: Any) -> tuple[tuple[str, ...] | None, Any]:
-    """The edge type, perhaps in short, and the links that are given, if any."""
+    """(edge type as given, possibly shortened, or None; links as given or None)."""
     if edge_label_index is None or isinstance(edge_label_index, Tensor):
         return None, edge_label_index
     given = (edge_label_index,) if isinstance(edge_label_index, str) else edge_label_index
@@ -255,19 +259,19 @@ def _type_and_links(edge_label_index: Any) -> tuple[tuple[str, ...] | None, Any]
         if len(given) == 2 and (given[1] is None or isinstance(given[1], Tensor)):
             return (given[0],) if isinstance(given[0], str) else given[0], given[1]
     raise TypeError(
-        f"edge_label_index: expected links, an edge type, or a pair of one and of links, found "
+        f"edge_label_index: expected links, an edge type, or a pair of an edge type and links, found "
         f"{type(edge_label_index).__name__}"
     )
 
 
 def _to_stored(order: Numbering, links: Tensor, edge_type: EdgeType | None) -> Tensor:
-    """Links [2, m] in the stores' ids."""
+    """Links [2, m], converted from the user's ids to the stores' ids."""
     ends = zip(links.to(torch.int64).cpu(), end_types(edge_type), strict=True)
     return torch.stack([order.to_stored(ids, node_type) for ids, node_type in ends])
 
 
 def _stored_links(store: Any, size: Any) -> Tensor:
-    """All edges of a type, in the order of their ids."""
+    """All edges of a type in the order of their ids: shape [2, E]."""
     if "edge_index" in store:
         return store["edge_index"]
     csc = CSC.from_storage(store, tuple(size))

@@ -1,4 +1,4 @@
-"""PyG's NeighborLoader over the fused sampler, the native gather and a pipeline."""
+"""PyG's NeighborLoader with the fused sampler, the native gather and prefetching threads."""
 
 from __future__ import annotations
 
@@ -29,56 +29,56 @@ from .layout import EdgeLayout
 class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
     """A drop-in :class:`torch_geometric.loader.NeighborLoader`: the same arguments, batches and order of fields.
 
-    A batch is a pure function of (graph, seeds, fanouts; ``seed``, epoch, number of the batch): the same on every run,
-    with any ``prefetch`` and ``num_workers``. Every ``iter()`` is the next epoch.
+    batch = f(graph, seeds, fanouts, options; ``seed``, epoch, number of the batch): it is the same in every run, for
+    any ``prefetch`` and ``num_workers``. Every ``iter()`` begins the next epoch.
 
     Args:
-        data: a Data, a HeteroData, or a pair of a FeatureStore and a GraphStore, ours or anybody's. Tensors of data or
-            of our stores are gathered ahead, in the pipeline's threads; a foreign store is asked in the thread that
-            iterates. Of renumbered stores (``GraphStore.order``), seeds and ``n_id`` are still the user's ids.
-        num_neighbors: fanout of each hop, or lists by edge type (see :class:`torch_gnnscale.NeighborSampler`, as for
-            all arguments that are not explained here).
-        input_nodes: seeds: ids, a mask, or None for all nodes; in a heterogeneous graph, a node type or a pair of it
-            and of one of these. They may repeat; each has its own row.
-        input_time: a time for each seed; by default the node's own. Needs ``time_attr``.
+        data: a Data, a HeteroData, or a pair of a FeatureStore and a GraphStore, ours or foreign ones. Rows of a Data
+            and of our stores are gathered ahead by threads; those of a foreign store in the thread that iterates,
+            unless it has ``thread_safe = True``. With renumbered stores (``GraphStore.order``), seeds and ``n_id`` are
+            still the user's ids.
+        num_neighbors: fanout of each hop, or a list per edge type. :class:`torch_gnnscale.NeighborSampler` explains
+            this and the other arguments of sampling in full.
+        input_nodes: the seeds: ids, a mask, or None for all nodes; in a heterogeneous graph a node type, or a pair of a
+            node type and one of these. Seeds may repeat; each has its own row.
+        input_time: a time per seed; by default the node's own time. Needs ``time_attr``.
         replace: draw with replacement.
         subgraph_type: ``directional``, ``bidirectional`` or ``induced``.
-        disjoint: every seed's tree has nodes of its own; ``batch`` names the tree.
+        disjoint: each seed gets a tree of its own; ``batch`` holds the tree of each node.
         temporal_strategy: ``uniform`` or ``last``.
-        time_attr: the attribute of nodes or edges that is their time.
-        weight_attr: the attribute of edges that is their weight.
+        time_attr: name of the times of nodes or edges.
+        weight_attr: name of the weights of edges.
         transform: called on each batch in the thread that iterates, in order.
         transform_sampler_output: called on each sampler output in the thread that prepares it.
-        is_sorted: edges are sorted by destination.
-        filter_per_worker: with ``num_workers > 0``, where features are gathered, as in PyG; by default not in the
-            workers if a store has rows on a GPU.
-        neighbor_sampler: a sampler to use instead of a new one; one that is not ours has randomness of its own.
-        directed: PyG's older name of ``subgraph_type``.
-        layers: batches have ``layers`` instead of edges: a :class:`torch_gnnscale.sampler.Layer` for each layer of the
-            model, the first one in front. Every node found so far is expanded in each hop, as the papers have it.
+        is_sorted: edges are sorted by destination already.
+        filter_per_worker: with worker processes, whether they also gather features, as in PyG; False by default if a
+            store has rows on a GPU.
+        neighbor_sampler: the sampler to use instead of a new one; one that is no KeyedSampler draws at random itself.
+        directed: deprecated; False means ``subgraph_type="induced"``.
+        layers: batches have ``layers`` instead of edges: one :class:`torch_gnnscale.sampler.Layer` per layer of the
+            model, in the model's order. Each hop expands every node found so far, as in the papers.
         seed: decides every draw and the order; by default drawn from ``generator`` or torch's own generator.
-        prefetch: batches in preparation while the model trains, each by a thread (at most one per core); of no effect
-            with a ``neighbor_sampler`` that is not a KeyedSampler. By default 0 or 4, whichever the steps of the first
-            48 batches show to be faster (:mod:`torch_gnnscale.loader.prefetch`); always 4 on a GPU, in bulks, and where
-            ranks sample or read rows together.
-        edge_layout: what a batch's edges are (see :data:`torch_gnnscale.loader.layout.EdgeLayout`); by default as the
-            input's, relation by relation.
-        device: where batches are made: ``cpu``, or a CUDA device. There, the graph is copied to the device, batches are
-            drawn and gathered on streams of their own, and all of their fields are there: the same batches as on a CPU,
-            of homogeneous graphs by uniform draws. The data must not be changed while an iterator is in use.
-            ``seconds["stall"]`` says how long the consumer's stream had nothing to do for want of a batch.
-        graph_on_gpu: how much of the graph that GPU holds, bytes ("4GiB") or a share (0.5): the first edges, the others
-            being copied to pinned host memory and read there. By default all if it fits, else nothing, with a warning;
-            of a graph that is pinned already, nothing.
-        bulk: batches that are drawn at once, by default 4 on a GPU and 1 on a CPU, where more are slower; ``prefetch``
-            is rounded up to a multiple of it.
+        prefetch: how many batches threads prepare while the model trains (at most one thread per core). No effect with
+            a ``neighbor_sampler`` that is no KeyedSampler. By default 0 or 4, whichever is faster in the first 48
+            batches (:mod:`torch_gnnscale.loader.prefetch`); always 4 on a GPU, in bulks, and where sampling or reading
+            rows is collective.
+        edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.layout.EdgeLayout`); by default
+            that of the input, for each relation.
+        device: where batches are made: ``cpu`` or a CUDA device. On a CUDA device, the graph is copied there (see
+            ``graph_on_gpu``), batches are made on CUDA streams of their own, and all of their fields are there. They
+            equal those of the CPU. Homogeneous graphs and uniform draws only. The data must not change while an
+            iterator is in use. ``seconds["stall"]``: seconds in which the consumer's stream waited for a batch.
+        graph_on_gpu: how much of the graph the GPU holds, in bytes ("4GiB") or as a share (0.5): the column pointers
+            and the first edges; the rest is copied to pinned host memory, which the GPU reads. By default the whole
+            graph if it fits, else nothing, with a warning; nothing of a graph that the user has pinned.
+        bulk: how many batches are drawn at once; by default 4 on a GPU and 1 on a CPU, where more are slower.
+            ``prefetch`` is rounded up to a multiple of it.
         **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
-            ``num_workers=0``, the default, is the fast way.
+            ``num_workers`` means threads unless something needs processes; the default of 0 is as fast.
 
     Raises:
-        NotImplementedError: an argument that is not implemented, or not on a GPU or in bulk.
-        TypeError, ValueError, IndexError: a malformed graph, fanout, seed, time or weight; a device that torch does not
-            see.
+        NotImplementedError: an argument that is not implemented, or not on a GPU or in bulks.
+        TypeError, ValueError, IndexError: a malformed graph, fanout, seed, time or weight; an unknown device.
     """
 
     inputs_type = NodeSamplerInput
@@ -131,9 +131,9 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             )
         elif device is not None or graph_on_gpu is not None:
             name = "device" if device is not None else "graph_on_gpu"
-            raise ValueError(f"{name}: expected none beside a neighbor_sampler, which is made with it")
+            raise ValueError(f"{name}: expected none beside a neighbor_sampler; pass it to the sampler")
         elif layers and not (isinstance(neighbor_sampler, KeyedSampler) and neighbor_sampler.layers):
-            raise ValueError("layers=True: expected a neighbor_sampler that was made with it, found another")
+            raise ValueError("layers=True: expected a neighbor_sampler with layers=True, found one without")
         nodes = input_nodes
         if isinstance(neighbor_sampler, KeyedSampler):
             if input_time is not None and not neighbor_sampler.is_temporal:
@@ -164,7 +164,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             self.input_data.node = self.order.to_stored(self.input_data.node, self.input_data.input_type)
 
     def _check_seeds(self, bounds: Mapping[Any, int] | None, given: Tensor | None) -> None:
-        """Raises unless all input nodes are ids of the graph; names them by their place in what was ``given``."""
+        """Raises IndexError unless all seeds are in range; the error names the position in ``given``."""
         nodes, time = self.input_data.node, self.input_data.time
         if time is not None and time.shape != nodes.shape:
             raise ValueError(f"input_time: expected {len(nodes)} times, found shape {tuple(time.shape)}")
@@ -189,14 +189,14 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
 
 
 def _all_nodes(data: Any, input_nodes: Any, bounds: Mapping[Any, int] | None) -> Any:
-    """``input_nodes`` as PyG takes them, checked; all nodes of a pair of stores by their ids."""
+    """``input_nodes`` checked and in PyG's form. None for all nodes of a pair of stores becomes their ids."""
     if bounds is None:
         return input_nodes
     if None not in bounds:
         node_type, nodes = input_nodes if _is_pair(input_nodes) else (input_nodes, None)
         if not isinstance(node_type, str):
             found = type(input_nodes).__name__
-            raise ValueError(f"input_nodes: expected a node type, or a pair of one and of nodes, found {found}")
+            raise ValueError(f"input_nodes: expected a node type, or a pair of a node type and nodes, found {found}")
         if node_type not in bounds:
             raise ValueError(f"input_nodes: expected a node type of {list(bounds)}, found {node_type!r}")
         count = bounds[node_type]

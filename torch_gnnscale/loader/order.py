@@ -1,4 +1,4 @@
-"""The order of batches: numbered, shuffled by key, and resumed where a run was stopped."""
+"""The order of seeds: batches are numbered, shuffled by a key, and resumed where a run was stopped."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .. import ops
 from ..random import Purpose, batch_key
 
 FORMAT = 1
-"""Of states."""
+"""Version of the format of states."""
 T = TypeVar("T")
 
 
 class NumberedBatch(NamedTuple):
-    """Positions of a batch's inputs, with what its key is made of."""
+    """A batch's epoch and number, from which its key is made, and the positions of its inputs."""
 
     epoch: int
     number: int
@@ -34,7 +34,7 @@ class KeyedShuffle(RandomSampler):
         self.epoch = 0
 
     def positions(self, epoch: int) -> np.ndarray:
-        """The positions of an epoch: int64, shape [inputs]."""
+        """The positions in the order of an epoch: int64, shape [inputs]."""
         return ops.permutation(len(self.data_source), batch_key(self.seed, epoch, 0, Purpose.SHUFFLE)).numpy()
 
     def __iter__(self) -> Iterator[int]:
@@ -42,7 +42,7 @@ class KeyedShuffle(RandomSampler):
 
 
 class NumberedBatches:
-    """The batches of a torch batch sampler, numbered from where ``start()`` = (epoch, first batch) says."""
+    """The batches of a torch batch sampler, numbered. ``start()`` returns (epoch, number of the first batch)."""
 
     def __init__(self, batches: Any, start: Callable[[], tuple[int, int]]) -> None:
         self.batches = batches
@@ -53,14 +53,14 @@ class NumberedBatches:
 
     @property
     def keyed(self) -> bool:
-        """Whether an epoch's batches are a function of (seed, epoch), and not a sampler's of the user's."""
+        """Whether an epoch's batches are a function of (seed, epoch); False for a sampler of the user's."""
         return type(self.batches) is BatchSampler and type(self.batches.sampler) in (KeyedShuffle, SequentialSampler)
 
     def __iter__(self) -> Iterator[NumberedBatch]:
         epoch, first = self.start()
         batches = self.batches
         if self.keyed:
-            # The same as iterating over the sampler's positions one by one.
+            # Equal to iterating over the batch sampler, but faster.
             shuffle = batches.sampler if isinstance(batches.sampler, KeyedShuffle) else None
             positions = np.arange(len(batches.sampler)) if shuffle is None else shuffle.positions(epoch)
             size = batches.batch_size
@@ -76,7 +76,7 @@ class NumberedBatches:
 
 
 class SeedOrder:
-    """Which batch comes when: numbers them, makes their keys, and keeps where training is."""
+    """Numbers batches, makes their keys, and keeps the position of training (epoch, number of the next batch)."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -90,32 +90,32 @@ class SeedOrder:
         return batch_key(self.seed, index.epoch, index.number)
 
     def numbered(self, batches: Any, epoch: int | None = None) -> NumberedBatches:
-        """A batch sampler's batches from here on, or all of another epoch."""
+        """A batch sampler's batches from the current position on, or all batches of ``epoch``."""
         return NumberedBatches(batches, lambda: (self.epoch, self.batch) if epoch is None else (epoch, 0))
 
-    # Where training is ###############################################################################################
+    # The position of training ########################################################################################
 
     def set_next(self, epoch: int, batch: int = 0) -> None:
-        """The next iterator begins there, and the epochs after it follow."""
+        """The next iterator begins at this position; later iterators begin the epochs after it."""
         self._next = (epoch, batch)
         self._jump(epoch, batch)
 
     def begin(self) -> None:
-        """An iterator begins."""
+        """Called when an iterator begins: sets its position."""
         self._jump(*self._next)
         self._next = (self.epoch + 1, 0)
 
     def _jump(self, epoch: int, batch: int) -> None:
-        """Iterators at work no longer move the position."""
+        """Sets the position. Iterators that began before no longer move it."""
         self.epoch, self.batch = epoch, batch
         self._iterations += 1
 
     def follow(self, iterator: Iterator[T]) -> Followed[T]:
-        """The iterator, which moves the position until another begins."""
+        """Wraps an iterator so that it moves the position, until another iterator begins."""
         return Followed(iterator, self, self._iterations)
 
     def move(self, iteration: int, ended: bool) -> None:
-        """In that iteration one batch was delivered, or the epoch has ended."""
+        """Moves the position by one batch, or to the next epoch if ``ended``; ignored for an older iteration."""
         if iteration != self._iterations:
             return
         if ended:
@@ -126,20 +126,20 @@ class SeedOrder:
     # States ##########################################################################################################
 
     def state(self) -> dict[str, Any]:
-        """Seed and position, in plain values."""
+        """The seed and the position in plain values."""
         return {"format": FORMAT, "seed": self.seed, "epoch": self.epoch, "batch": self.batch}
 
     def load(self, state: dict[str, Any], expected: dict[str, Any]) -> None:
-        """Takes over the seed and the position of a state that has all entries of ``expected``."""
+        """Sets the seed and the position from a state; ValueError unless it has all entries of ``expected``."""
         check_state(state, expected)
         self.seed = state["seed"]
         self.set_next(state["epoch"], state["batch"])
 
 
 class Followed(Generic[T]):
-    """An iterator whose delivered batches are counted, those that failed included.
+    """An iterator that moves the position of a SeedOrder by each batch that it delivers or that fails.
 
-    An epoch has ended when all of it was asked for: not when the iterator was closed, or ended because of an error.
+    The epoch ends when the iterator raises StopIteration; not when it is closed, or stops because of an error.
     """
 
     def __init__(self, iterator: Iterator[T], order: SeedOrder, iteration: int) -> None:
@@ -168,13 +168,13 @@ class Followed(Generic[T]):
         return batch
 
     def close(self) -> None:
-        """Stops what prepares batches; there are no more."""
+        """Stops the threads that prepare batches."""
         self._ended = True
         if hasattr(self._iterator, "close"):
             self._iterator.close()
 
     def __getattr__(self, name: str) -> Any:
-        if name == "_iterator":  # not there yet
+        if name == "_iterator":  # while unpickling
             raise AttributeError(name)
         return getattr(self._iterator, name)
 

@@ -1,4 +1,4 @@
-"""Batches prepared ahead by threads, stage by stage, delivered in order."""
+"""A pipeline of threads that prepare items ahead, stage by stage, and deliver them in order."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ _open: weakref.WeakSet[Pipeline] = weakref.WeakSet()
 
 
 class Stage(NamedTuple):
-    """One step of what is done to an item."""
+    """One function that is applied to every item."""
 
     run: Callable[[Any], Any]
     in_order: bool = False
-    """Run on one thread, which takes all items, and all stages of this kind, in their order: the place of collectives.
-    Otherwise any thread runs it, for several items at once."""
+    """True: one thread, shared by all such stages, runs it for all items in their order; collectives need this.
+    False: any thread runs it, for several items at once."""
 
 
 class Pipeline:
-    """Iterates over ``finish(item)``, each item having gone through all stages, with ``prefetch`` items in preparation.
+    """Iterates over ``finish(stages(item))`` in the order of ``items``, with ``prefetch`` items in preparation.
 
-    Stages run in threads of the pipeline's own, at most one per core, which share the cores out, and one more for the
-    stages in order; ``finish`` runs in the thread that iterates, in order. With ``prefetch=0`` there are no threads:
+    Parallel stages run in a pool of min(prefetch, cores) threads, each limited to its share of the cores; stages in
+    order run in one thread more. ``finish`` runs in the thread that iterates. With ``prefetch=0`` there are no threads:
     everything runs in the thread that iterates.
 
     The threads stop when the iterator ends, is interrupted, closed or dropped, and when the program ends. An error of a
-    stage or of ``finish`` is raised where the item would have come, with its traceback, and the next items follow, as
-    in torch's own DataLoader; after an error of ``items`` there are none. A forked process has no threads of its
-    parent's: there an iterator that has threads raises RuntimeError.
+    stage or of ``finish`` is raised in place of the item, with its traceback, and the next items follow, as in torch's
+    DataLoader. After an error of ``items`` the iterator ends. In a forked process, which lacks the threads, an
+    iterator with threads raises RuntimeError.
     """
 
     def __init__(
@@ -52,8 +52,8 @@ class Pipeline:
         self.set_prefetch(prefetch)
 
     def set_prefetch(self, prefetch: int) -> None:
-        """From now on, so many items are in preparation; threads are started when they are first needed. Of no effect
-        where there are no stages."""
+        """Sets how many items are in preparation from now on; starts threads if there are none yet. No effect without
+        stages."""
         self._prefetch = prefetch = prefetch if self._stages else 0
         if prefetch > 0 and self._threads is None:
             cores = machine.cores()
@@ -66,7 +66,7 @@ class Pipeline:
         self._submit(prefetch)
 
     def _submit(self, count: int) -> None:
-        """Fills up what is in preparation to so many items."""
+        """Starts items until ``count`` are in preparation."""
         while len(self._pending) < count:
             try:
                 item = next(self._items)
@@ -80,7 +80,7 @@ class Pipeline:
             self._pending.append(self._started(item))
 
     def _started(self, item: Any) -> Future:
-        """The item's result, once all stages are done."""
+        """Starts an item; returns the future of its last stage."""
         assert self._threads is not None
         result: Future = Future()
         result.set_result(item)
@@ -106,7 +106,7 @@ class Pipeline:
                 )
             if self._pending:
                 self._submit(self._prefetch + 1 if self._prefetch else 0)
-                # A finished future is dropped with its result, so that the batch lives as long as the user holds it.
+                # The future is dropped here, so that the batch is freed as soon as the user drops it.
                 return self._finish(self._pending.popleft().result())
             item = next(self._items)
             for run, _ in self._stages:
@@ -118,7 +118,7 @@ class Pipeline:
             raise
 
     def close(self, wait: bool = True) -> None:
-        """Stops the threads; those at work finish the item at hand, and are waited for if asked."""
+        """Stops the threads after the items that they are working on; ``wait``: returns only then."""
         self._items = iter(())
         self._prefetch = 0
         self._pending.clear()
@@ -135,7 +135,7 @@ def _kind(stage: Stage) -> bool:
 
 
 def _in_turn(runs: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    """One stage after the other."""
+    """The composition of functions: the first is applied first."""
     if len(runs) == 1:
         return runs[0]
 
@@ -152,7 +152,7 @@ def _of_result(run: Callable[[Any], Any], before: Future) -> Any:
 
 
 def _then(before: Future, threads: ThreadPoolExecutor, run: Callable[[Any], Any]) -> Future:
-    """``run`` of what another stage gives, in one of the threads, none of which waits for it."""
+    """The future of ``run(before.result())``, run in ``threads`` once ``before`` is done; no thread waits for it."""
     after: Future = Future()
 
     def copy(done: Future) -> None:
@@ -181,6 +181,6 @@ def _close_all() -> None:
         pipeline.close(wait=False)
 
 
-# A pool of threads finishes what is queued before the program ends, unless it is told before. Of these functions the
-# latest is called first; those of atexit would come too late.
+# At exit, concurrent.futures waits until its threads have finished all queued work. Functions registered later run
+# first, so _close_all cancels that work before the wait. Functions of atexit would run only after it.
 threading._register_atexit(_close_all)  # type: ignore[attr-defined]

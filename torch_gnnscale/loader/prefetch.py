@@ -1,4 +1,4 @@
-"""Whether batches are prepared ahead, unless the user says: what the first batches show to be faster."""
+"""The default of ``prefetch``: 0 or 4, whichever is faster for the first batches."""
 
 from __future__ import annotations
 
@@ -10,44 +10,45 @@ from typing import Any
 from .pipeline import Pipeline
 
 USUAL = 4
-"""Batches in preparation, where there are any."""
+"""Batches in preparation, where threads prepare batches."""
 WINDOW = 12
-"""Batches that are timed one way before the other way is."""
+"""Batches per window; within a window ``prefetch`` does not change."""
 TURNS = 4
-"""Windows, every other one with batches in preparation."""
+"""Windows of a trial, in turn with prefetch 0 and :data:`USUAL`."""
 GAIN = 0.97
-"""Preparing ahead takes memory and threads, so its steps must be this much shorter."""
+"""Preparing ahead is chosen if (median step with it) < GAIN * (median step without): it costs memory and threads."""
 
 
 class PrefetchTrial:
-    """Times a loader's first steps in turn without and with batches in preparation, and then keeps the faster way.
+    """Times a loader's first steps with prefetch 0 and :data:`USUAL` in turn, then keeps the faster of the two.
 
-    A step is the time from one request for a batch to the next: making the batch, or waiting for it, and what the user
-    does with it. Whether threads help depends on what else runs on the cores, which nothing but a trial tells. An epoch
-    that is too short for the trial is followed by the next; loaders of few batches so start no threads.
+    A step is the time from one request for a batch to the next: it includes making or awaiting the batch and what the
+    user does with it. Whether threads help depends on what else uses the cores, so it is measured. A trial that
+    does not fit into an epoch goes on in the next; a window that an epoch cuts off is repeated, so that loaders with
+    fewer than :data:`WINDOW` batches never start threads.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.choice: int | None = None
-        """0 or :data:`USUAL`, once it is known."""
+        """0 or :data:`USUAL`; None until the trial ends."""
         self._clock = clock
         self._steps: dict[int, list[float]] = {0: [], USUAL: []}
         self._turn, self._in_turn = 0, 0
 
     @property
     def prefetch(self) -> int:
-        """For the next batch."""
+        """The value for the next batch."""
         return (0, USUAL)[self._turn % 2] if self.choice is None else self.choice
 
     def begin(self) -> None:
-        """An epoch begins: the window that was not finished is timed anew."""
+        """Called when an epoch begins: repeats a window that was not finished."""
         self._in_turn = 0
 
     def step(self, seconds: float) -> None:
-        """A step took so long."""
+        """Called after each step with its duration."""
         if self.choice is not None:
             return
-        # The first steps of a window still have, or do not have yet, the batches of the other way.
+        # The first steps of a window are not representative: batches in preparation are used up, or build up.
         if self._in_turn > USUAL:
             self._steps[self.prefetch].append(seconds)
         self._in_turn += 1
@@ -58,7 +59,7 @@ class PrefetchTrial:
             self.choice = USUAL if ahead < GAIN * without else 0
 
     def follow(self, pipeline: Pipeline) -> Any:
-        """The pipeline, with as many batches in preparation as the trial says."""
+        """Wraps an epoch's pipeline: sets its prefetch and times its steps until the trial ends."""
         self.begin()
         if self.choice is not None:
             pipeline.set_prefetch(self.choice)
@@ -67,7 +68,7 @@ class PrefetchTrial:
 
 
 class _Timed:
-    """A pipeline whose steps are timed."""
+    """A pipeline whose steps are timed for a trial."""
 
     def __init__(self, pipeline: Pipeline, trial: PrefetchTrial, clock: Callable[[], float]) -> None:
         self._pipeline, self._trial, self._clock = pipeline, trial, clock

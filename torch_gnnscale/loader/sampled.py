@@ -1,6 +1,6 @@
-"""A sampler's output by type: what all later steps of a batch read.
+"""A sampler's output by type, in the form that fetching and collating read.
 
-The type of a homogeneous graph's nodes and edges is None.
+The only node type and the only edge type of a homogeneous graph are None.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_IDS = torch.empty(0, dtype=torch.int64)
 
 
 def by_type(out: Output, value: Any) -> dict:
-    """A field of the output by type."""
+    """The value of a field of the output as a dictionary by type; empty if the value is None."""
     if isinstance(out, HeteroSamplerOutput):
         return value or {}
     return {} if value is None else {None: value}
@@ -33,11 +33,12 @@ class SampledEdges(NamedTuple):
     edge_index: Tensor
     """Local COO: int64, shape [2, e]."""
     colptr: Tensor | None
-    """Where each column's edges begin, if they are sorted by destination; the nodes after the last one have none."""
+    """Edges colptr[i]..colptr[i+1]-1 lead to node i; later nodes have no edges. None if edges are not sorted by
+    destination."""
     edge_id: Tensor | None
-    """The user's ids."""
+    """The user's ids of the edges, [e]."""
     weight: Tensor | None = None
-    """The sampler's weights."""
+    """The sampler's weights of the edges, [e]."""
 
     @classmethod
     def none(cls) -> SampledEdges:
@@ -47,13 +48,13 @@ class SampledEdges(NamedTuple):
 
 @dataclass
 class SampledGraphPart:
-    """What was sampled."""
+    """A sampler's output, and its nodes and edges by type."""
 
     out: Output
     nodes: dict[Any, Tensor]
-    """By type, ids of the stores."""
+    """By node type, ids of the stores."""
     edges: dict[Any, SampledEdges]
-    """By type."""
+    """By edge type."""
 
     @property
     def hetero(self) -> bool:
@@ -61,25 +62,25 @@ class SampledGraphPart:
         return isinstance(self.out, HeteroSamplerOutput)
 
     def size(self, edge_type: Any) -> tuple[int, int]:
-        """How many sources and destinations the edges of a type have."""
+        """(number of sampled nodes of the source type, of the destination type)."""
         src, dst = end_types(edge_type)
         return len(self.nodes.get(src, NO_IDS)), len(self.nodes.get(dst, NO_IDS))
 
 
 def drawn_ends(out: Output) -> dict[Any, tuple[Tensor, Tensor]]:
-    """The sampler's own tensors of sources and destinations by type: what tells whether somebody changed them."""
+    """(row, col) by edge type: the sampler's own tensors, to tell later whether a transform replaced them."""
     col = by_type(out, out.col)
     return {edge_type: (row, col[edge_type]) for edge_type, row in by_type(out, out.row).items()}
 
 
 def sampled_part(out: Output, drawn: dict, permutation: Any, layouts: dict[Any, EdgeLayout]) -> SampledGraphPart:
-    """The output by type, edges with the user's ids and sorted by destination where their layout needs it.
+    """The output by type; edges have the user's ids, and are sorted by destination where their layout needs it.
 
     Args:
-        out: the output, which the user may have changed after ``drawn`` was taken from it.
-        drawn: what :func:`drawn_ends` gave.
-        permutation: what leads from the output's edge ids to the user's, if anything does.
-        layouts: by edge type.
+        out: the output, possibly changed by the user's transform.
+        drawn: what :func:`drawn_ends` returned before the transform.
+        permutation: permutation[i]: the user's id of the output's edge id i; None if they are the same.
+        layouts: layouts of edges, by edge type.
 
     Raises:
         TypeError: not a sampler's output.

@@ -1,4 +1,4 @@
-"""Batches made on streams of a GPU beside the consumer's, and handed over to it without a wait of the host."""
+"""Makes batches on CUDA streams of their own and hands them to the consumer's stream without blocking the host."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ T = TypeVar("T")
 
 
 class Handed(NamedTuple):
-    """What was queued on another stream, and the event behind it."""
+    """Batches whose work was queued on a stream, and the event recorded after it."""
 
     batches: list[Any]
     ready: torch.cuda.Event
 
 
 class Streams:
-    """A stream for each thread that prepares batches, none of which overtakes what was queued when this was made.
+    """One stream per thread that prepares batches. Their work starts after what the consumer's stream had queued when
+    this object was made.
 
-    They are taken from ``pool``, which grows as needed: the memory that was used on a stream is only reused there.
-    The host hands over at most ``ahead + 1`` times more than the consumer's stream has got to, so that this bounds the
-    memory of batches that are in use.
+    Streams are taken from ``pool``, which grows as needed; pools are kept, because torch reuses memory per stream. The
+    host waits so that at most ``ahead + 1`` lists are handed over that the consumer's stream has not reached yet: this
+    bounds the memory in use.
     """
 
     def __init__(self, device: torch.device, pool: list[torch.cuda.Stream], ahead: int) -> None:
@@ -42,7 +43,7 @@ class Streams:
 
     @contextmanager
     def work(self) -> Iterator[None]:
-        """Queues what is done inside on the calling thread's stream."""
+        """Work inside is queued on the calling thread's stream."""
         if not hasattr(self._own, "stream"):
             with self._lock:
                 if self._used == len(self._pool):
@@ -54,11 +55,12 @@ class Streams:
             yield
 
     def hand(self, batches: list[Any]) -> Handed:
-        """To be called inside :meth:`work`, behind the last of the batches."""
+        """Records the end of the work on these batches. Call it inside :meth:`work`, after the last batch."""
         return Handed(batches, torch.cuda.current_stream(self.device).record_event())
 
     def take(self, handed: Handed) -> list[Any]:
-        """The batches, for use on the current stream, which waits for them; their memory is not reused before that."""
+        """The batches, for use on the current stream, which waits for them. Their memory is not reused before this
+        stream has finished with it."""
         stream = torch.cuda.current_stream(self.device)
         stream.wait_event(handed.ready)
         self._handed.append(stream.record_event())
@@ -71,7 +73,7 @@ class Streams:
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:
-    """Every dense tensor on a GPU that a batch consists of, those that sparse tensors and EdgeIndex keep included."""
+    """All dense CUDA tensors of a batch, including those inside sparse tensors and EdgeIndex."""
     if isinstance(value, Tensor):
         parts: tuple[Any, ...]
         if value.layout == torch.sparse_coo:
@@ -100,7 +102,7 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
 
 
 def as_here(prepare: Callable[[T], Any]) -> Callable[[T], Any]:
-    """``prepare`` for threads that make what the calling thread uses: in its modes of autograd, and on its stream."""
+    """``prepare`` for other threads, run in the calling thread's current autograd mode and CUDA stream."""
     modes: list[Callable[[], AbstractContextManager]] = []
     if torch.is_inference_mode_enabled():
         modes.append(torch.inference_mode)
@@ -119,13 +121,13 @@ def as_here(prepare: Callable[[T], Any]) -> Callable[[T], Any]:
 
 
 class Failed(NamedTuple):
-    """What stands for a batch that could not be made."""
+    """Takes the position of a batch that could not be made."""
 
     error: Exception
 
 
 def or_failed(make: Callable[[Any], T], item: Any) -> T | Failed:
-    """What ``make`` gives, or the error that it raises."""
+    """``make(item)``, or its error as :class:`Failed`."""
     try:
         return make(item)
     except Exception as error:
@@ -133,8 +135,8 @@ def or_failed(make: Callable[[Any], T], item: Any) -> T | Failed:
 
 
 class Unpacked(Generic[T]):
-    """The entries of an iterator's lists, one by one, each as ``finish`` leaves it, errors where batches failed;
-    ``around`` each wait for a list."""
+    """Iterates over ``finish(entry)`` for each entry of each list of ``lists``; raises the error of a :class:`Failed`.
+    ``around()`` is entered during each wait for a list."""
 
     def __init__(
         self, lists: Any, finish: Callable[[Any], T], around: Callable[[], AbstractContextManager] = nullcontext
@@ -151,20 +153,20 @@ class Unpacked(Generic[T]):
                 with self._around():
                     batches = next(self._lists)
                 self._ready.extend(batches)
-                batches.clear()  # the frames that an error keeps alive would keep the list, and it the error
+                batches.clear()  # else an error would be in a cycle: error -> traceback -> frame -> list -> error
             batch = self._ready.popleft()
             try:
                 if isinstance(batch, Failed):
                     raise batch.error
                 return self._finish(batch)
             finally:
-                del batch  # which an error's traceback would keep, and it the error
+                del batch  # as above
         except BaseException as error:
             if isinstance(error, StopIteration) or not isinstance(error, Exception):
                 self.close()
             raise
 
     def close(self) -> None:
-        """Stops what prepares the lists."""
+        """Stops the threads that prepare the lists."""
         self._ready.clear()
         self._lists.close()

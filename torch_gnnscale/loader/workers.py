@@ -1,4 +1,4 @@
-"""What ``num_workers`` means: threads, unless something needs processes."""
+"""The meaning of ``num_workers``: threads, unless something needs processes."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from ..feature.contract import may_be_read_by_threads
 from ..sampler.keyed import KeyedSampler
 
 PROCESS_OPTIONS = ("worker_init_fn", "multiprocessing_context")
-"""Arguments of DataLoader that ask for processes."""
+"""Arguments of DataLoader that only processes can serve."""
 
 
 def without_processes(data: Any, sampler: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The DataLoader's options without worker processes, where threads do the same and faster.
+    """The DataLoader's options, without worker processes where threads can do the work.
 
-    Processes pay for sending every batch. They stay for a sampler or store that is not for several threads, and where
-    ``worker_init_fn`` or ``multiprocessing_context`` is given. A warning names the arguments that have no effect.
+    Threads are faster: processes have to send every batch. Processes are kept for a sampler or store that several
+    threads must not use at once, and if ``worker_init_fn`` or ``multiprocessing_context`` is given. A warning names the
+    arguments that have no effect.
     """
     if not options.get("num_workers", 0) or any(options.get(name) is not None for name in PROCESS_OPTIONS):
         return options

@@ -22,8 +22,8 @@ from .times import check_times, ordered, ordered_limit
 ExcludeSeedEdges: TypeAlias = bool | Literal["reverse"]
 """True: edges between the ends of a batch's links are excluded from its sample. "reverse": reverses too."""
 StrictNegatives: TypeAlias = bool | Tensor | dict[EdgeType, Tensor]
-"""True: negatives are never edges. Links [2, m] (by edge type in a heterogeneous graph): nor any of these. If every edge
-has its reverse, the reverses of these links are no negatives either."""
+"""True: negatives are never edges. Links [2, m] (by edge type in a heterogeneous graph): nor any of these. If every
+edge has its reverse, the reverses of these links are no negatives either."""
 
 
 class _Ends(NamedTuple):
