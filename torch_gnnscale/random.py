@@ -1,7 +1,4 @@
-"""The keys of keyed randomness: every random draw of the package is a function of a key and a counter.
-
-A key mixes four integers: the run's seed, the epoch, the number of the batch in it, and what the draws are for.
-"""
+"""Keys of random draws: draw = Philox(key, counter), key = mix(seed, epoch, number of the batch, purpose)."""
 
 from __future__ import annotations
 
@@ -15,7 +12,7 @@ _MASK = (1 << 64) - 1
 
 
 class Purpose(IntEnum):
-    """What draws are for: streams of different purposes are independent."""
+    """The purpose of draws. Draws of different purposes are independent."""
 
     SAMPLE = 0
     SHUFFLE = 1
@@ -35,10 +32,10 @@ def batch_key(seed: int, epoch: int = 0, batch: int = 0, purpose: Purpose = Purp
     """The 64-bit key of a batch, as the signed integer that the operators take.
 
     Args:
-        seed: the run's seed, any integer; its lower 64 bits count.
-        epoch: the epoch's number.
-        batch: the batch's number within the epoch, over all ranks.
-        purpose: what the draws are for.
+        seed: the run's seed, any integer; only its lower 64 bits are used.
+        epoch: the number of the epoch.
+        batch: the number of the batch in the epoch, counted over all ranks.
+        purpose: the purpose of the draws.
     """
     key = 0
     for value in (seed, epoch, batch, int(purpose)):
@@ -47,11 +44,11 @@ def batch_key(seed: int, epoch: int = 0, batch: int = 0, purpose: Purpose = Purp
 
 
 def ids_key(seed: int, ids: Tensor) -> int:
-    """The key of a batch that has no number: its number is a hash of its ids (int64, any shape)."""
+    """The key of a batch without a number: a hash of its ids (integers, any shape) takes the number's place."""
     digest = hashlib.blake2b(ids.to(torch.int64).contiguous().numpy().tobytes(), digest_size=8).digest()
     return batch_key(seed, 0, int.from_bytes(digest, "little"), Purpose.AD_HOC)
 
 
 def draw_seed(generator: torch.Generator | None = None) -> int:
-    """A seed from ``generator`` (torch's own by default), so that ``torch.manual_seed`` decides it."""
+    """A seed in [0, 2^62), drawn from ``generator``; by default from torch's own, which ``torch.manual_seed`` sets."""
     return int(torch.randint(1 << 62, (), generator=generator))

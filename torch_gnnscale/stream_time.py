@@ -1,4 +1,4 @@
-"""How long a GPU's streams took over something, known without a wait of the host."""
+"""Measures time on CUDA streams without blocking the host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 
 
 class StreamTime:
-    """Sums the time between pairs of events on GPUs' streams; any thread may measure."""
+    """Sums the time between pairs of events on CUDA streams. Several threads may measure at once."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -19,11 +19,11 @@ class StreamTime:
         self._milliseconds = 0.0
 
     def __reduce__(self):
-        return StreamTime, ()  # what a process measures is its own
+        return StreamTime, ()  # unpickled in another process, it begins at 0
 
     @contextmanager
     def measure(self, device: torch.device) -> Iterator[None]:
-        """Counts what is queued inside on the thread's current stream, from one end of it to the other."""
+        """Adds the time from the begin to the end of the work that is queued inside on the thread's current stream."""
         stream = torch.cuda.current_stream(device)
         begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
         begin.record(stream)
@@ -31,10 +31,10 @@ class StreamTime:
         end.record(stream)
         with self._lock:
             self._pending.append((begin, end))
-        self.seconds()  # so that few are pending
+        self.seconds()  # sums what is finished, so that few pairs stay pending
 
     def seconds(self, wait: bool = False) -> float:
-        """The sum over what the GPUs have done; ``wait``: over all that was queued, which is waited for."""
+        """Seconds, summed over the measurements whose work is finished; ``wait``: first waits for all of it."""
         with self._lock:
             while self._pending and (wait or self._pending[0][1].query()):
                 begin, end = self._pending.popleft()

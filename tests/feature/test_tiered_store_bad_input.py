@@ -136,7 +136,7 @@ def typed() -> HeteroData:
          "give disk=", lambda _: Tiered.from_data(DATA, hotness="out_degree", host=800 + 1600 + 200 + 80 * 192)),
         (NotImplementedError, "tiers of typed nodes or of edges are not implemented, found [('paper', 'x')] in ",
          lambda path: (FeatureStore.from_data(typed()).save(path / "a"), Tiered.open(path / "a", torch.rand(3)))),
-        (ValueError, "labelled: expected hotness='weighted_reverse_pagerank' beside it, for which alone it counts",
+        (ValueError, "labelled: expected hotness='weighted_reverse_pagerank', which alone uses it, found another",
          lambda _: Tiered.from_data(DATA, hotness="out_degree", labelled=torch.ones(3))),
         (TypeError, "labelled: expected int32 or int64 ids, found torch.float32",
          lambda _: Tiered.from_data(DATA, labelled=torch.ones(3))),

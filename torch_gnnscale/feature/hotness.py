@@ -1,6 +1,6 @@
-"""How often training will read each node's features: scores that decide which rows lie in the fastest memory.
+"""Hotness scores of nodes: estimates of how often training reads a node's features. High scores go to fast memory.
 
-The scores of Data Tiering (section 3.1); :func:`torch_gnnscale.loader.accesses` counts what a loader reads instead.
+Source: Data Tiering, section 3.1. :func:`torch_gnnscale.loader.accesses` counts what a loader reads instead.
 """
 
 from __future__ import annotations
@@ -14,14 +14,18 @@ from ..ops.arguments import check_ids
 from ..topology import CSC
 
 NAMES = ("out_degree", "reverse_pagerank", "weighted_reverse_pagerank")
-"""Of the scores that follow from a graph, and for the last from the nodes that training starts from."""
+"""Names of the scores. They are computed from the graph; the last one also from the labelled nodes."""
 
 
 def scores_of(data: Data, hotness: str | Tensor, labelled: Tensor | None = None) -> Tensor:
-    """The scores of a name, weighted for ``labelled`` or ``data.train_mask``; scores themselves as they are.
+    """The scores called ``hotness``, shape [num_nodes]; a tensor of scores is returned as it is.
+
+    ``labelled``: the nodes that training starts from, by default ``data.train_mask``; for
+    ``weighted_reverse_pagerank`` only.
 
     Raises:
-        TypeError, ValueError, IndexError: neither, or ``labelled`` where it has no effect or where none is known.
+        TypeError, ValueError, IndexError: an unknown name or another type; ``labelled`` given for other scores, or
+            missing.
     """
     if not isinstance(hotness, (str, Tensor)):
         raise TypeError(f"hotness: expected scores as a tensor, or a name, found {type(hotness).__name__}")
@@ -29,7 +33,7 @@ def scores_of(data: Data, hotness: str | Tensor, labelled: Tensor | None = None)
         raise ValueError(f"hotness: expected scores or one of {NAMES}, found {hotness!r}")
     weighted = isinstance(hotness, str) and hotness == "weighted_reverse_pagerank"
     if labelled is not None and not weighted:
-        raise ValueError("labelled: expected hotness='weighted_reverse_pagerank' beside it, for which alone it counts")
+        raise ValueError("labelled: expected hotness='weighted_reverse_pagerank', which alone uses it, found another")
     if isinstance(hotness, Tensor):
         return hotness
     csc = CSC.from_data(data)
@@ -44,27 +48,31 @@ def scores_of(data: Data, hotness: str | Tensor, labelled: Tensor | None = None)
 
 
 def out_degree(csc: CSC) -> Tensor:
-    """How many edges leave each node, and so in how many neighborhoods it is: int64, shape [num_src]."""
+    """result[v]: the number of edges that leave node v. int64, shape [num_src]."""
     return ops.count_ids(csc.row, csc.num_src)
 
 
 def reverse_pagerank(csc: CSC, labelled: Tensor | None = None, *, iterations: int = 5, damping: float = 0.85) -> Tensor:
-    """Reverse PageRank, weighted if the nodes that training starts from are given.
+    """Reverse PageRank; weighted reverse PageRank if ``labelled`` is given (Data Tiering, algorithm 1).
 
-    A node sums the scores of the nodes that it points to, each divided by that node's in-degree. The initial score of a
-    labelled node is ``|V| / |labelled|`` times the others'; few iterations, so that it still counts (algorithm 1).
+    In each iteration, with d = ``damping``::
+
+        score[v] = (1 - d) + d * sum(score[w] / in_degree[w] for each edge (v, w))
+
+    Initially score[v] = 1; for a labelled node score[v] = num_nodes / len(labelled). Iterations are few so that the
+    initial scores still show.
 
     Args:
         csc: a graph with as many sources as destinations.
-        labelled: ids of the labelled nodes or a mask of all nodes; None gives every node the same.
+        labelled: ids of the nodes that training starts from, or a mask of all nodes; None: every node starts at 1.
         iterations: passes over the edges.
-        damping: the share of a score that is passed on; the rest is spread over all nodes.
+        damping: d, the share of a score that is passed on along edges.
 
     Returns:
-        int64, shape [num_src]: scores in units of ``ops.score_unit(num_src)``, the same for any number of threads.
+        int64, shape [num_src]: scores in units of ``1 / ops.score_unit(num_src)``, equal for any number of threads.
 
     Raises:
-        TypeError, ValueError, IndexError: not such a graph, ids or numbers.
+        TypeError, ValueError, IndexError: a graph, ids or numbers of another form or out of range.
     """
     num_nodes = csc.num_src
     if csc.num_dst != num_nodes:
