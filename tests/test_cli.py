@@ -65,12 +65,12 @@ def test_command_says_what_is_wrong(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--split", "1"], "planted: expected 0, for there is one split, found split 1"),
+        (["--split", "1"], "planted: expected 0, because there is one split, found split 1"),
         (["--residual", "--model", "mlp"], "residual: expected a model with convolutions"),
         (["--epochs", "0"], "--epochs: expected at least 1, found 0"),
         (["--hidden", "0"], "--hidden: expected at least 1, found 0"),
         (["--checkpoint-every", "-5"], "--checkpoint-every: expected at least 0, found -5"),
-        (["--task", "temporal", "--hidden", "7"], "hidden: expected an even number, for layers have two"),
+        (["--task", "temporal", "--hidden", "7"], "hidden: expected an even number, because layers have two"),
         (["--out", __file__], f"--out: expected a folder or a new path, found {__file__}, which is or is below a file"),
         (["--out", f"{__file__}/run"], f"--out: expected a folder or a new path, found {__file__}/run, which is or"),
         (["--seed", str(2**64)], f"seed: expected -2^63 <= seed < 2^64, found {2**64}"),

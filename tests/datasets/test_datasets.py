@@ -47,7 +47,7 @@ def test_planted_has_what_it_promises():
     ("arguments", "message"),
     [
         ({"exponent": 2.0}, "exponent: expected more than 2, found 2.0"),
-        ({"split": (0.5, 0.5)}, "split: expected two positive shares"),
+        ({"split": (0.5, 0.5)}, "split: expected two positive fractions"),
     ],
 )
 def test_planted_refuses(arguments, message):
@@ -84,12 +84,12 @@ def test_splits_that_are_not_there(tmp_path, splits):
     for split in range(splits):
         masks = NodeTask.from_data("small", data(), split).masks
         assert torch.equal(masks["val"], planted(seed=0, **SMALL).val_mask.roll(split))
-    expected = "0, for there is one split" if splits == 1 else "0 <= split < 3"
+    expected = "0, because there is one split" if splits == 1 else "0 <= split < 3"
     for split in (-1, splits, 99):
         with pytest.raises(ValueError, match=rf"^small: expected {expected}, found split {split}$"):
             NodeTask.from_data("small", data(), split)
     NodeTask.from_data("small", data()).save(tmp_path / "task")
-    with pytest.raises(ValueError, match="expected 0, for there is one split, found split 1"):
+    with pytest.raises(ValueError, match="expected 0, because there is one split, found split 1"):
         datasets.load(str(tmp_path / "task"), split=1)
 
 

@@ -11,7 +11,7 @@ from torch_gnnscale.datasets import EventTask, LinkTask, NodeTask, planted_event
 from torch_gnnscale.datasets.planted_types import with_reverses
 from torch_gnnscale.tasks import TASKS, EventConfig, EventTrainer
 from torch_gnnscale.tasks.metrics import average_precision, recall_at
-from torch_gnnscale.tasks.temporal import Asked
+from torch_gnnscale.tasks.temporal import Pairs
 
 SMALL = {
     "hetero": {"epochs": 6},
@@ -108,9 +108,11 @@ def test_recency_is_what_a_loop_finds():
     trainer = trainer_of("temporal")
     store = trainer.task.data[trainer.task.edge_type]
     users, pages, times = *store.edge_index.tolist(), store.time.tolist()
-    for asked in trainer.asked("val"):
-        found = trainer.recency(asked)
-        for user, page, time, score in list(zip(*(part.tolist() for part in asked), found.tolist(), strict=True))[::97]:
+    for pairs in trainer.pairs("val"):
+        found = trainer.recency(pairs)
+        for user, page, time, score in list(zip(*(column.tolist() for column in pairs), found.tolist(), strict=True))[
+            ::97
+        ]:
             of_page = [(u, t) for u, p, t in zip(users, pages, times, strict=True) if p == page and t <= time]
             own = [t for u, t in of_page if u == user]
             span = max(times) + 2
@@ -129,7 +131,7 @@ def test_an_event_at_the_very_time_asked_is_the_latest():
     time = torch.tensor([10, 19, 20, 20, 19])
     # The last two pairs never met. They count page 1's latest event, at time 20, from span = 20 + 2 on.
     span = 22
-    assert (-trainer.recency(Asked(source, destination, time))).tolist() == [0, 9, 0, span, 2 * span]
+    assert (-trainer.recency(Pairs(source, destination, time))).tolist() == [0, 9, 0, span, 2 * span]
 
 
 # Metrics #############################################################################################################
@@ -217,10 +219,10 @@ def test_planted_events_repeat_themselves():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: planted_types(num_venues=3), "num_venues: expected at least one a community .8., found 3"),
-        (lambda: planted_links(num_items=3), "num_items: expected at least one a community .20., found 3"),
-        (lambda: planted_events(num_pages=3), "num_pages: expected at least one a community .10., found 3"),
-        (lambda: planted_links(split=(0.5, 0.5)), "split: expected two positive shares"),
+        (lambda: planted_types(num_venues=3), "num_venues: expected at least one per community .8., found 3"),
+        (lambda: planted_links(num_items=3), "num_items: expected at least one per community .20., found 3"),
+        (lambda: planted_events(num_pages=3), "num_pages: expected at least one per community .10., found 3"),
+        (lambda: planted_links(split=(0.5, 0.5)), "split: expected two positive fractions"),
     ],
 )
 def test_generators_refuse(make, message):
@@ -240,7 +242,7 @@ def test_archives_of_another_kind_are_refused(kind, tmp_path):
 
 @pytest.mark.parametrize("kind", ["links", "temporal"])
 def test_there_is_one_split(kind):
-    with pytest.raises(ValueError, match="planted: expected 0, for there is one split, found split 1"):
+    with pytest.raises(ValueError, match="planted: expected 0, because there is one split, found split 1"):
         TASKS[kind].load("planted", split=1)
 
 
@@ -282,7 +284,7 @@ def test_archives_of_each_kind(tmp_path):
     events = datasets.load_events("events", tmp_path)
     assert events.data["user", "edits", "page"].edge_index.tolist() == [[0, 1, 0], [1, 0, 0]]
     assert events.data["page", "rev_edits", "user"].time.tolist() == [5, 6, 9]
-    assert [part.tolist() for part in events.parts.values()] == [[0], [1], [2]]
+    assert [ids.tolist() for ids in events.events.values()] == [[0], [1], [2]]
 
 
 # Real data ###########################################################################################################
@@ -303,6 +305,6 @@ def test_real_data(kind, name, options, one_thread):
     trainer = TASKS[kind]
     task = trainer.load(name, REAL)
     if kind == "temporal":  # the latest will do
-        task.parts["train"] = task.parts["train"][-40_000:]
+        task.events["train"] = task.events["train"][-40_000:]
     summary = trainer(task, trainer.config_type(**options), quiet=True).run(silent)
     assert summary["test"] > summary["baseline"]["test"]

@@ -1,4 +1,4 @@
-"""Graphs to train on: generated, or read from files and from PyG's and OGB's data sets."""
+"""Tasks and their graphs: generated, read from files, or from data sets of PyG and OGB."""
 
 from .events import EventTask, load_events
 from .hetero import load_types

@@ -1,4 +1,4 @@
-"""Graphs in .npz archives: where they are, and how their features are kept."""
+"""Reads graphs from .npz archives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch_geometric.data import HeteroData
 
 
 def candidates(name: str, root: str | Path) -> list[Path]:
-    """Where an archive of that name may be."""
+    """The two paths at which the archive of a data set may be."""
     return [Path(root) / f"{name}.npz", Path(root) / name / f"{name}.npz"]
 
 
@@ -20,7 +20,7 @@ def read(name: str, root: str | Path, needed: str) -> dict[str, np.ndarray]:
     """All arrays of the archive ``NAME.npz`` or ``NAME/NAME.npz`` below ``root``.
 
     Raises:
-        ValueError: there is none; says that ``needed`` was expected, and where it was looked for.
+        ValueError: there is no such archive. The message contains ``needed``, what was expected, and both paths.
     """
     files = candidates(name, root)
     file = next((file for file in files if file.is_file()), None)
@@ -33,40 +33,41 @@ def read(name: str, root: str | Path, needed: str) -> dict[str, np.ndarray]:
         return {key: arrays[key] for key in arrays.files}
 
 
-def rows(arrays: Mapping[str, np.ndarray], of_type: str = "") -> Tensor | None:
-    """Feature rows of nodes: ``x`` (float32), or ``x_indptr``, ``x_indices``, ``x_dim`` and perhaps ``x_data``, CSR.
+def features(arrays: Mapping[str, np.ndarray], suffix: str = "") -> Tensor | None:
+    """Features of nodes, shape [N, F]; None if there are none.
 
-    Rows in CSR become uint8 where their values are integers up to 255, else float32; without ``x_data`` they are 1.
-    ``of_type`` is what follows the names: ``__TYPE`` for the nodes of a type. None if there are no features.
+    They are stored as ``x``, or in CSR form as ``x_indptr``, ``x_indices``, ``x_dim`` and optionally ``x_data`` (the
+    values; by default all are 1). Features from ``x`` are float32; from CSR, uint8 if all values are integers in
+    0..255, else float32. ``suffix`` is appended to the names of arrays: ``__TYPE`` for a node type.
     """
-    if f"x{of_type}" in arrays:
-        return torch.from_numpy(arrays[f"x{of_type}"].astype(np.float32))
-    if f"x_indptr{of_type}" not in arrays:
+    if f"x{suffix}" in arrays:
+        return torch.from_numpy(arrays[f"x{suffix}"].astype(np.float32))
+    if f"x_indptr{suffix}" not in arrays:
         return None
-    degree = np.diff(arrays[f"x_indptr{of_type}"])
-    data = arrays.get(f"x_data{of_type}", np.uint8(1))
+    degree = np.diff(arrays[f"x_indptr{suffix}"])
+    data = arrays.get(f"x_data{suffix}", np.uint8(1))
     small = data.dtype.kind in "iu" and data.size > 0 and data.min() >= 0 and data.max() <= 255
-    x = torch.zeros(len(degree), int(arrays[f"x_dim{of_type}"]), dtype=torch.uint8 if small else torch.float32)
-    x.numpy()[np.repeat(np.arange(len(degree)), degree), arrays[f"x_indices{of_type}"].astype(np.int64)] = data
+    x = torch.zeros(len(degree), int(arrays[f"x_dim{suffix}"]), dtype=torch.uint8 if small else torch.float32)
+    x.numpy()[np.repeat(np.arange(len(degree)), degree), arrays[f"x_indices{suffix}"].astype(np.int64)] = data
     return x
 
 
 def ids(array: np.ndarray) -> Tensor:
-    """Ids of any integer type as int64."""
+    """Ids of any integer type as an int64 tensor."""
     return torch.from_numpy(array.astype(np.int64))
 
 
 def hetero_graph(arrays: Mapping[str, np.ndarray]) -> HeteroData:
-    """A graph of several node types.
+    """A heterogeneous graph from its arrays.
 
-    Its arrays: for each node type T ``num_nodes__T`` and features (see :func:`rows`), and for each relation R from S to
-    T ``edge_index__S__R__T``.
+    Per node type T: ``num_nodes__T`` and optionally features (see :func:`features`). Per relation R from S to T:
+    ``edge_index__S__R__T``.
     """
     data = HeteroData()
     for key in arrays:
         if key.startswith("num_nodes__"):
             node_type = key.removeprefix("num_nodes__")
-            x = rows(arrays, f"__{node_type}")
+            x = features(arrays, f"__{node_type}")
             if x is None:
                 data[node_type].num_nodes = int(arrays[key])
             else:

@@ -1,4 +1,4 @@
-"""Graphs of PyG's and OGB's data sets, which read them from files or download them."""
+"""Graphs of PyG's and OGB's data sets, which these libraries read from files or download."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ node, and masks for training, validation and testing."""
 
 
 def from_pyg(name: str, root: Path) -> Data:
-    """The graph of a data set of PyG's: a name that Planetoid or HeterophilousGraphDataset know, or a class.
+    """The graph of one of PyG's data sets.
 
     Args:
-        name: in upper or lower case.
-        root: where the files are or go: a class has a folder of its name there, so that no two share files.
+        name: a name that Planetoid or HeterophilousGraphDataset accept, or one of :data:`CLASSES`; in any case.
+        root: the folder to read from or to download to. Classes use the subfolder of their name.
 
     Raises:
-        ValueError: no such data set, or one that the task cannot be made of; says which it can.
+        ValueError: an unknown data set, or one that is not a node-classification task; names those that are.
         OSError: the data set could neither be read nor downloaded.
     """
     key = name.lower()
@@ -43,8 +43,8 @@ def from_pyg(name: str, root: Path) -> Data:
     if key in (other.lower() for other in datasets.__all__):
         raise ValueError(
             f"dataset {name!r}: expected a class of torch_geometric.datasets that needs only a root and is one graph "
-            f"with x, y and three masks of nodes ({', '.join(CLASSES)}), found another; "
-            f"NodeTask.from_data(...).save(DIR) makes a data set of any graph that has them: --dataset DIR"
+            f"with x, y and three masks of nodes ({', '.join(CLASSES)}), found another; for any other graph with these "
+            f"attributes, call NodeTask.from_data(...).save(DIR) and pass --dataset DIR"
         )
     raise ValueError(
         f"dataset {name!r}: expected 'planted', a saved directory, {root}/{name}.npz, {root}/{name}/{name}.npz, an "
@@ -53,7 +53,7 @@ def from_pyg(name: str, root: Path) -> Data:
 
 
 def from_ogb(name: str, root: Path) -> Data:
-    """The graph of a node-classification data set of OGB's, with its split as masks.
+    """The graph of one of OGB's node-classification data sets, with its data split as masks.
 
     Raises:
         ImportError: the package ogb is not installed.
@@ -66,9 +66,9 @@ def from_ogb(name: str, root: Path) -> Data:
     with _reading(name, root):
         dataset = PygNodePropPredDataset(name, str(root))
         data, split = dataset[0], dataset.get_idx_split()
-    for key, part in (("train", "train"), ("val", "valid"), ("test", "test")):
+    for key, name_of_ogb in (("train", "train"), ("val", "valid"), ("test", "test")):
         mask = torch.zeros(data.num_nodes, dtype=torch.bool)
-        mask[split[part]] = True
+        mask[split[name_of_ogb]] = True
         data[f"{key}_mask"] = mask
     return data
 
@@ -80,7 +80,7 @@ def _reading(name: str, root: Path) -> Iterator[None]:
     before = set(root.iterdir()) if root.is_dir() else set()
     try:
         yield
-    except Exception as error:  # of any type: of files, of the network, of the library that downloads
+    except Exception as error:  # any type: from files, the network, or the downloading library
         new = [child for child in root.iterdir() if child not in before and child.is_dir()] if root.is_dir() else []
         for child in new:
             for folder, _, _ in os.walk(child, topdown=False):

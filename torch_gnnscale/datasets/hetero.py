@@ -1,4 +1,4 @@
-"""Classification of the nodes of one type in a heterogeneous graph: the task by name."""
+"""The task of classifying the nodes of one type in a heterogeneous graph."""
 
 from __future__ import annotations
 
@@ -12,16 +12,17 @@ from .planted_types import planted_types, with_reverses
 
 
 def load_types(name: str = "planted", root: str | Path = ".", split: int = 0) -> NodeTask:
-    """Classification of one type's nodes in a heterogeneous graph.
+    """A task of classifying one node type, by name.
 
     Args:
-        name: ``planted``, or an archive of arrays ``num_nodes__T``, features ``x__T`` (or in CSR),
-            ``edge_index__S__R__T``, the labelled node type ``target``, ``y__T`` and masks.
-        root: where archives are.
-        split: which of several splits, from 0.
+        name: ``planted``, or the name of an archive with the arrays of
+            :func:`torch_gnnscale.datasets.archives.hetero_graph`, ``target`` (the labelled node type T), ``y__T``,
+            ``train_mask__T``, ``val_mask__T`` and ``test_mask__T``.
+        root: the folder of archives.
+        split: the number of the data split, from 0.
 
     Raises:
-        ValueError: no such archive, or not of that form, or no such split.
+        ValueError: no such archive, arrays missing, or no such split.
     """
     if name == "planted":
         return NodeTask.from_types(name, planted_types(), "author", split)
@@ -33,6 +34,6 @@ def load_types(name: str = "planted", root: str | Path = ".", split: int = 0) ->
     target = str(arrays["target"])
     data = archives.hetero_graph(arrays)
     data[target].y = archives.ids(arrays[f"y__{target}"])
-    for part in ("train", "val", "test"):
-        data[target][f"{part}_mask"] = torch.from_numpy(arrays[f"{part}_mask__{target}"])
+    for subset in ("train", "val", "test"):
+        data[target][f"{subset}_mask"] = torch.from_numpy(arrays[f"{subset}_mask__{target}"])
     return NodeTask.from_types(name, with_reverses(data), target, split)

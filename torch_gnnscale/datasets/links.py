@@ -1,4 +1,4 @@
-"""Links to be predicted between nodes of two types: the task, and the task by name."""
+"""The task of predicting links between nodes of two types."""
 
 from __future__ import annotations
 
@@ -17,32 +17,33 @@ from .planted_types import planted_links, with_reverses
 
 @dataclass
 class LinkTask:
-    """Links to be predicted between the nodes of two types."""
+    """Links between nodes of two types, to be predicted."""
 
     name: str
     data: HeteroData
-    """The graph, with the training links as relation ``edge_type``; every relation between two types has a reverse."""
+    """The graph: relation ``edge_type`` has the training links; every relation between two types has a reverse."""
     edge_type: EdgeType
     links: dict[str, Tensor]
-    """``train``, ``val`` and ``test``: int64, shape [2, m]; no link is in two of them."""
+    """Of ``train``, ``val`` and ``test``: links, int64, shape [2, m]. No link is in two of them."""
 
     def __str__(self) -> str:
-        links = ", ".join(f"{links.size(1):,} {part} links" for part, links in self.links.items())
+        links = ", ".join(f"{links.size(1):,} {subset} links" for subset, links in self.links.items())
         return f"{self.name}: {sizes_of(self.data)}; {' '.join(self.edge_type)}: {links}"
 
 
 def load_links(name: str = "planted", root: str | Path = ".", split: int = 0) -> LinkTask:
-    """Links to be predicted.
+    """A link task by name.
 
     Args:
-        name: ``planted``, or an archive of either ``num_users``, ``num_items``, ``train_edge_index`` and
-            ``test_edge_index`` (every tenth training link becomes one for validation), or of a heterogeneous graph
-            with ``edge_split__S__R__T`` (0 train, 1 val, 2 test) for one relation.
-        root: where archives are.
-        split: 0, for there is one split.
+        name: ``planted``, or the name of an archive of one of two forms. Either with the arrays ``num_users``,
+            ``num_items``, ``train_edge_index`` and ``test_edge_index``; every tenth training link is then used for
+            validation. Or with the arrays of :func:`torch_gnnscale.datasets.archives.hetero_graph` and, for one
+            relation, ``edge_split__S__R__T`` (0 train, 1 val, 2 test).
+        root: the folder of archives.
+        split: 0: there is one data split.
 
     Raises:
-        ValueError: no such archive, or not of that form, or another split.
+        ValueError: no such archive, arrays missing, or another split.
     """
     check_split(name, split, 1)
     if name == "planted":
@@ -70,8 +71,8 @@ def load_links(name: str = "planted", root: str | Path = ".", split: int = 0) ->
         data = archives.hetero_graph(arrays)
         src, rel, dst = splits[0].split("__")
         edge_type = (src, rel, dst)
-        of_part = torch.from_numpy(arrays[f"edge_split__{splits[0]}"])
+        number_of = torch.from_numpy(arrays[f"edge_split__{splits[0]}"])
         edges = data[edge_type].edge_index
-        links = {part: edges[:, of_part == number] for number, part in enumerate(("train", "val", "test"))}
+        links = {subset: edges[:, number_of == number] for number, subset in enumerate(("train", "val", "test"))}
     data[edge_type].edge_index = links["train"]
     return LinkTask(name, with_reverses(data), edge_type, links)

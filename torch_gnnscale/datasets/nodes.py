@@ -1,4 +1,4 @@
-"""Node-classification tasks by name."""
+"""The task of classifying nodes: from PyG's data, from files, by name."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ from .downloads import from_ogb, from_pyg
 from .planted import planted
 
 ROC_AUC = {"minesweeper", "tolokers", "questions"}
-"""Sets with two unbalanced classes, scored by the area under the ROC curve."""
+"""Data sets with two unbalanced classes, whose metric is the area under the ROC curve."""
 FB100_WIDTHS = (11, 516, 516, 500)
-"""Codes of the columns of a Facebook100 school: status, major, second major, dormitory (0: missing)."""
+"""Number of codes of each feature of Facebook100: status, major, second major, dormitory. Code 0: missing."""
 
 
 @dataclass
 class NodeTask:
-    """A graph, its labels, and who is trained, validated and tested on."""
+    """A graph, the labels of its nodes, and its data split."""
 
     name: str
     data: Any
-    """What a loader takes: a Data, or a (FeatureStore, GraphStore) pair."""
+    """The graph: a Data, a HeteroData or a (FeatureStore, GraphStore) pair."""
     y: Tensor
-    """Class of each node, int64, shape [N]; -1 where unknown."""
+    """Class of each node, -1 if unknown: int64, shape [N]."""
     masks: dict[str, Tensor]
-    """``train``, ``val`` and ``test``, bool, shape [N]."""
+    """The nodes of ``train``, ``val`` and ``test``: bool, shape [N]."""
     num_features: int
     num_nodes: int
     num_edges: int
     metric: str = "accuracy"
     """``accuracy`` or ``roc_auc``."""
     node_type: str | None = None
-    """The type of the labelled nodes in a heterogeneous graph."""
+    """The labelled node type of a heterogeneous graph; None in a homogeneous graph. N counts its nodes."""
 
     def __str__(self) -> str:
         labelled = "nodes" if self.node_type is None else f"{self.node_type} nodes"
@@ -52,15 +52,17 @@ class NodeTask:
 
     @property
     def num_classes(self) -> int:
-        """One more than the largest class."""
+        """max(y) + 1."""
         return int(self.y.max()) + 1
 
     @classmethod
     def from_data(cls, name: str, data: Data, split: int = 0) -> NodeTask:
-        """From a Data with ``x``, ``y`` and masks; of several splits (columns of the masks) takes number ``split``.
+        """A task from a Data with ``x``, ``y``, ``train_mask``, ``val_mask`` and ``test_mask``.
+
+        Masks of shape [N, splits] have one column per data split: column ``split`` is used.
 
         Raises:
-            ValueError: something is missing, or there is no split of that number.
+            ValueError: an attribute is missing or malformed, or there is no such split.
         """
         masks = _labels(name, data, split)
         metric = "roc_auc" if name.lower().split("/")[-1] in ROC_AUC else "accuracy"
@@ -68,10 +70,10 @@ class NodeTask:
 
     @classmethod
     def from_types(cls, name: str, data: HeteroData, node_type: str, split: int = 0) -> NodeTask:
-        """From a HeteroData whose nodes of one type have what :meth:`from_data` asks for.
+        """A task from a HeteroData whose nodes of ``node_type`` have the attributes that :meth:`from_data` needs.
 
         Raises:
-            ValueError: something is missing, or there is no split of that number.
+            ValueError: an attribute is missing or malformed, or there is no such split.
         """
         store = data[node_type]
         masks = _labels(name, store, split)
@@ -79,7 +81,7 @@ class NodeTask:
         return cls(name, data, store.y, masks, *sizes, node_type=node_type)
 
     def save(self, path: str | Path) -> None:
-        """Writes graph and node tensors into a new directory that ``load`` opens, memory-mapped, by its path.
+        """Writes the graph and its node tensors into a new directory; ``load(path)`` opens it memory-mapped.
 
         Raises:
             ValueError: the graph is heterogeneous.
@@ -96,9 +98,9 @@ class NodeTask:
 
 
 def _labels(name: str, store: Any, split: int) -> dict[str, Tensor]:
-    """The masks of a split; puts them and the labels into the store as a task has them.
+    """Reduces the masks of ``store`` to those of one data split and ``y`` to int64 [N], in place; returns the masks.
 
-    A mask of shape [N, splits] has a column for each split; one of shape [N] is that of all splits.
+    A mask of shape [N, splits] has one column per split; a mask of shape [N] is used for every split.
     """
     names = ("train_mask", "val_mask", "test_mask")
     missing = [key for key in ("x", "y", *names) if key not in store]
@@ -117,31 +119,36 @@ def _labels(name: str, store: Any, split: int) -> dict[str, Tensor]:
 
 
 def sizes_of(data: HeteroData) -> str:
-    """How many nodes each type has, in words."""
+    """The number of nodes per type as text: "25 author nodes, 40 paper nodes"."""
     return ", ".join(f"{data[node_type].num_nodes:,} {node_type} nodes" for node_type in data.node_types)
 
 
 def check_split(name: str, split: int, splits: int) -> None:
-    """Raises ValueError if the data set ``name``, which has ``splits`` splits, has none of number ``split``."""
+    """Raises ValueError unless 0 <= split < splits, the number of data splits of the data set ``name``."""
     if not 0 <= split < splits:
-        expected = f"0 <= split < {splits}" if splits > 1 else "0, for there is one split"
+        expected = f"0 <= split < {splits}" if splits > 1 else "0, because there is one split"
         raise ValueError(f"{name}: expected {expected}, found split {split}")
 
 
 def load(name: str = "planted", root: str | Path = ".", split: int = 0, verify: bool = True) -> NodeTask:
-    """A task by name.
+    """A node-classification task by name.
 
     Args:
-        name: ``planted``; the path of a directory written by :meth:`NodeTask.save`; an archive ``NAME.npz`` or
-            ``NAME/NAME.npz`` below ``root`` (``fb100/SCHOOL`` for one school, ``fb100`` for all); ``ogbn-...`` (needs
-            the package ogb); or a class of ``torch_geometric.datasets``, or a name that Planetoid or
-            HeterophilousGraphDataset know, which PyG reads from or downloads to ``root``.
-        root: where the files are.
-        split: which of several splits.
+        name: one of
+
+            - ``planted``: :func:`torch_gnnscale.planted`;
+            - the path of a directory written by :meth:`NodeTask.save`;
+            - NAME of an archive ``NAME.npz`` or ``NAME/NAME.npz`` in ``root``; ``fb100/SCHOOL`` is one school of
+              Facebook100, ``fb100`` all schools;
+            - ``ogbn-...``, which needs the package ogb;
+            - a name that :func:`torch_gnnscale.datasets.downloads.from_pyg` accepts.
+        root: the folder to read from or to download to.
+        split: the number of the data split, from 0.
         verify: compare the checksums of a saved directory.
 
     Raises:
-        ValueError: nothing of that name, says where it was looked for; or no such split.
+        ValueError: no data set of that name (the message says where it was looked for), or no such split.
+        ImportError, OSError: see :mod:`torch_gnnscale.datasets.downloads`.
     """
     root = Path(root)
     if name == "planted":
@@ -176,14 +183,15 @@ def _saved(path: Path, verify: bool) -> NodeTask:
 
 
 def _archive(path: Path) -> Data:
-    """One graph of arrays: ``edge_index``, ``y``, the masks, and ``x`` or its CSR."""
+    """A graph from the arrays ``edge_index``, ``y``, three masks, features (:func:`archives.features`) and, optionally,
+    ``undirected`` (True: edges are stored in one direction only)."""
     with np.load(path) as arrays:
         if "edge_index" not in arrays or "y" not in arrays:
             raise ValueError(f"{path}: expected edge_index, y and masks, found {sorted(arrays.files)}")
         edge_index = torch.from_numpy(arrays["edge_index"].astype(np.int64))
         if bool(arrays.get("undirected", False)):
             edge_index = torch.cat([edge_index, edge_index.flip(0)], dim=1)
-        x = archives.rows(arrays)
+        x = archives.features(arrays)
         if x is None:
             raise ValueError(f"{path}: expected features (x, or x_indptr and x_indices), found {sorted(arrays.files)}")
         masks = {key: torch.from_numpy(arrays[key]) for key in ("train_mask", "val_mask", "test_mask")}
@@ -191,19 +199,21 @@ def _archive(path: Path) -> Data:
 
 
 def _fb100(paths: list[Path]) -> Data:
-    """Schools of Facebook100 as one graph of disjoint parts; features are one-hot codes (bool), labels class years."""
-    parts: dict[str, list[np.ndarray]] = {}
+    """Schools of Facebook100 as one graph without edges between schools. Features are one-hot codes (bool), ``y``
+    the class years."""
+    arrays_of: dict[str, list[np.ndarray]] = {}
     offset = 0
     for path in paths:
         with np.load(path) as arrays:
             if "x_codes" not in arrays:
                 raise ValueError(f"{path}: expected a school of Facebook100 (x_codes), found {sorted(arrays.files)}")
             for key in ("x_codes", "y", "train_mask", "val_mask", "test_mask"):
-                parts.setdefault(key, []).append(arrays[key])
-            parts.setdefault("edge_index", []).append(arrays["edge_index"].astype(np.int64) + offset)
+                arrays_of.setdefault(key, []).append(arrays[key])
+            arrays_of.setdefault("edge_index", []).append(arrays["edge_index"].astype(np.int64) + offset)
             offset += int(arrays["num_nodes"])
     joined = {
-        key: torch.from_numpy(np.concatenate(values, axis=int(key == "edge_index"))) for key, values in parts.items()
+        key: torch.from_numpy(np.concatenate(values, axis=int(key == "edge_index")))
+        for key, values in arrays_of.items()
     }
     codes = joined.pop("x_codes").to(torch.int64)
     x = torch.zeros(offset, sum(FB100_WIDTHS), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""A generated node-classification task that needs the graph."""
+"""A generated graph with node labels that a model can predict only from the graph."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ def planted(
     split: tuple[float, float] = (0.5, 0.2),
     seed: int = 0,
 ) -> Data:
-    """A power-law graph with planted communities. The labels are weakly visible in a node's own features, clearly in
-    those of its neighbors.
+    """A power-law graph with planted communities. A node's label shows weakly in its own features, and clearly in the
+    features of its neighbors.
 
-    A degree-corrected stochastic block model (Karrer & Newman, Phys. Rev. E 83, 2011): both ends of an edge are drawn
-    in proportion to power-law weights, the second from the community of the first with probability ``homophily``, else
-    from all nodes. Features are ``signal`` times a unit vector of the community plus standard normal noise.
+    A degree-corrected stochastic block model (Karrer & Newman, Phys. Rev. E 83, 2011). Each end of an edge is drawn
+    with P(node) proportional to its power-law weight: the first from all nodes; the second, with probability
+    ``homophily``, from the community of the first, else from all nodes. x[v] = signal * unit vector of v's community + N(0, 1).
 
     Args:
-        num_nodes: nodes.
-        avg_degree: edges a node, both directions counted, before self loops are left out.
-        num_classes: communities, which are the labels.
-        num_features: features a node.
-        homophily: share of the edges that are drawn within a community.
+        num_nodes: number of nodes.
+        avg_degree: edges per node, both directions counted, before self loops are removed.
+        num_classes: number of communities; a node's label is its community.
+        num_features: number of features per node.
+        homophily: P(the second end of an edge is drawn from the community of the first).
         signal: length of a community's mean feature vector; the noise in its direction has length 1.
-        exponent: of the power law of expected degrees, above 2.
-        split: shares of the nodes for training and validation; the rest is for testing.
-        seed: decides everything.
+        exponent: exponent of the power law of expected degrees, above 2.
+        split: fractions of the nodes for training and validation; the rest is for testing.
+        seed: seed of all random numbers.
 
     Returns:
         A Data with ``x`` float32 [N, F], ``y`` int64 [N], ``edge_index`` int64 [2, E] in both directions, and

@@ -1,4 +1,4 @@
-"""Generated graphs of several node types: labels, links and events that need the graph."""
+"""Generated heterogeneous graphs with labels, links or events that a model can predict only from the graph."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from .stream import Communities, Stream
 
 
 def with_reverses(data: HeteroData) -> HeteroData:
-    """Adds to every relation ``rel`` between nodes of two types its reverse, ``rev_rel``, with the same attributes."""
+    """Adds the reverse ``rev_rel`` of each relation ``rel`` between two node types, with the same attributes."""
     for src, rel, dst in list(data.edge_types):
         if src != dst:
             for name, value in data[src, rel, dst].items():
@@ -30,22 +30,22 @@ def planted_types(
     split: tuple[float, float] = (0.2, 0.2),
     seed: int = 0,
 ) -> HeteroData:
-    """Authors, papers and venues in communities: an author's label is told by where the author's papers appeared.
+    """Authors, papers and venues in communities. An author's label, its community, follows from its papers' venues.
 
-    Each paper has three authors, drawn in proportion to power-law weights, and one venue; each is of the paper's
-    community with probability ``homophily``, else of any. Features of authors and papers are ``signal`` times a unit
-    vector of the community plus standard normal noise; venues have none.
+    Each paper has three authors and one venue, drawn with P(node) proportional to its power-law weight: with
+    probability ``homophily`` from the paper's community, else from all. Features of authors and papers are signal *
+    unit vector of the community + N(0, 1); venues have none.
 
     Args:
-        num_authors: authors.
-        num_papers: papers.
-        num_venues: venues, at least as many as classes.
-        num_classes: communities.
-        num_features: features of an author and of a paper.
-        homophily: share of the edges that are drawn within a community.
+        num_authors: number of authors.
+        num_papers: number of papers.
+        num_venues: number of venues, at least ``num_classes``.
+        num_classes: number of communities.
+        num_features: number of features of an author and of a paper.
+        homophily: P(an author or venue is drawn from the paper's community).
         signal: length of a community's mean feature vector; the noise in its direction has length 1.
-        split: shares of the authors for training and validation; the rest is for testing.
-        seed: decides everything.
+        split: fractions of the authors for training and validation; the rest is for testing.
+        seed: seed of all random numbers.
 
     Returns:
         A HeteroData of node types ``author`` (``x``, ``y`` int64, ``train_mask``, ``val_mask``, ``test_mask``),
@@ -84,20 +84,23 @@ def planted_links(
     split: tuple[float, float] = (0.7, 0.1),
     seed: int = 0,
 ) -> tuple[HeteroData, dict[str, Tensor]]:
-    """Users who choose items: popular ones, and mostly those of their community.
+    """Users who choose popular items, mostly of their own community.
+
+    P(item) is proportional to a power-law weight: with probability ``homophily`` among the items of the user's
+    community, else among all items.
 
     Args:
-        num_users: users.
-        num_items: items, at least as many as communities.
-        num_links: links that are drawn; repeated ones count once.
-        num_communities: communities.
-        homophily: share of the links that are drawn within a community.
-        split: shares of the links for training and validation; the rest is for testing.
-        seed: decides everything.
+        num_users: number of users.
+        num_items: number of items, at least ``num_communities``.
+        num_links: number of links drawn; repeated links are kept once.
+        num_communities: number of communities.
+        homophily: P(an item is drawn from the user's community).
+        split: fractions of the links for training and validation; the rest is for testing.
+        seed: seed of all random numbers.
 
     Returns:
-        A HeteroData of node types ``user`` and ``item``, without features, and of the training links as the relation
-        ``chooses`` with its reverse; and all links by part: ``train``, ``val`` and ``test``, int64 [2, m].
+        A HeteroData with node types ``user`` and ``item``, without features, and relation ``chooses``, the training
+        links, with its reverse; and a dictionary of the links of ``train``, ``val`` and ``test``: int64 [2, m].
     """
     _check_members("num_items", num_items, num_communities)
     random = Stream(seed)
@@ -107,11 +110,11 @@ def planted_links(
     pairs = (users * num_items + items).unique()
     links = torch.stack([pairs // num_items, pairs % num_items])
     masks = random.masks(len(pairs), split)
-    parts = {name: links[:, mask] for name, mask in zip(("train", "val", "test"), masks, strict=True)}
+    by_subset = {name: links[:, mask] for name, mask in zip(("train", "val", "test"), masks, strict=True)}
     data = HeteroData()
     data["user"].num_nodes, data["item"].num_nodes = num_users, num_items
-    data["user", "chooses", "item"].edge_index = parts["train"]
-    return with_reverses(data), parts
+    data["user", "chooses", "item"].edge_index = by_subset["train"]
+    return with_reverses(data), by_subset
 
 
 def planted_events(
@@ -124,23 +127,23 @@ def planted_events(
     loyalty: float = 0.5,
     seed: int = 0,
 ) -> HeteroData:
-    """Users who visit pages in the course of time: some they visited lately, else mostly pages of their community.
+    """Users who visit pages at times: pages that they visited recently, else mostly pages of their community.
 
-    An event repeats the page of one of the user's latest events with probability ``loyalty``: of the j-th before it
-    with probability 2^-j.
+    With probability ``loyalty`` an event repeats the page of an earlier event of the user: the j-th before it with
+    probability 2^-j (a new page if there is none). A new page is drawn as an item in :func:`planted_links`.
 
     Args:
-        num_users: users.
-        num_pages: pages, at least as many as communities.
-        num_events: events.
-        num_communities: communities.
-        homophily: share of the other events that are drawn within a community.
-        loyalty: share of the events that repeat an earlier one.
-        seed: decides everything.
+        num_users: number of users.
+        num_pages: number of pages, at least ``num_communities``.
+        num_events: number of events.
+        num_communities: number of communities.
+        homophily: P(a new page is drawn from the user's community).
+        loyalty: P(an event repeats an earlier one).
+        seed: seed of all random numbers.
 
     Returns:
-        A HeteroData of node types ``user`` and ``page``, without features, and of the events as the relation
-        ``visits`` with its reverse, each with ``time``: int64 [E], ascending, in seconds.
+        A HeteroData with node types ``user`` and ``page``, without features, and relation ``visits``, the events, with
+        its reverse; both have ``time``: int64 [E], ascending, in seconds.
     """
     _check_members("num_pages", num_pages, num_communities)
     random = Stream(seed)
@@ -148,14 +151,15 @@ def planted_events(
     users = Communities(random, of_user, num_communities, exponent=2.5).draw(num_events)
     fresh = _mostly_within(random, Communities(random, of_page, num_communities, 2.5), of_user[users], homophily)
 
-    # Each user's events in a row; an event has the page of the one that a chain of repetitions leads to.
+    # position: events sorted by (user, time). origin[i]: the event whose page event i repeats, or i for a new page;
+    # following it to the end of the chain gives the event that chose the page.
     order = torch.argsort(users, stable=True)
-    place = torch.arange(num_events)
+    position = torch.arange(num_events)
     counts = torch.bincount(users, minlength=num_users)
     first = (counts.cumsum(0) - counts)[users[order]]
-    origin = place - 1 - (random.uniform(num_events).log2().neg()).long()
+    origin = position - 1 - (random.uniform(num_events).log2().neg()).long()
     repeats = (random.uniform(num_events) < loyalty) & (origin >= first)
-    origin = torch.where(repeats, origin, place)
+    origin = torch.where(repeats, origin, position)
     while not torch.equal(origin, origin[origin]):
         origin = origin[origin]
     pages = torch.empty_like(fresh)
@@ -170,10 +174,10 @@ def planted_events(
 
 def _check_members(name: str, members: int, communities: int) -> None:
     if members < communities:
-        raise ValueError(f"{name}: expected at least one a community ({communities}), found {members}")
+        raise ValueError(f"{name}: expected at least one per community ({communities}), found {members}")
 
 
 def _mostly_within(random: Stream, members: Communities, community: Tensor, homophily: float) -> Tensor:
-    """A member of each community with probability ``homophily``, else any member."""
+    """result[i]: a member of community[i] with probability ``homophily``, else of any community."""
     within = random.uniform(len(community)) < homophily
     return torch.where(within, members.draw_from(community), members.draw(len(community)))

@@ -1,4 +1,4 @@
-"""Keyed random tensors for generated graphs."""
+"""Random tensors for generated graphs, functions of a seed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..random import Purpose, batch_key
 
 
 class Stream:
-    """Independent random tensors that are a function of a seed, numbered in the order of the calls."""
+    """Independent random tensors: each is a function of the seed and of the number of the call."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -35,50 +35,53 @@ class Stream:
         return torch.cat([radius * angle.cos(), radius * angle.sin()])[:count].float()
 
     def features(self, community: Tensor, count: int, width: int, signal: float) -> Tensor:
-        """A row for each node: ``signal`` times its community's unit vector, of ``count``, plus standard noise."""
+        """signal * m[community[v]] + N(0, 1) for each node v, with one random unit vector m[c] per community c of
+        ``count``: float32, shape [N, width]."""
         means = torch.nn.functional.normalize(self.normal(count * width).view(count, width))
         return signal * means[community] + self.normal(len(community) * width).view(len(community), width)
 
     def masks(self, count: int, split: tuple[float, float]) -> list[Tensor]:
-        """Masks of ``count`` things for training, validation and testing, by the shares of the first two."""
+        """Three disjoint random masks [count] for training, validation and testing; ``split``: fractions of the first
+        two."""
         if not 0 < sum(split) < 1 or min(split) <= 0:
-            raise ValueError(f"split: expected two positive shares with a sum below 1, found {split}")
+            raise ValueError(f"split: expected two positive fractions with a sum below 1, found {split}")
         order = ops.permutation(count, batch_key(self.seed, 1, 0, Purpose.GENERATE))
         bounds = [int(count * split[0]), int(count * (split[0] + split[1]))]
         masks = [torch.zeros(count, dtype=torch.bool) for _ in range(3)]
-        for mask, part in zip(masks, order.tensor_split(bounds), strict=True):
-            mask[part] = True
+        for mask, chosen in zip(masks, order.tensor_split(bounds), strict=True):
+            mask[chosen] = True
         return masks
 
 
 class Communities:
-    """Nodes in communities, to be drawn in proportion to power-law weights.
+    """Draws nodes, of all or of given communities, with P(node) proportional to a power-law weight.
 
     Args:
-        random: what to draw from.
-        community: of each node: int64, shape [N].
-        count: communities.
-        exponent: of the power law of the weights, above 2.
+        random: the source of random numbers.
+        community: community of each node: int64, shape [N].
+        count: number of communities.
+        exponent: exponent of the power law of the weights, above 2.
     """
 
     def __init__(self, random: Stream, community: Tensor, count: int, exponent: float) -> None:
         if exponent <= 2:
             raise ValueError(f"exponent: expected more than 2, found {exponent}")
         self.random = random
-        # Integers, so that drawing is exact; no node weighs more than sqrt(N) times the least.
+        # A node of weight w holds w consecutive tickets; a draw picks a ticket. Weights are integers, so draws are
+        # exact, and at most sqrt(N) times the smallest.
         nodes = len(community)
         weight = random.uniform(nodes).pow(-1 / (exponent - 1)).clamp(max=math.sqrt(nodes)).mul(1024).long()
         self.nodes = torch.argsort(community, stable=True)
-        self.end = weight[self.nodes].cumsum(0)  # of each node's range of tickets, community after community
+        self.end = weight[self.nodes].cumsum(0)  # end of each node's range of tickets, communities in order
         self.tickets = torch.zeros(count, dtype=torch.int64).index_add_(0, community, weight)
         self.first = self.tickets.cumsum(0) - self.tickets
 
     def draw(self, count: int) -> Tensor:
-        """Nodes of any community: int64, shape [count]."""
+        """Nodes drawn from all communities: int64, shape [count]."""
         return self._holder(self.random.integers(count, int(self.end[-1])))
 
     def draw_from(self, community: Tensor) -> Tensor:
-        """A node of each of these communities, which have nodes: int64, of the same shape."""
+        """result[i]: a node drawn from community[i], which must have nodes. int64, shape of ``community``."""
         return self._holder(self.first[community] + self.random.integers(len(community), self.tickets[community]))
 
     def _holder(self, ticket: Tensor) -> Tensor:

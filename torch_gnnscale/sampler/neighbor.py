@@ -36,7 +36,7 @@ class NeighborSampler(KeyedSampler):
     passes the key. PyG's own loaders do not: then each batch's key is drawn from torch's generator.
 
     Args:
-        data: a Data, a HeteroData, or a pair of a FeatureStore and a GraphStore, ours or anybody's.
+        data: a Data, a HeteroData, or a pair of a FeatureStore and a GraphStore, ours or foreign ones.
         num_neighbors: fanout of each hop; -1, or more than any node has, takes all neighbors. In a heterogeneous graph
             also a list per edge type; a NumNeighbors may have a default for the other edge types.
         subgraph_type: which edges a sample has. ``directional``: those that were drawn; ``bidirectional``: these and

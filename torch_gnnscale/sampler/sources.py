@@ -86,7 +86,7 @@ class DataSource(Source):
 
 
 class StoreSource(Source):
-    """A pair of stores, ours or anybody's."""
+    """A pair of stores, ours or foreign ones."""
 
     def __init__(self, features: PyGFeatureStore, graph: PyGGraphStore) -> None:
         self.features, self.graph = features, graph

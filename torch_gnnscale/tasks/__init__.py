@@ -1,4 +1,4 @@
-"""What ``gnnscale train --task`` can train, each in a file of its own."""
+"""The tasks of ``gnnscale train --task``, one module each."""
 
 from ..training import Trainer
 from .hetero import HeteroConfig, HeteroTrainer

@@ -1,4 +1,4 @@
-"""What the trainers of node classifiers share: batches of nodes, cross entropy, accuracy."""
+"""The common base of trainers that classify nodes: batches of nodes, cross entropy, accuracy."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _ALL_NEIGHBORS_UP_TO = 20_000_000
 
 
 def fanouts_of_tests(fanouts: list[int], num_edges: int) -> list[int]:
-    """All neighbors in a graph of up to 20 M edges; in a larger one, as many as in training."""
+    """Fanouts of evaluation: -1 (all neighbors) in a graph of up to 20 M edges, else those of training."""
     return [-1] * len(fanouts) if num_edges <= _ALL_NEIGHBORS_UP_TO else fanouts
 
 
 @dataclass
 class ClassifierConfig(Config):
-    """How a classifier of nodes is trained, and with whose loader."""
+    """Settings of a node classifier. ``loader``: ``gnnscale`` or ``pyg``, the package whose loader is used."""
 
     loader: str = "gnnscale"
 
@@ -41,11 +41,11 @@ class ClassifierConfig(Config):
 
 
 class ClassTrainer(Trainer):
-    """Trains a model to tell the classes of a :class:`NodeTask`'s nodes."""
+    """Trains a model to predict the classes of the nodes of a :class:`NodeTask`."""
 
     @property
     def metric(self) -> str:
-        """The task's metric."""
+        """``accuracy`` or ``roc_auc``, as the task says."""
         return self.task.metric
 
     @abstractmethod
@@ -56,8 +56,8 @@ class ClassTrainer(Trainer):
         """Batches of training nodes, shuffled."""
         return self._loader("train", self.config.fanouts, self.config.seed, shuffle=True)
 
-    def _loader(self, part: str, fanouts: list[int], seed: int, shuffle: bool = False) -> Any:
-        config, nodes = self.config, self.task.masks[part].nonzero().view(-1)
+    def _loader(self, subset: str, fanouts: list[int], seed: int, shuffle: bool = False) -> Any:
+        config, nodes = self.config, self.task.masks[subset].nonzero().view(-1)
         seeds = nodes if self.task.node_type is None else (self.task.node_type, nodes)
         size = config.batch_size if shuffle else 10 * config.batch_size  # evaluation keeps no gradients
         options: dict[str, Any] = {"batch_size": size, "shuffle": shuffle, "num_workers": config.num_workers}
@@ -67,29 +67,29 @@ class ClassTrainer(Trainer):
 
     @property
     def data(self) -> Any:
-        """The graph as this package's loader takes it."""
+        """The graph that is passed to this package's loader."""
         return self.task.data
 
     def _there(self, batch: Any) -> Any:
-        """A batch where the model is; PyG's loader makes it in host memory."""
+        """The batch on the model's device. PyG's loader makes it in host memory; ours makes it there."""
         return batch.to(self.device) if self.config.loader == "pyg" else batch
 
     def seeds(self, batch: Any) -> Any:
-        """The part of a batch that has ``y`` and ``batch_size``."""
+        """The storage of a batch that has ``y`` and ``batch_size``: the labelled node type's."""
         return batch if self.task.node_type is None else batch[self.task.node_type]
 
     def loss(self, batch: Any) -> tuple[Tensor, int]:
-        """Cross entropy of the seeds that have a class."""
+        """(mean cross entropy over the seeds that have a class, number of seeds)."""
         batch = self._there(batch)
         seeds = self.seeds(batch)
         target = seeds.y[: seeds.batch_size].long()
         return nn.functional.cross_entropy(self.scores(batch), target, ignore_index=-1), seeds.batch_size
 
-    def score(self, part: str) -> float:
-        """The task's metric (see :func:`fanouts_of_tests`)."""
-        loader = self._loader(part, fanouts_of_tests(self.config.fanouts, self.task.num_edges), seed=0)
+    def score(self, subset: str) -> float:
+        """The task's metric on the nodes of ``train``, ``val`` or ``test``, with :func:`fanouts_of_tests`."""
+        loader = self._loader(subset, fanouts_of_tests(self.config.fanouts, self.task.num_edges), seed=0)
         outs, targets = [], []
-        with self.progress(loader, f"evaluate {part}", len(loader)) as batches:
+        with self.progress(loader, f"evaluate {subset}", len(loader)) as batches:
             for made in batches:
                 batch = self._there(made)
                 seeds = self.seeds(batch)

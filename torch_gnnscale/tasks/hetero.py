@@ -17,7 +17,7 @@ from .models import HeteroSAGE
 
 @dataclass
 class HeteroConfig(ClassifierConfig):
-    """What is trained, and how."""
+    """Settings of a classifier of one node type."""
 
     hidden: int = 64
     fanouts: list[int] = field(default_factory=lambda: [10, 10])
@@ -29,7 +29,7 @@ class HeteroConfig(ClassifierConfig):
 
 
 class HeteroClassifier(nn.Module):
-    """GraphSAGE over all relations, and class scores of one node type."""
+    """GraphSAGE over all relations, then a linear layer to the class scores of one node type."""
 
     def __init__(self, task: NodeTask, config: HeteroConfig) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class HeteroClassifier(nn.Module):
 
 
 class HeteroTrainer(ClassTrainer):
-    """Trains a model to tell the classes of one type's nodes; its baseline sees these nodes' features alone."""
+    """Trains a model to predict the classes of one node type's nodes. Baseline: an MLP without the graph."""
 
     config_type = HeteroConfig
     load = staticmethod(load_types)
@@ -57,7 +57,8 @@ class HeteroTrainer(ClassTrainer):
         return self.model(batch)
 
     def baseline(self) -> tuple[str, float]:
-        """An MLP on the features of the nodes themselves: 100 steps on all of them, the best on ``val`` tested."""
+        """(name, test accuracy) of an MLP on the nodes' own features: 100 full-batch steps; the step that is best on
+        ``val`` counts."""
         task, config = self.task, self.config
         x, masks = task.data[task.node_type].x.float(), task.masks
         model = pyg_nn.MLP([task.num_features, config.hidden, task.num_classes], dropout=config.dropout, norm=None)
@@ -71,6 +72,6 @@ class HeteroTrainer(ClassTrainer):
             model.eval()
             with torch.no_grad():
                 out = model(x)
-            val, test = (accuracy(out[masks[part]], task.y[masks[part]]) for part in ("val", "test"))
+            val, test = (accuracy(out[masks[subset]], task.y[masks[subset]]) for subset in ("val", "test"))
             best = (val, test) if val > best[0] else best
         return "MLP on features alone", best[1]

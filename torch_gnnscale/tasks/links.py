@@ -1,4 +1,4 @@
-"""Prediction of links in a heterogeneous graph, ranked against all that a source might be linked to."""
+"""Prediction of links in a heterogeneous graph; a link is ranked against all destinations of its type."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .metrics import recall_at
 from .models import HeteroSAGE
 
 OFFERED = 20
-"""Destinations that are recommended to each source: the k of Recall@k."""
+"""The k of Recall@k: how many destinations are recommended to each source."""
 
 
 @dataclass
 class LinkConfig(Config):
-    """What is trained, and how."""
+    """Settings of link prediction. ``negatives``: negatives per link."""
 
     hidden: int = 64
     fanouts: list[int] = field(default_factory=lambda: [10, 10])
@@ -39,9 +39,9 @@ class LinkConfig(Config):
 
 
 class LinkTrainer(Trainer):
-    """Trains rows of nodes whose dot products rank links; its baseline recommends the most popular destinations.
+    """Trains an embedding of nodes; score(source, destination) = dot product. Baseline: the most popular destinations.
 
-    A link and its reverse are left out of the sample that they are the seeds of, and no negative is a training link.
+    The links of a batch and their reverses are excluded from its sample. No negative is a training link.
     """
 
     config_type = LinkConfig
@@ -49,17 +49,17 @@ class LinkTrainer(Trainer):
 
     @property
     def metric(self) -> str:
-        """Recall of the links among the best, training links aside."""
+        """Recall@20: the share of a source's links among its 20 best destinations; known links are not ranked."""
         return f"recall@{OFFERED}"
 
     def build_model(self) -> nn.Module:
-        """GraphSAGE over all relations; nodes without features have a row in a table."""
+        """GraphSAGE over all relations; nodes without features have a trained embedding."""
         config = self.config
-        scale = config.hidden**-0.5  # so that scores begin small
+        scale = config.hidden**-0.5  # keeps the first scores small
         return HeteroSAGE(self.task.data, config.hidden, len(config.fanouts), config.dropout, scale)
 
     def training_batches(self) -> Any:
-        """Batches of training links, shuffled, each with its negatives: other destinations of the same source."""
+        """Batches of training links, shuffled. A link's negatives have the same source and other destinations."""
         task, config = self.task, self.config
         return LinkNeighborLoader(
             task.data,
@@ -75,7 +75,7 @@ class LinkTrainer(Trainer):
         )
 
     def loss(self, batch: Any) -> tuple[Tensor, int]:
-        """Cross entropy of the link among itself and its negatives."""
+        """(mean cross entropy of choosing the link among it and its negatives, number of links)."""
         rows = self.model(batch)
         src, dst = batch[self.task.edge_type[0]], batch[self.task.edge_type[2]]
         sources = rows[self.task.edge_type[0]][src.src_index]
@@ -84,26 +84,28 @@ class LinkTrainer(Trainer):
         scores = (sources[:, None] * rows[self.task.edge_type[2]][offered]).sum(-1)
         return nn.functional.cross_entropy(scores, torch.zeros(links, dtype=torch.int64)), links
 
-    def rows(self, node_type: str) -> Tensor:
-        """The model's row for each node of a type, over the training links: [N, hidden]."""
+    def embeddings(self, node_type: str) -> Tensor:
+        """The embedding of each node of a type, computed on the graph of training links: [N, hidden]."""
         data = self.task.data
         fanouts = fanouts_of_tests(self.config.fanouts, data.num_edges)
         loader = NeighborLoader(data, fanouts, node_type, batch_size=10 * self.config.batch_size, seed=0)
-        with self.progress(loader, f"rows of {node_type}", len(loader)) as batches:
+        with self.progress(loader, f"embed {node_type}", len(loader)) as batches:
             return torch.cat([self.model(batch)[node_type][: batch[node_type].batch_size] for batch in batches])
 
-    def score(self, part: str) -> float:
-        """Recall@20 with the rows of the model."""
+    def score(self, subset: str) -> float:
+        """Recall@20 of the model on the links of ``train``, ``val`` or ``test``."""
         src_type, _, dst_type = self.task.edge_type
-        return self._recall(part, self.rows(src_type), self.rows(dst_type))
+        return self._recall(subset, self.embeddings(src_type), self.embeddings(dst_type))
 
-    def _recall(self, part: str, sources: Tensor, destinations: Tensor) -> float:
+    def _recall(self, subset: str, sources: Tensor, destinations: Tensor) -> float:
         links = self.task.links
-        known = {"train": [], "val": [links["train"]], "test": [links["train"], links["val"]]}[part]
-        return recall_at(OFFERED, sources, destinations, links[part], torch.cat([links["train"][:, :0], *known], dim=1))
+        known = {"train": [], "val": [links["train"]], "test": [links["train"], links["val"]]}[subset]
+        return recall_at(
+            OFFERED, sources, destinations, links[subset], torch.cat([links["train"][:, :0], *known], dim=1)
+        )
 
     def baseline(self) -> tuple[str, float]:
-        """Recommends to every source the destinations with the most training links."""
+        """(name, Recall@20 on test) of recommending the destinations with the most training links to every source."""
         src_type, _, dst_type = self.task.edge_type
         data, links = self.task.data, self.task.links["train"]
         popularity = torch.bincount(links[1], minlength=data[dst_type].num_nodes).float()

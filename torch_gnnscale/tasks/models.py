@@ -1,4 +1,4 @@
-"""PyG's GraphSAGE for graphs of several node types, with or without features."""
+"""GraphSAGE for heterogeneous graphs whose node types may have no features."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch_geometric.utils import trim_to_layer
 
 
 class Encoder(nn.Module):
-    """A row for each node: of its features, or of its own from a table where its type has none.
+    """The first embedding of each node: a linear map of its features or, for a type without features, an nn.Embedding.
 
     Args:
         data: the whole graph.
-        hidden: width of the rows.
-        scale: standard deviation of the numbers that tables begin with.
+        hidden: width of the embeddings.
+        scale: standard deviation of the initial weights of each nn.Embedding.
     """
 
     def __init__(self, data: HeteroData, hidden: int, scale: float) -> None:
@@ -31,7 +31,7 @@ class Encoder(nn.Module):
                 nn.init.normal_(table.weight, std=scale)
 
     def forward(self, batch: HeteroData) -> dict[str, Tensor]:
-        """By node type, a row for each node of the batch: [N, hidden]."""
+        """By node type, embeddings of the batch's nodes: [N, hidden]."""
         return {
             node_type: rows(batch[node_type].x.float() if "x" in batch[node_type] else batch[node_type].n_id)
             for node_type, rows in self.rows.items()
@@ -39,15 +39,15 @@ class Encoder(nn.Module):
 
 
 class HeteroSAGE(nn.Module):
-    """A SAGEConv for each relation in each layer, summed where they meet, with residuals.
+    """Layers of SAGEConv, one per relation: x[t] += relu(sum of the SAGEConvs of relations into type t).
 
-    Computes for each layer what the batch's hops say that is needed, as PyG's ``trim_to_layer`` does.
+    Each layer computes only the nodes that later layers need (PyG's ``trim_to_layer``).
 
     Args:
-        data: the whole graph, whose relations lead to nodes of every type.
+        data: the whole graph; every node type has a relation into it.
         hidden: width of all layers.
-        layers: how many.
-        dropout: of what a layer reads, and of the result.
+        layers: number of layers.
+        dropout: probability of dropout on each layer's input and on the result.
         scale: see :class:`Encoder`.
     """
 
@@ -61,7 +61,7 @@ class HeteroSAGE(nn.Module):
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, batch: Any) -> dict[str, Tensor]:
-        """By node type, rows of the batch's first nodes, the seeds among them: [N, hidden]."""
+        """By node type, embeddings of the batch's first nodes, which include the seeds: [N, hidden]."""
         x, edge_index = self.encode(batch), batch.edge_index_dict
         hops = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
         for layer, conv in enumerate(self.convs):

@@ -1,4 +1,4 @@
-"""Classification of nodes: an ordinary PyG model over NeighborLoader."""
+"""Classification of nodes: an ordinary PyG model trained with NeighborLoader."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MODELS = {"sage": pyg_nn.GraphSAGE, "gcn": pyg_nn.GCN, "gat": pyg_nn.GAT, "mlp":
 
 @dataclass
 class NodeConfig(ClassifierConfig):
-    """What is trained, and how."""
+    """Settings of a classifier of nodes of one type."""
 
     model: str = "sage"
     residual: bool = False
@@ -41,7 +41,7 @@ class NodeConfig(ClassifierConfig):
 
 
 class ResidualGNN(nn.Module):
-    """Pre-normalized convolutions with residuals, after the models of Platonov et al. (ICLR 2023)."""
+    """x += dropout(conv(norm(x))).relu() per layer, between two linear layers; after Platonov et al. (ICLR 2023)."""
 
     def __init__(self, conv: str, in_channels: int, hidden: int, layers: int, out_channels: int, dropout: float):
         super().__init__()
@@ -61,7 +61,7 @@ class ResidualGNN(nn.Module):
 
 
 def build_model(config: NodeConfig, task: NodeTask) -> nn.Module:
-    """The model of a configuration."""
+    """The model that the configuration names."""
     layers, sizes = len(config.fanouts), (task.num_features, config.hidden)
     if config.model == "mlp":
         channels = [task.num_features, *[config.hidden] * (layers - 1), task.num_classes]
@@ -72,14 +72,14 @@ def build_model(config: NodeConfig, task: NodeTask) -> nn.Module:
 
 
 def call_model(model: nn.Module, batch: Any) -> Tensor:
-    """The model on a batch: features as floats, whatever type they are kept in."""
+    """model(batch): features are converted to float32 first. An MLP is applied to the seeds only."""
     if isinstance(model, pyg_nn.MLP):
         return model(batch.x[: batch.batch_size].float())
     return model(batch.x.float(), batch.edge_index)
 
 
 def with_rows_on(data: Any, device: torch.device) -> Any:
-    """A Data or a pair of stores with the rows of nodes on a device, where loaders gather them; edges stay."""
+    """A copy of a Data or a pair of stores with its tensors of node rows on ``device``; edges are not moved."""
     if isinstance(data, Data):
         names = [name for name in data.node_attrs() if isinstance(data[name], Tensor)]
         return copy.copy(data).to(device, *names)
@@ -91,7 +91,7 @@ def with_rows_on(data: Any, device: torch.device) -> Any:
 
 
 class NodeTrainer(ClassTrainer):
-    """Trains a model to tell the classes of nodes, in a graph of one node type."""
+    """Trains a model to predict the classes of nodes in a homogeneous graph."""
 
     config_type = NodeConfig
     load = staticmethod(load)
@@ -102,20 +102,22 @@ class NodeTrainer(ClassTrainer):
 
     @property
     def device(self) -> torch.device:
-        """That of the configuration."""
+        """The device of the configuration."""
         return checked_device(self.config.device)
 
     @cached_property
     def data(self) -> Any:  # type: ignore[override]
-        """The task's graph, its nodes' features and labels where the model is."""
+        """The task's graph with its nodes' features and labels on the model's device."""
         return self.task.data if self.device.type == "cpu" else with_rows_on(self.task.data, self.device)
 
     def build_model(self) -> nn.Module:
-        """The model of the configuration."""
+        """The model that the configuration names."""
         return build_model(self.config, self.task)
 
     def scores(self, batch: Any) -> Tensor:
         """Class scores of a batch's seeds: [batch_size, classes]."""
-        if self.narrowed is not None and "num_sampled_nodes" in batch:  # PyG's loader on torch-sparse has no hops
+        if (
+            self.narrowed is not None and "num_sampled_nodes" in batch
+        ):  # missing in batches of PyG's loader with torch-sparse
             return self.narrowed(batch)
         return call_model(self.model, batch)[: batch.batch_size]

@@ -1,4 +1,4 @@
-"""Prediction of links in time: who will visit what, from the events before."""
+"""Prediction of events: which destination a source visits at a time, from earlier events."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from .metrics import average_precision
 from .models import Encoder
 
 TIMES = 32
-"""Width of the encoding of an event's age."""
+"""Width of the encoding of the time since an event."""
 
 
 @dataclass
 class EventConfig(Config):
-    """What is trained, and how."""
+    """Settings of event prediction."""
 
     hidden: int = 64
     fanouts: list[int] = field(default_factory=lambda: [10])
@@ -34,20 +34,27 @@ class EventConfig(Config):
 
 
 class TemporalGNN(nn.Module):
-    """Scores pairs by what both ends did lately.
+    """Scores pairs (source, destination) by the latest events of both.
 
-    Each end of a pair has three rows: its own, from a table; the sum of its latest neighbors' own rows, weighted by how
-    long ago they met; and what attention over these events finds, in as many layers as there are hops. Whether a source
-    was at a destination before is the product of the first of the one and the second of the other.
+    Each node of a pair has three embeddings:
+
+    - own: from :class:`Encoder`;
+    - recent: sum over its latest events of w(time since the event) * own embedding of the other node;
+    - attended: TransformerConv layers over these events, one layer per hop.
+
+    score = MLP(attended embeddings, recent * own of the other node, all 9 dot products). The dot product of a source's
+    recent and a destination's own embedding is large if the source visited the destination recently.
     """
 
     def __init__(self, task: EventTask, config: EventConfig) -> None:
         super().__init__()
         hidden, types = config.hidden, task.data.edge_types
         if hidden % 2:
-            raise ValueError(f"hidden: expected an even number, for layers have two heads, found {hidden}")
+            raise ValueError(f"hidden: expected an even number, because layers have two heads, found {hidden}")
         self.edge_type = task.edge_type
-        self.encode = Encoder(task.data, hidden, scale=hidden**-0.5)  # a row's product with itself is about 1
+        self.encode = Encoder(
+            task.data, hidden, scale=hidden**-0.5
+        )  # the dot product of an embedding with itself is about 1
         self.weigh = nn.ModuleDict({src: pyg_nn.MLP([TIMES, 16, 1], norm=None) for src, _, _ in types})
         self.sum = pyg_nn.HeteroConv({edge_type: pyg_nn.SimpleConv("sum") for edge_type in types})
         conv = pyg_nn.TransformerConv
@@ -56,10 +63,12 @@ class TemporalGNN(nn.Module):
             for _ in config.fanouts
         )
         self.decide = pyg_nn.MLP([4 * hidden + 9, hidden, 1], dropout=config.dropout, norm=None)
-        self.register_buffer("frequency", torch.logspace(0, -8, TIMES - 1))  # of a second, to years
+        self.register_buffer(
+            "frequency", torch.logspace(0, -8, TIMES - 1)
+        )  # radians per second: periods of 6 s to 20 years
 
-    def rows(self, batch: Any) -> dict[str, Tensor]:
-        """By node type, the three rows of the batch's seeds, which come first: [N, 3, hidden]."""
+    def embeddings(self, batch: Any) -> dict[str, Tensor]:
+        """By node type, (own, recent, attended) of the batch's seeds: [seeds, 3, hidden]."""
         x, edge_index = self.encode(batch), batch.edge_index_dict
         ago, weight = {}, {}
         for edge_type, index in edge_index.items():
@@ -67,34 +76,34 @@ class TemporalGNN(nn.Module):
             seconds = (batch[edge_type[2]].seed_time[tree] - batch[edge_type].time).float()[:, None]
             ago[edge_type] = torch.cat([torch.cos(seconds * self.frequency), seconds.log1p() / 10], dim=1)
             weight[edge_type] = self.weigh[edge_type[0]](ago[edge_type]).view(-1).sigmoid()
-        rows = [x, self.sum(x, edge_index, edge_weight_dict=weight)]
+        own_and_recent = [x, self.sum(x, edge_index, edge_weight_dict=weight)]
         hops = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
         for layer, conv in enumerate(self.convs):
             x = x if layer == 0 else {node_type: out.relu() for node_type, out in x.items()}
             x, edge_index, ago = trim_to_layer(layer, *hops, x, edge_index, ago)
             x = conv(x, edge_index, edge_attr_dict=ago)
         seeds = {node_type: counts[0] for node_type, counts in hops[0].items()}
-        return {t: torch.stack([found[t][: seeds[t]] for found in (*rows, x)], dim=1) for t in x}
+        return {t: torch.stack([found[t][: seeds[t]] for found in (*own_and_recent, x)], dim=1) for t in x}
 
     def forward(self, batch: Any) -> tuple[Tensor, Tensor]:
-        """Scores of a batch's links and of their negatives: [m] each."""
-        rows = self.rows(batch)
+        """(scores of the batch's links [m], scores of their negatives [m])."""
+        embeddings = self.embeddings(batch)
         src_type, _, dst_type = self.edge_type
-        source = rows[src_type][batch[src_type].src_index]
+        source = embeddings[src_type][batch[src_type].src_index]
 
         def score(index: Tensor) -> Tensor:
-            other = rows[dst_type][index]
-            own, lately, attended = source.unbind(1)
-            its_own, its_lately, its_attended = other.unbind(1)
+            other = embeddings[dst_type][index]
+            own, recent, attended = source.unbind(1)
+            its_own, its_recent, its_attended = other.unbind(1)
             products = (source @ other.transpose(1, 2)).flatten(1)
-            pair = [attended, its_attended, lately * its_own, own * its_lately, products]
+            pair = [attended, its_attended, recent * its_own, own * its_recent, products]
             return self.decide(torch.cat(pair, dim=1)).view(-1)
 
         return score(batch[dst_type].dst_pos_index), score(batch[dst_type].dst_neg_index)
 
 
-class Asked(NamedTuple):
-    """Pairs at times, one for each link and one for its negative."""
+class Pairs(NamedTuple):
+    """Pairs of nodes at times; three tensors of one length."""
 
     source: Tensor
     destination: Tensor
@@ -102,10 +111,10 @@ class Asked(NamedTuple):
 
 
 class EventTrainer(Trainer):
-    """Trains a model to tell events from others of the same user and time; its baseline ranks pairs by recency.
+    """Trains a model to score events above negatives of the same source and time. Baseline: recency of the pair.
 
-    A link's tree holds events of earlier seconds only: the link's time, less one second, is the sampler's limit, so
-    that neither the event itself nor what happened beside it is seen.
+    The sampler gets the link's time - 1 second as limit: a link's tree has neither the event itself nor any other event
+    of the same second.
     """
 
     config_type = EventConfig
@@ -113,20 +122,20 @@ class EventTrainer(Trainer):
 
     @property
     def metric(self) -> str:
-        """Average precision among as many negatives."""
+        """Average precision of events against as many negatives."""
         return "average precision"
 
     def build_model(self) -> nn.Module:
-        """Attention over the latest events."""
+        """A :class:`TemporalGNN`."""
         return TemporalGNN(self.task, self.config)
 
     def training_batches(self) -> Any:
-        """Batches of training events, shuffled: the future of each is hidden from it by its time."""
+        """Batches of training events, shuffled; times limit each event's tree to its past."""
         return self._loader("train", self.config.seed, shuffle=True)
 
-    def _loader(self, part: str, seed: int, shuffle: bool = False) -> Any:
+    def _loader(self, subset: str, seed: int, shuffle: bool = False) -> Any:
         task, config = self.task, self.config
-        events, store = task.parts[part], task.data[task.edge_type]
+        events, store = task.events[subset], task.data[task.edge_type]
         return LinkNeighborLoader(
             task.data,
             config.fanouts,
@@ -142,51 +151,52 @@ class EventTrainer(Trainer):
         )
 
     def loss(self, batch: Any) -> tuple[Tensor, int]:
-        """Binary cross entropy of events and their negatives."""
+        """(mean binary cross entropy over events and negatives, number of events)."""
         link, other = self.model(batch)
         loss = nn.functional.softplus(-link).mean() + nn.functional.softplus(other).mean()
         return loss / 2, len(link)
 
-    def score(self, part: str) -> float:
-        """Average precision of the model's scores."""
-        loader = self._loader(part, seed=0)
-        with self.progress(loader, f"evaluate {part}", len(loader)) as batches:
+    def score(self, subset: str) -> float:
+        """Average precision of the model on the events of ``train``, ``val`` or ``test``."""
+        loader = self._loader(subset, seed=0)
+        with self.progress(loader, f"evaluate {subset}", len(loader)) as batches:
             scores = [self.model(batch) for batch in batches]
         return _precision(*(torch.cat(column) for column in zip(*scores, strict=True)))
 
     def baseline(self) -> tuple[str, float]:
-        """The pair whose own last event is the latest comes first (see :meth:`recency`)."""
-        return "recency", _precision(*(self.recency(asked) for asked in self.asked("test")))
+        """(name, average precision on test) of ranking pairs by :meth:`recency`."""
+        return "recency", _precision(*(self.recency(pairs) for pairs in self.pairs("test")))
 
-    def recency(self, asked: Asked) -> Tensor:
-        """Less the seconds since the pair's last event; pairs without one come after, by their destination's last."""
+    def recency(self, pairs: Pairs) -> Tensor:
+        """Scores of pairs: -(seconds since the pair's last event). Pairs without an event score lower than all others,
+        by -(seconds since the destination's last event). float64, shape [m]."""
         store = self.task.data[self.task.edge_type]
         edges, time = store.edge_index, store.time
         destinations, span = self.task.data[self.task.edge_type[2]].num_nodes, int(time.max()) + 2
 
         def ago(keys: Tensor, key: Tensor) -> Tensor:
-            """How long before the time asked the latest event of a key was; -1 if there is none."""
+            """Seconds from a key's latest event, at the pair's time or before, to that time; -1 if there is none."""
             order = torch.sort(keys * span + time).values
-            at = torch.searchsorted(order, key * span + asked.time, right=True) - 1
+            at = torch.searchsorted(order, key * span + pairs.time, right=True) - 1
             found = order[at.clamp(min=0)]
-            return torch.where((at >= 0) & (found // span == key), asked.time - found % span, -1)
+            return torch.where((at >= 0) & (found // span == key), pairs.time - found % span, -1)
 
-        own = ago(edges[0] * destinations + edges[1], asked.source * destinations + asked.destination)
-        anyone = ago(edges[1], asked.destination)
+        own = ago(edges[0] * destinations + edges[1], pairs.source * destinations + pairs.destination)
+        anyone = ago(edges[1], pairs.destination)
         far = torch.where(anyone >= 0, anyone, span) + span
         return -torch.where(own >= 0, own, far).double()
 
-    def asked(self, part: str) -> tuple[Asked, Asked]:
-        """The links of a part, and the negatives that the model is asked beside them."""
+    def pairs(self, subset: str) -> tuple[Pairs, Pairs]:
+        """(the events of ``train``, ``val`` or ``test``, the negatives that :meth:`score` compares them with)."""
         src_type, _, dst_type = self.task.edge_type
         columns: list[list[Tensor]] = [[], [], [], []]
-        for batch in self._loader(part, seed=0):
+        for batch in self._loader(subset, seed=0):
             src, dst = batch[src_type], batch[dst_type]
             found = src.n_id[src.src_index], dst.n_id[dst.dst_pos_index], dst.n_id[dst.dst_neg_index], src.seed_time
             for column, value in zip(columns, found, strict=True):
                 column.append(value)
         source, link, negative, time = (torch.cat(column) for column in columns)
-        return Asked(source, link, time), Asked(source, negative, time)
+        return Pairs(source, link, time), Pairs(source, negative, time)
 
 
 def _precision(link: Tensor, negative: Tensor) -> float:

@@ -101,7 +101,7 @@ class Trainer(ABC):
         """The mean loss over a batch's seeds, and the number of these seeds."""
 
     @abstractmethod
-    def score(self, part: str) -> float:
+    def score(self, subset: str) -> float:
         """The metric on ``train``, ``val`` or ``test``; larger is better. Called with the model in evaluation mode."""
 
     @property
@@ -120,11 +120,11 @@ class Trainer(ABC):
         """Seconds of training so far, by what they were spent on (see :class:`.clock.Clock`)."""
         return self.clock.seconds
 
-    def evaluate(self, part: str) -> float:
+    def evaluate(self, subset: str) -> float:
         """The metric on ``train``, ``val`` or ``test``."""
         self.model.eval()
         with torch.no_grad():
-            return self.score(part)
+            return self.score(subset)
 
     def progress(self, batches: Any, title: str, total: int, done: int = 0) -> Any:
         """The batches with a progress bar, as a context manager that removes the bar at its end.
