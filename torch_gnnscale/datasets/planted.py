@@ -25,7 +25,8 @@ def planted(
 
     A degree-corrected stochastic block model (Karrer & Newman, Phys. Rev. E 83, 2011). Each end of an edge is drawn
     with P(node) proportional to its power-law weight: the first from all nodes; the second, with probability
-    ``homophily``, from the community of the first, else from all nodes. x[v] = signal * unit vector of v's community + N(0, 1).
+    ``homophily``, from the community of the first, else from all nodes. x[v] = signal * unit
+    vector of v's community + N(0, 1).
 
     Args:
         num_nodes: number of nodes.

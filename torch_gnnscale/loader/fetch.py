@@ -68,7 +68,7 @@ def row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 class Bounds:
-    """Bounds of the sampled ids, as the sampler states them; none without a sampler, or if the user changes the output."""
+    """Bounds of the sampled ids, as the sampler states them; none without one. Invalid if the output is changed."""
 
     def __init__(self, sampler: KeyedSampler | None = None) -> None:
         self._sampler = sampler
