@@ -40,7 +40,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         num_neighbors: fanout of each hop, or a list per edge type. :class:`torch_gnnscale.NeighborSampler` explains
             this and the other arguments of sampling in full.
         input_nodes: the seeds: ids, a mask, or None for all nodes; in a heterogeneous graph a node type, or a pair of a
-            node type and one of these. Seeds may repeat; each has its own row.
+            node type and one of these. Seeds may repeat; each has its own row. A 0 or 1 of type uint8 for each node is
+            refused: it could be ids or a mask.
         input_time: a time per seed; by default the node's own time. Needs ``time_attr``.
         replace: draw with replacement.
         subgraph_type: ``directional``, ``bidirectional`` or ``induced``.
@@ -217,6 +218,11 @@ def _as_nodes(name: str, nodes: Any, num_nodes: int) -> Tensor:
     nodes = as_tensor(name, nodes)
     if nodes.dim() != 1:
         raise ValueError(f"{name}: expected a vector or a mask, found shape {tuple(nodes.shape)}")
+    if nodes.dtype == torch.uint8 and len(nodes) == num_nodes > 0 and int(nodes.max()) <= 1:
+        raise ValueError(
+            f"input_nodes: expected a mask of torch.bool, or ids, found uint8 values of 0 and 1 for each of {num_nodes} "
+            f"nodes, which could be either; pass input_nodes.bool() for a mask, input_nodes.long() for ids"
+        )
     if nodes.dtype != torch.bool:
         return as_ids(name, nodes)
     if len(nodes) < num_nodes:
