@@ -289,6 +289,12 @@ def test_made_again_from_its_own_attributes(data, num_workers):
             "input_nodes: expected a mask of torch.bool, or ids, found uint8 values of 0 and 1 for each of 200 nodes, "
             "which could be either; pass input_nodes.bool() for a mask, input_nodes.long() for ids",
         ),
+        ({"input_id": [1, 2]}, TypeError, "input_id: expected a tensor, found list"),
+        (
+            {"input_nodes": torch.arange(3), "input_id": torch.arange(4)}, ValueError,
+            "input_id: expected 3 ids, one per input, found shape (4,)",
+        ),
+        ({"input_id": torch.ones(200, 1)}, ValueError, "input_id: expected 200 ids, one per input, found shape (200,"),
         ({"input_time": [1, 2]}, TypeError, "input_time: expected a tensor, found list"),
         ({"in_order": False}, ValueError, "in_order: expected True, because batches are numbered in their order"),
         ({"input_nodes": [[1, 2]]}, ValueError, "input_nodes: expected a vector or a mask, found shape (1, 2)"),

@@ -117,6 +117,22 @@ def test_bad_data(change, options, error, message):
         NeighborSampler(changed(change), [2], **options)
 
 
+@pytest.mark.parametrize("source", [lambda data: data, our_stores], ids=["data", "stores"])
+@pytest.mark.parametrize("length", [199, 201, 1499, 1501])
+def test_weights_and_times_of_another_length(source, length):
+    data = make_data()
+    data.given = torch.ones(length)
+    if source is our_stores:
+        features, graph = our_stores(make_data())
+        features.put_tensor(data.given, group_name=None, attr_name="given", index=None)
+        data = (features, graph)
+    found = rf"found shape \({length},\) for 200 nodes and 1500 edges$"
+    with pytest.raises(ValueError, match=rf"^weight_attr='given': expected an attribute of edges, {found}"):
+        NeighborSampler(data, [2], weight_attr="given")
+    with pytest.raises(ValueError, match=rf"^time_attr='given': expected an attribute of nodes or e.*{found}"):
+        NeighborSampler(data, [2], time_attr="given")
+
+
 @pytest.mark.parametrize(
     ("seeds", "time", "exclude", "error", "message"),
     [

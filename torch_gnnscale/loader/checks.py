@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -10,6 +10,7 @@ from torch_geometric.data import Data, HeteroData
 
 from .._warn import warn
 from ..feature.contract import RowStore
+from ..ops.arguments import check_tensor
 from ..ops.rows import has_contiguous_rows
 from ..sampler.keyed import KeyedSampler
 from ..topology.numbering import Numbering
@@ -23,6 +24,15 @@ def check_features(data: Any, sampler: Any) -> None:
     hetero = any(attr.edge_type is not None for attr in data[1].get_all_edge_attrs())
     bounds = sampler.node_bounds() if isinstance(sampler, KeyedSampler) else None
     data[0].check_graph(hetero, bounds or {})
+
+
+def check_input_id(input_id: Any, num_inputs: Callable[[], int]) -> None:
+    """Raises TypeError or ValueError unless there is an id for each input; ``num_inputs`` is asked if there are ids."""
+    if input_id is None:
+        return
+    check_tensor("input_id", input_id)
+    if input_id.shape != (count := num_inputs(),):
+        raise ValueError(f"input_id: expected {count} ids, one per input, found shape {tuple(input_id.shape)}")
 
 
 def warn_of_slow_rows(data: Data | HeteroData) -> None:

@@ -68,6 +68,7 @@ class KeyedLoader(PyGLoaderAdapter):
         sampler = neighbor_sampler
         kwargs = without_processes(data, sampler, kwargs)
         checks.check_features(data, sampler)
+        checks.check_input_id(kwargs.get("input_id"), num_inputs)
         self._order = SeedOrder(draw_seed(kwargs.get("generator")) if seed is None else to_int("seed", seed))
         if kwargs.get("in_order") is False:
             raise ValueError("in_order: expected True, because batches are numbered in their order, found False")

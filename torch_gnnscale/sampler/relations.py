@@ -48,7 +48,8 @@ def sampled_graph(
     node_time, edge_time = (None, None) if time_attr is None else _times(source, time_attr, sizes, cscs)
     weights = {} if weight_attr is None else source.of_edges(weight_attr, cscs)
     if weight_attr is not None and not weights:
-        raise ValueError(f"weight_attr={weight_attr!r}: expected an attribute of edges, found none of this name")
+        found = _found(source, weight_attr, sizes, cscs) or "none of this name"
+        raise ValueError(f"weight_attr={weight_attr!r}: expected an attribute of edges, found {found}")
     floating = any(t.is_floating_point() for t in [*(node_time or {}).values(), *(edge_time or {}).values()])
 
     relations = []
@@ -74,6 +75,13 @@ def sampled_graph(
     return SampledGraph(
         DataType.from_data(data), list(sizes), list(sizes.values()), relations, backward, node_time, edge_time, floating
     )
+
+
+def _found(source: Source, name: str, sizes: dict, cscs: dict) -> str:
+    """What there is of a name that a homogeneous graph's nodes and edges do not have, if anything."""
+    if source.is_hetero or not (shapes := source.shapes(name)):
+        return ""
+    return f"shape {shapes[0]} for {sizes[None]} nodes and {cscs[None].num_edges} edges"
 
 
 def _sizes(source: Source, cscs: dict[EdgeType | None, CSC]) -> dict[NodeType | None, int]:
@@ -149,7 +157,8 @@ def _times(
             f"time_attr={name!r}: expected times of nodes or of edges, found both: {[*of_nodes, *of_edges]}"
         )
     if not of_nodes and not of_edges:
-        raise ValueError(f"time_attr={name!r}: expected an attribute of nodes or edges, found none of this name")
+        found = _found(source, name, sizes, cscs) or "none of this name"
+        raise ValueError(f"time_attr={name!r}: expected an attribute of nodes or edges, found {found}")
     for types, found in ((sizes, of_nodes), (cscs, of_edges)):
         for type_name, time in found.items():
             if type_name not in types:

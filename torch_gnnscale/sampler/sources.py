@@ -45,6 +45,10 @@ class Source(ABC):
     def of_edges(self, name: str, edges: dict) -> dict[EdgeType | None, Tensor]:
         """The attribute ``name`` per edge type that has it. ``edges``: what :meth:`edges` returned."""
 
+    @abstractmethod
+    def shapes(self, name: str) -> list[tuple[int, ...]]:
+        """The shapes of all tensors of this name, of nodes, of edges or of neither."""
+
 
 class DataSource(Source):
     """A Data or HeteroData. ``is_sorted``: its edges are sorted by destination already."""
@@ -82,7 +86,11 @@ class DataSource(Source):
         if name not in self.data:
             return {}
         value = _tensor(name, self.data[name])
-        return {None: value} if len(value) == edges[None].num_edges else {}
+        return {None: value} if value.shape[:1] == (edges[None].num_edges,) else {}
+
+    def shapes(self, name: str) -> list[tuple[int, ...]]:
+        """See :meth:`Source.shapes`."""
+        return [tuple(_tensor(name, store[name]).shape) for store in self.data.stores if name in store]
 
 
 class StoreSource(Source):
@@ -144,6 +152,10 @@ class StoreSource(Source):
             others = self._groups(name, lambda group: not isinstance(group, tuple))
             found = {} if name == "time" else {g: v for g, v in others.items() if len(v) == edges[None].num_edges}
         return _only(found)
+
+    def shapes(self, name: str) -> list[tuple[int, ...]]:
+        """See :meth:`Source.shapes`."""
+        return [tuple(value.shape) for value in self._groups(name, lambda group: True).values()]
 
     def _groups(self, name: str, wanted: Callable[[Any], bool]) -> dict:
         found = {}
