@@ -266,6 +266,27 @@ def test_an_error_in_the_order_of_batches(data, prefetch):
     assert loader.state_dict()["epoch"] == 0
 
 
+@pytest.mark.parametrize("prefetch", [0, 1, 4])
+def test_items_that_would_go_on_after_their_error(prefetch):
+    class Items:
+        asked = 0
+
+        def __iter__(self):
+            return self
+
+        def __next__(self):
+            self.asked += 1
+            if self.asked == 3:
+                raise ArithmeticError("no third item")
+            return self.asked
+
+    pipeline = Pipeline(Items(), [Stage(lambda item: item)], lambda item: -item, prefetch)
+    assert [next(pipeline), next(pipeline)] == [-1, -2]
+    with pytest.raises(ArithmeticError, match="no third item"):
+        next(pipeline)
+    assert list(pipeline) == []
+
+
 def test_an_error_in_the_loop_stops_the_threads(data):
     loader = NeighborLoader(data, [2], batch_size=4)
 

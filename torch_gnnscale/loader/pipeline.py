@@ -69,15 +69,22 @@ class Pipeline:
         """Starts items until ``count`` are in preparation."""
         while len(self._pending) < count:
             try:
-                item = next(self._items)
+                item = self._next_item()
             except StopIteration:
                 return
             except Exception as error:
                 self._pending.append(Future())
                 self._pending[-1].set_exception(error)
-                self._items = iter(())
                 return
             self._pending.append(self._started(item))
+
+    def _next_item(self) -> Any:
+        """The next item; after an error of ``items`` there are none."""
+        try:
+            return next(self._items)
+        except Exception:
+            self._items = iter(())
+            raise
 
     def _started(self, item: Any) -> Future:
         """Starts an item; returns the future of its last stage."""
@@ -108,7 +115,7 @@ class Pipeline:
                 self._submit(self._prefetch + 1 if self._prefetch else 0)
                 # The future is dropped here, so that the batch is freed as soon as the user drops it.
                 return self._finish(self._pending.popleft().result())
-            item = next(self._items)
+            item = self._next_item()
             for run, _ in self._stages:
                 item = run(item)
             return self._finish(item)
