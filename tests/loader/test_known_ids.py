@@ -51,6 +51,22 @@ def test_rows_that_were_taken_away_since(data):
         list(loader)
 
 
+@pytest.mark.parametrize("in_order", [False, True])
+@pytest.mark.parametrize("edges", [False, True])
+def test_a_single_row_that_was_taken_away_since(data, in_order, edges):
+    if in_order:
+        data.edge_index = data.edge_index[:, data.edge_index[1].argsort(stable=True)]
+    loader = NeighborLoader(data, [-1], torch.tensor([NODES - 1]), prefetch=0, is_sorted=in_order)
+    assert EDGES - 1 in next(iter(loader)).e_id
+    if edges:
+        data.edge_index, data.edge_attr = data.edge_index[:, :-1], data.edge_attr[:-1]
+    else:
+        data.x = data.x[:-1]
+    rows = (EDGES if edges else NODES) - 1
+    with pytest.raises(IndexError, match=rf" = {rows} is out of range: expected rows in \[0, {rows}\)"):
+        list(loader)
+
+
 class Shifted(FeatureStore):
     """A user's store, which asks ours for other rows."""
 

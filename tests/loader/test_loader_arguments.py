@@ -244,6 +244,9 @@ def test_a_fanout_of_more_than_can_be_drawn(data):
     hub = Data(edge_index=torch.stack([torch.arange(degree), torch.zeros(degree).long()]), num_nodes=degree)
     with pytest.raises(ValueError, match=message.replace("1000000", str(degree - 1)) + f"nodes of {degree} neighbors$"):
         loader_of(hub, [degree - 1])
+    with pytest.raises(ValueError, match=rf"^num_neighbors: .*found \[{large}, {degree - 1}\] with nodes of"):
+        loader_of(hub, [large, degree - 1])
+    assert next(iter(loader_of(hub, [large, degree], batch_size=1))).num_sampled_edges == [degree, 0]
     for fanout in (large, degree):
         assert next(iter(loader_of(hub, [fanout], batch_size=1))).num_sampled_edges == [degree]
     assert next(iter(loader_of(hub, [ops.MAX_FANOUT], batch_size=1))).num_sampled_edges == [ops.MAX_FANOUT]

@@ -66,6 +66,15 @@ def test_bulks_are_the_same_batches(device, options, prefetch):
                 assert isinstance(found.edge_index, EdgeIndex)
 
 
+@pytest.mark.parametrize(("prefetch", "taken"), [(0, 0), (1, 4), (4, 4), (5, 8), (8, 8)])
+def test_prefetch_is_rounded_up_to_whole_bulks(prefetch, taken):
+    asked = []
+    batches = (asked.append(i) or [i] for i in range(40))
+    iterator = iter(NeighborLoader(make_data(), [2], batch_sampler=batches, bulk=4, prefetch=prefetch))
+    assert len(asked) == taken
+    iterator.close()
+
+
 def test_a_batch_has_all_fields_of_pygs(device):
     loader = loader_of(make_data(), device, input_nodes=torch.arange(40))
     batch = next(iter(loader))

@@ -147,6 +147,17 @@ def test_options_can_be_set_again(patched):
                            sample_direction="backward").num_neighbors.num_hops == 1  # fmt: skip
 
 
+def test_the_temporal_strategy_can_be_set_again(patched):
+    data = Data(edge_index=torch.stack([torch.arange(50), torch.full((50,), 50)]), time=torch.arange(51) % 50)
+    data.num_nodes = 51
+    inputs = NodeSamplerInput(None, torch.tensor([50]), torch.tensor([49]))
+    sampler = NeighborSampler(data, [2], time_attr="time")
+    torch.manual_seed(0)
+    assert sorted(sampler.sample_from_nodes(inputs).edge.tolist()) != [48, 49]
+    sampler.temporal_strategy = "last"
+    assert sorted(sampler.sample_from_nodes(inputs).edge.tolist()) == [48, 49]
+
+
 def test_subclasses_keep_their_own_sampling(patched):
     class Mine(NeighborSampler):
         def _sample(self, seed, seed_time=None, **kwargs):

@@ -161,6 +161,18 @@ def test_interleaved_iterators(data, expected, prefetch, workers):
         assert mine == expected[epoch]
 
 
+@pytest.mark.parametrize("epoch", [0, 1])
+def test_samples_of_an_epoch_in_the_middle_of_another(data, epoch):
+    expected = [out.node for out in loader_of(data).samples(epoch)]
+    loader = loader_of(data)
+    iterator = iter(loader)
+    delivered = [plain(next(iterator)) for _ in range(2)]
+    found = [out.node for out in loader.samples(epoch)]
+    assert len(found) == len(loader)
+    assert all(map(torch.equal, found, expected))
+    assert delivered + [plain(batch) for batch in iterator] == epoch_of(loader_of(data))
+
+
 def test_seeds_differ(data, expected):
     for seed in (8, -7, 7 + (1 << 32)):
         assert epoch_of(loader_of(data, seed)) != expected[0]

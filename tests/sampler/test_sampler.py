@@ -283,6 +283,12 @@ def test_relations_without_a_reverse_are_named():
         NeighborSampler(make_hetero(), [2], "bidirectional")
 
 
+def test_two_relations_that_lead_back_are_no_reverse():
+    there, back, again = ("a", "to", "b"), ("b", "from", "a"), ("b", "again", "a")
+    assert reverse_relations([there, back]) == [1, 0]
+    assert reverse_relations([there, back, again]) == [-1, 0, 0]
+
+
 def test_directed_is_deprecated():
     with pytest.warns(UserWarning, match=r"^directed=False is deprecated: use subgraph_type='induced'$"):
         sampler = NeighborSampler(make_data(), [2], directed=False)
@@ -293,8 +299,11 @@ def test_directed_is_deprecated():
     ("times", "seed_time", "allowed"),
     [
         (torch.tensor([1.5, -0.0, 0.0, 2.5]), torch.tensor([0]), [1, 2]),
+        (torch.tensor([1.5, -0.0, 0.0, 2.5]), torch.tensor([-0.0]), [1, 2]),
         (torch.tensor([1.5, -3.0, -1.0, 2.5]), torch.tensor([-1.0]), [1, 2]),
         (torch.tensor([1, 2, 3, 4]), torch.tensor([2.5]), [0, 1]),
+        (torch.tensor([1, 2, 3, 4]), torch.tensor([2.7]), [0, 1]),
+        (torch.tensor([-1, 0, 1, 2]), torch.tensor([-0.0]), [0, 1]),
         (torch.tensor([-1, -2, -3, 4]), torch.tensor([-1.5]), [1, 2]),
         (torch.tensor([1, 2, 3, 1 << 62]), torch.tensor([float("inf")]), [0, 1, 2, 3]),
         (torch.tensor([1, 2, 3, 4]), torch.tensor([float("-inf")]), []),
