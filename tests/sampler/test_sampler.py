@@ -295,6 +295,14 @@ def test_directed_is_deprecated():
     assert sampler.subgraph_type.value == "induced"
 
 
+def test_the_latest_neighbors_without_times():
+    with pytest.warns(UserWarning, match=r"^temporal_strategy='last' has no effect: without time_attr there are no "):
+        NeighborSampler(make_data(), [2], temporal_strategy="last")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        NeighborSampler(with_times(make_hetero()), [2], temporal_strategy="last", time_attr="time")
+
+
 @pytest.mark.parametrize(
     ("times", "seed_time", "allowed"),
     [

@@ -30,7 +30,7 @@ class BidirectionalNeighborSampler(NeighborSampler):
         num_neighbors: fanout of each hop and direction; -1 takes all neighbors.
         subgraph_type: ``directional``.
         replace, disjoint, weight_attr, is_sorted, share_memory, directed: as in :class:`NeighborSampler`.
-        temporal_strategy: no effect, because times are not implemented.
+        temporal_strategy: no effect, because times are not implemented; ``last`` warns.
         time_attr: must be None.
 
     Raises:

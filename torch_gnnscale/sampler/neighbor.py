@@ -43,7 +43,8 @@ class NeighborSampler(KeyedSampler):
             their reverses; ``induced``: all edges between the sampled nodes.
         replace: draw with replacement.
         disjoint: each seed gets a tree of its own; trees share no nodes.
-        temporal_strategy: ``uniform``, or ``last`` to draw the latest neighbors; no effect without times.
+        temporal_strategy: ``uniform``, or ``last`` to draw the latest neighbors, which without times warns that it has no
+            effect.
         time_attr: name of the times of nodes or of edges. A neighbor, or edge, is drawn for a seed only if its time
             is at most the seed's; types without the attribute are drawn always. Implies ``disjoint``.
         weight_attr: name of the weights of edges: P(edge) is proportional to its weight. Edges of weight 0 are removed
@@ -120,6 +121,8 @@ class NeighborSampler(KeyedSampler):
             data, is_sorted=is_sorted, time_attr=time_attr, weight_attr=weight_attr,
             backward=sample_direction == "backward",
         )  # fmt: skip
+        if temporal_strategy == "last" and not self.is_temporal:
+            warn("temporal_strategy='last' has no effect: without time_attr there are no times")
         self.links = LinkSampling(self.graph, exclude_seed_edges, strict_negatives)
         self.num_neighbors = num_neighbors
         self.subgraph_type = SubgraphType(subgraph_type)
