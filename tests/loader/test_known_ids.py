@@ -51,6 +51,15 @@ def test_rows_that_were_taken_away_since(data):
         list(loader)
 
 
+def test_ids_that_the_user_changes(data):
+    def change(out):
+        out.node = out.node + NODES
+        return out
+
+    with pytest.raises(IndexError, match=r"out of range: expected rows in \[0, 2000\)"):
+        list(loader_of(data, transform_sampler_output=change))
+
+
 @pytest.mark.parametrize("in_order", [False, True])
 @pytest.mark.parametrize("edges", [False, True])
 def test_a_single_row_that_was_taken_away_since(data, in_order, edges):

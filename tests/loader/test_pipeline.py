@@ -8,6 +8,7 @@ import time
 import traceback
 import warnings
 from contextlib import suppress
+from itertools import islice
 
 import pytest
 import torch
@@ -224,12 +225,12 @@ def test_an_iterator_that_was_closed_is_not_the_end_of_the_epoch(data, options):
     assert (loader.state_dict()["epoch"], loader.state_dict()["batch"]) == (0, 1)
 
 
-@pytest.mark.parametrize("prefetch", [0, 4])
+@pytest.mark.parametrize("options", [{"prefetch": 0}, {"prefetch": 4}, {"bulk": 2, "prefetch": 4}], ids=str)
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode, torch.enable_grad])
-def test_batches_are_made_in_the_callers_mode_of_autograd(data, prefetch, mode):
+def test_batches_are_made_in_the_callers_mode_of_autograd(data, options, mode):
     given = copy.copy(data)
     given.x = data.x.clone().requires_grad_()
-    loader = NeighborLoader(given, [2], batch_size=32, prefetch=prefetch)
+    loader = NeighborLoader(given, [2], batch_size=32, **options)
     with mode():
         batch = next(iter(loader))
     assert batch.x.requires_grad == (mode is torch.enable_grad)
@@ -284,11 +285,27 @@ def test_items_that_would_go_on_after_their_error(prefetch):
     assert [next(pipeline), next(pipeline)] == [-1, -2]
     with pytest.raises(ArithmeticError, match="no third item"):
         next(pipeline)
-    assert list(pipeline) == []
+    assert list(islice(pipeline, 5)) == []
+
+
+def test_without_stages_nothing_is_taken_ahead():
+    items = iter(range(9))
+    pipeline = Pipeline(items, [], lambda item: -item, 4)
+    assert next(items) == 0
+    assert list(pipeline) == [-i for i in range(1, 9)]
+
+
+def test_closing_drops_what_is_queued():
+    started, released = [], threading.Event()
+    pipeline = Pipeline(iter(range(50)), [Stage(lambda item: started.append(item) or released.wait(20))], bool, 50)
+    wait_for(lambda: started)
+    threading.Timer(0.05, released.set).start()
+    pipeline.close()
+    assert len(started) <= 2 * (os.cpu_count() or 1) < 50 or os.cpu_count() > 24
 
 
 def test_an_error_in_the_loop_stops_the_threads(data):
-    loader = NeighborLoader(data, [2], batch_size=4)
+    loader = NeighborLoader(data, [2], batch_size=4, prefetch=4)
 
     def train():
         for i, _ in enumerate(loader):
@@ -316,7 +333,7 @@ def test_break_and_dropping_stop_the_threads(data):
 
 
 def test_the_end_stops_the_threads_and_stays_the_end(data):
-    iterator = iter(NeighborLoader(data, [2], batch_size=64))
+    iterator = iter(NeighborLoader(data, [2], batch_size=64, prefetch=4))
     assert len(list(iterator)) == 4
     assert not loader_threads()
     for _ in range(3):
@@ -328,7 +345,7 @@ def test_the_end_stops_the_threads_and_stays_the_end(data):
 
 
 def test_closing_in_the_middle(data):
-    iterator = iter(NeighborLoader(data, [2], batch_size=4))
+    iterator = iter(NeighborLoader(data, [2], batch_size=4, prefetch=4))
     next(iterator)
     iterator.close()
     assert not loader_threads()

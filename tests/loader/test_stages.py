@@ -78,6 +78,25 @@ def test_closing_while_the_ordered_thread_waits():
     assert list(pipeline) == []
 
 
+def test_closing_between_two_stages_in_order():
+    item_0, item_1 = threading.Event(), threading.Event()
+
+    def first(item):
+        return item == 0 or item_1.wait(20)
+
+    stages = [Stage(first), Stage(lambda item: item_0.wait(20), in_order=True), Stage(same), Stage(same, in_order=True)]
+    pipeline = Pipeline(iter(range(2)), stages, same, 2)
+    closing = threading.Thread(target=pipeline.close, daemon=True)
+    closing.start()  # waits for item 1, and by then takes nothing new, such as the third stage of item 0
+    time.sleep(0.05)
+    item_0.set()
+    time.sleep(0.05)
+    item_1.set()
+    closing.join(20)
+    assert not closing.is_alive()
+    assert no_loader_threads()
+
+
 def test_the_number_in_preparation_can_change():
     started = []
 

@@ -136,7 +136,7 @@ class Line:
         sample = self.steps()[0]
         stages = [] if sample.where == "here" else [Stage(as_here(sample.run), sample.where == "in order")]
         finish = self.sample if sample.where == "here" else _unchanged
-        return Pipeline(numbered, stages, finish, prefetch if stages else 0)
+        return Pipeline(numbered, stages, finish, prefetch)
 
     def bulks(
         self, numbered: Iterator[NumberedBatch], finish: Callable[[Any], T], bulk: int, prefetch: int,
@@ -159,7 +159,7 @@ class Line:
 
         if streams is None:
             stages = [Stage(as_here(step.run), step.where == "in order") for step in ahead]
-            return Unpacked(Pipeline(lists, stages, finished, prefetch if stages else 0), finish)
+            return Unpacked(Pipeline(lists, stages, finished, prefetch), finish)
 
         def prepare(indices: list[NumberedBatch]) -> Any:
             with streams.work():

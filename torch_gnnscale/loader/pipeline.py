@@ -127,7 +127,6 @@ class Pipeline:
     def close(self, wait: bool = True) -> None:
         """Stops the threads after the items that they are working on; ``wait``: returns only then."""
         self._items = iter(())
-        self._prefetch = 0
         self._pending.clear()
         for threads in (self._threads, self._ordered):
             if threads is not None and self._process == os.getpid():
