@@ -86,6 +86,37 @@ def test_transform_sampler_output_of_edge_ids(data):
         assert torch.equal(found.edge_attr, whole.edge_attr.flip(0))
 
 
+@pytest.mark.parametrize("layout", ["coo", "EdgeIndex", "sparse_csr"])
+@pytest.mark.parametrize("end", ["row", "col"])
+def test_transform_sampler_output_of_one_end(data, end, layout):
+    def change(out):
+        setattr(out, end, torch.zeros_like(getattr(out, end)))
+        return out
+
+    for found, whole in zip(loader_of(data, transform_sampler_output=change, edge_layout=layout), loader_of(data),
+                            strict=True):  # fmt: skip
+        expected = whole.edge_index.clone()
+        expected["row col".split().index(end)] = 0
+        assert torch.equal(edges_in(found, layout), expected)
+
+
+def test_edge_ids_become_int64(data):
+    def narrow(out):
+        out.edge = out.edge.int()
+        return out
+
+    assert all(batch.e_id.dtype == torch.int64 for batch in loader_of(data, transform_sampler_output=narrow))
+
+
+def test_fields_of_the_users_stay(data):
+    mine = data.clone()
+    mine.n_id, mine.e_id = torch.arange(data.num_nodes) * 2, torch.arange(data.num_edges) * 2
+    for found, whole in zip(loader_of(mine), loader_of(data), strict=True):
+        assert torch.equal(found.n_id, whole.n_id * 2)
+        assert torch.equal(found.e_id, whole.e_id * 2)
+        assert not any("_cached_attr" in vars(store) for store in found.stores), "deep copies would share it"
+
+
 class SelfLoops(BaseSampler):
     """A sampler that is not ours: seeds with an edge to themselves."""
 

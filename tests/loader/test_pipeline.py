@@ -94,6 +94,14 @@ def test_without_prefetch_there_are_no_threads(data):
         assert not loader_threads()
 
 
+def test_seconds_add_up(data):
+    loader = NeighborLoader(data, [2], batch_size=20, prefetch=0)
+    found = [dict(loader.seconds) for _ in loader]
+    for name in ("sample", "gather"):
+        seconds = [entry[name] for entry in found]
+        assert all(before < after for before, after in zip(seconds, seconds[1:], strict=False))
+
+
 def test_threads_share_the_cores_out():
     cores = len(os.sched_getaffinity(0))
     for prefetch in (1, cores, 3 * cores):

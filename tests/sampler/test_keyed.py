@@ -10,6 +10,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, ops
 from torch_gnnscale.loader import accesses
+from torch_gnnscale.loader.prefetch import USUAL
 from torch_gnnscale.random import draw_seed
 from torch_gnnscale.sampler import KeyedSampler, Layer, NeighborOutput, WeightedLayer
 from torch_gnnscale.topology import CSC
@@ -81,6 +82,25 @@ def test_batches_have_rows_weights_and_fields(data):
         assert isinstance(batch.key, int)
         assert GraphConv(data.x.size(1), 2)(batch.x.float(), batch.edge_index, batch.edge_weight).shape[1] == 2
         assert src.min() >= batch.batch_size
+
+
+def test_weights_beside_an_edge_index(data):
+    for found, whole in zip(loader_of(data, edge_layout="EdgeIndex"), loader_of(data), strict=True):
+        assert torch.equal(found.edge_weight, whole.edge_weight)
+
+
+def test_ranks_that_sample_together_try_nothing_out(data):
+    for collective, ahead in ((True, USUAL), (False, 0)):
+        sampler = RandomEdges(data)
+        sampler.collective = collective
+        loader = loader_of(data, sampler)
+        taken, line = [], loader._line
+        line.sample = lambda index, sample=line.sample: taken.append(index.number) or sample(index)
+        iterator = iter(loader)
+        iterator.close()
+        assert line.collective == collective
+        assert len(taken) <= ahead
+        assert bool(taken) == collective
 
 
 @pytest.mark.parametrize(
