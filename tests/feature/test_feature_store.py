@@ -266,3 +266,11 @@ def test_a_data_is_a_store_of_the_same_tensors():
     data = make_data(50, 100)
     attrs = {attr.attr_name for attr in Data.get_all_tensor_attrs(data)}
     assert {attr.attr_name for attr in FeatureStore.from_data(data).get_all_tensor_attrs()} <= attrs
+
+
+def test_a_mapped_tensor_that_was_replaced_is_pickled(features):
+    store = FeatureStore.open(features)
+    store.put_tensor(torch.full((100,), 7), group_name=None, attr_name="y", index=None)
+    other = pickle.loads(pickle.dumps(store))
+    assert torch.equal(other.get_tensor(group_name=None, attr_name="y", index=None), torch.full((100,), 7))
+    assert torch.equal(other["paper", "x", None], store["paper", "x", None])

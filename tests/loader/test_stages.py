@@ -88,9 +88,10 @@ def test_closing_between_two_stages_in_order():
     pipeline = Pipeline(iter(range(2)), stages, same, 2)
     closing = threading.Thread(target=pipeline.close, daemon=True)
     closing.start()  # waits for item 1, and by then takes nothing new, such as the third stage of item 0
-    time.sleep(0.05)
+    while not pipeline._threads._shutdown:
+        time.sleep(0.001)
     item_0.set()
-    time.sleep(0.05)
+    time.sleep(0.1)
     item_1.set()
     closing.join(20)
     assert not closing.is_alive()

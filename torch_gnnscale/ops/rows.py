@@ -27,7 +27,7 @@ def can_gather_rows(src: Tensor) -> bool:
 
 def has_contiguous_rows(src: Tensor) -> bool:
     """Whether each row of a strided tensor is contiguous."""
-    return src.is_contiguous() or src.numel() == 0 or src[0].is_contiguous()
+    return src.is_contiguous() or src[0].is_contiguous()  # without elements it is contiguous
 
 
 def check_row_bytes(name: str, src: Tensor, device: torch.device) -> None:
