@@ -313,5 +313,5 @@ def test_debug_shows_the_traceback(tmp_path):
     assert "Traceback (most recent call last)" in done.stderr
     assert "in train_epoch" in done.stderr
     assert done.stderr.endswith("ValueError: a batch that fails\n")
-    with pytest.raises(ValueError, match="--memory: expected more than 0"):
+    with pytest.raises(ValueError, match="--memory: expected a finite number of GiB above 0"):
         main(["convert", "none.npy", "--out", str(tmp_path / "graph"), "--memory", "0", "--debug"])

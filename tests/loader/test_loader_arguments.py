@@ -286,7 +286,7 @@ def test_made_again_from_its_own_attributes(data, num_workers):
         ({"input_nodes": [1.9, 2.2]}, TypeError, "input_nodes: expected integers, found torch.float32"),
         ({"input_nodes": "train_mask"}, TypeError, "input_nodes: expected a tensor, array or list, found 'train_mask'"),
         ({"input_nodes": torch.ones(200, 2).bool()}, ValueError, "input_nodes: expected a vector or a mask, found "),
-        ({"input_nodes": np.zeros(0, dtype=bool)}, IndexError, "input_nodes: expected a mask of 200 nodes, found one of 0"),
+        ({"input_nodes": np.zeros(0, dtype=bool)}, IndexError, "expected a mask of 200 nodes, found one of 0"),
         ({"input_nodes": torch.ones(9).bool()}, IndexError, "input_nodes: expected a mask of 200 nodes, found"),
         (
             {"input_nodes": (torch.arange(200) % 2).to(torch.uint8)}, ValueError,

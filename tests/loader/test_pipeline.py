@@ -1,4 +1,5 @@
 import copy
+import itertools
 import os
 import signal
 import subprocess
@@ -99,7 +100,7 @@ def test_seconds_add_up(data):
     found = [dict(loader.seconds) for _ in loader]
     for name in ("sample", "gather"):
         seconds = [entry[name] for entry in found]
-        assert all(before < after for before, after in zip(seconds, seconds[1:], strict=False))
+        assert all(before < after for before, after in itertools.pairwise(seconds))
 
 
 def test_threads_share_the_cores_out():

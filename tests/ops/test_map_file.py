@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from torch_gnnscale import FeatureStore, ops
+from torch_gnnscale import FeatureStore, files, ops
 
 
 @pytest.fixture
@@ -100,7 +100,8 @@ def test_a_store_larger_than_the_memory(tmp_path):
     manifest = tmp_path / "store" / "gnnscale.json"
     edited = json.loads(manifest.read_text())
     edited["arrays"]["0"]["shape"] = [rows, 256]
-    manifest.write_text(json.dumps(edited))
+    del edited["crc32"]
+    manifest.write_text(json.dumps({**edited, "crc32": files._checksum(edited)}))
     opened = FeatureStore.open(tmp_path / "store", verify=False)
     assert opened.get_tensor_size(group_name=None, attr_name="x") == (rows, 256)
     assert opened[None, "x", torch.tensor([5, rows - 1])].abs().sum() == 0

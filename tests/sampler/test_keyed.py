@@ -95,7 +95,7 @@ def test_ranks_that_sample_together_try_nothing_out(data):
         sampler.collective = collective
         loader = loader_of(data, sampler)
         taken, line = [], loader._line
-        line.sample = lambda index, sample=line.sample: taken.append(index.number) or sample(index)
+        line.sample = lambda index, sample=line.sample, taken=taken: taken.append(index.number) or sample(index)
         iterator = iter(loader)
         iterator.close()
         assert line.collective == collective

@@ -220,8 +220,8 @@ def _as_nodes(name: str, nodes: Any, num_nodes: int) -> Tensor:
         raise ValueError(f"{name}: expected a vector or a mask, found shape {tuple(nodes.shape)}")
     if nodes.dtype == torch.uint8 and len(nodes) == num_nodes > 0 and int(nodes.max()) <= 1:
         raise ValueError(
-            f"input_nodes: expected a mask of torch.bool, or ids, found uint8 values of 0 and 1 for each of {num_nodes} "
-            f"nodes, which could be either; pass input_nodes.bool() for a mask, input_nodes.long() for ids"
+            f"{name}: expected a mask of torch.bool, or ids, found uint8 values of 0 and 1 for each of {num_nodes} "
+            f"nodes, which could be either; pass {name}.bool() for a mask, {name}.long() for ids"
         )
     if nodes.dtype != torch.bool:
         return as_ids(name, nodes)

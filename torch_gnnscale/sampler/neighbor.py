@@ -43,8 +43,8 @@ class NeighborSampler(KeyedSampler):
             their reverses; ``induced``: all edges between the sampled nodes.
         replace: draw with replacement.
         disjoint: each seed gets a tree of its own; trees share no nodes.
-        temporal_strategy: ``uniform``, or ``last`` to draw the latest neighbors, which without times warns that it has no
-            effect.
+        temporal_strategy: ``uniform``, or ``last`` to draw the latest neighbors; without times, ``last`` warns that
+            it has no effect.
         time_attr: name of the times of nodes or of edges. A neighbor, or edge, is drawn for a seed only if its time
             is at most the seed's; types without the attribute are drawn always. Implies ``disjoint``.
         weight_attr: name of the weights of edges: P(edge) is proportional to its weight. Edges of weight 0 are removed

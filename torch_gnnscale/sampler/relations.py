@@ -157,8 +157,8 @@ def _times(
             f"time_attr={name!r}: expected times of nodes or of edges, found both: {[*of_nodes, *of_edges]}"
         )
     if not of_nodes and not of_edges:
-        found = _found(source, name, sizes, cscs) or "none of this name"
-        raise ValueError(f"time_attr={name!r}: expected an attribute of nodes or edges, found {found}")
+        other = _found(source, name, sizes, cscs) or "none of this name"
+        raise ValueError(f"time_attr={name!r}: expected an attribute of nodes or edges, found {other}")
     for types, found in ((sizes, of_nodes), (cscs, of_edges)):
         for type_name, time in found.items():
             if type_name not in types:
