@@ -40,6 +40,8 @@ class Sample(NamedTuple):
     """Nodes found in each hop, the seeds first: int64, shape [types, hops + 1]."""
     num_edges: Tensor
     """Edges drawn in each hop: int64, shape [relations, hops]."""
+    edge_weight: Sequence[Tensor] = ()
+    """Per relation, a weight of each edge, if the sampler has weights: floating point, shape [e]."""
 
 
 def check_fanouts(fanouts: Sequence, relations: int) -> list[int]:

@@ -453,6 +453,7 @@ class NeighborSampler(KeyedSampler):
                 sample.num_edges[0].tolist() if drawn else None,
                 colptr=None if graph.backward else sample.colptr[0],
                 edge_index=None if graph.backward else index,
+                edge_weight=sample.edge_weight[0] if sample.edge_weight else None,
             )
         node = dict(zip(graph.node_types, sample.node, strict=True))
         trees = dict(zip(graph.node_types, renumbered_trees(sample.tree, seeds), strict=True)) if sample.tree else None
@@ -470,6 +471,7 @@ class NeighborSampler(KeyedSampler):
         if graph.backward:
             rows, cols = cols, rows
         kept: Any = (None, None) if graph.backward else (colptr, edge_index)
+        weight = dict(zip(graph.edge_types, sample.edge_weight, strict=True)) if sample.edge_weight else None
         return HeteroNeighborOutput(
-            node, rows, cols, edge, trees, num_nodes, num_edges, colptr=kept[0], edge_index=kept[1]
+            node, rows, cols, edge, trees, num_nodes, num_edges, colptr=kept[0], edge_index=kept[1], edge_weight=weight
         )
