@@ -186,7 +186,7 @@ def over_disk(name: str, folder: Path, rounds: int) -> dict[str, Any]:
     }
     plain, random = (FeatureStore.open(folder, verify=False)[None, "x", None] for _ in range(2))
     advise(random, mmap.MADV_RANDOM)
-    mapped = [plain, random, *(store._tensors[None, "x"].parts[-1] for store in stores.values())]
+    mapped = [plain, random, *(store._tensors[None, "x"].segments[-1] for store in stores.values())]
     page = mmap.PAGESIZE // (4 * FEATURES)
     candidates: dict[str, Callable[[Tensor], Any]] = {
         "plain map": partial(ops.gather_rows, plain),

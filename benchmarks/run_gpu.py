@@ -27,6 +27,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -158,6 +159,7 @@ def _run(command: list[str], environment: Mapping[str, str], output, left: float
     process = subprocess.Popen(
         [program, *command[1:]], cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output,
         stderr=subprocess.STDOUT, start_new_session=True,
+        preexec_fn=partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # ignored in a shell's background
     )  # fmt: skip
     try:
         status = process.wait(max(left, 0))

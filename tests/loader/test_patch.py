@@ -132,7 +132,7 @@ def test_renumbered_stores_are_refused(patched):
     data = node_data()
     with TieredFeatureStore.from_data(data, renumbered=True) as store:
         graph = GraphStore.from_data(data, order=store.order)
-        with pytest.raises(NotImplementedError, match=r"^renumbered stores in PyG's loaders"):
+        with pytest.raises(NotImplementedError, match=r"^renumbered stores are not implemented in PyG's loaders"):
             NeighborLoader((store, graph), [2], torch.arange(3))
 
 
