@@ -14,7 +14,6 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamp
 from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
 from torch_geometric.typing import EdgeType, NodeType
 
-from .. import ops
 from .._warn import warn
 from ..memory import Budget
 from ..ops.arguments import as_ids, check_ids, checked_device
@@ -24,7 +23,7 @@ from .executor import Drawing, Executor, HostExecutor, PlacedExecutor, check_bul
 from .fanouts import NumNeighborsLike, drawable, fanouts_of
 from .keyed import Inputs, KeyedSampler
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives, sorted_pairs
-from .output import HeteroNeighborOutput, NeighborOutput, Seeds, renumbered_trees
+from .output import HeteroNeighborOutput, NeighborOutput, Seeds, as_output
 from .relations import sampled_graph
 from .times import check_times, ordered_limit
 
@@ -340,7 +339,7 @@ class NeighborSampler(KeyedSampler):
         samples = self.executor.sample_many(seeds, keys, self._drawing())
         outputs = []
         for sample, entry in zip(samples, inputs, strict=True):
-            out = self._output(sample, [], "directional")
+            out = as_output(sample, self.graph, [], "directional")
             out.metadata = (entry.input_id, entry.time)
             outputs.append(out)
         return outputs
@@ -378,7 +377,7 @@ class NeighborSampler(KeyedSampler):
             drawing = drawing._replace(subgraph="directional")
         times = self._seed_times(given, nodes, seed_time)
         sample = self.executor.sample(nodes, key, drawing, times, self._exclusions(exclude))
-        out = self._output(sample, [(numbers[t], len(ids)) for t, ids in given.items()], drawing.subgraph)
+        out = as_output(sample, self.graph, [(numbers[t], len(ids)) for t, ids in given.items()], drawing.subgraph)
         if both:
             out = out.to_bidirectional(keep_orig_edges=True)
             out.colptr = out.edge_index = None
@@ -434,44 +433,3 @@ class NeighborSampler(KeyedSampler):
         return [sorted_pairs(pairs.get(edge_type), self.graph.backward) for edge_type in self.edge_types]
 
     # From the operator's outputs to PyG's ############################################################################
-
-    def _output(
-        self, sample: ops.Sample, seeds: list[tuple[int, int]], subgraph: str
-    ) -> NeighborOutput | HeteroNeighborOutput:
-        graph = self.graph
-        drawn = subgraph == "directional"
-        if not self.is_hetero:
-            index = sample.edge_index[0]
-            row, col = reversed(index.unbind()) if graph.backward else index.unbind()
-            return NeighborOutput(
-                sample.node[0],
-                row,
-                col,
-                sample.edge_id[0],
-                renumbered_trees(sample.tree, seeds)[0] if sample.tree else None,
-                sample.num_nodes[0].tolist() if drawn else None,
-                sample.num_edges[0].tolist() if drawn else None,
-                colptr=None if graph.backward else sample.colptr[0],
-                edge_index=None if graph.backward else index,
-                edge_weight=sample.edge_weight[0] if sample.edge_weight else None,
-            )
-        node = dict(zip(graph.node_types, sample.node, strict=True))
-        trees = dict(zip(graph.node_types, renumbered_trees(sample.tree, seeds), strict=True)) if sample.tree else None
-        num_nodes = dict(zip(graph.node_types, sample.num_nodes.tolist(), strict=True)) if drawn else None
-        num_edges = dict(zip(graph.edge_types, sample.num_edges.tolist(), strict=True)) if drawn else None
-        edge_index = dict(zip(graph.edge_types, sample.edge_index, strict=True))
-        colptr = dict(zip(graph.edge_types, sample.colptr, strict=True))
-        rows, cols = ({edge_type: index[end] for edge_type, index in edge_index.items()} for end in (0, 1))
-        edge: dict[Any, Tensor | None] = dict(zip(graph.edge_types, sample.edge_id, strict=True))
-        if subgraph == "bidirectional":  # the ids of reversed edges belong to another edge type
-            edge = {
-                edge_type: None if reverse >= 0 else edge[edge_type]
-                for edge_type, reverse in zip(graph.edge_types, graph.stored.reverse, strict=True)
-            }
-        if graph.backward:
-            rows, cols = cols, rows
-        kept: Any = (None, None) if graph.backward else (colptr, edge_index)
-        weight = dict(zip(graph.edge_types, sample.edge_weight, strict=True)) if sample.edge_weight else None
-        return HeteroNeighborOutput(
-            node, rows, cols, edge, trees, num_nodes, num_edges, colptr=kept[0], edge_index=kept[1], edge_weight=weight
-        )

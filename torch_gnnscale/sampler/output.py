@@ -11,6 +11,9 @@ from torch import Tensor
 from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from torch_geometric.typing import EdgeType, NodeType
 
+from .. import ops
+from .graph import SampledGraph
+
 
 def _as_pyg(output: SamplerOutput | HeteroSamplerOutput, kind: type) -> Any:
     """The output as PyG's class ``kind``, without the fields that we add."""
@@ -100,3 +103,52 @@ def renumbered_trees(trees: list[Tensor], seeds: list[tuple[int, int]]) -> list[
         begin += count
     renumber = torch.cat([first[number] for number in sorted(first)])
     return [renumber[tree] for tree in trees]
+
+
+def as_output(
+    sample: ops.Sample, graph: SampledGraph, seeds: list[tuple[int, int]], subgraph: str
+) -> NeighborOutput | HeteroNeighborOutput:
+    """The operator's lists as PyG's output without metadata.
+
+    Args:
+        sample: of ``graph``.
+        graph: what was sampled.
+        seeds: (number of the node type, number of seeds), in the order in which the seeds were given.
+        subgraph: how edges were chosen; hops have counts only where they are ``directional``.
+    """
+    drawn = subgraph == "directional"
+    if not graph.is_hetero:
+        index = sample.edge_index[0]
+        row, col = reversed(index.unbind()) if graph.backward else index.unbind()
+        return NeighborOutput(
+            sample.node[0],
+            row,
+            col,
+            sample.edge_id[0],
+            renumbered_trees(sample.tree, seeds)[0] if sample.tree else None,
+            sample.num_nodes[0].tolist() if drawn else None,
+            sample.num_edges[0].tolist() if drawn else None,
+            colptr=None if graph.backward else sample.colptr[0],
+            edge_index=None if graph.backward else index,
+            edge_weight=sample.edge_weight[0] if sample.edge_weight else None,
+        )
+    node = dict(zip(graph.node_types, sample.node, strict=True))
+    trees = dict(zip(graph.node_types, renumbered_trees(sample.tree, seeds), strict=True)) if sample.tree else None
+    num_nodes = dict(zip(graph.node_types, sample.num_nodes.tolist(), strict=True)) if drawn else None
+    num_edges = dict(zip(graph.edge_types, sample.num_edges.tolist(), strict=True)) if drawn else None
+    edge_index = dict(zip(graph.edge_types, sample.edge_index, strict=True))
+    colptr = dict(zip(graph.edge_types, sample.colptr, strict=True))
+    rows, cols = ({edge_type: index[end] for edge_type, index in edge_index.items()} for end in (0, 1))
+    edge: dict[Any, Tensor | None] = dict(zip(graph.edge_types, sample.edge_id, strict=True))
+    if subgraph == "bidirectional":  # the ids of reversed edges belong to another edge type
+        edge = {
+            edge_type: None if reverse >= 0 else edge[edge_type]
+            for edge_type, reverse in zip(graph.edge_types, graph.stored.reverse, strict=True)
+        }
+    if graph.backward:
+        rows, cols = cols, rows
+    kept: Any = (None, None) if graph.backward else (colptr, edge_index)
+    weight = dict(zip(graph.edge_types, sample.edge_weight, strict=True)) if sample.edge_weight else None
+    return HeteroNeighborOutput(
+        node, rows, cols, edge, trees, num_nodes, num_edges, colptr=kept[0], edge_index=kept[1], edge_weight=weight
+    )
