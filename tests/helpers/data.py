@@ -116,10 +116,23 @@ def fields(batch: Data) -> list[tuple[str, Any]]:
     ]
 
 
+def loader_threads() -> list[threading.Thread]:
+    """The threads of all pipelines."""
+    return [thread for thread in threading.enumerate() if thread.name.startswith("gnnscale-loader")]
+
+
+def wait_for(condition: Callable[[], Any], seconds: float = 20.0) -> None:
+    """Returns once the condition holds; fails if it does not within a bounded time."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited too long"
+        time.sleep(0.002)
+
+
 def no_loader_threads(seconds: float = 10.0) -> bool:
     """Whether all threads of pipelines end within a bounded time."""
     deadline = time.monotonic() + seconds
-    while any(thread.name.startswith("gnnscale-loader") for thread in threading.enumerate()):
+    while loader_threads():
         if time.monotonic() > deadline:
             return False
         time.sleep(0.01)

@@ -9,18 +9,17 @@ import pytest
 import torch
 import torch_geometric.nn as pyg_nn
 from helpers.data import make_data
+from helpers.narrow import CLASSES, FEATURES, HIDDEN, basic, batches, sequence
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch_geometric import EdgeIndex
-from torch_geometric.data import Data, HeteroData
-from torch_geometric.utils import add_self_loops, degree
+from torch_geometric.data import Data
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import Narrowed, narrow, saving
 from torch_gnnscale.nn.aggregate import sort_edges
 from torch_gnnscale.nn.hops import Hops
 
-FEATURES, HIDDEN, CLASSES = 3, 8, 4
 DEGREES = torch.tensor([0, 50, 60, 40, 20, 10])
 
 
@@ -88,14 +87,6 @@ class Initial(nn.Module):
         return x
 
 
-def basic(cls, **options):
-    return lambda: cls(FEATURES, HIDDEN, 3, CLASSES, **options)
-
-
-def sequence(*convs):
-    return lambda: pyg_nn.Sequential("x, edge_index", [(conv(), "x, edge_index -> x") for conv in convs])
-
-
 MODELS = {
     "sage": basic(pyg_nn.GraphSAGE),
     "sage max": basic(pyg_nn.GraphSAGE, aggr="max"),
@@ -127,12 +118,6 @@ MODELS = {
     "two layers on three hops": lambda: pyg_nn.GraphSAGE(FEATURES, 8, 2, CLASSES),
     "light": sequence(lambda: pyg_nn.LGConv(), lambda: pyg_nn.GraphConv(FEATURES, CLASSES)),
 }
-
-
-def batches(**options):
-    data = make_data()
-    data.x = data.x / 200
-    return NeighborLoader(data, [4, 3, 2], torch.arange(0, 200, 3), batch_size=24, seed=1, **options)
 
 
 def gradients(model: nn.Module, out: torch.Tensor) -> list[torch.Tensor]:
@@ -293,57 +278,6 @@ def test_the_model_stays_what_it_was():
     assert {name: set(vars(module)) for name, module in model.named_modules()} == before
 
 
-class Rows(nn.Module):
-    """Counts the rows of a layer's input and output."""
-
-    def __init__(self, conv):
-        super().__init__()
-        self.conv, self.seen = conv, []
-
-    def forward(self, x, edge_index):
-        out = self.conv(x, edge_index)
-        self.seen.append((len(x), len(out)))
-        return out
-
-
-@pytest.mark.parametrize("few", [0, 1])
-def test_a_batch_that_is_not_worth_it_is_computed_whole(few, monkeypatch):
-    model = Rows(pyg_nn.SAGEConv(FEATURES, CLASSES)).double()
-    loader = NeighborLoader(make_data(), [3], torch.arange(20), batch_size=10, seed=1)
-    batch = next(iter(loader))
-    nodes, edges, size = batch.num_sampled_nodes, batch.num_sampled_edges, sum(p.numel() for p in model.parameters())
-    assert saving.saved(nodes, edges, [saving.LayerSize(size, True)], 0) == size * nodes[1]
-    monkeypatch.setattr(saving, "LEAST_SAVED", size * nodes[1] + few)
-    narrowed = narrow(model)
-    expected = model(batch.x, batch.edge_index)[:10]
-    model.seen.clear()
-    for _ in range(2):
-        torch.testing.assert_close(narrowed(batch), expected, rtol=0, atol=1e-12)
-    whole, first = (len(batch.x), len(batch.x)), (len(batch.x), 10)
-    computed = whole if few else first
-    assert model.seen == [whole, first, computed, computed], "the first batch is checked, and then computed as any"
-
-
-@pytest.mark.parametrize("check", [False, True])
-def test_sizes_that_the_first_batch_decides(check, monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", 1 << 62)
-    model = pyg_nn.GraphSAGE(-1, HIDDEN, 3, CLASSES).double()
-    narrowed = narrow(model, check=check)
-    for batch in batches():
-        found = narrowed(batch)
-        torch.testing.assert_close(found, model(batch.x, batch.edge_index)[: batch.batch_size], rtol=0, atol=1e-12)
-
-
-def test_what_narrowing_saves():
-    of_dst, of_src = saving.LayerSize(100, True), saving.LayerSize(10, False)
-    nodes, edges = [2, 3, 5], [4, 6]
-    assert saving.saved(nodes, edges, [of_dst, of_dst], 0) == 100 * (5 + 8) + saving.EDGE * 6
-    assert saving.saved(nodes, edges, [of_src, of_src], 0) == 10 * (0 + 5) + saving.EDGE * 6
-    assert saving.saved(nodes, edges, [of_src, of_dst], 40) == 10 * 0 + 100 * 8 + 20 * (5 + 8) + saving.EDGE * 6
-    assert saving.saved(nodes, edges, [of_src], 0) == 0
-    assert saving.saved([2], [], [of_src], 0) == 0
-
-
 @pytest.mark.parametrize("options", [{}, {"residual": True}, {"edge_dim": 2, "fill_value": "add"}])
 def test_rows_are_projected_once_by_gat(options):
     model = pyg_nn.GATConv(FEATURES, CLASSES, heads=2, **options).double()
@@ -485,64 +419,3 @@ def test_smaller_types_take_pygs_aggregation():
     batch = next(iter(batches()))
     expected = model(batch.x.bfloat16(), batch.edge_index)[: batch.batch_size]
     torch.testing.assert_close(narrowed(batch), expected, rtol=0, atol=0)
-
-
-class DegreesOfSources(pyg_nn.MessagePassing):
-    """Reads what only the whole batch knows."""
-
-    def forward(self, x, edge_index):
-        return self.propagate(edge_index, x=x / (1 + degree(edge_index[1], x.size(0)).unsqueeze(1)))
-
-
-class Loops(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = pyg_nn.GraphConv(FEATURES, CLASSES)
-
-    def forward(self, x, edge_index):
-        return self.conv(x, add_self_loops(edge_index, num_nodes=x.size(0))[0])
-
-
-REFUSED = [
-    (lambda: nn.Linear(3, 4), "model: expected one with MessagePassing layers, found none in Linear"),
-    (basic(pyg_nn.GraphSAGE, norm="LayerNorm"), r"norms.0 \(LayerNorm\): expected the seeds' rows to be those of"),
-    (sequence(*[DegreesOfSources] * 3), r"module_\d \(DegreesOfSources\): expected the seeds' rows to be"),
-    (sequence(*[lambda: pyg_nn.SGConv(FEATURES, FEATURES, K=2)] * 2), r"module_\d \(SGConv\): expected the seeds'"),
-    (lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 4, CLASSES), r"convs.3 \(SAGEConv\): expected one hop a layer, found "),
-    (basic(pyg_nn.GCN, cached=True), r"convs.0 \(GCNConv\): expected cached=False"),
-    (basic(pyg_nn.GraphSAGE, flow="target_to_source"), "expected flow='source_to_target', found 'target_to_source'"),
-    (Loops, r"conv \(GraphConv\): expected the batch's edge_index itself, found other edges"),
-]
-
-
-@pytest.mark.parametrize(("make", "message"), REFUSED)
-def test_what_cannot_be_narrowed_is_refused(make, message):
-    torch.manual_seed(0)
-    with pytest.raises(ValueError, match=message):
-        narrow(make().double())(next(iter(batches())))
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda batch: batch.pop("num_sampled_nodes"), "batch: expected one of NeighborLoader with num_sampled_nodes"),
-        (lambda batch: batch.update({"edge_index": batch.edge_index.flip(1)}), "batch.edge_index: expected edges sort"),
-        (lambda batch: batch.update({"edge_index": batch.edge_index[:, 1:]}), "edges and .* as its hops say, found"),
-        (
-            lambda batch: batch.edge_index[1, -1:].fill_(1 << 40),
-            r"batch.edge_index: expected destinations in \[0, \d+\)",
-        ),
-        (lambda batch: batch.edge_index[1, :1].fill_(-7), r"batch.edge_index: expected destinations in .*, found -7"),
-        (lambda batch: batch.num_sampled_edges.reverse(), "batch: expected .* edges into its hops' nodes, found"),
-    ],
-)
-def test_bad_batches(change, message):
-    batch = next(iter(batches()))
-    change(batch)
-    with pytest.raises(ValueError, match=message):
-        narrow(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double())(batch)
-
-
-def test_a_heterogeneous_batch():
-    with pytest.raises(ValueError, match="found a HeteroData, which cannot be narrowed"):
-        narrow(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES))(HeteroData())

@@ -1,0 +1,197 @@
+"""How pipelines end: closed, dropped, interrupted, with the program, or in a forked process."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+from helpers.data import (
+    environment,
+    loader_threads,
+    make_data,
+    no_loader_threads,
+    run_python,
+    status_of_fork,
+    wait_for,
+)
+
+from torch_gnnscale import NeighborLoader, machine
+from torch_gnnscale.loader.pipeline import Pipeline, Stage
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_data()
+
+
+@pytest.fixture(autouse=True)
+def threads_end():
+    yield
+    assert no_loader_threads()
+
+
+def test_closing_drops_what_is_queued():
+    started, released, count = [], threading.Event(), 8 * machine.cores()
+    stage = Stage(lambda item: started.append(item) or released.wait(20))
+    pipeline = Pipeline(iter(range(count)), [stage], bool, count)
+    wait_for(lambda: started)
+    threading.Timer(0.05, released.set).start()
+    pipeline.close()
+    assert len(started) <= count // 4
+
+
+def test_an_error_in_the_loop_stops_the_threads(data):
+    loader = NeighborLoader(data, [2], batch_size=4, prefetch=4)
+
+    def train():
+        for i, _ in enumerate(loader):
+            if i == 3:
+                raise ArithmeticError("loss is nan")
+
+    with pytest.raises(ArithmeticError):
+        train()
+    assert no_loader_threads()
+
+
+def test_break_and_dropping_stop_the_threads(data):
+    loader = NeighborLoader(data, [2], batch_size=4, prefetch=4)
+    for i, _ in enumerate(loader):
+        if i == 3:
+            break
+    assert no_loader_threads()
+    iterator = iter(loader)
+    next(iterator)
+    assert loader_threads()
+    del iterator
+    assert no_loader_threads()
+    iter(loader)
+    assert no_loader_threads()
+
+
+def test_the_end_stops_the_threads_and_stays_the_end(data):
+    iterator = iter(NeighborLoader(data, [2], batch_size=64, prefetch=4))
+    assert len(list(iterator)) == 4
+    assert not loader_threads()
+    for _ in range(3):
+        with pytest.raises(StopIteration):
+            next(iterator)
+    iterator.close()
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+def test_closing_in_the_middle(data):
+    iterator = iter(NeighborLoader(data, [2], batch_size=4, prefetch=4))
+    next(iterator)
+    iterator.close()
+    assert not loader_threads()
+    with pytest.raises(StopIteration):
+        next(iterator)
+
+
+INTERRUPTED = """
+import signal, sys, time
+from helpers.data import make_data, processes, no_loader_threads
+from torch_gnnscale import NeighborLoader
+
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's jobs in the background ignore it
+loader = NeighborLoader(make_data(), [4, 4], batch_size=1, prefetch=int(sys.argv[1]), **processes(int(sys.argv[2])))
+try:
+    while True:
+        for i, batch in enumerate(loader):
+            if i == 3:
+                print("ready", flush=True)
+            time.sleep(0.001)
+except KeyboardInterrupt:
+    print("interrupted", no_loader_threads(), flush=True)
+    raise
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("prefetch", "workers"), [(0, 0), (4, 0), (4, 2)])
+def test_keyboard_interrupt(prefetch, workers):
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED, str(prefetch), str(workers)],
+        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert process.stdout.readline() == "ready\n", process.stderr.read()
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert out.splitlines()[-1] == "interrupted True"
+    assert "KeyboardInterrupt" in error
+    assert process.returncode in (1, -signal.SIGINT, 128 + signal.SIGINT)
+
+
+LEFT_OPEN = """
+from helpers.data import make_data
+from torch_gnnscale import NeighborLoader
+
+iterator = iter(NeighborLoader(make_data(), [4, 4], batch_size=1))
+next(iterator)
+print("end", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_the_interpreter_ends_with_an_iterator_left_open():
+    done = run_python(LEFT_OPEN, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
+
+
+SLOW = """
+import sys, time
+from torch_gnnscale.loader.pipeline import Pipeline, Stage
+
+def prepare(item):
+    print("prepared", item, flush=True)
+    time.sleep(0.5)
+
+pipeline = Pipeline(iter(range(50)), [Stage(prepare)], print, 50)
+time.sleep(0.1)
+sys.exit(3)
+"""
+
+
+@pytest.mark.slow
+def test_what_is_queued_is_not_prepared_when_the_program_ends():
+    done = run_python(SLOW, timeout=60)
+    assert done.returncode == 3
+    assert 1 <= len(done.stdout.splitlines()) <= (os.cpu_count() or 1)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_an_iterator_with_threads_raises_in_a_fork(data):
+    loader = NeighborLoader(data, [2], batch_size=20, prefetch=2, seed=1)
+    iterator = iter(loader)
+    next(iterator)
+
+    def child():
+        torch.set_num_threads(1)  # as torch's data loader does in its workers
+        for _ in range(2):
+            message = rf"^prefetch: expected .* in process {os.getppid()}, .* process {os.getpid()}: "
+            with pytest.raises(RuntimeError, match=message):
+                next(iterator)
+        assert len(list(loader)) == 10  # a new one has threads of its own
+        iterator.close()
+
+    assert status_of_fork(child) == 0
+    assert len(list(iterator)) == 9
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_an_iterator_without_threads_goes_on_in_a_fork(data):
+    iterator = iter(NeighborLoader(data, [2], batch_size=20, prefetch=0, seed=1))
+    next(iterator)
+
+    def child():
+        torch.set_num_threads(1)
+        assert len(list(iterator)) == 9
+
+    assert status_of_fork(child) == 0

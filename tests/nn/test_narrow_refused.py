@@ -1,0 +1,77 @@
+"""Models and batches that cannot be narrowed are refused by their exact error."""
+
+import pytest
+import torch
+import torch_geometric.nn as pyg_nn
+from helpers.narrow import CLASSES, FEATURES, HIDDEN, basic, batches, sequence
+from torch import nn
+from torch_geometric.data import HeteroData
+from torch_geometric.utils import add_self_loops, degree
+
+from torch_gnnscale.nn import narrow, saving
+
+
+@pytest.fixture(autouse=True)
+def every_batch_is_narrowed(monkeypatch):
+    monkeypatch.setattr(saving, "LEAST_SAVED", 0)
+
+
+class DegreesOfSources(pyg_nn.MessagePassing):
+    """Reads what only the whole batch knows."""
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=x / (1 + degree(edge_index[1], x.size(0)).unsqueeze(1)))
+
+
+class Loops(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = pyg_nn.GraphConv(FEATURES, CLASSES)
+
+    def forward(self, x, edge_index):
+        return self.conv(x, add_self_loops(edge_index, num_nodes=x.size(0))[0])
+
+
+REFUSED = [
+    (lambda: nn.Linear(3, 4), "model: expected one with MessagePassing layers, found none in Linear"),
+    (basic(pyg_nn.GraphSAGE, norm="LayerNorm"), r"norms.0 \(LayerNorm\): expected the seeds' rows to be those of"),
+    (sequence(*[DegreesOfSources] * 3), r"module_\d \(DegreesOfSources\): expected the seeds' rows to be"),
+    (sequence(*[lambda: pyg_nn.SGConv(FEATURES, FEATURES, K=2)] * 2), r"module_\d \(SGConv\): expected the seeds'"),
+    (lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 4, CLASSES), r"convs.3 \(SAGEConv\): expected one hop a layer, found "),
+    (basic(pyg_nn.GCN, cached=True), r"convs.0 \(GCNConv\): expected cached=False"),
+    (basic(pyg_nn.GraphSAGE, flow="target_to_source"), "expected flow='source_to_target', found 'target_to_source'"),
+    (Loops, r"conv \(GraphConv\): expected the batch's edge_index itself, found other edges"),
+]
+
+
+@pytest.mark.parametrize(("make", "message"), REFUSED)
+def test_what_cannot_be_narrowed_is_refused(make, message):
+    torch.manual_seed(0)
+    with pytest.raises(ValueError, match=message):
+        narrow(make().double())(next(iter(batches())))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda batch: batch.pop("num_sampled_nodes"), "batch: expected one of NeighborLoader with num_sampled_nodes"),
+        (lambda batch: batch.update({"edge_index": batch.edge_index.flip(1)}), "batch.edge_index: expected edges sort"),
+        (lambda batch: batch.update({"edge_index": batch.edge_index[:, 1:]}), "edges and .* as its hops say, found"),
+        (
+            lambda batch: batch.edge_index[1, -1:].fill_(1 << 40),
+            r"batch.edge_index: expected destinations in \[0, \d+\)",
+        ),
+        (lambda batch: batch.edge_index[1, :1].fill_(-7), r"batch.edge_index: expected destinations in .*, found -7"),
+        (lambda batch: batch.num_sampled_edges.reverse(), "batch: expected .* edges into its hops' nodes, found"),
+    ],
+)
+def test_bad_batches(change, message):
+    batch = next(iter(batches()))
+    change(batch)
+    with pytest.raises(ValueError, match=message):
+        narrow(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double())(batch)
+
+
+def test_a_heterogeneous_batch():
+    with pytest.raises(ValueError, match="found a HeteroData, which cannot be narrowed"):
+        narrow(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES))(HeteroData())

@@ -1,0 +1,62 @@
+"""Which batches are narrowed, and which are computed whole."""
+
+import pytest
+import torch
+import torch_geometric.nn as pyg_nn
+from helpers.data import make_data
+from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
+from torch import nn
+
+from torch_gnnscale import NeighborLoader
+from torch_gnnscale.nn import narrow, saving
+
+
+class Rows(nn.Module):
+    """Counts the rows of a layer's input and output."""
+
+    def __init__(self, conv):
+        super().__init__()
+        self.conv, self.seen = conv, []
+
+    def forward(self, x, edge_index):
+        out = self.conv(x, edge_index)
+        self.seen.append((len(x), len(out)))
+        return out
+
+
+@pytest.mark.parametrize("few", [0, 1])
+def test_a_batch_that_is_not_worth_it_is_computed_whole(few, monkeypatch):
+    model = Rows(pyg_nn.SAGEConv(FEATURES, CLASSES)).double()
+    loader = NeighborLoader(make_data(), [3], torch.arange(20), batch_size=10, seed=1)
+    batch = next(iter(loader))
+    nodes, edges, size = batch.num_sampled_nodes, batch.num_sampled_edges, sum(p.numel() for p in model.parameters())
+    assert saving.saved(nodes, edges, [saving.LayerSize(size, True)], 0) == size * nodes[1]
+    monkeypatch.setattr(saving, "LEAST_SAVED", size * nodes[1] + few)
+    narrowed = narrow(model)
+    expected = model(batch.x, batch.edge_index)[:10]
+    model.seen.clear()
+    for _ in range(2):
+        torch.testing.assert_close(narrowed(batch), expected, rtol=0, atol=1e-12)
+    whole, first = (len(batch.x), len(batch.x)), (len(batch.x), 10)
+    computed = whole if few else first
+    assert model.seen == [whole, first, computed, computed], "the first batch is checked, and then computed as any"
+
+
+@pytest.mark.parametrize("check", [False, True])
+def test_sizes_that_the_first_batch_decides(check, monkeypatch):
+    monkeypatch.setattr(saving, "LEAST_SAVED", 1 << 62)
+    model = pyg_nn.GraphSAGE(-1, HIDDEN, 3, CLASSES).double()
+    narrowed = narrow(model, check=check)
+    for batch in batches():
+        found = narrowed(batch)
+        torch.testing.assert_close(found, model(batch.x, batch.edge_index)[: batch.batch_size], rtol=0, atol=1e-12)
+
+
+def test_what_narrowing_saves():
+    of_dst, of_src = saving.LayerSize(100, True), saving.LayerSize(10, False)
+    nodes, edges = [2, 3, 5], [4, 6]
+    assert saving.saved(nodes, edges, [of_dst, of_dst], 0) == 100 * (5 + 8) + saving.EDGE * 6
+    assert saving.saved(nodes, edges, [of_src, of_src], 0) == 10 * (0 + 5) + saving.EDGE * 6
+    assert saving.saved(nodes, edges, [of_src, of_dst], 40) == 10 * 0 + 100 * 8 + 20 * (5 + 8) + saving.EDGE * 6
+    assert saving.saved(nodes, edges, [of_src], 0) == 0
+    assert saving.saved([2], [], [of_src], 0) == 0
