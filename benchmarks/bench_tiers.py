@@ -6,7 +6,7 @@ DIR holds the features, 1.2 GB for the largest graph, while this runs. The budge
 features, 1 % of the nodes are seeds, batches of 1024 x (15, 10, 5). Before every gather the file is taken out of the
 page cache, which is checked; the plain memory map is read by gather_rows, once as it is and once after
 madvise(MADV_RANDOM), which turns the kernel's readahead off. The limit reads as many bytes as the distinct pages of the
-batch's rows have, one behind the other.
+batch's rows have, in sequence.
 
 The plain map is also read with a page cache as large as the tiers' budget: behind each gather, pages are evicted until
 no more are left, either those that were not read for the longest time or those that a presampled epoch reads least.
@@ -192,7 +192,7 @@ def over_disk(name: str, folder: Path, rounds: int) -> dict[str, Any]:
         "plain map": partial(ops.gather_rows, plain),
         "plain map, MADV_RANDOM": partial(ops.gather_rows, random),
         **{key: lambda ids, store=store: store[None, "x", ids] for key, store in stores.items()},
-        "as many bytes one behind the other": lambda ids: sequential(
+        "as many bytes, read in sequence": lambda ids: sequential(
             file, len(torch.div(ids, page, rounding_mode="floor").unique()) * mmap.PAGESIZE
         ),
     }

@@ -1,6 +1,6 @@
 """Mini-batch GNN training that scales, for PyTorch Geometric."""
 
-from . import _library as _library  # first, for it says which package is missing
+from . import _library as _library  # first, because its errors name a missing package
 from . import ops
 from .feature import FeatureStore, TieredFeatureStore
 from .loader import LinkNeighborLoader, NeighborLoader

@@ -104,7 +104,7 @@ def train(args: argparse.Namespace) -> None:
             found = trainer.resume()
         except ValueError as error:
             raise ValueError(f"--resume: {error}; give --out another folder, or the options of the run in it") from None
-        done = f"after epoch {len(trainer.history)}" if found else "at the beginning, for there is no checkpoint"
+        done = f"after epoch {len(trainer.history)}" if found else "from the beginning (no checkpoint found)"
         print(f"continues {done} in {folder}")
     folder.mkdir(parents=True, exist_ok=True)
     model = trainer.model

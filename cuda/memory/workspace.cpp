@@ -19,7 +19,7 @@ struct Idle {
   std::vector<std::unique_ptr<Workspace>> workspaces;
 };
 
-// Never destroyed; the thread that forks holds its lock, for the reasons that pool.cpp gives.
+// Never destroyed, and locked by the thread that forks; pool.cpp gives the reasons.
 Idle& idle() {
   static Idle* instance = [] {
     auto* created = new Idle;

@@ -13,8 +13,8 @@
 //              word 2    tree                               words 2, 3: draw 2 b + 1  (pick 2 b + 1)
 //              word 3    tail | block b
 //
-// A word stands in the low 32 bits of its element; what the high 32 bits hold has no effect, for the multiplication of
-// 32 x 32 = 64 bits reads the low ones. Picks are stored pick by pick,
+// A word stands in the low 32 bits of its element; the high 32 bits have no effect, because the multiplication
+// 32 x 32 = 64 bits reads only the low ones. Picks are stored pick by pick,
 //
 //     positions[i * kLanes + lane] = pick i of the node of a lane,
 //

@@ -218,7 +218,7 @@ NAN = float("nan")
         ),
         (
             lambda: sample_negatives(2, candidates(2), candidates(2, time=torch.arange(2)), 1),
-            ValueError, "seed_time: expected it, for there are candidates with times",
+            ValueError, "seed_time: required if candidates have times",
         ),
         (
             lambda: sample_negatives(

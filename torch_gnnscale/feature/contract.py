@@ -1,4 +1,4 @@
-"""The contract between loaders and feature stores: what is asked of one besides PyG's own methods."""
+"""The contract of feature stores: what loaders ask besides the methods of PyG's FeatureStore."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from ..topology.numbering import Numbering
 
 
 class RowStore(PyGFeatureStore):
-    """A PyG FeatureStore that tells loaders how its rows may be read; to be derived from.
+    """Base class of feature stores that tell loaders how their rows may be read.
 
-    A store that is only PyG's is read in the thread that iterates. It may have the attributes ``thread_safe`` and
-    ``collective`` of its own.
+    A store that derives only from PyG's FeatureStore is read in the thread that iterates the loader, unless it defines
+    the attributes ``thread_safe`` or ``collective`` itself.
     """
 
     thread_safe: bool = True
-    """Whether several threads may read rows at once, so that they are read ahead."""
+    """Whether several threads may read at once. The loader then reads the rows of later batches ahead of time."""
     collective: bool = False
-    """Whether all ranks of a process group read together: then one thread reads, in the order of the batches."""
+    """Whether all ranks of a process group must read together. One thread then reads, batch after batch."""
     order: Numbering | None = None
-    """How the store numbers nodes, if not as the user does."""
+    """Maps the user's node ids to this store's, if they differ."""
     stream_device: torch.device | None = None
-    """The GPU on which rows are gathered, if they never change, so that any of its streams may read them."""
+    """The GPU that gathers the rows, if the rows never change; any of its streams may then read them."""
 
     def all_attrs(self) -> list[TensorAttr]:
-        """One attribute for every tensor, its index unset, those of a homogeneous graph's edges included."""
+        """One attribute per stored tensor, with ``index`` unset, those of a homogeneous graph's edges included."""
         return self.get_all_tensor_attrs()
 
     def num_rows(self, attr: TensorAttr) -> int:
-        """How many rows an attribute has."""
+        """The number of rows of an attribute."""
         size = self.get_tensor_size(attr)
         assert size is not None
         return size[0]
 
     def check_graph(self, hetero: bool, num_nodes: Mapping[NodeType | None, int]) -> None:
-        """Raises if the rows are not those of a graph; called when a loader is made.
+        """Raises if the rows do not fit a graph; called when a loader is made.
 
         Args:
             hetero: whether the graph has types.
-            num_nodes: the number of nodes of each type, as far as it is known.
+            num_nodes: the number of nodes of each type whose number is known.
 
         Raises:
-            ValueError: an attribute with fewer rows than nodes, or of no type beside a graph of several, whose batches
-                would not have it.
+            ValueError: an attribute has fewer rows than its type has nodes, or has no type although the graph has types
+                (no batch would contain it).
         """
         attrs = self.all_attrs()
         for attr in attrs:
@@ -64,34 +64,34 @@ class RowStore(PyGFeatureStore):
             )
 
     def device_of(self, attr: TensorAttr) -> torch.device:
-        """Where an attribute's rows are gathered: ids that lie there need not be copied."""
+        """The device that gathers an attribute's rows; ids on it are used without a copy."""
         return torch.device("cpu")
 
 
 @dataclass
 class BoundedAttr(TensorAttr):
-    """What a loader asks a :class:`RowStore` for: ids that it knows to be in [0, ``below``)."""
+    """A request of a loader to a :class:`RowStore` whose ids are known to be in [0, ``below``)."""
 
     below: int = 0
     bounded: Tensor | None = None
-    """The ids that this is known of: ``index`` itself, unless a store has replaced it."""
+    """The ids whose range is known. They are ``index`` itself, unless a store has put other ids there."""
 
     @classmethod
     def covers(cls, attr: TensorAttr, num_rows: int) -> bool:
-        """Whether the ids that ``attr`` asks for are known to be rows of so many."""
+        """Whether the ids of ``attr`` are known to be in [0, ``num_rows``)."""
         return isinstance(attr, cls) and attr.index is attr.bounded and attr.below <= num_rows
 
 
 def all_attrs(store: PyGFeatureStore) -> list[TensorAttr]:
-    """One attribute for every tensor of a store, ours or anybody's."""
+    """One attribute per stored tensor, of any PyG feature store; see :meth:`RowStore.all_attrs`."""
     return store.all_attrs() if isinstance(store, RowStore) else store.get_all_tensor_attrs()
 
 
 def may_be_read_by_threads(store: Any) -> bool:
-    """Whether a store, ours or anybody's, says that several threads may read it at once."""
+    """The store's ``thread_safe``; False for one that does not define it."""
     return bool(getattr(store, "thread_safe", False))
 
 
 def is_collective(store: Any) -> bool:
-    """Whether a store, ours or anybody's, says that ranks read it together."""
+    """The store's ``collective``; False for one that does not define it."""
     return bool(getattr(store, "collective", False))

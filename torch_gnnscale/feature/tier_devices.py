@@ -34,7 +34,7 @@ def devices_of(
         if where.type == "cpu" and asked:
             raise ValueError(f"device: expected a GPU for gpu={gpu!r}, peers={list(peers)}, found cpu")
     if where is None and (state := _library.status["_CUDA"]) != "loaded":
-        warn(f"gpu={gpu!r}, peers={list(peers)}: their rows are left to the next tier, for the CUDA library is {state}")
+        warn(f"gpu={gpu!r}, peers={list(peers)}: the CUDA library is {state}, so their rows go to the next tier")
         return 0, (), torch.device("cpu")
     if where is None:
         where = checked_device("cuda")

@@ -66,7 +66,7 @@ def check_tensor(name: str, value: Tensor) -> None:
 def as_tensor(name: str, values: Any) -> Tensor:
     """Numbers or booleans in a tensor, an array or a list, as a tensor; raises TypeError naming anything else.
 
-    An empty list or array becomes int64, for it is float64 by default, unless it is of booleans.
+    An empty list or array becomes int64 (NumPy's default for it is float64), unless its dtype is bool.
     """
     if isinstance(values, Tensor):
         return values
@@ -155,5 +155,5 @@ def checked_device(device: torch.device | str | int | None) -> torch.device:
     if (count := torch.cuda.device_count() if torch.cuda.is_available() else 0) <= (found.index or 0):
         raise ValueError(f"device: expected one that torch sees (it sees {count} CUDA devices), found {str(device)!r}")
     if (state := _library.status["_CUDA"]) != "loaded":
-        raise ValueError(f"device: expected 'cpu', for the library's CUDA part is {state}, found {str(device)!r}")
+        raise ValueError(f"device: the library's CUDA part is {state}: expected 'cpu', found {str(device)!r}")
     return torch.device("cuda", torch.cuda.current_device() if found.index is None else found.index)

@@ -1,8 +1,9 @@
-"""One hop at a time: neighbors of nodes that others ask for, and local ids for what comes back.
+"""One hop in two halves: drawing the neighbors of given nodes, and giving the drawn nodes local ids.
 
-:func:`sample_neighbors` draws all hops of a batch where the whole topology is at hand. Where it is partitioned, the two
-halves of a hop take place on different ranks: the owner of a node's column draws (:func:`pick_neighbors`), and the rank
-whose batch it is numbers what was drawn (:func:`relabel`). Hop by hop, the result is the same, bit for bit.
+:func:`sample_neighbors` draws all hops of a batch where one process has the whole topology. If the topology is
+partitioned, the halves of a hop run on different ranks: the rank that owns a node's column draws
+(:func:`pick_neighbors`), and the rank that makes the batch assigns local ids (:func:`relabel`). Repeated for each hop,
+they give the result of :func:`sample_neighbors`, bit for bit.
 """
 
 from __future__ import annotations
@@ -18,30 +19,30 @@ from .inputs import Relations, check_vector
 from .samples import LAST, MAX_HOPS, REPLACE, WITH_EDGE_ID, check_fanouts
 
 MAX_TREES = 1 << 31
-"""Trees of a batch."""
+"""Tree numbers are below this."""
 
 
 class Picks(NamedTuple):
-    """The answer of :func:`pick_neighbors`: the edges of all requests, one request after the other."""
+    """The result of :func:`pick_neighbors`: the drawn edges of all requests, in the order of the requests."""
 
     num_edges: Tensor
-    """How many edges each request drew: int64, shape [n]."""
+    """num_edges[i]: edges drawn for request i. int64, shape [n]; e is their sum."""
     source: Tensor
-    """The neighbors that were drawn, as global ids: int64, shape [e]."""
+    """The global id of each drawn neighbor: int64, shape [e]."""
     edge_id: Tensor | None
-    """Their edges' ids, if asked for: int64, shape [e]."""
+    """The id of each drawn edge: int64, shape [e]; None without ``with_edge_id``."""
 
 
 class Relabelled(NamedTuple):
-    """The answer of :func:`relabel`."""
+    """The result of :func:`relabel`."""
 
     local: Tensor
     """The local id of each id: int64, shape [m]."""
     node: Tensor
-    """The global ids of the nodes that were not known, in order of first occurrence: int64, shape [k]. Their local ids
-    follow those of the known ones."""
+    """The global ids of the new nodes, in order of first occurrence: int64, shape [k]. Their local ids are n, n + 1,
+    ..., after those of the n known nodes."""
     tree: Tensor | None
-    """Their trees, where trees are given: int64, shape [k]."""
+    """The tree of each new node: int64, shape [k]; None without trees."""
 
 
 def pick_neighbors(
@@ -62,25 +63,24 @@ def pick_neighbors(
 ) -> Picks:
     """Draws the neighbors of nodes in one hop (FastSample, section 3.1), as :func:`sample_neighbors` draws them.
 
-    A request is a node with its tree, time and key; the hop and the fanout are those of all requests. The edges that it
-    gets are a function of these and of the node's stored column, and of nothing else: neither of the other requests nor
-    of the columns that are stored beside it.
+    Request i is the node ``node[i]`` with its tree, time and key; the hop and the fanout are shared by all requests.
+    The drawn edges are a function of these and of the node's stored column alone: other requests and other stored
+    columns do not change them.
 
     Args:
-        graph: one relation, from :func:`relations`. Of a part, whose columns are those of the nodes ``first``,
-            ``first + 1``, ...: ``relations([colptr], [row], src_type=[0], dst_type=[1], sizes=[N, columns])``, where N
-            is the number of nodes of the whole graph, which ``row`` holds ids of. Without edge ids, the id of an edge
-            is its position among those stored here.
+        graph: one relation, from :func:`relations`. For a part of a graph of N nodes that stores the columns of the
+            nodes ``first``, ``first + 1``, ...: ``relations([colptr], [row], src_type=[0], dst_type=[1], sizes=[N,
+            columns])``; ``row`` holds ids in [0, N). Without edge ids, the id of an edge is its position in ``row``.
         node: global ids, int32 or int64, shape [n], in [first, first + columns); in any order, repeats allowed.
-        node_ptr: where each key's requests begin, and where the last one's end: k + 1 numbers.
-        keys: 64 bits for each batch that asks, from :func:`torch_gnnscale.random.batch_key`.
+        node_ptr: requests ``node_ptr[j]`` to ``node_ptr[j + 1] - 1`` have the key ``keys[j]``: k + 1 numbers.
+        keys: one 64-bit key per batch, from :func:`torch_gnnscale.random.batch_key`: k numbers.
         hop: the number of the hop, from 0.
         fanout: how many neighbors to draw; -1 takes all candidates.
         first: the id of the node of the first column.
-        tree: of each request, where trees are disjoint, else None: int32 or int64, shape [n].
-        time: of each request, int64, shape [n]: no edge is later. Needed where edges have times.
+        tree: the tree of each request if trees are disjoint, else None: int32 or int64, shape [n].
+        time: the time of each request, int64, shape [n]: later edges are no candidates. Required if edges have times.
         replace: draw with replacement.
-        last: of candidates with times, only the last ``fanout`` are candidates.
+        last: only the latest ``fanout`` candidates remain candidates.
         with_edge_id: return edge ids.
         threads: see the package.
 

@@ -144,7 +144,7 @@ def sample_negatives(
         given, num_src = src.to(torch.int64).contiguous(), None
     if timed:
         if seed_time is None:
-            raise ValueError("seed_time: expected it, for there are candidates with times")
+            raise ValueError("seed_time: required if candidates have times, found None")
         _check_vector("seed_time", seed_time, count)
         if seed_time.dtype != torch.int64:
             raise TypeError(f"seed_time: expected int64, found {seed_time.dtype}")

@@ -1,4 +1,4 @@
-"""The contract between the user's ids of nodes and those of the stores."""
+"""The contract of a renumbering: the user's node ids, the ids under which stores keep the nodes, and back."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from torch_geometric.typing import NodeType
 
 @runtime_checkable
 class Numbering(Protocol):
-    """How stores number the nodes of each type (None in a homogeneous graph), if not as the user does.
+    """Maps the user's node ids to stored ids and back, for each node type (None in a homogeneous graph).
 
-    A pair of stores has it as ``order``. Loaders take seeds and give ``n_id`` by the user's ids; samplers and rows know
-    the stores' ids alone.
+    A pair of stores whose ids differ from the user's has one as ``order``. Loaders accept seeds as user ids and return
+    ``n_id`` as user ids; samplers and row stores see stored ids only.
     """
 
     def to_stored(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
-        """The stores' ids of the user's: int64, the shape of ``ids``; IndexError for ids that are no nodes."""
+        """User ids to stored ids: int64, the shape of ``ids``. IndexError for ids that are no nodes."""
         ...
 
     def to_user(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor | None:
-        """The user's ids of the stores': int64, on the device of ``ids``. None where the features have them as rows of
-        an attribute ``n_id``, so that nobody keeps a table of all nodes."""
+        """Stored ids to user ids: int64, on the device of ``ids``. None if the feature store has the user ids as an
+        attribute ``n_id``, which is then read like any other row, and no process keeps a table of all nodes."""
         ...
 
     def to(self, device: torch.device) -> Numbering:
-        """The same, for ids on a device."""
+        """The same numbering, for ids on ``device``."""
         ...
 
     def equals(self, other: Any) -> bool:
-        """Whether another store numbers the nodes alike."""
+        """Whether ``other`` maps every node to the same stored id."""
         ...

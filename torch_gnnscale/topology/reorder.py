@@ -41,7 +41,7 @@ class Order(NamedTuple):
         return self.old[ids]
 
     def to(self, device: torch.device) -> Order:
-        """See :meth:`Numbering.to`; ids of seeds are still led to the stores' on the CPU."""
+        """See :meth:`Numbering.to`. :meth:`to_stored`, which maps seeds, stays on the CPU."""
         return Order(self.old.to(device), self.new)
 
     def equals(self, other: Any) -> bool:
@@ -116,7 +116,7 @@ def order_of(old: Tensor, num_nodes: int) -> Order:
 
 
 def reorder_csc(csc: CSC, order: Order) -> CSC:
-    """The same edges between renumbered nodes; edge ids stay.
+    """The same edges between renumbered nodes, with the same edge ids.
 
     Raises:
         ValueError: the numbers of sources, of destinations and of nodes in ``order`` differ.

@@ -139,7 +139,7 @@ class Trainer(ABC):
         self.model.train()
         so_far = self._epoch
         batches = iter(self.train_loader)
-        if self._random_states is not None:  # only now, for iterators of worker processes draw from the first
+        if self._random_states is not None:  # not earlier: making an iterator of worker processes draws from the first
             torch.set_rng_state(self._random_states[0])
             if self.device.type == "cuda" and self._random_states[1] is not None:
                 torch.cuda.set_rng_state(self._random_states[1], self.device)
