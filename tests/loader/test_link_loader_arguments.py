@@ -174,6 +174,9 @@ def test_a_sampler_of_the_users():
     expected = loader_of(data, None, exclude_seed_edges=True, strict_negatives=True, neg_sampling="binary")
     assert [ids(batch, None) for batch in found] == [ids(batch, None) for batch in expected]
 
+    with pytest.warns(UserWarning, match=r"^disjoint has no effect beside neighbor_sampler"):
+        loader_of(data, None, neighbor_sampler=sampler, disjoint=True)
+
     class Foreign(torch_geometric.sampler.BaseSampler):
         edge_permutation = None
 

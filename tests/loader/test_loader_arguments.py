@@ -8,7 +8,7 @@ import torch_geometric.loader
 from helpers.data import check_batch, double, edges_of, loader_of, make_data, node_rows, plain, processes
 from torch_geometric.data import Data
 
-from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, ops
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
 
 
 @pytest.fixture(scope="module")
@@ -267,6 +267,25 @@ def test_made_again_from_its_own_attributes(data, num_workers):
     again = NeighborLoader(**kwargs)
     assert [plain(batch) for batch in again] == [plain(batch) for batch in loader_of(
         data, input_nodes=PICKED, transform=double, edge_layout="sparse_csr")]  # fmt: skip
+
+
+def test_options_beside_a_sampler_of_the_users(data):
+    sampler = NeighborSampler(data, [3, 2], replace=True)
+    with pytest.warns(
+        UserWarning, match=r"^replace has no effect beside neighbor_sampler, which has options of its own$"
+    ):
+        loader_of(data, neighbor_sampler=sampler, replace=True)
+    with pytest.warns(UserWarning, match=r"^subgraph_type, disjoint, time_attr have no effect beside neighbor_sampler"):
+        loader_of(data, neighbor_sampler=sampler, disjoint=True, subgraph_type="induced", time_attr="time")
+    timed = data.clone().update({"time": torch.arange(200)})
+    sampler = NeighborSampler(timed, [3, 2], time_attr="time")
+    times = {"input_nodes": PICKED, "input_time": torch.full((4,), 150)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader_of(data, neighbor_sampler=sampler, subgraph_type="directional")
+        found = loader_of(timed, neighbor_sampler=sampler, time_attr="time", **times)
+    expected = loader_of(timed, time_attr="time", **times)
+    assert [plain(batch) for batch in found] == [plain(batch) for batch in expected]
 
 
 # What is refused #####################################################################################################

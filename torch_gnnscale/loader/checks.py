@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import inspect
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from .._warn import warn
 from ..feature.contract import RowStore
 from ..ops.arguments import check_tensor
 from ..ops.rows import has_contiguous_rows
+from ..sampler import NeighborSampler
 from ..sampler.keyed import KeyedSampler
 from ..topology.numbering import Numbering
 from .fetch import row_tensors
@@ -33,6 +35,20 @@ def check_input_id(input_id: Any, num_inputs: Callable[[], int]) -> None:
     check_tensor("input_id", input_id)
     if input_id.shape != (count := num_inputs(),):
         raise ValueError(f"input_id: expected {count} ids, one per input, found shape {tuple(input_id.shape)}")
+
+
+def warn_of_unused_options(options: Mapping[str, Any], times: bool) -> None:
+    """Warns of options of :class:`NeighborSampler` that are not its defaults, beside the user's ``neighbor_sampler``.
+
+    With ``times`` of seeds, a ``time_attr`` is no reason to warn: PyG's loaders require it then.
+    """
+    usual = inspect.signature(NeighborSampler).parameters
+    names = [name for name, value in options.items() if getattr(value, "value", value) != usual[name].default]
+    if times and "time_attr" in names:
+        names.remove("time_attr")
+    if names:
+        verb = "has" if len(names) == 1 else "have"
+        warn(f"{', '.join(names)} {verb} no effect beside neighbor_sampler, which has options of its own")
 
 
 def warn_of_slow_rows(data: Data | HeteroData) -> None:

@@ -25,7 +25,7 @@ from ..sampler.keyed import KeyedSampler, Output
 from ..sampler.links import ExcludeSeedEdges, check_links, check_weights
 from ..topology import CSC
 from ..topology.numbering import Numbering
-from .checks import common_numbering
+from . import checks
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 
@@ -60,7 +60,8 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         is_sorted: edges are sorted by destination already.
         filter_per_worker: with worker processes, whether they also gather features, as in PyG; False by default if a
             store has rows on a GPU.
-        neighbor_sampler: the sampler to use instead of a new one; one that is no KeyedSampler draws at random itself.
+        neighbor_sampler: the sampler to use instead of a new one, whose own fanouts and options count; one that is no
+            KeyedSampler draws at random itself.
         directed: deprecated; False means ``subgraph_type="induced"``.
         exclude_seed_edges: exclude the edges between the ends of a batch's links from its sample; ``"reverse"``: and
             their reverses (see :class:`torch_gnnscale.NeighborSampler`).
@@ -115,6 +116,16 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             if value is not None:
                 check_tensor(name, value)
         made = neighbor_sampler is None
+        options: dict[str, Any] = {
+            "subgraph_type": subgraph_type,
+            "replace": replace,
+            "disjoint": disjoint,
+            "temporal_strategy": temporal_strategy,
+            "time_attr": time_attr,
+            "weight_attr": weight_attr,
+            "is_sorted": is_sorted,
+            "directed": directed,
+        }
         if neighbor_sampler is None:
             if (edge_label_time is None) != (time_attr is None):
                 given = ["is not set" if value is None else "is set" for value in (edge_label_time, time_attr)]
@@ -124,14 +135,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             neighbor_sampler = NeighborSampler(
                 data,
                 num_neighbors,
-                subgraph_type=subgraph_type,
-                replace=replace,
-                disjoint=disjoint,
-                temporal_strategy=temporal_strategy,
-                time_attr=time_attr,
-                weight_attr=weight_attr,
-                is_sorted=is_sorted,
-                directed=directed,
+                **options,
                 exclude_seed_edges=exclude_seed_edges,
                 strict_negatives=(
                     {edge_type: strict_negatives}
@@ -139,13 +143,15 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
                     else strict_negatives
                 ),
             )
-            if isinstance(strict_negatives, Tensor) and (order := common_numbering(data)) is not None:
+            if isinstance(strict_negatives, Tensor) and (order := checks.common_numbering(data)) is not None:
                 stored = _to_stored(order, strict_negatives, edge_type)
                 neighbor_sampler.strict_negatives = stored if edge_type is None else {edge_type: stored}
         elif exclude_seed_edges is not False or strict_negatives is not False:
             raise ValueError(
                 "exclude_seed_edges, strict_negatives: expected none beside a neighbor_sampler; pass them to it"
             )
+        else:
+            checks.warn_of_unused_options(options, times=edge_label_time is not None)
         if isinstance(neighbor_sampler, KeyedSampler):
             check_links("edge_label_index", links, edge_type, neighbor_sampler.node_bounds())
         super().__init__(
@@ -239,7 +245,7 @@ def _links_of(data: Any, edge_label_index: Any) -> tuple[EdgeType | None, Tensor
     elif links is None:
         rows, cols, _ = data[1].coo(None if edge_type is None else [edge_type])
         links = torch.stack([rows, cols] if edge_type is None else [rows[edge_type], cols[edge_type]])
-        order = common_numbering(data)
+        order = checks.common_numbering(data)
         if order is not None:
             users = [order.to_user(ids, t) for ids, t in zip(links, end_types(edge_type), strict=True)]
             if any(ids is None for ids in users):

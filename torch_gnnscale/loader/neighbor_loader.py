@@ -22,6 +22,7 @@ from ..ops.arguments import as_ids, as_tensor, check_tensor
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.keyed import KeyedSampler, Output
+from . import checks
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 
@@ -54,7 +55,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         is_sorted: edges are sorted by destination already.
         filter_per_worker: with worker processes, whether they also gather features, as in PyG; False by default if a
             store has rows on a GPU.
-        neighbor_sampler: the sampler to use instead of a new one; one that is no KeyedSampler draws at random itself.
+        neighbor_sampler: the sampler to use instead of a new one, whose own fanouts and options count; one that is no
+            KeyedSampler draws at random itself.
         directed: deprecated; False means ``subgraph_type="induced"``.
         layers: batches have ``layers`` instead of edges: one :class:`torch_gnnscale.sampler.Layer` per layer of the
             model, in the model's order. Each hop expands every node found so far, as in the papers.
@@ -114,18 +116,21 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
     ) -> None:
         if input_time is not None:
             check_tensor("input_time", input_time)
+        options: dict[str, Any] = {
+            "subgraph_type": subgraph_type,
+            "replace": replace,
+            "disjoint": disjoint,
+            "temporal_strategy": temporal_strategy,
+            "time_attr": time_attr,
+            "weight_attr": weight_attr,
+            "is_sorted": is_sorted,
+            "directed": directed,
+        }
         if neighbor_sampler is None:
             neighbor_sampler = NeighborSampler(
                 data,
                 num_neighbors,
-                subgraph_type=subgraph_type,
-                replace=replace,
-                disjoint=disjoint,
-                temporal_strategy=temporal_strategy,
-                time_attr=time_attr,
-                weight_attr=weight_attr,
-                is_sorted=is_sorted,
-                directed=directed,
+                **options,
                 layers=layers,
                 device=device,
                 graph_on_gpu=graph_on_gpu,
@@ -135,6 +140,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             raise ValueError(f"{name}: expected none beside a neighbor_sampler; pass it to the sampler")
         elif layers and not (isinstance(neighbor_sampler, KeyedSampler) and neighbor_sampler.layers):
             raise ValueError("layers=True: expected a neighbor_sampler with layers=True, found one without")
+        else:
+            checks.warn_of_unused_options(options, times=input_time is not None)
         nodes = input_nodes
         if isinstance(neighbor_sampler, KeyedSampler):
             if input_time is not None and not neighbor_sampler.is_temporal:
