@@ -13,7 +13,7 @@ from torch_geometric.data import TensorAttr
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
 from torch_gnnscale.feature.contract import BoundedAttr, RowStore, all_attrs, is_collective, may_be_read_by_threads
 from torch_gnnscale.topology.numbering import Numbering
-from torch_gnnscale.topology.reorder import TypedOrder, order_of
+from torch_gnnscale.topology.reorder import Order, TypedOrder
 
 
 class Recording(ForeignFeatureStore):
@@ -130,7 +130,7 @@ def test_ids_without_a_table_of_all_nodes(data):
 def test_types_are_renumbered_behind_the_users_ids():
     data = make_hetero()
     sizes = {node_type: data[node_type].num_nodes for node_type in ("paper", "author")}
-    order = TypedOrder({t: order_of(torch.randperm(size), size) for t, size in sizes.items()})
+    order = TypedOrder({t: Order.from_permutation(torch.randperm(size), size) for t, size in sizes.items()})
     stores = FeatureStore.from_data(data, order=order), GraphStore.from_data(data, order=order)
     stores = pickle.loads(pickle.dumps(stores))
     assert stores[0].order.equals(order)
@@ -151,7 +151,8 @@ def test_types_are_renumbered_behind_the_users_ids():
 
 def test_the_whole_neighborhoods_of_renumbered_types_are_those_of_the_graph():
     data = make_hetero()
-    order = TypedOrder(paper=order_of(torch.arange(data["paper"].num_nodes).flip(0), data["paper"].num_nodes))
+    papers = data["paper"].num_nodes
+    order = TypedOrder(paper=Order.from_permutation(torch.arange(papers).flip(0), papers))
     stores = FeatureStore.from_data(data, order=order), GraphStore.from_data(data, order=order)
     plainly, renumbered = (
         next(iter(NeighborLoader(source, [-1, -1], "paper", batch_size=20, seed=1))) for source in (data, stores)
@@ -161,7 +162,7 @@ def test_the_whole_neighborhoods_of_renumbered_types_are_those_of_the_graph():
 
 
 def test_orders_of_other_kinds_and_nodes(data):
-    hetero, wrong = make_hetero(), order_of(torch.arange(3), 3)
+    hetero, wrong = make_hetero(), Order.from_permutation(torch.arange(3), 3)
     for kind in (FeatureStore, GraphStore):
         with pytest.raises(TypeError, match=r"^order: expected TypedOrder, such as a store's order, found Order"):
             kind.from_data(hetero, order=wrong)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_gnnscale import ops, reference
-from torch_gnnscale.nn.aggregate import Edges, aggregate, aggregate_and_root
+from torch_gnnscale.nn.aggregate import Adjacency, aggregate, aggregate_and_root
 
 FLOATS = [torch.float32, torch.float64]
 
@@ -105,9 +105,9 @@ def test_gradients(reduce, sorted_edges):
     if sorted_edges:
         index = index[:, index[1].argsort(stable=True)]
         ptr = torch._convert_indices_from_coo_to_csr(index[1].contiguous(), 7)
-        edges = Edges.sorted(index, ptr, 12)
+        edges = Adjacency.sorted(index, ptr, 12)
     else:
-        edges = Edges.from_coo(index, 12, 7)
+        edges = Adjacency.from_coo(index, 12, 7)
     x = torch.randn(12, 2, 3, dtype=torch.float64, requires_grad=True)
     assert torch.autograd.gradcheck(lambda x: aggregate(x, edges, reduce), x)
     assert torch.autograd.gradcheck(lambda x: aggregate_and_root(x, edges, reduce), x)
@@ -126,7 +126,7 @@ def test_gradients(reduce, sorted_edges):
 @pytest.mark.parametrize("num_src", [0, 3])
 @pytest.mark.parametrize("shape", [(), (2,), (2, 0), (2, 3)])
 def test_without_edges(num_src, shape):
-    edges = Edges.from_coo(torch.empty(2, 0, dtype=torch.int64), num_src, num_src)
+    edges = Adjacency.from_coo(torch.empty(2, 0, dtype=torch.int64), num_src, num_src)
     x = torch.randn(num_src, *shape, dtype=torch.float64, requires_grad=True)
     for weight in (None, torch.empty(0, dtype=x.dtype), torch.empty(0, *shape[:1], dtype=x.dtype)):
         out, root = aggregate_and_root(x, edges, "sum", weight)
@@ -139,7 +139,7 @@ def test_no_edges_are_left_to_the_garbage_collector():
     index, *_ = entries(12, 7, 40)
     gc.disable()
     try:
-        edges = Edges.from_coo(index, 12, 7)
+        edges = Adjacency.from_coo(index, 12, 7)
         x = rows(12, 3).requires_grad_()
         aggregate(x, edges).sum().backward()
         left = weakref.ref(edges)
@@ -152,7 +152,7 @@ def test_no_edges_are_left_to_the_garbage_collector():
 def test_gradients_of_all_prefixes_at_once():
     """As in a model: every prefix is aggregated over before any gradient is asked for."""
     index = torch.tensor([[1, 2, 2, 3, 4, 5, 3, 6], [0, 0, 1, 1, 2, 2, 3, 3]])
-    whole = Edges.sorted(index, torch._convert_indices_from_coo_to_csr(index[1], 7), 7)
+    whole = Adjacency.sorted(index, torch._convert_indices_from_coo_to_csr(index[1], 7), 7)
     for sizes in ([(3, 1, 2), (5, 2, 4), (7, 4, 8)], [(7, 4, 8), (5, 2, 4), (3, 1, 2)]):
         xs = [rows(num_src, 2, seed=num_src).requires_grad_() for num_src, *_ in sizes]
         outs = [aggregate(x, whole.prefix(*size), "mean") for x, size in zip(xs, sizes, strict=True)]
@@ -170,7 +170,7 @@ def test_prefixes_share_transposed_entries(wanted_first):
     index, *_ = entries(12, 7, 40)
     index = index[:, index[1].argsort(stable=True)]
     ptr = torch._convert_indices_from_coo_to_csr(index[1].contiguous(), 7)
-    whole = Edges.sorted(index, ptr, 12)
+    whole = Adjacency.sorted(index, ptr, 12)
     some = [whole.prefix(12, 2, int(ptr[2])), whole.prefix(12, 5, int(ptr[5])), whole]
     for edges in some[wanted_first:] + some[:wanted_first]:
         x = rows(12, 3).requires_grad_()
@@ -183,7 +183,7 @@ def test_prefixes_share_transposed_entries(wanted_first):
 def test_ties_share_a_gradient_as_torch_does():
     index, *_ = entries(6, 3, 30)
     x = rows(6, 4).requires_grad_()
-    (ours,) = torch.autograd.grad(aggregate(x, Edges.from_coo(index, 6, 3), "max").sum(), x)
+    (ours,) = torch.autograd.grad(aggregate(x, Adjacency.from_coo(index, 6, 3), "max").sum(), x)
     out = x.new_zeros(3, 4).scatter_reduce(0, index[1].view(-1, 1).expand(-1, 4), x[index[0]], "amax",
                                            include_self=False)  # fmt: skip
     (theirs,) = torch.autograd.grad(out.sum(), x)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import CSC, ops, reference
-from torch_gnnscale.topology.reorder import by_score, order_of, reorder_csc, reorder_data
+from torch_gnnscale.topology.reorder import Order, by_score, reorder_csc, reorder_data
 
 
 @given(number=st.integers(0, 1 << 30), nodes=st.integers(0, 40), threads=st.integers(0, 3))
@@ -57,7 +57,7 @@ def test_by_score():
     assert order.old.tolist() == [1, 3, 2, 0]
     assert order.new.tolist() == [3, 0, 2, 1]
     assert torch.equal(order.inverse().old, order.new)
-    assert all(map(torch.equal, order_of(order.old, 4), order))
+    assert all(map(torch.equal, Order.from_permutation(order.old, 4), order))
     for wrong, error, message in [
         (torch.tensor([1.0, float("nan")]), ValueError, "score[1]: expected a number, found nan"),
         (torch.ones(2, dtype=torch.bool), TypeError, "score: expected real numbers, found torch.bool"),
@@ -150,10 +150,11 @@ def test_a_malformed_graph():
         (ValueError, "csc: expected 3 sources and destinations, found CSC(",
          lambda: reorder_csc(CSC(GRAPH.colptr, GRAPH.row, None, 4), by_score(torch.arange(3)))),
         (ValueError, "order: expected int64 of shape (3,), found torch.int64 (2,)",
-         lambda: order_of(torch.arange(2), 3)),
+         lambda: Order.from_permutation(torch.arange(2), 3)),
         (IndexError, "order[1] = 2 is out of range: expected nodes in [0, 2)",
-         lambda: order_of(torch.tensor([0, 2]), 2)),
-        (ValueError, "order: expected every node once, found 0 not at all", lambda: order_of(torch.ones(2).long(), 2)),
+         lambda: Order.from_permutation(torch.tensor([0, 2]), 2)),
+        (ValueError, "order: expected every node once, found 0 not at all",
+         lambda: Order.from_permutation(torch.ones(2).long(), 2)),
         (ValueError, "order: expected one of 2 nodes, found 3",
          lambda: reorder_data(Data(x=torch.ones(2)), by_score(torch.arange(3)))),
         (ValueError, "data.edge_label_index: expected nodes in [0, 2), found -1",

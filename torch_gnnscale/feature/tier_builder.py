@@ -15,7 +15,7 @@ from ..memory import HostArray, HostLayout, HostMemory
 from ..topology.reorder import Order
 from .feature_store import KIND
 from .tier_plan import TierPlan
-from .tiered_rows import STEP, Attribute, FileRows, Rows, fill, narrowed
+from .tiered_rows import STEP, Attribute, FileRows, Rows, copy_rows, narrowed
 
 SPILLED, ROWS = "tier", "rows"
 """The kind of a directory (:mod:`torch_gnnscale.files`) of rows that were written to disk, and its array's name."""
@@ -88,7 +88,7 @@ def build(
         for number, gpu in enumerate(where):
             mine = ids[number :: len(where)]
             tensors.append(torch.empty((len(mine), *shape[1:]), dtype=source.storage, device=gpu))
-            fill(tensors[-1], source.tensor, mine)
+            copy_rows(tensors[-1], source.tensor, mine)
         return list(tensors)
 
     place = _places(plan, order, in_files) if plan.map_bytes else None
@@ -121,7 +121,7 @@ def build(
     if to_disk:
         _spill(to_disk)
     for rows, tensor, ids in todo:
-        fill(memory.tensor(rows), tensor, ids)
+        copy_rows(memory.tensor(rows), tensor, ids)
     if isinstance(where, HostArray):
         assert place is not None
         memory.tensor(where).copy_(place)

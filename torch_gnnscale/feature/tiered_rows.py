@@ -188,7 +188,7 @@ def _sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
 
-def fill(out: Tensor, source: Tensor, ids: Tensor) -> None:
+def copy_rows(out: Tensor, source: Tensor, ids: Tensor) -> None:
     """Sets ``out[i]`` to ``source[ids[i]]``, reading ``source`` from its first row to its last.
 
     Args:

@@ -21,7 +21,7 @@ class Entries(NamedTuple):
 
 
 @dataclass
-class Edges:
+class Adjacency:
     """Edges from ``num_src`` sources to ``num_dst`` destinations, ready to be aggregated over in both directions.
 
     The transposed entries, a column for each source, are made when a gradient first needs them.
@@ -33,9 +33,9 @@ class Edges:
     """A column for each destination."""
     num_src: int
     num_dst: int
-    whole: Edges | None = None
+    whole: Adjacency | None = None
     """The edges of which these are a prefix."""
-    _wanted: Edges | None = field(default=None, repr=False)
+    _wanted: Adjacency | None = field(default=None, repr=False)
     """Of the whole: a copy of its largest prefix of which :meth:`want_transposed` was called."""
     _transposed: Entries | None = field(default=None, repr=False)
     """Of the whole: the transposed entries of ``_wanted``."""
@@ -46,12 +46,12 @@ class Edges:
         return self.index.size(1)
 
     @classmethod
-    def sorted(cls, index: Tensor, ptr: Tensor, num_src: int) -> Edges:
+    def sorted(cls, index: Tensor, ptr: Tensor, num_src: int) -> Adjacency:
         """Edges that are sorted by destination; ``ptr`` is int64, [num_dst + 1]."""
         return cls(index, Entries(ptr, index[0], None), num_src, ptr.size(0) - 1)
 
     @classmethod
-    def from_coo(cls, index: Tensor, num_src: int, num_dst: int) -> Edges:
+    def from_coo(cls, index: Tensor, num_src: int, num_dst: int) -> Adjacency:
         """Edges in any order."""
         ptr, entries = ops.coo_to_csc(index[0], index[1], num_src, num_dst)
         return cls(index, Entries(ptr, entries[:, 0], entries[:, 1]), num_src, num_dst)
@@ -63,7 +63,7 @@ class Edges:
         wanted = whole._wanted
         if wanted is None or (self.num_src, self.num_edges) > (wanted.num_src, wanted.num_edges):
             # A copy that does not refer to the whole: reference cycles would wait for the garbage collector.
-            whole._wanted = Edges(self.index, self.forward, self.num_src, self.num_dst)
+            whole._wanted = Adjacency(self.index, self.forward, self.num_src, self.num_dst)
             whole._transposed = None
 
     def transposed(self) -> Entries:
@@ -78,12 +78,12 @@ class Edges:
             whole._transposed = Entries(ptr, entries[:, 0], entries[:, 1])
         return whole._transposed
 
-    def prefix(self, num_src: int, num_dst: int, num_edges: int) -> Edges:
+    def prefix(self, num_src: int, num_dst: int, num_edges: int) -> Adjacency:
         """The first ``num_edges`` of sorted edges: those into the first ``num_dst`` destinations, whose sources are
         below ``num_src``."""
         assert self.forward.edge is None, "only sorted edges have prefixes"
         ptr, node, _ = self.forward
-        return Edges(
+        return Adjacency(
             self.index[:, :num_edges], Entries(ptr[: num_dst + 1], node[:num_edges], None), num_src, num_dst, self
         )
 
@@ -92,7 +92,7 @@ class _Aggregate(torch.autograd.Function):
     """The aggregate, and ``x[:num_dst]``: the gradients of both are added in one tensor of x's size."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, edges: Edges, reduce: str) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, x: Tensor, weight: Tensor | None, edges: Adjacency, reduce: str) -> tuple[Tensor, Tensor]:
         columns = edges.forward
         out = ops.aggregate(columns.ptr, columns.node, x, reduce, weight=weight, edge=columns.edge)
         ctx.edges, ctx.reduce = edges, reduce
@@ -132,7 +132,7 @@ class _Aggregate(torch.autograd.Function):
         return of_x, of_weight, None, None
 
 
-def sort_edges(index: Tensor, num_src: int, num_dst: int) -> tuple[Edges, Tensor]:
+def sort_edges(index: Tensor, num_src: int, num_dst: int) -> tuple[Adjacency, Tensor]:
     """The edges sorted by destination, stably, and the order: ``edges.index == index[:, order]``. On any device."""
     if index.device.type == "cpu":
         ptr, entries = ops.coo_to_csc(index[0], index[1], num_src, num_dst)
@@ -140,7 +140,7 @@ def sort_edges(index: Tensor, num_src: int, num_dst: int) -> tuple[Edges, Tensor
     else:
         dst, order = torch.sort(index[1], stable=True)
         ptr = torch._convert_indices_from_coo_to_csr(dst, num_dst)
-    return Edges.sorted(index[:, order], ptr, num_src), order
+    return Adjacency.sorted(index[:, order], ptr, num_src), order
 
 
 def _as_matrix(x: Tensor) -> Tensor:
@@ -149,7 +149,7 @@ def _as_matrix(x: Tensor) -> Tensor:
 
 
 def aggregate_and_root(
-    x: Tensor, edges: Edges, reduce: str = "sum", weight: Tensor | None = None
+    x: Tensor, edges: Adjacency, reduce: str = "sum", weight: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """:func:`aggregate`, and the destinations' own rows ``x[:num_dst]``."""
     if weight is not None and weight.dim() == 1:
@@ -161,7 +161,7 @@ def aggregate_and_root(
     return out.view(shape), root.view(shape)
 
 
-def aggregate(x: Tensor, edges: Edges, reduce: str = "sum", weight: Tensor | None = None) -> Tensor:
+def aggregate(x: Tensor, edges: Adjacency, reduce: str = "sum", weight: Tensor | None = None) -> Tensor:
     """Row i is the ``reduce`` of ``weight[e] * x[source of e]`` over the edges e into i; differentiable once.
 
     Args:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.data import HeteroData
 
-from .aggregate import Edges, Entries
+from .aggregate import Adjacency, Entries
 
 
 def first_rows(x: Tensor, count: int) -> Tensor:
@@ -26,13 +26,13 @@ class HopEdges:
         rows, ends: as ``rows`` and ``num_edges`` of :class:`Hops`, of these edges.
     """
 
-    def __init__(self, edges: Edges, rows: list[int], ends: list[int]) -> None:
+    def __init__(self, edges: Adjacency, rows: list[int], ends: list[int]) -> None:
         self.edges = edges
         self.rows = rows
         self.ends = ends
-        self._prefixes: dict[int, Edges] = {}
+        self._prefixes: dict[int, Adjacency] = {}
 
-    def prefix(self, groups: int) -> Edges:
+    def prefix(self, groups: int) -> Adjacency:
         """The edges from the nodes of the first ``groups`` groups to those of one group less."""
         found = self._prefixes.get(groups)
         if found is None:
@@ -90,7 +90,9 @@ class Hops:
         if verify and (found := self.ends(ptr)) != self.num_edges:
             raise ValueError(f"batch: expected {self.num_edges} edges into its hops' nodes, found {found}")
         num_nodes = self.rows[-1]
-        self.edges = HopEdges(Edges(index, Entries(ptr, src, None), num_nodes, num_nodes), self.rows, self.num_edges)
+        self.edges = HopEdges(
+            Adjacency(index, Entries(ptr, src, None), num_nodes, num_nodes), self.rows, self.num_edges
+        )
 
     def ends(self, ptr: Tensor) -> list[int]:
         """How many edges lead into the first 1, 2, ..., L groups, by the column pointer of edges between all nodes. The

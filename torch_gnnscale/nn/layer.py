@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from .. import ops
-from .aggregate import Edges, aggregate, aggregate_and_root, sort_edges
+from .aggregate import Adjacency, aggregate, aggregate_and_root, sort_edges
 from .hops import HopEdges, Hops, first_rows
 from .rows import CommonRows
 from .saving import LayerSize
@@ -111,7 +111,7 @@ class NarrowedLayer:
         self._hooks = [getattr(layer, f"_{part}_forward{pre}_hooks") for part in _HOOKED for pre in ("", "_pre")]
         self._is_sage = kind.forward is pyg_nn.SAGEConv.forward
         self._is_gat = kind.forward is pyg_nn.GATConv.forward
-        self._edges: Edges | None = None  # within a call
+        self._edges: Adjacency | None = None  # within a call
         self._aggregated: tuple[Tensor, Tensor | None, Tensor] | None = None  # what of, weights, result
 
     def size(self) -> LayerSize:
@@ -205,7 +205,7 @@ class NarrowedLayer:
         improved, loops = getattr(layer, "improved", False), getattr(layer, "add_self_loops", False)
         return self.forward_pass.normalized(given.get("edge_weight"), improved, loops, layer.flow, given["x"].dtype)
 
-    def _cut(self, given: dict[str, Any], num_edges: int, edges: Edges) -> None:
+    def _cut(self, given: dict[str, Any], num_edges: int, edges: Adjacency) -> None:
         """Cuts arguments that have a row for each of the batch's nodes, or of its ``num_edges`` edges, to ``edges``. A
         parameter that takes a pair of tensors gets the sources' and the destinations' rows."""
         for key, value in given.items():
@@ -221,7 +221,7 @@ class NarrowedLayer:
                 elif size == num_edges:
                     given[key] = value[: edges.num_edges]
 
-    def _aggregate_first(self, given: dict[str, Any], edges: Edges) -> None:
+    def _aggregate_first(self, given: dict[str, Any], edges: Adjacency) -> None:
         """Aggregates the input's rows before the layer does, where it propagates them as they are, so that their
         gradient and that of the destinations' own rows are added in one tensor."""
         if self.weight == "alpha" or not isinstance(given.get("x"), tuple) or getattr(self.layer, "project", False):
@@ -270,7 +270,7 @@ class NarrowedLayer:
             if self._can_aggregate(x, weight):
                 edges = self._edges
                 if edge_index is not edges.index:
-                    edges = Edges.from_coo(edge_index, len(x), len(x) if x_dst is None else len(x_dst))
+                    edges = Adjacency.from_coo(edge_index, len(x), len(x) if x_dst is None else len(x_dst))
                 return aggregate(x, edges, self.reduce, weight)
         return self.propagate(edge_index, size=size, **kwargs)
 

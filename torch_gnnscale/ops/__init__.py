@@ -10,8 +10,8 @@ from .aggregation import REDUCTIONS, aggregate, edge_dot, extreme_backward, shar
 from .arguments import ID_DTYPES, MAX_COUNT, first_outside, limit_threads
 from .bulk import MAX_BATCHES, beyond_bulks, sample_bulk
 from .generate import permutation, random_bits, rmat_edges
+from .graph import Relations, relations
 from .hops import Picks, Relabelled, pick_neighbors, relabel
-from .inputs import Relations, relations
 from .memory import PoolStats, huge_pages, map_file, map_shared, pool_limit, pool_stats, pool_trim
 from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negatives
 from .neighbors import PreparedNeighbors, sample_neighbors, weight_sums

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .arguments import OPS, check_ids, check_int, check_key, resolve_threads
-from .inputs import relations
+from .graph import relations
 from .samples import LAYERS, REPLACE, WITH_COL, WITH_EDGE_ID, Sample, Subgraph, check_fanouts
 from .tiers import MAX_TIERS
 

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .arguments import OPS, check_ids, check_int, check_key, resolve_threads
-from .inputs import Relations, check_vector
+from .graph import Relations, check_vector
 from .samples import LAST, MAX_HOPS, REPLACE, WITH_EDGE_ID, check_fanouts
 
 MAX_TREES = 1 << 31

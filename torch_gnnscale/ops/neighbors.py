@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .arguments import ID_DTYPES, OPS, check_ids, check_key, check_tensor, resolve_threads
 from .bulk import beyond_bulks, sample_bulk
-from .inputs import Relations, check_vector
+from .graph import Relations, check_vector
 from .samples import (
     DISJOINT,
     LAST,

@@ -102,7 +102,7 @@ class HostExecutor(Executor):
         return graph.sample(seeds, drawing.fanouts[0], keys, replace=drawing.replace, layers=drawing.layers)
 
 
-class PlacedExecutor(Executor):
+class GPUExecutor(Executor):
     """Draws on a GPU from a graph in its memory or in pinned host memory, always by
     :func:`torch_gnnscale.ops.sample_bulk`."""
 

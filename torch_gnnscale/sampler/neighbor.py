@@ -19,7 +19,7 @@ from ..memory import Budget
 from ..ops.arguments import as_ids, check_ids, checked_device
 from ..random import draw_seed
 from ..topology.segmented import SegmentedCSC
-from .executor import Drawing, Executor, HostExecutor, PlacedExecutor, check_bulk
+from .executor import Drawing, Executor, GPUExecutor, HostExecutor, check_bulk
 from .fanouts import NumNeighborsLike, drawable, fanouts_of
 from .keyed import Inputs, KeyedSampler
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives, sorted_pairs
@@ -133,7 +133,7 @@ class NeighborSampler(KeyedSampler):
         else:
             check_bulk(self.graph, self._drawing(), f"device={str(device)!r}")
             csc = SegmentedCSC.on_gpu(self.graph.relations[0].csc, where, graph_on_gpu)
-            self.executor = PlacedExecutor(self.graph, csc)
+            self.executor = GPUExecutor(self.graph, csc)
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]

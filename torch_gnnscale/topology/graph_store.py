@@ -16,7 +16,7 @@ from torch_geometric.typing import EdgeType, NodeType
 from .. import files, ops
 from .csc import CSC
 from .numbering import Numbering
-from .reorder import Order, TypedOrder, order_of, reorder_csc, reorder_relation
+from .reorder import Order, TypedOrder, reorder_csc, reorder_relation
 
 KIND = "graph"
 
@@ -222,7 +222,7 @@ class GraphStore(PyGGraphStore):
                 store._relations[edge_type] = csc
             if "order" in arrays and with_order:
                 at_fault = manifest.with_name("order.npy")
-                store.__dict__["order"] = order_of(arrays["order"], store.relation().num_src)
+                store.__dict__["order"] = Order.from_permutation(arrays["order"], store.relation().num_src)
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ValueError(f"{at_fault}: expected a saved graph, found {error}") from error
         return store

@@ -24,6 +24,15 @@ class Order(NamedTuple):
     new: Tensor
     """The new id of each old node: int64, shape [n]."""
 
+    @classmethod
+    def from_permutation(cls, old: Tensor, num_nodes: int) -> Order:
+        """The order that stores node ``old[i]`` as node i.
+
+        Raises:
+            TypeError, ValueError, IndexError: ``old`` is not int64 of shape [num_nodes] that holds every node once.
+        """
+        return cls(old, check_permutation("order", old, num_nodes))
+
     def inverse(self) -> Order:
         """The renumbering that undoes this one."""
         return Order(self.new, self.old)
@@ -104,15 +113,6 @@ def _rising_where_falling(score: Tensor) -> Tensor:
     bits = wide.view(torch.int64 if wide.dtype == torch.float64 else torch.int32)
     info = torch.iinfo(bits.dtype)
     return ~(bits ^ ((bits >> (info.bits - 1)) & info.max))  # negative numbers have magnitudes, not complements
-
-
-def order_of(old: Tensor, num_nodes: int) -> Order:
-    """The order that stores node ``old[i]`` as node i.
-
-    Raises:
-        TypeError, ValueError, IndexError: ``old`` is not int64 of shape [num_nodes] that holds every node once.
-    """
-    return Order(old, check_permutation("order", old, num_nodes))
 
 
 def reorder_csc(csc: CSC, order: Order) -> CSC:
