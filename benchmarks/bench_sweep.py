@@ -3,7 +3,8 @@
     python benchmarks/bench_sweep.py
 
 Redraws FastSample's figure 5 (speed-up of sampling and of whole training steps over batch sizes and fanouts) against
-PyG's loader, and looks for a setting in which this package would be the slower one. Both loaders work in this process
+PyG's loader, and looks for a setting in which this package would be the slower one: in the corners, on graphs from
+Cora's size on, also with disjoint trees, times and links. Both loaders work in this process
 (num_workers=0), this package's with its threads; each figure is of whole epochs of a few to 64 batches, features
 included, so that the first batch of an epoch, which nothing hides, counts as well.
 """
@@ -14,6 +15,7 @@ import gc
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -27,10 +29,11 @@ from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 from tqdm import tqdm
 
-from torch_gnnscale import NeighborLoader, ops
+from torch_gnnscale import LinkNeighborLoader, NeighborLoader, ops
 from torch_gnnscale.nn import narrow
 from torch_gnnscale.topology import rmat
 
+Loader = torch_geometric.loader.NodeLoader | torch_geometric.loader.LinkLoader
 FIGURE_FANOUTS = [[5, 5], [10, 25], [15, 10, 5], [20, 15, 10]]
 FIGURE_BATCHES = [1024, 2048, 4096, 10240]
 HIDDEN, CLASSES = 64, 16
@@ -45,8 +48,27 @@ class Graph(NamedTuple):
     row_bytes: int
 
 
+class Case(NamedTuple):
+    """A setting of the sweep."""
+
+    graph: Graph
+    batch_size: int
+    fanouts: list[int]
+    mode: str = "nodes"
+
+
+MODES: dict[str, dict] = {
+    "nodes": {},
+    "disjoint": {"disjoint": True},
+    "temporal": {"time_attr": "time"},
+    "links": {"neg_sampling": "binary"},
+}
+"""Further arguments of the loaders."""
 MAIN = Graph(1_000_000, 16_000_000, 512)
-CORNERS = [  # graph, batch size, fanouts
+TINY = Graph(2708, 10_556, 5732)  # Cora's
+CORNERS = [
+    Case(*case) for case in (
+    *[(TINY, size, [10, 5], mode) for size in (1, 32) for mode in MODES],
     *[(MAIN, size, fanouts) for size in (64, 256) for fanouts in FIGURE_FANOUTS],
     *[(MAIN._replace(row_bytes=size), 1024, [15, 10, 5]) for size in (16, 64, 4096)],
     (MAIN, 64, [-1]), (MAIN, 64, [-1, 5]),
@@ -54,6 +76,7 @@ CORNERS = [  # graph, batch size, fanouts
     *[(Graph(20_000, 10_000_000, 512), size, fanouts) for size in (64, 1024) for fanouts in ([15, 10, 5], [-1])],
     *[(Graph(3_000_000, 3_000_000, 64), size, fanouts) for size in (64, 4096) for fanouts in ([15, 10, 5], [-1, -1])],
     *[(Graph(100_000_000, 100_000_000, 16), size, [15, 10, 5]) for size in (64, 1024, 10240)],
+    )
 ]  # fmt: skip
 
 
@@ -64,7 +87,45 @@ def data_of(graph: Graph) -> Data:
                 y=torch.arange(graph.nodes) % CLASSES)  # fmt: skip
 
 
-def epochs(loader: torch_geometric.loader.NeighborLoader, count: int) -> Iterator[Data]:
+def loader_makers(data: Data, case: Case, batches: int) -> dict[str, Callable[[], Loader]]:
+    """Both loaders of so many batches, over the same seeds or links."""
+    options = {"batch_size": case.batch_size, "shuffle": True, **MODES[case.mode]}
+    count = case.batch_size * batches
+    if case.mode == "links":
+        links = data.edge_index[:, torch.randperm(data.num_edges)[:count]]
+        kinds = {"ours": LinkNeighborLoader, "pyg": torch_geometric.loader.LinkNeighborLoader}
+        return {name: partial(kind, data, case.fanouts, links, **options) for name, kind in kinds.items()}
+    if case.mode == "temporal":
+        data = data.clone().update({"time": torch.arange(data.num_nodes) % 1000})
+    seeds = torch.randperm(data.num_nodes)[:count]
+    kinds = {"ours": NeighborLoader, "pyg": torch_geometric.loader.NeighborLoader}
+    return {name: partial(kind, data, case.fanouts, seeds, **options) for name, kind in kinds.items()}
+
+
+def trainers(case: Case, features: int) -> dict[str, Callable[[Data], None]]:
+    """A training step of the same model on a batch of each loader."""
+    model = GraphSAGE(features, HIDDEN, len(case.fanouts), CLASSES)
+    narrowed = narrow(model)
+
+    def trimmed(batch: Data) -> torch.Tensor:
+        return model(batch.x, batch.edge_index, num_sampled_nodes_per_hop=batch.num_sampled_nodes,
+                     num_sampled_edges_per_hop=batch.num_sampled_edges)  # fmt: skip
+
+    def train(forward: Callable[[Data], torch.Tensor], batch: Data) -> None:
+        model.zero_grad()
+        out = forward(batch)
+        if case.mode == "links":
+            src, dst = batch.edge_label_index
+            loss = nn.functional.binary_cross_entropy_with_logits((out[src] * out[dst]).sum(-1), batch.edge_label)
+        else:
+            loss = nn.functional.cross_entropy(out[: batch.batch_size], batch.y[: batch.batch_size])
+        loss.backward()
+
+    ours = trimmed if case.mode == "links" else narrowed  # seeds of links are the ends, in no prefix of their own
+    return {"ours": partial(train, ours), "pyg": partial(train, trimmed)}
+
+
+def epochs(loader: Loader, count: int) -> Iterator[Data]:
     """At least ``count`` batches, of whole epochs: nothing is prepared before, and nothing is left in preparation."""
     for _ in range(-(-count // len(loader))):
         yield from loader
@@ -87,55 +148,40 @@ def ratio(times: dict[str, list[float]]) -> float:
     return median(pyg / ours for ours, pyg in zip(times["ours"], times["pyg"], strict=True))
 
 
-def measure(data: Data, batch_size: int, fanouts: list[int], train: bool, rounds: int) -> dict[str, float]:
+def measure(data: Data, case: Case, rounds: int) -> dict[str, float]:
     """Milliseconds a batch, and a training step on it, by each loader."""
     gc.collect()  # loaders refer to themselves: those of the setting before, and their graphs, are still there
     ops.pool_trim()
-    count = max(4, min(64, 40_000 // batch_size))
-    options = {"batch_size": batch_size, "shuffle": True}
-    makers = {"ours": NeighborLoader, "pyg": torch_geometric.loader.NeighborLoader}
-
-    def loaders(batches: int) -> dict[str, torch_geometric.loader.NeighborLoader]:
-        seeds = torch.randperm(data.num_nodes)[: batch_size * batches]
-        return {name: make(data, fanouts, input_nodes=seeds, **options) for name, make in makers.items()}
-
-    def load(loader: torch_geometric.loader.NeighborLoader) -> Callable[[], object]:
-        return lambda: deque(epochs(loader, count), maxlen=0)
-
-    loading = loaders(count)
-    if -1 not in fanouts:
+    count = max(4, min(64, 40_000 // case.batch_size))
+    loading = {name: make() for name, make in loader_makers(data, case, count).items()}
+    if -1 not in case.fanouts:
         for name, loader in loading.items():  # correctness first: rows are their nodes', no more edges than asked for
             batch = next(iter(loader))
             assert torch.equal(batch.x, data.x[batch.n_id]), name
-            assert int(torch.bincount(batch.edge_index[1]).max()) <= max(fanouts), name
+            assert int(torch.bincount(batch.edge_index[1]).max()) <= max(case.fanouts), name
+
+    def load(loader: Loader) -> Callable[[], object]:
+        return lambda: deque(epochs(loader, count), maxlen=0)
+
     done = -(-count // len(loading["ours"])) * len(loading["ours"])
     times = interleaved({name: load(loader) for name, loader in loading.items()}, rounds)
     result = {f"{name}_batch_ms": median(values) / done * 1e3 for name, values in times.items()}
     result["speedup"] = ratio(times)
-    if train:
-        steps = max(3, min(8, 12_000 // batch_size))
-        model = GraphSAGE(data.num_features, HIDDEN, len(fanouts), CLASSES)
+    steps = max(3, min(64, 12_000 // case.batch_size))
+    training = {name: make() for name, make in loader_makers(data, case, steps).items()}
+    steps = len(training["ours"])
+    train = trainers(case, data.num_features)
 
-        def trimmed(batch: Data) -> torch.Tensor:
-            return model(batch.x, batch.edge_index, num_sampled_nodes_per_hop=batch.num_sampled_nodes,
-                         num_sampled_edges_per_hop=batch.num_sampled_edges)[: batch.batch_size]  # fmt: skip
+    def epoch(name: str) -> Callable[[], None]:
+        def run() -> None:
+            for batch in training[name]:
+                train[name](batch)
 
-        def epoch(
-            loader: torch_geometric.loader.NeighborLoader, forward: Callable[[Data], torch.Tensor]
-        ) -> Callable[[], None]:
-            def run() -> None:
-                for batch in loader:
-                    model.zero_grad()
-                    nn.functional.cross_entropy(forward(batch), batch.y[: batch.batch_size]).backward()
+        return run
 
-            return run
-
-        training = loaders(steps)
-        times = interleaved(
-            {"ours": epoch(training["ours"], narrow(model)), "pyg": epoch(training["pyg"], trimmed)}, rounds
-        )
-        result |= {f"{name}_step_ms": median(values) / steps * 1e3 for name, values in times.items()}
-        result["step_speedup"] = ratio(times)
+    times = interleaved({name: epoch(name) for name in training}, rounds)
+    result |= {f"{name}_step_ms": median(values) / steps * 1e3 for name, values in times.items()}
+    result["step_speedup"] = ratio(times)
     return result
 
 
@@ -154,21 +200,22 @@ def plot(results: list[dict]) -> None:
     print(f"written: {FIGURE}")
 
 
-def sweep(cases: list[tuple[Graph, int, list[int]]], train: bool, rounds: int) -> list[dict]:
-    """A result for each setting: a graph, a batch size, fanouts."""
+def sweep(cases: list[Case], rounds: int) -> list[dict]:
+    """A result for each setting."""
     results: list[dict] = []
     current, data = None, None
-    for graph, size, fanouts in tqdm(cases, "settings"):
-        if graph != current:
+    for case in tqdm(cases, "settings"):
+        if case.graph != current:
             data = None
             gc.collect()
-            current, data = graph, data_of(graph)
-        entry = measure(data, size, fanouts, train, rounds)
-        results.append({**graph._asdict(), "batch_size": size, "fanouts": fanouts, **entry})
-        tqdm.write(
-            f"{tuple(graph)!s:34} {size:6d} {fanouts!s:13} " + "  ".join(f"{k} {v:.3g}" for k, v in entry.items())
-        )
-    print("the least speed-up:", min(results, key=lambda entry: entry["speedup"]))
+            current, data = case.graph, data_of(case.graph)
+        entry = measure(data, case, rounds)
+        found = {**case.graph._asdict(), "batch_size": case.batch_size, "fanouts": case.fanouts, "mode": case.mode}
+        results.append({**found, **entry})
+        name = f"{tuple(case.graph)!s:34} {case.batch_size:6d} {case.fanouts!s:13} {case.mode:9}"
+        tqdm.write(name + "  ".join(f"{k} {v:.3g}" for k, v in entry.items()))
+    for key in ("speedup", "step_speedup"):
+        print(f"the least {key}:", min(results, key=lambda entry, key=key: entry[key]))
     return results
 
 
@@ -178,13 +225,13 @@ def main() -> None:
     args = options.parse_args()
     torch.set_num_threads(2)
     if "figure" in args.parts:
-        cases = [(MAIN, size, fanouts) for fanouts in FIGURE_FANOUTS for size in FIGURE_BATCHES]
-        results = sweep(cases, True, max(3, args.rounds // 2))
+        cases = [Case(MAIN, size, fanouts) for fanouts in FIGURE_FANOUTS for size in FIGURE_BATCHES]
+        results = sweep(cases, max(3, args.rounds // 2))
         if not args.no_save:
             save("figure", results)
             plot(results)
     if "corners" in args.parts:
-        results = sweep(CORNERS, False, args.rounds)
+        results = sweep(CORNERS, args.rounds)
         if not args.no_save:
             save("corners", results)
 

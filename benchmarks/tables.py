@@ -118,11 +118,13 @@ def figure(results: Any) -> str:
 def corners(results: Any) -> str:
     """The other settings of the sweep."""
     return table(
-        ["nodes", "edges", "bytes a row", "batch size", "fanouts", "ms a batch", "PyG, ms", "speed-up"],
+        ["nodes", "edges", "bytes a row", "mode", "batch size", "fanouts", "batch, ms", "PyG, ms", "speed-up",
+         "step, ms", "PyG, ms", "speed-up"],
         (
             [
-                e["nodes"], e["edges"], e["row_bytes"], e["batch_size"], tuple(e["fanouts"]), e["ours_batch_ms"],
-                e["pyg_batch_ms"], e["speedup"],
+                e["nodes"], e["edges"], e["row_bytes"], e["mode"], e["batch_size"], tuple(e["fanouts"]),
+                e["ours_batch_ms"], e["pyg_batch_ms"], e["speedup"], e["ours_step_ms"], e["pyg_step_ms"],
+                e["step_speedup"],
             ]
             for e in results
         ),
