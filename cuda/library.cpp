@@ -16,10 +16,11 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   library.def("count_ids(Tensor ids, int size, int threads) -> Tensor");
   // Sampling.
   library.def(
-      "sample_neighbors(Tensor[] colptr, Tensor[] row, Tensor?[] edge_id, Tensor?[] weight, Tensor?[] time, "
-      "Tensor?[] exclude, int[] src_type, int[] dst_type, int[] reverse, int[] sizes, Tensor[] seeds, "
-      "Tensor?[] seed_time, int[] fanouts, int key, int options, int threads) -> (Tensor[] node, "
-      "Tensor[] colptr, Tensor[] edge_index, Tensor[] edge_id, Tensor[] tree, Tensor num_nodes, Tensor num_edges)");
+      "hold_relations(Tensor[] colptr, Tensor[] row, Tensor?[] edge_id, Tensor?[] weight, Tensor?[] time, "
+      "int[] src_type, int[] dst_type, int[] reverse, int[] sizes) -> Tensor");
+  library.def(
+      "sample_neighbors(Tensor graph, int relations, Tensor[] seeds, Tensor?[] seed_time, Tensor?[] exclude, "
+      "int[] fanouts, int key, int options, int threads) -> Tensor[]");
   library.def(
       "pick_neighbors(Tensor colptr, Tensor row, Tensor? edge_id, Tensor? weight, Tensor? time, int first, "
       "int num_src, Tensor node, int[] node_ptr, int[] keys, Tensor? tree, Tensor? node_time, int hop, int fanout, "

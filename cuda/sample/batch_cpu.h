@@ -99,6 +99,7 @@ struct Batch {
     int64_t offset = 0, most = 0;
     for (size_t t = 0; t < nodes.size(); ++t) {
       nodes[t].offset = offset;
+      nodes[t].per_hop.reserve(request.hops + 1);
       offset += request.sizes[t];
       most = std::max(most, request.sizes[t] + seeds[t].count);
       const int64_t room = std::max(seeds[t].count, work->last_nodes[t]);
@@ -106,6 +107,8 @@ struct Batch {
       if (request.disjoint) nodes[t].tree.reserve(0, room);
     }
     for (size_t r = 0; r < edges.size(); ++r) {
+      edges[r].per_hop.reserve(request.hops);
+      edges[r].columns_per_hop.reserve(request.hops);
       edges[r].row.reserve(0, work->last_edges[r] * (request.with_col ? 2 : 1));
       if (request.with_edge_id) edges[r].id.reserve(0, work->last_edges[r]);
       edges[r].colptr.reserve(0, work->last_columns[r] + 1);

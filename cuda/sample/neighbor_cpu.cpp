@@ -1,11 +1,13 @@
 // The operator sample_neighbors on the CPU (FastSample, section 3.2, algorithm 1): tensors to requests and back.
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
 
 #include "expansion_cpu.h"
+#include "held_graph.h"
 #include "options.h"
 #include "subgraph_cpu.h"
 
@@ -15,7 +17,6 @@ namespace {
 using Tensors = std::vector<Tensor>;
 using OptionalTensors = std::vector<std::optional<Tensor>>;
 using Ints = std::vector<int64_t>;
-using SampleOutput = std::tuple<Tensors, Tensors, Tensors, Tensors, Tensors, Tensor, Tensor>;
 
 // The size of outputs was a guess: a small batch must not keep the memory of a large one.
 Tensor to_tensor(PooledArray<int64_t>&& array, const Ints& sizes) {
@@ -93,28 +94,31 @@ void run(Batch& batch) {
   batch.remember();
 }
 
-// See torch_gnnscale.ops.sample_neighbors, which checks the arguments.
-SampleOutput sample_neighbors(const Tensors& colptr, const Tensors& row, const OptionalTensors& edge_id,
-                              const OptionalTensors& weight, const OptionalTensors& time,
-                              const OptionalTensors& exclude, const Ints& src_type, const Ints& dst_type,
-                              const Ints& reverse, const Ints& sizes, const Tensors& seeds,
-                              const OptionalTensors& seed_time, const Ints& fanouts, int64_t key, int64_t options,
-                              int64_t threads) {
-  const size_t relations = colptr.size(), types = seeds.size();
-  STD_TORCH_CHECK(types > 0 && sizes.size() == types && seed_time.size() == types,
-                  "expected seeds, sizes and times of as many node types");
-  for (const size_t given : {row.size(), edge_id.size(), weight.size(), time.size(), exclude.size(), src_type.size(),
-                             dst_type.size(), reverse.size()}) {
-    STD_TORCH_CHECK(given == relations, "expected one entry for each of ", relations, " relations, found ", given);
-  }
+// See torch_gnnscale.ops.sample_neighbors, which checks the arguments. `seed_time` and `exclude` may be empty. Returns
+// one list, for each costs time: nodes by type; edge_index, colptr and, if asked for, edge ids by relation; trees by
+// type if they are disjoint; num_nodes; num_edges.
+Tensors sample_neighbors(const Tensor& graph, int64_t relations, const Tensors& seeds, const OptionalTensors& seed_time,
+                         const OptionalTensors& exclude, const Ints& fanouts, int64_t key, int64_t options,
+                         int64_t threads) {
+  const std::shared_ptr<const HeldGraph> holder = held_graph(graph);
+  const HeldGraph& held = *holder;
+  const size_t types = seeds.size();
+  STD_TORCH_CHECK(types > 0 && held.sizes.size() == types && (seed_time.empty() || seed_time.size() == types),
+                  "expected seeds and times of ", held.sizes.size(), " node types");
+  STD_TORCH_CHECK(relations == static_cast<int64_t>(held.relations.size()) &&
+                      (exclude.empty() || exclude.size() == held.relations.size()),
+                  "expected ", held.relations.size(), " relations and exclusions, found ", relations, " and ",
+                  exclude.size());
+  STD_TORCH_CHECK(relations == 0 ? fanouts.empty() : fanouts.size() % relations == 0,
+                  "expected fanouts of as many hops for each of ", relations, " relations, found ", fanouts.size());
   using Options = SampleOptions;
   const Options asked("sample_neighbors", options,
                       Options::kReplace | Options::kDisjoint | Options::kLast | Options::kLayers |
                           Options::kBidirectional | Options::kInduced | Options::kWithEdgeId | Options::kWithCol);
   const bool disjoint = asked.has(Options::kDisjoint), with_edge_id = asked.has(Options::kWithEdgeId);
   Request request{};
-  request.sizes = sizes;
-  request.hops = relations == 0 ? 0 : static_cast<int64_t>(fanouts.size() / relations);
+  request.sizes = held.sizes;
+  request.hops = relations == 0 ? 0 : static_cast<int64_t>(fanouts.size()) / relations;
   request.key = static_cast<uint64_t>(key);
   request.replace = asked.has(Options::kReplace);
   request.disjoint = disjoint;
@@ -125,27 +129,28 @@ SampleOutput sample_neighbors(const Tensors& colptr, const Tensors& row, const O
   request.bidirectional = asked.has(Options::kBidirectional);
   request.induced = asked.has(Options::kInduced);
   request.threads = threads;
-  for (size_t r = 0; r < relations; ++r) {
-    const auto is_type = [&](int64_t type) { return type >= 0 && type < static_cast<int64_t>(types); };
-    STD_TORCH_CHECK(is_type(src_type[r]) && is_type(dst_type[r]) && colptr[r].numel() == sizes[dst_type[r]] + 1,
-                    "relation ", r, " does not fit its node types");
-    for (const auto* const of_edges : {&edge_id[r], &weight[r], &time[r]}) {
-      STD_TORCH_CHECK(!of_edges->has_value() || (*of_edges)->numel() == row[r].numel(), "relation ", r, " has ",
-                      row[r].numel(), " edges and another number of their ids, weights or times");
+  request.relations.reserve(held.relations.size());
+  for (size_t r = 0; r < held.relations.size(); ++r) {
+    const HeldRelation& of = held.relations[r];
+    STD_TORCH_CHECK(of.colptr.numel() == held.sizes[of.dst] + 1, "relation ", r, " does not fit its node types");
+    for (const auto* const of_edges : {&of.edge_id, &of.weight, &of.time}) {
+      STD_TORCH_CHECK(!of_edges->has_value() || (*of_edges)->numel() == of.row.numel(), "relation ", r, " has ",
+                      of.row.numel(), " edges and another number of their ids, weights or times");
     }
-    Relation relation = to_relation(colptr[r], row[r], edge_id[r], with_edge_id);
-    relation.num_src = sizes[src_type[r]];
-    relation.weight = data_or_null(weight[r]);
-    relation.time = data_or_null(time[r]);
-    if (exclude[r].has_value()) {
+    // Addresses are read anew: a tensor's memory moves when it is shared with other processes.
+    Relation relation = to_relation(of.colptr, of.row, of.edge_id, with_edge_id);
+    relation.num_src = held.sizes[of.src];
+    relation.weight = data_or_null(of.weight);
+    relation.time = data_or_null(of.time);
+    if (!exclude.empty() && exclude[r].has_value()) {
       relation.num_excluded = exclude[r]->size(1);
       relation.exclude_src = data_or_null(exclude[r]);
       relation.exclude_dst = relation.exclude_src + relation.num_excluded;
     }
     relation.number = static_cast<int>(r);
-    relation.src = static_cast<int>(src_type[r]);
-    relation.dst = static_cast<int>(dst_type[r]);
-    relation.reverse = static_cast<int>(reverse[r]);
+    relation.src = of.src;
+    relation.dst = of.dst;
+    relation.reverse = of.reverse;
     relation.fanouts = fanouts.data() + static_cast<int64_t>(r) * request.hops;
     STD_TORCH_CHECK(relation.time == nullptr || disjoint, "times need disjoint trees");
     request.relations.push_back(relation);
@@ -154,10 +159,10 @@ SampleOutput sample_neighbors(const Tensors& colptr, const Tensors& row, const O
   for (size_t t = 0; t < types; ++t) {
     const int64_t count = seeds[t].numel();
     all_seeds.push_back({seeds[t].const_data_ptr(), seeds[t].scalar_type() == ScalarType::Long, count});
-    STD_TORCH_CHECK(!seed_time[t].has_value() || seed_time[t]->numel() == count, "expected a time for each of ", count,
-                    " seeds");
+    if (seed_time.empty() || !seed_time[t].has_value()) continue;
+    STD_TORCH_CHECK(seed_time[t]->numel() == count, "expected a time for each of ", count, " seeds");
     const int64_t* const times = data_or_null(seed_time[t]);
-    if (times != nullptr) request.seed_time.insert(request.seed_time.end(), times, times + count);
+    request.seed_time.insert(request.seed_time.end(), times, times + count);
   }
   for (const Relation& relation : request.relations) {
     int64_t trees = 0;
@@ -169,16 +174,19 @@ SampleOutput sample_neighbors(const Tensors& colptr, const Tensors& row, const O
   Batch batch(request, all_seeds);
   run(batch);
 
-  SampleOutput out{{}, {}, {}, {}, {}, to_tensor(batch.nodes, request.hops + 1), to_tensor(batch.edges, request.hops)};
-  for (Edges& edges : batch.edges) {
-    std::get<2>(out).push_back(edge_index(edges, request.layers, request.with_col));
-    std::get<1>(out).push_back(to_tensor(std::move(edges.colptr), Ints{edges.columns + 1}));
-    if (with_edge_id) std::get<3>(out).push_back(to_tensor(std::move(edges.id), Ints{edges.count}));
+  Tensors out;
+  out.reserve(2 + 2 * batch.nodes.size() + 3 * batch.edges.size());
+  for (Nodes& nodes : batch.nodes) out.push_back(to_tensor(std::move(nodes.id), Ints{nodes.count}));
+  for (Edges& edges : batch.edges) out.push_back(edge_index(edges, request.layers, request.with_col));
+  for (Edges& edges : batch.edges) out.push_back(to_tensor(std::move(edges.colptr), Ints{edges.columns + 1}));
+  if (with_edge_id) {
+    for (Edges& edges : batch.edges) out.push_back(to_tensor(std::move(edges.id), Ints{edges.count}));
   }
-  for (Nodes& nodes : batch.nodes) {
-    std::get<0>(out).push_back(to_tensor(std::move(nodes.id), Ints{nodes.count}));
-    if (disjoint) std::get<4>(out).push_back(to_tensor(std::move(nodes.tree), Ints{nodes.count}));
+  if (disjoint) {
+    for (Nodes& nodes : batch.nodes) out.push_back(to_tensor(std::move(nodes.tree), Ints{nodes.count}));
   }
+  out.push_back(to_tensor(batch.nodes, request.hops + 1));
+  out.push_back(to_tensor(batch.edges, request.hops));
   return out;
 }
 

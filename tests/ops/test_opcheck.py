@@ -70,11 +70,10 @@ def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph:
     exclude = [torch.tensor([[1, 2], [3, 3]]), None] if layers else none
     seeds = [random_ids(30, 5), random_ids(40, 6)]
     seed_time = [torch.arange(5), torch.arange(6)] if layers else none
-    graphs = ([graph.colptr, back.colptr], rows, edge_id, weight, time, exclude)
-    types = ([0, 1], [1, 0], [1, 0], [30, 40])
+    relations = ([graph.colptr, back.colptr], rows, edge_id, weight, time, [0, 1], [1, 0], [1, 0], [30, 40])
     options = samples.DISJOINT * disjoint | samples.LAYERS * (layers and subgraph == "directional")
     options |= samples.WITH_EDGE_ID * with_edge_id | samples.WITH_COL * with_col | samples.OF_SUBGRAPH[subgraph]
-    return (*graphs, *types, seeds, seed_time, [3, -1, 2, 2], 5, options, 0)
+    return relations, (seeds, seed_time, exclude, [3, -1, 2, 2], 5, options, 0)
 
 
 @pytest.mark.parametrize("with_edge_id", [False, True])
@@ -82,7 +81,9 @@ def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph:
 @pytest.mark.parametrize("layers", [False, True])
 @pytest.mark.parametrize("subgraph", samples.SUBGRAPHS)
 def test_sample_neighbors(with_edge_id, with_col, layers, subgraph):
-    check(OPS.sample_neighbors.default, *sample_arguments(with_edge_id, with_col, layers, subgraph))
+    relations, arguments = sample_arguments(with_edge_id, with_col, layers, subgraph)
+    check(OPS.hold_relations.default, *relations, tests=EVERY_CHECK[:3])  # each call returns another number
+    check(OPS.sample_neighbors.default, OPS.hold_relations(*relations), 2, *arguments)
 
 
 @pytest.mark.parametrize("dtype", INDEX)
@@ -103,8 +104,8 @@ def test_hops(dtype, full):
 def test_options_that_an_operator_does_not_have(operator):
     graph, ids, none = random_graph(40, 4, seed=1), random_ids(40, 9, seed=2), [None]
     arguments = {
-        "sample_neighbors": (*([entry] for entry in graph[:2]), none, none, none, none, [0], [0], [0], [40], [ids],
-                             none, [2], 5),
+        "sample_neighbors": (OPS.hold_relations([graph.colptr], [graph.row], none, none, none, [0], [0], [0], [40]), 1,
+                             [ids], none, none, [2], 5),
         "sample_bulk": (graph.colptr, [graph.row], [], ids, [0, 9], [2], [5]),
         "pick_neighbors": (*graph[:2], *none * 3, 0, 40, ids, [0, 9], [5], None, None, 0, 2),
     }[operator]  # fmt: skip
@@ -187,17 +188,15 @@ def test_fakes_have_the_shapes_and_types_of_the_real_ones():
 
 @pytest.mark.parametrize("with_edge_id", [False, True])
 def test_fake_sample(with_edge_id):
-    arguments = sample_arguments(with_edge_id, not with_edge_id, with_edge_id)
+    relations, arguments = sample_arguments(with_edge_id, not with_edge_id, with_edge_id)
+    arguments = (OPS.hold_relations(*relations), 2, *arguments)
     real = OPS.sample_neighbors.default(*arguments)
     with FakeTensorMode(shape_env=ShapeEnv()) as mode:
         fake = OPS.sample_neighbors.default(*tree_map_only(torch.Tensor, mode.from_tensor, arguments))
-    for found, expected in zip(fake, real, strict=True):
-        found, expected = ([x] if isinstance(x, torch.Tensor) else x for x in (found, expected))
-        assert len(found) == len(expected)
-        for ours, theirs in zip(found, expected, strict=True):
-            assert (ours.dtype, ours.dim()) == (theirs.dtype, theirs.dim())
-            for symbol, size in zip(ours.shape, theirs.shape, strict=True):
-                assert isinstance(symbol, torch.SymInt) or symbol == size
+    for ours, theirs in zip(fake, real, strict=True):
+        assert (ours.dtype, ours.dim()) == (theirs.dtype, theirs.dim())
+        for symbol, size in zip(ours.shape, theirs.shape, strict=True):
+            assert isinstance(symbol, torch.SymInt) or symbol == size
 
 
 OF_BULK = samples.REPLACE | samples.LAYERS | samples.WITH_EDGE_ID | samples.WITH_COL

@@ -326,11 +326,10 @@ def test_relabel_map_survives_the_wrap_of_its_tags():  # slow, too, but it finds
     # A call's tags are the 4-byte numbers that follow those of the call before: one for each of its nodes.
     graph, nodes = random_graph(100, 6, seed=1), torch.arange(100)
     many, last_tag = torch.zeros(1 << 24, dtype=torch.int32), (1 << 32) - 1
+    held = torch.ops.gnnscale.hold_relations(*graph.relations()[:-1])
 
     def use_up(count: int) -> None:  # without the checks, for they take time
-        none = [None]
-        edges = [graph.colptr], [graph.row], none, none, none, none, [0], [0], [0], [graph.num_nodes]
-        torch.ops.gnnscale.sample_neighbors(*edges, [many[:count]], none, [], 0, 0, 1)
+        torch.ops.gnnscale.sample_neighbors(held, 1, [many[:count]], [], [], [], 0, 0, 1)
 
     ops.pool_trim()  # the next map is new: its first tag is 1
     check(graph, nodes, [])  # each node has a low tag now, to be mistaken for a new one after the wrap
@@ -360,3 +359,29 @@ def test_graph_malformed_after_all():
         with pytest.raises(RuntimeError, match=rf"malformed: colptr\[.*{value}.* with 15 edges"):
             Graph(colptr, graph.row).sample(ops, torch.tensor([at]), [2], 0)
     check(graph, torch.tensor([1, 0]), [2, 2])
+
+
+# Graphs that are held for many calls ##################################################################################
+
+
+def test_a_held_graph_follows_its_tensors():
+    graph, seeds = random_graph(100, 6, seed=1), [random_ids(100, 9)]
+    relations = graph.relations()
+    prepared = ops.PreparedNeighbors(relations, [3, 2])
+    expected = prepared.sample(seeds, 5)
+    for tensor in (*relations.colptr, *relations.row):
+        before = tensor.data_ptr()
+        tensor.share_memory_()  # as torch does when it sends a tensor to a process
+        assert tensor.data_ptr() != before
+    assert_same(prepared.sample(seeds, 5), expected)
+
+
+def test_the_number_of_a_held_graph():
+    graph, seeds = random_graph(100, 6, seed=1), [random_ids(100, 9)]
+    held = torch.ops.gnnscale.hold_relations(*graph.relations()[:-1])
+    number = held.clone()
+    assert len(torch.ops.gnnscale.sample_neighbors(number, 1, seeds, [], [], [3], 5, 0, 1)) == 5
+    del held
+    for other in (number, number.float(), torch.zeros(2, dtype=torch.int64)):
+        with pytest.raises(RuntimeError, match="graph: expected what hold_relations returned"):
+            torch.ops.gnnscale.sample_neighbors(other, 1, seeds, [], [], [3], 5, 0, 1)

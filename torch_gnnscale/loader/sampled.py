@@ -15,9 +15,8 @@ from torch_geometric.sampler import HeteroSamplerOutput, SamplerOutput
 from ..sampler import HeteroNeighborOutput, NeighborOutput
 from ..sampler.edge_types import end_types
 from ..sampler.keyed import Output
+from ..sampler.output import NO_IDS
 from .layout import EdgeLayout, sort_by_destination
-
-NO_IDS = torch.empty(0, dtype=torch.int64)
 
 
 def by_type(out: Output, value: Any) -> dict:

@@ -20,6 +20,7 @@ MAX_COUNT = 1 << 40
 """Nodes of a graph, and random numbers of one call."""
 ID_DTYPES = (torch.int32, torch.int64)
 """Types that ids may have."""
+_LEAST_KEY, _LARGEST_KEY = -(1 << 63), (1 << 63) - 1
 _CORES = machine.cores()
 _limit = threading.local()
 
@@ -31,7 +32,9 @@ def limit_threads(threads: int) -> None:
 
 def resolve_threads(threads: int) -> int:
     """The number of threads that native operators are passed for ``threads``: 0 for ``torch.get_num_threads()``."""
-    given = check_int("threads", threads) or getattr(_limit, "threads", 0)
+    if type(threads) is not int or threads != 0:
+        threads = check_int("threads", threads)
+    given = threads or getattr(_limit, "threads", 0)
     return given or (_CORES if torch.get_num_threads() > _CORES else 0)
 
 
@@ -54,7 +57,9 @@ def check_int(name: str, value: int, least: int = 0, most: int = 1 << 62) -> int
 
 def check_key(key: int) -> int:
     """Returns a key of 64 bits."""
-    return check_int("key", key, -(1 << 63), (1 << 63) - 1)
+    if type(key) is int and _LEAST_KEY <= key <= _LARGEST_KEY:  # the usual case first: this runs per batch
+        return key
+    return check_int("key", key, _LEAST_KEY, _LARGEST_KEY)
 
 
 def check_tensor(name: str, value: Tensor) -> None:

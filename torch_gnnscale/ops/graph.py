@@ -93,13 +93,15 @@ def relations(
     )  # fmt: skip
 
 
-def check_vector(name: str, value: Tensor | None, size: int) -> None:
-    """Raises unless it is an int64 vector of that size."""
+def check_vector(name: str, value: Tensor | None, size: int, number: int | None = None) -> None:
+    """Raises unless it is an int64 vector of that size; ``number``: its position in a list of this name."""
+    if isinstance(value, Tensor) and value.dtype == torch.int64 and value.dim() == 1 and len(value) == size:
+        return
+    name = name if number is None else f"{name}[{number}]"
     if not isinstance(value, Tensor) or value.dtype != torch.int64:
         found = value.dtype if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(f"{name}: expected an int64 vector, found {found}")
-    if value.shape != (size,):
-        raise ValueError(f"{name}: expected shape ({size},), found {tuple(value.shape)}")
+    raise ValueError(f"{name}: expected shape ({size},), found {tuple(value.shape)}")
 
 
 def _check_edges(r: int, given: dict[str, list]) -> None:
@@ -111,7 +113,7 @@ def _check_edges(r: int, given: dict[str, list]) -> None:
             raise ValueError(f"edge_id: expected one for each of {len(row)} edges, found {len(edge_id)}")
     for name in ("weight", "time"):
         if given[name][r] is not None:
-            check_vector(f"{name}[{r}]", given[name][r], len(row))
+            check_vector(name, given[name][r], len(row), r)
 
 
 def _checked_sizes(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -121,10 +122,9 @@ class PreparedNeighbors:
                          | LAYERS * bool(layers) | WITH_EDGE_ID * bool(with_edge_id) | WITH_COL * bool(with_col)
                          | OF_SUBGRAPH[subgraph])  # fmt: skip
         self._subgraph = subgraph
-        self._tensors = (graph.colptr, graph.row, graph.edge_id, graph.weight, graph.time)
-        self._sizes = (graph.src_type, graph.dst_type, graph.reverse, graph.sizes)
-        self._no_times: list[Tensor | None] = [None] * self._types
-        self._no_pairs: list[Tensor | None] = [None] * self._relations
+        ids = self._relations * bool(with_edge_id)
+        self._bounds = list(accumulate([self._types, self._relations, self._relations, ids]))
+        self._held: Tensor | None = None  # the graph as the operator takes it
         self._op = OPS.sample_neighbors.default  # without a choice among overloads in each call
 
     def sample(
@@ -146,16 +146,14 @@ class PreparedNeighbors:
             if entry.is_cuda:
                 return self._sample_on_gpu(entry, key, exclude)
             ids.append(entry.contiguous())
-        times, pairs = self._no_times, self._no_pairs
-        if self._graph.timed or seed_time is not None:
-            times = _seed_times(self._graph, ids, seed_time)
-        if exclude is not None:
-            pairs = _excluded(exclude, self._relations)
+        times = _seed_times(self._graph, ids, seed_time) if self._graph.timed or seed_time is not None else []
+        pairs = [] if exclude is None else _excluded(exclude, self._relations)
         key, threads = check_key(key), resolve_threads(threads)
         try:
-            return Sample(
-                *self._op(*self._tensors, pairs, *self._sizes, ids, times, self._fanouts, key, self._options, threads)
-            )
+            if (held := self._held) is None:
+                held = self._held = OPS.hold_relations(*self._graph[:-1])
+            found = self._op(held, self._relations, ids, times, pairs, self._fanouts, key, self._options, threads)
+            return self._sample_of(found)
         except NotImplementedError:
             raise
         except RuntimeError as failed:
@@ -163,6 +161,11 @@ class PreparedNeighbors:
         for t, entry in enumerate(ids):
             check_ids(_name("seeds", t, self._types), entry, self._graph.sizes[t], "nodes", threads)
         raise error
+
+    def _sample_of(self, found: list[Tensor]) -> Sample:
+        """The operator's tensors, which come in one list because each list takes time."""
+        a, b, c, d = self._bounds
+        return Sample(found[:a], found[b:c], found[a:b], found[c:d], found[d:-2], found[-2], found[-1])
 
     def _sample_on_gpu(self, seeds: Tensor, key: int, exclude: Sequence[Tensor | None] | None) -> Sample:
         """A bulk of one batch, unless a mode is asked for that bulks do not have."""
@@ -195,13 +198,15 @@ def _some(entries: Sequence[Tensor | None]) -> bool:
 
 
 def _seed_times(graph: Relations, seeds: list[Tensor], given: Sequence[Tensor | None] | None) -> list[Tensor | None]:
-    times = [None] * len(seeds) if given is None else list(given)
+    times: list[Tensor | None] = [None] * len(seeds) if given is None else list(given)
     if len(times) != len(seeds):
         raise ValueError(f"seed_time: expected one entry for each of {len(seeds)} node types, found {len(times)}")
-    for t, ids in enumerate(seeds):
-        if times[t] is not None or (graph.timed and len(ids)):
-            check_vector(f"seed_time[{t}]", times[t], len(ids))
-    return [None if entry is None or not graph.timed else entry.contiguous() for entry in times]
+    for t, (ids, time) in enumerate(zip(seeds, times, strict=True)):
+        if time is not None or (graph.timed and len(ids)):
+            check_vector("seed_time", time, len(ids), t)
+            assert time is not None
+            times[t] = time.contiguous() if graph.timed else None
+    return times
 
 
 def _excluded(pairs: Sequence[Tensor | None], count: int) -> list[Tensor | None]:

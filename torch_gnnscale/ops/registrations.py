@@ -40,23 +40,28 @@ def _(ids, size, threads):
     return ids.new_empty(size, dtype=torch.int64)
 
 
+@torch.library.register_fake("gnnscale::hold_relations")
+def _(colptr, row, edge_id, weight, time, src_type, dst_type, reverse, sizes):
+    return torch.empty(1, dtype=torch.int64)
+
+
 @torch.library.register_fake("gnnscale::sample_neighbors")
-def _(colptr, row, edge_id, weight, time, exclude, src_type, dst_type, reverse, sizes, seeds, seed_time, fanouts, key,
-      options, threads):  # fmt: skip
+def _(graph, relations, seeds, seed_time, exclude, fanouts, key, options, threads):
     context = torch.library.get_ctx()
-    hops = len(fanouts) // len(colptr) if colptr else 0
+    hops = len(fanouts) // relations if relations else 0
     nodes = [context.new_dynamic_size() for _ in seeds]
-    edges = [context.new_dynamic_size() for _ in colptr]
+    edges = [context.new_dynamic_size() for _ in range(relations)]
     empty = seeds[0].new_empty
-    return (
-        [empty(size, dtype=torch.int64) for size in nodes],
-        [empty(context.new_dynamic_size(), dtype=torch.int64) for _ in colptr],
-        [empty((2 if options & WITH_COL else 1, size), dtype=torch.int64) for size in edges],
-        [empty(size, dtype=torch.int64) for size in edges if options & WITH_EDGE_ID],
-        [empty(size, dtype=torch.int64) for size in nodes if options & DISJOINT],
-        empty((len(seeds), hops + 1), dtype=torch.int64),
-        empty((len(colptr), hops), dtype=torch.int64),
-    )
+    shapes = [
+        *((size,) for size in nodes),
+        *((2 if options & WITH_COL else 1, size) for size in edges),
+        *((context.new_dynamic_size(),) for _ in edges),
+        *((size,) for size in edges if options & WITH_EDGE_ID),
+        *((size,) for size in nodes if options & DISJOINT),
+        (len(seeds), hops + 1),
+        (relations, hops),
+    ]
+    return [empty(shape, dtype=torch.int64) for shape in shapes]
 
 
 @torch.library.register_fake("gnnscale::pick_neighbors")

@@ -92,7 +92,7 @@ class HostExecutor(Executor):
     ) -> ops.Sample:  # fmt: skip
         """See :meth:`Executor.sample`."""
         last = self._last
-        if last is None or last[0] != drawing:
+        if last is None or (last[0] is not drawing and last[0] != drawing):
             last = self._last = drawing, ops.PreparedNeighbors(self.graph.stored, **drawing._asdict())
         return last[1].sample(seeds, key, seed_time, exclude)
 

@@ -13,6 +13,7 @@ from .. import ops
 from ..memory import move_to_huge_pages
 from ..topology import CSC
 from .edge_types import end_types, reverse_relations
+from .times import ordered_limit
 
 
 @dataclass(eq=False)
@@ -63,11 +64,18 @@ class SampledGraph:
     floating_time: bool = False
     """Whether times are compared as float64."""
 
+    is_hetero: bool = field(init=False)
+    """Whether nodes and edges have types."""
     _stored: ops.Relations | None = field(default=None, init=False, repr=False)
+    _own_limits: dict[NodeType | None, Tensor] = field(default_factory=dict, init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.is_hetero = self.node_types != [None]
+        self._numbers = {node_type: number for number, node_type in enumerate(self.node_types)}
 
     def __getstate__(self) -> dict[str, Any]:
         # A CSC of a file is pickled as its path; the bare tensors of _stored would be copied.
-        return {**self.__dict__, "_stored": None}
+        return {**self.__dict__, "_stored": None, "_own_limits": {}}
 
     @property
     def stored(self) -> ops.Relations:
@@ -106,11 +114,6 @@ class SampledGraph:
         return max((int(r.csc.colptr.diff().max()) for r in self.relations if r.csc.num_dst), default=0)
 
     @property
-    def is_hetero(self) -> bool:
-        """Whether nodes and edges have types."""
-        return self.node_types != [None]
-
-    @property
     def edge_types(self) -> list[EdgeType | None]:
         """The type of each relation."""
         return [relation.edge_type for relation in self.relations]
@@ -119,8 +122,17 @@ class SampledGraph:
         """The number of nodes per type."""
         return dict(zip(self.node_types, self.sizes, strict=True))
 
+    def own_limits(self, node_type: NodeType | None) -> Tensor | None:
+        """The times of a type's nodes as limits for the times of edges (:func:`ordered_limit`): int64, shape [n]; None
+        if they have no times. Built on first use."""
+        if (limits := self._own_limits.get(node_type)) is not None or self.node_time is None:
+            return limits
+        if (time := self.node_time.get(node_type)) is not None:
+            limits = self._own_limits[node_type] = ordered_limit("time", time, self.floating_time)
+        return limits
+
     def node_index(self, node_type: NodeType | None) -> int:
         """The position of a node type in ``node_types``; ValueError if it is not there."""
-        if node_type not in self.node_types:
+        if (number := self._numbers.get(node_type)) is None:
             raise ValueError(f"node type {node_type!r}: expected one of {self.node_types}")
-        return self.node_types.index(node_type)
+        return number

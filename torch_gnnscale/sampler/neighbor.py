@@ -23,7 +23,7 @@ from .executor import Drawing, Executor, GPUExecutor, HostExecutor, check_bulk
 from .fanouts import NumNeighborsLike, drawable, fanouts_of
 from .keyed import Inputs, KeyedSampler
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives, sorted_pairs
-from .output import HeteroNeighborOutput, NeighborOutput, Seeds, as_output
+from .output import NO_IDS, HeteroNeighborOutput, NeighborOutput, Seeds, as_output
 from .relations import sampled_graph
 from .times import check_times, ordered_limit
 
@@ -68,6 +68,9 @@ class NeighborSampler(KeyedSampler):
             trees, ``bidirectional``, ``induced``, ``backward``, and links.
         TypeError, ValueError, IndexError: a malformed graph, fanout, time or weight.
     """
+
+    _latest: tuple[tuple, Drawing] | None = None
+    """The options of the last drawing, and the drawing."""
 
     def __init__(
         self,
@@ -367,69 +370,70 @@ class NeighborSampler(KeyedSampler):
         """
         graph = self.graph
         given = self._typed("seeds", seeds)
-        numbers = {node_type: graph.node_index(node_type) for node_type in given}
-        nodes = [torch.empty(0, dtype=torch.int64)] * len(graph.node_types)
-        for node_type, ids in given.items():
-            nodes[numbers[node_type]] = as_ids("seeds", ids).to(self.device)
+        if graph.is_hetero:
+            numbers = [graph.node_index(node_type) for node_type in given]
+            nodes = [NO_IDS] * len(graph.sizes)
+            for number, ids in zip(numbers, given.values(), strict=True):
+                nodes[number] = as_ids("seeds", ids).to(self.executor.device)
+        else:
+            numbers, nodes = [0], [as_ids("seeds", given[None]).to(self.executor.device)]
         both = self.keep_orig_edges and self.subgraph_type == SubgraphType.bidirectional
         drawing = self._drawing()
         if both:
             drawing = drawing._replace(subgraph="directional")
-        times = self._seed_times(given, nodes, seed_time)
-        sample = self.executor.sample(nodes, key, drawing, times, self._exclusions(exclude))
-        out = as_output(sample, self.graph, [(numbers[t], len(ids)) for t, ids in given.items()], drawing.subgraph)
+        times = None if seed_time is None and not self.is_temporal else self._seed_times(given, nodes, seed_time)
+        pairs = None if exclude is None else self._exclusions(exclude)
+        sample = self.executor.sample(nodes, key, drawing, times, pairs)
+        out = as_output(sample, graph, [(number, len(nodes[number])) for number in numbers], drawing.subgraph)
         if both:
             out = out.to_bidirectional(keep_orig_edges=True)
             out.colptr = out.edge_index = None
         return out
 
     def _drawing(self) -> Drawing:
-        """The current options of drawing."""
-        return Drawing(
-            self.fanouts,
-            self.replace,
-            self.disjoint,
-            self.temporal_strategy == "last",
-            self.layers,
-            self.subgraph_type.value,
-        )
+        """The current options of drawing; the same object as long as no option changes."""
+        options = (
+            self.fanouts, self.replace, self._disjoint, self.temporal_strategy, self.layers, self._subgraph_type,
+        )  # fmt: skip
+        if (latest := self._latest) is None or latest[0] != options:
+            last, subgraph = self.temporal_strategy == "last", self.subgraph_type.value
+            drawing = Drawing(self.fanouts, self.replace, self.disjoint, last, self.layers, subgraph)
+            latest = self._latest = options, drawing
+        return latest[1]
 
     def _typed(self, name: str, value: Any) -> dict:
         """``value`` by type. In a homogeneous graph the only type is None."""
-        if isinstance(value, dict) != self.is_hetero:
-            expected = "a dictionary by type, because the graph is heterogeneous" if self.is_hetero else "a tensor"
+        hetero = self.graph.is_hetero
+        if isinstance(value, dict) != hetero:
+            expected = "a dictionary by type, because the graph is heterogeneous" if hetero else "a tensor"
             raise TypeError(f"{name}: expected {expected}, found {type(value).__name__}")
-        return value if self.is_hetero else {None: value}
+        return value if hetero else {None: value}
 
-    def _seed_times(self, given: dict, nodes: list[Tensor], seed_time: Seeds | None) -> list[Tensor | None] | None:
+    def _seed_times(self, given: dict, nodes: list[Tensor], seed_time: Seeds | None) -> list[Tensor | None]:
         if not self.is_temporal:
-            if seed_time is not None:
-                raise ValueError("seed_time: expected none from a sampler without time_attr, found some")
-            return None
+            raise ValueError("seed_time: expected none from a sampler without time_attr, found some")
         graph = self.graph
         times = {} if seed_time is None else self._typed("seed_time", seed_time)
         result: list[Tensor | None] = [None] * len(nodes)
         for node_type in given:
             number = graph.node_index(node_type)
-            of_type = "" if node_type is None else f" of {node_type!r}"
-            if (time := times.get(node_type)) is None:
-                if graph.node_time is None or node_type not in graph.node_time:
-                    raise ValueError(
-                        f"seed_time: expected times for the seeds{of_type}, whose nodes have no times, found none"
-                    )
-                own = graph.node_time[node_type]
-                check_ids("seeds", nodes[number], len(own), "nodes")
-                time = own[nodes[number].to(torch.int64)]
-            check_times(f"seed_time{of_type}", time, len(nodes[number]))
-            result[number] = ordered_limit(f"seed_time{of_type}", time, graph.floating_time)
+            if (time := times.get(node_type)) is not None:
+                name = "seed_time" if node_type is None else f"seed_time of {node_type!r}"
+                check_times(name, time, len(nodes[number]))
+                result[number] = ordered_limit(name, time, graph.floating_time)
+            elif (own := graph.own_limits(node_type)) is None:
+                seeds = "the seeds" if node_type is None else f"the seeds of {node_type!r}"
+                raise ValueError(f"seed_time: expected times for {seeds}, whose nodes have no times, found none")
+            else:
+                try:
+                    result[number] = own.index_select(0, nodes[number])
+                except (IndexError, RuntimeError):
+                    check_ids("seeds", nodes[number], len(own), "nodes")
+                    raise
         return result
 
-    def _exclusions(self, exclude: Tensor | dict[EdgeType, Tensor] | None) -> list[Tensor | None] | None:
-        if exclude is None:
-            return None
+    def _exclusions(self, exclude: Tensor | dict[EdgeType, Tensor]) -> list[Tensor | None]:
         pairs = self._typed("exclude", exclude)
         if unknown := [edge_type for edge_type in pairs if edge_type not in self.edge_types]:
             raise ValueError(f"exclude: expected edge types of {self.edge_types}, found {unknown}")
         return [sorted_pairs(pairs.get(edge_type), self.graph.backward) for edge_type in self.edge_types]
-
-    # From the operator's outputs to PyG's ############################################################################

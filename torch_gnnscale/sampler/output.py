@@ -88,6 +88,8 @@ class WeightedLayer(NamedTuple):
     """The weights of these edges, [e]; in a heterogeneous batch, a dictionary by edge type."""
 
 
+NO_IDS = torch.empty(0, dtype=torch.int64)
+"""No ids of nodes or edges."""
 Seeds: TypeAlias = Tensor | dict[NodeType, Tensor]
 """Seeds or their times: a tensor; in a heterogeneous graph, tensors by node type."""
 
@@ -117,6 +119,7 @@ def as_output(
         subgraph: how edges were chosen; hops have counts only where they are ``directional``.
     """
     drawn = subgraph == "directional"
+    num_nodes, num_edges = (sample.num_nodes.tolist(), sample.num_edges.tolist()) if drawn else ([], [])
     if not graph.is_hetero:
         index = sample.edge_index[0]
         row, col = reversed(index.unbind()) if graph.backward else index.unbind()
@@ -126,16 +129,14 @@ def as_output(
             col,
             sample.edge_id[0],
             renumbered_trees(sample.tree, seeds)[0] if sample.tree else None,
-            sample.num_nodes[0].tolist() if drawn else None,
-            sample.num_edges[0].tolist() if drawn else None,
+            num_nodes[0] if drawn else None,
+            num_edges[0] if drawn else None,
             colptr=None if graph.backward else sample.colptr[0],
             edge_index=None if graph.backward else index,
             edge_weight=sample.edge_weight[0] if sample.edge_weight else None,
         )
     node = dict(zip(graph.node_types, sample.node, strict=True))
     trees = dict(zip(graph.node_types, renumbered_trees(sample.tree, seeds), strict=True)) if sample.tree else None
-    num_nodes = dict(zip(graph.node_types, sample.num_nodes.tolist(), strict=True)) if drawn else None
-    num_edges = dict(zip(graph.edge_types, sample.num_edges.tolist(), strict=True)) if drawn else None
     edge_index = dict(zip(graph.edge_types, sample.edge_index, strict=True))
     colptr = dict(zip(graph.edge_types, sample.colptr, strict=True))
     rows, cols = ({edge_type: index[end] for edge_type, index in edge_index.items()} for end in (0, 1))
@@ -150,5 +151,14 @@ def as_output(
     kept: Any = (None, None) if graph.backward else (colptr, edge_index)
     weight = dict(zip(graph.edge_types, sample.edge_weight, strict=True)) if sample.edge_weight else None
     return HeteroNeighborOutput(
-        node, rows, cols, edge, trees, num_nodes, num_edges, colptr=kept[0], edge_index=kept[1], edge_weight=weight
+        node,
+        rows,
+        cols,
+        edge,
+        trees,
+        dict(zip(graph.node_types, num_nodes, strict=True)) if drawn else None,
+        dict(zip(graph.edge_types, num_edges, strict=True)) if drawn else None,
+        colptr=kept[0],
+        edge_index=kept[1],
+        edge_weight=weight,
     )

@@ -1,0 +1,89 @@
+// The graphs that tensors in Python stand for, and the operator that makes these.
+#include "held_graph.h"
+
+#include <pthread.h>
+
+#include <mutex>
+#include <unordered_map>
+
+namespace gnnscale {
+namespace {
+
+struct Registry {
+  std::mutex lock;
+  std::unordered_map<int64_t, std::shared_ptr<const HeldGraph>> graphs;
+  int64_t last = 0;
+};
+
+// Never destroyed, and locked by the thread that forks; pool.cpp gives the reasons.
+Registry& registry() {
+  static Registry* const instance = [] {
+    pthread_atfork([] { registry().lock.lock(); }, [] { registry().lock.unlock(); }, [] { registry().lock.unlock(); });
+    return new Registry;
+  }();
+  return *instance;
+}
+
+void release(void* address) {
+  const std::unique_ptr<int64_t> number(static_cast<int64_t*>(address));
+  std::shared_ptr<const HeldGraph> graph;  // its tensors are freed after the lock is
+  const std::lock_guard guard(registry().lock);
+  const auto found = registry().graphs.find(*number);
+  graph = std::move(found->second);
+  registry().graphs.erase(found);
+}
+
+using Tensors = std::vector<Tensor>;
+using OptionalTensors = std::vector<std::optional<Tensor>>;
+using Ints = std::vector<int64_t>;
+
+// See torch_gnnscale.ops.relations, which checks the arguments.
+Tensor hold_relations(const Tensors& colptr, const Tensors& row, const OptionalTensors& edge_id,
+                      const OptionalTensors& weight, const OptionalTensors& time, const Ints& src_type,
+                      const Ints& dst_type, const Ints& reverse, const Ints& sizes) {
+  const size_t relations = colptr.size();
+  for (const size_t given :
+       {row.size(), edge_id.size(), weight.size(), time.size(), src_type.size(), dst_type.size(), reverse.size()}) {
+    STD_TORCH_CHECK(given == relations, "expected one entry for each of ", relations, " relations, found ", given);
+  }
+  auto graph = std::make_shared<HeldGraph>();
+  graph->sizes = sizes;
+  for (size_t r = 0; r < relations; ++r) {
+    for (const int64_t type : {src_type[r], dst_type[r]}) {
+      STD_TORCH_CHECK(type >= 0 && type < static_cast<int64_t>(sizes.size()), "relation ", r,
+                      " does not fit its node types");
+    }
+    graph->relations.push_back({colptr[r], row[r], edge_id[r], weight[r], time[r], static_cast<int>(src_type[r]),
+                                static_cast<int>(dst_type[r]), static_cast<int>(reverse[r])});
+  }
+  return hold(std::move(graph));
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gnnscale, CompositeExplicitAutograd, library) {
+  library.impl("hold_relations", TORCH_BOX(&hold_relations));
+}
+
+}  // namespace
+
+Tensor hold(std::shared_ptr<const HeldGraph> graph) {
+  auto number = std::make_unique<int64_t>();
+  {
+    const std::lock_guard guard(registry().lock);
+    *number = ++registry().last;
+    registry().graphs.emplace(*number, std::move(graph));
+  }
+  const int64_t size = 1;
+  return torch::stable::from_blob(number.release(), {&size, 1}, {&size, 1},
+                                  torch::stable::Device(torch::headeronly::DeviceType::CPU), ScalarType::Long, release);
+}
+
+std::shared_ptr<const HeldGraph> held_graph(const Tensor& tensor) {
+  STD_TORCH_CHECK(tensor.scalar_type() == ScalarType::Long && tensor.numel() == 1,
+                  "graph: expected what hold_relations returned");
+  const std::lock_guard guard(registry().lock);
+  const auto found = registry().graphs.find(*static_cast<const int64_t*>(tensor.const_data_ptr()));
+  STD_TORCH_CHECK(found != registry().graphs.end(), "graph: expected what hold_relations returned and is still held");
+  return found->second;
+}
+
+}  // namespace gnnscale
