@@ -151,8 +151,9 @@ def test_types_are_renumbered_behind_the_users_ids():
 
 def test_the_whole_neighborhoods_of_renumbered_types_are_those_of_the_graph():
     data = make_hetero()
-    papers = data["paper"].num_nodes
-    order = TypedOrder(paper=Order.from_permutation(torch.arange(papers).flip(0), papers))
+    order = TypedOrder(
+        paper=Order.from_permutation(torch.arange(data["paper"].num_nodes).flip(0), data["paper"].num_nodes)
+    )
     stores = FeatureStore.from_data(data, order=order), GraphStore.from_data(data, order=order)
     plainly, renumbered = (
         next(iter(NeighborLoader(source, [-1, -1], "paper", batch_size=20, seed=1))) for source in (data, stores)
@@ -190,3 +191,12 @@ def test_attributes_of_foreign_stores(data):
     store = ForeignFeatureStore()
     store.put_tensor(data.x, group_name=None, attr_name="x", index=None)
     assert [attr.attr_name for attr in all_attrs(store)] == ["x"]
+
+
+def test_rows_are_compared_with_known_numbers_of_nodes_alone():
+    store = FeatureStore.from_data(make_hetero())
+    sizes = {t: store.num_rows(next(a for a in store.all_attrs() if a.group_name == t)) for t in ("paper", "author")}
+    store.check_graph(True, {})
+    store.check_graph(True, {"paper": sizes["paper"]})
+    with pytest.raises(ValueError, match=rf"expected a row of .* for each of {sizes['author'] + 1} nodes"):
+        store.check_graph(True, {"author": sizes["author"] + 1})

@@ -67,6 +67,14 @@ def test_the_weighted_scores_of_a_chain():
     assert torch.equal(hotness.reverse_pagerank(csc), hotness.reverse_pagerank(csc, torch.arange(3)))
 
 
+def test_the_largest_sum_of_initial_scores():
+    unit = ops.score_unit(5)
+    most = torch.full((5,), 2 * unit)
+    assert ops.reverse_pagerank(GRAPH.colptr, GRAPH.row, most, iterations=0).equal(most)
+    with pytest.raises(ValueError, match=rf"^initial: expected .* a sum of at most {10 * unit}$"):
+        ops.reverse_pagerank(GRAPH.colptr, GRAPH.row, most + unit // 50)
+
+
 def test_labelled_ids_that_repeat_count_once():
     graph = random_graph(200, 5, seed=4)
     labelled = torch.tensor([7, 3, 7, 199, 3, 7])

@@ -23,6 +23,7 @@ from helpers.links import (
     times_of,
 )
 from torch_geometric import EdgeIndex
+from torch_geometric.data import Data
 from torch_geometric.sampler import NegativeSampling
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborSampler
@@ -241,3 +242,14 @@ def test_pickled():
     loader = loader_of(homogeneous(), None, neg_sampling="binary", strict_negatives=True)
     again = pickle.loads(pickle.dumps(loader))
     assert [ids(batch, None) for batch in again] == [ids(batch, None) for batch in loader]
+
+
+def test_links_of_a_loader_are_no_edges_to_a_sampler_of_the_users():
+    # Of the pairs (0, v), all but the link (0, 2) are edges.
+    data = Data(x=torch.ones(4, 1), edge_index=torch.tensor([[0, 0, 0], [0, 1, 3]]))
+    link, options = torch.tensor([[0], [2]]), {"neg_sampling": "triplet", "seed": 1}
+    sampler = NeighborSampler(data, [2], strict_negatives=True)
+    batch = next(iter(LinkNeighborLoader(data, [2], link, neighbor_sampler=sampler, **options)))
+    assert batch.n_id[batch.dst_neg_index].tolist() == [2]
+    with pytest.raises(ValueError, match="negative"):
+        next(iter(LinkNeighborLoader(data, [2], link, strict_negatives=True, **options)))

@@ -9,6 +9,7 @@ from helpers.data import ForeignFeatureStore, make_data, plain
 from torch_geometric.sampler import BaseSampler
 
 from torch_gnnscale import GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
+from torch_gnnscale.loader.workers import without_processes
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +70,13 @@ def test_what_needs_processes_has_them(data):
         ):
             loader = NeighborLoader(source, [2], nodes, batch_size=40, seed=1, num_workers=1, **options)
             assert len(started(loader)) == 1
+
+
+def test_ranks_that_sample_together_keep_processes(data):
+    sampler = NeighborSampler(data, [2])
+    options = {"num_workers": 1, "persistent_workers": True}
+    with pytest.warns(UserWarning, match="num_workers=1, persistent_workers=True: threads prepare the batches"):
+        assert without_processes(data, sampler, options) == {}
+    for name, value in (("collective", True), ("thread_safe", False)):
+        other = type("Other", (NeighborSampler,), {name: value})(data, [2])
+        assert without_processes(data, other, options) == options

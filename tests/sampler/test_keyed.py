@@ -6,9 +6,9 @@ import pytest
 import torch
 from helpers.data import make_data, plain, processes
 from torch_geometric.nn import GraphConv
-from torch_geometric.sampler import EdgeSamplerInput, NodeSamplerInput
+from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NodeSamplerInput
 
-from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, ops
+from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler, ops
 from torch_gnnscale.loader import accesses
 from torch_gnnscale.loader.prefetch import USUAL
 from torch_gnnscale.random import draw_seed
@@ -225,3 +225,46 @@ def test_what_the_contract_leaves_to_the_sampler():
         "a graph with times",
         "subgraph='induced'",
     ]
+
+
+def test_weights_follow_their_edges_when_these_are_sorted(data):
+    def shuffled(out):
+        order = torch.randperm(len(out.row), generator=torch.Generator().manual_seed(len(out.row)))
+        out.row, out.col, out.edge, out.edge_weight = (
+            entry[order] for entry in (out.row, out.col, out.edge, out.edge_weight)
+        )
+        return out
+
+    degree = torch.bincount(data.edge_index[1], minlength=data.num_nodes)
+    for layout in ("coo", "EdgeIndex"):
+        for batch in loader_of(data, transform_sampler_output=shuffled, edge_layout=layout):
+            src, dst = batch.edge_index.as_subclass(torch.Tensor)
+            assert torch.equal(data.edge_index[:, batch.e_id], batch.n_id[torch.stack([src, dst])])
+            assert torch.equal(batch.edge_weight, 1.0 / degree[batch.n_id[dst]])
+
+
+def test_a_loop_passes_on_how_negatives_are_drawn(data):
+    class Told(RandomEdges):
+        def sample_from_edges(self, inputs, neg_sampling=None, key=None):
+            return key, neg_sampling
+
+    links = [EdgeSamplerInput(None, *data.edge_index[:, :4])] * 2
+    assert Told(data).sample_many(links, [5, 6], "binary") == [(5, "binary"), (6, "binary")]
+
+
+def test_layers_of_a_foreign_sampler_mean_nothing(data):
+    ours = NeighborSampler(data, [2])
+
+    class Foreign(BaseSampler):
+        layers = True
+        edge_permutation = None
+
+        def sample_from_nodes(self, inputs):
+            return ours.sample_from_nodes(inputs, key=1).to_pyg()
+
+        def sample_from_edges(self, inputs, neg_sampling=None):
+            raise AssertionError
+
+    assert all("layers" not in batch and "edge_index" in batch for batch in loader_of(data, Foreign()))
+    with pytest.raises(ValueError, match=r"^layers=True: expected a neighbor_sampler with layers=True, found one"):
+        loader_of(data, Foreign(), layers=True)

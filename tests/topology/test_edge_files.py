@@ -307,3 +307,11 @@ def test_command_with_a_header(tmp_path, capsys):
     assert "x.csv, line 1: expected two ids, found 'a,b'; is it a header?" in capsys.readouterr().err
     main([*arguments, "--header", "yes"])
     assert GraphStore.open(tmp_path / "graph").relation().num_edges == 1
+
+
+def test_a_line_that_is_refused_behind_the_first_block(tmp_path):
+    path, line = tmp_path / "edges.txt", "1234567 1234567\n"
+    block = (1 << 20) // len(line)  # lines that are read at once
+    path.write_text(line * block + "12345O7 1234567\n" + line)
+    with pytest.raises(ValueError, match=rf"edges.txt, line {block + 1}: expected two ids, found"):
+        list(EdgeFiles([path]).chunks(1))

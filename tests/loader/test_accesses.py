@@ -1,0 +1,41 @@
+"""Counts of what batches read, hop by hop."""
+
+import pytest
+import torch
+from helpers.data import loader_of, make_data
+
+from torch_gnnscale.loader import accesses, accesses_by_hop
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_data()
+
+
+@pytest.mark.parametrize("replace", [False, True])
+def test_counts_by_hop_are_those_of_the_samples(data, replace):
+    loader = loader_of(data, replace=replace)
+    nodes, edges = torch.zeros(3, data.num_nodes).long(), torch.zeros(2, data.num_edges).long()
+    for epoch in (0, 2):
+        for out in loader.samples(epoch):
+            for hop, ids in enumerate(out.node.split(out.num_sampled_nodes)):
+                nodes[hop] += torch.bincount(ids, minlength=data.num_nodes)
+            for hop, ids in enumerate(out.edge.split(out.num_sampled_edges)):
+                edges[hop] += torch.bincount(ids, minlength=data.num_edges)
+    found = accesses_by_hop(loader, [0, 2])
+    assert torch.equal(found.nodes, nodes)
+    assert torch.equal(found.edges, edges)
+    assert torch.equal(found.nodes.sum(0), accesses(loader, [0, 2]))
+    assert int(found.nodes[0].sum()) == 2 * data.num_nodes  # hop 0: each node is a seed once per epoch
+
+
+def test_no_epochs_have_no_hops(data):
+    found = accesses_by_hop(loader_of(data), [])
+    assert (found.nodes.shape, found.edges.shape) == ((0, data.num_nodes), (0, data.num_edges))
+
+
+@pytest.mark.parametrize("subgraph_type", ["induced", "bidirectional"])
+def test_edges_without_hops_are_refused(data, subgraph_type):
+    loader = loader_of(data, subgraph_type=subgraph_type)
+    with pytest.raises(ValueError, match=r"^loader: expected samples with edge ids and sizes of hops"):
+        accesses_by_hop(loader, [0])
