@@ -13,10 +13,10 @@ USUAL = 4
 """Batches in preparation, where threads prepare batches."""
 WINDOW = 12
 """Batches per window; within a window ``prefetch`` does not change."""
-TURNS = 4
+TURNS = 6
 """Windows of a trial, in turn with prefetch 0 and :data:`USUAL`."""
 GAIN = 0.97
-"""Preparing ahead is chosen if (median step with it) < GAIN * (median step without): it costs memory and threads."""
+"""Preparing ahead is chosen if its time per step < GAIN * (the time without): it costs memory and threads."""
 
 
 class PrefetchTrial:
@@ -26,14 +26,18 @@ class PrefetchTrial:
     user does with it. Whether threads help depends on what else uses the cores, so it is measured. A trial that
     does not fit into an epoch goes on in the next; a window that an epoch cuts off is repeated, so that loaders with
     fewer than :data:`WINDOW` batches never start threads.
+
+    The time per step is the mean over a window, since threads deliver batches in bursts, and the median of the windows
+    with the same prefetch, since other work on the machine disturbs some of them.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self.choice: int | None = None
         """0 or :data:`USUAL`; None until the trial ends."""
         self._clock = clock
-        self._steps: dict[int, list[float]] = {0: [], USUAL: []}
-        self._turn, self._in_turn = 0, 0
+        self._windows: dict[int, list[float]] = {0: [], USUAL: []}
+        """The time of each window's steps, by prefetch."""
+        self._turn, self._in_turn, self._seconds = 0, 0, 0.0
 
     @property
     def prefetch(self) -> int:
@@ -42,7 +46,7 @@ class PrefetchTrial:
 
     def begin(self) -> None:
         """Called when an epoch begins: repeats a window that was not finished."""
-        self._in_turn = 0
+        self._in_turn, self._seconds = 0, 0.0
 
     def step(self, seconds: float) -> None:
         """Called after each step with its duration."""
@@ -50,13 +54,14 @@ class PrefetchTrial:
             return
         # The first steps of a window are not representative: batches in preparation are used up, or build up.
         if self._in_turn > USUAL:
-            self._steps[self.prefetch].append(seconds)
+            self._seconds += seconds
         self._in_turn += 1
         if self._in_turn == WINDOW:
-            self._turn, self._in_turn = self._turn + 1, 0
+            self._windows[self.prefetch].append(self._seconds)
+            self._turn += 1
+            self.begin()
         if self._turn == TURNS:
-            without, ahead = (median(self._steps[prefetch]) for prefetch in (0, USUAL))
-            self.choice = USUAL if ahead < GAIN * without else 0
+            self.choice = USUAL if median(self._windows[USUAL]) < GAIN * median(self._windows[0]) else 0
 
     def follow(self, pipeline: Pipeline) -> Any:
         """Wraps an epoch's pipeline: sets its prefetch and times its steps until the trial ends."""
