@@ -158,7 +158,7 @@ def measure(data: Data, case: Case, rounds: int) -> dict[str, float]:
         for name, loader in loading.items():  # correctness first: rows are their nodes', no more edges than asked for
             batch = next(iter(loader))
             assert torch.equal(batch.x, data.x[batch.n_id]), name
-            assert int(torch.bincount(batch.edge_index[1]).max()) <= max(case.fanouts), name
+            assert int(torch.bincount(batch.edge_index[1], minlength=1).max()) <= max(case.fanouts), name
 
     def load(loader: Loader) -> Callable[[], object]:
         return lambda: deque(epochs(loader, count), maxlen=0)

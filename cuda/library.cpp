@@ -35,7 +35,7 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   library.def(
       "sample_negatives(int count, Tensor? src, int num_src, Tensor? src_node, Tensor? src_weight, Tensor? src_time, "
       "int num_dst, Tensor? dst_node, Tensor? dst_position, Tensor? dst_weight, Tensor? dst_time, Tensor? seed_time, "
-      "Tensor? edge_ptr, Tensor? edge_dst, int key, int threads) -> Tensor");
+      "Tensor? edge_ptr, Tensor? edge_dst, int key, int threads) -> (Tensor, int)");
   // Features.
   library.def("gather_rows(Tensor src, Tensor index, int threads) -> Tensor");
   library.def(

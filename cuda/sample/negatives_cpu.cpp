@@ -1,5 +1,7 @@
 // The operator sample_negatives on the CPU. Each link is drawn independently of the others.
+#include <algorithm>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "../memory/tensor.h"
@@ -84,14 +86,15 @@ class Negatives {
   uint64_t key_;
 };
 
-// See torch_gnnscale.ops.sample_negatives, which checks the arguments.
-Tensor sample_negatives(int64_t count, const std::optional<Tensor>& src, int64_t num_src,
-                        const std::optional<Tensor>& src_node, const std::optional<Tensor>& src_weight,
-                        const std::optional<Tensor>& src_time, int64_t num_dst, const std::optional<Tensor>& dst_node,
-                        const std::optional<Tensor>& dst_position, const std::optional<Tensor>& dst_weight,
-                        const std::optional<Tensor>& dst_time, const std::optional<Tensor>& seed_time,
-                        const std::optional<Tensor>& edge_ptr, const std::optional<Tensor>& edge_dst, int64_t key,
-                        int64_t threads) {
+// See torch_gnnscale.ops.sample_negatives, which checks the arguments. Returns the links, and the number of the first
+// that no link is valid for, or -1.
+std::tuple<Tensor, int64_t> sample_negatives(
+    int64_t count, const std::optional<Tensor>& src, int64_t num_src, const std::optional<Tensor>& src_node,
+    const std::optional<Tensor>& src_weight, const std::optional<Tensor>& src_time, int64_t num_dst,
+    const std::optional<Tensor>& dst_node, const std::optional<Tensor>& dst_position,
+    const std::optional<Tensor>& dst_weight, const std::optional<Tensor>& dst_time,
+    const std::optional<Tensor>& seed_time, const std::optional<Tensor>& edge_ptr,
+    const std::optional<Tensor>& edge_dst, int64_t key, int64_t threads) {
   PooledArray<int64_t> out(2 * count);
   dispatch_index(edge_dst.has_value() ? edge_dst->scalar_type() : ScalarType::Long, [&](auto* tag) {
     using Id = std::remove_pointer_t<decltype(tag)>;
@@ -118,7 +121,10 @@ Tensor sample_negatives(int64_t count, const std::optional<Tensor>& src, int64_t
     }
     negatives.decide(std::move(undecided), put);
   });
-  return to_tensor(std::move(out), {2, count}, ScalarType::Long);
+  const int64_t* const dst = out.data() + count;
+  const int64_t* const failed = std::find_if(dst, dst + count, [](int64_t id) { return id < 0; });
+  const int64_t first = failed == dst + count ? -1 : failed - dst;
+  return {to_tensor(std::move(out), {2, count}, ScalarType::Long), first};
 }
 
 STABLE_TORCH_LIBRARY_IMPL(gnnscale, CompositeExplicitAutograd, library) {

@@ -175,7 +175,7 @@ def test_fakes_have_the_shapes_and_types_of_the_real_ones():
         lambda: ops.permutation(7, 1),
         lambda: ops.rmat_edges(9, 5, 1, (0.25, 0.25, 0.25)),
         lambda: ops.map_file(__file__, 3, 50),
-        lambda: OPS.sample_negatives.default(7, None, 3, *[None] * 3, 3, *[None] * 7, 1, 0),
+        lambda: OPS.sample_negatives.default(7, None, 3, *[None] * 3, 3, *[None] * 7, 1, 0)[0],
     ]
     for call in calls:
         with FakeTensorMode():

@@ -153,7 +153,7 @@ def sample_negatives(
     if given is not None and edges is not None:
         check_ids("src", given, len(edges.ptr) - 1, "nodes", threads)
     drawn = src if isinstance(src, Candidates) else Candidates(0, 0, None, None, None, None)
-    found = OPS.sample_negatives(
+    found, failed = OPS.sample_negatives.default(
         count,
         given,
         drawn.size,
@@ -171,13 +171,11 @@ def sample_negatives(
         check_key(key),
         resolve_threads(threads),
     )
-    failed = found[1] < 0
-    if bool(failed.any()):
-        i = int(failed.nonzero()[0])
-        wanted = "a link" if given is None else f"a destination for source {int(given[i])}"
-        time = f" of nodes not later than {int(seed_time[i])}" if timed and seed_time is not None else ""
+    if failed >= 0:
+        wanted = "a link" if given is None else f"a destination for source {int(given[failed])}"
+        time = f" of nodes not later than {int(seed_time[failed])}" if timed and seed_time is not None else ""
         edge = "" if edges is None else " that is not an edge"
-        raise ValueError(f"negative {i}: expected {wanted}{time}{edge}, found none")
+        raise ValueError(f"negative {failed}: expected {wanted}{time}{edge}, found none")
     return found
 
 

@@ -93,7 +93,7 @@ def _(colptr, row, edge_id, seeds, seed_ptr, fanouts, keys, options, rooms, thre
 @torch.library.register_fake("gnnscale::sample_negatives")
 def _(count, src, num_src, src_node, src_weight, src_time, num_dst, dst_node, dst_position, dst_weight, dst_time,
       seed_time, edge_ptr, edge_dst, key, threads):  # fmt: skip
-    return torch.empty((2, count), dtype=torch.int64)
+    return torch.empty((2, count), dtype=torch.int64), -1
 
 
 @torch.library.register_fake("gnnscale::gather_rows")

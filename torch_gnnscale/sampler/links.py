@@ -16,7 +16,7 @@ from ..ops.arguments import as_ids
 from ..random import Purpose, batch_key
 from .edge_types import end_types, reverse_relations
 from .graph import SampledGraph
-from .output import HeteroNeighborOutput, NeighborOutput
+from .output import HeteroNeighborOutput, NeighborOutput, Seeds
 from .times import check_times, ordered, ordered_limit
 
 ExcludeSeedEdges: TypeAlias = bool | Literal["reverse"]
@@ -157,58 +157,64 @@ class LinkSampling:
         links, time, edge_type = len(src), inputs.time, inputs.input_type
         if triplets and label is not None:
             raise ValueError("edge_label: expected none with negatives in triplets, found some")
-        exclude = self._exclusions(src, dst, edge_type)
+        exclude = self._exclusions(src, dst, edge_type) if self.exclude_seed_edges else None
+        sources, destinations = [src], [dst]
         src_time = dst_time = time
         if neg_sampling is not None:
-            of_link = torch.arange(math.ceil(links * neg_sampling.amount)) % max(links, 1)
-            negatives = self._negatives(src, of_link, time, edge_type, neg_sampling, key)
-            dst = torch.cat([dst, negatives[1].to(dst.dtype)])
-            dst_time = None if time is None else torch.cat([time, time[of_link]])
+            count = math.ceil(links * neg_sampling.amount)
+            neg_time = None
+            if time is not None:
+                check_times("edge_label_time", time, links)
+                neg_time = _repeated(time, count)
+                dst_time = torch.cat([time, neg_time])
+            neg_src, neg_dst = self._negatives(src, count, neg_time, edge_type, neg_sampling, key)
+            destinations.append(neg_dst)
             if not triplets:
-                src = torch.cat([src, negatives[0].to(src.dtype)])
+                sources.append(neg_src)
                 src_time = dst_time
                 label = torch.ones(links) if label is None else label
-                label = torch.cat([label, label.new_zeros((len(of_link), *label.shape[1:]))])
+                label = torch.cat([label, label.new_zeros((count, *label.shape[1:]))])
 
-        seeds, src_index, dst_index = self._seeds(src, dst, edge_type, disjoint)
-        seed_time = None if time is None else _by_end(src_time, dst_time, edge_type)
+        num_sources = links if triplets or neg_sampling is None else links + count
+        seeds, index = _each_once(_by_end(sources, destinations, edge_type), disjoint)
+        seed_time = None if time is None else _by_end([src_time], [dst_time], edge_type)
         out = sample(seeds, seed_time, key, exclude)
         if disjoint:
-            out.batch = _map(out.batch, lambda tree: _link_of(tree, len(src), links))
-        if neg_sampling is not None and neg_sampling.is_triplet():
-            of_links = dst_index[links:].view(int(neg_sampling.amount), links).t().contiguous()
+            out.batch = _map(out.batch, lambda tree: _link_of(tree, num_sources, links))
+        if neg_sampling is not None and triplets:
+            of_links = index[2 * links :].view(int(neg_sampling.amount), links).t().contiguous()
             dst_neg_index = of_links[:, 0] if neg_sampling.amount == 1 else of_links
-            out.metadata = (inputs.input_id, src_index, dst_index[:links], dst_neg_index, time)
+            out.metadata = (inputs.input_id, index[:links], index[links : 2 * links], dst_neg_index, time)
         else:
-            out.metadata = (inputs.input_id, torch.stack([src_index, dst_index]), label, src_time)
+            out.metadata = (inputs.input_id, index.view(2, num_sources), label, src_time)
         return out
 
     def _negatives(
         self,
         src: Tensor,
-        of_link: Tensor,
+        count: int,
         time: Tensor | None,
         edge_type: EdgeType | None,
         neg_sampling: NegativeSampling,
         key: int,
     ) -> Tensor:
+        """``count`` negatives of links with these sources; ``time``: of each negative's link."""
         src_type, dst_type = end_types(edge_type)
         destinations = self._candidates(dst_type, "dst_weight", neg_sampling.dst_weight)
         sources: Tensor | ops.Candidates
         if neg_sampling.is_triplet():
-            sources = src[of_link]
+            sources = _repeated(src, count)
         else:
             sources = self._candidates(src_type, "src_weight", neg_sampling.src_weight)
         limits = None
         if time is not None:
-            check_times("edge_label_time", time, len(src))
-            limits = ordered_limit("edge_label_time", time, self.graph.floating_time)[of_link]
+            limits = ordered_limit("edge_label_time", time, self.graph.floating_time)
         elif destinations.time is not None or (isinstance(sources, ops.Candidates) and sources.time is not None):
             raise ValueError(
                 "edge_label_time: expected times of the links, which limit the times of negatives, found none"
             )
         return ops.sample_negatives(
-            len(of_link),
+            count,
             sources,
             destinations,
             batch_key(key, purpose=Purpose.NEGATIVE),
@@ -223,21 +229,6 @@ class LinkSampling:
             of_type = pairs.flip(0) if turned else pairs
             found[excluded] = torch.cat([found[excluded], of_type], dim=1) if excluded in found else of_type
         return (found if self.graph.is_hetero else found[None]) if found else None
-
-    @staticmethod
-    def _seeds(src: Tensor, dst: Tensor, edge_type: EdgeType | None, disjoint: bool) -> tuple[Any, Tensor, Tensor]:
-        """(seeds, src_index, dst_index): the indices are positions among the sampled nodes of the end's type. Each node
-        is a seed once; with ``disjoint``, once per link."""
-        seeds = _by_end(src, dst, edge_type)
-        if disjoint:
-            first = 0 if edge_type is not None and edge_type[0] != edge_type[-1] else len(src)
-            return seeds, torch.arange(len(src)), torch.arange(first, first + len(dst))
-        if isinstance(seeds, dict) and len(seeds) == 2:
-            found = {node_type: ids.unique(return_inverse=True) for node_type, ids in seeds.items()}
-            src_index, dst_index = (inverse for _, inverse in found.values())
-            return {node_type: ids for node_type, (ids, _) in found.items()}, src_index, dst_index
-        ids, inverse = torch.cat([src, dst]).unique(return_inverse=True)
-        return _map(seeds, lambda _: ids), inverse[: len(src)], inverse[len(src) :]
 
 
 def sorted_pairs(pairs: Tensor | None, backward: bool) -> Tensor | None:
@@ -291,13 +282,33 @@ def check_links(
             )
 
 
-def _by_end(src: Any, dst: Any, edge_type: EdgeType | None) -> Any:
-    """Values of sources and destinations in the form of seeds: by node type, or concatenated if both have one type."""
+def _repeated(values: Tensor, count: int) -> Tensor:
+    """result[j] = values[j % len(values)], shape [count]."""
+    if count <= len(values):
+        return values[:count]
+    return values[torch.arange(count) % len(values)]
+
+
+def _by_end(src: list[Tensor], dst: list[Tensor], edge_type: EdgeType | None) -> Seeds:
+    """Values of sources and destinations, in parts, in the form of seeds: by node type, sources first."""
     if edge_type is None:
-        return torch.cat([src, dst])
+        return torch.cat([*src, *dst])
     if edge_type[0] == edge_type[-1]:
-        return {edge_type[0]: torch.cat([src, dst])}
-    return {edge_type[0]: src, edge_type[-1]: dst}
+        return {edge_type[0]: torch.cat([*src, *dst])}
+    return {edge_type[0]: torch.cat(src), edge_type[-1]: torch.cat(dst)}
+
+
+def _each_once(ends: Seeds, disjoint: bool) -> tuple[Seeds, Tensor]:
+    """(seeds, index): index[i] is the position of end i among the sampled nodes of its type; the ends of all types are
+    numbered together. Each node is a seed once; with ``disjoint``, once per end."""
+    by_type = ends if isinstance(ends, dict) else {None: ends}
+    if disjoint:
+        found = {node_type: (ids, torch.arange(len(ids))) for node_type, ids in by_type.items()}
+    else:
+        found = {node_type: ids.unique(return_inverse=True) for node_type, ids in by_type.items()}
+    seeds = {node_type: ids for node_type, (ids, _) in found.items()}
+    index = [inverse for _, inverse in found.values()]
+    return seeds if isinstance(ends, dict) else seeds[None], index[0] if len(index) == 1 else torch.cat(index)
 
 
 def _map(value: Any, function: Callable) -> Any:
