@@ -19,8 +19,8 @@
 namespace gnnscale {
 
 constexpr int kRowsAtOnce = 4;
-// Rows that come over a bus wait for it, not for the multiprocessors: two blocks have 32 KB in flight on each,
-// megabytes in all where 100 KB keep the bus busy, and leave the registers of half of each to the training beside them.
+// Blocks per multiprocessor if rows come over a bus, which then limits the gather. Two blocks have 32 KB in flight per
+// multiprocessor, in total megabytes, where 100 KB keep the bus busy; they leave half of the registers to training.
 constexpr int64_t kBlocksOnBus = 2;
 constexpr int64_t kMaxRowBytes = 1 << 29;  // words of a row, and lanes beyond them, are counted in 32 bits
 
@@ -118,8 +118,8 @@ void launch_gather(Gather task, cudaStream_t stream) {
   gather_kernel<Map, Index, Place><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(task);
 }
 
-// Every segment's address and stride, and the bytes of a row, in one number: their common alignment is its lowest
-// bit's.
+// The bitwise or of the row's bytes and of all segments' addresses and strides: its lowest set bit is the alignment
+// that they have in common.
 inline uint64_t alignment_of(const TierTable& table, int64_t row_bytes) {
   uint64_t bits = static_cast<uint64_t>(row_bytes);
   for (int32_t p = 0; p < table.segment[table.num_tiers]; ++p) {

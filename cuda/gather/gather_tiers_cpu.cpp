@@ -19,7 +19,7 @@ namespace {
 
 constexpr int64_t kMergedGap = 1 << 14;    // pages nearer than this are read together
 constexpr int64_t kLargestRead = 1 << 17;  // bytes: what every kernel's readahead takes at once
-constexpr int64_t kReadAhead = 1 << 25;    // bytes that a task has asked for beyond the row that it copies
+constexpr int64_t kReadAhead = 1 << 25;    // bytes that a task asks for ahead of the row that it copies
 
 struct Source {
   const char* row;
@@ -107,7 +107,7 @@ void gather(const TierRows& rows, const Index* ids, const Tensor* place, bool di
     }
     if (counts == nullptr) return;
     for (int32_t tier = 0; tier < table.num_tiers; ++tier) add(counts[2 * tier], found[tier]);
-    // Rows in memory of several tiers on a CPU are copied together: their time is that of the first.
+    // Rows of several tiers in memory are copied together, and their time is added to the first tier's.
     const int64_t in_memory = nanoseconds(asked, copied) / tasks, whole = nanoseconds(start, Clock::now()) / tasks;
     if (front > 0) add(counts[1], in_memory);
     if (num_cold > 0) add(counts[2 * file + 1], whole - in_memory);
@@ -129,7 +129,7 @@ void gather(const TierRows& rows, const Index* ids, const Tensor* place, bool di
                   ")");
 }
 
-// Copies or widens rows into `out`, the way that both types say.
+// Copies rows into `out`, or widens them if the output's type is wider than the stored one.
 template <typename F>
 void dispatch_copy(const TierRows& rows, ScalarType stored, ScalarType dtype, char* out, F&& run) {
   const int64_t items = rows.items;
