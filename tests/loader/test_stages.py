@@ -147,6 +147,41 @@ def test_the_first_steps_of_a_window_do_not_count():
     assert trial.choice == 0
 
 
+def trial_of(ahead):
+    """The choice where a step without threads takes 1, and ``ahead(window, step)`` with them."""
+    trial = PrefetchTrial()
+    for turn in range(TURNS):
+        for step in range(WINDOW):
+            trial.step(ahead(turn // 2, step) if turn % 2 else 1.0)
+    return trial.choice
+
+
+def test_batches_that_come_in_bursts_count_by_their_mean():
+    assert trial_of(lambda window, step: 8.0 if step % 4 == 0 else 0.1) == 0
+    assert trial_of(lambda window, step: 2.0 if step % 4 == 0 else 0.1) == USUAL
+
+
+def test_one_window_that_is_disturbed_decides_nothing_unless_it_is_much_slower():
+    for first, choice in ((1.15, USUAL), (1.3, 0)):
+        assert trial_of(lambda window, step, first=first: first if window == 0 else 0.8) == choice
+    trial = PrefetchTrial()
+    for turn in range(TURNS):
+        for _ in range(WINDOW):
+            trial.step(0.9 if turn % 2 else (0.1 if turn == 0 else 1.0))
+    assert trial.choice == USUAL
+
+
+def test_a_window_that_an_epoch_cuts_off_is_repeated():
+    trial = PrefetchTrial()
+    for _ in range(WINDOW - 1):
+        trial.step(100.0)
+    trial.begin()
+    for turn in range(TURNS):
+        for _ in range(WINDOW):
+            trial.step(0.9 if turn % 2 else 0.5)
+    assert trial.choice == 0
+
+
 def test_short_epochs_start_no_threads_and_batches_are_the_same():
     data = make_data()
     short = NeighborLoader(data, [2], torch.arange(200), batch_size=200, seed=1)

@@ -17,6 +17,8 @@ TURNS = 6
 """Windows of a trial, in turn with prefetch 0 and :data:`USUAL`."""
 GAIN = 0.97
 """Preparing ahead is chosen if its time per step < GAIN * (the time without): it costs memory and threads."""
+SLOWEST = 1.2
+"""And only if no window with it took longer than SLOWEST * (the median time without)."""
 
 
 class PrefetchTrial:
@@ -28,7 +30,8 @@ class PrefetchTrial:
     fewer than :data:`WINDOW` batches never start threads.
 
     The time per step is the mean over a window, since threads deliver batches in bursts, and the median of the windows
-    with the same prefetch, since other work on the machine disturbs some of them.
+    with the same prefetch, since other work on the machine disturbs some of them. Threads that make one window much
+    slower are not chosen: where batches are tiny, they may wait for one another (for Python's lock) most of the time.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -61,7 +64,8 @@ class PrefetchTrial:
             self._turn += 1
             self.begin()
         if self._turn == TURNS:
-            self.choice = USUAL if median(self._windows[USUAL]) < GAIN * median(self._windows[0]) else 0
+            ahead, without = self._windows[USUAL], median(self._windows[0])
+            self.choice = USUAL if median(ahead) < GAIN * without and max(ahead) < SLOWEST * without else 0
 
     def follow(self, pipeline: Pipeline) -> Any:
         """Wraps an epoch's pipeline: sets its prefetch and times its steps until the trial ends."""
