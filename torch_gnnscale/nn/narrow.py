@@ -38,7 +38,8 @@ class Narrowed(nn.Module):
         self.call = call
         self._to_check = check
         self._prepared: dict[pyg_nn.MessagePassing, NarrowedLayer] = {}
-        self._sizes: tuple[list[saving.LayerSize], int] | None = None  # of the layers; of the model's other parameters
+        self._sizes: tuple[list[saving.LayerSize], int] | None = None
+        """Sizes of the layers and of the model's other parameters, until a narrowed batch finds other layers."""
         if not self._layers():
             raise ValueError(f"model: expected one with MessagePassing layers, found none in {type(module).__name__}")
 
@@ -71,9 +72,8 @@ class Narrowed(nn.Module):
         """Whether narrowing saves more than it costs; True for a batch without hops, which :class:`Hops` refuses, and
         before all parameters have a size."""
         num_nodes, num_edges = (getattr(batch, f"num_sampled_{of}", None) for of in ("nodes", "edges"))
-        layers = self._layers()
         if self._sizes is None and not any(is_lazy(parameter) for parameter in self.module.parameters()):
-            sizes = [layer.size() for layer in layers]
+            sizes = [layer.size() for layer in self._layers()]
             total = sum(parameter.numel() for parameter in self.module.parameters())
             self._sizes = sizes, max(0, total - sum(size.parameters for size in sizes))
         if not isinstance(num_nodes, list) or not isinstance(num_edges, list) or self._sizes is None:
