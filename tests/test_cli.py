@@ -16,6 +16,7 @@ import torch
 from helpers.data import environment, run_python
 
 import torch_gnnscale
+from torch_gnnscale import machine
 from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import NodeTask, planted, planted_links
 from torch_gnnscale.tasks import LinkConfig
@@ -115,7 +116,8 @@ def test_a_device_that_is_not_there_is_named(tmp_path, task, capsys):
 def test_info_names_versions_and_libraries(capsys):
     main(["info"])
     printed = capsys.readouterr().out
-    for expected in ("torch_gnnscale", "library _C: loaded", "library _CUDA:", "threads:", "CUDA devices:", "pyg_lib"):
+    threads = f"threads: {min(torch.get_num_threads(), machine.cores())} of {machine.cores()} cores of this process"
+    for expected in ("torch_gnnscale", "library _C: loaded", "library _CUDA:", threads, "CUDA devices:", "pyg_lib"):
         assert expected in printed
 
 

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from . import __version__, _library, ops
+from . import __version__, _library, machine, ops
+from .ops.arguments import resolve_threads
 from .tasks import TASKS
 from .tasks.nodes import MODELS
 from .topology import EdgeFiles, build_on_disk
@@ -35,7 +36,7 @@ def info() -> None:
             print(f"{name}: not installed")
     for name, state in _library.status.items():
         print(f"library {name}: {state}")
-    print(f"threads: {torch.get_num_threads()}")
+    print(f"threads: {resolve_threads(0) or torch.get_num_threads()} of {machine.cores()} cores of this process")
     devices = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     print(f"CUDA devices: {', '.join(devices) or 'none'}")
     stats = ops.pool_stats()
