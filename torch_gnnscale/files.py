@@ -15,7 +15,7 @@ import tokenize
 import zlib
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -105,26 +105,33 @@ def _check_unused(folder: Path) -> None:
 def creating(path: str | os.PathLike) -> Iterator[Path]:
     """A folder to write arrays into, which becomes the directory ``path`` when the block ends.
 
-    Where the block raises, the folder is deleted and ``path`` is as before. What a killed process left does not hinder
-    the next one.
+    Where the block raises, the folder and the parents that were made for it are deleted, and ``path`` is as before.
+    What a killed process left does not hinder the next one.
 
     Raises:
         FileExistsError: ``path`` exists and is not an empty directory.
     """
     folder = Path(path).resolve()
     _check_unused(folder)
+    made = [parent for parent in folder.parents if not parent.exists()]  # the nearest first
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # On the disk of ``path``: an empty directory may be a mount point, so its files are written and moved within it.
-    with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=folder if folder.is_dir() else folder.parent) as beside:
-        partial = Path(beside) / "saved"  # made as any directory is, where the temporary one is private
-        partial.mkdir()
-        yield partial
-        _check_unused(folder)
-        if folder.is_dir():
-            for file in sorted(partial.iterdir(), key=lambda file: file.name == MANIFEST):
-                file.rename(folder / file.name)
-        else:
-            partial.rename(folder)
+    try:
+        # On the disk of ``path``: an empty directory may be a mount point, so files are written and moved within it.
+        with tempfile.TemporaryDirectory(prefix=_PARTIAL, dir=folder if folder.is_dir() else folder.parent) as beside:
+            partial = Path(beside) / "saved"  # made as any directory is, where the temporary one is private
+            partial.mkdir()
+            yield partial
+            _check_unused(folder)
+            if folder.is_dir():
+                for file in sorted(partial.iterdir(), key=lambda file: file.name == MANIFEST):
+                    file.rename(folder / file.name)
+            else:
+                partial.rename(folder)
+    except BaseException:
+        with suppress(OSError):  # until one in which somebody else has put something
+            for parent in made:
+                parent.rmdir()
+        raise
 
 
 def finish(folder: Path, kind: str, entries: dict[str, dict[str, Any]], meta: dict[str, Any]) -> None:

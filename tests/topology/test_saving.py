@@ -71,6 +71,25 @@ def test_a_save_that_fails_leaves_nothing_and_does_not_hinder_the_next(tmp_path,
     assert (tmp_path / "features").stat().st_mode & 0o777 == 0o750
 
 
+def test_parents_that_were_made_for_a_save_that_fails_are_deleted(tmp_path):
+    (tmp_path / "runs").mkdir()
+    path = tmp_path / "runs" / "new" / "deep" / "graph"
+
+    def fail(note=None):
+        with files.creating(path):
+            if note is not None:
+                note.write_text("of somebody else's")
+            raise KeyError
+
+    for note, left in (None, {"runs"}), (tmp_path / "runs/new/note", {"runs", "runs/new", "runs/new/note"}):
+        with pytest.raises(KeyError):
+            fail(note)
+        assert {str(found.relative_to(tmp_path)) for found in tmp_path.rglob("*")} == left
+    with files.creating(path):
+        pass
+    assert path.is_dir()
+
+
 def test_what_a_killed_save_left_does_not_hinder_the_next(tmp_path):
     (tmp_path / "graph" / ".partial-1234").mkdir(parents=True)
     GraphStore().save(tmp_path / "graph")
