@@ -197,6 +197,27 @@ def test_values_of_other_attributes():
     assert own.n_id[0] == 7009
 
 
+def test_attributes_of_edges_along_another_dimension():
+    data = make_data()
+    data.edge_pair_index = torch.stack([torch.arange(data.num_edges), 2 * torch.arange(data.num_edges)])  # PyG: dim -1
+    for batch in NeighborLoader(data, [3, 2], batch_size=20):
+        assert torch.equal(batch.edge_pair_index, torch.stack([batch.e_id, 2 * batch.e_id]))
+
+
+def test_an_adj_t_without_edge_ids_has_ones():
+    data = make_data()
+    given = Data(x=data.x, adj_t=torch.sparse_coo_tensor(data.edge_index.flip(0), torch.full((data.num_edges,), 7.0),
+                                                         (200, 200)).coalesce().to_sparse_csr())  # fmt: skip
+
+    def without_ids(out):
+        out.edge = None
+        return out
+
+    for batch in NeighborLoader(given, [2], batch_size=40, transform_sampler_output=without_ids):
+        assert batch.adj_t.values().numel() > 0
+        assert (batch.adj_t.values() == 1).all()
+
+
 class Labelled(torch.Tensor):
     pass
 

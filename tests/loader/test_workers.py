@@ -29,7 +29,12 @@ def started(loader):
 @pytest.mark.parametrize("kind", [NeighborLoader, LinkNeighborLoader])
 def test_threads_take_the_place_of_processes(data, kind):
     inputs = torch.arange(200) if kind is NeighborLoader else data.edge_index[:, :200]
-    options = {"persistent_workers": True, "prefetch_factor": 3}
+    options = {
+        "persistent_workers": True,
+        "prefetch_factor": 3,
+        "worker_init_fn": None,
+        "multiprocessing_context": None,
+    }
     expected = r"^num_workers=2, persistent_workers=True, prefetch_factor=3: threads prepare the batches"
     with pytest.warns(UserWarning, match=expected):
         loader = kind(data, [2], inputs, batch_size=40, seed=1, num_workers=2, **options)
