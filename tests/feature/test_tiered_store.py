@@ -127,6 +127,16 @@ def test_stats_of_two_attributes_that_are_cut(tmp_path):
         assert use["host"].hit_rate == pytest.approx(7 / 17)
 
 
+def test_stats_count_the_bytes_that_are_stored(tmp_path):
+    with Tiered.from_data(
+        node_data(), hotness="out_degree", host="40%", disk=tmp_path, storage=torch.bfloat16
+    ) as store:
+        store.get_tensor(group_name=None, attr_name="x", index=torch.arange(NODES))
+        use = store.stats()
+        assert min(entry.rows for entry in use.values()) > 0
+        assert all(entry.num_bytes == entry.rows * WIDE * 2 for entry in use.values())
+
+
 def test_one_row(store):
     x = node_data().x
     for index in (0, 7, NODES - 1, -1, -NODES):

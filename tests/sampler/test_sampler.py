@@ -24,9 +24,10 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.sampler.base import DataType, NumNeighbors
 
-from torch_gnnscale import CSC, NeighborSampler
+from torch_gnnscale import CSC, NeighborSampler, ops
 from torch_gnnscale.random import batch_key
 from torch_gnnscale.sampler.edge_types import reverse_relations
+from torch_gnnscale.sampler.fanouts import drawable
 
 SOURCES = {"HeteroData": lambda data: data, "our stores": our_stores, "foreign stores": foreign_stores}
 SUBGRAPHS = ["directional", "bidirectional", "induced"]
@@ -246,6 +247,8 @@ def test_bidirectional_with_the_original_edges(hetero):
     sampler = NeighborSampler(data, [2, 2], "bidirectional")
     sampler.keep_orig_edges = True
     out, drawn = sampler.sample(seeds, None, KEY), NeighborSampler(data, [2, 2]).sample(seeds, None, KEY)
+    assert out.colptr is None  # its edges are not sorted by destination
+    assert out.edge_index is None
     sampler.keep_orig_edges = False
     both = sampler.sample(seeds, None, KEY)
     assert (out.num_sampled_nodes, out.num_sampled_edges) == (drawn.num_sampled_nodes, drawn.num_sampled_edges)
@@ -341,3 +344,12 @@ def test_types_without_edges_and_graphs_without_relations():
     assert out.node["b"].tolist() == [1, 1]
     assert out.node["a"].numel() == 0
     assert (out.row, out.num_sampled_edges) == ({}, {})
+
+
+def test_fanouts_that_cannot_be_drawn_become_all_neighbors():
+    most = ops.MAX_FANOUT
+    assert drawable([[most, most + 1], [3, most + 9]], most + 1, False) == [[most, -1], [3, -1]]
+    assert drawable([[most, 2]], 1 << 40, True) == [[most, 2]]
+    for degree, replace in ((most + 2, False), (0, True)):
+        with pytest.raises(ValueError, match=rf"num_neighbors: expected -1 \(all\) or 0..{most} each, found"):
+            drawable([[most + 1, most + 5]], degree, replace)
