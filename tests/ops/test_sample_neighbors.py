@@ -385,3 +385,22 @@ def test_the_number_of_a_held_graph():
     for other in (number, number.float(), torch.zeros(2, dtype=torch.int64)):
         with pytest.raises(RuntimeError, match="graph: expected what hold_relations returned"):
             torch.ops.gnnscale.sample_neighbors(other, 1, seeds, [], [], [3], 5, 0, 1)
+
+
+# Strides #############################################################################################################
+
+
+def test_seeds_with_strides():
+    graph, ids = random_graph(100, 6, seed=1), random_ids(100, 18)
+    for seeds in (ids, ids.int()):
+        assert_same(graph.sample(ops, seeds[::2], [3, 2], 7), graph.sample(ops, seeds[::2].clone(), [3, 2], 7))
+
+
+def test_times_with_strides():
+    graph, seeds, limits = random_graph(100, 6, seed=1), [random_ids(100, 9)], 50 * torch.arange(18).flip(0)
+    timed = graph.relations()._replace(time=[torch.arange(len(graph.row))], timed=True)
+    strided, whole = (
+        ops.sample_neighbors(timed, seeds, [3, 2], 7, seed_time=[limit], disjoint=True)
+        for limit in (limits[::2], limits[::2].clone())
+    )
+    assert_same(strided, whole)
