@@ -308,3 +308,14 @@ def test_undecided_negatives_of_one_destination_limit_and_two_source_limits():
     assert found[1].tolist() == [2] * 40
     assert set(found[0, ::2].tolist()) == {0}
     assert set(found[0, 1::2].tolist()) == {0, 1, 2}
+
+
+def test_undecided_negatives_of_one_source_limit_and_two_destination_limits():
+    src = candidates(3, time=torch.zeros(3, dtype=torch.int64))
+    dst = candidates(4, torch.tensor([1.0, 1.0, 1e-9, 1e-9]), torch.tensor([0, 0, 0, 9]))
+    edges = edge_set(torch.arange(3).repeat_interleave(2), torch.tensor([0, 1] * 3), 3, 4)
+    options = {"seed_time": torch.tensor([2, 20] * 20), "edges": edges}
+    found = sample_negatives(40, src, dst, 3, **options)
+    assert torch.equal(found, reference.sample_negatives(40, src, dst, 3, **options))
+    assert set(found[1, ::2].tolist()) == {2}
+    assert set(found[1, 1::2].tolist()) == {2, 3}
