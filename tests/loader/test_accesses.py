@@ -2,14 +2,9 @@
 
 import pytest
 import torch
-from helpers.data import loader_of, make_data
+from helpers.data import loader_of
 
 from torch_gnnscale.loader import accesses, accesses_by_hop
-
-
-@pytest.fixture(scope="module")
-def data():
-    return make_data()
 
 
 @pytest.mark.parametrize("replace", [False, True])

@@ -11,11 +11,6 @@ from helpers.data import make_data, plain
 from torch_gnnscale import NeighborLoader, ops
 
 
-@pytest.fixture(scope="module")
-def data():
-    return make_data()
-
-
 def slow_ops():
     big = torch.randint(0, 1000, (3_000_000,), generator=torch.Generator().manual_seed(0))
     csc = ops.coo_to_csc(big, big.flip(0), 1000, 1000)

@@ -5,16 +5,10 @@ import numpy as np
 import pytest
 import torch
 import torch_geometric.loader
-from helpers.data import check_batch, double, edges_of, loader_of, make_data, node_rows, plain, processes
+from helpers.data import check_batch, double, edges_of, loader_of, node_rows, plain, processes
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
-
-
-@pytest.fixture(scope="module")
-def data():
-    return make_data()
-
 
 # Input nodes #########################################################################################################
 

@@ -2,16 +2,11 @@ import dataclasses
 
 import pytest
 import torch
-from helpers.data import double, loader_of, make_data, node_rows, plain
+from helpers.data import double, loader_of, node_rows, plain
 from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 
 from torch_gnnscale import NeighborSampler
-
-
-@pytest.fixture(scope="module")
-def data():
-    return make_data()
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])

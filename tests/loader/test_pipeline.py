@@ -13,7 +13,6 @@ import torch
 import torch_geometric.sampler
 from helpers.data import (
     loader_threads,
-    make_data,
     no_loader_threads,
     plain,
     processes,
@@ -24,16 +23,7 @@ from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSam
 from torch_gnnscale.loader.pipeline import Pipeline, Stage
 from torch_gnnscale.ops.arguments import resolve_threads
 
-
-@pytest.fixture(scope="module")
-def data():
-    return make_data()
-
-
-@pytest.fixture(autouse=True)
-def threads_end():
-    yield
-    assert no_loader_threads()
+pytestmark = pytest.mark.usefixtures("threads_end")
 
 
 @pytest.mark.parametrize("prefetch", [0, 1, 2, 7, 50])

@@ -11,7 +11,6 @@ import torch
 from helpers.data import (
     environment,
     loader_threads,
-    make_data,
     no_loader_threads,
     run_python,
     status_of_fork,
@@ -21,16 +20,7 @@ from helpers.data import (
 from torch_gnnscale import NeighborLoader, machine
 from torch_gnnscale.loader.pipeline import Pipeline, Stage
 
-
-@pytest.fixture(scope="module")
-def data():
-    return make_data()
-
-
-@pytest.fixture(autouse=True)
-def threads_end():
-    yield
-    assert no_loader_threads()
+pytestmark = pytest.mark.usefixtures("threads_end")
 
 
 def test_closing_drops_what_is_queued():

@@ -3,16 +3,11 @@ import pickle
 
 import pytest
 import torch
-from helpers.data import make_data, no_loader_threads, plain, processes, run_python
+from helpers.data import no_loader_threads, plain, processes, run_python
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
 from torch_gnnscale.topology import rmat
-
-
-@pytest.fixture(scope="module")
-def data():
-    return make_data()
 
 
 def loader_of(data, seed=7, **kwargs):

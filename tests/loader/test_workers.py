@@ -5,16 +5,11 @@ import warnings
 
 import pytest
 import torch
-from helpers.data import ForeignFeatureStore, make_data, plain
+from helpers.data import ForeignFeatureStore, plain
 from torch_geometric.sampler import BaseSampler
 
 from torch_gnnscale import GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
 from torch_gnnscale.loader.workers import without_processes
-
-
-@pytest.fixture(scope="module")
-def data():
-    return make_data()
 
 
 def started(loader):
