@@ -1,4 +1,4 @@
-// The graphs that tensors in Python stand for, and the operator that makes these.
+// The operator hold_relations, and the graphs that it keeps.
 #include "held_graph.h"
 
 #include <pthread.h>
@@ -24,9 +24,10 @@ Registry& registry() {
   return *instance;
 }
 
+// Frees a number and the graph of that number.
 void release(void* address) {
   const std::unique_ptr<int64_t> number(static_cast<int64_t*>(address));
-  std::shared_ptr<const HeldGraph> graph;  // its tensors are freed after the lock is
+  std::shared_ptr<const HeldGraph> graph;  // destroyed after `guard`: its tensors are freed without the lock
   const std::lock_guard guard(registry().lock);
   const auto found = registry().graphs.find(*number);
   graph = std::move(found->second);
@@ -37,7 +38,8 @@ using Tensors = std::vector<Tensor>;
 using OptionalTensors = std::vector<std::optional<Tensor>>;
 using Ints = std::vector<int64_t>;
 
-// See torch_gnnscale.ops.relations, which checks the arguments.
+// See torch_gnnscale.ops.relations, which checks the arguments. Returns the number of the graph in a tensor: int64,
+// shape [1]. The graph is kept until this tensor is freed; until then, copies of the tensor name the same graph.
 Tensor hold_relations(const Tensors& colptr, const Tensors& row, const OptionalTensors& edge_id,
                       const OptionalTensors& weight, const OptionalTensors& time, const Ints& src_type,
                       const Ints& dst_type, const Ints& reverse, const Ints& sizes) {
@@ -56,16 +58,6 @@ Tensor hold_relations(const Tensors& colptr, const Tensors& row, const OptionalT
     graph->relations.push_back({colptr[r], row[r], edge_id[r], weight[r], time[r], static_cast<int>(src_type[r]),
                                 static_cast<int>(dst_type[r]), static_cast<int>(reverse[r])});
   }
-  return hold(std::move(graph));
-}
-
-STABLE_TORCH_LIBRARY_IMPL(gnnscale, CompositeExplicitAutograd, library) {
-  library.impl("hold_relations", TORCH_BOX(&hold_relations));
-}
-
-}  // namespace
-
-Tensor hold(std::shared_ptr<const HeldGraph> graph) {
   auto number = std::make_unique<int64_t>();
   {
     const std::lock_guard guard(registry().lock);
@@ -76,6 +68,12 @@ Tensor hold(std::shared_ptr<const HeldGraph> graph) {
   return torch::stable::from_blob(number.release(), {&size, 1}, {&size, 1},
                                   torch::stable::Device(torch::headeronly::DeviceType::CPU), ScalarType::Long, release);
 }
+
+STABLE_TORCH_LIBRARY_IMPL(gnnscale, CompositeExplicitAutograd, library) {
+  library.impl("hold_relations", TORCH_BOX(&hold_relations));
+}
+
+}  // namespace
 
 std::shared_ptr<const HeldGraph> held_graph(const Tensor& tensor) {
   STD_TORCH_CHECK(tensor.scalar_type() == ScalarType::Long && tensor.numel() == 1,

@@ -20,11 +20,7 @@ struct HeldGraph {
   std::vector<int64_t> sizes;  // nodes of each type
 };
 
-// A number that stands for the graph, in a tensor: int64, shape [1]. The graph is held as long as this tensor lives;
-// copies of the tensor stand for the same graph as long as that.
-Tensor hold(std::shared_ptr<const HeldGraph> graph);
-
-// The graph that a tensor from hold() stands for. Raises a RuntimeError for another tensor.
+// The graph whose number is in a tensor from the operator hold_relations. Raises a RuntimeError for another tensor.
 std::shared_ptr<const HeldGraph> held_graph(const Tensor& tensor);
 
 }  // namespace gnnscale

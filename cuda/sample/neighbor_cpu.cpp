@@ -94,9 +94,9 @@ void run(Batch& batch) {
   batch.remember();
 }
 
-// See torch_gnnscale.ops.sample_neighbors, which checks the arguments. `seed_time` and `exclude` may be empty. Returns
-// one list, for each costs time: nodes by type; edge_index, colptr and, if asked for, edge ids by relation; trees by
-// type if they are disjoint; num_nodes; num_edges.
+// See torch_gnnscale.ops.sample_neighbors, which checks the arguments. `seed_time` and `exclude` may be empty. All
+// tensors are returned in one list, because converting a list for Python takes time. Their order: nodes by type;
+// edge_index, colptr and, if asked for, edge ids by relation; trees by type if they are disjoint; num_nodes; num_edges.
 Tensors sample_neighbors(const Tensor& graph, int64_t relations, const Tensors& seeds, const OptionalTensors& seed_time,
                          const OptionalTensors& exclude, const Ints& fanouts, int64_t key, int64_t options,
                          int64_t threads) {
@@ -137,7 +137,7 @@ Tensors sample_neighbors(const Tensor& graph, int64_t relations, const Tensors& 
       STD_TORCH_CHECK(!of_edges->has_value() || (*of_edges)->numel() == of.row.numel(), "relation ", r, " has ",
                       of.row.numel(), " edges and another number of their ids, weights or times");
     }
-    // Addresses are read anew: a tensor's memory moves when it is shared with other processes.
+    // Addresses are read in each call: torch moves a tensor's memory when it shares the tensor with other processes.
     Relation relation = to_relation(of.colptr, of.row, of.edge_id, with_edge_id);
     relation.num_src = held.sizes[of.src];
     relation.weight = data_or_null(of.weight);

@@ -1,8 +1,10 @@
 """Samples equal the twin's, bit for bit, and have the properties that the twin cannot vouch for."""
 
 import concurrent.futures
+import copy
 import hashlib
 import os
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -374,6 +376,15 @@ def test_a_held_graph_follows_its_tensors():
         tensor.share_memory_()  # as torch does when it sends a tensor to a process
         assert tensor.data_ptr() != before
     assert_same(prepared.sample(seeds, 5), expected)
+
+
+def test_a_prepared_call_that_is_pickled_holds_its_graph_anew():
+    graph, seeds = random_graph(100, 6, seed=1), [random_ids(100, 9)]
+    prepared = ops.PreparedNeighbors(graph.relations(), [3, 2])
+    expected = prepared.sample(seeds, 5)
+    for again in (pickle.loads(pickle.dumps(prepared)), copy.deepcopy(prepared)):
+        assert_same(again.sample(seeds, 5), expected)
+        assert not torch.equal(again._held, prepared._held)
 
 
 def test_the_number_of_a_held_graph():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -124,8 +125,14 @@ class PreparedNeighbors:
         self._subgraph = subgraph
         ids = self._relations * bool(with_edge_id)
         self._bounds = list(accumulate([self._types, self._relations, self._relations, ids]))
-        self._held: Tensor | None = None  # the graph as the operator takes it
+        self._held: Tensor | None = None  # the number by which the operator knows the graph in this process
         self._op = OPS.sample_neighbors.default  # without a choice among overloads in each call
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_held": None, "_op": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _op=OPS.sample_neighbors.default)
 
     def sample(
         self,
@@ -163,7 +170,7 @@ class PreparedNeighbors:
         raise error
 
     def _sample_of(self, found: list[Tensor]) -> Sample:
-        """The operator's tensors, which come in one list because each list takes time."""
+        """The sample whose tensors the operator returned in one list."""
         a, b, c, d = self._bounds
         return Sample(found[:a], found[b:c], found[a:b], found[c:d], found[d:-2], found[-2], found[-1])
 
