@@ -309,7 +309,7 @@ def test_command_with_a_header(tmp_path, capsys):
     assert GraphStore.open(tmp_path / "graph").relation().num_edges == 1
 
 
-def test_a_line_that_is_refused_behind_the_first_block(tmp_path):
+def test_a_line_that_is_refused_after_the_first_block(tmp_path):
     path, line = tmp_path / "edges.txt", "1234567 1234567\n"
     block = (1 << 20) // len(line)  # lines that are read at once
     path.write_text(line * block + "12345O7 1234567\n" + line)

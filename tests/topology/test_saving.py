@@ -78,7 +78,7 @@ def test_parents_that_were_made_for_a_save_that_fails_are_deleted(tmp_path):
     def fail(note=None):
         with files.creating(path):
             if note is not None:
-                note.write_text("of somebody else's")
+                note.write_text("written by another program")
             raise KeyError
 
     for note, left in (None, {"runs"}), (tmp_path / "runs/new/note", {"runs", "runs/new", "runs/new/note"}):

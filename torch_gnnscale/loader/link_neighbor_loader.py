@@ -60,8 +60,8 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         is_sorted: edges are sorted by destination already.
         filter_per_worker: with worker processes, whether they also gather features, as in PyG; False by default if a
             store has rows on a GPU.
-        neighbor_sampler: the sampler to use instead of a new one, whose own fanouts and options count; one that is no
-            KeyedSampler draws at random itself.
+        neighbor_sampler: the sampler to use instead of a new one; its own fanouts and options apply. One that is not a
+            KeyedSampler makes its random draws itself.
         directed: deprecated; False means ``subgraph_type="induced"``.
         exclude_seed_edges: exclude the edges between the ends of a batch's links from its sample; ``"reverse"``: and
             their reverses (see :class:`torch_gnnscale.NeighborSampler`).

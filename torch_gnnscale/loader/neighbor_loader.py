@@ -55,8 +55,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         is_sorted: edges are sorted by destination already.
         filter_per_worker: with worker processes, whether they also gather features, as in PyG; False by default if a
             store has rows on a GPU.
-        neighbor_sampler: the sampler to use instead of a new one, whose own fanouts and options count; one that is no
-            KeyedSampler draws at random itself.
+        neighbor_sampler: the sampler to use instead of a new one; its own fanouts and options apply. One that is not a
+            KeyedSampler makes its random draws itself.
         directed: deprecated; False means ``subgraph_type="induced"``.
         layers: batches have ``layers`` instead of edges: one :class:`torch_gnnscale.sampler.Layer` per layer of the
             model, in the model's order. Each hop expands every node found so far, as in the papers.

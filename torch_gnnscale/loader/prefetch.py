@@ -18,7 +18,7 @@ TURNS = 6
 GAIN = 0.97
 """Preparing ahead is chosen if its time per step < GAIN * (the time without): it costs memory and threads."""
 SLOWEST = 1.2
-"""And only if no window with it took longer than SLOWEST * (the median time without)."""
+"""It is not chosen if a window with it takes longer than SLOWEST * (the median time of windows without)."""
 
 
 class PrefetchTrial:
@@ -30,8 +30,8 @@ class PrefetchTrial:
     fewer than :data:`WINDOW` batches never start threads.
 
     The time per step is the mean over a window, since threads deliver batches in bursts, and the median of the windows
-    with the same prefetch, since other work on the machine disturbs some of them. Threads that make one window much
-    slower are not chosen: where batches are tiny, they may wait for one another (for Python's lock) most of the time.
+    with the same prefetch, since other work on the machine disturbs some of them. Threads are not chosen if one of
+    their windows is much slower: with tiny batches they may spend most of the time waiting for Python's lock.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
