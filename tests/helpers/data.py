@@ -93,7 +93,8 @@ def check_batch(data: Data, batch: Data, seeds: Tensor, fanouts: list[int] | Non
 
 
 def plain(value: Any) -> Any:
-    """A value that == compares: tensors as nested lists with their dtype, stores as lists of pairs in order."""
+    """A value that == compares: tensors as nested lists with their dtype, tuples as lists, stores
+    as lists of pairs in order."""
     if isinstance(value, Data):
         return [(key, plain(entry)) for key, entry in value._store.items()]
     if isinstance(value, HeteroData):
@@ -105,6 +106,8 @@ def plain(value: Any) -> Any:
         return str(value.dtype), tuple(value.shape), value.tolist()
     if hasattr(value, "csr"):
         return "SparseTensor", value.sparse_sizes(), [plain(part) for part in value.coo()]
+    if isinstance(value, (list, tuple)):
+        return [plain(entry) for entry in value]
     return value
 
 

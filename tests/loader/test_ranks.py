@@ -30,6 +30,7 @@ def rank_main(rank, world, folder):
         torch.save([plain(batch) for batch in loader], os.path.join(folder, f"{world}-{rank}.pt"))
         with warnings.catch_warnings():
             warnings.simplefilter("error")
+            loader_of(shard=False)
             share = loader_of(sampler=DistributedSampler(range(40), world, rank, shuffle=False))
         assert sum(batch.batch_size for batch in share) == 40 // world
     finally:

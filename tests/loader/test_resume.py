@@ -140,8 +140,8 @@ def test_another_loader_is_refused(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda state: None, "state: expected what state_dict.. returned .format 1., found NoneType"),
-        (lambda state: {**state, "format": 2}, "format 1., found format 2"),
+        (lambda state: None, "state: expected what state_dict.. returned .format 2., found NoneType"),
+        (lambda state: {**state, "format": 3}, "format 2., found format 3"),
         (lambda state: {**state, "epoch": -1}, "state: expected a number as epoch, found -1"),
         (lambda state: {**state, "batch": -1}, "state: expected a number as batch, found -1"),
         (lambda state: {**state, "batch": "3"}, "state: expected a number as batch, found '3'"),

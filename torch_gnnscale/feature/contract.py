@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,6 +13,18 @@ from torch_geometric.data import TensorAttr
 from torch_geometric.typing import NodeType
 
 from ..topology.numbering import Numbering
+
+
+class Ranks(NamedTuple):
+    """The ranks of a distributed run, of which this process is one."""
+
+    rank: int
+    world: int
+    """How many ranks there are."""
+    part: int = 0
+    """The part that this rank holds."""
+    parts: int = 1
+    """How many parts there are; ``world`` is a multiple of it."""
 
 
 class RowStore(PyGFeatureStore):
@@ -26,6 +38,8 @@ class RowStore(PyGFeatureStore):
     """Whether several threads may read at once. The loader then reads the rows of later batches ahead of time."""
     collective: bool = False
     """Whether all ranks of a process group must read together. One thread then reads, batch after batch."""
+    ranks: Ranks | None = None
+    """The ranks that hold the parts of a partitioned graph; None for a store that has all rows."""
     order: Numbering | None = None
     """Maps the user's node ids to this store's, if they differ."""
     stream_device: torch.device | None = None

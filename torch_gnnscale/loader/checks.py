@@ -90,15 +90,14 @@ def _rows_of_store(data: Any) -> Iterator[tuple[str, torch.device]]:
 
 def warn_of_unshared_inputs(shared: bool) -> None:
     """Warns if torch.distributed has several ranks and the loader of each goes through all inputs. ``shared``: the user
-    passed a sampler, which may give each rank its own share. Decided without communication."""
+    said what each rank takes, by ``shard`` or a sampler. Decided without communication."""
     distributed = torch.distributed
     if shared or not (distributed.is_available() and distributed.is_initialized()):
         return
     if (world := distributed.get_world_size()) > 1:
         warn(
-            f"torch.distributed has {world} ranks, and this loader goes through all of its inputs on each: unless "
-            f"every rank was given its own inputs, pass sampler=torch.utils.data.DistributedSampler(range(num_inputs)) "
-            f"and a different seed to the loader of each rank"
+            f"torch.distributed has {world} ranks, and this loader goes through all of its inputs on each; pass "
+            f"shard=True for the share of each rank, or shard=False if every rank was given its own inputs"
         )
 
 

@@ -17,7 +17,7 @@ from .. import ops
 from .._warn import warn
 from ..memory import move_to_huge_pages
 from ..ops.arguments import to_int
-from ..random import draw_seed, ids_key
+from ..random import ids_key
 from ..sampler.keyed import KeyedSampler, Output
 from ..stream_time import StreamTime
 from . import checks
@@ -28,6 +28,7 @@ from .layout import EdgeLayout, edge_layouts_of
 from .line import Line
 from .order import KeyedShuffle, NumberedBatch, SeedOrder
 from .prefetch import USUAL, PrefetchTrial
+from .share import Shard, SharedOrder, Uneven, common_seed, share_of
 from .streams import Streams
 from .workers import without_processes
 
@@ -57,6 +58,9 @@ class KeyedLoader(PyGLoaderAdapter):
         prefetch: int | None,
         edge_layout: EdgeLayout | None,
         bulk: int | None = None,
+        shard: Shard = None,
+        seed_order: SharedOrder | None = None,
+        uneven: Uneven = "pad",
         **kwargs: Any,
     ) -> None:
         """``kwargs`` are the arguments of :class:`PyGLoaderAdapter`; ``num_inputs()`` returns the number of inputs.
@@ -69,7 +73,8 @@ class KeyedLoader(PyGLoaderAdapter):
         kwargs = without_processes(data, sampler, kwargs)
         checks.check_features(data, sampler)
         checks.check_input_id(kwargs.get("input_id"), num_inputs)
-        self._order = SeedOrder(draw_seed(kwargs.get("generator")) if seed is None else to_int("seed", seed))
+        share = share_of(shard, seed_order, uneven, data, kwargs, seed)
+        self._order = SeedOrder(common_seed(share, seed, kwargs.get("generator")), share)
         if kwargs.get("in_order") is False:
             raise ValueError("in_order: expected True, because batches are numbered in their order, found False")
         if kwargs.get("batch_size", 1) is None and kwargs.get("batch_sampler") is None:
@@ -105,14 +110,16 @@ class KeyedLoader(PyGLoaderAdapter):
         if self._device is not None:
             checks.warn_of_host_rows(data, self._device)
         own_order = kwargs.get("sampler") is not None or kwargs.get("batch_sampler") is not None
-        checks.warn_of_unshared_inputs(shared=own_order)
+        checks.warn_of_unshared_inputs(shared=own_order or share is not None or shard is False)
         if kwargs.pop("shuffle", False):
             if own_order:
                 raise ValueError("shuffle=True: expected neither sampler nor batch_sampler beside it")
-            kwargs["sampler"] = KeyedShuffle(range(num_inputs()), self.seed)
+            kwargs["sampler"] = KeyedShuffle(range(num_inputs()), self.seed, 0 if share is None else share.part)
         if kwargs.get("filter_per_worker") is None and checks.has_rows_on_gpu(data):
             kwargs["filter_per_worker"] = False
         super().__init__(data, num_neighbors, sampler, **kwargs)
+        if share is not None:
+            self._order.share = share.with_counts([len(self.batch_sampler)])  # type: ignore[arg-type]
 
     def _checked_bulk(self, bulk: int | None, kwargs: dict[str, Any]) -> int:
         """How many batches are made at once.
@@ -193,6 +200,7 @@ class KeyedLoader(PyGLoaderAdapter):
             "batch_size": self.batch_size,
             "drop_last": self.drop_last,
             "order": "shuffled" if isinstance(self.sampler, KeyedShuffle) else order,
+            **self._order.options(),
             **(self._sampler.options() if isinstance(self._sampler, KeyedSampler) else {}),
         }
 

@@ -28,6 +28,7 @@ from ..topology.numbering import Numbering
 from . import checks
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
+from .share import Shard, SharedOrder, Uneven
 
 
 class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader):
@@ -72,6 +73,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         prefetch: how many batches threads prepare while the model trains; the default is that of
             :class:`torch_gnnscale.NeighborLoader`.
         edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.layout.EdgeLayout`).
+        shard, seed_order, uneven: as in :class:`torch_gnnscale.NeighborLoader`.
         **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
 
     Raises:
@@ -109,6 +111,9 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         seed: int | None = None,
         prefetch: int | None = None,
         edge_layout: EdgeLayout | None = None,
+        shard: Shard = None,
+        seed_order: SharedOrder | None = None,
+        uneven: Uneven = "pad",
         **kwargs: Any,
     ) -> None:
         edge_type, links = _links_of(data, edge_label_index)
@@ -172,6 +177,9 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             seed=seed,
             prefetch=prefetch,
             edge_layout=edge_layout,
+            shard=shard,
+            seed_order=seed_order,
+            uneven=uneven,
             **kwargs,
         )
         self.edge_label_index = edge_label_index

@@ -25,6 +25,7 @@ from ..sampler.keyed import KeyedSampler, Output
 from . import checks
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
+from .share import Shard, SharedOrder, Uneven
 
 
 class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
@@ -67,6 +68,14 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             rows is collective.
         edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.layout.EdgeLayout`); by default
             that of the input, for each relation.
+        shard: which batches this process makes, where several train together. True: its share among the ranks of
+            torch.distributed; (rank, number of ranks): that share; False: all. By default all, and the ranks' share
+            with the stores of a part. Without ``seed``, all ranks use the one that rank 0 draws.
+        seed_order: ``global``: batch k of the epoch, the one that a single process makes, is made by rank k mod P.
+            ``owned``, the default with the stores of a part: each part's seeds are ordered by themselves.
+        uneven: what a rank does that has fewer batches than others. ``pad``: it takes seeds a second time, with new
+            draws. ``drop``: the others leave out batches. ``serve``: it ends earlier, so that each seed is taken once;
+            with the stores of a part it still sends rows to the others. For evaluation, not under DDP.
         device: where batches are made: ``cpu`` or a CUDA device. On a CUDA device, the graph is copied there (see
             ``graph_on_gpu``), batches are made on CUDA streams of their own, and all of their fields are there. They
             equal those of the CPU. Homogeneous graphs and uniform draws only. The data must not change while an
@@ -109,6 +118,9 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         seed: int | None = None,
         prefetch: int | None = None,
         edge_layout: EdgeLayout | None = None,
+        shard: Shard = None,
+        seed_order: SharedOrder | None = None,
+        uneven: Uneven = "pad",
         device: torch.device | str | None = None,
         graph_on_gpu: Budget | None = None,
         bulk: int | None = None,
@@ -162,6 +174,9 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             seed=seed,
             prefetch=prefetch,
             edge_layout=edge_layout,
+            shard=shard,
+            seed_order=seed_order,
+            uneven=uneven,
             bulk=bulk,
             **kwargs,
         )

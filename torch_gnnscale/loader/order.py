@@ -11,8 +11,9 @@ from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
 from .. import ops
 from ..random import Purpose, batch_key
+from .share import Share
 
-FORMAT = 1
+FORMAT = 2
 """Version of the format of states."""
 T = TypeVar("T")
 
@@ -26,30 +27,33 @@ class NumberedBatch(NamedTuple):
 
 
 class KeyedShuffle(RandomSampler):
-    """A permutation of the inputs that is a function of (seed, epoch)."""
+    """A permutation of the inputs that is a function of (seed, epoch, part); the part is 0 unless each part's seeds
+    are ordered by themselves."""
 
-    def __init__(self, data_source: Sequence, seed: int) -> None:
+    def __init__(self, data_source: Sequence, seed: int, part: int = 0) -> None:
         super().__init__(data_source)
-        self.seed = seed
+        self.seed, self.part = seed, part
         self.epoch = 0
 
     def positions(self, epoch: int) -> np.ndarray:
         """The positions in the order of an epoch: int64, shape [inputs]."""
-        return ops.permutation(len(self.data_source), batch_key(self.seed, epoch, 0, Purpose.SHUFFLE)).numpy()
+        return ops.permutation(len(self.data_source), batch_key(self.seed, epoch, self.part, Purpose.SHUFFLE)).numpy()
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.positions(self.epoch).tolist())
 
 
 class NumberedBatches:
-    """The batches of a torch batch sampler, numbered. ``start()`` returns (epoch, number of the first batch)."""
+    """The batches of a torch batch sampler, numbered. ``start()`` returns (epoch, number of the first batch, counted
+    over all ranks). With a ``share``, only the batches that this rank makes."""
 
-    def __init__(self, batches: Any, start: Callable[[], tuple[int, int]]) -> None:
+    def __init__(self, batches: Any, start: Callable[[], tuple[int, int]], share: Share | None = None) -> None:
         self.batches = batches
         self.start = start
+        self.share = share
 
     def __len__(self) -> int:
-        return len(self.batches)
+        return len(self.batches) if self.share is None else self.share.steps(0)
 
     @property
     def keyed(self) -> bool:
@@ -59,15 +63,14 @@ class NumberedBatches:
     def __iter__(self) -> Iterator[NumberedBatch]:
         epoch, first = self.start()
         batches = self.batches
-        if self.keyed:
-            # Equal to iterating over the batch sampler, but faster.
-            shuffle = batches.sampler if isinstance(batches.sampler, KeyedShuffle) else None
-            positions = np.arange(len(batches.sampler)) if shuffle is None else shuffle.positions(epoch)
-            size = batches.batch_size
-            chosen: Iterator[Any] = (positions[i * size : (i + 1) * size] for i in range(first, len(batches)))
-        else:
-            chosen = islice(iter(batches), first, None)
-        return self._number(chosen, epoch, first)
+        if not self.keyed:
+            return self._number(islice(iter(batches), first, None), epoch, first)
+        # Equal to iterating over the batch sampler, but faster.
+        shuffle = batches.sampler if isinstance(batches.sampler, KeyedShuffle) else None
+        positions = np.arange(len(batches.sampler)) if shuffle is None else shuffle.positions(epoch)
+        size = batches.batch_size
+        chosen = ((k, k) for k in range(first, len(batches))) if self.share is None else self.share.positions(first)
+        return (NumberedBatch(epoch, number, positions[i * size : (i + 1) * size]) for number, i in chosen)
 
     @staticmethod
     def _number(chosen: Iterator[Any], epoch: int, first: int) -> Iterator[NumberedBatch]:
@@ -76,12 +79,18 @@ class NumberedBatches:
 
 
 class SeedOrder:
-    """Numbers batches, makes their keys, and keeps the position of training (epoch, number of the next batch)."""
+    """Numbers batches, makes their keys, and keeps the position of training (epoch, number of the next batch).
 
-    def __init__(self, seed: int) -> None:
+    Args:
+        seed: the loader's.
+        share: what this rank makes of an epoch; None: everything.
+    """
+
+    def __init__(self, seed: int, share: Share | None = None) -> None:
         self.seed = seed
+        self.share = share
         self.epoch, self.batch = 0, 0
-        """The epoch of the next batch to be delivered, and its number there."""
+        """The epoch of the next batch to be delivered, and how many of its batches all ranks have made before."""
         self._next = (0, 0)  # where the next iterator begins
         self._iterations = 0
 
@@ -91,7 +100,7 @@ class SeedOrder:
 
     def numbered(self, batches: Any, epoch: int | None = None) -> NumberedBatches:
         """A batch sampler's batches from the current position on, or all batches of ``epoch``."""
-        return NumberedBatches(batches, lambda: (self.epoch, self.batch) if epoch is None else (epoch, 0))
+        return NumberedBatches(batches, lambda: (self.epoch, self.batch) if epoch is None else (epoch, 0), self.share)
 
     # The position of training ########################################################################################
 
@@ -115,15 +124,23 @@ class SeedOrder:
         return Followed(iterator, self, self._iterations)
 
     def move(self, iteration: int, ended: bool) -> None:
-        """Moves the position by one batch, or to the next epoch if ``ended``; ignored for an older iteration."""
+        """Moves the position by one batch of each rank, or to the next epoch if ``ended``; ignored for an older
+        iteration."""
         if iteration != self._iterations:
             return
         if ended:
             self.epoch, self.batch = self.epoch + 1, 0
         else:
-            self.batch += 1
+            self.batch += 1 if self.share is None else self.share.ranks.world
 
     # States ##########################################################################################################
+
+    def options(self) -> dict[str, Any]:
+        """What decides which batches an epoch has, in plain values. A global order may go on with other ranks."""
+        if self.share is None or self.share.order == "global":
+            return {"seed_order": "global"}
+        ranks = self.share.ranks
+        return {"seed_order": "owned", "ranks": ranks.world, "parts": ranks.parts}
 
     def state(self) -> dict[str, Any]:
         """The seed and the position in plain values."""

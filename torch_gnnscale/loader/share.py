@@ -1,0 +1,176 @@
+"""The share of an epoch's batches that each rank of a distributed run takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
+
+import torch
+from torch.utils.data import DistributedSampler
+
+from ..feature.contract import Ranks, RowStore
+from ..ops.arguments import to_int
+from ..random import draw_seed
+
+Shard: TypeAlias = bool | tuple[int, int] | None
+"""A loader's ``shard``: True for the ranks of torch.distributed, or (rank, number of ranks)."""
+SharedOrder: TypeAlias = Literal["global", "owned"]
+"""``global``: the batches that one process would make, dealt to the ranks in turn. ``owned``: each part's seeds are
+ordered by themselves, and the ranks of a part take its batches in turn."""
+Uneven: TypeAlias = Literal["pad", "drop", "serve"]
+"""Where some ranks have more batches than others: ``pad`` repeats seeds under new keys, ``drop`` leaves batches out,
+``serve`` lets the others end earlier; they still answer requests for rows."""
+
+
+class Position(NamedTuple):
+    """One step of a rank."""
+
+    number: int
+    """The number of the batch over all ranks, which its key is made of."""
+    chunk: int
+    """Which batch of the order's seeds it takes: seeds ``chunk * batch_size`` and following."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one rank takes of an epoch.
+
+    Step s of rank r of P is batch k = k0 + sP + r, where k0 batches were made before. With the order ``global`` it
+    takes the k-th batch of all seeds; with ``owned`` the t-th batch of its part's, t = (k0 / P + s)c + j, where c
+    ranks share a part and this is the j-th of them.
+    """
+
+    ranks: Ranks
+    order: SharedOrder
+    uneven: Uneven
+    counts: tuple[int, ...] = ()
+    """Batches of each part's seeds (``owned``), or of all seeds (one entry)."""
+
+    @property
+    def copies(self) -> int:
+        """c: how many ranks take the batches of one order of seeds; all of them if it is global."""
+        return self.ranks.world if self.order == "global" else self.ranks.world // self.ranks.parts
+
+    @property
+    def part(self) -> int:
+        """Whose order of seeds this rank walks: its part's number, 0 where the order is global."""
+        return 0 if self.order == "global" else self.ranks.part
+
+    def with_counts(self, counts: list[int]) -> Share:
+        """The share of an epoch of so many batches, per part or, where the order is global, of all seeds.
+
+        Raises:
+            ValueError: a part without a batch, or ``drop`` that leaves no step, unless ``serve``.
+        """
+        share = replace(self, counts=tuple(counts))
+        if self.uneven != "serve":
+            if 0 in counts:
+                of = "" if self.order == "global" else f"part {counts.index(0)} to have "
+                raise ValueError(f"uneven={self.uneven!r}: expected {of}at least one batch, found none; use 'serve'")
+            if share.steps(0) == 0:
+                raise ValueError(
+                    f"uneven='drop': expected a batch for each of {self.ranks.world} ranks, found {counts} in all"
+                )
+        return share
+
+    def steps(self, first: int) -> int:
+        """Steps of this rank in an epoch of which ``first`` batches were made, by all ranks together."""
+        if self.uneven == "serve":
+            return self._own_steps(self.part, self._turn, first)
+        # Turns of lower numbers have as many batches as later ones, or one more.
+        turn = 0 if self.uneven == "pad" else self.copies - 1
+        each = [self._own_steps(part, turn, first) for part in range(len(self.counts))]
+        return max(each) if self.uneven == "pad" else min(each)
+
+    def rounds(self, first: int) -> int:
+        """Steps in which all ranks take part: those of the rank that has most."""
+        return max(self._own_steps(part, 0, first) for part in range(len(self.counts)))
+
+    @property
+    def _turn(self) -> int:
+        """j: this rank's place among those that take turns at one order of seeds."""
+        return self.ranks.rank if self.order == "global" else self.ranks.rank % self.copies
+
+    def _own_steps(self, part: int, turn: int, first: int) -> int:
+        left = self.counts[part] - first * self.copies // self.ranks.world - turn
+        return max(0, -(-left // self.copies))
+
+    def positions(self, first: int) -> Iterator[Position]:
+        """The steps of this rank after ``first`` batches of all ranks."""
+        world, count = self.ranks.world, self.counts[self.part]
+        for step in range(self.steps(first)):
+            number = first + step * world + self.ranks.rank
+            chunk = first * self.copies // world + step * self.copies + self._turn
+            yield Position(number, chunk % count)
+
+
+def share_of(
+    shard: Shard, order: SharedOrder | None, uneven: Uneven, data: Any, options: dict[str, Any], seed: Any
+) -> Share | None:
+    """A loader's share, still without counts; None if it makes all batches.
+
+    Args:
+        shard, order, uneven: the loader's arguments ``shard``, ``seed_order`` and ``uneven``.
+        data: what it reads; the stores of a part know their ranks.
+        options: its arguments of DataLoader.
+        seed: its seed, which must be given with ``shard=(rank, world)``.
+
+    Raises:
+        TypeError, ValueError: arguments that contradict each other, or ``shard=True`` without a process group.
+    """
+    features = data[0] if isinstance(data, (tuple, list)) else None
+    ranks = features.ranks if isinstance(features, RowStore) else None
+    for name, value, known in (("seed_order", order, get_args(SharedOrder)), ("uneven", uneven, get_args(Uneven))):
+        if value is not None and value not in known:
+            raise ValueError(f"{name}: expected one of {known}, found {value!r}")
+    if ranks is not None:
+        if shard is not None and shard is not True:
+            raise ValueError(f"shard: expected True or None with the stores of a part, found {shard!r}")
+        order = order or "owned"
+    elif shard is None or shard is False:
+        if order is not None or uneven != "pad":
+            raise ValueError(f"seed_order, uneven: expected none with shard={shard}, which makes all batches")
+        return None
+    else:
+        ranks = _ranks_of(shard, seed)
+        if order == "owned":
+            raise ValueError("seed_order='owned': expected the stores of a part, found others; use 'global'")
+        order = "global"
+    sampler = options.get("sampler")
+    if isinstance(sampler, DistributedSampler):
+        raise ValueError(
+            "shard: expected no DistributedSampler beside it, found one; with Lightning, pass "
+            "use_distributed_sampler=False to the Trainer"
+        )
+    if sampler is not None or options.get("batch_sampler") is not None:
+        raise ValueError("shard: expected neither sampler nor batch_sampler beside it, found one")
+    return Share(ranks, order, uneven)
+
+
+def _ranks_of(shard: bool | tuple[int, int], seed: Any) -> Ranks:
+    if shard is True:
+        distributed = torch.distributed
+        if not (distributed.is_available() and distributed.is_initialized()):
+            raise ValueError("shard=True: expected torch.distributed to be initialized; use (rank, number of ranks)")
+        return Ranks(distributed.get_rank(), distributed.get_world_size())
+    if not isinstance(shard, (tuple, list)) or len(shard) != 2:
+        raise TypeError(f"shard: expected True, False or (rank, number of ranks), found {shard!r}")
+    rank, world = (to_int("shard", entry) for entry in shard)
+    if not 0 <= rank < world:
+        raise ValueError(f"shard: expected a rank in [0, {world}), found {rank}")
+    if seed is None:
+        raise ValueError(f"seed: expected one with shard={tuple(shard)}, the same on all ranks, found none")
+    return Ranks(rank, world)
+
+
+def common_seed(share: Share | None, seed: int | None, generator: torch.Generator | None) -> int:
+    """The loader's seed; where none was given, one that is drawn, by rank 0 for all ranks that share an epoch."""
+    if seed is not None:
+        return to_int("seed", seed)
+    drawn = draw_seed(generator)
+    if share is None or share.ranks.world == 1:
+        return drawn
+    values = [drawn]
+    torch.distributed.broadcast_object_list(values, src=0)
+    return values[0]
