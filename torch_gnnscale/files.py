@@ -222,6 +222,11 @@ def _manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
+def checksum(path: str | os.PathLike) -> int:
+    """The checksum of a saved directory's manifest, which holds those of its arrays; errors as of :func:`load`."""
+    return _manifest(Path(path))["crc32"]
+
+
 def _map(file: Path, entry: dict[str, Any]) -> Tensor:
     """The array of ``file`` as a copy-on-write tensor over the mapped file."""
     if not file.is_file():

@@ -1,0 +1,212 @@
+"""What is partitioned: a graph, its rows, the nodes and links of its data splits."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData, TensorAttr
+from torch_geometric.data import FeatureStore as PyGFeatureStore
+from torch_geometric.typing import EdgeType, NodeType
+
+from .. import files, ops
+from ..feature import FeatureStore
+from ..feature.contract import all_attrs
+from ..ops.arguments import as_ids, as_tensor
+from ..sampler.edge_types import end_types
+from ..sampler.relations import sampled_graph
+from ..topology import CSC
+from .book import RowsMeta, edge_type_of
+
+_MASKS = ("train", "val", "test")
+"""The splits that are read from the attributes SPLIT_mask, if they are not given."""
+
+
+@dataclass(eq=False)
+class Rows:
+    """The rows of an attribute, read from the user's store."""
+
+    meta: RowsMeta
+    store: PyGFeatureStore
+    attr: TensorAttr
+
+    @classmethod
+    def of(cls, store: PyGFeatureStore, attr: TensorAttr, num_rows: int) -> Rows:
+        """The first ``num_rows`` rows of an attribute; ValueError if there are fewer, or if it is not dense."""
+        key = (files.check_name(attr.group_name), files.check_name(attr.attr_name))
+        size = store.get_tensor_size(attr)
+        if size is None or size[0] < num_rows:
+            raise ValueError(f"data: expected {num_rows} rows of {key}, found {0 if size is None else size[0]}")
+        first = _read(store, attr, torch.empty(0, dtype=torch.int64))
+        if first.layout != torch.strided or first.is_nested or first.is_quantized:
+            raise ValueError(f"{key}: expected a dense tensor, found {first.layout}")
+        return cls(RowsMeta(*key, first.dtype, tuple(first.shape[1:]), num_rows), store, attr)
+
+    def read(self, ids: Tensor) -> Tensor:
+        """The rows at ``ids``, of any integer type, in host memory."""
+        return _read(self.store, self.attr, ids.to(torch.int64))
+
+    def pieces(self, ids: Iterator[Tensor] | Sequence[Tensor], memory: int) -> Iterator[Tensor]:
+        """The rows at ``ids``, as many at a time as ``memory`` bytes hold twice."""
+        step = max(1, memory // (2 * max(1, self.meta.row_bytes)))
+        for some in ids:
+            for part in some.split(step):
+                yield self.read(part)
+                ops.pool_trim()  # or the pool would keep every piece's memory
+
+
+@dataclass(eq=False)
+class Inputs:
+    """A graph in the user's ids, its rows and data splits, checked."""
+
+    relations: dict[EdgeType | None, CSC]
+    num_nodes: dict[NodeType | None, int]
+    rows: list[Rows]
+    splits: dict[tuple[NodeType | None, str], Tensor]
+    """Ids of nodes by type and name of the split: int64."""
+    links: dict[tuple[EdgeType | None, str], Tensor]
+    """Ends of links by type and name of the split: int64, shape [2, m]."""
+
+    def train(self) -> dict[NodeType | None, Tensor]:
+        """The nodes of the split ``train``, by type; of links, their destinations."""
+        found = {node_type: ids for (node_type, split), ids in self.splits.items() if split == "train"}
+        for (edge_type, split), ends in self.links.items():
+            if split == "train":
+                found.setdefault(end_types(edge_type)[1], ends[1].unique())
+        return found
+
+
+def inputs_of(
+    data: Any, splits: Mapping[str, Any] | None = None, links: Mapping[str, Any] | None = None
+) -> Inputs:  # fmt: skip
+    """Reads a graph's structure; its rows stay where they are.
+
+    Raises:
+        TypeError, ValueError, IndexError: see :func:`torch_gnnscale.partition.write`.
+        NotImplementedError: stores that are renumbered.
+    """
+    graph = sampled_graph(data)
+    features = FeatureStore.from_data(data) if isinstance(data, (Data, HeteroData)) else data[0]
+    if not isinstance(data, (Data, HeteroData)) and any(getattr(store, "order", None) is not None for store in data):
+        raise NotImplementedError("data: a partition of renumbered stores is not implemented: pass them in user's ids")
+    relations = {relation.edge_type: relation.csc for relation in graph.relations}
+    sizes = graph.bounds()
+    for edge_type, csc in relations.items():
+        if csc.edge_id is not None and (at := ops.first_outside(csc.edge_id, csc.num_edges)) >= 0:
+            wrong = int(csc.edge_id[at])
+            raise ValueError(f"data: expected edge ids of {edge_type!r} in [0, {csc.num_edges}), found {wrong}")
+    rows = []
+    for attr in all_attrs(features):
+        if isinstance(attr.group_name, tuple) and edge_type_of(attr.group_name) in relations:
+            count = relations[edge_type_of(attr.group_name)].num_edges
+        elif attr.group_name in sizes:
+            count = sizes[attr.group_name]
+        else:
+            groups = [*sizes, *((None, None) if edge_type is None else edge_type for edge_type in relations)]
+            raise ValueError(f"data: expected rows of {groups}, found {attr.attr_name!r} of {attr.group_name!r}")
+        rows.append(Rows.of(features, attr, count))
+    found = _given_splits(splits or {}, sizes)
+    for of_mask in rows:
+        _add_mask(found, of_mask, set(splits or ()))
+    return Inputs(relations, sizes, rows, found, _given_links(links or {}, relations))
+
+
+def given_owners(owners: Any, num_nodes: dict[NodeType | None, int], parts: int) -> dict[NodeType | None, Tensor]:
+    """Anybody's partition, checked: the part of each node by type, int32.
+
+    Raises:
+        TypeError, ValueError, IndexError: not a vector of integers for each type, of its length, in [0, parts).
+    """
+    if not isinstance(owners, Mapping):
+        if set(num_nodes) != {None}:
+            raise TypeError(f"owners: expected parts by type of {list(num_nodes)}, found {type(owners).__name__}")
+        owners = {None: owners}
+    if set(owners) != set(num_nodes):
+        raise ValueError(f"owners: expected parts of nodes of {list(num_nodes)}, found {list(owners)}")
+    checked = {}
+    for node_type, count in num_nodes.items():
+        name = "owners" if node_type is None else f"owners[{node_type!r}]"
+        owner = as_ids(name, as_tensor(name, owners[node_type]))
+        if owner.shape != (count,):
+            raise ValueError(f"{name}: expected the parts of {count} nodes, found shape {tuple(owner.shape)}")
+        if (at := ops.first_outside(owner, parts)) >= 0:
+            raise IndexError(f"{name}[{at}] = {int(owner[at])} is out of range: expected parts in [0, {parts})")
+        checked[node_type] = owner.to(torch.int32)
+    return checked
+
+
+def _read(store: PyGFeatureStore, attr: TensorAttr, ids: Tensor) -> Tensor:
+    attr = copy.copy(attr)
+    attr.index = ids
+    rows = store.get_tensor(attr)
+    return (torch.from_numpy(rows) if isinstance(rows, np.ndarray) else rows).detach().cpu()
+
+
+def _add_mask(splits: dict[tuple[NodeType | None, str], Tensor], rows: Rows, given: set[str]) -> None:
+    """Adds the split of a mask of nodes, if the rows are one and its name was not given."""
+    name, _, suffix = rows.meta.attr_name.rpartition("_")
+    if rows.meta.of_edges or suffix != "mask" or name not in _MASKS or name in given:
+        return
+    if rows.meta.dtype != torch.bool or rows.meta.shape != ():
+        found = f"{str(rows.meta.dtype).removeprefix('torch.')} {(rows.meta.num_rows, *rows.meta.shape)}"
+        raise ValueError(
+            f"{rows.meta.attr_name}: expected a mask of shape ({rows.meta.num_rows},), found {found}; "
+            f"pass splits={{{name!r}: ...}}"
+        )
+    splits[rows.meta.group_name, name] = rows.read(torch.arange(rows.meta.num_rows)).nonzero().view(-1)
+
+
+def _given_splits(splits: Mapping[str, Any], sizes: dict) -> dict[tuple[NodeType | None, str], Tensor]:
+    """Ids of nodes by type and name."""
+    found = {}
+    for split, value in splits.items():
+        name = f"splits[{split!r}]"
+        node_type, value = _typed(name, value, sizes)
+        ids = as_tensor(name, value)
+        if ids.dtype == torch.bool:
+            if ids.shape != (sizes[node_type],):
+                raise ValueError(f"{name}: expected a mask of {sizes[node_type]} nodes, found {tuple(ids.shape)}")
+            ids = ids.nonzero().view(-1)
+        ids = as_ids(name, ids)
+        if ids.dim() != 1:
+            raise ValueError(f"{name}: expected a vector of ids, found shape {tuple(ids.shape)}")
+        _check_nodes(name, ids, sizes[node_type])
+        found[node_type, files.check_name(split)] = ids.to(torch.int64).cpu()
+    return found
+
+
+def _given_links(links: Mapping[str, Any], relations: dict) -> dict[tuple[EdgeType | None, str], Tensor]:
+    """Ends of links by type and name."""
+    found = {}
+    for split, value in links.items():
+        name = f"links[{split!r}]"
+        edge_type, value = _typed(name, value, relations)
+        ends = as_ids(name, as_tensor(name, value))
+        if ends.dim() != 2 or ends.size(0) != 2:
+            raise ValueError(f"{name}: expected shape (2, links), found {tuple(ends.shape)}")
+        csc = relations[edge_type]
+        for ids, limit in zip(ends, (csc.num_src, csc.num_dst), strict=True):
+            _check_nodes(name, ids, limit)
+        found[edge_type, files.check_name(split)] = ends.to(torch.int64).cpu()
+    return found
+
+
+def _typed(name: str, value: Any, types: dict) -> tuple[Any, Any]:
+    """(type, what follows it) of the value of a split; without types the value is bare."""
+    if None in types:
+        return None, value
+    typed = isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[0], (str, tuple))
+    if not typed or value[0] not in types:
+        found = repr(value[0]) if typed else type(value).__name__
+        raise ValueError(f"{name}: expected a pair of a type of {list(types)} and ids, found {found}")
+    return value[0], value[1]
+
+
+def _check_nodes(name: str, ids: Tensor, limit: int) -> None:
+    if (at := ops.first_outside(ids, limit)) >= 0:
+        raise IndexError(f"{name}: expected nodes in [0, {limit}), found {int(ids[at])}")

@@ -1,0 +1,249 @@
+"""Writes the folders of a directory of parts, from the user's data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import files, ops
+from ..sampler.edge_types import end_types
+from ..topology import CSC
+from ..topology.graph_store import KIND as GRAPH
+from ..topology.sort_on_disk import id_dtype
+from . import layout
+from .book import PartitionBook, edge_type_of
+from .columns import NodeOrder, degrees, edges, piece_length, pointers
+from .inputs import Inputs, Rows
+
+
+class PartWriter:
+    """Writes the folders of a directory of parts, from the user's data.
+
+    Args:
+        path: the directory.
+        inputs: the data.
+        memory: bytes that pieces of rows may take.
+    """
+
+    order: dict[Any, NodeOrder]
+    book: PartitionBook
+    fingerprint: int
+
+    def __init__(self, path: Path, inputs: Inputs, memory: int) -> None:
+        self.path, self.inputs, self.memory, self.step = path, inputs, memory, piece_length(memory)
+        self.types, self.relations = list(inputs.num_nodes), inputs.relations
+
+    def begin(self, given: dict[str, Any], owner: dict[Any, Tensor], report: dict[str, Any]) -> None:
+        """Writes the graph, the ids and, last, the book.
+
+        Args:
+            given: what the book says of the data and the arguments.
+            owner: the part of each node by type: int32, shape [n].
+            report: of the partition; the book keeps it.
+        """
+        self.topology, parts = given["topology"], given["parts"]
+        self.order, bounds = {}, {}
+        for node_type in self.types:
+            self.order[node_type], bounds[node_type] = NodeOrder.by_part(owner[node_type], parts, self.step)
+        edge_bounds = {}
+        for edge_type, csc in self.relations.items():
+            dst = end_types(edge_type)[1]
+            pieces = pointers(csc, self.order[dst].old, self.step)
+            edge_bounds[edge_type] = _entries_at(pieces, bounds[dst])
+        self.book = PartitionBook(bounds, edge_bounds)
+        folders = {}
+        if self.topology == "replicated":
+            with files.creating(self.path / "graph") as folder:
+                arrays = _Arrays(folder)
+                for number, (edge_type, csc) in enumerate(self.relations.items()):
+                    self._write_relation(arrays, number, csc, edge_type, self.order[end_types(edge_type)[1]].old)
+                files.finish(folder, GRAPH, arrays.entries, {"relations": given["relations"]})
+            folders["graph"] = files.checksum(self.path / "graph")
+        if given["graph_attrs"]:
+            self._write_attrs(given["graph_attrs"])
+            folders["attrs"] = files.checksum(self.path / "attrs")
+        self._write_ids()
+        folders["ids"] = files.checksum(self.path / "ids")
+        arrays_of_book = {f"bounds_{i}": bounds[node_type] for i, node_type in enumerate(self.types)}
+        arrays_of_book |= {f"edge_bounds_{i}": edge_bounds[edge_type] for i, edge_type in enumerate(self.relations)}
+        meta = {"given": given, "folders": folders, "report": report}
+        files.save(self.path / "book", layout.BOOK, arrays_of_book, meta)
+        self.fingerprint = layout.fingerprint_of(self.path)
+
+    def resume(self, given: dict[str, Any], owner: dict[Any, Tensor] | None) -> None:
+        """Reads the book of an earlier call; ValueError if that was given something else."""
+        self.book, meta = layout.load_book(self.path)
+        self.topology = given["topology"]
+        for name, value in given.items():
+            if (found := meta["given"][name]) != value:
+                raise ValueError(f"{self.path / 'book'}: expected the first call's {name}, {found}, found {value}")
+        ids, _ = files.load(self.path / "ids", layout.IDS, verify=True)
+        if owner is not None:
+            for number, node_type in enumerate(self.types):
+                if not torch.equal(self.book.part_of(ids[f"stored_{number}"], node_type), owner[node_type].long()):
+                    raise ValueError(f"{self.path / 'book'}: expected the first call's owners, found others")
+        self.order = {t: NodeOrder.from_new(ids[f"stored_{i}"], self.step) for i, t in enumerate(self.types)}
+        self.fingerprint = layout.fingerprint_of(self.path)
+
+    def part(self, number: int) -> None:
+        """Writes a part."""
+        own = {}
+        for node_type in self.types:
+            nodes = self.book.nodes(number, node_type)
+            own[node_type] = self.order[node_type].old[nodes.start : nodes.stop]
+        with files.creating(layout.part_folder(self.path, number)) as folder:
+            arrays = _Arrays(folder)
+            for i, node_type in enumerate(self.types):
+                arrays.write(f"user_ids_{i}", torch.int64, (len(own[node_type]),), self._wide(own[node_type]))
+            if self.topology == "partitioned":
+                for i, (edge_type, csc) in enumerate(self.relations.items()):
+                    self._write_relation(arrays, i, csc, edge_type, own[end_types(edge_type)[1]])
+            for i, rows in enumerate(self.inputs.rows):
+                group = rows.meta.group_name
+                at = (
+                    self.book.edges(number, edge_type_of(group))
+                    if rows.meta.of_edges
+                    else self.book.nodes(number, group)
+                )
+                arrays.write(f"rows_{i}", rows.meta.dtype, (len(at), *rows.meta.shape), self._rows(rows, own))
+            for i, ((node_type, _), seeds) in enumerate(self.inputs.splits.items()):
+                arrays.whole(f"seeds_{i}", seeds[self._belongs(number, node_type, seeds)])
+            for i, ((edge_type, _), ends) in enumerate(self.inputs.links.items()):
+                arrays.whole(f"links_{i}", ends[:, self._belongs(number, end_types(edge_type)[1], ends[1])])
+            self._write_halo(arrays, number, own)
+            files.finish(folder, layout.PART, arrays.entries, {"part": number, "fingerprint": self.fingerprint})
+
+    def _rows(self, rows: Rows, columns: dict[Any, Tensor]) -> Iterator[Tensor]:
+        """Pieces of the rows of some nodes (user's ids by type), or of the edges that lead to them."""
+        if not rows.meta.of_edges:
+            return rows.pieces([columns[rows.meta.group_name]], self.memory)
+        edge_type = edge_type_of(rows.meta.group_name)
+        csc = self.relations[edge_type]
+        found = edges(csc, columns[end_types(edge_type)[1]], None, self.step)
+        return rows.pieces((ids for _, ids in found), self.memory)
+
+    def _belongs(self, number: int, node_type: Any, ids: Tensor) -> Tensor:
+        """Which of the user's ids are nodes of a part: bool."""
+        nodes, stored = self.book.nodes(number, node_type), self.order[node_type].new[ids]
+        return (stored >= nodes.start) & (stored < nodes.stop)
+
+    def _wide(self, ids: Tensor) -> Iterator[Tensor]:
+        return (part.to(torch.int64) for part in ids.split(self.step))
+
+    def _write_relation(self, arrays: _Arrays, number: int, csc: CSC, edge_type: Any, columns: Tensor) -> None:
+        """The columns of a relation, under the names that a saved GraphStore has."""
+        new, step = self.order[end_types(edge_type)[0]].new, self.step
+        count = sum(int(degree.sum()) for degree in degrees(csc, columns, step))
+        arrays.write(f"{number}_colptr", torch.int64, (len(columns) + 1,), pointers(csc, columns, step))
+        kind, kind_of_id = id_dtype(csc.num_src), id_dtype(max(csc.num_edges, csc.num_src))
+        if kind == kind_of_id:  # as they are read: together
+            pieces = (torch.stack([row.to(kind), ids.to(kind)], 1) for row, ids in edges(csc, columns, new, step))
+            arrays.write(f"{number}_edges", kind, (count, 2), pieces)
+        else:
+            pieces = (row.to(kind) for row, _ in edges(csc, columns, new, step))
+            arrays.write(f"{number}_row", kind, (count,), pieces)
+            pieces = (ids.to(kind_of_id) for _, ids in edges(csc, columns, None, step))
+            arrays.write(f"{number}_edge_id", kind_of_id, (count,), pieces)
+
+    def _write_halo(self, arrays: _Arrays, number: int, own: dict[Any, Tensor]) -> None:
+        """The sources outside the part of its edges, rising, and how many edges begin there in the whole graph."""
+        ids, _ = files.load(self.path / "ids", layout.IDS, verify=False)
+        for i, node_type in enumerate(self.types):
+            seen = torch.zeros(self.inputs.num_nodes[node_type], dtype=torch.bool)
+            for edge_type, csc in self.relations.items():
+                src, dst = end_types(edge_type)
+                if src == node_type:
+                    for row, _ in edges(csc, own[dst], self.order[src].new, self.step):
+                        seen[row.to(torch.int64)] = True
+            nodes = self.book.nodes(number, node_type)
+            seen[nodes.start : nodes.stop] = False
+            halo = seen.nonzero().view(-1)
+            arrays.whole(f"halo_{i}", halo)
+            arrays.whole(f"degree_{i}", ids[f"degree_{i}"][halo])
+
+    def _write_attrs(self, names: Sequence[str]) -> None:
+        """Attributes of the whole graph, in stored order."""
+        whole = {node_type: order.old for node_type, order in self.order.items()}
+        with files.creating(self.path / "attrs") as folder:
+            arrays = _Arrays(folder)
+            for i, rows in enumerate(self.inputs.rows):
+                if rows.meta.attr_name in names:
+                    shape = (rows.meta.num_rows, *rows.meta.shape)
+                    arrays.write(f"rows_{i}", rows.meta.dtype, shape, self._rows(rows, whole))
+            files.finish(folder, layout.ATTRS, arrays.entries, {})
+
+    def _write_ids(self) -> None:
+        """What leads from the user's ids to stored ones, out-degrees, and the seeds and links of all parts."""
+        with files.creating(self.path / "ids") as folder:
+            arrays = _Arrays(folder)
+            for i, node_type in enumerate(self.types):
+                order, count = self.order[node_type], self.inputs.num_nodes[node_type]
+                arrays.write(f"stored_{i}", torch.int64, (count,), self._wide(order.new))
+                degree = torch.zeros(count, dtype=torch.int64)
+                for edge_type, csc in self.relations.items():
+                    if end_types(edge_type)[0] == node_type:
+                        degree += ops.count_ids(csc.row, count, threads=1)
+                stored = (degree[ids] for ids in self._wide(order.old))
+                arrays.write(f"degree_{i}", torch.int64, (count,), stored)
+            groups = [rows.meta.group_name for rows in self.inputs.rows if rows.meta.of_edges]
+            for i, (edge_type, csc) in enumerate(self.relations.items()):
+                if edge_type in map(edge_type_of, groups):
+                    arrays.write(f"edges_{i}", torch.int64, (csc.num_edges,), self._positions(edge_type, csc))
+            for i, seeds in enumerate(self.inputs.splits.values()):
+                arrays.whole(f"seeds_{i}", seeds)
+            for i, ends in enumerate(self.inputs.links.values()):
+                arrays.whole(f"links_{i}", ends)
+            files.finish(folder, layout.IDS, arrays.entries, {})
+
+    def _positions(self, edge_type: Any, csc: CSC) -> Iterator[Tensor]:
+        """The stored position of each edge by the user's id, a range of ids at a time; ValueError if one is missing."""
+        columns, most = self.order[end_types(edge_type)[1]].old, max(1, self.memory // 16)
+        for begin in range(0, csc.num_edges, most):
+            found = torch.full((min(most, csc.num_edges - begin),), -1, dtype=torch.int64)
+            at = 0
+            for _, ids in edges(csc, columns, None, self.step):
+                ids = ids.to(torch.int64) - begin
+                inside = (ids >= 0) & (ids < len(found))
+                found[ids[inside]] = torch.arange(at, at + len(ids))[inside]
+                at += len(ids)
+            if (missing := ops.first_outside(found, csc.num_edges)) >= 0:
+                raise ValueError(
+                    f"data: expected every edge id of {edge_type!r} once, found {begin + missing} not at all"
+                )
+            yield found
+
+
+class _Arrays:
+    """The arrays of a folder, written one after the other; ``entries`` are those of its manifest."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.entries: dict[str, dict[str, Any]] = {}
+
+    def write(self, name: str, dtype: torch.dtype, shape: tuple[int, ...], pieces: Iterable[Tensor]) -> None:
+        """Writes an array from its pieces."""
+        try:
+            with files.ArrayWriter(self.folder / f"{name}.npy", dtype, shape) as writer:
+                for piece in pieces:
+                    writer.append(piece)
+        except OSError as error:
+            raise OSError(error.errno, f"{error.strerror}, while {name} was written", str(self.folder)) from error
+        self.entries[name] = writer.entry
+
+    def whole(self, name: str, array: Tensor) -> None:
+        """Writes an array that is in memory."""
+        self.write(name, array.dtype, tuple(array.shape), [array])
+
+
+def _entries_at(pieces: Iterator[Tensor], places: Tensor) -> Tensor:
+    """The entries at ``places``, which rise, of the vector that the pieces make."""
+    found, begin = [], 0
+    for piece in pieces:
+        here = places[(places >= begin) & (places < begin + len(piece))]
+        found.append(piece[here - begin])
+        begin += len(piece)
+    return torch.cat(found)

@@ -1,0 +1,163 @@
+"""Writes a graph in parts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tqdm import tqdm
+
+from .. import files, machine
+from ..memory import Budget, budget_bytes
+from ..ops.arguments import check_int
+from ..topology.graph_store import relation_entry
+from . import layout, methods
+from .book import check_part
+from .inputs import Inputs, given_owners, inputs_of
+from .part_writer import PartWriter
+
+TOPOLOGIES = ("replicated", "partitioned")
+"""Where the edges of a partitioned graph are stored: all in one place that every rank maps, or each with its part."""
+_STREAMED = 1 << 30  # bytes of memory, unless the user says how many
+
+
+def write(
+    data: Any,
+    out: str | os.PathLike,
+    parts: int | None = None,
+    *,
+    method: str = "auto",
+    owners: Any = None,
+    topology: str = "replicated",
+    splits: Mapping[str, Any] | None = None,
+    links: Mapping[str, Any] | None = None,
+    graph_attrs: Sequence[str] = (),
+    balance: Sequence[str] = ("nodes", "edges", "train"),
+    seed: int = 0,
+    memory: Budget | None = None,
+    only: Sequence[int] | None = None,
+    about: Mapping[str, Any] | None = None,
+    progress: bool = False,
+) -> list[int]:
+    """Partitions a graph and writes it, its rows and its data splits in parts, for :func:`open_parts`.
+
+    The first call chooses the parts and writes the book, the ids and, if it is replicated, the graph; then it writes
+    the parts. Calls with ``only`` write some of them, so that several machines share the work: those after the first,
+    which has written the book, are given the same data and arguments. A call that finds all parts written checks them
+    and marks the directory as complete. A part that is there already is not written again.
+
+    Takes ``memory`` bytes beside the user's data and 16 bytes per node; the pages of mapped files, which the system
+    takes back, not counted. Choosing the parts may take more (see ``method``).
+
+    Args:
+        data: a Data, a HeteroData or a (FeatureStore, GraphStore) pair, in the user's ids; mapped stores are streamed.
+        out: the directory: a new one, or with ``only`` one that an earlier call has begun.
+        parts: their number, K; with ``only`` by default that of the book.
+        method: how parts are chosen, see :func:`torch_gnnscale.partition.assign`.
+        owners: anybody's partition instead: the part of each node, any integer type, shape [n], by type if the graph
+            has types.
+        topology: ``replicated``: the graph is stored once, whole, for every rank to map; ``partitioned``: each part
+            stores the edges of its nodes.
+        splits: nodes by name of the split: ids, or a mask; in a graph with types a pair of the type and these. The
+            attributes ``train_mask``, ``val_mask`` and ``test_mask`` of nodes are splits unless others are given.
+        links: ends of links by name of the split: shape [2, m]; in a graph with types a pair of the edge type and
+            these. A link belongs to its destination's part.
+        graph_attrs: names of attributes that samplers need of the whole graph (times, weights): stored whole besides.
+        balance: what ``method`` balances.
+        seed: of the method.
+        memory: bytes that may be used, by default 1 GiB, and for choosing the parts what is free.
+        only: the parts to write, by default all.
+        about: what JSON keeps; :class:`StoredParts` returns it.
+        progress: show a progress bar, if stderr is a terminal.
+
+    Returns:
+        The parts that are still to be written: [] if the directory is complete.
+
+    Raises:
+        FileExistsError: ``out`` is not empty, and ``only`` is not given or another thing is there.
+        TypeError, ValueError, IndexError: a malformed graph, split, link, partition or argument; rows that are missing;
+            data or arguments that differ from those of the first call; a damaged part.
+        OSError: a file that cannot be written.
+    """
+    if topology not in TOPOLOGIES:
+        raise ValueError(f"topology: expected one of {TOPOLOGIES}, found {topology!r}")
+    path = Path(out)
+    streamed = _STREAMED if memory is None else budget_bytes("memory", memory, machine.available_memory())
+    inputs = inputs_of(data, splits, links)
+    begun = only is not None and (path / "book").exists()
+    if not begun and path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise FileExistsError(
+            f"{out}: expected a new or an empty directory, found another; only= says which parts of a directory with a "
+            f"book to write"
+        )
+    if parts is None and begun:
+        parts = layout.load_book(path)[0].num_parts
+    if parts is None:
+        raise ValueError("parts: expected their number, found None")
+    parts = check_int("parts", parts, 1)
+    wanted = sorted({check_part("only", part, parts) for part in (range(parts) if only is None else only)})
+    given = {
+        **_given(inputs, graph_attrs), "parts": parts, "topology": topology, "seed": seed, "balance": list(balance),
+        "method": method if owners is None else "owners", "about": dict(about or {}),
+    }  # fmt: skip
+    checked = None if owners is None else given_owners(owners, inputs.num_nodes, parts)
+    writer = PartWriter(path, inputs, streamed)
+    if begun:
+        writer.resume(layout.plain(given), checked)
+    else:
+        train = inputs.train()
+        if checked is None:
+            owner, used, seconds, peak = methods.assign(
+                inputs.relations, inputs.num_nodes, parts, method=method, train=train, balance=balance, seed=seed,
+                memory=memory,
+            )  # fmt: skip
+            report: dict[str, Any] = {"method": used, "seconds": seconds, "peak_bytes": peak}
+        else:
+            owner, report = checked, {"method": "owners"}
+        report |= methods.report(inputs.relations, owner, parts, train).to_dict()
+        writer.begin(layout.plain(given), owner, report)
+        del owner
+    del checked
+    for part in tqdm(wanted, desc="parts", unit=" parts", disable=None if progress else True):
+        if not (layout.part_folder(path, part) / files.MANIFEST).exists():
+            writer.part(part)
+    missing = layout.missing_parts(path, parts)
+    if not missing:
+        _complete(path, parts, writer.fingerprint)
+    return missing
+
+
+def _given(inputs: Inputs, graph_attrs: Sequence[str]) -> dict[str, Any]:
+    """What the book says of the data; equal in all calls."""
+    names = {rows.meta.attr_name for rows in inputs.rows}
+    if unknown := [name for name in graph_attrs if name not in names]:
+        raise ValueError(f"graph_attrs: expected names of {sorted(names)}, found {unknown}")
+    return {
+        "num_nodes": [[files.check_name(node_type), count] for node_type, count in inputs.num_nodes.items()],
+        "relations": [
+            relation_entry(files.check_name(edge_type), csc.num_src, csc.num_dst, csc.num_edges)
+            for edge_type, csc in inputs.relations.items()
+        ],
+        "rows": [layout.rows_entry(rows.meta) for rows in inputs.rows],
+        "splits": [[node_type, split, len(ids)] for (node_type, split), ids in inputs.splits.items()],
+        "links": [[edge_type, split, ends.size(1)] for (edge_type, split), ends in inputs.links.items()],
+        "graph_attrs": list(graph_attrs),
+    }
+
+
+def _complete(path: Path, parts: int, fingerprint: int) -> None:
+    """Checks all parts, which are there, and marks the directory as complete."""
+    checksums = []
+    for part in range(parts):
+        folder = layout.part_folder(path, part)
+        _, meta = files.load(folder, layout.PART, verify=False)
+        layout.check_part_of(folder, meta, part, fingerprint)
+        checksums.append(files.checksum(folder))
+    try:
+        with files.creating(path / "complete") as folder:
+            files.finish(folder, layout.COMPLETE, {}, {"fingerprint": fingerprint, "parts": checksums})
+    except OSError:  # another machine, whose last part came at the same time, did so
+        if not (path / "complete" / files.MANIFEST).exists():
+            raise
