@@ -165,6 +165,16 @@ def test_a_number_of_processes_that_is_none(value, monkeypatch):
         assert machine.local_world_size.__wrapped__() == 1
 
 
+def test_number_on_the_machine(monkeypatch):
+    monkeypatch.delenv("LOCAL_RANK", raising=False)
+    assert machine.local_rank.__wrapped__() == 0
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    assert machine.local_rank.__wrapped__() == 3
+    monkeypatch.setenv("LOCAL_RANK", "-1")
+    with pytest.raises(ValueError, match=r"^LOCAL_RANK: expected an integer of at least 0, found '-1'$"):
+        machine.local_rank.__wrapped__()
+
+
 def test_available_memory_is_shared_out(tmp_path, monkeypatch):
     root_with(tmp_path, "0::/\n", {"memory.max": "7000"})
     (tmp_path / "proc/meminfo").write_text("MemAvailable:  5 kB\n")
