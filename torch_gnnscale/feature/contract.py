@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -13,6 +15,8 @@ from torch_geometric.data import TensorAttr
 from torch_geometric.typing import NodeType
 
 from ..topology.numbering import Numbering
+
+T = TypeVar("T")
 
 
 class Ranks(NamedTuple):
@@ -80,6 +84,70 @@ class RowStore(PyGFeatureStore):
     def device_of(self, attr: TensorAttr) -> torch.device:
         """The device that gathers an attribute's rows; ids on it are used without a copy."""
         return torch.device("cpu")
+
+
+class Steps(ABC):
+    """The steps that the ranks of a loader take together, in a process group of their own.
+
+    An iteration has a number of steps that all ranks know. Every method but :meth:`gather` runs on ``thread``.
+    """
+
+    thread: Executor
+    """One thread. It alone issues collectives in the group."""
+
+    @abstractmethod
+    def gather(self, value: Any) -> list[Any]:
+        """The value of each rank, in the order of ranks. Called while the loader is made."""
+
+    @abstractmethod
+    def begin(self, epoch: int, first: int, count: int) -> None:
+        """An iteration of ``count`` steps begins, at the epoch's batch ``first``."""
+
+    @abstractmethod
+    def step(self, number: int, error: Exception | None, counts: Tensor | None, run: Callable[[Tensor], T]) -> T:
+        """One step: all ranks agree to take it, then ``run(counts of all ranks)`` is called.
+
+        Args:
+            number: the number of this rank's batch.
+            error: why this rank cannot take the step; all ranks then raise.
+            counts: int64, shape [ranks of the group of rows, n]: what this rank is going to ask each of them for. None
+                if that is not known yet.
+            run: issues the collectives of the step; gets what each of these ranks is going to ask this one for.
+
+        Raises:
+            ValueError: the ranks are not at the same step. Every rank raises the same error.
+            RuntimeError: a rank failed, has left the loop, or is gone.
+        """
+
+    @abstractmethod
+    def leave(self, delivered: int) -> None:
+        """This rank leaves the iteration after so many batches; without effect after its last step."""
+
+
+class CollectiveRowStore(RowStore):
+    """A store that all ranks read together: in a step of a loader, each gets the rows that it asks for.
+
+    ``multi_get_tensor`` answers only what needs no other rank.
+    """
+
+    thread_safe = False
+    collective = True
+
+    @abstractmethod
+    def open_steps(self) -> Steps:
+        """The steps of one loader. All ranks open those of their loaders in one order."""
+
+    @abstractmethod
+    def plan(self, attrs: list[TensorAttr]) -> Any:
+        """What :meth:`counts` and :meth:`read` need to read these attributes; several threads may plan at once."""
+
+    @abstractmethod
+    def counts(self, plan: Any) -> Tensor:
+        """``counts`` of :meth:`Steps.step`. Called once for each plan, on the thread of the steps, in their order."""
+
+    @abstractmethod
+    def read(self, plan: Any, asked: Tensor, steps: Steps) -> list[Tensor]:
+        """The rows of a plan's attributes, in their order. ``asked``: the counts of the other ranks."""
 
 
 @dataclass

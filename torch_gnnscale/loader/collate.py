@@ -50,11 +50,15 @@ class Collator:
 
     def fetch(self, out: Output) -> Fetched:
         """Reads the rows of an output."""
+        sampled = self.sampled(out)
+        return Fetched(sampled, self.source.fetch(sampled, self.bounds))
+
+    def sampled(self, out: Output) -> SampledGraphPart:
+        """An output, after the user's transform, by type."""
         drawn = drawn_ends(out)
         if self.transform is not None:
             out = self.transform(out)
-        sampled = sampled_part(out, drawn, self.sampler.edge_permutation, self.layouts)
-        return Fetched(sampled, self.source.fetch(sampled, self.bounds))
+        return sampled_part(out, drawn, self.sampler.edge_permutation, self.layouts)
 
     def collate(self, fetched: Fetched) -> Data | HeteroData:
         """The batch with all of PyG's fields, before ``transform``."""

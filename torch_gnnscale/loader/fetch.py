@@ -14,7 +14,15 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import index_select
 
 from .. import ops
-from ..feature.contract import BoundedAttr, RowStore, all_attrs, is_collective, may_be_read_by_threads
+from ..feature.contract import (
+    BoundedAttr,
+    CollectiveRowStore,
+    RowStore,
+    Steps,
+    all_attrs,
+    is_collective,
+    may_be_read_by_threads,
+)
 from ..sampler.keyed import KeyedSampler
 from .layout import EdgeLayout, edge_device, laid_out, set_edges, stored_values
 from .sampled import NO_IDS, SampledEdges, SampledGraphPart
@@ -194,6 +202,11 @@ class StoreRows(RowSource):
 
     def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> list[tuple[Any, Any]]:
         """(attribute, rows) per tensor of a type that was sampled, in the store's order."""
+        wanted = self.wanted(sampled, bounds)
+        return list(zip(wanted, self.features.multi_get_tensor(wanted), strict=True))
+
+    def wanted(self, sampled: SampledGraphPart, bounds: Bounds) -> list[Any]:
+        """The attributes of the types that were sampled, with the ids as their index."""
         hetero, features = sampled.hetero, self.features
         ids = {node_type: Ids(node) for node_type, node in sampled.nodes.items()}
         wanted = []
@@ -210,7 +223,7 @@ class StoreRows(RowSource):
                     attr = BoundedAttr(attr.group_name, attr.attr_name, there, below, there)
             if attr.index is not None:
                 wanted.append(attr)
-        return list(zip(wanted, features.multi_get_tensor(wanted), strict=True))
+        return wanted
 
     def batch(
         self, sampled: SampledGraphPart, rows: list[tuple[Any, Any]], layouts: dict[Any, EdgeLayout] | None
@@ -243,9 +256,27 @@ class StoreRows(RowSource):
         return batch
 
 
+class CollectiveRows(StoreRows):
+    """Reads all tensors of a CollectiveRowStore, in steps that all ranks take together."""
+
+    def plan(self, sampled: SampledGraphPart, bounds: Bounds) -> tuple[list[Any], Any]:
+        """What :meth:`counts` and :meth:`read` need for a sample; several threads may plan at once."""
+        wanted = self.wanted(sampled, bounds)
+        return wanted, self.features.plan(wanted)
+
+    def counts(self, plan: tuple[list[Any], Any]) -> Tensor:
+        """See :meth:`CollectiveRowStore.counts`."""
+        return self.features.counts(plan[1])
+
+    def read(self, plan: tuple[list[Any], Any], asked: Tensor, steps: Steps) -> list[tuple[Any, Any]]:
+        """What :meth:`fetch` returns."""
+        return list(zip(plan[0], self.features.read(plan[1], asked, steps), strict=True))
+
+
 def row_source(data: Any, custom_cls: Any = None, device: torch.device | None = None) -> RowSource:
     """A :class:`DataRows` for a Data or HeteroData, a :class:`StoreRows` for a pair of stores."""
     if isinstance(data, (Data, HeteroData)):
         return DataRows(data, device)
     features, graph = data
-    return StoreRows(features, graph, custom_cls)
+    kind = CollectiveRows if isinstance(features, CollectiveRowStore) else StoreRows
+    return kind(features, graph, custom_cls)

@@ -15,6 +15,7 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, HeteroSampler
 
 from .. import ops
 from .._warn import warn
+from ..feature.contract import CollectiveRowStore, Steps
 from ..memory import move_to_huge_pages
 from ..ops.arguments import to_int
 from ..random import ids_key
@@ -28,8 +29,9 @@ from .layout import EdgeLayout, edge_layouts_of
 from .line import Line
 from .order import KeyedShuffle, NumberedBatch, SeedOrder
 from .prefetch import USUAL, PrefetchTrial
-from .share import Shard, SharedOrder, Uneven, common_seed, share_of
+from .share import Shard, SharedOrder, Uneven, agreed_share, common_seed, share_of
 from .streams import Streams
+from .together import Together
 from .workers import without_processes
 
 
@@ -118,8 +120,30 @@ class KeyedLoader(PyGLoaderAdapter):
         if kwargs.get("filter_per_worker") is None and checks.has_rows_on_gpu(data):
             kwargs["filter_per_worker"] = False
         super().__init__(data, num_neighbors, sampler, **kwargs)
-        if share is not None:
+        self._steps: Steps | None = None  # of stores that all ranks read together
+        self._of_parts: dict[str, Any] = {}  # what the ranks said of their inputs
+        if share is not None and not isinstance(self._rows, CollectiveRowStore):
             self._order.share = share.with_counts([len(self.batch_sampler)])  # type: ignore[arg-type]
+
+    @property
+    def _rows(self) -> Any:
+        """The feature store; None for a Data or HeteroData."""
+        return self.data[0] if isinstance(self.data, (tuple, list)) else None
+
+    def _meet_others(self) -> None:
+        """Called at the end of a subclass's constructor: where all ranks read together, they compare what decides their
+        batches, and tell each other how many they have.
+
+        Raises:
+            ValueError: on all ranks, if they differ.
+        """
+        share = self._order.share
+        if share is None or not isinstance(self._rows, CollectiveRowStore):
+            return
+        self._steps = self._rows.open_steps()
+        count = len(self.batch_sampler)  # type: ignore[arg-type]
+        decides = {**self._fingerprint(), "seed": self.seed, "uneven": share.uneven}
+        self._order.share, self._of_parts = agreed_share(share, self._steps, decides, count)
 
     def _checked_bulk(self, bulk: int | None, kwargs: dict[str, Any]) -> int:
         """How many batches are made at once.
@@ -202,6 +226,7 @@ class KeyedLoader(PyGLoaderAdapter):
             "order": "shuffled" if isinstance(self.sampler, KeyedShuffle) else order,
             **self._order.options(),
             **(self._sampler.options() if isinstance(self._sampler, KeyedSampler) else {}),
+            **self._of_parts,
         }
 
     @cached_property
@@ -221,12 +246,22 @@ class KeyedLoader(PyGLoaderAdapter):
         negatives = getattr(self, "neg_sampling", None)
         return Line(self._order, self._sampler, collator, self.input_data, self._ids, negatives, self._seconds)
 
+    @cached_property
+    def _together(self) -> Together | None:
+        """The line in steps of all ranks, if they read together."""
+        share = self._order.share
+        return None if self._steps is None or share is None else Together(self._line, self._steps, share)
+
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self._order.begin()
         if self.num_workers > 0:
             return self._order.follow(super().__iter__())
         if self.pin_memory and not torch.cuda.is_available():
             warn("pin_memory=True has no effect: torch sees no CUDA device")
+        if self._together is not None:
+            prefetch = USUAL if self.prefetch is None else self.prefetch
+            start, finish = (self._order.epoch, self._order.batch), self._finish
+            return self._order.follow(self._together.batches(iter(self._index_sampler), *start, finish, prefetch))
         line, numbered = self._line, iter(self._index_sampler)
         in_bulks = self.bulk > 1 or self._streams_on is not None
         tried = self.prefetch is None and not in_bulks and not line.collective

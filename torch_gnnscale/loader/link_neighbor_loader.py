@@ -194,6 +194,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             all_edges = _type_and_links(edge_label_index)[1] is None
             known = links if made and not all_edges else None
             neighbor_sampler.prepare_links(edge_type, self.neg_sampling, known)
+        self._meet_others()
 
     def _renumber_weights(self, order: Numbering, edge_type: EdgeType | None) -> None:
         """Reorders the weights of negatives from the user's ids to the stores' ids."""

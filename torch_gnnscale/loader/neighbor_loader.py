@@ -185,6 +185,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             self._check_seeds(neighbor_sampler.node_bounds(), nodes[1] if isinstance(nodes, tuple) else nodes)
         if self.order is not None:
             self.input_data.node = self.order.to_stored(self.input_data.node, self.input_data.input_type)
+        self._meet_others()
 
     def _check_seeds(self, bounds: Mapping[Any, int] | None, given: Tensor | None) -> None:
         """Raises IndexError unless all seeds are in range; the error names the position in ``given``."""

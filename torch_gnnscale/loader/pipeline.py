@@ -7,7 +7,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -36,14 +36,21 @@ class Pipeline:
     stage or of ``finish`` is raised in place of the item, with its traceback, and the next items follow, as in torch's
     DataLoader. After an error of ``items`` the iterator ends. In a forked process, which lacks the threads, an
     iterator with threads raises RuntimeError.
+
+    Args:
+        ordered: the one thread that runs the stages in order, also with ``prefetch=0``; it outlives the iterator. By
+            default one that the iterator starts.
     """
 
     def __init__(
-        self, items: Iterator[Any], stages: Sequence[Stage], finish: Callable[[Any], Any], prefetch: int
-    ) -> None:
+        self, items: Iterator[Any], stages: Sequence[Stage], finish: Callable[[Any], Any], prefetch: int,
+        ordered: Executor | None = None,
+    ) -> None:  # fmt: skip
         self._pending: deque[Future] = deque()
         self._threads: ThreadPoolExecutor | None = None
-        self._ordered: ThreadPoolExecutor | None = None
+        self._given = ordered
+        self._ordered = ordered
+        self._in_order: deque[Future] = deque()  # of the given thread
         self._process = os.getpid()
         self._items = items
         self._stages = [Stage(_in_turn([s.run for s in some]), in_order) for in_order, some in groupby(stages, _kind)]
@@ -60,7 +67,7 @@ class Pipeline:
             workers = min(prefetch, cores)
             limit = (ops.limit_threads, (cores // workers,))
             self._threads = ThreadPoolExecutor(workers, "gnnscale-loader", *limit)
-            if any(stage.in_order for stage in self._stages):
+            if self._ordered is None and any(stage.in_order for stage in self._stages):
                 self._ordered = ThreadPoolExecutor(1, "gnnscale-loader-in-order", *limit)
             _open.add(self)
         self._submit(prefetch)
@@ -95,6 +102,10 @@ class Pipeline:
             if in_order:
                 assert self._ordered is not None
                 result = self._ordered.submit(_of_result, run, result)
+                if self._given is not None:
+                    self._in_order.append(result)
+                    if len(self._in_order) > self._prefetch + 1:
+                        self._in_order.popleft()  # its item was delivered
             elif number == 0:
                 result = self._threads.submit(run, item)
             else:
@@ -116,8 +127,8 @@ class Pipeline:
                 # The future is dropped here, so that the batch is freed as soon as the user drops it.
                 return self._finish(self._pending.popleft().result())
             item = self._next_item()
-            for run, _ in self._stages:
-                item = run(item)
+            for run, in_order in self._stages:
+                item = self._given.submit(run, item).result() if in_order and self._given is not None else run(item)
             return self._finish(item)
         except BaseException as error:
             if isinstance(error, StopIteration) or not isinstance(error, Exception):
@@ -128,9 +139,12 @@ class Pipeline:
         """Stops the threads after the items that they are working on; ``wait``: returns only then."""
         self._items = iter(())
         self._pending.clear()
-        for threads in (self._threads, self._ordered):
+        for future in self._in_order:
+            future.cancel()
+        self._in_order.clear()
+        for threads in (self._threads, None if self._given is not None else self._ordered):
             if threads is not None and self._process == os.getpid():
-                threads.shutdown(wait=wait, cancel_futures=True)
+                threads.shutdown(wait=wait, cancel_futures=True)  # type: ignore[call-arg]
 
     def __del__(self) -> None:
         self.close(wait=False)  # the garbage collector may run in one of the threads

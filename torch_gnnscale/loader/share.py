@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import torch
 from torch.utils.data import DistributedSampler
 
-from ..feature.contract import Ranks, RowStore
+from ..feature.contract import Ranks, RowStore, Steps
 from ..ops.arguments import to_int
 from ..random import draw_seed
 
@@ -174,3 +174,34 @@ def common_seed(share: Share | None, seed: int | None, generator: torch.Generato
     values = [drawn]
     torch.distributed.broadcast_object_list(values, src=0)
     return values[0]
+
+
+def agreed_share(share: Share, steps: Steps, decides: dict[str, Any], count: int) -> tuple[Share, dict[str, Any]]:
+    """The share of a rank whose batches all ranks make together, after they have told each other what they have.
+
+    Args:
+        share: without counts.
+        steps: of the loader.
+        decides: what decides this rank's batches, in plain values; all ranks have the same but, where each part's seeds
+            are ordered by themselves, for ``inputs`` and ``key_of_inputs``.
+        count: the batches of this rank's order of seeds.
+
+    Returns:
+        The share with counts; and where each part has its own inputs, these two entries of all parts.
+
+    Raises:
+        ValueError: on all ranks, naming what differs between them.
+    """
+    own = ("inputs", "key_of_inputs") if share.order == "owned" else ()
+    found = steps.gather((decides, count, share.part))
+    for name in decides:
+        for part in {entry[2] for entry in found} if name in own else [None]:
+            values = [entry[0].get(name) for entry in found if part is None or entry[2] == part]
+            if any(value != values[0] for value in values):
+                of = "all ranks" if part is None else f"the ranks of part {part}"
+                raise ValueError(f"{name}: expected the same on {of}, found {values}")
+    if share.order == "global":
+        return share.with_counts([count]), {}
+    of_part = {entry[2]: entry for entry in found}
+    inputs = {name: [of_part[part][0][name] for part in range(share.ranks.parts)] for name in own}
+    return share.with_counts([of_part[part][1] for part in range(share.ranks.parts)]), inputs

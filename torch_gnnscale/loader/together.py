@@ -1,0 +1,158 @@
+"""The line of a loader whose ranks read rows together, or sample together: one step of all ranks per batch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple, TypeVar
+
+import numpy as np
+
+from ..feature.contract import Steps
+from ..sampler.keyed import KeyedSampler
+from .collate import Fetched
+from .fetch import CollectiveRows
+from .line import Line
+from .order import NumberedBatch
+from .pipeline import Pipeline, Stage
+from .share import Share
+from .streams import as_here
+
+T = TypeVar("T")
+
+
+class Turn(NamedTuple):
+    """A step of this rank: its batch, or one without seeds where the rank only serves others."""
+
+    batch: NumberedBatch
+    serves: bool
+
+
+@dataclass
+class _Prepared:
+    """What one step needs, as far as no other rank is needed for it."""
+
+    turn: Turn
+    sampled: Any = None
+    plan: Any = None
+    error: Exception | None = None
+
+
+class Served:
+    """The result of a step in which this rank only served others."""
+
+
+class Together:
+    """Makes batches in steps that all ranks take together.
+
+    Where sampling needs no other rank, threads sample ahead and plan what rows are read; the rows come on the thread of
+    the steps.
+
+    Args:
+        line: the loader's line; its rows are :class:`CollectiveRows`.
+        steps: of this loader.
+        share: of this rank.
+    """
+
+    def __init__(self, line: Line, steps: Steps, share: Share) -> None:
+        assert isinstance(line.collator.source, CollectiveRows)
+        self.line, self.steps, self.share = line, steps, share
+        self.source: CollectiveRows = line.collator.source
+        self._samples_together = isinstance(line.sampler, KeyedSampler) and line.sampler.collective
+
+    def batches(
+        self, numbered: Iterator[NumberedBatch], epoch: int, first: int, finish: Callable[[Any], T], prefetch: int
+    ) -> TogetherBatches[T]:
+        """Iterates over this rank's batches of an epoch of which ``first`` were made before, by all ranks."""
+        count = self.share.rounds(first) if self.share.uneven == "serve" else self.share.steps(first)
+        self.steps.thread.submit(self.steps.begin, epoch, first, count).result()
+        turns = self._turns(numbered, epoch, first, count)
+        stages = [
+            Stage(as_here(self._prepare)),
+            Stage(as_here(self._step), in_order=True),
+            Stage(as_here(self._collate)),
+        ]
+
+        def finished(made: Any) -> Any:
+            return made if isinstance(made, Served) else finish(made)
+
+        return TogetherBatches(Pipeline(turns, stages, finished, prefetch, self.steps.thread), self.steps)
+
+    def _turns(self, numbered: Iterator[NumberedBatch], epoch: int, first: int, count: int) -> Iterator[Turn]:
+        ranks = self.share.ranks
+        for step in range(count):
+            index = next(numbered, None)
+            if index is not None:
+                yield Turn(index, serves=False)
+                continue
+            number = first + step * ranks.world + ranks.rank
+            yield Turn(NumberedBatch(epoch, number, np.empty(0, dtype=np.int64)), serves=True)
+
+    def _prepare(self, turn: Turn) -> _Prepared:
+        prepared = _Prepared(turn)
+        if not self._samples_together:
+            try:
+                self._sample(prepared)
+            except Exception as error:  # raised in the step, on all ranks
+                prepared.error = error
+        return prepared
+
+    def _sample(self, prepared: _Prepared) -> None:
+        collator = self.line.collator
+        prepared.sampled = collator.sampled(self.line.sample(prepared.turn.batch))
+        prepared.plan = self.source.plan(prepared.sampled, collator.bounds)
+
+    def _step(self, prepared: _Prepared) -> Fetched | Served:
+        counts = None
+        if prepared.plan is not None:
+            try:
+                counts = self.source.counts(prepared.plan)
+            except Exception as error:
+                prepared.error = error
+
+        def run(asked: Any) -> Any:
+            if self._samples_together:
+                self._sample(prepared)
+            return self.source.read(prepared.plan, asked, self.steps)
+
+        rows = self.steps.step(prepared.turn.batch.number, prepared.error, counts, run)
+        return Served() if prepared.turn.serves else Fetched(prepared.sampled, rows)
+
+    def _collate(self, fetched: Fetched | Served) -> Any:
+        return fetched if isinstance(fetched, Served) else self.line.collate(fetched)
+
+
+class TogetherBatches(Generic[T]):
+    """Iterates over this rank's batches; closed or dropped before its end, this rank leaves the iteration."""
+
+    def __init__(self, pipeline: Pipeline, steps: Steps) -> None:
+        self._pipeline, self._steps = pipeline, steps
+        self._delivered = 0
+        self._open = True
+
+    def __iter__(self) -> TogetherBatches[T]:
+        return self
+
+    def __next__(self) -> T:
+        while True:
+            try:
+                made = next(self._pipeline)
+            except StopIteration:
+                self.close()
+                raise
+            except Exception:
+                self._delivered += 1
+                raise
+            if not isinstance(made, Served):
+                self._delivered += 1
+                return made
+
+    def close(self) -> None:
+        """Leaves the iteration."""
+        if self._open:
+            self._open = False
+            self._pipeline.close(wait=False)
+            self._steps.thread.submit(self._steps.leave, self._delivered)
+
+    def __del__(self) -> None:
+        self.close()
