@@ -1,0 +1,68 @@
+"""Loaders over parts: every batch is the one that a single process makes of the same stored graph."""
+
+import pytest
+import torch
+from helpers.cluster import cluster
+from helpers.parts import batches_of_rank, expected_batches, homogeneous
+
+from torch_gnnscale import partition
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """parts(K): (data, directory of K parts), written once."""
+    written = {}
+
+    def of(count):
+        if count not in written:
+            data, path = homogeneous(), tmp_path_factory.mktemp("parts") / "parts"
+            links = {"train": data.edge_index[:, ::7]}
+            partition.write(data, path, parts=count, method="random", links=links, graph_attrs=["time"])
+            written[count] = data, str(path)
+        return written[count]
+
+    return of
+
+
+MODES = {
+    "nodes": ("nodes", {}),
+    "one hop": ("nodes", {"num_neighbors": [4]}),
+    "four hops": ("nodes", {"num_neighbors": [2, 2, 2, 1]}),
+    "all neighbors": ("nodes", {"num_neighbors": [-1, 2]}),
+    "in input order": ("nodes", {"shuffle": False}),
+    "replace": ("nodes", {"replace": True}),
+    "disjoint": ("nodes", {"disjoint": True}),
+    "layers": ("nodes", {"layers": True}),
+    "induced": ("nodes", {"subgraph_type": "induced"}),
+    "bidirectional": ("nodes", {"subgraph_type": "bidirectional"}),
+    "times": ("nodes", {"time_attr": "time"}),
+    "without threads": ("nodes", {"prefetch": 0}),
+    "csr": ("nodes", {"edge_layout": "sparse_csr"}),
+    "links": ("links", {}),
+    "global": ("nodes", {"seed_order": "global"}),
+    "global links": ("links", {"seed_order": "global"}),
+    "drop": ("nodes", {"uneven": "drop"}),
+    "serve": ("nodes", {"uneven": "serve"}),
+    "serve global": ("nodes", {"uneven": "serve", "seed_order": "global", "batch_size": 7}),
+}
+
+
+@pytest.mark.parametrize(("kind", "options"), MODES.values(), ids=MODES)
+@pytest.mark.parametrize(("count", "world"), [(2, 2), (3, 3), (2, 4)])
+def test_batches_are_those_of_one_process(parts, kind, options, count, world):
+    data, path = parts(count)
+    expected = expected_batches(data, path, kind, 2, options, world)
+    found = cluster(world).run(batches_of_rank, path, kind, 2, options)
+    assert [[len(epoch) for epoch in rank] for rank in found] == [[len(epoch) for epoch in rank] for rank in expected]
+    for rank in range(world):
+        for epoch in range(2):
+            for ours, theirs in zip(found[rank][epoch], expected[rank][epoch], strict=True):
+                assert dict(ours).keys() == dict(theirs).keys()
+                assert ours == theirs
+
+
+def test_one_part_needs_no_process_group(parts):
+    data, path = parts(1)
+    assert not torch.distributed.is_initialized()
+    expected = expected_batches(data, path, "nodes", 2, {}, 1)
+    assert [batches_of_rank(path, "nodes", 2, {})] == expected

@@ -1,0 +1,117 @@
+"""Partitioned graphs of tests, what ranks do with them, and what one process makes of the same stored graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from helpers.data import make_data, plain
+from torch import distributed as dist
+from torch_geometric.data import Data, HeteroData
+
+from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, partition
+from torch_gnnscale.distributed import open_part
+from torch_gnnscale.feature.contract import Ranks
+from torch_gnnscale.loader.order import NumberedBatch
+from torch_gnnscale.loader.share import Share
+from torch_gnnscale.topology.reorder import Order, TypedOrder
+
+
+def homogeneous(num_nodes: int = 200) -> Data:
+    """Rows that are a function of the id, masks, times of nodes, and attributes of edges."""
+    data = make_data(num_nodes)
+    generator = torch.Generator().manual_seed(3)
+    data.train_mask = torch.rand(num_nodes, generator=generator) < 0.4
+    data.time = torch.arange(num_nodes) * 7 % 50
+    data.code = (torch.arange(num_nodes) % 251).to(torch.uint8)
+    data.wide = torch.arange(num_nodes)[:, None, None] * torch.tensor([[1.0, 0.5], [2.0, 3.0]], dtype=torch.float64)
+    data.kind = torch.arange(data.num_edges) % 5
+    return data
+
+
+def orders_of(parts: partition.StoredParts) -> Order | TypedOrder:
+    """The numbering of the stored graph."""
+    orders = {
+        t: Order.from_permutation(_inverse(parts.stored_ids(t)), parts.book.num_nodes(t)) for t in parts.book.bounds
+    }
+    return TypedOrder(orders) if parts.hetero else orders[None]
+
+
+def _inverse(permutation: torch.Tensor) -> torch.Tensor:
+    inverse = torch.empty_like(permutation)
+    inverse[permutation] = torch.arange(len(permutation))
+    return inverse
+
+
+def stores_of(data: Data | HeteroData, path: str) -> tuple[FeatureStore, GraphStore]:
+    """One process's stores of the graph as the parts store it."""
+    with partition.open_parts(path) as parts:
+        order = orders_of(parts)
+    return FeatureStore.from_data(data, order=order), GraphStore.from_data(data, order=order)
+
+
+def loader_over(stores: Any, seeds: Any, kind: str, options: dict[str, Any]) -> Any:
+    """A loader of nodes or links."""
+    options = {"num_neighbors": [3, 2], "batch_size": 10, "shuffle": True, "seed": 3, **options}
+    if kind == "links":
+        return LinkNeighborLoader(stores, edge_label_index=seeds, neg_sampling="binary", **options)
+    return NeighborLoader(stores, input_nodes=seeds, **options)
+
+
+def as_plain(batch: Any) -> Any:
+    """A batch with its fields in the order of their names, for stores may have them in another one."""
+    if isinstance(batch, HeteroData):
+        return sorted((str(key), sorted(dict(entries).items())) for key, entries in plain(batch))
+    return sorted(plain(batch))
+
+
+def batches_of_rank(path: str, kind: str, epochs: int, options: dict[str, Any]) -> list[list[Any]]:
+    """The batches of this rank, by epoch."""
+    with open_part(path) as part:
+        of = "all" if options.get("seed_order") == "global" else "part"
+        seeds = part.links("train", of) if kind == "links" else part.input_nodes("train", of)
+        loader = loader_over((part.features, part.graph), seeds, kind, options)
+        return [[as_plain(batch) for batch in loader] for _ in range(epochs)]
+
+
+def expected_batches(
+    data: Data | HeteroData, path: str, kind: str, epochs: int, options: dict[str, Any], world: int
+) -> list[list[list[Any]]]:
+    """found[rank][epoch]: what one process makes of the same stored graph in the same order of seeds."""
+    stores = stores_of(data, path)
+    with partition.open_parts(path) as parts:
+        count, owned = parts.book.num_parts, options.get("seed_order", "owned") == "owned"
+        of_parts = [_seeds(parts, number if owned else None, kind) for number in range(count if owned else 1)]
+    uneven = options.get("uneven", "pad")
+    given = {name: value for name, value in options.items() if name not in ("seed_order", "uneven")}
+    loaders = [loader_over(stores, seeds, kind, given) for seeds in of_parts]
+    sizes = [len(loader) for loader in loaders]
+    found = []
+    for rank in range(world):
+        part = rank // (world // count)
+        share = Share(Ranks(rank, world, part, count), "owned" if owned else "global", uneven).with_counts(sizes)
+        loader = loaders[share.part]
+        if hasattr(loader.sampler, "part"):
+            loader.sampler.part = share.part
+        of_epochs = []
+        for epoch in range(epochs):
+            positions = [index.positions for index in loader._order.numbered(loader.batch_sampler, epoch)]
+            steps = [NumberedBatch(epoch, step.number, positions[step.chunk]) for step in share.positions(0)]
+            of_epochs.append([as_plain(loader.collate_fn(index)) for index in steps])
+        found.append(of_epochs)
+    return found
+
+
+def _seeds(parts: partition.StoredParts, number: int | None, kind: str) -> Any:
+    if kind == "links":
+        edge_type, split = parts.link_splits[0]
+        links = parts.links(split, edge_type) if number is None else parts.part(number).links[edge_type, split]
+        return links if edge_type is None else (edge_type, links)
+    node_type, split = parts.splits[0]
+    seeds = parts.input_nodes(split, node_type) if number is None else parts.part(number).seeds[node_type, split]
+    return seeds if node_type is None else (node_type, seeds)
+
+
+def rank_and_world() -> tuple[int, int]:
+    """Of this process."""
+    return dist.get_rank(), dist.get_world_size()

@@ -1,0 +1,89 @@
+"""Collectives over the ranks of a group, counted: numbers of a fixed size, and bytes of any size."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+
+@dataclass
+class Traffic:
+    """What a rank exchanged with the others of its group for one purpose."""
+
+    rounds: int = 0
+    """All-to-alls of bytes."""
+    bytes_sent: int = 0
+    """To other ranks."""
+    bytes_received: int = 0
+    """From other ranks."""
+    headers: int = 0
+    """All-to-alls of numbers of a fixed size."""
+    header_bytes: int = 0
+    """Of these, to other ranks."""
+    seconds: float = 0.0
+    """In these calls, waiting for other ranks included."""
+
+    def __add__(self, other: Traffic) -> Traffic:
+        return Traffic(*(getattr(self, entry.name) + getattr(other, entry.name) for entry in fields(self)))
+
+
+class Exchange:
+    """All-to-alls over a Gloo group. A group of one rank needs no process group.
+
+    Gloo notices neither sizes that disagree nor two threads in one group, and would return wrong rows: one thread calls
+    these methods, in the same order on all ranks, and sizes are agreed before.
+
+    Args:
+        group: the process group; None for one rank alone.
+        size: its number of ranks.
+        place: which of them this process is.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None, size: int, place: int) -> None:
+        assert (group is None) <= (size == 1)
+        self.group, self.size, self.place = group, size, place
+        self.traffic: dict[str, Traffic] = defaultdict(Traffic)
+        """By purpose."""
+
+    def numbers(self, sent: Tensor, purpose: str) -> Tensor:
+        """``received[i] = what rank i sent to this one``: int64, shape [size, n], the same n on all ranks."""
+        assert (sent.dtype, sent.dim(), len(sent)) == (torch.int64, 2, self.size)
+        traffic, begin = self.traffic[purpose], time.perf_counter()
+        if self.group is None:
+            received = sent
+        else:
+            received = torch.empty_like(sent)
+            dist.all_to_all_single(received, sent.contiguous(), group=self.group)
+        traffic.headers += 1
+        traffic.header_bytes += (self.size - 1) * sent[0].nbytes
+        traffic.seconds += time.perf_counter() - begin
+        return received
+
+    def bytes(self, sent: Sequence[Tensor], sizes: Sequence[int], purpose: str) -> list[Tensor]:
+        """What each rank sent to this one, as bytes: uint8, shape [sizes[i]].
+
+        Args:
+            sent: for each rank, contiguous, of any dtype and shape; to this rank itself, without elements.
+            sizes: how many bytes each rank sends to this one.
+            purpose: what the traffic is counted as.
+        """
+        assert len(sent) == len(sizes) == self.size
+        assert sizes[self.place] == sent[self.place].nbytes == 0
+        traffic, begin = self.traffic[purpose], time.perf_counter()
+        of_bytes = [entry.reshape(-1).view(torch.uint8) for entry in sent]
+        received = torch.empty(sum(sizes), dtype=torch.uint8)
+        if self.group is not None:
+            together = of_bytes[0] if len(of_bytes) == 1 else torch.cat(of_bytes)
+            lengths = [len(entry) for entry in of_bytes]
+            dist.all_to_all_single(received, together, list(sizes), lengths, group=self.group)
+            traffic.bytes_sent += len(together)
+        traffic.rounds += 1
+        traffic.bytes_received += len(received)
+        traffic.seconds += time.perf_counter() - begin
+        return list(received.split(list(sizes)))

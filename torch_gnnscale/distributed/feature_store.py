@@ -1,0 +1,185 @@
+"""Rows that lie in parts on several ranks, exchanged in two rounds per batch (FastSample, section 3.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.data import TensorAttr
+
+from .. import ops
+from ..feature.contract import CollectiveRowStore, Ranks, Steps
+from ..partition import RowsMeta, StoredPart, StoredParts
+from .numbering import PartNumbering
+from .rows import Located, RowKind, counts_by_part, exchange_rows, locate, wanted_none
+from .steps import RankSteps
+
+N_ID = "n_id"
+"""The attribute of each node type that holds the user's ids."""
+
+
+class RowPlan(NamedTuple):
+    """The rows that one batch reads."""
+
+    attrs: list[TensorAttr]
+    located: list[Located | None]
+    """By type; None where the batch has none of it."""
+    wanted: list[Tensor]
+    """For each type, rows of other parts, numbered within them, by part."""
+    counts: Tensor
+    """counts[i, t]: how many of these lie in part i: int64, shape [parts, types]."""
+
+
+class PartitionedFeatureStore(CollectiveRowStore):
+    """A FeatureStore of which this rank holds one part: rows of its nodes, and of the edges that lead to them.
+
+    The loaders of this package read all rows, in steps that all ranks take together. ``get_tensor`` answers what lies
+    in this part, by stored ids of nodes and the user's ids of edges.
+
+    Args:
+        parts, part: the opened files.
+        ranks: of the run.
+        open_steps: makes the steps of a loader.
+    """
+
+    ranks: Ranks
+
+    def __init__(self, parts: StoredParts, part: StoredPart, ranks: Ranks, open_steps: Callable[[], RankSteps]) -> None:
+        super().__init__()
+        state = self.__dict__
+        state["parts"], state["part"], state["ranks"], state["_open_steps"] = parts, part, ranks, open_steps
+        state["order"] = PartNumbering(parts)
+        attrs = {(meta.group_name, meta.attr_name): meta for meta in parts.attrs}
+        rows = dict(part.rows)
+        for node_type, user_ids in part.user_ids.items():
+            count = parts.book.num_nodes(node_type)
+            attrs[node_type, N_ID] = RowsMeta(node_type, N_ID, torch.int64, (), count)
+            rows[node_type, N_ID] = user_ids
+        state["_attrs"] = attrs
+        groups = list(dict.fromkeys(group for group, _ in attrs))
+        state["_groups"] = {group: number for number, group in enumerate(groups)}
+        state["_names"] = [[name for of, name in attrs if of == group] for group in groups]
+        state["_kinds"] = [
+            [RowKind(attrs[group, name].dtype, attrs[group, name].shape) for name in names]
+            for group, names in zip(groups, self._names, strict=True)
+        ]
+        state["_rows"] = [
+            [rows[group, name] for name in names] for group, names in zip(groups, self._names, strict=True)
+        ]
+
+    # What loaders ask ################################################################################################
+
+    def all_attrs(self) -> list[TensorAttr]:
+        """See :meth:`RowStore.all_attrs`; the user's ids of nodes are the attribute ``n_id``."""
+        return [TensorAttr(group, name) for group, name in self._attrs]
+
+    def num_rows(self, attr: TensorAttr) -> int:
+        """See :meth:`RowStore.num_rows`: in all parts."""
+        return self._attrs[attr.group_name, attr.attr_name].num_rows
+
+    def open_steps(self) -> Steps:
+        """See :meth:`CollectiveRowStore.open_steps`."""
+        return self._open_steps()
+
+    def plan(self, attrs: list[TensorAttr]) -> RowPlan:
+        """See :meth:`CollectiveRowStore.plan`."""
+        located: list[Located | None] = [None] * len(self._groups)
+        wanted = [wanted_none()] * len(self._groups)
+        counts = torch.zeros(self.ranks.parts, len(self._groups), dtype=torch.int64)
+        for attr in attrs:
+            group = attr.group_name
+            if located[number := self._groups[group]] is None:
+                bounds, ids = self._bounds(group), self._stored(group, attr.index)
+                found = located[number] = locate(ids, bounds, self.part.number)
+                counts[:, number] = counts_by_part(found.remote, bounds)
+                wanted[number] = found.remote - bounds[:-1].repeat_interleave(counts[:, number])
+        return RowPlan(attrs, located, wanted, counts)
+
+    def counts(self, plan: RowPlan) -> Tensor:
+        """See :meth:`CollectiveRowStore.counts`."""
+        return plan.counts
+
+    def read(self, plan: RowPlan, asked: Tensor, steps: Steps) -> list[Tensor]:
+        """See :meth:`CollectiveRowStore.read`."""
+        assert isinstance(steps, RankSteps)
+        remote = exchange_rows(steps.rows, asked, plan.wanted, plan.counts, self._kinds, self._rows)
+        return [self._joined(attr, plan.located, remote) for attr in plan.attrs]
+
+    def _joined(self, attr: TensorAttr, located: Sequence[Located | None], remote: list[list[Tensor]]) -> Tensor:
+        """The rows of an attribute in the order of its ids."""
+        number = self._groups[attr.group_name]
+        name = self._names[number].index(attr.attr_name)
+        found, rows = located[number], self._rows[number][name]
+        assert found is not None
+        own = ops.gather_rows(rows, found.own_rows, check=False)
+        if not len(found.at):
+            return own
+        out = rows.new_empty((found.size, *rows.shape[1:]))
+        if out.numel():
+            out[found.own] = own
+            out[found.at] = ops.gather_rows(remote[number][name], found.inverse, check=False)
+        return out
+
+    def _bounds(self, group: Any) -> Tensor:
+        book = self.parts.book
+        if not isinstance(group, tuple):
+            return book.bounds[group]
+        return book.edge_bounds[self._edge_type(group)]
+
+    def _stored(self, group: Any, ids: Tensor) -> Tensor:
+        """Stored ids of nodes, or stored positions of the user's edges."""
+        ids = ids.to(torch.int64)
+        return self.parts.stored_edges(self._edge_type(group))[ids] if isinstance(group, tuple) else ids
+
+    @staticmethod
+    def _edge_type(group: tuple) -> Any:
+        return None if group[0] is None else group
+
+    # PyG's abstract methods ##########################################################################################
+
+    def _get_tensor(self, attr: TensorAttr) -> Tensor | None:
+        key = (attr.group_name, attr.attr_name)
+        if key not in self._attrs:
+            return None
+        if attr.index is None:
+            return self._whole(key)
+        found = locate(self._stored(attr.group_name, torch.as_tensor(attr.index)), self._bounds(attr.group_name),
+                       self.part.number)  # fmt: skip
+        if len(found.at):
+            raise RuntimeError(
+                f"{key}: expected ids of part {self.part.number}, found some of other ranks' parts; "
+                f"torch_gnnscale.NeighborLoader and LinkNeighborLoader read them, in steps that all ranks take together"
+            )
+        number = self._groups[attr.group_name]
+        return ops.gather_rows(self._rows[number][self._names[number].index(attr.attr_name)], found.own_rows)
+
+    def _whole(self, key: tuple[Any, str]) -> Tensor:
+        """An attribute that is stored whole with the graph, in the order of stored nodes or of the user's edges."""
+        if self.ranks.parts == 1 and not isinstance(key[0], tuple):
+            return self._rows[self._groups[key[0]]][self._names[self._groups[key[0]]].index(key[1])]
+        if key not in self.parts.graph_attrs:
+            raise RuntimeError(
+                f"{key}: expected an attribute of the whole graph, found one in parts; what samplers read of all nodes "
+                f"or edges (times, weights) is to be named when the parts are written: graph_attrs=[{key[1]!r}]"
+            )
+        value = self.parts.graph_attrs[key]
+        return value[self.parts.stored_edges(self._edge_type(key[0]))] if isinstance(key[0], tuple) else value
+
+    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
+        meta = self._attrs.get((attr.group_name, attr.attr_name))
+        return None if meta is None else (meta.num_rows, *meta.shape)
+
+    def get_all_tensor_attrs(self) -> list[TensorAttr]:
+        """One attribute per tensor, its index unset; without those of a homogeneous graph's edges, as in PyG."""
+        return [attr for attr in self.all_attrs() if attr.group_name != (None, None)]
+
+    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
+        raise NotImplementedError("rows of a partitioned graph do not change; write the parts again")
+
+    def _remove_tensor(self, attr: TensorAttr) -> bool:
+        raise NotImplementedError("rows of a partitioned graph do not change; write the parts again")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(part {self.part.number} of {self.ranks.parts}, {len(self._attrs)} attributes)"

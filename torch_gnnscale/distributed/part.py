@@ -1,0 +1,154 @@
+"""Opens a part of a graph: the stores that loaders take, and what a training script asks."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import weakref
+from dataclasses import asdict
+from typing import Any, Literal
+
+from torch import distributed as dist
+from torch_geometric.typing import EdgeType, NodeType
+
+from ..feature.contract import Ranks
+from ..machine import local_rank
+from ..partition import StoredParts, open_parts
+from ..topology import GraphStore
+from .exchange import Traffic
+from .feature_store import PartitionedFeatureStore
+from .grid import Grid
+from .numbering import PartNumbering
+from .steps import RankSteps
+
+Of = Literal["part", "all"]
+"""Whose seeds: this part's, or those of all parts."""
+_open: weakref.WeakSet[Part] = weakref.WeakSet()
+
+
+class Part:
+    """One part of a partitioned graph, opened by the ranks that train on it. A context manager.
+
+    Args:
+        parts: the opened directory.
+        ranks: of the run; this one holds the part ``ranks.part``.
+        verify: whether this rank compares the checksums of its part.
+        timeout: seconds after which a rank that does not answer is an error.
+    """
+
+    def __init__(self, parts: StoredParts, ranks: Ranks, verify: bool, timeout: float) -> None:
+        self.parts, self.ranks, self._timeout = parts, ranks, timeout
+        self._steps: list[RankSteps] = []
+        self._closed = False
+        self.stored = parts.part(ranks.part, verify)
+        self.features = PartitionedFeatureStore(parts, self.stored, ranks, self._open_steps)
+        """The rows."""
+        self.graph: GraphStore = _with_order(parts.graph(), PartNumbering(parts))
+        """The edges, in stored ids."""
+        _open.add(self)
+
+    def input_nodes(self, split: str, of: Of = "part", node_type: NodeType | None = None) -> Any:
+        """Seeds as a loader's ``input_nodes`` takes them: the user's ids, or a pair of a node type and ids.
+
+        Args:
+            split: such as "train".
+            of: "part" for the order of seeds ``owned``, "all" for ``global``.
+            node_type: in a heterogeneous graph, by default the only type that has this split.
+
+        Raises:
+            ValueError: there is no such split.
+        """
+        node_type = _type_of("split", split, node_type, self.parts.splits)
+        ids = self.stored.seeds[node_type, split] if _is_own(of) else self.parts.input_nodes(split, node_type)
+        return ids if node_type is None else (node_type, ids)
+
+    def links(self, split: str, of: Of = "part", edge_type: EdgeType | None = None) -> Any:
+        """Links as ``edge_label_index`` takes them; one belongs to its destination's part. See :meth:`input_nodes`."""
+        edge_type = _type_of("split", split, edge_type, self.parts.link_splits)
+        links = self.stored.links[edge_type, split] if _is_own(of) else self.parts.links(split, edge_type)
+        return links if edge_type is None else (edge_type, links)
+
+    def stats(self) -> dict[str, dict[str, Any]]:
+        """What the loaders of this part exchanged so far, by purpose (``headers``, ``counts``, ``ids``, ``rows``): the
+        entries of :class:`Traffic`."""
+        total: dict[str, Traffic] = {}
+        for steps in self._steps:
+            for exchange in {id(e): e for e in (steps.headers, steps.rows)}.values():
+                for purpose, traffic in exchange.traffic.items():
+                    total[purpose] = total.get(purpose, Traffic()) + traffic
+        return {purpose: asdict(traffic) for purpose, traffic in total.items()}
+
+    def _open_steps(self) -> RankSteps:
+        if self._closed:
+            raise ValueError("part: expected an open one, found one that is closed")
+        ranks = self.ranks
+        steps = RankSteps(ranks.rank, Grid(ranks.world, ranks.parts), self._timeout)
+        self._steps.append(steps)
+        return steps
+
+    def close(self) -> None:
+        """Ends the groups of its loaders. Rows that were delivered stay valid."""
+        self._closed = True
+        for steps in self._steps:
+            steps.close()
+        self.parts.close()
+
+    def __enter__(self) -> Part:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self.close()
+
+
+def open_part(path: str | os.PathLike, *, verify: bool = True, timeout: float = 600.0) -> Part:
+    """Opens this rank's part of a directory that :func:`torch_gnnscale.partition.write` made.
+
+    With torch.distributed, P ranks hold K parts, P a multiple of K: rank r holds part r // (P / K). One part needs no
+    process group. A rank opens the book, its own part and, mapped, what all ranks share.
+
+    Args:
+        path: the directory.
+        verify: read all files once and compare checksums, by one process of each machine.
+        timeout: seconds after which a rank that does not answer is an error.
+
+    Raises:
+        ValueError: the number of ranks is not a multiple of that of parts; the directory is unfinished; or names the
+            file that is damaged.
+        FileNotFoundError: names the file that is missing.
+    """
+    first = local_rank() == 0
+    parts = open_parts(path, verify and first)
+    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
+    grid = Grid(world, parts.book.num_parts)
+    verifies = verify and (first or grid.part(rank) != grid.part(rank - 1))
+    return Part(parts, Ranks(rank, world, grid.part(rank), grid.parts), verifies, timeout)
+
+
+def _is_own(of: str) -> bool:
+    if of not in ("part", "all"):
+        raise ValueError(f"of: expected 'part' or 'all', found {of!r}")
+    return of == "part"
+
+
+def _type_of(what: str, name: str, type_name: Any, known: list[tuple[Any, str]]) -> Any:
+    """The type whose split of this name is meant."""
+    types = [found for found, of_name in known if of_name == name]
+    if type_name is not None or (None in types):
+        types = [found for found in types if found == type_name]
+    if len(types) != 1:
+        wanted = name if type_name is None else (type_name, name)
+        raise ValueError(f"{what}: expected one of {known}, found {wanted!r}")
+    return types[0]
+
+
+def _with_order(graph: GraphStore, order: PartNumbering) -> GraphStore:
+    store = GraphStore()
+    store._relations.update(graph._relations)
+    store.__dict__["order"] = order
+    return store
+
+
+@atexit.register
+def _close_all() -> None:
+    for part in list(_open):
+        part.close()

@@ -1,0 +1,186 @@
+"""The steps of a loader whose ranks read or sample together: a header on which all agree, then the step's exchanges."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from enum import IntEnum
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+
+from ..feature.contract import Steps
+from .exchange import Exchange
+from .grid import Grid
+
+T = TypeVar("T")
+ALIVE = 2.0
+"""Seconds in which the ranks that noticed the end of another one say that they are there."""
+
+
+class Status(IntEnum):
+    """What a rank says in a header."""
+
+    GO = 0
+    FAIL = 1
+    STOP = 2
+
+
+COMPLETED = -1
+"""Of an iteration that no rank left before its last step."""
+_COMMON = (
+    "iteration",
+    "epoch",
+    "first batch",
+    "number of steps",
+    "step",
+    "batch at which they left the last iteration",
+)
+"""What all ranks must have alike: entries of a header after its status and the number of the batch."""
+
+
+class RankSteps(Steps):
+    """The steps of one loader over the ranks of a grid.
+
+    Headers go to all ranks, rows only to those of this rank's column.
+
+    Args:
+        rank: this process.
+        grid: of all ranks.
+        timeout: seconds after which a collective gives up.
+    """
+
+    def __init__(self, rank: int, grid: Grid, timeout: float) -> None:
+        self.rank, self.grid, self.timeout = rank, grid, timeout
+        self.thread = ThreadPoolExecutor(1, "gnnscale-steps")
+        every, columns = list(range(grid.ranks)), [grid.column(copy) for copy in range(grid.copies)]
+        groups = [_group(ranks, timeout) for ranks in ([every] if grid.copies == 1 else [every, *columns])]
+        own = grid.copy(rank)
+        self._groups = [groups[0]] if grid.copies == 1 else [groups[0], groups[1 + own]]
+        self.headers = Exchange(groups[0], grid.ranks, rank)
+        """Over all ranks."""
+        self.rows = Exchange(self._groups[-1], grid.parts, grid.part(rank))
+        """Over the ranks of this one's column, by part."""
+        self._iteration = self._epoch = self._first = self._count = self._taken = 0
+        self._left = COMPLETED  # or how many batches were delivered when the last iteration was left
+        self._stopped: str | None = None
+        self._closed = False
+
+    def gather(self, value: Any) -> list[Any]:
+        """See :meth:`Steps.gather`."""
+        return self.thread.submit(self._gathered, value).result()
+
+    def _gathered(self, value: Any) -> list[Any]:
+        if self.grid.ranks == 1:
+            return [value]
+        found: list[Any] = [None] * self.grid.ranks
+        self._told(lambda: dist.all_gather_object(found, value, group=self._groups[0]))
+        return found
+
+    def begin(self, epoch: int, first: int, count: int) -> None:
+        """See :meth:`Steps.begin`."""
+        self._iteration += 1
+        self._epoch, self._first, self._count, self._taken = epoch, first, count, 0
+        self._stopped = None
+
+    def step(self, number: int, error: Exception | None, counts: Tensor | None, run: Callable[[Tensor], T]) -> T:
+        """See :meth:`Steps.step`."""
+        headers = self._agree(Status.GO if error is None else Status.FAIL, number)
+        self._taken += 1
+        if self._taken == self._count:
+            self._left = COMPLETED
+        failed = [rank for rank, header in enumerate(headers) if header[0] == Status.FAIL]
+        if failed:
+            texts = self._gathered(None if error is None else f"{type(error).__name__}: {error}")
+            if error is not None:
+                raise error
+            first = failed[0]
+            raise RuntimeError(f"rank {first} failed to make batch {headers[first][1]}: {texts[first]}")
+        nothing = torch.empty(self.grid.parts, 0, dtype=torch.int64)
+        return self._told(lambda: run(nothing if counts is None else self.rows.numbers(counts, "counts")))
+
+    def leave(self, delivered: int) -> None:
+        """See :meth:`Steps.leave`."""
+        if self._taken == self._count:
+            return
+        if self._stopped is None:
+            with contextlib.suppress(Exception):  # what the others say concerns this rank no more
+                self._agree(Status.STOP, 0)
+        self._left = delivered
+
+    def _agree(self, status: Status, number: int) -> list[list[int]]:
+        """Exchanges headers, (status, number of the batch, ...) of each rank.
+
+        Raises:
+            RuntimeError: a rank has left the iteration.
+            ValueError: the ranks are not at the same step.
+        """
+        if self._stopped is None:
+            common = [self._iteration, self._epoch, self._first, self._count, self._taken, self._left]
+            own = torch.tensor([status, number, *common]).expand(self.grid.ranks, -1)
+            headers = self._told(lambda: self.headers.numbers(own, "headers")).tolist()
+            stopped = [rank for rank, header in enumerate(headers) if header[0] == Status.STOP]
+            if not stopped:
+                for at, name in enumerate(_COMMON, 2):
+                    values = [header[at] for header in headers]
+                    if any(value != values[0] for value in values):
+                        raise ValueError(f"loader: expected all ranks at the same {name}, found {values}")
+                return headers
+            self._stopped = (
+                f"rank {stopped[0]} left the loop of epoch {self._epoch}: all ranks must leave it after the same batch"
+            )
+        raise RuntimeError(self._stopped)
+
+    def _told(self, communicate: Callable[[], T]) -> T:
+        """Calls it; where another rank's end is noticed, the error names that rank."""
+        try:
+            return communicate()
+        except (RuntimeError, dist.DistBackendError) as error:
+            if not _is_of_gloo(error):
+                raise
+            raise RuntimeError(f"{_who_is_gone(self.rank, self.grid.ranks)}: {error}") from error
+
+    def close(self) -> None:
+        """Ends the thread and the group."""
+        if self._closed:
+            return
+        self._closed = True
+        self.thread.shutdown(wait=True)
+        for group in self._groups:
+            if group is not None and dist.is_initialized():
+                with contextlib.suppress(Exception):  # of a group whose ranks are gone
+                    dist.destroy_process_group(group)
+
+
+def _group(ranks: list[int], timeout: float) -> dist.ProcessGroup | None:
+    """A Gloo group of these ranks, None for one alone. All ranks call it for all groups, in one order."""
+    if dist.is_available() and dist.is_initialized():
+        group = dist.new_group(ranks, timedelta(seconds=timeout), "gloo")
+        return group if len(ranks) > 1 else None
+    assert len(ranks) == 1
+    return None
+
+
+def _is_of_gloo(error: Exception) -> bool:
+    text = str(error)
+    return "gloo" in text or "Connection" in text or "imed out" in text
+
+
+def _who_is_gone(rank: int, ranks: int) -> str:
+    """Names the ranks that do not say within ``ALIVE`` seconds that they are there."""
+    missing = set(range(ranks)) - {rank}
+    try:
+        store = dist.distributed_c10d._get_default_store()
+        store.set(f"gnnscale/alive/{rank}", "")
+        until = time.monotonic() + ALIVE
+        while missing and time.monotonic() < until:
+            missing = {other for other in missing if not store.check([f"gnnscale/alive/{other}"])}
+            time.sleep(0.05)
+    except Exception:  # the store ended with its process
+        return "rank 0, which keeps the store of the ranks, is gone"
+    return f"rank {', '.join(map(str, sorted(missing)))} is gone or does not answer" if missing else "a rank failed"
