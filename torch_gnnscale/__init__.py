@@ -7,8 +7,8 @@ from .loader import LinkNeighborLoader, NeighborLoader
 from .patch import patch_pyg, unpatch_pyg
 from .sampler import BidirectionalNeighborSampler, NeighborSampler
 from .topology import CSC, GraphStore
+from .version import __version__ as __version__
 
-__version__ = "0.1.0"
 __all__ = [
     "BidirectionalNeighborSampler", "CSC", "FeatureStore", "GraphStore", "LinkNeighborLoader", "NeighborLoader",
     "NeighborSampler", "TieredFeatureStore", "ops", "patch_pyg", "unpatch_pyg",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import signal
 import socket
 import subprocess
 import sys
@@ -14,11 +15,12 @@ from typing import Any
 from helpers.data import environment
 
 WORKER = """
-import importlib, os, pickle, sys
+import faulthandler, importlib, os, pickle, signal, sys
 from datetime import timedelta
 rank, world, port = map(int, sys.argv[1:])
 commands, results = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
 os.dup2(2, 1)  # what tests print is no result
+faulthandler.register(signal.SIGUSR1)  # where it waits
 import torch
 from torch import distributed as dist
 torch.set_num_threads(1)
@@ -79,6 +81,9 @@ class Cluster:
             if process.poll() is not None and not data:
                 return False, f"ended with {process.returncode}"
             if time.monotonic() > until:
+                for other in self.processes:
+                    other.send_signal(signal.SIGUSR1)
+                time.sleep(0.5)
                 self.kill()
                 raise TimeoutError(f"rank {rank} of {self.world} does not answer")
             time.sleep(0.002)

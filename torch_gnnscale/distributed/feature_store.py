@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 from torch_geometric.data import TensorAttr
+from torch_geometric.typing import NodeType
 
 from .. import ops
 from ..feature.contract import CollectiveRowStore, Ranks, Steps
@@ -82,6 +83,17 @@ class PartitionedFeatureStore(CollectiveRowStore):
     def open_steps(self) -> Steps:
         """See :meth:`CollectiveRowStore.open_steps`."""
         return self._open_steps()
+
+    def beyond_part(self, ids: Tensor, node_type: NodeType | None) -> str | None:
+        """See :meth:`CollectiveRowStore.beyond_part`."""
+        found = self.parts.book.part_of(ids, node_type)
+        others = (found != self.part.number).nonzero()
+        if not len(others):
+            return None
+        return (
+            f"inputs: expected those of part {self.part.number} with seed_order='owned', found position "
+            f"{int(others[0])} in part {int(found[others[0]])}; use part.input_nodes(...) or seed_order='global'"
+        )
 
     def plan(self, attrs: list[TensorAttr]) -> RowPlan:
         """See :meth:`CollectiveRowStore.plan`."""

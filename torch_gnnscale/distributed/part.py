@@ -15,14 +15,18 @@ from ..feature.contract import Ranks
 from ..machine import local_rank
 from ..partition import StoredParts, open_parts
 from ..topology import GraphStore
+from ..version import __version__
 from .exchange import Traffic
 from .feature_store import PartitionedFeatureStore
 from .grid import Grid
+from .meeting import on_all_ranks
 from .numbering import PartNumbering
 from .steps import RankSteps
 
 Of = Literal["part", "all"]
 """Whose seeds: this part's, or those of all parts."""
+AT_EXIT = 5.0
+"""Seconds that the end of a program waits for ranks that have not left a loop."""
 _open: weakref.WeakSet[Part] = weakref.WeakSet()
 
 
@@ -82,15 +86,16 @@ class Part:
         if self._closed:
             raise ValueError("part: expected an open one, found one that is closed")
         ranks = self.ranks
-        steps = RankSteps(ranks.rank, Grid(ranks.world, ranks.parts), self._timeout)
+        identity = {"version": __version__, "partition book": self.parts.fingerprint}
+        steps = RankSteps(ranks.rank, Grid(ranks.world, ranks.parts), self._timeout, identity)
         self._steps.append(steps)
         return steps
 
-    def close(self) -> None:
-        """Ends the groups of its loaders. Rows that were delivered stay valid."""
+    def close(self, timeout: float | None = None) -> None:
+        """Ends the groups of its loaders, within ``timeout`` seconds for each; rows that were delivered stay valid."""
         self._closed = True
         for steps in self._steps:
-            steps.close()
+            steps.close(timeout)
         self.parts.close()
 
     def __enter__(self) -> Part:
@@ -116,12 +121,16 @@ def open_part(path: str | os.PathLike, *, verify: bool = True, timeout: float = 
             file that is damaged.
         FileNotFoundError: names the file that is missing.
     """
-    first = local_rank() == 0
-    parts = open_parts(path, verify and first)
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
-    grid = Grid(world, parts.book.num_parts)
-    verifies = verify and (first or grid.part(rank) != grid.part(rank - 1))
-    return Part(parts, Ranks(rank, world, grid.part(rank), grid.parts), verifies, timeout)
+
+    def opened() -> Part:
+        first = local_rank() == 0
+        parts = open_parts(path, verify and first)
+        grid = Grid(world, parts.book.num_parts)
+        verifies = verify and (first or grid.part(rank) != grid.part(rank - 1))
+        return Part(parts, Ranks(rank, world, grid.part(rank), grid.parts), verifies, timeout)
+
+    return on_all_ranks(opened, rank, world, timeout)
 
 
 def _is_own(of: str) -> bool:
@@ -150,5 +159,6 @@ def _with_order(graph: GraphStore, order: PartNumbering) -> GraphStore:
 
 @atexit.register
 def _close_all() -> None:
+    """A group that is still there when the interpreter ends may abort it."""
     for part in list(_open):
-        part.close()
+        part.close(AT_EXIT)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from enum import IntEnum
 from typing import Any, TypeVar
@@ -17,8 +16,11 @@ from torch import distributed as dist
 from ..feature.contract import Steps
 from .exchange import Exchange
 from .grid import Grid
+from .one_thread import OneThread
 
 T = TypeVar("T")
+_OF_GLOO = ("gloo", "Connection", "imed out", "Broken pipe")
+"""Words in the errors of collectives."""
 ALIVE = 2.0
 """Seconds in which the ranks that noticed the end of another one say that they are there."""
 
@@ -53,11 +55,12 @@ class RankSteps(Steps):
         rank: this process.
         grid: of all ranks.
         timeout: seconds after which a collective gives up.
+        identity: what all ranks must have alike besides what their loaders compare, by name.
     """
 
-    def __init__(self, rank: int, grid: Grid, timeout: float) -> None:
-        self.rank, self.grid, self.timeout = rank, grid, timeout
-        self.thread = ThreadPoolExecutor(1, "gnnscale-steps")
+    def __init__(self, rank: int, grid: Grid, timeout: float, identity: dict[str, Any]) -> None:
+        self.rank, self.grid, self._identity = rank, grid, identity
+        self.thread: OneThread = OneThread("gnnscale-steps")
         every, columns = list(range(grid.ranks)), [grid.column(copy) for copy in range(grid.copies)]
         groups = [_group(ranks, timeout) for ranks in ([every] if grid.copies == 1 else [every, *columns])]
         own = grid.copy(rank)
@@ -72,8 +75,13 @@ class RankSteps(Steps):
         self._closed = False
 
     def gather(self, value: Any) -> list[Any]:
-        """See :meth:`Steps.gather`."""
-        return self.thread.submit(self._gathered, value).result()
+        """See :meth:`Steps.gather`. ValueError on all ranks if they have other identities."""
+        found = self.thread.submit(self._gathered, (self._identity, value)).result()
+        for name in self._identity:
+            values = [identity.get(name) for identity, _ in found]
+            if any(other != values[0] for other in values):
+                raise ValueError(f"{name}: expected the same on all ranks, found {values}")
+        return [value for _, value in found]
 
     def _gathered(self, value: Any) -> list[Any]:
         if self.grid.ranks == 1:
@@ -137,21 +145,27 @@ class RankSteps(Steps):
         raise RuntimeError(self._stopped)
 
     def _told(self, communicate: Callable[[], T]) -> T:
-        """Calls it; where another rank's end is noticed, the error names that rank."""
+        """Calls it. If another rank is gone, the error says which, and so do all later steps."""
         try:
             return communicate()
-        except (RuntimeError, dist.DistBackendError) as error:
-            if not _is_of_gloo(error):
+        except RuntimeError as error:
+            if not any(word in str(error) for word in _OF_GLOO):
                 raise
-            raise RuntimeError(f"{_who_is_gone(self.rank, self.grid.ranks)}: {error}") from error
+            self._stopped = f"{_who_is_gone(self.rank, self.grid.ranks)}: {error}"
+            raise RuntimeError(self._stopped) from error
 
-    def close(self) -> None:
-        """Ends the thread and the group."""
+    def close(self, timeout: float | None = None) -> None:
+        """Leaves an iteration that has not ended, then ends the thread and the groups; gives up after ``timeout``
+        seconds."""
         if self._closed:
             return
         self._closed = True
-        self.thread.shutdown(wait=True)
-        for group in self._groups:
+        self.thread.submit(self.leave, 0)
+        if not self.thread.end(timeout):
+            return
+        self.headers.group = self.rows.group = None
+        while self._groups:  # the others notice that this rank is gone when its last reference to a group is
+            group = self._groups.pop()
             if group is not None and dist.is_initialized():
                 with contextlib.suppress(Exception):  # of a group whose ranks are gone
                     dist.destroy_process_group(group)
@@ -166,21 +180,24 @@ def _group(ranks: list[int], timeout: float) -> dist.ProcessGroup | None:
     return None
 
 
-def _is_of_gloo(error: Exception) -> bool:
-    text = str(error)
-    return "gloo" in text or "Connection" in text or "imed out" in text
-
-
 def _who_is_gone(rank: int, ranks: int) -> str:
     """Names the ranks that do not say within ``ALIVE`` seconds that they are there."""
     missing = set(range(ranks)) - {rank}
-    try:
-        store = dist.distributed_c10d._get_default_store()
+    store = dist.distributed_c10d._get_default_store()
+
+    def ask() -> None:
         store.set(f"gnnscale/alive/{rank}", "")
         until = time.monotonic() + ALIVE
         while missing and time.monotonic() < until:
-            missing = {other for other in missing if not store.check([f"gnnscale/alive/{other}"])}
+            missing.difference_update([other for other in missing if store.check([f"gnnscale/alive/{other}"])])
             time.sleep(0.05)
-    except Exception:  # the store ended with its process
+
+    asking = OneThread("gnnscale-alive")
+    answer = asking.submit(ask)
+    try:
+        answer.result(2 * ALIVE)
+    except Exception:  # the store ended with its process, and a call of it may take minutes to say so
         return "rank 0, which keeps the store of the ranks, is gone"
+    finally:
+        asking.shutdown(wait=False)
     return f"rank {', '.join(map(str, sorted(missing)))} is gone or does not answer" if missing else "a rank failed"

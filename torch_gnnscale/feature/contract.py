@@ -138,6 +138,10 @@ class CollectiveRowStore(RowStore):
         """The steps of one loader. All ranks open those of their loaders in one order."""
 
     @abstractmethod
+    def beyond_part(self, ids: Tensor, node_type: NodeType | None) -> str | None:
+        """Where nodes (stored ids) are of other parts than this rank's, a text that says so; else None."""
+
+    @abstractmethod
     def plan(self, attrs: list[TensorAttr]) -> Any:
         """What :meth:`counts` and :meth:`read` need to read these attributes; several threads may plan at once."""
 

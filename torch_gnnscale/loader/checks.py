@@ -10,13 +10,14 @@ import torch
 from torch_geometric.data import Data, HeteroData
 
 from .._warn import warn
-from ..feature.contract import RowStore
-from ..ops.arguments import check_tensor
+from ..feature.contract import CollectiveRowStore, RowStore
+from ..ops.arguments import check_tensor, to_int
 from ..ops.rows import has_contiguous_rows
 from ..sampler import NeighborSampler
 from ..sampler.keyed import KeyedSampler
 from ..topology.numbering import Numbering
 from .fetch import row_tensors
+from .layout import EdgeLayout
 
 
 def check_features(data: Any, sampler: Any) -> None:
@@ -35,6 +36,66 @@ def check_input_id(input_id: Any, num_inputs: Callable[[], int]) -> None:
     check_tensor("input_id", input_id)
     if input_id.shape != (count := num_inputs(),):
         raise ValueError(f"input_id: expected {count} ids, one per input, found shape {tuple(input_id.shape)}")
+
+
+def checked_bulk(
+    bulk: int | None, data: Any, sampler: Any, device: torch.device | None, inputs: type,
+    layouts: dict[Any, EdgeLayout], options: Mapping[str, Any],
+) -> int:  # fmt: skip
+    """How many batches are made at once.
+
+    Args:
+        bulk: the loader's argument.
+        data, sampler: of the loader.
+        device: the GPU that makes batches; None: the data's device.
+        inputs: NodeSamplerInput or EdgeSamplerInput.
+        layouts: of a batch's edges, by edge type.
+        options: the loader's arguments of DataLoader.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: the sampler, the stores or an argument do not allow bulks, or their
+            device.
+    """
+    keyed = isinstance(sampler, KeyedSampler)
+    if bulk is None:
+        bulk = sampler.usual_bulk if keyed else 1
+    if (bulk := to_int("bulk", bulk)) < 1:
+        raise ValueError(f"bulk: expected at least 1, found {bulk}")
+    if bulk == 1 and device is None:
+        return bulk
+    how = f"bulk={bulk}" if device is None else f"device={str(device)!r}"
+    if not isinstance(sampler, KeyedSampler):
+        raise ValueError(f"{how}: expected a neighbor_sampler that is a KeyedSampler, found {type(sampler).__name__}")
+    if reads_together(data):
+        raise NotImplementedError(f"{how} with the stores of a part is not implemented; use device='cpu' and bulk=1")
+    sampler.check_many(inputs, how)
+    if workers := options.get("num_workers", 0):
+        raise ValueError(f"{how}: expected num_workers=0, found {workers}")
+    if device is not None and options.get("pin_memory"):
+        raise ValueError(f"{how}: expected pin_memory=False, because batches are on the GPU, found True")
+    if device is not None and "SparseTensor" in layouts.values():
+        raise NotImplementedError(f"edge_layout='SparseTensor' with {how} is not implemented; use 'sparse_csr'")
+    return bulk
+
+
+def reads_together(data: Any) -> bool:
+    """Whether all ranks of a process group read the rows of ``data`` together."""
+    return isinstance(data, (tuple, list)) and isinstance(data[0], CollectiveRowStore)
+
+
+def check_reads_together(data: Any, sampler: Any, options: Mapping[str, Any]) -> None:
+    """Raises ValueError or NotImplementedError for what a loader of rows that all ranks read together lacks."""
+    if not reads_together(data):
+        return
+    if not isinstance(sampler, KeyedSampler):
+        raise ValueError(
+            f"neighbor_sampler: expected a KeyedSampler with the stores of a part, found {type(sampler).__name__}"
+        )
+    if workers := options.get("num_workers", 0):
+        raise NotImplementedError(
+            f"worker processes (num_workers={workers}) with the stores of a part are not implemented; num_workers "
+            f"alone means threads"
+        )
 
 
 def warn_of_unused_options(options: Mapping[str, Any], times: bool) -> None:

@@ -74,6 +74,7 @@ class KeyedLoader(PyGLoaderAdapter):
         sampler = neighbor_sampler
         kwargs = without_processes(data, sampler, kwargs)
         checks.check_features(data, sampler)
+        checks.check_reads_together(data, sampler, kwargs)
         checks.check_input_id(kwargs.get("input_id"), num_inputs)
         share = share_of(shard, seed_order, uneven, data, kwargs, seed)
         self._order = SeedOrder(common_seed(share, seed, kwargs.get("generator")), share)
@@ -100,7 +101,7 @@ class KeyedLoader(PyGLoaderAdapter):
         """The GPU on whose streams batches are made or their rows gathered; None if there is none."""
         self._streams: list[torch.cuda.Stream] = []  # kept over epochs: torch reuses memory per stream
         self._stall = StreamTime()
-        self.bulk = self._checked_bulk(bulk, kwargs)
+        self.bulk = checks.checked_bulk(bulk, data, sampler, self._device, self.inputs_type, self._edge_layouts, kwargs)
         if prefetch and not keyed and in_process:
             warn(
                 f"prefetch={prefetch} has no effect: {type(sampler).__name__} may keep state (it is no KeyedSampler), "
@@ -122,13 +123,8 @@ class KeyedLoader(PyGLoaderAdapter):
         super().__init__(data, num_neighbors, sampler, **kwargs)
         self._steps: Steps | None = None  # of stores that all ranks read together
         self._of_parts: dict[str, Any] = {}  # what the ranks said of their inputs
-        if share is not None and not isinstance(self._rows, CollectiveRowStore):
+        if share is not None and not checks.reads_together(data):
             self._order.share = share.with_counts([len(self.batch_sampler)])  # type: ignore[arg-type]
-
-    @property
-    def _rows(self) -> Any:
-        """The feature store; None for a Data or HeteroData."""
-        return self.data[0] if isinstance(self.data, (tuple, list)) else None
 
     def _meet_others(self) -> None:
         """Called at the end of a subclass's constructor: where all ranks read together, they compare what decides their
@@ -138,43 +134,22 @@ class KeyedLoader(PyGLoaderAdapter):
             ValueError: on all ranks, if they differ.
         """
         share = self._order.share
-        if share is None or not isinstance(self._rows, CollectiveRowStore):
+        if share is None or not checks.reads_together(self.data):
             return
-        self._steps = self._rows.open_steps()
+        store: CollectiveRowStore = self.data[0]
+        self._steps = store.open_steps()
         count = len(self.batch_sampler)  # type: ignore[arg-type]
         decides = {**self._fingerprint(), "seed": self.seed, "uneven": share.uneven}
-        self._order.share, self._of_parts = agreed_share(share, self._steps, decides, count)
-
-    def _checked_bulk(self, bulk: int | None, kwargs: dict[str, Any]) -> int:
-        """How many batches are made at once.
-
-        Raises:
-            TypeError, ValueError, NotImplementedError: the sampler or an argument does not allow bulks, or its device.
-        """
-        sampler, device = self._sampler, self._device
-        keyed = isinstance(sampler, KeyedSampler)
-        if bulk is None:
-            bulk = sampler.usual_bulk if keyed else 1
-        if (bulk := to_int("bulk", bulk)) < 1:
-            raise ValueError(f"bulk: expected at least 1, found {bulk}")
-        if bulk == 1 and device is None:
-            return bulk
-        how = f"bulk={bulk}" if device is None else f"device={str(device)!r}"
-        if not isinstance(sampler, KeyedSampler):
-            raise ValueError(
-                f"{how}: expected a neighbor_sampler that is a KeyedSampler, found {type(sampler).__name__}"
-            )
-        sampler.check_many(self.inputs_type, how)
-        if workers := kwargs.get("num_workers", 0):
-            raise ValueError(f"{how}: expected num_workers=0, found {workers}")
-        if device is not None and kwargs.get("pin_memory"):
-            raise ValueError(f"{how}: expected pin_memory=False, because batches are on the GPU, found True")
-        if device is not None and "SparseTensor" in self._edge_layouts.values():
-            raise NotImplementedError(f"edge_layout='SparseTensor' with {how} is not implemented; use 'sparse_csr'")
-        return bulk
+        problem = store.beyond_part(*self._owned_ids()) if share.order == "owned" else None
+        self._order.share, self._of_parts = agreed_share(share, self._steps, decides, count, problem)
 
     def _ids(self, inputs: Any) -> Tensor:
         """The ids that are hashed to the key of inputs without a batch number."""
+        raise NotImplementedError
+
+    def _owned_ids(self) -> tuple[Tensor, Any]:
+        """The stores' ids of the nodes that must be of this rank's part where each part has its own seeds, and their
+        type."""
         raise NotImplementedError
 
     def _label(self, batch: Data | HeteroData, out: Output) -> None:

@@ -211,6 +211,9 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
     def _ids(self, inputs: EdgeSamplerInput) -> Tensor:
         return torch.stack([inputs.row, inputs.col])
 
+    def _owned_ids(self) -> tuple[Tensor, Any]:
+        return self.input_data.col, end_types(self.input_data.input_type)[1]
+
     def _fingerprint(self) -> dict[str, Any]:
         negatives = self.neg_sampling
         return {

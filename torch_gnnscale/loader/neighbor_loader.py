@@ -206,6 +206,9 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
     def _ids(self, inputs: NodeSamplerInput) -> Tensor:
         return inputs.node
 
+    def _owned_ids(self) -> tuple[Tensor, Any]:
+        return self.input_data.node, self.input_data.input_type
+
     def _label(self, batch: Data | HeteroData, out: Output) -> None:
         store = batch._store if self.input_data.input_type is None else batch[self.input_data.input_type]
         store["input_id"], store["seed_time"] = out.metadata

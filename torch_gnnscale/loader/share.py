@@ -176,7 +176,9 @@ def common_seed(share: Share | None, seed: int | None, generator: torch.Generato
     return values[0]
 
 
-def agreed_share(share: Share, steps: Steps, decides: dict[str, Any], count: int) -> tuple[Share, dict[str, Any]]:
+def agreed_share(
+    share: Share, steps: Steps, decides: dict[str, Any], count: int, problem: str | None
+) -> tuple[Share, dict[str, Any]]:
     """The share of a rank whose batches all ranks make together, after they have told each other what they have.
 
     Args:
@@ -185,6 +187,7 @@ def agreed_share(share: Share, steps: Steps, decides: dict[str, Any], count: int
         decides: what decides this rank's batches, in plain values; all ranks have the same but, where each part's seeds
             are ordered by themselves, for ``inputs`` and ``key_of_inputs``.
         count: the batches of this rank's order of seeds.
+        problem: what is wrong with this rank's inputs; all ranks then raise it.
 
     Returns:
         The share with counts; and where each part has its own inputs, these two entries of all parts.
@@ -193,7 +196,9 @@ def agreed_share(share: Share, steps: Steps, decides: dict[str, Any], count: int
         ValueError: on all ranks, naming what differs between them.
     """
     own = ("inputs", "key_of_inputs") if share.order == "owned" else ()
-    found = steps.gather((decides, count, share.part))
+    found = steps.gather((decides, count, share.part, problem))
+    if problems := [f"rank {rank}: {entry[3]}" for rank, entry in enumerate(found) if entry[3] is not None]:
+        raise ValueError(problems[0])
     for name in decides:
         for part in {entry[2] for entry in found} if name in own else [None]:
             values = [entry[0].get(name) for entry in found if part is None or entry[2] == part]

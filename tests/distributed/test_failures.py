@@ -1,0 +1,285 @@
+"""What the ranks of a loader do when one of them fails, leaves, differs or ends: all of them raise, and none waits."""
+
+import shutil
+import signal
+import time
+
+import pytest
+import torch
+from helpers.cluster import Cluster, cluster
+from helpers.data import run_python
+from helpers.parts import as_plain, homogeneous, loader_over, rank_and_world
+from torch import distributed as dist
+
+from torch_gnnscale import NeighborLoader, partition
+from torch_gnnscale.distributed import open_part
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """A directory of two parts."""
+    path = tmp_path_factory.mktemp("parts") / "parts"
+    partition.write(homogeneous(), path, parts=2, method="random")
+    return str(path)
+
+
+def loader_of(part, **options):
+    of = "all" if options.get("seed_order") == "global" else "part"
+    return loader_over((part.features, part.graph), part.input_nodes("train", of), "nodes", options)
+
+
+def fails_at(path, rank, at):
+    """A transform fails on one rank at its batch ``at``; every rank tells what each batch came to."""
+
+    def transform(out):
+        if dist.get_rank() == rank and next(calls) == at:
+            raise KeyError("no luck")
+        return out
+
+    calls = iter(range(1000))
+    found = []
+    with open_part(path) as part:
+        loader = loader_of(part, transform_sampler_output=transform, prefetch=1)
+        iterator = iter(loader)
+        while True:
+            try:
+                found.append(as_plain(next(iterator)))
+            except StopIteration:
+                return found
+            except (KeyError, RuntimeError) as error:
+                found.append(f"{type(error).__name__}: {error}")
+
+
+def test_an_error_of_one_rank_is_raised_on_all_and_the_next_batches_follow(parts):
+    expected = cluster(2).run(fails_at, parts, -1, 0)
+    number = 2 * 2 + 1
+    for _ in range(2):
+        first, second = cluster(2).run(fails_at, parts, 1, 2)
+        assert second[2] == "KeyError: 'no luck'"
+        assert first[2] == f"RuntimeError: rank 1 failed to make batch {number}: KeyError: 'no luck'"
+        for found, whole in ((first, expected[0]), (second, expected[1])):
+            assert found[:2] + found[3:] == whole[:2] + whole[3:]
+
+
+def unreadable_rows(path):
+    """The rows of rank 1 cannot be read by it for others."""
+    with open_part(path) as part:
+        if dist.get_rank() == 1:
+            part.features._rows[0][0] = None
+        try:
+            list(loader_of(part, prefetch=0, shuffle=False))
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    return None
+
+
+def test_rows_that_their_owner_cannot_read(parts):
+    first, second = cluster(2).run(unreadable_rows, parts)
+    assert first == "RuntimeError: rows: expected those of part 1, found that its rank could not read them"
+    assert second.startswith("TypeError: ")
+
+
+def leaves_at(path, steps, more=0):
+    """Leaves the loop after steps[rank] batches, then goes through an epoch."""
+    with open_part(path) as part:
+        loader = loader_of(part)
+        iterator = iter(loader)
+        for _ in range(steps[dist.get_rank()]):
+            next(iterator)
+        del iterator
+        return [as_plain(batch) for batch in loader], loader.state_dict()["epoch"]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 3])
+def test_all_ranks_may_leave_the_loop_at_one_step_and_iterate_again(parts, steps):
+    whole = cluster(2).run(leaves_at, parts, [0, 0])
+    found = cluster(2).run(leaves_at, parts, [steps, steps])
+    assert found == whole
+    assert [epoch for _, epoch in found] == [2, 2]
+
+
+def test_ranks_that_leave_the_loop_at_different_steps_are_told(parts):
+    results = cluster(2).results(leaves_at, parts, [1, 2])
+    assert [returned for returned, _ in results] == [False, False]
+    first, second = (text for _, text in results)
+    told = "ValueError: loader: expected all ranks at the same batch at which they left the last iteration, "
+    assert first.startswith((told, "RuntimeError: rank 1 is gone"))
+    assert second.startswith((told, "RuntimeError: rank 0 left the loop of epoch 0: all ranks must leave it after the"))
+
+
+def other_options(path, of_ranks, close=True):
+    with open_part(path) as part:
+        loader_of(part, **of_ranks[dist.get_rank()])
+
+
+DIFFERENT = {
+    "fanouts": ({"num_neighbors": [3, 2]}, {"num_neighbors": [3, 3]},
+                "num_neighbors: expected the same on all ranks, found [[3, 2], [3, 3]]"),
+    "seed": ({"seed": 1}, {"seed": 2}, "seed: expected the same on all ranks, found [1, 2]"),
+    "batch size": ({"batch_size": 5}, {"batch_size": 6}, "batch_size: expected the same on all ranks, found [5, 6]"),
+    "order": ({"shuffle": False}, {"shuffle": True},
+              "order: expected the same on all ranks, found ['input', 'shuffled']"),
+    "uneven": ({"uneven": "pad"}, {"uneven": "drop"}, "uneven: expected the same on all ranks, found ['pad', 'drop']"),
+    "replace": ({}, {"replace": True}, "replace: expected the same on all ranks, found [False, True]"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("first", "second", "message"), DIFFERENT.values(), ids=DIFFERENT)
+def test_ranks_that_differ_get_the_same_error(parts, first, second, message):
+    results = cluster(2).results(other_options, parts, [first, second])
+    assert results == [(False, f"ValueError: {message}")] * 2
+
+
+def other_books(paths):
+    with open_part(paths[dist.get_rank()]) as part:
+        loader_of(part)
+
+
+def test_ranks_with_other_books_get_the_same_error(parts, tmp_path):
+    partition.write(homogeneous(), tmp_path / "parts", parts=2, method="random", seed=1)
+    results = cluster(2).results(other_books, [parts, str(tmp_path / "parts")])
+    assert results[0] == results[1]
+    assert results[0][1].startswith("ValueError: partition book: expected the same on all ranks, found [")
+
+
+def seeds_of_others(path):
+    with open_part(path) as part:
+        NeighborLoader((part.features, part.graph), [2], input_nodes=torch.arange(200), batch_size=10, seed=1)
+
+
+def test_seeds_of_other_parts(parts):
+    first, second = cluster(2).results(seeds_of_others, parts)
+    assert first == second
+    assert first[1].startswith("ValueError: rank 0: inputs: expected those of part 0 with seed_order='owned', found ")
+    assert first[1].endswith(" in part 1; use part.input_nodes(...) or seed_order='global'")
+
+
+def opens(path):
+    with open_part(path):
+        pass
+
+
+def test_a_part_that_is_damaged_on_one_rank_is_an_error_on_all(parts, tmp_path):
+    shutil.copytree(parts, tmp_path / "parts")
+    (file,) = (tmp_path / "parts" / "part-00001").glob("rows_0*.npy")
+    damaged = bytearray(file.read_bytes())
+    damaged[-3] ^= 1
+    file.write_bytes(damaged)
+    first, second = cluster(2).results(opens, str(tmp_path / "parts"))
+    assert first == second
+    assert first[0] is False
+    assert first[1].startswith("ValueError: rank 1: ValueError: ")
+    assert str(file) in first[1]
+    cluster(2).run(opens, parts)
+
+
+def test_ranks_that_are_no_multiple_of_the_parts(parts):
+    results = cluster(3).results(opens, parts)
+    expected = "ValueError: rank 0: ValueError: ranks: expected a multiple of 2 parts, found 3 ranks"
+    assert results == [(False, expected)] * 3
+
+
+def endless(path, timeout):
+    with open_part(path, timeout=timeout) as part:
+        loader = loader_of(part)
+        while True:
+            for _ in loader:
+                pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("killed", [0, 1, 2])
+def test_when_a_rank_is_killed_the_others_raise_and_name_it(tmp_path, killed):
+    partition.write(homogeneous(), tmp_path / "parts", parts=3, method="random")
+    own = Cluster(3)
+    own.run(rank_and_world)  # all are there
+    for rank in range(3):
+        own.tell(rank, endless, str(tmp_path / "parts"), 60.0)
+    time.sleep(1.0 + 0.37 * killed)
+    own.processes[killed].send_signal(signal.SIGKILL)
+    begin = time.monotonic()
+    for rank in {0, 1, 2} - {killed}:
+        returned, text = own.answer(rank, begin + 30)
+        assert not returned
+        assert text.startswith(f"RuntimeError: rank {killed}")
+        assert "is gone" in text
+    assert time.monotonic() - begin < 15
+    own.kill()
+
+
+@pytest.mark.slow
+def test_when_a_rank_is_stopped_the_others_raise_at_the_timeout(parts):
+    own = Cluster(2)
+    own.run(rank_and_world)
+    for rank in range(2):
+        own.tell(rank, endless, parts, 3.0)
+    time.sleep(3.0)
+    own.processes[1].send_signal(signal.SIGSTOP)
+    begin = time.monotonic()
+    returned, text = own.answer(0, begin + 30)
+    assert not returned
+    assert text.startswith("RuntimeError: rank 1 is gone or does not answer: ")
+    assert 1.0 < time.monotonic() - begin < 15
+    own.kill()
+
+
+NO_CLOSE = """
+import sys
+from torch import distributed as dist
+from test_failures import loader_of, open_part
+dist.init_process_group("gloo", f"file://{sys.argv[1]}/ranks", rank=int(sys.argv[3]), world_size=2)
+part = open_part(sys.argv[2])
+loader = loader_of(part)
+iterator = iter(loader)
+next(iterator)
+print("here", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_program_that_ends_without_closing_its_part_exits_with_0(parts, tmp_path):
+    from concurrent.futures import ThreadPoolExecutor
+
+    for run in range(3):
+        (tmp_path / str(run)).mkdir()
+        with ThreadPoolExecutor(2) as pool:
+            arguments = [(str(tmp_path / str(run)), parts, str(rank)) for rank in range(2)]
+            ended = list(pool.map(lambda given: run_python(NO_CLOSE, *given, timeout=60), arguments))
+        assert [(process.returncode, process.stdout) for process in ended] == [(0, "here\n")] * 2, ended
+
+
+def worker_processes(path):
+    with open_part(path) as part:
+        loader_of(part, num_workers=1, multiprocessing_context="fork")
+
+
+def bulks(path):
+    with open_part(path) as part:
+        loader_of(part, bulk=2)
+
+
+def test_what_is_not_implemented(parts):
+    text = "worker processes (num_workers=1) with the stores of a part are not implemented; "
+    text += "num_workers alone means threads"
+    assert cluster(2).results(worker_processes, parts) == [(False, f"NotImplementedError: {text}")] * 2
+    text = "bulk=2 with the stores of a part is not implemented; use device='cpu' and bulk=1"
+    assert cluster(2).results(bulks, parts) == [(False, f"NotImplementedError: {text}")] * 2
+
+
+def remote_rows(path):
+    from torch_geometric.data import TensorAttr
+
+    with open_part(path) as part:
+        own = part.stored.user_ids[None]
+        low, high = part.parts.book.bounds[None][part.ranks.part : part.ranks.part + 2].tolist()
+        ids = part.features.get_tensor(TensorAttr(None, "n_id", torch.arange(low, high)))
+        assert torch.equal(ids, own)
+        part.features.get_tensor(TensorAttr(None, "x", torch.arange(200)))
+
+
+def test_remote_rows_outside_a_loader_are_an_error_and_no_hidden_collective(parts):
+    text = (
+        "RuntimeError: (None, 'x'): expected ids of part {}, found some of other ranks' parts; torch_gnnscale."
+        "NeighborLoader and LinkNeighborLoader read them, in steps that all ranks take together"
+    )
+    assert cluster(2).results(remote_rows, parts) == [(False, text.format(rank)) for rank in range(2)]

@@ -1,0 +1,58 @@
+"""An executor of one thread that may be told of work by the garbage collector."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any
+
+
+class OneThread(Executor):
+    """Runs calls one after another on a thread of its own.
+
+    An iterator that is dropped submits its last call from ``__del__``, which may run anywhere: also within
+    ThreadPoolExecutor.submit, which holds a lock that all pools share. This executor takes no lock.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._calls: SimpleQueue[tuple[Future, Callable[[], Any]] | None] = SimpleQueue()  # its put is reentrant
+        self._ended = False
+        self._thread = threading.Thread(target=_run, args=(self._calls,), name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
+        """A future of the call; after :meth:`shutdown`, one that is cancelled."""
+        future: Future = Future()
+        if self._ended:
+            future.cancel()
+        else:
+            self._calls.put((future, partial(function, *args, **kwargs)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Ends the thread after the calls so far."""
+        assert not cancel_futures, "not implemented"
+        self.end(None if wait else 0.0)
+
+    def end(self, timeout: float | None) -> bool:
+        """Ends the thread after the calls so far; returns whether it has ended after ``timeout`` seconds."""
+        if not self._ended:
+            self._ended = True
+            self._calls.put(None)
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+
+def _run(calls: SimpleQueue) -> None:
+    while (entry := calls.get()) is not None:
+        future, call = entry
+        if not future.set_running_or_notify_cancel():
+            continue
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+        del future, call, entry  # what they refer to may wait to be dropped
