@@ -94,7 +94,8 @@ class ArrayWriter:
         assert error is not None or self._left == 0, f"{self._left} bytes were not written"
 
 
-def _check_unused(folder: Path) -> None:
+def check_unused(folder: Path) -> None:
+    """Raises FileExistsError unless a new directory can become ``folder``."""
     if folder.exists() and not folder.is_dir():
         raise FileExistsError(f"{folder}: expected a new or an empty directory, found a file")
     if folder.is_dir() and (found := [file.name for file in folder.iterdir() if not file.name.startswith(_PARTIAL)]):
@@ -112,7 +113,7 @@ def creating(path: str | os.PathLike) -> Iterator[Path]:
         FileExistsError: ``path`` exists and is not an empty directory.
     """
     folder = Path(path).resolve()
-    _check_unused(folder)
+    check_unused(folder)
     made = [parent for parent in folder.parents if not parent.exists()]  # the nearest first
     folder.parent.mkdir(parents=True, exist_ok=True)
     try:
@@ -121,7 +122,7 @@ def creating(path: str | os.PathLike) -> Iterator[Path]:
             partial = Path(beside) / "saved"  # made as any directory is, where the temporary one is private
             partial.mkdir()
             yield partial
-            _check_unused(folder)
+            check_unused(folder)
             if folder.is_dir():
                 for file in sorted(partial.iterdir(), key=lambda file: file.name == MANIFEST):
                     file.rename(folder / file.name)

@@ -19,6 +19,7 @@ class Purpose(IntEnum):
     AD_HOC = 2
     GENERATE = 3
     NEGATIVE = 4
+    PARTITION = 5
 
 
 def _mix(value: int) -> int:

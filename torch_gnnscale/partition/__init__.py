@@ -1,11 +1,12 @@
-"""A graph in parts: the partition book, methods that choose parts, and files of parts."""
+"""Parts of a graph that no machine holds alone: who owns which node, and the files of each part."""
 
 from .book import PartitionBook, RowsMeta
-from .methods import Assignment, PartitionReport, assign, report
+from .methods import METHODS, Assignment, assign
 from .reading import Halo, StoredPart, StoredParts, open_parts
+from .report import PartitionReport
 from .writing import write
 
 __all__ = [
-    "Assignment", "Halo", "PartitionBook", "PartitionReport", "RowsMeta", "StoredPart", "StoredParts", "assign",
-    "open_parts", "report", "write",
+    "Assignment", "Halo", "METHODS", "PartitionBook", "PartitionReport", "RowsMeta", "StoredPart", "StoredParts",
+    "assign", "open_parts", "write",
 ]  # fmt: skip

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
-from ..ops.arguments import as_ids
+from ..ops.arguments import as_ids, to_int
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +96,8 @@ def edge_type_of(group: Any) -> EdgeType | None:
 
 
 def check_part(name: str, part: int, parts: int) -> int:
-    """Returns the number of a part; raises IndexError naming it."""
+    """Returns the number of a part; raises TypeError or IndexError naming it."""
+    part = to_int(name, part)
     if not 0 <= part < parts:
         raise IndexError(f"{name}: expected a part in [0, {parts}), found {part}")
     return part

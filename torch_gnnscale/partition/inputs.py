@@ -23,6 +23,7 @@ from ..sampler.relations import sampled_graph
 from ..topology import CSC
 from .book import RowsMeta, edge_type_of
 
+_CHUNK = 1 << 22  # edges looked at at a time: they may be mapped
 _MASKS = ("train", "val", "test")
 """The splits that are read from the attributes SPLIT_mask, if they are not given."""
 
@@ -97,9 +98,11 @@ def inputs_of(
     relations = {relation.edge_type: relation.csc for relation in graph.relations}
     sizes = graph.bounds()
     for edge_type, csc in relations.items():
-        if csc.edge_id is not None and (at := ops.first_outside(csc.edge_id, csc.num_edges)) >= 0:
-            wrong = int(csc.edge_id[at])
-            raise ValueError(f"data: expected edge ids of {edge_type!r} in [0, {csc.num_edges}), found {wrong}")
+        for part in () if csc.edge_id is None else csc.edge_id.split(_CHUNK):
+            if (at := ops.first_outside(part, csc.num_edges)) >= 0:
+                raise ValueError(
+                    f"data: expected edge ids of {edge_type!r} in [0, {csc.num_edges}), found {int(part[at])}"
+                )
     rows = []
     for attr in all_attrs(features):
         if isinstance(attr.group_name, tuple) and edge_type_of(attr.group_name) in relations:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,12 @@ import torch
 
 from .. import files
 from .book import PartitionBook, RowsMeta
+from .report import PartitionReport
 
 BOOK, IDS, PART, ATTRS, COMPLETE = (
     "partition-book", "partition-ids", "partition-part", "partition-attrs", "partition-complete",
 )  # fmt: skip
 """Kinds of directories. The graph is of the kind of a saved GraphStore."""
-FOLDERS = {"graph": "graph", "attrs": ATTRS, "ids": IDS}
-"""The kinds of the folders that the book lists; they are there before it is."""
 
 
 def part_folder(path: Path, part: int) -> Path:
@@ -57,6 +57,11 @@ def load_book(path: Path, verify: bool = True) -> tuple[PartitionBook, dict[str,
         return PartitionBook(bounds, {edge_type: arrays[f"edge_bounds_{i}"] for i, edge_type in enumerate(edges)}), meta
     except (KeyError, TypeError) as error:
         raise ValueError(f"{path / 'book' / files.MANIFEST}: expected a partition book, found {error}") from error
+
+
+def report_of(meta: dict[str, Any]) -> PartitionReport:
+    """The report that is in the metadata of a book."""
+    return PartitionReport(**{field.name: meta["report"][field.name] for field in fields(PartitionReport)})
 
 
 def fingerprint_of(path: Path) -> int:

@@ -1,93 +1,78 @@
-"""Methods that assign every node to a part."""
+"""Who owns which node: METIS, METIS over clusters, a random permutation, or ranges of ids."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
-from ..memory import Budget
+from ..memory.budget import Budget
+from ..ops.arguments import check_int
 from ..random import Purpose, batch_key
 from ..topology import CSC
+from .report import PartitionReport, report
+from .whole import BALANCED, Whole
 
-METHODS = ("random", "ranges")
-"""The methods that :func:`assign` knows."""
+__all__ = ["METHODS", "Assignment", "PartitionReport", "assign", "report"]
+
+METHODS = ("auto", "metis", "coarse", "random", "ranges")
 
 
 class Assignment(NamedTuple):
-    """A part for every node, and what it took."""
+    """A partition, and what it took."""
 
     owner: dict[NodeType | None, Tensor]
-    """The part of each node, by type: int32, shape [n]."""
+    """The part of each node, by node type: int32, shape [n]."""
     method: str
-    """The method that was used."""
+    """The method that was used: what "auto" chose."""
     seconds: float
-    peak_bytes: int
-    """Of memory that the method took, at most."""
-
-
-@dataclass(frozen=True)
-class PartitionReport:
-    """How well parts are balanced, and how many edges lead from one to another."""
-
-    cut_edges: int
-    num_edges: int
-    nodes: list[int]
-    """In each part."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        return f"{self.cut_edges:,} of {self.num_edges:,} edges cut; nodes per part: {self.nodes}"
 
 
 def assign(
-    relations: dict[EdgeType | None, CSC],
-    num_nodes: dict[NodeType | None, int],
+    relations: Mapping[EdgeType | None, CSC],
+    num_nodes: Mapping[NodeType | None, int],
     parts: int,
     *,
     method: str = "auto",
-    train: dict[NodeType | None, Tensor] | None = None,
-    balance: Sequence[str] = ("nodes", "edges", "train"),
+    train: Mapping[NodeType | None, Tensor] | None = None,
+    balance: Sequence[str] = BALANCED,
     seed: int = 0,
     memory: Budget | None = None,
 ) -> Assignment:
-    """A part for every node: ``ranges`` of equal size in the user's order, or ``random``: those of a keyed permutation.
+    """Gives every node to a part.
+
+    Args:
+        relations: the edges, by edge type; None for the one relation of a homogeneous graph. They may be mapped.
+        num_nodes: the nodes of each type; None for those of a homogeneous graph.
+        parts: how many parts there shall be.
+        method: how; one of :data:`METHODS`.
+        train: ids of the training nodes, by node type.
+        balance: what all parts shall have equal numbers of.
+        seed: of the random choices.
 
     Raises:
-        ValueError: another method.
+        TypeError, ValueError, IndexError: what cannot be; names it.
     """
+    parts = check_int("parts", parts, 1, torch.iinfo(torch.int32).max)
     if method not in METHODS:
         raise ValueError(f"method: expected one of {METHODS}, found {method!r}")
-    begin = time.perf_counter()
+    start = time.perf_counter()
+    whole = Whole.of(relations, num_nodes, train or {}, balance)
     owner = {}
-    for number, (node_type, count) in enumerate(num_nodes.items()):
-        owner[node_type] = (torch.arange(count) * parts // max(count, 1)).to(torch.int32)
+    for number, (node_type, size) in enumerate(whole.sizes.items()):
+        owner[node_type] = _equal_ranges(size, parts)
         if method == "random":
-            order = ops.permutation(count, batch_key(seed, 0, number, Purpose.GENERATE))
-            owner[node_type] = owner[node_type][order]
-    return Assignment(owner, method, time.perf_counter() - begin, 16 * max(num_nodes.values(), default=0))
+            order = ops.permutation(size, batch_key(seed, 0, number, Purpose.PARTITION))
+            owner[node_type] = torch.empty_like(owner[node_type]).index_copy_(0, order, owner[node_type])
+    return Assignment(owner, method, time.perf_counter() - start)
 
 
-def report(
-    relations: dict[EdgeType | None, CSC],
-    owner: dict[NodeType | None, Tensor],
-    parts: int,
-    train: dict[NodeType | None, Tensor] | None = None,
-) -> PartitionReport:
-    """The quality of an assignment."""
-    cut = total = 0
-    for edge_type, csc in relations.items():
-        src, dst = (None, None) if edge_type is None else (edge_type[0], edge_type[-1])
-        cut += int((owner[src][csc.row.to(torch.int64)] != owner[dst].repeat_interleave(csc.colptr.diff())).sum())
-        total += csc.num_edges
-    nodes = sum((torch.bincount(of_type, minlength=parts) for of_type in owner.values()), torch.zeros(parts)).long()
-    return PartitionReport(cut, total, nodes.tolist())
+def _equal_ranges(size: int, parts: int) -> Tensor:
+    """Each part's range of [0, size), part after part: int32, shape [size]."""
+    bounds = torch.tensor([size * part // parts for part in range(parts + 1)])
+    return torch.arange(parts, dtype=torch.int32).repeat_interleave(bounds.diff())

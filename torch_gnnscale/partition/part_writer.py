@@ -37,13 +37,13 @@ class PartWriter:
         self.path, self.inputs, self.memory, self.step = path, inputs, memory, piece_length(memory)
         self.types, self.relations = list(inputs.num_nodes), inputs.relations
 
-    def begin(self, given: dict[str, Any], owner: dict[Any, Tensor], report: dict[str, Any]) -> None:
+    def begin(self, given: dict[str, Any], owner: dict[Any, Tensor], found: dict[str, Any]) -> None:
         """Writes the graph, the ids and, last, the book.
 
         Args:
             given: what the book says of the data and the arguments.
             owner: the part of each node by type: int32, shape [n].
-            report: of the partition; the book keeps it.
+            found: what else the book keeps: how the parts were chosen.
         """
         self.topology, parts = given["topology"], given["parts"]
         self.order, bounds = {}, {}
@@ -70,7 +70,7 @@ class PartWriter:
         folders["ids"] = files.checksum(self.path / "ids")
         arrays_of_book = {f"bounds_{i}": bounds[node_type] for i, node_type in enumerate(self.types)}
         arrays_of_book |= {f"edge_bounds_{i}": edge_bounds[edge_type] for i, edge_type in enumerate(self.relations)}
-        meta = {"given": given, "folders": folders, "report": report}
+        meta = {"given": given, "folders": folders, **found}
         files.save(self.path / "book", layout.BOOK, arrays_of_book, meta)
         self.fingerprint = layout.fingerprint_of(self.path)
 

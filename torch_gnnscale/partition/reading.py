@@ -17,6 +17,7 @@ from ..sampler.edge_types import end_types
 from ..topology import CSC, GraphStore
 from . import layout
 from .book import PartitionBook, RowsMeta, check_part, edge_type_of
+from .report import PartitionReport
 
 
 class Halo(NamedTuple):
@@ -68,8 +69,9 @@ class StoredParts:
     """Attributes that are stored whole, by group and name: of nodes by stored id, of edges by position."""
     about: dict[str, Any]
     """What was given to ``write``."""
-    report: dict[str, Any]
-    """How the parts were chosen, and how good they are."""
+    assigned: dict[str, Any]
+    """How the parts were chosen: ``method``, and what that took."""
+    report: PartitionReport
     fingerprint: int
     """63 bits, equal for equal graphs in equal parts."""
     _graph: GraphStore | None = field(repr=False)
@@ -214,7 +216,7 @@ def open_parts(path: str | os.PathLike, verify: bool = True) -> StoredParts:
         whole = {key: arrays[name] for key, name in named.items() if name in arrays}
     return StoredParts(
         path, book, given["topology"], attrs, _pairs(given["splits"]), _pairs(given["links"]), whole, given["about"],
-        meta["report"], fingerprint, graph, ids, verify, mark["parts"],
+        meta["assigned"], layout.report_of(meta), fingerprint, graph, ids, verify, mark["parts"],
     )  # fmt: skip
 
 

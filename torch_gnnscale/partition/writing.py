@@ -13,10 +13,13 @@ from .. import files, machine
 from ..memory import Budget, budget_bytes
 from ..ops.arguments import check_int
 from ..topology.graph_store import relation_entry
-from . import layout, methods
+from . import layout
 from .book import check_part
 from .inputs import Inputs, given_owners, inputs_of
+from .methods import METHODS, assign
 from .part_writer import PartWriter
+from .report import report
+from .whole import BALANCED
 
 TOPOLOGIES = ("replicated", "partitioned")
 """Where the edges of a partitioned graph are stored: all in one place that every rank maps, or each with its part."""
@@ -34,7 +37,7 @@ def write(
     splits: Mapping[str, Any] | None = None,
     links: Mapping[str, Any] | None = None,
     graph_attrs: Sequence[str] = (),
-    balance: Sequence[str] = ("nodes", "edges", "train"),
+    balance: Sequence[str] = BALANCED,
     seed: int = 0,
     memory: Budget | None = None,
     only: Sequence[int] | None = None,
@@ -45,11 +48,11 @@ def write(
 
     The first call chooses the parts and writes the book, the ids and, if it is replicated, the graph; then it writes
     the parts. Calls with ``only`` write some of them, so that several machines share the work: those after the first,
-    which has written the book, are given the same data and arguments. A call that finds all parts written checks them
-    and marks the directory as complete. A part that is there already is not written again.
+    which has written the book, are given the same data and arguments. A call that finds all parts written checks their
+    manifests and marks the directory as complete. A part that is there already is not written again.
 
-    Takes ``memory`` bytes beside the user's data and 16 bytes per node; the pages of mapped files, which the system
-    takes back, not counted. Choosing the parts may take more (see ``method``).
+    Takes ``memory`` bytes and 16 bytes per node beside the data, not counting the pages of mapped files, which the
+    system takes back; edges that are no CSC are sorted in memory. Choosing the parts may take more (see ``method``).
 
     Args:
         data: a Data, a HeteroData or a (FeatureStore, GraphStore) pair, in the user's ids; mapped stores are streamed.
@@ -76,7 +79,7 @@ def write(
         The parts that are still to be written: [] if the directory is complete.
 
     Raises:
-        FileExistsError: ``out`` is not empty, and ``only`` is not given or another thing is there.
+        FileExistsError: ``out`` is not empty; or it has a book, and ``only`` is not given.
         TypeError, ValueError, IndexError: a malformed graph, split, link, partition or argument; rows that are missing;
             data or arguments that differ from those of the first call; a damaged part.
         OSError: a file that cannot be written.
@@ -86,21 +89,28 @@ def write(
     path = Path(out)
     streamed = _STREAMED if memory is None else budget_bytes("memory", memory, machine.available_memory())
     inputs = inputs_of(data, splits, links)
-    begun = only is not None and (path / "book").exists()
-    if not begun and path.exists() and (not path.is_dir() or any(path.iterdir())):
+    begun = (path / "book" / files.MANIFEST).exists()
+    if begun and only is None:
         raise FileExistsError(
-            f"{out}: expected a new or an empty directory, found another; only= says which parts of a directory with a "
-            f"book to write"
+            f"{out}: expected a new or an empty directory, found a book in it; say which parts: only="
         )
+    if not begun:
+        files.check_unused(path)
     if parts is None and begun:
         parts = layout.load_book(path)[0].num_parts
     if parts is None:
         raise ValueError("parts: expected their number, found None")
     parts = check_int("parts", parts, 1)
     wanted = sorted({check_part("only", part, parts) for part in (range(parts) if only is None else only)})
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {METHODS}, found {method!r}")
+    try:
+        about = layout.plain(dict(about or {}))
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"about: expected what JSON keeps, found {error}") from None
     given = {
         **_given(inputs, graph_attrs), "parts": parts, "topology": topology, "seed": seed, "balance": list(balance),
-        "method": method if owners is None else "owners", "about": dict(about or {}),
+        "method": method if owners is None else "owners", "about": about,
     }  # fmt: skip
     checked = None if owners is None else given_owners(owners, inputs.num_nodes, parts)
     writer = PartWriter(path, inputs, streamed)
@@ -108,17 +118,16 @@ def write(
         writer.resume(layout.plain(given), checked)
     else:
         train = inputs.train()
+        assigned = {"method": "owners"}
         if checked is None:
-            owner, used, seconds, peak = methods.assign(
+            found = assign(
                 inputs.relations, inputs.num_nodes, parts, method=method, train=train, balance=balance, seed=seed,
                 memory=memory,
             )  # fmt: skip
-            report: dict[str, Any] = {"method": used, "seconds": seconds, "peak_bytes": peak}
-        else:
-            owner, report = checked, {"method": "owners"}
-        report |= methods.report(inputs.relations, owner, parts, train).to_dict()
-        writer.begin(layout.plain(given), owner, report)
-        del owner
+            checked, assigned = found.owner, {name: value for name, value in found._asdict().items() if name != "owner"}
+            del found
+        counted = report(inputs.relations, checked, parts, train).to_dict()
+        writer.begin(layout.plain(given), checked, {"report": counted, "assigned": assigned})
     del checked
     for part in tqdm(wanted, desc="parts", unit=" parts", disable=None if progress else True):
         if not (layout.part_folder(path, part) / files.MANIFEST).exists():
@@ -155,9 +164,13 @@ def _complete(path: Path, parts: int, fingerprint: int) -> None:
         _, meta = files.load(folder, layout.PART, verify=False)
         layout.check_part_of(folder, meta, part, fingerprint)
         checksums.append(files.checksum(folder))
+    mark = {"fingerprint": fingerprint, "parts": checksums}
     try:
         with files.creating(path / "complete") as folder:
-            files.finish(folder, layout.COMPLETE, {}, {"fingerprint": fingerprint, "parts": checksums})
-    except OSError:  # another machine, whose last part came at the same time, did so
+            files.finish(folder, layout.COMPLETE, {}, mark)
+    except OSError:  # an earlier call did so, or that of another machine, whose last part came at the same time
         if not (path / "complete" / files.MANIFEST).exists():
             raise
+        _, found = files.load(path / "complete", layout.COMPLETE)
+        if found != mark:
+            raise ValueError(f"{path / 'complete'}: expected the parts that are there, found others") from None

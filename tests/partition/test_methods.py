@@ -1,0 +1,131 @@
+"""Owners by permutation and by ranges, and what a report counts."""
+
+import json
+import re
+
+import pytest
+import torch
+from helpers.graphs import random_graph
+
+from torch_gnnscale import CSC
+from torch_gnnscale.partition import report as reports
+from torch_gnnscale.partition.methods import assign, report
+
+TYPED = {("user", "likes", "item"): (60, 25), ("item", "of", "user"): (25, 60), ("user", "knows", "user"): (60, 60)}
+SIZES = {"user": 60, "item": 25, "empty": 0}
+
+
+def csc(num_nodes: int = 300, degree: int = 6, seed: int = 1) -> CSC:
+    graph = random_graph(num_nodes, degree, seed)
+    return CSC(graph.colptr, graph.row, None, num_nodes)
+
+
+def typed_relations() -> dict:
+    generator = torch.Generator().manual_seed(1)
+    found = {}
+    for relation, (src, dst) in TYPED.items():
+        ends = torch.stack([torch.randint(count, (150,), generator=generator) for count in (src, dst)])
+        found[relation] = CSC.from_edge_index(ends, (src, dst))
+    return found
+
+
+@pytest.mark.parametrize("method", ["random", "ranges"])
+@pytest.mark.parametrize("parts", [1, 3, 7, 400])
+def test_equal_numbers_of_nodes(method, parts):
+    found = assign({None: csc()}, {None: 300}, parts, method=method)
+    owner = found.owner[None]
+    assert (found.method, owner.dtype, owner.shape) == (method, torch.int32, (300,))
+    counts = torch.bincount(owner, minlength=parts)
+    assert len(counts) == parts
+    assert counts.max() - counts.min() <= 1
+    if method == "ranges":
+        assert torch.equal(owner, torch.sort(owner).values)
+
+
+def test_random_owners_follow_from_the_seed():
+    given = ({None: csc()}, {None: 300}, 4)
+    one, same, other = (assign(*given, method="random", seed=seed).owner[None] for seed in (5, 5, 6))
+    assert torch.equal(one, same)
+    assert (one == other).double().mean() < 0.5
+    together = torch.bincount(4 * one + assign(*given, method="ranges").owner[None], minlength=16)
+    assert together.max() < 40  # 18.75 of each pair on average
+
+
+def test_types_have_parts_of_their_own():
+    found = assign(typed_relations(), SIZES, 4, method="random").owner
+    assert {t: len(owner) for t, owner in found.items()} == SIZES
+    assert torch.bincount(found["user"]).tolist() == [15] * 4
+    assert sorted(torch.bincount(found["item"]).tolist()) == [6, 6, 6, 7]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1 << 22])
+def test_a_report_counts_edge_by_edge(monkeypatch, chunk):
+    monkeypatch.setattr(reports, "_CHUNK", chunk)
+    relations, parts = typed_relations(), 5
+    owner = assign(relations, SIZES, parts, method="random", seed=3).owner
+    train = {"user": torch.tensor([3, 9, 3, 50]), "item": torch.tensor([24])}
+    found = report(relations, owner, parts, train)
+    cut, edges, halo = 0, [0] * parts, [set() for _ in range(parts)]
+    for (src, _, dst), relation in relations.items():
+        for node in range(relation.num_dst):
+            part = int(owner[dst][node])
+            for source in relation.row[relation.colptr[node] : relation.colptr[node + 1]].tolist():
+                edges[part] += 1
+                if owner[src][source] != part:
+                    cut += 1
+                    halo[part].add((src, source))
+    trained = [int(owner["user"][node]) for node in (3, 9, 50)] + [int(owner["item"][24])]
+    assert (found.num_edges, found.cut_edges, found.cut) == (450, cut, cut / 450)
+    assert (found.edges, found.halo) == (edges, [len(nodes) for nodes in halo])
+    assert found.train == [trained.count(part) for part in range(parts)]
+    assert found.nodes == {
+        f"nodes {t}": [int((parts_of == part).sum()) for part in range(parts)] for t, parts_of in owner.items()
+    }
+    balance = found.balance()
+    assert balance["edges"] == max(edges) / 90
+    assert balance["nodes user"] == 1
+    assert balance["nodes empty"] == 1
+
+
+def test_a_report_as_text_and_json():
+    chain = CSC.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 3]]), 4)
+    found = report({None: chain}, {None: torch.tensor([0, 0, 1, 1], dtype=torch.int32)}, 2, {None: torch.tensor([0])})
+    assert json.loads(json.dumps(found.to_dict())) == {
+        "num_edges": 3, "cut_edges": 1, "cut": 1 / 3, "nodes": {"nodes": [2, 2]}, "edges": [1, 2], "train": [1, 0],
+        "halo": [0, 1], "balance": {"nodes": 1.0, "edges": 4 / 3, "train": 2.0},
+    }  # fmt: skip
+    assert str(found).splitlines() == [
+        "      part  nodes  edges  train  halo",
+        "         0      2      1      1     0",
+        "         1      2      2      0     1",
+        "max / mean  1.000  1.333  2.000      ",
+        "cut: 1 of 3 edges (33.33%)",
+    ]
+    empty = report({None: CSC.from_edge_index(torch.empty(2, 0, dtype=torch.int64), 3)},
+                   {None: torch.zeros(3, dtype=torch.int32)}, 2)  # fmt: skip
+    assert (empty.cut, empty.balance()) == (0, {"nodes": 2.0, "edges": 1.0, "train": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("error", "message", "given"),
+    [
+        (ValueError, "parts: expected 1 <= parts <= 2147483647, found 0", {"parts": 0}),
+        (TypeError, "parts: expected an int, found str", {"parts": "2"}),
+        (ValueError, "method: expected one of ('auto', 'metis', 'coarse', 'random', 'ranges'), found 'best'",
+         {"method": "best"}),
+        (ValueError, "balance: expected some of ('nodes', 'edges', 'train'), found 'nodes'", {"balance": "nodes"}),
+        (ValueError, "balance: expected some of ('nodes', 'edges', 'train'), found ()", {"balance": ()}),
+        (ValueError, "balance: expected some of ('nodes', 'edges', 'train'), found ['size']", {"balance": ["size"]}),
+        (ValueError, "relations[None]: expected 299 nodes of type None, found CSC(num_src=300, num_dst=300, "
+         "num_edges=", {"num_nodes": {None: 299}}),
+        (ValueError, "train: expected node types among ['user'], found another",
+         {"relations": {}, "num_nodes": {"user": 3}, "train": {None: torch.tensor([0])}}),
+        (IndexError, "train[1] = 300 is out of range: expected nodes in [0, 300)",
+         {"train": {None: torch.tensor([3, 300])}}),
+        (TypeError, "train: expected integers, found torch.bool", {"train": {None: torch.ones(300) > 0}}),
+    ],
+)  # fmt: skip
+def test_wrong_arguments(error, message, given):
+    arguments = {"relations": {None: csc()}, "num_nodes": {None: 300}, "parts": 2, "method": "ranges", **given}
+    with pytest.raises(error, match=f"^{re.escape(message)}"):
+        assign(**arguments)
