@@ -127,6 +127,7 @@ def test_stores_give_the_same_parts(tmp_path):
     assert_rows(open_parts(tmp_path / "theirs"), FeatureStore.from_data(hetero))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(
     number=st.integers(0, 1 << 30), nodes=st.integers(1, 30), edges=st.integers(0, 80), parts=st.integers(1, 6),

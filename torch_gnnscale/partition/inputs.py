@@ -168,6 +168,7 @@ def _given_splits(splits: Mapping[str, Any], sizes: dict) -> dict[tuple[NodeType
     """Ids of nodes by type and name."""
     found = {}
     for split, value in splits.items():
+        _check_str("splits", split)
         name = f"splits[{split!r}]"
         node_type, value = _typed(name, value, sizes)
         ids = as_tensor(name, value)
@@ -179,7 +180,7 @@ def _given_splits(splits: Mapping[str, Any], sizes: dict) -> dict[tuple[NodeType
         if ids.dim() != 1:
             raise ValueError(f"{name}: expected a vector of ids, found shape {tuple(ids.shape)}")
         _check_nodes(name, ids, sizes[node_type])
-        found[node_type, files.check_name(split)] = ids.to(torch.int64).cpu()
+        found[node_type, split] = ids.to(torch.int64).cpu()
     return found
 
 
@@ -187,6 +188,7 @@ def _given_links(links: Mapping[str, Any], relations: dict) -> dict[tuple[EdgeTy
     """Ends of links by type and name."""
     found = {}
     for split, value in links.items():
+        _check_str("links", split)
         name = f"links[{split!r}]"
         edge_type, value = _typed(name, value, relations)
         ends = as_ids(name, as_tensor(name, value))
@@ -195,7 +197,7 @@ def _given_links(links: Mapping[str, Any], relations: dict) -> dict[tuple[EdgeTy
         csc = relations[edge_type]
         for ids, limit in zip(ends, (csc.num_src, csc.num_dst), strict=True):
             _check_nodes(name, ids, limit)
-        found[edge_type, files.check_name(split)] = ends.to(torch.int64).cpu()
+        found[edge_type, split] = ends.to(torch.int64).cpu()
     return found
 
 
@@ -208,6 +210,11 @@ def _typed(name: str, value: Any, types: dict) -> tuple[Any, Any]:
         found = repr(value[0]) if typed else type(value).__name__
         raise ValueError(f"{name}: expected a pair of a type of {list(types)} and ids, found {found}")
     return value[0], value[1]
+
+
+def _check_str(name: str, split: Any) -> None:
+    if not isinstance(split, str):
+        raise TypeError(f"{name}: expected names of splits, found {split!r}")
 
 
 def _check_nodes(name: str, ids: Tensor, limit: int) -> None:

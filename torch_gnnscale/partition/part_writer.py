@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,24 +56,33 @@ class PartWriter:
             pieces = pointers(csc, self.order[dst].old, self.step)
             edge_bounds[edge_type] = _entries_at(pieces, bounds[dst])
         self.book = PartitionBook(bounds, edge_bounds)
-        folders = {}
-        if self.topology == "replicated":
-            with files.creating(self.path / "graph") as folder:
-                arrays = _Arrays(folder)
-                for number, (edge_type, csc) in enumerate(self.relations.items()):
-                    self._write_relation(arrays, number, csc, edge_type, self.order[end_types(edge_type)[1]].old)
-                files.finish(folder, GRAPH, arrays.entries, {"relations": given["relations"]})
-            folders["graph"] = files.checksum(self.path / "graph")
-        if given["graph_attrs"]:
-            self._write_attrs(given["graph_attrs"])
-            folders["attrs"] = files.checksum(self.path / "attrs")
-        self._write_ids()
-        folders["ids"] = files.checksum(self.path / "ids")
-        arrays_of_book = {f"bounds_{i}": bounds[node_type] for i, node_type in enumerate(self.types)}
-        arrays_of_book |= {f"edge_bounds_{i}": edge_bounds[edge_type] for i, edge_type in enumerate(self.relations)}
-        meta = {"given": given, "folders": folders, **found}
-        files.save(self.path / "book", layout.BOOK, arrays_of_book, meta)
+        with files.creating(self.path) as whole:  # all of it or nothing
+            folders = {}
+            if self.topology == "replicated":
+                with self._folder(whole / "graph", GRAPH, {"relations": given["relations"]}) as arrays:
+                    for number, (edge_type, csc) in enumerate(self.relations.items()):
+                        self._write_relation(arrays, number, csc, edge_type, self.order[end_types(edge_type)[1]].old)
+                folders["graph"] = files.checksum(whole / "graph")
+            if given["graph_attrs"]:
+                with self._folder(whole / "attrs", layout.ATTRS, {}) as arrays:
+                    self._write_attrs(arrays, given["graph_attrs"])
+                folders["attrs"] = files.checksum(whole / "attrs")
+            with self._folder(whole / "ids", layout.IDS, {}) as arrays:
+                self._write_ids(arrays)
+            folders["ids"] = files.checksum(whole / "ids")
+            of_book = {f"bounds_{i}": bounds[node_type] for i, node_type in enumerate(self.types)}
+            of_book |= {f"edge_bounds_{i}": edge_bounds[edge_type] for i, edge_type in enumerate(self.relations)}
+            files.save(whole / "book", layout.BOOK, of_book, {"given": given, "folders": folders, **found})
         self.fingerprint = layout.fingerprint_of(self.path)
+
+    @staticmethod
+    @contextmanager
+    def _folder(path: Path, kind: str, meta: dict[str, Any]) -> Iterator[_Arrays]:
+        """Writes a folder's arrays in the block, then its manifest."""
+        with files.creating(path) as folder:
+            arrays = _Arrays(folder)
+            yield arrays
+            files.finish(folder, kind, arrays.entries, meta)
 
     def resume(self, given: dict[str, Any], owner: dict[Any, Tensor] | None) -> None:
         """Reads the book of an earlier call; ValueError if that was given something else."""
@@ -95,8 +105,8 @@ class PartWriter:
         for node_type in self.types:
             nodes = self.book.nodes(number, node_type)
             own[node_type] = self.order[node_type].old[nodes.start : nodes.stop]
-        with files.creating(layout.part_folder(self.path, number)) as folder:
-            arrays = _Arrays(folder)
+        meta = {"part": number, "fingerprint": self.fingerprint}
+        with self._folder(layout.part_folder(self.path, number), layout.PART, meta) as arrays:
             for i, node_type in enumerate(self.types):
                 arrays.write(f"user_ids_{i}", torch.int64, (len(own[node_type]),), self._wide(own[node_type]))
             if self.topology == "partitioned":
@@ -115,7 +125,6 @@ class PartWriter:
             for i, ((edge_type, _), ends) in enumerate(self.inputs.links.items()):
                 arrays.whole(f"links_{i}", ends[:, self._belongs(number, end_types(edge_type)[1], ends[1])])
             self._write_halo(arrays, number, own)
-            files.finish(folder, layout.PART, arrays.entries, {"part": number, "fingerprint": self.fingerprint})
 
     def _rows(self, rows: Rows, columns: dict[Any, Tensor]) -> Iterator[Tensor]:
         """Pieces of the rows of some nodes (user's ids by type), or of the edges that lead to them."""
@@ -165,39 +174,33 @@ class PartWriter:
             arrays.whole(f"halo_{i}", halo)
             arrays.whole(f"degree_{i}", ids[f"degree_{i}"][halo])
 
-    def _write_attrs(self, names: Sequence[str]) -> None:
+    def _write_attrs(self, arrays: _Arrays, names: Sequence[str]) -> None:
         """Attributes of the whole graph, in stored order."""
         whole = {node_type: order.old for node_type, order in self.order.items()}
-        with files.creating(self.path / "attrs") as folder:
-            arrays = _Arrays(folder)
-            for i, rows in enumerate(self.inputs.rows):
-                if rows.meta.attr_name in names:
-                    shape = (rows.meta.num_rows, *rows.meta.shape)
-                    arrays.write(f"rows_{i}", rows.meta.dtype, shape, self._rows(rows, whole))
-            files.finish(folder, layout.ATTRS, arrays.entries, {})
+        for i, rows in enumerate(self.inputs.rows):
+            if rows.meta.attr_name in names:
+                shape = (rows.meta.num_rows, *rows.meta.shape)
+                arrays.write(f"rows_{i}", rows.meta.dtype, shape, self._rows(rows, whole))
 
-    def _write_ids(self) -> None:
+    def _write_ids(self, arrays: _Arrays) -> None:
         """What leads from the user's ids to stored ones, out-degrees, and the seeds and links of all parts."""
-        with files.creating(self.path / "ids") as folder:
-            arrays = _Arrays(folder)
-            for i, node_type in enumerate(self.types):
-                order, count = self.order[node_type], self.inputs.num_nodes[node_type]
-                arrays.write(f"stored_{i}", torch.int64, (count,), self._wide(order.new))
-                degree = torch.zeros(count, dtype=torch.int64)
-                for edge_type, csc in self.relations.items():
-                    if end_types(edge_type)[0] == node_type:
-                        degree += ops.count_ids(csc.row, count, threads=1)
-                stored = (degree[ids] for ids in self._wide(order.old))
-                arrays.write(f"degree_{i}", torch.int64, (count,), stored)
-            groups = [rows.meta.group_name for rows in self.inputs.rows if rows.meta.of_edges]
-            for i, (edge_type, csc) in enumerate(self.relations.items()):
-                if edge_type in map(edge_type_of, groups):
-                    arrays.write(f"edges_{i}", torch.int64, (csc.num_edges,), self._positions(edge_type, csc))
-            for i, seeds in enumerate(self.inputs.splits.values()):
-                arrays.whole(f"seeds_{i}", seeds)
-            for i, ends in enumerate(self.inputs.links.values()):
-                arrays.whole(f"links_{i}", ends)
-            files.finish(folder, layout.IDS, arrays.entries, {})
+        for i, node_type in enumerate(self.types):
+            order, count = self.order[node_type], self.inputs.num_nodes[node_type]
+            arrays.write(f"stored_{i}", torch.int64, (count,), self._wide(order.new))
+            degree = torch.zeros(count, dtype=torch.int64)
+            for edge_type, csc in self.relations.items():
+                if end_types(edge_type)[0] == node_type:
+                    degree += ops.count_ids(csc.row, count, threads=1)
+            stored = (degree[ids] for ids in self._wide(order.old))
+            arrays.write(f"degree_{i}", torch.int64, (count,), stored)
+        with_rows = {edge_type_of(rows.meta.group_name) for rows in self.inputs.rows if rows.meta.of_edges}
+        for i, (edge_type, csc) in enumerate(self.relations.items()):
+            if edge_type in with_rows:
+                arrays.write(f"edges_{i}", torch.int64, (csc.num_edges,), self._positions(edge_type, csc))
+        for i, seeds in enumerate(self.inputs.splits.values()):
+            arrays.whole(f"seeds_{i}", seeds)
+        for i, ends in enumerate(self.inputs.links.values()):
+            arrays.whole(f"links_{i}", ends)
 
     def _positions(self, edge_type: Any, csc: CSC) -> Iterator[Tensor]:
         """The stored position of each edge by the user's id, a range of ids at a time; ValueError if one is missing."""

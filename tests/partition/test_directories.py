@@ -1,0 +1,315 @@
+"""Directories that are unfinished, damaged, mixed or shared by machines; what is refused."""
+
+import pickle
+import re
+import shutil
+
+import pytest
+import torch
+from helpers.data import make_data, our_stores
+from helpers.hetero import make_hetero
+from torch_geometric.data import Data
+
+from torch_gnnscale import CSC, FeatureStore, GraphStore
+from torch_gnnscale.partition import PartitionBook, open_parts, write
+from torch_gnnscale.topology.reorder import by_score
+
+
+def content(path) -> dict[str, bytes]:
+    return {str(file.relative_to(path)): file.read_bytes() for file in sorted(path.rglob("*")) if file.is_file()}
+
+
+def report_left_out(written: dict[str, bytes]) -> dict[str, bytes]:
+    """Without the book's manifest, which says how long it took to choose the parts."""
+    return {name: data for name, data in written.items() if name != "book/gnnscale.json"}
+
+
+def test_machines_share_the_work(tmp_path):
+    """Calls with only=, the first of which writes the book, leave what one call leaves."""
+    data = make_hetero()
+    arguments = {"method": "random", "seed": 3, "topology": "partitioned", "splits": {"a": ("paper", torch.arange(9))}}
+    assert write(data, tmp_path / "one", 4, **arguments) == []
+    path = tmp_path / "many"
+    assert write(data, path, 4, only=[2], **arguments) == [0, 1, 3]
+    with pytest.raises(ValueError, match=rf"^{path}: expected all parts, found it unfinished: .*only=\[0, 1, 3\]\)"):
+        open_parts(path)
+    assert write(data, path, only=[0, 3, 0], **arguments) == [1]
+    written = (path / "part-00003" / "rows_0.npy").stat().st_mtime_ns
+    assert write(data, path, only=(3, 1), **arguments) == []
+    assert (path / "part-00003" / "rows_0.npy").stat().st_mtime_ns == written
+    assert report_left_out(content(tmp_path / "one")) == report_left_out(content(path))
+    assert open_parts(path).fingerprint == open_parts(tmp_path / "one").fingerprint
+    assert write(data, path, only=[], **arguments) == []  # complete already
+
+
+def test_the_last_call_marks_what_is_complete(tmp_path):
+    data, path = make_data(), tmp_path / "parts"
+    write(data, path, 2, method="random")
+    shutil.rmtree(path / "complete")
+    with pytest.raises(ValueError, match=rf"^{path}: expected a complete directory, found it unfinished: .*only=\[\]"):
+        open_parts(path)
+    (path / "part-00001" / "user_ids_0.npy").write_bytes(b"")
+    with pytest.raises(ValueError, match=rf"^{path}/part-00001/user_ids_0.npy: expected a .npy file"):
+        write(data, path, only=[], method="random")
+    shutil.rmtree(path / "part-00001")
+    assert write(data, path, only=[1], method="random") == []
+    open_parts(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"parts": 4}, "parts, 3, found 4"),
+        ({"seed": 1}, "seed, 0, found 1"),
+        ({"topology": "partitioned"}, "topology, replicated, found partitioned"),
+        ({"method": "ranges"}, "method, random, found ranges"),
+        ({"owners": torch.zeros(200)}, None),
+        ({"owners": torch.zeros(200, dtype=torch.int8)}, "method, random, found owners"),
+        ({"splits": {"a": [1]}}, "splits, [], found [[None, 'a', 1]]"),
+        ({"graph_attrs": ["y"]}, "graph_attrs, [], found ['y']"),
+        ({"data": make_data(num_edges=1400)}, "relations, [{"),
+    ],
+)
+def test_later_calls_are_given_the_same(tmp_path, change, message):
+    path = tmp_path / "parts"
+    write(make_data(), path, 3, only=[0], method="random")
+    arguments = {"data": make_data(), "method": "random", "only": [1], **change}
+    if message is None:
+        with pytest.raises(TypeError, match=r"^owners: expected integers, found torch.float32$"):
+            write(arguments.pop("data"), path, **arguments)
+        return
+    with pytest.raises(ValueError, match="^" + re.escape(f"{path}/book: expected the first call's {message}")):
+        write(arguments.pop("data"), path, **arguments)
+
+
+def test_other_owners_are_found(tmp_path):
+    owners = torch.arange(200) % 3
+    write(make_data(), tmp_path / "parts", 3, only=[0], owners=owners)
+    write(make_data(), tmp_path / "parts", only=[1], owners=owners.numpy())
+    owners[7] = 2
+    with pytest.raises(ValueError, match=r"/book: expected the first call's owners, found others$"):
+        write(make_data(), tmp_path / "parts", only=[2], owners=owners)
+
+
+def test_a_used_directory_is_refused(tmp_path):
+    path = tmp_path / "parts"
+    path.mkdir()
+    (path / "notes.txt").write_text("mine")
+    for only in (None, [0]):
+        with pytest.raises(FileExistsError, match=r"expected a new or an empty directory, found notes.txt in it$"):
+            write(make_data(), path, 2, method="random", only=only)
+    (path / "notes.txt").unlink()
+    write(make_data(), path, 2, method="random")
+    with pytest.raises(FileExistsError, match=r"found a book in it; say which parts: only=$"):
+        write(make_data(), path, 2, method="random")
+    with pytest.raises(FileNotFoundError, match=rf"^{tmp_path}: expected a directory of parts, found no book in it$"):
+        open_parts(tmp_path)
+
+
+@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
+def test_damage_is_found_and_named(tmp_path, topology):
+    """One bit of any array: by whoever opens what it lies in, and by nobody else."""
+    data, path = make_data(), tmp_path / "parts"
+    write(data, path, 2, method="random", topology=topology, splits={"a": [1, 2]}, graph_attrs=["y"])
+    names = [name for name, data in content(path).items() if name.endswith(".npy") and len(data) > 128]
+    assert {name.split("/")[0] for name in names} >= {"book", "ids", "attrs", "part-00000", "part-00001"}
+    for name in names:
+        intact = (path / name).read_bytes()
+        (path / name).write_bytes(intact[:-1] + bytes([intact[-1] ^ 1]))
+        message = rf"^{path}/{name}: checksum of block 0 \(64 MiB each\) differs: the file is corrupt$"
+        if name.startswith("part"):
+            parts, number = open_parts(path), int(name[5:10])
+            parts.part(1 - number)
+            parts.part(number, verify=False)
+            with pytest.raises(ValueError, match=message):
+                parts.part(number)
+        else:
+            with pytest.raises(ValueError, match=message):
+                open_parts(path)
+        (path / name).write_bytes(intact[:-1])
+        with pytest.raises(ValueError, match=rf"^{path}/{name}: expected \d+ bytes, found \d+: the file is truncated"):
+            open_parts(path, verify=False).part(int(name[5:10]) if name.startswith("part") else 0)
+        (path / name).write_bytes(intact)
+    open_parts(path).part(1)
+
+
+def test_parts_of_another_partition_are_found(tmp_path):
+    for number in range(2):
+        write(make_data(), tmp_path / str(number), 3, method="random", seed=number)
+    ours, theirs = tmp_path / "0", tmp_path / "1"
+    parts, other = open_parts(ours), open_parts(theirs)
+    assert parts.fingerprint != other.fingerprint
+    shutil.rmtree(ours / "part-00001")
+    with pytest.raises(FileNotFoundError, match=r"part-00001/gnnscale.json: not found"):
+        parts.part(1)
+    shutil.copytree(theirs / "part-00001", ours / "part-00001")
+    message = f"{ours}/part-00001: expected part 1 of the book {parts.fingerprint}, found part 1 of {other.fingerprint}"
+    with pytest.raises(ValueError, match=f"^{message}$"):
+        parts.part(1)
+    shutil.rmtree(ours / "part-00001")
+    shutil.copytree(ours / "part-00002", ours / "part-00001")
+    with pytest.raises(ValueError, match=r"expected part 1 of the book \d+, found part 2 of \d+$"):
+        parts.part(1)
+    for folder in ("ids", "graph"):
+        shutil.rmtree(ours / folder)
+        shutil.copytree(theirs / folder, ours / folder)
+        with pytest.raises(
+            ValueError, match=rf"^{ours}/{folder}/gnnscale.json: expected checksum \d+, found \d+: it was"
+        ):
+            open_parts(ours)
+        shutil.rmtree(ours / folder)
+        write(make_data(), tmp_path / f"again-{folder}", 3, method="random")
+        shutil.copytree(tmp_path / f"again-{folder}" / folder, ours / folder)
+    shutil.rmtree(ours / "book")
+    shutil.copytree(theirs / "book", ours / "book")
+    with pytest.raises(
+        ValueError, match=rf"^{ours}/book: expected the book {parts.fingerprint}, found {other.fingerprint}:"
+    ):
+        open_parts(ours)
+
+
+def test_the_last_call_finds_a_part_of_another_partition(tmp_path):
+    write(make_data(), tmp_path / "ours", 2, method="random", only=[0])
+    write(make_data(), tmp_path / "theirs", 2, method="random", seed=1)
+    shutil.copytree(tmp_path / "theirs" / "part-00001", tmp_path / "ours" / "part-00001")
+    with pytest.raises(ValueError, match=r"/ours/part-00001: expected part 1 of the book \d+, found part 1 of \d+$"):
+        write(make_data(), tmp_path / "ours", method="random", only=[])
+    assert not (tmp_path / "ours" / "complete").exists()
+
+
+def test_a_part_of_other_rows_is_found(tmp_path):
+    """The book does not say what the rows are; the mark of a complete directory does."""
+    data, ours, theirs = make_data(), tmp_path / "ours", tmp_path / "theirs"
+    write(data, ours, 2, method="random")
+    data.x += 1
+    write(data, theirs, 2, method="random")
+    assert open_parts(ours).fingerprint == open_parts(theirs).fingerprint
+    shutil.rmtree(ours / "part-00001")
+    shutil.copytree(theirs / "part-00001", ours / "part-00001")
+    with pytest.raises(
+        ValueError, match=rf"^{ours}/part-00001/gnnscale.json: expected checksum \d+, found \d+: it was"
+    ):
+        open_parts(ours).part(1)
+    with pytest.raises(ValueError, match=rf"^{ours}/complete: expected the parts that are there, found others$"):
+        write(data, ours, only=[], method="random")
+
+
+def test_what_one_process_reads(tmp_path):
+    """A rank opens the book, its own part, and what all ranks share: no other part's files."""
+    write(make_data(), tmp_path / "parts", 3, method="random", topology="partitioned")
+    for number in (0, 2):
+        for file in (tmp_path / "parts" / f"part-{number:05d}").iterdir():
+            file.unlink()
+    part = open_parts(tmp_path / "parts").part(1)
+    assert torch.equal(part.rows[None, "x"], make_data().x[part.user_ids[None]])
+
+
+@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
+def test_relations_are_pickled_by_their_names(tmp_path, topology):
+    write(make_data(2000, 30_000), tmp_path / "parts", 2, method="random", topology=topology)
+    csc = open_parts(tmp_path / "parts").part(1).relations[None]
+    data = pickle.dumps(csc)
+    assert len(data) < 1000
+    again = pickle.loads(data)
+    for name in ("colptr", "row", "edge_id"):
+        assert torch.equal(getattr(again, name), getattr(csc, name))
+
+
+def test_what_is_returned_outlives_the_parts(tmp_path):
+    write(make_data(), tmp_path / "parts", 3, method="random")
+    with open_parts(tmp_path / "parts") as parts:
+        graph, ids = parts.graph(), parts.stored_ids()
+    assert graph.relation().num_edges == 1500
+    assert torch.equal(ids.sort().values, torch.arange(200))
+
+
+def test_what_the_book_keeps(tmp_path):
+    about = {"task": "nodes", "classes": 7, "metric": None}
+    write(make_data(), tmp_path / "parts", 3, method="random", about=about)
+    parts = open_parts(tmp_path / "parts")
+    assert parts.about == about
+    assert parts.assigned["method"] == "random"
+    assert parts.report.num_edges == 1500
+    assert sum(parts.report.edges) == 1500
+    assert parts.report.halo == [len(parts.part(i).halo[None].ids) for i in range(3)]
+    found = {(meta.attr_name, meta.dtype, meta.shape, meta.num_rows, meta.row_bytes) for meta in parts.attrs}
+    assert found == {
+        ("x", torch.float64, (3,), 200, 24), ("y", torch.int64, (), 200, 8),
+        ("edge_attr", torch.float64, (2,), 1500, 16),
+    }  # fmt: skip
+    with pytest.raises(TypeError, match=r"^about: expected what JSON keeps, found Object of type Tensor is not JSON"):
+        write(make_data(), tmp_path / "other", 3, method="random", about={"a": torch.ones(1)})
+
+
+def test_partition_book():
+    book = PartitionBook({"a": torch.tensor([0, 0, 4, 4, 9])}, {("a", "to", "a"): torch.tensor([0, 0, 5, 5, 5])})
+    assert book.num_parts == 4
+    assert book.num_nodes("a") == 9
+    assert book.num_edges(("a", "to", "a")) == 5
+    assert book.part_of(torch.tensor([[0, 3], [4, 8]], dtype=torch.int32), "a").tolist() == [[1, 1], [3, 3]]
+    assert [book.nodes(part, "a") for part in range(4)] == [range(0), range(4), range(4, 4), range(4, 9)]
+    assert book.edges(1, ("a", "to", "a")) == range(5)
+    for ids, found in (([0, 9], 9), ([1, -1], -1)):
+        with pytest.raises(IndexError, match=rf"^ids\[1\] = {found} is out of range: expected nodes in \[0, 9\)$"):
+            book.part_of(torch.tensor(ids), "a")
+    with pytest.raises(ValueError, match=r"^node type None: expected one of \['a'\]$"):
+        book.part_of(torch.tensor([0]))
+    with pytest.raises(IndexError, match=r"^part: expected a part in \[0, 4\), found 4$"):
+        book.nodes(4, "a")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"parts": 0}, ValueError, "parts: expected 1 <= parts"),
+        ({"parts": None}, ValueError, "parts: expected their number, found None"),
+        ({"only": [2]}, IndexError, "only: expected a part in [0, 2), found 2"),
+        ({"only": ["1"]}, TypeError, "only: expected an int, found str"),
+        ({"topology": "both"}, ValueError, "topology: expected one of ('replicated', 'partitioned'), found 'both'"),
+        ({"method": "best"}, ValueError, "method: expected one of ("),
+        ({"graph_attrs": ["z"]}, ValueError, "graph_attrs: expected names of ['edge_attr', 'x', 'y'], found ['z']"),
+        ({"memory": "much"}, ValueError, "memory: expected a number and a unit such as '8GiB'"),
+        ({"owners": [0, 1]}, ValueError, "owners: expected the parts of 200 nodes, found shape (2,)"),
+        ({"owners": {"a": [0]}}, ValueError, "owners: expected parts of nodes of [None], found ['a']"),
+        ({"owners": torch.full((200,), 2)}, IndexError, "owners[0] = 2 is out of range: expected parts in [0, 2)"),
+    ],
+)
+def test_refused(tmp_path, arguments, error, message):
+    with pytest.raises(error, match=f"^{re.escape(message)}"):
+        write(make_data(), tmp_path / "parts", **{"parts": 2, "method": "random", **arguments})
+    assert not (tmp_path / "parts").exists()
+
+
+def test_data_that_cannot_be_partitioned(tmp_path):
+    data = make_data()
+    features, graph = our_stores(data)
+    renumbered = FeatureStore.from_data(data, order=by_score(data.y)), GraphStore.from_data(data)
+    with pytest.raises(
+        NotImplementedError, match=r"^data: a partition of renumbered stores is not implemented: pass them"
+    ):
+        write(renumbered, tmp_path / "parts", 2)
+    with pytest.raises(TypeError, match=r"^data: expected a Data, a HeteroData or a"):
+        write(data.edge_index, tmp_path / "parts", 2)
+    with pytest.raises(
+        TypeError, match=r"^owners: expected parts by type of \['paper', 'author', 'venue'\], found list$"
+    ):
+        write(make_hetero(), tmp_path / "parts", 2, owners=[1])
+    features.put_tensor(torch.ones(3), group_name=None, attr_name="short", index=None)
+    with pytest.raises(ValueError, match=r"^data: expected 200 rows of \(None, 'short'\), found 3$"):
+        write((features, graph), tmp_path / "parts", 2)
+    features.remove_tensor(group_name=None, attr_name="short", index=None)
+    features.put_tensor(torch.eye(200).to_sparse(), group_name=None, attr_name="sparse", index=None)
+    with pytest.raises(ValueError, match=r"^\(None, 'sparse'\): expected a dense tensor, found torch.sparse_coo$"):
+        write((features, graph), tmp_path / "parts", 2)
+    features.remove_tensor(group_name=None, attr_name="sparse", index=None)
+    features.put_tensor(torch.ones(200), group_name="book", attr_name="z", index=None)
+    with pytest.raises(ValueError, match=r"^data: expected rows of \[None, \(None, None\)\], found 'z' of 'book'$"):
+        write((features, graph), tmp_path / "parts", 2)
+    csc = CSC.from_csc(torch.tensor([0, 2]), torch.tensor([0, 0]), torch.tensor([5, 0]))
+    with pytest.raises(ValueError, match=r"^data: expected edge ids of None in \[0, 2\), found 5$"):
+        write((FeatureStore(), GraphStore.from_csc(csc)), tmp_path / "parts", 2)
+    rows = FeatureStore.from_data(Data(x=torch.ones(1), e=torch.ones(2), edge_index=torch.zeros(2, 2).long()))
+    csc = CSC.from_csc(torch.tensor([0, 2]), torch.tensor([0, 0]), torch.tensor([0, 0]))
+    with pytest.raises(ValueError, match=r"^data: expected every edge id of None once, found 1 not at all$"):
+        write((rows, GraphStore.from_csc(csc)), tmp_path / "parts", 2, method="random")
+    assert not (tmp_path / "parts").exists()

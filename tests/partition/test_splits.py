@@ -1,0 +1,126 @@
+"""Seeds and links lie with their parts, in the user's ids and order."""
+
+import re
+
+import pytest
+import torch
+from helpers.data import make_data, our_stores
+from helpers.hetero import AUTHOR, CITES, PAPER, VENUE, WRITES, make_hetero
+from torch_geometric.data import Data
+
+from torch_gnnscale.partition import open_parts, write
+
+
+def masked(name: str, data: Data, share: float) -> Data:
+    data[name] = torch.rand(data.num_nodes, generator=torch.Generator().manual_seed(3)) < share
+    return data
+
+
+def check_seeds(parts, node_type, split: str, expected: torch.Tensor) -> None:
+    """The seeds of all parts are those expected; those of a part are the ones among them that lie in it, in order."""
+    assert (node_type, split) in parts.splits
+    assert torch.equal(parts.input_nodes(split, node_type), expected)
+    part_of = parts.book.part_of(parts.stored_ids(node_type)[expected], node_type)
+    for number in range(parts.book.num_parts):
+        assert torch.equal(parts.part(number).seeds[node_type, split], expected[part_of == number])
+
+
+@pytest.mark.parametrize("stores", [False, True])
+def test_masks_are_splits_and_rows(tmp_path, stores):
+    data = masked("test_mask", masked("train_mask", make_data(), 0.3), 0.1)
+    write(our_stores(data) if stores else data, tmp_path / "parts", 3, method="random")
+    parts = open_parts(tmp_path / "parts")
+    assert set(parts.splits) == {(None, "train"), (None, "test")}
+    check_seeds(parts, None, "train", data.train_mask.nonzero().view(-1))
+    check_seeds(parts, None, "test", data.test_mask.nonzero().view(-1))
+    part = parts.part(1)
+    assert torch.equal(part.rows[None, "train_mask"], data.train_mask[part.user_ids[None]])
+    assert torch.equal(part.rows[None, "y"], data.y[part.user_ids[None]])
+
+
+def test_given_splits(tmp_path):
+    """Ids keep their order and repetitions; a given split replaces the mask of its name."""
+    data = masked("train_mask", make_data(), 0.5)
+    ids, mask = torch.tensor([7, 3, 199, 7, 0], dtype=torch.int32), torch.zeros(200, dtype=torch.bool)
+    mask[50:60] = True
+    write(data, tmp_path / "parts", 4, method="random", splits={"train": ids, "mine": mask, "none": []})
+    parts = open_parts(tmp_path / "parts")
+    assert parts.splits == [(None, "train"), (None, "mine"), (None, "none")]
+    check_seeds(parts, None, "train", ids.long())
+    check_seeds(parts, None, "mine", torch.arange(50, 60))
+    check_seeds(parts, None, "none", torch.empty(0, dtype=torch.int64))
+
+
+def test_splits_of_types(tmp_path):
+    """Two types may have the same split; the order of splits is no order of types."""
+    data = make_hetero()
+    for name in ("train_mask", "val_mask"):
+        data[PAPER][name] = torch.rand(40, generator=torch.Generator().manual_seed(4)) < 0.4
+    data[AUTHOR].train_mask = torch.rand(25, generator=torch.Generator().manual_seed(5)) < 0.4
+    splits = {"a": (AUTHOR, torch.arange(5)), "v": (VENUE, torch.arange(3)), "b": [AUTHOR, [2, 1]]}
+    write(data, tmp_path / "parts", 3, method="random", splits=splits)
+    parts = open_parts(tmp_path / "parts")
+    assert len(parts.splits) == 6
+    check_seeds(parts, AUTHOR, "a", torch.arange(5))
+    check_seeds(parts, VENUE, "v", torch.arange(3))
+    check_seeds(parts, AUTHOR, "b", torch.tensor([2, 1]))
+    for node_type, split in ((PAPER, "train"), (PAPER, "val"), (AUTHOR, "train")):
+        check_seeds(parts, node_type, split, data[node_type][f"{split}_mask"].nonzero().view(-1))
+    with pytest.raises(ValueError, match=r"^split \('venue', 'train'\): expected one of \[\('author', 'a'\), "):
+        parts.input_nodes("train", VENUE)
+
+
+def test_links_lie_with_their_destinations(tmp_path):
+    data = make_hetero()
+    links = {"train": (WRITES, data[WRITES].edge_index), "test": (CITES, torch.tensor([[1, 2, 3, 1], [39, 0, 5, 39]]))}
+    write(data, tmp_path / "parts", 3, method="random", links=links)
+    parts = open_parts(tmp_path / "parts")
+    assert parts.link_splits == [(WRITES, "train"), (CITES, "test")]
+    for split, (edge_type, ends) in links.items():
+        assert torch.equal(parts.links(split, edge_type), ends)
+        part_of = parts.book.part_of(parts.stored_ids(PAPER)[ends[1]], PAPER)
+        for number in range(3):
+            assert torch.equal(parts.part(number).links[edge_type, split], ends[:, part_of == number])
+
+
+def test_links_of_a_graph_without_types(tmp_path):
+    data = make_data()
+    write(data, tmp_path / "parts", 2, method="random", links={"val": data.edge_index[:, :9].tolist()})
+    parts = open_parts(tmp_path / "parts")
+    assert torch.equal(parts.links("val"), data.edge_index[:, :9])
+    assert sum(parts.part(i).links[None, "val"].size(1) for i in range(2)) == 9
+
+
+@pytest.mark.parametrize(
+    ("splits", "links", "error", "message"),
+    [
+        ({"train": [200]}, None, IndexError, "splits['train']: expected nodes in [0, 200), found 200"),
+        ({"train": [0.5]}, None, TypeError, "splits['train']: expected integers, found torch.float32"),
+        ({"train": [[1, 2]]}, None, ValueError, "splits['train']: expected a vector of ids, found shape (1, 2)"),
+        ({"train": [True]}, None, ValueError, "splits['train']: expected a mask of 200 nodes, found (1,)"),
+        ({5: [1]}, None, TypeError, "splits: expected names of splits, found 5"),
+        (None, {"val": [1, 2]}, ValueError, "links['val']: expected shape (2, links), found (2,)"),
+        (None, {"val": [[1], [-1]]}, IndexError, "links['val']: expected nodes in [0, 200), found -1"),
+    ],
+)
+def test_refused(tmp_path, splits, links, error, message):
+    with pytest.raises(error, match=f"^{re.escape(message)}"):
+        write(make_data(), tmp_path / "parts", 2, method="random", splits=splits, links=links)
+    assert not (tmp_path / "parts").exists()
+
+
+@pytest.mark.parametrize(("value", "found"), [([1, 2, 3], "list"), (("book", [1]), "'book'"), ([1, 2], "list")])
+def test_splits_of_types_are_pairs(tmp_path, value, found):
+    types = ["paper", "author", "venue"]
+    message = f"splits['train']: expected a pair of a type of {types} and ids, found {found}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        write(make_hetero(), tmp_path / "parts", 2, method="random", splits={"train": value})
+
+
+def test_a_mask_of_several_data_splits_is_refused(tmp_path):
+    data = make_data()
+    data.train_mask = torch.zeros(200, 10, dtype=torch.bool)
+    message = "train_mask: expected a mask of shape (200,), found bool (200, 10); pass splits={'train': ...}"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        write(data, tmp_path / "parts", 2, method="random")
+    write(data, tmp_path / "parts", 2, method="random", splits={"train": data.train_mask[:, 3]})
