@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from . import __version__, _library, machine, ops
+from . import __version__, _library, cli_partition, machine, ops
 from .ops.arguments import resolve_threads
 from .tasks import TASKS
 from .tasks.nodes import MODELS
@@ -147,21 +147,23 @@ def main(arguments: list[str] | None = None) -> None:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--debug", action="store_true", help="after an error, print Python's traceback")
     commands = parser.add_subparsers(dest="command", required=True)
+    dataset = argparse.ArgumentParser(add_help=False)
+    add = dataset.add_argument
+    add(
+        "--dataset", default="planted", help="planted (generated), a set below --root, a saved directory, ogbn-..., ..."
+    )
+    add("--root", default=os.environ.get("GNNSCALE_DATA", "data"), help="where data sets are, or are downloaded to")
+    add("--split", type=int, default=0, help="number of the data split, from 0, for data sets with several")
     commands.add_parser("info", parents=[common], help="versions, libraries, devices, threads")
     command = commands.add_parser(
         "train",
-        parents=[common],
+        parents=[common, dataset],
         help="train an ordinary PyG model",
         description="Trains an ordinary PyG model with neighbor sampling and tests it, beside a baseline.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = command.add_argument
     add("--task", choices=list(TASKS), default="nodes", help="classes of nodes, of one type of several, links, events")
-    add(
-        "--dataset", default="planted", help="planted (generated), a set below --root, a saved directory, ogbn-..., ..."
-    )
-    add("--root", default=os.environ.get("GNNSCALE_DATA", "data"), help="where data sets are, or are downloaded to")
-    add("--split", type=int, default=0, help="number of the data split, from 0, for data sets with several")
     add(
         "--out",
         default=argparse.SUPPRESS,
@@ -191,9 +193,11 @@ def main(arguments: list[str] | None = None) -> None:
     add("--nodes", type=int, help="number of nodes; by default one more than the largest id, which takes a pass")
     add("--no-edge-ids", action="store_true", help="do not keep the way back to the edges' order in the files")
     add("--memory", type=float, default=1.0, help="GiB that may be used to sort")
+    cli_partition.add_command(commands, [common, dataset])
     args = parser.parse_args(arguments)
     try:
-        {"info": lambda _: info(), "train": train, "convert": convert}[args.command](args)
+        run = {"info": lambda _: info(), "train": train, "convert": convert, "partition": cli_partition.partition}
+        run[args.command](args)
     except KeyboardInterrupt:
         if args.debug:
             raise

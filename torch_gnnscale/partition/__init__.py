@@ -2,11 +2,11 @@
 
 from .book import PartitionBook, RowsMeta
 from .methods import METHODS, Assignment, assign
-from .reading import Halo, StoredPart, StoredParts, open_parts
+from .reading import Halo, StoredPart, StoredParts, open_parts, read_report
 from .report import PartitionReport
-from .writing import write
+from .writing import TOPOLOGIES, write
 
 __all__ = [
     "Assignment", "Halo", "METHODS", "PartitionBook", "PartitionReport", "RowsMeta", "StoredPart", "StoredParts",
-    "assign", "open_parts", "write",
+    "TOPOLOGIES", "assign", "open_parts", "read_report", "write",
 ]  # fmt: skip

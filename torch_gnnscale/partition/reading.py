@@ -220,6 +220,13 @@ def open_parts(path: str | os.PathLike, verify: bool = True) -> StoredParts:
     )  # fmt: skip
 
 
+def read_report(path: str | os.PathLike) -> tuple[dict[str, Any], PartitionReport]:
+    """How the parts of a directory, finished or not, were chosen and how good they are: ``assigned`` and ``report`` of
+    :class:`StoredParts`."""
+    _, meta = layout.load_book(Path(path))
+    return meta["assigned"], layout.report_of(meta)
+
+
 def _unfinished(path: Path) -> Exception:
     if not (path / "book" / files.MANIFEST).is_file():
         return FileNotFoundError(f"{path}: expected a directory of parts, found no book in it")

@@ -1,0 +1,107 @@
+"""The command ``gnnscale partition``."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from torch_gnnscale.cli import main
+from torch_gnnscale.datasets import NodeTask, planted, planted_links, planted_types
+from torch_gnnscale.partition import open_parts, read_report
+
+
+@pytest.fixture(scope="module")
+def task():
+    return NodeTask.from_data("small", planted(1000, num_classes=4, num_features=8, seed=0))
+
+
+def test_a_data_set_in_parts(tmp_path, task, capfd):
+    task.save(tmp_path / "task")
+    out = str(tmp_path / "parts")
+    command = ["partition", "--dataset", str(tmp_path / "task"), "--method", "random", "--out", out, "--seed", "3"]
+    main([*command, "--parts", "3", "--only", "1"])
+    printed = capfd.readouterr().out
+    assert "1,000 nodes" in printed
+    assert f"still to be written to {out}: --only 0 2\n" in printed
+    assert str(read_report(out)[1]) in printed
+    main([*command, "--only", "0", "2", "--memory", "0.001"])
+    printed = capfd.readouterr().out
+    assert re.search(
+        r"^parts by random in \d+\.\d s.*; this report as JSON: .*/book/gnnscale.json$", printed, re.MULTILINE
+    )
+    assert f"complete: open_parts({out!r})\n" in printed
+    parts = open_parts(out)
+    assert torch.equal(parts.input_nodes("val"), task.masks["val"].nonzero().view(-1))
+    assert parts.about == {
+        "task": "nodes", "dataset": "task", "node_type": None, "metric": "accuracy", "num_classes": 4, "num_features": 8
+    }  # fmt: skip
+
+
+def test_tasks_with_types(tmp_path, monkeypatch):
+    types, links = planted_types(200), planted_links(100, 60)
+    monkeypatch.setattr("torch_gnnscale.datasets.hetero.planted_types", lambda: types)
+    monkeypatch.setattr("torch_gnnscale.datasets.links.planted_links", lambda: links)
+    owners = {t: np.arange(types[t].num_nodes) % 2 for t in types.node_types}
+    np.savez(tmp_path / "owners.npz", **owners)
+    options = ["--parts", "2", "--topology", "partitioned"]
+    main(
+        [
+            "partition",
+            "--task",
+            "hetero",
+            "--owners",
+            str(tmp_path / "owners.npz"),
+            "--out",
+            str(tmp_path / "1"),
+            *options,
+        ]
+    )
+    parts = open_parts(tmp_path / "1")
+    assert parts.topology == "partitioned"
+    assert parts.about["node_type"] == "author"
+    assert parts.assigned == {"method": "owners"}
+    for node_type, owner in owners.items():
+        assert parts.book.part_of(parts.stored_ids(node_type), node_type).tolist() == owner.tolist()
+    main(["partition", "--task", "links", "--method", "ranges", "--out", str(tmp_path / "2"), *options])
+    parts, edge_type = open_parts(tmp_path / "2"), ("user", "chooses", "item")
+    assert tuple(parts.about["edge_type"]) == edge_type
+    assert parts.link_splits == [(edge_type, split) for split in ("train", "val", "test")]
+    assert torch.equal(parts.links("test", edge_type), links[1]["test"])
+
+
+def test_owners_of_a_graph_without_types(tmp_path, task, capfd):
+    task.save(tmp_path / "task")
+    np.save(tmp_path / "owners.npy", np.arange(1000, dtype=np.uint8) % 4)
+    command = [
+        "partition",
+        "--dataset",
+        str(tmp_path / "task"),
+        "--owners",
+        str(tmp_path / "owners.npy"),
+        "--parts",
+        "4",
+    ]
+    main([*command, "--out", str(tmp_path / "parts"), "--graph-attrs", "y"])
+    parts = open_parts(tmp_path / "parts")
+    assert parts.part(3).user_ids[None].tolist() == list(range(3, 1000, 4))
+    assert torch.equal(parts.graph_attrs[None, "y"][parts.stored_ids()], task.y)
+    assert "parts by owners; this report" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--memory", "0"], "--memory: expected a finite number of GiB above 0, found 0.0"),
+        ([], "parts: expected their number, found None"),
+        (["--parts", "2", "--only", "5"], "only: expected a part in [0, 2), found 5"),
+        (["--parts", "2", "--owners", "missing.npy"], "[Errno 2] No such file or directory: 'missing.npy'"),
+        (["--parts", "2", "--out", __file__], f"{__file__}: expected a new or an empty directory, found a file"),
+    ],
+)
+def test_command_refuses(arguments, message, capsys, monkeypatch, tmp_path, task):
+    monkeypatch.setattr("torch_gnnscale.datasets.nodes.planted", lambda: task.data)
+    with pytest.raises(SystemExit) as stop:
+        main(["partition", "--method", "random", "--out", str(tmp_path / "parts"), *arguments])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f"gnnscale: {message}\n"

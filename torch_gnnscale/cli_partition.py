@@ -1,0 +1,102 @@
+"""The command ``gnnscale partition``."""
+
+from __future__ import annotations
+
+import argparse
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .datasets import LinkTask, NodeTask
+from .files import MANIFEST
+from .memory import format_bytes
+from .partition import METHODS, TOPOLOGIES, read_report, write
+from .partition.whole import BALANCED
+from .tasks import TASKS
+
+_TASKS = ("nodes", "hetero", "links")
+
+
+def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
+    """Adds the command and its options; ``parents`` have --debug, --dataset, --root and --split."""
+    command = commands.add_parser(
+        "partition",
+        parents=parents,
+        help="write a graph, its features and its data splits in parts",
+        description="Chooses parts of a graph and writes each with its rows, for training over many processes.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = command.add_argument
+    add("--task", choices=_TASKS, default="nodes", help="as for train: what the data set is loaded for")
+    add("--out", required=True, help="a new directory; with --only one that an earlier call has begun")
+    add("--parts", type=int, help="number of parts; needed unless --out has a book")
+    add("--method", choices=METHODS, default="auto", help="how parts are chosen")
+    add("--owners", metavar="FILE", help="parts chosen elsewhere: .npy, shape [n]; of types .npz, an array for each")
+    add("--topology", choices=TOPOLOGIES, default="replicated", help="the graph stored once, whole, or in parts")
+    add("--balance", nargs="+", choices=BALANCED, default=list(BALANCED), help="what parts have equal numbers of")
+    add("--seed", type=int, default=0, help="of the method")
+    add(
+        "--memory",
+        type=float,
+        metavar="GIB",
+        help="GiB that may be used; by default 1, and to choose parts what is free",
+    )
+    add("--only", type=int, nargs="+", metavar="PART", help="write only these parts, as one of several machines")
+    add("--graph-attrs", nargs="+", default=[], metavar="NAME", help="times and weights that samplers need")
+
+
+def partition(args: argparse.Namespace) -> None:
+    """A data set to a directory of parts; see ``gnnscale partition --help``."""
+    if args.memory is not None and not 0 < args.memory < math.inf:
+        raise ValueError(f"--memory: expected a finite number of GiB above 0, found {args.memory}")
+    task: Any = TASKS[args.task].load(args.dataset, args.root, args.split)
+    print(task)
+    links = None
+    if isinstance(task, LinkTask):
+        links = {split: (task.edge_type, ends) for split, ends in task.links.items()}
+    missing = write(
+        task.data,
+        args.out,
+        args.parts,
+        method=args.method,
+        owners=None if args.owners is None else _owners(args.owners),
+        topology=args.topology,
+        links=links,
+        graph_attrs=args.graph_attrs,
+        balance=args.balance,
+        seed=args.seed,
+        memory=None if args.memory is None else math.ceil(args.memory * 2**30),
+        only=args.only,
+        about=_about(args.task, Path(args.dataset).name, task),
+        progress=True,
+    )
+    assigned, report = read_report(args.out)
+    print(report)
+    took = f" in {assigned['seconds']:.1f} s" if "seconds" in assigned else ""
+    peak = f", {format_bytes(assigned['peak_bytes'])} at most" if "peak_bytes" in assigned else ""
+    print(f"parts by {assigned['method']}{took}{peak}; this report as JSON: {Path(args.out) / 'book' / MANIFEST}")
+    if missing:
+        print(f"still to be written to {args.out}: --only {' '.join(map(str, missing))}")
+    else:
+        print(f"complete: open_parts({args.out!r})")
+
+
+def _owners(file: str) -> Any:
+    """The part of each node in a file, by type if it has several arrays."""
+    found = np.load(Path(file))
+    return found if isinstance(found, np.ndarray) else {name: found[name] for name in found.files}
+
+
+def _about(kind: str, name: str, task: NodeTask | LinkTask) -> dict[str, Any]:
+    """What training needs to know of a task besides the parts."""
+    about: dict[str, Any] = {"task": kind, "dataset": name}
+    if isinstance(task, LinkTask):
+        return about | {"edge_type": list(task.edge_type)}
+    return about | {
+        "node_type": task.node_type,
+        "metric": task.metric,
+        "num_classes": task.num_classes,
+        "num_features": task.num_features,
+    }
