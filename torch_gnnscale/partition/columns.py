@@ -11,7 +11,8 @@ from torch import Tensor
 from ..topology import CSC
 from ..topology.sort_on_disk import id_dtype
 
-_PIECE_BYTES = 64  # of memory per edge or node, while a piece is made
+_PIECE_BYTES = 128  # of memory per edge or node, while a piece is made
+_LONGEST = 1 << 18  # larger pieces take longer: fresh memory is slow memory
 
 
 class NodeOrder(NamedTuple):
@@ -56,7 +57,7 @@ class NodeOrder(NamedTuple):
 
 def piece_length(memory: int) -> int:
     """How many edges or nodes a piece has that is made within ``memory`` bytes."""
-    return max(1, memory // _PIECE_BYTES)
+    return min(max(1, memory // _PIECE_BYTES), _LONGEST)
 
 
 def degrees(csc: CSC, columns: Tensor, step: int) -> Iterator[Tensor]:
@@ -76,35 +77,60 @@ def pointers(csc: CSC, columns: Tensor, step: int) -> Iterator[Tensor]:
         last = colptr[-1:].clone()
 
 
-def edges(csc: CSC, columns: Tensor, new: Tensor | None, step: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """The edges of columns, in their order, up to ``step`` at a time.
+def sources(csc: CSC, columns: Tensor, new: Tensor, step: int) -> Iterator[Tensor]:
+    """The stored ids, from the user's by ``new``, of the sources of the edges of columns, up to ``step`` at a time."""
+    return (new[csc.row[place].to(torch.int64)] for place in _places(csc, columns, step))
 
-    Args:
-        csc: the user's relation.
-        columns: destinations, user's ids of any integer type, shape [m].
-        new: the stored id of each source; None if only the edges' ids are needed.
-        step: edges in a piece.
+
+def edge_ids(csc: CSC, columns: Tensor, step: int) -> Iterator[Tensor]:
+    """The user's ids of the edges of columns, in their order, up to ``step`` at a time; int64 if they are positions."""
+    for place in _places(csc, columns, step):
+        yield place if csc.edge_id is None else csc.edge_id[place]
+
+
+def edges(csc: CSC, columns: Tensor, new: Tensor, step: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """What :func:`sources` and :func:`edge_ids` give, together."""
+    for place in _places(csc, columns, step):
+        yield new[csc.row[place].to(torch.int64)], place if csc.edge_id is None else csc.edge_id[place]
+
+
+def positions(csc: CSC, order: Tensor, step: int) -> Iterator[tuple[Tensor, Tensor]]:
+    """Where the edges lie in the relation whose columns are ``order``, a permutation of all.
 
     Yields:
-        Stored ids of the sources (without ``new``, the user's), and the user's ids of the edges: equal length, the
-        latter int64 if an edge's id is its position.
+        The user's ids of up to ``step`` edges, in the user's order, and their positions: int64.
     """
+    begins, last = torch.empty(len(order), dtype=torch.int64), 0
+    for columns, degree in zip(order.split(step), degrees(csc, order, step), strict=True):
+        ends = last + degree.cumsum(0)
+        begins[columns.to(torch.int64)] = ends - degree
+        last = int(ends[-1]) if len(ends) else last
+    at = 0
+    for first in range(0, len(order), step):
+        degree = csc.colptr[first : first + step + 1].diff()
+        for place in _ranges(begins[first : first + step], degree, step):
+            end = at + len(place)
+            yield torch.arange(at, end) if csc.edge_id is None else csc.edge_id[at:end].to(torch.int64), place
+            at = end
+
+
+def _places(csc: CSC, columns: Tensor, step: int) -> Iterator[Tensor]:
+    """Where the edges of columns lie in the user's relation: int64, up to ``step`` at a time."""
     for part in columns.split(step):
-        ids = part.to(torch.int64)
-        first = csc.colptr[ids]
-        degree = csc.colptr[ids + 1] - first
-        ends = degree.cumsum(0)
-        begins = ends - degree
-        total = int(degree.sum())
-        for at in range(0, total, step):
-            end = min(at + step, total)
-            # The columns that have an edge in [at, end); a column of many edges may lie in several pieces.
-            low = int(torch.searchsorted(ends, at, right=True))
-            high = int(torch.searchsorted(begins, end))
-            count = ends[low:high].clamp(max=end) - begins[low:high].clamp(min=at)
-            shift = (first - begins)[low:high].repeat_interleave(count, output_size=end - at)
-            place = torch.arange(at, end) + shift
-            row = csc.row[place]
-            if new is not None:
-                row = new[row.to(torch.int64)]
-            yield row, place if csc.edge_id is None else csc.edge_id[place]
+        first = csc.colptr[part.to(torch.int64)]
+        yield from _ranges(first, csc.colptr[part.to(torch.int64) + 1] - first, step)
+
+
+def _ranges(first: Tensor, count: Tensor, step: int) -> Iterator[Tensor]:
+    """first[i], first[i] + 1, ..., first[i] + count[i] - 1 for each i, up to ``step`` numbers at a time."""
+    ends = count.cumsum(0)
+    begins = ends - count
+    shift = first - begins
+    total = int(count.sum())
+    for at in range(0, total, step):
+        end = min(at + step, total)
+        # Those that have a number in [at, end); one of a large count may be in several pieces.
+        low = int(torch.searchsorted(ends, at, right=True))
+        high = int(torch.searchsorted(begins, end))
+        here = ends[low:high].clamp(max=end) - begins[low:high].clamp(min=at)
+        yield torch.arange(at, end) + shift[low:high].repeat_interleave(here, output_size=end - at)

@@ -17,7 +17,7 @@ from ..topology.graph_store import KIND as GRAPH
 from ..topology.sort_on_disk import id_dtype
 from . import layout
 from .book import PartitionBook, edge_type_of
-from .columns import NodeOrder, degrees, edges, piece_length, pointers
+from .columns import NodeOrder, degrees, edge_ids, edges, piece_length, pointers, positions, sources
 from .inputs import Inputs, Rows
 
 
@@ -132,8 +132,7 @@ class PartWriter:
             return rows.pieces([columns[rows.meta.group_name]], self.memory)
         edge_type = edge_type_of(rows.meta.group_name)
         csc = self.relations[edge_type]
-        found = edges(csc, columns[end_types(edge_type)[1]], None, self.step)
-        return rows.pieces((ids for _, ids in found), self.memory)
+        return rows.pieces(edge_ids(csc, columns[end_types(edge_type)[1]], self.step), self.memory)
 
     def _belongs(self, number: int, node_type: Any, ids: Tensor) -> Tensor:
         """Which of the user's ids are nodes of a part: bool."""
@@ -153,9 +152,9 @@ class PartWriter:
             pieces = (torch.stack([row.to(kind), ids.to(kind)], 1) for row, ids in edges(csc, columns, new, step))
             arrays.write(f"{number}_edges", kind, (count, 2), pieces)
         else:
-            pieces = (row.to(kind) for row, _ in edges(csc, columns, new, step))
+            pieces = (row.to(kind) for row in sources(csc, columns, new, step))
             arrays.write(f"{number}_row", kind, (count,), pieces)
-            pieces = (ids.to(kind_of_id) for _, ids in edges(csc, columns, None, step))
+            pieces = (ids.to(kind_of_id) for ids in edge_ids(csc, columns, step))
             arrays.write(f"{number}_edge_id", kind_of_id, (count,), pieces)
 
     def _write_halo(self, arrays: _Arrays, number: int, own: dict[Any, Tensor]) -> None:
@@ -166,7 +165,7 @@ class PartWriter:
             for edge_type, csc in self.relations.items():
                 src, dst = end_types(edge_type)
                 if src == node_type:
-                    for row, _ in edges(csc, own[dst], self.order[src].new, self.step):
+                    for row in sources(csc, own[dst], self.order[src].new, self.step):
                         seen[row.to(torch.int64)] = True
             nodes = self.book.nodes(number, node_type)
             seen[nodes.start : nodes.stop] = False
@@ -204,15 +203,15 @@ class PartWriter:
 
     def _positions(self, edge_type: Any, csc: CSC) -> Iterator[Tensor]:
         """The stored position of each edge by the user's id, a range of ids at a time; ValueError if one is missing."""
-        columns, most = self.order[end_types(edge_type)[1]].old, max(1, self.memory // 16)
+        order, most = self.order[end_types(edge_type)[1]].old, max(1, self.memory // 16)
+        table = torch.empty(min(most, csc.num_edges), dtype=torch.int64)
         for begin in range(0, csc.num_edges, most):
-            found = torch.full((min(most, csc.num_edges - begin),), -1, dtype=torch.int64)
-            at = 0
-            for _, ids in edges(csc, columns, None, self.step):
-                ids = ids.to(torch.int64) - begin
-                inside = (ids >= 0) & (ids < len(found))
-                found[ids[inside]] = torch.arange(at, at + len(ids))[inside]
-                at += len(ids)
+            found = table[: csc.num_edges - begin].fill_(-1)
+            for ids, place in positions(csc, order, self.step):
+                if len(found) < csc.num_edges:
+                    inside = (ids >= begin) & (ids < begin + len(found))
+                    ids, place = ids[inside] - begin, place[inside]
+                found[ids] = place
             if (missing := ops.first_outside(found, csc.num_edges)) >= 0:
                 raise ValueError(
                     f"data: expected every edge id of {edge_type!r} once, found {begin + missing} not at all"
