@@ -15,12 +15,11 @@ from torch import Tensor
 from .. import files, ops
 from ..memory import HostArray, HostMemory
 from ..ops.arguments import check_ids
+from ..ops.rows import as_words
 from ..stream_time import StreamTime
 
 STEP = 64 << 20
 """Bytes that are copied at a time while tiers are filled."""
-# By itemsize, a dtype of the same size that torch can write at indices, which it cannot for every dtype.
-_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 
 
 class FileRows(NamedTuple):
@@ -178,8 +177,7 @@ def gather_beside_disk(
     if len(at) == 0:
         return out
     cold = ops.gather_tiers([disk], places[at], disk=True, counts=disk_counts, check=False)
-    words = _WORDS[dtype.itemsize]
-    out.view(words).index_copy_(0, _sent(at, index.device), _sent(cold, index.device).to(dtype).view(words))
+    as_words(out).index_copy_(0, _sent(at, index.device), as_words(_sent(cold, index.device).to(dtype)))
     return out
 
 
@@ -197,11 +195,10 @@ def copy_rows(out: Tensor, source: Tensor, ids: Tensor) -> None:
         ids: int64, shape [n].
     """
     ids, at = ids.sort()
-    words = _WORDS[out.dtype.itemsize]
     step = max(1, STEP // max(source[:1].nbytes, 1))
     for some, to in zip(ids.split(step), at.split(step), strict=True):
         rows = narrowed(ops.gather_rows(source, some), out.dtype)
-        out.view(words)[to.to(out.device)] = rows.view(words).to(out.device)
+        as_words(out)[to.to(out.device)] = as_words(rows).to(out.device)
 
 
 def narrowed(rows: Tensor, dtype: torch.dtype) -> Tensor:

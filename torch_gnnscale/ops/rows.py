@@ -10,6 +10,7 @@ from .arguments import OPS, check_ids, check_tensor, resolve_threads
 
 MAX_ROW_BYTES = 1 << 29
 """Of a row that a GPU gathers."""
+_WORDS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64, 16: torch.complex128}
 _ORDINARY = (Tensor, torch.nn.Parameter)
 
 
@@ -28,6 +29,11 @@ def can_gather_rows(src: Tensor) -> bool:
 def has_contiguous_rows(src: Tensor) -> bool:
     """Whether each row of a strided tensor is contiguous."""
     return src.is_contiguous() or src[0].is_contiguous()  # without elements it is contiguous
+
+
+def as_words(rows: Tensor) -> Tensor:
+    """The same memory in a dtype of the same size that torch can write at indices, which it cannot for every dtype."""
+    return rows.view(_WORDS[rows.dtype.itemsize])
 
 
 def check_row_bytes(name: str, src: Tensor, device: torch.device) -> None:
