@@ -1,0 +1,127 @@
+"""The prefetch buffer has the rows of the ids that its policy keeps."""
+
+import re
+
+import pytest
+import torch
+from helpers.data import DTYPES, node_rows
+from helpers.policies import ids_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_gnnscale.distributed.buffer import POLICIES, PrefetchBuffer, capacities
+
+HALO = torch.arange(1, 40, 2)
+CASES = [
+    ("static", {}), ("massivegnn", {"gamma": 0.5, "delta": 2}), ("massivegnn", {"gamma": 0.9, "delta": 1}),
+    ("lookahead", {"window": 0}), ("lookahead", {"window": 2}), ("lookahead", {"window": "epoch"}),
+]  # fmt: skip
+
+
+def rows_of(ids):
+    """Rows of three attributes that are functions of the id; the last one has no columns."""
+    return {"x": node_rows(ids), "y": (ids * 7 % 5).to(torch.int16), "none": torch.empty(len(ids), 0)}
+
+
+@given(
+    st.lists(st.tuples(st.sets(st.integers(0, 41), max_size=12), st.sampled_from([False, False, True])), max_size=20),
+    st.integers(0, 15),
+    st.sampled_from(CASES),
+)
+def test_a_batch_has_the_rows_of_its_ids(batches, capacity, case):
+    """Also after steps that fail before their rows come."""
+    name, options = case
+    policy = POLICIES[name](capacity, HALO, HALO % 5, **options)
+    attrs = {key: (rows.dtype, tuple(rows.shape[1:])) for key, rows in rows_of(HALO).items()}
+    buffer = PrefetchBuffer(policy, attrs)
+    assert buffer.num_bytes == policy.capacity * (3 * 8 + 2)
+    buffer.fill(rows_of(policy.start()))
+    given_ids = [ids_of(batch) for batch, _ in batches]
+    if policy.window == "epoch":
+        for ids in given_ids:
+            policy.announce(ids)
+    for number, (ids, (_, fails)) in enumerate(zip(given_ids, batches, strict=True)):
+        if policy.window == 2:
+            for later in given_ids[number + 2 :][:1] if number else given_ids[:3]:
+                policy.announce(later)
+        step = buffer.step(ids)
+        for key, expected in rows_of(ids[step.hit]).items():
+            assert torch.equal(buffer.take(step)[key], expected)
+        assert torch.equal(step.fetch[step.missed], ids[~step.hit])
+        if not fails:
+            buffer.enter(step, rows_of(step.fetch))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_only_rows_that_did_not_come_are_fetched_again(fails):
+    buffer = PrefetchBuffer(POLICIES["lookahead"](2, HALO, HALO, window=0), {"x": (torch.float64, (3,))})
+    ids = torch.tensor([4, 6])
+    step = buffer.step(ids)
+    if not fails:
+        buffer.enter(step, {"x": node_rows(step.fetch)})
+    for expected in [[4, 6], []] if fails else [[], []]:
+        step = buffer.step(ids)
+        assert step.fetch.tolist() == step.enter.tolist() == expected
+        buffer.enter(step, {"x": node_rows(step.fetch)})
+
+
+def test_rows_taken_stay_when_others_enter():
+    buffer = PrefetchBuffer(POLICIES["lookahead"](1, HALO, HALO, window=0), {"x": (torch.float64, (3,))})
+    taken = []
+    for number in (4, 4, 6):
+        step = buffer.step(torch.tensor([number]))
+        taken.append(buffer.take(step)["x"])
+        buffer.enter(step, {"x": node_rows(step.fetch)})
+    assert torch.equal(buffer.rows["x"], node_rows(torch.tensor([6])))
+    assert torch.equal(taken[1], node_rows(torch.tensor([4])))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rows_of_every_dtype(dtype):
+    buffer = PrefetchBuffer(POLICIES["lookahead"](3, HALO, HALO, window=0), {"x": (dtype, (2,)), "y": (dtype, ())})
+    ids = torch.tensor([1, 3, 9])
+    rows = {"x": torch.stack([ids, ids + 1], 1).to(dtype), "y": ids.to(dtype)}
+    buffer.enter(buffer.step(ids), rows)
+    found = buffer.take(buffer.step(ids))
+    assert all(torch.equal(found[name].to(torch.complex128), rows[name].to(torch.complex128)) for name in rows)
+    assert found["x"].dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("budget", "expected"),
+    [
+        (0.25, {"a": 25, "b": 2, "c": 0}),
+        ("25%", {"a": 25, "b": 2, "c": 0}),
+        (1.0, {"a": 101, "b": 10, "c": 0}),
+        (0, {"a": 0, "b": 0, "c": 0}),
+        (1110, {"a": 55, "b": 5, "c": 0}),  # the rows of both halos have 1010 bytes
+        ("10KB", {"a": 300, "b": 15, "c": 0}),
+    ],
+)
+def test_capacities(budget, expected):
+    halo, remote, row_bytes = {"a": 101, "b": 10, "c": 0}, {"a": 300, "b": 15, "c": 7}, {"a": 10, "b": 101, "c": 4}
+    assert capacities(budget, halo, remote, row_bytes) == expected
+
+
+def test_bytes_of_one_type_give_as_many_rows_as_fit():
+    for bytes_ in (0, 11, 12, 13, 1199):
+        assert capacities(bytes_, {None: 90}, {None: 99}, {None: 12}) == {None: bytes_ // 12}
+    assert capacities("2GiB", {None: 90}, {None: 99}, {None: 12}) == {None: 99}
+    assert capacities("2GiB", {None: 90}, {None: 99}, {None: 0}) == {None: 0}
+
+
+@pytest.mark.parametrize(
+    ("budget", "error", "text"),
+    [
+        (1.5, ValueError, "buffer: expected a share of 0 to 1, found 1.5"),
+        (
+            "2 apples",
+            ValueError,
+            "buffer: expected a number and a unit such as '8GiB'",
+        ),
+        (None, TypeError, "buffer: expected bytes, a share or a string such as '8GiB', found NoneType"),
+    ],
+)
+def test_no_budget(budget, error, text):
+    with pytest.raises(error, match=re.escape(text)):
+        capacities(budget, {None: 1}, {None: 1}, {None: 1})

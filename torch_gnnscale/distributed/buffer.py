@@ -1,0 +1,118 @@
+"""The prefetch buffer: rows of other parts that a rank keeps, so that it need not fetch them again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import ops
+from ..memory import Budget, budget_bytes, is_bytes
+from ..ops.rows import as_words
+from .lookahead import Lookahead
+from .policies import NONE, BufferStep, MassiveGNN, Policy, Static, buffer_step
+
+POLICIES: dict[str, Callable[..., Policy]] = {
+    "massivegnn": MassiveGNN,
+    "static": Static,
+    "lookahead": lambda capacity, halo, degree, **options: Lookahead(capacity, **options),
+}
+"""Makers of policies, by name: ``POLICIES[name](capacity, halo, degree, **options)``."""
+
+
+def capacities(
+    budget: Budget, halo: Mapping[Any, int], remote: Mapping[Any, int], row_bytes: Mapping[Any, int]
+) -> dict[Any, int]:
+    """How many rows of each node type a buffer holds.
+
+    A share f gives floor(f |halo|) rows of each type. Bytes are divided over the types in proportion to the bytes of
+    their halos' rows, and give as many rows as fit, at most all that other parts have.
+
+    Args:
+        budget: the user's argument ``buffer``.
+        halo: the number of rows in the part's halo, by type.
+        remote: the number of rows that other parts have, by type.
+        row_bytes: bytes of a row, summed over the attributes, by type.
+
+    Raises:
+        TypeError, ValueError: not a budget.
+    """
+    if not is_bytes(budget):
+        return {kind: budget_bytes("buffer", budget, rows) for kind, rows in halo.items()}
+    bytes_, sizes = budget_bytes("buffer", budget, 0), {kind: rows * row_bytes[kind] for kind, rows in halo.items()}
+    whole = max(1, sum(sizes.values()))
+    return {
+        kind: min(remote[kind], bytes_ * size // whole // row_bytes[kind]) if size else 0
+        for kind, size in sizes.items()
+    }
+
+
+class PrefetchBuffer:
+    """The rows of one node type that a policy keeps: a slot of each attribute for each row. ::
+
+        step = buffer.step(ids)
+        hits = buffer.take(step)              # the rows of ids[step.hit]
+        rows = fetch(step.fetch)              # by attribute; the policy updates meanwhile
+        buffer.enter(step, rows)              # rows[name][step.missed] are the rows of ids[~step.hit]
+
+    A step may fail between :meth:`step` and :meth:`enter`: the rows that should have entered are fetched when they are
+    asked for again.
+
+    Args:
+        policy: decides what is kept.
+        attrs: dtype and shape of a row of each attribute, by name.
+    """
+
+    def __init__(self, policy: Policy, attrs: Mapping[Any, tuple[torch.dtype, tuple[int, ...]]]) -> None:
+        self.policy = policy
+        slots = policy.capacity
+        self.rows = {name: torch.empty((slots, *shape), dtype=dtype) for name, (dtype, shape) in attrs.items()}
+        """The rows of each attribute by slot, shape [capacity, ...]. Which of them are filled the policy knows."""
+        self._awaited = NONE  # slots of rows that did not come, so far
+
+    @property
+    def num_bytes(self) -> int:
+        """The bytes of the rows."""
+        return sum(rows.nbytes for rows in self.rows.values())
+
+    def fill(self, rows: Mapping[Any, Tensor]) -> None:
+        """Puts the rows of ``policy.start()``, in this order, into the first slots."""
+        for name, kept in self.rows.items():
+            kept[: len(rows[name])] = rows[name]
+
+    def step(self, ids: Tensor) -> BufferStep:
+        """The policy's step of a batch; ``ids``: its distinct rows of other parts, sorted, int64."""
+        step = self.policy.step(ids)
+        if len(self._awaited):
+            step = self._without(self._awaited, step, ids.numpy())
+        at = step.at.numpy()
+        self._awaited = np.union1d(self._awaited, at) if len(self._awaited) else at
+        return step
+
+    @staticmethod
+    def _without(awaited: np.ndarray, step: BufferStep, ids: np.ndarray) -> BufferStep:
+        """The step where these slots have no rows: what it would have taken from them is fetched, and enters unless
+        another row enters there."""
+        slot = np.full(len(ids), -1)
+        slot[step.hit.numpy()] = step.slot.numpy()
+        gone = np.isin(slot, awaited)
+        again = gone & ~np.isin(slot, step.at.numpy())
+        enter, at = np.append(step.enter.numpy(), ids[again]), np.append(step.at.numpy(), slot[again])
+        order = np.argsort(enter)
+        slot[gone] = -1
+        return buffer_step(ids, slot, enter[order], at[order])
+
+    def take(self, step: BufferStep) -> dict[Any, Tensor]:
+        """The rows of the step's hits, in the order of their ids; to be called before :meth:`enter`."""
+        return {name: ops.gather_rows(kept, step.slot, check=False) for name, kept in self.rows.items()}
+
+    def enter(self, step: BufferStep, rows: Mapping[Any, Tensor]) -> None:
+        """Puts the rows that enter into their slots; ``rows``: those of ``step.fetch``."""
+        for name, kept in self.rows.items():
+            coming = ops.gather_rows(rows[name], step.source, check=False)
+            as_words(kept).index_copy_(0, step.at, as_words(coming))
+        at = step.at.numpy()
+        self._awaited = NONE if len(self._awaited) == len(at) else np.setdiff1d(self._awaited, at)
