@@ -10,7 +10,6 @@ the slow tier, over the share of the features that the fast one has.
 
 from __future__ import annotations
 
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from statistics import median
 
 import numpy as np
 import torch
-from common import GRAPHS, arguments, graph, save
+from common import GRAPHS, arguments, graph, save, web_graph
 from matplotlib.figure import Figure
 from torch import Tensor
 from torch_geometric.data import Data
@@ -34,16 +33,6 @@ FANOUTS, BATCH, SHARES = [15, 10, 5], 64, (0.05, 0.10, 0.25)
 DEPTHS, FRACTIONS = (2, 3, 4, 5), (0.0, 0.05, 0.10, 0.15, 0.20, 0.25, 0.50)
 DOCS = Path(__file__).parents[1] / "docs"
 MEASURED, PRESAMPLED = 3, 1000  # epochs: the first of which accesses are measured, the one that is drawn beforehand
-
-
-def web_graph() -> tuple[Tensor, int] | None:
-    """The edges of cnr-2000 and how many nodes it has, if it is there."""
-    folder = Path(os.environ.get("GNNSCALE_DATA", Path(__file__).parents[2] / "shared" / "data")) / "cnr2000"
-    files = sorted(folder.glob("*.npz")) if folder.is_dir() else []
-    if not files:
-        return None
-    with np.load(files[0]) as arrays:
-        return torch.from_numpy(arrays["edge_index"]).long(), int(arrays["num_nodes"])
 
 
 def cumulative(accesses: Tensor, score: Tensor) -> Tensor:

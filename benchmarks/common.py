@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
@@ -59,6 +60,16 @@ def graph(name: str) -> tuple[CSC, Tensor]:
     num_nodes, num_edges = GRAPHS[name]
     edge_index = rmat(num_nodes, num_edges, seed=1)
     return CSC.from_edge_index(edge_index, num_nodes), edge_index
+
+
+def web_graph() -> tuple[Tensor, int] | None:
+    """The edges of cnr-2000 and how many nodes it has, if it is there."""
+    folder = Path(os.environ.get("GNNSCALE_DATA", Path(__file__).parents[2] / "shared" / "data")) / "cnr2000"
+    files = sorted(folder.glob("*.npz")) if folder.is_dir() else []
+    if not files:
+        return None
+    with np.load(files[0]) as arrays:
+        return torch.from_numpy(arrays["edge_index"]).long(), int(arrays["num_nodes"])
 
 
 def as_csc(csc: CSC) -> CSC:
