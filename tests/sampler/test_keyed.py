@@ -1,10 +1,13 @@
 """A sampler of thirty lines behind the contract gets from the loaders what ours has."""
 
 import threading
+import warnings
+from functools import partial
 
 import pytest
 import torch
 from helpers.data import make_data, plain, processes
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.nn import GraphConv
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NodeSamplerInput
 
@@ -160,6 +163,50 @@ def test_layouts_layers_and_stores(data):
     weighted.edge_weight = torch.ones(data.num_edges)
     with pytest.raises(ValueError, match=r"^edge_weight: expected data without this attribute"):
         next(iter(loader_of(weighted)))
+
+
+def with_values(data, value=None):
+    """The edges as an adj_t of these values, by default 1, 2, ..."""
+    edges = data.edge_index.unique(dim=1)
+    size = (data.num_nodes, data.num_nodes)
+    values = torch.arange(1.0, edges.size(1) + 1) if value is None else torch.full((edges.size(1),), value)
+    return Data(x=data.x, y=data.y, adj_t=torch.sparse_coo_tensor(edges.flip(0), values, size).to_sparse_csr())
+
+
+def named_values(make):
+    """What make() returns, and the warnings about values of an adj_t."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        made = make()
+    return made, [str(found.message) for found in caught if "adj_t" in str(found.message)]
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_values_of_the_input_that_the_sampler_s_weights_replace_are_named_once(data, prefetch):
+    loader = loader_of(with_values(data), prefetch=prefetch)
+    batches, messages = named_values(lambda: [*loader, *loader])
+    assert messages == ["adj_t: batches have the sampler's edge weights in place of the input's values"]
+    assert all((batch.adj_t.values() <= 1).all() for batch in batches)
+
+
+@pytest.mark.parametrize("layout", ["coo", "EdgeIndex"])
+def test_values_of_the_input_without_a_place_are_named_when_the_loader_is_made(data, layout):
+    given = with_values(data)
+    hetero = HeteroData({"a": {"x": data.x}, ("a", "to", "a"): {"adj_t": given.adj_t}})
+    for graph, seeds, name in ((given, None, "adj_t"), (hetero, "a", "adj_t of ('a', 'to', 'a')")):
+        make = partial(NeighborLoader, graph, [1], seeds, edge_layout=layout)
+        message = f"edge_layout={layout!r}: batches do not have the values of {name}; add them to the data as edge_attr"
+        assert named_values(make)[1] == [message]
+    given.edge_attr = given.adj_t.values()
+    batches, _ = named_values(lambda: list(NeighborLoader(given, [2], batch_size=20, edge_layout=layout)))
+    assert all(torch.equal(batch.edge_attr, given.edge_attr[batch.e_id]) for batch in batches)
+
+
+def test_values_that_are_all_one_or_find_a_place_are_not_named(data):
+    for value, weighted, layout in ((1.0, True, None), (1.0, True, "coo"), (None, False, None)):
+        given = with_values(data, value)
+        make = partial(loader_of, given, RandomEdges(given, weighted), edge_layout=layout)
+        assert not named_values(lambda make=make: list(make()))[1]
 
 
 def test_links(data):

@@ -14,6 +14,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader.utils import index_select
 
 from .. import ops
+from .._warn import warn
 from ..feature.contract import (
     BoundedAttr,
     CollectiveRowStore,
@@ -24,7 +25,7 @@ from ..feature.contract import (
     may_be_read_by_threads,
 )
 from ..sampler.keyed import KeyedSampler
-from .layout import EdgeLayout, edge_device, laid_out, set_edges, stored_values
+from .layout import EdgeLayout, adj_t_of, edge_device, has_own_values, laid_out, set_edges, stored_values
 from .sampled import NO_IDS, SampledEdges, SampledGraphPart
 
 _HOST = torch.device("cpu")
@@ -119,6 +120,7 @@ class DataRows(RowSource):
     def __init__(self, data: Data | HeteroData, device: torch.device | None = None) -> None:
         self.data = data
         self.device = device
+        self._weighted: dict[Any, object] = {}  # edge types for which the sampler has given weights
 
     def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> dict[Any, dict[str, Any]]:
         """found[type][attribute]: its rows."""
@@ -176,8 +178,16 @@ class DataRows(RowSource):
         )
 
     def values(self, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> Tensor | None:
-        """The values of a batch's ``adj_t``: the sampler's edge weights, else the values of the input's ``adj_t``."""
-        if layout not in ("sparse_csr", "SparseTensor") or edges.weight is not None:
+        """The values of a batch's ``adj_t``: the sampler's edge weights, else the values of the input's ``adj_t``.
+
+        Where there are both, a warning says so once per edge type.
+        """
+        if layout not in ("sparse_csr", "SparseTensor"):
+            return edges.weight
+        if edges.weight is not None:
+            first = object()  # several threads may be here at once, and one of them finds its own object
+            if self._weighted.setdefault(edge_type, first) is first and has_own_values(self._storage(edge_type)):
+                warn(f"{adj_t_of(edge_type)}: batches have the sampler's edge weights in place of the input's values")
             return edges.weight
         value = stored_values(self._storage(edge_type))
         if value is None or edges.edge_id is None:

@@ -9,25 +9,38 @@ from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 
+from .._warn import warn
+
 EdgeLayout = Literal["coo", "EdgeIndex", "sparse_csr", "SparseTensor"]
 """The layout of a batch's edges. ``coo``: ``edge_index``, a tensor. ``EdgeIndex``: ``edge_index``, an EdgeIndex with
 column pointers. ``sparse_csr``: ``adj_t``, a torch sparse CSR tensor. ``SparseTensor``: ``adj_t``, of torch_sparse."""
 
 
 def edge_layouts_of(data: Any, asked: EdgeLayout | None) -> dict[Any, EdgeLayout]:
-    """By edge type, ``asked`` or, if None, the layout of ``adj_t`` in the input (as in PyG), or "coo"."""
+    """By edge type, ``asked`` or, if None, the layout of ``adj_t`` in the input (as in PyG), or "coo".
+
+    Warns where the input's ``adj_t`` has values for which ``asked`` has no place.
+    """
+    stores: list[tuple[Any, Any]] = []
+    if isinstance(data, (Data, HeteroData)):
+        stores = list(data.edge_items()) if isinstance(data, HeteroData) else [(None, data)]
     if asked is not None:
         if asked not in get_args(EdgeLayout):
             raise ValueError(f"edge_layout: expected one of {get_args(EdgeLayout)}, found {asked!r}")
         if asked == "SparseTensor":
             _sparse_tensor()
+        if asked in ("coo", "EdgeIndex"):
+            for edge_type, store in stores:
+                if has_own_values(store):
+                    warn(
+                        f"edge_layout={asked!r}: batches do not have the values of {adj_t_of(edge_type)}; add them to "
+                        f"the data as edge_attr"
+                    )
         return _Always(asked)
     layouts = _Always("coo")
-    if isinstance(data, (Data, HeteroData)):
-        stores = data.edge_items() if isinstance(data, HeteroData) else [(None, data)]
-        for edge_type, store in stores:
-            if "adj_t" in store:
-                layouts[edge_type] = "sparse_csr" if isinstance(store["adj_t"], Tensor) else "SparseTensor"
+    for edge_type, store in stores:
+        if "adj_t" in store:
+            layouts[edge_type] = "sparse_csr" if isinstance(store["adj_t"], Tensor) else "SparseTensor"
     return layouts
 
 
@@ -117,3 +130,14 @@ def stored_values(store: Any) -> Tensor | None:
     if isinstance(adj_t, Tensor):
         return adj_t._values() if adj_t.layout == torch.sparse_coo else adj_t.values()
     return adj_t.storage.value()
+
+
+def has_own_values(store: Any) -> bool:
+    """Whether the input's ``adj_t`` has values that are not all 1; False for one without data, on meta."""
+    value = stored_values(store)
+    return value is not None and not value.is_meta and not bool((value == 1).all())
+
+
+def adj_t_of(edge_type: Any) -> str:
+    """What messages call the ``adj_t`` of an edge type."""
+    return "adj_t" if edge_type is None else f"adj_t of {edge_type}"
