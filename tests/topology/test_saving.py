@@ -10,6 +10,7 @@ from helpers.data import edges_of, node_rows, run_python
 from torch_geometric.data import HeteroData
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, files
+from torch_gnnscale.topology.reorder import TypedOrder, by_score
 
 DENSE = "expected a dense tensor in host memory"
 NAME = "expected a str, or a tuple of them, as the name that is saved"
@@ -191,24 +192,26 @@ def edits(text, count):
 
 def content(store):
     """All that an opened store answers with."""
+    order = {node_type: of_type.old.tolist() for node_type, of_type in (store.order or {}).items()}
     if isinstance(store, FeatureStore):
-        return {key: (tensor.dtype, tensor.tolist()) for key, tensor in store._tensors.items()}
-    order = None if store.order is None else store.order.old.tolist()
+        return order, {key: (tensor.dtype, tensor.tolist()) for key, tensor in store._tensors.items()}
     return order, {
         edge_type: (csc.num_src, csc.colptr.tolist(), csc.row.dtype, csc.row.tolist(), csc.edge_id.tolist())
         for edge_type, csc in store._relations.items()
     }
 
 
+@pytest.mark.parametrize("renumbered", [False, True])
 @pytest.mark.parametrize("kind", [FeatureStore, GraphStore])
-def test_every_edit_of_a_manifest_is_found_or_changes_nothing(tmp_path, kind):
+def test_every_edit_of_a_manifest_is_found_or_changes_nothing(tmp_path, kind, renumbered):
     folder = tmp_path / "saved"
     data = HeteroData()
     data["paper"].x, data["author"].num_nodes = node_rows(torch.arange(6)), 5
     for edge_type in (("paper", "cites", "paper"), ("author", "writes", "paper")):
         data[edge_type].edge_index = edges_of(5, 8)
         data[edge_type].time = torch.arange(8)
-    kind.from_data(data).save(folder)
+    order = TypedOrder(paper=by_score(torch.arange(6)), author=by_score(torch.arange(5))) if renumbered else None
+    kind.from_data(data, order=order).save(folder)
     manifest = folder / files.MANIFEST
     text, expected = manifest.read_text(), content(kind.open(folder))
     found = []

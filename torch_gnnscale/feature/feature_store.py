@@ -15,7 +15,7 @@ from .. import files, ops
 from ..ops.arguments import check_ids
 from ..ops.rows import has_contiguous_rows
 from ..topology.numbering import Numbering
-from ..topology.reorder import Order, TypedOrder
+from ..topology.reorder import Order, TypedOrder, order_arrays, saved_order
 from .contract import BoundedAttr, RowStore
 
 KIND = "features"
@@ -146,25 +146,31 @@ class FeatureStore(RowStore):
         Raises:
             FileExistsError: ``path`` exists and is not an empty directory.
             ValueError: an attribute that is sparse or not in host memory, or has a name that JSON does not keep.
+            NotImplementedError: ``order`` is a Numbering that is neither an Order nor a TypedOrder.
             OSError: a file that cannot be written.
         """
         names = [{"group": files.check_name(group), "name": files.check_name(name)} for group, name in self._tensors]
         arrays = {str(i): tensor for i, tensor in enumerate(self._tensors.values())}
         called = {str(i): str(key) for i, key in enumerate(self._tensors)}
-        files.save(path, KIND, arrays, {"tensors": names}, called)
+        orders, named = order_arrays(self.order)
+        called |= dict.fromkeys(orders, "the order of the nodes")
+        files.save(path, KIND, arrays | orders, {"tensors": names} | named, called)
 
     @classmethod
     def open(cls, path: str | os.PathLike, verify: bool = True) -> FeatureStore:
         """Opens a saved store, memory-mapped; arguments and errors as :meth:`GraphStore.open`."""
         arrays, meta = files.load(path, KIND, verify)
         store = cls()
+        at_fault = Path(path) / files.MANIFEST
         try:
             for i, entry in enumerate(meta["tensors"]):
                 key = (files.read_name(entry["group"]), entry["name"])
                 store._tensors[key] = arrays[str(i)]
                 store._origins[key] = (os.path.abspath(path), str(i))
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"{Path(path) / files.MANIFEST}: expected saved features, found {error}") from error
+            at_fault = at_fault.with_name("order*.npy")
+            store.__dict__["order"] = saved_order(arrays, meta, {})
+        except (KeyError, TypeError, ValueError, IndexError) as error:
+            raise ValueError(f"{at_fault}: expected saved features, found {error}") from error
         return store
 
     def __reduce__(self):

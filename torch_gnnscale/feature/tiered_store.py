@@ -18,7 +18,7 @@ from torch_geometric.typing import NodeType
 from .. import ops
 from ..memory import Budget, HostArray, HostMemory, is_bytes
 from ..ops.arguments import checked_device
-from ..topology.reorder import Order
+from ..topology.reorder import Order, by_score
 from .contract import BoundedAttr
 from .feature_store import FeatureStore, row_ids
 from .hotness import scores_of
@@ -168,7 +168,8 @@ class TieredFeatureStore(FeatureStore):
             device: as for :meth:`from_data`.
 
         Raises:
-            FileNotFoundError, ValueError: as :meth:`FeatureStore.open`, and wrong budgets or scores.
+            FileNotFoundError, ValueError: as :meth:`FeatureStore.open`, and wrong budgets or scores; a store that was
+                saved with an ``order``, without ``renumbered`` or with another hotness.
             NotImplementedError: attributes of edges or of several node types.
         """
         check_names(names)
@@ -180,6 +181,11 @@ class TieredFeatureStore(FeatureStore):
         of_nodes = {name: tensor for (group, name), tensor in saved._tensors.items() if group is None}
         if missing := [name for name in names or () if name not in of_nodes]:
             raise ValueError(f"names: expected some of {list(of_nodes)}, found {missing}")
+        if saved.order is not None and not (renumbered and saved.order.equals(by_score(hotness, "hotness"))):
+            raise ValueError(
+                f"{os.fspath(path)}: expected renumbered=True and the hotness by which its rows were ordered when it "
+                f"was saved, found renumbered={renumbered}"
+            )
         sources = [
             Source((None, name), tensor, tensor.dtype, saved._origins[None, name])
             for name, tensor in of_nodes.items()

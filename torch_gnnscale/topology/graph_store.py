@@ -16,7 +16,7 @@ from torch_geometric.typing import EdgeType, NodeType
 from .. import files, ops
 from .csc import CSC
 from .numbering import Numbering
-from .reorder import Order, TypedOrder, reorder_csc, reorder_relation
+from .reorder import Order, TypedOrder, order_arrays, reorder_csc, reorder_relation, saved_order
 
 KIND = "graph"
 
@@ -159,6 +159,7 @@ class GraphStore(PyGGraphStore):
             FileExistsError: ``path`` exists and is not an empty directory.
             ValueError: a relation that is malformed, whose edge ids are not its edges' positions, or whose name JSON
                 does not keep.
+            NotImplementedError: ``order`` is a Numbering that is neither an Order nor a TypedOrder.
             OSError: a file that cannot be written.
         """
         arrays: dict[str, Tensor] = {}
@@ -179,11 +180,9 @@ class GraphStore(PyGGraphStore):
                     arrays[f"{i}_edge_id"] = csc.edge_id
             called |= {name: f"relation {edge_type!r}" for name in arrays if name not in called}
             relations.append(relation_entry(files.check_name(edge_type), csc.num_src, csc.num_dst, csc.num_edges))
-        if self.order is not None and not isinstance(self.order, Order):
-            raise NotImplementedError("save of a graph whose types are renumbered is not implemented")
-        if self.order is not None:
-            arrays["order"], called["order"] = self.order.old, "the order of the nodes"
-        files.save(path, KIND, arrays, {"relations": relations}, called)
+        orders, named = order_arrays(self.order)
+        called |= dict.fromkeys(orders, "the order of the nodes")
+        files.save(path, KIND, arrays | orders, {"relations": relations} | named, called)
 
     @classmethod
     def open(cls, path: str | os.PathLike, verify: bool = True) -> GraphStore:
@@ -220,12 +219,20 @@ class GraphStore(PyGGraphStore):
                     at_fault = manifest.with_name(f"{i}_*.npy")
                     _check_inside(csc)
                 store._relations[edge_type] = csc
-            if "order" in arrays and with_order:
-                at_fault = manifest.with_name("order.npy")
-                store.__dict__["order"] = Order.from_permutation(arrays["order"], store.relation().num_src)
+            if with_order:
+                at_fault = manifest.with_name("order*.npy")
+                store.__dict__["order"] = saved_order(arrays, meta, store._num_nodes())
         except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
             raise ValueError(f"{at_fault}: expected a saved graph, found {error}") from error
         return store
+
+    def _num_nodes(self) -> dict[NodeType | None, int]:
+        """The number of nodes of each type that a relation names."""
+        counts: dict[NodeType | None, int] = {}
+        for edge_type, csc in self._relations.items():
+            src, dst = (None, None) if edge_type is None else (edge_type[0], edge_type[-1])
+            counts |= {src: csc.num_src, dst: csc.num_dst}
+        return counts
 
     def __reduce__(self):
         return _restore, (dict(self._relations), self.order)

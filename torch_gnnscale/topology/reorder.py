@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,9 +12,10 @@ from torch import Tensor
 from torch_geometric.data import Data
 from torch_geometric.typing import NodeType
 
-from .. import ops
+from .. import files, ops
 from ..ops.arguments import check_permutation
 from .csc import CSC
+from .numbering import Numbering
 
 
 class Order(NamedTuple):
@@ -79,6 +81,50 @@ class TypedOrder(dict[NodeType, Order]):
         """See :meth:`Numbering.equals`."""
         same = isinstance(other, TypedOrder) and self.keys() == other.keys()
         return same and all(order.equals(other[node_type]) for node_type, order in self.items())
+
+
+def order_arrays(order: Numbering | None) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """(arrays, metadata) of a saved store from which :func:`saved_order` makes its order again.
+
+    Raises:
+        NotImplementedError: neither None, an Order nor a TypedOrder.
+    """
+    if order is None:
+        return {}, {}
+    if isinstance(order, Order):
+        return {"order": order.old}, {}
+    if not isinstance(order, TypedOrder):
+        found = type(order).__name__
+        raise NotImplementedError(f"save of a store that is numbered by {found} is not implemented: use a TypedOrder")
+    arrays = {f"order_{i}": of_type.old for i, of_type in enumerate(order.values())}
+    return arrays, {"orders": [files.check_name(node_type) for node_type in order]}
+
+
+def saved_order(
+    arrays: Mapping[str, Tensor], meta: Mapping[str, Any], num_nodes: Mapping[NodeType | None, int]
+) -> Order | TypedOrder | None:
+    """The order of a saved store.
+
+    Args:
+        arrays: all arrays of the store. ``order``, or ``order_i`` for the i-th type of ``meta["orders"]``, holds the
+            old id of each new node.
+        meta: the metadata of the store.
+        num_nodes: the number of nodes by type (None in a homogeneous graph), as far as it is known.
+
+    Raises:
+        KeyError, TypeError, ValueError, IndexError: an array that is missing or is not an order of all nodes.
+    """
+
+    def read(name: str, node_type: NodeType | None) -> Order:
+        old = arrays[name]
+        return Order(old, check_permutation(name, old, num_nodes.get(node_type, old.numel())))
+
+    if "order" in arrays:
+        return read("order", None)
+    if "orders" not in meta:
+        return None
+    return TypedOrder({files.read_name(node_type): read(f"order_{i}", node_type)
+                       for i, node_type in enumerate(meta["orders"])})  # fmt: skip
 
 
 def by_score(score: Tensor, name: str = "score") -> Order:
