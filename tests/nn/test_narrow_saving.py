@@ -1,5 +1,8 @@
 """Which batches are narrowed, and which are computed whole."""
 
+import copy
+from functools import partial
+
 import pytest
 import torch
 import torch_geometric.nn as pyg_nn
@@ -50,6 +53,42 @@ def test_sizes_that_the_first_batch_decides(check, monkeypatch):
     for batch in batches():
         found = narrowed(batch)
         torch.testing.assert_close(found, model(batch.x, batch.edge_index)[: batch.batch_size], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("check", [False, True])
+@pytest.mark.parametrize("least", [0, 1 << 62])
+def test_the_first_batch_of_lazy_layers_is_computed_as_it_is_after_resuming(check, least, monkeypatch):
+    """BatchNorm's statistics show which rows were computed."""
+    monkeypatch.setattr(saving, "LEAST_SAVED", least)
+    make = partial(pyg_nn.GraphSAGE, -1, HIDDEN, 3, CLASSES, norm="BatchNorm", dropout=0.5)
+    model, resumed, rows = make().double(), make().double(), []
+    for norm in model.norms[:2]:
+        norm.register_forward_hook(lambda module, args, out: rows.append(len(out)) if module.training else None)
+    batch = next(iter(batches()))
+    narrowed = narrow(model, check=check)
+    narrowed(batch).sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    first, statistics = rows.copy(), copy.deepcopy(model.norms[0].module)
+    narrowed(batch)
+    _, *found = torch.tensor(batch.num_sampled_nodes).cumsum(0).tolist()
+    assert rows[:2] == rows[2:] == first == ([found[-1]] * 2 if least else [found[1], found[0]])
+    resumed.load_state_dict(model.state_dict())
+    resumed.norms[0].module.reset_running_stats()
+    narrow(resumed, check=False)(batch)
+    assert torch.equal(resumed.norms[0].module.running_mean, statistics.running_mean)
+    assert int(statistics.num_batches_tracked) == 1
+
+
+def test_parameters_that_no_batch_gives_a_size(monkeypatch):
+    monkeypatch.setattr(saving, "LEAST_SAVED", 1 << 62)
+    model = Rows(pyg_nn.SAGEConv(-1, CLASSES))
+    model.unused = nn.LazyLinear(2)
+    model.double()
+    batch = next(iter(NeighborLoader(make_data(), [3], torch.arange(20), batch_size=10, seed=1)))
+    narrowed = narrow(model, check=False)
+    for _ in range(2):
+        narrowed(batch)
+    assert model.seen == [(len(batch.x), 10)] * 3, "narrowed, the first one twice"
 
 
 def test_what_narrowing_saves():

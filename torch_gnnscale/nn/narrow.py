@@ -37,6 +37,8 @@ class Narrowed(nn.Module):
         self.module = module
         self.call = call
         self._to_check = check
+        self._to_size = True
+        """Whether a layer has not been run yet, so that lazy parameters of it may have no size."""
         self._prepared: dict[pyg_nn.MessagePassing, NarrowedLayer] = {}
         self._sizes: tuple[list[saving.LayerSize], int] | None = None
         """Sizes of the layers and of the model's other parameters, until a narrowed batch finds other layers."""
@@ -49,15 +51,20 @@ class Narrowed(nn.Module):
         Raises:
             ValueError: the batch has no hops, or the model cannot be narrowed; the message says why.
         """
-        checked = None
+        hops = None
         if self._to_check:
-            checked = Hops(batch, verify=True)
-            self._check(batch, checked)
+            hops = Hops(batch, verify=True)
+            self._check(batch, hops)
             self._to_check = False
-        # Decided by the batch alone, also for the one that was checked: a run that resumes there computes the same.
+        elif self._to_size and self._sizes is None and self._has_lazy():
+            hops = Hops(batch, verify=False)
+            with torch.no_grad(), self._evaluating():
+                self._run(batch, hops)  # gives all parameters their sizes
+        self._to_size = False
+        # Decided by the batch alone, also for the first one: a run that resumes there computes the same.
         if not self._pays(batch):
             return first_rows(self.call(self.module, batch), batch.batch_size)
-        return self._run(batch, Hops(batch, verify=False) if checked is None else checked)
+        return self._run(batch, Hops(batch, verify=False) if hops is None else hops)
 
     def _layers(self) -> list[NarrowedLayer]:
         """The model's layers, each prepared when it is first seen: a model may get others."""
@@ -65,20 +72,34 @@ class Narrowed(nn.Module):
         if any(layer not in self._prepared for layer in layers):
             names = {module: name for name, module in self.module.named_modules()}
             self._prepared = {layer: NarrowedLayer(names[layer], layer) for layer in layers}
-            self._sizes = None
+            self._sizes, self._to_size = None, True
         return [self._prepared[layer] for layer in layers]
 
     def _pays(self, batch: Any) -> bool:
         """Whether narrowing saves more than it costs; True for a batch without hops, which :class:`Hops` refuses, and
-        before all parameters have a size."""
+        if parameters have no size even after a run."""
         num_nodes, num_edges = (getattr(batch, f"num_sampled_{of}", None) for of in ("nodes", "edges"))
-        if self._sizes is None and not any(is_lazy(parameter) for parameter in self.module.parameters()):
+        if self._sizes is None and not self._has_lazy():
             sizes = [layer.size() for layer in self._layers()]
             total = sum(parameter.numel() for parameter in self.module.parameters())
             self._sizes = sizes, max(0, total - sum(size.parameters for size in sizes))
         if not isinstance(num_nodes, list) or not isinstance(num_edges, list) or self._sizes is None:
             return True
         return saving.saved(num_nodes, num_edges, *self._sizes) >= saving.LEAST_SAVED
+
+    def _has_lazy(self) -> bool:
+        return any(is_lazy(parameter) for parameter in self.module.parameters())
+
+    @contextmanager
+    def _evaluating(self) -> Iterator[None]:
+        """Evaluation mode, and afterwards the mode that each module had."""
+        training = {module: module.training for module in self.modules()}
+        self.eval()
+        try:
+            yield
+        finally:
+            for module, mode in training.items():
+                module.training = mode
 
     def _run(self, batch: Any, hops: Hops) -> Tensor:
         forward_pass, entered = ForwardPass(hops), []
@@ -132,16 +153,11 @@ class Narrowed(nn.Module):
     def _check(self, batch: Any, hops: Hops) -> None:
         """Raises ValueError, naming the first module whose outputs differ, unless the narrowed model gives those of the
         model on the whole batch; both run in evaluation mode."""
-        training = {module: module.training for module in self.modules()}
-        self.eval()
-        try:
+        with self._evaluating():
             with _outputs(self.module) as whole:
                 expected = self.call(self.module, batch)[: batch.batch_size]
             with _outputs(self.module) as narrowed:
                 found = self._run(batch, hops)
-        finally:
-            for module, mode in training.items():
-                module.training = mode
         if _agree(expected, found):
             return
         name = next((n for n, out in narrowed.items() if n in whole and not _agree(whole[n], out)), "the model")
@@ -172,7 +188,8 @@ def narrow(model: nn.Module, call: Callable[[Any, Any], Any] = default_call, che
     Args:
         model: any module with MessagePassing layers that get the batch's ``edge_index``.
         call: how the model is called with a batch.
-        check: compare the first batch; this costs one forward pass of the model.
+        check: compare the first batch; this costs one forward pass of the model. Without it, a model with lazy
+            parameters is run on the first batch twice: their sizes decide how that batch is computed.
 
     Returns:
         A module to be called with a batch; it shares the model's parameters.
