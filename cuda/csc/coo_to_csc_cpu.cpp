@@ -83,8 +83,8 @@ void sort_edges(const Input* src, const Input* dst, int64_t num_edges, int64_t n
 
   std::atomic<int64_t> unclaimed{0};
   run_tasks(std::min(tasks, buckets), [&](int64_t) {
-    std::vector<int64_t> next(size_t{1} << shift);
-    std::vector<StoredEdge<Id>> copy;
+    Vector<int64_t> next(size_t{1} << shift);
+    Vector<StoredEdge<Id>> copy;
     for (int64_t bucket; (bucket = unclaimed.fetch_add(1, std::memory_order_relaxed)) < buckets;) {
       const int64_t begin = bucket_begin[bucket], count = bucket_begin[bucket + 1] - begin;
       const int64_t first = bucket << shift, width = std::min(num_dst - first, int64_t{1} << shift);

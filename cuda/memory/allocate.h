@@ -2,7 +2,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <cstdlib>
 #include <new>
+#include <vector>
 
 namespace gnnscale {
 
@@ -28,5 +31,25 @@ void* allocate_or_trim(size_t bytes, F&& allocate) {
   if (void* address = allocate(); address != nullptr) return address;
   throw OutOfMemory(bytes);
 }
+
+// Memory for a Vector. Throws OutOfMemory.
+template <typename T>
+struct VectorAllocator {
+  using value_type = T;
+  VectorAllocator() = default;
+  template <typename U>
+  VectorAllocator(const VectorAllocator<U>&) noexcept {}
+
+  T* allocate(size_t count) {
+    if (count > SIZE_MAX / sizeof(T)) throw OutOfMemory(SIZE_MAX);
+    return static_cast<T*>(allocate_or_trim(count * sizeof(T), [&] { return std::malloc(count * sizeof(T)); }));
+  }
+  void deallocate(T* address, size_t /*count*/) noexcept { std::free(address); }
+  bool operator==(const VectorAllocator&) const = default;
+};
+
+// A vector whose size grows with the graph, the batch or the fanouts. Smaller ones are std::vector.
+template <typename T>
+using Vector = std::vector<T, VectorAllocator<T>>;
 
 }  // namespace gnnscale

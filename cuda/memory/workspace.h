@@ -32,7 +32,7 @@ struct Workspace {
   ~Workspace();
 
  private:
-  std::vector<int64_t> candidates_;
+  Vector<int64_t> candidates_;
 };
 
 // Takes an idle workspace, or makes one, and gives it back at the end of the scope. The smallest map of at least

@@ -14,8 +14,8 @@ namespace gnnscale {
 
 struct Request {
   std::vector<Relation> relations;
-  std::vector<int64_t> sizes;      // nodes of each type
-  std::vector<int64_t> seed_time;  // of each tree; empty without times
+  std::vector<int64_t> sizes;  // nodes of each type
+  Vector<int64_t> seed_time;   // of each tree; empty without times
   int64_t hops;
   uint64_t key;
   bool replace, disjoint, last, layers, bidirectional, induced, with_edge_id, with_col;

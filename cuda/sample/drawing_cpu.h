@@ -47,7 +47,7 @@ struct DrawRule {
 // A thread's own buffers: the picker's, and the positions of the block at hand and of the one before it.
 struct Scratch {
   Picker picker;
-  std::vector<int64_t> positions[2], excluded;
+  Vector<int64_t> positions[2], excluded;
 };
 
 class Drawing {
@@ -100,7 +100,7 @@ class Drawing {
   int64_t first_edge(int64_t block) const { return colptr_[first_node(block)]; }
 
   // The stored positions of a block's edges. `pending` is to prefetch what is stored there before read().
-  void pick(int64_t block, Scratch& scratch, std::vector<int64_t>& positions, PendingPicks& pending) const {
+  void pick(int64_t block, Scratch& scratch, Vector<int64_t>& positions, PendingPicks& pending) const {
     const int64_t from = first_node(block), to = first_node(block + 1), count = colptr_[to] - colptr_[from];
     const size_t room = static_cast<size_t>(count + kLaneFanout);
     if (positions.size() < room) positions.resize(room);
@@ -115,7 +115,7 @@ class Drawing {
   }
 
   // The sources and ids of a block's edges, written to the outputs. Meanwhile, `pending` prefetches.
-  void read(int64_t block, const std::vector<int64_t>& positions, PendingPicks& pending) {
+  void read(int64_t block, const Vector<int64_t>& positions, PendingPicks& pending) {
     const int64_t from = first_edge(block), count = first_edge(block + 1) - from;
     relation_.read(relation_, positions.data(), count, row_ + from, edge_id_ == nullptr ? nullptr : edge_id_ + from,
                    reader_.corrupt, pending);
@@ -149,7 +149,7 @@ class Drawing {
 
   // The same where times or exclusions rule neighbors out.
   void count_candidates(int64_t from, int64_t to, int64_t sum) {
-    std::vector<int64_t> excluded;
+    Vector<int64_t> excluded;
     int64_t first[kSearches], last[kSearches], bound[kSearches];
     for (int64_t start = from; start < to; start += kSearches) {
       const int64_t count = std::min(to - start, kSearches);
@@ -223,7 +223,7 @@ class Drawing {
   // Picks by weight, or from ranges with excluded positions, node by node.
   void pick_among_candidates(int64_t from, int64_t to, Scratch& scratch, int64_t* end) const {
     const int64_t* const sums = relation_.weight;
-    std::vector<int64_t>& excluded = scratch.excluded;
+    Vector<int64_t>& excluded = scratch.excluded;
     if (sums != nullptr) {
       for (int64_t i = from; i < to; ++i) {
         if (length_[i] == 0) continue;

@@ -63,7 +63,7 @@ class Expansion {
  private:
   Frontier frontier(int64_t size) const {
     const int64_t* const tree = batch_.request.disjoint ? destinations_.tree.data() + destinations_.frontier : nullptr;
-    const std::vector<int64_t>& time = batch_.request.seed_time;
+    const Vector<int64_t>& time = batch_.request.seed_time;
     return {size, destinations_.id.data() + destinations_.frontier, tree, time.empty() ? nullptr : time.data(), tree};
   }
 
@@ -113,7 +113,7 @@ class Expansion {
   void run_in_parallel(Drawing& drawing, Relabelling& relabelling, int64_t tasks) {
     enum : uint32_t { kWaiting, kRead, kGivenUp };
     const int64_t blocks = drawing.num_blocks();
-    std::vector<std::atomic<uint32_t>> states(static_cast<size_t>(blocks));
+    Vector<std::atomic<uint32_t>> states(static_cast<size_t>(blocks));
     std::atomic<int64_t> unclaimed{0};
     run_tasks(tasks, [&](int64_t task) {
       Scratch own;

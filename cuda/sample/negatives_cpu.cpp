@@ -45,14 +45,15 @@ class Negatives {
   // The same for some negatives that are undecided, in any order. A source's units are those of its weight times those
   // of its free destinations.
   template <typename Put>
-  void decide(std::vector<int64_t> undecided, Put&& put) const {
+  void decide(Vector<int64_t> undecided, Put&& put) const {
     std::sort(undecided.begin(), undecided.end(), [&](int64_t i, int64_t j) { return limits(i) < limits(j); });
-    std::vector<uint128> sums;  // over the first sources
+    Vector<uint128> sums;  // over the first sources
     std::pair<int64_t, int64_t> of{-1, -1};
     for (const int64_t i : undecided) {
       const auto [src_limit, dst_limit] = limits(i);
       if (of != std::pair{src_limit, dst_limit}) {
         of = {src_limit, dst_limit};
+        sums.reserve(static_cast<size_t>(src_limit) + 1);
         sums.assign(1, 0);
         for (int64_t at = 0; at < src_limit; ++at) {
           const uint128 weight = src_.units(at + 1) - src_.units(at);
@@ -115,7 +116,7 @@ std::tuple<Tensor, int64_t> sample_negatives(
       const auto [begin, end] = part(count, task, tasks);
       for (int64_t i = begin; i < end; ++i) put(i, negatives.draw(i));
     });
-    std::vector<int64_t> undecided;
+    Vector<int64_t> undecided;
     for (int64_t i = 0; i < count; ++i) {
       if (out[count + i] == kUndecided) undecided.push_back(i);
     }

@@ -3,8 +3,8 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <vector>
 
+#include "../memory/allocate.h"
 #include "pick_lanes_cpu.h"
 
 namespace gnnscale {
@@ -52,7 +52,7 @@ class Taken {
   uint64_t bits_[kBits / 64];
   uint64_t few_[kFew];
   uint64_t size_ = 0;
-  std::vector<uint64_t> table_;
+  Vector<uint64_t> table_;
   bool exact_ = true, many_ = false;
   size_t mask_ = 0;
 };
@@ -111,7 +111,7 @@ class Picker {
   // The same among the positions [first, first + length) without the `excluded` ones, which ascend, in proportion to
   // weights whose sums (see torch_gnnscale.ops.sample_neighbors) are `sums`, from `before` on, or uniformly without
   // any.
-  int64_t* pick_candidates(const Counter& counter, int64_t first, int64_t length, const std::vector<int64_t>& excluded,
+  int64_t* pick_candidates(const Counter& counter, int64_t first, int64_t length, const Vector<int64_t>& excluded,
                            const int64_t* sums, int64_t before, int64_t fanout, bool replace, int64_t* out) {
     removed_.clear();
     uint64_t left = static_cast<uint64_t>(sums == nullptr ? length : sums[first + length - 1] - before);
@@ -165,9 +165,9 @@ class Picker {
 #if defined(__x86_64__)
   RoundKeys keys_{0};
 #endif
-  std::vector<uint64_t> draws_;
+  Vector<uint64_t> draws_;
   Taken taken_;
-  std::vector<Removed> removed_;
+  Vector<Removed> removed_;
 };
 
 }  // namespace gnnscale

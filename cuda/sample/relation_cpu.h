@@ -186,7 +186,7 @@ struct Candidates {
 
 // Appends to `positions` those of [first, first + length) at which a node's list holds an excluded source.
 inline void find_excluded(const Relation& relation, int64_t node, int64_t first, int64_t length,
-                          std::vector<int64_t>& positions) {
+                          Vector<int64_t>& positions) {
   const int64_t* const end = relation.exclude_dst + relation.num_excluded;
   const auto [from, to] = std::equal_range(relation.exclude_dst, end, node);
   if (from == to) return;
@@ -227,7 +227,7 @@ inline void cut_off(const int64_t* time, int64_t count, const int64_t* first, in
 // The candidates of a node among the stored positions [first, last), which its time allows: those that are not excluded
 // or, with `last_only`, the last `fanout` of these. `positions` receives the excluded positions in their range.
 inline Candidates find_candidates(const Relation& relation, int64_t node, int64_t first, int64_t last, int64_t fanout,
-                                  bool last_only, std::vector<int64_t>& positions) {
+                                  bool last_only, Vector<int64_t>& positions) {
   positions.clear();
   if (relation.num_excluded > 0) find_excluded(relation, node, first, last - first, positions);
   if (last_only && relation.time != nullptr && fanout >= 0) {

@@ -21,7 +21,7 @@ class Induction {
     out.count = 0;
     out.colptr.reserve(0, destinations.count + 1);
     out.colptr[0] = 0;
-    std::vector<int64_t> excluded, positions, ids, edge_ids;
+    Vector<int64_t> excluded, positions, ids, edge_ids;
     PendingPicks none(relation);
     for (int64_t column = 0; column < destinations.count; ++column) {
       const int64_t node = destinations.id[column];
@@ -32,10 +32,12 @@ class Induction {
                               : first_above(relation.time, first, last,
                                             batch.request.seed_time[static_cast<size_t>(destinations.tree[column])]);
       const Candidates found = find_candidates(relation, node, first, end, -1, false, excluded);
-      positions.resize(static_cast<size_t>(found.length));
-      std::iota(positions.begin(), positions.end(), found.first);
-      ids.resize(positions.size());
-      edge_ids.resize(positions.size());
+      if (static_cast<int64_t>(positions.size()) < found.length) {
+        for (Vector<int64_t>* const list : {&positions, &ids, &edge_ids}) {
+          list->resize(static_cast<size_t>(found.length));
+        }
+      }
+      std::iota(positions.begin(), positions.begin() + found.length, found.first);
       relation.read(relation, positions.data(), found.length, ids.data(),
                     batch.request.with_edge_id ? edge_ids.data() : nullptr, reader.corrupt, none);
       reader.check_rows();
@@ -95,7 +97,7 @@ inline Edges with_reverse(const Batch& batch, const Relation& relation) {
   const Edges& own = batch.edges[relation.number];
   const Edges* const other = relation.reverse < 0 ? nullptr : &batch.edges[relation.reverse];
   const bool with_edge_id = batch.request.with_edge_id;
-  std::vector<int64_t> end(static_cast<size_t>(columns) + 1, 0);
+  Vector<int64_t> end(static_cast<size_t>(columns) + 1, 0);
   for (int64_t column = 0; column < own.columns; ++column) {
     end[column + 1] += own.colptr[column + 1] - own.colptr[column];
   }
@@ -103,8 +105,8 @@ inline Edges with_reverse(const Batch& batch, const Relation& relation) {
     for (int64_t e = 0; e < other->count; ++e) ++end[other->row[e] + 1];
   }
   for (int64_t column = 0; column < columns; ++column) end[column + 1] += end[column];
-  std::vector<Entry> entries(static_cast<size_t>(end[columns]));
-  std::vector<int64_t> next(end.begin(), end.end() - 1);
+  Vector<Entry> entries(static_cast<size_t>(end[columns]));
+  Vector<int64_t> next(end.begin(), end.end() - 1);
   for (int64_t column = 0; column < own.columns; ++column) {
     for (int64_t e = own.colptr[column]; e < own.colptr[column + 1]; ++e) {
       entries[next[column]++] = {own.row[e], with_edge_id ? own.id[e] : 0};

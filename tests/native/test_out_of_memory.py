@@ -64,6 +64,85 @@ print("done")
 """
 
 
+MESSAGE = r"expected (\d+) bytes of memory, found (\d+) available beside (\d+) in use by outputs"
+SCRATCH = f"""
+import ctypes, re, signal
+import torch
+from torch_gnnscale import ops
+
+signal.alarm(100)
+refuse, first = (ctypes.c_int.in_dll(ctypes.CDLL(None), name) for name in ("refuse", "first"))
+first.value = 1
+degree = 1 << 18
+row = torch.zeros(degree, dtype=torch.int32)  # a hub, node 0, of which all edges are loops
+ends = torch.tensor([0, degree])
+hub = ops.relations([ends], [row], reverse=[0])
+timed = ops.relations([ends], [row], time=[torch.zeros(degree, dtype=torch.int64)])
+seeds = torch.zeros(1, dtype=torch.int64)
+loop = torch.zeros(2, 1, dtype=torch.int64)
+many = torch.arange(1 << 18)
+empty = ops.relations([torch.zeros(len(many) + 1, dtype=torch.int64)], [row[:0]])
+sources, targets = ops.candidates(len(many)), ops.candidates(2, torch.tensor([1.0, 1e-9]))
+edges = ops.edge_set(many, torch.zeros_like(many), len(many), 2)
+def sample(graph=hub, seeds=seeds, fanout=-1, **options):
+    return ops.sample_neighbors(graph, [seeds], [fanout], 1, threads=1, **options).edge_index[0]
+calls = {{
+    "all neighbors": sample,
+    "induced": lambda: sample(fanout=1, subgraph="induced"),
+    "bidirectional": lambda: sample(subgraph="bidirectional"),
+    "excluded neighbors": lambda: sample(exclude=[loop]),
+    "times": lambda: sample(timed, many.new_zeros(1 << 18), 0, disjoint=True, seed_time=[many]),
+    "a frontier": lambda: sample(empty, many, 1),
+    "draws": lambda: sample(fanout=1 << 17, replace=True),
+    "picks": lambda: sample(fanout=(1 << 17) - 1),
+    "negatives": lambda: ops.sample_negatives(1, sources, targets, 3, edges=edges),
+    "coo_to_csc": lambda: ops.coo_to_csc(row, row, 1, 1, threads=1)[1],
+}}
+for name, call in calls.items():
+    expected, found = call(), 0
+    for number in range(1, 100):
+        ops.pool_trim()
+        refuse.value = number
+        try:
+            call()
+        except MemoryError as error:
+            message = str(error)
+            found += 1
+        reached, refuse.value = refuse.value == 1, 0
+        assert torch.equal(call(), expected)
+        if not reached:
+            break
+        asked = re.fullmatch({MESSAGE!r}, message)
+        assert asked and int(asked[1]) > 1 << 20, (name, message)
+    print(name, found, sep=": ")
+"""
+
+
+def preloaded(tmp_path, program, *arguments):
+    """Runs a program under MALLOC; returns what it printed."""
+    if (compiler := shutil.which("cc")) is None or "LD_PRELOAD" in os.environ:
+        pytest.skip("needs a C compiler, and to preload its malloc alone")
+    (tmp_path / "malloc.c").write_text(MALLOC)
+    library = tmp_path / "malloc.so"
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "malloc.c", "-ldl"], check=True)
+    run = subprocess.run([sys.executable, "-c", program, *map(str, arguments)],
+                         env={**environment(), "LD_PRELOAD": str(library)},
+                         capture_output=True, text=True, timeout=120)  # fmt: skip
+    assert run.returncode == 0, run.stderr
+    return run.stdout.strip()
+
+
+@pytest.mark.slow
+def test_every_scratch_vector_says_how_much_it_asked_for(tmp_path):
+    printed = preloaded(tmp_path, SCRATCH).splitlines()
+    found = {name: int(count) for name, count in (line.split(": ") for line in printed)}
+    expected = {
+        "all neighbors": 1, "induced": 3, "bidirectional": 2, "excluded neighbors": 2, "times": 1, "a frontier": 1,
+        "draws": 2, "picks": 3, "negatives": 1, "coo_to_csc": 1,
+    }  # fmt: skip
+    assert found == expected
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "first", "refused"),
@@ -76,24 +155,18 @@ print("done")
     ],
 )
 def test_a_thread_without_memory_ends_the_call(tmp_path, name, first, refused):
-    if (compiler := shutil.which("cc")) is None or "LD_PRELOAD" in os.environ:
-        pytest.skip("needs a C compiler, and to preload its malloc alone")
-    (tmp_path / "malloc.c").write_text(MALLOC)
-    library = tmp_path / "malloc.so"
-    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, tmp_path / "malloc.c", "-ldl"], check=True)
-    run = subprocess.run([sys.executable, "-c", CALLS, name, str(first), str(refused)],
-                         env={**environment(), "LD_PRELOAD": str(library)},
-                         capture_output=True, text=True, timeout=120)  # fmt: skip
-    assert (run.returncode, run.stdout.strip()) == (0, "done"), run.stderr
+    assert preloaded(tmp_path, CALLS, name, first, refused) == "done"
 
 
 LIMITED = """
-import resource, sys
+import ctypes, resource, sys
 from pathlib import Path
 import torch
 from torch_gnnscale import ops
 
 MIB = 1 << 20
+M_ARENA_MAX = -8
+ctypes.CDLL(None).mallopt(M_ARENA_MAX, 1)  # else a refused malloc may reserve 64 MiB of addresses for another arena
 torch.set_num_threads(1)
 ops.pool_limit(1 << 40)
 ids = torch.zeros(1024, dtype=torch.int64)
@@ -101,9 +174,15 @@ output = lambda mib: ops.gather_rows(torch.zeros(1, MIB, dtype=torch.uint8), ids
 nodes = 12 * MIB  # of which the relabel map takes 48 MiB
 row = torch.zeros(2, dtype=torch.int32)
 graph = ops.relations([torch.full((nodes + 1,), 2).index_fill_(0, torch.tensor([0]), 0)], [row])
+many = torch.arange(5 * MIB)  # the sums of as many sources' weights take 80 MiB
+sources, targets = ops.candidates(len(many)), ops.candidates(2, torch.tensor([1.0, 1e-9]))
+edges = ops.edge_set(many, torch.zeros_like(many), len(many), 2)
+edges = type(edges)(*(part.clone() for part in edges))  # not in the pool
+ops.pool_trim()
 asked = {
     "a larger output": lambda: output(192),
     "a relabel map": lambda: ops.sample_neighbors(graph, [ids[:1]], [-1], 1).node[0],
+    "a scratch vector": lambda: ops.sample_negatives(1, sources, targets, 3, edges=edges),
 }[sys.argv[1]]
 small = output(1)
 live = ops.pool_stats().live_bytes
@@ -131,14 +210,13 @@ output(24)
 
 @pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
-@pytest.mark.parametrize("asked", ["a larger output", "a relabel map"])
+@pytest.mark.parametrize("asked", ["a larger output", "a relabel map", "a scratch vector"])
 def test_what_is_idle_is_freed_before_memory_is_missed(asked):
     if "LD_PRELOAD" in os.environ:
         pytest.skip("a sanitizer reserves more addresses than a limit leaves")
     done = run_python(LIMITED, asked)
     assert done.returncode == 0, done.stderr
-    message = r"expected (\d+) bytes of memory, found (\d+) available beside (\d+) in use by outputs\n"
-    match = re.fullmatch(message, done.stdout)
+    match = re.fullmatch(MESSAGE, done.stdout.rstrip())
     assert match is not None, done.stdout
     expected, available, in_use = map(int, match.groups())
     assert expected == 512 << 20
