@@ -14,6 +14,14 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "reverse_pagerank(Tensor colptr, Tensor row, Tensor initial, int iterations, int teleport, int damping, "
       "int threads) -> Tensor");
   library.def("count_ids(Tensor ids, int size, int threads) -> Tensor");
+  // Partitioning.
+  library.def("transpose(Tensor colptr, Tensor row, int num_src, int threads) -> (Tensor, Tensor)");
+  library.def(
+      "contract(Tensor[] colptr, Tensor[] row, int[] ranges, Tensor? group, int num_groups, int most, int threads) -> "
+      "(Tensor colptr, Tensor row, Tensor weight)");
+  library.def(
+      "propagate_labels(Tensor[] colptr, Tensor[] row, int[] ranges, int num_nodes, Tensor? group, Tensor label, "
+      "Tensor weight, int[] most, int rounds, int steps, int least, int key, int threads) -> Tensor");
   // Sampling.
   library.def(
       "hold_relations(Tensor[] colptr, Tensor[] row, Tensor?[] edge_id, Tensor?[] weight, Tensor?[] time, "

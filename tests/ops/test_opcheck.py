@@ -199,6 +199,18 @@ def test_fake_sample(with_edge_id):
             assert isinstance(symbol, torch.SymInt) or symbol == size
 
 
+@pytest.mark.parametrize("dtype", INDEX)
+def test_partitioning(dtype):
+    graph, group, weight = random_graph(20, 4, seed=1), random_ids(5, 20), torch.ones(20, 2, dtype=torch.int64)
+    row, nodes = graph.row.to(dtype), torch.arange(20)
+    sides = ([graph.colptr, graph.colptr], [row, row], [0, 0, 20] * 2)
+    check(OPS.transpose.default, graph.colptr, row, 20, 0)
+    check(OPS.contract.default, *sides, None, 20, 1 << 40, 0)
+    check(OPS.contract.default, *sides, group, 5, 0, 1)
+    check(OPS.propagate_labels.default, *sides, 20, None, nodes, weight, [5, 5], 2, 4, 1, 7, 0)
+    check(OPS.propagate_labels.default, *sides, 20, group, nodes[:5], weight[:5, :0], [], 2, 4, 1, 7, 1)
+
+
 OF_BULK = samples.REPLACE | samples.LAYERS | samples.WITH_EDGE_ID | samples.WITH_COL
 
 

@@ -15,7 +15,7 @@ from .hops import Picks, Relabelled, pick_neighbors, relabel
 from .memory import PoolStats, huge_pages, map_file, map_shared, pool_limit, pool_stats, pool_trim
 from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negatives
 from .neighbors import PreparedNeighbors, sample_neighbors, weight_sums
-from .partition import Side
+from .partition import MAX_STEPS, Side, contract, propagate_labels, transpose
 from .rows import can_gather_rows, gather_rows
 from .samples import MAX_FANOUT, MAX_HOPS, Sample, Subgraph
 from .scores import count_ids, reverse_pagerank, score_unit
@@ -23,12 +23,12 @@ from .tiers import can_widen, gather_tiers, place_dtype
 from .topology import check_colptr, coo_to_csc, renumber
 
 __all__ = [
-    "Candidates", "EdgeSet", "ID_DTYPES", "MAX_BATCHES", "MAX_COUNT", "MAX_FANOUT", "MAX_HOPS", "Picks",
+    "Candidates", "EdgeSet", "ID_DTYPES", "MAX_BATCHES", "MAX_COUNT", "MAX_FANOUT", "MAX_HOPS", "MAX_STEPS", "Picks",
     "PoolStats", "PreparedNeighbors", "REDUCTIONS", "Relabelled", "Relations", "Sample", "Side", "Subgraph",
-    "aggregate", "beyond_bulks", "can_gather_rows", "can_widen", "candidates", "check_colptr", "coo_to_csc",
+    "aggregate", "beyond_bulks", "can_gather_rows", "can_widen", "candidates", "check_colptr", "contract", "coo_to_csc",
     "count_ids", "edge_dot", "edge_set", "extreme_backward", "first_outside", "gather_rows", "gather_tiers",
     "huge_pages", "limit_threads", "map_file", "map_shared", "permutation", "pick_neighbors", "place_dtype",
-    "pool_limit", "pool_stats", "pool_trim", "random_bits", "relabel", "relations", "renumber", "reverse_pagerank",
-    "rmat_edges", "sample_bulk", "sample_negatives", "sample_neighbors", "score_unit", "share_of_extremes",
-    "weight_sums",
+    "pool_limit", "pool_stats", "pool_trim", "propagate_labels", "random_bits", "relabel", "relations", "renumber",
+    "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_negatives", "sample_neighbors", "score_unit",
+    "share_of_extremes", "transpose", "weight_sums",
 ]  # fmt: skip

@@ -40,6 +40,23 @@ def _(ids, size, threads):
     return ids.new_empty(size, dtype=torch.int64)
 
 
+@torch.library.register_fake("gnnscale::transpose")
+def _(colptr, row, num_src, threads):
+    dtype = torch.int32 if colptr.numel() - 1 <= 1 << 31 else torch.int64
+    return colptr.new_empty(num_src + 1), row.new_empty(row.numel(), dtype=dtype)
+
+
+@torch.library.register_fake("gnnscale::contract")
+def _(colptr, row, ranges, group, num_groups, most, threads):
+    edges = torch.library.get_ctx().new_dynamic_size()
+    return tuple(torch.empty(size, dtype=torch.int64) for size in (num_groups + 1, edges, edges))
+
+
+@torch.library.register_fake("gnnscale::propagate_labels")
+def _(colptr, row, ranges, num_nodes, group, label, weight, most, rounds, steps, least, key, threads):
+    return label.new_empty(label.shape)
+
+
 @torch.library.register_fake("gnnscale::hold_relations")
 def _(colptr, row, edge_id, weight, time, src_type, dst_type, reverse, sizes):
     return torch.empty(1, dtype=torch.int64)

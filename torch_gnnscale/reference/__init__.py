@@ -8,6 +8,7 @@ from .aggregation import aggregate, edge_dot, extreme_backward, share_of_extreme
 from .draws import bounded, choose, counter_draw, draw, philox
 from .generate import permutation, random_bits, rmat_edges
 from .hops import pick_neighbors, relabel
+from .partition import contract, propagate_labels, transpose
 from .sampling import sample_negatives, sample_neighbors
 from .topology import (
     coo_to_csc,
@@ -24,6 +25,7 @@ __all__ = [
     "aggregate",
     "bounded",
     "choose",
+    "contract",
     "coo_to_csc",
     "count_ids",
     "counter_draw",
@@ -37,6 +39,7 @@ __all__ = [
     "permutation",
     "philox",
     "pick_neighbors",
+    "propagate_labels",
     "random_bits",
     "relabel",
     "renumber",
@@ -45,4 +48,5 @@ __all__ = [
     "sample_negatives",
     "sample_neighbors",
     "share_of_extremes",
+    "transpose",
 ]
