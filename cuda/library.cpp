@@ -21,7 +21,7 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "(Tensor colptr, Tensor row, Tensor weight)");
   library.def(
       "propagate_labels(Tensor[] colptr, Tensor[] row, int[] ranges, int num_nodes, Tensor? group, Tensor label, "
-      "Tensor weight, int[] most, int rounds, int steps, int least, int key, int threads) -> Tensor");
+      "Tensor weight, int[] most, int[] fewest, int rounds, int steps, int least, int key, int threads) -> Tensor");
   // Sampling.
   library.def(
       "hold_relations(Tensor[] colptr, Tensor[] row, Tensor?[] edge_id, Tensor?[] weight, Tensor?[] time, "

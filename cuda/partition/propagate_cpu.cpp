@@ -1,6 +1,6 @@
 // Size-constrained label propagation (Meyerhenke, Sanders and Schulz, "Partitioning Complex Networks via
 // Size-constrained Clustering", SEA 2014), in steps whose results depend on no order of work: the groups of a step
-// choose labels by the state before it, and a label that cannot take all who chose it takes those of the first draws.
+// choose labels by the state before it, and where a label cannot take all or lose all that wish it, first draws count.
 #include <algorithm>
 #include <atomic>
 
@@ -18,12 +18,14 @@ template <typename Id>
 class Propagation {
  public:
   Propagation(const Neighborhood& neighborhood, int64_t num_nodes, const std::optional<Tensor>& group,
-              const Tensor& label, const Tensor& weight, const std::vector<int64_t>& most, int64_t threads)
+              const Tensor& label, const Tensor& weight, const std::vector<int64_t>& most,
+              const std::vector<int64_t>& fewest, int64_t threads)
       : neighborhood_(neighborhood),
         groups_(group, label.numel()),
         of_(data_or_null(group)),
         weight_(static_cast<const int64_t*>(weight.const_data_ptr())),
         most_(most),
+        fewest_(fewest),
         num_groups_(label.numel()),
         constraints_(static_cast<int64_t>(most.size())),
         threads_(threads),
@@ -34,10 +36,12 @@ class Propagation {
         priority_(num_groups_),
         step_(num_groups_),
         size_(num_groups_ * constraints_),
-        incoming_(num_groups_ * constraints_) {
+        incoming_(num_groups_ * constraints_),
+        outgoing_(num_groups_ * constraints_) {
     const int64_t* const given = static_cast<const int64_t*>(label.const_data_ptr());
     std::fill_n(size_.data(), num_groups_ * constraints_, 0);
     std::fill_n(incoming_.data(), num_groups_ * constraints_, 0);
+    std::fill_n(outgoing_.data(), num_groups_ * constraints_, 0);
     for (int64_t g = 0; g < num_groups_; ++g) {
       set(g, given[g]);
       add(size_.data(), given[g], g, 1);
@@ -130,30 +134,41 @@ class Propagation {
     return true;
   }
 
-  // Moves the members that fit to the labels that they chose; returns how many.
+  // Moves the members that may leave their labels and fit into those that they chose; returns how many.
   int64_t move(const Id* members, int64_t count) {
-    for (int64_t i = 0; i < count; ++i) {
-      if (choice_[i] >= 0) add(incoming_.data(), choice_[i], members[i], 1);
-    }
+    const auto wishes = [&](int64_t sign) {
+      for (int64_t i = 0; i < count; ++i) {
+        if (choice_[i] < 0) continue;
+        add(outgoing_.data(), label_[members[i]], members[i], sign);
+        add(incoming_.data(), choice_[i], members[i], sign);
+      }
+    };
+    wishes(1);
     moving_.clear();
     contested_.clear();
     for (int64_t i = 0; i < count; ++i) {
-      if (choice_[i] >= 0) (takes_all(choice_[i]) ? moving_ : contested_).push_back(static_cast<Id>(i));
+      if (choice_[i] < 0) continue;
+      const bool granted = takes(choice_[i], nullptr) && releases(label_[members[i]], nullptr);
+      (granted ? moving_ : contested_).push_back(static_cast<Id>(i));
     }
-    for (int64_t i = 0; i < count; ++i) {
-      if (choice_[i] >= 0) add(incoming_.data(), choice_[i], members[i], -1);
-    }
+    wishes(-1);
     std::sort(contested_.begin(), contested_.end(), [&](Id a, Id b) {
-      if (choice_[a] != choice_[b]) return choice_[a] < choice_[b];
       const Id g = members[a], h = members[b];
       return priority_[g] != priority_[h] ? priority_[g] < priority_[h] : g < h;
     });
-    std::vector<int64_t> sum(static_cast<size_t>(constraints_));  // of the label whose groups are gone through
-    for (size_t i = 0; i < contested_.size(); ++i) {
-      const Id at = contested_[i];
-      const int64_t* const size = size_.data() + choice_[at] * constraints_;
-      if (i == 0 || choice_[at] != choice_[contested_[i - 1]]) std::copy_n(size, constraints_, sum.begin());
-      if (admit(sum, members[at])) moving_.push_back(at);
+    // Of a label that cannot grant all wishes, all are in contested_: its sums are those of the wishes granted so far.
+    const size_t uncontested = moving_.size();
+    for (const Id at : contested_) {
+      const int64_t group = members[at];
+      const int64_t* const weight = weight_ + group * constraints_;
+      if (!takes(choice_[at], weight) || !releases(label_[group], weight)) continue;
+      add(incoming_.data(), choice_[at], group, 1);
+      add(outgoing_.data(), label_[group], group, 1);
+      moving_.push_back(at);
+    }
+    for (size_t i = uncontested; i < moving_.size(); ++i) {
+      add(incoming_.data(), choice_[moving_[i]], members[moving_[i]], -1);
+      add(outgoing_.data(), label_[members[moving_[i]]], members[moving_[i]], -1);
     }
     for (const Id at : moving_) {
       const int64_t group = members[at];
@@ -164,21 +179,23 @@ class Propagation {
     return static_cast<int64_t>(moving_.size());
   }
 
-  bool takes_all(int64_t label) const {
+  // Whether a label has room for what comes in and for `weight`, if that is given.
+  bool takes(int64_t label, const int64_t* weight) const {
     for (int64_t c = 0; c < constraints_; ++c) {
-      const int64_t added = incoming_[label * constraints_ + c];
-      if (added > 0 && size_[label * constraints_ + c] + added > most_[static_cast<size_t>(c)]) return false;
+      const int64_t before = incoming_[label * constraints_ + c], added = weight == nullptr ? before : weight[c];
+      const int64_t sum = size_[label * constraints_ + c] + before + (weight == nullptr ? 0 : added);
+      if (added > 0 && sum > most_[static_cast<size_t>(c)]) return false;
     }
     return true;
   }
 
-  // Adds a group's weight to `sum` if it fits there.
-  bool admit(std::vector<int64_t>& sum, int64_t group) const {
-    const int64_t* const weight = weight_ + group * constraints_;
-    for (size_t c = 0; c < sum.size(); ++c) {
-      if (weight[c] > 0 && sum[c] + weight[c] > most_[c]) return false;
+  // Whether a label keeps enough without what goes out and without `weight`, if that is given.
+  bool releases(int64_t label, const int64_t* weight) const {
+    for (int64_t c = 0; c < constraints_; ++c) {
+      const int64_t before = outgoing_[label * constraints_ + c], lost = weight == nullptr ? before : weight[c];
+      const int64_t rest = size_[label * constraints_ + c] - before - (weight == nullptr ? 0 : lost);
+      if (lost > 0 && rest < fewest_[static_cast<size_t>(c)]) return false;
     }
-    for (size_t c = 0; c < sum.size(); ++c) sum[c] += weight[c];
     return true;
   }
 
@@ -197,27 +214,28 @@ class Propagation {
   const Groups groups_;
   const int64_t* const of_;      // the group of each node; null where every node is its own
   const int64_t* const weight_;  // [num_groups, constraints]
-  const std::vector<int64_t> most_;
+  const std::vector<int64_t> most_, fewest_;
   const int64_t num_groups_, constraints_, threads_;
   PooledArray<Id> label_, of_node_;  // of each group, of each node
   PooledArray<Id> order_, choice_;   // the groups by step; what a step's groups choose
   PooledArray<uint32_t> priority_;
   PooledArray<uint16_t> step_;
-  PooledArray<int64_t> size_, incoming_;  // [labels, constraints]; incoming is 0 between steps
-  std::vector<Id> moving_, contested_;    // positions in a step
+  PooledArray<int64_t> size_, incoming_, outgoing_;  // [labels, constraints]; the last two are 0 between steps
+  std::vector<Id> moving_, contested_;               // positions in a step
 };
 
 // See torch_gnnscale.ops.propagate_labels, which checks the arguments.
 Tensor propagate_labels(const std::vector<Tensor>& colptr, const std::vector<Tensor>& row,
                         const std::vector<int64_t>& ranges, int64_t num_nodes, const std::optional<Tensor>& group,
-                        const Tensor& label, const Tensor& weight, const std::vector<int64_t>& most, int64_t rounds,
-                        int64_t steps, int64_t least, int64_t key, int64_t threads) {
+                        const Tensor& label, const Tensor& weight, const std::vector<int64_t>& most,
+                        const std::vector<int64_t>& fewest, int64_t rounds, int64_t steps, int64_t least, int64_t key,
+                        int64_t threads) {
   const Neighborhood neighborhood(colptr, row, ranges);
   const int64_t count = label.numel();
   PooledArray<int64_t> out(count);
   dispatch_index(std::max(num_nodes, count) <= int64_t{1} << 31 ? ScalarType::Int : ScalarType::Long, [&](auto* tag) {
     Propagation<std::remove_pointer_t<decltype(tag)>> propagation(neighborhood, num_nodes, group, label, weight, most,
-                                                                  threads);
+                                                                  fewest, threads);
     propagation.run(rounds, steps, least, static_cast<uint64_t>(key));
     for (int64_t g = 0; g < count; ++g) out[g] = propagation.label(g);
   });

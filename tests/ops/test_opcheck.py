@@ -207,8 +207,8 @@ def test_partitioning(dtype):
     check(OPS.transpose.default, graph.colptr, row, 20, 0)
     check(OPS.contract.default, *sides, None, 20, 1 << 40, 0)
     check(OPS.contract.default, *sides, group, 5, 0, 1)
-    check(OPS.propagate_labels.default, *sides, 20, None, nodes, weight, [5, 5], 2, 4, 1, 7, 0)
-    check(OPS.propagate_labels.default, *sides, 20, group, nodes[:5], weight[:5, :0], [], 2, 4, 1, 7, 1)
+    check(OPS.propagate_labels.default, *sides, 20, None, nodes, weight, [5, 5], [1, 0], 2, 4, 1, 7, 0)
+    check(OPS.propagate_labels.default, *sides, 20, group, nodes[:5], weight[:5, :0], [], [], 2, 4, 1, 7, 1)
 
 
 OF_BULK = samples.REPLACE | samples.LAYERS | samples.WITH_EDGE_ID | samples.WITH_COL

@@ -95,6 +95,7 @@ def test_labels_equal_the_twin(constraints, rounds, steps):
             for label in (torch.arange(groups), random_ids(max(groups, 1), groups, seed=2) % 4):
                 given = (sides, count, label, weight, [20] * constraints)
                 options = {"key": 7, "group": group, "rounds": rounds, "steps": steps, "least": 2}
+                options["fewest"] = None if rounds == 1 else [3] * constraints
                 expected = reference.propagate_labels(*given, **options)
                 for threads in (1, 2, 3):
                     assert torch.equal(ops.propagate_labels(*given, **options, threads=threads), expected)
@@ -122,6 +123,17 @@ def test_two_cliques_become_two_clusters():
     assert smaller.bincount().max() == 4
 
 
+def test_no_label_falls_below_the_fewest():
+    graph = random_graph(300, 8, 1)
+    label, weight = random_ids(6, 300, seed=3), torch.ones(300, 1, dtype=torch.int64)
+    given = (both(graph), 300, label, weight, [300])
+    free = ops.propagate_labels(*given, key=1, rounds=10)
+    assert free.bincount(minlength=6).min() < 10
+    kept = ops.propagate_labels(*given, key=1, rounds=10, fewest=[30])
+    assert kept.bincount(minlength=6).min() == 30
+    assert not torch.equal(kept, label)
+
+
 GRAPH = random_graph(50, 4, 1)
 SIDES, LABEL, WEIGHT = both(GRAPH), torch.arange(50), torch.ones(50, 1, dtype=torch.int64)
 
@@ -143,6 +155,8 @@ def labels(**changed):
         (ValueError, "weight: expected numbers of at least 0 with sums below 2^62",
          lambda: labels(weight=WEIGHT << 57)),
         (ValueError, "most: expected 0 <= most <= ", lambda: labels(most=[-1])),
+        (ValueError, "fewest: expected one for each of 1 constraints, found 2", lambda: labels(fewest=[1, 2])),
+        (ValueError, "fewest: expected 0 <= fewest <= ", lambda: labels(fewest=[-1])),
         (ValueError, "steps: expected 1 <= steps <= 4096, found 0", lambda: labels(steps=0)),
         (ValueError, "rounds: expected 0 <= rounds <= 4294967295, found -1", lambda: labels(rounds=-1)),
         (ValueError, "least: expected 0 <= least <= ", lambda: labels(least=-1)),

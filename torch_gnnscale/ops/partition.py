@@ -104,6 +104,7 @@ def propagate_labels(
     most: Sequence[int],
     *,
     key: int,
+    fewest: Sequence[int] | None = None,
     group: Tensor | None = None,
     rounds: int = 1,
     steps: int = 16,
@@ -116,7 +117,8 @@ def propagate_labels(
     In each round every group has its turn in one of ``steps`` steps, drawn for it. The groups of a step look at the
     state before it. Each chooses the label of which it has the most neighbors (stored edges to nodes outside the group)
     among those that can take its weight, if these are more than it has of its own label; of equals the one with the
-    least draw. A label that cannot take all that chose it takes one after the other as they fit, least draws first.
+    least draw. Where a label cannot take all that chose it, or lose all that leave it, they move one after the other as
+    the sums allow, least draws first; within a step, no move makes room for another.
     The draws of group g in round r are the words of the Philox block (g, r) of ``key``: words 0 and 1 for the step,
     word 2 where groups or labels are compared, and then their numbers. It ends after a round in which fewer than
     ``least`` groups moved.
@@ -127,7 +129,8 @@ def propagate_labels(
         num_nodes: the number of nodes.
         label: the labels to begin with, int64, shape [groups], in [0, groups).
         weight: what a group adds to each constraint: int64, shape [groups, constraints], at least 0.
-        most: per constraint, the largest sum of weights with which a label accepts more.
+        most: per constraint, the sum of weights above which no move brings a label.
+        fewest: per constraint, the sum of weights below which no move brings a label; 0 by default.
         key: 64 bits.
         group: the group of each node, int64, shape [num_nodes]; None: each is its own.
         rounds: at most so many, at least 0.
@@ -156,8 +159,12 @@ def propagate_labels(
         )
     if weight.numel() and (int(weight.min()) < 0 or float(weight.sum(0, dtype=torch.float64).max()) >= 2**62):
         raise ValueError("weight: expected numbers of at least 0 with sums below 2^62")
+    fewest = [0] * len(most) if fewest is None else fewest
+    if len(fewest) != len(most):
+        raise ValueError(f"fewest: expected one for each of {len(most)} constraints, found {len(fewest)}")
     return OPS.propagate_labels(
         *flat, num_nodes, group, label.contiguous(), weight.contiguous(), [check_int("most", bound) for bound in most],
+        [check_int("fewest", bound) for bound in fewest],
         check_int("rounds", rounds, 0, (1 << 32) - 1), check_int("steps", steps, 1, MAX_STEPS),
         check_int("least", least), check_key(key), resolve_threads(threads),
     )  # fmt: skip

@@ -53,7 +53,7 @@ def _(colptr, row, ranges, group, num_groups, most, threads):
 
 
 @torch.library.register_fake("gnnscale::propagate_labels")
-def _(colptr, row, ranges, num_nodes, group, label, weight, most, rounds, steps, least, key, threads):
+def _(colptr, row, ranges, num_nodes, group, label, weight, most, fewest, rounds, steps, least, key, threads):
     return label.new_empty(label.shape)
 
 

@@ -58,6 +58,7 @@ def propagate_labels(
     most: Sequence[int],
     *,
     key: int,
+    fewest: Sequence[int] | None = None,
     group: Tensor | None = None,
     rounds: int = 1,
     steps: int = 16,
@@ -74,6 +75,11 @@ def propagate_labels(
     def fits(sums: list[int], g: int) -> bool:
         return all(w == 0 or s + w <= bound for s, w, bound in zip(sums, adds[g], most, strict=True))
 
+    def spared(sums: list[int], g: int) -> bool:
+        return all(
+            w == 0 or s - w >= bound for s, w, bound in zip(sums, adds[g], fewest or [0] * len(most), strict=True)
+        )
+
     for turn in range(rounds):
         blocks = [[counter_draw(key, g | turn << 64, half) for half in (0, 1)] for g in range(len(labels))]
         step_of = [bounded(first, steps) for first, _ in blocks]
@@ -83,19 +89,20 @@ def propagate_labels(
             sums = [[0] * len(most) for _ in labels]
             for g, of_group in enumerate(labels):
                 sums[of_group] = [s + w for s, w in zip(sums[of_group], adds[g], strict=True)]
-            chosen: dict[int, list[int]] = {}
+            kept = [list(of_label) for of_label in sums]  # what has not left; `sums` is what has come, too
+            chosen = {}
             for g in (g for g in range(len(labels)) if step_of[g] == step):
                 counts = Counter(labels[neighbor] for neighbor in neighbors[g])
                 better = [x for x, count in counts.items() if count > counts[labels[g]] and fits(sums[x], g)]
                 if better:
-                    best = max(better, key=lambda x: (counts[x], -priority[x][0], -x))
-                    chosen.setdefault(best, []).append(g)
-            for target, groups in chosen.items():
-                for g in sorted(groups, key=lambda g: priority[g]):
-                    if fits(sums[target], g):
-                        sums[target] = [s + w for s, w in zip(sums[target], adds[g], strict=True)]
-                        labels[g] = target
-                        moved += 1
+                    chosen[g] = max(better, key=lambda x: (counts[x], -priority[x][0], -x))
+            for g in sorted(chosen, key=lambda g: priority[g]):
+                old, new = labels[g], chosen[g]
+                if fits(sums[new], g) and spared(kept[old], g):
+                    sums[new] = [s + w for s, w in zip(sums[new], adds[g], strict=True)]
+                    kept[old] = [s - w for s, w in zip(kept[old], adds[g], strict=True)]
+                    labels[g] = new
+                    moved += 1
         if moved < least:
             break
     return torch.tensor(labels, dtype=torch.int64)
