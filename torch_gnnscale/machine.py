@@ -105,6 +105,12 @@ def available_memory(root: Path = _ROOT) -> int:
     return min(found) // local_world_size()
 
 
+def resident_memory(peak: bool = False) -> int:
+    """Bytes of memory that this process has now, or the most that it ever had. Pages of mapped files count."""
+    lines = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    return int(lines["VmHWM" if peak else "VmRSS"].split()[0]) << 10
+
+
 def _limited_memory(root: Path) -> Iterator[tuple[int, Path, bool]]:
     """Of each control group that limits the memory: the limit in bytes, the folder, whether it is of version 2."""
     for folder, second in _groups("memory", root):

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
-from .. import ops
-from ..memory.budget import Budget
-from ..ops.arguments import check_int
+from .. import machine, ops
+from ..memory import Budget, budget_bytes
+from ..ops.arguments import check_int, to_int
 from ..random import Purpose, batch_key
 from ..topology import CSC
+from . import coarse, metis
 from .report import PartitionReport, report
 from .whole import BALANCED, Whole
 
@@ -31,6 +32,8 @@ class Assignment(NamedTuple):
     method: str
     """The method that was used: what "auto" chose."""
     seconds: float
+    peak_bytes: int
+    """The most resident memory that this process had since it began or, if that is more, had together with METIS's."""
 
 
 def assign(
@@ -46,33 +49,64 @@ def assign(
 ) -> Assignment:
     """Gives every node to a part.
 
+    Methods:
+
+    - "metis": METIS's k-way partition of the graph of both directions, whose edges count how many edges they stand for.
+    - "coarse": METIS's partition of clusters (see :mod:`torch_gnnscale.partition.coarse`), for larger graphs.
+    - "auto": "metis" if 127 bytes for each edge in both directions fit ``memory``, else "coarse".
+    - "random": a keyed permutation of the nodes of each type, in equal ranges.
+    - "ranges": equal ranges of the ids of each type.
+
+    Types are parted together: METIS balances the nodes of each type.
+
     Args:
         relations: the edges, by edge type; None for the one relation of a homogeneous graph. They may be mapped.
         num_nodes: the nodes of each type; None for those of a homogeneous graph.
         parts: how many parts there shall be.
-        method: how; one of :data:`METHODS`.
+        method: one of :data:`METHODS`.
         train: ids of the training nodes, by node type.
-        balance: what all parts shall have equal numbers of.
-        seed: of the random choices.
+        balance: what METIS gives all parts about equally much of, up to max / mean 1.05 where it can: "nodes" of each
+            type, "edges" by their destinations, "train" for training nodes.
+        seed: of the random choices. METIS's answer may differ between its versions.
+        memory: what "auto" lets METIS take; a share is one of the available memory, and half of that the default.
 
     Raises:
         TypeError, ValueError, IndexError: what cannot be; names it.
+        ImportError: METIS is needed and pymetis is not installed.
+        RuntimeError: METIS crashed or failed.
     """
     parts = check_int("parts", parts, 1, torch.iinfo(torch.int32).max)
     if method not in METHODS:
         raise ValueError(f"method: expected one of {METHODS}, found {method!r}")
+    seed = to_int("seed", seed)
     start = time.perf_counter()
     whole = Whole.of(relations, num_nodes, train or {}, balance)
-    owner = {}
-    for number, (node_type, size) in enumerate(whole.sizes.items()):
-        owner[node_type] = _equal_ranges(size, parts)
-        if method == "random":
-            order = ops.permutation(size, batch_key(seed, 0, number, Purpose.PARTITION))
-            owner[node_type] = torch.empty_like(owner[node_type]).index_copy_(0, order, owner[node_type])
-    return Assignment(owner, method, time.perf_counter() - start)
+    if method == "auto":
+        limit = budget_bytes("memory", 0.5 if memory is None else memory, machine.available_memory())
+        method = "metis" if metis.EDGE_BYTES * 2 * whole.num_edges <= limit else "coarse"
+    peak = 0
+    if method in ("random", "ranges"):
+        owner = {}
+        for number, (node_type, size) in enumerate(whole.sizes.items()):
+            key = batch_key(seed, 0, number, Purpose.PARTITION) if method == "random" else None
+            owner[node_type] = _equal_ranges(size, parts, key)
+    elif parts == 1 or whole.num_nodes <= parts:  # METIS would leave parts empty
+        owner = whole.by_type(torch.arange(whole.num_nodes, dtype=torch.int32) % parts)
+    else:
+        found = (_metis if method == "metis" else coarse.partition)(whole, parts, seed)
+        owner, peak = whole.by_type(found.owner.to(torch.int32)), found.peak_bytes
+    return Assignment(owner, method, time.perf_counter() - start, max(peak, machine.resident_memory(peak=True)))
 
 
-def _equal_ranges(size: int, parts: int) -> Tensor:
-    """Each part's range of [0, size), part after part: int32, shape [size]."""
+def _metis(whole: Whole, parts: int, seed: int) -> metis.Found:
+    metis.check_installed()
+    graph = ops.contract(whole.both_sides(), whole.num_nodes)
+    ops.pool_trim()  # METIS needs it more
+    return metis.part_graph(*graph, whole.weight, whole.names, parts, seed)
+
+
+def _equal_ranges(size: int, parts: int, key: int | None) -> Tensor:
+    """Each part's range of [0, size) or of a permutation of it, part after part: int32, shape [size]."""
     bounds = torch.tensor([size * part // parts for part in range(parts + 1)])
-    return torch.arange(parts, dtype=torch.int32).repeat_interleave(bounds.diff())
+    owner = torch.arange(parts, dtype=torch.int32).repeat_interleave(bounds.diff())
+    return owner if key is None else torch.empty_like(owner).index_copy_(0, ops.permutation(size, key), owner)

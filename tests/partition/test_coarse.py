@@ -1,0 +1,110 @@
+"""METIS over clusters."""
+
+import pytest
+import torch
+from helpers.graphs import random_graph
+
+from torch_gnnscale import CSC, GraphStore, ops
+from torch_gnnscale.datasets import planted, planted_types
+from torch_gnnscale.partition import coarse
+from torch_gnnscale.partition.methods import assign, report
+from torch_gnnscale.topology.graph_store import open_relation
+
+pytest.importorskip("pymetis")
+
+DATA = planted(4000)
+CSC_OF_DATA = CSC.from_data(DATA)
+TRAIN = {None: DATA.train_mask.nonzero().view(-1)}
+
+
+def assigned(method: str, csc: CSC = CSC_OF_DATA, **options) -> torch.Tensor:
+    return assign({None: csc}, {None: csc.num_src}, 4, method=method, train=TRAIN, **options).owner[None]
+
+
+def test_as_good_as_metis():
+    cut = {}
+    for method in ("metis", "coarse", "random"):
+        counted = report({None: CSC_OF_DATA}, {None: assigned(method)}, 4, TRAIN)
+        cut[method] = counted.cut
+        assert max(counted.balance().values()) <= (1.06 if method != "random" else 1.1)
+    assert cut["coarse"] <= 1.2 * cut["metis"] < 0.6 * cut["random"]
+
+
+def test_equal_for_any_number_of_threads_and_for_a_mapped_graph(tmp_path):
+    expected = assigned("coarse", seed=5)
+    for threads in (1, 3):
+        ops.limit_threads(threads)
+        try:
+            assert torch.equal(assigned("coarse", seed=5), expected)
+        finally:
+            ops.limit_threads(0)
+    GraphStore.from_csc(CSC_OF_DATA).save(tmp_path / "graph")
+    mapped = open_relation(str(tmp_path / "graph"), None)
+    assert mapped.origin is not None
+    assert torch.equal(assigned("coarse", mapped, seed=5), expected)
+    assert not torch.equal(assigned("coarse", seed=6), expected)
+
+
+def test_levels_until_metis_can_take_the_clusters(monkeypatch):
+    given = {}
+
+    def part_graph(colptr, row, edge_weight, weight, names, parts, seed):
+        given.update(edges=len(row), weight=weight, names=names, nodes=colptr.numel() - 1)
+        return coarse.metis.Found(torch.arange(len(weight)) % parts, 5)
+
+    monkeypatch.setattr(coarse.metis, "part_graph", part_graph)
+    sizes = []
+    for least in (1 << 22, 34_000):
+        monkeypatch.setattr(coarse, "_LEAST_EDGES", least)
+        assigned("coarse")
+        sizes.append(given["nodes"])
+        assert given["edges"] <= least
+        assert given["names"] == ["nodes", "edges", "train"]
+        total = torch.tensor([4000, CSC_OF_DATA.num_edges, len(TRAIN[None])])
+        assert torch.equal(given["weight"].sum(0), total)
+        bound = total // (coarse.CLUSTERS * 4)
+        alone = torch.tensor([1, int(CSC_OF_DATA.colptr.diff().max()), 1])
+        assert bool((given["weight"].amax(0) <= torch.maximum(bound, alone)).all())
+    assert sizes[1] < sizes[0] < 2000
+
+
+def test_nodes_move_after_metis_only_where_parts_stay_equal(monkeypatch):
+    owners = torch.arange(4000) % 4
+
+    def part_graph(colptr, row, edge_weight, weight, names, parts, seed):
+        return coarse.metis.Found(torch.arange(len(weight)) % parts, 5)
+
+    monkeypatch.setattr(coarse.metis, "part_graph", part_graph)
+    monkeypatch.setattr(coarse, "_LEVELS", 1)
+    monkeypatch.setattr(coarse, "_ROUNDS", 0)  # each node is a cluster
+    before = report({None: CSC_OF_DATA}, {None: owners.int()}, 4, TRAIN)
+    after = report({None: CSC_OF_DATA}, {None: assigned("coarse")}, 4, TRAIN)
+    assert after.cut < 0.8 * before.cut
+    for name, found in after.balance().items():
+        assert found <= max(before.balance()[name], 1.05) + 1e-9
+
+
+def test_types_are_clustered_together():
+    data = planted_types()
+    relations = {t: CSC.from_storage(data[t], (data[t[0]].num_nodes, data[t[2]].num_nodes)) for t in data.edge_types}
+    sizes = {t: data[t].num_nodes for t in data.node_types}
+    counted = {}
+    for method in ("coarse", "random"):
+        owner = assign(relations, sizes, 4, method=method, balance=["nodes"]).owner
+        assert {t: len(parts_of) for t, parts_of in owner.items()} == sizes
+        counted[method] = report(relations, owner, 4)
+    for node_type in sizes:
+        assert counted["coarse"].balance()[f"nodes {node_type}"] <= 1.06
+    assert counted["coarse"].cut < 0.9 * counted["random"].cut
+
+
+@pytest.mark.parametrize("degree", [0, 1, 5])
+def test_odd_graphs(degree):
+    graph = random_graph(300, degree, seed=1)
+    csc = CSC(graph.colptr, graph.row, None, 300)
+    for parts in (2, 7, 30):
+        owner = assign({None: csc}, {None: 300}, parts, method="coarse", balance=["nodes"]).owner[None]
+        counts = owner.bincount(minlength=parts)
+        assert counts.max() <= 1.06 * 300 / parts + 2
+        assert counts.min() > 0
+    assert assign({}, {"a": 30, "b": 0}, 3, method="coarse").owner["a"].bincount().tolist() == [10, 10, 10]

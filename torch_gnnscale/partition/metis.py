@@ -1,0 +1,132 @@
+"""METIS's k-way partitioning (Karypis and Kumar, SIAM J. Sci. Comput. 1998), in a child process."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import machine
+from .._warn import warn
+
+TOLERANCE = 1.05
+"""What max / mean over the parts may be, of each constraint."""
+EDGE_BYTES = 127
+"""Memory that METIS was found to take for each symmetrised edge."""
+_CHILD = Path(__file__).with_name("metis_child.py")
+_CODES = {-2: "refused its input", -3: "ran out of memory"}  # METIS_ERROR_INPUT, METIS_ERROR_MEMORY
+_ADVICE = "try another seed, balance fewer things (balance=['nodes']) or method='random'"
+
+
+class Found(NamedTuple):
+    """What METIS found."""
+
+    owner: Tensor
+    """The part of each node: int64, shape [n]."""
+    peak_bytes: int
+    """The most resident memory that the child had, and what this process had meanwhile."""
+
+
+def check_installed() -> None:
+    """Raises ImportError, which names the extra, where there is no pymetis."""
+    if importlib.util.find_spec("pymetis") is None:
+        raise ImportError("METIS is called through pymetis, which is missing: pip install 'torch_gnnscale[partition]'")
+
+
+def part_graph(
+    colptr: Tensor, row: Tensor, edge_weight: Tensor, weight: Tensor, names: Sequence[str], parts: int, seed: int
+) -> Found:
+    """Cuts a graph into parts of about equal weights, with few edges between them.
+
+    Args:
+        colptr: int64, shape [n + 1].
+        row: the neighbors of each node: int64, shape [m]; symmetric, without loops and repetitions.
+        edge_weight: int64, shape [m]; symmetric, positive.
+        weight: what each node adds to each constraint: int64, shape [n, constraints].
+        names: what each constraint is called.
+        parts: how many parts, at least 2.
+        seed: of METIS's random choices; its lower 31 bits are used.
+
+    Raises:
+        ImportError: pymetis is not installed.
+        RuntimeError: METIS crashed or failed, or its answer is no partition.
+    """
+    check_installed()
+    if weight.size(1) == 0:
+        weight, names = weight.new_ones(len(weight), 1), ["nodes"]
+    arrays = {"xadj": colptr, "adjncy": row, "adjwgt": edge_weight, "vwgt": weight.contiguous().view(-1)}
+    num_nodes = len(weight)
+    with ExitStack() as stack:
+        files = {name: _memory_file(stack, name, 8 * max(values.numel(), 1)) for name, values in arrays.items()}
+        for name, values in arrays.items():
+            _write(files[name], values)
+        files["owner"] = _memory_file(stack, "owner", 8 * num_nodes)
+        files["status"] = _memory_file(stack, "status", 0)
+        counts = {name: values.numel() for name, values in arrays.items()} | {"owner": num_nodes}
+        request = {name: (files[name], count) for name, count in counts.items()} | {
+            "status": files["status"], "parts": parts, "seed": seed & 0x7FFFFFFF, "path": sys.path,
+            "tolerance": _tolerance(weight, parts), "one_weight": False,
+        }  # fmt: skip
+        status, ended = _run(request, list(files.values()))
+        if status.get("stage") == "trial":  # pymetis's library has other types than we pass
+            status, ended = _run({**request, "one_weight": True}, list(files.values()))
+        if ended or status.get("stage") != "done":
+            raise RuntimeError(f"METIS {ended or 'ended early'}: {_ADVICE}")
+        if status["code"] != 1:
+            raise RuntimeError(f"METIS {_CODES.get(status['code'], 'failed')} (code {status['code']}): {_ADVICE}")
+        owner = torch.from_numpy(np.fromfile(f"/proc/self/fd/{files['owner']}", np.int64))
+    if status["count"] != num_nodes or not bool(((owner >= 0) & (owner < parts)).all()):
+        raise RuntimeError(f"METIS's answer is no partition of {num_nodes} nodes into {parts} parts: {_ADVICE}")
+    if not status["all_weights"] and weight.size(1) > 1:
+        warn(f"this pymetis balances one weight only: {names[0]!r}, but not {list(names[1:])}")
+    if empty := parts - len(owner.unique()):
+        warn(f"METIS left {empty} of {parts} parts without nodes: expected fewer parts for {num_nodes} nodes")
+    return Found(owner, status["peak"] + machine.resident_memory())
+
+
+def _tolerance(weight: Tensor, parts: int) -> list[float]:
+    """max / mean that is allowed for each constraint: more than TOLERANCE only where no partition could keep that."""
+    found = []
+    for column in weight.unbind(1):
+        mean = max(float(column.sum()) / parts, 1e-9)
+        found.append(max(TOLERANCE, -(-int(column.sum()) // parts) / mean, float(column.max()) / mean))
+    return found
+
+
+def _memory_file(stack: ExitStack, name: str, num_bytes: int) -> int:
+    """The descriptor of a file in memory, closed with the stack."""
+    descriptor = os.memfd_create(name)
+    stack.callback(os.close, descriptor)
+    os.ftruncate(descriptor, num_bytes)
+    return descriptor
+
+
+def _write(descriptor: int, values: Tensor) -> None:
+    left = memoryview(values.contiguous().view(-1).view(torch.uint8).numpy().data)
+    while len(left):
+        left = left[os.write(descriptor, left) :]
+
+
+def _run(request: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], str]:
+    """Runs the child: the last status that it told, and how it ended, if not well."""
+    os.ftruncate(request["status"], 0)
+    done = subprocess.run(
+        [sys.executable, str(_CHILD), json.dumps(request)], pass_fds=descriptors, capture_output=True, text=True
+    )
+    size = os.fstat(request["status"]).st_size
+    status = json.loads(os.pread(request["status"], size, 0)) if size else {}
+    if done.returncode < 0:
+        return status, f"crashed ({signal.Signals(-done.returncode).name})"
+    said = (done.stderr.strip() or done.stdout.strip()).splitlines()[-1:]
+    return status, f"failed ({': '.join(said)})" if done.returncode else ""
