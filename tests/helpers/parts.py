@@ -65,9 +65,11 @@ def as_plain(batch: Any) -> Any:
     return sorted(plain(batch))
 
 
-def batches_of_rank(path: str, kind: str, epochs: int, options: dict[str, Any]) -> list[list[Any]]:
-    """The batches of this rank, by epoch."""
-    with open_part(path) as part:
+def batches_of_rank(
+    path: str, kind: str, epochs: int, options: dict[str, Any], kept: dict[str, Any] | None = None
+) -> list[list[Any]]:
+    """The batches of this rank, by epoch; ``kept``: arguments of the prefetch buffer."""
+    with open_part(path, **(kept or {})) as part:
         of = "all" if options.get("seed_order") == "global" else "part"
         seeds = part.links("train", of) if kind == "links" else part.input_nodes("train", of)
         loader = loader_over((part.features, part.graph), seeds, kind, options)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 
 import torch
@@ -65,13 +65,16 @@ class Exchange:
         traffic.seconds += time.perf_counter() - begin
         return received
 
-    def bytes(self, sent: Sequence[Tensor], sizes: Sequence[int], purpose: str) -> list[Tensor]:
+    def bytes(
+        self, sent: Sequence[Tensor], sizes: Sequence[int], purpose: str, meanwhile: Callable[[], None] | None = None
+    ) -> list[Tensor]:
         """What each rank sent to this one, as bytes: uint8, shape [sizes[i]].
 
         Args:
             sent: for each rank, contiguous, of any dtype and shape; to this rank itself, without elements.
             sizes: how many bytes each rank sends to this one.
             purpose: what the traffic is counted as.
+            meanwhile: called while the bytes travel.
         """
         assert len(sent) == len(sizes) == self.size
         assert sizes[self.place] == sent[self.place].nbytes == 0
@@ -81,7 +84,12 @@ class Exchange:
         if self.group is not None:
             together = of_bytes[0] if len(of_bytes) == 1 else torch.cat(of_bytes)
             lengths = [len(entry) for entry in of_bytes]
-            dist.all_to_all_single(received, together, list(sizes), lengths, group=self.group)
+            work = dist.all_to_all_single(received, together, list(sizes), lengths, self.group, async_op=True)
+            try:
+                if meanwhile is not None:
+                    meanwhile()
+            finally:
+                work.wait()
             traffic.bytes_sent += len(together)
         traffic.rounds += 1
         traffic.bytes_received += len(received)

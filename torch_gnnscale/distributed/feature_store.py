@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -12,25 +13,30 @@ from torch_geometric.typing import NodeType
 
 from .. import ops
 from ..feature.contract import CollectiveRowStore, Ranks, Steps
+from ..memory import Budget
+from ..ops.rows import as_words
 from ..partition import RowsMeta, StoredPart, StoredParts
+from .buffer import POLICIES, PrefetchBuffer, capacities
+from .loader_buffers import Asked, LoaderBuffers
 from .numbering import PartNumbering
-from .rows import Located, RowKind, counts_by_part, exchange_rows, locate, wanted_none
+from .rows import NOWHERE, Located, RowKind, counts_by_part, exchange_rows, locate
 from .steps import RankSteps
 
 N_ID = "n_id"
 """The attribute of each node type that holds the user's ids."""
 
 
-class RowPlan(NamedTuple):
+@dataclass
+class RowPlan:
     """The rows that one batch reads."""
 
     attrs: list[TensorAttr]
-    located: list[Located | None]
-    """By type; None where the batch has none of it."""
-    wanted: list[Tensor]
-    """For each type, rows of other parts, numbered within them, by part."""
-    counts: Tensor
-    """counts[i, t]: how many of these lie in part i: int64, shape [parts, types]."""
+    located: list[Located]
+    """By type."""
+    asked: Asked | None = None
+    """What is asked of other parts, and what buffers have, once the step is taken."""
+    counts: Tensor | None = None
+    """How many rows are asked of each part, by type: int64, shape [parts, types]."""
 
 
 class PartitionedFeatureStore(CollectiveRowStore):
@@ -43,13 +49,26 @@ class PartitionedFeatureStore(CollectiveRowStore):
         parts, part: the opened files.
         ranks: of the run.
         open_steps: makes the steps of a loader.
+        buffer: how many rows of other parts each loader keeps (:func:`torch_gnnscale.distributed.buffer.capacities`);
+            None: none.
+        policy: which ones: a name in :data:`torch_gnnscale.distributed.buffer.POLICIES`; by default "massivegnn".
+        policy_options: further arguments of the policy.
     """
 
     ranks: Ranks
 
-    def __init__(self, parts: StoredParts, part: StoredPart, ranks: Ranks, open_steps: Callable[[], RankSteps]) -> None:
+    def __init__(
+        self, parts: StoredParts, part: StoredPart, ranks: Ranks, open_steps: Callable[[], RankSteps],
+        buffer: Budget | None = None, policy: str | None = None, policy_options: Mapping[str, Any] | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         state = self.__dict__
+        if buffer is None and (policy is not None or policy_options):
+            raise ValueError("policy, policy_options: expected none without a buffer")
+        if policy is not None and policy not in POLICIES:
+            raise ValueError(f"policy: expected one of {list(POLICIES)}, found {policy!r}")
+        state["_buffer"], state["_policy"] = buffer, policy or "massivegnn"
+        state["_policy_options"], state["_buffers"] = dict(policy_options or {}), {}
         state["parts"], state["part"], state["ranks"], state["_open_steps"] = parts, part, ranks, open_steps
         state["order"] = PartNumbering(parts)
         attrs = {(meta.group_name, meta.attr_name): meta for meta in parts.attrs}
@@ -81,8 +100,27 @@ class PartitionedFeatureStore(CollectiveRowStore):
         return self._attrs[attr.group_name, attr.attr_name].num_rows
 
     def open_steps(self) -> Steps:
-        """See :meth:`CollectiveRowStore.open_steps`."""
-        return self._open_steps()
+        """See :meth:`CollectiveRowStore.open_steps`. Each loader has prefetch buffers of its own."""
+        steps = self._open_steps()
+        self._buffers[steps] = LoaderBuffers(self._make_buffers())
+        return steps
+
+    def _make_buffers(self) -> list[PrefetchBuffer | None]:
+        """By type; None for edges, and where nothing is kept."""
+        if self._buffer is None:
+            return [None] * len(self._groups)
+        node_types = [group for group in self._groups if not isinstance(group, tuple)]
+        book, halo = self.parts.book, self.part.halo
+        sizes = {t: sum(kind.num_bytes for kind in self._kinds[self._groups[t]]) for t in node_types}
+        remote = {t: book.num_nodes(t) - len(book.nodes(self.part.number, t)) for t in node_types}
+        rows = capacities(self._buffer, {t: len(halo[t].ids) for t in node_types}, remote, sizes)
+        made: list[PrefetchBuffer | None] = [None] * len(self._groups)
+        for node_type, count in rows.items():
+            number = self._groups[node_type]
+            if count:
+                policy = POLICIES[self._policy](count, *halo[node_type], **self._policy_options)
+                made[number] = PrefetchBuffer(policy, dict(enumerate(map(tuple, self._kinds[number]))))
+        return made
 
     def beyond_part(self, ids: Tensor, node_type: NodeType | None) -> str | None:
         """See :meth:`CollectiveRowStore.beyond_part`."""
@@ -97,41 +135,58 @@ class PartitionedFeatureStore(CollectiveRowStore):
 
     def plan(self, attrs: list[TensorAttr]) -> RowPlan:
         """See :meth:`CollectiveRowStore.plan`."""
-        located: list[Located | None] = [None] * len(self._groups)
-        wanted = [wanted_none()] * len(self._groups)
-        counts = torch.zeros(self.ranks.parts, len(self._groups), dtype=torch.int64)
+        located = [NOWHERE] * len(self._groups)
         for attr in attrs:
-            group = attr.group_name
-            if located[number := self._groups[group]] is None:
-                bounds, ids = self._bounds(group), self._stored(group, attr.index)
-                found = located[number] = locate(ids, bounds, self.part.number)
-                counts[:, number] = counts_by_part(found.remote, bounds)
-                wanted[number] = found.remote - bounds[:-1].repeat_interleave(counts[:, number])
-        return RowPlan(attrs, located, wanted, counts)
+            if located[number := self._groups[attr.group_name]] is NOWHERE:
+                ids = self._stored(attr.group_name, attr.index)
+                located[number] = locate(ids, self._bounds(attr.group_name), self.part.number)
+        return RowPlan(attrs, located)
 
-    def counts(self, plan: RowPlan) -> Tensor:
+    def plans_ahead(self, steps: Steps) -> int | Literal["epoch"]:
+        """See :meth:`CollectiveRowStore.plans_ahead`: as many as the policy of the prefetch buffer looks ahead."""
+        return self._buffers[steps].window
+
+    def announce(self, plan: RowPlan, steps: Steps) -> None:
+        """See :meth:`CollectiveRowStore.announce`."""
+        self._buffers[steps].announce([found.remote for found in plan.located])
+
+    def withdraw(self, steps: Steps) -> None:
+        """See :meth:`CollectiveRowStore.withdraw`."""
+        self._buffers[steps].withdraw()
+
+    def counts(self, plan: RowPlan, steps: Steps) -> Tensor:
         """See :meth:`CollectiveRowStore.counts`."""
+        plan.asked = self._buffers[steps].ask([found.remote for found in plan.located])
+        bounds = [self._bounds(group) for group in self._groups]
+        plan.counts = torch.stack([counts_by_part(*of) for of in zip(plan.asked.ids, bounds, strict=True)], 1)
         return plan.counts
 
     def read(self, plan: RowPlan, asked: Tensor, steps: Steps) -> list[Tensor]:
         """See :meth:`CollectiveRowStore.read`."""
         assert isinstance(steps, RankSteps)
-        remote = exchange_rows(steps.rows, asked, plan.wanted, plan.counts, self._kinds, self._rows)
+        assert plan.asked is not None
+        assert plan.counts is not None
+        starts = (self._bounds(group)[:-1] for group in self._groups)
+        each = zip(plan.asked.ids, starts, plan.counts.unbind(1), strict=True)
+        wanted = [ids - start.repeat_interleave(count) for ids, start, count in each]
+        buffers = self._buffers[steps]
+        came = exchange_rows(steps.rows, asked, wanted, plan.counts, self._kinds, self._rows, buffers.update)
+        remote = buffers.take(plan.asked, came)
         return [self._joined(attr, plan.located, remote) for attr in plan.attrs]
 
-    def _joined(self, attr: TensorAttr, located: Sequence[Located | None], remote: list[list[Tensor]]) -> Tensor:
+    def _joined(self, attr: TensorAttr, located: Sequence[Located], remote: list[list[Tensor]]) -> Tensor:
         """The rows of an attribute in the order of its ids."""
         number = self._groups[attr.group_name]
         name = self._names[number].index(attr.attr_name)
         found, rows = located[number], self._rows[number][name]
-        assert found is not None
         own = ops.gather_rows(rows, found.own_rows, check=False)
         if not len(found.at):
             return own
         out = rows.new_empty((found.size, *rows.shape[1:]))
         if out.numel():
-            out[found.own] = own
-            out[found.at] = ops.gather_rows(remote[number][name], found.inverse, check=False)
+            words = as_words(out)
+            words[found.own] = as_words(own)
+            words[found.at] = as_words(ops.gather_rows(remote[number][name], found.inverse, check=False))
         return out
 
     def _bounds(self, group: Any) -> Tensor:

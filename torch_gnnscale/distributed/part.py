@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from ..feature.contract import Ranks
 from ..machine import local_rank
+from ..memory import Budget
 from ..partition import StoredParts, open_parts
 from ..topology import GraphStore
 from ..version import __version__
@@ -38,14 +40,15 @@ class Part:
         ranks: of the run; this one holds the part ``ranks.part``.
         verify: whether this rank compares the checksums of its part.
         timeout: seconds after which a rank that does not answer is an error.
+        kept: ``buffer``, ``policy`` and ``policy_options`` of :class:`PartitionedFeatureStore`.
     """
 
-    def __init__(self, parts: StoredParts, ranks: Ranks, verify: bool, timeout: float) -> None:
+    def __init__(self, parts: StoredParts, ranks: Ranks, verify: bool, timeout: float, **kept: Any) -> None:
         self.parts, self.ranks, self._timeout = parts, ranks, timeout
         self._steps: list[RankSteps] = []
         self._closed = False
         self.stored = parts.part(ranks.part, verify)
-        self.features = PartitionedFeatureStore(parts, self.stored, ranks, self._open_steps)
+        self.features = PartitionedFeatureStore(parts, self.stored, ranks, self._open_steps, **kept)
         """The rows."""
         self.graph: GraphStore = _with_order(parts.graph(), PartNumbering(parts))
         """The edges, in stored ids."""
@@ -105,7 +108,10 @@ class Part:
         self.close()
 
 
-def open_part(path: str | os.PathLike, *, verify: bool = True, timeout: float = 600.0) -> Part:
+def open_part(
+    path: str | os.PathLike, *, buffer: Budget | None = None, policy: str | None = None,
+    policy_options: Mapping[str, Any] | None = None, verify: bool = True, timeout: float = 600.0,
+) -> Part:  # fmt: skip
     """Opens this rank's part of a directory that :func:`torch_gnnscale.partition.write` made.
 
     With torch.distributed, P ranks hold K parts, P a multiple of K: rank r holds part r // (P / K). One part needs no
@@ -113,6 +119,12 @@ def open_part(path: str | os.PathLike, *, verify: bool = True, timeout: float = 
 
     Args:
         path: the directory.
+        buffer: how many rows of other parts' nodes each loader keeps: a share of the part's halo (0.25), or bytes
+            ("2GiB"). None: none. A buffer changes no batch.
+        policy: which rows: ``massivegnn`` (scores; MassiveGNN, section 3; the default), ``static`` (those with the
+            largest out-degrees, for ever) or ``lookahead`` (those that are needed next, for batches are sampled ahead).
+        policy_options: of the policy: ``gamma`` and ``delta`` of massivegnn, ``window`` of lookahead: a number of
+            batches or "epoch".
         verify: read all files once and compare checksums, by one process of each machine.
         timeout: seconds after which a rank that does not answer is an error.
 
@@ -121,6 +133,7 @@ def open_part(path: str | os.PathLike, *, verify: bool = True, timeout: float = 
             file that is damaged.
         FileNotFoundError: names the file that is missing.
     """
+    kept = {"buffer": buffer, "policy": policy, "policy_options": policy_options}
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
 
     def opened() -> Part:
@@ -128,7 +141,7 @@ def open_part(path: str | os.PathLike, *, verify: bool = True, timeout: float = 
         parts = open_parts(path, verify and first)
         grid = Grid(world, parts.book.num_parts)
         verifies = verify and (first or grid.part(rank) != grid.part(rank - 1))
-        return Part(parts, Ranks(rank, world, grid.part(rank), grid.parts), verifies, timeout)
+        return Part(parts, Ranks(rank, world, grid.part(rank), grid.parts), verifies, timeout, **kept)
 
     return on_all_ranks(opened, rank, world, timeout)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -33,6 +33,10 @@ class Located(NamedTuple):
     def size(self) -> int:
         """How many ids there are."""
         return len(self.own) + len(self.at)
+
+
+NOWHERE = Located(*[torch.empty(0, dtype=torch.int64)] * 5)
+"""Of no ids."""
 
 
 def locate(ids: Tensor, bounds: Tensor, part: int) -> Located:
@@ -73,7 +77,7 @@ class RowKind(NamedTuple):
 
 def exchange_rows(
     exchange: Exchange, asked: Tensor, wanted: Sequence[Tensor], counts: Tensor, kinds: Sequence[Sequence[RowKind]],
-    read: Sequence[Sequence[Tensor]],
+    read: Sequence[Sequence[Tensor]], meanwhile: Callable[[], None] | None = None,
 ) -> list[list[Tensor]]:  # fmt: skip
     """Fetches rows from other ranks in two rounds, all types and attributes together.
 
@@ -84,6 +88,7 @@ def exchange_rows(
         counts: counts[i, t]: how many of these lie in part i; int64, shape [parts, types].
         kinds: for each type, its attributes.
         read: this rank's rows, for each type and attribute: shape [rows of the part, ...].
+        meanwhile: called while the rows travel.
 
     Returns:
         For each type and attribute, the rows in the order of ``wanted``.
@@ -118,7 +123,7 @@ def exchange_rows(
     if error is not None:
         for reply in replies:
             reply[:STATUS_BYTES].fill_(1)
-    received = exchange.bytes(replies, reply_size(counts), "rows")
+    received = exchange.bytes(replies, reply_size(counts), "rows", meanwhile)
     if error is not None:
         raise error
     for i, reply in enumerate(received):

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -145,8 +145,18 @@ class CollectiveRowStore(RowStore):
     def plan(self, attrs: list[TensorAttr]) -> Any:
         """What :meth:`counts` and :meth:`read` need to read these attributes; several threads may plan at once."""
 
+    def plans_ahead(self, steps: Steps) -> int | Literal["epoch"]:
+        """How many plans of later steps :meth:`announce` is to be told before a step, at most those of the epoch."""
+        return 0
+
+    def announce(self, plan: Any, steps: Steps) -> None:
+        """Tells a plan of a step that comes later, in the order of steps; called on their thread."""
+
+    def withdraw(self, steps: Steps) -> None:
+        """Takes back the plans that were announced and whose steps do not come."""
+
     @abstractmethod
-    def counts(self, plan: Any) -> Tensor:
+    def counts(self, plan: Any, steps: Steps) -> Tensor:
         """``counts`` of :meth:`Steps.step`. Called once for each plan, on the thread of the steps, in their order."""
 
     @abstractmethod

@@ -274,9 +274,13 @@ class CollectiveRows(StoreRows):
         wanted = self.wanted(sampled, bounds)
         return wanted, self.features.plan(wanted)
 
-    def counts(self, plan: tuple[list[Any], Any]) -> Tensor:
+    def announce(self, plan: tuple[list[Any], Any], steps: Steps) -> None:
+        """See :meth:`CollectiveRowStore.announce`."""
+        self.features.announce(plan[1], steps)
+
+    def counts(self, plan: tuple[list[Any], Any], steps: Steps) -> Tensor:
         """See :meth:`CollectiveRowStore.counts`."""
-        return self.features.counts(plan[1])
+        return self.features.counts(plan[1], steps)
 
     def read(self, plan: tuple[list[Any], Any], asked: Tensor, steps: Steps) -> list[tuple[Any, Any]]:
         """What :meth:`fetch` returns."""

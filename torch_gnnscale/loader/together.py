@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -39,7 +41,7 @@ class _Prepared:
 
 
 class Served:
-    """The result of a step in which this rank only served others."""
+    """The result of a turn that makes no batch: this rank only serves others, or the turn is announced."""
 
 
 class Together:
@@ -59,13 +61,15 @@ class Together:
         self.line, self.steps, self.share = line, steps, share
         self.source: CollectiveRows = line.collator.source
         self._samples_together = isinstance(line.sampler, KeyedSampler) and line.sampler.collective
+        self._ahead: deque[_Prepared] = deque()  # steps whose plans were announced
+        self._window = 0
 
     def batches(
         self, numbered: Iterator[NumberedBatch], epoch: int, first: int, finish: Callable[[Any], T], prefetch: int
     ) -> TogetherBatches[T]:
         """Iterates over this rank's batches of an epoch of which ``first`` were made before, by all ranks."""
         count = self.share.rounds(first) if self.share.uneven == "serve" else self.share.steps(first)
-        self.steps.thread.submit(self.steps.begin, epoch, first, count).result()
+        self.steps.thread.submit(self._begin, epoch, first, count).result()
         turns = self._turns(numbered, epoch, first, count)
         stages = [
             Stage(as_here(self._prepare)),
@@ -78,7 +82,15 @@ class Together:
 
         return TogetherBatches(Pipeline(turns, stages, finished, prefetch, self.steps.thread), self.steps)
 
-    def _turns(self, numbered: Iterator[NumberedBatch], epoch: int, first: int, count: int) -> Iterator[Turn]:
+    def _begin(self, epoch: int, first: int, count: int) -> None:
+        self.steps.begin(epoch, first, count)
+        self._ahead.clear()
+        self.source.features.withdraw(self.steps)
+        wanted = 0 if self._samples_together else self.source.features.plans_ahead(self.steps)
+        self._window = count if wanted == "epoch" else min(wanted, count)
+
+    def _turns(self, numbered: Iterator[NumberedBatch], epoch: int, first: int, count: int) -> Iterator[Turn | None]:
+        """The turns of ``count`` steps; then None as often as the steps are behind the turns."""
         ranks = self.share.ranks
         for step in range(count):
             index = next(numbered, None)
@@ -87,8 +99,11 @@ class Together:
                 continue
             number = first + step * ranks.world + ranks.rank
             yield Turn(NumberedBatch(epoch, number, np.empty(0, dtype=np.int64)), serves=True)
+        yield from repeat(None, self._window)
 
-    def _prepare(self, turn: Turn) -> _Prepared:
+    def _prepare(self, turn: Turn | None) -> _Prepared | None:
+        if turn is None:
+            return None
         prepared = _Prepared(turn)
         if not self._samples_together:
             try:
@@ -102,11 +117,27 @@ class Together:
         prepared.sampled = collator.sampled(self.line.sample(prepared.turn.batch))
         prepared.plan = self.source.plan(prepared.sampled, collator.bounds)
 
-    def _step(self, prepared: _Prepared) -> Fetched | Served:
+    def _step(self, coming: _Prepared | None) -> Fetched | Served:
+        """Announces a turn, and takes the step that is ``_window`` turns before it."""
+        if self._window == 0:
+            assert coming is not None
+            return self._take(coming)
+        if coming is not None:
+            self._announce(coming)
+            self._ahead.append(coming)
+            if len(self._ahead) <= self._window:
+                return Served()
+        return self._take(self._ahead.popleft())
+
+    def _announce(self, coming: _Prepared) -> None:
+        if coming.plan is not None:
+            self.source.announce(coming.plan, self.steps)
+
+    def _take(self, prepared: _Prepared) -> Fetched | Served:
         counts = None
         if prepared.plan is not None:
             try:
-                counts = self.source.counts(prepared.plan)
+                counts = self.source.counts(prepared.plan, self.steps)
             except Exception as error:
                 prepared.error = error
 
