@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers.cluster import cluster
+from helpers.hetero import CITES, HELD, LIKES, PAPER, REV_WRITES, WRITES, make_hetero, with_times, with_weights
 from helpers.parts import batches_of_rank, expected_batches, homogeneous
 
 from torch_gnnscale import partition
@@ -59,6 +60,45 @@ def test_batches_are_those_of_one_process(parts, kind, options, count, world):
             for ours, theirs in zip(found[rank][epoch], expected[rank][epoch], strict=True):
                 assert dict(ours).keys() == dict(theirs).keys()
                 assert ours == theirs
+
+
+FANOUTS = {CITES: [3, 2], WRITES: [2, 2], REV_WRITES: [1, 1], HELD: [2, 1], LIKES: [1, 2]}
+TYPED = {
+    "nodes": ("nodes", {}),
+    "fanouts by type": (
+        "nodes",
+        {"num_neighbors": FANOUTS},
+    ),
+    "times of nodes": ("nodes", {"time_attr": "time"}),
+    "weights of edges": ("nodes", {"weight_attr": "weight"}),
+    "layers": ("nodes", {"layers": True}),
+    "bidirectional": ("nodes", {"subgraph_type": "bidirectional"}),
+    "links": ("links", {}),
+    "global": ("nodes", {"seed_order": "global", "uneven": "serve"}),
+}
+
+
+@pytest.fixture(scope="module")
+def typed_parts(tmp_path_factory):
+    """(data with types, directory of two parts)."""
+    data, path = with_weights(with_times(make_hetero())), tmp_path_factory.mktemp("typed") / "parts"
+    seeds, links = (PAPER, torch.arange(0, 40, 2)), (WRITES, data[WRITES].edge_index[:, ::5])
+    partition.write(
+        data, path, parts=2, method="random", splits={"train": seeds}, links={"train": links},
+        graph_attrs=["time", "weight"],
+    )  # fmt: skip
+    return data, str(path)
+
+
+@pytest.mark.filterwarnings("ignore:edge type")
+@pytest.mark.parametrize(("kind", "options"), TYPED.values(), ids=TYPED)
+@pytest.mark.parametrize("world", [2, 4])
+def test_batches_of_a_typed_graph_are_those_of_one_process(typed_parts, kind, options, world):
+    data, path = typed_parts
+    options = {"batch_size": 4, **options}
+    assert cluster(world).run(batches_of_rank, path, kind, 2, options) == expected_batches(
+        data, path, kind, 2, options, world
+    )
 
 
 def test_one_part_needs_no_process_group(parts):

@@ -108,6 +108,8 @@ def plain(value: Any) -> Any:
         return "SparseTensor", value.sparse_sizes(), [plain(part) for part in value.coo()]
     if isinstance(value, (list, tuple)):
         return [plain(entry) for entry in value]
+    if isinstance(value, dict):
+        return {key: plain(entry) for key, entry in value.items()}
     return value
 
 

@@ -71,7 +71,8 @@ class RankSteps(Steps):
         """Over the ranks of this one's column, by part."""
         self._iteration = self._epoch = self._first = self._count = self._taken = 0
         self._left = COMPLETED  # or how many batches were delivered when the last iteration was left
-        self._stopped: str | None = None
+        self._stopped: str | None = None  # why the iteration has ended before its last step
+        self._lost: str | None = None  # which rank is gone
         self._closed = False
 
     def gather(self, value: Any) -> list[Any]:
@@ -94,7 +95,7 @@ class RankSteps(Steps):
         """See :meth:`Steps.begin`."""
         self._iteration += 1
         self._epoch, self._first, self._count, self._taken = epoch, first, count, 0
-        self._stopped = None
+        self._stopped = self._lost
 
     def step(self, number: int, error: Exception | None, counts: Tensor | None, run: Callable[[Tensor], T]) -> T:
         """See :meth:`Steps.step`."""
@@ -138,6 +139,11 @@ class RankSteps(Steps):
                     values = [header[at] for header in headers]
                     if any(value != values[0] for value in values):
                         raise ValueError(f"loader: expected all ranks at the same {name}, found {values}")
+                numbers = [header[1] for header in headers]
+                expected = [self._first + self._taken * self.grid.ranks + rank for rank in range(self.grid.ranks)]
+                if numbers != expected:
+                    raise ValueError(f"loader: expected the ranks to make batches {expected}, found {numbers}; iterate "
+                                     f"over a loader once at a time")  # fmt: skip
                 return headers
             self._stopped = (
                 f"rank {stopped[0]} left the loop of epoch {self._epoch}: all ranks must leave it after the same batch"
@@ -151,8 +157,8 @@ class RankSteps(Steps):
         except RuntimeError as error:
             if not any(word in str(error) for word in _OF_GLOO):
                 raise
-            self._stopped = f"{_who_is_gone(self.rank, self.grid.ranks)}: {error}"
-            raise RuntimeError(self._stopped) from error
+            self._stopped = self._lost = f"{_who_is_gone(self.rank, self.grid.ranks)}: {error}"
+            raise RuntimeError(self._lost) from error
 
     def close(self, timeout: float | None = None) -> None:
         """Leaves an iteration that has not ended, then ends the thread and the groups; gives up after ``timeout``

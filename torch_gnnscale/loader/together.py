@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -134,7 +135,7 @@ class Together:
             self.source.announce(coming.plan, self.steps)
 
     def _take(self, prepared: _Prepared) -> Fetched | Served:
-        counts = None
+        begin, counts = time.perf_counter(), None
         if prepared.plan is not None:
             try:
                 counts = self.source.counts(prepared.plan, self.steps)
@@ -147,6 +148,7 @@ class Together:
             return self.source.read(prepared.plan, asked, self.steps)
 
         rows = self.steps.step(prepared.turn.batch.number, prepared.error, counts, run)
+        self.line.seconds["gather"] += time.perf_counter() - begin
         return Served() if prepared.turn.serves else Fetched(prepared.sampled, rows)
 
     def _collate(self, fetched: Fetched | Served) -> Any:
