@@ -9,6 +9,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.utils import add_self_loops, degree
 
 from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.nn.hops import Hops
 
 
 @pytest.fixture(autouse=True)
@@ -61,15 +62,36 @@ def test_what_cannot_be_narrowed_is_refused(make, message):
             lambda batch: batch.edge_index[1, -1:].fill_(1 << 40),
             r"batch.edge_index: expected destinations in \[0, \d+\)",
         ),
+        (
+            lambda batch: batch.edge_index[1, -1:].fill_(batch.num_nodes),
+            r"batch.edge_index: expected destinations in \[0, (\d+)\), found \1$",
+        ),
         (lambda batch: batch.edge_index[1, :1].fill_(-7), r"batch.edge_index: expected destinations in .*, found -7"),
         (lambda batch: batch.num_sampled_edges.reverse(), "batch: expected .* edges into its hops' nodes, found"),
     ],
 )
-def test_bad_batches(change, message):
+@pytest.mark.parametrize("check", [True, False])
+def test_bad_batches(change, message, check):
+    """On a CPU, edges are looked at in every batch."""
     batch = next(iter(batches()))
     change(batch)
     with pytest.raises(ValueError, match=message):
+        narrow(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double(), check=check)(batch)
+
+
+def test_a_batch_of_other_nodes_than_its_hops():
+    batch = next(iter(batches()))
+    nodes = batch.num_nodes
+    batch.x = torch.cat([batch.x, batch.x[:1]])
+    with pytest.raises(ValueError, match=rf" edges and {nodes} nodes as its hops say, found \d+ and {nodes + 1}$"):
         narrow(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double())(batch)
+
+
+def test_rows_that_no_number_of_hops_has():
+    hops = Hops(next(iter(batches())))
+    assert [hops.groups(rows) for rows in hops.rows] == list(range(1, len(hops.rows) + 1))
+    assert {hops.groups(rows) for rows in range(hops.rows[-1] + 2)} == set(range(len(hops.rows) + 1))
+    assert hops.groups(0) == hops.groups(hops.rows[-1] + 1) == 0
 
 
 def test_a_heterogeneous_batch():

@@ -1,0 +1,137 @@
+"""The file that a run is resumed from, and what a resumed run knows of the epoch in which it was stopped."""
+
+import io
+
+import pytest
+import torch
+from helpers.data import silent
+from tqdm import tqdm
+
+from torch_gnnscale.datasets import NodeTask, planted
+from torch_gnnscale.tasks import NodeConfig, NodeTrainer
+from torch_gnnscale.training import CHECKPOINT, checkpoint, clock
+
+
+@pytest.fixture(scope="module")
+def task():
+    return NodeTask.from_data("small", planted(600, num_classes=4, num_features=16, seed=0))
+
+
+class Stopped(Exception):
+    pass
+
+
+class Observed(NodeTrainer):
+    """Keeps its progress bars, takes a second per loss, and stops before the given loss of a run."""
+
+    def __init__(self, task, folder=None, stop_at=None, now=None, **changes):
+        config = NodeConfig(**{"hidden": 8, "fanouts": [3], "batch_size": 64, "epochs": 1, "dropout": 0.0, **changes})
+        super().__init__(task, config, folder, quiet=True, checkpoint_every=2)
+        self.bars, self.losses, self.stop_at, self.now = [], [], stop_at, [0.0] if now is None else now
+
+    def progress(self, batches, title, total, done=0):
+        bar = tqdm(batches, title, total, initial=done, file=io.StringIO(), disable=False, leave=False)
+        self.bars.append((bar, bar.n))
+        return bar
+
+    def loss(self, batch):
+        if len(self.losses) == self.stop_at:
+            raise Stopped
+        self.now[0] += 1
+        loss, seeds = super().loss(batch)
+        self.losses.append((float(loss.detach()), seeds))
+        return loss, seeds
+
+
+def test_a_resumed_epoch_goes_on_with_its_loss_its_seconds_and_its_bar(task, tmp_path, one_thread):
+    whole = Observed(task)
+    expected = whole.train_epoch()
+    stopped = Observed(task, tmp_path, stop_at=3)
+    with pytest.raises(Stopped):
+        stopped.train_epoch()
+    saved = torch.load(tmp_path / CHECKPOINT, weights_only=True)
+    assert saved["epoch"]["batches"] == 2
+    resumed = Observed(task, tmp_path)
+    assert resumed.resume()
+    assert resumed.seconds == saved["seconds"]
+    assert all(value > 0 for value in saved["seconds"].values())
+    found = resumed.train_epoch()
+    assert found["loss"] == expected["loss"]
+    assert found["seconds"] > saved["epoch"]["seconds"] > 0
+    assert [begin for _, begin in whole.bars + resumed.bars] == [0, 2]
+    assert resumed.losses == whole.losses[2:]
+    assert resumed.bars[0][0].postfix == f"loss={expected['loss']:.4f}"
+
+
+def test_the_time_that_a_checkpoint_takes_is_nobody_s(task, tmp_path, monkeypatch):
+    now, counted = [0.0], []
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
+    trainer = Observed(task, tmp_path, now=now)
+    trainer.train_loader._seconds["sample"] = 0.0
+
+    def save():
+        now[0] += 100
+        counted.append((trainer.seconds["sample"], trainer.train_loader.seconds["sample"]))
+
+    def sample(index):
+        trainer.train_loader._seconds["sample"] += 10
+        return plain(index)
+
+    trainer.save_checkpoint = save
+    line = trainer.train_loader._line
+    plain, line.sample = line.sample, sample
+    batches = len(trainer.train_loader)
+    entry = trainer.train_epoch()
+    assert entry["seconds"] == trainer.seconds["train"] + trainer.seconds["wait"] == batches
+    assert len(counted) == batches // 2
+    assert all(mine == loaders >= 10 for mine, loaders in counted), "what the loader counted is in the checkpoint"
+    assert trainer.seconds["sample"] == 10 * batches, "and is counted once"
+
+
+def test_a_write_that_fails_leaves_the_checkpoint_before_it(tmp_path, monkeypatch):
+    checkpoint.write(tmp_path, {"run": {}, "step": 1})
+
+    def save(state, stream):
+        stream.write(b"the beginning")
+        raise OSError("the disk is full")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(checkpoint.torch, "save", save)
+        with pytest.raises(OSError, match="the disk is full"):
+            checkpoint.write(tmp_path, {"run": {}, "step": 2})
+    assert checkpoint.read(tmp_path, {}) == {"run": {}, "step": 1}
+    checkpoint.write(tmp_path, {"run": {}, "step": 3})
+    assert checkpoint.read(tmp_path, {}) == {"run": {}, "step": 3}
+
+
+@pytest.mark.parametrize(
+    ("saved", "run", "message"),
+    [
+        ({"lr": 0.1}, {"lr": 0.2}, "expected lr=0.2, found 0.1"),
+        ({"lr": 0.1}, {}, "expected lr=None, found 0.1"),
+        ({}, {"lr": 0.1}, "expected lr=0.1, found None"),
+        ({"epochs": 3, "device": "cuda"}, {"epochs": 5, "device": "cpu"}, None),
+    ],
+)
+def test_settings_of_the_run_before(tmp_path, saved, run, message):
+    checkpoint.write(tmp_path, {"run": saved})
+    if message is None:
+        assert checkpoint.read(tmp_path, run) == {"run": saved}
+        return
+    with pytest.raises(ValueError, match=f"{CHECKPOINT}: {message}$"):
+        checkpoint.read(tmp_path, run)
+
+
+def test_the_baseline_leaves_the_random_state_alone(task):
+    class WithBaseline(Observed):
+        def baseline(self):
+            return "random", float(torch.rand(()))
+
+    trainer = WithBaseline(task)
+    trainer.evaluate = lambda part: 0.5
+    trainer.train_epoch()
+    before = torch.get_rng_state()
+    trainer.config.epochs = 0
+    first, second = trainer.run(silent), trainer.run(silent)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert first["baseline"] == second["baseline"]
