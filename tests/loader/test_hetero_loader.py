@@ -5,14 +5,11 @@ import copy
 import pytest
 import torch
 import torch_geometric.loader
-from helpers.data import make_data, our_stores, plain, processes
+from helpers.data import our_stores, plain, processes
 from helpers.hetero import (
     AUTHOR,
     CITES,
-    HELD,
-    LIKES,
     PAPER,
-    REV_WRITES,
     VENUE,
     WRITES,
     check_edges,
@@ -21,13 +18,12 @@ from helpers.hetero import (
     with_times,
     with_weights,
 )
-from helpers.tiers import node_data
 from torch_geometric import EdgeIndex
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import HeteroData
 from torch_geometric.nn import SAGEConv, to_hetero
 from torch_geometric.sampler import BaseSampler, HeteroSamplerOutput
 
-from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, TieredFeatureStore
+from torch_gnnscale import NeighborLoader, NeighborSampler
 
 SOURCES = {"HeteroData": lambda data: data, "our stores": our_stores, "foreign stores": foreign_stores}
 MODES = {
@@ -295,120 +291,3 @@ def test_bad_arguments():
         loader_of(data, layers=True, neighbor_sampler=NeighborSampler(data, [2]))
     with pytest.raises(TypeError, match=r"^sampler output: expected PyG's SamplerOutput, found tuple$"):
         next(iter(loader_of(data, transform_sampler_output=lambda out: (out,))))
-
-
-# Attributes of edges through stores ##################################################################################
-
-
-@pytest.mark.parametrize("put", ["coo", "csc", "csr"])
-@pytest.mark.parametrize("ours", [True, False])
-def test_attributes_of_edges_of_a_homogeneous_store(put, ours):
-    # PyG reads them at the nodes' ids (its issue 9566).
-    data = make_data()
-    features, graph = FeatureStore.from_data(data), GraphStore()
-    src, dst = data.edge_index
-    by, other = {"coo": (dst, src), "csc": (dst, src), "csr": (src, dst)}[put]
-    order = torch.arange(1500) if put == "coo" else by.sort(stable=True).indices
-    pointer = torch._convert_indices_from_coo_to_csr(by[order], 200)
-    value = {"coo": (src, dst), "csc": (other[order], pointer), "csr": (pointer, other[order])}[put]
-    if not ours:
-        from helpers.data import ForeignFeatureStore, ForeignGraphStore
-
-        features, graph = ForeignFeatureStore(), ForeignGraphStore()
-        features.put_tensor(data.x, group_name=None, attr_name="x", index=None)
-    graph.put_edge_index(value, None, put, size=(200, 200))
-    for group in ((None, None), ("n", "r", "n")):  # a tuple is what makes it one of edges
-        features.put_tensor(data.edge_attr[order], group_name=group, attr_name=f"of_{group[0]}", index=None)
-    for batch in NeighborLoader((features, graph), [4, 3], torch.arange(60), batch_size=20, subgraph_type="induced"):
-        expected = data.edge_attr[order][batch.e_id]
-        assert torch.equal(data.edge_index[:, order][:, batch.e_id], batch.n_id[batch.edge_index])
-        assert torch.equal(batch.of_None, expected)
-        assert torch.equal(batch.of_n, expected)
-        assert torch.equal(batch.x, data.x[batch.n_id])
-
-
-def test_stores_of_hetero_data():
-    data = make_hetero()
-    features, graph = our_stores(data)
-    assert [attr.edge_type for attr in graph.get_all_edge_attrs()] == data.edge_types
-    for edge_type in data.edge_types:
-        row, col = graph.get_edge_index(edge_type, "coo")
-        assert torch.equal(torch.stack([row, col]), data[edge_type].edge_index)
-    found = {(attr.group_name, attr.attr_name) for attr in features.get_all_tensor_attrs()}
-    assert found == {(PAPER, "x"), (PAPER, "y"), (AUTHOR, "x"), (VENUE, "x"), *((t, "edge_attr") for t in
-                     (CITES, WRITES, HELD, LIKES))}  # fmt: skip
-    assert torch.equal(features[CITES, "edge_attr", torch.tensor([3, 1])], data[CITES].edge_attr[[3, 1]])
-    assert features.view(group_name=CITES).edge_attr[:].data_ptr() == data[CITES].edge_attr.data_ptr()
-    data["ghost"].name = "no size"
-    data[("ghost", "of", PAPER)].edge_index = torch.zeros(2, 1).long()
-    with (
-        pytest.warns(UserWarning, match="num_nodes"),
-        pytest.raises(ValueError, match=r"^data\['ghost'\]: expected it"),
-    ):
-        GraphStore.from_data(data)
-
-
-def test_saved_stores_of_hetero_data(tmp_path):
-    data = make_hetero()
-    for name, store in zip(("features", "graph"), our_stores(data), strict=True):
-        store.save(tmp_path / name)
-    opened = FeatureStore.open(tmp_path / "features"), GraphStore.open(tmp_path / "graph")
-    for found, expected in zip(loader_of(opened), loader_of(data), strict=True):
-        check_edges(data, found)
-        assert torch.equal(found[CITES].edge_attr, expected[CITES].edge_attr)
-        assert torch.equal(found[REV_WRITES].e_id, expected[REV_WRITES].e_id)
-
-
-def test_attributes_of_edges_without_ids_are_left_out():
-    def drop(out):
-        out.edge = None
-        return out
-
-    features, graph = FeatureStore.from_data(make_data()), GraphStore.from_data(make_data())
-    for source in ((features, graph), make_data()):
-        batch = next(iter(NeighborLoader(source, [2], torch.arange(4), transform_sampler_output=drop)))
-        assert "edge_attr" not in batch
-        assert "e_id" not in batch
-        assert isinstance(batch, Data)
-
-
-def test_a_batch_and_its_deep_copy_know_their_own_attributes():
-    data = make_data()
-    data.num_nodes = data.num_nodes  # given, not told by x
-    batch = next(iter(NeighborLoader(data, [3, 2], batch_size=8)))
-    other = copy.deepcopy(batch)
-    other.x = other.x[:3]
-    assert batch.is_node_attr("x")
-    assert not other.is_node_attr("x")
-
-
-def test_edge_types_of_another_length():
-    edge_index = torch.tensor([[0, 1, 2, 3], [1, 2, 3, 4]])
-    for edge_type in (("a", "a"), ("a", 0, "a"), ("a", "b", "c", "a")):
-        graph = GraphStore()
-        graph.put_edge_index(edge_index, edge_type=edge_type, layout="coo", size=(5, 5))
-        sampler = NeighborSampler((FeatureStore(), graph), [1, 1])
-        assert sampler.sample({"a": torch.tensor([3])}, None, 1).node["a"].tolist() == [3, 2, 1]
-
-
-def test_features_without_a_type_are_refused():
-    """Tiers are of one type of nodes; a batch would have none of their rows."""
-    data = make_hetero()
-    graph, features = GraphStore.from_data(data), FeatureStore()
-    features.put_tensor(torch.ones(len(data[PAPER].x), 2), group_name=None, attr_name="x", index=None)
-    message = r"^data: expected features of types of nodes or edges, as the graph has, found \['x'\] of none$"
-    with pytest.raises(ValueError, match=message):
-        NeighborLoader((features, graph), [2], PAPER)
-    with (
-        TieredFeatureStore.from_data(node_data()) as store,
-        pytest.raises(NotImplementedError, match=r"^tiers beside a heterogeneous graph are not implemented"),
-    ):
-        NeighborLoader((store, graph), [2], PAPER)
-
-
-def test_features_of_fewer_nodes_are_refused():
-    data = make_hetero()
-    features = FeatureStore.from_data(data)
-    features.put_tensor(data[PAPER].x[:7], group_name=PAPER, attr_name="x", index=None)
-    with pytest.raises(ValueError, match=r"^data: expected a row of \('paper', 'x'\) for each of 40 nodes, found 7$"):
-        NeighborLoader((features, GraphStore.from_data(data)), [2], PAPER)
