@@ -22,6 +22,7 @@ from ..topology.reorder import Order, by_score
 from .contract import BoundedAttr
 from .feature_store import FeatureStore, row_ids
 from .hotness import scores_of
+from .tier_attributes import check_names, node_attributes
 from .tier_builder import Source, build
 from .tier_devices import check_room, devices_of
 from .tier_plan import TierPlan, plan_ranked, ranked
@@ -128,7 +129,7 @@ class TieredFeatureStore(FeatureStore):
         if not isinstance(data, Data):
             kind = "HeteroData" if isinstance(data, HeteroData) else type(data).__name__
             raise NotImplementedError(f"tiers of a {kind} are not implemented: use a Data, or FeatureStore.from_data")
-        chosen = _attributes(data, names)
+        chosen = node_attributes(data, names)
         if storage not in (None, torch.float16, torch.bfloat16):
             raise TypeError(f"storage: expected torch.float16 or torch.bfloat16, found {storage}")
         score = scores_of(data, hotness, labelled)
@@ -378,34 +379,6 @@ class TieredFeatureStore(FeatureStore):
 def _delete(folder: str, owner: int) -> None:
     if os.getpid() == owner:  # not in a forked process
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def check_names(names: Any) -> None:
-    """Raises TypeError unless ``names`` is a list or None."""
-    if isinstance(names, str) or not isinstance(names, (Sequence, type(None))):
-        raise TypeError(f"names: expected a list of attributes' names, found {names!r}")
-
-
-def _attributes(data: Data, names: Sequence[str] | None) -> dict[str, Tensor]:
-    """The attributes of nodes that ``names`` asks for, by name; all of them without ``names``."""
-    check_names(names)
-    whole = FeatureStore.from_data(data)
-    found = {name: tensor for (group, name), tensor in whole._tensors.items() if group is None}
-    others = {name: "edges' attributes" for group, name in whole._tensors if group is not None and name not in found}
-    for name in data.keys():  # noqa: SIM118 (a Data is no mapping)
-        if name not in found and data.is_node_attr(name):
-            others[name] = "lists, and of tensors with a column for each node,"
-    for what in dict.fromkeys(others.values()):
-        if wrong := [name for name, kind in others.items() if kind == what and (names is None or name in names)]:
-            raise NotImplementedError(f"tiers of {what} are not implemented, found {wrong}; name the others by names=")
-    if (missing := [name for name in names or () if name not in found]) or not found:
-        raise ValueError(f"names: expected some of {list(found)}, found {missing}")
-    chosen = {name: tensor for name, tensor in found.items() if names is None or name in names}
-    for name, tensor in chosen.items():
-        if tensor.device.type != "cpu" or not ops.can_gather_rows(tensor):
-            what = f"{type(tensor).__name__}, {tensor.layout}, {tensor.device}"
-            raise ValueError(f"data.{name}: expected a plain tensor in host memory, found {what}")
-    return chosen
 
 
 def _whole_on_gpu(plan: TierPlan, attributes: Sequence[Source] | Sequence[TieredRows], num_nodes: int) -> int:

@@ -11,7 +11,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
-from torch_geometric.sampler.base import DataType, NumNeighbors, SubgraphType
+from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.typing import EdgeType, NodeType
 
 from .._warn import warn
@@ -24,11 +24,12 @@ from .fanouts import NumNeighborsLike, drawable, fanouts_of
 from .keyed import Inputs, KeyedSampler
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives, sorted_pairs
 from .output import NO_IDS, HeteroNeighborOutput, NeighborOutput, Seeds, as_output
+from .pyg_attributes import PyGAttributes
 from .relations import sampled_graph
 from .times import check_times, ordered_limit
 
 
-class NeighborSampler(KeyedSampler):
+class NeighborSampler(PyGAttributes, KeyedSampler):
     """Samples neighborhoods with the fused operator. It can be passed wherever PyG takes a sampler.
 
     A sample is a function of (inputs, key); see :mod:`torch_gnnscale.random`. :class:`torch_gnnscale.NeighborLoader`
@@ -201,64 +202,12 @@ class NeighborSampler(KeyedSampler):
         given = num_neighbors if isinstance(num_neighbors, NumNeighbors) else NumNeighbors(num_neighbors)
         self._num_neighbors = given
 
-    # Attributes of PyG's sampler that users read #####################################################################
-
-    @property
-    def data_type(self) -> DataType:
-        """homogeneous, heterogeneous or remote (a pair of stores)."""
-        return self.graph.data_type
-
-    @property
-    def is_hetero(self) -> bool:
-        """Whether nodes and edges have types."""
-        return self.graph.is_hetero
-
-    @property
-    def node_types(self) -> list[NodeType | None]:
-        """The node types; [None] in a homogeneous graph."""
-        return self.graph.node_types
-
-    @property
-    def edge_types(self) -> list[EdgeType | None]:
-        """The edge types; [None] in a homogeneous graph."""
-        return self.graph.edge_types
-
-    @property
-    def num_nodes(self) -> int | dict[NodeType, int]:
-        """The number of nodes; per type in a heterogeneous graph."""
-        return self._by_type(self.graph.bounds())
-
-    @property
-    def node_time(self) -> Tensor | dict[NodeType, Tensor] | None:
-        """The nodes' times, by type in a heterogeneous graph; None if they have none."""
-        return self._by_type(self.graph.node_time)
-
-    @property
-    def edge_time(self) -> Tensor | dict[EdgeType, Tensor] | None:
-        """The edges' times in the user's order, by type in a heterogeneous graph; None if they have none."""
-        return self._by_type(self.graph.edge_time)
-
-    def _by_type(self, values: dict | None) -> Any:
-        return values if values is None or self.is_hetero else values[None]
+    # The contract of samplers ########################################################################################
 
     @property
     def is_temporal(self) -> bool:  # type: ignore[override]
         """Whether nodes or edges have times."""
         return self.graph.node_time is not None or self.graph.edge_time is not None
-
-    @property
-    def disjoint(self) -> bool:
-        """Whether trees of different seeds share no nodes."""
-        return self._disjoint or self.is_temporal
-
-    @disjoint.setter
-    def disjoint(self, disjoint: bool) -> None:
-        self._disjoint = disjoint
-
-    @property
-    def edge_permutation(self) -> None:
-        """None: the sampler returns the user's edge ids already."""
-        return None
 
     def options(self) -> dict[str, Any]:
         """See :meth:`KeyedSampler.options`."""
