@@ -1,0 +1,121 @@
+"""Numbers, bytes and rows that ranks exchange, and what is counted."""
+
+from dataclasses import asdict
+
+import torch
+from helpers.cluster import cluster
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import distributed as dist
+
+from torch_gnnscale.distributed import Exchange
+from torch_gnnscale.distributed.meeting import on_all_ranks
+from torch_gnnscale.distributed.rows import RowKind, counts_by_part, exchange_rows, locate
+
+
+def exchange_of_all():
+    return Exchange(dist.group.WORLD, dist.get_world_size(), dist.get_rank())
+
+
+def numbers():
+    exchange, rank = exchange_of_all(), dist.get_rank()
+    sent = torch.tensor([[rank * 10 + other, 7] for other in range(exchange.size)])
+    return exchange.numbers(sent, "headers").tolist(), asdict(exchange.traffic["headers"])
+
+
+def test_numbers_of_each_rank_to_each():
+    for rank, (found, traffic) in enumerate(cluster(3).run(numbers)):
+        assert found == [[other * 10 + rank, 7] for other in range(3)]
+        assert (traffic["headers"], traffic["header_bytes"], traffic["rounds"]) == (1, 2 * 16, 0)
+        assert traffic["seconds"] > 0
+
+
+def ragged():
+    exchange, rank = exchange_of_all(), dist.get_rank()
+    sent = [torch.full((rank + other if other != rank else 0, 2), rank, dtype=torch.int16) for other in range(3)]
+    sizes = [4 * (rank + other) if other != rank else 0 for other in range(3)]
+    done = []
+    found = exchange.bytes(sent, sizes, "rows", lambda: done.append(True))
+    return [entry.view(torch.int16).tolist() for entry in found], asdict(exchange.traffic["rows"]), done
+
+
+def test_bytes_of_any_size():
+    for rank, (found, traffic, done) in enumerate(cluster(3).run(ragged)):
+        assert found == [[other] * (2 * (rank + other)) if other != rank else [] for other in range(3)]
+        expected = sum(4 * (rank + other) for other in range(3) if other != rank)
+        assert (traffic["rounds"], traffic["bytes_sent"], traffic["bytes_received"]) == (1, expected, expected)
+        assert done == [True]
+
+
+def rows_of_ranks():
+    """Two types; rank r has rows 100 r, 100 r + 1, ... of the first, of two attributes, and bytes of the second."""
+    exchange, rank = exchange_of_all(), dist.get_rank()
+    kinds = [[RowKind(torch.float64, (2,)), RowKind(torch.int32, ())], [RowKind(torch.uint8, (3,))]]
+    of_nodes = torch.arange(50) + 100 * rank
+    read = [
+        [of_nodes[:, None] * torch.tensor([1.0, 0.5], dtype=torch.float64), of_nodes.int()],
+        [of_nodes[:, None].expand(-1, 3).to(torch.uint8)],
+    ]
+    wanted = [torch.tensor([3, 5, 9, 1, 2]), torch.tensor([7, 8])]
+    counts = torch.zeros(3, 2, dtype=torch.int64)
+    others = [other for other in range(3) if other != rank]
+    counts[others[0]], counts[others[1]] = torch.tensor([3, 0]), torch.tensor([2, 2])
+    asked = exchange.numbers(counts, "counts")
+    (pairs, codes), (bytes_,) = exchange_rows(exchange, asked, wanted, counts, kinds, read)
+    return pairs.tolist(), codes.tolist(), bytes_.tolist()
+
+
+def test_rows_of_several_types_and_attributes():
+    for rank, (pairs, codes, bytes_) in enumerate(cluster(3).run(rows_of_ranks)):
+        first, second = (100 * other for other in range(3) if other != rank)
+        expected = [first + 3, first + 5, first + 9, second + 1, second + 2]
+        assert codes == expected
+        assert pairs == [[value, value / 2] for value in expected]
+        assert bytes_ == [[(second + value) % 256] * 3 for value in (7, 8)]
+
+
+@given(st.lists(st.integers(0, 8), min_size=1, max_size=5), st.data())
+def test_where_rows_lie(sizes, data):
+    bounds = torch.tensor([0, *sizes]).cumsum(0)
+    part = data.draw(st.integers(0, len(sizes) - 1))
+    largest = int(bounds[-1]) - 1
+    ids = torch.tensor(data.draw(st.lists(st.integers(0, largest), max_size=20)) if largest >= 0 else [])
+    found = locate(ids.to(torch.int64), bounds, part)
+    assert found.size == len(ids)
+    rebuilt = torch.full((len(ids),), -1)
+    rebuilt[found.own] = found.own_rows + bounds[part]
+    rebuilt[found.at] = found.remote[found.inverse]
+    assert rebuilt.tolist() == ids.tolist()
+    assert found.remote.tolist() == sorted({i for i in ids.tolist() if not bounds[part] <= i < bounds[part + 1]})
+    by_part = [sum(int(bounds[i]) <= v < int(bounds[i + 1]) for v in found.remote.tolist()) for i in range(len(sizes))]
+    assert counts_by_part(found.remote, bounds).tolist() == by_part
+
+
+def meets(failing):
+    def make():
+        if dist.get_rank() == failing:
+            raise OSError("no such place")
+        return dist.get_rank()
+
+    return on_all_ranks(make, dist.get_rank(), dist.get_world_size(), 10.0)
+
+
+def test_what_fails_on_one_rank_is_an_error_on_all():
+    assert cluster(3).run(meets, -1) == [0, 1, 2]
+    for rank in (0, 2):
+        assert cluster(3).results(meets, rank) == [(False, f"ValueError: rank {rank}: OSError: no such place")] * 3
+
+
+def late():
+    if dist.get_rank() == 1:
+        return None
+    return on_all_ranks(dist.get_rank, dist.get_rank(), dist.get_world_size(), 0.5)
+
+
+def test_a_rank_that_does_not_come():
+    first, second = cluster(2).results(late)
+    assert first == (
+        False, "RuntimeError: rank 1: expected it to come within 0.5 seconds, found that it is missing"
+    )  # fmt: skip
+    assert second == (True, None)
+    cluster(2).close()  # their numbers of meetings differ from now on
