@@ -113,8 +113,9 @@ fuzz: $(VENV)/test ## 100,000 cases of arguments and files that nobody would wri
 	echo "repeat with: make fuzz GNNSCALE_FUZZ_SEED=$$seed"; \
 	GNNSCALE_FUZZ=$${GNNSCALE_FUZZ:-100000} $(PYTEST) -n 2 tests/test_fuzz.py --hypothesis-profile=fresh --hypothesis-seed=$$seed
 
-soak: $(VENV)/test ## ten thousand batches, a thousand loaders, twenty kills
-	GNNSCALE_SOAK=1 $(PYTEST) tests/test_soak.py tests/loader/test_resume.py -k "not batches_that_would"
+soak: $(VENV)/test ## ten thousand batches, a thousand loaders, fifty epochs of ranks, kills
+	GNNSCALE_SOAK=1 $(PYTEST) tests/test_soak.py tests/loader/test_resume.py tests/distributed/test_leaks.py \
+		tests/distributed/test_failures.py -k "not batches_that_would"
 
 test-cuda: $(VENV)/test ## the tests that need a GPU
 	$(PYTEST) -m cuda

@@ -1,0 +1,64 @@
+"""Epochs, loaders and parts leave no thread, socket or file behind."""
+
+import gc
+import os
+import threading
+
+import pytest
+from helpers.cluster import cluster
+from helpers.parts import homogeneous, loader_over
+
+from torch_gnnscale import partition
+from torch_gnnscale.distributed import open_part
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """A directory of two parts."""
+    path = tmp_path_factory.mktemp("parts") / "parts"
+    partition.write(homogeneous(), path, parts=2, method="random")
+    return str(path)
+
+
+def in_use():
+    """(threads, open files and sockets) of this process."""
+    gc.collect()
+    return threading.active_count(), len(os.listdir("/proc/self/fd"))
+
+
+def over_epochs(path, epochs):
+    with open_part(path, buffer=0.25) as part:
+        loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {})
+        found = []
+        for epoch in range(epochs):
+            for number, _ in enumerate(loader):
+                if epoch % 3 == 2 and number == 1:
+                    break
+            found.append(in_use())
+        return found
+
+
+def test_epochs(parts):
+    for found in cluster(2).run(over_epochs, parts, 50 if os.environ.get("GNNSCALE_SOAK") else 9):
+        assert max(threads for threads, _ in found) <= found[0][0] + 7  # those of the latest iterator may still end
+        assert found[-1][1] == found[0][1]
+
+
+def over_parts(path, times):
+    found = []
+    for _ in range(times):
+        with open_part(path) as part:
+            train, test = (
+                loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {"uneven": uneven})
+                for uneven in ("pad", "serve")
+            )
+            list(train)
+            list(test)
+        del part, train, test
+        found.append(in_use())
+    return found
+
+
+def test_parts_and_loaders(parts):
+    for found in cluster(2).run(over_parts, parts, 50 if os.environ.get("GNNSCALE_SOAK") else 6):
+        assert found[-1] == found[1]
