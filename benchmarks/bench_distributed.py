@@ -1,0 +1,303 @@
+"""What several processes exchange per batch, what the exchange takes, and what one part costs a single process.
+
+    python benchmarks/bench_distributed.py
+
+The planted graph and, where GNNSCALE_DATA (or ../shared/data) has it, the web crawl cnr-2000, with 100 random features
+a node and a tenth of the nodes as seeds, in 2 and 4 parts: one process for each, over the loopback device. In each run:
+
+- correctness: the batches of rank r in global order are batches r, r + P, ... of one process, and have its rows;
+- traffic of an epoch, as each rank counted it, against what ``loader.samples()`` predicts: it must agree to the byte;
+- the rows of a batch (requests, gather, replies, joining with own rows), and the two exchanges that this has in it,
+  against two bare all-to-alls of the same bytes, in turn; each takes as long as on its slowest rank;
+- one part in one process, without a group, against the plain loader over a pair of stores, in memory and mapped, in
+  turn.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from common import compare, has, judged, parser, report, save, say_aims, web_graph
+from torch import Tensor, multiprocessing
+from torch import distributed as dist
+from torch_geometric.data import Data, TensorAttr
+
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, partition
+from torch_gnnscale.datasets import planted
+from torch_gnnscale.distributed import Part, open_part
+from torch_gnnscale.topology.reorder import Order
+
+FANOUTS, BATCH, FEATURES, SEED = [10, 5], 500, 100, 1
+ORDERS = ("owned", "global")
+HEADER_BYTES, STATUS_BYTES = 64, 8
+"""Of a step's header to each other rank; of a reply's beginning."""
+PLAIN_SEEDS = 20 * BATCH
+"""Of the epochs in which one part is compared with the plain loader."""
+
+
+def graphs(small: bool) -> Iterator[tuple[str, Data]]:
+    """The graphs by name, with features and a tenth of the nodes as ``train_mask``."""
+    given = planted(num_nodes=10_000) if small else planted()
+    found = [("planted", given.edge_index, given.num_nodes)]
+    share = 2 if small else 10
+    if not small and (web := web_graph()) is not None:
+        found.append(("cnr2000", *web))
+    for name, edge_index, num_nodes in found:
+        generator = torch.Generator().manual_seed(SEED)
+        x = torch.randn(num_nodes, FEATURES, generator=generator)
+        mask = torch.zeros(num_nodes, dtype=torch.bool)
+        mask[torch.randperm(num_nodes, generator=generator)[: num_nodes // share]] = True
+        yield name, Data(x=x, y=torch.arange(num_nodes) % 7, edge_index=edge_index, train_mask=mask)
+
+
+def loader_of(stores: Any, seeds: Tensor, **options: Any) -> NeighborLoader:
+    """A shuffled loader."""
+    return NeighborLoader(stores, FANOUTS, seeds, batch_size=BATCH, shuffle=True, seed=SEED, **options)
+
+
+# A rank ###############################################################################################################
+
+
+def rank_main(rank: int, world: int, folder: str, rounds: int) -> None:
+    """What each process does; leaves ``rank-R.json`` and, of its batches in global order, ``rank-R.pt``."""
+    os.environ["LOCAL_RANK"] = str(rank)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/ranks", rank=rank, world_size=world)
+    found: dict[str, Any] = {}
+    with open_part(f"{folder}/parts") as part:
+        for order in ORDERS:
+            seeds = part.input_nodes("train", "part" if order == "owned" else "all")
+            before = sockets()
+            loader = loader_of((part.features, part.graph), seeds, seed_order=order)
+            found["sockets"] = sockets() - before
+            expected, counted, n_id = epoch_of(part, loader)
+            found[order] = {"expected": expected, "counted": counted, "steps": len(loader)}
+            if order == "global":
+                torch.save(n_id, f"{folder}/rank-{rank}.pt")
+        found["exchange"] = exchange_of(part, loader, rounds)
+    Path(f"{folder}/rank-{rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def sockets() -> int:
+    """How many this process has open."""
+    links = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
+    return sum(os.readlink(link).startswith("socket:") for link in links if os.path.islink(link))
+
+
+def row_bytes(part: Part) -> int:
+    """Bytes of all attributes of a node, its user's id included."""
+    return sum(meta.row_bytes for meta in part.parts.attrs) + 8
+
+
+def epoch_of(part: Part, loader: NeighborLoader) -> tuple[dict[str, int], dict[str, int], list[Tensor]]:
+    """What an epoch should exchange by its samples, what it did exchange, and the ids of its batches."""
+    own, steps = part.parts.book.nodes(part.ranks.part), len(loader)
+    remote = 0
+    for out in loader.samples(0):
+        ids = out.node.unique()
+        remote += int(((ids < own.start) | (ids >= own.stop)).sum())
+    others = part.ranks.parts - 1
+    expected = {
+        "rounds": 2 * steps,
+        "headers": 2 * steps,
+        "header bytes": steps * (HEADER_BYTES * (part.ranks.world - 1) + 8 * others),
+        "ids sent": 8 * remote,
+        "rows received": remote * row_bytes(part) + steps * STATUS_BYTES * others,
+    }
+    before, n_id = traffic(part), []
+    for batch in loader:
+        assert torch.equal(batch.y, batch.n_id % 7)
+        n_id.append(batch.n_id)
+    after = traffic(part)
+    return expected, {name: after[name] - before[name] for name in expected}, n_id
+
+
+def traffic(part: Part) -> dict[str, int]:
+    """What this rank's loaders exchanged so far."""
+    stats = part.stats()
+    return {
+        "rounds": sum(entry["rounds"] for entry in stats.values()),
+        "headers": sum(entry["headers"] for entry in stats.values()),
+        "header bytes": sum(entry["header_bytes"] for entry in stats.values()),
+        "ids sent": stats["ids"]["bytes_sent"] if "ids" in stats else 0,
+        "rows received": stats["rows"]["bytes_received"] if "rows" in stats else 0,
+    }
+
+
+def exchange_of(part: Part, loader: NeighborLoader, rounds: int) -> dict[str, Any]:
+    """Milliseconds of each exchange of a batch's rows, and of bare all-to-alls of as many bytes."""
+    steps, world, rank = part.features.open_steps(), part.ranks.world, part.ranks.rank
+    out = next(iter(loader.samples(0)))
+    names = [attr.attr_name for attr in part.features.all_attrs()]
+    plan = part.features.plan([TensorAttr(None, name, out.node) for name in names])
+    counts = part.features.counts(plan, steps)
+    asked = steps.rows.numbers(counts, "counts")
+    others = torch.arange(world) != rank
+    wanted, given = counts.sum(1), asked.sum(1)
+    sizes = [(8 * wanted, 8 * given), *[((n * row_bytes(part) + STATUS_BYTES) * others for n in (given, wanted))]]
+    buffers = [tuple((torch.zeros(int(n.sum()), dtype=torch.uint8), n.tolist()) for n in pair) for pair in sizes]
+
+    def bare() -> None:
+        for (sent, sent_sizes), (received, received_sizes) in buffers:
+            dist.all_to_all_single(received, sent, received_sizes, sent_sizes)
+
+    def exchanges() -> None:
+        for (sent, sent_sizes), (_, received_sizes) in buffers:
+            steps.rows.bytes(sent.split(sent_sizes), received_sizes, "tried")
+
+    candidates = {
+        "rows": partial(part.features.read, plan, asked, steps), "exchanges": exchanges, "bare": bare
+    }  # fmt: skip
+    times: dict[str, list[float]] = {name: [] for name in candidates}
+    for round_ in range(-3, rounds):
+        for name, run in random.Random(round_).sample(list(candidates.items()), len(candidates)):
+            dist.barrier()
+            begin = time.perf_counter()
+            run()
+            if round_ >= 0:
+                times[name].append((time.perf_counter() - begin) * 1e3)
+    return {"bytes": sum(len(received) for _, (received, _) in buffers), **times}
+
+
+# All ranks ############################################################################################################
+
+
+def run_ranks(world: int, folder: Path, rounds: int) -> list[dict[str, Any]]:
+    """Starts the processes; what each found."""
+    given = {"GLOO_SOCKET_IFNAME": "lo", "LOCAL_WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+    os.environ.update(given)
+    try:
+        multiprocessing.spawn(rank_main, (world, str(folder), rounds), nprocs=world)
+    finally:
+        for name in given:
+            del os.environ[name]
+    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
+
+
+def check_batches(data: Data, world: int, folder: Path) -> int:
+    """Compares the batches of all ranks in global order with one process's; their number."""
+    with partition.open_parts(folder / "parts") as parts:
+        stored, seeds = parts.stored_ids(), parts.input_nodes("train")
+        order = Order.from_permutation(torch.argsort(stored), parts.book.num_nodes())
+    stores = FeatureStore.from_data(data, order=order), GraphStore.from_data(data, order=order)
+    of_ranks = [torch.load(folder / f"rank-{rank}.pt") for rank in range(world)]
+    whole = [batch.n_id for batch in loader_of(stores, seeds)]
+    for k, n_id in enumerate(whole):
+        assert torch.equal(of_ranks[k % world][k // world], n_id), f"batch {k}"
+    return len(whole)
+
+
+def measure(data: Data, world: int, method: str, rounds: int) -> dict[str, Any]:
+    """A graph in parts, one process for each."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        partition.write(data, folder / "parts", parts=world, method=method)
+        found = run_ranks(world, folder, rounds)
+        checked = check_batches(data, world, folder)
+        _, cut = partition.read_report(folder / "parts")
+    entry: dict[str, Any] = {"batches checked": checked, "cut": cut.cut, "sockets of a loader": found[0]["sockets"]}
+    for order in ORDERS:
+        of_ranks = [rank[order] for rank in found]
+        steps = of_ranks[0]["steps"]
+        entry[order] = {
+            "steps": steps,
+            "as predicted": all(rank["expected"] == rank["counted"] for rank in of_ranks),
+            "rounds per batch": of_ranks[0]["counted"]["rounds"] / steps,
+            "bytes received per batch": sum(rank["counted"]["rows received"] for rank in of_ranks) / steps / world,
+            "bytes of ids per batch": sum(rank["counted"]["ids sent"] for rank in of_ranks) / steps / world,
+        }
+    slowest = {
+        kind: sorted(max(times) for times in zip(*(rank["exchange"][kind] for rank in found), strict=True))
+        for kind in ("rows", "exchanges", "bare")
+    }
+    middle = {kind: median(times) for kind, times in slowest.items()}
+    entry["exchange"] = {
+        "bytes received": found[0]["exchange"]["bytes"],
+        **{f"{kind}_ms": ms for kind, ms in middle.items()},
+        "high over low quartile": {
+            kind: times[len(times) * 3 // 4] / times[len(times) // 4] for kind, times in slowest.items()
+        },
+        "throughput over bare": middle["bare"] / middle["exchanges"],
+        "throughput over bare, with gather": middle["bare"] / middle["rows"],
+    }
+    print(f"  {world} parts, {method}: " + json.dumps(entry), flush=True)
+    return entry
+
+
+def one_part(data: Data, rounds: int) -> dict[str, Any]:
+    """One part in one process against the plain loader, with and without batches made ahead."""
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        partition.write(data, f"{folder}/parts", parts=1, method="ranges")
+        seeds = data.train_mask.nonzero().view(-1)[:PLAIN_SEEDS]
+        stores = FeatureStore.from_data(data), GraphStore.from_data(data)
+        for store, name in zip(stores, ("features", "graph"), strict=True):
+            store.save(f"{folder}/{name}")
+        mapped = FeatureStore.open(f"{folder}/features"), GraphStore.open(f"{folder}/graph")
+        for prefetch in (0, 4):
+            with open_part(f"{folder}/parts") as part:
+                loaders = {
+                    "plain": loader_of(stores, seeds, prefetch=prefetch),
+                    "plain, mapped": loader_of(mapped, seeds, prefetch=prefetch),
+                    "one part": loader_of((part.features, part.graph), seeds, prefetch=prefetch),
+                }
+
+                def epoch(loader: NeighborLoader, number: int) -> None:
+                    loader.set_epoch(number + 2)
+                    for _ in loader:
+                        pass
+
+                candidates = {name: partial(epoch, loader) for name, loader in loaders.items()}
+                entry: dict[str, Any] = compare(candidates, rounds, len(loaders["plain"]))
+            report(f"prefetch={prefetch}", entry, "plain")
+            results[f"prefetch={prefetch}"] = {
+                **entry,
+                "ratio": entry["one part"]["median_ms"] / entry["plain"]["median_ms"],
+                "ratio to mapped": entry["one part"]["median_ms"] / entry["plain, mapped"]["median_ms"],
+            }
+    return results
+
+
+def main() -> None:
+    options = parser(__doc__.splitlines()[0], graphs=False)
+    options.add_argument("--small", action="store_true", help="a small graph, to try the code")
+    options.add_argument("--parts", type=int, nargs="+", default=[2, 4], help="processes, and parts of the graph")
+    args = options.parse_args()
+    methods = ["random", "metis"] if has("pymetis") and not args.small else ["random"]
+    results: dict[str, Any] = {}
+    for name, data in graphs(args.small):
+        print(name, flush=True)
+        parts = {
+            f"{world} parts, {method}": measure(data, world, method, args.rounds)
+            for world in args.parts
+            for method in methods
+        }
+        results[name] = {"parts": parts, "one part": one_part(data, args.rounds)}
+    every = [entry for found in results.values() for entry in found["parts"].values()]
+    exact = all(entry[order]["as predicted"] for entry in every for order in ORDERS)
+    assert exact, "expected the bytes and rounds that samples() predicts"
+    ratios = [found["one part"][f"prefetch={n}"]["ratio"] for found in results.values() for n in (0, 4)]
+    results["aims"] = {
+        "throughput of the exchanges over bare all-to-alls'": judged(
+            min(entry["exchange"]["throughput over bare"] for entry in every), least=0.6
+        ),
+        "one part, time of a batch over the plain loader's": judged(max(ratios), most=1.1),
+    }
+    say_aims(results["aims"])
+    if not args.no_save:
+        save("distributed", results)
+
+
+if __name__ == "__main__":
+    main()
