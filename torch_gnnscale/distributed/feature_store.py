@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -35,6 +35,8 @@ class RowPlan:
     """By type."""
     asked: Asked | None = None
     """What is asked of other parts, and what buffers have, once the step is taken."""
+    remote: list[list[Tensor]] = field(default_factory=list)
+    """The rows of ``located[t].remote``, by type and attribute, once they have come."""
     counts: Tensor | None = None
     """How many rows are asked of each part, by type: int64, shape [parts, types]."""
 
@@ -161,7 +163,7 @@ class PartitionedFeatureStore(CollectiveRowStore):
         plan.counts = torch.stack([counts_by_part(*of) for of in zip(plan.asked.ids, bounds, strict=True)], 1)
         return plan.counts
 
-    def read(self, plan: RowPlan, asked: Tensor, steps: Steps) -> list[Tensor]:
+    def read(self, plan: RowPlan, asked: Tensor, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.read`."""
         assert isinstance(steps, RankSteps)
         assert plan.asked is not None
@@ -171,8 +173,11 @@ class PartitionedFeatureStore(CollectiveRowStore):
         wanted = [ids - start.repeat_interleave(count) for ids, start, count in each]
         buffers = self._buffers[steps]
         came = exchange_rows(steps.rows, asked, wanted, plan.counts, self._kinds, self._rows, buffers.update)
-        remote = buffers.take(plan.asked, came)
-        return [self._joined(attr, plan.located, remote) for attr in plan.attrs]
+        plan.remote = buffers.take(plan.asked, came)
+
+    def rows(self, plan: RowPlan) -> list[Tensor]:
+        """See :meth:`CollectiveRowStore.rows`."""
+        return [self._joined(attr, plan.located, plan.remote) for attr in plan.attrs]
 
     def _joined(self, attr: TensorAttr, located: Sequence[Located], remote: list[list[Tensor]]) -> Tensor:
         """The rows of an attribute in the order of its ids."""

@@ -160,8 +160,12 @@ class CollectiveRowStore(RowStore):
         """``counts`` of :meth:`Steps.step`. Called once for each plan, on the thread of the steps, in their order."""
 
     @abstractmethod
-    def read(self, plan: Any, asked: Tensor, steps: Steps) -> list[Tensor]:
-        """The rows of a plan's attributes, in their order. ``asked``: the counts of the other ranks."""
+    def read(self, plan: Any, asked: Tensor, steps: Steps) -> None:
+        """Gets what a plan asks of other ranks, and answers them. ``asked``: their counts. In a step."""
+
+    @abstractmethod
+    def rows(self, plan: Any) -> list[Tensor]:
+        """The rows of a plan's attributes, in their order, after :meth:`read`; several threads may call it at once."""
 
 
 @dataclass

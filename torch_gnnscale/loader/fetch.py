@@ -282,9 +282,13 @@ class CollectiveRows(StoreRows):
         """See :meth:`CollectiveRowStore.counts`."""
         return self.features.counts(plan[1], steps)
 
-    def read(self, plan: tuple[list[Any], Any], asked: Tensor, steps: Steps) -> list[tuple[Any, Any]]:
-        """What :meth:`fetch` returns."""
-        return list(zip(plan[0], self.features.read(plan[1], asked, steps), strict=True))
+    def read(self, plan: tuple[list[Any], Any], asked: Tensor, steps: Steps) -> None:
+        """See :meth:`CollectiveRowStore.read`."""
+        self.features.read(plan[1], asked, steps)
+
+    def rows(self, plan: tuple[list[Any], Any]) -> list[tuple[Any, Any]]:
+        """What :meth:`fetch` returns, after :meth:`read`; several threads may call it at once."""
+        return list(zip(plan[0], self.features.rows(plan[1]), strict=True))
 
 
 def row_source(data: Any, custom_cls: Any = None, device: torch.device | None = None) -> RowSource:

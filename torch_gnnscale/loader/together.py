@@ -118,7 +118,7 @@ class Together:
         prepared.sampled = collator.sampled(self.line.sample(prepared.turn.batch))
         prepared.plan = self.source.plan(prepared.sampled, collator.bounds)
 
-    def _step(self, coming: _Prepared | None) -> Fetched | Served:
+    def _step(self, coming: _Prepared | None) -> _Prepared | Served:
         """Announces a turn, and takes the step that is ``_window`` turns before it."""
         if self._window == 0:
             assert coming is not None
@@ -134,7 +134,7 @@ class Together:
         if coming.plan is not None:
             self.source.announce(coming.plan, self.steps)
 
-    def _take(self, prepared: _Prepared) -> Fetched | Served:
+    def _take(self, prepared: _Prepared) -> _Prepared | Served:
         begin, counts = time.perf_counter(), None
         if prepared.plan is not None:
             try:
@@ -142,17 +142,22 @@ class Together:
             except Exception as error:
                 prepared.error = error
 
-        def run(asked: Any) -> Any:
+        def run(asked: Any) -> None:
             if self._samples_together:
                 self._sample(prepared)
-            return self.source.read(prepared.plan, asked, self.steps)
+            self.source.read(prepared.plan, asked, self.steps)
 
-        rows = self.steps.step(prepared.turn.batch.number, prepared.error, counts, run)
+        self.steps.step(prepared.turn.batch.number, prepared.error, counts, run)
         self.line.seconds["gather"] += time.perf_counter() - begin
-        return Served() if prepared.turn.serves else Fetched(prepared.sampled, rows)
+        return Served() if prepared.turn.serves else prepared
 
-    def _collate(self, fetched: Fetched | Served) -> Any:
-        return fetched if isinstance(fetched, Served) else self.line.collate(fetched)
+    def _collate(self, made: _Prepared | Served) -> Any:
+        if isinstance(made, Served):
+            return made
+        begin = time.perf_counter()
+        fetched = Fetched(made.sampled, self.source.rows(made.plan))
+        self.line.seconds["gather"] += time.perf_counter() - begin
+        return self.line.collate(fetched)
 
 
 class TogetherBatches(Generic[T]):
