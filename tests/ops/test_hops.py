@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_gnnscale import ops, reference
+from torch_gnnscale.sampler.hop_by_hop import sample_by_hops
 
 INDEX = [torch.int32, torch.int64]
 MODES = ["uniform", "weight", "disjoint", "time", "last"]
@@ -57,40 +58,26 @@ def by_hops(
 ) -> ops.Sample:  # fmt: skip
     """A sample of ``ops`` or ``reference``, each hop's requests sent to the parts between ``bounds``."""
     parts = parts_of(graph, [0, graph.sizes[0]] if bounds is None else bounds)
-    node, tree = seeds.long(), torch.arange(len(seeds)) if disjoint else None
-    colptr, local, column, edge_id = [torch.zeros(1, dtype=torch.int64)], [], [], []
-    begin, num_nodes, num_edges = 0, [len(seeds)], []
-    for hop, fanout in enumerate(fanouts):
-        end = len(node)
-        frontier, trees = node[begin:end], None if tree is None else tree[begin:end]
-        count, pieces = torch.zeros(end - begin, dtype=torch.int64), {}
+
+    def pick(frontier):
+        node = frontier.node
+        count, pieces = torch.zeros(len(node), dtype=torch.int64), {}
         for first, part in parts:
-            mine = ((frontier >= first) & (frontier < first + part.sizes[1])).nonzero().view(-1)
+            mine = ((node >= first) & (node < first + part.sizes[1])).nonzero().view(-1)
             found = by.pick_neighbors(
-                part, frontier[mine], [0, len(mine)], [key], hop, fanout, first=first, replace=replace, last=last,
-                tree=None if trees is None else trees[mine],
-                time=None if seed_time is None or trees is None else seed_time[0][trees[mine]],
+                part, node[mine], [0, len(mine)], [key], frontier.hop, frontier.fanout, first=first, replace=replace,
+                tree=None if frontier.tree is None else frontier.tree[mine], last=last,
+                time=None if frontier.time is None else frontier.time[mine],
             )  # fmt: skip
             count[mine] = found.num_edges
             replies = [entry.split(found.num_edges.tolist()) for entry in found[1:]]
             pieces |= dict(zip(mine.tolist(), zip(*replies, strict=True), strict=True))
         none = (torch.empty(0, dtype=torch.int64),) * 2
-        source, edge = (torch.cat(entry) for entry in zip(none, *(pieces[i] for i in range(end - begin)), strict=True))
-        of_edges = None if trees is None else trees.repeat_interleave(count)
-        found = by.relabel(node, source, known_tree=tree, tree=of_edges)
-        local.append(found.local)
-        edge_id.append(edge)
-        column.append(torch.arange(begin, end).repeat_interleave(count))
-        colptr.append(count.cumsum(0) + colptr[-1][-1:])
-        node, tree = torch.cat([node, found.node]), None if tree is None else torch.cat([tree, found.tree])
-        num_nodes.append(len(found.node))
-        num_edges.append(len(source))
-        begin = 0 if layers else end
-    empty = [torch.empty(0, dtype=torch.int64)]
-    edge_index = torch.stack([torch.cat(empty + local), torch.cat(empty + column)])
-    return ops.Sample([node], [torch.cat(colptr)], [edge_index], [torch.cat(empty + edge_id)],
-                      [] if tree is None else [tree], torch.tensor([num_nodes]),
-                      torch.tensor([num_edges], dtype=torch.int64).view(1, -1))  # fmt: skip
+        source, edge = (torch.cat(entry) for entry in zip(none, *(pieces[i] for i in range(len(node))), strict=True))
+        return ops.Picks(count, source, edge)
+
+    time = None if seed_time is None else seed_time[0]
+    return sample_by_hops(pick, seeds, fanouts, disjoint=disjoint, layers=layers, seed_time=time, relabel=by.relabel)
 
 
 @pytest.mark.parametrize("fanouts", [[5, 4, 3], [-1, 2], [1, 0, 4], [33, 40], []])
