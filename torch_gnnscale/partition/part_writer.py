@@ -72,7 +72,9 @@ class PartWriter:
             folders["ids"] = files.checksum(whole / "ids")
             of_book = {f"bounds_{i}": bounds[node_type] for i, node_type in enumerate(self.types)}
             of_book |= {f"edge_bounds_{i}": edge_bounds[edge_type] for i, edge_type in enumerate(self.relations)}
-            files.save(whole / "book", layout.BOOK, of_book, {"given": given, "folders": folders, **found})
+            largest = [self._largest_degree(csc, end_types(edge_type)[1]) for edge_type, csc in self.relations.items()]
+            about = {"given": given, "folders": folders, "largest_degree": largest, **found}
+            files.save(whole / "book", layout.BOOK, of_book, about)
         self.fingerprint = layout.fingerprint_of(self.path)
 
     @staticmethod
@@ -141,6 +143,11 @@ class PartWriter:
 
     def _wide(self, ids: Tensor) -> Iterator[Tensor]:
         return (part.to(torch.int64) for part in ids.split(self.step))
+
+    def _largest_degree(self, csc: CSC, dst: Any) -> int:
+        """The largest number of edges that lead to one node."""
+        pieces = degrees(csc, self.order[dst].old, self.step)
+        return max((int(degree.max()) for degree in pieces if len(degree)), default=0)
 
     def _write_relation(self, arrays: _Arrays, number: int, csc: CSC, edge_type: Any, columns: Tensor) -> None:
         """The columns of a relation, under the names that a saved GraphStore has."""

@@ -72,6 +72,8 @@ class StoredParts:
     assigned: dict[str, Any]
     """How the parts were chosen: ``method``, and what that took."""
     report: PartitionReport
+    largest_degree: dict[EdgeType | None, int]
+    """By edge type: the largest number of edges that lead to one node."""
     fingerprint: int
     """63 bits, equal for equal graphs in equal parts."""
     _graph: GraphStore | None = field(repr=False)
@@ -214,9 +216,10 @@ def open_parts(path: str | os.PathLike, verify: bool = True) -> StoredParts:
         arrays, _ = files.load(path / "attrs", layout.ATTRS, verify)
         named = {(meta.group_name, meta.attr_name): f"rows_{i}" for i, meta in enumerate(attrs)}
         whole = {key: arrays[name] for key, name in named.items() if name in arrays}
+    degree = dict(zip(book.edge_bounds, meta["largest_degree"], strict=True))
     return StoredParts(
         path, book, given["topology"], attrs, _pairs(given["splits"]), _pairs(given["links"]), whole, given["about"],
-        meta["assigned"], layout.report_of(meta), fingerprint, graph, ids, verify, mark["parts"],
+        meta["assigned"], layout.report_of(meta), degree, fingerprint, graph, ids, verify, mark["parts"],
     )  # fmt: skip
 
 
