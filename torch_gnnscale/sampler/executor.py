@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ..feature.contract import Steps
 from ..topology.segmented import SegmentedCSC
 from .graph import SampledGraph
 
@@ -59,6 +60,14 @@ class Executor(ABC):
         :meth:`sample_many`. ``how`` is the argument that chose this executor or method, such as "bulk=4"."""
 
     @abstractmethod
+    def check_links(self) -> None:
+        """Raises NotImplementedError if samples of links cannot be drawn."""
+
+    @abstractmethod
+    def join(self, steps: Steps, own_seeds: bool) -> None:
+        """See :meth:`KeyedSampler.join`."""
+
+    @abstractmethod
     def sample(
         self, seeds: Sequence[Tensor], key: int, drawing: Drawing, seed_time: Sequence[Tensor | None] | None = None,
         exclude: Sequence[Tensor | None] | None = None,
@@ -85,6 +94,12 @@ class HostExecutor(Executor):
         """See :meth:`Executor.check`."""
         if many:
             check_bulk(self.graph, drawing, how)
+
+    def check_links(self) -> None:
+        """See :meth:`Executor.check_links`: they can."""
+
+    def join(self, steps: Steps, own_seeds: bool) -> None:
+        """See :meth:`KeyedSampler.join`."""
 
     def sample(
         self, seeds: Sequence[Tensor], key: int, drawing: Drawing, seed_time: Sequence[Tensor | None] | None = None,
@@ -114,6 +129,13 @@ class GPUExecutor(Executor):
     def check(self, drawing: Drawing, how: str, many: bool) -> None:
         """See :meth:`Executor.check`."""
         check_bulk(self.graph, drawing, how)
+
+    def check_links(self) -> None:
+        """See :meth:`Executor.check_links`."""
+        raise NotImplementedError(f"links with device={str(self.device)!r} are not implemented; use device='cpu'")
+
+    def join(self, steps: Steps, own_seeds: bool) -> None:
+        """See :meth:`KeyedSampler.join`."""
 
     def sample(
         self, seeds: Sequence[Tensor], key: int, drawing: Drawing, seed_time: Sequence[Tensor | None] | None = None,

@@ -35,6 +35,16 @@ class Relation:
     _id_bound: int | None = field(default=None, init=False, repr=False)
 
     @property
+    def num_edges(self) -> int:
+        """The number of edges that can be drawn."""
+        return self.csc.num_edges
+
+    @property
+    def largest_degree(self) -> int:
+        """The largest number of neighbors that a node has."""
+        return int(self.csc.colptr.diff().max()) if self.csc.num_dst else 0
+
+    @property
     def id_bound(self) -> int:
         """All of the user's edge ids are in [0, id_bound)."""
         if self._id_bound is None:
@@ -111,7 +121,7 @@ class SampledGraph:
     @property
     def largest_degree(self) -> int:
         """The largest number of neighbors that any node has in one relation."""
-        return max((int(r.csc.colptr.diff().max()) for r in self.relations if r.csc.num_dst), default=0)
+        return max((relation.largest_degree for relation in self.relations), default=0)
 
     @property
     def edge_types(self) -> list[EdgeType | None]:

@@ -16,6 +16,8 @@ from torch_geometric.sampler import (
 )
 from torch_geometric.typing import EdgeType, NodeType
 
+from ..feature.contract import Steps
+
 Inputs: TypeAlias = NodeSamplerInput | EdgeSamplerInput
 """What a batch is sampled from: seeds, or links."""
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
@@ -81,6 +83,15 @@ class KeyedSampler(BaseSampler):
         return [self.sample_inputs(entry, key, neg_sampling) for entry, key in zip(inputs, keys, strict=True)]
 
     # What loaders read before they sample ############################################################################
+
+    def join(self, steps: Steps, own_seeds: bool) -> None:
+        """Called once by a loader whose ranks take steps together, before its first step: a collective sampler issues
+        its collectives in these steps.
+
+        Args:
+            steps: of the loader. Samples are then asked for within a step, on its thread.
+            own_seeds: all seeds of every rank are of the rank's own part.
+        """
 
     def options(self) -> dict[str, Any]:
         """What decides samples besides the key and the edges: plain values, compared when a state is loaded."""

@@ -15,6 +15,7 @@ from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.typing import EdgeType, NodeType
 
 from .._warn import warn
+from ..feature.contract import Steps
 from ..memory import Budget
 from ..ops.arguments import as_ids, check_ids, checked_device
 from ..random import draw_seed
@@ -26,6 +27,7 @@ from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives, sorted_pairs
 from .output import NO_IDS, HeteroNeighborOutput, NeighborOutput, Seeds, as_output
 from .pyg_attributes import PyGAttributes
 from .relations import sampled_graph
+from .sampled_store import sampled_store
 from .times import check_times, ordered_limit
 
 
@@ -120,10 +122,13 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
         self.layers = layers
         self.keep_orig_edges = False
         self._disjoint = disjoint
-        self.graph = sampled_graph(
-            data, is_sorted=is_sorted, time_attr=time_attr, weight_attr=weight_attr,
-            backward=sample_direction == "backward",
-        )  # fmt: skip
+        store, backward = sampled_store(data), sample_direction == "backward"
+        if store is not None:
+            self.graph = store.sampled_graph(data[0], time_attr=time_attr, weight_attr=weight_attr, backward=backward)
+        else:
+            self.graph = sampled_graph(
+                data, is_sorted=is_sorted, time_attr=time_attr, weight_attr=weight_attr, backward=backward
+            )
         if temporal_strategy == "last" and not self.is_temporal:
             warn("temporal_strategy='last' has no effect: without time_attr there are no times")
         self.links = LinkSampling(self.graph, exclude_seed_edges, strict_negatives)
@@ -131,7 +136,10 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
         self.subgraph_type = SubgraphType(subgraph_type)
         self.executor: Executor
         """Draws the samples, on the CPU or on a GPU."""
-        if where.type == "cpu":
+        if store is not None:
+            self.executor = store.executor(self.graph, where)
+            self.executor.check(self._drawing(), "the stores of a part", many=False)
+        elif where.type == "cpu":
             self.graph.move_to_huge_pages()
             self.executor = HostExecutor(self.graph)
         else:
@@ -219,7 +227,7 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
             "temporal_strategy": self.temporal_strategy,
             "layers": self.layers,
             "nodes": list(self.graph.sizes),
-            "edges": [relation.csc.num_edges for relation in self.graph.relations],
+            "edges": [relation.num_edges for relation in self.graph.relations],
             "temporal": self.is_temporal,
             "weighted": any(relation.weight is not None for relation in self.graph.relations),
             "exclude_seed_edges": self.exclude_seed_edges,
@@ -234,6 +242,10 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
         """All of the user's edge ids of a type are in [0, edge_bound)."""
         return self.graph.relations[self.graph.edge_types.index(edge_type)].id_bound
 
+    def join(self, steps: Steps, own_seeds: bool) -> None:
+        """See :meth:`KeyedSampler.join`."""
+        self.executor.join(steps, own_seeds)
+
     def check_many(self, inputs: type[Inputs], how: str) -> None:
         """See :meth:`KeyedSampler.check_many`."""
         if inputs is not NodeSamplerInput:
@@ -244,6 +256,7 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
         self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, links: Tensor | None
     ) -> None:
         """See :meth:`KeyedSampler.prepare_links`."""
+        self.executor.check_links()
         self.links.prepare(edge_type, neg_sampling, links)
 
     # Sampling ########################################################################################################
@@ -273,8 +286,7 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
         Raises:
             ValueError: some link has no such negative.
         """
-        if self.device.type != "cpu":
-            raise NotImplementedError(f"links with device={str(self.device)!r} are not implemented; use device='cpu'")
+        self.executor.check_links()
         return self.links.sample(inputs, neg_sampling, draw_seed() if key is None else key, self.sample, self.disjoint)
 
     def sample_many(

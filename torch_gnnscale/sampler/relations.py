@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -59,19 +59,15 @@ def sampled_graph(
         csc = _padded(opened, sizes[src], sizes[dst])
         if backward:
             csc = csc.transposed()
-        weight, time, left_out = weights.get(edge_type), None, None
-        if weight is not None:
-            csc, weight, left_out = _with_weights(f"weight_attr={weight_attr!r}{of_type(edge_type)}", csc, weight)
-            left_out = left_out.flip(0) if left_out is not None and backward else left_out
-        if node_time is not None and src in node_time:
-            time = ordered(node_time[src], floating)[csc.row.to(torch.int64)]
-        elif edge_time is not None and edge_type in edge_time:
-            time = ordered(edge_time[edge_type], floating)[_edge_ids(csc)]
-        if time is not None:
-            csc, time, weight = _by_time(csc, time, weight)
-        sums = None if weight is None else ops.weight_sums(csc.colptr, weight)
+        of_src = None if node_time is None else node_time.get(src)
+        of_edges = None if edge_time is None else edge_time.get(edge_type)
+        name = f"weight_attr={weight_attr!r}{of_type(edge_type)}"
+        prepared = prepared_edges(csc, name, weights.get(edge_type), of_src, of_edges, floating)
+        left_out = prepared.left_out
+        left_out = left_out.flip(0) if left_out is not None and backward else left_out
+        csc = prepared.csc
         mapped = opened.origin is not None and csc.row is opened.row
-        relations.append(Relation(edge_type, csc, sums, time, left_out, mapped))
+        relations.append(Relation(edge_type, csc, prepared.weight, prepared.time, left_out, mapped))
     return SampledGraph(
         DataType.from_data(data), list(sizes), list(sizes.values()), relations, backward, node_time, edge_time, floating
     )
@@ -95,6 +91,43 @@ def _sizes(source: Source, cscs: dict[EdgeType | None, CSC]) -> dict[NodeType | 
 
 
 # From the user's edges to those that are sampled #####################################################################
+
+
+class PreparedEdges(NamedTuple):
+    """The edges of a relation as they are drawn: the entries of :class:`Relation` of these names."""
+
+    csc: CSC
+    weight: Tensor | None
+    time: Tensor | None
+    left_out: Tensor | None
+
+
+def prepared_edges(
+    csc: CSC, name: str, weight: Tensor | None, node_time: Tensor | None, edge_time: Tensor | None, floating: bool
+) -> PreparedEdges:
+    """Leaves out the edges of weight 0, and sorts the others in each column by time.
+
+    Args:
+        csc: the edges; its columns may be those of some nodes only.
+        name: of the weights, in errors.
+        weight: of each edge by its id, or None.
+        node_time: the time of each source, or None; then those of edges are taken.
+        edge_time: of each edge by its id, or None.
+        floating: whether times are compared as float64.
+
+    Raises:
+        TypeError, ValueError: weights of another length or type, NaN, infinite or negative.
+    """
+    time, left_out = None, None
+    if weight is not None:
+        csc, weight, left_out = _with_weights(name, csc, weight)
+    if node_time is not None:
+        time = ordered(node_time, floating)[csc.row.to(torch.int64)]
+    elif edge_time is not None:
+        time = ordered(edge_time, floating)[_edge_ids(csc)]
+    if time is not None:
+        csc, time, weight = _by_time(csc, time, weight)
+    return PreparedEdges(csc, None if weight is None else ops.weight_sums(csc.colptr, weight), time, left_out)
 
 
 def _padded(csc: CSC, num_src: int, num_dst: int) -> CSC:
