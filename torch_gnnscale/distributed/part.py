@@ -20,6 +20,7 @@ from ..topology import GraphStore
 from ..version import __version__
 from .exchange import Traffic
 from .feature_store import PartitionedFeatureStore
+from .graph_store import PartitionedGraphStore
 from .grid import Grid
 from .meeting import on_all_ranks
 from .numbering import PartNumbering
@@ -50,8 +51,12 @@ class Part:
         self.stored = parts.part(ranks.part, verify)
         self.features = PartitionedFeatureStore(parts, self.stored, ranks, self._open_steps, **kept)
         """The rows."""
-        self.graph: GraphStore = _with_order(parts.graph(), PartNumbering(parts))
+        self.graph: GraphStore | PartitionedGraphStore
         """The edges, in stored ids."""
+        if parts.topology == "replicated":
+            self.graph = _with_order(parts.graph(), PartNumbering(parts))
+        else:
+            self.graph = PartitionedGraphStore(parts, self.stored)
         _open.add(self)
 
     def input_nodes(self, split: str, of: Of = "part", node_type: NodeType | None = None) -> Any:
@@ -76,8 +81,8 @@ class Part:
         return links if edge_type is None else (edge_type, links)
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """What the loaders of this part exchanged so far, by purpose (``headers``, ``counts``, ``ids``, ``rows``): the
-        entries of :class:`Traffic`."""
+        """What the loaders of this part exchanged so far, by purpose (``headers``, ``counts``, ``ids``, ``rows`` and,
+        with a partitioned topology, ``requests`` and ``picks``): the entries of :class:`Traffic`."""
         total: dict[str, Traffic] = {}
         for steps in self._steps:
             for exchange in {id(e): e for e in (steps.headers, steps.rows)}.values():

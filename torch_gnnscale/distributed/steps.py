@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable
 from datetime import timedelta
@@ -35,6 +36,8 @@ class Status(IntEnum):
 
 COMPLETED = -1
 """Of an iteration that no rank left before its last step."""
+FAILED = -1
+"""In place of a count."""
 _COMMON = (
     "iteration",
     "epoch",
@@ -73,6 +76,8 @@ class RankSteps(Steps):
         self._left = COMPLETED  # or how many batches were delivered when the last iteration was left
         self._stopped: str | None = None  # why the iteration has ended before its last step
         self._lost: str | None = None  # which rank is gone
+        self._running: int | None = None  # the thread on which a step is under way
+        self._failed = False  # whether the ranks of this step know that it failed
         self._closed = False
 
     def gather(self, value: Any) -> list[Any]:
@@ -111,7 +116,45 @@ class RankSteps(Steps):
             first = failed[0]
             raise RuntimeError(f"rank {first} failed to make batch {headers[first][1]}: {texts[first]}")
         nothing = torch.empty(self.grid.parts, 0, dtype=torch.int64)
-        return self._told(lambda: run(nothing if counts is None else self.rows.numbers(counts, "counts")))
+        self._running, self._failed = threading.get_ident(), False
+        try:
+            return self._told(lambda: run(nothing if counts is None else self.rows.numbers(counts, "counts")))
+        finally:
+            self._running = None
+
+    @property
+    def running(self) -> bool:
+        """Whether a step is under way on the thread that asks: collectives may be issued."""
+        return self._running == threading.get_ident()
+
+    def counted(self, counts: Tensor, error: Exception | None, what: str) -> Tensor:
+        """Within a step, exchanges numbers with the ranks of this one's column, which learn of an error.
+
+        Args:
+            counts: int64, shape [parts, 2], the first ones at least 0.
+            error: why this rank has none; it must not communicate in this step any more.
+            what: it was to do, for the others' error.
+
+        Raises:
+            RuntimeError: another rank failed. All ranks of the column raise.
+        """
+        received = self.rows.numbers(counts if error is None else torch.full_like(counts, FAILED), "counts")
+        failed = (received[:, 0] == FAILED).nonzero().view(-1).tolist()
+        if failed or error is not None:
+            self._failed = True
+            if error is not None:
+                raise error
+            rank = self.grid.rank(failed[0], self.grid.copy(self.rank))
+            raise RuntimeError(f"{what}: expected it of all ranks, found that rank {rank} failed")
+        return received
+
+    def sampled(self, error: Exception | None, counts: Tensor | None) -> Tensor:
+        """See :meth:`Steps.sampled`."""
+        if error is not None and (self._failed or self.rows.broken):
+            raise error
+        self.counted(torch.zeros(self.grid.parts, 2, dtype=torch.int64), error, "sampling")
+        assert counts is not None
+        return self.rows.numbers(counts, "counts")
 
     def leave(self, delivered: int) -> None:
         """See :meth:`Steps.leave`."""

@@ -120,6 +120,18 @@ class Steps(ABC):
         """
 
     @abstractmethod
+    def sampled(self, error: Exception | None, counts: Tensor | None) -> Tensor:
+        """Within a step in which the ranks sampled together: ends the sampling on all of them alike.
+
+        Args:
+            error: why this rank has no sample; all ranks then raise, unless they know of it already.
+            counts: as of :meth:`step`; None with an error.
+
+        Returns:
+            What each rank of the group of rows is going to ask this one for.
+        """
+
+    @abstractmethod
     def leave(self, delivered: int) -> None:
         """This rank leaves the iteration after so many batches; without effect after its last step."""
 

@@ -62,6 +62,8 @@ class Together:
         self.line, self.steps, self.share = line, steps, share
         self.source: CollectiveRows = line.collator.source
         self._samples_together = isinstance(line.sampler, KeyedSampler) and line.sampler.collective
+        if isinstance(line.sampler, KeyedSampler):
+            line.sampler.join(steps, own_seeds=share.order == "owned")
         self._ahead: deque[_Prepared] = deque()  # steps whose plans were announced
         self._window = 0
 
@@ -144,12 +146,22 @@ class Together:
 
         def run(asked: Any) -> None:
             if self._samples_together:
-                self._sample(prepared)
+                asked = self._sample_together(prepared)
             self.source.read(prepared.plan, asked, self.steps)
 
         self.steps.step(prepared.turn.batch.number, prepared.error, counts, run)
         self.line.seconds["gather"] += time.perf_counter() - begin
         return Served() if prepared.turn.serves else prepared
+
+    def _sample_together(self, prepared: _Prepared) -> Any:
+        """Samples within a step; returns what the other ranks ask this one for."""
+        counts, error = None, None
+        try:
+            self._sample(prepared)
+            counts = self.source.counts(prepared.plan, self.steps)
+        except Exception as failed:
+            error = failed
+        return self.steps.sampled(error, counts)
 
     def _collate(self, made: _Prepared | Served) -> Any:
         if isinstance(made, Served):

@@ -1,0 +1,362 @@
+"""Loaders over parts whose edges are partitioned too: every batch is the one that a single process makes."""
+
+import pytest
+import torch
+from helpers.cluster import cluster
+from helpers.parts import as_plain, batches_of_rank, expected_batches, homogeneous, loader_over
+from torch import distributed as dist
+from torch_geometric.data import TensorAttr
+
+from torch_gnnscale import LinkNeighborLoader, NeighborLoader, NeighborSampler, partition
+from torch_gnnscale.distributed import open_part
+
+MODES = {
+    "nodes": {},
+    "one hop": {"num_neighbors": [4]},
+    "two more hops": {"num_neighbors": [2, 2, 2, 1]},
+    "all neighbors": {"num_neighbors": [-1, 2]},
+    "nothing in one hop": {"num_neighbors": [2, 0, 2]},
+    "no hop": {"num_neighbors": []},
+    "in input order": {"shuffle": False},
+    "replace": {"replace": True},
+    "disjoint": {"disjoint": True},
+    "layers": {"layers": True},
+    "layers of trees": {"layers": True, "disjoint": True},
+    "weights": {"weight_attr": "weight"},
+    "weights, all, replace": {"weight_attr": "weight", "replace": True, "num_neighbors": [-1, 3]},
+    "times of nodes": {"time_attr": "time"},
+    "last": {"time_attr": "time", "temporal_strategy": "last"},
+    "times and weights": {"time_attr": "time", "weight_attr": "weight"},
+    "without threads": {"prefetch": 0},
+    "csr": {"edge_layout": "sparse_csr"},
+    "global": {"seed_order": "global"},
+    "global disjoint": {"seed_order": "global", "disjoint": True},
+    "global times": {"seed_order": "global", "time_attr": "time"},
+    "drop": {"uneven": "drop"},
+    "serve": {"uneven": "serve"},
+    "serve global": {"uneven": "serve", "seed_order": "global", "batch_size": 7},
+}
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """parts(K): (data, directory of K parts of edges), written once; parts(0): of which the second has nothing."""
+    written = {}
+
+    def of(count):
+        if count not in written:
+            data, path = homogeneous(), tmp_path_factory.mktemp("parts") / "parts"
+            generator = torch.Generator().manual_seed(8)
+            data.weight = torch.rand(data.num_edges, generator=generator) * (torch.arange(data.num_edges) % 4 > 0)
+            data.since = torch.randint(50, (data.num_edges,), generator=generator)
+            owners = torch.arange(data.num_nodes) % 2 * 2 if count == 0 else None
+            links = {"train": data.edge_index[:, ::7]}
+            partition.write(
+                data, path, parts=count or 3, method="random", topology="partitioned", links=links,
+                graph_attrs=["time"], owners=owners,
+            )  # fmt: skip
+            written[count] = data, str(path)
+        return written[count]
+
+    return of
+
+
+@pytest.mark.parametrize("options", MODES.values(), ids=MODES)
+@pytest.mark.parametrize(("count", "world"), [(2, 2), (3, 3), (2, 4)])
+def test_batches_are_those_of_one_process(parts, options, count, world):
+    data, path = parts(count)
+    expected = expected_batches(data, path, "nodes", 2, options, world)
+    found = cluster(world).run(batches_of_rank, path, "nodes", 2, options)
+    assert [[len(epoch) for epoch in rank] for rank in found] == [[len(epoch) for epoch in rank] for rank in expected]
+    for rank in range(world):
+        for epoch in range(2):
+            for ours, theirs in zip(found[rank][epoch], expected[rank][epoch], strict=True):
+                assert dict(ours).keys() == dict(theirs).keys()
+                assert ours == theirs
+
+
+@pytest.mark.parametrize("options", [{"uneven": "serve", "shuffle": False}, {"seed_order": "global"}])
+def test_a_part_without_nodes(parts, options):
+    data, path = parts(0)
+    assert cluster(3).run(batches_of_rank, path, "nodes", 1, options) == expected_batches(
+        data, path, "nodes", 1, options, 3
+    )
+
+
+def test_one_part_needs_no_process_group(parts):
+    data, path = parts(1)
+    assert not dist.is_initialized()
+    assert [batches_of_rank(path, "nodes", 2, {})] == expected_batches(data, path, "nodes", 2, {}, 1)
+
+
+def times_of_edges(path):
+    """Batches by the times of edges, each seed with a time of its own."""
+    with open_part(path) as part:
+        loader = loader_with_times((part.features, part.graph), part.input_nodes("train", "all"))
+        return [as_plain(batch) for batch in loader]
+
+
+def loader_with_times(stores, seeds, **options):
+    options |= {"seed_order": "global"} if "shard" not in options else {}
+    return NeighborLoader(
+        stores, [3, 2], seeds, input_time=torch.arange(len(seeds)) % 50, time_attr="since", batch_size=10, shuffle=True,
+        seed=3, **options,
+    )  # fmt: skip
+
+
+def test_times_of_edges(parts):
+    from helpers.parts import stores_of
+
+    data, path = parts(2)
+    with partition.open_parts(path) as opened:
+        seeds = opened.input_nodes("train")
+    expected = [as_plain(batch) for batch in loader_with_times(stores_of(data, path), seeds, shard=False)]
+    found = cluster(2).run(times_of_edges, path)
+    assert [found[number % 2][number // 2] for number in range(len(expected))] == expected
+
+
+# Rounds ###############################################################################################################
+
+
+def traffic_of_an_epoch(path, options):
+    with open_part(path) as part:
+        of = "all" if options.get("seed_order") == "global" else "part"
+        loader = loader_over((part.features, part.graph), part.input_nodes("train", of), "nodes", options)
+        steps = sum(1 for _ in loader)
+        return steps, part.stats()
+
+
+@pytest.mark.parametrize("hops", [1, 2, 3, 4])
+@pytest.mark.parametrize("order", ["owned", "global"])
+def test_rounds(parts, hops, order):
+    """2L rounds per batch if the seeds are the rank's own, else 2L + 2."""
+    options = {"num_neighbors": [2] * hops, "seed_order": order}
+    found = cluster(3).run(traffic_of_an_epoch, parts(3)[1], options)
+    steps = found[0][0]
+    of_hops = 2 * hops - (2 if order == "owned" else 0)
+    for taken, traffic in found:
+        assert taken == steps
+        rounds = {purpose: entry["rounds"] for purpose, entry in traffic.items()}
+        assert rounds.pop("headers", 0) == rounds.pop("counts", 0) == 0
+        expected = {"ids": steps, "rows": steps, "requests": of_hops // 2 * steps, "picks": of_hops // 2 * steps}
+        assert rounds == {purpose: count for purpose, count in expected.items() if count}
+        assert sum(rounds.values()) == (of_hops + 2) * steps
+
+
+def test_bytes_are_those_of_the_requests(parts):
+    """A request is a node, a drawn edge its source and id; nothing of the rank's own travels."""
+    data, path = parts(2)
+    options = {"num_neighbors": [-1], "seed_order": "global", "shuffle": False, "uneven": "serve"}
+    found = cluster(2).run(traffic_of_an_epoch, path, options)
+    with partition.open_parts(path) as opened:
+        seeds, bounds = opened.stored_ids()[opened.input_nodes("train")], opened.book.bounds[None]
+        degree = torch.zeros(data.num_nodes, dtype=torch.int64)
+        degree.scatter_add_(0, opened.stored_ids()[data.edge_index[1]], torch.ones(data.num_edges, dtype=torch.int64))
+    batches = seeds.split(10)
+    for rank, (_, traffic) in enumerate(found):
+        mine = torch.cat(batches[rank::2])
+        remote = mine[(mine >= bounds[1]) != bool(rank)]
+        assert traffic["requests"]["bytes_sent"] == 4 * len(remote)
+        assert traffic["picks"]["bytes_received"] == 4 * (len(remote) + 2 * int(degree[remote].sum()))
+
+
+# Errors ###############################################################################################################
+
+
+def malformed_columns(path, bad_rank):
+    """The first column with edges of one rank leads nowhere; every rank tells what its loop came to."""
+    with open_part(path) as part:
+        loader = loader_over(
+            (part.features, part.graph), part.input_nodes("train"), "nodes", {"num_neighbors": [-1, -1]}
+        )
+        if dist.get_rank() == bad_rank:
+            row = loader._sampler.graph.stored.row[0]
+            loader._sampler.graph.stored.row[0] = torch.full_like(row, 1 << 20)
+        try:
+            list(loader)
+        except Exception as error:
+            return f"{type(error).__name__}: {error}"
+    return None
+
+
+def test_an_error_at_an_owner_is_raised_on_all(parts):
+    found = cluster(3).run(malformed_columns, parts(3)[1], 1)
+    assert "the graph is malformed: row[" in found[1]
+    assert {text.rsplit(":", 1)[1] for text in found[::2]} == {" expected it of all ranks, found that rank 1 failed"}
+
+
+def unanswerable(path, bad_rank):
+    """An owner fails in the second hop, when it draws for the others."""
+    with open_part(path) as part:
+        loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {"prefetch": 1})
+        executor = loader._sampler.executor
+        drawn = executor._drawn
+
+        def fails(requests, keys, frontier, drawing):
+            if frontier.hop == 1 and next(calls) == 2:
+                raise KeyError("no luck")
+            return drawn(requests, keys, frontier, drawing)
+
+        calls = iter(range(1000))
+        if dist.get_rank() == bad_rank:
+            executor._drawn = fails
+        return results_of(loader)
+
+
+def results_of(loader):
+    """The batches of an epoch, and errors in their places."""
+    found, iterator = [], iter(loader)
+    while True:
+        try:
+            found.append(as_plain(next(iterator)))
+        except StopIteration:
+            return found
+        except Exception as error:
+            found.append(f"{type(error).__name__}: {error}")
+
+
+def test_the_next_batches_follow_an_error_at_an_owner(parts):
+    whole = cluster(2).run(unanswerable, parts(2)[1], -1)
+    first, second = cluster(2).run(unanswerable, parts(2)[1], 1)
+    assert first[2] == "RuntimeError: drawing neighbors: expected it of all ranks, found that rank 1 failed"
+    assert second[2] == "KeyError: 'no luck'"
+    for found, expected in ((first, whole[0]), (second, whole[1])):
+        assert found[:2] + found[3:] == expected[:2] + expected[3:]
+
+
+def fails_between(path, bad_rank, where):
+    """A rank fails by itself: after a sample, or between two hops."""
+    import torch_gnnscale.distributed.executor as module
+
+    calls = iter(range(1000))
+
+    def transform(out):
+        if where == "transform" and dist.get_rank() == bad_rank and next(calls) == 2:
+            raise KeyError("no luck")
+        return out
+
+    def relabels(*args, **kwargs):
+        if dist.get_rank() == bad_rank and next(calls) == 6:
+            raise KeyError("no luck")
+        return relabel(*args, **kwargs)
+
+    relabel, sample = module.ops.relabel, module.sample_by_hops
+    try:
+        if where == "hops":
+            module.sample_by_hops = lambda *args, **kwargs: sample(*args, **kwargs, relabel=relabels)
+        with open_part(path) as part:
+            options = {"transform_sampler_output": transform, "num_neighbors": [2, 2, 2]}
+            return results_of(loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", options))
+    finally:
+        module.sample_by_hops = sample
+
+
+@pytest.mark.parametrize("where", ["transform", "hops"])
+def test_an_error_of_a_rank_by_itself_is_raised_on_all_and_the_next_batches_follow(parts, where):
+    whole = cluster(2).run(fails_between, parts(2)[1], -1, where)
+    first, second = cluster(2).run(fails_between, parts(2)[1], 1, where)
+    assert first[2] == "RuntimeError: sampling: expected it of all ranks, found that rank 1 failed"
+    assert second[2] == "KeyError: 'no luck'"
+    for found, expected in ((first, whole[0]), (second, whole[1])):
+        assert found[:2] + found[3:] == expected[:2] + expected[3:]
+
+
+def bad_weights(path):
+    with open_part(path) as part:
+        if dist.get_rank() == 1:
+            part.stored.rows[(None, None), "weight"] = part.stored.rows[(None, None), "weight"] - 1
+        loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {"weight_attr": "weight"})
+        list(loader)
+
+
+def test_weights_that_are_malformed_in_one_part(parts):
+    first, second = cluster(2).results(bad_weights, parts(2)[1])
+    assert first == second
+    assert first[1].startswith("ValueError: rank 1: ValueError: weight_attr='weight': expected finite numbers of at ")
+
+
+def refused(path, kind, options):
+    with open_part(path) as part:
+        stores = part.features, part.graph
+        if kind == "links":
+            LinkNeighborLoader(stores, [2], part.links("train"), seed=1)
+        elif kind == "edges":
+            part.graph.get_edge_index(None, "csc")
+        elif kind == "coo":
+            part.graph.coo()
+        elif kind == "put":
+            part.graph.put_edge_index(torch.zeros(2, 0), edge_type=None, layout="coo")
+        elif kind == "sampler":
+            NeighborSampler(stores, [2]).sample(torch.arange(3), None, key=1)
+        elif kind == "rows":
+            part.features.get_tensor(TensorAttr(None, "x", torch.arange(200)))
+        elif kind == "call":
+            loader_over(stores, part.input_nodes("train"), "nodes", {}).collate_fn([0])
+        elif kind == "samples":
+            next(loader_over(stores, part.input_nodes("train"), "nodes", {}).samples(0))
+        elif kind == "two loaders":
+            sampler = NeighborSampler(stores, [2])
+            for _ in range(2):
+                list(loader_over(stores, part.input_nodes("train"), "nodes", {"neighbor_sampler": sampler}))
+        else:
+            loader_over(stores, part.input_nodes("train"), "nodes", options)
+
+
+REPLICATED = " with a partitioned topology is not implemented; write the parts with topology='replicated'"
+EDGES = (
+    "edges: expected a graph that one process has, found part {} of a partitioned one; torch_gnnscale.NeighborLoader "
+    "samples it, in steps that all ranks take together"
+)
+OUTSIDE = (
+    "sample: expected an iteration of a torch_gnnscale.NeighborLoader over the stores of a part, in whose steps all "
+    "ranks sample together, found a call outside of one"
+)
+REFUSED = {
+    "induced": ("nodes", {"subgraph_type": "induced"}, f"NotImplementedError: subgraph_type='induced'{REPLICATED}"),
+    "bidirectional": ("nodes", {"subgraph_type": "bidirectional"},
+                      f"NotImplementedError: subgraph_type='bidirectional'{REPLICATED}"),
+    "links": ("links", {}, f"NotImplementedError: sampling of links{REPLICATED}"),
+    "no weights": ("nodes", {"weight_attr": "x"},
+                   "ValueError: weight_attr='x': expected an attribute of edges, found none of this name"),
+    "no times": ("nodes", {"time_attr": "when"},
+                 "ValueError: time_attr='when': expected an attribute of nodes or edges, found none of this name"),
+    "times in parts": ("nodes", {"time_attr": "code"},
+                       "ValueError: time_attr='code': expected times of all nodes, found them in parts; they are to be "
+                       "named when the parts are written: graph_attrs=['code']"),
+    "large fanouts": ("nodes", {"num_neighbors": [1 << 20], "replace": True},
+                      "ValueError: num_neighbors: expected -1 (all) or 0..131072 each, found [1048576] with "
+                      "replacement"),
+    "edges": ("edges", {}, f"RuntimeError: {EDGES}"),
+    "coo": ("coo", {}, f"RuntimeError: {EDGES}"),
+    "put": ("put", {}, "NotImplementedError: edges of a partitioned graph do not change; write the parts again"),
+    "sampler": ("sampler", {}, f"RuntimeError: {OUTSIDE}"),
+    "call": ("call", {}, f"RuntimeError: {OUTSIDE}"),
+    "samples": ("samples", {}, f"RuntimeError: {OUTSIDE}"),
+    "two loaders": ("two loaders", {},
+                    "ValueError: neighbor_sampler: expected one of this loader alone, found one that another loader "
+                    "has"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "options", "text"), REFUSED.values(), ids=REFUSED)
+def test_what_is_refused_is_named_at_once(parts, kind, options, text):
+    found = cluster(2).results(refused, parts(2)[1], kind, options)
+    assert found == [(False, text.format(rank)) for rank in range(2)]
+
+
+def test_types_are_refused(tmp_path):
+    from helpers.hetero import make_hetero
+
+    partition.write(make_hetero(), tmp_path / "parts", parts=1, method="ranges", topology="partitioned")
+    with pytest.raises(NotImplementedError, match=r"^types of nodes and edges with a partitioned topology is not"):
+        open_part(tmp_path / "parts")
+
+
+def test_fanouts_above_every_degree_are_the_same_on_all_ranks(parts):
+    """-1 stands for them only if no node of any part has more neighbors."""
+    data, path = parts(2)
+    with partition.open_parts(path) as opened:
+        assert opened.largest_degree == {None: int(torch.bincount(data.edge_index[1]).max())}
+    options = {"num_neighbors": [1 << 20, 1]}
+    expected = expected_batches(data, path, "nodes", 1, options, 2)
+    assert cluster(2).run(batches_of_rank, path, "nodes", 1, options) == expected
