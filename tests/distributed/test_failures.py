@@ -4,6 +4,7 @@ import os
 import shutil
 import signal
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -180,12 +181,21 @@ def test_ranks_that_are_no_multiple_of_the_parts(parts):
     assert results == [(False, expected)] * 3
 
 
-def endless(path, timeout):
+def endless(path, timeout, told):
+    """Iterates for ever; makes a file once the loader is made."""
     with open_part(path, timeout=timeout) as part:
         loader = loader_of(part)
+        (Path(told) / str(dist.get_rank())).touch()
         while True:
             for _ in loader:
                 pass
+
+
+def wait_for(files):
+    until = time.monotonic() + 60
+    while not all(file.exists() for file in files):
+        assert time.monotonic() < until, "the ranks do not come"
+        time.sleep(0.02)
 
 
 @pytest.mark.slow
@@ -196,8 +206,9 @@ def test_when_a_rank_is_killed_the_others_raise_and_name_it(tmp_path, kill):
     own = Cluster(3)
     own.run(rank_and_world)  # all are there
     for rank in range(3):
-        own.tell(rank, endless, str(tmp_path / "parts"), 60.0)
-    time.sleep(0.5 + 0.37 * kill % 2)
+        own.tell(rank, endless, str(tmp_path / "parts"), 60.0, str(tmp_path))
+    wait_for([tmp_path / str(rank) for rank in range(3)])
+    time.sleep(0.1 + 0.37 * kill % 2)
     own.processes[killed].send_signal(signal.SIGKILL)
     begin = time.monotonic()
     for rank in {0, 1, 2} - {killed}:
@@ -210,12 +221,13 @@ def test_when_a_rank_is_killed_the_others_raise_and_name_it(tmp_path, kill):
 
 
 @pytest.mark.slow
-def test_when_a_rank_is_stopped_the_others_raise_at_the_timeout(parts):
+def test_when_a_rank_is_stopped_the_others_raise_at_the_timeout(parts, tmp_path):
     own = Cluster(2)
     own.run(rank_and_world)
     for rank in range(2):
-        own.tell(rank, endless, parts, 8.0)
-    time.sleep(3.0)
+        own.tell(rank, endless, parts, 8.0, str(tmp_path))
+    wait_for([tmp_path / str(rank) for rank in range(2)])
+    time.sleep(0.5)
     own.processes[1].send_signal(signal.SIGSTOP)
     begin = time.monotonic()
     returned, text = own.answer(0, begin + 50)
