@@ -101,6 +101,20 @@ def test_batches_of_a_typed_graph_are_those_of_one_process(typed_parts, kind, op
     )
 
 
+def test_a_rank_without_seeds_serves_the_others(tmp_path):
+    data = homogeneous()
+    owners, path = torch.arange(200) % 2, tmp_path / "parts"
+    seeds = torch.arange(0, 200, 4)  # all of part 0
+    partition.write(data, path, parts=2, owners=owners, splits={"train": seeds})
+    options = {"uneven": "serve"}
+    found = cluster(2).run(batches_of_rank, str(path), "nodes", 2, options)
+    assert [len(epoch) for epoch in found[0]] == [5, 5]
+    assert found[1] == [[], []]
+    assert found == expected_batches(data, str(path), "nodes", 2, options, 2)
+    text = "ValueError: uneven='pad': expected part 1 to have at least one batch, found none; use 'serve'"
+    assert cluster(2).results(batches_of_rank, str(path), "nodes", 2, {}) == [(False, text)] * 2
+
+
 def test_one_part_needs_no_process_group(parts):
     data, path = parts(1)
     assert not torch.distributed.is_initialized()

@@ -31,7 +31,10 @@ class KeyedShuffle(RandomSampler):
     are ordered by themselves."""
 
     def __init__(self, data_source: Sequence, seed: int, part: int = 0) -> None:
-        super().__init__(data_source)
+        if len(data_source):
+            super().__init__(data_source)
+        else:  # which RandomSampler refuses, although a rank may have no seeds
+            self.data_source, self.replacement, self._num_samples, self.generator = data_source, False, None, None
         self.seed, self.part = seed, part
         self.epoch = 0
 
