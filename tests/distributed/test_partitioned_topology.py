@@ -3,7 +3,8 @@
 import pytest
 import torch
 from helpers.cluster import cluster
-from helpers.parts import as_plain, batches_of_rank, expected_batches, homogeneous, loader_over
+from helpers.hetero import make_hetero
+from helpers.parts import as_plain, batches_of_rank, expected_batches, homogeneous, loader_over, stores_of
 from torch import distributed as dist
 from torch_geometric.data import TensorAttr
 
@@ -105,14 +106,24 @@ def loader_with_times(stores, seeds, **options):
 
 
 def test_times_of_edges(parts):
-    from helpers.parts import stores_of
-
     data, path = parts(2)
     with partition.open_parts(path) as opened:
         seeds = opened.input_nodes("train")
     expected = [as_plain(batch) for batch in loader_with_times(stores_of(data, path), seeds, shard=False)]
     found = cluster(2).run(times_of_edges, path)
     assert [found[number % 2][number // 2] for number in range(len(expected))] == expected
+
+
+@pytest.mark.parametrize("policy", ["massivegnn", "static"])
+def test_a_prefetch_buffer_changes_no_batch(parts, policy):
+    data, path = parts(2)
+    expected = expected_batches(data, path, "nodes", 2, {}, 2)
+    assert cluster(2).run(batches_of_rank, path, "nodes", 2, {}, {"buffer": 0.5, "policy": policy}) == expected
+
+
+def test_a_buffer_that_looks_ahead_is_refused(parts):
+    found = cluster(2).results(batches_of_rank, parts(2)[1], "nodes", 1, {}, {"buffer": 0.5, "policy": "lookahead"})
+    assert found == [(False, f"NotImplementedError: policy='lookahead'{REPLICATED}")] * 2
 
 
 # Rounds ###############################################################################################################
@@ -345,8 +356,6 @@ def test_what_is_refused_is_named_at_once(parts, kind, options, text):
 
 
 def test_types_are_refused(tmp_path):
-    from helpers.hetero import make_hetero
-
     partition.write(make_hetero(), tmp_path / "parts", parts=1, method="ranges", topology="partitioned")
     with pytest.raises(NotImplementedError, match=r"^types of nodes and edges with a partitioned topology is not"):
         open_part(tmp_path / "parts")

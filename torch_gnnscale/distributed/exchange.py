@@ -51,7 +51,7 @@ class Exchange:
         self.traffic: dict[str, Traffic] = defaultdict(Traffic)
         """By purpose."""
         self.broken = False
-        """Whether a collective failed: the ranks are then at different places."""
+        """Whether the last collective failed: the ranks are then at different places."""
 
     def numbers(self, sent: Tensor, purpose: str) -> Tensor:
         """``received[i] = what rank i sent to this one``: int64, shape [size, n], the same n on all ranks."""
@@ -61,7 +61,9 @@ class Exchange:
             received = sent
         else:
             received = torch.empty_like(sent)
-            self._all_to_all(received, sent.contiguous())
+            self.broken = True
+            dist.all_to_all_single(received, sent.contiguous(), group=self.group)
+            self.broken = False
         traffic.headers += 1
         traffic.header_bytes += (self.size - 1) * sent[0].nbytes
         traffic.seconds += time.perf_counter() - begin
@@ -86,24 +88,16 @@ class Exchange:
         if self.group is not None:
             together = of_bytes[0] if len(of_bytes) == 1 else torch.cat(of_bytes)
             lengths = [len(entry) for entry in of_bytes]
-            self._all_to_all(received, together, list(sizes), lengths, meanwhile)
-            traffic.bytes_sent += len(together)
-        traffic.rounds += 1
-        traffic.bytes_received += len(received)
-        traffic.seconds += time.perf_counter() - begin
-        return list(received.split(list(sizes)))
-
-    def _all_to_all(
-        self, received: Tensor, sent: Tensor, sizes: list[int] | None = None, lengths: list[int] | None = None,
-        meanwhile: Callable[[], None] | None = None,
-    ) -> None:  # fmt: skip
-        try:
-            work = dist.all_to_all_single(received, sent, sizes, lengths, self.group, async_op=True)
+            self.broken = True
+            work = dist.all_to_all_single(received, together, list(sizes), lengths, self.group, async_op=True)
             try:
                 if meanwhile is not None:
                     meanwhile()
             finally:
                 work.wait()
-        except BaseException:
-            self.broken = True
-            raise
+                self.broken = False
+            traffic.bytes_sent += len(together)
+        traffic.rounds += 1
+        traffic.bytes_received += len(received)
+        traffic.seconds += time.perf_counter() - begin
+        return list(received.split(list(sizes)))

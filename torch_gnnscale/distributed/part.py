@@ -19,6 +19,7 @@ from ..partition import StoredParts, open_parts
 from ..topology import GraphStore
 from ..version import __version__
 from .exchange import Traffic
+from .executor import not_implemented
 from .feature_store import PartitionedFeatureStore
 from .graph_store import PartitionedGraphStore
 from .grid import Grid
@@ -55,6 +56,8 @@ class Part:
         """The edges, in stored ids."""
         if parts.topology == "replicated":
             self.graph = _with_order(parts.graph(), PartNumbering(parts))
+        elif kept.get("policy") == "lookahead":
+            raise not_implemented("policy='lookahead'")
         else:
             self.graph = PartitionedGraphStore(parts, self.stored)
         _open.add(self)
