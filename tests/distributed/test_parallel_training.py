@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers.cluster import cluster
+from helpers.cluster import SLOW, cluster
 from helpers.parts import homogeneous, loader_over, stores_of
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -40,7 +40,7 @@ def trained(path, epochs):
         return {name: value.clone() for name, value in model.state_dict().items()}
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [2, SLOW(4)])
 def test_weights_are_those_of_one_process(tmp_path, world):
     data, epochs = homogeneous(), 2
     partition.write(data, tmp_path / "parts", parts=2, method="random")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers.cluster import cluster
+from helpers.cluster import SLOW, cluster
 from helpers.hetero import CITES, HELD, LIKES, PAPER, REV_WRITES, WRITES, make_hetero, with_times, with_weights
 from helpers.parts import batches_of_rank, expected_batches, homogeneous
 
@@ -49,7 +49,7 @@ MODES = {
 
 
 @pytest.mark.parametrize(("kind", "options"), MODES.values(), ids=MODES)
-@pytest.mark.parametrize(("count", "world"), [(2, 2), (3, 3), (2, 4)])
+@pytest.mark.parametrize(("count", "world"), [(2, 2), SLOW(3, 3), SLOW(2, 4)])
 def test_batches_are_those_of_one_process(parts, kind, options, count, world):
     data, path = parts(count)
     expected = expected_batches(data, path, kind, 2, options, world)
@@ -92,7 +92,7 @@ def typed_parts(tmp_path_factory):
 
 @pytest.mark.filterwarnings("ignore:edge type")
 @pytest.mark.parametrize(("kind", "options"), TYPED.values(), ids=TYPED)
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [2, SLOW(4)])
 def test_batches_of_a_typed_graph_are_those_of_one_process(typed_parts, kind, options, world):
     data, path = typed_parts
     options = {"batch_size": 4, **options}

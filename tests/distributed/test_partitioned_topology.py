@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers.cluster import cluster
+from helpers.cluster import SLOW, cluster
 from helpers.hetero import make_hetero
 from helpers.parts import as_plain, batches_of_rank, expected_batches, homogeneous, loader_over, stores_of
 from torch import distributed as dist
@@ -63,7 +63,7 @@ def parts(tmp_path_factory):
 
 
 @pytest.mark.parametrize("options", MODES.values(), ids=MODES)
-@pytest.mark.parametrize(("count", "world"), [(2, 2), (3, 3), (2, 4)])
+@pytest.mark.parametrize(("count", "world"), [(2, 2), SLOW(3, 3), SLOW(2, 4)])
 def test_batches_are_those_of_one_process(parts, options, count, world):
     data, path = parts(count)
     expected = expected_batches(data, path, "nodes", 2, options, world)

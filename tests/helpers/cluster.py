@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import signal
@@ -12,8 +13,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from helpers.data import environment
 
+SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
+"""Parameters of a test that starts more processes than two."""
 WORKER = """
 import faulthandler, importlib, os, pickle, signal, sys
 from datetime import timedelta
