@@ -278,6 +278,24 @@ def test_what_is_not_implemented(parts):
     assert cluster(2).results(bulks, parts) == [(False, f"NotImplementedError: {text}")] * 2
 
 
+def wrong_ids(path):
+    """A transform puts an id that is no node's on rank 1."""
+
+    def transform(out):
+        if dist.get_rank() == 1:
+            out.node[0] = 200
+        return out
+
+    with open_part(path) as part:
+        return list(loader_of(part, transform_sampler_output=transform))
+
+
+def test_ids_without_rows_are_an_error_on_all_ranks(parts):
+    first, second = cluster(2).results(wrong_ids, parts)
+    assert second == (False, "IndexError: index[0] = 200 is out of range: expected rows in [0, 200)")
+    assert first[1] == f"RuntimeError: rank 1 failed to make batch 1: {second[1]}"
+
+
 def remote_rows(path):
     from torch_geometric.data import TensorAttr
 

@@ -12,8 +12,10 @@ from torch_geometric.data import TensorAttr
 from torch_geometric.typing import NodeType
 
 from .. import ops
-from ..feature.contract import CollectiveRowStore, Ranks, Steps
+from ..feature.contract import BoundedAttr, CollectiveRowStore, Ranks, Steps
+from ..feature.feature_store import row_ids
 from ..memory import Budget
+from ..ops.arguments import check_ids
 from ..ops.rows import as_words
 from ..partition import RowsMeta, StoredPart, StoredParts
 from .buffer import POLICIES, PrefetchBuffer, capacities
@@ -140,8 +142,7 @@ class PartitionedFeatureStore(CollectiveRowStore):
         located = [NOWHERE] * len(self._groups)
         for attr in attrs:
             if located[number := self._groups[attr.group_name]] is NOWHERE:
-                ids = self._stored(attr.group_name, attr.index)
-                located[number] = locate(ids, self._bounds(attr.group_name), self.part.number)
+                located[number] = locate(self._stored(attr), self._bounds(attr.group_name), self.part.number)
         return RowPlan(attrs, located)
 
     def plans_ahead(self, steps: Steps) -> int | Literal["epoch"]:
@@ -200,8 +201,12 @@ class PartitionedFeatureStore(CollectiveRowStore):
             return book.bounds[group]
         return book.edge_bounds[self._edge_type(group)]
 
-    def _stored(self, group: Any, ids: Tensor) -> Tensor:
-        """Stored ids of nodes, or stored positions of the user's edges."""
+    def _stored(self, attr: TensorAttr) -> Tensor:
+        """Stored ids of an attribute's nodes, or stored positions of its edges. IndexError for ids without a row."""
+        group, count = attr.group_name, self.num_rows(attr)
+        ids = row_ids(attr.index, count)
+        if not BoundedAttr.covers(attr, count):
+            check_ids("index", ids, count, "rows")
         ids = ids.to(torch.int64)
         return self.parts.stored_edges(self._edge_type(group))[ids] if isinstance(group, tuple) else ids
 
@@ -217,8 +222,7 @@ class PartitionedFeatureStore(CollectiveRowStore):
             return None
         if attr.index is None:
             return self._whole(key)
-        found = locate(self._stored(attr.group_name, torch.as_tensor(attr.index)), self._bounds(attr.group_name),
-                       self.part.number)  # fmt: skip
+        found = locate(self._stored(attr), self._bounds(attr.group_name), self.part.number)
         if len(found.at):
             raise RuntimeError(
                 f"{key}: expected ids of part {self.part.number}, found some of other ranks' parts; "
