@@ -296,6 +296,17 @@ def test_ids_without_rows_are_an_error_on_all_ranks(parts):
     assert first[1] == f"RuntimeError: rank 1 failed to make batch 1: {second[1]}"
 
 
+def after_close(path):
+    with open_part(path) as part:
+        loader = loader_of(part)
+    return list(loader)
+
+
+def test_a_loader_over_a_part_that_was_closed(parts):
+    text = "RuntimeError: expected the stores of an open part, found that it was closed"
+    assert cluster(2).results(after_close, parts) == [(False, text)] * 2
+
+
 def remote_rows(path):
     from torch_geometric.data import TensorAttr
 

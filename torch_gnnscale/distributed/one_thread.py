@@ -24,10 +24,10 @@ class OneThread(Executor):
         self._thread.start()
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
-        """A future of the call; after :meth:`shutdown`, one that is cancelled."""
+        """A future of the call; after :meth:`shutdown`, one with a RuntimeError."""
         future: Future = Future()
         if self._ended:
-            future.cancel()
+            future.set_exception(RuntimeError("expected the stores of an open part, found that it was closed"))
         else:
             self._calls.put((future, partial(function, *args, **kwargs)))
         return future
