@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ..sampler.output import NO_IDS
 from .exchange import Exchange
 
 STATUS_BYTES = 8
@@ -35,7 +36,7 @@ class Located(NamedTuple):
         return len(self.own) + len(self.at)
 
 
-NOWHERE = Located(*[torch.empty(0, dtype=torch.int64)] * 5)
+NOWHERE = Located(*[NO_IDS] * 5)
 """Of no ids."""
 
 
@@ -98,10 +99,10 @@ def exchange_rows(
     """
     parts, own = exchange.size, exchange.place
     each = [list(ids.split(counts[:, t].tolist())) for t, ids in enumerate(wanted)]
-    requests = [torch.cat([by_part[i] for by_part in each]) if each else wanted_none() for i in range(parts)]
+    requests = [torch.cat([by_part[i] for by_part in each]) if each else NO_IDS for i in range(parts)]
     sizes = (asked.sum(1) * 8).tolist()
     sizes[own] = 0
-    requests[own] = wanted_none()
+    requests[own] = NO_IDS
     found = exchange.bytes(requests, sizes, "ids")
     row_bytes = torch.tensor([sum(kind.num_bytes for kind in of_type) for of_type in kinds])
 
@@ -130,11 +131,6 @@ def exchange_rows(
         if i != own and int(reply[0]):
             raise RuntimeError(f"rows: expected those of part {i}, found that its rank could not read them")
     return _unpacked(received, counts, own, kinds)
-
-
-def wanted_none() -> Tensor:
-    """No ids."""
-    return torch.empty(0, dtype=torch.int64)
 
 
 def _fill(
