@@ -222,11 +222,7 @@ class RankSteps(Steps):
 
 def _group(ranks: list[int], timeout: float) -> dist.ProcessGroup | None:
     """A Gloo group of these ranks, None for one alone. All ranks call it for all groups, in one order."""
-    if dist.is_available() and dist.is_initialized():
-        group = dist.new_group(ranks, timedelta(seconds=timeout), "gloo")
-        return group if len(ranks) > 1 else None
-    assert len(ranks) == 1
-    return None
+    return None if len(ranks) == 1 else dist.new_group(ranks, timedelta(seconds=timeout), "gloo")
 
 
 def _who_is_gone(rank: int, ranks: int) -> str:
