@@ -1,5 +1,7 @@
 """Loaders over parts: every batch is the one that a single process makes of the same stored graph."""
 
+import functools
+
 import pytest
 import torch
 from helpers.cluster import SLOW, cluster
@@ -12,15 +14,13 @@ from torch_gnnscale import partition
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
     """parts(K): (data, directory of K parts), written once."""
-    written = {}
 
+    @functools.cache
     def of(count):
-        if count not in written:
-            data, path = homogeneous(), tmp_path_factory.mktemp("parts") / "parts"
-            links = {"train": data.edge_index[:, ::7]}
-            partition.write(data, path, parts=count, method="random", links=links, graph_attrs=["time"])
-            written[count] = data, str(path)
-        return written[count]
+        data, path = homogeneous(), tmp_path_factory.mktemp("parts") / "parts"
+        links = {"train": data.edge_index[:, ::7]}
+        partition.write(data, path, parts=count, method="random", links=links, graph_attrs=["time"])
+        return data, str(path)
 
     return of
 

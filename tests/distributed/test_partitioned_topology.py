@@ -1,5 +1,7 @@
 """Loaders over parts whose edges are partitioned too: every batch is the one that a single process makes."""
 
+import functools
+
 import pytest
 import torch
 from helpers.cluster import SLOW, cluster
@@ -42,22 +44,20 @@ MODES = {
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
     """parts(K): (data, directory of K parts of edges), written once; parts(0): of which the second has nothing."""
-    written = {}
 
+    @functools.cache
     def of(count):
-        if count not in written:
-            data, path = homogeneous(), tmp_path_factory.mktemp("parts") / "parts"
-            generator = torch.Generator().manual_seed(8)
-            data.weight = torch.rand(data.num_edges, generator=generator) * (torch.arange(data.num_edges) % 4 > 0)
-            data.since = torch.randint(50, (data.num_edges,), generator=generator)
-            owners = torch.arange(data.num_nodes) % 2 * 2 if count == 0 else None
-            links = {"train": data.edge_index[:, ::7]}
-            partition.write(
-                data, path, parts=count or 3, method="random", topology="partitioned", links=links,
-                graph_attrs=["time"], owners=owners,
-            )  # fmt: skip
-            written[count] = data, str(path)
-        return written[count]
+        data, path = homogeneous(), tmp_path_factory.mktemp("parts") / "parts"
+        generator = torch.Generator().manual_seed(8)
+        data.weight = torch.rand(data.num_edges, generator=generator) * (torch.arange(data.num_edges) % 4 > 0)
+        data.since = torch.randint(50, (data.num_edges,), generator=generator)
+        owners = torch.arange(data.num_nodes) % 2 * 2 if count == 0 else None
+        links = {"train": data.edge_index[:, ::7]}
+        partition.write(
+            data, path, parts=count or 3, method="random", topology="partitioned", links=links,
+            graph_attrs=["time"], owners=owners,
+        )  # fmt: skip
+        return data, str(path)
 
     return of
 
