@@ -136,7 +136,7 @@ def exchange_rows(
 def _fill(
     reply: Tensor, ids: Sequence[Tensor], kinds: Sequence[Sequence[RowKind]], read: Sequence[Sequence[Tensor]]
 ) -> None:
-    """Writes the rows of ids, by type and attribute, behind the status."""
+    """Writes the rows of ids, by type and attribute, after the status."""
     at = STATUS_BYTES
     for of_type, kinds_of_type, rows_of_type in zip(ids, kinds, read, strict=True):
         for kind, rows in zip(kinds_of_type, rows_of_type, strict=True):

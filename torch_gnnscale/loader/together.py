@@ -42,7 +42,8 @@ class _Prepared:
 
 
 class Served:
-    """The result of a turn that makes no batch: this rank only serves others, or the turn is announced."""
+    """The result of a turn that makes no batch: this rank has none left and only serves others, or the batch is made in
+    a later turn, because the prefetch buffer looks ahead."""
 
 
 class Together:
@@ -93,7 +94,7 @@ class Together:
         self._window = count if wanted == "epoch" else min(wanted, count)
 
     def _turns(self, numbered: Iterator[NumberedBatch], epoch: int, first: int, count: int) -> Iterator[Turn | None]:
-        """The turns of ``count`` steps; then None as often as the steps are behind the turns."""
+        """The turns of ``count`` steps, then None ``_window`` times: a step is taken that many turns after its own."""
         ranks = self.share.ranks
         for step in range(count):
             index = next(numbered, None)

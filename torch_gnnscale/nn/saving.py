@@ -8,8 +8,8 @@ from itertools import accumulate
 from typing import NamedTuple
 
 LEAST_SAVED = 6 << 20
-"""Multiply-adds of the forward pass: where less is saved, the whole batch is computed sooner. Measured with GraphSAGE,
-GCN and GAT of two layers on one core (benchmarks/bench_narrow.py), and over distinct batches on two."""
+"""Multiply-adds of the forward pass: where less is saved, the whole batch is computed sooner. It is about where
+narrowing begins to pay for GraphSAGE, GCN and GAT of two layers (benchmarks/bench_narrow.py)."""
 EDGE = 1000
 """Multiply-adds in whose time PyG computes and aggregates the message of one edge."""
 

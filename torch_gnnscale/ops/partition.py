@@ -21,7 +21,7 @@ class Side(NamedTuple):
     colptr: Tensor
     """int64, shape [nodes that have columns + 1]."""
     row: Tensor
-    """Neighbors, counted from ``first_neighbor``: int32 or int64, shape [E]; any stride, perhaps mapped."""
+    """Neighbors, counted from ``first_neighbor``: int32 or int64, shape [E], of any stride; it may be mapped."""
     first_node: int
     """The node of the first column."""
     first_neighbor: int
