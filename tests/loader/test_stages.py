@@ -164,11 +164,14 @@ def test_batches_that_come_in_bursts_count_by_their_mean():
 def test_one_window_that_is_disturbed_decides_nothing_unless_it_is_much_slower():
     for first, choice in ((1.15, USUAL), (1.3, 0)):
         assert trial_of(lambda window, step, first=first: first if window == 0 else 0.8) == choice
+
+
+def test_other_work_during_most_windows_without_threads_is_not_a_gain_of_threads():
     trial = PrefetchTrial()
     for turn in range(TURNS):
         for _ in range(WINDOW):
-            trial.step(0.9 if turn % 2 else (0.1 if turn == 0 else 1.0))
-    assert trial.choice == USUAL
+            trial.step(1.2 if turn % 2 else (1.0 if turn == 2 else 2.0))
+    assert trial.choice == 0
 
 
 def test_a_window_that_an_epoch_cuts_off_is_repeated():

@@ -29,9 +29,10 @@ class PrefetchTrial:
     does not fit into an epoch goes on in the next; a window that an epoch cuts off is repeated, so that loaders with
     fewer than :data:`WINDOW` batches never start threads.
 
-    The time per step is the mean over a window, since threads deliver batches in bursts, and the median of the windows
-    with the same prefetch, since other work on the machine disturbs some of them. Threads are not chosen if one of
-    their windows is much slower: with tiny batches they may spend most of the time waiting for Python's lock.
+    The time per step is the mean over a window, since threads deliver batches in bursts. Other work on the machine
+    makes some windows slower, never faster, so threads are chosen only if both the median of their windows and the
+    fastest of them are better than without threads. They are not chosen if one of their windows is much slower: with
+    tiny batches they may spend most of the time waiting for Python's lock.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -64,8 +65,9 @@ class PrefetchTrial:
             self._turn += 1
             self.begin()
         if self._turn == TURNS:
-            ahead, without = self._windows[USUAL], median(self._windows[0])
-            self.choice = USUAL if median(ahead) < GAIN * without and max(ahead) < SLOWEST * without else 0
+            ahead, without = self._windows[USUAL], self._windows[0]
+            faster = all(of(ahead) < GAIN * of(without) for of in (min, median))
+            self.choice = USUAL if faster and max(ahead) < SLOWEST * median(without) else 0
 
     def follow(self, pipeline: Pipeline) -> Any:
         """Wraps an epoch's pipeline: sets its prefetch and times its steps until the trial ends."""
