@@ -195,5 +195,5 @@ def test_short_epochs_start_no_threads_and_batches_are_the_same():
     long, plainly = (NeighborLoader(data, [2], batch_size=2, seed=1, prefetch=given) for given in (None, 0))
     for _ in range(2):
         assert [plain(batch) for batch in long] == [plain(batch) for batch in plainly]
-    assert long._trial.choice in (0, USUAL)
+    assert long._execution.trial.choice in (0, USUAL)
     assert no_loader_threads()

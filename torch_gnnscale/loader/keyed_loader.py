@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import SequentialSampler
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, HeteroSamplerOutput, NodeSamplerInput, SamplerOutput
 
@@ -18,31 +17,28 @@ from .._warn import warn
 from ..feature.contract import CollectiveRowStore, Steps
 from ..memory import move_to_huge_pages
 from ..ops.arguments import to_int
-from ..random import ids_key
 from ..sampler.keyed import KeyedSampler, Output
-from ..stream_time import StreamTime
 from . import checks
-from .adapter import PyGLoaderAdapter
 from .collate import Collator
+from .execution import Execution
 from .fetch import row_source, row_tensors
 from .layout import EdgeLayout, edge_layouts_of
 from .line import Line
 from .order import KeyedShuffle, NumberedBatch, SeedOrder
-from .prefetch import USUAL, PrefetchTrial
+from .prefetch import USUAL
+from .resumable import ResumableLoader
 from .share import Shard, SharedOrder, Uneven, agreed_share, common_seed, share_of
-from .streams import Streams
 from .together import Together
 from .workers import without_processes
 
 
-class KeyedLoader(PyGLoaderAdapter):
+class KeyedLoader(ResumableLoader):
     """Base class of our loaders, of seeds or of links. In a class's bases it comes before one of PyG's loaders.
 
     A subclass defines the ids of its inputs (``_ids``) and the fields that a batch gets from its inputs (``_label``).
     """
 
     data: Any
-    input_data: Any
     transform: Callable | None
     transform_sampler_output: Callable | None
     filter_per_worker: bool
@@ -65,7 +61,7 @@ class KeyedLoader(PyGLoaderAdapter):
         uneven: Uneven = "pad",
         **kwargs: Any,
     ) -> None:
-        """``kwargs`` are the arguments of :class:`PyGLoaderAdapter`; ``num_inputs()`` returns the number of inputs.
+        """``kwargs`` are the arguments of PyG's loader, passed on; ``num_inputs()`` returns the number of inputs.
 
         If the sampler's device is a GPU, batches are made there.
         """
@@ -84,7 +80,6 @@ class KeyedLoader(PyGLoaderAdapter):
             raise ValueError("batch_size: expected a number of seeds, found None")
         self.prefetch = prefetch
         """How many batches are in preparation; None: the loader chooses (:mod:`torch_gnnscale.loader.prefetch`)."""
-        self._trial = PrefetchTrial()
         self.edge_layout = edge_layout
         self._edge_layouts = edge_layouts_of(data, edge_layout)
         self._seconds = {"sample": 0.0, "gather": 0.0}
@@ -97,11 +92,8 @@ class KeyedLoader(PyGLoaderAdapter):
             self._device = sampler.device
         of_rows = None if isinstance(data, (Data, HeteroData)) else getattr(data[0], "stream_device", None)
         in_process = kwargs.get("num_workers", 0) == 0
-        self._streams_on = self._device or (of_rows if keyed and in_process else None)
-        """The GPU on whose streams batches are made or their rows gathered; None if there is none."""
-        self._streams: list[torch.cuda.Stream] = []  # kept over epochs: torch reuses memory per stream
-        self._stall = StreamTime()
         self.bulk = checks.checked_bulk(bulk, data, sampler, self._device, self.inputs_type, self._edge_layouts, kwargs)
+        self._execution = Execution(self.bulk, self._device or (of_rows if keyed and in_process else None))
         if prefetch and not keyed and in_process:
             warn(
                 f"prefetch={prefetch} has no effect: {type(sampler).__name__} may keep state (it is no KeyedSampler), "
@@ -143,10 +135,6 @@ class KeyedLoader(PyGLoaderAdapter):
         problem = store.beyond_part(*self._owned_ids()) if share.order == "owned" else None
         self._order.share, self._of_parts = agreed_share(share, self._steps, decides, count, problem)
 
-    def _ids(self, inputs: Any) -> Tensor:
-        """The ids that are hashed to the key of inputs without a batch number."""
-        raise NotImplementedError
-
     def _owned_ids(self) -> tuple[Tensor, Any]:
         """The stores' ids of the nodes that must be of this rank's part where each part has its own seeds, and their
         type."""
@@ -155,59 +143,6 @@ class KeyedLoader(PyGLoaderAdapter):
     def _label(self, batch: Data | HeteroData, out: Output) -> None:
         """Puts the fields of the inputs into the batch."""
         raise NotImplementedError
-
-    # Order and epochs ################################################################################################
-
-    @property
-    def seed(self) -> int:
-        """The seed of every draw and of the order."""
-        return self._order.seed
-
-    def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch of the next ``iter()``; later ones take the epochs after it."""
-        if epoch < 0:
-            raise ValueError(f"epoch: expected at least 0, found {epoch}")
-        self._order.set_next(epoch)
-
-    def state_dict(self) -> dict[str, Any]:
-        """The position of the latest iterator, for :meth:`load_state_dict` of an equal loader.
-
-        A batch counts as soon as it has been delivered. The values are plain, to be saved with a checkpoint.
-        """
-        return {**self._order.state(), **self._fingerprint()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Resumes: the next ``iter()`` delivers the rest of the state's epoch, later ones the epochs after it.
-
-        ``num_workers`` and ``prefetch`` may differ. A ``sampler`` or ``batch_sampler`` of the user's is iterated again
-        and the batches already delivered are skipped; it must itself give the same order.
-
-        Raises:
-            ValueError: not a state, or the state of a loader with other inputs, batch size, order or sampling options.
-        """
-        self._order.load(state, self._fingerprint())
-        if isinstance(self.sampler, KeyedShuffle):
-            self.sampler.seed = self.seed
-
-    def _fingerprint(self) -> dict[str, Any]:
-        """What decides the batches besides the seed, in plain values; feature rows and edges are not compared."""
-        order = "input" if isinstance(self.sampler, SequentialSampler) else "user's"
-        return {
-            "inputs": len(self.dataset),  # type: ignore[arg-type]
-            "input_type": None if self.input_data.input_type is None else str(self.input_data.input_type),
-            "key_of_inputs": self._key_of_inputs,
-            "batch_size": self.batch_size,
-            "drop_last": self.drop_last,
-            "order": "shuffled" if isinstance(self.sampler, KeyedShuffle) else order,
-            **self._order.options(),
-            **(self._sampler.options() if isinstance(self._sampler, KeyedSampler) else {}),
-            **self._of_parts,
-        }
-
-    @cached_property
-    def _key_of_inputs(self) -> int:
-        """A hash of the inputs' ids."""
-        return ids_key(0, self._ids(self.input_data))
 
     # Batches #########################################################################################################
 
@@ -233,21 +168,11 @@ class KeyedLoader(PyGLoaderAdapter):
             return self._order.follow(super().__iter__())
         if self.pin_memory and not torch.cuda.is_available():
             warn("pin_memory=True has no effect: torch sees no CUDA device")
+        numbered = iter(self._index_sampler)
         if self._together is not None:
-            prefetch = USUAL if self.prefetch is None else self.prefetch
-            start, finish = (self._order.epoch, self._order.batch), self._finish
-            return self._order.follow(self._together.batches(iter(self._index_sampler), *start, finish, prefetch))
-        line, numbered = self._line, iter(self._index_sampler)
-        in_bulks = self.bulk > 1 or self._streams_on is not None
-        tried = self.prefetch is None and not in_bulks and not line.collective
-        prefetch = 0 if not line.ahead or tried else USUAL if self.prefetch is None else self.prefetch
-        if not in_bulks:
-            pipeline = line.pipeline(numbered, self._finish, prefetch)
-            return self._order.follow(self._trial.follow(pipeline) if tried and line.ahead else pipeline)
-        ahead = -(-prefetch // self.bulk)
-        streams = None if self._streams_on is None else Streams(self._streams_on, self._streams, ahead)
-        around = None if streams is None else lambda: self._stall.measure(streams.device)
-        return self._order.follow(line.bulks(numbered, self._finish, self.bulk, ahead, streams, around))
+            start, prefetch = (self._order.epoch, self._order.batch), USUAL if self.prefetch is None else self.prefetch
+            return self._order.follow(self._together.batches(numbered, *start, self._finish, prefetch))
+        return self._order.follow(self._execution.batches(self._line, numbered, self._finish, self.prefetch))
 
     def samples(self, epoch: int) -> Iterator[Output]:
         """The sampler's outputs for an epoch's batches, in order, without features. The position of training stays.
@@ -287,5 +212,4 @@ class KeyedLoader(PyGLoaderAdapter):
         """Seconds spent so far, summed over this process's threads: ``sample``, and ``gather`` (fetching rows and
         making batches). If batches are made or gathered on a GPU, also ``stall``: how long the stream that takes
         them was idle because they were not ready."""
-        stall = {} if self._streams_on is None else {"stall": self._stall.seconds()}
-        return MappingProxyType({**self._seconds, **stall})
+        return MappingProxyType({**self._seconds, **self._execution.stall()})

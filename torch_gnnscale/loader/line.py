@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -147,27 +147,19 @@ class Line:
         return Pipeline(numbered, stages, finish, prefetch)
 
     def bulks(
-        self, numbered: Iterator[NumberedBatch], finish: Callable[[Any], T], bulk: int, prefetch: int,
-        streams: Streams | None,
-        around: Callable[[], AbstractContextManager] | None,
+        self, numbered: Iterator[NumberedBatch], finish: Callable[[Any], T], bulk: int, prefetch: int
+    ) -> Unpacked[T]:
+        """Iterates over the batches, made ``bulk`` at a time; ``prefetch`` lists are in preparation."""
+        ahead, finished = self._steps_of_lists(bulk)
+        stages = [Stage(as_here(step.run), step.where == "in order") for step in ahead]
+        return Unpacked(Pipeline(_lists_of(numbered, bulk), stages, finished, prefetch), finish)
+
+    def bulks_on(
+        self, streams: Streams, numbered: Iterator[NumberedBatch], finish: Callable[[Any], T], bulk: int, prefetch: int,
+        around: Callable[[], AbstractContextManager],
     ) -> Unpacked[T]:  # fmt: skip
-        """Iterates over the batches, made ``bulk`` at a time; on ``streams`` of a GPU unless that is None. ``around()``
-        is entered during each wait for a list of batches."""
-        lists = iter(lambda: list(islice(numbered, bulk)), [])
-        sample, *others = self.steps()
-        first = _all_or_failed(self.sample_many) if bulk > 1 or self.collator.device is not None else _each(self.sample)
-        steps = [Step(first, sample.where), *(Step(_each(step.run), step.where) for step in others)]
-        here = [step.run for step in steps if step.where == "here"]
-        ahead = [step for step in steps if step.where != "here"]
-
-        def finished(values: list[Any]) -> list[Any]:
-            for run in here:
-                values = run(values)
-            return values
-
-        if streams is None:
-            stages = [Stage(as_here(step.run), step.where == "in order") for step in ahead]
-            return Unpacked(Pipeline(lists, stages, finished, prefetch), finish)
+        """The same on streams of a GPU. ``around()`` is entered during each wait for a list of batches."""
+        ahead, finished = self._steps_of_lists(bulk)
 
         def prepare(indices: list[NumberedBatch]) -> Any:
             with streams.work():
@@ -176,10 +168,29 @@ class Line:
                     values = step.run(values)
                 return streams.hand(values)
 
-        in_order = any(step.where == "in order" for step in ahead)
-        stage = Stage(as_here(prepare), in_order)
-        pipeline = Pipeline(lists, [stage], lambda handed: finished(streams.take(handed)), prefetch)
-        return Unpacked(pipeline, finish, around or nullcontext)
+        stage = Stage(as_here(prepare), in_order=any(step.where == "in order" for step in ahead))
+        pipeline = Pipeline(_lists_of(numbered, bulk), [stage], lambda handed: finished(streams.take(handed)), prefetch)
+        return Unpacked(pipeline, finish, around)
+
+    def _steps_of_lists(self, bulk: int) -> tuple[list[Step], Callable[[list[Any]], list[Any]]]:
+        """The steps that threads run on lists of batches, and a function that runs the others where it is called."""
+        sample, *others = self.steps()
+        at_once = bulk > 1 or self.collator.device is not None
+        first = _all_or_failed(self.sample_many) if at_once else _each(self.sample)
+        steps = [Step(first, sample.where), *(Step(_each(step.run), step.where) for step in others)]
+        here = [step.run for step in steps if step.where == "here"]
+
+        def finished(values: list[Any]) -> list[Any]:
+            for run in here:
+                values = run(values)
+            return values
+
+        return [step for step in steps if step.where != "here"], finished
+
+
+def _lists_of(numbered: Iterator[NumberedBatch], bulk: int) -> Iterator[list[NumberedBatch]]:
+    """The batches in lists of ``bulk``; the last may be shorter."""
+    return iter(lambda: list(islice(numbered, bulk)), [])
 
 
 def _unchanged(value: T) -> T:

@@ -1,0 +1,51 @@
+"""How the batches of a loader are made: how many ahead of the model and at once, and on which streams of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from ..stream_time import StreamTime
+from .line import Line
+from .order import NumberedBatch
+from .prefetch import USUAL, PrefetchTrial
+from .streams import Streams
+
+
+class Execution:
+    """Runs a loader's line, epoch after epoch.
+
+    Args:
+        bulk: how many batches are made at once.
+        gpu: on whose streams batches are made or their rows gathered; None if there is none.
+    """
+
+    def __init__(self, bulk: int, gpu: torch.device | None) -> None:
+        self.bulk, self.gpu = bulk, gpu
+        self.trial = PrefetchTrial()
+        self._streams: list[torch.cuda.Stream] = []  # kept over epochs: torch reuses memory per stream
+        self._stall = StreamTime()
+
+    def batches(
+        self, line: Line, numbered: Iterator[NumberedBatch], finish: Callable[[Any], Any], prefetch: int | None
+    ) -> Iterator[Any]:
+        """Iterates over the batches of an epoch, of which ``prefetch`` are in preparation; None: where threads may make
+        batches one by one, a trial decides."""
+        in_bulks = self.bulk > 1 or self.gpu is not None
+        tried = prefetch is None and line.ahead and not in_bulks and not line.collective
+        ahead = 0 if not line.ahead or tried else USUAL if prefetch is None else prefetch
+        if not in_bulks:
+            pipeline = line.pipeline(numbered, finish, ahead)
+            return self.trial.follow(pipeline) if tried else pipeline
+        lists = -(-ahead // self.bulk)
+        if self.gpu is None:
+            return line.bulks(numbered, finish, self.bulk, lists)
+        streams = Streams(self.gpu, self._streams, lists)
+        return line.bulks_on(streams, numbered, finish, self.bulk, lists, lambda: self._stall.measure(streams.device))
+
+    def stall(self) -> dict[str, float]:
+        """``{"stall": seconds}`` that the consumer's stream was idle because its batches were not ready; empty where no
+        batches come from streams."""
+        return {} if self.gpu is None else {"stall": self._stall.seconds()}

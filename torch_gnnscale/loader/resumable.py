@@ -1,0 +1,79 @@
+"""The epochs of a loader, its position in one, and the state with which an equal loader goes on from there."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import SequentialSampler
+from torch_geometric.sampler import BaseSampler
+
+from ..random import ids_key
+from ..sampler.keyed import KeyedSampler
+from .adapter import PyGLoaderAdapter
+from .order import KeyedShuffle
+
+
+class ResumableLoader(PyGLoaderAdapter):
+    """A loader whose batches follow from a seed, the epoch and their number."""
+
+    input_data: Any
+    _sampler: BaseSampler
+    _of_parts: dict[str, Any]
+    """What the ranks of other parts said of their inputs; empty if there are none."""
+
+    def _ids(self, inputs: Any) -> Tensor:
+        """The ids that are hashed to the key of inputs without a batch number."""
+        raise NotImplementedError
+
+    @property
+    def seed(self) -> int:
+        """The seed of every draw and of the order."""
+        return self._order.seed
+
+    def set_epoch(self, epoch: int) -> None:
+        """Sets the epoch of the next ``iter()``; later ones take the epochs after it."""
+        if epoch < 0:
+            raise ValueError(f"epoch: expected at least 0, found {epoch}")
+        self._order.set_next(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The position of the latest iterator, for :meth:`load_state_dict` of an equal loader.
+
+        A batch counts as soon as it has been delivered. The values are plain, to be saved with a checkpoint.
+        """
+        return {**self._order.state(), **self._fingerprint()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Resumes: the next ``iter()`` delivers the rest of the state's epoch, later ones the epochs after it.
+
+        ``num_workers`` and ``prefetch`` may differ. A ``sampler`` or ``batch_sampler`` of the user's is iterated again
+        and the batches already delivered are skipped; it must itself give the same order.
+
+        Raises:
+            ValueError: not a state, or the state of a loader with other inputs, batch size, order or sampling options.
+        """
+        self._order.load(state, self._fingerprint())
+        if isinstance(self.sampler, KeyedShuffle):
+            self.sampler.seed = self.seed
+
+    def _fingerprint(self) -> dict[str, Any]:
+        """What decides the batches besides the seed, in plain values; feature rows and edges are not compared."""
+        order = "input" if isinstance(self.sampler, SequentialSampler) else "user's"
+        return {
+            "inputs": len(self.dataset),  # type: ignore[arg-type]
+            "input_type": None if self.input_data.input_type is None else str(self.input_data.input_type),
+            "key_of_inputs": self._key_of_inputs,
+            "batch_size": self.batch_size,
+            "drop_last": self.drop_last,
+            "order": "shuffled" if isinstance(self.sampler, KeyedShuffle) else order,
+            **self._order.options(),
+            **(self._sampler.options() if isinstance(self._sampler, KeyedSampler) else {}),
+            **self._of_parts,
+        }
+
+    @cached_property
+    def _key_of_inputs(self) -> int:
+        """A hash of the inputs' ids."""
+        return ids_key(0, self._ids(self.input_data))
