@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,6 +49,34 @@ def capacities(
         kind: min(remote[kind], bytes_ * size // whole // row_bytes[kind]) if size else 0
         for kind, size in sizes.items()
     }
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Which rows of other parts each loader keeps, as the user says it: arguments of ``open_part``.
+
+    Raises:
+        TypeError, ValueError: not a budget; an unknown policy; a policy or options without a budget.
+    """
+
+    budget: Budget | None = None
+    """How many (:func:`capacities`); None: none."""
+    policy: str | None = None
+    """A name in :data:`POLICIES`; by default "massivegnn"."""
+    options: Mapping[str, Any] | None = None
+    """Further arguments of the policy."""
+
+    def __post_init__(self) -> None:
+        if self.budget is None and (self.policy is not None or self.options):
+            raise ValueError("policy, policy_options: expected none without a buffer")
+        if self.policy is not None and self.policy not in POLICIES:
+            raise ValueError(f"policy: expected one of {list(POLICIES)}, found {self.policy!r}")
+        if self.budget is not None:
+            budget_bytes("buffer", self.budget, 0)
+
+    def make(self, capacity: int, halo: Tensor, degree: Tensor) -> Policy:
+        """The policy of one loader and node type."""
+        return POLICIES[self.policy or "massivegnn"](capacity, halo, degree, **(self.options or {}))
 
 
 class PrefetchBuffer:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -12,20 +12,14 @@ from torch_geometric.data import TensorAttr
 from torch_geometric.typing import NodeType
 
 from .. import ops
-from ..feature.contract import BoundedAttr, CollectiveRowStore, Ranks, Steps
-from ..feature.feature_store import row_ids
-from ..memory import Budget
-from ..ops.arguments import check_ids
+from ..feature.contract import CollectiveRowStore, Ranks, Steps
 from ..ops.rows import as_words
-from ..partition import RowsMeta, StoredPart, StoredParts
-from .buffer import POLICIES, PrefetchBuffer, capacities
+from ..partition import StoredPart, StoredParts
+from .buffer import Kept, PrefetchBuffer, capacities
 from .loader_buffers import Asked, LoaderBuffers
-from .numbering import PartNumbering
-from .rows import NOWHERE, Located, RowKind, counts_by_part, exchange_rows, locate
+from .part_rows import PartRows
+from .rows import NOWHERE, Located, counts_by_part, exchange_rows, locate
 from .steps import RankSteps
-
-N_ID = "n_id"
-"""The attribute of each node type that holds the user's ids."""
 
 
 @dataclass
@@ -43,65 +37,25 @@ class RowPlan:
     """How many rows are asked of each part, by type: int64, shape [parts, types]."""
 
 
-class PartitionedFeatureStore(CollectiveRowStore):
-    """A FeatureStore of which this rank holds one part: rows of its nodes, and of the edges that lead to them.
+class PartitionedFeatureStore(PartRows, CollectiveRowStore):
+    """A FeatureStore of which this rank holds one part.
 
-    The loaders of this package read all rows, in steps that all ranks take together. ``get_tensor`` answers what lies
-    in this part, by stored ids of nodes and the user's ids of edges.
+    The loaders of this package read all rows, in steps that all ranks take together.
 
     Args:
-        parts, part: the opened files.
-        ranks: of the run.
+        parts, part, ranks: of :class:`PartRows`.
         open_steps: makes the steps of a loader.
-        buffer: how many rows of other parts each loader keeps (:func:`torch_gnnscale.distributed.buffer.capacities`);
-            None: none.
-        policy: which ones: a name in :data:`torch_gnnscale.distributed.buffer.POLICIES`; by default "massivegnn".
-        policy_options: further arguments of the policy.
+        kept: which rows of other parts each loader keeps.
     """
 
-    ranks: Ranks
-
     def __init__(
-        self, parts: StoredParts, part: StoredPart, ranks: Ranks, open_steps: Callable[[], RankSteps],
-        buffer: Budget | None = None, policy: str | None = None, policy_options: Mapping[str, Any] | None = None,
-    ) -> None:  # fmt: skip
-        super().__init__()
+        self, parts: StoredParts, part: StoredPart, ranks: Ranks, open_steps: Callable[[], RankSteps], kept: Kept
+    ) -> None:
+        super().__init__(parts, part, ranks)
         state = self.__dict__
-        if buffer is None and (policy is not None or policy_options):
-            raise ValueError("policy, policy_options: expected none without a buffer")
-        if policy is not None and policy not in POLICIES:
-            raise ValueError(f"policy: expected one of {list(POLICIES)}, found {policy!r}")
-        state["_buffer"], state["_policy"] = buffer, policy or "massivegnn"
-        state["_policy_options"], state["_buffers"] = dict(policy_options or {}), {}
-        state["parts"], state["part"], state["ranks"], state["_open_steps"] = parts, part, ranks, open_steps
-        state["order"] = PartNumbering(parts)
-        attrs = {(meta.group_name, meta.attr_name): meta for meta in parts.attrs}
-        rows = dict(part.rows)
-        for node_type, user_ids in part.user_ids.items():
-            count = parts.book.num_nodes(node_type)
-            attrs[node_type, N_ID] = RowsMeta(node_type, N_ID, torch.int64, (), count)
-            rows[node_type, N_ID] = user_ids
-        state["_attrs"] = attrs
-        groups = list(dict.fromkeys(group for group, _ in attrs))
-        state["_groups"] = {group: number for number, group in enumerate(groups)}
-        state["_names"] = [[name for of, name in attrs if of == group] for group in groups]
-        state["_kinds"] = [
-            [RowKind(attrs[group, name].dtype, attrs[group, name].shape) for name in names]
-            for group, names in zip(groups, self._names, strict=True)
-        ]
-        state["_rows"] = [
-            [rows[group, name] for name in names] for group, names in zip(groups, self._names, strict=True)
-        ]
+        state["_open_steps"], state["_kept"], state["_buffers"] = open_steps, kept, {}
 
     # What loaders ask ################################################################################################
-
-    def all_attrs(self) -> list[TensorAttr]:
-        """See :meth:`RowStore.all_attrs`; the user's ids of nodes are the attribute ``n_id``."""
-        return [TensorAttr(group, name) for group, name in self._attrs]
-
-    def num_rows(self, attr: TensorAttr) -> int:
-        """See :meth:`RowStore.num_rows`: in all parts."""
-        return self._attrs[attr.group_name, attr.attr_name].num_rows
 
     def open_steps(self) -> Steps:
         """See :meth:`CollectiveRowStore.open_steps`. Each loader has prefetch buffers of its own."""
@@ -111,18 +65,18 @@ class PartitionedFeatureStore(CollectiveRowStore):
 
     def _make_buffers(self) -> list[PrefetchBuffer | None]:
         """By type; None for edges, and where nothing is kept."""
-        if self._buffer is None:
+        if self._kept.budget is None:
             return [None] * len(self._groups)
         node_types = [group for group in self._groups if not isinstance(group, tuple)]
         book, halo = self.parts.book, self.part.halo
         sizes = {t: sum(kind.num_bytes for kind in self._kinds[self._groups[t]]) for t in node_types}
         remote = {t: book.num_nodes(t) - len(book.nodes(self.part.number, t)) for t in node_types}
-        rows = capacities(self._buffer, {t: len(halo[t].ids) for t in node_types}, remote, sizes)
+        rows = capacities(self._kept.budget, {t: len(halo[t].ids) for t in node_types}, remote, sizes)
         made: list[PrefetchBuffer | None] = [None] * len(self._groups)
         for node_type, count in rows.items():
             number = self._groups[node_type]
             if count:
-                policy = POLICIES[self._policy](count, *halo[node_type], **self._policy_options)
+                policy = self._kept.make(count, *halo[node_type])
                 made[number] = PrefetchBuffer(policy, dict(enumerate(map(tuple, self._kinds[number]))))
         return made
 
@@ -194,68 +148,3 @@ class PartitionedFeatureStore(CollectiveRowStore):
             words[found.own] = as_words(own)
             words[found.at] = as_words(ops.gather_rows(remote[number][name], found.inverse, check=False))
         return out
-
-    def _bounds(self, group: Any) -> Tensor:
-        book = self.parts.book
-        if not isinstance(group, tuple):
-            return book.bounds[group]
-        return book.edge_bounds[self._edge_type(group)]
-
-    def _stored(self, attr: TensorAttr) -> Tensor:
-        """Stored ids of an attribute's nodes, or stored positions of its edges. IndexError for ids without a row."""
-        group, count = attr.group_name, self.num_rows(attr)
-        ids = row_ids(attr.index, count)
-        if not BoundedAttr.covers(attr, count):
-            check_ids("index", ids, count, "rows")
-        ids = ids.to(torch.int64)
-        return self.parts.stored_edges(self._edge_type(group))[ids] if isinstance(group, tuple) else ids
-
-    @staticmethod
-    def _edge_type(group: tuple) -> Any:
-        return None if group[0] is None else group
-
-    # PyG's abstract methods ##########################################################################################
-
-    def _get_tensor(self, attr: TensorAttr) -> Tensor | None:
-        key = (attr.group_name, attr.attr_name)
-        if key not in self._attrs:
-            return None
-        if attr.index is None:
-            return self._whole(key)
-        found = locate(self._stored(attr), self._bounds(attr.group_name), self.part.number)
-        if len(found.at):
-            raise RuntimeError(
-                f"{key}: expected ids of part {self.part.number}, found some of other ranks' parts; "
-                f"torch_gnnscale.NeighborLoader and LinkNeighborLoader read them, in steps that all ranks take together"
-            )
-        number = self._groups[attr.group_name]
-        return ops.gather_rows(self._rows[number][self._names[number].index(attr.attr_name)], found.own_rows)
-
-    def _whole(self, key: tuple[Any, str]) -> Tensor:
-        """An attribute that is stored whole with the graph, in the order of stored nodes or of the user's edges."""
-        if self.ranks.parts == 1 and not isinstance(key[0], tuple):
-            return self._rows[self._groups[key[0]]][self._names[self._groups[key[0]]].index(key[1])]
-        if key not in self.parts.graph_attrs:
-            raise RuntimeError(
-                f"{key}: expected an attribute of the whole graph, found one in parts; what samplers read of all nodes "
-                f"or edges (times, weights) is to be named when the parts are written: graph_attrs=[{key[1]!r}]"
-            )
-        value = self.parts.graph_attrs[key]
-        return value[self.parts.stored_edges(self._edge_type(key[0]))] if isinstance(key[0], tuple) else value
-
-    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
-        meta = self._attrs.get((attr.group_name, attr.attr_name))
-        return None if meta is None else (meta.num_rows, *meta.shape)
-
-    def get_all_tensor_attrs(self) -> list[TensorAttr]:
-        """One attribute per tensor, its index unset; without those of a homogeneous graph's edges, as in PyG."""
-        return [attr for attr in self.all_attrs() if attr.group_name != (None, None)]
-
-    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
-        raise NotImplementedError("rows of a partitioned graph do not change; write the parts again")
-
-    def _remove_tensor(self, attr: TensorAttr) -> bool:
-        raise NotImplementedError("rows of a partitioned graph do not change; write the parts again")
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}(part {self.part.number} of {self.ranks.parts}, {len(self._attrs)} attributes)"

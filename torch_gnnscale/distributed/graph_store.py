@@ -19,7 +19,7 @@ from ..sampler.sampled_store import SampledStore
 from ..sampler.times import check_times
 from ..topology import CSC
 from .executor import PartitionedExecutor, not_implemented
-from .numbering import PartNumbering
+from .numbering import PartNumbering, numbering_of
 
 
 @dataclass(eq=False)
@@ -75,7 +75,7 @@ class PartitionedGraphStore(SampledStore):
         NotImplementedError: the graph has types.
     """
 
-    order: PartNumbering
+    order: PartNumbering | None
     """Leads from the user's ids to the stored ones."""
 
     def __init__(self, parts: StoredParts, part: StoredPart) -> None:
@@ -83,7 +83,7 @@ class PartitionedGraphStore(SampledStore):
         if parts.hetero:
             raise not_implemented("types of nodes and edges")
         state = self.__dict__
-        state["parts"], state["part"], state["order"] = parts, part, PartNumbering(parts)
+        state["parts"], state["part"], state["order"] = parts, part, numbering_of(parts)
 
     def sampled_graph(
         self, features: PyGFeatureStore, *, time_attr: str | None, weight_attr: str | None, backward: bool

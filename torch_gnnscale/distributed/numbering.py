@@ -11,6 +11,11 @@ from torch_geometric.typing import NodeType
 from ..partition import StoredParts
 
 
+def numbering_of(parts: StoredParts) -> PartNumbering | None:
+    """The numbering of the stores of a part; None with a single part, whose stored ids are the user's."""
+    return None if parts.book.num_parts == 1 else PartNumbering(parts)
+
+
 class PartNumbering:
     """The numbering of a partitioned graph, a :class:`torch_gnnscale.topology.numbering.Numbering`.
 

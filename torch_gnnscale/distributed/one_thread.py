@@ -9,6 +9,9 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any
 
+CLOSED = "expected the stores of an open part, found that it was closed"
+"""What is wrong with a call after the end."""
+
 
 class OneThread(Executor):
     """Runs calls one after another on a thread of its own.
@@ -27,7 +30,7 @@ class OneThread(Executor):
         """A future of the call; after :meth:`shutdown`, one with a RuntimeError."""
         future: Future = Future()
         if self._ended:
-            future.set_exception(RuntimeError("expected the stores of an open part, found that it was closed"))
+            future.set_exception(RuntimeError(CLOSED))
         else:
             self._calls.put((future, partial(function, *args, **kwargs)))
         return future

@@ -18,13 +18,15 @@ from ..memory import Budget
 from ..partition import StoredParts, open_parts
 from ..topology import GraphStore
 from ..version import __version__
+from .buffer import Kept
 from .exchange import Traffic
 from .executor import not_implemented
 from .feature_store import PartitionedFeatureStore
 from .graph_store import PartitionedGraphStore
 from .grid import Grid
 from .meeting import on_all_ranks
-from .numbering import PartNumbering
+from .numbering import PartNumbering, numbering_of
+from .part_rows import PartRows
 from .steps import RankSteps
 
 Of = Literal["part", "all"]
@@ -42,21 +44,24 @@ class Part:
         ranks: of the run; this one holds the part ``ranks.part``.
         verify: whether this rank compares the checksums of its part.
         timeout: seconds after which a rank that does not answer is an error.
-        kept: ``buffer``, ``policy`` and ``policy_options`` of :class:`PartitionedFeatureStore`.
+        kept: which rows of other parts its loaders keep.
     """
 
-    def __init__(self, parts: StoredParts, ranks: Ranks, verify: bool, timeout: float, **kept: Any) -> None:
+    def __init__(self, parts: StoredParts, ranks: Ranks, verify: bool, timeout: float, kept: Kept) -> None:
         self.parts, self.ranks, self._timeout = parts, ranks, timeout
         self._steps: list[RankSteps] = []
-        self._closed = False
         self.stored = parts.part(ranks.part, verify)
-        self.features = PartitionedFeatureStore(parts, self.stored, ranks, self._open_steps, **kept)
+        self.features: PartRows
         """The rows."""
+        if ranks.world == 1 and parts.topology == "replicated":  # nobody to meet
+            self.features = PartRows(parts, self.stored, ranks)
+        else:
+            self.features = PartitionedFeatureStore(parts, self.stored, ranks, self._open_steps, kept)
         self.graph: GraphStore | PartitionedGraphStore
         """The edges, in stored ids."""
         if parts.topology == "replicated":
-            self.graph = _with_order(parts.graph(), PartNumbering(parts))
-        elif kept.get("policy") == "lookahead":
+            self.graph = _with_order(parts.graph(), numbering_of(parts))
+        elif kept.policy == "lookahead":
             raise not_implemented("policy='lookahead'")
         else:
             self.graph = PartitionedGraphStore(parts, self.stored)
@@ -94,8 +99,6 @@ class Part:
         return {purpose: asdict(traffic) for purpose, traffic in total.items()}
 
     def _open_steps(self) -> RankSteps:
-        if self._closed:
-            raise ValueError("part: expected an open one, found one that is closed")
         ranks = self.ranks
         identity = {"version": __version__, "partition book": self.parts.fingerprint}
         steps = RankSteps(ranks.rank, Grid(ranks.world, ranks.parts), self._timeout, identity)
@@ -104,7 +107,7 @@ class Part:
 
     def close(self, timeout: float | None = None) -> None:
         """Ends the groups of its loaders, within ``timeout`` seconds for each; rows that were delivered stay valid."""
-        self._closed = True
+        self.features.close()
         for steps in self._steps:
             steps.close(timeout)
         self.parts.close()
@@ -141,15 +144,14 @@ def open_part(
             file that is damaged.
         FileNotFoundError: names the file that is missing.
     """
-    kept = {"buffer": buffer, "policy": policy, "policy_options": policy_options}
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
 
     def opened() -> Part:
-        first = local_rank() == 0
+        kept, first = Kept(buffer, policy, policy_options), local_rank() == 0
         parts = open_parts(path, verify and first)
         grid = Grid(world, parts.book.num_parts)
         verifies = verify and (first or grid.part(rank) != grid.part(rank - 1))
-        return Part(parts, Ranks(rank, world, grid.part(rank), grid.parts), verifies, timeout, **kept)
+        return Part(parts, Ranks(rank, world, grid.part(rank), grid.parts), verifies, timeout, kept)
 
     return on_all_ranks(opened, rank, world, timeout)
 
@@ -171,7 +173,7 @@ def _type_of(what: str, name: str, type_name: Any, known: list[tuple[Any, str]])
     return types[0]
 
 
-def _with_order(graph: GraphStore, order: PartNumbering) -> GraphStore:
+def _with_order(graph: GraphStore, order: PartNumbering | None) -> GraphStore:
     store = GraphStore()
     store._relations.update(graph._relations)
     store.__dict__["order"] = order

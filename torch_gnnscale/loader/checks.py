@@ -66,7 +66,7 @@ def checked_bulk(
     how = f"bulk={bulk}" if device is None else f"device={str(device)!r}"
     if not isinstance(sampler, KeyedSampler):
         raise ValueError(f"{how}: expected a neighbor_sampler that is a KeyedSampler, found {type(sampler).__name__}")
-    if reads_together(data):
+    if of_part(data):
         raise NotImplementedError(f"{how} with the stores of a part is not implemented; use device='cpu' and bulk=1")
     sampler.check_many(inputs, how)
     if workers := options.get("num_workers", 0):
@@ -83,9 +83,14 @@ def reads_together(data: Any) -> bool:
     return isinstance(data, (tuple, list)) and isinstance(data[0], CollectiveRowStore)
 
 
-def check_reads_together(data: Any, sampler: Any, options: Mapping[str, Any]) -> None:
-    """Raises ValueError or NotImplementedError for what a loader of rows that all ranks read together lacks."""
-    if not reads_together(data):
+def of_part(data: Any) -> bool:
+    """Whether the stores are those of a part of a graph, be it the only one."""
+    return isinstance(data, (tuple, list)) and isinstance(data[0], RowStore) and data[0].ranks is not None
+
+
+def check_part(data: Any, sampler: Any, options: Mapping[str, Any]) -> None:
+    """Raises ValueError or NotImplementedError for what a loader over a part lacks."""
+    if not of_part(data):
         return
     if not isinstance(sampler, KeyedSampler):
         raise ValueError(

@@ -70,7 +70,7 @@ class KeyedLoader(ResumableLoader):
         sampler = neighbor_sampler
         kwargs = without_processes(data, sampler, kwargs)
         checks.check_features(data, sampler)
-        checks.check_reads_together(data, sampler, kwargs)
+        checks.check_part(data, sampler, kwargs)
         checks.check_input_id(kwargs.get("input_id"), num_inputs)
         share = share_of(shard, seed_order, uneven, data, kwargs, seed)
         self._order = SeedOrder(common_seed(share, seed, kwargs.get("generator")), share)

@@ -7,8 +7,9 @@ from typing import Any
 from torch_geometric.data import Data, HeteroData
 
 from .._warn import warn
-from ..feature.contract import CollectiveRowStore, may_be_read_by_threads
+from ..feature.contract import may_be_read_by_threads
 from ..sampler.keyed import KeyedSampler
+from .checks import of_part
 
 PROCESS_OPTIONS = ("worker_init_fn", "multiprocessing_context")
 """Arguments of DataLoader that only processes can serve."""
@@ -23,10 +24,9 @@ def without_processes(data: Any, sampler: Any, options: dict[str, Any]) -> dict[
     """
     if not options.get("num_workers", 0) or any(options.get(name) is not None for name in PROCESS_OPTIONS):
         return options
-    together = not isinstance(data, (Data, HeteroData)) and isinstance(data[0], CollectiveRowStore)
     rows = isinstance(data, (Data, HeteroData)) or may_be_read_by_threads(data[0])
     sampling = isinstance(sampler, KeyedSampler) and sampler.thread_safe and not sampler.collective
-    if not together and not (rows and sampling):
+    if not of_part(data) and not (rows and sampling):
         return options
     unused = [name for name in ("num_workers", "persistent_workers", "prefetch_factor") if options.get(name)]
     warn(

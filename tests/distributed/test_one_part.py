@@ -1,0 +1,103 @@
+"""One part on one rank: plain stores, whose stored ids are the user's, with all that a part has."""
+
+import pytest
+import torch
+from helpers.hetero import PAPER, make_hetero
+from helpers.parts import as_plain, batches_of_rank, expected_batches, homogeneous, loader_over
+
+from torch_gnnscale import partition
+from torch_gnnscale.distributed import open_part
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """(data, a directory of one part)."""
+    data, path = homogeneous(), tmp_path_factory.mktemp("parts") / "parts"
+    partition.write(data, path, parts=1, method="random", links={"train": data.edge_index[:, ::7]})
+    return data, str(path)
+
+
+MODES = {
+    "nodes": ("nodes", {}),
+    "without threads": ("nodes", {"prefetch": 0}),
+    "with threads": ("nodes", {"prefetch": 3}),
+    "layers": ("nodes", {"layers": True}),
+    "links": ("links", {}),
+    "global": ("nodes", {"seed_order": "global"}),
+    "serve": ("nodes", {"uneven": "serve", "batch_size": 7}),
+}
+
+
+@pytest.mark.parametrize(("kind", "options"), MODES.values(), ids=MODES)
+@pytest.mark.parametrize("kept", [{}, {"buffer": 0.5}, {"buffer": "1KiB", "policy": "lookahead"}])
+def test_batches_are_those_of_plain_stores(parts, kind, options, kept):
+    data, path = parts
+    assert [batches_of_rank(path, kind, 2, options, kept)] == expected_batches(data, path, kind, 2, options, 1)
+
+
+@pytest.mark.filterwarnings("ignore:edge type")
+def test_batches_of_a_typed_graph(tmp_path):
+    data, path = make_hetero(), str(tmp_path / "parts")
+    partition.write(data, path, parts=1, method="random", splits={"train": (PAPER, torch.arange(0, 40, 2))})
+    options = {"batch_size": 4}
+    assert [batches_of_rank(path, "nodes", 2, options)] == expected_batches(data, path, "nodes", 2, options, 1)
+
+
+def test_nobody_is_met(parts):
+    with open_part(parts[1]) as part:
+        assert torch.equal(part.stored.user_ids[None], torch.arange(200))
+        assert (part.features.collective, part.features.thread_safe, part.graph.order) == (False, True, None)
+        list(loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {}))
+        assert part.stats() == {}
+
+
+def test_training_goes_on_where_it_was_stopped(parts):
+    with open_part(parts[1]) as part:
+        stores, seeds = (part.features, part.graph), part.input_nodes("train")
+        whole = [as_plain(batch) for batch in loader_over(stores, seeds, "nodes", {})]
+        stopped = loader_over(stores, seeds, "nodes", {})
+        iterator = iter(stopped)
+        found = [as_plain(next(iterator)) for _ in range(3)]
+        state = stopped.state_dict()
+        assert (state["seed_order"], state["ranks"], state["parts"], state["batch"]) == ("owned", 1, 1, 3)
+        again = loader_over(stores, seeds, "nodes", {})
+        again.load_state_dict(state)
+        assert found + [as_plain(batch) for batch in again] == whole
+        with pytest.raises(ValueError, match="expected a loader with ranks=2, found ranks=1"):
+            again.load_state_dict({**state, "ranks": 2})
+
+
+def test_after_close(parts):
+    with open_part(parts[1]) as part:
+        stores, seeds = (part.features, part.graph), part.input_nodes("train")
+        loader = loader_over(stores, seeds, "nodes", {"prefetch": 0})
+        kept = next(iter(loader)).x.clone()
+        delivered = next(iter(loader_over(stores, seeds, "nodes", {"prefetch": 0})))
+    assert torch.equal(delivered.x, kept)
+    with pytest.raises(RuntimeError, match=r"^expected the stores of an open part, found that it was closed$"):
+        list(loader)
+    with pytest.raises(ValueError, match=r"^part: expected an open one, found one that is closed$"):
+        loader_over(stores, seeds, "nodes", {})
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"num_workers": 1, "multiprocessing_context": "fork"}, NotImplementedError,
+         r"^worker processes \(num_workers=1\) with the stores of a part are not implemented; num_workers alone means"),
+        ({"bulk": 2}, NotImplementedError,
+         r"^bulk=2 with the stores of a part is not implemented; use device='cpu' and bulk=1$"),
+        ({"shard": False}, ValueError, r"^shard: expected True or None with the stores of a part, found False$"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(parts, options, error, message):
+    with open_part(parts[1]) as part, pytest.raises(error, match=message):
+        loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", options)
+
+
+def test_rows_of_a_part_do_not_change(parts):
+    with open_part(parts[1]) as part:
+        with pytest.raises(NotImplementedError, match=r"^rows of a partitioned graph do not change; write the parts"):
+            part.features.put_tensor(torch.zeros(200), group_name=None, attr_name="z", index=None)
+        with pytest.raises(IndexError, match=r"^index\[0\] = 200 is out of range: expected rows in \[0, 200\)$"):
+            part.features.get_tensor(group_name=None, attr_name="x", index=torch.tensor([200]))

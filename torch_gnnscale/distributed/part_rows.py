@@ -1,0 +1,154 @@
+"""The rows that one part has, answered without any other rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import TensorAttr
+
+from .. import ops
+from ..feature.contract import BoundedAttr, Ranks, RowStore
+from ..feature.feature_store import row_ids
+from ..ops.arguments import check_ids
+from ..partition import RowsMeta, StoredPart, StoredParts
+from .numbering import numbering_of
+from .one_thread import CLOSED
+from .rows import RowKind
+
+N_ID = "n_id"
+"""The attribute of each node type that holds the user's ids."""
+
+
+class PartRows(RowStore):
+    """A FeatureStore of one part: rows of its nodes, and of the edges that lead to them.
+
+    ``get_tensor`` answers what lies in this part, by stored ids of nodes and the user's ids of edges. Of the only part
+    that is everything, so the threads of a loader read it.
+
+    Args:
+        parts, part: the opened files.
+        ranks: of the run.
+    """
+
+    ranks: Ranks
+
+    def __init__(self, parts: StoredParts, part: StoredPart, ranks: Ranks) -> None:
+        super().__init__()
+        state = self.__dict__
+        state["parts"], state["part"], state["ranks"], state["closed"] = parts, part, ranks, False
+        state["order"] = numbering_of(parts)
+        attrs = {(meta.group_name, meta.attr_name): meta for meta in parts.attrs}
+        rows = dict(part.rows)
+        if self.order is not None:
+            for node_type, user_ids in part.user_ids.items():
+                count = parts.book.num_nodes(node_type)
+                attrs[node_type, N_ID] = RowsMeta(node_type, N_ID, torch.int64, (), count)
+                rows[node_type, N_ID] = user_ids
+        state["_attrs"] = attrs
+        groups = list(dict.fromkeys(group for group, _ in attrs))
+        state["_groups"] = {group: number for number, group in enumerate(groups)}
+        state["_names"] = [[name for of, name in attrs if of == group] for group in groups]
+        state["_kinds"] = [
+            [RowKind(attrs[group, name].dtype, attrs[group, name].shape) for name in names]
+            for group, names in zip(groups, self._names, strict=True)
+        ]
+        state["_rows"] = [
+            [rows[group, name] for name in names] for group, names in zip(groups, self._names, strict=True)
+        ]
+
+    def close(self) -> None:
+        """Rows are not answered any more; those that were stay valid."""
+        self.__dict__["closed"] = True
+
+    # What loaders ask ################################################################################################
+
+    def all_attrs(self) -> list[TensorAttr]:
+        """See :meth:`RowStore.all_attrs`; where there are several parts, the user's ids of nodes are the attribute
+        ``n_id``."""
+        return [TensorAttr(group, name) for group, name in self._attrs]
+
+    def num_rows(self, attr: TensorAttr) -> int:
+        """See :meth:`RowStore.num_rows`: in all parts."""
+        return self._attrs[attr.group_name, attr.attr_name].num_rows
+
+    def check_graph(self, *given: Any) -> None:
+        """See :meth:`RowStore.check_graph`. ValueError if the part was closed."""
+        if self.closed:
+            raise ValueError("part: expected an open one, found one that is closed")
+        super().check_graph(*given)
+
+    # Where rows are ##################################################################################################
+
+    def _rows_of(self, key: tuple[Any, str]) -> Tensor:
+        number = self._groups[key[0]]
+        return self._rows[number][self._names[number].index(key[1])]
+
+    def _bounds(self, group: Any) -> Tensor:
+        book = self.parts.book
+        if not isinstance(group, tuple):
+            return book.bounds[group]
+        return book.edge_bounds[self._edge_type(group)]
+
+    def _stored(self, attr: TensorAttr) -> Tensor:
+        """Stored ids of an attribute's nodes, or stored positions of its edges. IndexError for ids without a row."""
+        group, count = attr.group_name, self.num_rows(attr)
+        ids = row_ids(attr.index, count)
+        if not BoundedAttr.covers(attr, count):
+            check_ids("index", ids, count, "rows")
+        ids = ids.to(torch.int64)
+        return self.parts.stored_edges(self._edge_type(group))[ids] if isinstance(group, tuple) else ids
+
+    @staticmethod
+    def _edge_type(group: tuple) -> Any:
+        return None if group[0] is None else group
+
+    # PyG's abstract methods ##########################################################################################
+
+    def _get_tensor(self, attr: TensorAttr) -> Tensor | None:
+        key = (attr.group_name, attr.attr_name)
+        if key not in self._attrs:
+            return None
+        if self.closed:
+            raise RuntimeError(CLOSED)
+        if attr.index is None:
+            return self._whole(key)
+        ids, rows = self._stored(attr), self._rows_of(key)
+        if self.ranks.parts > 1:
+            ids = ids - self._bounds(key[0])[self.part.number]
+            if ops.first_outside(ids, len(rows)) >= 0:
+                raise RuntimeError(
+                    f"{key}: expected ids of part {self.part.number}, found some of other ranks' parts; torch_gnnscale."
+                    f"NeighborLoader and LinkNeighborLoader read them, in steps that all ranks take together"
+                )
+        return ops.gather_rows(rows, ids, check=False)
+
+    def _whole(self, key: tuple[Any, str]) -> Tensor:
+        """An attribute that is stored whole with the graph, in the order of stored nodes or of the user's edges."""
+        if self.ranks.parts == 1 and not isinstance(key[0], tuple):
+            return self._rows_of(key)
+        if key not in self.parts.graph_attrs:
+            raise RuntimeError(
+                f"{key}: expected an attribute of the whole graph, found one in parts; what samplers read of all nodes "
+                f"or edges (times, weights) is to be named when the parts are written: graph_attrs=[{key[1]!r}]"
+            )
+        value = self.parts.graph_attrs[key]
+        return value[self.parts.stored_edges(self._edge_type(key[0]))] if isinstance(key[0], tuple) else value
+
+    def _get_tensor_size(self, attr: TensorAttr) -> tuple[int, ...] | None:
+        meta = self._attrs.get((attr.group_name, attr.attr_name))
+        return None if meta is None else (meta.num_rows, *meta.shape)
+
+    def get_all_tensor_attrs(self) -> list[TensorAttr]:
+        """One attribute per tensor, its index unset; without those of a homogeneous graph's edges, as in PyG."""
+        return [attr for attr in self.all_attrs() if attr.group_name != (None, None)]
+
+    def _put_tensor(self, tensor: Any, attr: TensorAttr) -> bool:
+        raise NotImplementedError("rows of a partitioned graph do not change; write the parts again")
+
+    def _remove_tensor(self, attr: TensorAttr) -> bool:
+        raise NotImplementedError("rows of a partitioned graph do not change; write the parts again")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(part {self.part.number} of {self.ranks.parts}, {len(self._attrs)} attributes)"
