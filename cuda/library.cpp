@@ -46,6 +46,8 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "Tensor? edge_ptr, Tensor? edge_dst, int key, int threads) -> (Tensor, int)");
   // Features.
   library.def("gather_rows(Tensor src, Tensor index, int threads) -> Tensor");
+  library.def("pack_rows(Tensor[] rows, Tensor[] index, int[] at, int total, int threads) -> Tensor");
+  library.def("join_rows(Tensor own, Tensor other, Tensor at, Tensor place, int threads) -> Tensor");
   library.def(
       "gather_tiers(Tensor[] segments, int[] spread, Tensor? place, Tensor index, bool disk, ScalarType dtype, "
       "Tensor(a!)? counts, int threads) -> Tensor");
@@ -64,6 +66,7 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   library.def("permutation(int count, int key) -> Tensor");
   library.def("rmat_edges(int first, int count, int num_nodes, int[] thresholds, int key, int threads) -> Tensor");
   // Memory.
+  library.def("empty_bytes(int count) -> Tensor");
   library.def("pool_stats() -> int[]");
   library.def("pool_limit(int num_bytes) -> ()");
   library.def("pool_trim() -> ()");

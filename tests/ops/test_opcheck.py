@@ -157,10 +157,19 @@ def test_operators_without_tensors():
         check(OPS.map_file.default, file.fileno(), 3, 50, False, tests=OF_VALUES)
 
 
+def test_exchanged_rows():
+    ids, at = torch.tensor([3, 0]), torch.tensor([5, 0, 40])
+    for rows in (torch.randn(4, 2), torch.arange(4, dtype=torch.int16), torch.randn(4, 0)):
+        check(OPS.pack_rows.default, [rows, rows], [ids, ids], [3, 30], 60, 0)
+        check(OPS.join_rows.default, rows, torch.zeros(60, dtype=torch.uint8), at, torch.tensor([-3, 2, -1]), 0)
+    check(OPS.pack_rows.default, [], [], [], 5, 1)
+
+
 def test_pool():
     limit = ops.pool_stats().limit_bytes
     check(OPS.pool_stats.default, tests=EVERY_CHECK[:3])  # a trace keeps the figures of its moment
     check(OPS.pool_limit.default, limit)
+    check(OPS.empty_bytes.default, 5, tests=OF_VALUES)
     check(OPS.pool_trim.default)
     with FakeTensorMode():
         assert ops.pool_stats() == (0, 0, 0, 0, 0)
@@ -175,6 +184,7 @@ def test_fakes_have_the_shapes_and_types_of_the_real_ones():
         lambda: ops.permutation(7, 1),
         lambda: ops.rmat_edges(9, 5, 1, (0.25, 0.25, 0.25)),
         lambda: ops.map_file(__file__, 3, 50),
+        lambda: ops.empty_bytes(5),
         lambda: OPS.sample_negatives.default(7, None, 3, *[None] * 3, 3, *[None] * 7, 1, 0)[0],
     ]
     for call in calls:

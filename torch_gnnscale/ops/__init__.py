@@ -9,10 +9,11 @@ from . import registrations as _registrations  # noqa: F401 (what torch.compile 
 from .aggregation import REDUCTIONS, aggregate, edge_dot, extreme_backward, share_of_extremes
 from .arguments import ID_DTYPES, MAX_COUNT, first_outside, limit_threads
 from .bulk import MAX_BATCHES, beyond_bulks, sample_bulk
+from .exchanged_rows import join_rows, pack_rows
 from .generate import permutation, random_bits, rmat_edges
 from .graph import Relations, relations
 from .hops import Picks, Relabelled, pick_neighbors, relabel
-from .memory import PoolStats, huge_pages, map_file, map_shared, pool_limit, pool_stats, pool_trim
+from .memory import PoolStats, empty_bytes, huge_pages, map_file, map_shared, pool_limit, pool_stats, pool_trim
 from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negatives
 from .neighbors import PreparedNeighbors, sample_neighbors, weight_sums
 from .partition import MAX_STEPS, Side, contract, propagate_labels, transpose
@@ -26,9 +27,9 @@ __all__ = [
     "Candidates", "EdgeSet", "ID_DTYPES", "MAX_BATCHES", "MAX_COUNT", "MAX_FANOUT", "MAX_HOPS", "MAX_STEPS", "Picks",
     "PoolStats", "PreparedNeighbors", "REDUCTIONS", "Relabelled", "Relations", "Sample", "Side", "Subgraph",
     "aggregate", "beyond_bulks", "can_gather_rows", "can_widen", "candidates", "check_colptr", "contract", "coo_to_csc",
-    "count_ids", "edge_dot", "edge_set", "extreme_backward", "first_outside", "gather_rows", "gather_tiers",
-    "huge_pages", "limit_threads", "map_file", "map_shared", "permutation", "pick_neighbors", "place_dtype",
-    "pool_limit", "pool_stats", "pool_trim", "propagate_labels", "random_bits", "relabel", "relations", "renumber",
-    "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_negatives", "sample_neighbors", "score_unit",
-    "share_of_extremes", "transpose", "weight_sums",
+    "count_ids", "edge_dot", "edge_set", "empty_bytes", "extreme_backward", "first_outside", "gather_rows",
+    "gather_tiers", "huge_pages", "join_rows", "limit_threads", "map_file", "map_shared", "pack_rows", "permutation",
+    "pick_neighbors", "place_dtype", "pool_limit", "pool_stats", "pool_trim", "propagate_labels", "random_bits",
+    "relabel", "relations", "renumber", "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_negatives",
+    "sample_neighbors", "score_unit", "share_of_extremes", "transpose", "weight_sums",
 ]  # fmt: skip

@@ -53,6 +53,11 @@ def pool_trim() -> None:
     OPS.pool_trim()
 
 
+def empty_bytes(count: int) -> Tensor:
+    """Recycled memory for what others write: uint8, shape [count], with any contents."""
+    return OPS.empty_bytes(check_int("count", count))
+
+
 def huge_pages(tensor: Tensor) -> None:
     """Moves the memory of a contiguous CPU tensor into huge pages, if the system can (Linux 6.1 and later).
 

@@ -113,6 +113,21 @@ def _(count, src, num_src, src_node, src_weight, src_time, num_dst, dst_node, ds
     return torch.empty((2, count), dtype=torch.int64), -1
 
 
+@torch.library.register_fake("gnnscale::empty_bytes")
+def _(count):
+    return torch.empty(count, dtype=torch.uint8)
+
+
+@torch.library.register_fake("gnnscale::pack_rows")
+def _(rows, index, at, total, threads):
+    return torch.empty(total, dtype=torch.uint8)
+
+
+@torch.library.register_fake("gnnscale::join_rows")
+def _(own, other, at, place, threads):
+    return own.new_empty((place.numel(), *own.shape[1:]))
+
+
 @torch.library.register_fake("gnnscale::gather_rows")
 def _(src, index, threads):
     return src.new_empty((index.numel(), *src.shape[1:]))

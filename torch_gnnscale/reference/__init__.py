@@ -17,6 +17,8 @@ from .topology import (
     first_outside,
     gather_rows,
     gather_tiers,
+    join_rows,
+    pack_rows,
     renumber,
     reverse_pagerank,
 )
@@ -36,6 +38,8 @@ __all__ = [
     "first_outside",
     "gather_rows",
     "gather_tiers",
+    "join_rows",
+    "pack_rows",
     "permutation",
     "philox",
     "pick_neighbors",

@@ -16,6 +16,29 @@ def gather_rows(src: Tensor, index: Tensor) -> Tensor:
     return out
 
 
+def pack_rows(rows: Sequence[Tensor], index: Sequence[Tensor], at: Sequence[int], total: int) -> Tensor:
+    """Zeros, over which the bytes of each table's rows are written one by one."""
+    out = torch.zeros(total, dtype=torch.uint8)
+    for table, ids, begin in zip(rows, index, at, strict=True):
+        for row in ids.tolist():
+            bytes_ = table[row].contiguous().view(-1).view(torch.uint8)
+            out[begin : begin + len(bytes_)] = bytes_
+            begin += len(bytes_)
+    return out
+
+
+def join_rows(own: Tensor, other: Tensor, at: Tensor, place: Tensor) -> Tensor:
+    """Each row from where its place says: ``own``, or the bytes of ``other``."""
+    out = torch.empty((len(place), *own.shape[1:]), dtype=own.dtype)
+    for i, p in enumerate(place.tolist()):
+        if p >= 0:
+            out[i] = own[p]
+        else:
+            begin = int(at[-1 - p])
+            out[i].view(-1).view(torch.uint8).copy_(other[begin : begin + out[i].nbytes])
+    return out
+
+
 def gather_tiers(
     segments: Sequence[Tensor],
     index: Tensor,
