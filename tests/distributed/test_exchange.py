@@ -10,7 +10,7 @@ from torch import distributed as dist
 
 from torch_gnnscale.distributed import Exchange
 from torch_gnnscale.distributed.meeting import on_all_ranks
-from torch_gnnscale.distributed.rows import RowKind, counts_by_part, exchange_rows, locate
+from torch_gnnscale.distributed.rows import RowKind, Travelled, counts_by_part, exchange_rows, locate
 
 
 def exchange_of_all():
@@ -32,10 +32,10 @@ def test_numbers_of_each_rank_to_each():
 
 def ragged():
     exchange, rank = exchange_of_all(), dist.get_rank()
-    sent = [torch.full((rank + other if other != rank else 0, 2), rank, dtype=torch.int16) for other in range(3)]
     sizes = [4 * (rank + other) if other != rank else 0 for other in range(3)]
+    sent = torch.full((sum(sizes) // 2,), rank, dtype=torch.int16).view(torch.uint8)
     done = []
-    found = exchange.bytes(sent, sizes, "rows", lambda: done.append(True))
+    found = exchange.bytes(sent, sizes, sizes, "rows", lambda: done.append(True)).split(sizes)
     return [entry.view(torch.int16).tolist() for entry in found], asdict(exchange.traffic["rows"]), done
 
 
@@ -61,7 +61,11 @@ def rows_of_ranks():
     others = [other for other in range(3) if other != rank]
     counts[others[0]], counts[others[1]] = torch.tensor([3, 0]), torch.tensor([2, 2])
     asked = exchange.numbers(counts, "counts")
-    (pairs, codes), (bytes_,) = exchange_rows(exchange, asked, wanted, counts, kinds, read)
+    found = exchange_rows(exchange, asked, wanted, counts, kinds, read)
+    (pairs, codes), (bytes_,) = (
+        [entry.rows(rows) for entry, rows in zip(of_type, tables, strict=True)]
+        for of_type, tables in zip(found, read, strict=True)
+    )
     return pairs.tolist(), codes.tolist(), bytes_.tolist()
 
 
@@ -74,6 +78,12 @@ def test_rows_of_several_types_and_attributes():
         assert bytes_ == [[(second + value) % 256] * 3 for value in (7, 8)]
 
 
+def test_contiguous_rows_as_those_that_travelled():
+    rows = torch.arange(12, dtype=torch.int16).view(4, 3)
+    assert torch.equal(Travelled.of(rows).rows(rows), rows)
+    assert torch.equal(Travelled.of(rows[:0]).rows(rows), rows[:0])
+
+
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=5), st.data())
 def test_where_rows_lie(sizes, data):
     bounds = torch.tensor([0, *sizes]).cumsum(0)
@@ -81,11 +91,8 @@ def test_where_rows_lie(sizes, data):
     largest = int(bounds[-1]) - 1
     ids = torch.tensor(data.draw(st.lists(st.integers(0, largest), max_size=20)) if largest >= 0 else [])
     found = locate(ids.to(torch.int64), bounds, part)
-    assert found.size == len(ids)
-    rebuilt = torch.full((len(ids),), -1)
-    rebuilt[found.own] = found.own_rows + bounds[part]
-    rebuilt[found.at] = found.remote[found.inverse]
-    assert rebuilt.tolist() == ids.tolist()
+    rebuilt = [place + int(bounds[part]) if place >= 0 else int(found.remote[~place]) for place in found.place.tolist()]
+    assert rebuilt == ids.tolist()
     assert found.remote.tolist() == sorted({i for i in ids.tolist() if not bounds[part] <= i < bounds[part + 1]})
     by_part = [sum(int(bounds[i]) <= v < int(bounds[i + 1]) for v in found.remote.tolist()) for i in range(len(sizes))]
     assert counts_by_part(found.remote, bounds).tolist() == by_part

@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
+from .. import ops
+
 
 @dataclass
 class Traffic:
@@ -70,34 +72,33 @@ class Exchange:
         return received
 
     def bytes(
-        self, sent: Sequence[Tensor], sizes: Sequence[int], purpose: str, meanwhile: Callable[[], None] | None = None
-    ) -> list[Tensor]:
-        """What each rank sent to this one, as bytes: uint8, shape [sizes[i]].
+        self, sent: Tensor, lengths: Sequence[int], sizes: Sequence[int], purpose: str,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Tensor:  # fmt: skip
+        """What the ranks sent to this one, one after another: uint8, shape [sum(sizes)], in recycled memory.
 
         Args:
-            sent: for each rank, contiguous, of any dtype and shape; to this rank itself, without elements.
+            sent: for the ranks, one after another: uint8, shape [sum(lengths)], contiguous.
+            lengths: how many bytes go to each rank; to this rank itself, none.
             sizes: how many bytes each rank sends to this one.
             purpose: what the traffic is counted as.
             meanwhile: called while the bytes travel.
         """
-        assert len(sent) == len(sizes) == self.size
-        assert sizes[self.place] == sent[self.place].nbytes == 0
+        assert len(lengths) == len(sizes) == self.size
+        assert sizes[self.place] == lengths[self.place] == 0
         traffic, begin = self.traffic[purpose], time.perf_counter()
-        of_bytes = [entry.reshape(-1).view(torch.uint8) for entry in sent]
-        received = torch.empty(sum(sizes), dtype=torch.uint8)
+        received = ops.empty_bytes(sum(sizes))
         if self.group is not None:
-            together = of_bytes[0] if len(of_bytes) == 1 else torch.cat(of_bytes)
-            lengths = [len(entry) for entry in of_bytes]
             self.broken = True
-            work = dist.all_to_all_single(received, together, list(sizes), lengths, self.group, async_op=True)
+            work = dist.all_to_all_single(received, sent, list(sizes), list(lengths), self.group, async_op=True)
             try:
                 if meanwhile is not None:
                     meanwhile()
             finally:
                 work.wait()
                 self.broken = False
-            traffic.bytes_sent += len(together)
         traffic.rounds += 1
+        traffic.bytes_sent += len(sent)
         traffic.bytes_received += len(received)
         traffic.seconds += time.perf_counter() - begin
-        return list(received.split(list(sizes)))
+        return received

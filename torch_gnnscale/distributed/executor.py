@@ -182,9 +182,10 @@ class PartitionedExecutor(Executor):
             purpose: what the traffic is counted as.
         """
         own = pieces[self._part].reshape(-1)
-        sent = [own[:0] if part == self._part else piece for part, piece in enumerate(pieces)]
+        each = [own[:0] if part == self._part else piece.reshape(-1) for part, piece in enumerate(pieces)]
+        given = [entry.nbytes for entry in each]
         sizes = [0 if part == self._part else own.element_size() * length for part, length in enumerate(lengths)]
-        found = steps.rows.bytes(sent, sizes, purpose)
+        found = steps.rows.bytes(torch.cat(each).view(torch.uint8), given, sizes, purpose).split(sizes)
         return [own if part == self._part else entry.view(own.dtype) for part, entry in enumerate(found)]
 
 

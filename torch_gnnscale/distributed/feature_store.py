@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -13,12 +13,11 @@ from torch_geometric.typing import NodeType
 
 from .. import ops
 from ..feature.contract import CollectiveRowStore, Ranks, Steps
-from ..ops.rows import as_words
 from ..partition import StoredPart, StoredParts
 from .buffer import Kept, PrefetchBuffer, capacities
 from .loader_buffers import Asked, LoaderBuffers
 from .part_rows import PartRows
-from .rows import NOWHERE, Located, counts_by_part, exchange_rows, locate
+from .rows import NOWHERE, Located, Travelled, counts_by_part, exchange_rows, locate
 from .steps import RankSteps
 
 
@@ -31,7 +30,7 @@ class RowPlan:
     """By type."""
     asked: Asked | None = None
     """What is asked of other parts, and what buffers have, once the step is taken."""
-    remote: list[list[Tensor]] = field(default_factory=list)
+    remote: list[list[Travelled]] = field(default_factory=list)
     """The rows of ``located[t].remote``, by type and attribute, once they have come."""
     counts: Tensor | None = None
     """How many rows are asked of each part, by type: int64, shape [parts, types]."""
@@ -132,19 +131,11 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
 
     def rows(self, plan: RowPlan) -> list[Tensor]:
         """See :meth:`CollectiveRowStore.rows`."""
-        return [self._joined(attr, plan.located, plan.remote) for attr in plan.attrs]
-
-    def _joined(self, attr: TensorAttr, located: Sequence[Located], remote: list[list[Tensor]]) -> Tensor:
-        """The rows of an attribute in the order of its ids."""
-        number = self._groups[attr.group_name]
-        name = self._names[number].index(attr.attr_name)
-        found, rows = located[number], self._rows[number][name]
-        own = ops.gather_rows(rows, found.own_rows, check=False)
-        if not len(found.at):
-            return own
-        out = rows.new_empty((found.size, *rows.shape[1:]))
-        if out.numel():
-            words = as_words(out)
-            words[found.own] = as_words(own)
-            words[found.at] = as_words(ops.gather_rows(remote[number][name], found.inverse, check=False))
-        return out
+        found = []
+        for attr in plan.attrs:
+            number = self._groups[attr.group_name]
+            name = self._names[number].index(attr.attr_name)
+            own, place = self._rows[number][name], plan.located[number].place
+            data, at = plan.remote[number][name]
+            found.append(ops.join_rows(own, data, at, place, check=False))
+        return found

@@ -12,6 +12,7 @@ from .. import ops
 from ..ops.rows import as_words
 from .buffer import PrefetchBuffer
 from .policies import BufferStep
+from .rows import Travelled
 
 
 class Asked(NamedTuple):
@@ -70,7 +71,7 @@ class LoaderBuffers:
             if buffer is not None:
                 buffer.policy.update()
 
-    def take(self, asked: Asked, came: list[list[Tensor]]) -> list[list[Tensor]]:
+    def take(self, asked: Asked, came: list[list[Travelled]]) -> list[list[Travelled]]:
         """The rows of a step's ids by type and attribute.
 
         Args:
@@ -78,12 +79,13 @@ class LoaderBuffers:
             came: the rows of ``asked.ids``, by type and attribute.
         """
         out = []
-        for number, (step, start, rows) in enumerate(zip(asked.steps, asked.starts, came, strict=True)):
+        for number, (step, start, travelled) in enumerate(zip(asked.steps, asked.starts, came, strict=True)):
             buffer = self._buffers[number]
             if buffer is None or step is None:
-                out.append(rows)
+                out.append(travelled)
                 continue
             ids = asked.ids[number]
+            rows = [entry.rows(buffer.rows[name]) for name, entry in enumerate(travelled)]
             if start is not None:
                 at = torch.searchsorted(ids, start)
                 buffer.fill({name: ops.gather_rows(entry, at) for name, entry in enumerate(rows)})
@@ -91,7 +93,7 @@ class LoaderBuffers:
                 at = torch.searchsorted(ids, step.fetch)
                 rows = [ops.gather_rows(entry, at) for entry in rows]
             hits = buffer.take(step)
-            out.append([_merged(step, hits[name], entry) for name, entry in enumerate(rows)])
+            out.append([Travelled.of(_merged(step, hits[name], entry)) for name, entry in enumerate(rows)])
             buffer.enter(step, dict(enumerate(rows)))
         return out
 

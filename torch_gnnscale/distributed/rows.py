@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .. import ops
+from ..ops.exchanged_rows import row_bytes
 from ..sampler.output import NO_IDS
 from .exchange import Exchange
 
+ID_BYTES = 8
+"""An id is sent as an int64."""
 STATUS_BYTES = 8
 """A reply begins with an int64: 0, or 1 where its rank could not read the rows."""
 
@@ -19,24 +23,13 @@ STATUS_BYTES = 8
 class Located(NamedTuple):
     """Ids of one type, by where their rows lie."""
 
-    own: Tensor
-    """Positions of ids of this part: int64, shape [o]."""
-    own_rows: Tensor
-    """The rows of these in this part: int64, shape [o]."""
+    place: Tensor
+    """Of an id of this part, its row there; of another one, -1 - its place in ``remote``: int64, shape [n]."""
     remote: Tensor
-    """The other ids, each once, rising, and so by part: int64, shape [r]."""
-    at: Tensor
-    """Positions of ids of other parts: int64, shape [m]."""
-    inverse: Tensor
-    """Their places in ``remote``: int64, shape [m]."""
-
-    @property
-    def size(self) -> int:
-        """How many ids there are."""
-        return len(self.own) + len(self.at)
+    """The ids of other parts, each once, rising, and so by part: int64, shape [r]."""
 
 
-NOWHERE = Located(*[NO_IDS] * 5)
+NOWHERE = Located(NO_IDS, NO_IDS)
 """Of no ids."""
 
 
@@ -49,14 +42,13 @@ def locate(ids: Tensor, bounds: Tensor, part: int) -> Located:
         part: this one.
     """
     low, high = int(bounds[part]), int(bounds[part + 1])
-    is_own = (ids >= low) & (ids < high)
-    own = is_own.nonzero().view(-1)
-    if len(own) == len(ids):
-        nothing = own.new_empty(0)
-        return Located(own, ids - low, nothing, nothing, nothing)
-    at = (~is_own).nonzero().view(-1)
+    place = ids - low
+    at = ((ids < low) | (ids >= high)).nonzero().view(-1)
+    if not len(at):
+        return Located(place, NO_IDS)
     remote, inverse = torch.unique(ids[at], return_inverse=True)
-    return Located(own, ids[own] - low, remote, at, inverse)
+    place[at] = inverse.bitwise_not_()
+    return Located(place, remote)
 
 
 def counts_by_part(ids: Tensor, bounds: Tensor) -> Tensor:
@@ -76,17 +68,38 @@ class RowKind(NamedTuple):
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
+class Travelled(NamedTuple):
+    """Rows of one attribute that have come from other parts, among the other bytes that came."""
+
+    data: Tensor
+    """uint8, shape [b]."""
+    at: Tensor
+    """Where each row begins: int64, shape [r]."""
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Travelled:
+        """Contiguous rows."""
+        return cls(rows.view(-1).view(torch.uint8), torch.arange(len(rows)) * row_bytes(rows))
+
+    def rows(self, like: Tensor) -> Tensor:
+        """The rows by themselves; ``like``: has their dtype and their shape [..., *shape]."""
+        return ops.join_rows(like[:0], self.data, self.at, torch.arange(len(self.at)).bitwise_not_(), check=False)
+
+
 def exchange_rows(
     exchange: Exchange, asked: Tensor, wanted: Sequence[Tensor], counts: Tensor, kinds: Sequence[Sequence[RowKind]],
     read: Sequence[Sequence[Tensor]], meanwhile: Callable[[], None] | None = None,
-) -> list[list[Tensor]]:  # fmt: skip
+) -> list[list[Travelled]]:  # fmt: skip
     """Fetches rows from other ranks in two rounds, all types and attributes together.
+
+    A reply is a status and, by type and attribute, the rows: gathered once into what is sent, and left where they
+    arrive.
 
     Args:
         exchange: over the ranks of all parts.
         asked: asked[i, t]: how many rows of type t rank i asks this one for: int64, shape [parts, types].
         wanted: for each type, the rows that this rank wants, numbered within their parts, by part: int64.
-        counts: counts[i, t]: how many of these lie in part i; int64, shape [parts, types].
+        counts: counts[i, t]: how many of these lie in part i; int64, shape [parts, types]; none in this rank's.
         kinds: for each type, its attributes.
         read: this rank's rows, for each type and attribute: shape [rows of the part, ...].
         meanwhile: called while the rows travel.
@@ -97,76 +110,77 @@ def exchange_rows(
     Raises:
         RuntimeError: another rank could not read the rows, or an error of this rank's own.
     """
-    parts, own = exchange.size, exchange.place
-    each = [list(ids.split(counts[:, t].tolist())) for t, ids in enumerate(wanted)]
-    requests = [torch.cat([by_part[i] for by_part in each]) if each else NO_IDS for i in range(parts)]
-    sizes = (asked.sum(1) * 8).tolist()
-    sizes[own] = 0
-    requests[own] = NO_IDS
-    found = exchange.bytes(requests, sizes, "ids")
-    row_bytes = torch.tensor([sum(kind.num_bytes for kind in of_type) for of_type in kinds])
+    each = [ids.split(counts[:, t].tolist()) for t, ids in enumerate(wanted)]
+    requests = torch.cat([by_part[i] for i in range(exchange.size) for by_part in each] or [NO_IDS])
+    lengths, sizes = ((of.sum(1) * ID_BYTES).tolist() for of in (counts, asked))
+    found = exchange.bytes(requests.view(torch.uint8), lengths, sizes, "ids")
 
-    def reply_size(of: Tensor) -> list[int]:
-        lengths = (of @ row_bytes + STATUS_BYTES).tolist()
-        lengths[own] = 0
-        return lengths
-
-    replies, error = [], None
-    for i, length in enumerate(reply_size(asked)):
-        reply = torch.zeros(length, dtype=torch.uint8)
-        replies.append(reply)
-        if i == own or error is not None:
-            continue
-        try:
-            _fill(reply, found[i].view(torch.int64).split(asked[i].tolist()), kinds, read)
-        except Exception as failed:  # the others expect replies of this size
-            error = failed
-    if error is not None:
-        for reply in replies:
-            reply[:STATUS_BYTES].fill_(1)
-    received = exchange.bytes(replies, reply_size(counts), "rows", meanwhile)
+    given, taken = _Layout(asked, kinds, exchange.place), _Layout(counts, kinds, exchange.place)
+    error = None
+    try:
+        replies = _packed(given, found.view(torch.int64).split(asked.view(-1).tolist()), read)
+    except Exception as failed:  # the others expect replies of this size
+        error, replies = failed, torch.zeros(given.total, dtype=torch.uint8)
+        replies[given.status] = 1
+    received = exchange.bytes(replies, given.lengths, taken.lengths, "rows", meanwhile)
     if error is not None:
         raise error
-    for i, reply in enumerate(received):
-        if i != own and int(reply[0]):
-            raise RuntimeError(f"rows: expected those of part {i}, found that its rank could not read them")
-    return _unpacked(received, counts, own, kinds)
+    if len(unread := received[taken.status].nonzero()):
+        part = [part for part in range(exchange.size) if part != exchange.place][int(unread[0])]
+        raise RuntimeError(f"rows: expected those of part {part}, found that its rank could not read them")
+    return [[Travelled(received, taken.offsets(t, a)) for a in range(len(of_type))] for t, of_type in enumerate(kinds)]
 
 
-def _fill(
-    reply: Tensor, ids: Sequence[Tensor], kinds: Sequence[Sequence[RowKind]], read: Sequence[Sequence[Tensor]]
-) -> None:
-    """Writes the rows of ids, by type and attribute, after the status."""
-    at = STATUS_BYTES
-    for of_type, kinds_of_type, rows_of_type in zip(ids, kinds, read, strict=True):
-        for kind, rows in zip(kinds_of_type, rows_of_type, strict=True):
-            length = len(of_type) * kind.num_bytes
-            if length:
-                gathered = ops.gather_rows(rows, of_type)
-                reply[at : at + length] = gathered.contiguous().view(-1).view(torch.uint8)
-            at += length
+class _Layout:
+    """Where the rows lie in replies from or to all parts, one after another; this rank's own has no bytes.
+
+    Args:
+        counts: counts[i, t]: how many rows of type t that of part i has: int64, shape [parts, types].
+        kinds: for each type, its attributes.
+        own: this part.
+    """
+
+    def __init__(self, counts: Tensor, kinds: Sequence[Sequence[RowKind]], own: int) -> None:
+        self.counts, self.kinds = counts, kinds
+        types = [t for t, of_type in enumerate(kinds) for _ in of_type]
+        num_bytes = torch.tensor([kind.num_bytes for of_type in kinds for kind in of_type], dtype=torch.int64)
+        status = torch.full((len(counts), 1), STATUS_BYTES)
+        sizes = torch.cat([status, counts[:, types] * num_bytes], 1)
+        sizes[own] = 0
+        ends = sizes.view(-1).cumsum(0).view(sizes.shape)
+        self.lengths: list[int] = sizes.sum(1).tolist()
+        """Bytes of each reply."""
+        self.total = int(ends[-1, -1])
+        """Of all replies."""
+        self.begins = ends - sizes
+        """Where, in each reply, its status begins, and then the rows of each attribute: int64, shape [parts, 1 + a]."""
+        self.status = self.begins[torch.arange(len(counts)) != own, 0]
+        """The first byte of each status but this rank's own."""
+        self._first = [0, *accumulate(len(of_type) for of_type in kinds)]
+
+    def columns(self, t: int) -> range:
+        """The columns of ``begins`` of a type's attributes."""
+        return range(1 + self._first[t], 1 + self._first[t + 1])
+
+    def offsets(self, t: int, a: int) -> Tensor:
+        """Where each row of an attribute begins: int64, shape [rows of all parts]."""
+        counts = self.counts[:, t]
+        before = counts.cumsum(0) - counts
+        size = self.kinds[t][a].num_bytes
+        begins = self.begins[:, self.columns(t)[a]] - before * size
+        total = int(counts.sum())
+        return begins.repeat_interleave(counts, output_size=total).add_(torch.arange(total) * size)
 
 
-def _unpacked(
-    received: Sequence[Tensor], counts: Tensor, own: int, kinds: Sequence[Sequence[RowKind]]
-) -> list[list[Tensor]]:
-    pieces: list[list[list[Tensor]]] = [[[] for _ in of_type] for of_type in kinds]
-    for i, reply in enumerate(received):
-        if i == own:
-            continue
-        at = STATUS_BYTES
-        for t, of_type in enumerate(kinds):
-            for a, kind in enumerate(of_type):
-                length = int(counts[i, t]) * kind.num_bytes
-                pieces[t][a].append(reply[at : at + length])
-                at += length
-    return [
-        [_as_rows(entries, kind, int(counts[:, t].sum())) for entries, kind in zip(pieces[t], of_type, strict=True)]
-        for t, of_type in enumerate(kinds)
-    ]
-
-
-def _as_rows(pieces: list[Tensor], kind: RowKind, count: int) -> Tensor:
-    """Bytes as ``count`` rows."""
-    together = torch.cat([*pieces, torch.empty(0, dtype=torch.uint8)])
-    return together.view(kind.dtype).view(count, *kind.shape)
+def _packed(layout: _Layout, ids: Sequence[Tensor], read: Sequence[Sequence[Tensor]]) -> Tensor:
+    """Replies with these rows; ``ids[i * types + t]``: those of type t that part i asks for."""
+    rows: list[Tensor] = []
+    index: list[Tensor] = []
+    at: list[int] = []
+    for i, begins in enumerate(layout.begins.tolist()):
+        for t, tables in enumerate(read):
+            if len(asked := ids[i * len(read) + t]):
+                rows += tables
+                index += [asked] * len(tables)
+                at += [begins[column] for column in layout.columns(t)]
+    return ops.pack_rows(rows, index, at, layout.total)
