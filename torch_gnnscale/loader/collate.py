@@ -43,6 +43,7 @@ class Collator:
         self.source, self.layouts, self.label = source, layouts, label
         self.sampler = sampler
         self.layers = isinstance(sampler, KeyedSampler) and sampler.layers
+        self.weight_name = getattr(sampler, "weight_name", "edge_weight")
         self.numbering = numbering if numbering is None or device is None else numbering.to(device)
         self.transform, self.device = transform, device
         keyed = isinstance(sampler, KeyedSampler)
@@ -67,7 +68,7 @@ class Collator:
         if self.layers:
             put_layers(batch, self.source, sampled, self.layouts)
         else:
-            _put_weights(batch, sampled, self.layouts)
+            self._put_weights(batch, sampled)
         _put_ids(batch, sampled, self.numbering)
         for name, value in getattr(sampled.out, "fields", {}).items():
             batch[name] = value
@@ -79,18 +80,18 @@ class Collator:
             batch = batch.to(self.device, *(name for name, _ in batch if name != "layers"), non_blocking=True)
         return batch
 
-
-def _put_weights(batch: Data | HeteroData, sampled: SampledGraphPart, layouts: dict[Any, EdgeLayout]) -> None:
-    """Puts the weights of sampled edges as ``edge_weight``; in an ``adj_t`` they are its values already."""
-    for edge_type, edges in sampled.edges.items():
-        if edges.weight is not None:
-            store = storage_of(batch, edge_type)
-            if "edge_weight" in store:
-                raise ValueError(
-                    "edge_weight: expected data without this attribute, because the sampler's weights get this name"
-                )
-            if layouts[edge_type] in ("coo", "EdgeIndex"):
-                store["edge_weight"] = edges.weight.to(store["edge_index"].device)
+    def _put_weights(self, batch: Data | HeteroData, sampled: SampledGraphPart) -> None:
+        """Puts the weights of sampled edges under their name; in an ``adj_t`` they are its values already."""
+        for edge_type, edges in sampled.edges.items():
+            if edges.weight is not None:
+                store, name = storage_of(batch, edge_type), self.weight_name
+                if name in store:
+                    raise ValueError(
+                        f"{name}: expected data without this attribute, because the sampler's weights get this name; "
+                        f"pass another weight_name= to the sampler"
+                    )
+                if self.layouts[edge_type] in ("coo", "EdgeIndex"):
+                    store[name] = edges.weight.to(store["edge_index"].device)
 
 
 def _put_ids(batch: Data | HeteroData, sampled: SampledGraphPart, numbering: Numbering | None) -> None:

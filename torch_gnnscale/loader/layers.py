@@ -22,7 +22,9 @@ def put_layers(
     ``e_id`` and attributes of edges keep the order of sampling: the ``num_sampled_edges[0]`` edges of hop 0 first.
     """
     out = sampled.out
-    nodes = {t: torch.tensor(n).cumsum(0).tolist() for t, n in by_type(out, out.num_sampled_nodes).items()}
+    nodes = by_type(out, out.num_sampled_nodes)
+    if not getattr(out, "separate_sources", False):
+        nodes = {t: torch.tensor(n).cumsum(0).tolist() for t, n in nodes.items()}
     counts = by_type(out, out.num_sampled_edges)
     hops: dict[Any, list[tuple[Any, ...]]] = {}
     for edge_type, found in sampled.edges.items():

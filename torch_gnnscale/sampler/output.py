@@ -31,7 +31,10 @@ class NeighborOutput(SamplerOutput):
     edge_index: Tensor | None = None
     """Local COO, sorted by destination: int64, shape [2, e]."""
     edge_weight: Tensor | None = None
-    """edge_weight[i]: weight of edge i; floating point, shape [e]. Batches get it under this name."""
+    """edge_weight[i]: weight of edge i; floating point, shape [e]. Its name in batches is the sampler's
+    ``weight_name``."""
+    separate_sources: bool = False
+    """Whether, with ``layers``, a layer's sources are its hop's nodes alone; local ids begin with 0 in each hop."""
     fields: dict[str, Any] = field(default_factory=dict)
     """Further fields that batches get, by name."""
 
@@ -76,7 +79,11 @@ class Layer(NamedTuple):
 
 
 class WeightedLayer(NamedTuple):
-    """A :class:`Layer` whose edges have weights."""
+    """A :class:`Layer` whose edges have weights.
+
+    With ``include_dst=False`` (:class:`torch_gnnscale.LayerSampler`), sources do not begin with the destinations: those
+    of layers[0] are the last ``size[0]`` nodes of the batch.
+    """
 
     edge_index: Any
     """As in :class:`Layer`."""
