@@ -59,7 +59,7 @@ sanitize: $(VENV)/test ## the native tests under AddressSanitizer and UBSan
 	rm -f build/sanitize/torch_gnnscale/*.so
 	cd build/sanitize && FORCE_CUDA=0 GNNSCALE_SANITIZE=1 ../../$(BIN)/python setup.py -q build_ext --inplace
 	cd build/sanitize && $(SANITIZED) \
-		$(addprefix tests/ops/test_,ops.py gather_tiers.py sample_neighbors.py sample_modes.py sample_bulk.py hops.py \
+		$(addprefix tests/ops/test_,ops.py gather_tiers.py sample_neighbors.py sample_modes.py sample_bulk.py layerwise.py hops.py \
 		negatives.py aggregation.py partition.py pool.py map_file.py philox.py) \
 		tests/feature/test_hotness.py tests/topology/test_reorder.py tests/topology/test_topology.py -k "not wrap_of_its_tags and not a_billion_nodes"
 

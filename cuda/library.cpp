@@ -41,6 +41,11 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "int[] keys, int options, int[] rooms, int threads) -> (Tensor node, Tensor colptr, Tensor edge_index, "
       "Tensor edge_id, Tensor counts)");
   library.def(
+      "sample_layers(Tensor graph, Tensor seeds, Tensor? score, int[] num_nodes, int key, int[] choices, int options) "
+      "-> (Tensor node, Tensor edge_index, Tensor colptr, Tensor edge_id, Tensor edge_weight, Tensor num_nodes, "
+      "Tensor num_edges)");
+  library.def("choose_nodes(Tensor node, Tensor score, int count, int scheme, int key, int hop) -> (Tensor, Tensor)");
+  library.def(
       "sample_negatives(int count, Tensor? src, int num_src, Tensor? src_node, Tensor? src_weight, Tensor? src_time, "
       "int num_dst, Tensor? dst_node, Tensor? dst_position, Tensor? dst_weight, Tensor? dst_time, Tensor? seed_time, "
       "Tensor? edge_ptr, Tensor? edge_dst, int key, int threads) -> (Tensor, int)");

@@ -30,8 +30,21 @@ Idle& idle() {
   return *instance;
 }
 
-void unmap(uint32_t* map, int64_t size) {
-  if (map != nullptr) munmap(map, static_cast<size_t>(size) * sizeof(uint32_t));
+// Cells of value 0 that are read and written at random. Throws OutOfMemory.
+template <typename T>
+T* map_zeros(int64_t size) {
+  const size_t bytes = static_cast<size_t>(size) * sizeof(T);
+  void* const zeros = allocate_or_trim(bytes, [&] {
+    void* found = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    return found == MAP_FAILED ? nullptr : found;
+  });
+  madvise(zeros, bytes, MADV_HUGEPAGE);
+  return static_cast<T*>(zeros);
+}
+
+template <typename T>
+void unmap(T* cells, int64_t size) {
+  if (cells != nullptr) munmap(cells, static_cast<size_t>(size) * sizeof(T));
 }
 
 }  // namespace
@@ -40,14 +53,8 @@ void Workspace::prepare(int64_t num_nodes, int64_t num_local) {
   if (map_size < num_nodes) {
     unmap(map, map_size);
     map_size = 0;
-    const size_t bytes = static_cast<size_t>(num_nodes) * sizeof(uint32_t);
     map = nullptr;
-    void* zeros = allocate_or_trim(bytes, [&] {
-      void* found = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-      return found == MAP_FAILED ? nullptr : found;
-    });
-    map = static_cast<uint32_t*>(zeros);
-    madvise(zeros, bytes, MADV_HUGEPAGE);  // read and written at random
+    map = map_zeros<uint32_t>(num_nodes);
     map_size = num_nodes;
     base = 1;
   } else if (static_cast<uint64_t>(base) + static_cast<uint64_t>(num_local) > UINT32_MAX) {
@@ -61,7 +68,19 @@ std::pair<int64_t*, int64_t*> Workspace::candidates(int64_t size) {
   return {candidates_.data(), candidates_.data() + size};
 }
 
-Workspace::~Workspace() { unmap(map, map_size); }
+uint64_t* Workspace::scores(int64_t num_nodes) {
+  if (scores_size_ < num_nodes) {
+    unmap(std::exchange(scores_, nullptr), std::exchange(scores_size_, 0));
+    scores_ = map_zeros<uint64_t>(num_nodes);
+    scores_size_ = num_nodes;
+  }
+  return scores_;
+}
+
+Workspace::~Workspace() {
+  unmap(map, map_size);
+  unmap(scores_, scores_size_);
+}
 
 WorkspaceLease::WorkspaceLease(int64_t num_nodes) {
   Idle& all = idle();

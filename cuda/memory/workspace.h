@@ -26,6 +26,8 @@ struct Workspace {
   void prepare(int64_t num_nodes, int64_t num_local);
   // Two arrays of `size`: where each frontier node's candidates begin among the stored edges, and how many there are.
   std::pair<int64_t*, int64_t*> candidates(int64_t size);
+  // A cell for each node of the graph, which callers find 0 and leave 0. Throws OutOfMemory.
+  uint64_t* scores(int64_t num_nodes);
   Workspace() = default;
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
@@ -33,6 +35,8 @@ struct Workspace {
 
  private:
   Vector<int64_t> candidates_;
+  uint64_t* scores_ = nullptr;
+  int64_t scores_size_ = 0;
 };
 
 // Takes an idle workspace, or makes one, and gives it back at the end of the scope. The smallest map of at least

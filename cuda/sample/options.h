@@ -18,6 +18,9 @@ class SampleOptions {
     kInduced = 1 << 5,
     kWithEdgeId = 1 << 6,
     kWithCol = 1 << 7,
+    kKeepKnown = 1 << 8,  // this and those below: of sample_layers
+    kLayerDependency = 1 << 9,
+    kIncludeDst = 1 << 10,
   };
 
   // known: the options that the operator `name` has.

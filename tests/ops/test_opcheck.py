@@ -100,6 +100,19 @@ def test_hops(dtype, full):
     check(OPS.relabel.default, node, node.flip(0), tree, time)
 
 
+def test_layers():
+    graph, none = random_graph(40, 4, seed=1), [None]
+    held = OPS.hold_relations([graph.colptr], [graph.row], none, none, none, [0], [0], [0], [40])
+    seeds, score = random_ids(40, 6), ops.node_scores(graph.relations())
+    for scores, choices, options in (
+        (None, [0, 0, 0, 0, 0], samples.INCLUDE_DST | samples.KEEP_KNOWN),
+        (score, [1, 1, 1, 1, 1], samples.LAYERS),
+        (None, [2, 4, 0, 2, 0], samples.INCLUDE_DST | samples.LAYER_DEPENDENCY),
+    ):
+        check(OPS.sample_layers.default, held, seeds, scores, [3, 2], 5, choices, options)
+    check(OPS.choose_nodes.default, random_ids(40, 6), torch.arange(1, 7), 3, 0, 5, 0)
+
+
 @pytest.mark.parametrize("operator", ["sample_neighbors", "sample_bulk", "pick_neighbors"])
 def test_options_that_an_operator_does_not_have(operator):
     graph, ids, none = random_graph(40, 4, seed=1), random_ids(40, 9, seed=2), [None]

@@ -107,6 +107,27 @@ def _(colptr, row, edge_id, seeds, seed_ptr, fanouts, keys, options, rooms, thre
     )
 
 
+@torch.library.register_fake("gnnscale::sample_layers")
+def _(graph, seeds, score, num_nodes, key, choices, options):
+    context, hops = torch.library.get_ctx(), len(num_nodes)
+    edges = context.new_dynamic_size()
+    return (
+        seeds.new_empty(context.new_dynamic_size()),
+        seeds.new_empty((2, edges)),
+        seeds.new_empty(context.new_dynamic_size()),
+        seeds.new_empty(edges),
+        seeds.new_empty(edges, dtype=torch.float32),
+        seeds.new_empty((1, hops + 1)),
+        seeds.new_empty((1, hops)),
+    )
+
+
+@torch.library.register_fake("gnnscale::choose_nodes")
+def _(node, score, count, scheme, key, hop):
+    found = torch.library.get_ctx().new_dynamic_size()
+    return node.new_empty(found), node.new_empty(found, dtype=torch.float64)
+
+
 @torch.library.register_fake("gnnscale::sample_negatives")
 def _(count, src, num_src, src_node, src_weight, src_time, num_dst, dst_node, dst_position, dst_weight, dst_time,
       seed_time, edge_ptr, edge_dst, key, threads):  # fmt: skip

@@ -18,6 +18,8 @@ Subgraph = Literal["directional", "bidirectional", "induced"]
 SUBGRAPHS = get_args(Subgraph)
 REPLACE, DISJOINT, LAST, LAYERS, BIDIRECTIONAL, INDUCED, WITH_EDGE_ID, WITH_COL = (1 << bit for bit in range(8))
 """The options of the native operators, bits of one integer: see cuda/sample/options.h."""
+KEEP_KNOWN, LAYER_DEPENDENCY, INCLUDE_DST = (1 << bit for bit in range(8, 11))
+"""Further ones, of sample_layers."""
 OF_SUBGRAPH = {"directional": 0, "bidirectional": BIDIRECTIONAL, "induced": INDUCED}
 """The option that asks for a subgraph."""
 

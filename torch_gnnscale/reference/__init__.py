@@ -8,6 +8,7 @@ from .aggregation import aggregate, edge_dot, extreme_backward, share_of_extreme
 from .draws import bounded, choose, counter_draw, draw, philox
 from .generate import permutation, random_bits, rmat_edges
 from .hops import pick_neighbors, relabel
+from .layerwise import choose_nodes, node_scores, sample_layers
 from .partition import contract, propagate_labels, transpose
 from .sampling import sample_negatives, sample_neighbors
 from .topology import (
@@ -27,6 +28,7 @@ __all__ = [
     "aggregate",
     "bounded",
     "choose",
+    "choose_nodes",
     "contract",
     "coo_to_csc",
     "count_ids",
@@ -39,6 +41,7 @@ __all__ = [
     "gather_rows",
     "gather_tiers",
     "join_rows",
+    "node_scores",
     "pack_rows",
     "permutation",
     "philox",
@@ -49,6 +52,7 @@ __all__ = [
     "renumber",
     "reverse_pagerank",
     "rmat_edges",
+    "sample_layers",
     "sample_negatives",
     "sample_neighbors",
     "share_of_extremes",

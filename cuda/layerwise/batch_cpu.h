@@ -1,0 +1,169 @@
+// A layer-wise batch on the CPU: its nodes, and its edges with weights, column by column.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <vector>
+
+#include "../memory/workspace.h"
+#include "../sample/relabelling_cpu.h"
+#include "request.h"
+
+namespace gnnscale {
+
+// A drawn edge of a column: its stored position and c_v.
+struct DrawnEdge {
+  int64_t position;
+  double correction;
+};
+
+class LayerBatch {
+ public:
+  const LayerRequest& request;
+  WorkspaceLease work;
+  Nodes nodes;  // in blocks, one for each hop, where a hop's sources are its drawn nodes alone
+  PooledArray<int64_t> colptr, row, edge_id;
+  PooledArray<float> weight;
+  int64_t columns = 0, edges = 0;
+  std::vector<int64_t> edges_per_hop;
+  int64_t begin = 0, end = 0;  // the nodes that the hop at hand expands
+
+  LayerBatch(const LayerRequest& asked, const int64_t* seeds, int64_t count)
+      : request(asked), work(asked.graph.num_src), reader_(request.graph) {
+    for (int64_t i = 0; i < count; ++i) {
+      STD_TORCH_CHECK(static_cast<uint64_t>(seeds[i]) < static_cast<uint64_t>(asked.graph.num_src),
+                      "seeds are out of range");
+    }
+    work->prepare(asked.graph.num_src, asked.graph.num_src + count);
+    room_for_nodes(count + 1);
+    room_for_edges(1);
+    std::copy_n(seeds, count, nodes.id.data());
+    enter_nodes(cells(), seeds, count);
+    nodes.count = end = count;
+    nodes.per_hop.push_back(count);
+    colptr.reserve(0, 1);
+    colptr[0] = 0;
+  }
+  ~LayerBatch() { start_block(); }
+
+  // The stored list of a node; an empty one if the graph is malformed, which the hop's end tells.
+  std::pair<int64_t, int64_t> stored(int64_t node) { return reader_.stored(node); }
+
+  // The source at a stored position, below num_src.
+  template <typename Id>
+  int64_t source_at(int64_t position) {
+    const auto id =
+        static_cast<int64_t>(*reinterpret_cast<const Id*>(request.graph.row + position * request.graph.row_stride));
+    if (static_cast<uint64_t>(id) < static_cast<uint64_t>(request.graph.num_src)) [[likely]]
+      return id;
+    bad_row_ = position;
+    return 0;
+  }
+
+  // Whether a node was in the batch before this hop, and its first local id.
+  bool is_known(int64_t node) const { return local_id(work->map[node], work->base) < known_; }
+
+  void begin_hop() {
+    if (columns + (end - begin) + 1 > column_room_) {
+      column_room_ = std::max(2 * column_room_, columns + (end - begin) + 1);
+      colptr.reserve(columns + 1, column_room_);
+    }
+    known_ = static_cast<uint32_t>(nodes.count);
+    edges_before_ = edges;
+    if (request.include_dst) return;
+    start_block();
+    work->prepare(request.graph.num_src, request.graph.num_src);
+    block_ = nodes.count;
+  }
+
+  // Appends the column of a node with its drawn edges.
+  template <typename Id>
+  void add_column(int64_t node, const Vector<DrawnEdge>& drawn) {
+    const int64_t count = static_cast<int64_t>(drawn.size());
+    room_for_edges(count);
+    room_for_nodes(nodes.count + count + 1);
+    uint32_t local = static_cast<uint32_t>(nodes.count - block_);
+    int64_t* const found = nodes.id.data() + block_;
+    const MapCells map = cells();
+    for (int64_t k = 0; k < count; ++k) {
+      const int64_t id = source_at<Id>(drawn[k].position);
+      found[local] = id;  // what is written after the last node is overwritten, or not read
+      row[edges + k] = map.add(id, local);
+      edge_id[edges + k] = edge_id_at(drawn[k].position);
+    }
+    nodes.count = block_ + local;
+    weigh<Id>(node, drawn);
+    edges += count;
+    colptr[++columns] = edges;
+  }
+
+  void end_hop() {
+    reader_.check_pointers();
+    if (bad_row_ >= 0) reader_.corrupt.store(bad_row_);
+    reader_.check_rows();
+    nodes.per_hop.push_back(nodes.count - end);
+    edges_per_hop.push_back(edges - edges_before_);
+    begin = request.layers && request.include_dst ? 0 : end;
+    end = nodes.count;
+  }
+
+ private:
+  MapCells cells() { return {work->map, work->base}; }
+
+  // Forgets the local ids given so far.
+  void start_block() { work->base += static_cast<uint32_t>(nodes.count - block_); }
+
+  void room_for_nodes(int64_t count) {
+    if (count <= node_room_) return;
+    node_room_ = std::max(2 * node_room_, count);
+    nodes.id.reserve(nodes.count, node_room_);
+  }
+
+  void room_for_edges(int64_t more) {
+    if (edges + more <= edge_room_) return;
+    edge_room_ = std::max(2 * edge_room_, edges + more);
+    row.reserve(edges, edge_room_);
+    edge_id.reserve(edges, edge_room_);
+    weight.reserve(edges, edge_room_);
+  }
+
+  int64_t edge_id_at(int64_t position) const {
+    const Relation& graph = request.graph;
+    if (graph.edge_id == nullptr) return position;
+    const char* const at = graph.edge_id + position * graph.edge_id_stride;
+    return request.edge_id_wide ? *reinterpret_cast<const int64_t*>(at) : *reinterpret_cast<const int32_t*>(at);
+  }
+
+  template <typename Id>
+  void weigh(int64_t node, const Vector<DrawnEdge>& drawn) {
+    const auto [first, last] = stored(node);
+    const int64_t degree = last - first;
+    const Aggregation kind = request.aggregation;
+    const auto factor = [&](int64_t position) {
+      if (kind != Aggregation::kGcn) return edge_factor(kind, degree, 0);
+      const auto [from, to] = stored(source_at<Id>(position));
+      return edge_factor(kind, degree, to - from);
+    };
+    weights_.resize(drawn.size());
+    for (size_t k = 0; k < drawn.size(); ++k) weights_[k] = factor(drawn[k].position) * drawn[k].correction;
+    if (request.weights == Weights::kSelfNormalized) {
+      double whole = kind == Aggregation::kMean ? 1.0 : kind == Aggregation::kSum ? static_cast<double>(degree) : 0.0;
+      if (kind == Aggregation::kGcn) {
+        for (int64_t position = first; position < last; ++position) whole += factor(position);
+      }
+      double sum = 0;
+      for (const double entry : weights_) sum += entry;
+      for (double& entry : weights_) entry = normalized_weight(entry, whole, sum);
+    }
+    for (size_t k = 0; k < drawn.size(); ++k) weight[edges + static_cast<int64_t>(k)] = rounded_weight(weights_[k]);
+  }
+
+  RelationReader reader_;
+  int64_t bad_row_ = -1;
+  Vector<double> weights_;
+  uint32_t known_ = 0;
+  int64_t block_ = 0, edges_before_ = 0;  // where the nodes of the block, and the hop's edges, begin
+  int64_t column_room_ = 1, edge_room_ = 0, node_room_ = 0;
+};
+
+}  // namespace gnnscale

@@ -1,0 +1,153 @@
+// Draws some of a hop's candidates by their scores, on the CPU.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <numeric>
+
+#include "../memory/allocate.h"
+#include "draws_cpu.h"
+#include "schemes.h"
+
+namespace gnnscale {
+
+// Candidates: distinct nodes with positive scores of sum below 2^62.
+struct Scored {
+  Vector<int64_t> node;
+  Vector<uint64_t> score;
+  int64_t count() const { return static_cast<int64_t>(node.size()); }
+};
+
+// A drawn node and c_v.
+struct Chosen {
+  int64_t node;
+  double correction;
+};
+
+// The first `count` candidates in order of r_v / q_v. A guessed threshold leaves few to compare.
+inline void choose_by_priority(const Scored& from, int64_t count, uint64_t key, int hop, uint64_t total,
+                               Vector<Chosen>& chosen) {
+  const int64_t all = from.count();
+  Vector<uint64_t> draws(all);
+  draw_nodes(key, hop, from.node.data(), all, draws.data());
+  Vector<Drawn> few;
+  const double wanted = static_cast<double>(count) + 4 * std::sqrt(static_cast<double>(count)) + 8;
+  double guess = std::ldexp(wanted / static_cast<double>(total), kDrawBits);  // of r* / q*
+  for (;; guess *= 4) {
+    const bool last = guess > 0x1p63;
+    const uint64_t limit = last ? UINT64_MAX : static_cast<uint64_t>(guess) + 1;
+    few.clear();
+    for (int64_t i = 0; i < all; ++i) {
+      if (last || is_below(draws[i], from.score[i], limit)) few.push_back({draws[i], from.score[i], from.node[i]});
+    }
+    if (static_cast<int64_t>(few.size()) > count) break;
+  }
+  std::nth_element(few.begin(), few.begin() + count, few.end(),
+                   [](const Drawn& a, const Drawn& b) { return comes_before(a, b); });
+  const Drawn next = few[count];
+  for (int64_t i = 0; i < count; ++i) {
+    chosen.push_back({few[i].node, priority_correction(few[i].score, next)});
+  }
+}
+
+inline void choose_by_poisson(const Scored& from, int64_t count, uint64_t key, int hop, uint64_t total,
+                              Vector<Chosen>& chosen) {
+  // At most count - 1 are certain, and they are the largest.
+  Vector<uint64_t> largest(from.score);
+  std::nth_element(largest.begin(), largest.begin() + count, largest.end(), std::greater<>());
+  std::sort(largest.begin(), largest.begin() + count, std::greater<>());
+  uint64_t left = static_cast<uint64_t>(count), rest = total;
+  for (int64_t i = 0; is_certain(largest[i], left, rest); ++i) {
+    --left;
+    rest -= largest[i];
+  }
+  Vector<uint64_t> draws(from.count());
+  draw_nodes(key, hop, from.node.data(), from.count(), draws.data());
+  for (int64_t i = 0; i < from.count(); ++i) {
+    const uint64_t score = from.score[i];
+    if (is_certain(score, left, rest) || poisson_draws(draws[i], score, left, rest)) {
+      chosen.push_back({from.node[i], poisson_correction(score, left, rest)});
+    }
+  }
+}
+
+// Sums of scores, from which units are found and removed (Fenwick 1994).
+class SumTree {
+ public:
+  explicit SumTree(const Vector<uint64_t>& scores) : sums_(scores.size() + 1) {
+    std::copy(scores.begin(), scores.end(), sums_.begin() + 1);
+    for (size_t i = 1; i < sums_.size(); ++i) {
+      if (const size_t above = i + (i & -i); above < sums_.size()) sums_[above] += sums_[i];
+    }
+  }
+
+  // The first place whose scores, with those of all places before it, sum to more than `unit`.
+  size_t find(uint64_t unit) const {
+    size_t place = 0;
+    for (size_t step = std::bit_floor(sums_.size() - 1); step > 0; step /= 2) {
+      if (place + step < sums_.size() && sums_[place + step] <= unit) {
+        place += step;
+        unit -= sums_[place];
+      }
+    }
+    return place;
+  }
+
+  void remove(size_t place, uint64_t score) {
+    for (size_t i = place + 1; i < sums_.size(); i += i & -i) sums_[i] -= score;
+  }
+
+ private:
+  Vector<uint64_t> sums_;
+};
+
+// `count` draws in id order: in proportion to all scores (with replacement), or to those that are left.
+inline void choose_by_numbers(const Scored& from, int64_t count, bool replace, uint64_t key, int hop, uint64_t total,
+                              Vector<Chosen>& chosen) {
+  Vector<int64_t> order(from.count());
+  std::iota(order.begin(), order.end(), 0);
+  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return from.node[a] < from.node[b]; });
+  Vector<uint64_t> scores(from.count());
+  for (size_t i = 0; i < scores.size(); ++i) scores[i] = from.score[order[i]];
+  SumTree tree(scores);
+  uint64_t left = total;
+  Vector<size_t> places(count);
+  for (int64_t j = 0; j < count; ++j) {
+    const uint64_t draw = philox_draw(draw_block(key, make_counter(j, 0, hop, kNumberedDraws), 0), 0);
+    places[j] = tree.find(bounded(draw, left));
+    if (replace) continue;
+    tree.remove(places[j], scores[places[j]]);
+    left -= scores[places[j]];
+  }
+  std::sort(places.begin(), places.end());
+  for (size_t first = 0, last; first < places.size(); first = last) {
+    for (last = first; last < places.size() && places[last] == places[first];) ++last;
+    const size_t place = places[first];
+    chosen.push_back({from.node[order[place]],
+                      counted_correction(last - first, total, static_cast<uint64_t>(count), scores[place])});
+  }
+}
+
+// Appends the drawn candidates to `chosen`; count < 0: all of them.
+inline void choose(const Scored& from, int64_t count, Scheme scheme, uint64_t key, int hop, Vector<Chosen>& chosen) {
+  const int64_t all = from.count();
+  if (count < 0 || (all <= count && scheme != Scheme::kReplace)) {
+    for (const int64_t node : from.node) chosen.push_back({node, 1.0});
+    return;
+  }
+  if (count == 0 || all == 0) return;
+  const uint64_t total = std::accumulate(from.score.begin(), from.score.end(), uint64_t{0});
+  switch (scheme) {
+    case Scheme::kPriority:
+      return choose_by_priority(from, count, key, hop, total, chosen);
+    case Scheme::kPoisson:
+      return choose_by_poisson(from, count, key, hop, total, chosen);
+    default:
+      return choose_by_numbers(from, count, scheme == Scheme::kReplace, key, hop, total, chosen);
+  }
+}
+
+}  // namespace gnnscale

@@ -1,0 +1,135 @@
+// The operators sample_layers and choose_nodes on the CPU: tensors to requests and back.
+#include <optional>
+#include <tuple>
+
+#include "../memory/tensor.h"
+#include "../sample/held_graph.h"
+#include "../sample/options.h"
+#include "hops_cpu.h"
+
+namespace gnnscale {
+namespace {
+
+using Ints = std::vector<int64_t>;
+
+template <typename T>
+Tensor fitted(PooledArray<T>&& array, int64_t count, ScalarType dtype = ScalarType::Long) {
+  array.fit(count);
+  return to_tensor(std::move(array), {count}, dtype);
+}
+
+Tensor one_row(const Ints& values) {
+  PooledArray<int64_t> array(static_cast<int64_t>(values.size()));
+  std::copy(values.begin(), values.end(), array.data());
+  return to_tensor(std::move(array), {1, static_cast<int64_t>(values.size())}, ScalarType::Long);
+}
+
+// Sources, and below them the destination of each edge, in the hop's local ids.
+Tensor edge_index(const LayerBatch& batch, const Ints& first_node) {
+  PooledArray<int64_t> index(2 * batch.edges);
+  std::copy_n(batch.row.data(), batch.edges, index.data());
+  int64_t* const col = index.data() + batch.edges;
+  int64_t column = 0;
+  for (size_t hop = 0; hop + 1 < first_node.size(); hop += 2) {
+    for (int64_t local = first_node[hop]; local < first_node[hop + 1]; ++local, ++column) {
+      std::fill(col + batch.colptr[column], col + batch.colptr[column + 1], local);
+    }
+  }
+  return to_tensor(std::move(index), {2, batch.edges}, ScalarType::Long);
+}
+
+// See torch_gnnscale.ops.sample_layers, which checks the arguments. `choices`: the numbers of method, scheme, scores,
+// aggregation and weights.
+std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> sample_layers(const Tensor& graph,
+                                                                                 const Tensor& seeds,
+                                                                                 const std::optional<Tensor>& score,
+                                                                                 const Ints& num_nodes, int64_t key,
+                                                                                 const Ints& choices, int64_t options) {
+  const std::shared_ptr<const HeldGraph> holder = held_graph(graph);
+  STD_TORCH_CHECK(holder->relations.size() == 1 && holder->sizes.size() == 1, "expected one relation");
+  STD_TORCH_CHECK(choices.size() == 5, "sample_layers: expected 5 choices, found ", choices.size());
+  using Options = SampleOptions;
+  const Options asked("sample_layers", options,
+                      Options::kLayers | Options::kKeepKnown | Options::kLayerDependency | Options::kIncludeDst);
+  const HeldRelation& held = holder->relations[0];
+  STD_TORCH_CHECK(held.colptr.numel() == holder->sizes[0] + 1, "the relation does not fit its node type");
+  STD_TORCH_CHECK(!held.edge_id.has_value() || held.edge_id->numel() == held.row.numel(),
+                  "expected an id for each edge");
+  LayerRequest request{};
+  request.graph = to_relation(held.colptr, held.row, held.edge_id, true);
+  request.graph.num_src = holder->sizes[0];
+  request.edge_id_wide = held.edge_id.has_value() && held.edge_id->scalar_type() == ScalarType::Long;
+  request.score = data_or_null(score);
+  request.num_nodes = num_nodes;
+  request.key = static_cast<uint64_t>(key);
+  request.method = static_cast<Method>(choices[0]);
+  request.scheme = static_cast<Scheme>(choices[1]);
+  request.scores = static_cast<Scores>(choices[2]);
+  request.aggregation = static_cast<Aggregation>(choices[3]);
+  request.weights = static_cast<Weights>(choices[4]);
+  request.layers = asked.has(Options::kLayers);
+  request.keep_known = asked.has(Options::kKeepKnown);
+  request.layer_dependency = asked.has(Options::kLayerDependency);
+  request.include_dst = asked.has(Options::kIncludeDst);
+  STD_TORCH_CHECK((request.method == Method::kFastGcn) == score.has_value() &&
+                      (!score.has_value() || score->numel() == holder->sizes[0]),
+                  "score: expected one for each node with fastgcn, else none");
+  LayerBatch batch(request, static_cast<const int64_t*>(seeds.const_data_ptr()), seeds.numel());
+  Ints expanded;  // of each hop, the local ids of its columns: the first, and after the last
+  for (size_t hop = 0; hop < num_nodes.size(); ++hop) {
+    const int64_t block = request.include_dst ? 0 : batch.begin;
+    expanded.push_back(batch.begin - block);
+    expanded.push_back(batch.end - block);
+    dispatch_index(held.row.scalar_type(), [&](auto* tag) {
+      LayerHop<std::remove_pointer_t<decltype(tag)>>(batch, static_cast<int>(hop)).run();
+    });
+  }
+  Tensor index = edge_index(batch, expanded);
+  return {fitted(std::move(batch.nodes.id), batch.nodes.count),
+          std::move(index),
+          fitted(std::move(batch.colptr), batch.columns + 1),
+          fitted(std::move(batch.edge_id), batch.edges),
+          fitted(std::move(batch.weight), batch.edges, ScalarType::Float),
+          one_row(batch.nodes.per_hop),
+          one_row(batch.edges_per_hop)};
+}
+
+// See torch_gnnscale.ops.choose_nodes, which checks the arguments.
+std::tuple<Tensor, Tensor> choose_nodes(const Tensor& node, const Tensor& score, int64_t count, int64_t scheme,
+                                        int64_t key, int64_t hop) {
+  STD_TORCH_CHECK(node.numel() == score.numel(), "expected a score for each node");
+  const auto* const ids = static_cast<const int64_t*>(node.const_data_ptr());
+  const auto* const scores = static_cast<const int64_t*>(score.const_data_ptr());
+  Scored from;
+  from.node.assign(ids, ids + node.numel());
+  from.score.assign(scores, scores + node.numel());
+  Vector<Chosen> chosen;
+  choose(from, count, static_cast<Scheme>(scheme), static_cast<uint64_t>(key), static_cast<int>(hop), chosen);
+  // Back to places, by a sorted list of (id, place).
+  Vector<std::pair<int64_t, int64_t>> places(node.numel());
+  for (int64_t i = 0; i < node.numel(); ++i) places[i] = {ids[i], i};
+  std::sort(places.begin(), places.end());
+  Vector<std::pair<int64_t, double>> found;
+  for (const Chosen& entry : chosen) {
+    const auto at = std::lower_bound(places.begin(), places.end(), std::pair<int64_t, int64_t>(entry.node, 0));
+    found.push_back({at->second, entry.correction});
+  }
+  std::sort(found.begin(), found.end());
+  const int64_t size = static_cast<int64_t>(found.size());
+  PooledArray<int64_t> place(size);
+  PooledArray<double> correction(size);
+  for (int64_t i = 0; i < size; ++i) {
+    place[i] = found[i].first;
+    correction[i] = found[i].second;
+  }
+  return {to_tensor(std::move(place), {size}, ScalarType::Long),
+          to_tensor(std::move(correction), {size}, ScalarType::Double)};
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gnnscale, CPU, library) {
+  library.impl("sample_layers", TORCH_BOX(&sample_layers));
+  library.impl("choose_nodes", TORCH_BOX(&choose_nodes));
+}
+
+}  // namespace
+}  // namespace gnnscale

@@ -1,0 +1,375 @@
+"""Layer-wise samples equal their twin, bit for bit, and have the probabilities that their formulas say."""
+
+import math
+import re
+from fractions import Fraction
+from itertools import permutations
+
+import pytest
+import torch
+from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids, small_graphs
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from torch_gnnscale import ops, reference
+from torch_gnnscale.ops.layerwise import AGGREGATIONS, MAX_DRAWN, METHODS, SCHEMES, SCHEMES_OF, SCORES, WEIGHTS
+from torch_gnnscale.ops.samples import MAX_HOPS
+from torch_gnnscale.reference import layerwise as twin
+
+LADIES = ops.LayerDrawing()
+# Figure 1 of the matrix paper, both ways: N(1) = {0, 2, 4}, N(5) = {3, 4}, and no other edges into the batch {1, 5}.
+FIGURE = Graph(*reference.coo_to_csc(*torch.tensor([[0, 2, 4, 3, 4], [1, 1, 1, 5, 5]]), 6, 6))
+FIGURE = Graph(FIGURE.colptr, FIGURE.row[:, 0].contiguous())
+BATCH = torch.tensor([1, 5])
+
+
+def both(graph, seeds, num_nodes, key, drawing, **options):
+    """The sample, which equals its twin's."""
+    relations = graph.relations()
+    if drawing.method == "fastgcn":
+        options["score"] = ops.node_scores(relations, drawing.scores)
+    found = ops.sample_layers(relations, seeds, num_nodes, key, drawing, **options)
+    assert_same(found, reference.sample_layers(relations, seeds, num_nodes, key, drawing, **options))
+    return found
+
+
+def scores_of(graph, seeds, scores):
+    """LADIES' scores of a batch, by node."""
+    return twin.frontier_scores(graph.relations(), seeds.tolist(), scores)
+
+
+@st.composite
+def drawings(draw):
+    method = draw(st.sampled_from(METHODS))
+    return ops.LayerDrawing(
+        method,
+        draw(st.sampled_from(SCHEMES_OF[method])),
+        draw(st.sampled_from(SCORES)),
+        draw(st.sampled_from(AGGREGATIONS)),
+        draw(st.sampled_from(WEIGHTS)),
+        method != "labor" and draw(st.booleans()),
+        method == "labor" and draw(st.booleans()),
+    )
+
+
+# Equality with the twin ##############################################################################################
+
+
+@given(small_graphs(), drawings(), st.lists(st.integers(-1, 8), max_size=3), st.integers(-(1 << 63), (1 << 63) - 1),
+       st.data())  # fmt: skip
+def test_samples_equal_the_twin(graph, drawing, num_nodes, key, data):
+    nodes = st.integers(0, graph.num_nodes - 1)
+    seeds = torch.tensor(data.draw(st.lists(nodes, max_size=8)) if graph.num_nodes else [], dtype=torch.int64)
+    layers = data.draw(st.booleans())
+    include_dst = not layers or drawing.keep_known or data.draw(st.booleans())
+    both(graph, seeds, num_nodes, key, drawing, layers=layers, include_dst=include_dst)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_hubs_and_every_scheme_of_a_larger_graph(method):
+    graph = graph_of_degrees([900, 0, 300, *[7] * 120, *[1] * 80], seed=3, dtype=torch.int32)
+    seeds = torch.tensor([0, 2, 5, 0, 1], dtype=torch.int32)
+    for scheme in SCHEMES_OF[method]:
+        for scores in SCORES if method != "labor" else SCORES[:1]:
+            drawing = ops.LayerDrawing(method, scheme, scores, aggregation="gcn")
+            for num_nodes in ([30, 40], [1, 150], [0, 5], [-1, 3], [199, 2]):
+                both(graph, seeds, num_nodes, 11, drawing)
+
+
+CANDIDATE = st.tuples(st.integers(0, 1 << 40), st.integers(1, 1 << 62))
+
+
+@given(st.lists(CANDIDATE, max_size=30, unique_by=lambda entry: entry[0]), st.integers(-1, 31),
+       st.sampled_from(SCHEMES[:4]), st.integers(0, 1 << 62), st.integers(0, MAX_HOPS - 1))  # fmt: skip
+@example([(node, (1 << 62) // 30 - 1) for node in range(30)], 5, "priority", 1, 0)
+@example([(node, (1 << 62) // 30 - 1) for node in range(30)], 5, "poisson", 2, 0)
+@example([(0, (1 << 62) - 40), *((node, 1) for node in range(1, 30))], 3, "poisson", 3, 0)
+@example([(0, (1 << 62) - 40), *((node, 1) for node in range(1, 30))], 3, "priority", 3, 0)
+@example([(0, (1 << 62) - 40), *((node, 1) for node in range(1, 30))], 29, "successive", 4, 0)
+def test_choices_equal_the_twin_for_sums_up_to_2_62(candidates, count, scheme, key, hop):
+    total = sum(score for _, score in candidates)
+    divisor = max(1, -(-total // ((1 << 62) - 1)))  # to a sum below 2^62
+    scores = {node: max(1, score // divisor - 1) for node, score in candidates}
+    assert sum(scores.values()) < 1 << 62
+    node = torch.tensor(list(scores), dtype=torch.int64)
+    score = torch.tensor(list(scores.values()), dtype=torch.int64)
+    at, correction = ops.choose_nodes(node, score, count, scheme, key, hop)
+    expected = twin.choose_nodes(scores, count, scheme, key, hop)
+    found = dict(zip(node[at].tolist(), correction.tolist(), strict=True))
+    assert found == {node: entry.rounded for node, entry in expected.items()}
+    assert at.tolist() == sorted(at.tolist())
+
+
+def test_scores_of_all_nodes_equal_the_twin():
+    graph = random_graph(60, 5, seed=2, dtype=torch.int32).relations()
+    for scores in SCORES:
+        assert torch.equal(ops.node_scores(graph, scores), reference.node_scores(graph, scores))
+    empty = Graph(torch.zeros(1, dtype=torch.int64), torch.empty(0, dtype=torch.int64)).relations()
+    assert ops.node_scores(empty).tolist() == []
+
+
+def test_no_edge_and_no_seed():
+    lonely = graph_of_degrees([0, 0, 0])
+    for method in METHODS:
+        drawing = ops.LayerDrawing(method, SCHEMES_OF[method][0])
+        found = both(lonely, torch.tensor([1, 1]), [3, 3], 5, drawing)
+        assert found.node[0].tolist() == [1, 1]
+        assert found.num_edges.tolist() == [[0, 0]]
+        assert both(FIGURE, BATCH[:0], [3], 5, drawing).node[0].tolist() == []
+
+
+def test_scores_stay_in_their_bounds():
+    assert [twin.square_bits(n) for n in (1, (1 << 20) - 1, 1 << 21, 1 << 40)] == [40, 40, 39, 20]
+    assert twin.square_term(40, 1 << 20) == twin.square_term(40, 1 << 30) == 1
+    assert [twin.count_shift(edges) for edges in (0, (1 << 30) - 1, 1 << 30, 1 << 40)] == [0, 0, 1, 21]
+    for edges in ((1 << 30) - 1, 1 << 30, (1 << 40) - 1):
+        assert twin.count_score(edges, twin.count_shift(edges)) + edges < 1 << 62
+
+
+# The papers' example #################################################################################################
+
+
+def test_probabilities_of_figure_1():
+    def shares(scores):
+        found = scores_of(FIGURE, BATCH, scores)
+        return [Fraction(found.get(node, 0), sum(found.values())) for node in range(6)]
+
+    assert shares("counts") == [Fraction(1, 7), 0, Fraction(1, 7), Fraction(1, 7), Fraction(4, 7), 0]
+    exact = [Fraction(2, 15), 0, Fraction(2, 15), Fraction(3, 10), Fraction(13, 30), 0]
+    assert all(abs(found - share) < Fraction(1, 1 << 39) for found, share in zip(shares("squares"), exact, strict=True))
+
+
+def inclusion(scores, count):
+    """The probability with which each candidate is among ``count`` successive draws, by enumeration."""
+    total, found = sum(scores.values()), dict.fromkeys(scores, Fraction(0))
+    for order in permutations(scores, count):
+        probability, left = Fraction(1), total
+        for node in order:
+            probability *= Fraction(scores[node], left)
+            left -= scores[node]
+        for node in order:
+            found[node] += probability
+    return found
+
+
+def frequencies(scores, count, scheme, keys):
+    """(how often each candidate is drawn, the sum of its corrections) over ``keys``."""
+    node, score = torch.tensor(list(scores)), torch.tensor(list(scores.values()))
+    often, sums, squares = (torch.zeros(len(scores), dtype=torch.float64) for _ in range(3))
+    for key in keys:
+        at, correction = ops.choose_nodes(node, score, count, scheme, key, 0)
+        often[at] += 1
+        sums[at] += correction
+        squares[at] += correction.square()
+    return often, sums, squares
+
+
+def test_inclusion_by_successive_draws_in_figure_1():
+    scores = scores_of(FIGURE, BATCH, "counts")
+    expected = inclusion(scores, 2)
+    assert expected == {0: Fraction(8, 21), 2: Fraction(8, 21), 4: Fraction(6, 7), 3: Fraction(8, 21)}
+    keys = 5_000
+    often, _, _ = frequencies(scores, 2, "successive", range(keys))
+    for found, share in zip(often.tolist(), expected.values(), strict=True):
+        share = float(share)
+        assert abs(found - keys * share) < 4.5 * math.sqrt(keys * share * (1 - share))
+
+
+# Probabilities #######################################################################################################
+
+UNEVEN = dict(enumerate([1, 2, 3, 5, 8, 13, 21, 200]))
+
+
+@pytest.mark.parametrize(("count", "keys"), [(2, 5_000), (5, 5_000), pytest.param(2, 200_000, marks=pytest.mark.slow)])
+def test_priority_draws_exactly_s_without_bias(count, keys):
+    often, sums, squares = frequencies(UNEVEN, count, "priority", range(keys))
+    assert int(often.sum()) == keys * count
+    deviation = (squares / keys - (sums / keys).square()).sqrt()
+    assert ((sums / keys - 1).abs() < 4.5 * deviation / math.sqrt(keys) + 1e-12).all()
+
+
+@pytest.mark.parametrize("count", [1, 3, 6])
+def test_poisson_probabilities_sum_to_s_and_are_corrected_exactly(count):
+    left, rest, certain = count, sum(UNEVEN.values()), set()
+    for node in sorted(UNEVEN, key=UNEVEN.get, reverse=True):
+        if left * UNEVEN[node] >= rest:
+            certain.add(node)
+            left, rest = left - 1, rest - UNEVEN[node]
+    share = {node: Fraction(1) if node in certain else Fraction(left * UNEVEN[node], rest) for node in UNEVEN}
+    assert sum(share.values()) == count
+    for key in range(50):
+        for node, correction in twin.choose_nodes(UNEVEN, count, "poisson", key, 0).items():
+            assert correction.exact * share[node] == 1
+    keys = 5_000
+    often, _, _ = frequencies(UNEVEN, count, "poisson", range(keys))
+    for node, found in enumerate(often.tolist()):
+        bound = 4.5 * math.sqrt(keys * float(share[node] * (1 - share[node])))
+        assert abs(found - keys * float(share[node])) <= bound
+
+
+def test_replacement_is_corrected_exactly():
+    total, count = sum(UNEVEN.values()), 6
+    for key in range(30):
+        found = twin.choose_nodes(UNEVEN, count, "replace", key, 0)
+        # times drawn q / Q = c s q / Q: the corrections say how often, and these sum to s
+        times = {node: entry.exact * count * UNEVEN[node] / total for node, entry in found.items()}
+        assert sum(times.values()) == count
+        assert all(entry.denominator == 1 for entry in times.values())
+    keys = 5_000
+    _, sums, squares = frequencies(UNEVEN, count, "replace", range(keys))
+    deviation = (squares / keys - (sums / keys).square()).sqrt()
+    assert ((sums / keys - 1).abs() < 4.5 * deviation / math.sqrt(keys)).all()
+
+
+@pytest.mark.parametrize("scheme", SCHEMES_OF["labor"])
+def test_labor_draws_k_neighbors_without_bias(scheme):
+    graph, seeds, keys, fanout = graph_of_degrees([40, 25, 3], seed=4), torch.arange(3), 4000, 5
+    graph = Graph(graph.colptr, torch.cat([torch.randperm(40), torch.randperm(40)[:25], torch.arange(3)]))
+    graph = Graph(torch.cat([graph.colptr, graph.colptr[-1:].expand(37)]), graph.row)
+    drawing = ops.LayerDrawing("labor", scheme, aggregation="sum", weights="unbiased")
+    prepared = ops.PreparedLayers(graph.relations(), [fanout], drawing)
+    weights, squares, counts = torch.zeros(68, dtype=torch.float64), torch.zeros(68, dtype=torch.float64), set()
+    for key in range(keys):
+        found = prepared.sample(seeds, key)
+        weights[found.edge_id[0]] += found.edge_weight[0]
+        squares[found.edge_id[0]] += found.edge_weight[0].square()
+        counts.add(tuple(found.colptr[0].diff().tolist()))
+    deviation = (squares / keys - (weights / keys).square()).clamp(min=0).sqrt()
+    assert ((weights / keys - 1).abs() <= 4.5 * deviation / math.sqrt(keys)).all()
+    assert (counts == {(5, 5, 3)}) == (scheme == "sequential")
+
+
+def test_labor_draws_a_source_for_all_destinations_alike():
+    """Two nodes of equal neighbors draw the same ones, and with layer_dependency later hops do, too."""
+    sources = torch.arange(2, 32)
+    graph = Graph(torch.tensor([0, 30, 60, *[60] * 30]), torch.cat([sources, sources.flip(0)]))
+    for scheme in SCHEMES_OF["labor"]:
+        found = both(graph, torch.tensor([0, 1]), [6], 3, ops.LayerDrawing("labor", scheme))
+        first, second = (found.edge_index[0][0][found.edge_index[0][1] == i] for i in (0, 1))
+        assert set(first.tolist()) == set(second.tolist())
+    loop = Graph(torch.tensor([0, 30, *[30] * 29]), torch.arange(30))
+    for dependent in (False, True):
+        drawing = ops.LayerDrawing("labor", "sequential", layer_dependency=dependent)
+        found = both(loop, torch.tensor([0]), [6, 6], 3, drawing, layers=True)
+        first, second = found.edge_id[0].split(found.num_edges[0].tolist())
+        again = second[torch.isin(second, torch.arange(30))]
+        assert torch.equal(first, again) == dependent
+
+
+# Weights #############################################################################################################
+
+
+def test_self_normalized_rows_keep_their_sum():
+    graph, seeds = random_graph(80, 6, seed=5), random_ids(80, 20, seed=6)
+    degree = graph.colptr.diff()
+    whole = {"mean": torch.ones(80), "sum": degree.double(), "gcn": torch.zeros(80, dtype=torch.float64)}
+    factor = 1 / (degree.repeat_interleave(degree) * degree[graph.row]).double().sqrt()
+    whole["gcn"].index_add_(0, torch.arange(80).repeat_interleave(degree), torch.where(factor.isinf(), 0.0, factor))
+    for aggregation in AGGREGATIONS:
+        for scheme in SCHEMES[:4]:
+            found = both(graph, seeds, [15], 7, LADIES._replace(aggregation=aggregation, scheme=scheme))
+            rows = torch.zeros(len(seeds), dtype=torch.float64)
+            rows.index_add_(0, found.edge_index[0][1], found.edge_weight[0].double())
+            drawn = rows > 0
+            assert drawn.any()
+            assert torch.allclose(rows[drawn], whole[aggregation][seeds][drawn].double(), rtol=1e-5)
+
+
+def test_all_candidates_have_the_weights_of_the_whole_list():
+    for weights in WEIGHTS:
+        found = both(FIGURE, BATCH, [-1], 1, LADIES._replace(weights=weights))
+        assert torch.allclose(found.edge_weight[0], torch.tensor([1 / 3] * 3 + [1 / 2] * 2))
+    assert (both(FIGURE, BATCH, [-1], 1, LADIES._replace(aggregation="gcn")).edge_weight[0] == 0).all()
+
+
+# Frontiers ###########################################################################################################
+
+
+def test_a_repeated_seed_has_its_own_row_and_edges():
+    once = both(FIGURE, BATCH, [2], 4, LADIES)
+    twice = both(FIGURE, torch.tensor([1, 5, 1]), [2], 4, LADIES)
+    of = once.edge_index[0][1] == 0
+    again = twice.edge_index[0][1] == 2
+    assert torch.equal(twice.edge_id[0][again], once.edge_id[0][of])
+    assert torch.equal(twice.edge_weight[0][again], once.edge_weight[0][of])
+
+
+def test_known_candidates_stay_beside_s_others():
+    graph, seeds = random_graph(60, 6, seed=8), torch.arange(0, 30)
+    found = both(graph, seeds, [4], 2, LADIES._replace(keep_known=True))
+    sources = found.node[0][found.edge_index[0][0]].unique()
+    known = torch.cat([graph.row[graph.colptr[i] : graph.colptr[i + 1]] for i in seeds]).unique()
+    assert set(sources[sources < 30].tolist()) == set(known[known < 30].tolist())
+    assert found.num_nodes.tolist() == [[30, 4]]
+    assert (sources >= 30).sum() == 4
+
+
+def test_exactly_s_distinct_nodes_are_sources():
+    graph, seeds = random_graph(60, 6, seed=8), torch.arange(0, 30)
+    for scheme in ("priority", "successive"):
+        found = both(graph, seeds, [7], 2, LADIES._replace(scheme=scheme))
+        assert len(found.edge_index[0][0].unique()) == 7
+
+
+def test_sources_without_their_destinations():
+    graph, seeds = random_graph(60, 6, seed=8), torch.tensor([3, 9, 9, 40])
+    found = both(graph, seeds, [8, 5], 2, LADIES, layers=True, include_dst=False)
+    first, second = found.edge_index[0].split(found.num_edges[0].tolist(), dim=1)
+    blocks = found.node[0].split(found.num_nodes[0].tolist())
+    edges = torch.stack([graph.row, torch.arange(60).repeat_interleave(graph.colptr.diff())])[:, found.edge_id[0]]
+    for hop, local in enumerate((first, second)):
+        begin = int(found.num_edges[0][:hop].sum())
+        assert torch.equal(blocks[hop + 1][local[0]], edges[0, begin : begin + local.size(1)])
+        assert torch.equal(blocks[hop][local[1]], edges[1, begin : begin + local.size(1)])
+    assert len(blocks[1]) == 8
+
+
+# Bad input ###########################################################################################################
+
+
+@pytest.mark.parametrize(
+    ("drawing", "options", "message"),
+    [
+        ({"method": "sage"}, {}, f"method: expected one of {METHODS}, found 'sage'"),
+        ({"scheme": "sequential"}, {}, f"scheme: expected one of {SCHEMES[:4]} of method='ladies', found 'sequential'"),
+        ({"scores": "cubes"}, {}, "scores: expected one of ('squares', 'counts'), found 'cubes'"),
+        ({"aggregation": "max"}, {}, "aggregation: expected one of ('mean', 'sum', 'gcn'), found 'max'"),
+        ({"weights": "none"}, {}, "weights: expected one of ('self_normalized', 'unbiased'), found 'none'"),
+        ({"method": "labor", "scheme": "poisson", "keep_known": True}, {},
+         "keep_known=True: expected method='ladies' or 'fastgcn', found 'labor'"),
+        ({"layer_dependency": True}, {}, "layer_dependency=True: expected method='labor', found 'ladies'"),
+        ({}, {"include_dst": False}, "include_dst=False: expected layers=True, found False"),
+        ({"keep_known": True}, {"include_dst": False, "layers": True},
+         "include_dst=False: expected keep_known=False, found True"),
+        ({"method": "fastgcn"}, {}, "score: expected it only for method='fastgcn', found method='fastgcn'"),
+        ({}, {"num_nodes": [1, -2]}, "num_nodes[1]: expected -1 <= num_nodes[1] <= 2147483647, found -2"),
+        ({}, {"num_nodes": [MAX_DRAWN]}, "num_nodes[0]: expected -1 <= num_nodes[0] <= 2147483647, found 2147483648"),
+        ({}, {"num_nodes": [1] * 65}, "num_nodes: expected at most 64 hops, found 65"),
+    ],
+)  # fmt: skip
+def test_options_that_do_not_fit(drawing, options, message):
+    num_nodes = options.pop("num_nodes", [2])
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        ops.sample_layers(FIGURE.relations(), BATCH, num_nodes, 1, LADIES._replace(**drawing), **options)
+
+
+def test_seeds_and_graphs_that_are_malformed():
+    with pytest.raises(IndexError, match=r"^seeds\[1\] = 6 is out of range: expected nodes in \[0, 6\)"):
+        ops.sample_layers(FIGURE.relations(), torch.tensor([1, 6]), [2], 1, LADIES)
+    with pytest.raises(TypeError, match=r"num_nodes: expected a list of ints, found dict"):
+        ops.sample_layers(FIGURE.relations(), BATCH, {}, 1, LADIES)
+    corrupt = Graph(FIGURE.colptr, FIGURE.row.clone())
+    corrupt.row[1] = 6
+    for method in METHODS:
+        drawing = ops.LayerDrawing(method, SCHEMES_OF[method][0])
+        score = torch.ones(6, dtype=torch.int64) if method == "fastgcn" else None
+        with pytest.raises(RuntimeError, match=r"row\[1\] = 6 in a graph of 6 nodes"):
+            ops.sample_layers(corrupt.relations(), BATCH, [2], 1, drawing, score=score)
+        both(FIGURE, BATCH, [2, 2], 1, drawing)  # nothing is left behind
+    pointers = Graph(torch.tensor([0, 0, 9, 3, 3, 3, 5]), FIGURE.row)
+    with pytest.raises(RuntimeError, match=r"colptr\[1\] = 0, colptr\[2\] = 9 with 5 edges"):
+        ops.sample_layers(pointers.relations(), BATCH, [2], 1, LADIES)
+    with pytest.raises(ValueError, match=r"^score: expected positive numbers, found 0"):
+        ops.choose_nodes(BATCH, torch.tensor([1, 0]), 1, "priority", 1, 0)
+    with pytest.raises(ValueError, match=r"^scheme: expected one of .*, found 'sequential'"):
+        ops.choose_nodes(BATCH, BATCH, 1, "sequential", 1, 0)

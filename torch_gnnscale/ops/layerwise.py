@@ -1,0 +1,248 @@
+"""Layer-wise samples: nodes drawn for a whole frontier at once, and edges with weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .arguments import ID_DTYPES, OPS, check_ids, check_int, check_key
+from .graph import Relations, check_vector
+from .samples import INCLUDE_DST, KEEP_KNOWN, LAYER_DEPENDENCY, LAYERS, MAX_HOPS, Sample
+
+METHODS = ("ladies", "fastgcn", "labor")
+"""What :func:`sample_layers` draws by."""
+SCHEMES = ("priority", "poisson", "replace", "successive", "sequential")
+SCHEMES_OF = {"ladies": SCHEMES[:4], "fastgcn": SCHEMES[:4], "labor": ("sequential", "poisson")}
+"""The schemes of each method; the first is the default."""
+SCORES = ("squares", "counts")
+AGGREGATIONS = ("mean", "sum", "gcn")
+WEIGHTS = ("self_normalized", "unbiased")
+MAX_DRAWN = 1 << 31
+"""Nodes drawn in one hop are fewer."""
+
+
+class LayerDrawing(NamedTuple):
+    """The options of :func:`sample_layers` that decide what is drawn and what its edges weigh."""
+
+    method: str = "ladies"
+    """One of METHODS."""
+    scheme: str = "priority"
+    """One of the method's schemes."""
+    scores: str = "squares"
+    """LADIES: how the frontier's sources are scored; one of SCORES."""
+    aggregation: str = "mean"
+    """a_e of an edge into i: "mean" 1 / d_i, "sum" 1, "gcn" 1 / sqrt(d_i d_j)."""
+    weights: str = "self_normalized"
+    """"unbiased": a_e c_v; "self_normalized": scaled so that they sum to what a_e sums to over all stored edges."""
+    keep_known: bool = False
+    """Not LABOR: candidates already in the batch stay, others are drawn beside them."""
+    layer_dependency: bool = False
+    """LABOR: the same random numbers in all hops."""
+
+
+def check_drawing(drawing: LayerDrawing) -> None:
+    """Raises ValueError for an option that is unknown or does not fit the method."""
+    method = drawing.method
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {METHODS}, found {method!r}")
+    for name, value, known in (
+        ("scheme", drawing.scheme, SCHEMES_OF[method]),
+        ("scores", drawing.scores, SCORES),
+        ("aggregation", drawing.aggregation, AGGREGATIONS),
+        ("weights", drawing.weights, WEIGHTS),
+    ):
+        if value not in known:
+            of = f" of method={method!r}" if name == "scheme" else ""
+            raise ValueError(f"{name}: expected one of {known}{of}, found {value!r}")
+    if drawing.keep_known and method == "labor":
+        raise ValueError("keep_known=True: expected method='ladies' or 'fastgcn', found 'labor'")
+    if drawing.layer_dependency and method != "labor":
+        raise ValueError(f"layer_dependency=True: expected method='labor', found {method!r}")
+
+
+def check_num_nodes(num_nodes: Sequence[int]) -> list[int]:
+    """The numbers of all hops; raises TypeError or ValueError for what is none."""
+    if isinstance(num_nodes, (str, dict)) or not isinstance(num_nodes, Sequence):
+        raise TypeError(f"num_nodes: expected a list of ints, found {type(num_nodes).__name__}")
+    if len(num_nodes) > MAX_HOPS:
+        raise ValueError(f"num_nodes: expected at most {MAX_HOPS} hops, found {len(num_nodes)}")
+    return [check_int(f"num_nodes[{hop}]", count, -1, MAX_DRAWN - 1) for hop, count in enumerate(num_nodes)]
+
+
+def square_bits(num_nodes: int) -> int:
+    """B of the scores ``squares``: a term is a multiple of 2^-B, so that no sum of terms reaches 2^62."""
+    return min(40, 61 - num_nodes.bit_length())
+
+
+def node_scores(graph: Relations, scores: str = "squares") -> Tensor:
+    """The scores of all nodes by which FastGCN draws: int64, shape [n].
+
+    ``squares``: the sum over edges v -> i of max(1, floor(2^B / d_i^2)), B = min(40, 61 - bits(n)); ``counts``: the
+    number of edges from v.
+    """
+    colptr, row, count = graph.colptr[0], graph.row[0], graph.sizes[0]
+    result = torch.zeros(count, dtype=torch.int64)
+    degree = colptr.diff()
+    term = torch.ones_like(degree)
+    if scores == "squares":
+        term = ((1 << square_bits(count)) // degree.clamp(1, 1 << 20) ** 2).clamp_(min=1)
+    step = 1 << 24  # edges at a time
+    for first in range(0, len(row), step):
+        last = min(first + step, len(row))
+        begin, end = (int(torch.searchsorted(colptr, edge, right=True)) - 1 for edge in (first, last - 1))
+        edges = colptr[begin : end + 2].clamp(first, last).diff()
+        result.index_add_(0, row[first:last].long(), term[begin : end + 1].repeat_interleave(edges))
+    return result
+
+
+def choose_nodes(node: Tensor, score: Tensor, count: int, scheme: str, key: int, hop: int) -> tuple[Tensor, Tensor]:
+    """Draws ``count`` of the candidates of a hop by their scores q_v (scheme: see :func:`sample_layers`).
+
+    Args:
+        node: distinct ids, int64, shape [m], in any order.
+        score: positive, of a sum below 2^62: int64, shape [m].
+        count: how many to draw; -1 takes all.
+        scheme: ``priority``, ``poisson``, ``replace`` or ``successive``.
+        key: 64 bits.
+        hop: the number of the hop, from 0.
+
+    Returns:
+        (which candidates are drawn: int64, positions in ``node``, ascending, shape [k]; c_v of each: float64, [k]).
+    """
+    check_ids("node", node)
+    check_vector("score", score, len(node))
+    if scheme not in SCHEMES[:4]:
+        raise ValueError(f"scheme: expected one of {SCHEMES[:4]}, found {scheme!r}")
+    check_int("count", count, -1, MAX_DRAWN - 1)
+    check_int("hop", hop, 0, MAX_HOPS - 1)
+    if len(score) and int(score.min()) < 1:
+        raise ValueError(f"score: expected positive numbers, found {int(score.min())}")
+    node, score = node.to(torch.int64).contiguous(), score.contiguous()
+    return OPS.choose_nodes(node, score, count, SCHEMES.index(scheme), check_key(key), hop)
+
+
+def sample_layers(
+    graph: Relations,
+    seeds: Tensor,
+    num_nodes: Sequence[int],
+    key: int,
+    drawing: LayerDrawing,
+    *,
+    score: Tensor | None = None,
+    layers: bool = False,
+    include_dst: bool = True,
+) -> Sample:
+    """Draws all hops of a batch layer by layer, as CSC with local ids and weights.
+
+    r_v is draw 0 of (key, node v, hop); d_i is the number of stored edges into i; F is the set of nodes that a hop
+    expands. A batch has all stored edges between F and the drawn nodes, in stored order.
+
+    - LADIES (Zou et al. 2019): candidates are the sources v of edges into F, with scores q_v. ``squares``: the sum over
+      edges v -> i, i in F, of max(1, floor(2^B / d_i^2)), B = min(40, 61 - bits(n)). ``counts`` (Tripathy et al. 2024,
+      section 2.2.2): e_v^2, e_v being the number of these edges; if M, the sum of e_v, has b > 30 bits, squares are
+      shifted right by 2 b - 61, and are at least 1.
+    - FastGCN (Chen et al. 2018): candidates are all nodes of a positive ``score``; drawn nodes without an edge into F
+      are left out.
+    - LABOR-0 (Balin & Catalyurek 2023): each destination draws of its own edges, by the same r_v for all destinations.
+
+    Schemes that draw s of the candidates; c_v corrects for the probability:
+
+    - ``priority`` (Duffield, Lund, Thorup 2007): the s least r_v / q_v, ties by id; r* / q* being the next one, c_v =
+      max(1, 2^64 q* / (max(r*, 1) q_v)). Exactly s, distinct, unbiased.
+    - ``poisson``: each with probability min(1, kappa q_v) of sum s: t nodes are certain, the others' scores sum to R,
+      v is drawn if floor(r_v R / 2^64) < (s - t) q_v, and c_v = R / ((s - t) q_v).
+    - ``replace``: s draws in proportion (draw j: counter node j, relation 1), from prefix sums in id order; c_v = times
+      drawn Q / (s q_v), Q being the sum of all scores.
+    - ``successive``: the same draws, each in proportion among those left; c_v = Q / (s q_v). Biased.
+    - LABOR, ``sequential``: the min(s, d_i) least r_v, in stored order where equal (so parallel edges are biased);
+      ``poisson``: where r_v d_i < 2^64 s. c_v = max(1, d_i / s).
+
+    Not more than s candidates: all, with c_v = 1 (but ``replace``). The weight of an edge is a_e c_v in double, rounded
+    once to float32, with ``self_normalized`` times the sum of a_e over the stored edges of its destination, divided by
+    the sum of a_e c_v over the drawn ones, both in stored order.
+
+    Args:
+        graph: one relation between nodes of one type, from :func:`relations`.
+        seeds: int32 or int64, shape [s]; a repeated seed has a row and edges of its own.
+        num_nodes: of each hop: nodes (LABOR: edges of a destination) to draw; -1 takes all.
+        key: 64 bits.
+        drawing: the options.
+        score: FastGCN's, from :func:`node_scores`.
+        layers: F is every node found so far, not only what the last hop found.
+        include_dst: False, with ``layers``: F is what the last hop drew, and a hop's sources are its drawn nodes alone,
+            in local ids of their own, which begin with 0; ``node`` has each hop's nodes after one another.
+
+    Returns:
+        The sample with ``edge_weight``, float32.
+
+    Raises:
+        TypeError, ValueError, IndexError: unknown or unfitting options; seeds out of range.
+        RuntimeError: values of the graph, which :func:`relations` does not look at, are malformed.
+    """
+    prepared = PreparedLayers(graph, num_nodes, drawing, score=score, layers=layers, include_dst=include_dst)
+    return prepared.sample(seeds, key)
+
+
+class PreparedLayers:
+    """:func:`sample_layers` with a graph and options that are checked once, for any number of batches."""
+
+    def __init__(
+        self,
+        graph: Relations,
+        num_nodes: Sequence[int],
+        drawing: LayerDrawing,
+        *,
+        score: Tensor | None = None,
+        layers: bool = False,
+        include_dst: bool = True,
+    ) -> None:
+        if not isinstance(graph, Relations):
+            raise TypeError(f"graph: expected what relations() returns, found {type(graph).__name__}")
+        if len(graph.colptr) != 1 or len(graph.sizes) != 1:
+            found = f"{len(graph.colptr)} relations of {len(graph.sizes)} node types"
+            raise ValueError(f"graph: expected one relation of one node type, found {found}")
+        if graph.weight[0] is not None or graph.time[0] is not None:
+            raise ValueError("graph: expected edges without weights and times, found some")
+        check_drawing(drawing)
+        if not include_dst and not layers:
+            raise ValueError("include_dst=False: expected layers=True, found False")
+        if not include_dst and drawing.keep_known:
+            raise ValueError("include_dst=False: expected keep_known=False, found True")
+        if (score is not None) != (drawing.method == "fastgcn"):
+            raise ValueError(f"score: expected it only for method='fastgcn', found method={drawing.method!r}")
+        if score is not None:
+            check_vector("score", score, graph.sizes[0])
+            score = score.contiguous()
+        self._graph, self._score = graph, score
+        self._num_nodes = check_num_nodes(num_nodes)
+        self._choices = [
+            METHODS.index(drawing.method), SCHEMES.index(drawing.scheme), SCORES.index(drawing.scores),
+            AGGREGATIONS.index(drawing.aggregation), WEIGHTS.index(drawing.weights),
+        ]  # fmt: skip
+        self._options = (LAYERS * layers | KEEP_KNOWN * drawing.keep_known
+                         | LAYER_DEPENDENCY * drawing.layer_dependency | INCLUDE_DST * include_dst)  # fmt: skip
+        self._held: Tensor | None = None  # the number by which the operator knows the graph in this process
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_held": None}
+
+    def sample(self, seeds: Tensor, key: int) -> Sample:
+        """The sample of a batch; arguments and errors as of :func:`sample_layers`."""
+        if not (isinstance(seeds, Tensor) and seeds.dtype in ID_DTYPES and seeds.dim() == 1):
+            check_ids("seeds", seeds)
+        key = check_key(key)
+        try:
+            if (held := self._held) is None:
+                held = self._held = OPS.hold_relations(*self._graph[:-1])
+            node, edges, colptr, edge_id, weight, num_nodes, num_edges = OPS.sample_layers(
+                held, seeds.to(torch.int64).contiguous(), self._score, self._num_nodes, key, self._choices,
+                self._options,
+            )  # fmt: skip
+            return Sample([node], [colptr], [edges], [edge_id], [], num_nodes, num_edges, [weight])
+        except RuntimeError as failed:
+            error = failed
+        check_ids("seeds", seeds, self._graph.sizes[0], "nodes")
+        raise error
