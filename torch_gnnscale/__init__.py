@@ -5,11 +5,11 @@ from . import ops
 from .feature import FeatureStore, TieredFeatureStore
 from .loader import LinkNeighborLoader, NeighborLoader
 from .patch import patch_pyg, unpatch_pyg
-from .sampler import BidirectionalNeighborSampler, NeighborSampler
+from .sampler import BidirectionalNeighborSampler, LayerSampler, NeighborSampler
 from .topology import CSC, GraphStore
 from .version import __version__ as __version__
 
 __all__ = [
-    "BidirectionalNeighborSampler", "CSC", "FeatureStore", "GraphStore", "LinkNeighborLoader", "NeighborLoader",
-    "NeighborSampler", "TieredFeatureStore", "ops", "patch_pyg", "unpatch_pyg",
+    "BidirectionalNeighborSampler", "CSC", "FeatureStore", "GraphStore", "LayerSampler", "LinkNeighborLoader",
+    "NeighborLoader", "NeighborSampler", "TieredFeatureStore", "ops", "patch_pyg", "unpatch_pyg",
 ]  # fmt: skip

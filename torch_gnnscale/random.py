@@ -20,6 +20,7 @@ class Purpose(IntEnum):
     GENERATE = 3
     NEGATIVE = 4
     PARTITION = 5
+    LAYER = 6
 
 
 def _mix(value: int) -> int:

@@ -18,11 +18,11 @@ from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import EdgeType, InputEdges
 
 from ..ops.arguments import check_tensor
-from ..sampler import NeighborSampler
 from ..sampler.edge_types import end_types
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.keyed import KeyedSampler, Output
 from ..sampler.links import ExcludeSeedEdges, check_links, check_weights
+from ..sampler.methods import NEIGHBOR, make_sampler
 from ..topology import CSC
 from ..topology.numbering import Numbering
 from . import checks
@@ -64,6 +64,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         neighbor_sampler: the sampler to use instead of a new one; its own fanouts and options apply. One that is not a
             KeyedSampler makes its random draws itself.
         directed: deprecated; False means ``subgraph_type="induced"``.
+        method: as in :class:`torch_gnnscale.NeighborLoader`.
         exclude_seed_edges: exclude the edges between the ends of a batch's links from its sample; ``"reverse"``: and
             their reverses (see :class:`torch_gnnscale.NeighborSampler`).
         strict_negatives: no negative is an edge of the links' type or a link of the loader. Given links [2, m], no
@@ -106,6 +107,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         neighbor_sampler: BaseSampler | None = None,
         directed: bool = True,
         *,
+        method: str = NEIGHBOR,
         exclude_seed_edges: ExcludeSeedEdges = False,
         strict_negatives: bool | Tensor = False,
         seed: int | None = None,
@@ -137,20 +139,17 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
                 raise ValueError(
                     f"'edge_label_time' {given[0]} while 'time_attr' {given[1]}: expected both for temporal sampling"
                 )
-            neighbor_sampler = NeighborSampler(
-                data,
-                num_neighbors,
-                **options,
-                exclude_seed_edges=exclude_seed_edges,
-                strict_negatives=(
-                    {edge_type: strict_negatives}
-                    if isinstance(strict_negatives, Tensor) and edge_type is not None
-                    else strict_negatives
-                ),
-            )
+            typed = isinstance(strict_negatives, Tensor) and edge_type is not None
+            options |= {
+                "exclude_seed_edges": exclude_seed_edges,
+                "strict_negatives": {edge_type: strict_negatives} if typed else strict_negatives,
+            }
+            neighbor_sampler = make_sampler(method, data, num_neighbors, options)
             if isinstance(strict_negatives, Tensor) and (order := checks.common_numbering(data)) is not None:
                 stored = _to_stored(order, strict_negatives, edge_type)
                 neighbor_sampler.strict_negatives = stored if edge_type is None else {edge_type: stored}
+        elif method != NEIGHBOR:
+            raise ValueError(f"method={method!r}: expected none beside a neighbor_sampler")
         elif exclude_seed_edges is not False or strict_negatives is not False:
             raise ValueError(
                 "exclude_seed_edges, strict_negatives: expected none beside a neighbor_sampler; pass them to it"

@@ -19,9 +19,9 @@ from torch_geometric.typing import InputNodes
 from .. import ops
 from ..memory import Budget
 from ..ops.arguments import as_ids, as_tensor, check_tensor
-from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.keyed import KeyedSampler, Output
+from ..sampler.methods import NEIGHBOR, make_sampler
 from . import checks
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
@@ -59,6 +59,9 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         neighbor_sampler: the sampler to use instead of a new one; its own fanouts and options apply. One that is not a
             KeyedSampler makes its random draws itself.
         directed: deprecated; False means ``subgraph_type="induced"``.
+        method: ``neighbor``; or ``ladies``, ``fastgcn`` or ``labor``: layer by layer, with the defaults of
+            :class:`torch_gnnscale.LayerSampler`, whose ``num_nodes`` are ``num_neighbors``. Batches then have
+            ``edge_weight``.
         layers: batches have ``layers`` instead of edges: one :class:`torch_gnnscale.sampler.Layer` per layer of the
             model, in the model's order. Each hop expands every node found so far, as in the papers.
         seed: decides every draw and the order; by default drawn from ``generator`` or torch's own generator.
@@ -114,6 +117,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         neighbor_sampler: BaseSampler | None = None,
         directed: bool = True,
         *,
+        method: str = NEIGHBOR,
         layers: bool = False,
         seed: int | None = None,
         prefetch: int | None = None,
@@ -139,14 +143,10 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             "directed": directed,
         }
         if neighbor_sampler is None:
-            neighbor_sampler = NeighborSampler(
-                data,
-                num_neighbors,
-                **options,
-                layers=layers,
-                device=device,
-                graph_on_gpu=graph_on_gpu,
-            )
+            options |= {"layers": layers, "device": device, "graph_on_gpu": graph_on_gpu}
+            neighbor_sampler = make_sampler(method, data, num_neighbors, options)
+        elif method != NEIGHBOR:
+            raise ValueError(f"method={method!r}: expected none beside a neighbor_sampler")
         elif device is not None or graph_on_gpu is not None:
             name = "device" if device is not None else "graph_on_gpu"
             raise ValueError(f"{name}: expected none beside a neighbor_sampler; pass it to the sampler")

@@ -1,11 +1,12 @@
-"""Samplers: the contract of keyed samplers, and neighbor sampling."""
+"""Samplers: the contract of keyed samplers, neighbor sampling and layer-wise sampling."""
 
 from .bidirectional import BidirectionalNeighborSampler
 from .keyed import KeyedSampler
+from .layerwise import LayerSampler
 from .neighbor import NeighborSampler
 from .output import HeteroNeighborOutput, Layer, NeighborOutput, WeightedLayer
 
 __all__ = [
-    "BidirectionalNeighborSampler", "HeteroNeighborOutput", "KeyedSampler", "Layer", "NeighborOutput",
-    "NeighborSampler", "WeightedLayer",
+    "BidirectionalNeighborSampler", "HeteroNeighborOutput", "KeyedSampler", "Layer", "LayerSampler",
+    "NeighborOutput", "NeighborSampler", "WeightedLayer",
 ]  # fmt: skip

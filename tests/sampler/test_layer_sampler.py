@@ -1,0 +1,246 @@
+"""LayerSampler through the loaders: the samples of its twin, in every way in which loaders make batches."""
+
+import re
+
+import pytest
+import torch
+from helpers.data import make_data, plain, processes
+from helpers.hetero import make_hetero
+from torch_geometric.data import Data
+from torch_geometric.nn import GraphConv
+from torch_geometric.utils import trim_to_layer
+
+from torch_gnnscale import (
+    FeatureStore,
+    GraphStore,
+    LayerSampler,
+    LinkNeighborLoader,
+    NeighborLoader,
+    NeighborSampler,
+    ops,
+    reference,
+)
+from torch_gnnscale.ops.layerwise import METHODS
+from torch_gnnscale.random import Purpose, batch_key
+from torch_gnnscale.sampler import WeightedLayer
+from torch_gnnscale.topology import CSC
+from torch_gnnscale.topology.reorder import Order
+
+HOPS = [12, 9]
+
+
+@pytest.fixture(scope="module")
+def data():
+    return make_data()
+
+
+def loader_of(data, method="ladies", **options):
+    return NeighborLoader(data, HOPS, method=method, batch_size=20, seed=3, **{"shuffle": True, **options})
+
+
+def batches(loader):
+    return [plain(batch) for batch in loader]
+
+
+def twins_of(data, seeds, number, drawing, **options):
+    """The sample of a batch of epoch 0 by the twin."""
+    csc = CSC.from_data(data)
+    graph = ops.relations([csc.colptr], [csc.row], edge_id=[csc.edge_id])
+    if drawing.method == "fastgcn":
+        options["score"] = reference.node_scores(graph, drawing.scores)
+    key = batch_key(batch_key(3, 0, number), purpose=Purpose.LAYER)
+    return reference.sample_layers(graph, seeds, HOPS, key, drawing, **options)
+
+
+DEFAULTS = {
+    "ladies": ops.LayerDrawing(keep_known=True),
+    "fastgcn": ops.LayerDrawing("fastgcn", keep_known=True),
+    "labor": ops.LayerDrawing("labor", "sequential"),
+}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_batches_are_those_of_the_twin(data, method):
+    model = GraphConv(3, 2)
+    for number, batch in enumerate(loader_of(data, method)):
+        twin = twins_of(data, batch.n_id[: batch.batch_size], number, DEFAULTS[method])
+        assert torch.equal(batch.n_id, twin.node[0])
+        assert torch.equal(batch.edge_index, twin.edge_index[0])
+        assert torch.equal(batch.e_id, twin.edge_id[0])
+        assert torch.equal(batch.edge_weight, twin.edge_weight[0])
+        assert [batch.num_sampled_nodes] == twin.num_nodes.tolist()
+        assert [batch.num_sampled_edges] == twin.num_edges.tolist()
+        assert torch.equal(batch.x, data.x[batch.n_id])
+        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
+        x, edge_index, weight = trim_to_layer(
+            1, batch.num_sampled_nodes, batch.num_sampled_edges, batch.x.float(), batch.edge_index, batch.edge_weight
+        )
+        assert len(weight) == edge_index.size(1) == sum(batch.num_sampled_edges[:1])
+        assert model(x, edge_index, weight).shape == (len(x), 2)
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("include_dst", [True, False])
+def test_layers_are_those_of_the_twin(data, method, include_dst):
+    drawing = DEFAULTS[method]._replace(keep_known=method != "labor" and include_dst)
+    sampler = LayerSampler(data, HOPS, method, layers=True, include_dst=include_dst)
+    assert sampler.drawing == drawing
+    conv = GraphConv((3, 3), 3)
+    for number, batch in enumerate(loader_of(data, "neighbor", neighbor_sampler=sampler, layers=True)):
+        twin = twins_of(data, batch.n_id[: batch.batch_size], number, drawing, layers=True, include_dst=include_dst)
+        assert torch.equal(batch.n_id, twin.node[0])
+        blocks, per_hop = batch.n_id.split(batch.num_sampled_nodes), batch.num_sampled_edges
+        edges = zip(*(part.split(per_hop, dim=-1) for part in (twin.edge_index[0], twin.edge_weight[0])), strict=True)
+        for hop, (layer, (edge_index, weight)) in enumerate(zip(batch.layers[::-1], edges, strict=True)):
+            assert type(layer) is WeightedLayer
+            assert torch.equal(layer.edge_index, edge_index)
+            assert torch.equal(layer.edge_weight, weight)
+            sources = blocks[hop + 1] if not include_dst else torch.cat(blocks[: hop + 2])
+            assert layer.size[0] == len(sources)
+            assert torch.equal(sources[edge_index[0]], data.edge_index[0, layer.e_id])
+        x = batch.x[len(batch.x) - batch.layers[0].size[0] :].float()
+        for layer in batch.layers:
+            x = conv((x, None), layer.edge_index, layer.edge_weight, size=layer.size)
+        assert len(x) == batch.batch_size
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"prefetch": 3}, {"bulk": 3, "prefetch": 0}, processes(2), {**processes(1), "filter_per_worker": False}],
+)
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_batches_in_every_way(data, method, options):
+    assert batches(loader_of(data, method, **options)) == batches(loader_of(data, method, prefetch=0))
+
+
+def test_epochs_differ_runs_resume_and_batches_are_made_ad_hoc(data):
+    loader = loader_of(data)
+    first, second = batches(loader), batches(loader)
+    assert first != second
+    again = loader_of(data)
+    iterator = iter(again)
+    taken = [plain(next(iterator)) for _ in range(3)]
+    resumed = loader_of(data)
+    resumed.load_state_dict(again.state_dict())
+    assert taken + batches(resumed) == first
+    with pytest.raises(ValueError, match=r"expected a loader with method='ladies', found method='labor'"):
+        loader_of(data, "labor").load_state_dict(again.state_dict())
+    nodes = [batch.n_id for batch in loader_of(data)]
+    assert all(map(torch.equal, (out.node for out in loader.samples(0)), nodes))
+    assert plain(loader([4, 7])) == plain(loader([4, 7]))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_stores_layouts_and_files(data, method, tmp_path):
+    plain_batches = list(loader_of(data, method))
+    stores = FeatureStore.from_data(data), GraphStore.from_data(data)
+    stores[1].save(tmp_path / "graph")
+    mapped = stores[0], GraphStore.open(tmp_path / "graph")
+    for given in (stores, mapped):
+        for batch, other in zip(loader_of(given, method), plain_batches, strict=True):
+            assert torch.equal(batch.edge_weight, other.edge_weight)
+            assert torch.equal(batch.x, other.x)
+    for batch, other in zip(loader_of(data, method, edge_layout="sparse_csr"), plain_batches, strict=True):
+        assert torch.equal(batch.adj_t.values(), other.edge_weight)
+        assert "edge_weight" not in batch
+    for batch, other in zip(loader_of(data, method, edge_layout="EdgeIndex"), plain_batches, strict=True):
+        assert torch.equal(batch.edge_weight, other.edge_weight)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_renumbered_graphs_have_the_edges_of_the_user_s(data, method):
+    old = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(1))
+    order = Order.from_permutation(old, data.num_nodes)
+    stores = FeatureStore.from_data(data, order=order), GraphStore.from_data(data, order=order)
+    for batch in loader_of(stores, method):
+        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
+        assert torch.equal(batch.x, data.x[batch.n_id])
+
+
+def test_links_and_their_negatives(data):
+    loader = LinkNeighborLoader(
+        data, HOPS, data.edge_index[:, :60], method="ladies", batch_size=16, neg_sampling="binary", seed=5,
+        strict_negatives=True,
+    )  # fmt: skip
+    assert batches(loader) != batches(loader)
+    for batch in loader:
+        assert batch.edge_label_index.size(1) == 2 * len(batch.input_id)
+        assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
+        assert len(batch.edge_weight) == batch.num_edges
+
+
+def test_batches_that_depend_on_each_other_draw_alike(data):
+    """Of the same seeds, in batches whose random numbers are shared."""
+    seeds = torch.arange(10).repeat(6)
+    found = {}
+    for shared in (1, 3):
+        sampler = LayerSampler(data, HOPS, "labor", batch_dependency=shared)
+        loader = NeighborLoader(data, HOPS, seeds, neighbor_sampler=sampler, batch_size=10, seed=2)
+        found[shared] = [batch.e_id.tolist() for batch in loader]
+    assert len(set(map(tuple, found[1]))) == 6
+    assert found[3][0] == found[3][1] == found[3][2] != found[3][3] == found[3][4] == found[3][5]
+    bulk = NeighborLoader(data, HOPS, seeds, neighbor_sampler=sampler, batch_size=10, seed=2, bulk=4)
+    assert [batch.e_id.tolist() for batch in bulk] == found[3]
+    links = {"neg_sampling": "binary", "neighbor_sampler": sampler}
+    with pytest.raises(ValueError, match=r"^batch_dependency=3: expected 1 with negatives, which are drawn for each"):
+        LinkNeighborLoader(data, HOPS, data.edge_index, **links)
+
+
+def test_the_name_of_the_weights(data):
+    weighted = data.clone()
+    weighted.edge_weight = torch.arange(data.num_edges)
+    message = "edge_weight: expected data without this attribute, because the sampler's weights get this name; pass"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)} another weight_name= to the sampler"):
+        next(iter(loader_of(weighted)))
+    sampler = LayerSampler(weighted, HOPS, weight_name="correction")
+    for batch, other in zip(loader_of(weighted, "neighbor", neighbor_sampler=sampler), loader_of(data), strict=True):
+        assert torch.equal(batch.correction, other.edge_weight)
+        assert torch.equal(batch.edge_weight, batch.e_id)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "sage"}, "method: expected one of ('neighbor', 'ladies', 'fastgcn', 'labor'), found 'sage'"),
+        ({"replace": True}, "replace=True: expected False with method='ladies'; use neighbor_sampler=LayerSampler(..., "
+                            "scheme='replace')"),
+        ({"disjoint": True}, "disjoint=True: expected False with method='ladies'"),
+        ({"subgraph_type": "induced"}, "subgraph_type='induced': expected 'directional' with method='ladies'"),
+        ({"temporal_strategy": "last"}, "temporal_strategy='last': expected 'uniform' with method='ladies'"),
+        ({"time_attr": "y"}, "time_attr='y': expected None with method='ladies'"),
+        ({"weight_attr": "w"}, "weight_attr='w': expected None with method='ladies'"),
+        ({"directed": False}, "directed=False: expected True with method='ladies'"),
+        ({"graph_on_gpu": 0.5}, "graph_on_gpu=0.5: expected None with method='ladies'"),
+        ({"device": "cuda"}, "device='cuda': expected None with method='ladies'"),
+        ({"input_time": torch.arange(200)}, "input_time: expected none without time_attr, found some"),
+    ],
+)  # fmt: skip
+def test_what_a_method_does_not_have(data, options, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        loader_of(data, **{"method": "ladies", **options})
+
+
+def test_what_a_sampler_does_not_have(data):
+    with pytest.raises(NotImplementedError, match=r"^method='ladies' with edge types is not implemented"):
+        NeighborLoader(make_hetero(), HOPS, "paper", method="ladies")
+    with pytest.raises(ValueError, match=r"^method='labor': expected none beside a neighbor_sampler$"):
+        loader_of(data, "labor", neighbor_sampler=NeighborSampler(data, HOPS))
+    with pytest.raises(ValueError, match=r"^method='labor': expected none beside a neighbor_sampler$"):
+        LinkNeighborLoader(data, HOPS, method="labor", neighbor_sampler=NeighborSampler(data, HOPS))
+    with pytest.raises(ValueError, match=r"^exclude_seed_edges=True: expected False with method='labor'$"):
+        LinkNeighborLoader(data, HOPS, method="labor", exclude_seed_edges=True)
+    with pytest.raises(TypeError, match=r"^num_nodes: expected a list of ints, found dict$"):
+        NeighborLoader(data, {("a", "to", "b"): [1]}, method="ladies")
+    with pytest.raises(ValueError, match=r"^batch_dependency=2: expected method='labor', found 'ladies'$"):
+        LayerSampler(data, HOPS, batch_dependency=2)
+    with pytest.raises(ValueError, match=r"^include_dst=False: expected layers=True, found False$"):
+        LayerSampler(data, HOPS, include_dst=False)
+    with pytest.raises(ValueError, match=r"^include_dst=False: expected keep_known=False, found True$"):
+        LayerSampler(data, HOPS, layers=True, include_dst=False, keep_known=True)
+    with pytest.raises(ValueError, match=r"^scheme: expected one of .* of method='labor', found 'priority'$"):
+        LayerSampler(data, HOPS, "labor", scheme="priority")
+    with pytest.raises(ValueError, match=r"^seed_time: expected none with method='ladies', found some$"):
+        LayerSampler(data, HOPS).sample(torch.arange(3), torch.arange(3), 1)
+    empty = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=3)
+    (batch,) = NeighborLoader(empty, HOPS, method="ladies", batch_size=3)
+    assert batch.edge_weight.shape == (0,)

@@ -1,0 +1,200 @@
+"""Layer-wise sampling as a PyG sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import FeatureStore as PyGFeatureStore
+from torch_geometric.data import GraphStore as PyGGraphStore
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+from torch_geometric.typing import EdgeType, NodeType
+
+from .. import ops
+from ..ops.arguments import as_ids, check_int
+from ..ops.layerwise import SCHEMES_OF, check_drawing, check_num_nodes
+from ..random import Purpose, batch_key, draw_seed
+from .keyed import KeyedSampler
+from .links import LinkSampling, StrictNegatives
+from .output import NeighborOutput, as_output
+from .pyg_attributes import PyGAttributes
+from .relations import sampled_graph
+from .sampled_store import sampled_store
+
+
+class LayerSampler(PyGAttributes, KeyedSampler):
+    """Samples layer by layer: LADIES, FastGCN or LABOR, whose edges have weights.
+
+    A sample is a function of (inputs, key). :func:`torch_gnnscale.ops.sample_layers` has the formulas. Batches have
+    PyG's fields, and the weights as ``edge_weight``, in the order of ``edge_index``; in an ``adj_t`` they are its
+    values.
+
+    Args:
+        data: a Data, or a pair of a FeatureStore and a GraphStore, of one node type and one edge type.
+        num_nodes: of each hop, how many nodes are drawn for the whole frontier; with LABOR, how many neighbors each
+            node of the frontier expects. -1 takes all.
+        method: ``ladies``: by scores over the frontier's edges; ``fastgcn``: by scores of the whole graph; ``labor``:
+            neighbors of each node, by the same random number for a source wherever it is a neighbor.
+        scheme: how nodes are drawn by their scores: ``priority`` (default), ``poisson``, ``replace`` or ``successive``;
+            with LABOR ``sequential`` (default) or ``poisson``.
+        scores: ``squares``, of the rows of the adjacency matrix divided by their degrees (Zou et al. 2019), or
+            ``counts``: LADIES: the squared number of edges into the frontier; FastGCN: the out-degree.
+        aggregation: what the weights stand for: the ``mean``, the ``sum``, or ``gcn``: the sum divided by the roots of
+            both degrees. Degrees are those of the stored graph; self loops are the user's to add.
+        weights: ``unbiased``: a node's weighted sum has the expectation of the sum over all of its neighbors;
+            ``self_normalized``: the weights of a node's edges sum to what they sum to over all neighbors.
+        keep_known: candidates that are already in the batch stay, others are drawn beside them. By default True, False
+            for LABOR and with ``include_dst=False``.
+        layer_dependency: with LABOR: the same random numbers in all hops, so that fewer nodes are found.
+        batch_dependency: with LABOR: so many batches in a row share their random numbers, so that they share rows.
+        layers: the frontier is every node found so far, as in the papers; batches have ``layers``, a list of
+            :class:`torch_gnnscale.sampler.WeightedLayer`.
+        include_dst: False, with ``layers``: a layer's sources, and the next frontier, are the drawn nodes alone. The
+            rows of a batch are those of each hop's nodes, one hop after the other.
+        is_sorted: edges are sorted by destination, so that an edge's id is its position.
+        strict_negatives: as of :class:`torch_gnnscale.NeighborSampler`.
+        weight_name: the field of batches that holds the weights.
+
+    Raises:
+        NotImplementedError: several types, or the stores of a part.
+        TypeError, ValueError, IndexError: a malformed graph; an option that is unknown or does not fit the method.
+    """
+
+    def __init__(
+        self,
+        data: Data | HeteroData | tuple[PyGFeatureStore, PyGGraphStore],
+        num_nodes: Sequence[int],
+        method: str = "ladies",
+        *,
+        scheme: str | None = None,
+        scores: str = "squares",
+        aggregation: str = "mean",
+        weights: str = "self_normalized",
+        keep_known: bool | None = None,
+        layer_dependency: bool = False,
+        batch_dependency: int = 1,
+        layers: bool = False,
+        include_dst: bool = True,
+        is_sorted: bool = False,
+        strict_negatives: StrictNegatives = False,
+        weight_name: str = "edge_weight",
+    ) -> None:
+        if scheme is None and method in SCHEMES_OF:
+            scheme = SCHEMES_OF[method][0]
+        if keep_known is None:
+            keep_known = method != "labor" and include_dst
+        self.drawing = ops.LayerDrawing(
+            method, str(scheme), scores, aggregation, weights, bool(keep_known), bool(layer_dependency)
+        )
+        """The options of drawing."""
+        check_drawing(self.drawing)
+        self.num_nodes_of_hops = check_num_nodes(num_nodes.tolist() if isinstance(num_nodes, np.ndarray) else num_nodes)
+        """How many nodes are drawn in each hop."""
+        self.batches_per_key = check_int("batch_dependency", batch_dependency, 1)
+        if batch_dependency > 1 and method != "labor":
+            raise ValueError(f"batch_dependency={batch_dependency}: expected method='labor', found {method!r}")
+        if not include_dst and not layers:
+            raise ValueError("include_dst=False: expected layers=True, found False")
+        if not include_dst and keep_known:
+            raise ValueError("include_dst=False: expected keep_known=False, found True")
+        self.layers, self.include_dst = layers, include_dst
+        self.weight_name = weight_name
+        if sampled_store(data) is not None:
+            raise NotImplementedError(f"method={method!r} with the stores of a part is not implemented; use 'neighbor'")
+        self.graph = sampled_graph(data, is_sorted=is_sorted)
+        if self.graph.is_hetero:
+            raise NotImplementedError(f"method={method!r} with edge types is not implemented; use method='neighbor'")
+        self.graph.move_to_huge_pages()
+        self.links = LinkSampling(self.graph, False, strict_negatives)
+        self._disjoint = False
+        self._score = ops.node_scores(self.graph.stored, scores) if method == "fastgcn" else None
+        self._prepared: ops.PreparedLayers | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_prepared": None}  # as SampledGraph leaves out what is stored
+
+    @property
+    def strict_negatives(self) -> StrictNegatives:
+        """Which links are never negatives."""
+        return self.links.strict_negatives
+
+    @strict_negatives.setter
+    def strict_negatives(self, strict_negatives: StrictNegatives) -> None:
+        self.links = LinkSampling(self.graph, False, strict_negatives)
+
+    # The contract of samplers ########################################################################################
+
+    def options(self) -> dict[str, Any]:
+        """See :meth:`KeyedSampler.options`."""
+        return {
+            **self.drawing._asdict(),
+            "num_nodes": list(self.num_nodes_of_hops),
+            "batch_dependency": self.batches_per_key,
+            "layers": self.layers,
+            "include_dst": self.include_dst,
+            "nodes": list(self.graph.sizes),
+            "edges": [relation.num_edges for relation in self.graph.relations],
+            "strict_negatives": self.strict_negatives is not False,
+        }
+
+    def node_bounds(self) -> dict[NodeType | None, int]:
+        """The number of nodes."""
+        return self.graph.bounds()
+
+    def edge_bound(self, edge_type: EdgeType | None) -> int:
+        """All of the user's edge ids are in [0, edge_bound)."""
+        return self.graph.relations[0].id_bound
+
+    def prepare_links(
+        self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, links: Tensor | None
+    ) -> None:
+        """See :meth:`KeyedSampler.prepare_links`."""
+        if neg_sampling is not None and self.batches_per_key > 1:
+            raise ValueError(
+                f"batch_dependency={self.batches_per_key}: expected 1 with negatives, which are drawn for each batch"
+            )
+        self.links.prepare(edge_type, neg_sampling, links)
+
+    # Sampling ########################################################################################################
+
+    def sample_from_nodes(self, inputs: NodeSamplerInput, key: int | None = None) -> NeighborOutput:
+        """Samples for ``inputs.node``; ``metadata`` is (input_id, time), as PyG's loaders expect."""
+        out = self.sample(inputs.node, inputs.time, draw_seed() if key is None else key)
+        out.metadata = (inputs.input_id, inputs.time)
+        return out
+
+    def sample_from_edges(
+        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, key: int | None = None
+    ) -> Any:
+        """Samples for the ends of links and their negatives; see :meth:`NeighborSampler.sample_from_edges`."""
+        return self.links.sample(inputs, neg_sampling, draw_seed() if key is None else key, self.sample, False)
+
+    def sample(self, seeds: Tensor, seed_time: Tensor | None, key: int, exclude: None = None) -> NeighborOutput:
+        """Samples for seeds.
+
+        Args:
+            seeds: ids of any integer type, shape [s]; a repeated one has its own row and its own copy of its edges.
+            seed_time: None.
+            key: 64 bits, from :func:`torch_gnnscale.random.batch_key`.
+            exclude: None.
+
+        Returns:
+            PyG's output, with ``edge_weight`` and without metadata.
+        """
+        if seed_time is not None:
+            raise ValueError(f"seed_time: expected none with method={self.drawing.method!r}, found some")
+        prepared = self._prepared
+        if prepared is None:
+            prepared = self._prepared = ops.PreparedLayers(
+                self.graph.stored, self.num_nodes_of_hops, self.drawing,
+                score=self._score, layers=self.layers, include_dst=self.include_dst,
+            )  # fmt: skip
+        of_layers = batch_key(key, purpose=Purpose.LAYER)
+        sample = prepared.sample(as_ids("seeds", seeds), of_layers)
+        out = as_output(sample, self.graph, [], "directional")
+        assert isinstance(out, NeighborOutput)
+        out.separate_sources = not self.include_dst
+        return out

@@ -1,0 +1,42 @@
+"""Samplers by the name of their method, as the loaders' ``method=`` gives it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+from ..ops.layerwise import METHODS
+from .layerwise import LayerSampler
+from .neighbor import NeighborSampler
+
+NEIGHBOR = "neighbor"
+"""The method of :class:`NeighborSampler`."""
+
+
+def make_sampler(method: str, data: Any, num_neighbors: Any, options: dict[str, Any]) -> NeighborSampler | LayerSampler:
+    """A sampler with its defaults.
+
+    Args:
+        method: ``neighbor``, or a method of :class:`LayerSampler`.
+        data: the graph.
+        num_neighbors: fanouts, or numbers of nodes, of each hop.
+        options: the loader's arguments of sampling; a LayerSampler has only ``is_sorted``, ``layers`` and
+            ``strict_negatives`` of them.
+
+    Raises:
+        ValueError: an unknown method, or an option that the method does not have.
+    """
+    if method == NEIGHBOR:
+        return NeighborSampler(data, num_neighbors, **options)
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {(NEIGHBOR, *METHODS)}, found {method!r}")
+    known = {name: options.pop(name) for name in ("is_sorted", "layers", "strict_negatives") if name in options}
+    usual = inspect.signature(NeighborSampler).parameters
+    for name, value in options.items():
+        value, default = getattr(value, "value", value), usual[name].default
+        if name == "device" and str(value) == "cpu":
+            continue
+        if value != default:
+            instead = "; use neighbor_sampler=LayerSampler(..., scheme='replace')" if name == "replace" else ""
+            raise ValueError(f"{name}={value!r}: expected {default!r} with method={method!r}{instead}")
+    return LayerSampler(data, num_neighbors, method, **known)
