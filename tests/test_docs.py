@@ -10,7 +10,7 @@ from helpers.data import environment
 
 ROOT = Path(__file__).parents[1]
 PAGES = ["README.md"] + [
-    f"docs/{name}.md" for name in ("from_pyg", "inference", "sources", "questions", "ddp_lightning", "scaling")
+    f"docs/{name}.md" for name in ("from_pyg", "layerwise", "inference", "sources", "questions", "ddp_lightning", "scaling")
 ]
 ON_RANKS = ("docs/ddp_lightning.md", "docs/scaling.md")
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
