@@ -59,6 +59,26 @@ uint64_t sampler_accesses(const int64_t* colptr, const int64_t* expanded, int64_
                   num_edges, columns, row, edge_id, node, num_nodes);
 }
 
+// Reads the lists of nodes, in order, and adds 1 to the cell of each source, prefetched: what no sampler that looks at
+// all edges into a frontier can leave out. entry_bytes: 4 or 8, of which the first 4 are the source. Returns the edges.
+uint64_t list_touches(const int64_t* colptr, const int64_t* nodes, int64_t num_nodes, const char* stored,
+                      int64_t entry_bytes, uint64_t* cells) {
+  constexpr int64_t kListsAhead = 4, kSourcesAhead = 24;
+  uint64_t edges = 0;
+  const auto source = [&](int64_t e) { return *reinterpret_cast<const uint32_t*>(stored + e * entry_bytes); };
+  for (int64_t i = 0; i < num_nodes; ++i) {
+    if (i + 2 * kListsAhead < num_nodes) __builtin_prefetch(colptr + nodes[i + 2 * kListsAhead]);
+    if (i + kListsAhead < num_nodes) __builtin_prefetch(stored + colptr[nodes[i + kListsAhead]] * entry_bytes);
+    const int64_t first = colptr[nodes[i]], last = colptr[nodes[i] + 1];
+    for (int64_t e = first; e < last; ++e) {
+      if (e + kSourcesAhead < last) __builtin_prefetch(cells + source(e + kSourcesAhead), 1);
+      ++cells[source(e)];
+    }
+    edges += static_cast<uint64_t>(last - first);
+  }
+  return edges;
+}
+
 // Reads every 64-byte line of the given rows of a table, each prefetched. Returns a sum that depends on all of them.
 uint64_t row_accesses(const char* table, int64_t row_bytes, const int64_t* rows, int64_t num_rows) {
   constexpr int64_t kRowsAhead = 16;

@@ -25,7 +25,7 @@ def library() -> ctypes.CDLL:
         source = Path(__file__).with_name("limits.cpp")
         subprocess.run([compiler, "-std=c++20", "-O3", "-fPIC", "-shared", source, "-o", path], check=True)
         loaded = ctypes.CDLL(str(path))
-    for name in ("sampler_accesses", "row_accesses"):
+    for name in ("sampler_accesses", "row_accesses", "list_touches"):
         getattr(loaded, name).restype = ctypes.c_uint64
     return loaded
 
@@ -69,6 +69,17 @@ class SamplerAccesses:
             stored += csc.edge_id[self.positions].long() << 32
         expected = int(csc.colptr[self.expanded].sum() + stored.sum() + self.map[self.sources].long().sum())
         assert self.run() == expected % (1 << 64), "limits.cpp does not read what the sampler reads"
+
+
+def touch_lists(csc: CSC, nodes: Tensor, cells: Tensor) -> int:
+    """Reads the lists of ``nodes`` (int64) and adds 1 to the cell (int64, one a node) of each source; returns how many
+    edges these are."""
+    assert csc.row.element_size() == 4
+    found: int = library().list_touches(
+        pointer(csc.colptr), pointer(nodes), ctypes.c_int64(len(nodes)), pointer(csc.row),
+        ctypes.c_int64(csc.row.stride(0) * 4), pointer(cells),
+    )  # fmt: skip
+    return found
 
 
 def row_reader(table: Tensor) -> Callable[[Tensor], int]:

@@ -1,0 +1,158 @@
+"""Layer-wise sampling, one batch on one thread: LADIES 512 x 512 and LABOR 1024 x (10, 10).
+
+    python benchmarks/bench_layerwise.py
+
+LADIES beside a loop that reads the lists of the same frontiers and touches a cell per source, and beside three ways to
+draw a layer with scipy: indexing rows and columns, products of sparse matrices (Tripathy et al. 2024, algorithm 1), and
+dense vectors over all nodes, as in the authors' code (Zou et al. 2019). LABOR beside neighbor sampling, with the number
+of nodes that each finds.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from common import arguments, compare, graph, has, judged, report, save, say_aims
+from limits import touch_lists
+
+from torch_gnnscale import ops
+
+LAYERS, BATCH = [512, 512], 512
+FANOUTS, SEEDS = [10, 10], 1024
+LIMIT = "reading the lists, touching a cell per source"
+LADIES = ops.LayerDrawing()
+LABOR = ops.LayerDrawing("labor", "sequential")
+POISSON = ops.LayerDrawing("labor", "poisson")
+PEERS = {"scipy, indexing": 8, "scipy, products": 20, "scipy, dense vectors": 80}
+"""How many times as fast as each LADIES should be."""
+
+
+def chosen(score: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
+    """Distinct places, in proportion to their scores among those left."""
+    return generator.choice(len(score), min(count, len(score)), replace=False, p=score / score.sum())
+
+
+def by_indexing(matrix: Any, frontier: np.ndarray, count: int, generator: np.random.Generator) -> Any:
+    """(drawn nodes, their edges into the frontier) by indexing of rows and columns."""
+    rows = matrix[frontier]
+    nodes, at = np.unique(rows.indices, return_inverse=True)
+    drawn = nodes[chosen(np.bincount(at, rows.data**2), count, generator)]
+    return drawn, rows[:, drawn]
+
+
+def by_products(matrix: Any, frontier: np.ndarray, count: int, generator: np.random.Generator) -> Any:
+    """The same by products with matrices that select rows and columns."""
+    import scipy.sparse as sp
+
+    size, ones = len(frontier), np.ones(max(len(frontier), count))
+    select = sp.csr_matrix((ones[:size], frontier, np.arange(size + 1)), shape=(size, matrix.shape[0]))
+    total = sp.csr_matrix(np.ones((1, size))) @ (select @ matrix).power(2)
+    drawn = total.indices[chosen(total.data, count, generator)]
+    columns = sp.csr_matrix((ones[: len(drawn)], (drawn, np.arange(len(drawn)))), shape=(matrix.shape[0], len(drawn)))
+    return drawn, (select @ matrix) @ columns
+
+
+def by_dense_vectors(matrix: Any, frontier: np.ndarray, count: int, generator: np.random.Generator) -> Any:
+    """The same with a vector of probabilities of all nodes."""
+    rows = matrix[frontier]
+    score = np.asarray(rows.multiply(rows).sum(0))[0]
+    drawn = chosen(score, min(count, int((score > 0).sum())), generator)
+    return drawn, rows[:, drawn]
+
+
+def all_layers(step: Any, matrix: Any, seeds: np.ndarray, number: int) -> list[Any]:
+    """The layers of a batch, each frontier being what the last layer drew."""
+    generator, frontier, found = np.random.default_rng(number), seeds, []
+    for count in LAYERS:
+        frontier, edges = step(matrix, frontier, count, generator)
+        found.append((frontier, edges))
+    return found
+
+
+def check(sample: ops.Sample, layers: list[Any], matrix: Any) -> None:
+    """Both draw as many nodes, and their edges are the graph's."""
+    counts = [len(drawn) for drawn, _ in layers]
+    assert counts[0] == len(sample.edge_index[0][0][: int(sample.num_edges[0, 0])].unique()) == LAYERS[0]
+    for (_, edges), frontier in zip(layers, [None, layers[0][0]], strict=True):
+        if frontier is not None:
+            assert (edges != matrix[frontier][:, layers[1][0]]).nnz == 0
+
+
+def ladies(csc: Any, rounds: int) -> dict[str, Any]:
+    """LADIES beside its limit and scipy."""
+    relations = csc.relations()
+    prepared = ops.PreparedLayers(relations, LAYERS, LADIES)
+    seeds = [torch.randperm(csc.num_dst)[:BATCH] for _ in range(rounds)]
+    samples = [prepared.sample(part, number) for number, part in enumerate(seeds)]
+    frontiers = [sample.node[0][: int(sample.num_nodes[0, :-1].sum())].contiguous() for sample in samples]
+    cells = torch.zeros(csc.num_dst, dtype=torch.int64)
+    ops.huge_pages(cells)
+    candidates = {
+        "gnnscale": lambda i: prepared.sample(seeds[i], i),
+        LIMIT: lambda i: touch_lists(csc, frontiers[i], cells),
+    }
+    results = compare(candidates, rounds, again=True)
+    edges = sum(touch_lists(csc, frontier, cells) for frontier in frontiers) // rounds
+    times = results["gnnscale"]["median_ms"] / results[LIMIT]["median_ms"]
+    aims = {"LADIES, times the limit": judged(times, most=2.5)}
+    report(f"LADIES {BATCH} x {LAYERS}, {edges:,} edges read a batch", results, LIMIT)
+    if has("scipy"):
+        import scipy.sparse as sp
+
+        colptr, row = csc.colptr.numpy(), csc.row.contiguous().numpy()
+        values = 1.0 / np.diff(colptr).clip(1)
+        matrix = sp.csr_matrix((values.repeat(np.diff(colptr)), row, colptr), shape=(csc.num_dst, csc.num_dst))
+        check(samples[0], all_layers(by_indexing, matrix, seeds[0].numpy(), 0), matrix)
+        check(samples[0], all_layers(by_products, matrix, seeds[0].numpy(), 0), matrix)
+        peers = {"gnnscale": candidates["gnnscale"]}
+        for name, step in zip(PEERS, (by_indexing, by_products, by_dense_vectors), strict=True):
+            peers[name] = lambda i, step=step: all_layers(step, matrix, seeds[i].numpy(), i)
+        of_peers = compare(peers, max(1, rounds // 3))
+        report("beside scipy", of_peers, "gnnscale")
+        for name, least in PEERS.items():
+            faster = of_peers[name]["median_ms"] / of_peers["gnnscale"]["median_ms"]
+            aims[f"LADIES, times as fast as {name}"] = judged(faster, least=least)
+        results |= {name: entry for name, entry in of_peers.items() if name in PEERS}
+    say_aims(aims)
+    return {"edges_per_batch": edges, "times": results, "aims": aims}
+
+
+def labor(csc: Any, rounds: int) -> dict[str, Any]:
+    """LABOR beside neighbor sampling."""
+    relations = csc.relations()
+    seeds = [torch.randperm(csc.num_dst)[:SEEDS] for _ in range(rounds)]
+    prepared = {
+        name: ops.PreparedLayers(relations, FANOUTS, drawing)
+        for name, drawing in (("LABOR, sequential", LABOR), ("LABOR, poisson", POISSON))
+    }
+    neighbors = ops.PreparedNeighbors(relations, FANOUTS)
+    candidates = {
+        name: lambda i, sampler=sampler: sampler.sample(seeds[i], i)  # type: ignore[misc]
+        for name, sampler in prepared.items()
+    }
+    candidates["neighbor sampling, 1 thread"] = lambda i: neighbors.sample([seeds[i]], i, threads=1)
+    results = compare(candidates, rounds)
+    for name, run in candidates.items():
+        results[name]["nodes"] = sum(len(run(i).node[0]) for i in range(rounds)) / rounds
+    report(f"LABOR {SEEDS} x {FANOUTS}", results, "neighbor sampling, 1 thread")
+    return {"times": results}
+
+
+def main() -> None:
+    args = arguments(__doc__.splitlines()[0])
+    torch.set_num_threads(1)
+    results = {}
+    for name in args.graphs:
+        csc, _ = graph(name)
+        print(f"\nR-MAT {name}")
+        results[name] = {"ladies": ladies(csc, args.rounds), "labor": labor(csc, args.rounds)}
+        del csc
+        ops.pool_trim()
+    if not args.no_save:
+        save("layerwise", results)
+
+
+if __name__ == "__main__":
+    main()
