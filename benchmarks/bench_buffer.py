@@ -12,7 +12,7 @@ the future, told nothing of it.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -66,6 +66,8 @@ class Traffic(NamedTuple):
     """Those of them that fill the buffer before the first step."""
     by_epoch: list[float]
     """The share of rows asked for that the buffer has, by epoch."""
+    by_step: list[float]
+    """The same, by step."""
     step_ms: float
     """Median time of the thread for a step's decisions."""
 
@@ -75,8 +77,8 @@ class Traffic(NamedTuple):
         return self.fetched / self.asked
 
 
-def parts_of(edge_index: Tensor, num_nodes: int, epochs: int) -> list[Part]:
-    """The graph in random parts of equal size, stored one after the other, and their batches."""
+def parts_of(edge_index: Tensor, num_nodes: int, epochs: int, numbers: Sequence[int] = range(PARTS)) -> list[Part]:
+    """Of the graph in random parts of equal size, stored one after the other, those of these numbers."""
     shuffled = ops.permutation(num_nodes, batch_key(SEED, purpose=Purpose.GENERATE))
     bounds = [num_nodes * part // PARTS for part in range(PARTS + 1)]
     owner = torch.empty(num_nodes, dtype=torch.int64)
@@ -89,7 +91,7 @@ def parts_of(edge_index: Tensor, num_nodes: int, epochs: int) -> list[Part]:
     sampler = NeighborSampler(Data(edge_index=stored, num_nodes=num_nodes), FANOUTS)
     degree = hotness.out_degree(csc)
     parts = []
-    for part in range(PARTS):
+    for part in numbers:
         own = range(bounds[part], bounds[part + 1])
         sources = csc.row[csc.colptr[own.start] : csc.colptr[own.stop]].to(torch.int64).unique()
         halo = sources[(sources < own.start) | (sources >= own.stop)]
@@ -114,7 +116,7 @@ def run(policy: Policy, epochs: list[list[Tensor]]) -> Traffic:
     start = policy.start()
     buffer.fill({"id": start})
     asked = fetched = ahead = 0
-    by_epoch, times = [], []
+    by_epoch, by_step, times = [], [], []
     batches = [ids for epoch in epochs for ids in epoch]
     end = 0
     for epoch in epochs:
@@ -133,9 +135,10 @@ def run(policy: Policy, epochs: list[list[Tensor]]) -> Traffic:
             buffer.enter(step, {"id": step.fetch})
             fetched += len(step.fetch)
             hits += len(step.slot)
+            by_step.append(len(step.slot) / max(1, len(ids)))
         asked += sum(map(len, epoch))
         by_epoch.append(hits / max(1, sum(map(len, epoch))))
-    return Traffic(asked, fetched + len(start), len(start), by_epoch, median(times))
+    return Traffic(asked, fetched + len(start), len(start), by_epoch, by_step, median(times))
 
 
 def saved(part: Part, share: float, name: str, options: dict[str, Any]) -> Traffic:

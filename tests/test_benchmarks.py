@@ -36,6 +36,7 @@ def output(command: str, folder: Path) -> str:
         "bench_hotness.py --rounds 1 --graphs tiny",
         "bench_layerwise.py --rounds 1 --graphs tiny",
         "bench_partition.py --rounds 1 --graphs tiny",
+        "bench_policies.py --graphs small --steps 4",
         "bench_scaling.py --rounds 1 --graph tiny --table 16 --epochs 0",
         "bench_tiers.py --rounds 1 --graphs tiny --folder .",
     ],
