@@ -276,8 +276,7 @@ def bad_weights(path):
     with open_part(path) as part:
         if dist.get_rank() == 1:
             part.stored.rows[(None, None), "weight"] = part.stored.rows[(None, None), "weight"] - 1
-        loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {"weight_attr": "weight"})
-        list(loader)
+        loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {"weight_attr": "weight"})
 
 
 def test_weights_that_are_malformed_in_one_part(parts):

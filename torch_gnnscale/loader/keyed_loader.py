@@ -123,7 +123,7 @@ class KeyedLoader(ResumableLoader):
         batches, and tell each other how many they have.
 
         Raises:
-            ValueError: on all ranks, if they differ.
+            ValueError: on all ranks, if they differ; or if the sampler of one cannot sample with the others.
         """
         share = self._order.share
         if share is None or not checks.reads_together(self.data):
@@ -134,6 +134,8 @@ class KeyedLoader(ResumableLoader):
         decides = {**self._fingerprint(), "seed": self.seed, "uneven": share.uneven}
         problem = store.beyond_part(*self._owned_ids()) if share.order == "owned" else None
         self._order.share, self._of_parts = agreed_share(share, self._steps, decides, count, problem)
+        if isinstance(self._sampler, KeyedSampler):
+            self._sampler.join(self._steps, own_seeds=share.order == "owned")
 
     def _owned_ids(self) -> tuple[Tensor, Any]:
         """The stores' ids of the nodes that must be of this rank's part where each part has its own seeds, and their

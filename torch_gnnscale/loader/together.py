@@ -65,8 +65,6 @@ class Together:
         self._samples_together = isinstance(line.sampler, KeyedSampler) and line.sampler.collective
         self._ahead: deque[_Prepared] = deque()  # steps whose plans were announced
         self._window = 0
-        if isinstance(line.sampler, KeyedSampler):
-            line.sampler.join(steps, own_seeds=share.order == "owned")
 
     def batches(
         self, numbered: Iterator[NumberedBatch], epoch: int, first: int, finish: Callable[[Any], T], prefetch: int
