@@ -107,11 +107,11 @@ def epoch_of(part: Part, loader: NeighborLoader) -> tuple[dict[str, int], dict[s
     for out in loader.samples(0):
         ids = out.node.unique()
         remote += int(((ids < own.start) | (ids >= own.stop)).sum())
-    others = part.ranks.parts - 1
+    others, end = part.ranks.parts - 1, int(part.ranks.world > part.ranks.parts)
     expected = {
         "rounds": 2 * steps,
-        "headers": 2 * steps,
-        "header bytes": steps * (HEADER_BYTES * (part.ranks.world - 1) + 8 * others),
+        "headers": (2 + end) * steps,
+        "header bytes": steps * ((HEADER_BYTES + 16 * end) * (part.ranks.world - 1) + 8 * others),
         "ids sent": 8 * remote,
         "rows received": remote * row_bytes(part) + steps * STATUS_BYTES * others,
     }

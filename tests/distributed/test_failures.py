@@ -81,6 +81,31 @@ def test_rows_that_their_owner_cannot_read(parts):
     assert second.startswith("TypeError: ")
 
 
+def unreadable_at(path, bad_rank, at):
+    """The rows of one rank cannot be read by it for others in its step ``at``; what each batch of this rank came to."""
+    with open_part(path) as part:
+        loader = loader_of(part, prefetch=0, seed_order="global")
+        iterator, rows, found = iter(loader), part.features._rows[0], []
+        for number in range(len(loader)):
+            intact, rows[0] = rows[0], None if (dist.get_rank(), number) == (bad_rank, at) else rows[0]
+            try:
+                found.append(as_plain(next(iterator)))
+            except Exception as error:
+                found.append(f"{type(error).__name__}: {error}")
+            rows[0] = intact
+        return found
+
+
+@pytest.mark.slow
+def test_rows_that_their_owner_cannot_read_are_an_error_in_all_columns(parts):
+    """Ranks 1 and 3 exchange rows, 0 and 2 do."""
+    whole = cluster(4).run(unreadable_at, parts, -1, 0)
+    found = cluster(4).run(unreadable_at, parts, 3, 1)
+    assert found[3][1].startswith("TypeError: ")
+    assert [of_rank[1] for of_rank in found[:3]] == [f"RuntimeError: rank 3 failed to make batch 7: {found[3][1]}"] * 3
+    assert [of_rank[:1] + of_rank[2:] for of_rank in found] == [of_rank[:1] + of_rank[2:] for of_rank in whole]
+
+
 def leaves_at(path, steps, more=0):
     """Leaves the loop after steps[rank] batches, then goes through an epoch."""
     with open_part(path) as part:

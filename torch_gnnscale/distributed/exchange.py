@@ -35,6 +35,10 @@ class Traffic:
         return Traffic(*(getattr(self, entry.name) + getattr(other, entry.name) for entry in fields(self)))
 
 
+class Elsewhere(RuntimeError):
+    """The error of another rank, which raises its own; within a step, which tells it to the user."""
+
+
 class Exchange:
     """All-to-alls over a Gloo group. A group of one rank needs no process group.
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from .. import ops
 from ..ops.exchanged_rows import row_bytes
 from ..sampler.output import NO_IDS
-from .exchange import Exchange
+from .exchange import Elsewhere, Exchange
 
 ID_BYTES = 8
 """An id is sent as an int64."""
@@ -108,7 +108,7 @@ def exchange_rows(
         For each type and attribute, the rows in the order of ``wanted``.
 
     Raises:
-        RuntimeError: another rank could not read the rows, or an error of this rank's own.
+        Elsewhere: another rank could not read the rows; or an error of this rank's own.
     """
     each = [ids.split(counts[:, t].tolist()) for t, ids in enumerate(wanted)]
     requests = torch.cat([by_part[i] for i in range(exchange.size) for by_part in each] or [NO_IDS])
@@ -127,7 +127,7 @@ def exchange_rows(
         raise error
     if len(unread := received[taken.status].nonzero()):
         part = [part for part in range(exchange.size) if part != exchange.place][int(unread[0])]
-        raise RuntimeError(f"rows: expected those of part {part}, found that its rank could not read them")
+        raise Elsewhere(f"rows: expected those of part {part}, found that its rank could not read them")
     return [[Travelled(received, taken.offsets(t, a)) for a in range(len(of_type))] for t, of_type in enumerate(kinds)]
 
 

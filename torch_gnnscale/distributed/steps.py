@@ -15,7 +15,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from ..feature.contract import Steps
-from .exchange import Exchange
+from .exchange import Elsewhere, Exchange
 from .grid import Grid
 from .one_thread import OneThread
 
@@ -108,19 +108,40 @@ class RankSteps(Steps):
         self._taken += 1
         if self._taken == self._count:
             self._left = COMPLETED
-        failed = [rank for rank, header in enumerate(headers) if header[0] == Status.FAIL]
-        if failed:
-            texts = self._gathered(None if error is None else f"{type(error).__name__}: {error}")
-            if error is not None:
-                raise error
-            first = failed[0]
-            raise RuntimeError(f"rank {first} failed to make batch {headers[first][1]}: {texts[first]}")
+        self._raise_alike(headers, error)
         nothing = torch.empty(self.grid.parts, 0, dtype=torch.int64)
         self._running, self._failed = threading.get_ident(), False
+        found: list[Exception] = []
+        made: Any = None
         try:
-            return self._told(lambda: run(nothing if counts is None else self.rows.numbers(counts, "counts")))
+            made = self._told(lambda: run(nothing if counts is None else self.rows.numbers(counts, "counts")))
+        except Exception as failed:
+            if self._lost is not None:
+                raise
+            found.append(failed)
         finally:
             self._running = None
+        own = None if not found or isinstance(found[0], Elsewhere) else found[0]
+        if self.grid.copies > 1:  # a column does not notice the error of another one
+            status = Status.GO if own is None else Status.FAIL
+            told = torch.tensor([status, number]).expand(self.grid.ranks, -1)
+            self._raise_alike(self._told(lambda: self.headers.numbers(told, "headers")).tolist(), own)
+        if own is not None:
+            raise own
+        if found:
+            raise RuntimeError(str(found[0])) from None
+        return made
+
+    def _raise_alike(self, headers: list[list[int]], error: Exception | None) -> None:
+        """Raises ``error``, or what another rank failed with, if one says FAIL."""
+        failed = [rank for rank, header in enumerate(headers) if header[0] == Status.FAIL]
+        if not failed:
+            return
+        texts = self._gathered(None if error is None else f"{type(error).__name__}: {error}")
+        if error is not None:
+            raise error
+        first = failed[0]
+        raise RuntimeError(f"rank {first} failed to make batch {headers[first][1]}: {texts[first]}")
 
     @property
     def running(self) -> bool:
@@ -136,7 +157,7 @@ class RankSteps(Steps):
             what: it was to do, for the others' error.
 
         Raises:
-            RuntimeError: another rank failed. All ranks of the column raise.
+            Elsewhere: another rank failed. All ranks of the column raise.
         """
         received = self.rows.numbers(counts if error is None else torch.full_like(counts, FAILED), "counts")
         failed = (received[:, 0] == FAILED).nonzero().view(-1).tolist()
@@ -145,7 +166,7 @@ class RankSteps(Steps):
             if error is not None:
                 raise error
             rank = self.grid.rank(failed[0], self.grid.copy(self.rank))
-            raise RuntimeError(f"{what}: expected it of all ranks, found that rank {rank} failed")
+            raise Elsewhere(f"{what}: expected it of all ranks, found that rank {rank} failed")
         return received
 
     def sampled(self, error: Exception | None, counts: Tensor | None) -> Tensor:
