@@ -24,7 +24,7 @@ from .executor import not_implemented
 from .feature_store import PartitionedFeatureStore
 from .graph_store import PartitionedGraphStore
 from .grid import Grid
-from .meeting import on_all_ranks
+from .meeting import Meeting
 from .numbering import PartNumbering, numbering_of
 from .part_rows import PartRows
 from .steps import RankSteps
@@ -43,12 +43,12 @@ class Part:
         parts: the opened directory.
         ranks: of the run; this one holds the part ``ranks.part``.
         verify: whether this rank compares the checksums of its part.
-        timeout: seconds after which a rank that does not answer is an error.
+        meeting: of the run's ranks; closed with the part.
         kept: which rows of other parts its loaders keep.
     """
 
-    def __init__(self, parts: StoredParts, ranks: Ranks, verify: bool, timeout: float, kept: Kept) -> None:
-        self.parts, self.ranks, self._timeout = parts, ranks, timeout
+    def __init__(self, parts: StoredParts, ranks: Ranks, verify: bool, meeting: Meeting, kept: Kept) -> None:
+        self.parts, self.ranks, self._meeting = parts, ranks, meeting
         self._steps: list[RankSteps] = []
         self.stored = parts.part(ranks.part, verify)
         self.features: PartRows
@@ -101,7 +101,7 @@ class Part:
     def _open_steps(self) -> RankSteps:
         ranks = self.ranks
         identity = {"version": __version__, "partition book": self.parts.fingerprint}
-        steps = RankSteps(ranks.rank, Grid(ranks.world, ranks.parts), self._timeout, identity)
+        steps = RankSteps(self._meeting, Grid(ranks.world, ranks.parts), identity)
         self._steps.append(steps)
         return steps
 
@@ -110,6 +110,7 @@ class Part:
         self.features.close()
         for steps in self._steps:
             steps.close(timeout)
+        self._meeting.close()
         self.parts.close()
 
     def __enter__(self) -> Part:
@@ -143,17 +144,23 @@ def open_part(
         ValueError: the number of ranks is not a multiple of that of parts; the directory is unfinished; or names the
             file that is damaged.
         FileNotFoundError: names the file that is missing.
+        RuntimeError: a rank does not come, or ends in the meantime; names it.
     """
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
+    meeting = Meeting(rank, world, timeout)
 
     def opened() -> Part:
         kept, first = Kept(buffer, policy, policy_options), local_rank() == 0
         parts = open_parts(path, verify and first)
         grid = Grid(world, parts.book.num_parts)
         verifies = verify and (first or grid.part(rank) != grid.part(rank - 1))
-        return Part(parts, Ranks(rank, world, grid.part(rank), grid.parts), verifies, timeout, kept)
+        return Part(parts, Ranks(rank, world, grid.part(rank), grid.parts), verifies, meeting, kept)
 
-    return on_all_ranks(opened, rank, world, timeout)
+    try:
+        return meeting.all_made(opened)
+    except BaseException:
+        meeting.close()
+        raise
 
 
 def _is_own(of: str) -> bool:

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import threading
-import time
 from collections.abc import Callable
-from datetime import timedelta
 from enum import IntEnum
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 
 from ..feature.contract import Steps
 from .exchange import Elsewhere, Exchange
 from .grid import Grid
+from .meeting import Meeting, end_group
 from .one_thread import OneThread
 
 T = TypeVar("T")
-_OF_GLOO = ("gloo", "Connection", "imed out", "Broken pipe")
-"""Words in the errors of collectives."""
-ALIVE = 2.0
-"""Seconds in which the ranks that noticed the end of another one say that they are there."""
 
 
 class Status(IntEnum):
@@ -55,17 +49,17 @@ class RankSteps(Steps):
     Headers go to all ranks, rows only to those of this rank's column.
 
     Args:
-        rank: this process.
+        meeting: of all ranks.
         grid: of all ranks.
-        timeout: seconds after which a collective gives up.
         identity: what all ranks must have alike besides what their loaders compare, by name.
     """
 
-    def __init__(self, rank: int, grid: Grid, timeout: float, identity: dict[str, Any]) -> None:
-        self.rank, self.grid, self._identity = rank, grid, identity
-        self.thread: OneThread = OneThread("gnnscale-steps")
+    def __init__(self, meeting: Meeting, grid: Grid, identity: dict[str, Any]) -> None:
+        self._meeting, self.rank, self.grid, self._identity = meeting, meeting.rank, grid, identity
+        rank = self.rank
         every, columns = list(range(grid.ranks)), [grid.column(copy) for copy in range(grid.copies)]
-        groups = [_group(ranks, timeout) for ranks in ([every] if grid.copies == 1 else [every, *columns])]
+        groups = meeting.groups([every] if grid.copies == 1 else [every, *columns])
+        self.thread: OneThread = OneThread("gnnscale-steps")
         own = grid.copy(rank)
         self._groups = [groups[0]] if grid.copies == 1 else [groups[0], groups[1 + own]]
         self.headers = Exchange(groups[0], grid.ranks, rank)
@@ -90,11 +84,7 @@ class RankSteps(Steps):
         return [value for _, value in found]
 
     def _gathered(self, value: Any) -> list[Any]:
-        if self.grid.ranks == 1:
-            return [value]
-        found: list[Any] = [None] * self.grid.ranks
-        self._told(lambda: dist.all_gather_object(found, value, group=self._groups[0]))
-        return found
+        return self._told(lambda: self.headers.objects(value))
 
     def begin(self, epoch: int, first: int, count: int) -> None:
         """See :meth:`Steps.begin`."""
@@ -219,10 +209,10 @@ class RankSteps(Steps):
         try:
             return communicate()
         except RuntimeError as error:
-            if not any(word in str(error) for word in _OF_GLOO):
+            if (lost := self._meeting.lost(error)) is None:
                 raise
-            self._stopped = self._lost = f"{_who_is_gone(self.rank, self.grid.ranks)}: {error}"
-            raise RuntimeError(self._lost) from error
+            self._stopped = self._lost = lost
+            raise RuntimeError(lost) from error
 
     def close(self, timeout: float | None = None) -> None:
         """Leaves an iteration that has not ended, then ends the thread and the groups; gives up after ``timeout``
@@ -236,34 +226,5 @@ class RankSteps(Steps):
         self.headers.group = self.rows.group = None
         while self._groups:  # the others notice that this rank is gone when its last reference to a group is
             group = self._groups.pop()
-            if group is not None and dist.is_initialized():
-                with contextlib.suppress(Exception):  # of a group whose ranks are gone
-                    dist.destroy_process_group(group)
-
-
-def _group(ranks: list[int], timeout: float) -> dist.ProcessGroup | None:
-    """A Gloo group of these ranks, None for one alone. All ranks call it for all groups, in one order."""
-    return None if len(ranks) == 1 else dist.new_group(ranks, timedelta(seconds=timeout), "gloo")
-
-
-def _who_is_gone(rank: int, ranks: int) -> str:
-    """Names the ranks that do not say within ``ALIVE`` seconds that they are there."""
-    missing = set(range(ranks)) - {rank}
-    store = dist.distributed_c10d._get_default_store()
-
-    def ask() -> None:
-        store.set(f"gnnscale/alive/{rank}", "")
-        until = time.monotonic() + ALIVE
-        while missing and time.monotonic() < until:
-            missing.difference_update([other for other in missing if store.check([f"gnnscale/alive/{other}"])])
-            time.sleep(0.05)
-
-    asking = OneThread("gnnscale-alive")
-    answer = asking.submit(ask)
-    try:
-        answer.result(2 * ALIVE)
-    except Exception:  # the store ended with its process, and a call of it may take minutes to say so
-        return "rank 0, which keeps the store of the ranks, is gone"
-    finally:
-        asking.shutdown(wait=False)
-    return f"rank {', '.join(map(str, sorted(missing)))} is gone or does not answer" if missing else "a rank failed"
+            if group is not None:
+                end_group(group)

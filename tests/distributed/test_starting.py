@@ -1,0 +1,196 @@
+"""What ranks do when one of them ends, or cannot go on, before their first step: all of them raise, and name it."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from helpers.cluster import Cluster
+from helpers.data import environment
+from helpers.parts import homogeneous, loader_over
+from torch import distributed as dist
+
+from torch_gnnscale import partition
+from torch_gnnscale.distributed import meeting, open_part
+from torch_gnnscale.distributed import part as opening
+
+SCALING = Path(__file__).parents[2] / "docs" / "scaling.md"
+WITHIN = 30.0
+"""Seconds within which the others name a rank that was killed."""
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """A directory of two parts."""
+    path = tmp_path_factory.mktemp("parts") / "parts"
+    partition.write(homogeneous(), path, parts=2, method="random")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory):
+    """A directory of three parts."""
+    path = tmp_path_factory.mktemp("parts") / "parts"
+    partition.write(homogeneous(), path, parts=3, method="random")
+    return str(path)
+
+
+def loader_of(part):
+    return loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {})
+
+
+# A rank that is killed ################################################################################################
+
+
+def waits(told):
+    """Tells that this rank is there, and does not go on."""
+    (Path(told) / "there").touch()
+    time.sleep(300)
+
+
+def waits_at(path, where, rank, told):
+    """One rank does not go on: while it opens its part, before or while it connects, or before it makes its loader."""
+    if dist.get_rank() == rank and where == "files":
+        opening.open_parts = lambda *_: waits(told)
+    if dist.get_rank() == rank and where == "group":
+        meeting._group = lambda *_: waits(told)
+    with open_part(path) as part:
+        if dist.get_rank() == rank and where == "loader":
+            waits(told)
+        if dist.get_rank() == rank and where == "group of a loader":
+            meeting._group = lambda *_: waits(told)
+        loader_of(part)
+
+
+def texts_when_killed(own, killed, told):
+    """What the others raise, once the rank that is there was killed."""
+    until = time.monotonic() + 60
+    while not (told / "there").exists():
+        assert time.monotonic() < until, "the rank does not come"
+        time.sleep(0.02)
+    time.sleep(0.3)
+    own.processes[killed].send_signal(signal.SIGKILL)
+    results = [own.answer(rank, time.monotonic() + WITHIN) for rank in range(own.world) if rank != killed]
+    own.kill()
+    assert not any(returned for returned, _ in results)
+    return [text for _, text in results]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "killed"), [("files", 1), ("files", 0), ("group", 2), ("loader", 1), ("group of a loader", 1)]
+)
+def test_a_rank_that_is_killed_before_the_first_step_is_named_by_the_others(three, tmp_path, where, killed):
+    own = Cluster(3)
+    for rank in range(3):
+        own.tell(rank, waits_at, three, where, killed, str(tmp_path))
+    for text in texts_when_killed(own, killed, tmp_path):
+        assert text.startswith("RuntimeError: rank 0, which keeps the store of the ranks, is gone" if killed == 0 else
+                               f"RuntimeError: rank {killed} is gone or does not answer")  # fmt: skip
+
+
+def busy(path, told):
+    """Rank 0 computes for long, rank 1 does not go on, rank 2 makes its loader."""
+    with open_part(path) as part:
+        if dist.get_rank() == 0:
+            time.sleep(9)
+        if dist.get_rank() == 1:
+            waits(told)
+        loader_of(part)
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_busy_is_not_taken_for_one_that_is_gone(three, tmp_path):
+    own = Cluster(3)
+    for rank in range(3):
+        own.tell(rank, busy, three, str(tmp_path))
+    for text in texts_when_killed(own, 1, tmp_path):
+        assert text.startswith("RuntimeError: rank 1 is gone or does not answer")
+
+
+def late(path):
+    if dist.get_rank() == 1:
+        time.sleep(3)
+        raise KeyError("no luck")
+    with open_part(path, timeout=1.0):
+        pass
+
+
+@pytest.mark.slow
+def test_a_rank_that_does_not_come_is_named_at_the_timeout(parts):
+    own = Cluster(2)
+    first, _ = own.results(late, parts)
+    assert first[1] == "RuntimeError: rank 1: expected it to come within 1 seconds, found that it is missing"
+    own.kill()
+
+
+# Launchers ############################################################################################################
+
+TRAIN = """
+import os, sys
+from torch import distributed as dist
+from helpers.parts import loader_over
+from torch_gnnscale.distributed import open_part
+dist.init_process_group("gloo")
+with open_part(os.environ["PARTS"]) as part:
+    loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {})
+    next(iter(loader))
+    if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0" and dist.get_rank() == 1:
+        os._exit(3)
+    count = len(list(loader))
+print("rank", dist.get_rank(), os.environ.get("LOCAL_RANK"), count, flush=True)
+dist.destroy_process_group()
+"""
+
+
+def launched(command, tmp_path, parts, **variables):
+    """What a launcher of two ranks of ``TRAIN`` prints."""
+    (tmp_path / "train.py").write_text(TRAIN)
+    path = os.pathsep.join([str(tmp_path), str(Path(sys.executable).parent), os.environ["PATH"]])
+    of_all = {**environment(), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "PARTS": parts, "PATH": path}
+    return subprocess.Popen(
+        command, env={**of_all, **variables}, cwd=tmp_path, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rendezvous", ["c10d", "static"])
+def test_an_elastic_restart_does_not_meet_the_keys_of_the_run_before(parts, tmp_path, rendezvous):
+    port = free_port()
+    where = [f"--rdzv-backend={rendezvous}", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=one"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1",
+               "--monitor-interval=0.2", *where, "train.py"]  # fmt: skip
+    process = launched(command, tmp_path, parts)
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 0, err
+    assert sorted(line.split()[:3] for line in out.splitlines()) == [["rank", "0", "0"], ["rank", "1", "1"]]
+
+
+@pytest.mark.slow
+def test_the_line_for_slurm(parts, tmp_path):
+    (command,) = re.findall(r"^ +srun .*? bash -c '(.*)'$", SCALING.read_text(), re.MULTILINE)
+    assert "MASTER_PORT=29500" in command
+    command = command.replace("MASTER_PORT=29500", f"MASTER_PORT={free_port()}")
+    names = tmp_path / "scontrol"
+    names.write_text('#!/bin/sh\n[ "$*" = "show hostnames hosts" ] && echo localhost && echo other\n')
+    names.chmod(0o755)
+    started = [
+        launched(["bash", "-c", command], tmp_path, parts, SLURM_PROCID=str(rank), SLURM_LOCALID=str(rank),
+                 SLURM_NTASKS="2", SLURM_JOB_NODELIST="hosts")
+        for rank in range(2)
+    ]  # fmt: skip
+    for rank, process in enumerate(started):
+        out, err = process.communicate(timeout=100)
+        assert process.returncode == 0, err
+        assert out.split()[:3] == ["rank", str(rank), str(rank)]

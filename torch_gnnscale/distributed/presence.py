@@ -1,0 +1,143 @@
+"""Which ranks live, through the store of torch.distributed: each comes, says something, and answers until it ends."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import TimeoutError as NotYet
+from typing import Any, TypeVar
+
+from torch import distributed as dist
+
+from .one_thread import OneThread
+
+T = TypeVar("T")
+ANSWER = 3.0
+"""Seconds in which a rank that lives answers."""
+_EVERY = 0.5
+"""Seconds between two looks at whether somebody asks."""
+_numbers = itertools.count()
+
+
+class Presence:
+    """This process among ranks that live and end together. All of them make theirs in the same order.
+
+    A thread with a connection of its own answers when another rank asks who lives, whatever this process does.
+
+    Args:
+        rank, world: of torch.distributed.
+        timeout: seconds to wait for ranks that have not come.
+    """
+
+    def __init__(self, rank: int, world: int, timeout: float) -> None:
+        self.rank, self.world, self._timeout = rank, world, timeout
+        run = f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '')}"
+        connection: Any = dist.distributed_c10d._get_default_store()
+        self._store = dist.PrefixStore(f"gnnscale/{run}/{next(_numbers)}", connection.clone())
+        self._answers = [f"answer/{other}" for other in range(world)]
+        self._answered = 0
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name="gnnscale-presence", daemon=True)
+
+    def come(self, value: Any) -> list[Any]:
+        """Tells the others a value of JSON; returns those of all ranks once they have come.
+
+        Raises:
+            RuntimeError: names the ranks that do not come.
+        """
+        keys = [f"said/{other}" for other in range(self.world)]
+        try:
+            self._store.set(self._answers[self.rank], "0")
+            self._store.set(keys[self.rank], json.dumps(value))
+            self._thread.start()
+            until, pause = time.monotonic() + self._timeout, 0.005
+            while not self._store.check(keys):
+                if time.monotonic() > until:
+                    missing = [str(other) for other, key in enumerate(keys) if not self._store.check([key])]
+                    raise RuntimeError(f"rank {', '.join(missing)}: expected it to come within {self._timeout:g} "
+                                       f"seconds, found that it is missing")  # fmt: skip
+                time.sleep(pause)
+                pause = min(2 * pause, _EVERY)
+            return [json.loads(said) for said in self._store.multi_get(keys)]
+        except dist.DistError as error:
+            raise RuntimeError(f"{_keeper()} is gone: {error}") from error
+
+    def together(self, make: Callable[[], T]) -> T:
+        """``make()``, for which all ranks are needed, on another thread.
+
+        Raises:
+            RuntimeError: a rank has ended in the meantime; names it.
+        """
+        thread = OneThread("gnnscale-together")
+        made = thread.submit(make)
+        try:
+            while True:
+                try:
+                    return made.result(ANSWER)
+                except NotYet:
+                    if not made.done() and (gone := self.gone()):
+                        raise RuntimeError(gone) from None
+        finally:
+            thread.shutdown(wait=False)
+
+    def gone(self) -> str:
+        """Names the ranks that do not answer, "" if all do. For the error of a collective: all have come."""
+        silent = self._silent() and self._silent()  # asked twice, for a busy machine may answer late
+        if silent is None:
+            return f"{_keeper()} is gone"
+        if not silent:
+            return ""
+        self._store.set("silent", json.dumps(silent))
+        return f"rank {', '.join(map(str, silent))} is gone or does not answer"
+
+    def _silent(self) -> list[int] | None:
+        """The ranks that do not answer; None if the store does not."""
+        asking = OneThread("gnnscale-asking")
+        try:
+            return asking.submit(self._ask).result(2 * ANSWER)
+        except Exception:  # a call of a store whose process has ended may take minutes to say so
+            return None
+        finally:
+            asking.shutdown(wait=False)
+
+    def _ask(self) -> list[int]:
+        number, until = self._store.add("asked", 1), time.monotonic() + ANSWER
+        while True:
+            if self._store.check(["silent"]):  # what another one found, which may itself have ended since
+                return json.loads(self._store.get("silent"))
+            self._answer()
+            silent = [rank for rank, found in enumerate(self._store.multi_get(self._answers)) if int(found) < number]
+            if not silent or time.monotonic() > until:
+                return silent
+            time.sleep(_EVERY / 2)
+
+    def _answer(self) -> None:
+        with self._lock:
+            asked = self._store.add("asked", 0)
+            if asked > self._answered:
+                self._answered = asked
+                self._store.set(self._answers[self.rank], str(asked))
+
+    def _serve(self) -> None:
+        try:
+            while not self._ended.wait(_EVERY):
+                self._answer()
+        except RuntimeError:  # the store ended with its process
+            pass
+
+    def close(self) -> None:
+        """Answers no more."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(ANSWER)
+
+
+def _keeper() -> str:
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        return "torchrun of the first machine, which keeps the store of the ranks,"
+    return "rank 0, which keeps the store of the ranks,"
