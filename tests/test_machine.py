@@ -1,10 +1,12 @@
 """A process takes its share of the machine: what its affinity and control groups allow, over LOCAL_WORLD_SIZE."""
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-from helpers.data import run_python
+from helpers.data import environment, run_python
 
 from torch_gnnscale import machine
 
@@ -173,6 +175,24 @@ def test_number_on_the_machine(monkeypatch):
     monkeypatch.setenv("LOCAL_RANK", "-1")
     with pytest.raises(ValueError, match=r"^LOCAL_RANK: expected an integer of at least 0, found '-1'$"):
         machine.local_rank.__wrapped__()
+
+
+@pytest.mark.slow
+def test_identity():
+    """Equal in another process of this machine, another one in another network namespace."""
+    print_it = [sys.executable, "-c", "from torch_gnnscale import machine; print(machine.identity())"]
+    env = environment()
+    assert subprocess.run(print_it, env=env, text=True, capture_output=True).stdout.strip() == machine.identity()
+    elsewhere = subprocess.run(["unshare", "-Urn", *print_it], env=env, text=True, capture_output=True)
+    if elsewhere.returncode:
+        pytest.skip("network namespaces cannot be made here")
+    assert elsewhere.stdout.strip() not in ("", machine.identity())
+
+
+def test_open_files():
+    before = machine.open_files()
+    with open(os.devnull), open(os.devnull):
+        assert machine.open_files() == before + 2
 
 
 def test_available_memory_is_shared_out(tmp_path, monkeypatch):

@@ -7,6 +7,7 @@ may use the LOCAL_WORLD_SIZE-th part of what they may use together.
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
@@ -43,6 +44,25 @@ def local_rank() -> int:
     if not value.isdecimal():
         raise ValueError(f"LOCAL_RANK: expected an integer of at least 0, found {value!r}")
     return int(value)
+
+
+@cache
+def identity() -> str:
+    """Equal for the processes of one machine, and of one network namespace on it."""
+    boot = _read(_ROOT / "proc/sys/kernel/random/boot_id")
+    try:
+        network = os.readlink(_ROOT / "proc/self/ns/net")
+    except OSError:
+        network = ""
+    return f"{socket.gethostname()} {boot} {network}"
+
+
+def open_files() -> int:
+    """How many files and sockets this process has open; 0 if the system does not tell."""
+    try:
+        return len(os.listdir(_ROOT / "proc/self/fd")) - 1  # that of the listing
+    except OSError:
+        return 0
 
 
 # Cores ################################################################################################################

@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -10,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from helpers.cluster import Cluster
+from helpers.cluster import Cluster, cluster
 from helpers.data import environment
 from helpers.parts import homogeneous, loader_over
 from torch import distributed as dist
@@ -127,6 +128,41 @@ def test_a_rank_that_does_not_come_is_named_at_the_timeout(parts):
     first, _ = own.results(late, parts)
     assert first[1] == "RuntimeError: rank 1: expected it to come within 1 seconds, found that it is missing"
     own.kill()
+
+
+# Open files ###########################################################################################################
+
+
+def with_few_files(path, rank, more, loader):
+    """One rank may open but ``more`` files, when it opens its part or when it makes a loader."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def limit():
+        if dist.get_rank() == rank:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1 + more, hard))
+
+    try:
+        if not loader:
+            limit()
+        with open_part(path) as part:
+            if loader:
+                limit()
+            loader_of(part)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.parametrize("loader", [False, True])
+def test_too_few_open_files(parts, loader):
+    first, second = cluster(2).results(with_few_files, parts, 1, 10, loader)
+    assert first == second
+    found = re.fullmatch(
+        r"ValueError: rank 1: (?:OSError: )?open files: expected a limit of at least (\d+), for \d more, found "
+        r"(\d+); ulimit -n (\d+) sets it", first[1],
+    )  # fmt: skip
+    assert found, first[1]
+    assert found[1] == found[3]
+    cluster(2).run(with_few_files, parts, 1, 10 + int(found[1]) - int(found[2]), loader)
 
 
 # Launchers ############################################################################################################

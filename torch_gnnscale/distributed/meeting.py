@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
 
 from torch import distributed as dist
 
+from .. import machine
 from .exchange import Exchange
+from .hosts import Card, check_cards, check_open_files, own_card
 from .presence import Presence
 
 T = TypeVar("T")
@@ -28,21 +30,28 @@ class Meeting:
 
     Raises:
         RuntimeError: a rank does not come, or ends in the meantime; names it.
+        ValueError: on all ranks, if one of them could not connect to the others: :func:`hosts.check_cards`.
     """
 
     def __init__(self, rank: int, world: int, timeout: float) -> None:
         self.rank, self.world, self._timeout = rank, world, timeout
         self._presence: Presence | None = None
         self._exchange = Exchange(None, 1, 0)
+        self.machines = [machine.identity()]
+        """That of each rank: :func:`torch_gnnscale.machine.identity`."""
         if world == 1:
             return
+        connections = world if rank == 0 else 1  # to the store, which rank 0 may keep
+        own = own_card(_files(range(world)) + connections)
         presence = self._presence = Presence(rank, world, timeout)
         try:
-            presence.come(None)
+            cards = [Card(*card) for card in presence.come(own)]
+            check_cards(cards)
             group = presence.together(lambda: _group(list(range(world)), timeout))
         except BaseException:
             presence.close()
             raise
+        self.machines = [card.machine for card in cards]
         self._exchange = Exchange(group, world, rank)
 
     def gather(self, value: Any) -> list[Any]:
@@ -78,10 +87,11 @@ class Meeting:
         return made
 
     def groups(self, of_ranks: list[list[int]]) -> list[dist.ProcessGroup | None]:
-        """A new Gloo group of each list of ranks, None for one alone."""
+        """A new Gloo group of each list of ranks, None for one alone. Errors as of :meth:`all_made`."""
         if self._presence is None:
             return [None] * len(of_ranks)
-        self.gather(None)  # all are here, so that connecting takes no time
+        own = [ranks for ranks in of_ranks if self.rank in ranks]
+        self.all_made(lambda: check_open_files(sum(map(_files, own))))
         return self._presence.together(lambda: [_group(ranks, self._timeout) for ranks in of_ranks])
 
     def lost(self, error: RuntimeError) -> str | None:
@@ -97,6 +107,11 @@ class Meeting:
             end_group(group)
         if self._presence is not None:
             self._presence.close()
+
+
+def _files(ranks: Sequence[int]) -> int:
+    """How many a Gloo group of these opens on each of them: sockets to the others, one that listens, three besides."""
+    return 0 if len(ranks) == 1 else len(ranks) + 3
 
 
 def end_group(group: dist.ProcessGroup) -> None:
