@@ -169,6 +169,15 @@ def test_ranks_with_other_books_get_the_same_error(parts, tmp_path):
     assert results[0][1].startswith("ValueError: partition book: expected the same on all ranks, found [")
 
 
+def test_ranks_with_equal_books_and_other_rows_get_the_same_error(parts, tmp_path):
+    data = homogeneous()
+    data.x = data.x + 1
+    partition.write(data, tmp_path / "parts", parts=2, method="random")
+    results = cluster(2).results(other_books, [parts, str(tmp_path / "parts")])
+    assert results[0] == results[1]
+    assert results[0][1].startswith("ValueError: partition book: expected the same on all ranks, found [")
+
+
 def seeds_of_others(path):
     with open_part(path) as part:
         NeighborLoader((part.features, part.graph), [2], input_nodes=torch.arange(200), batch_size=10, seed=1)

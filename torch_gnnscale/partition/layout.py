@@ -68,8 +68,13 @@ def fingerprint_of(path: Path) -> int:
     """63 bits of what the book says, the checksums of its arrays and of the ids included; not how it was made."""
     manifest = json.loads((path / "book" / files.MANIFEST).read_text())
     said = {"arrays": manifest["arrays"], "given": manifest["meta"]["given"], "folders": manifest["meta"]["folders"]}
-    digest = hashlib.blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
+    return digest(said)
+
+
+def digest(said: Any) -> int:
+    """63 bits of a value of JSON."""
+    found = hashlib.blake2b(json.dumps(said, sort_keys=True).encode(), digest_size=8).digest()
+    return int.from_bytes(found, "little") >> 1
 
 
 def missing_parts(path: Path, parts: int) -> list[int]:

@@ -75,11 +75,11 @@ class StoredParts:
     largest_degree: dict[EdgeType | None, int]
     """By edge type: the largest number of edges that lead to one node."""
     fingerprint: int
-    """63 bits, equal for equal graphs in equal parts."""
+    """63 bits, equal for equal graphs with equal rows in equal parts."""
     _graph: GraphStore | None = field(repr=False)
     _ids: dict[str, Tensor] = field(repr=False)
     _verify: bool = field(repr=False)
-    _checksums: list[int] = field(repr=False)
+    _mark: dict[str, Any] = field(repr=False)
 
     @property
     def hetero(self) -> bool:
@@ -124,9 +124,8 @@ class StoredParts:
         """
         folder = layout.part_folder(self.path, check_part("part", number, self.book.num_parts))
         arrays, meta = files.load(folder, layout.PART, self._verify if verify is None else verify)
-        layout.check_part_of(folder, meta, number, self.fingerprint)
-        if (found := files.checksum(folder)) != self._checksums[number]:
-            expected = self._checksums[number]
+        layout.check_part_of(folder, meta, number, self._mark["fingerprint"])
+        if (found := files.checksum(folder)) != (expected := self._mark["parts"][number]):
             raise ValueError(f"{folder / files.MANIFEST}: expected checksum {expected}, found {found}: it was replaced")
         nodes = list(self.book.bounds)
         return StoredPart(
@@ -177,8 +176,8 @@ class StoredParts:
 def open_parts(path: str | os.PathLike, verify: bool = True) -> StoredParts:
     """Opens what all ranks share of a directory that :func:`write` has completed; a part is opened by ``part``.
 
-    Of the processes of a machine one needs to verify what they share, ``open_parts(path, machine.local_rank() == 0)``,
-    and one of those that open a part its files, ``part(number, verify=...)``.
+    Of the processes of a machine one needs to verify what they share, and one of those that open a part its files,
+    ``part(number, verify=...)``.
 
     Args:
         path: the directory.
@@ -219,7 +218,7 @@ def open_parts(path: str | os.PathLike, verify: bool = True) -> StoredParts:
     degree = dict(zip(book.edge_bounds, meta["largest_degree"], strict=True))
     return StoredParts(
         path, book, given["topology"], attrs, _pairs(given["splits"]), _pairs(given["links"]), whole, given["about"],
-        meta["assigned"], layout.report_of(meta), degree, fingerprint, graph, ids, verify, mark["parts"],
+        meta["assigned"], layout.report_of(meta), degree, layout.digest(mark), graph, ids, verify, mark,
     )  # fmt: skip
 
 
