@@ -167,16 +167,6 @@ def test_a_number_of_processes_that_is_none(value, monkeypatch):
         assert machine.local_world_size.__wrapped__() == 1
 
 
-def test_number_on_the_machine(monkeypatch):
-    monkeypatch.delenv("LOCAL_RANK", raising=False)
-    assert machine.local_rank.__wrapped__() == 0
-    monkeypatch.setenv("LOCAL_RANK", "3")
-    assert machine.local_rank.__wrapped__() == 3
-    monkeypatch.setenv("LOCAL_RANK", "-1")
-    with pytest.raises(ValueError, match=r"^LOCAL_RANK: expected an integer of at least 0, found '-1'$"):
-        machine.local_rank.__wrapped__()
-
-
 @pytest.mark.slow
 def test_identity():
     """Equal in another process of this machine, another one in another network namespace."""

@@ -290,3 +290,8 @@ def load(path: str | os.PathLike, kind: str, verify: bool = True) -> tuple[dict[
             if recorded != actual:
                 raise ValueError(f"{file}: checksum of block {block} (64 MiB each) differs: the file is corrupt")
     return arrays, manifest["meta"]
+
+
+def verify(path: str | os.PathLike) -> None:
+    """Reads a directory of any kind once and compares checksums; errors as of :func:`load`."""
+    load(path, _manifest(Path(path))["kind"])

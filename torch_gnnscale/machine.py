@@ -34,19 +34,6 @@ def local_world_size() -> int:
 
 
 @cache
-def local_rank() -> int:
-    """This process's number among those that share this machine: LOCAL_RANK, 0 if it is not set; read once.
-
-    Raises:
-        ValueError: it is not an integer of at least 0.
-    """
-    value = os.environ.get("LOCAL_RANK", "0")
-    if not value.isdecimal():
-        raise ValueError(f"LOCAL_RANK: expected an integer of at least 0, found {value!r}")
-    return int(value)
-
-
-@cache
 def identity() -> str:
     """Equal for the processes of one machine, and of one network namespace on it."""
     boot = _read(_ROOT / "proc/sys/kernel/random/boot_id")

@@ -5,15 +5,16 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
+from functools import partial
+from pathlib import Path
 from typing import Any, Literal
 
 from torch import distributed as dist
 from torch_geometric.typing import EdgeType, NodeType
 
 from ..feature.contract import Ranks
-from ..machine import local_rank
 from ..memory import Budget
 from ..partition import StoredParts, open_parts
 from ..topology import GraphStore
@@ -27,6 +28,7 @@ from .grid import Grid
 from .meeting import Meeting
 from .numbering import PartNumbering, numbering_of
 from .part_rows import PartRows
+from .places import is_first, places, staged, warn_of_network
 from .steps import RankSteps
 
 Of = Literal["part", "all"]
@@ -122,7 +124,8 @@ class Part:
 
 def open_part(
     path: str | os.PathLike, *, buffer: Budget | None = None, policy: str | None = None,
-    policy_options: Mapping[str, Any] | None = None, verify: bool = True, timeout: float = 600.0,
+    policy_options: Mapping[str, Any] | None = None, stage: str | os.PathLike | None = None, verify: bool = True,
+    timeout: float = 600.0,
 ) -> Part:  # fmt: skip
     """Opens this rank's part of a directory that :func:`torch_gnnscale.partition.write` made.
 
@@ -137,30 +140,44 @@ def open_part(
             largest out-degrees, for ever) or ``lookahead`` (those that are needed next, for batches are sampled ahead).
         policy_options: of the policy: ``gamma`` and ``delta`` of massivegnn, ``window`` of lookahead: a number of
             batches or "epoch".
+        stage: a folder on a disk of this machine, to which one of its processes first copies what the machine's ranks
+            open, unless an equal copy is there. None: ``path`` itself is opened; a warning if it lies on a network
+            file system. All ranks have one, or none.
         verify: read all files once and compare checksums, by one process of each machine.
         timeout: seconds after which a rank that does not answer is an error.
 
     Raises:
-        ValueError: the number of ranks is not a multiple of that of parts; the directory is unfinished; or names the
-            file that is damaged.
-        FileNotFoundError: names the file that is missing.
+        ValueError: on all ranks: the number of ranks is not a multiple of that of parts; the directory is unfinished; a
+            file is missing or damaged; a rank cannot connect to others (open files, network interface), or has another
+            ``stage``. One rank alone raises FileNotFoundError or OSError for files that it cannot read.
         RuntimeError: a rank does not come, or ends in the meantime; names it.
     """
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
     meeting = Meeting(rank, world, timeout)
-
-    def opened() -> Part:
-        kept, first = Kept(buffer, policy, policy_options), local_rank() == 0
-        parts = open_parts(path, verify and first)
-        grid = Grid(world, parts.book.num_parts)
-        verifies = verify and (first or grid.part(rank) != grid.part(rank - 1))
-        return Part(parts, Ranks(rank, world, grid.part(rank), grid.parts), verifies, meeting, kept)
-
     try:
-        return meeting.all_made(opened)
+        kept = partial(Kept, buffer, policy, policy_options)
+        return _opened(Path(path), None if stage is None else Path(stage), meeting, verify, kept)
     except BaseException:
         meeting.close()
         raise
+
+
+def _opened(path: Path, stage: Path | None, meeting: Meeting, verify: bool, kept: Callable[[], Kept]) -> Part:
+    if len(set(given := meeting.gather(stage is not None))) > 1:
+        raise ValueError(f"stage: expected a folder on all ranks or on none, found {given}")
+    if stage is not None:
+        path, verify = staged(path, stage, meeting, verify), False  # the copy is verified
+    where, rank = places(path / "book", meeting), meeting.rank
+    warn_of_network(path, where, meeting)
+
+    def opened() -> Part:
+        parts = open_parts(path, verify and is_first(where, rank))
+        grid = Grid(meeting.world, parts.book.num_parts)
+        holds = [(of, grid.part(other)) for other, of in enumerate(where)]
+        ranks = Ranks(rank, meeting.world, grid.part(rank), grid.parts)
+        return Part(parts, ranks, verify and is_first(holds, rank), meeting, kept())
+
+    return meeting.all_made(opened)
 
 
 def _is_own(of: str) -> bool:

@@ -1,0 +1,96 @@
+"""Copies of parts on a machine's own disk, and directories on network file systems."""
+
+import os
+import shutil
+
+import pytest
+from helpers.data import make_data
+
+from torch_gnnscale import files
+from torch_gnnscale.partition import open_parts, write
+from torch_gnnscale.partition.staging import network_file_system, stage
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """A directory of three parts."""
+    write(make_data(), tmp_path / "parts", 3, method="random", graph_attrs=["x"])
+    return tmp_path / "parts"
+
+
+def test_a_copy_has_what_a_machine_needs(parts, tmp_path):
+    copy = stage(parts, tmp_path / "disk", [2, 0, 2])
+    names = {"attrs", "book", "complete", "graph", "ids", "part-00000", "part-00002"}
+    assert {folder.name for folder in copy.iterdir()} == names
+    for name in names:
+        for file in (parts / name).iterdir():
+            assert (copy / name / file.name).read_bytes() == file.read_bytes()
+    with open_parts(copy) as opened:
+        assert opened.fingerprint == open_parts(parts).fingerprint
+        opened.part(0), opened.part(2)
+
+
+def test_what_is_there_is_not_copied_again(parts, tmp_path):
+    copy = stage(parts, tmp_path / "disk", [0])
+    before = {folder.name: folder.stat().st_ino for folder in copy.iterdir()}
+    shutil.rmtree(copy / "ids")  # as if a process had been killed before it
+    assert stage(parts, tmp_path / "disk", [0, 1]) == copy
+    after = {folder.name: folder.stat().st_ino for folder in copy.iterdir()}
+    assert {**after, "ids": 0} == {**before, "ids": 0, "part-00001": after["part-00001"]}
+
+
+def test_parts_of_other_rows_have_another_copy(parts, tmp_path):
+    data = make_data()
+    data.x += 1
+    write(data, tmp_path / "others", 3, method="random", graph_attrs=["x"])
+    assert stage(parts, tmp_path / "disk", [0]) != stage(tmp_path / "others", tmp_path / "disk", [0])
+
+
+def flip(file):
+    damaged = bytearray(file.read_bytes())
+    damaged[-1] ^= 1
+    file.write_bytes(damaged)
+
+
+def test_damage(parts, tmp_path):
+    """Files that are damaged at their source, or in a copy that is there, are refused; no damaged copy is left."""
+    copy = stage(parts, tmp_path / "disk", [0])
+    (file,) = (copy / "part-00000").glob("rows_0*.npy")
+    flip(file)
+    with pytest.raises(ValueError, match=rf"^{file}: checksum of block 0 \(64 MiB each\) differs"):
+        stage(parts, tmp_path / "disk", [0])
+    assert stage(parts, tmp_path / "disk", [0], verify=False) == copy
+    (file,) = (parts / "part-00001").glob("rows_0*.npy")
+    flip(file)
+    with pytest.raises(ValueError, match=r"rows_0.*: checksum of block 0 \(64 MiB each\) differs"):
+        stage(parts, tmp_path / "disk", [1])
+    assert not (copy / "part-00001").exists()
+    assert not [name for name in os.listdir(copy) if name.startswith(files._PARTIAL)]
+
+
+def test_too_little_space(parts, tmp_path, monkeypatch):
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10))
+    with pytest.raises(
+        OSError, match=rf"^{tmp_path}/disk: expected \d+ bytes of free space for a copy of {parts}, found 10$"
+    ):
+        stage(parts, tmp_path / "disk", [0])
+
+
+@pytest.mark.parametrize(
+    ("kind", "found"),
+    [("nfs4", "nfs4"), ("fuse.sshfs", "fuse.sshfs"), ("lustre", "lustre"), ("fuseblk", None), ("ext4", None)],
+)
+def test_network_file_systems(tmp_path, kind, found):
+    device = os.stat(tmp_path).st_dev
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text(
+        "22 27 0:999999 / /proc rw,relatime - nfs proc rw\n"
+        f"36 35 {os.major(device)}:{os.minor(device)} / /mnt rw,noatime master:1 shared:2 - {kind} host:/x rw\n"
+    )
+    assert network_file_system(tmp_path, tmp_path) == found
+
+
+def test_this_file_system(tmp_path):
+    assert network_file_system(tmp_path) is None
+    assert network_file_system(tmp_path, tmp_path) is None  # no mountinfo

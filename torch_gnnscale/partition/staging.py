@@ -1,0 +1,74 @@
+"""Copies of parts on a machine's own disk, for directories that lie on a network."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+from .. import files
+from . import layout
+from .reading import open_parts
+
+_NETWORK = {
+    "9p", "afs", "beegfs", "ceph", "cifs", "fuse", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "orangefs",
+    "panfs", "pvfs2", "smb3", "smbfs", "virtiofs", "wekafs",
+}  # fmt: skip
+"""File systems whose pages come over a network, or from another process (also as "fuse.NAME")."""
+_ROOT = Path("/")
+
+
+def network_file_system(path: str | os.PathLike, root: Path = _ROOT) -> str | None:
+    """The type of the file system on which a path lies, if that is one of a network."""
+    device = os.stat(path).st_dev
+    wanted = f"{os.major(device)}:{os.minor(device)}"
+    try:
+        lines = (root / "proc/self/mountinfo").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        mount, _, source = line.partition(" - ")
+        if mount.split()[2] == wanted and source.split()[0].partition(".")[0] in _NETWORK:
+            return source.split()[0]
+    return None
+
+
+def stage(path: str | os.PathLike, to: str | os.PathLike, parts: Iterable[int], verify: bool = True) -> Path:
+    """Copies what the ranks of a machine open; returns the directory to open in its place.
+
+    The copy is ``to``/parts-FINGERPRINT, with these parts only. A folder appears in it once it was copied and its
+    checksums were compared; what is there already is not copied again.
+
+    Args:
+        path: the directory of parts.
+        to: a directory on a disk of this machine; made if it is missing.
+        parts: which ones.
+        verify: compare checksums of what was there already.
+
+    Raises:
+        OSError: there is too little space, or a file cannot be copied.
+        FileNotFoundError, ValueError: as :func:`open_parts`.
+    """
+    with open_parts(path, verify=False) as opened:
+        shared = [name for name in ("book", "ids", "graph", "attrs") if (opened.path / name).is_dir()]
+        names = [*shared, *(layout.part_folder(opened.path, part).name for part in sorted(set(parts))), "complete"]
+        source, copy = opened.path, Path(to).resolve() / f"parts-{opened.fingerprint:016x}"
+    there = [name for name in names if (copy / name / files.MANIFEST).is_file()]
+    if verify:
+        for name in there:
+            files.verify(copy / name)
+    missing = [name for name in names if name not in there]
+    sizes = [file.stat().st_size for name in missing for file in (source / name).iterdir()]
+    copy.mkdir(parents=True, exist_ok=True)
+    if sum(sizes) > (free := shutil.disk_usage(copy).free):
+        raise OSError(f"{to}: expected {sum(sizes)} bytes of free space for a copy of {path}, found {free}")
+    for name in missing:
+        try:
+            with files.creating(copy / name) as folder:
+                for file in (source / name).iterdir():
+                    shutil.copyfile(file, folder / file.name)
+                files.verify(folder)
+        except FileExistsError:  # another run has copied it in the meantime
+            files.verify(copy / name)
+    return copy
