@@ -92,14 +92,14 @@ class Cluster:
                 raise TimeoutError(f"rank {rank} of {self.world} does not answer")
             time.sleep(0.002)
 
-    def results(self, function: Callable, *arguments: Any, timeout: float = 60.0) -> list[tuple[bool, Any]]:
+    def results(self, function: Callable, *arguments: Any, timeout: float = 120.0) -> list[tuple[bool, Any]]:
         """(whether it returned, what it returned or its error) of the call on each rank."""
         for rank in range(self.world):
             self.tell(rank, function, *arguments)
         until = time.monotonic() + timeout
         return [self.answer(rank, until) for rank in range(self.world)]
 
-    def run(self, function: Callable, *arguments: Any, timeout: float = 60.0) -> list[Any]:
+    def run(self, function: Callable, *arguments: Any, timeout: float = 120.0) -> list[Any]:
         """What the call returned on each rank; fails if it did not."""
         results = self.results(function, *arguments, timeout=timeout)
         assert all(returned for returned, _ in results), [value for returned, value in results if not returned]
