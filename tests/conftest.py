@@ -5,6 +5,7 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 import torch
+from helpers.cluster import close_clusters
 from helpers.data import edges_of, node_rows
 from hypothesis import settings
 
@@ -20,6 +21,13 @@ def pytest_collection_modifyitems(items) -> None:
         for item in items:
             if item.get_closest_marker("cuda"):
                 item.add_marker(pytest.mark.skip(reason="torch sees no CUDA device"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def clusters_end():
+    """Processes that tests shared end with them."""
+    yield
+    close_clusters()
 
 
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])

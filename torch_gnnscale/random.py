@@ -21,6 +21,7 @@ class Purpose(IntEnum):
     NEGATIVE = 4
     PARTITION = 5
     LAYER = 6
+    TRAIN = 7
 
 
 def _mix(value: int) -> int:

@@ -50,14 +50,15 @@ def test_a_resumed_epoch_goes_on_with_its_loss_its_seconds_and_its_bar(task, tmp
     with pytest.raises(Stopped):
         stopped.train_epoch()
     saved = torch.load(tmp_path / CHECKPOINT, weights_only=True)
-    assert saved["epoch"]["batches"] == 2
+    (of_rank,) = saved["ranks"]
+    assert of_rank["epoch"]["batches"] == 2
     resumed = Observed(task, tmp_path)
     assert resumed.resume()
     assert resumed.seconds == saved["seconds"]
     assert all(value > 0 for value in saved["seconds"].values())
     found = resumed.train_epoch()
     assert found["loss"] == expected["loss"]
-    assert found["seconds"] > saved["epoch"]["seconds"] > 0
+    assert found["seconds"] > of_rank["epoch"]["seconds"] > 0
     assert [begin for _, begin in whole.bars + resumed.bars] == [0, 2]
     assert resumed.losses == whole.losses[2:]
     assert resumed.bars[0][0].postfix == f"loss={expected['loss']:.4f}"

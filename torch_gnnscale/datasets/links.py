@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
-from torch_geometric.typing import EdgeType
+from torch_geometric.typing import EdgeType, NodeType
 
 from . import archives
 from .nodes import check_split, sizes_of
@@ -29,6 +30,28 @@ class LinkTask:
     def __str__(self) -> str:
         links = ", ".join(f"{links.size(1):,} {subset} links" for subset, links in self.links.items())
         return f"{self.name}: {sizes_of(self.data)}; {' '.join(self.edge_type)}: {links}"
+
+    @property
+    def sizes(self) -> HeteroData:
+        """A graph whose types, numbers of nodes and widths of features a model is made for."""
+        return self.data
+
+    @property
+    def num_edges(self) -> int:
+        """Of all relations."""
+        return self.data.num_edges
+
+    def seeds(self, subset: str) -> tuple[EdgeType, Tensor]:
+        """The links of ``train``, ``val`` or ``test`` as a loader takes them."""
+        return self.edge_type, self.links[subset]
+
+    def all_nodes(self, node_type: NodeType) -> Any:
+        """The nodes of a type as a loader takes them."""
+        return node_type
+
+    def loader_options(self, training: bool) -> dict[str, Any]:
+        """Further arguments of this package's loaders, of training or of evaluation."""
+        return {}
 
 
 def load_links(name: str = "planted", root: str | Path = ".", split: int = 0) -> LinkTask:

@@ -55,6 +55,26 @@ class NodeTask:
         """max(y) + 1."""
         return int(self.y.max()) + 1
 
+    @property
+    def sizes(self) -> Any:
+        """A graph whose types, numbers of nodes and widths of features a model is made for."""
+        return self.data
+
+    def seeds(self, subset: str) -> Any:
+        """The nodes of ``train``, ``val`` or ``test`` as a loader takes them."""
+        nodes = self.masks[subset].nonzero().view(-1)
+        return nodes if self.node_type is None else (self.node_type, nodes)
+
+    def labelled(self, subset: str) -> tuple[Tensor, Tensor]:
+        """(features, classes) of the nodes of ``train``, ``val`` or ``test`` of a heterogeneous graph: float32 [m, F],
+        int64 [m]."""
+        mask = self.masks[subset]
+        return self.data[self.node_type].x[mask].float(), self.y[mask]
+
+    def loader_options(self, training: bool) -> dict[str, Any]:
+        """Further arguments of this package's loaders, of training or of evaluation."""
+        return {}
+
     @classmethod
     def from_data(cls, name: str, data: Data, split: int = 0) -> NodeTask:
         """A task from a Data with ``x``, ``y``, ``train_mask``, ``val_mask`` and ``test_mask``.

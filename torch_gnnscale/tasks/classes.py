@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 import torch_geometric.loader
 from torch import Tensor, nn
 from torch_geometric.typing import WITH_PYG_LIB, WITH_TORCH_SPARSE
 
 from ..loader import NeighborLoader
 from ..training import Config, Trainer
-from .metrics import accuracy, roc_auc
+from .metrics import METRICS
 
 _ALL_NEIGHBORS_UP_TO = 20_000_000
 
@@ -48,20 +46,20 @@ class ClassTrainer(Trainer):
         """``accuracy`` or ``roc_auc``, as the task says."""
         return self.task.metric
 
-    @abstractmethod
     def scores(self, batch: Any) -> Tensor:
         """Class scores of a batch's seeds: [batch_size, classes]."""
+        return self.forward(batch)
 
     def training_batches(self) -> Any:
         """Batches of training nodes, shuffled."""
-        return self._loader("train", self.config.fanouts, self.config.seed, shuffle=True)
+        return self._loader("train", self.config.fanouts, self.config.seed, training=True)
 
-    def _loader(self, subset: str, fanouts: list[int], seed: int, shuffle: bool = False) -> Any:
-        config, nodes = self.config, self.task.masks[subset].nonzero().view(-1)
-        seeds = nodes if self.task.node_type is None else (self.task.node_type, nodes)
-        size = config.batch_size if shuffle else 10 * config.batch_size  # evaluation keeps no gradients
-        options: dict[str, Any] = {"batch_size": size, "shuffle": shuffle, "num_workers": config.num_workers}
+    def _loader(self, subset: str, fanouts: list[int], seed: int, training: bool = False) -> Any:
+        config, seeds = self.config, self.task.seeds(subset)
+        size = config.batch_size if training else 10 * config.batch_size  # evaluation keeps no gradients
+        options: dict[str, Any] = {"batch_size": size, "shuffle": training, "num_workers": config.num_workers}
         if config.loader == "gnnscale":
+            options |= self.task.loader_options(training)
             return NeighborLoader(self.data, fanouts, seeds, seed=seed, device=self.device, **options)
         return torch_geometric.loader.NeighborLoader(self.task.data, fanouts, seeds, **options)
 
@@ -87,15 +85,11 @@ class ClassTrainer(Trainer):
 
     def score(self, subset: str) -> float:
         """The task's metric on the nodes of ``train``, ``val`` or ``test``, with :func:`fanouts_of_tests`."""
-        loader = self._loader(subset, fanouts_of_tests(self.config.fanouts, self.task.num_edges), seed=0)
-        outs, targets = [], []
+        fanouts = fanouts_of_tests(self.config.fanouts, self.task.num_edges)
+        loader, metric = self.kept_loader(subset, lambda: self._loader(subset, fanouts, seed=0)), METRICS[self.metric]()
         with self.progress(loader, f"evaluate {subset}", len(loader)) as batches:
             for made in batches:
                 batch = self._there(made)
                 seeds = self.seeds(batch)
-                outs.append(self.scores(batch))
-                targets.append(seeds.y[: seeds.batch_size])
-        out, target = torch.cat(outs), torch.cat(targets)
-        if self.task.metric == "roc_auc":
-            return roc_auc(out[:, 1] - out[:, 0], target == 1)
-        return accuracy(out, target)
+                metric.add(self.scores(batch), seeds.y[: seeds.batch_size])
+        return metric.value(self.ranks)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from ..datasets import NodeTask, load_types
 from .classes import ClassifierConfig, ClassTrainer
-from .metrics import accuracy
+from .metrics import Accuracy
 from .models import HeteroSAGE
 
 
@@ -34,7 +34,7 @@ class HeteroClassifier(nn.Module):
     def __init__(self, task: NodeTask, config: HeteroConfig) -> None:
         super().__init__()
         self.node_type: Any = task.node_type
-        self.gnn = HeteroSAGE(task.data, config.hidden, len(config.fanouts), config.dropout, scale=1.0)
+        self.gnn = HeteroSAGE(task.sizes, config.hidden, len(config.fanouts), config.dropout, scale=1.0)
         self.classes = nn.Linear(config.hidden, task.num_classes)
 
     def forward(self, batch: Any) -> Tensor:
@@ -52,26 +52,35 @@ class HeteroTrainer(ClassTrainer):
         """GraphSAGE over all relations."""
         return HeteroClassifier(self.task, self.config)
 
-    def scores(self, batch: Any) -> Tensor:
-        """Class scores of a batch's seeds: [batch_size, classes]."""
-        return self.model(batch)
+    @property
+    def leaves_parameters_out(self) -> bool:
+        """True: of the last layer's relations, only those into the labelled type count."""
+        return True
 
     def baseline(self) -> tuple[str, float]:
         """(name, test accuracy) of an MLP on the nodes' own features: 100 full-batch steps; the step that is best on
         ``val`` counts."""
-        task, config = self.task, self.config
-        x, masks = task.data[task.node_type].x.float(), task.masks
+        task, config, ranks = self.task, self.config, self.ranks
+        own = {subset: task.labelled(subset) for subset in ("train", "val", "test")}
+        x, y = own["train"]
+        labels = int(ranks.total((y != -1).sum()))
         model = pyg_nn.MLP([task.num_features, config.hidden, task.num_classes], dropout=config.dropout, norm=None)
+        trained = ranks.parallel(model, unused=False)
         optimizer = torch.optim.Adam(model.parameters(), lr=0.01, weight_decay=5e-4)
         best = (-1.0, 0.0)
         for _ in range(100):
             model.train()
             optimizer.zero_grad()
-            nn.functional.cross_entropy(model(x[masks["train"]]), task.y[masks["train"]], ignore_index=-1).backward()
+            loss = nn.functional.cross_entropy(trained(x), y, ignore_index=-1, reduction="sum") / labels
+            (loss * ranks.world).backward()  # of which the ranks take the mean
             optimizer.step()
             model.eval()
             with torch.no_grad():
-                out = model(x)
-            val, test = (accuracy(out[masks[subset]], task.y[masks[subset]]) for subset in ("val", "test"))
+                val, test = (self._accuracy(model, *own[subset]) for subset in ("val", "test"))
             best = (val, test) if val > best[0] else best
         return "MLP on features alone", best[1]
+
+    def _accuracy(self, model: nn.Module, x: Tensor, y: Tensor) -> float:
+        metric = Accuracy()
+        metric.add(model(x), y)
+        return metric.value(self.ranks)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,7 +57,14 @@ class LinkTrainer(Trainer):
         """GraphSAGE over all relations; nodes without features have a trained embedding."""
         config = self.config
         scale = config.hidden**-0.5  # keeps the first scores small
-        return HeteroSAGE(self.task.data, config.hidden, len(config.fanouts), config.dropout, scale)
+        return HeteroSAGE(self.task.sizes, config.hidden, len(config.fanouts), config.dropout, scale)
+
+    @property
+    def leaves_parameters_out(self) -> bool:
+        """Whether the last layer has relations into types that no link has."""
+        return any(
+            dst not in (self.task.edge_type[0], self.task.edge_type[2]) for _, _, dst in self.task.sizes.edge_types
+        )
 
     def training_batches(self) -> Any:
         """Batches of training links, shuffled. A link's negatives have the same source and other destinations."""
@@ -64,7 +72,7 @@ class LinkTrainer(Trainer):
         return LinkNeighborLoader(
             task.data,
             config.fanouts,
-            edge_label_index=(task.edge_type, task.links["train"]),
+            edge_label_index=task.seeds("train"),
             neg_sampling=NegativeSampling("triplet", amount=config.negatives),
             exclude_seed_edges="reverse",
             strict_negatives=True,
@@ -72,11 +80,12 @@ class LinkTrainer(Trainer):
             shuffle=True,
             seed=config.seed,
             num_workers=config.num_workers,
+            **task.loader_options(training=True),
         )
 
     def loss(self, batch: Any) -> tuple[Tensor, int]:
         """(mean cross entropy of choosing the link among it and its negatives, number of links)."""
-        rows = self.model(batch)
+        rows = self.forward(batch)
         src, dst = batch[self.task.edge_type[0]], batch[self.task.edge_type[2]]
         sources = rows[self.task.edge_type[0]][src.src_index]
         links = len(sources)
@@ -84,29 +93,52 @@ class LinkTrainer(Trainer):
         scores = (sources[:, None] * rows[self.task.edge_type[2]][offered]).sum(-1)
         return nn.functional.cross_entropy(scores, torch.zeros(links, dtype=torch.int64)), links
 
-    def embeddings(self, node_type: str) -> Tensor:
-        """The embedding of each node of a type, computed on the graph of training links: [N, hidden]."""
-        data = self.task.data
-        fanouts = fanouts_of_tests(self.config.fanouts, data.num_edges)
-        loader = NeighborLoader(data, fanouts, node_type, batch_size=10 * self.config.batch_size, seed=0)
+    def embeddings(self, node_type: str) -> tuple[Tensor, Tensor]:
+        """(ids, embeddings) of this rank's nodes of a type, on the graph of training links: rising [N], [N, hidden]."""
+        fanouts = fanouts_of_tests(self.config.fanouts, self.task.num_edges)
+        loader = self.kept_loader(node_type, lambda: self._nodes_of(node_type, fanouts))
+        ids, rows = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, self.config.hidden)]
         with self.progress(loader, f"embed {node_type}", len(loader)) as batches:
-            return torch.cat([self.model(batch)[node_type][: batch[node_type].batch_size] for batch in batches])
+            for batch in batches:
+                size = batch[node_type].batch_size
+                ids.append(batch[node_type].n_id[:size])
+                rows.append(self.forward(batch)[node_type][:size])
+        return torch.cat(ids), torch.cat(rows)
+
+    def _nodes_of(self, node_type: str, fanouts: list[int]) -> NeighborLoader:
+        nodes, options = self.task.all_nodes(node_type), self.task.loader_options(training=False)
+        return NeighborLoader(self.task.data, fanouts, nodes, batch_size=10 * self.config.batch_size, seed=0, **options)
 
     def score(self, subset: str) -> float:
-        """Recall@20 of the model on the links of ``train``, ``val`` or ``test``."""
+        """Recall@20 of the model on the links of ``train``, ``val`` or ``test``: of each rank's sources among all
+        destinations."""
         src_type, _, dst_type = self.task.edge_type
-        return self._recall(subset, self.embeddings(src_type), self.embeddings(dst_type))
+        sources, (ids, rows) = self.embeddings(src_type), self.embeddings(dst_type)
+        ids, rows = self.ranks.gathered(ids), self.ranks.gathered(rows)
+        return self._recall(subset, *sources, torch.empty_like(rows).index_copy_(0, ids, rows))
 
-    def _recall(self, subset: str, sources: Tensor, destinations: Tensor) -> float:
+    def _recall(self, subset: str, ids: Tensor, sources: Tensor, destinations: Tensor) -> float:
+        """Recall@20 over the sources of all ranks; ``ids`` are those of this rank's, rising."""
         links = self.task.links
         known = {"train": [], "val": [links["train"]], "test": [links["train"], links["val"]]}[subset]
-        return recall_at(
-            OFFERED, sources, destinations, links[subset], torch.cat([links["train"][:, :0], *known], dim=1)
-        )
+        found = recall_at(
+            OFFERED, sources, destinations, _among(ids, links[subset]),
+            _among(ids, torch.cat([links["train"][:, :0], *known], dim=1)),
+        )  # fmt: skip
+        total, number = self.ranks.total(torch.tensor([found.sum(), len(found)], dtype=torch.float64)).tolist()
+        return total / number if number else math.nan
 
     def baseline(self) -> tuple[str, float]:
         """(name, Recall@20 on test) of recommending the destinations with the most training links to every source."""
         src_type, _, dst_type = self.task.edge_type
-        data, links = self.task.data, self.task.links["train"]
-        popularity = torch.bincount(links[1], minlength=data[dst_type].num_nodes).float()
-        return "popularity", self._recall("test", torch.ones(data[src_type].num_nodes, 1), popularity[:, None])
+        links, ids = self.task.links["train"], torch.arange(self.task.sizes[src_type].num_nodes)
+        ids = ids[self.ranks.rank :: self.ranks.world]
+        popularity = torch.bincount(links[1], minlength=self.task.sizes[dst_type].num_nodes).float()
+        return "popularity", self._recall("test", ids, torch.ones(len(ids), 1), popularity[:, None])
+
+
+def _among(ids: Tensor, links: Tensor) -> Tensor:
+    """The links whose source is among ``ids``, which rise: positions in ``ids`` and destinations, int64, [2, m]."""
+    place = torch.searchsorted(ids, links[0])
+    own = ids[place.clamp(max=len(ids) - 1)] == links[0] if len(ids) else torch.zeros_like(place, dtype=torch.bool)
+    return torch.stack([place[own], links[1, own]])

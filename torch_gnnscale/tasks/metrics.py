@@ -2,13 +2,62 @@
 
 from __future__ import annotations
 
+import math
+from abc import ABC, abstractmethod
+
 import torch
 from torch import Tensor
 
+from ..training import RankGroup
 
-def accuracy(out: Tensor, target: Tensor) -> float:
-    """mean(argmax(out[i]) == target[i]): ``out`` has class scores [N, classes], ``target`` classes [N]."""
-    return float((out.argmax(1) == target).float().mean())
+
+class Metric(ABC):
+    """A score of classifications, added up batch after batch."""
+
+    @abstractmethod
+    def add(self, out: Tensor, target: Tensor) -> None:
+        """Adds nodes: ``out`` has class scores [N, classes], ``target`` classes [N]."""
+
+    @abstractmethod
+    def value(self, ranks: RankGroup) -> float:
+        """The score of the nodes of all ranks, which call this together."""
+
+
+class Accuracy(Metric):
+    """mean(argmax(out[i]) == target[i]): the sums of both numbers over the ranks."""
+
+    def __init__(self) -> None:
+        self._right_and_all = torch.zeros(2, dtype=torch.int64)
+
+    def add(self, out: Tensor, target: Tensor) -> None:
+        """See :meth:`Metric.add`."""
+        self._right_and_all += torch.tensor([int((out.argmax(1) == target).sum()), len(target)])
+
+    def value(self, ranks: RankGroup) -> float:
+        """See :meth:`Metric.value`."""
+        right, number = ranks.total(self._right_and_all).tolist()
+        return right / number if number else math.nan
+
+
+class RocAuc(Metric):
+    """:func:`roc_auc` of the second of two classes: of the gathered scores of all ranks."""
+
+    def __init__(self) -> None:
+        self._score: list[Tensor] = [torch.empty(0)]
+        self._positive: list[Tensor] = [torch.empty(0, dtype=torch.bool)]
+
+    def add(self, out: Tensor, target: Tensor) -> None:
+        """See :meth:`Metric.add`."""
+        self._score.append((out[:, 1] - out[:, 0]).cpu())
+        self._positive.append((target == 1).cpu())
+
+    def value(self, ranks: RankGroup) -> float:
+        """See :meth:`Metric.value`."""
+        return roc_auc(ranks.gathered(torch.cat(self._score)), ranks.gathered(torch.cat(self._positive)))
+
+
+METRICS: dict[str, type[Metric]] = {"accuracy": Accuracy, "roc_auc": RocAuc}
+"""By the name that a :class:`NodeTask` says."""
 
 
 def roc_auc(score: Tensor, positive: Tensor) -> float:
@@ -31,9 +80,9 @@ def average_precision(score: Tensor, positive: Tensor) -> float:
     return float((counts[1] * hits / above).sum() / hits[-1])
 
 
-def recall_at(k: int, sources: Tensor, destinations: Tensor, links: Tensor, known: Tensor, chunk: int = 1024) -> float:
-    """Recall@k: (number of a source's links among its k best destinations) / (number of its links), averaged over the
-    sources that have links. score(s, d) = sources[s] @ destinations[d].
+def recall_at(k: int, sources: Tensor, destinations: Tensor, links: Tensor, known: Tensor, chunk: int = 1024) -> Tensor:
+    """Recall@k of each source that has links: (number of its links among its k best destinations) / (number of its
+    links). score(s, d) = sources[s] @ destinations[d].
 
     Args:
         k: how many destinations are recommended to a source.
@@ -42,6 +91,9 @@ def recall_at(k: int, sources: Tensor, destinations: Tensor, links: Tensor, know
         links: the links to be found: int64, shape [2, m].
         known: links that are never recommended: int64, shape [2, n]; disjoint from ``links``.
         chunk: how many sources are scored at once.
+
+    Returns:
+        float64, one for each source that has links.
     """
     size = len(destinations)
     wanted = (links[0] * size + links[1]).unique()
@@ -57,4 +109,4 @@ def recall_at(k: int, sources: Tensor, destinations: Tensor, links: Tensor, know
         top = scores.topk(min(k, size), dim=1).indices
         pairs = some[:, None] * size + top
         found[some] = torch.isin(pairs, wanted).sum(1).float()
-    return float((found[asked] / counts[asked]).mean())
+    return found[asked].double() / counts[asked]

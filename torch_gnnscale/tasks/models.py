@@ -14,7 +14,7 @@ class Encoder(nn.Module):
     """The first embedding of each node: a linear map of its features or, for a type without features, an nn.Embedding.
 
     Args:
-        data: the whole graph.
+        data: the whole graph, or one of its sizes on the device "meta".
         hidden: width of the embeddings.
         scale: standard deviation of the initial weights of each nn.Embedding.
     """
@@ -44,7 +44,7 @@ class HeteroSAGE(nn.Module):
     Each layer computes only the nodes that later layers need (PyG's ``trim_to_layer``).
 
     Args:
-        data: the whole graph; every node type has a relation into it.
+        data: see :class:`Encoder`; every node type has a relation into it.
         hidden: width of all layers.
         layers: number of layers.
         dropout: probability of dropout on each layer's input and on the result.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,8 +15,8 @@ from torch_geometric.data import Data
 from ..datasets import NodeTask, load
 from ..feature import FeatureStore
 from ..nn import narrow
+from ..nn.narrow import Narrowed
 from ..ops.arguments import checked_device
-from ..training import Config
 from .classes import ClassifierConfig, ClassTrainer
 
 MODELS = {"sage": pyg_nn.GraphSAGE, "gcn": pyg_nn.GCN, "gat": pyg_nn.GAT, "mlp": pyg_nn.MLP}
@@ -78,6 +77,22 @@ def call_model(model: nn.Module, batch: Any) -> Tensor:
     return model(batch.x.float(), batch.edge_index)
 
 
+class SeedScores(nn.Module):
+    """Class scores of a batch's seeds by a model, which is narrowed where the model and the batch allow it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.module = model if isinstance(model, pyg_nn.MLP) else narrow(model, call_model)
+
+    def forward(self, batch: Any) -> Tensor:
+        """[batch_size, classes]."""
+        if not isinstance(self.module, Narrowed):
+            return call_model(self.module, batch)[: batch.batch_size]
+        if "num_sampled_nodes" not in batch:  # of PyG's loader with torch-sparse
+            return call_model(self.module.module, batch)[: batch.batch_size]
+        return self.module(batch)
+
+
 def with_rows_on(data: Any, device: torch.device) -> Any:
     """A copy of a Data or a pair of stores with its tensors of node rows on ``device``; edges are not moved."""
     if isinstance(data, Data):
@@ -96,10 +111,6 @@ class NodeTrainer(ClassTrainer):
     config_type = NodeConfig
     load = staticmethod(load)
 
-    def __init__(self, task: NodeTask, config: Config, folder: str | os.PathLike | None = None, **options: Any) -> None:
-        super().__init__(task, config, folder, **options)
-        self.narrowed = None if isinstance(self.model, pyg_nn.MLP) else narrow(self.model, call_model)
-
     @property
     def device(self) -> torch.device:
         """The device of the configuration."""
@@ -114,10 +125,6 @@ class NodeTrainer(ClassTrainer):
         """The model that the configuration names."""
         return build_model(self.config, self.task)
 
-    def scores(self, batch: Any) -> Tensor:
-        """Class scores of a batch's seeds: [batch_size, classes]."""
-        if (
-            self.narrowed is not None and "num_sampled_nodes" in batch
-        ):  # missing in batches of PyG's loader with torch-sparse
-            return self.narrowed(batch)
-        return call_model(self.model, batch)[: batch.batch_size]
+    def called_module(self) -> nn.Module:
+        """The model, narrowed where that is possible."""
+        return SeedScores(self.model)

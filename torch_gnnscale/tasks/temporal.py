@@ -152,7 +152,7 @@ class EventTrainer(Trainer):
 
     def loss(self, batch: Any) -> tuple[Tensor, int]:
         """(mean binary cross entropy over events and negatives, number of events)."""
-        link, other = self.model(batch)
+        link, other = self.forward(batch)
         loss = nn.functional.softplus(-link).mean() + nn.functional.softplus(other).mean()
         return loss / 2, len(link)
 
@@ -160,7 +160,7 @@ class EventTrainer(Trainer):
         """Average precision of the model on the events of ``train``, ``val`` or ``test``."""
         loader = self._loader(subset, seed=0)
         with self.progress(loader, f"evaluate {subset}", len(loader)) as batches:
-            scores = [self.model(batch) for batch in batches]
+            scores = [self.forward(batch) for batch in batches]
         return _precision(*(torch.cat(column) for column in zip(*scores, strict=True)))
 
     def baseline(self) -> tuple[str, float]:

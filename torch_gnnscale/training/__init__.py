@@ -1,7 +1,8 @@
-"""What all training jobs share: the loop, its clock, checkpoints, and the plot of a run."""
+"""What all training jobs share: the loop, its ranks, its clock, checkpoints, and the plot of a run."""
 
 from .checkpoint import CHECKPOINT
 from .plots import plot_run
+from .ranks import RankGroup
 from .trainer import Config, Trainer
 
-__all__ = ["CHECKPOINT", "Config", "Trainer", "plot_run"]
+__all__ = ["CHECKPOINT", "Config", "RankGroup", "Trainer", "plot_run"]

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 
 CHECKPOINT = "checkpoint.pt"
+FORMAT = 2
+"""Version of what is in the file."""
 MAY_DIFFER = ("epochs", "device")
 """Settings that a resumed run may change: the batches do not depend on them."""
 
@@ -34,6 +36,25 @@ def write(folder: Path, state: dict[str, Any]) -> None:
         os.close(descriptor)
 
 
+def state_of_rank(saved: list[dict[str, Any]], rank: int, world: int) -> dict[str, Any]:
+    """What a rank takes up of what each rank of the stopped run had.
+
+    If there were other ranks, rank 0 has their sums of the epoch, and those that are new have no random state.
+
+    Args:
+        saved: by rank, ``random_state``, ``device_random_state`` and ``epoch``: sums over the batches so far.
+        rank, world: of the run that goes on.
+    """
+    if len(saved) == world:
+        return saved[rank]
+    epochs = [entry["epoch"] for entry in saved]
+    epoch = {name: sum(of_rank[name] for of_rank in epochs) if rank == 0 else 0.0 for name in epochs[0]}
+    epoch["seconds"] = epochs[0]["seconds"]  # ranks train at the same time
+    epoch["batches"] = float(sum(of_rank["batches"] for of_rank in epochs) // world)
+    known = saved[rank] if rank < len(saved) else dict.fromkeys(saved[0])
+    return {**known, "epoch": epoch}
+
+
 def read(folder: Path, run: dict[str, Any]) -> dict[str, Any] | None:
     """The state in ``folder``, its tensors in host memory; None if there is no checkpoint.
 
@@ -42,8 +63,8 @@ def read(folder: Path, run: dict[str, Any]) -> dict[str, Any] | None:
         run: the settings of the run that is to be resumed, to be compared with ``state["run"]``.
 
     Raises:
-        ValueError: the file is damaged or no checkpoint, or its settings differ in another name than
-            :data:`MAY_DIFFER`.
+        ValueError: the file is damaged, no checkpoint or one of an earlier version, or its settings differ in another
+            name than :data:`MAY_DIFFER`.
     """
     file = folder / CHECKPOINT
     if not file.exists():

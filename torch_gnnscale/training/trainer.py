@@ -6,7 +6,7 @@ import json
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -16,9 +16,13 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from ..loader.keyed_loader import KeyedLoader
+from ..random import Purpose, batch_key
 from . import checkpoint
 from .clock import Clock
+from .ranks import RankGroup
 
+SUMMED = ("loss", "seeds", "edges", "nodes")
+"""What is summed over the batches of an epoch, and over the ranks."""
 SHOWN_EVERY = 0.5
 """Seconds between two reads of the loss from a GPU for the progress bar; a read waits for the GPU."""
 
@@ -51,6 +55,17 @@ class Trainer(ABC):
 
     A subclass defines the task, its configuration, the model, the training batches, their loss and the score. The model
     of the epoch with the highest score on ``val``, the first of equals, is tested.
+
+    Several ranks train one model: each on its own batches, with the mean of their gradients. They make their trainers
+    alike, and have the same weights, scores and history; rank 0 alone prints and writes.
+
+    Args:
+        task: what is learned.
+        config: settings.
+        folder: for checkpoint and summary; None: nothing is written.
+        quiet: show no progress bars.
+        checkpoint_every: batches between checkpoints within an epoch.
+        ranks: that train together; by default this process alone.
     """
 
     config_type: ClassVar[type[Config]]
@@ -64,21 +79,28 @@ class Trainer(ABC):
         folder: str | os.PathLike | None = None,
         quiet: bool = False,
         checkpoint_every: int = 100,
+        ranks: RankGroup | None = None,
     ) -> None:
         torch.manual_seed(config.seed)
-        self.task, self.quiet = task, quiet
+        self.ranks = RankGroup() if ranks is None else ranks
+        self.task, self.quiet = task, quiet or not self.ranks.is_first
         self.config: Any = config
         self.folder = None if folder is None else Path(folder)
         self.checkpoint_every = checkpoint_every
         self.model = self.build_model().to(self.device)
+        self._called = self.called_module()
+        self._trained = self.ranks.parallel(self._called, self.leaves_parameters_out)
+        if not self.ranks.is_first:  # which would drop out what rank 0 does
+            torch.manual_seed(batch_key(config.seed, batch=self.ranks.rank, purpose=Purpose.TRAIN))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
         self.train_loader = self.training_batches()
+        self._loaders: dict[Hashable, Any] = {}
         self.history: list[dict[str, float]] = []
         self.best = -1.0
         self.best_model: dict[str, Tensor] | None = None
         ours = isinstance(self.train_loader, KeyedLoader) and config.num_workers == 0
         self.clock = Clock(self.train_loader if ours else None)
-        self._epoch = dict.fromkeys(("batches", "loss", "seeds", "edges", "nodes", "seconds"), 0.0)
+        self._epoch = dict.fromkeys(("batches", *SUMMED, "seconds"), 0.0)
         self._random_states: tuple[Tensor, Tensor | None] | None = None  # restored when the loop continues
 
     # What is learned #################################################################################################
@@ -92,17 +114,27 @@ class Trainer(ABC):
     def build_model(self) -> nn.Module:
         """The model, with weights from torch's generator."""
 
+    def called_module(self) -> nn.Module:
+        """What :meth:`forward` calls: the model, or a module around it with the same parameters."""
+        return self.model
+
+    @property
+    def leaves_parameters_out(self) -> bool:
+        """Whether the loss of a batch may not depend on some of the model's parameters."""
+        return False
+
     @abstractmethod
     def training_batches(self) -> Any:
         """The loader of the training batches."""
 
     @abstractmethod
     def loss(self, batch: Any) -> tuple[Tensor, int]:
-        """The mean loss over a batch's seeds, and the number of these seeds."""
+        """The mean loss over a batch's seeds, and the number of these seeds. Calls :meth:`forward` once."""
 
     @abstractmethod
     def score(self, subset: str) -> float:
-        """The metric on ``train``, ``val`` or ``test``; larger is better. Called with the model in evaluation mode."""
+        """The metric on ``train``, ``val`` or ``test``, over all ranks; larger is better. Called with the model in
+        evaluation mode."""
 
     @property
     def device(self) -> torch.device:
@@ -120,11 +152,25 @@ class Trainer(ABC):
         """Seconds of training so far, by what they were spent on (see :class:`.clock.Clock`)."""
         return self.clock.seconds
 
+    def forward(self, batch: Any) -> Any:
+        """The model's output for a batch. In training all ranks call this together, in evaluation each by itself."""
+        return (self._trained if self.model.training else self._called)(batch)
+
     def evaluate(self, subset: str) -> float:
-        """The metric on ``train``, ``val`` or ``test``."""
+        """The metric on ``train``, ``val`` or ``test``, on all ranks that of rank 0: they decide by it."""
         self.model.eval()
         with torch.no_grad():
-            return self.score(subset)
+            score = self.score(subset)
+        return self.ranks.first(lambda: score)
+
+    def kept_loader(self, name: Hashable, make: Callable[[], Any]) -> Any:
+        """A loader for evaluation: made when it is first asked for, and each time at its first epoch."""
+        if name not in self._loaders:
+            self._loaders[name] = make()
+        loader = self._loaders[name]
+        if isinstance(loader, KeyedLoader):
+            loader.set_epoch(0)
+        return loader
 
     def progress(self, batches: Any, title: str, total: int, done: int = 0) -> Any:
         """The batches with a progress bar, as a context manager that removes the bar at its end.
@@ -135,7 +181,8 @@ class Trainer(ABC):
         return tqdm(batches, title, total, initial=done, unit="batch", leave=False, disable=disable)
 
     def train_epoch(self) -> dict[str, float]:
-        """Trains the rest of the epoch; returns the epoch's mean loss, edges and nodes per second, and seconds."""
+        """Trains the rest of the epoch; returns the epoch's mean loss, edges and nodes per second of all ranks, and
+        seconds."""
         self.model.train()
         so_far = self._epoch
         batches = iter(self.train_loader)
@@ -174,15 +221,18 @@ class Trainer(ABC):
         so_far["seconds"] += self.clock.trained()
         self.clock.collect()
         self._epoch = dict.fromkeys(so_far, 0.0)
-        return {
-            "loss": so_far["loss"] / so_far["seeds"],
-            "edges/s": so_far["edges"] / so_far["seconds"],
-            "nodes/s": so_far["nodes"] / so_far["seconds"],
-            "seconds": so_far["seconds"],
-        }
+        sums = self.ranks.total(torch.tensor([so_far[name] for name in SUMMED], dtype=torch.float64))
+        loss, seeds, edges, nodes = sums.tolist()
+        seconds = so_far["seconds"]
+        return {"loss": loss / seeds, "edges/s": edges / seconds, "nodes/s": nodes / seconds, "seconds": seconds}
 
     def run(self, report: Callable[[str], None] = tqdm.write) -> dict[str, Any]:
-        """Trains the remaining epochs and tests the model with the best validation score; returns the run's summary."""
+        """Trains the remaining epochs and tests the model with the best validation score; returns the run's summary.
+
+        ``report`` is called on rank 0 only.
+        """
+        if not self.ranks.is_first:
+            report = _say_nothing
         while len(self.history) < self.config.epochs:
             entry = {"epoch": len(self.history) + 1, **self.train_epoch(), "val": self.evaluate("val")}
             self.history.append(entry)
@@ -216,42 +266,50 @@ class Trainer(ABC):
         report(f"test {self.metric} {summary['test']:.4f} (best validation {self.best:.4f}){beside}")
         for line in self.clock.report():
             report(line)
-        if self.folder is not None:
+        if self.folder is not None and self.ranks.is_first:
             (self.folder / "summary.json").write_text(json.dumps(summary, indent=1))
         return summary
 
     def _settings(self) -> dict[str, Any]:
         """What a run that goes on has in common with the one that was stopped, but for :data:`MAY_DIFFER`."""
-        return {"trainer": type(self).__name__, "task": self.task.name, **asdict(self.config)}
+        run = {"format": checkpoint.FORMAT, "trainer": type(self).__name__, "task": self.task.name}
+        return {**run, **asdict(self.config)}
 
     def save_checkpoint(self) -> None:
-        """Writes the run's state to ``folder``, if there is one (see :mod:`.checkpoint`)."""
+        """Writes the run's state to ``folder``, if there is one (see :mod:`.checkpoint`): rank 0, for all ranks."""
         if self.folder is None:
             return
-        ours, on_gpu = isinstance(self.train_loader, KeyedLoader), self.device.type == "cuda"
+        folder, ours, on_gpu = self.folder, isinstance(self.train_loader, KeyedLoader), self.device.type == "cuda"
+        of_rank = {
+            "random_state": torch.get_rng_state(),
+            "device_random_state": torch.cuda.get_rng_state(self.device) if on_gpu else None,
+            "epoch": dict(self._epoch),
+        }
         state = {
             "run": self._settings(),
             "model": self.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "loader": self.train_loader.state_dict() if ours else None,
-            "random_state": torch.get_rng_state(),
-            "device_random_state": torch.cuda.get_rng_state(self.device) if on_gpu else None,
-            "epoch": dict(self._epoch),
+            "ranks": self.ranks.everyone(of_rank),
             "history": self.history,
             "best": self.best,
             "best_model": self.best_model,
             "seconds": dict(self.seconds),
         }
-        checkpoint.write(self.folder, state)
+        self.ranks.first(lambda: checkpoint.write(folder, state))
 
     def resume(self) -> bool:
-        """Restores the state of the checkpoint in ``folder``; returns False if there is none.
+        """Restores the state of the checkpoint in ``folder``, which rank 0 reads; returns False if there is none.
+
+        With another number of ranks, a loader in the order ``global`` goes on, and one in the order ``owned`` refuses.
 
         Raises:
             ValueError: the checkpoint is damaged, of another task or configuration (``epochs`` and ``device`` may
                 differ), or of a run with PyG's loader.
         """
-        state = None if self.folder is None else checkpoint.read(self.folder, self._settings())
+        if (folder := self.folder) is None:
+            return False
+        state = self.ranks.first(lambda: checkpoint.read(folder, self._settings()))
         if state is None:
             return False
         if state["loader"] is None:
@@ -259,11 +317,17 @@ class Trainer(ABC):
                 f"{self.folder}: expected a run with loader='gnnscale', found one with PyG's loader, which cannot "
                 f"continue within an epoch"
             )
+        self.train_loader.load_state_dict(state["loader"])
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])
-        self.train_loader.load_state_dict(state["loader"])
-        self._random_states = state["random_state"], state["device_random_state"]
-        self._epoch, self.history = state["epoch"], state["history"]
+        of_rank = checkpoint.state_of_rank(state["ranks"], self.ranks.rank, self.ranks.world)
+        if of_rank["random_state"] is not None:
+            self._random_states = of_rank["random_state"], of_rank["device_random_state"]
+        self._epoch, self.history = of_rank["epoch"], state["history"]
         self.seconds.update(state["seconds"])
         self.best, self.best_model = state["best"], state["best_model"]
         return True
+
+
+def _say_nothing(_: str) -> None:
+    """What ranks other than 0 report."""

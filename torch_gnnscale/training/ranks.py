@@ -1,0 +1,138 @@
+"""What the ranks that train one model tell each other, besides what their loaders exchange."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from ..feature.contract import Ranks
+
+T = TypeVar("T")
+ALONE = Ranks(0, 1)
+"""The ranks of a run of one process."""
+
+
+class RankGroup:
+    """The ranks that train one model, over torch.distributed's default group; one alone needs none.
+
+    Every method is a collective: all ranks call it, in the same order, on the thread that trains.
+
+    Args:
+        ranks: of the run.
+    """
+
+    def __init__(self, ranks: Ranks = ALONE) -> None:
+        self.rank, self.world = ranks.rank, ranks.world
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is rank 0, which alone prints and writes files."""
+        return self.rank == 0
+
+    def parallel(self, module: nn.Module, unused: bool) -> nn.Module:
+        """The module with the weights of rank 0, whose gradients are the means over all ranks.
+
+        Args:
+            module: called once in each training step.
+            unused: whether a loss may not depend on some of its parameters.
+        """
+        if self.world == 1:
+            return module
+        made = DistributedDataParallel(module, find_unused_parameters=unused)
+        made.register_comm_hook(self.world, lambda world, bucket: _mean_in_order(world, bucket.buffer()))
+        return made
+
+    def total(self, values: Tensor) -> Tensor:
+        """sum over ranks of ``values``, which have one shape on all."""
+        if self.world == 1:
+            return values
+        out = values.clone()
+        dist.all_reduce(out)
+        return out
+
+    def gathered(self, rows: Tensor) -> Tensor:
+        """The rows of all ranks, [n, ...], rank after rank; n may differ between them."""
+        if self.world == 1:
+            return rows
+        counts, width = self.everyone(len(rows)), math.prod(rows.shape[1:])
+        if not (most := max(counts) * width):
+            return rows.new_empty(sum(counts), *rows.shape[1:])
+        sent = rows.new_zeros(most)
+        sent[: rows.numel()] = rows.reshape(-1)
+        received = torch.empty(self.world, sent.nbytes, dtype=torch.uint8)
+        dist.all_gather(list(received.unbind()), sent.view(torch.uint8))  # Gloo does not know every dtype
+        found = [entry.view(rows.dtype)[: count * width] for entry, count in zip(received, counts, strict=True)]
+        return torch.cat(found).view(-1, *rows.shape[1:])
+
+    def everyone(self, value: Any) -> list[Any]:
+        """The value of each rank, in the order of ranks."""
+        if self.world == 1:
+            return [value]
+        found: list[Any] = [None] * self.world
+        dist.all_gather_object(found, value)
+        return found
+
+    def first(self, make: Callable[[], T]) -> T:
+        """What ``make()`` returns on rank 0, where alone it is called; its OSError or ValueError is raised on all."""
+        if self.world == 1:
+            return make()
+        told: list[Any] = [None, None]
+        if self.is_first:
+            try:
+                told[0] = make()
+            except (OSError, ValueError) as error:
+                told[1] = error
+        dist.broadcast_object_list(told, src=0)
+        if told[1] is not None:
+            raise told[1]
+        return told[0]
+
+
+def _mean_in_order(world: int, flat: Tensor) -> torch.futures.Future[Tensor]:
+    """The mean of a bucket of gradients [n] over the ranks: ((g_0 + g_1) + g_2 + ...) / P for each number.
+
+    After its first step DDP puts gradients into other buckets. The order of sums of Gloo's all-reduce depends on the
+    place in a bucket: a run that goes on from a checkpoint would round otherwise than one that was not stopped.
+    """
+    share = -(-len(flat) // world)
+    padded = flat.new_zeros(world * share)
+    padded[: len(flat)] = flat
+    received = torch.empty_like(padded)
+    dist.all_to_all_single(received, padded)
+    mean, *others = received.view(world, share).unbind()
+    for other in others:
+        mean += other
+    mean /= world
+    dist.all_gather_into_tensor(padded, mean)
+    future: torch.futures.Future[Tensor] = torch.futures.Future()
+    future.set_result(padded[: len(flat)])
+    return future
+
+
+@contextmanager
+def launched() -> Iterator[None]:
+    """The process group that a launcher such as torchrun describes in the environment, if it started several ranks."""
+    if dist.is_initialized() or launched_ranks() == 1:
+        yield
+        return
+    dist.init_process_group("gloo")
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
+def launched_ranks() -> int:
+    """WORLD_SIZE, 1 if it is not set; ValueError if it is not an integer of at least 1."""
+    value = os.environ.get("WORLD_SIZE", "1")
+    if not value.isdecimal() or int(value) < 1:
+        raise ValueError(f"WORLD_SIZE: expected an integer of at least 1, found {value!r}")
+    return int(value)
