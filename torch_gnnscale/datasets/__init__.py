@@ -4,6 +4,7 @@ from .events import EventTask, load_events
 from .hetero import load_types
 from .links import LinkTask, load_links
 from .nodes import NodeTask, load
+from .parts import about_task, task_of_part
 from .planted import planted
 from .planted_types import planted_events, planted_links, planted_types
 
@@ -11,6 +12,7 @@ __all__ = [
     "EventTask",
     "LinkTask",
     "NodeTask",
+    "about_task",
     "load",
     "load_events",
     "load_links",
@@ -19,4 +21,5 @@ __all__ = [
     "planted_events",
     "planted_links",
     "planted_types",
+    "task_of_part",
 ]

@@ -34,7 +34,8 @@ from .steps import RankSteps
 Of = Literal["part", "all"]
 """Whose seeds: this part's, or those of all parts."""
 AT_EXIT = 5.0
-"""Seconds that the end of a program waits for ranks that have not left a loop."""
+"""Seconds that the end of a program, or an error, waits for ranks that have not left a loop: they may wait for this one
+elsewhere, in the sum of their gradients."""
 _open: weakref.WeakSet[Part] = weakref.WeakSet()
 
 
@@ -118,8 +119,8 @@ class Part:
     def __enter__(self) -> Part:
         return self
 
-    def __exit__(self, *_: Any) -> None:
-        self.close()
+    def __exit__(self, error: Any, *_: Any) -> None:
+        self.close(None if error is None else AT_EXIT)
 
 
 def open_part(

@@ -1,0 +1,187 @@
+"""Tasks whose graph is stored in parts, as the rank of a part sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+from torch_geometric.data import HeteroData
+from torch_geometric.typing import EdgeType, NodeType
+
+from ..distributed import Part
+from ..loader.share import SharedOrder
+from ..partition import RowsMeta, StoredParts
+from .links import LinkTask
+from .nodes import NodeTask, sizes_of
+
+SUBSETS = ("train", "val", "test")
+Everyone: TypeAlias = Callable[[Any], list[Any]]
+
+
+def _alone(value: Any) -> list[Any]:
+    return [value]
+
+
+def about_task(kind: str, name: str, task: NodeTask | LinkTask) -> dict[str, Any]:
+    """What :func:`torch_gnnscale.partition.write` is told of a task, as ``about``, for :func:`task_of_part`."""
+    about: dict[str, Any] = {"task": kind, "dataset": name}
+    if isinstance(task, LinkTask):
+        return about | {"edge_type": list(task.edge_type)}
+    return about | {
+        "node_type": task.node_type,
+        "metric": task.metric,
+        "num_classes": task.num_classes,
+        "num_features": task.num_features,
+    }
+
+
+def kind_of_parts(parts: StoredParts) -> str:
+    """The task that parts were written for: what they say, or what their data splits are of."""
+    if (kind := parts.about.get("task")) is not None:
+        return kind
+    if any(split == "train" for _, split in parts.link_splits):
+        return "links"
+    return "hetero" if parts.hetero else "nodes"
+
+
+class _PartTask:
+    """What tasks of all kinds ask of a part.
+
+    Args:
+        part: the opened part.
+        order: ``owned``: the ranks of a part take its seeds; ``global``: batches are those of one process.
+    """
+
+    def __init__(self, part: Part, order: SharedOrder) -> None:
+        self.part, self._order = part, order
+        self.name: str = part.parts.about.get("dataset", part.parts.path.name)
+        self.data = (part.features, part.graph)
+        """The stores of the part."""
+
+    @property
+    def num_edges(self) -> int:
+        """Of all relations, in all parts."""
+        return sum(self.part.parts.book.num_edges(edge_type) for edge_type in self.part.parts.book.edge_bounds)
+
+    @property
+    def sizes(self) -> HeteroData:
+        """A graph with the types, numbers of nodes and shapes of features of all parts, on the device ``meta``."""
+        book, data = self.part.parts.book, HeteroData()
+        for node_type in book.bounds:
+            count, x = book.num_nodes(node_type), self._rows(node_type, "x")
+            data[node_type].num_nodes = count
+            if x is not None:
+                data[node_type].x = torch.empty(count, *x.shape, dtype=x.dtype, device="meta")
+        for edge_type in book.edge_bounds:
+            data[edge_type].edge_index = torch.empty(2, book.num_edges(edge_type), dtype=torch.int64, device="meta")
+        return data
+
+    def loader_options(self, training: bool) -> dict[str, Any]:
+        """Further arguments of the loaders, of training or of evaluation: in the latter, each seed is taken once."""
+        return {"seed_order": self._order, **({} if training else {"uneven": "serve"})}
+
+    @property
+    def _of(self) -> Any:
+        return "part" if self._order == "owned" else "all"
+
+    def _rows(self, node_type: NodeType | None, name: str) -> RowsMeta | None:
+        found = [meta for meta in self.part.parts.attrs if (meta.group_name, meta.attr_name) == (node_type, name)]
+        return found[0] if found else None
+
+    def _here(self) -> str:
+        return f"part {self.part.ranks.part} of {self.part.ranks.parts}"
+
+
+class PartNodeTask(_PartTask):
+    """A :class:`NodeTask` in parts. See :class:`NodeTask` for what its members are."""
+
+    def __init__(self, part: Part, order: SharedOrder, everyone: Everyone) -> None:
+        super().__init__(part, order)
+        parts, about = part.parts, part.parts.about
+        self.node_type: NodeType | None = (
+            about["node_type"] if "node_type" in about else _type_of(parts.path, "nodes", parts.splits)
+        )
+        self.metric: str = about.get("metric", "accuracy")
+        x, y = (self._rows(self.node_type, name) for name in ("x", "y"))
+        if x is None or y is None or len(x.shape) != 1 or y.shape or y.dtype.is_floating_point:
+            found = [None if rows is None else f"{list(rows.shape)} {rows.dtype}" for rows in (x, y)]
+            raise ValueError(f"{parts.path}: expected rows x of shape [F] and y, classes, of the nodes to be "
+                             f"classified, found {found}")  # fmt: skip
+        self.num_features = x.shape[0]
+        own = part.stored.rows[self.node_type, "y"]
+        self.num_classes: int = about.get("num_classes") or max(everyone(int(own.max()) if len(own) else 0)) + 1
+
+    def __str__(self) -> str:
+        book, labelled = self.part.parts.book, "nodes" if self.node_type is None else f"{self.node_type} nodes"
+        training = len(self.part.parts.input_nodes("train", self.node_type))
+        return (
+            f"{self.name}: {book.num_nodes(self.node_type):,} {labelled}, {self.num_edges:,} edges, "
+            f"{self.num_features} features, {self.num_classes} classes, {training:,} training nodes; {self._here()}"
+        )
+
+    def seeds(self, subset: str) -> Any:
+        """See :meth:`NodeTask.seeds`: of this part or, in the global order, of all parts."""
+        return self.part.input_nodes(subset, self._of, self.node_type)
+
+    def labelled(self, subset: str) -> tuple[Tensor, Tensor]:
+        """See :meth:`NodeTask.labelled`: those of this rank. The ranks together have each node once."""
+        part, node_type = self.part, self.node_type
+        stored = part.parts.stored_ids(node_type)[part.stored.seeds[node_type, subset]].to(torch.int64)
+        copies = part.ranks.world // part.ranks.parts
+        rows = (stored - part.parts.book.nodes(part.ranks.part, node_type).start)[part.ranks.rank % copies :: copies]
+        return part.stored.rows[node_type, "x"][rows].float(), part.stored.rows[node_type, "y"][rows].long()
+
+
+class PartLinkTask(_PartTask):
+    """A :class:`LinkTask` in parts. See :class:`LinkTask` for what its members are."""
+
+    def __init__(self, part: Part, order: SharedOrder) -> None:
+        super().__init__(part, order)
+        parts = part.parts
+        known = parts.about.get("edge_type")
+        edge_type = tuple(known) if known else _type_of(parts.path, "links", parts.link_splits)
+        if edge_type is None:
+            raise NotImplementedError(f"{parts.path}: links of a graph without types are not implemented as a task")
+        self.edge_type: EdgeType = edge_type
+        self.links: Mapping[str, Tensor] = {subset: parts.links(subset, edge_type) for subset in SUBSETS}
+        """Of all parts."""
+
+    def __str__(self) -> str:
+        links = ", ".join(f"{links.size(1):,} {subset} links" for subset, links in self.links.items())
+        return f"{self.name}: {sizes_of(self.sizes)}; {' '.join(self.edge_type)}: {links}; {self._here()}"
+
+    def seeds(self, subset: str) -> Any:
+        """See :meth:`LinkTask.seeds`: of this part or, in the global order, of all parts."""
+        return self.part.links(subset, self._of, self.edge_type)
+
+    def all_nodes(self, node_type: NodeType) -> Any:
+        """See :meth:`LinkTask.all_nodes`: of this part or, in the global order, of all parts."""
+        if self._order == "owned":
+            return node_type, self.part.stored.user_ids[node_type]
+        return node_type, torch.arange(self.part.parts.book.num_nodes(node_type))
+
+
+def task_of_part(part: Part, order: SharedOrder = "owned", everyone: Everyone = _alone) -> PartNodeTask | PartLinkTask:
+    """The task that parts were written for, of one of them.
+
+    Args:
+        part: the opened part.
+        order: of seeds.
+        everyone: gives the values of all ranks for that of this one.
+
+    Raises:
+        ValueError: they have no rows, labels or data splits as the task needs them.
+        NotImplementedError: they were written for links of a graph without types.
+    """
+    return PartLinkTask(part, order) if kind_of_parts(part.parts) == "links" else PartNodeTask(part, order, everyone)
+
+
+def _type_of(path: Path, what: str, splits: list[tuple[Any, str]]) -> Any:
+    """The only type that has all data splits."""
+    types = [name for name in dict.fromkeys(name for name, _ in splits) if all((name, s) in splits for s in SUBSETS)]
+    if len(types) != 1:
+        raise ValueError(f"{path}: expected data splits {SUBSETS} of {what} of one type, found {splits}")
+    return types[0]
