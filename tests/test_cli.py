@@ -182,7 +182,7 @@ def test_runs_of_other_tasks_models_and_data_have_folders_of_their_own(short, ta
 def test_runs_with_pygs_loader_have_folders_of_their_own(short, monkeypatch):
     monkeypatch.setattr("torch_gnnscale.tasks.classes.WITH_PYG_LIB", True)
     monkeypatch.setattr(Trainer, "run", lambda trainer: {"history": [], "seconds": {}})
-    monkeypatch.setattr("torch_gnnscale.cli.plot_run", lambda *_: None)
+    monkeypatch.setattr("torch_gnnscale.cli_train.plot_run", lambda *_: None)
     monkeypatch.setattr("torch_gnnscale.tasks.classes.ClassTrainer.training_batches", lambda trainer: [])
     short("--loader", "pyg")
     assert [path.name for path in Path("runs").iterdir()] == ["nodes-planted-sage-pyg"]

@@ -3,24 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import math
-import os
 import platform
-from dataclasses import asdict, fields
 from importlib import metadata
-from pathlib import Path
-from typing import Any
 
 import torch
 
-from . import __version__, _library, cli_partition, machine, ops
+from . import __version__, _library, cli_data, cli_partition, cli_train, machine, ops
 from .ops.arguments import resolve_threads
-from .tasks import TASKS
-from .tasks.nodes import MODELS
 from .topology import EdgeFiles, build_on_disk
 from .topology.edge_text import HEADERS
-from .training import Config, plot_run
 
 
 def info() -> None:
@@ -41,85 +33,6 @@ def info() -> None:
     print(f"CUDA devices: {', '.join(devices) or 'none'}")
     stats = ops.pool_stats()
     print(f"memory pool: at most {stats.limit_bytes / 2**30:.1f} GiB idle")
-
-
-_OPTIONS: dict[str, dict[str, Any]] = {
-    "model": {"choices": sorted(MODELS)},
-    "residual": {"action": "store_true", "help": "layers with normalization and residuals"},
-    "hidden": {"type": int, "help": "width of the model"},
-    "fanouts": {"type": int, "nargs": "+", "help": "neighbors per hop, one number per layer"},
-    "batch_size": {"type": int, "help": "nodes, links or events per batch"},
-    "epochs": {"type": int},
-    "lr": {"type": float},
-    "weight_decay": {"type": float},
-    "dropout": {"type": float},
-    "negatives": {"type": int, "help": "negatives per link"},
-    "seed": {"type": int},
-    "device": {"help": "where batches are made and the model is trained: cpu, cuda, cuda:1, ..."},
-    "loader": {"choices": ("gnnscale", "pyg")},
-    "num_workers": {"type": int},
-}
-"""The options for the fields of the tasks' configurations, as arguments of ``add_argument``."""
-
-
-def _add_options(command: argparse.ArgumentParser) -> None:
-    """Adds an option for each field; its help shows the default of each task."""
-    configs = {name: asdict(trainer.config_type()) for name, trainer in TASKS.items()}
-    for field, how in _OPTIONS.items():
-        defaults = [(task, config[field]) for task, config in configs.items() if field in config]
-        if len({str(value) for _, value in defaults}) == 1 and len(defaults) == len(TASKS):
-            shown = f"default: {defaults[0][1]}"
-        else:
-            shown = "; ".join(f"{task}: {value}" for task, value in defaults)
-        text = f"{how.get('help', '')} ({shown})".strip()
-        command.add_argument(f"--{field.replace('_', '-')}", default=argparse.SUPPRESS, **{**how, "help": text})
-
-
-def _default_folder(args: argparse.Namespace, config: Config) -> Path:
-    """``runs/TASK-DATASET``, then the model where the task has several, then ``pyg`` with PyG's loader."""
-    names = [args.task, Path(args.dataset).name, getattr(config, "model", ""), getattr(config, "loader", "")]
-    return Path("runs") / "-".join(name for name in names if name not in ("", "gnnscale"))
-
-
-def train(args: argparse.Namespace) -> None:
-    """Trains and evaluates; see ``gnnscale train --help``."""
-    kind = TASKS[args.task]
-    known = {f.name for f in fields(kind.config_type)}
-    given = {name: value for name, value in vars(args).items() if name in _OPTIONS}
-    if foreign := sorted(given.keys() - known):
-        raise ValueError(f"--{foreign[0].replace('_', '-')}: expected an option of task {args.task!r}, found another's")
-    for name in ("hidden", "batch_size", "epochs"):
-        if given.get(name, 1) < 1:
-            raise ValueError(f"--{name.replace('_', '-')}: expected at least 1, found {given[name]}")
-    if args.checkpoint_every < 0:
-        raise ValueError(f"--checkpoint-every: expected at least 0, found {args.checkpoint_every}")
-    config = kind.config_type(**given)
-    folder = Path(args.out) if "out" in args else _default_folder(args, config)
-    if any(path.exists() and not path.is_dir() for path in (folder, *folder.parents)):
-        raise ValueError(f"--out: expected a folder or a new path, found {folder}, which is or is below a file")
-    task = kind.load(args.dataset, args.root, args.split)
-    print(task)
-    trainer = kind(task, config, folder, checkpoint_every=args.checkpoint_every)
-    if args.resume:
-        try:
-            found = trainer.resume()
-        except ValueError as error:
-            raise ValueError(f"--resume: {error}; give --out another folder, or the options of the run in it") from None
-        done = f"after epoch {len(trainer.history)}" if found else "from the beginning (no checkpoint found)"
-        print(f"continues {done} in {folder}")
-    folder.mkdir(parents=True, exist_ok=True)
-    model = trainer.model
-    parameters = sum(p.numel() for p in model.parameters())
-    print(
-        f"{type(model).__name__}, {parameters:,} parameters; fanouts {config.fanouts}, batches of {config.batch_size}"
-    )
-    summary = trainer.run()
-    print(f"checkpoint and summary in {folder}")
-    if importlib.util.find_spec("matplotlib") is None:
-        print("no plot: matplotlib is not installed (pip install matplotlib)")
-    else:
-        plot_run(summary, folder / "run.png")
-        print(f"plot in {folder / 'run.png'}")
 
 
 def convert(args: argparse.Namespace) -> None:
@@ -147,32 +60,8 @@ def main(arguments: list[str] | None = None) -> None:
     common = argparse.ArgumentParser(add_help=False)
     common.add_argument("--debug", action="store_true", help="after an error, print Python's traceback")
     commands = parser.add_subparsers(dest="command", required=True)
-    dataset = argparse.ArgumentParser(add_help=False)
-    add = dataset.add_argument
-    add(
-        "--dataset", default="planted", help="planted (generated), a set below --root, a saved directory, ogbn-..., ..."
-    )
-    add("--root", default=os.environ.get("GNNSCALE_DATA", "data"), help="where data sets are, or are downloaded to")
-    add("--split", type=int, default=0, help="number of the data split, from 0, for data sets with several")
     commands.add_parser("info", parents=[common], help="versions, libraries, devices, threads")
-    command = commands.add_parser(
-        "train",
-        parents=[common, dataset],
-        help="train an ordinary PyG model",
-        description="Trains an ordinary PyG model with neighbor sampling and tests it, beside a baseline.",
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    add = command.add_argument
-    add("--task", choices=list(TASKS), default="nodes", help="classes of nodes, of one type of several, links, events")
-    add(
-        "--out",
-        default=argparse.SUPPRESS,
-        help="folder for checkpoint, summary and plot; by default runs/TASK-DATASET, followed by the model of a task "
-        "that has several and by the loader if it is pyg",
-    )
-    add("--resume", action="store_true", help="continue from the checkpoint in --out, if there is one")
-    add("--checkpoint-every", type=int, default=100, help="batches between checkpoints within an epoch; 0: none")
-    _add_options(command)
+    cli_train.add_command(commands, [common, cli_data.parent()])
     command = commands.add_parser(
         "convert",
         parents=[common],
@@ -193,10 +82,15 @@ def main(arguments: list[str] | None = None) -> None:
     add("--nodes", type=int, help="number of nodes; by default one more than the largest id, which takes a pass")
     add("--no-edge-ids", action="store_true", help="do not keep the way back to the edges' order in the files")
     add("--memory", type=float, default=1.0, help="GiB that may be used to sort")
-    cli_partition.add_command(commands, [common, dataset])
+    cli_partition.add_command(commands, [common, cli_data.parent()])
     args = parser.parse_args(arguments)
     try:
-        run = {"info": lambda _: info(), "train": train, "convert": convert, "partition": cli_partition.partition}
+        run = {
+            "info": lambda _: info(),
+            "train": cli_train.train,
+            "convert": convert,
+            "partition": cli_partition.partition,
+        }
         run[args.command](args)
     except KeyboardInterrupt:
         if args.debug:

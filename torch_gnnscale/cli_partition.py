@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from .datasets import LinkTask, NodeTask
+from . import cli_data
+from .datasets import LinkTask, about_task
 from .files import MANIFEST
 from .memory import format_bytes
 from .partition import METHODS, TOPOLOGIES, read_report, write
 from .partition.whole import BALANCED
-from .tasks import TASKS
 
 _TASKS = ("nodes", "hetero", "links")
 
 
 def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
-    """Adds the command and its options; ``parents`` have --debug, --dataset, --root and --split."""
+    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.cli_data`."""
     command = commands.add_parser(
         "partition",
         parents=parents,
@@ -51,7 +51,7 @@ def partition(args: argparse.Namespace) -> None:
     """A data set to a directory of parts; see ``gnnscale partition --help``."""
     if args.memory is not None and not 0 < args.memory < math.inf:
         raise ValueError(f"--memory: expected a finite number of GiB above 0, found {args.memory}")
-    task: Any = TASKS[args.task].load(args.dataset, args.root, args.split)
+    task = cli_data.load(args.task, args)
     print(task)
     links = None
     if isinstance(task, LinkTask):
@@ -69,7 +69,7 @@ def partition(args: argparse.Namespace) -> None:
         seed=args.seed,
         memory=None if args.memory is None else math.ceil(args.memory * 2**30),
         only=args.only,
-        about=_about(args.task, Path(args.dataset).name, task),
+        about=about_task(args.task, Path(cli_data.dataset(args)).name, task),
         progress=True,
     )
     assigned, report = read_report(args.out)
@@ -87,16 +87,3 @@ def _owners(file: str) -> Any:
     """The part of each node in a file, by type if it has several arrays."""
     found = np.load(Path(file))
     return found if isinstance(found, np.ndarray) else {name: found[name] for name in found.files}
-
-
-def _about(kind: str, name: str, task: NodeTask | LinkTask) -> dict[str, Any]:
-    """What training needs to know of a task besides the parts."""
-    about: dict[str, Any] = {"task": kind, "dataset": name}
-    if isinstance(task, LinkTask):
-        return about | {"edge_type": list(task.edge_type)}
-    return about | {
-        "node_type": task.node_type,
-        "metric": task.metric,
-        "num_classes": task.num_classes,
-        "num_features": task.num_features,
-    }

@@ -1,0 +1,228 @@
+"""The command ``gnnscale train``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections.abc import Callable
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, get_args
+
+from . import cli_data
+from .datasets import task_of_part
+from .datasets.parts import kind_of_parts
+from .distributed import open_part
+from .distributed.buffer import POLICIES
+from .loader.share import SharedOrder
+from .tasks import TASKS
+from .tasks.nodes import MODELS
+from .training import Config, RankGroup, Trainer, plot_run
+from .training.ranks import launched, launched_ranks
+
+_OF_PARTS = ("buffer", "policy", "seed_order")
+"""Options that only --parts understands."""
+
+_OPTIONS: dict[str, dict[str, Any]] = {
+    "model": {"choices": sorted(MODELS)},
+    "residual": {"action": "store_true", "help": "layers with normalization and residuals"},
+    "hidden": {"type": int, "help": "width of the model"},
+    "fanouts": {"type": int, "nargs": "+", "help": "neighbors per hop, one number per layer"},
+    "batch_size": {"type": int, "help": "nodes, links or events per batch"},
+    "epochs": {"type": int},
+    "lr": {"type": float},
+    "weight_decay": {"type": float},
+    "dropout": {"type": float},
+    "negatives": {"type": int, "help": "negatives per link"},
+    "seed": {"type": int},
+    "device": {"help": "where batches are made and the model is trained: cpu, cuda, cuda:1, ..."},
+    "loader": {"choices": ("gnnscale", "pyg")},
+    "num_workers": {"type": int},
+}
+"""The options for the fields of the tasks' configurations, as arguments of ``add_argument``."""
+
+
+def _add_options(command: argparse.ArgumentParser) -> None:
+    """Adds an option for each field; its help shows the default of each task."""
+    configs = {name: asdict(trainer.config_type()) for name, trainer in TASKS.items()}
+    for field, how in _OPTIONS.items():
+        defaults = [(task, config[field]) for task, config in configs.items() if field in config]
+        if len({str(value) for _, value in defaults}) == 1 and len(defaults) == len(TASKS):
+            shown = f"default: {defaults[0][1]}"
+        else:
+            shown = "; ".join(f"{task}: {value}" for task, value in defaults)
+        text = f"{how.get('help', '')} ({shown})".strip()
+        command.add_argument(f"--{field.replace('_', '-')}", default=argparse.SUPPRESS, **{**how, "help": text})
+
+
+def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
+    """Adds the command and its options; ``parents`` have --debug and those of :mod:`.cli_data`."""
+    command = commands.add_parser(
+        "train",
+        parents=parents,
+        help="train an ordinary PyG model",
+        description="Trains an ordinary PyG model with neighbor sampling and tests it, beside a baseline. Started by "
+        "torchrun with --parts, all ranks train one model.",
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    add = command.add_argument
+    unless_given: dict[str, Any] = {"default": argparse.SUPPRESS}
+    add(
+        "--task",
+        choices=list(TASKS),
+        help="classes of nodes, of one type of several, links, events (default: nodes, or what --parts were written "
+        "for)",
+        **unless_given,
+    )
+    add("--parts", metavar="DIR", help="what gnnscale partition wrote, in the place of a data set", **unless_given)
+    add(
+        "--buffer",
+        metavar="SHARE",
+        help="rows of other parts that a rank keeps: a share of its halo (0.25), or bytes (2GiB) (default: none)",
+        **unless_given,
+    )
+    add("--policy", choices=list(POLICIES), help="which rows are kept (default: massivegnn)", **unless_given)
+    add(
+        "--seed-order",
+        choices=get_args(SharedOrder),
+        help="of parts: owned (each part's seeds by themselves) or global (the batches of one process) "
+        "(default: owned)",
+        **unless_given,
+    )
+    add(
+        "--out",
+        help="folder for checkpoint, summary and plot; by default runs/TASK-DATASET, followed by the model of a task "
+        "that has several, by the loader if it is pyg, and by parts with --parts",
+        **unless_given,
+    )
+    add("--resume", action="store_true", help="continue from the checkpoint in --out, if there is one")
+    add("--checkpoint-every", type=int, default=100, help="batches between checkpoints within an epoch; 0: none")
+    _add_options(command)
+
+
+def train(args: argparse.Namespace) -> None:
+    """Trains and evaluates; see ``gnnscale train --help``."""
+    if "parts" in args:
+        _check_beside_parts(args)
+        with launched():
+            _train_part(args)
+        return
+    if found := [name for name in _OF_PARTS if name in args]:
+        raise ValueError(f"{_as_option(found[0])}: expected --parts beside it, found none")
+    if (world := launched_ranks()) > 1:
+        raise ValueError(f"WORLD_SIZE: expected 1 without --parts, found {world}")
+    kind = getattr(args, "task", "nodes")
+    config = _config(kind, args)
+    folder = _checked(_folder(args, kind, cli_data.dataset(args), config))
+    _run(args, kind, cli_data.load(kind, args), config, folder, RankGroup())
+
+
+def _train_part(args: argparse.Namespace) -> None:
+    """Trains with the other ranks, on a part of the graph."""
+    kept = {name: getattr(args, name) for name in ("buffer", "policy") if name in args}
+    if "buffer" in kept:
+        kept["buffer"] = _as_budget(kept["buffer"])
+    with open_part(args.parts, **kept) as part:
+        ranks, kind = RankGroup(part.ranks), kind_of_parts(part.parts)
+        if getattr(args, "task", kind) != kind:
+            raise ValueError(f"--task: expected {kind!r}, which {args.parts} was written for, found {args.task!r}")
+        config = _config(kind, args)
+        task = task_of_part(part, getattr(args, "seed_order", "owned"), ranks.everyone)
+        path = _folder(args, kind, Path(task.name).name, config)
+        _run(args, kind, task, config, ranks.first(lambda: _checked(path)), ranks)
+
+
+def _run(args: argparse.Namespace, kind: str, task: Any, config: Config, folder: Path, ranks: RankGroup) -> None:
+    """Trains, prints and leaves files in ``folder``: on rank 0, in the name of all."""
+    say: Callable[[str], None] = print if ranks.is_first else lambda _: None
+    say(str(task))
+    trainer = TASKS[kind](task, config, folder, checkpoint_every=args.checkpoint_every, ranks=ranks)
+    if args.resume:
+        _resume(trainer, folder, say)
+    ranks.first(lambda: folder.mkdir(parents=True, exist_ok=True))
+    model = trainer.model
+    parameters = sum(p.numel() for p in model.parameters())
+    many = f", {ranks.world} ranks" if ranks.world > 1 else ""
+    say(
+        f"{type(model).__name__}, {parameters:,} parameters; fanouts {config.fanouts}, batches of {config.batch_size}"
+        f"{many}"
+    )
+    summary = trainer.run()
+    say(f"checkpoint and summary in {folder}")
+    if not ranks.is_first:
+        return
+    if importlib.util.find_spec("matplotlib") is None:
+        say("no plot: matplotlib is not installed (pip install matplotlib)")
+    else:
+        plot_run(summary, folder / "run.png")
+        say(f"plot in {folder / 'run.png'}")
+
+
+def _resume(trainer: Trainer, folder: Path, say: Callable[[str], None]) -> None:
+    try:
+        found = trainer.resume()
+    except ValueError as error:
+        raise ValueError(f"--resume: {error}; give --out another folder, or the options of the run in it") from None
+    done = f"after epoch {len(trainer.history)}" if found else "from the beginning (no checkpoint found)"
+    say(f"continues {done} in {folder}")
+
+
+# Options ##############################################################################################################
+
+
+def _check_beside_parts(args: argparse.Namespace) -> None:
+    """Raises for options that contradict --parts."""
+    if found := [name for name in cli_data.OPTIONS if name in args]:
+        raise ValueError(
+            f"--{found[0]}: expected none beside --parts, which hold the data set, found {vars(args)[found[0]]!r}"
+        )
+    if getattr(args, "task", None) == "temporal":
+        raise NotImplementedError("--task temporal with --parts is not implemented; use nodes, hetero or links")
+    if getattr(args, "loader", "gnnscale") != "gnnscale":
+        raise ValueError(f"--loader: expected gnnscale beside --parts, found {args.loader}")
+    if getattr(args, "device", "cpu") != "cpu":
+        raise NotImplementedError(f"--device {args.device} with --parts is not implemented; use cpu")
+
+
+def _config(kind: str, args: argparse.Namespace) -> Config:
+    """The settings of a task; ValueError for options of other tasks, and for values out of range."""
+    config_type = TASKS[kind].config_type
+    known = {f.name for f in fields(config_type)}
+    given = {name: value for name, value in vars(args).items() if name in _OPTIONS}
+    if foreign := sorted(given.keys() - known):
+        raise ValueError(f"{_as_option(foreign[0])}: expected an option of task {kind!r}, found another's")
+    for name in ("hidden", "batch_size", "epochs"):
+        if given.get(name, 1) < 1:
+            raise ValueError(f"{_as_option(name)}: expected at least 1, found {given[name]}")
+    if args.checkpoint_every < 0:
+        raise ValueError(f"--checkpoint-every: expected at least 0, found {args.checkpoint_every}")
+    return config_type(**given)
+
+
+def _folder(args: argparse.Namespace, kind: str, name: str, config: Config) -> Path:
+    """--out, or ``runs/TASK-DATASET``, then the model where the task has several, then ``pyg`` with PyG's loader, then
+    ``parts`` with --parts."""
+    if "out" in args:
+        return Path(args.out)
+    names = [kind, Path(name).name, getattr(config, "model", ""), getattr(config, "loader", "")]
+    names.append("parts" if "parts" in args else "")
+    return Path("runs") / "-".join(name for name in names if name not in ("", "gnnscale"))
+
+
+def _checked(folder: Path) -> Path:
+    """A folder that is there or can be made."""
+    if any(path.exists() and not path.is_dir() for path in (folder, *folder.parents)):
+        raise ValueError(f"--out: expected a folder or a new path, found {folder}, which is or is below a file")
+    return folder
+
+
+def _as_option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _as_budget(text: str) -> float | str:
+    """A share if it is a number, else what says its unit."""
+    try:
+        return float(text)
+    except ValueError:
+        return text
