@@ -5,15 +5,13 @@ import json
 import os
 import pty
 import struct
-import subprocess
-import sys
 import termios
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from helpers.data import environment, run_python
+from helpers import forked
 
 import torch_gnnscale
 from torch_gnnscale import machine
@@ -265,7 +263,7 @@ def on_a_terminal(*command: str) -> str:
     """What a command shows where its stdout and stderr are a terminal."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))  # rows and columns: else no bar fits
-    process = subprocess.Popen([sys.executable, "-c", *command], stdout=theirs, stderr=theirs, env=environment())
+    process = forked.start(*command, out=theirs, err=theirs)
     os.close(theirs)
     shown = b""
     while True:
@@ -275,7 +273,7 @@ def on_a_terminal(*command: str) -> str:
         except OSError:  # Linux reports the end of a terminal so
             break
         shown += part
-    process.wait()
+    process.join()
     os.close(ours)
     return shown.decode()
 
@@ -292,7 +290,7 @@ def test_an_error_stands_below_a_bar_that_is_gone(where, tmp_path):
 
 
 def test_no_bars_go_into_a_pipe(tmp_path):
-    done = run_python(FAILS, "loss", str(tmp_path))
+    done = forked.run(FAILS, "loss", str(tmp_path))
     assert done.returncode == 2
     assert done.stderr == "gnnscale: a batch that fails\n"
 
@@ -301,7 +299,7 @@ def test_bars_of_convert_are_for_terminals(tmp_path):
     np.save(tmp_path / "edges.npy", np.array([[0, 1], [1, 2]]))
     code = "import sys; from torch_gnnscale.cli import main; main(['convert', *sys.argv[1:]])"
     arguments = str(tmp_path / "edges.npy"), "--out"
-    done = run_python(code, *arguments, str(tmp_path / "piped"))
+    done = forked.run(code, *arguments, str(tmp_path / "piped"))
     assert done.stderr == ""
     assert "2 edges" in done.stdout
     assert "edges sorted: 100%" in on_a_terminal(code, *arguments, str(tmp_path / "shown"))
@@ -310,7 +308,7 @@ def test_bars_of_convert_are_for_terminals(tmp_path):
 
 
 def test_debug_shows_the_traceback(tmp_path):
-    done = run_python(FAILS, "loss", str(tmp_path), "--debug")
+    done = forked.run(FAILS, "loss", str(tmp_path), "--debug")
     assert done.returncode == 1
     assert "Traceback (most recent call last)" in done.stderr
     assert "in train_epoch" in done.stderr

@@ -243,7 +243,7 @@ def test_when_a_rank_is_killed_the_others_raise_and_name_it(tmp_path, kill):
         own.tell(rank, endless, str(tmp_path / "parts"), 60.0, str(tmp_path))
     wait_for([tmp_path / str(rank) for rank in range(3)])
     time.sleep(0.1 + 0.37 * kill % 2)
-    own.processes[killed].send_signal(signal.SIGKILL)
+    own.send_signal(killed, signal.SIGKILL)
     begin = time.monotonic()
     for rank in {0, 1, 2} - {killed}:
         returned, text = own.answer(rank, begin + 30)
@@ -262,7 +262,7 @@ def test_when_a_rank_is_stopped_the_others_raise_at_the_timeout(parts, tmp_path)
         own.tell(rank, endless, parts, 8.0, str(tmp_path))
     wait_for([tmp_path / str(rank) for rank in range(2)])
     time.sleep(0.5)
-    own.processes[1].send_signal(signal.SIGSTOP)
+    own.send_signal(1, signal.SIGSTOP)
     begin = time.monotonic()
     returned, text = own.answer(0, begin + 50)
     assert not returned

@@ -2,47 +2,50 @@
 
 from __future__ import annotations
 
+import faulthandler
 import functools
+import gc
+import importlib
+import multiprocessing
 import os
 import pickle
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
 from typing import Any
 
 import pytest
-from helpers.data import environment
+import torch
+from helpers.forked import FORKED
+from torch import distributed as dist
 
 SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 """Parameters of a test that starts more processes than two."""
-WORKER = """
-import faulthandler, importlib, os, pickle, signal, sys
-from datetime import timedelta
-rank, world, port = map(int, sys.argv[1:])
-commands, results = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
-os.dup2(2, 1)  # what tests print is no result
-faulthandler.register(signal.SIGUSR1)  # where it waits
-import torch
-from torch import distributed as dist
-torch.set_num_threads(1)
-store = dist.TCPStore("127.0.0.1", port, world, rank == 0, timedelta(seconds=60))
-dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
-while True:
-    try:
-        module, name, arguments = pickle.load(commands)
-    except EOFError:
-        break
-    try:
-        answer = True, getattr(importlib.import_module(module), name)(*arguments)
-    except BaseException as error:
-        answer = False, f"{type(error).__name__}: {error}"
-    pickle.dump(answer, results)
-    results.flush()
-dist.destroy_process_group()
-"""
+
+
+def serve(rank: int, world: int, port: int, calls: Connection) -> None:
+    """Joins the group and runs the calls that come, until there are no more."""
+    gc.freeze()  # what was imported is no garbage, and half a million objects to look at
+    faulthandler.register(signal.SIGUSR1)  # where it waits
+    os.environ |= {"GLOO_SOCKET_IFNAME": "lo", "LOCAL_WORLD_SIZE": str(world), "LOCAL_RANK": str(rank)}
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": str(world)}
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, world, rank == 0, timedelta(seconds=60))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
+    while True:
+        try:
+            module, name, arguments = pickle.loads(calls.recv_bytes())
+        except EOFError:
+            break
+        try:
+            answer = True, getattr(importlib.import_module(module), name)(*arguments)
+        except BaseException as error:
+            answer = False, f"{type(error).__name__}: {error}"
+        calls.send_bytes(pickle.dumps(answer))  # send() would leave tensors in memory that both share
+    dist.destroy_process_group()
 
 
 class Cluster:
@@ -50,47 +53,42 @@ class Cluster:
 
     def __init__(self, world: int) -> None:
         self.world = world
+        self.processes = []
+        self.calls: list[Connection] = []
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
-        set_up = {**environment(), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "LOCAL_WORLD_SIZE": str(world)}
-        self.processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", WORKER, str(rank), str(world), str(port)],
-                env={**set_up, "LOCAL_RANK": str(rank), "RANK": str(rank), "WORLD_SIZE": str(world)},
-                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            )
-            for rank in range(world)
-        ]  # fmt: skip
+        for rank in range(world):
+            ours, theirs = multiprocessing.Pipe()
+            process = FORKED.Process(target=serve, args=(rank, world, port, theirs), daemon=True)
+            process.start()
+            theirs.close()  # so that the end of the process ends the pipe
+            self.processes.append(process)
+            self.calls.append(ours)
 
     def tell(self, rank: int, function: Callable, *arguments: Any) -> None:
         """Makes a rank call a function of a module that it can import."""
-        pipe = self.processes[rank].stdin
-        assert pipe is not None
-        pipe.write(pickle.dumps((function.__module__, function.__name__, arguments)))
-        pipe.flush()
+        self.calls[rank].send_bytes(pickle.dumps((function.__module__, function.__name__, arguments)))
 
     def answer(self, rank: int, until: float) -> tuple[bool, Any]:
         """(whether it returned, what it returned or its error) of the call of a rank; fails at a time."""
-        process = self.processes[rank]
-        assert process.stdout is not None
-        os.set_blocking(process.stdout.fileno(), False)
-        data = b""
-        while True:
-            data += process.stdout.read() or b""
-            try:
-                return pickle.loads(data)
-            except (EOFError, pickle.UnpicklingError):
-                pass
-            if process.poll() is not None and not data:
-                return False, f"ended with {process.returncode}"
-            if time.monotonic() > until:
-                for other in self.processes:
-                    other.send_signal(signal.SIGUSR1)
-                time.sleep(0.5)
-                self.kill()
-                raise TimeoutError(f"rank {rank} of {self.world} does not answer")
-            time.sleep(0.002)
+        if not self.calls[rank].poll(max(0.0, until - time.monotonic())):
+            for number in range(self.world):
+                self.send_signal(number, signal.SIGUSR1)
+            time.sleep(0.5)
+            self.kill()
+            raise TimeoutError(f"rank {rank} of {self.world} does not answer")
+        try:
+            return pickle.loads(self.calls[rank].recv_bytes())
+        except (EOFError, ConnectionResetError):
+            self.processes[rank].join()
+            return False, f"ended with {self.processes[rank].exitcode}"
+
+    def send_signal(self, rank: int, number: signal.Signals) -> None:
+        """Sends a signal to a rank."""
+        pid = self.processes[rank].pid
+        assert pid is not None
+        os.kill(pid, number)
 
     def results(self, function: Callable, *arguments: Any, timeout: float = 120.0) -> list[tuple[bool, Any]]:
         """(whether it returned, what it returned or its error) of the call on each rank."""
@@ -109,14 +107,15 @@ class Cluster:
         """Ends all processes at once."""
         for process in self.processes:
             process.kill()
-            process.wait()
+            process.join()
 
     def close(self) -> None:
         """Lets all processes end; they must do so by themselves, with exit code 0."""
+        for calls in self.calls:
+            calls.close()
         for process in self.processes:
-            assert process.stdin is not None
-            process.stdin.close()
-        assert [process.wait(30) for process in self.processes] == [0] * self.world
+            process.join(30)
+        assert [process.exitcode for process in self.processes] == [0] * self.world
 
 
 _shared: dict[int, Cluster] = {}
@@ -125,7 +124,7 @@ _shared: dict[int, Cluster] = {}
 def cluster(world: int) -> Cluster:
     """The processes that tests share; started when they are first asked for, or after they were killed."""
     found = _shared.get(world)
-    if found is None or any(process.poll() is not None for process in found.processes):
+    if found is None or not all(process.is_alive() for process in found.processes):
         found = _shared[world] = Cluster(world)
     return found
 

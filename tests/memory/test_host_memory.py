@@ -1,6 +1,6 @@
 """Host memory that processes share."""
 
-from helpers.data import run_python
+from helpers import forked
 
 # A process of its own: garbage of other tests that is collected meanwhile would give memory back to the pool.
 SHORT_OF_MEMORY = """
@@ -19,6 +19,6 @@ HostMemory(8192, "graph", "buy some")
 
 
 def test_the_pools_idle_memory_is_freed_before_memory_is_missed():
-    ended = run_python(SHORT_OF_MEMORY)
+    ended = forked.run(SHORT_OF_MEMORY)
     expected = "MemoryError: graph: expected 8192 bytes of memory, found 4096 available; buy some"
     assert ended.stderr.splitlines()[-1:] == [expected], ended.stderr

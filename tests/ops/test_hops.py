@@ -1,14 +1,11 @@
 """One hop at a time: composed hop by hop, the two operators give the sample of all hops, in every mode, bit for bit."""
 
-import os
 import re
-import subprocess
-import sys
 from itertools import pairwise
 
 import pytest
 import torch
-from helpers.data import environment
+from helpers import forked
 from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids, small_graphs
 from hypothesis import given
 from hypothesis import strategies as st
@@ -147,11 +144,8 @@ def check_high_words() -> None:
 @pytest.mark.parametrize("simd", ["", "avx2", "0"])
 def test_nodes_beyond_2_to_32_in_each_instruction_set(simd):
     code = "from test_hops import *; check_high_words()"
-    run = subprocess.run(
-        [sys.executable, "-c", code], env=environment() | {"GNNSCALE_SIMD": simd}, cwd=os.path.dirname(__file__),
-        capture_output=True, text=True,
-    )  # fmt: skip
-    assert run.returncode == 0, run.stderr
+    done = forked.run(code, GNNSCALE_SIMD=simd)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("dtype", INDEX)

@@ -3,14 +3,12 @@
 import concurrent.futures
 import hashlib
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from helpers.data import environment
+from helpers import forked
 from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids, small_graphs
 from hypothesis import given
 from hypothesis import strategies as st
@@ -169,12 +167,10 @@ def test_another_process_draws_the_same(variables):
         "import torch; from test_sample_neighbors import *; torch.set_num_threads(1);"
         "print(digest(big_graph().sample(ops, random_ids(30_000, BIG_SEEDS, seed=1), BIG_FANOUTS, 77)))"
     )
-    run = subprocess.run(
-        [sys.executable, "-c", code], env=environment() | variables, capture_output=True, text=True, timeout=100
-    )
+    done = forked.run(code, **variables)
     found = graph.sample(ops, seeds, BIG_FANOUTS, 77, threads=2)
     assert len(found.node[0]) > 1 << 13
-    assert run.stdout.strip() == digest(found), run.stderr
+    assert done.stdout.strip() == digest(found), done.stderr
 
 
 @pytest.mark.parametrize(
@@ -188,17 +184,16 @@ def test_another_process_draws_the_same(variables):
 def test_every_way_of_drawing_and_relabelling_gives_the_same(variable):
     names = "degrees_around or random_graphs or largest_fanout or small_graphs or random_cases"
     files = [__file__, __file__.replace("neighbors", "modes")]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files, "-k", names]
-    run = subprocess.run(command, env=environment() | dict([variable.split("=")]), capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout
+    code = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    done = forked.run(code, "-q", "-p", "no:cacheprovider", *files, "-k", names, **dict([variable.split("=")]))
+    assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.slow
 def test_an_unknown_way_of_relabelling_is_refused():
     code = "from test_sample_neighbors import *; big_graph().sample(ops, torch.arange(9), [2], 7)"
-    variables = environment() | {"GNNSCALE_RELABEL": "Map"}
-    run = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True)
-    assert "GNNSCALE_RELABEL: expected map or table, found Map" in run.stderr
+    done = forked.run(code, GNNSCALE_RELABEL="Map")
+    assert "GNNSCALE_RELABEL: expected map or table, found Map" in done.stderr
 
 
 @pytest.mark.parametrize("fanout", [2, 3, 32, pytest.param(40, marks=pytest.mark.slow)])

@@ -1,9 +1,9 @@
-import multiprocessing
 import pickle
 
 import pytest
 import torch
 from helpers.data import DTYPES, edges_of, make_data, node_rows
+from helpers.forked import FORKED
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler
 
@@ -147,7 +147,7 @@ def test_a_read_only_directory(graph, features):
 
 
 def describe(features, graph, queue):
-    """Runs in a spawned process: what it received, and which files it has mapped."""
+    """Runs in a process of its own: what it received, and which files it has mapped."""
     with open("/proc/self/maps") as lines:
         mapped = {"/" + line.split("/", 1)[1].rstrip() for line in lines if ".npy" in line}
     queue.put((features["paper", "x", None].sum().item(), graph.relation().row.sum().item(), mapped))
@@ -156,9 +156,8 @@ def describe(features, graph, queue):
 def test_opened_stores_travel_as_their_paths(features, graph):
     stores = FeatureStore.open(features), GraphStore.open(graph)
     assert all(len(pickle.dumps(store)) < 1000 for store in stores)
-    context = multiprocessing.get_context("spawn")
-    queue = context.Queue()
-    process = context.Process(target=describe, args=(*stores, queue))
+    queue = FORKED.Queue()
+    process = FORKED.Process(target=describe, args=(*stores, queue))
     process.start()
     x, row, mapped = queue.get(timeout=120)
     process.join(60)

@@ -6,7 +6,8 @@ import re
 import numpy as np
 import pytest
 import torch
-from helpers.data import edges_of, node_rows, run_python
+from helpers import forked
+from helpers.data import edges_of, node_rows
 from torch_geometric.data import HeteroData
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, files
@@ -61,7 +62,7 @@ store.save(sys.argv[1])
 def test_a_save_that_fails_leaves_nothing_and_does_not_hinder_the_next(tmp_path, where):
     if where == "empty":
         (tmp_path / "features").mkdir()
-    done = run_python(SAVE_TWICE, str(tmp_path / "features"))
+    done = forked.run(SAVE_TWICE, str(tmp_path / "features"))
     assert done.returncode == 0, done.stderr
     assert re.fullmatch(
         rf"\[Errno 27\] File too large, while \('paper', 'y'\) was written: '{tmp_path}/features'", done.stdout.strip()

@@ -4,7 +4,8 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from helpers.data import edges_of, make_data, run_python
+from helpers import forked
+from helpers.data import edges_of, make_data
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric import EdgeIndex
@@ -383,5 +384,5 @@ except (ValueError, IndexError):
 
 
 def test_negative_sizes():
-    done = run_python(NEGATIVE)
+    done = forked.run(NEGATIVE)
     assert (done.returncode, done.stdout.split()) == (0, ["refused"] * 9), done.stderr

@@ -1,0 +1,56 @@
+"""New processes that need not import torch and PyG, which takes seconds: forks of one that has done so."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sys
+import tempfile
+import traceback
+from multiprocessing.connection import Connection
+from multiprocessing.context import ForkServerProcess
+from subprocess import CompletedProcess
+
+FORKED = multiprocessing.get_context("forkserver")
+"""Forks of a process that has imported nothing of this package: its library reads the environment when it is loaded."""
+FORKED.set_forkserver_preload(["torch_geometric", "pytest", "hypothesis", "tqdm"])
+
+
+def _main(code: str, arguments: tuple[str, ...], environment: dict[str, str], *streams: Connection) -> None:
+    """``python -c code arguments`` in a fork."""
+    for number, stream in enumerate(streams, 1):
+        os.dup2(stream.fileno(), number)
+        stream.close()
+    os.environ |= environment
+    sys.argv = ["-c", *arguments]
+    try:
+        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
+    except Exception:
+        traceback.print_exc()
+        sys.exit(1)
+
+
+def start(code: str, *arguments: str, out: int, err: int, **environment: str) -> ForkServerProcess:
+    """A process that runs ``code``, with these files or terminals as its stdout and stderr."""
+    streams = [Connection(os.dup(file)) for file in (out, err)]  # a file that multiprocessing passes on
+    process = FORKED.Process(target=_main, args=(code, arguments, environment, *streams), daemon=True)
+    process.start()
+    for stream in streams:
+        stream.close()
+    return process
+
+
+def run(code: str, *arguments: str, timeout: float = 120.0, **environment: str) -> CompletedProcess:
+    """Runs ``code`` with variables of the environment that the package or its library reads when it is imported.
+
+    At its end no function of atexit is called and no module is destroyed: where these matter there is run_python.
+    """
+    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
+        process = start(code, *arguments, out=out.fileno(), err=err.fileno(), **environment)
+        process.join(timeout)
+        if process.exitcode is None:
+            process.kill()
+            raise TimeoutError("a process does not end")
+        out.seek(0)
+        err.seek(0)
+        return CompletedProcess(["-c", *arguments], process.exitcode, out.read(), err.read())
