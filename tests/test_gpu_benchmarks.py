@@ -156,6 +156,7 @@ def test_a_run_from_its_first_step_to_its_summary(tmp_path, monkeypatch, capsys)
 # Programs ############################################################################################################
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("command", "expected"),
     [

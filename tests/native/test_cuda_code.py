@@ -9,10 +9,13 @@ import pytest
 from torch.utils import cpp_extension
 
 SOURCES = Path(__file__).parents[2] / "cuda"
-pytestmark = pytest.mark.skipif(
-    not all(map(shutil.which, ("nvcc", "ptxas", "c++filt"))) or not SOURCES.is_dir(),
-    reason="needs nvcc, ptxas and c++filt on PATH, and the sources",
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        not all(map(shutil.which, ("nvcc", "ptxas", "c++filt"))) or not SOURCES.is_dir(),
+        reason="needs nvcc, ptxas and c++filt on PATH, and the sources",
+    ),
+]
 
 
 @pytest.fixture(scope="module", params=["gather/gather_tiers_cuda.cu", "sample/bulk_cuda.cu"])
@@ -34,7 +37,6 @@ def compiled(request, tmp_path_factory):
     return request.param, code, said.stderr
 
 
-@pytest.mark.slow
 def test_local_memory_is_used_by_no_kernel(compiled):
     """Tables of pointers are read where the launch put them, not copied by each thread."""
     _, code, said = compiled
