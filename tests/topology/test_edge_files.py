@@ -140,12 +140,12 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-@pytest.mark.parametrize("before", [0, 200_000])
+@pytest.mark.parametrize("before", [0, 6000])
 def test_a_line_that_is_no_edge_is_named(tmp_path, name, before):
     pytest.importorskip("pyarrow")
     text, line, message = REFUSED[name]
     if before and line > 1 and text.startswith(b"1,2\n"):  # further on, in a later batch
-        text, line = b"1,2\n\n" * before + text, line + 2 * before
+        text, line = (b"1," + b" " * 200 + b"2\n\n") * before + text, line + 2 * before
     path = tmp_path / "x.csv"
     path.write_bytes(text)
     with pytest.raises(ValueError, match=rf"^{path}, line {line}: {message}"):
