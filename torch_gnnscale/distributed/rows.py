@@ -110,25 +110,29 @@ def exchange_rows(
     Raises:
         Elsewhere: another rank could not read the rows; or an error of this rank's own.
     """
-    each = [ids.split(counts[:, t].tolist()) for t, ids in enumerate(wanted)]
-    requests = torch.cat([by_part[i] for i in range(exchange.size) for by_part in each] or [NO_IDS])
-    lengths, sizes = ((of.sum(1) * ID_BYTES).tolist() for of in (counts, asked))
-    found = exchange.bytes(requests.view(torch.uint8), lengths, sizes, "ids")
-
     given, taken = _Layout(asked, kinds, exchange.place), _Layout(counts, kinds, exchange.place)
+    requests = wanted[0] if len(wanted) == 1 else _by_part(wanted, taken.counts)
+    lengths, sizes = ([sum(row) * ID_BYTES for row in layout.counts] for layout in (taken, given))
+    found = exchange.bytes(requests.view(torch.uint8), lengths, sizes, "ids")
     error = None
     try:
-        replies = _packed(given, found.view(torch.int64).split(asked.view(-1).tolist()), read)
+        replies = _packed(given, found.view(torch.int64).split([n for row in given.counts for n in row]), read)
     except Exception as failed:  # the others expect replies of this size
         error, replies = failed, torch.zeros(given.total, dtype=torch.uint8)
         replies[given.status] = 1
     received = exchange.bytes(replies, given.lengths, taken.lengths, "rows", meanwhile)
     if error is not None:
         raise error
-    if len(unread := received[taken.status].nonzero()):
-        part = [part for part in range(exchange.size) if part != exchange.place][int(unread[0])]
+    if (unread := received[taken.status]).any():
+        part = [part for part in range(exchange.size) if part != exchange.place][int(unread.nonzero()[0])]
         raise Elsewhere(f"rows: expected those of part {part}, found that its rank could not read them")
     return [[Travelled(received, taken.offsets(t, a)) for a in range(len(of_type))] for t, of_type in enumerate(kinds)]
+
+
+def _by_part(ids: Sequence[Tensor], counts: list[list[int]]) -> Tensor:
+    """Ids that are given by type and then by part, by part and then by type; ``counts[part][type]``: how many."""
+    each = [of_type.split([row[t] for row in counts]) for t, of_type in enumerate(ids)]
+    return torch.cat([of_type[part] for part in range(len(counts)) for of_type in each] or [NO_IDS])
 
 
 class _Layout:
@@ -141,35 +145,38 @@ class _Layout:
     """
 
     def __init__(self, counts: Tensor, kinds: Sequence[Sequence[RowKind]], own: int) -> None:
-        self.counts, self.kinds = counts, kinds
-        types = [t for t, of_type in enumerate(kinds) for _ in of_type]
-        num_bytes = torch.tensor([kind.num_bytes for of_type in kinds for kind in of_type], dtype=torch.int64)
-        status = torch.full((len(counts), 1), STATUS_BYTES)
-        sizes = torch.cat([status, counts[:, types] * num_bytes], 1)
-        sizes[own] = 0
-        ends = sizes.view(-1).cumsum(0).view(sizes.shape)
-        self.lengths: list[int] = sizes.sum(1).tolist()
+        self.counts: list[list[int]] = counts.tolist()
+        self.kinds = kinds
+        self.begins: list[list[list[int]]] = []
+        """begins[i][t][a]: where the rows of an attribute of part i begin."""
+        self.lengths: list[int] = []
         """Bytes of each reply."""
-        self.total = int(ends[-1, -1])
-        """Of all replies."""
-        self.begins = ends - sizes
-        """Where, in each reply, its status begins, and then the rows of each attribute: int64, shape [parts, 1 + a]."""
-        self.status = self.begins[torch.arange(len(counts)) != own, 0]
-        """The first byte of each status but this rank's own."""
-        self._first = [0, *accumulate(len(of_type) for of_type in kinds)]
-
-    def columns(self, t: int) -> range:
-        """The columns of ``begins`` of a type's attributes."""
-        return range(1 + self._first[t], 1 + self._first[t + 1])
+        status, end = [], 0
+        for part, row in enumerate(self.counts):
+            begin = end
+            if part != own:
+                status.append(begin)
+                end += STATUS_BYTES
+            self.begins.append([])
+            for count, of_type in zip(row, kinds, strict=True):
+                bytes_ = accumulate((count * kind.num_bytes for kind in of_type), initial=end)
+                *begins, end = bytes_
+                self.begins[-1].append(begins)
+            self.lengths.append(end - begin)
+        self.total = end
+        """Bytes of all replies."""
+        self.status = torch.tensor(status, dtype=torch.int64)
+        """The first byte of each reply: int64, shape [parts - 1]."""
 
     def offsets(self, t: int, a: int) -> Tensor:
         """Where each row of an attribute begins: int64, shape [rows of all parts]."""
-        counts = self.counts[:, t]
-        before = counts.cumsum(0) - counts
         size = self.kinds[t][a].num_bytes
-        begins = self.begins[:, self.columns(t)[a]] - before * size
-        total = int(counts.sum())
-        return begins.repeat_interleave(counts, output_size=total).add_(torch.arange(total) * size)
+        each = [
+            torch.arange(row[t]).mul_(size).add_(begins[t][a])
+            for row, begins in zip(self.counts, self.begins, strict=True)
+            if row[t]
+        ]
+        return each[0] if len(each) == 1 else torch.cat([*each, NO_IDS])
 
 
 def _packed(layout: _Layout, ids: Sequence[Tensor], read: Sequence[Sequence[Tensor]]) -> Tensor:
@@ -177,10 +184,10 @@ def _packed(layout: _Layout, ids: Sequence[Tensor], read: Sequence[Sequence[Tens
     rows: list[Tensor] = []
     index: list[Tensor] = []
     at: list[int] = []
-    for i, begins in enumerate(layout.begins.tolist()):
+    for i, begins in enumerate(layout.begins):
         for t, tables in enumerate(read):
-            if len(asked := ids[i * len(read) + t]):
+            if layout.counts[i][t]:
                 rows += tables
-                index += [asked] * len(tables)
-                at += [begins[column] for column in layout.columns(t)]
+                index += [ids[i * len(read) + t]] * len(tables)
+                at += begins[t]
     return ops.pack_rows(rows, index, at, layout.total)
