@@ -20,7 +20,7 @@ from .tasks.nodes import MODELS
 from .training import Config, RankGroup, Trainer, plot_run
 from .training.ranks import launched, launched_ranks
 
-_OF_PARTS = ("buffer", "policy", "seed_order")
+_OF_PARTS = ("stage", "buffer", "policy", "seed_order")
 """Options that only --parts understands."""
 
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -75,6 +75,7 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         **unless_given,
     )
     add("--parts", metavar="DIR", help="what gnnscale partition wrote, in the place of a data set", **unless_given)
+    add("--stage", metavar="DIR", help="copy what a machine needs of --parts here, and open that", **unless_given)
     add(
         "--buffer",
         metavar="SHARE",
@@ -119,7 +120,7 @@ def train(args: argparse.Namespace) -> None:
 
 def _train_part(args: argparse.Namespace) -> None:
     """Trains with the other ranks, on a part of the graph."""
-    kept = {name: getattr(args, name) for name in ("buffer", "policy") if name in args}
+    kept = {name: getattr(args, name) for name in ("stage", "buffer", "policy") if name in args}
     if "buffer" in kept:
         kept["buffer"] = _as_budget(kept["buffer"])
     with open_part(args.parts, **kept) as part:
