@@ -1,0 +1,261 @@
+"""What training in parts costs, by formula: memory, rounds, bytes, sockets and seconds for any number of ranks.
+
+    python benchmarks/cost_model.py
+
+Prints and saves the tables of docs/scaling.md: 8 to 512 ranks, and topology against features of published graphs
+(FastSample's figure 4). What the formulas need is measured first: the nodes of a batch, drawn from an R-MAT graph, and
+what a message costs, over the loopback device. ``check`` compares the formulas with the runs of bench_network.py.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+from common import GRAPHS as R_MAT
+from common import RESULTS, graph, save
+from ranks import is_parent, start
+from torch import distributed as dist
+from torch_geometric.data import Data
+from torch_geometric.sampler import NodeSamplerInput
+
+from torch_gnnscale import NeighborSampler
+from torch_gnnscale.distributed import Exchange
+
+FANOUTS, BATCH = [15, 10, 5], 1024
+RANKS = (8, 16, 32, 64, 128, 256, 512)
+BLOCKS, CALLS = 20, 30
+BITS = {"10gbit": 10e9, "100gbit": 100e9}
+ID, HEADER, COUNT, STATUS = 8, 64, 8, 8
+"""Bytes of an id, a header, a count and the beginning of a reply."""
+
+
+class Training(NamedTuple):
+    """A graph and what a rank does in a step."""
+
+    nodes: int
+    edges: int
+    row_bytes: int
+    """Of a node, all attributes and its id."""
+    seeds: int
+    batch: int
+    hops: int
+    batch_nodes: float
+    """Distinct nodes of a batch."""
+    frontier: float
+    """Those of them whose neighbors are drawn, without the seeds."""
+    drawn: float
+    """Edges drawn for these."""
+    load_s: float
+    """Seconds in which a rank makes a batch of what it holds, and ..."""
+    train_s: float
+    """... in which the model trains on one."""
+    model_bytes: int
+
+
+class Network(NamedTuple):
+    """What lies between ranks."""
+
+    bytes_per_s: float
+    """Of a rank, in each direction."""
+    message_s: float
+    """Of a rank for each message to another one."""
+
+
+class Cost(NamedTuple):
+    """Of one rank; a rank is a machine, if ``memory`` is to be that of a machine."""
+
+    rounds: int
+    messages: int
+    """In a step."""
+    received: float
+    """Bytes in a step."""
+    sockets: int
+    memory: float
+    """Bytes of topology, tables and rows."""
+    exchange_s: float
+    step_s: float
+    steps: int
+    """In an epoch."""
+
+    @property
+    def epoch_s(self) -> float:
+        """Seconds of an epoch."""
+        return self.steps * self.step_s
+
+
+def topology_bytes(nodes: int, edges: int) -> float:
+    """Of a CSC with edge ids: 8 (n + 1) + 8 E, where ids of edges fit 31 bits; else 12 E."""
+    return 8 * (nodes + 1) + (8 if edges < 2**31 else 12) * edges
+
+
+def cost(
+    run: Training, network: Network, ranks: int, parts: int, *, partitioned: bool = False, hits: float = 0.0,
+    remote: float | None = None,
+) -> Cost:  # fmt: skip
+    """The cost of P ranks that hold K parts, owned order.
+
+    Args:
+        run, network: what trains where.
+        ranks, parts: P and K.
+        partitioned: whether the topology lies in parts, too.
+        hits: the share of remote rows that the prefetch buffer has, less what it fetches to replace rows.
+        remote: the share of a batch's nodes that lies in other parts; 1 - 1 / K in random parts.
+    """
+    others = parts - 1
+    away = (1 - 1 / parts) if remote is None else remote
+    fetched = run.batch_nodes * away * (1 - hits)
+    rounds, messages = 2, ranks - 1 + 3 * others
+    received = HEADER * (ranks - 1) + (COUNT + STATUS) * others + (ID + run.row_bytes) * fetched
+    memory = run.row_bytes * run.nodes / parts + 16 * run.nodes  # rows; seeds' stored ids and degrees
+    memory += topology_bytes(run.nodes, run.edges) / (parts if partitioned else 1)
+    if partitioned:
+        later = run.hops - 1
+        id_bytes = 4 if run.edges < 2**31 else 8
+        rounds = 2 * run.hops
+        messages = ranks - 1 + 4 * run.hops * others
+        received += 32 * later * others + away * (4 * run.frontier + id_bytes * (run.frontier + 2 * run.drawn))
+    exchange = received / network.bytes_per_s + messages * network.message_s
+    reduce = 2 * (ranks - 1) / ranks * run.model_bytes / network.bytes_per_s
+    step = max(run.train_s + reduce, run.load_s + exchange)  # MassiveGNN, equation 5
+    steps = -(-run.seeds // (run.batch * ranks))
+    sockets = ranks + (0 if ranks == parts else parts)
+    return Cost(rounds, messages, received, sockets, memory, exchange, step, steps)
+
+
+PAPERS = Training(
+    nodes=111_059_956, edges=1_615_685_872, row_bytes=4 * 128 + 8 + 8, seeds=1_207_179, batch=BATCH, hops=3,
+    batch_nodes=0, frontier=0, drawn=0, load_s=0.00465, train_s=0.0995, model_bytes=4 * 256 * 2 * (128 + 256 + 172),
+)  # fmt: skip
+"""ogbn-papers100M with GraphSAGE of three layers of 256. The seconds are those of bench_loader.py and bench_train.py on
+the R-MAT graph of 2.4 M nodes, on two cores."""
+GRAPHS = {
+    "ogbn-products": (2_449_029, 123_718_280, 4 * 100),
+    "ogbn-papers100M": (111_059_956, 1_615_685_872, 4 * 128),
+    "MAG240M, papers": (121_751_666, 1_297_748_926, 2 * 768),
+    "IGB-HET, full": (547_306_935, 5_812_005_639, 4 * 1024),
+}
+"""Published sizes: nodes, edges, bytes of a node's features."""
+
+
+# What is measured #####################################################################################################
+
+
+def message_times(_: Path) -> dict[str, float]:
+    """In each rank: microseconds of an all-to-all of headers per other rank, of the clock and of the CPU; the least of
+    ``BLOCKS`` blocks of calls, which other work on the machine disturbs least."""
+    world = dist.get_world_size()
+    exchange = Exchange(dist.new_group(list(range(world)), backend="gloo"), world, dist.get_rank())
+    numbers = torch.zeros(world, HEADER // 8, dtype=torch.int64)
+    each = 1e6 / CALLS / (world - 1)
+    wall, cpu = [], []
+    for _ in range(BLOCKS):
+        dist.barrier()
+        begin, used = time.perf_counter(), time.process_time()
+        for _ in range(CALLS):
+            exchange.numbers(numbers, "tried")
+        wall.append((time.perf_counter() - begin) * each)
+        cpu.append((time.process_time() - used) * each)
+    return {"wall_us": min(wall), "cpu_us": min(cpu)}
+
+
+def messages(worlds: Sequence[int], limit: int) -> dict[int, dict[str, float]]:
+    """What a message costs, by the number of ranks: medians over the ranks."""
+    found = {}
+    for world in worlds:
+        with tempfile.TemporaryDirectory() as folder:
+            of_ranks = start(__file__, Path(folder), world, None, limit)
+        found[world] = {key: median(rank[key] for rank in of_ranks) for key in of_ranks[0]}
+    return found
+
+
+def batch_sizes(name: str, batches: int = 10) -> dict[str, float]:
+    """Mean sizes of a batch of ``BATCH`` x ``FANOUTS`` of an R-MAT graph."""
+    csc, edge_index = graph(name)
+    sampler = NeighborSampler(Data(edge_index=edge_index, num_nodes=csc.num_src), FANOUTS)
+    found = []
+    for number in range(batches):
+        seeds = torch.randperm(csc.num_src, generator=torch.Generator().manual_seed(number))[:BATCH]
+        out = sampler.sample_from_nodes(NodeSamplerInput(None, seeds), key=number)
+        nodes, edges = out.num_sampled_nodes, out.num_sampled_edges
+        found.append([sum(nodes), sum(nodes[1:-1]), sum(edges[1:])])
+    means = torch.tensor(found, dtype=torch.float64).mean(0).tolist()
+    return dict(zip(("batch_nodes", "frontier", "drawn"), means, strict=True))
+
+
+def check(results: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
+    """What bench_network.py measured over the formulas: bytes received in a step, and milliseconds of a training step.
+
+    A rank's seconds to make a batch and to train on it are those of the same run over the unshaped device: ``load`` of
+    the scheme itself, and ``train`` of "whole". What the gradients add is the difference of "whole" to "whole" at the
+    rate. The ranks share the device: each has the rate over their number.
+    """
+    found: dict[str, dict[str, dict[str, float]]] = {}
+    for title, rates in results.items():
+        world, plain = int(title.split(", ")[1].split()[0]), rates["as it is"]
+        for rate, run in rates.items():
+            bits = 1e15 if rate == "as it is" else float(rate[:-4]) * {"gbit": 1e9, "mbit": 1e6}[rate[-4:]]
+            found[f"{title}, {rate}"] = {}
+            for scheme in ("partitioned", "hop by hop", "fused"):
+                given = PAPERS._replace(
+                    edges=0, row_bytes=run["row bytes"], batch_nodes=run["nodes a batch"], frontier=run["frontier"],
+                    drawn=run["drawn"], load_s=plain[scheme]["load_ms"] / 1e3, train_s=run["whole"]["train_ms"] / 1e3,
+                    model_bytes=0,
+                )  # fmt: skip
+                network = Network(bits / 8 / world, 0.0)
+                formula = cost(given, network, world, world, partitioned=scheme == "partitioned")
+                found[f"{title}, {rate}"][scheme] = {
+                    "bytes": run[scheme]["bytes received a batch"] / (formula.received - HEADER * (world - 1)),
+                    "step": run[scheme]["train_ms"] / 1e3 / formula.step_s,
+                }
+    return found
+
+
+def table(run: Training, message_s: float) -> list[dict[str, Any]]:
+    """A row for each number of ranks: K = P, and K = 8 with c = P / 8 copies."""
+    rows = []
+    for ranks in RANKS:
+        for parts in dict.fromkeys((ranks, 8)):
+            row: dict[str, Any] = {"ranks": ranks, "parts": parts}
+            for title, bits in BITS.items():
+                network = Network(bits / 8, message_s)
+                row[title] = cost(run, network, ranks, parts)._asdict()
+                row[f"{title}, partitioned"] = cost(run, network, ranks, parts, partitioned=True)._asdict()
+                row[f"{title}, buffer"] = cost(run, network, ranks, parts, hits=0.42)._asdict()
+            rows.append(row)
+    return rows
+
+
+def main() -> None:
+    if is_parent(message_times):
+        return
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("--graph", choices=R_MAT, default="2.4M-124M", help="whose batches are drawn")
+    options.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8], help="that exchange messages")
+    options.add_argument("--limit", type=int, default=120, help="seconds after which ranks are ended")
+    options.add_argument("--no-save", action="store_true", help="do not write the JSON result")
+    args = options.parse_args()
+    found: dict[str, Any] = {"message": messages(args.ranks, args.limit), "batch": batch_sizes(args.graph)}
+    run = PAPERS._replace(**found["batch"])
+    found["table"] = table(run, found["message"][args.ranks[-1]]["cpu_us"] / 1e6)
+    found["graphs"] = {
+        name: {"topology": topology_bytes(nodes, edges), "features": nodes * features}
+        for name, (nodes, edges, features) in GRAPHS.items()
+    }
+    if (RESULTS / "network.json").exists():
+        found["check"] = check(json.loads((RESULTS / "network.json").read_text())["results"])
+    for key, value in found.items():
+        print(key, json.dumps(value, indent=1))
+    if not args.no_save:
+        save("cost_model", found)
+
+
+if __name__ == "__main__":
+    main()
