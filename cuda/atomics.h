@@ -17,6 +17,14 @@ GNNSCALE_HD uint64_t atomic_read(uint64_t& cell) {
 #endif
 }
 
+GNNSCALE_HD uint32_t atomic_read(uint32_t& cell) {
+#ifdef __CUDA_ARCH__
+  return *const_cast<volatile uint32_t*>(&cell);
+#else
+  return std::atomic_ref<uint32_t>(cell).load(std::memory_order_relaxed);
+#endif
+}
+
 // Replaces `expected` by `desired`; returns what was found.
 GNNSCALE_HD uint64_t atomic_replace(uint64_t& cell, uint64_t expected, uint64_t desired) {
 #ifdef __CUDA_ARCH__

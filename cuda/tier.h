@@ -40,6 +40,17 @@ GNNSCALE_HD const char* row_address(const TierTable& table, int32_t tier, int64_
   return table.base[at] + r / segments * table.stride[at];
 }
 
+// Integers of 4 or 8 bytes that lie in several memories, one tier after the other.
+struct TieredIds {
+  TierTable table;
+  bool wide = false;
+
+  GNNSCALE_HD int64_t operator[](int64_t i) const {
+    const char* const at = row_address(table, tier_of(table, i), i);
+    return wide ? *reinterpret_cast<const int64_t*>(at) : *reinterpret_cast<const int32_t*>(at);
+  }
+};
+
 struct Half {
   uint16_t bits;
 };

@@ -75,17 +75,6 @@ struct BulkTable {
 constexpr int64_t kMaxBatches = (int64_t{1} << 24) - 1;  // beside node ids of 40 bits in a key
 constexpr uint64_t kNewNode = uint64_t{1} << 40;         // values from here on are edges of the hop; below, local ids
 
-// Integers of 4 or 8 bytes that lie in several memories, one tier after the other.
-struct TieredIds {
-  TierTable table;
-  bool wide = false;
-
-  GNNSCALE_HD int64_t operator[](int64_t i) const {
-    const char* const at = row_address(table, tier_of(table, i), i);
-    return wide ? *reinterpret_cast<const int64_t*>(at) : *reinterpret_cast<const int32_t*>(at);
-  }
-};
-
 struct BulkGraph {
   const int64_t* colptr;
   int64_t num_nodes, num_edges;

@@ -3,10 +3,9 @@
 #pragma once
 
 #include "bulk.h"
+#include "parallel_draws.h"
 
 namespace gnnscale {
-
-constexpr int64_t kScannedFanout = 32;  // draws that are compared with each other one by one; of more, a table is made
 
 // For every column: how many edges it gets.
 struct CountEdges {
@@ -73,43 +72,15 @@ struct DrawEdges {
     if (!pick_is_random(edge.degree, hop.fanout, bulk.replace)) return;
     const Counter counter = make_counter(edge.destination.node, 0, static_cast<int>(hop.hop), 0);
     const uint64_t key = static_cast<uint64_t>(bulk.state.key()[edge.destination.batch]);
-    const Philox block = draw_block(key, counter, static_cast<uint32_t>(edge.j / 2));
-    hop.draw[e] =
-        static_cast<int64_t>(pick(philox_draw(block, static_cast<int>(edge.j % 2)), static_cast<uint64_t>(edge.j),
-                                  static_cast<uint64_t>(edge.count), static_cast<uint64_t>(edge.degree), bulk.replace,
-                                  [](uint64_t) { return false; }));
+    hop.draw[e] = draw_at(key, counter, edge.j, edge.count, edge.degree, bulk.replace);
   }
 };
 
-// A column's table of draws: 2 * count slots from twice its offset on.
-struct DrawTable {
-  const int64_t* draw;  // the column's
-  uint32_t* slots;
-  uint64_t size;
-  static constexpr uint32_t kFree = ~uint32_t{0};
-
-  GNNSCALE_HD DrawTable(const BulkHop& hop, const BulkEdge& edge)
-      : draw(hop.draw + hop.offset[edge.column]),
-        slots(hop.earliest + 2 * hop.offset[edge.column]),
-        size(2 * static_cast<uint64_t>(edge.count)) {}
-
-  GNNSCALE_HD uint64_t start(int64_t value) const { return bounded(mix64(static_cast<uint64_t>(value)), size); }
-  GNNSCALE_HD uint64_t next(uint64_t at) const { return at + 1 == size ? 0 : at + 1; }
-
-  // A slot's draw never changes its value, only becomes an earlier one of the same.
-  GNNSCALE_HD void add(uint32_t j) const {
-    for (uint64_t at = start(draw[j]);; at = next(at)) {
-      const uint32_t seen = atomic_replace(slots[at], kFree, j);
-      if (seen == kFree) return;
-      if (draw[seen] == draw[j]) return atomic_lower(slots[at], j);
-    }
-  }
-  GNNSCALE_HD uint32_t first_of(int64_t value) const {
-    uint64_t at = start(value);
-    while (draw[slots[at]] != value) at = next(at);
-    return slots[at];
-  }
-};
+// The draws of edge e's column.
+GNNSCALE_HD ParallelDraws draws_of(const BulkHop& hop, const BulkEdge& edge) {
+  const int64_t first = hop.offset[edge.column];
+  return {hop.draw + first, hop.earliest == nullptr ? nullptr : hop.earliest + 2 * first, edge.count, edge.degree};
+}
 
 // For every edge of a hop whose fanout exceeds kScannedFanout, without replacement.
 struct TableDraws {
@@ -119,42 +90,15 @@ struct TableDraws {
   GNNSCALE_HD void operator()(int64_t e) const {
     const BulkEdge edge = edge_at(bulk, hop, e, hop.column[e]);
     if (!pick_is_random(edge.degree, hop.fanout, false)) return;
-    DrawTable(hop, edge).add(static_cast<uint32_t>(edge.j));
-  }
-};
-
-// The picks of a hop whose draws are all known.
-struct BulkPicks {
-  const Bulk& bulk;
-  const BulkHop& hop;
-
-  // Floyd's method when all draws are known. Draw j is taken if an earlier one is the same, or if it is the last
-  // position of an earlier step i that took that position because its own draw was taken. Steps only get smaller.
-  GNNSCALE_HD int64_t picked(const BulkEdge& edge, int64_t e) const {
-    const int64_t* const draw = hop.draw + (e - edge.j);
-    if (bulk.replace || !pick_is_random(edge.degree, hop.fanout, false)) return draw[edge.j];
-    const int64_t last = edge.degree - edge.count;  // of step 0
-    for (int64_t step = edge.j;;) {
-      if (is_repeated(edge, draw, step)) return last + edge.j;
-      const int64_t before = draw[step] - last;
-      if (before < 0 || before >= step) return draw[edge.j];
-      step = before;
-    }
-  }
-
-  GNNSCALE_HD bool is_repeated(const BulkEdge& edge, const int64_t* draw, int64_t j) const {
-    if (hop.earliest != nullptr) return DrawTable(hop, edge).first_of(draw[j]) < j;
-    for (int64_t i = 0; i < j; ++i) {
-      if (draw[i] == draw[j]) return true;
-    }
-    return false;
+    draws_of(hop, edge).add(edge.j);
   }
 };
 
 // The source of edge e, written to the hop with its edge's id; -1, and the position noted, if that is no node.
 GNNSCALE_HD int64_t read_source(const Bulk& bulk, const BulkHop& hop, const BulkEdges& stored, const BulkEdge& edge,
                                 int64_t e) {
-  const int64_t position = edge.first + BulkPicks{bulk, hop}.picked(edge, e);
+  const bool settled = bulk.replace || !pick_is_random(edge.degree, hop.fanout, false);
+  const int64_t position = edge.first + (settled ? hop.draw[e] : draws_of(hop, edge).picked(edge.j));
   const int64_t node = stored.row[position];
   hop.source[e] = node;
   if (hop.edge_id != nullptr) {

@@ -21,18 +21,6 @@
 
 namespace gnnscale {
 
-// Vectors of ids, one after the other. `address` returns the pointer by which the executor reads a vector.
-template <typename Address>
-TieredIds tiered_ids(const std::vector<Tensor>& parts, Address&& address) {
-  for (const Tensor& part : parts) {
-    const ScalarType type = part.scalar_type();
-    STD_TORCH_CHECK((type == ScalarType::Long || type == ScalarType::Int) && type == parts[0].scalar_type(),
-                    "sample_bulk: expected int32 or int64 ids");
-  }
-  return {tier_table(parts, std::vector<int64_t>(parts.size(), 1), address),
-          !parts.empty() && parts[0].scalar_type() == ScalarType::Long};
-}
-
 struct BulkRequest {
   BulkGraph graph;
   BulkEdges stored;
@@ -46,7 +34,7 @@ struct BulkRequest {
 // node, colptr, edge_index, edge_id, and counts: num_nodes, num_edges and the first wrong seed or -1, in host memory.
 using BulkResult = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 
-// The arguments of the operator; see torch_gnnscale.ops.sample_bulk, which checks them. `address`: see tiered_ids.
+// The arguments of the operator; see torch_gnnscale.ops.sample_bulk, which checks them. `address`: see tier_table.
 template <typename Address>
 BulkRequest bulk_request(const Tensor& colptr, const std::vector<Tensor>& row, const std::vector<Tensor>& edge_id,
                          const Tensor& seeds, std::vector<int64_t> seed_ptr, std::vector<int64_t> fanouts,
