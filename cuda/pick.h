@@ -76,4 +76,37 @@ GNNSCALE_HD int64_t first_above(const T* values, int64_t first, int64_t last, in
   return first;
 }
 
+// Candidates that are drawn by weight: the stored positions [first, first + length). sums[p] is the sum of the weights
+// of a column up to and with position p; `before` is that sum before the first candidate. A candidate has as many units
+// as its weight, numbered from 0 in the order of positions.
+struct WeightedRange {
+  const int64_t* sums;
+  int64_t before, first, length;
+
+  // length > 0
+  GNNSCALE_HD uint64_t units() const { return static_cast<uint64_t>(sums[first + length - 1] - before); }
+
+  GNNSCALE_HD Removed units_of(int64_t position) const {
+    const int64_t start = position > first ? sums[position - 1] : before;
+    return {static_cast<uint64_t>(start - before), static_cast<uint64_t>(sums[position] - start)};
+  }
+
+  // Where sums are malformed, too, a candidate.
+  GNNSCALE_HD int64_t position_of(uint64_t unit) const {
+    const int64_t last = first + length - 1;
+    return first_above(sums, first, last, before + static_cast<int64_t>(unit));
+  }
+};
+
+// A pick without replacement, one after the other: the position, whose units join the `count` ranges of `removed`,
+// which are sorted and disjoint. `left`: how many units are in none of them.
+GNNSCALE_HD int64_t pick_by_weight(const WeightedRange& range, uint64_t random, uint64_t& left, Removed* removed,
+                                   int64_t count) {
+  const int64_t position = range.position_of(skip_removed(bounded(random, left), removed, count));
+  const Removed picked = range.units_of(position);
+  insert_removed(picked, removed, count);
+  left -= picked.size;
+  return position;
+}
+
 }  // namespace gnnscale

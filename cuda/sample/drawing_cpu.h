@@ -236,9 +236,14 @@ class Drawing {
       excluded.clear();
       if (relation_.num_excluded > 0) find_excluded(relation_, node, first, length, excluded);
       if (pick_is_random(length - static_cast<int64_t>(excluded.size()), rule_.fanout, rule_.replace)) {
-        const int64_t before = sums != nullptr && first > *relation_.pointer_of(node) ? sums[first - 1] : 0;
-        end = scratch.picker.pick_candidates(counter_of(i), first, length, excluded, sums, before, rule_.fanout,
-                                             rule_.replace, end);
+        if (sums == nullptr) {
+          end =
+              scratch.picker.pick_candidates(counter_of(i), first, length, excluded, rule_.fanout, rule_.replace, end);
+        } else {
+          const int64_t before = first > *relation_.pointer_of(node) ? sums[first - 1] : 0;
+          const WeightedRange range{sums, before, first, length};
+          end = scratch.picker.pick_weighted(counter_of(i), range, excluded, rule_.fanout, rule_.replace, end);
+        }
         continue;
       }
       auto skipped = excluded.begin();

@@ -57,6 +57,19 @@ class Taken {
   size_t mask_ = 0;
 };
 
+// out[i] = range.position_of(unit[i]). All searches take the same steps, without a branch, so their loads overlap.
+inline void find_positions(const WeightedRange& range, const uint64_t* unit, int64_t count, int64_t* out) {
+  std::fill_n(out, count, range.first);
+  for (int64_t left = range.length - 1; left > 0;) {
+    const int64_t half = (left + 1) / 2;
+    const int64_t* const sums = range.sums + half - 1;
+    for (int64_t i = 0; i < count; ++i) {
+      out[i] += sums[out[i]] <= range.before + static_cast<int64_t>(unit[i]) ? half : 0;
+    }
+    left -= half;
+  }
+}
+
 // Picks of frontier nodes, and the buffers for them. One thread at a time may use it.
 class Picker {
  public:
@@ -108,46 +121,38 @@ class Picker {
     return out;
   }
 
-  // The same among the positions [first, first + length) without the `excluded` ones, which ascend, in proportion to
-  // weights whose sums (see torch_gnnscale.ops.sample_neighbors) are `sums`, from `before` on, or uniformly without
-  // any.
+  // The same among the positions [first, first + length) without the `excluded` ones, which ascend.
   int64_t* pick_candidates(const Counter& counter, int64_t first, int64_t length, const Vector<int64_t>& excluded,
-                           const int64_t* sums, int64_t before, int64_t fanout, bool replace, int64_t* out) {
+                           int64_t fanout, bool replace, int64_t* out) {
     removed_.clear();
-    uint64_t left = static_cast<uint64_t>(sums == nullptr ? length : sums[first + length - 1] - before);
-    const auto range = [&](int64_t position) -> Removed {
-      if (sums == nullptr) return {static_cast<uint64_t>(position - first), 1};
-      const int64_t start = position > first ? sums[position - 1] : before;
-      return {static_cast<uint64_t>(start - before), static_cast<uint64_t>(sums[position] - start)};
-    };
+    for (const int64_t position : excluded) removed_.push_back({static_cast<uint64_t>(position - first), 1});
+    int64_t* const end =
+        pick_node(counter, first, length - static_cast<int64_t>(excluded.size()), fanout, replace, out);
+    for (int64_t* pick = out; pick < end; ++pick) {
+      *pick = first + static_cast<int64_t>(skip_removed(static_cast<uint64_t>(*pick - first), removed_.data(),
+                                                        static_cast<int64_t>(removed_.size())));
+    }
+    return end;
+  }
+
+  // The same in proportion to weights.
+  int64_t* pick_weighted(const Counter& counter, const WeightedRange& range, const Vector<int64_t>& excluded,
+                         int64_t fanout, bool replace, int64_t* out) {
+    removed_.clear();
+    uint64_t left = range.units();
     for (const int64_t position : excluded) {
-      removed_.push_back(range(position));
+      removed_.push_back(range.units_of(position));
       left -= removed_.back().size;
     }
-    const int64_t candidates = length - static_cast<int64_t>(excluded.size());
-    if (sums == nullptr) {
-      int64_t* const begin = out;
-      out = pick_node(counter, first, candidates, fanout, replace, out);
-      for (int64_t* pick = begin; pick < out; ++pick) {
-        *pick = first + static_cast<int64_t>(skip_removed(static_cast<uint64_t>(*pick - first), removed_.data(),
-                                                          static_cast<int64_t>(removed_.size())));
-      }
-      return out;
-    }
+    const int64_t gone = static_cast<int64_t>(removed_.size());
     draw_many(counter, fanout);
-    for (int64_t i = 0; i < fanout; ++i) {
-      const int64_t gone = static_cast<int64_t>(removed_.size());
-      const uint64_t unit = skip_removed(bounded(draws_[i], left), removed_.data(), gone);
-      const int64_t position =
-          std::min(first_above(sums, first, first + length, before + static_cast<int64_t>(unit)), first + length - 1);
-      if (!replace) {
-        const Removed picked = range(position);
-        removed_.push_back(picked);
-        insert_removed(picked, removed_.data(), gone);
-        left -= picked.size;
-      }
-      *out++ = position;
+    if (replace) {
+      for (int64_t i = 0; i < fanout; ++i) draws_[i] = skip_removed(bounded(draws_[i], left), removed_.data(), gone);
+      find_positions(range, draws_.data(), fanout, out);
+      return out + fanout;
     }
+    removed_.resize(static_cast<size_t>(gone + fanout));
+    for (int64_t i = 0; i < fanout; ++i) *out++ = pick_by_weight(range, draws_[i], left, removed_.data(), gone + i);
     return out;
   }
 
