@@ -230,7 +230,8 @@ inline Candidates find_candidates(const Relation& relation, int64_t node, int64_
                                   bool last_only, Vector<int64_t>& positions) {
   positions.clear();
   if (relation.num_excluded > 0) find_excluded(relation, node, first, last - first, positions);
-  if (last_only && relation.time != nullptr && fanout >= 0) {
+  if (last_only && relation.time != nullptr && fanout >= 0 && last - first > fanout) {
+    if (positions.empty()) return {last - fanout, fanout, 0};
     auto excluded = positions.end();
     int64_t from = last;
     for (int64_t left = fanout; left > 0 && from > first; --from) {
