@@ -35,10 +35,12 @@ def output(command: str, folder: Path) -> str:
         "bench_gpu_papers.py --rounds 1 --nodes 100000 --edges 1400000 --batches 6 --hidden 8",
         "bench_hotness.py --rounds 1 --graphs tiny",
         "bench_layerwise.py --rounds 1 --graphs tiny",
+        "bench_network.py --rounds 1 --graphs small --ranks 2 --rates none --steps 2",
         "bench_partition.py --rounds 1 --graphs tiny",
         "bench_policies.py --graphs small --steps 4",
         "bench_scaling.py --rounds 1 --graph tiny --table 16 --epochs 0",
         "bench_tiers.py --rounds 1 --graphs tiny --folder .",
+        "cost_model.py --graph tiny --ranks 2",
     ],
 )
 def test_a_benchmark_runs(command, tmp_path):

@@ -1,0 +1,245 @@
+"""Where the topology lies: an epoch of each scheme, over the loopback device as it is, and shaped by tc.
+
+    python benchmarks/bench_network.py
+
+FastSample's figure 6 with its model (GraphSAGE of three layers, (15, 10, 5)), in random parts, one process for each:
+
+- partitioned: topology and features in parts, drawn hop by hop; its "vanilla";
+- hop by hop: the topology whole on every rank, features in parts, and the samples drawn hop by hop all the same;
+- fused: the same, all hops drawn in one native call; what the loaders do;
+- whole: every rank has graph and features, ``shard=True``: nothing is exchanged but gradients.
+
+The batches of the first three are equal, which is checked. All train under DDP, so their gradients travel, too; and all
+make their batches without a model. Epochs of the schemes take turns. In a network namespace of the ranks
+(``unshare -Urn``) a token bucket holds what all of them send together over the loopback device to a rate.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from common import parser, save
+from matplotlib.figure import Figure
+from ranks import data_of, is_parent, race, start
+from torch import Tensor
+from torch import distributed as dist
+from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
+from torch_geometric.data import Data
+from torch_geometric.nn import GraphSAGE
+
+from torch_gnnscale import NeighborLoader, NeighborSampler, ops, partition
+from torch_gnnscale.distributed import Part, open_part
+from torch_gnnscale.nn import narrow
+from torch_gnnscale.sampler.executor import Drawing, HostExecutor
+from torch_gnnscale.sampler.hop_by_hop import Frontier, sample_by_hops
+
+FANOUTS, BATCH, FEATURES, HIDDEN, CLASSES, SEED = [15, 10, 5], 500, 100, 128, 47, 1
+SCHEMES = ("partitioned", "hop by hop", "fused", "whole")
+SIZES = ("nodes a batch", "frontier", "drawn")
+RATES: tuple[str | None, ...] = (None, "1gbit", "200mbit")
+FIGURE = Path(__file__).parents[1] / "docs" / "schemes.png"
+
+
+class HopByHop(HostExecutor):
+    """Draws a whole graph as one in parts is drawn: a hop at a time."""
+
+    def sample(
+        self, seeds: Sequence[Tensor], key: int, drawing: Drawing, seed_time: Sequence[Tensor | None] | None = None,
+        exclude: Sequence[Tensor | None] | None = None,
+    ) -> ops.Sample:  # fmt: skip
+        """See :meth:`Executor.sample`; uniform, and without times."""
+
+        def pick(frontier: Frontier) -> ops.Picks:
+            ends = [0, len(frontier.node)]
+            return ops.pick_neighbors(self.graph.stored, frontier.node, ends, [key], frontier.hop, frontier.fanout)
+
+        return sample_by_hops(pick, seeds[0], drawing.fanouts[0])
+
+
+class Scheme:
+    """A loader and a model of its own under DDP, and what its epochs took."""
+
+    def __init__(self, loader: NeighborLoader, part: Part | None) -> None:
+        self.loader, self.part = loader, part
+        torch.manual_seed(0)
+        self.model = DistributedDataParallel(narrow(GraphSAGE(FEATURES, HIDDEN, len(FANOUTS), CLASSES)))
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.003)
+        self.waits: list[float] = []
+        """By epoch: seconds in which the model had no batch."""
+
+    def load(self, epoch: int) -> None:
+        """Makes an epoch's batches."""
+        self.loader.set_epoch(epoch)
+        for _ in self.loader:
+            pass
+
+    def train(self, epoch: int) -> None:
+        """Trains an epoch."""
+        self.loader.set_epoch(epoch)
+        waited, begin = 0.0, time.perf_counter()
+        for batch in self.loader:
+            waited += time.perf_counter() - begin
+            self.optimizer.zero_grad()
+            cross_entropy(self.model(batch), batch.y[: batch.batch_size]).backward()
+            self.optimizer.step()
+            begin = time.perf_counter()
+        self.waits.append(waited)
+
+    def traffic(self) -> dict[str, int]:
+        """Rounds and bytes so far, of this rank."""
+        stats = {} if self.part is None else self.part.stats()
+        received = sum(entry["bytes_received"] for entry in stats.values())
+        return {"rounds": sum(entry["rounds"] for entry in stats.values()), "bytes": received}
+
+
+def sizes(batch: Data) -> tuple[int, int, int]:
+    """Nodes of a batch; those of them whose neighbors were drawn, without the seeds; edges drawn for these."""
+    nodes, edges = batch.num_sampled_nodes, batch.num_sampled_edges
+    return sum(nodes), sum(nodes[1:-1]), sum(edges[1:])
+
+
+def scheme_of(name: str, folder: Path, stack: ExitStack) -> Scheme:
+    """A scheme of this rank, by name."""
+    options = {"num_neighbors": FANOUTS, "batch_size": BATCH, "shuffle": True, "seed": SEED}
+    if name == "whole":
+        data = torch.load(folder / "data.pt", weights_only=False)
+        return Scheme(NeighborLoader(data, input_nodes=data.train_mask, shard=True, **options), None)
+    topology = "partitioned" if name == "partitioned" else "replicated"
+    part = stack.enter_context(open_part(folder / topology))
+    stores = part.features, part.graph
+    if name == "hop by hop":
+        sampler = NeighborSampler(stores, FANOUTS)
+        sampler.executor = HopByHop(sampler.graph)
+        options["neighbor_sampler"] = sampler
+    return Scheme(NeighborLoader(stores, input_nodes=part.input_nodes("train"), **options), part)
+
+
+def in_rank(folder: Path) -> dict[str, Any]:
+    """What each rank does."""
+    options = json.loads((folder / "options.json").read_text())
+    found: dict[str, Any] = {}
+    with ExitStack() as stack:
+        schemes = {name: scheme_of(name, folder, stack) for name in SCHEMES}
+        firsts = {}
+        for name, scheme in schemes.items():
+            before = scheme.traffic()
+            firsts[name] = [(batch.n_id, batch.e_id, sizes(batch)) for batch in scheme.loader]
+            traffic = {key: value - before[key] for key, value in scheme.traffic().items()}
+            found[name] = {key: value / len(scheme.loader) for key, value in traffic.items()}
+        for one, other in pairwise(SCHEMES[:3]):
+            for (a_nodes, a_edges, _), (b_nodes, b_edges, _) in zip(firsts[one], firsts[other], strict=True):
+                assert torch.equal(a_nodes, b_nodes), (one, other)
+                assert torch.equal(a_edges, b_edges), (one, other)
+        attrs = schemes["fused"].part.parts.attrs
+        found["row bytes"] = sum(meta.row_bytes for meta in attrs) + 8
+        found["steps"] = len(schemes["fused"].loader)
+        found["sizes"] = torch.tensor([entry for _, _, entry in firsts["fused"]]).double().mean(0).tolist()
+        del firsts
+        runs = {
+            f"{kind} {name}": getattr(scheme, kind) for name, scheme in schemes.items() for kind in ("train", "load")
+        }
+        times = race(runs, options["rounds"])
+        for name, scheme in schemes.items():
+            found[name] |= {kind: times[f"{kind} {name}"] for kind in ("train", "load")}
+            found[name]["waits"] = scheme.waits[1:]
+        dist.barrier()
+    return found
+
+
+def summed_up(ranks: list[dict[str, Any]]) -> dict[str, Any]:
+    """A run's figures: milliseconds a step, and ratios to ``fused`` within each round."""
+    first, steps = ranks[0], ranks[0]["steps"]
+    means = torch.tensor([rank["sizes"] for rank in ranks]).mean(0).tolist()
+    result: dict[str, Any] = {"steps": steps, "row bytes": first["row bytes"], **dict(zip(SIZES, means, strict=True))}
+    for name in SCHEMES:
+        entry: dict[str, float] = {}
+        for kind in ("train", "load"):
+            ratios = sorted(a / b for a, b in zip(first[name][kind], first["fused"][kind], strict=True))
+            entry[f"{kind}_ms"] = median(first[name][kind]) / steps * 1e3
+            entry[f"{kind} over fused"] = median(ratios)
+            entry[f"{kind} low"], entry[f"{kind} high"] = ratios[len(ratios) // 4], ratios[len(ratios) * 3 // 4]
+        waits = [w / t for rank in ranks for w, t in zip(rank[name]["waits"], first[name]["train"], strict=True)]
+        entry["share of waiting"] = median(waits)
+        entry["rounds a batch"] = first[name]["rounds"]
+        entry["bytes received a batch"] = sum(rank[name]["bytes"] for rank in ranks) / len(ranks)
+        result[name] = entry
+    return result
+
+
+def measure(graph: str, world: int, rates: Sequence[str | None], steps: int, rounds: int, limit: int) -> dict[str, Any]:
+    """A graph in random parts, one process for each, at each rate."""
+    results = {}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        data = data_of(graph, FEATURES, CLASSES, steps * BATCH * world)
+        for topology in ("replicated", "partitioned"):
+            partition.write(data, folder / topology, parts=world, method="random", topology=topology)
+        torch.save(data, folder / "data.pt")
+        (folder / "options.json").write_text(json.dumps({"rounds": rounds}))
+        for rate in rates:
+            title = rate or "as it is"
+            found = results[title] = summed_up(start(__file__, folder, world, rate, limit))
+            print(f"{graph}, {world} ranks, lo {title}: {found['steps']} steps of {found['nodes a batch']:.0f} nodes")
+            for scheme in SCHEMES:
+                print(
+                    f"  {scheme:12s}" + "".join(f"  {key} {value:.3g}" for key, value in found[scheme].items()),
+                    flush=True,
+                )
+    return results
+
+
+def plot(results: dict[str, Any]) -> None:
+    """A row for each graph and number of ranks: what a step takes over "fused", training and batches alone."""
+    figure = Figure(figsize=(10, 2.8 * len(results)), layout="constrained")
+    rows = figure.subplots(len(results), 2, squeeze=False)
+    for row, (title, rates) in zip(rows, results.items(), strict=True):
+        for axes, kind, name in zip(row, ("train", "load"), ("training", "batches alone"), strict=True):
+            for place, scheme in enumerate(SCHEMES):
+                at = [group + 0.2 * (place - 1.5) for group in range(len(rates))]
+                runs = [found[scheme] for found in rates.values()]
+                middle = [run[f"{kind} over fused"] for run in runs]
+                low = [m - run[f"{kind} low"] for m, run in zip(middle, runs, strict=True)]
+                high = [run[f"{kind} high"] - m for m, run in zip(middle, runs, strict=True)]
+                axes.bar(at, middle, 0.19, yerr=[low, high], error_kw={"linewidth": 0.8}, label=scheme)
+            axes.set_xticks(range(len(rates)), [f"lo {rate}" for rate in rates])
+            axes.set(title=f"{title}: {name}", ylabel="a step, over fused")
+    figure.legend(*rows[0][0].get_legend_handles_labels(), loc="outside right center")
+    figure.savefig(FIGURE, dpi=110)
+    print(f"written: {FIGURE}")
+
+
+def main() -> None:
+    if is_parent(in_rank):
+        return
+    options = parser(__doc__.splitlines()[0], graphs=False)
+    options.add_argument("--graphs", nargs="+", default=["planted", "cnr2000"])
+    options.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="processes, and parts")
+    options.add_argument(
+        "--rates", nargs="+", help="of lo, as tc writes them; by default " + ", ".join(map(str, RATES))
+    )
+    options.add_argument("--steps", type=int, default=10, help="of an epoch")
+    options.add_argument("--limit", type=int, default=400, help="seconds after which ranks are ended")
+    args = options.parse_args()
+    rates = RATES if args.rates is None else [None if rate == "none" else rate for rate in args.rates]
+    results = {
+        f"{graph}, {world} ranks": measure(graph, world, rates, args.steps, args.rounds, args.limit)
+        for graph in args.graphs
+        for world in args.ranks
+    }
+    if not args.no_save:
+        save("network", results)
+        plot(results)
+
+
+if __name__ == "__main__":
+    main()
