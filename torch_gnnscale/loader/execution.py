@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -40,10 +41,9 @@ class Execution:
             pipeline = line.pipeline(numbered, finish, ahead)
             return self.trial.follow(pipeline) if tried else pipeline
         lists = -(-ahead // self.bulk)
-        if self.gpu is None:
-            return line.bulks(numbered, finish, self.bulk, lists)
-        streams = Streams(self.gpu, self._streams, lists)
-        return line.bulks_on(streams, numbered, finish, self.bulk, lists, lambda: self._stall.measure(streams.device))
+        streams = None if self.gpu is None else Streams(self.gpu, self._streams, lists)
+        around = nullcontext if streams is None else lambda: self._stall.measure(streams.device)
+        return line.bulks(numbered, finish, self.bulk, lists, streams, around)
 
     def stall(self) -> dict[str, float]:
         """``{"stall": seconds}`` that the consumer's stream was idle because its batches were not ready; empty where no

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
@@ -17,7 +17,7 @@ from ..random import ids_key
 from ..sampler.keyed import Inputs, KeyedSampler, Output
 from .collate import Collator, Fetched
 from .order import NumberedBatch, SeedOrder
-from .pipeline import Pipeline, Stage
+from .pipeline import Pipeline, Stage, in_turn
 from .streams import Failed, Streams, Unpacked, as_here, or_failed
 
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class Line:
                 return self.sampler.sample_from_nodes(inputs)
             return self.sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
         if isinstance(index, NumberedBatch):
-            key = self._key(index)
+            key = self.order.key(index)
         else:
             key = ids_key(self.order.seed, self.ids_of(inputs))
         return self.sampler.sample_inputs(inputs, key, self.neg_sampling)
@@ -86,13 +86,9 @@ class Line:
         assert isinstance(self.sampler, KeyedSampler)
         begin = time.perf_counter()
         inputs = [self.inputs_at(index.positions) for index in indices]
-        outs = self.sampler.sample_many(inputs, [self._key(index) for index in indices], self.neg_sampling)
+        outs = self.sampler.sample_many(inputs, [self.order.key(index) for index in indices], self.neg_sampling)
         self.seconds["sample"] += time.perf_counter() - begin
         return outs
-
-    def _key(self, index: NumberedBatch) -> int:
-        assert isinstance(self.sampler, KeyedSampler)
-        return self.order.key(index._replace(number=index.number // self.sampler.batches_per_key))
 
     def fetch(self, out: Output) -> Fetched:
         """Reads the rows of a sample."""
@@ -132,73 +128,46 @@ class Line:
 
     def pipeline(self, numbered: Iterator[NumberedBatch], finish: Callable[[Any], T], prefetch: int) -> Pipeline:
         """Iterates over the batches, each made alone."""
-        steps = self.steps()
-        stages = [Stage(as_here(step.run), step.where == "in order") for step in steps if step.where != "here"]
-        here = [step.run for step in steps if step.where == "here"]
-
-        def finished(value: Any) -> T:
-            for run in here:
-                value = run(value)
-            return finish(value)
-
-        return Pipeline(numbered, stages, finished if here else finish, prefetch)
+        ahead, here = _divided(self.steps())
+        return Pipeline(numbered, _stages(ahead), in_turn([*here, finish]), prefetch)
 
     def samples(self, numbered: Iterator[NumberedBatch], prefetch: int) -> Pipeline:
         """Iterates over the samples; no rows are read."""
-        sample = self.steps()[0]
-        stages = [] if sample.where == "here" else [Stage(as_here(sample.run), sample.where == "in order")]
-        finish = self.sample if sample.where == "here" else _unchanged
-        return Pipeline(numbered, stages, finish, prefetch)
+        ahead, here = _divided(self.steps()[:1])
+        return Pipeline(numbered, _stages(ahead), in_turn(here), prefetch)
 
     def bulks(
-        self, numbered: Iterator[NumberedBatch], finish: Callable[[Any], T], bulk: int, prefetch: int
-    ) -> Unpacked[T]:
-        """Iterates over the batches, made ``bulk`` at a time; ``prefetch`` lists are in preparation."""
-        ahead, finished = self._steps_of_lists(bulk)
-        stages = [Stage(as_here(step.run), step.where == "in order") for step in ahead]
-        return Unpacked(Pipeline(_lists_of(numbered, bulk), stages, finished, prefetch), finish)
-
-    def bulks_on(
-        self, streams: Streams, numbered: Iterator[NumberedBatch], finish: Callable[[Any], T], bulk: int, prefetch: int,
-        around: Callable[[], AbstractContextManager],
+        self, numbered: Iterator[NumberedBatch], finish: Callable[[Any], T], bulk: int, prefetch: int,
+        streams: Streams | None, around: Callable[[], AbstractContextManager] = nullcontext,
     ) -> Unpacked[T]:  # fmt: skip
-        """The same on streams of a GPU. ``around()`` is entered during each wait for a list of batches."""
-        ahead, finished = self._steps_of_lists(bulk)
+        """Iterates over the batches, made ``bulk`` at a time; on ``streams`` of a GPU unless that is None. ``around()``
+        is entered during each wait for a list of batches."""
+        lists = iter(lambda: list(islice(numbered, bulk)), [])
+        sample, *others = self.steps()
+        many = bulk > 1 or self.collator.device is not None
+        first = _all_or_failed(self.sample_many) if many else _each(self.sample)
+        ahead, here = _divided([Step(first, sample.where), *(Step(_each(step.run), step.where) for step in others)])
+        if streams is None:
+            return Unpacked(Pipeline(lists, _stages(ahead), in_turn(here), prefetch), finish, around)
+        prepare = in_turn([step.run for step in ahead])
 
-        def prepare(indices: list[NumberedBatch]) -> Any:
+        def on_stream(indices: list[NumberedBatch]) -> Any:
             with streams.work():
-                values: list[Any] = indices
-                for step in ahead:
-                    values = step.run(values)
-                return streams.hand(values)
+                return streams.hand(prepare(indices))
 
-        stage = Stage(as_here(prepare), in_order=any(step.where == "in order" for step in ahead))
-        pipeline = Pipeline(_lists_of(numbered, bulk), [stage], lambda handed: finished(streams.take(handed)), prefetch)
+        where = "in order" if any(step.where == "in order" for step in ahead) else "parallel"
+        pipeline = Pipeline(lists, _stages([Step(on_stream, where)]), in_turn([streams.take, *here]), prefetch)
         return Unpacked(pipeline, finish, around)
 
-    def _steps_of_lists(self, bulk: int) -> tuple[list[Step], Callable[[list[Any]], list[Any]]]:
-        """The steps that threads run on lists of batches, and a function that runs the others where it is called."""
-        sample, *others = self.steps()
-        at_once = bulk > 1 or self.collator.device is not None
-        first = _all_or_failed(self.sample_many) if at_once else _each(self.sample)
-        steps = [Step(first, sample.where), *(Step(_each(step.run), step.where) for step in others)]
-        here = [step.run for step in steps if step.where == "here"]
 
-        def finished(values: list[Any]) -> list[Any]:
-            for run in here:
-                values = run(values)
-            return values
-
-        return [step for step in steps if step.where != "here"], finished
+def _divided(steps: list[Step]) -> tuple[list[Step], list[Callable[[Any], Any]]]:
+    """The steps that run in threads, and the functions of those that run in the thread that iterates."""
+    ahead = [step for step in steps if step.where != "here"]
+    return ahead, [step.run for step in steps if step.where == "here"]
 
 
-def _lists_of(numbered: Iterator[NumberedBatch], bulk: int) -> Iterator[list[NumberedBatch]]:
-    """The batches in lists of ``bulk``; the last may be shorter."""
-    return iter(lambda: list(islice(numbered, bulk)), [])
-
-
-def _unchanged(value: T) -> T:
-    return value
+def _stages(steps: list[Step]) -> list[Stage]:
+    return [Stage(as_here(step.run), step.where == "in order") for step in steps]
 
 
 def _where(thread_safe: bool, collective: bool) -> str:

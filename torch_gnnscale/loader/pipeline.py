@@ -53,7 +53,7 @@ class Pipeline:
         self._in_order: deque[Future] = deque()  # of the given thread
         self._process = os.getpid()
         self._items = items
-        self._stages = [Stage(_in_turn([s.run for s in some]), in_order) for in_order, some in groupby(stages, _kind)]
+        self._stages = [Stage(in_turn([s.run for s in some]), in_order) for in_order, some in groupby(stages, _kind)]
         self._finish = finish
         self._prefetch = 0
         self.set_prefetch(prefetch)
@@ -154,8 +154,8 @@ def _kind(stage: Stage) -> bool:
     return stage.in_order
 
 
-def _in_turn(runs: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    """The composition of functions: the first is applied first."""
+def in_turn(runs: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
+    """The composition of functions: the first is applied first. Without any, what returns its argument."""
     if len(runs) == 1:
         return runs[0]
 
