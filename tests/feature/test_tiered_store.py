@@ -5,7 +5,6 @@ import pickle
 import re
 import subprocess
 import sys
-import threading
 
 import pytest
 import torch
@@ -18,7 +17,6 @@ from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSam
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale.feature import hotness
 from torch_gnnscale.loader import accesses
-from torch_gnnscale.memory import HostMemory
 from torch_gnnscale.topology.reorder import by_score, reorder_data
 
 
@@ -336,36 +334,6 @@ def test_a_store_that_is_closed_while_a_loader_reads_it(prefetch):
     store.close()
     with pytest.raises(ValueError, match=r"^the store is closed$"):
         list(batches)
-
-
-def test_closing_waits_for_who_reads():
-    memory, entered, leave = HostMemory(4096), threading.Event(), threading.Event()
-
-    def read():
-        with memory.reading():
-            entered.set()
-            leave.wait()
-
-    reader, closer = (threading.Thread(target=run, daemon=True) for run in (read, memory.close))
-    reader.start()
-    entered.wait()
-    closer.start()
-    closer.join(0.05)
-    assert closer.is_alive()
-    leave.set()
-    closer.join()
-    reader.join()
-    with pytest.raises(ValueError, match=r"^the store is closed$"), memory.reading():
-        pass
-    memory.close()
-
-
-def test_a_forked_process_waits_for_no_reader():
-    """The threads that read when the process was forked do not go on in it."""
-    memory = HostMemory(4096)
-    with memory.reading():
-        assert status_of_fork(memory.close) == 0
-    memory.close()
 
 
 def test_another_place_to_gather(store):

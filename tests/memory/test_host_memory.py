@@ -1,6 +1,12 @@
 """Host memory that processes share."""
 
+import threading
+
+import pytest
 from helpers import forked
+from helpers.data import status_of_fork
+
+from torch_gnnscale.memory import HostMemory
 
 # A process of its own: garbage of other tests that is collected meanwhile would give memory back to the pool.
 SHORT_OF_MEMORY = """
@@ -22,3 +28,33 @@ def test_the_pools_idle_memory_is_freed_before_memory_is_missed():
     ended = forked.run(SHORT_OF_MEMORY)
     expected = "MemoryError: graph: expected 8192 bytes of memory, found 4096 available; buy some"
     assert ended.stderr.splitlines()[-1:] == [expected], ended.stderr
+
+
+def test_closing_waits_for_who_reads():
+    memory, entered, leave = HostMemory(4096), threading.Event(), threading.Event()
+
+    def read():
+        with memory.reading():
+            entered.set()
+            leave.wait()
+
+    reader, closer = (threading.Thread(target=run, daemon=True) for run in (read, memory.close))
+    reader.start()
+    entered.wait()
+    closer.start()
+    closer.join(0.05)
+    assert closer.is_alive()
+    leave.set()
+    closer.join()
+    reader.join()
+    with pytest.raises(ValueError, match=r"^the store is closed$"), memory.reading():
+        pass
+    memory.close()
+
+
+def test_a_forked_process_waits_for_no_reader():
+    """The threads that read when the process was forked do not go on in it."""
+    memory = HostMemory(4096)
+    with memory.reading():
+        assert status_of_fork(memory.close) == 0
+    memory.close()
