@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from torch import distributed as dist
 
 from torch_gnnscale.distributed import Exchange
-from torch_gnnscale.distributed.meeting import on_all_ranks
 from torch_gnnscale.distributed.rows import RowKind, Travelled, counts_by_part, exchange_rows, locate
 
 
@@ -96,33 +95,3 @@ def test_where_rows_lie(sizes, data):
     assert found.remote.tolist() == sorted({i for i in ids.tolist() if not bounds[part] <= i < bounds[part + 1]})
     by_part = [sum(int(bounds[i]) <= v < int(bounds[i + 1]) for v in found.remote.tolist()) for i in range(len(sizes))]
     assert counts_by_part(found.remote, bounds).tolist() == by_part
-
-
-def meets(failing):
-    def make():
-        if dist.get_rank() == failing:
-            raise OSError("no such place")
-        return dist.get_rank()
-
-    return on_all_ranks(make, dist.get_rank(), dist.get_world_size(), 10.0)
-
-
-def test_what_fails_on_one_rank_is_an_error_on_all():
-    assert cluster(3).run(meets, -1) == [0, 1, 2]
-    for rank in (0, 2):
-        assert cluster(3).results(meets, rank) == [(False, f"ValueError: rank {rank}: OSError: no such place")] * 3
-
-
-def late():
-    if dist.get_rank() == 1:
-        return None
-    return on_all_ranks(dist.get_rank, dist.get_rank(), dist.get_world_size(), 0.5)
-
-
-def test_a_rank_that_does_not_come():
-    first, second = cluster(2).results(late)
-    assert first == (
-        False, "RuntimeError: rank 1: expected it to come within 0.5 seconds, found that it is missing"
-    )  # fmt: skip
-    assert second == (True, None)
-    cluster(2).close()  # their numbers of meetings differ from now on
