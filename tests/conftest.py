@@ -1,15 +1,12 @@
+"""What all tests share. Torch is imported in functions, for the process that hands out tests to others needs none."""
+
 import os
 
 # Read when torch is loaded: threads that spin while they wait take the cores from another process of the same tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
-import torch
-from helpers.cluster import close_clusters
-from helpers.data import edges_of, node_rows
 from hypothesis import settings
-
-from torch_gnnscale import FeatureStore, GraphStore
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, max_examples=100)
 settings.register_profile("fresh", settings.get_profile("repeatable"), derandomize=False)  # of --hypothesis-seed
@@ -17,6 +14,8 @@ settings.load_profile("repeatable")
 
 
 def pytest_collection_modifyitems(items) -> None:
+    import torch
+
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("cuda"):
@@ -27,6 +26,8 @@ def pytest_collection_modifyitems(items) -> None:
 def clusters_end():
     """Processes that tests shared end with them."""
     yield
+    from helpers.cluster import close_clusters
+
     close_clusters()
 
 
@@ -38,6 +39,11 @@ def device(request) -> str:
 @pytest.fixture
 def features(tmp_path):
     """A folder with saved features."""
+    import torch
+    from helpers.data import node_rows
+
+    from torch_gnnscale import FeatureStore
+
     store = FeatureStore()
     store.put_tensor(node_rows(torch.arange(100)), group_name="paper", attr_name="x", index=None)
     store.put_tensor(torch.arange(100), group_name=None, attr_name="y", index=None)
@@ -48,6 +54,10 @@ def features(tmp_path):
 @pytest.fixture
 def graph(tmp_path):
     """A folder with a saved graph."""
+    from helpers.data import edges_of
+
+    from torch_gnnscale import GraphStore
+
     GraphStore.from_edge_index(edges_of(100, 900), 100).save(tmp_path / "graph")
     return tmp_path / "graph"
 
@@ -55,6 +65,8 @@ def graph(tmp_path):
 @pytest.fixture
 def one_thread():
     """A run is then repeatable to the bit."""
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     yield
