@@ -75,7 +75,7 @@ def texts_when_killed(own, killed, told):
         assert time.monotonic() < until, "the rank does not come"
         time.sleep(0.02)
     time.sleep(0.3)
-    own.processes[killed].send_signal(signal.SIGKILL)
+    own.send_signal(killed, signal.SIGKILL)
     results = [own.answer(rank, time.monotonic() + WITHIN) for rank in range(own.world) if rank != killed]
     own.kill()
     assert not any(returned for returned, _ in results)
