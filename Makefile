@@ -82,7 +82,8 @@ emulate: $(VENV)/test ## the operators of the .cu files, run by threads of the C
 	rm -f build/emulate/torch_gnnscale/*.so
 	cd build/emulate && ../../$(BIN)/python tests/emulation/build.py
 	cd build/emulate && $(SANITIZED) \
-		tests/emulation tests/ops/test_sample_bulk.py tests/loader/test_loader_bulk.py tests/ops/test_gather_tiers.py \
+		tests/emulation tests/ops/test_sample_bulk.py tests/ops/test_hops.py tests/loader/test_loader_bulk.py \
+		tests/ops/test_gather_tiers.py \
 		-k "not equals_the_twin and not rows_of_a_file and not broken_map"
 
 $(VENV)/wheel: $(VENV)/installed

@@ -6,6 +6,7 @@
 #include "../memory/workspace.h"
 #include "drawing_cpu.h"
 #include "options.h"
+#include "pick_arguments.h"
 
 namespace gnnscale {
 namespace {
@@ -22,16 +23,7 @@ void draw_blocks(Drawing& drawing, const Relation& relation, int64_t from, int64
   if (to > from) drawing.read(to - 1, scratch.positions[(to - 1) & 1], none);
 }
 
-void check_arguments(const Tensor& colptr, int64_t first, const Tensor& node, const std::vector<int64_t>& node_ptr,
-                     const std::vector<int64_t>& keys, const std::optional<Tensor>& tree,
-                     const std::optional<Tensor>& time) {
-  STD_TORCH_CHECK(node_ptr.size() == keys.size() + 1 && node_ptr.front() == 0 && node_ptr.back() == node.numel() &&
-                      std::is_sorted(node_ptr.begin(), node_ptr.end()),
-                  "pick_neighbors: expected node_ptr to lead from 0 to ", node.numel(), " in ", keys.size(), " steps");
-  for (const auto* const entry : {&tree, &time}) {
-    STD_TORCH_CHECK(!entry->has_value() || (*entry)->numel() == node.numel(),
-                    "pick_neighbors: expected a tree and a time for each node");
-  }
+void check_nodes(const Tensor& colptr, int64_t first, const Tensor& node) {
   const int64_t* const nodes = data_or_null(node);
   const uint64_t columns = static_cast<uint64_t>(colptr.numel() - 1);
   bool outside = false;
@@ -48,7 +40,8 @@ std::tuple<Tensor, Tensor, Tensor> pick_neighbors(
   const SampleOptions asked("pick_neighbors", options,
                             SampleOptions::kReplace | SampleOptions::kLast | SampleOptions::kWithEdgeId);
   const bool with_edge_id = asked.has(SampleOptions::kWithEdgeId);
-  check_arguments(colptr, first, node, node_ptr, keys, tree, node_time);
+  check_requests(node, node_ptr, keys, tree, node_time);
+  check_nodes(colptr, first, node);
   Relation relation = to_relation(colptr, row, edge_id, with_edge_id);
   relation.first = first;
   relation.num_src = num_src;

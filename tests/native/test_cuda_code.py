@@ -18,7 +18,10 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module", params=["gather/gather_tiers_cuda.cu", "sample/bulk_cuda.cu"])
+FILES = ["gather/gather_tiers_cuda.cu", "sample/bulk_cuda.cu", "sample/pick_cuda.cu", "sample/relabel_cuda.cu"]
+
+
+@pytest.fixture(scope="module", params=FILES)
 def compiled(request, tmp_path_factory):
     """A file's PTX by kernel, and what ptxas says of each."""
     ptx = tmp_path_factory.mktemp("ptx") / "code.ptx"

@@ -11,13 +11,15 @@ import pytest
 import torch
 import torch.multiprocessing
 from helpers.data import processes
-from helpers.gpu_cases import check_random_gather, check_random_sample
+from helpers.gpu_cases import check_random_gather, check_random_hop, check_random_relabelling, check_random_sample
+from helpers.graphs import assert_same, random_graph, random_ids
 from helpers.tiers import NODES, node_data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, ops
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale.feature import plan_tiers
 from torch_gnnscale.feature.tier_devices import check_room
+from torch_gnnscale.sampler.hop_by_hop import Frontier, sample_by_hops
 from torch_gnnscale.stream_time import StreamTime
 
 pytestmark = pytest.mark.cuda
@@ -38,6 +40,27 @@ def test_random_gathers(seed):
 @pytest.mark.parametrize("seed", range(60))
 def test_random_samples(seed):
     check_random_sample(seed, put)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_hops(seed):
+    check_random_hop(seed, put)
+    check_random_relabelling(seed, put)
+
+
+@pytest.mark.parametrize("disjoint", [False, True])
+def test_hop_by_hop(disjoint):
+    graph, seeds = random_graph(4000, 8, seed=5), random_ids(4000, 300, seed=6)
+    there = ops.relations([graph.colptr.cuda()], [graph.row.pin_memory()])
+
+    def pick(frontier: Frontier) -> ops.Picks:
+        ends = [0, len(frontier.node)]
+        return ops.pick_neighbors(there, frontier.node, ends, [7], frontier.hop, frontier.fanout, tree=frontier.tree)
+
+    found = sample_by_hops(pick, seeds.cuda(), [5, -1, 40], disjoint=disjoint)
+    assert found.node[0].is_cuda
+    here = ops.Sample(*(x if isinstance(x, torch.Tensor) else [y.cpu() for y in x] for x in found))
+    assert_same(here, graph.sample(ops, seeds, [5, -1, 40], 7, disjoint=disjoint))
 
 
 def test_more_rows_than_a_grid_has_groups():

@@ -203,8 +203,11 @@ NODE = torch.tensor([0, 2])
          {"graph": STORED._replace(row=[torch.tensor([0, 1, 2, 0, 1, 9])])}),
         (RuntimeError, "the graph is malformed: colptr[2] = 5, colptr[3] = 7 with 6 edges",
          {"graph": STORED._replace(colptr=[torch.tensor([0, 2, 5, 7])])}),
-        (NotImplementedError, "node: expected a tensor in host memory, found one on meta; move it",
+        (NotImplementedError, "node: expected a tensor in host memory or on a GPU, found one on meta; move it",
          {"node": NODE.to("meta")}),
+        (ValueError, "tree: expected it on cpu, where node is, found it on meta", {"tree": NODE.to("meta")}),
+        (ValueError, "graph.row: expected it on cpu, where node is, found it on meta",
+         {"graph": STORED._replace(row=[GRAPH.row.to("meta")])}),
     ],
 )  # fmt: skip
 def test_bad_requests(error, message, change):
@@ -221,8 +224,9 @@ def test_bad_requests(error, message, change):
         (ValueError, "ids: expected a vector, found shape (1, 2)", {"ids": NODE.view(1, 2)}),
         (ValueError, "tree and known_tree: expected both or none", {"tree": NODE}),
         (ValueError, "known_tree: expected 2 trees, found 1", {"tree": NODE, "known_tree": NODE[:1]}),
-        (NotImplementedError, "ids: expected a tensor in host memory, found one on meta; move it",
+        (NotImplementedError, "ids: expected a tensor in host memory or on a GPU, found one on meta; move it",
          {"ids": NODE.to("meta")}),
+        (ValueError, "known: expected it on cpu, where ids are, found it on meta", {"known": NODE.to("meta")}),
     ],
 )  # fmt: skip
 def test_bad_relabelling(error, message, change):

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .arguments import OPS, check_ids, check_int, check_key, resolve_threads
+from .arguments import OPS, check_ids, check_int, check_key, check_place, resolve_threads
 from .graph import relations
 from .samples import LAYERS, REPLACE, WITH_COL, WITH_EDGE_ID, Sample, Subgraph, check_fanouts
 from .tiers import MAX_TIERS
@@ -75,7 +75,7 @@ def sample_bulk(
         raise ValueError(f"edge_id: expected one for each of {count} edges, found {found}")
     for name, parts in (("colptr", graph.colptr), ("row", rows), ("edge_id", ids)):
         for part in parts:
-            _check_place(name, part, seeds.device)
+            check_place(name, part, seeds.device, "the seeds are")
     keys = [check_key(key) for key in keys]
     if len(keys) > MAX_BATCHES:
         raise ValueError(f"keys: expected at most {MAX_BATCHES} batches, found {len(keys)}")
@@ -134,13 +134,3 @@ def _parts(name: str, given: Tensor | Sequence[Tensor]) -> list[Tensor]:
         if part.dtype != parts[0].dtype:
             raise TypeError(f"{name}: expected parts of one dtype, found {parts[0].dtype} and {part.dtype}")
     return parts
-
-
-def _check_place(name: str, value: Tensor, device: torch.device) -> None:
-    """Raises ValueError unless the device of the seeds can read the tensor."""
-    if value.device == device:
-        return
-    if device.type == "cuda" and value.device.type == "cpu" and (value.numel() == 0 or value.is_pinned()):
-        return  # no tensor without entries is pinned
-    place = f"on {device}, where the seeds are" + (", or pinned" if device.type == "cuda" else "")
-    raise ValueError(f"{name}: expected it {place}, found it on {value.device}")

@@ -4,6 +4,8 @@
 partitioned, the halves of a hop run on different ranks: the rank that owns a node's column draws
 (:func:`pick_neighbors`), and the rank that makes the batch assigns local ids (:func:`relabel`). Repeated for each hop,
 they give the result of :func:`sample_neighbors`, bit for bit.
+
+Both run where their ids are: on the CPU, or on the current stream of a GPU, with the same results.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .arguments import OPS, check_ids, check_int, check_key, resolve_threads
+from .arguments import OPS, check_ids, check_int, check_key, check_place, resolve_threads
 from .graph import Relations, check_vector
 from .samples import LAST, MAX_HOPS, REPLACE, WITH_EDGE_ID, check_fanouts
 
@@ -67,10 +69,15 @@ def pick_neighbors(
     The drawn edges are a function of these and of the node's stored column alone: other requests and other stored
     columns do not change them.
 
+    On a GPU, every request and then every drawn edge is an item of its own, as in :func:`sample_bulk`; only draws by
+    weight without replacement depend on each other, and are made by one thread per request. The host waits twice: for
+    the number of edges, and for whether the graph is malformed.
+
     Args:
         graph: one relation, from :func:`relations`. For a part of a graph of N nodes that stores the columns of the
             nodes ``first``, ``first + 1``, ...: ``relations([colptr], [row], src_type=[0], dst_type=[1], sizes=[N,
             columns])``; ``row`` holds ids in [0, N). Without edge ids, the id of an edge is its position in ``row``.
+            Where ``node`` is on a GPU, its tensors are there or in pinned host memory, which is then read over the bus.
         node: global ids, int32 or int64, shape [n], in [first, first + columns); in any order, repeats allowed.
         node_ptr: requests ``node_ptr[j]`` to ``node_ptr[j + 1] - 1`` have the key ``keys[j]``: k + 1 numbers.
         keys: one 64-bit key per batch, from :func:`torch_gnnscale.random.batch_key`: k numbers.
@@ -82,13 +89,14 @@ def pick_neighbors(
         replace: draw with replacement.
         last: only the latest ``fanout`` candidates remain candidates.
         with_edge_id: return edge ids.
-        threads: see the package.
+        threads: see the package; of no effect on a GPU.
 
     Raises:
-        TypeError, ValueError, IndexError: wrong dtypes, shapes, numbers of entries or fanouts; a graph of several
-            relations; times of requests without times of edges, or the reverse; nodes or trees out of range.
-        NotImplementedError: tensors that are not in host memory.
-        RuntimeError: values of the graph, which :func:`relations` does not look at, are malformed.
+        TypeError, ValueError, IndexError: wrong dtypes, shapes, devices, numbers of entries or fanouts; a graph of
+            several relations; times of requests without times of edges, or the reverse; nodes or trees out of range.
+        NotImplementedError: nodes that are neither in host memory nor on a GPU.
+        RuntimeError: values of the graph, which :func:`relations` does not look at, are malformed, or, on a GPU, there
+            are more than 2^31 edges.
     """
     if not isinstance(graph, Relations):
         raise TypeError(f"graph: expected what relations() returns, found {type(graph).__name__}")
@@ -98,7 +106,13 @@ def pick_neighbors(
     for name, value in (("node", node), ("tree", tree)):
         if value is not None:
             check_ids(name, value)
-    _check_host({"colptr": colptr, "row": row, "node": node, "tree": tree, "time": time})
+    _check_device("node", node)
+    _check_same({"tree": tree, "time": time}, node.device, "node is")
+    stored = {"colptr": colptr, "row": row, "edge_id": graph.edge_id[0], "weight": graph.weight[0],
+              "time": graph.time[0]}  # fmt: skip
+    for name, entry in stored.items():
+        if entry is not None:
+            check_place(f"graph.{name}", entry, node.device, "node is")
     count = len(node)
     ends, keys = [check_int("node_ptr", end) for end in node_ptr], [check_key(key) for key in keys]
     if len(ends) != len(keys) + 1:
@@ -121,8 +135,8 @@ def pick_neighbors(
     node = node.to(torch.int64).contiguous()
     try:
         picks = Picks(*OPS.pick_neighbors(
-            colptr, row, graph.edge_id[0], graph.weight[0], graph.time[0], first, graph.sizes[graph.src_type[0]], node,
-            ends, keys, tree, time, hop, fanout, options, threads,
+            *stored.values(), first, graph.sizes[graph.src_type[0]], node, ends, keys, tree, time, hop, fanout, options,
+            threads,
         ))  # fmt: skip
         return picks if with_edge_id else picks._replace(edge_id=None)
     except RuntimeError as failed:
@@ -140,6 +154,9 @@ def pick_neighbors(
 def relabel(known: Tensor, ids: Tensor, *, known_tree: Tensor | None = None, tree: Tensor | None = None) -> Relabelled:
     """Gives global ids their local ones: by order of first occurrence, after the nodes that are known.
 
+    On a GPU, all ids are entered into one hash table that keeps the first of equal ones, and a prefix sum over those
+    that are their own first numbers the new nodes. The host waits once, for how many there are.
+
     Args:
         known: the global ids of the nodes known so far, whose local ids are their positions: int32 or int64, shape
             [n]. Of one that is repeated, the first position counts.
@@ -149,13 +166,14 @@ def relabel(known: Tensor, ids: Tensor, *, known_tree: Tensor | None = None, tre
         tree: the tree of each of ``ids``, given with ``known_tree``: int32 or int64, shape [m].
 
     Raises:
-        TypeError, ValueError, IndexError: wrong dtypes or shapes, one of the trees without the other, trees out of
-            range, 2^31 nodes and ids or more.
-        NotImplementedError: tensors that are not in host memory.
+        TypeError, ValueError, IndexError: wrong dtypes, shapes or devices, one of the trees without the other, trees
+            out of range, 2^31 nodes and ids or more.
+        NotImplementedError: ids that are neither in host memory nor on a GPU.
     """
     check_ids("known", known)
     check_ids("ids", ids)
-    _check_host({"known": known, "ids": ids, "known_tree": known_tree, "tree": tree})
+    _check_device("ids", ids)
+    _check_same({"known": known, "known_tree": known_tree, "tree": tree}, ids.device, "ids are")
     if (known_tree is None) != (tree is None):
         raise ValueError("tree and known_tree: expected both or none")
     if len(known) + len(ids) >= 1 << 31:
@@ -175,7 +193,16 @@ def _checked_trees(name: str, tree: Tensor, count: int, threads: int = 0) -> Ten
     return tree.to(torch.int64).contiguous()
 
 
-def _check_host(given: dict[str, Tensor | None]) -> None:
+def _check_device(name: str, value: Tensor) -> None:
+    """Raises NotImplementedError unless the tensor is in host memory or on a GPU."""
+    if value.device.type not in ("cpu", "cuda"):
+        raise NotImplementedError(
+            f"{name}: expected a tensor in host memory or on a GPU, found one on {value.device}; move it"
+        )
+
+
+def _check_same(given: dict[str, Tensor | None], device: torch.device, others: str) -> None:
+    """Raises ValueError unless all tensors are on the device, where ``others`` (such as "ids are")."""
     for name, value in given.items():
-        if isinstance(value, Tensor) and value.device.type != "cpu":
-            raise NotImplementedError(f"{name}: expected a tensor in host memory, found one on {value.device}; move it")
+        if isinstance(value, Tensor) and value.device != device:
+            raise ValueError(f"{name}: expected it on {device}, where {others}, found it on {value.device}")

@@ -35,7 +35,8 @@ def sample_by_hops(
     seed_time: Tensor | None = None,
     relabel: Callable[..., ops.Relabelled] = ops.relabel,
 ) -> ops.Sample:
-    """What :func:`torch_gnnscale.ops.sample_neighbors` returns for a graph of one relation, bit for bit.
+    """What :func:`torch_gnnscale.ops.sample_neighbors` returns for a graph of one relation, bit for bit, on the device
+    of the seeds.
 
     Args:
         pick: the drawn edges of a frontier, in its order, as :func:`torch_gnnscale.ops.pick_neighbors` draws them.
@@ -45,9 +46,9 @@ def sample_by_hops(
         seed_time: if edges have times, that of each seed, int64, shape [s]; trees are disjoint then.
         relabel: :func:`torch_gnnscale.ops.relabel`, or its twin.
     """
-    node, tree = seeds.long(), torch.arange(len(seeds)) if disjoint else None
-    none = torch.empty(0, dtype=torch.int64)
-    colptr, local, column, edge_id = [torch.zeros(1, dtype=torch.int64)], [none], [none], [none]
+    node, tree = seeds.long(), torch.arange(len(seeds), device=seeds.device) if disjoint else None
+    none = node.new_empty(0)
+    colptr, local, column, edge_id = [node.new_zeros(1)], [none], [none], [none]
     begin, num_nodes, num_edges = 0, [len(seeds)], []
     for hop, fanout in enumerate(fanouts):
         end = len(node)
@@ -59,7 +60,7 @@ def sample_by_hops(
         assert edge is not None
         local.append(found.local)
         edge_id.append(edge)
-        column.append(torch.arange(begin, end).repeat_interleave(count))
+        column.append(torch.arange(begin, end, device=node.device).repeat_interleave(count))
         colptr.append(count.cumsum(0) + colptr[-1][-1:])
         node = torch.cat([node, found.node])
         if tree is not None and found.tree is not None:

@@ -1,0 +1,66 @@
+// The operator relabel on the current stream of a GPU (see relabel_phases.h). The host waits once, for the number of
+// new nodes.
+#include <torch/csrc/stable/accelerator.h>
+
+#include <optional>
+#include <tuple>
+
+#include "../executor_cuda.h"
+#include "relabel_phases.h"
+
+namespace gnnscale {
+namespace {
+
+constexpr char kName[] = "relabel";
+
+// See torch_gnnscale.ops.relabel, which checks the arguments.
+std::tuple<Tensor, Tensor, Tensor> relabel(const Tensor& known, const Tensor& ids,
+                                           const std::optional<Tensor>& known_tree, const std::optional<Tensor>& tree) {
+  const int64_t before = known.numel(), count = ids.numel();
+  STD_TORCH_CHECK(known_tree.has_value() == tree.has_value() &&
+                      (!tree.has_value() || (known_tree->numel() == before && tree->numel() == count)),
+                  "relabel: expected a tree for each node and id, or none");
+  STD_TORCH_CHECK(before + count < int64_t{1} << 31, "relabel: expected less than 2^31 nodes and ids, found ",
+                  before + count);
+  STD_TORCH_CHECK(ids.is_cuda(), "relabel: ids are not on a GPU");
+  const int32_t device = ids.get_device_index();
+  const torch::stable::accelerator::DeviceGuard guard(device);
+  const StreamExecutor on(kName, ids, current_stream(device));
+  const auto numbers = [device](const std::optional<Tensor>& values) -> const int64_t* {
+    if (!values.has_value()) return nullptr;
+    const Tensor& tensor = *values;
+    STD_TORCH_CHECK(tensor.is_cuda() && tensor.get_device_index() == device, kName,
+                    ": expected all tensors on the device of ids");
+    return static_cast<const int64_t*>(tensor.const_data_ptr());
+  };
+  const auto data = [](Tensor& tensor) { return static_cast<int64_t*>(tensor.mutable_data_ptr()); };
+
+  const int64_t slots = 2 * (before + count) + 1;
+  Tensor local = on.room(count, ScalarType::Long), table = on.room(slots, ScalarType::Int);
+  Tensor fresh = on.room(count + 1, ScalarType::Long), rank = on.room(count + 1, ScalarType::Long);
+  const Tensor counts = on.upload({before + count, count});
+  const int64_t* const items = static_cast<const int64_t*>(counts.const_data_ptr());
+  on.fill(table);
+  FoundNodes of{before,           count,
+                numbers(known),   numbers(ids),
+                tree.has_value(), numbers(known_tree),
+                numbers(tree),    {static_cast<uint32_t*>(table.mutable_data_ptr()), static_cast<uint64_t>(slots)},
+                data(local),      data(fresh),
+                data(rank),       nullptr,
+                nullptr};
+  on.each(items, before + count, EnterItem{of});
+  on.each(items + 1, count, FindFirst{of});
+  on.sum_before(of.fresh, of.rank, items + 1, count);
+  const int64_t added = on.download(of.rank + count, 1)[0];
+
+  Tensor node = on.room(added, ScalarType::Long), node_tree = on.room(tree.has_value() ? added : 0, ScalarType::Long);
+  of.node = data(node);
+  of.tree = data(node_tree);
+  on.each(items + 1, count, NumberFound{of});
+  return {local, node, node_tree};
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gnnscale, CUDA, library) { library.impl("relabel", TORCH_BOX(&relabel)); }
+
+}  // namespace
+}  // namespace gnnscale
