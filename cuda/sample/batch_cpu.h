@@ -7,6 +7,7 @@
 
 #include "../memory/tensor.h"
 #include "../memory/workspace.h"
+#include "active_columns_cpu.h"
 #include "drawing_cpu.h"
 #include "relabelling_cpu.h"
 
@@ -14,8 +15,9 @@ namespace gnnscale {
 
 struct Request {
   std::vector<Relation> relations;
-  std::vector<int64_t> sizes;  // nodes of each type
-  Vector<int64_t> seed_time;   // of each tree; empty without times
+  const IncomingRelations* incoming;  // of each node type
+  std::vector<int64_t> sizes;         // nodes of each type
+  Vector<int64_t> seed_time;          // of each tree; empty without times
   int64_t hops;
   uint64_t key;
   bool replace, disjoint, last, layers, bidirectional, induced, with_edge_id, with_col;
@@ -36,10 +38,17 @@ struct Edges {
   std::vector<int64_t> per_hop, columns_per_hop;
 };
 
+// Columns of a hop that have stored edges, where the others are left out.
+struct CompactColumns {
+  Vector<int64_t> node, tree, colptr;
+};
+
 struct Batch {
   const Request& request;
   std::vector<Nodes> nodes;
   std::vector<Edges> edges;
+  std::vector<ActiveColumns> active;  // of each node type with IncomingRelations, in the hop at hand
+  CompactColumns compact;
   WorkspaceLease work;
   Scratch scratch;
 
@@ -47,6 +56,7 @@ struct Batch {
       : request(asked),
         nodes(asked.sizes.size()),
         edges(asked.relations.size()),
+        active(asked.sizes.size()),
         work(asked.lookup == Lookup::kMap ? std::accumulate(asked.sizes.begin(), asked.sizes.end(), int64_t{0}) : 0) {
     const auto each_type = [&](auto&& f) {
       for (size_t t = 0; t < nodes.size(); ++t) {
@@ -72,6 +82,24 @@ struct Batch {
     int64_t most = 0;
     for (const Nodes& type : nodes) most = std::max(most, type.count);
     if (request.lookup == Lookup::kMap) work->base += static_cast<uint32_t>(most);
+  }
+
+  void begin_hop() {
+    for (size_t t = 0; t < nodes.size(); ++t) {
+      if (request.incoming[t].words == 0) continue;
+      active[t].find(request.incoming[t], nodes[t].id.data() + nodes[t].frontier, nodes[t].known - nodes[t].frontier);
+    }
+  }
+
+  // Of the columns of a relation that have stored edges, where these are.
+  void prefetch_columns(const Relation& relation) const {
+    if (relation.incoming < 0) return;
+    const ActiveColumns& columns = active[relation.dst];
+    const int64_t* const position = columns.positions(relation.incoming);
+    const int64_t* const node = nodes[relation.dst].id.data() + nodes[relation.dst].frontier;
+    for (int64_t k = 0; k < columns.count(relation.incoming); ++k) {
+      GNNSCALE_PREFETCH(relation.pointer_of(node[position[k]]));
+    }
   }
 
   void end_hop() {

@@ -27,7 +27,8 @@ class Expansion {
         destinations_(batch.nodes[relation.dst]),
         out_(batch.edges[relation.number]),
         hop_(static_cast<int>(hop)),
-        fanout_(relation.fanouts[hop]) {}
+        fanout_(relation.fanouts[hop]),
+        active_(relation.incoming < 0 ? nullptr : &batch.active[relation.dst]) {}
 
   void run() {
     const int64_t size = destinations_.known - destinations_.frontier, columns = out_.columns;
@@ -40,13 +41,16 @@ class Expansion {
       return;
     }
     const Request& request = batch_.request;
-    const auto [begin, length] = batch_.work->candidates(size);
-    Drawing drawing(relation_, frontier(size), {request.key, hop_, fanout_, request.replace, request.last},
-                    out_.colptr.data() + columns, begin, length);
+    const int64_t drawing_columns = active_ == nullptr ? size : compact();
+    colptr_ = active_ == nullptr ? out_.colptr.data() + columns : batch_.compact.colptr.data();
+    const auto [begin, length] = batch_.work->candidates(drawing_columns);
+    Drawing drawing(relation_, frontier(drawing_columns), {request.key, hop_, fanout_, request.replace, request.last},
+                    colptr_, begin, length);
     drawing.count(request.threads);
-    const int64_t total = out_.colptr[columns + size], drawn = total - out_.count;
+    if (active_ != nullptr) spread(out_.colptr.data() + columns + 1, size);
+    const int64_t total = colptr_[drawing_columns], drawn = total - out_.count;
     reserve(total, drawn);
-    drawing.write_to(frontier(size), out_.row.data(), request.with_edge_id ? out_.id.data() : nullptr);
+    drawing.write_to(frontier(drawing_columns), out_.row.data(), request.with_edge_id ? out_.id.data() : nullptr);
 
     Relabelling relabelling(*batch_.work, sources_, out_.row.data());
     const int64_t tasks = drawn < kParallelFrom ? 1 : num_tasks(drawing.num_blocks(), 2, request.threads);
@@ -61,10 +65,46 @@ class Expansion {
   }
 
  private:
+  // The nodes, and the trees or null, of the columns that are drawn.
+  const int64_t* nodes() const {
+    return active_ == nullptr ? destinations_.id.data() + destinations_.frontier : batch_.compact.node.data();
+  }
+  const int64_t* trees() const {
+    if (!batch_.request.disjoint) return nullptr;
+    return active_ == nullptr ? destinations_.tree.data() + destinations_.frontier : batch_.compact.tree.data();
+  }
+
   Frontier frontier(int64_t size) const {
-    const int64_t* const tree = batch_.request.disjoint ? destinations_.tree.data() + destinations_.frontier : nullptr;
     const Vector<int64_t>& time = batch_.request.seed_time;
-    return {size, destinations_.id.data() + destinations_.frontier, tree, time.empty() ? nullptr : time.data(), tree};
+    return {size, nodes(), trees(), time.empty() ? nullptr : time.data(), trees()};
+  }
+
+  // Takes the columns with stored edges alone; returns how many there are.
+  int64_t compact() {
+    const int64_t count = active_->count(relation_.incoming);
+    const int64_t* const position = active_->positions(relation_.incoming);
+    const auto pick = [&](Vector<int64_t>& out, const int64_t* values) {
+      out.resize(std::max(out.size(), static_cast<size_t>(count)));
+      for (int64_t k = 0; k < count; ++k) out[k] = values[position[k]];
+    };
+    CompactColumns& to = batch_.compact;
+    pick(to.node, destinations_.id.data() + destinations_.frontier);
+    if (batch_.request.disjoint) pick(to.tree, destinations_.tree.data() + destinations_.frontier);
+    to.colptr.resize(std::max(to.colptr.size(), static_cast<size_t>(count) + 1));
+    to.colptr[0] = out_.count;
+    return count;
+  }
+
+  // The ends of all `size` columns, of which those between the ones with stored edges are empty.
+  void spread(int64_t* end, int64_t size) const {
+    const int64_t count = active_->count(relation_.incoming);
+    const int64_t* const position = active_->positions(relation_.incoming);
+    int64_t at = 0;
+    for (int64_t k = 0; k <= count; ++k) {
+      const int64_t next = k < count ? position[k] : size;
+      std::fill(end + at, end + next, colptr_[k]);
+      at = next;
+    }
   }
 
   void reserve(int64_t total, int64_t drawn) {
@@ -83,10 +123,8 @@ class Expansion {
   // next_read: whether the sources of the next block are known, so that their cells can be prefetched.
   void relabel(Relabelling& relabelling, const Drawing& drawing, int64_t block, bool next_read, PendingPicks& pending) {
     if (batch_.request.lookup == Lookup::kTrees) {
-      const int64_t first = drawing.first_node(block), columns = out_.columns - out_.columns_per_hop.back();
-      relabelling.relabel_trees(out_.colptr.data() + columns + first,
-                                destinations_.tree.data() + destinations_.frontier + first,
-                                drawing.first_node(block + 1) - first);
+      const int64_t first = drawing.first_node(block);
+      relabelling.relabel_trees(colptr_ + first, trees() + first, drawing.first_node(block + 1) - first);
       return;
     }
     const int64_t to = drawing.first_edge(block + 1);
@@ -168,6 +206,8 @@ class Expansion {
   Edges& out_;
   const int hop_;
   const int64_t fanout_;
+  const ActiveColumns* const active_;  // null: all columns are drawn
+  int64_t* colptr_ = nullptr;          // where the edges of the columns that are drawn begin, and the last one's end
 };
 
 }  // namespace gnnscale

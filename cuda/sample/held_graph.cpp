@@ -34,6 +34,27 @@ void release(void* address) {
   registry().graphs.erase(found);
 }
 
+IncomingRelations incoming_relations(const HeldGraph& graph, int type) {
+  IncomingRelations found;
+  const int64_t nodes = graph.sizes[type];
+  for (size_t r = 0; r < graph.relations.size(); ++r) {
+    if (graph.relations[r].dst == type && graph.relations[r].colptr.numel() == nodes + 1) {
+      found.numbers.push_back(static_cast<int>(r));
+    }
+  }
+  if (found.numbers.size() < IncomingRelations::kFrom) return {};
+  found.words = (static_cast<int64_t>(found.numbers.size()) + 63) / 64;
+  found.bits.assign(static_cast<size_t>(nodes * found.words), 0);
+  for (size_t i = 0; i < found.numbers.size(); ++i) {
+    const int64_t* const colptr = data_or_null(graph.relations[found.numbers[i]].colptr);
+    uint64_t* const word = found.bits.data() + i / 64;
+    for (int64_t node = 0; node < nodes; ++node) {
+      word[node * found.words] |= uint64_t{colptr[node] != colptr[node + 1]} << i % 64;
+    }
+  }
+  return found;
+}
+
 using Tensors = std::vector<Tensor>;
 using OptionalTensors = std::vector<std::optional<Tensor>>;
 using Ints = std::vector<int64_t>;
@@ -58,6 +79,7 @@ Tensor hold_relations(const Tensors& colptr, const Tensors& row, const OptionalT
     graph->relations.push_back({colptr[r], row[r], edge_id[r], weight[r], time[r], static_cast<int>(src_type[r]),
                                 static_cast<int>(dst_type[r]), static_cast<int>(reverse[r])});
   }
+  for (size_t t = 0; t < sizes.size(); ++t) graph->incoming.push_back(incoming_relations(*graph, static_cast<int>(t)));
   auto number = std::make_unique<int64_t>();
   {
     const std::lock_guard guard(registry().lock);

@@ -15,9 +15,19 @@ struct HeldRelation {
   int src, dst, reverse;  // the numbers of its node types and of its reverse relation
 };
 
+// Which of the relations into a node type have edges into a node: most have none, where there are many relations.
+struct IncomingRelations {
+  static constexpr size_t kFrom = 32;  // relations from which on this is looked up
+
+  std::vector<int> numbers;  // of the relations, ascending; none if there are fewer than kFrom
+  int64_t words = 0;         // of 64 bits, per node
+  Vector<uint64_t> bits;     // bit i % 64 of bits[node * words + i / 64]: numbers[i] has edges into the node
+};
+
 struct HeldGraph {
   std::vector<HeldRelation> relations;
-  std::vector<int64_t> sizes;  // nodes of each type
+  std::vector<int64_t> sizes;               // nodes of each type
+  std::vector<IncomingRelations> incoming;  // of each type
 };
 
 // The graph whose number is in a tensor from the operator hold_relations. Raises a RuntimeError for another tensor.

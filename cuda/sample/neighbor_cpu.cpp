@@ -35,19 +35,26 @@ Tensor to_tensor(const Parts& parts, int64_t columns) {
   return to_tensor(std::move(array), {rows, columns});
 }
 
+constexpr int64_t kColumnsAtOnce = 16;  // that are passed over together where none has edges
+
 // Sources, and below them (with_col) the destination of each edge: the number of its column, within the hop where hops
 // have columns of their own (layers).
 Tensor edge_index(Edges& edges, bool layers, bool with_col) {
   if (with_col) {
     edges.row.reserve(edges.count, 2 * edges.count);
     int64_t* const col = edges.row.data() + edges.count;
+    const int64_t* const colptr = edges.colptr.data();
     int64_t first = 0, hop = 0, end = layers ? 0 : edges.columns;
     for (int64_t column = 0; column < edges.columns; ++column) {
-      while (column == end) {
+      while (column + kColumnsAtOnce <= edges.columns && colptr[column] == colptr[column + kColumnsAtOnce]) {
+        column += kColumnsAtOnce;
+      }
+      while (column >= end && column < edges.columns) {
         first = end;
         end += edges.columns_per_hop[hop++];
       }
-      std::fill(col + edges.colptr[column], col + edges.colptr[column + 1], column - first);
+      if (column == edges.columns) break;
+      std::fill(col + colptr[column], col + colptr[column + 1], column - first);
     }
   }
   return to_tensor(std::move(edges.row), {with_col ? 2 : 1, edges.count});
@@ -81,7 +88,12 @@ Lookup lookup_of(const Request& request, const std::vector<Seeds>& seeds) {
 
 void run(Batch& batch) {
   for (int64_t hop = 0; hop < batch.request.hops; ++hop) {
-    for (const Relation& relation : batch.request.relations) Expansion(batch, relation, hop).run();
+    batch.begin_hop();
+    const std::vector<Relation>& relations = batch.request.relations;
+    for (size_t r = 0; r < relations.size(); ++r) {
+      if (r + 1 < relations.size()) batch.prefetch_columns(relations[r + 1]);
+      Expansion(batch, relations[r], hop).run();
+    }
     batch.end_hop();
   }
   if (batch.request.induced) {
@@ -117,6 +129,7 @@ Tensors sample_neighbors(const Tensor& graph, int64_t relations, const Tensors& 
                           Options::kBidirectional | Options::kInduced | Options::kWithEdgeId | Options::kWithCol);
   const bool disjoint = asked.has(Options::kDisjoint), with_edge_id = asked.has(Options::kWithEdgeId);
   Request request{};
+  request.incoming = held.incoming.data();
   request.sizes = held.sizes;
   request.hops = relations == 0 ? 0 : static_cast<int64_t>(fanouts.size()) / relations;
   request.key = static_cast<uint64_t>(key);
@@ -154,6 +167,11 @@ Tensors sample_neighbors(const Tensor& graph, int64_t relations, const Tensors& 
     relation.fanouts = fanouts.data() + static_cast<int64_t>(r) * request.hops;
     STD_TORCH_CHECK(relation.time == nullptr || disjoint, "times need disjoint trees");
     request.relations.push_back(relation);
+  }
+  for (const IncomingRelations& incoming : held.incoming) {
+    for (size_t i = 0; i < incoming.numbers.size(); ++i) {
+      request.relations[incoming.numbers[i]].incoming = static_cast<int>(i);
+    }
   }
   std::vector<Seeds> all_seeds;
   for (size_t t = 0; t < types; ++t) {

@@ -33,6 +33,7 @@ struct Relation {
   int64_t num_excluded;
   int number, src, dst, reverse;  // its own, its node types' and its reverse relation's numbers
   const int64_t* fanouts;         // of each hop
+  int incoming = -1;              // its place in IncomingRelations of its destinations, or -1
 
   // Where a node's entry of colptr is.
   const int64_t* pointer_of(int64_t node) const { return colptr + (node - first); }
