@@ -60,15 +60,16 @@ class LayerBatch {
     return 0;
   }
 
-  // Whether a node was in the batch before this hop, and its first local id.
-  bool is_known(int64_t node) const { return local_id(work->map[node], work->base) < known_; }
+  // The position of a stored source that is no node, or -1.
+  void note_bad_row(int64_t position) {
+    if (position >= 0) bad_row_ = position;
+  }
 
   void begin_hop() {
     if (columns + (end - begin) + 1 > column_room_) {
       column_room_ = std::max(2 * column_room_, columns + (end - begin) + 1);
       colptr.reserve(columns + 1, column_room_);
     }
-    known_ = static_cast<uint32_t>(nodes.count);
     edges_before_ = edges;
     if (request.include_dst) return;
     start_block();
@@ -161,7 +162,6 @@ class LayerBatch {
   RelationReader reader_;
   int64_t bad_row_ = -1;
   Vector<double> weights_;
-  uint32_t known_ = 0;
   int64_t block_ = 0, edges_before_ = 0;  // where the nodes of the block, and the hop's edges, begin
   int64_t column_room_ = 1, edge_room_ = 0, node_room_ = 0;
 };

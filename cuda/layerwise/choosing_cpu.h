@@ -8,17 +8,32 @@
 #include <functional>
 #include <numeric>
 
-#include "../memory/allocate.h"
+#include "../memory/pool.h"
 #include "draws_cpu.h"
 #include "schemes.h"
 
 namespace gnnscale {
 
 // Candidates: distinct nodes with positive scores of sum below 2^62.
-struct Scored {
-  Vector<int64_t> node;
-  Vector<uint64_t> score;
-  int64_t count() const { return static_cast<int64_t>(node.size()); }
+class Scored {
+ public:
+  explicit Scored(int64_t room = 0) : node_(room + 1), score_(room + 1) {}  // room for one more: see add_if
+  int64_t count() const { return count_; }
+  int64_t node(int64_t i) const { return node_[i]; }
+  uint64_t score(int64_t i) const { return score_[i]; }
+  const int64_t* nodes() const { return node_.data(); }
+  const uint64_t* scores() const { return score_.data(); }
+  // Without a branch: what is no candidate is overwritten.
+  GNNSCALE_INLINE void add_if(bool is_candidate, int64_t node, uint64_t score) {
+    node_[count_] = node;
+    score_[count_] = score;
+    count_ += is_candidate;
+  }
+
+ private:
+  PooledArray<int64_t> node_;
+  PooledArray<uint64_t> score_;
+  int64_t count_ = 0;
 };
 
 // A drawn node and c_v.
@@ -31,8 +46,8 @@ struct Chosen {
 inline void choose_by_priority(const Scored& from, int64_t count, uint64_t key, int hop, uint64_t total,
                                Vector<Chosen>& chosen) {
   const int64_t all = from.count();
-  Vector<uint64_t> draws(all);
-  draw_nodes(key, hop, from.node.data(), all, draws.data());
+  PooledArray<uint64_t> draws(all);
+  draw_nodes(key, hop, from.nodes(), all, draws.data());
   Vector<Drawn> few;
   const double wanted = static_cast<double>(count) + 4 * std::sqrt(static_cast<double>(count)) + 8;
   double guess = std::ldexp(wanted / static_cast<double>(total), kDrawBits);  // of r* / q*
@@ -41,7 +56,7 @@ inline void choose_by_priority(const Scored& from, int64_t count, uint64_t key, 
     const uint64_t limit = last ? UINT64_MAX : static_cast<uint64_t>(guess) + 1;
     few.clear();
     for (int64_t i = 0; i < all; ++i) {
-      if (last || is_below(draws[i], from.score[i], limit)) few.push_back({draws[i], from.score[i], from.node[i]});
+      if (last || is_below(draws[i], from.score(i), limit)) few.push_back({draws[i], from.score(i), from.node(i)});
     }
     if (static_cast<int64_t>(few.size()) > count) break;
   }
@@ -56,7 +71,7 @@ inline void choose_by_priority(const Scored& from, int64_t count, uint64_t key, 
 inline void choose_by_poisson(const Scored& from, int64_t count, uint64_t key, int hop, uint64_t total,
                               Vector<Chosen>& chosen) {
   // At most count - 1 are certain, and they are the largest.
-  Vector<uint64_t> largest(from.score);
+  Vector<uint64_t> largest(from.scores(), from.scores() + from.count());
   std::nth_element(largest.begin(), largest.begin() + count, largest.end(), std::greater<>());
   std::sort(largest.begin(), largest.begin() + count, std::greater<>());
   uint64_t left = static_cast<uint64_t>(count), rest = total;
@@ -64,12 +79,12 @@ inline void choose_by_poisson(const Scored& from, int64_t count, uint64_t key, i
     --left;
     rest -= largest[i];
   }
-  Vector<uint64_t> draws(from.count());
-  draw_nodes(key, hop, from.node.data(), from.count(), draws.data());
+  PooledArray<uint64_t> draws(from.count());
+  draw_nodes(key, hop, from.nodes(), from.count(), draws.data());
   for (int64_t i = 0; i < from.count(); ++i) {
-    const uint64_t score = from.score[i];
+    const uint64_t score = from.score(i);
     if (is_certain(score, left, rest) || poisson_draws(draws[i], score, left, rest)) {
-      chosen.push_back({from.node[i], poisson_correction(score, left, rest)});
+      chosen.push_back({from.node(i), poisson_correction(score, left, rest)});
     }
   }
 }
@@ -109,9 +124,9 @@ inline void choose_by_numbers(const Scored& from, int64_t count, bool replace, u
                               Vector<Chosen>& chosen) {
   Vector<int64_t> order(from.count());
   std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return from.node[a] < from.node[b]; });
+  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return from.node(a) < from.node(b); });
   Vector<uint64_t> scores(from.count());
-  for (size_t i = 0; i < scores.size(); ++i) scores[i] = from.score[order[i]];
+  for (size_t i = 0; i < scores.size(); ++i) scores[i] = from.score(order[i]);
   SumTree tree(scores);
   uint64_t left = total;
   Vector<size_t> places(count);
@@ -126,7 +141,7 @@ inline void choose_by_numbers(const Scored& from, int64_t count, bool replace, u
   for (size_t first = 0, last; first < places.size(); first = last) {
     for (last = first; last < places.size() && places[last] == places[first];) ++last;
     const size_t place = places[first];
-    chosen.push_back({from.node[order[place]],
+    chosen.push_back({from.node(order[place]),
                       counted_correction(last - first, total, static_cast<uint64_t>(count), scores[place])});
   }
 }
@@ -135,11 +150,11 @@ inline void choose_by_numbers(const Scored& from, int64_t count, bool replace, u
 inline void choose(const Scored& from, int64_t count, Scheme scheme, uint64_t key, int hop, Vector<Chosen>& chosen) {
   const int64_t all = from.count();
   if (count < 0 || (all <= count && scheme != Scheme::kReplace)) {
-    for (const int64_t node : from.node) chosen.push_back({node, 1.0});
+    for (int64_t i = 0; i < all; ++i) chosen.push_back({from.node(i), 1.0});
     return;
   }
   if (count == 0 || all == 0) return;
-  const uint64_t total = std::accumulate(from.score.begin(), from.score.end(), uint64_t{0});
+  const uint64_t total = std::accumulate(from.scores(), from.scores() + all, uint64_t{0});
   switch (scheme) {
     case Scheme::kPriority:
       return choose_by_priority(from, count, key, hop, total, chosen);

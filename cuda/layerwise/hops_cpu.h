@@ -1,9 +1,11 @@
 // One hop of a layer-wise batch on the CPU.
 //
-// A cell for each node of the graph counts or scores the sources of the frontier in one pass over its lists. Then the
-// cells of drawn nodes hold kChosen + their number, and a second pass writes the edges from them. Cells are 0 between
-// batches.
+// A cell for each node of the graph counts or scores the sources of the frontier in one pass over its lists. The cells
+// are read and set to 0 again; those of drawn nodes then hold kChosen + their number, and a second pass writes the
+// edges from them. It looks at a bit for each node, for bits stay in the cache. Cells and bits are 0 between hops.
 #pragma once
+
+#include <climits>
 
 #include "batch_cpu.h"
 #include "choosing_cpu.h"
@@ -11,45 +13,80 @@
 namespace gnnscale {
 
 constexpr uint64_t kChosen = uint64_t{1} << 63;
-constexpr int64_t kCellsAhead = 24;  // distance at which the cells of a list's sources are prefetched
-constexpr int64_t kListsAhead = 4;   // and of lists
+constexpr int64_t kBits = 64;        // of a cell
+constexpr int64_t kCellsAhead = 32;  // distance at which the cells of a list's sources are prefetched
+constexpr int64_t kListsAhead = 4;   // and lists
 
-template <typename Id>
+// The sources of stored edges. kStride: bytes from one to the next, 0 for any.
+template <typename Id, int64_t kStride>
+struct Sources {
+  const char* row;
+  int64_t stride;
+  uint64_t num_src;
+
+  explicit Sources(const Relation& graph)
+      : row(graph.row), stride(graph.row_stride), num_src(static_cast<uint64_t>(graph.num_src)) {}
+
+  GNNSCALE_INLINE uint64_t at(int64_t position) const {
+    return static_cast<uint64_t>(*reinterpret_cast<const Id*>(row + position * (kStride > 0 ? kStride : stride)));
+  }
+  // The same, or 0 and its position in `bad` if it is no node.
+  GNNSCALE_INLINE uint64_t checked(int64_t position, int64_t& bad) const {
+    const uint64_t id = at(position);
+    if (id < num_src) [[likely]]
+      return id;
+    bad = position;
+    return 0;
+  }
+};
+
+template <typename Id, int64_t kStride>
 class LayerHop {
  public:
   LayerHop(LayerBatch& batch, int hop)
-      : batch_(batch), request_(batch.request), hop_(hop), cells_(batch.work->scores(request_.graph.num_src)) {}
+      : batch_(batch),
+        request_(batch.request),
+        sources_(request_.graph),
+        hop_(hop),
+        cells_(batch.work->scores(request_.graph.num_src)),
+        bits_(cells_ + request_.graph.num_src) {}
   ~LayerHop() {
-    for (const int64_t node : touched_) cells_[node] = 0;
+    for (int64_t i = 0; i < touched_count_; ++i) cells_[touched_[i]] = 0;
+    for (const Chosen& entry : chosen_) cells_[entry.node] = bits_[entry.node / kBits] = 0;
   }
 
   void run() {
     batch_.begin_hop();
-    find_frontier();
     const int64_t count = request_.num_nodes[hop_];
     if (request_.method == Method::kLabor) {
       run_labor(count);
     } else {
       if (request_.method == Method::kLadies) {
+        find_frontier();
         score_sources();
-      } else {
+        keep_known([&](int64_t node) { return cells_[node] != 0; });
         list_scored();
+      } else {
+        keep_known([&](int64_t node) { return request_.score[node] > 0; });
+        list_all();
       }
       choose(candidates_, count, request_.scheme, request_.key, hop_, chosen_);
-      mark();
+      for (size_t i = 0; i < chosen_.size(); ++i) {
+        const int64_t node = chosen_[i].node;
+        cells_[node] = kChosen | i;
+        bits_[node / kBits] |= uint64_t{1} << node % kBits;
+      }
       write();
     }
     batch_.end_hop();
   }
 
  private:
-  int64_t node_at(int64_t column) const { return batch_.nodes.id[column]; }
-
   // The distinct nodes to expand, in order.
   void find_frontier() {
     const int64_t* const ids = batch_.nodes.id.data();
     frontier_.assign(ids + batch_.begin, ids + batch_.end);
-    if (batch_.begin > 0 || request_.method == Method::kLabor) return;  // only seeds repeat
+    if (batch_.begin > 0) return;  // only seeds repeat
     for (int64_t& node : frontier_) {
       uint64_t& cell = cells_[node];
       node = cell == 0 ? node : -1;
@@ -59,100 +96,144 @@ class LayerHop {
     std::erase(frontier_, -1);
   }
 
-  // Calls f(place in the frontier, first, last) for each list, whose cells are prefetched shortly before.
-  template <typename F>
-  void each_list(F&& f) {
+  GNNSCALE_INLINE void prefetch_cell(int64_t position) const {
+    GNNSCALE_PREFETCH_WRITE(
+        reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(cells_) + sources_.at(position) * sizeof(uint64_t)));
+  }
+
+  GNNSCALE_INLINE void prefetch_bit(int64_t position) const {
+    GNNSCALE_PREFETCH(
+        reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(bits_) + sources_.at(position) / CHAR_BIT));
+  }
+
+  // Calls f(i, first, last) for the lists of nodes; prefetch(position) is called for the first ones of each list
+  // shortly before.
+  template <typename Prefetch, typename F>
+  void each_list(const int64_t* nodes, int64_t count, Prefetch&& prefetch, F&& f) {
     const Relation& graph = request_.graph;
-    const size_t count = frontier_.size();
-    for (size_t i = 0; i < count; ++i) {
-      if (i + 2 * kListsAhead < count) GNNSCALE_PREFETCH(graph.pointer_of(frontier_[i + 2 * kListsAhead]));
+    std::pair<int64_t, int64_t> list{0, 0};
+    if (count > 0) list = batch_.stored(nodes[0]);
+    for (int64_t i = 0; i < count; ++i) {
+      if (i + 2 * kListsAhead < count) GNNSCALE_PREFETCH(graph.pointer_of(nodes[i + 2 * kListsAhead]));
       if (i + kListsAhead < count) {
-        GNNSCALE_PREFETCH(graph.row + *graph.pointer_of(frontier_[i + kListsAhead]) * graph.row_stride);
+        GNNSCALE_PREFETCH(graph.row + *graph.pointer_of(nodes[i + kListsAhead]) * graph.row_stride);
       }
-      const auto [first, last] = batch_.stored(frontier_[i]);
-      f(first, last);
+      std::pair<int64_t, int64_t> next{0, 0};
+      if (i + 1 < count) next = batch_.stored(nodes[i + 1]);
+      for (int64_t position = next.first; position < std::min(next.first + kCellsAhead, next.second); ++position) {
+        prefetch(position);
+      }
+      f(i, list.first, list.second);
+      list = next;
     }
   }
 
   // LADIES: candidates are the sources of the frontier's edges.
   void score_sources() {
-    int64_t edges = 0;
-    each_list([&](int64_t first, int64_t last) { edges += last - first; });
-    touched_.resize(std::min(edges, request_.graph.num_src) + 1);
+    for (const int64_t node : frontier_) {
+      const auto [first, last] = batch_.stored(node);
+      frontier_edges_ += last - first;
+    }
+    touched_.reserve(0, std::min(frontier_edges_, request_.graph.num_src) + 1);
     const bool counts = request_.scores == Scores::kCounts;
     const int bits = square_bits(request_.graph.num_src);
-    int64_t found = 0;
-    each_list([&](int64_t first, int64_t last) {
+    int64_t bad = -1, found = 0;
+    uint64_t* const cells = cells_;
+    int64_t* const touched = touched_.data();
+    const auto prefetch = [this](int64_t position) GNNSCALE_INLINE_LAMBDA { prefetch_cell(position); };
+    const auto count_list = [&](int64_t, int64_t first, int64_t last) {
       const uint64_t term = counts || last == first ? 1 : square_term(bits, static_cast<uint64_t>(last - first));
       const auto touch = [&](int64_t position) GNNSCALE_INLINE_LAMBDA {
-        const int64_t id = batch_.source_at<Id>(position);
-        uint64_t& cell = cells_[id];
-        touched_[found] = id;
+        const uint64_t id = sources_.checked(position, bad);
+        const uint64_t cell = cells[id];
+        touched[found] = static_cast<int64_t>(id);
         found += cell == 0;
-        cell += term;
+        cells[id] = cell + term;
       };
       int64_t position = first;
       for (; position + kCellsAhead < last; ++position) {
-        GNNSCALE_PREFETCH_WRITE(&cells_[batch_.source_at<Id>(position + kCellsAhead)]);
+        prefetch_cell(position + kCellsAhead);
         touch(position);
       }
       for (; position < last; ++position) touch(position);
-    });
-    touched_.resize(found);
-    const int shift = count_shift(static_cast<uint64_t>(edges));
-    candidates_.node.reserve(found);
-    candidates_.score.reserve(found);
-    for (const int64_t node : touched_) {
-      if (request_.keep_known && batch_.is_known(node)) {
-        chosen_.push_back({node, 1.0});
-        continue;
-      }
-      candidates_.node.push_back(node);
-      candidates_.score.push_back(counts ? count_score(cells_[node], shift) : cells_[node]);
+    };
+    each_list(frontier_.data(), static_cast<int64_t>(frontier_.size()), prefetch, count_list);
+    touched_count_ = found;
+    batch_.note_bad_row(bad);
+  }
+
+  // With keep_known, the nodes of the batch that are candidates are chosen, and no candidates any more.
+  template <typename F>
+  void keep_known(F&& is_candidate) {
+    if (!request_.keep_known) return;
+    for (int64_t i = 0; i < batch_.end; ++i) {
+      const int64_t node = batch_.nodes.id[i];
+      if (cells_[node] >= kChosen || !is_candidate(node)) continue;
+      chosen_.push_back({node, 1.0});
+      cells_[node] = kChosen;
     }
+  }
+
+  // The candidates with their scores, from the cells.
+  void list_scored() {
+    const bool counts = request_.scores == Scores::kCounts;
+    const int shift = count_shift(static_cast<uint64_t>(frontier_edges_));
+    Scored found(touched_count_);
+    const int64_t* const touched = touched_.data();
+    uint64_t* const cells = cells_;
+    const int64_t count = std::exchange(touched_count_, 0);
+    for (int64_t i = 0; i < count; ++i) {
+      if (i + kCellsAhead < count) GNNSCALE_PREFETCH_WRITE(cells + touched[i + kCellsAhead]);
+      const uint64_t cell = cells[touched[i]];
+      cells[touched[i]] = 0;
+      found.add_if(cell < kChosen, touched[i], !counts ? cell : shift == 0 ? cell * cell : count_score(cell, shift));
+    }
+    candidates_ = std::move(found);
   }
 
   // FastGCN: candidates are all nodes with a score.
-  void list_scored() {
+  void list_all() {
     const int64_t num_nodes = request_.graph.num_src;
-    candidates_.node.reserve(num_nodes);
-    candidates_.score.reserve(num_nodes);
+    Scored found(num_nodes);
     for (int64_t node = 0; node < num_nodes; ++node) {
-      if (request_.score[node] <= 0) continue;
-      if (request_.keep_known && batch_.is_known(node)) {
-        chosen_.push_back({node, 1.0});
-        continue;
-      }
-      candidates_.node.push_back(node);
-      candidates_.score.push_back(static_cast<uint64_t>(request_.score[node]));
+      const int64_t score = request_.score[node];
+      found.add_if(score > 0 && cells_[node] < kChosen, node, static_cast<uint64_t>(score));
     }
-  }
-
-  void mark() {
-    for (const int64_t node : touched_) cells_[node] = 0;
-    if (request_.method == Method::kFastGcn) {
-      touched_.reserve(chosen_.size());
-      for (const Chosen& entry : chosen_) touched_.push_back(entry.node);
-    }
-    for (size_t i = 0; i < chosen_.size(); ++i) cells_[chosen_[i].node] = kChosen | i;
+    candidates_ = std::move(found);
   }
 
   // The edges from the chosen nodes.
   void write() {
+    const int64_t* const nodes = batch_.nodes.id.data() + batch_.begin;
+    frontier_.assign(nodes, nodes + (batch_.end - batch_.begin));  // the nodes may move while columns are added
+    Vector<int64_t> positions;
     Vector<DrawnEdge> drawn;
-    for (int64_t column = batch_.begin; column < batch_.end; ++column) {
-      const int64_t node = node_at(column);
-      const auto [first, last] = batch_.stored(node);
-      drawn.clear();
-      for (int64_t position = first; position < last; ++position) {
-        if (position + kCellsAhead < last) {
-          GNNSCALE_PREFETCH(&cells_[batch_.source_at<Id>(position + kCellsAhead)]);
-        }
-        const uint64_t cell = cells_[batch_.source_at<Id>(position)];
-        if (cell >= kChosen) drawn.push_back({position, chosen_[cell - kChosen].correction});
+    int64_t bad = -1;
+    const uint64_t* const bits = bits_;
+    const auto prefetch = [this](int64_t position) GNNSCALE_INLINE_LAMBDA { prefetch_bit(position); };
+    const auto write_list = [&](int64_t i, int64_t first, int64_t last) {
+      if (static_cast<int64_t>(positions.size()) <= last - first) positions.resize(2 * (last - first) + 1);
+      int64_t* const found = positions.data();
+      int64_t count = 0, position = first;
+      const auto look = [&](int64_t at) GNNSCALE_INLINE_LAMBDA {
+        found[count] = at;
+        const uint64_t id = sources_.checked(at, bad);
+        count += static_cast<int64_t>(bits[id / kBits] >> id % kBits & 1);
+      };
+      for (; position + kCellsAhead < last; ++position) {
+        prefetch_bit(position + kCellsAhead);
+        look(position);
       }
-      batch_.add_column<Id>(node, drawn);
-    }
+      for (; position < last; ++position) look(position);
+      drawn.resize(count);
+      for (int64_t k = 0; k < count; ++k) {
+        const uint64_t number = cells_[sources_.checked(found[k], bad)] - kChosen;
+        drawn[k] = {found[k], chosen_[number].correction};
+      }
+      batch_.add_column<Id>(frontier_[i], drawn);
+    };
+    each_list(frontier_.data(), static_cast<int64_t>(frontier_.size()), prefetch, write_list);
+    batch_.note_bad_row(bad);
   }
 
   // LABOR-0: each destination draws of its own edges.
@@ -161,8 +242,9 @@ class LayerHop {
     Vector<DrawnEdge> drawn;
     Vector<int64_t> ids;
     Vector<uint64_t> draws;
+    int64_t bad = -1;
     for (int64_t column = batch_.begin; column < batch_.end; ++column) {
-      const int64_t node = node_at(column);
+      const int64_t node = batch_.nodes.id[column];
       const auto [first, last] = batch_.stored(node);
       const int64_t degree = last - first;
       drawn.clear();
@@ -171,7 +253,7 @@ class LayerHop {
       } else if (fanout > 0) {
         ids.resize(degree);
         draws.resize(degree);
-        for (int64_t at = 0; at < degree; ++at) ids[at] = batch_.source_at<Id>(first + at);
+        for (int64_t at = 0; at < degree; ++at) ids[at] = static_cast<int64_t>(sources_.checked(first + at, bad));
         draw_nodes(request_.key, draws_of, ids.data(), degree, draws.data());
         const double correction = labor_correction(static_cast<uint64_t>(degree), static_cast<uint64_t>(fanout));
         choose_neighbors(first, draws, fanout);
@@ -179,6 +261,7 @@ class LayerHop {
       }
       batch_.add_column<Id>(node, drawn);
     }
+    batch_.note_bad_row(bad);
   }
 
   // Stored positions of the drawn neighbors of a node, ascending.
@@ -214,9 +297,12 @@ class LayerHop {
 
   LayerBatch& batch_;
   const LayerRequest& request_;
+  const Sources<Id, kStride> sources_;
   const int hop_;
-  uint64_t* const cells_;
-  Vector<int64_t> frontier_, touched_, positions_;  // touched: nodes whose cells may be set
+  uint64_t *const cells_, *const bits_;
+  Vector<int64_t> frontier_, positions_;
+  PooledArray<int64_t> touched_;  // nodes whose cells are set, touched_count_ of them
+  int64_t touched_count_ = 0, frontier_edges_ = 0;
   Scored candidates_;
   Vector<Chosen> chosen_;
 };

@@ -81,7 +81,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> sample_layers
     expanded.push_back(batch.begin - block);
     expanded.push_back(batch.end - block);
     dispatch_index(held.row.scalar_type(), [&](auto* tag) {
-      LayerHop<std::remove_pointer_t<decltype(tag)>>(batch, static_cast<int>(hop)).run();
+      using Id = std::remove_pointer_t<decltype(tag)>;
+      const int64_t stride = request.graph.row_stride;
+      if (stride == sizeof(Id)) {
+        LayerHop<Id, sizeof(Id)>(batch, static_cast<int>(hop)).run();
+      } else if (stride == 2 * sizeof(Id)) {  // edge ids between them
+        LayerHop<Id, 2 * sizeof(Id)>(batch, static_cast<int>(hop)).run();
+      } else {
+        LayerHop<Id, 0>(batch, static_cast<int>(hop)).run();
+      }
     });
   }
   Tensor index = edge_index(batch, expanded);
@@ -100,9 +108,8 @@ std::tuple<Tensor, Tensor> choose_nodes(const Tensor& node, const Tensor& score,
   STD_TORCH_CHECK(node.numel() == score.numel(), "expected a score for each node");
   const auto* const ids = static_cast<const int64_t*>(node.const_data_ptr());
   const auto* const scores = static_cast<const int64_t*>(score.const_data_ptr());
-  Scored from;
-  from.node.assign(ids, ids + node.numel());
-  from.score.assign(scores, scores + node.numel());
+  Scored from(node.numel());
+  for (int64_t i = 0; i < node.numel(); ++i) from.add_if(true, ids[i], static_cast<uint64_t>(scores[i]));
   Vector<Chosen> chosen;
   choose(from, count, static_cast<Scheme>(scheme), static_cast<uint64_t>(key), static_cast<int>(hop), chosen);
   // Back to places, by a sorted list of (id, place).

@@ -69,10 +69,11 @@ std::pair<int64_t*, int64_t*> Workspace::candidates(int64_t size) {
 }
 
 uint64_t* Workspace::scores(int64_t num_nodes) {
-  if (scores_size_ < num_nodes) {
+  const int64_t size = num_nodes + num_nodes / 64 + 1;
+  if (scores_size_ < size) {
     unmap(std::exchange(scores_, nullptr), std::exchange(scores_size_, 0));
-    scores_ = map_zeros<uint64_t>(num_nodes);
-    scores_size_ = num_nodes;
+    scores_ = map_zeros<uint64_t>(size);
+    scores_size_ = size;
   }
   return scores_;
 }

@@ -26,7 +26,8 @@ struct Workspace {
   void prepare(int64_t num_nodes, int64_t num_local);
   // Two arrays of `size`: where each frontier node's candidates begin among the stored edges, and how many there are.
   std::pair<int64_t*, int64_t*> candidates(int64_t size);
-  // A cell for each node of the graph, which callers find 0 and leave 0. Throws OutOfMemory.
+  // A cell for each node of the graph, and behind them a bit for each, in whole cells. Callers find them 0 and leave
+  // them 0. Throws OutOfMemory.
   uint64_t* scores(int64_t num_nodes);
   Workspace() = default;
   Workspace(const Workspace&) = delete;
