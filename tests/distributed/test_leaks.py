@@ -26,6 +26,11 @@ def in_use():
     return threading.active_count(), len(os.listdir("/proc/self/fd"))
 
 
+def grows(files):
+    """Whether more files are open after the last repetitions than after the first ones; some are closed late."""
+    return min(files[-3:]) > min(files[:3])
+
+
 def over_epochs(path, epochs):
     with open_part(path, buffer=0.25) as part:
         loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {})
@@ -41,7 +46,7 @@ def over_epochs(path, epochs):
 def test_epochs(parts):
     for found in cluster(2).run(over_epochs, parts, 50 if os.environ.get("GNNSCALE_SOAK") else 9):
         assert max(threads for threads, _ in found) <= found[0][0] + 7  # those of the latest iterator may still end
-        assert found[-1][1] == found[0][1]
+        assert not grows([files for _, files in found])
 
 
 def over_parts(path, times):
@@ -61,4 +66,5 @@ def over_parts(path, times):
 
 def test_parts_and_loaders(parts):
     for found in cluster(2).run(over_parts, parts, 50 if os.environ.get("GNNSCALE_SOAK") else 6):
-        assert found[-1] == found[1]
+        assert [threads for threads, _ in found] == [1] * len(found)
+        assert not grows([files for _, files in found])
