@@ -147,7 +147,7 @@ def with_few_files(path, rank, more, loader):
         with open_part(path) as part:
             if loader:
                 limit()
-            loader_of(part)
+                loader_of(part)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
