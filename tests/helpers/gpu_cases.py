@@ -67,10 +67,10 @@ def check_random_gather(seed: int, put: Put, most: int = 3000) -> None:
     assert torch.equal(counts[:, 0].cpu(), expected)
 
 
-def check_random_sample(seed: int, put: Put) -> None:
-    """Batches of a graph whose edges lie in parts, in any memory and at any stride."""
+def check_random_sample(seed: int, put: Put, most: int = 4000) -> None:
+    """Batches of a graph of at most so many nodes, whose edges lie in parts, in any memory and at any stride."""
     generator = torch.Generator().manual_seed(seed)
-    nodes = number(generator, 1, 4000)
+    nodes = number(generator, 1, most)
     degrees = (torch.rand(nodes, generator=generator) ** -0.7 * number(generator, 0, 9)).long().clamp(max=3000)
     graph = graph_of_degrees(degrees.tolist(), seed=seed, dtype=choice(generator, INDEX))
     if choice(generator, [False, True]):
@@ -84,7 +84,9 @@ def check_random_sample(seed: int, put: Put) -> None:
             for first, last in pairwise([0, *cuts, len(values)])
         ]
 
-    batches = [torch.randint(nodes, (number(generator, 0, 300),), generator=generator) for _ in range(1 + seed % 7)]
+    batches = [
+        torch.randint(nodes, (number(generator, 0, min(most, 300)),), generator=generator) for _ in range(1 + seed % 7)
+    ]
     fanouts = [choice(generator, [-1, 0, 1, 3, 10, 40]) for _ in range(number(generator, 0, 3))]
     options = {"replace": bool(seed & 1) and -1 not in fanouts, "layers": bool(seed & 2)}
     ends = [0, *torch.tensor([len(batch) for batch in batches]).cumsum(0).tolist()]
