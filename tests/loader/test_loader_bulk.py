@@ -50,7 +50,8 @@ def assert_equal(found, expected, target="cpu"):
 @pytest.mark.parametrize("options", [
     {}, {"shuffle": True}, {"shuffle": True, "drop_last": True}, {"layers": True}, {"replace": True},
     {"edge_layout": "EdgeIndex"}, {"edge_layout": "sparse_csr"},
-    {"fanouts": [-1, 4]}, {"batch_size": 1}, {"bulk": 2}, {"bulk": 50}, {"input_nodes": torch.tensor([3, 3, 9] * 7)},
+    {"fanouts": [-1, 4]}, {"batch_size": 1, "input_nodes": torch.arange(40)}, {"bulk": 2}, {"bulk": 50},
+    {"input_nodes": torch.tensor([3, 3, 9] * 7)},
 ])  # fmt: skip
 def test_bulks_are_the_same_batches(device, options, prefetch):
     data = make_data()
