@@ -2,6 +2,7 @@
 
 import random
 import re
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -25,10 +26,13 @@ def pairs_of(count: int, num_src: int, num_dst: int, generator: torch.Generator)
     return pairs[:, torch.argsort(pairs[1] * num_src + pairs[0])]
 
 
-def random_case(number: int) -> tuple[tuple, dict]:
-    """Arguments of every kind, with types without seeds or edges, hubs, repeats and empty hops among them."""
+def random_case(number: int, counts: Sequence[int] = (1, 1, 2, 4, 5)) -> tuple[tuple, dict]:
+    """Arguments of every kind, with types without seeds or edges, hubs, repeats and empty hops among them.
+
+    ``counts``: how many relations there may be.
+    """
     rng, generator = random.Random(number), torch.Generator().manual_seed(number)
-    types, relations = rng.choice([1, 1, 2, 3]), rng.choice([1, 1, 2, 4, 5])
+    types, relations = rng.choice([1, 1, 2, 3]), rng.choice(counts)
     sizes = [rng.randint(1, 25) for _ in range(types)]
     src_type = [rng.randrange(types) for _ in range(relations)]
     dst_type = [rng.randrange(types) for _ in range(relations)]
@@ -71,6 +75,15 @@ def random_case(number: int) -> tuple[tuple, dict]:
     of_graph = ("edge_id", "weight", "time", "src_type", "dst_type", "sizes", "reverse")
     graph = ops.relations(colptrs, rows, **{name: options.pop(name) for name in of_graph if name in options})
     return (graph, seeds, fanouts, rng.getrandbits(62)), options
+
+
+@pytest.mark.parametrize("number", range(16))
+def test_many_relations(number):
+    """Of so many that nodes without edges of a relation are found without looking at its column pointers."""
+    arguments, options = random_case(number, (31, 40, 70, 130))
+    expected = reference.sample_neighbors(*arguments, **options)
+    for threads in (1, 3):
+        assert_same(ops.sample_neighbors(*arguments, **options, threads=threads), expected)
 
 
 @pytest.mark.parametrize("block", range(20))
