@@ -5,19 +5,21 @@
 LADIES beside a loop that reads the lists of the same frontiers and touches a cell per source, and beside three ways to
 draw a layer with scipy: indexing rows and columns, products of sparse matrices (Tripathy et al. 2024, algorithm 1), and
 dense vectors over all nodes, as in the authors' code (Zou et al. 2019). LABOR beside neighbor sampling, with the number
-of nodes that each finds.
+of nodes that each finds; where fb100 is there, on its 24 largest schools, too.
 """
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from common import arguments, compare, graph, has, judged, report, save, say_aims
+from common import compare, graph, has, judged, parser, report, save, say_aims
 from limits import touch_lists
 
-from torch_gnnscale import ops
+from torch_gnnscale import CSC, ops
 
 LAYERS, BATCH = [512, 512], 512
 FANOUTS, SEEDS = [10, 10], 1024
@@ -27,6 +29,43 @@ LABOR = ops.LayerDrawing("labor", "sequential")
 POISSON = ops.LayerDrawing("labor", "poisson")
 PEERS = {"scipy, indexing": 8, "scipy, products": 20, "scipy, dense vectors": 80}
 """How many times as fast as each LADIES should be."""
+
+
+def schools() -> CSC | None:
+    """The 24 largest schools of fb100 as one graph, if they are there."""
+    data = Path(os.environ.get("GNNSCALE_DATA", Path(__file__).parents[2] / "shared" / "data"), "fb100")
+    files = sorted(data.glob("*.npz"), key=lambda path: path.stat().st_size)[-24:]
+    edges, nodes = [], 0
+    for path in sorted(files):
+        with np.load(path) as arrays:
+            edges.append(torch.from_numpy(arrays["edge_index"].astype(np.int64)) + nodes)
+            nodes += int(arrays["num_nodes"])
+    if not edges:
+        return None
+    once = torch.cat(edges, dim=1)
+    return CSC.from_edge_index(torch.cat([once, once.flip(0)], dim=1), nodes)
+
+
+def node_counts(csc: CSC, batches: int) -> dict[str, Any]:
+    """Nodes that LABOR finds beside those of neighbor sampling, both with layers."""
+    relations, found = csc.relations(), {}
+    for fanouts, drawing, most in (
+        ([10, 10], LABOR, 0.65),
+        ([10, 10], POISSON, 0.65),
+        ([5, 5, 5], LABOR._replace(layer_dependency=True), 0.3),
+        ([5, 5, 5], POISSON._replace(layer_dependency=True), 0.3),
+    ):
+        ours = ops.PreparedLayers(relations, fanouts, drawing, layers=True)
+        theirs = ops.PreparedNeighbors(relations, fanouts, layers=True)
+        nodes = [0, 0]
+        for number in range(batches):
+            seeds = torch.randperm(csc.num_dst)[:SEEDS]
+            nodes[0] += len(ours.sample(seeds, number).node[0])
+            nodes[1] += len(theirs.sample([seeds], number).node[0])
+        name = f"LABOR {drawing.scheme}, {SEEDS} x {fanouts}: nodes, of neighbor sampling's"
+        found[name] = judged(nodes[0] / nodes[1], most=most)
+    say_aims(found)
+    return found
 
 
 def chosen(score: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
@@ -141,9 +180,18 @@ def labor(csc: Any, rounds: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    args = arguments(__doc__.splitlines()[0])
+    options = parser(__doc__.splitlines()[0])
+    options.add_argument("--no-schools", action="store_true", help="leave out fb100")
+    args = options.parse_args()
     torch.set_num_threads(1)
     results = {}
+    if not args.no_schools and (found := schools()) is not None:
+        print("\n24 schools of fb100")
+        results["schools"] = {
+            "ladies": ladies(found, args.rounds),
+            "labor": labor(found, args.rounds),
+            "node counts": node_counts(found, args.rounds),
+        }
     for name in args.graphs:
         csc, _ = graph(name)
         print(f"\nR-MAT {name}")

@@ -34,7 +34,7 @@ def output(command: str, folder: Path) -> str:
         "bench_gpu_epoch.py --rounds 1 --nodes 50000 --edges 400000 --batches 40 --batch-size 128 --hidden 8 16",
         "bench_gpu_papers.py --rounds 1 --nodes 100000 --edges 1400000 --batches 6 --hidden 8",
         "bench_hotness.py --rounds 1 --graphs tiny",
-        "bench_layerwise.py --rounds 1 --graphs tiny",
+        "bench_layerwise.py --rounds 1 --graphs tiny --no-schools",
         "bench_network.py --rounds 1 --graphs small --ranks 2 --rates none --steps 2",
         "bench_partition.py --rounds 1 --graphs tiny",
         "bench_policies.py --graphs small --steps 4",
