@@ -172,15 +172,16 @@ import os, sys
 from torch import distributed as dist
 from helpers.parts import loader_over
 from torch_gnnscale.distributed import open_part
-dist.init_process_group("gloo")
-with open_part(os.environ["PARTS"]) as part:
+from torch_gnnscale.training.ranks import launched
+if "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" in os.environ:
+    dist.init_process_group("gloo")
+with launched(), open_part(os.environ["PARTS"]) as part:
     loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {})
     next(iter(loader))
     if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0" and dist.get_rank() == 1:
         os._exit(3)
     count = len(list(loader))
-print("rank", dist.get_rank(), os.environ.get("LOCAL_RANK"), count, flush=True)
-dist.destroy_process_group()
+    print("rank", dist.get_rank(), os.environ.get("LOCAL_RANK"), count, flush=True)
 """
 
 
@@ -201,13 +202,16 @@ def free_port():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rendezvous", ["c10d", "static"])
-def test_an_elastic_restart_does_not_meet_the_keys_of_the_run_before(parts, tmp_path, rendezvous):
-    port = free_port()
-    where = [f"--rdzv-backend={rendezvous}", f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=one"]
+@pytest.mark.parametrize(
+    ("rendezvous", "variable"),
+    [("c10d", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"), ("static", "LAUNCHED")],
+)
+def test_an_elastic_restart_does_not_meet_the_keys_of_the_run_before(parts, tmp_path, rendezvous, variable):
+    """Where torchrun keeps its store, Gloo groups of torch itself would meet them."""
+    where = [f"--rdzv-backend={rendezvous}", f"--rdzv-endpoint=127.0.0.1:{free_port()}", "--rdzv-id=one"]
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--max-restarts=1",
                "--monitor-interval=0.2", *where, "train.py"]  # fmt: skip
-    process = launched(command, tmp_path, parts)
+    process = launched(command, tmp_path, parts, **{variable: "1"})
     out, err = process.communicate(timeout=100)
     assert process.returncode == 0, err
     assert sorted(line.split()[:3] for line in out.splitlines()) == [["rank", "0", "0"], ["rank", "1", "1"]]

@@ -119,11 +119,16 @@ def _mean_in_order(world: int, flat: Tensor) -> torch.futures.Future[Tensor]:
 
 @contextmanager
 def launched() -> Iterator[None]:
-    """The process group that a launcher such as torchrun describes in the environment, if it started several ranks."""
+    """The process group that a launcher such as torchrun describes in the environment, if it started several ranks.
+
+    torchrun may keep its store when it restarts ranks: those of each attempt have keys of their own in it.
+    """
     if dist.is_initialized() or launched_ranks() == 1:
         yield
         return
-    dist.init_process_group("gloo")
+    store, rank, world = next(dist.rendezvous("env://"))
+    of_attempt = dist.PrefixStore(f"restart {os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    dist.init_process_group("gloo", store=of_attempt, rank=rank, world_size=world)
     try:
         yield
     finally:
