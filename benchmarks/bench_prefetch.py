@@ -239,8 +239,8 @@ def plot(results: dict[str, Any]) -> None:
             low = [m - run["low"] for m, run in zip(middle, runs, strict=True)]
             high = [run["high"] - m for m, run in zip(middle, runs, strict=True)]
             axes.bar(at, middle, 0.13, yerr=[low, high], error_kw={"linewidth": 0.8}, label=name)
-        axes.set_xticks(range(len(networks)), ["as it is", "rows take half\nof training", "rows take twice\ntraining"])
-        axes.set(title=model, ylabel="a step, over no buffer")
+        axes.set_xticks(range(len(networks)), list(networks))
+        axes.set(title=model, xlabel="loopback; what rows take of training", ylabel="a step, over no buffer")
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")
     figure.savefig(FIGURE, dpi=110)
     print(f"written: {FIGURE}")
