@@ -35,7 +35,14 @@ Tensor to_tensor(const Parts& parts, int64_t columns) {
   return to_tensor(std::move(array), {rows, columns});
 }
 
-constexpr int64_t kColumnsAtOnce = 16;  // that are passed over together where none has edges
+// Column `column`, or the first one after it that has edges, or a later one before that; many without edges are passed
+// over together.
+inline int64_t skip_empty(const int64_t* colptr, int64_t column, int64_t columns) {
+  for (const int64_t many : {32, 8, 2}) {
+    while (column + many <= columns && colptr[column] == colptr[column + many]) column += many;
+  }
+  return column;
+}
 
 // Sources, and below them (with_col) the destination of each edge: the number of its column, within the hop where hops
 // have columns of their own (layers).
@@ -44,16 +51,15 @@ Tensor edge_index(Edges& edges, bool layers, bool with_col) {
     edges.row.reserve(edges.count, 2 * edges.count);
     int64_t* const col = edges.row.data() + edges.count;
     const int64_t* const colptr = edges.colptr.data();
+    const bool mostly_empty = edges.count < edges.columns / 4;
     int64_t first = 0, hop = 0, end = layers ? 0 : edges.columns;
     for (int64_t column = 0; column < edges.columns; ++column) {
-      while (column + kColumnsAtOnce <= edges.columns && colptr[column] == colptr[column + kColumnsAtOnce]) {
-        column += kColumnsAtOnce;
-      }
-      while (column >= end && column < edges.columns) {
+      if (mostly_empty) column = skip_empty(colptr, column, edges.columns);
+      if (column == edges.columns) break;
+      while (column >= end) {
         first = end;
         end += edges.columns_per_hop[hop++];
       }
-      if (column == edges.columns) break;
       std::fill(col + colptr[column], col + colptr[column + 1], column - first);
     }
   }
