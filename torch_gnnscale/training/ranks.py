@@ -111,7 +111,7 @@ def _mean_in_order(world: int, flat: Tensor) -> torch.futures.Future[Tensor]:
     for other in others:
         mean += other
     mean /= world
-    dist.all_gather_into_tensor(padded, mean)
+    dist.all_gather(list(padded.view(world, share).unbind()), mean)
     future: torch.futures.Future[Tensor] = torch.futures.Future()
     future.set_result(padded[: len(flat)])
     return future
