@@ -29,7 +29,7 @@ def output(command: str, folder: Path) -> str:
     "command",
     [
         "bench_buffer.py --rounds 4 --graph tiny --epochs 2",
-        "bench_distributed.py --rounds 1 --small --parts 2",
+        "bench_distributed.py --rounds 1 --small --parts 2 --rates 1gbit",
         "bench_gather.py --rounds 1",
         "bench_gpu_epoch.py --rounds 1 --nodes 50000 --edges 400000 --batches 40 --batch-size 128 --hidden 8 16",
         "bench_gpu_papers.py --rounds 1 --nodes 100000 --edges 1400000 --batches 6 --hidden 8",

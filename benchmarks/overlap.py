@@ -1,0 +1,130 @@
+"""Whether the exchange of rows hides behind training: two ranks over a network that is slow enough to be waited for.
+
+``measured`` writes a graph in two random parts and starts this file in a network namespace of its own, whose loopback
+device ``tc`` limits to a rate. Each rank there times
+
+- steps of a loader without training: the exchange alone, X seconds a step;
+- forward, backward and optimizer of a network of three layers, again and again for T = 2 X seconds: a step of training;
+- both: a step takes T and what is waited for. Other work of the machine does not change T.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import distributed as dist
+from torch import multiprocessing, nn
+from torch_geometric.data import Data
+
+from torch_gnnscale import NeighborLoader, partition
+from torch_gnnscale.distributed import Part, open_part
+
+FANOUTS, BATCH, SEED, WORLD = [10, 5], 500, 1, 2
+STEPS, FILLING = 16, 6
+"""Of a round that are timed, after those in which the first batches come."""
+BURST = "burst 262144 latency 1s"
+
+
+def measured(data: Data, rate: str, rounds: int) -> dict[str, Any] | None:
+    """Steps of training at a rate such as "400mbit"; None where there is no network namespace or no ``tc``."""
+    shape = f"ip link set lo up && tc qdisc add dev lo root tbf rate {rate} {BURST}"
+    alone = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c"]
+    try:
+        subprocess.run([*alone, shape], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        partition.write(data, folder / "parts", parts=WORLD, method="random")
+        command = f'{shape} && exec "$0" "$@"'
+        given = {"GLOO_SOCKET_IFNAME": "lo", "LOCAL_WORLD_SIZE": str(WORLD), "OMP_NUM_THREADS": "1"}
+        ranks = [*alone, command, sys.executable, __file__, str(folder), str(rounds)]
+        subprocess.run(ranks, check=True, env={**os.environ, **given})
+        found = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(WORLD)]
+    slowest = max(found, key=lambda rank: rank["wait_ms"])
+    step = slowest["training_ms"] + slowest["wait_ms"]
+    return {"rate": rate, **slowest, "wait over step": slowest["wait_ms"] / step}
+
+
+def rank_main(rank: int, folder: str, rounds: int) -> None:
+    """What each process does; leaves ``rank-R.json``."""
+    os.environ["LOCAL_RANK"] = str(rank)
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"file://{folder}/ranks", rank=rank, world_size=WORLD)
+    with open_part(f"{folder}/parts", verify=False) as part:
+        found = of_rank(part, rounds)
+    Path(f"{folder}/rank-{rank}.json").write_text(json.dumps(found))
+    dist.destroy_process_group()
+
+
+def of_rank(part: Part, rounds: int) -> dict[str, float]:
+    """Milliseconds a step: of the exchange alone, of training, and of waiting."""
+    loader = NeighborLoader(
+        (part.features, part.graph), FANOUTS, part.stored.user_ids[None], batch_size=BATCH, shuffle=True, seed=SEED
+    )
+    exchange, work = agreed(min([exchange_of(part, loader) for _ in range(3)])), Work()
+    length, waits = 2 * exchange, []
+    for _ in range(rounds):
+        dist.barrier()
+        iterator, wait = iter(loader), 0.0
+        for number in range(FILLING + STEPS):
+            asked = time.perf_counter()
+            next(iterator)
+            wait += (time.perf_counter() - asked) * (number >= FILLING)
+            work.train(length)
+        waits.append(wait / STEPS)
+        iterator.close()
+    return {"exchange_ms": exchange * 1e3, "training_ms": length * 1e3, "wait_ms": median(waits) * 1e3}
+
+
+def exchange_of(part: Part, loader: NeighborLoader) -> float:
+    """Seconds a step in which this rank's exchanges are under way, without training."""
+    before = traffic(part)
+    for _ in islice(loader, STEPS):
+        pass
+    seconds, rounds = (after - first for after, first in zip(traffic(part), before, strict=True))
+    return seconds / rounds
+
+
+def traffic(part: Part) -> tuple[float, int]:
+    """(seconds in exchanges, rounds of rows) so far."""
+    stats = part.stats()
+    return sum(entry["seconds"] for entry in stats.values()), stats["rows"]["rounds"] if stats else 0
+
+
+def agreed(seconds: float) -> float:
+    """The mean of all ranks."""
+    mean = torch.tensor(seconds, dtype=torch.float64)
+    dist.all_reduce(mean)
+    return float(mean) / WORLD
+
+
+class Work:
+    """Steps of training, each of a few milliseconds."""
+
+    def __init__(self) -> None:
+        self.model = nn.Sequential(nn.Linear(100, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 16))
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=1e-3)
+        self.x, self.y = torch.randn(512, 100), torch.arange(512) % 16
+
+    def train(self, seconds: float) -> None:
+        """Trains for so long."""
+        until = time.perf_counter() + seconds
+        while time.perf_counter() < until:
+            self.optimizer.zero_grad()
+            nn.functional.cross_entropy(self.model(self.x), self.y).backward()
+            self.optimizer.step()
+
+
+if __name__ == "__main__":
+    multiprocessing.spawn(rank_main, (sys.argv[1], int(sys.argv[2])), nprocs=WORLD)
