@@ -76,7 +76,7 @@ class Line:
                 return self.sampler.sample_from_nodes(inputs)
             return self.sampler.sample_from_edges(inputs, neg_sampling=self.neg_sampling)
         if isinstance(index, NumberedBatch):
-            key = self.order.key(index)
+            key = self._key(index)
         else:
             key = ids_key(self.order.seed, self.ids_of(inputs))
         return self.sampler.sample_inputs(inputs, key, self.neg_sampling)
@@ -86,9 +86,13 @@ class Line:
         assert isinstance(self.sampler, KeyedSampler)
         begin = time.perf_counter()
         inputs = [self.inputs_at(index.positions) for index in indices]
-        outs = self.sampler.sample_many(inputs, [self.order.key(index) for index in indices], self.neg_sampling)
+        outs = self.sampler.sample_many(inputs, [self._key(index) for index in indices], self.neg_sampling)
         self.seconds["sample"] += time.perf_counter() - begin
         return outs
+
+    def _key(self, index: NumberedBatch) -> int:
+        assert isinstance(self.sampler, KeyedSampler)
+        return self.order.key(index._replace(number=index.number // self.sampler.batches_per_key))
 
     def fetch(self, out: Output) -> Fetched:
         """Reads the rows of a sample."""
