@@ -23,6 +23,15 @@ class Scored {
   uint64_t score(int64_t i) const { return score_[i]; }
   const int64_t* nodes() const { return node_.data(); }
   const uint64_t* scores() const { return score_.data(); }
+  int64_t* nodes() { return node_.data(); }
+  uint64_t* scores() { return score_.data(); }
+  void set_count(int64_t count) { count_ = count; }
+  // The last one takes its place.
+  void remove(int64_t i) {
+    --count_;
+    node_[i] = node_[count_];
+    score_[i] = score_[count_];
+  }
   // Without a branch: what is no candidate is overwritten.
   GNNSCALE_INLINE void add_if(bool is_candidate, int64_t node, uint64_t score) {
     node_[count_] = node;

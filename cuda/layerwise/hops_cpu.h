@@ -1,8 +1,8 @@
 // One hop of a layer-wise batch on the CPU.
 //
-// A cell for each node of the graph counts or scores the sources of the frontier in one pass over its lists. The cells
-// are read and set to 0 again; those of drawn nodes then hold kChosen + their number, and a second pass writes the
-// edges from them. It looks at a bit for each node, for bits stay in the cache. Cells and bits are 0 between hops.
+// A cell for each node of the graph holds the number of a candidate, or of a drawn node, as the relabel map holds local
+// ids (relabel.h). One pass over the frontier's lists numbers the candidates and sums their scores; a second one writes
+// the edges from drawn nodes. It looks at a bit for each node, for bits stay in the cache. Bits are 0 between hops.
 #pragma once
 
 #include <climits>
@@ -12,7 +12,6 @@
 
 namespace gnnscale {
 
-constexpr uint64_t kChosen = uint64_t{1} << 63;
 constexpr int64_t kBits = 64;        // of a cell
 constexpr int64_t kCellsAhead = 32;  // distance at which the cells of a list's sources are prefetched
 constexpr int64_t kListsAhead = 4;   // and lists
@@ -44,15 +43,9 @@ template <typename Id, int64_t kStride>
 class LayerHop {
  public:
   LayerHop(LayerBatch& batch, int hop)
-      : batch_(batch),
-        request_(batch.request),
-        sources_(request_.graph),
-        hop_(hop),
-        cells_(batch.work->scores(request_.graph.num_src)),
-        bits_(cells_ + request_.graph.num_src) {}
+      : batch_(batch), request_(batch.request), work_(*batch.work), sources_(request_.graph), hop_(hop) {}
   ~LayerHop() {
-    for (int64_t i = 0; i < touched_count_; ++i) cells_[touched_[i]] = 0;
-    for (const Chosen& entry : chosen_) cells_[entry.node] = bits_[entry.node / kBits] = 0;
+    for (const Chosen& entry : chosen_) work_.bits[entry.node / kBits] = 0;
   }
 
   void run() {
@@ -64,46 +57,52 @@ class LayerHop {
       if (request_.method == Method::kLadies) {
         find_frontier();
         score_sources();
-        keep_known([&](int64_t node) { return cells_[node] != 0; });
-        list_scored();
       } else {
-        keep_known([&](int64_t node) { return request_.score[node] > 0; });
         list_all();
       }
       choose(candidates_, count, request_.scheme, request_.key, hop_, chosen_);
-      for (size_t i = 0; i < chosen_.size(); ++i) {
-        const int64_t node = chosen_[i].node;
-        cells_[node] = kChosen | i;
-        bits_[node / kBits] |= uint64_t{1} << node % kBits;
-      }
+      mark();
       write();
     }
     batch_.end_hop();
   }
 
  private:
+  // Starts numbers: a cell holds number i of at most num_src if it is base_ + i.
+  void start_numbers() {
+    work_.prepare_slots(request_.graph.num_src);
+    base_ = work_.slot_base;
+    slots_ = work_.slots;
+  }
+  void end_numbers(int64_t count) { work_.slot_base = base_ + static_cast<uint32_t>(count); }
+
+  bool has_bit(int64_t node) const { return (work_.bits[node / kBits] >> node % kBits & 1) != 0; }
+  void set_bit(int64_t node) { work_.bits[node / kBits] |= uint64_t{1} << node % kBits; }
+
   // The distinct nodes to expand, in order.
   void find_frontier() {
     const int64_t* const ids = batch_.nodes.id.data();
     frontier_.assign(ids + batch_.begin, ids + batch_.end);
     if (batch_.begin > 0) return;  // only seeds repeat
-    for (int64_t& node : frontier_) {
-      uint64_t& cell = cells_[node];
-      node = cell == 0 ? node : -1;
-      cell = 1;
+    start_numbers();
+    uint32_t kept = 0;
+    for (const int64_t node : frontier_) {
+      frontier_[kept] = node;
+      if (slots_[node] - base_ < kept) continue;
+      slots_[node] = base_ + kept++;
     }
-    for (int64_t i = batch_.begin; i < batch_.end; ++i) cells_[ids[i]] = 0;
-    std::erase(frontier_, -1);
+    frontier_.resize(kept);
+    end_numbers(kept);
   }
 
   GNNSCALE_INLINE void prefetch_cell(int64_t position) const {
     GNNSCALE_PREFETCH_WRITE(
-        reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(cells_) + sources_.at(position) * sizeof(uint64_t)));
+        reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(slots_) + sources_.at(position) * sizeof(uint32_t)));
   }
 
   GNNSCALE_INLINE void prefetch_bit(int64_t position) const {
     GNNSCALE_PREFETCH(
-        reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(bits_) + sources_.at(position) / CHAR_BIT));
+        reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(work_.bits) + sources_.at(position) / CHAR_BIT));
   }
 
   // Calls f(i, first, last) for the lists of nodes; prefetch(position) is called for the first ones of each list
@@ -128,27 +127,36 @@ class LayerHop {
     }
   }
 
-  // LADIES: candidates are the sources of the frontier's edges.
+  // LADIES: candidates are the sources of the frontier's edges. With keep_known, those of the batch are chosen.
   void score_sources() {
+    int64_t edges = 0;
     for (const int64_t node : frontier_) {
       const auto [first, last] = batch_.stored(node);
-      frontier_edges_ += last - first;
+      edges += last - first;
     }
-    touched_.reserve(0, std::min(frontier_edges_, request_.graph.num_src) + 1);
+    Scored scored(std::min(edges, request_.graph.num_src));
+    start_numbers();
     const bool counts = request_.scores == Scores::kCounts;
     const int bits = square_bits(request_.graph.num_src);
-    int64_t bad = -1, found = 0;
-    uint64_t* const cells = cells_;
-    int64_t* const touched = touched_.data();
+    int64_t bad = -1;
+    uint32_t found = 0;
+    uint32_t* const slots = slots_;
+    const uint32_t base = base_;
+    int64_t* const nodes = scored.nodes();
+    uint64_t* const scores = scored.scores();
     const auto prefetch = [this](int64_t position) GNNSCALE_INLINE_LAMBDA { prefetch_cell(position); };
     const auto count_list = [&](int64_t, int64_t first, int64_t last) {
       const uint64_t term = counts || last == first ? 1 : square_term(bits, static_cast<uint64_t>(last - first));
+      // Which source is new cannot be predicted, so there is no branch.
       const auto touch = [&](int64_t position) GNNSCALE_INLINE_LAMBDA {
         const uint64_t id = sources_.checked(position, bad);
-        const uint64_t cell = cells[id];
-        touched[found] = static_cast<int64_t>(id);
-        found += cell == 0;
-        cells[id] = cell + term;
+        const uint32_t number = slots[id] - base;
+        const bool is_new = number >= found;
+        const uint32_t slot = is_new ? found : number;
+        slots[id] = base + slot;
+        nodes[found] = static_cast<int64_t>(id);
+        scores[slot] = (is_new ? 0 : scores[slot]) + term;
+        found += is_new;
       };
       int64_t position = first;
       for (; position + kCellsAhead < last; ++position) {
@@ -158,48 +166,55 @@ class LayerHop {
       for (; position < last; ++position) touch(position);
     };
     each_list(frontier_.data(), static_cast<int64_t>(frontier_.size()), prefetch, count_list);
-    touched_count_ = found;
+    end_numbers(found);
     batch_.note_bad_row(bad);
+    scored.set_count(found);
+    const int shift = count_shift(static_cast<uint64_t>(edges));
+    for (uint32_t i = 0; counts && i < found; ++i) scores[i] = count_score(scores[i], shift);
+    if (request_.keep_known) choose_known(scored);
+    candidates_ = std::move(scored);
   }
 
-  // With keep_known, the nodes of the batch that are candidates are chosen, and no candidates any more.
-  template <typename F>
-  void keep_known(F&& is_candidate) {
-    if (!request_.keep_known) return;
+  void choose_known(Scored& scored) {
+    Vector<uint32_t> known;
     for (int64_t i = 0; i < batch_.end; ++i) {
-      const int64_t node = batch_.nodes.id[i];
-      if (cells_[node] >= kChosen || !is_candidate(node)) continue;
-      chosen_.push_back({node, 1.0});
-      cells_[node] = kChosen;
+      const uint32_t number = slots_[batch_.nodes.id[i]] - base_;
+      if (number < scored.count()) known.push_back(number);
+    }
+    std::sort(known.begin(), known.end(), std::greater<>());
+    known.erase(std::unique(known.begin(), known.end()), known.end());
+    for (const uint32_t number : known) {
+      chosen_.push_back({scored.node(number), 1.0});
+      scored.remove(number);
     }
   }
 
-  // The candidates with their scores, from the cells.
-  void list_scored() {
-    const bool counts = request_.scores == Scores::kCounts;
-    const int shift = count_shift(static_cast<uint64_t>(frontier_edges_));
-    Scored found(touched_count_);
-    const int64_t* const touched = touched_.data();
-    uint64_t* const cells = cells_;
-    const int64_t count = std::exchange(touched_count_, 0);
-    for (int64_t i = 0; i < count; ++i) {
-      if (i + kCellsAhead < count) GNNSCALE_PREFETCH_WRITE(cells + touched[i + kCellsAhead]);
-      const uint64_t cell = cells[touched[i]];
-      cells[touched[i]] = 0;
-      found.add_if(cell < kChosen, touched[i], !counts ? cell : shift == 0 ? cell * cell : count_score(cell, shift));
-    }
-    candidates_ = std::move(found);
-  }
-
-  // FastGCN: candidates are all nodes with a score.
+  // FastGCN: candidates are all nodes with a score. With keep_known, those of the batch are chosen.
   void list_all() {
+    work_.prepare_slots(request_.graph.num_src);
     const int64_t num_nodes = request_.graph.num_src;
-    Scored found(num_nodes);
+    for (int64_t i = 0; request_.keep_known && i < batch_.end; ++i) {
+      const int64_t node = batch_.nodes.id[i];
+      if (request_.score[node] <= 0 || has_bit(node)) continue;
+      chosen_.push_back({node, 1.0});
+      set_bit(node);
+    }
+    Scored scored(num_nodes);
     for (int64_t node = 0; node < num_nodes; ++node) {
       const int64_t score = request_.score[node];
-      found.add_if(score > 0 && cells_[node] < kChosen, node, static_cast<uint64_t>(score));
+      scored.add_if(score > 0 && !has_bit(node), node, static_cast<uint64_t>(score));
     }
-    candidates_ = std::move(found);
+    candidates_ = std::move(scored);
+  }
+
+  // The chosen nodes get their bits and numbers.
+  void mark() {
+    start_numbers();
+    for (size_t i = 0; i < chosen_.size(); ++i) {
+      slots_[chosen_[i].node] = base_ + static_cast<uint32_t>(i);
+      set_bit(chosen_[i].node);
+    }
+    end_numbers(static_cast<int64_t>(chosen_.size()));
   }
 
   // The edges from the chosen nodes.
@@ -209,7 +224,7 @@ class LayerHop {
     Vector<int64_t> positions;
     Vector<DrawnEdge> drawn;
     int64_t bad = -1;
-    const uint64_t* const bits = bits_;
+    const uint64_t* const bits = work_.bits;
     const auto prefetch = [this](int64_t position) GNNSCALE_INLINE_LAMBDA { prefetch_bit(position); };
     const auto write_list = [&](int64_t i, int64_t first, int64_t last) {
       if (static_cast<int64_t>(positions.size()) <= last - first) positions.resize(2 * (last - first) + 1);
@@ -227,7 +242,7 @@ class LayerHop {
       for (; position < last; ++position) look(position);
       drawn.resize(count);
       for (int64_t k = 0; k < count; ++k) {
-        const uint64_t number = cells_[sources_.checked(found[k], bad)] - kChosen;
+        const uint32_t number = slots_[sources_.checked(found[k], bad)] - base_;
         drawn[k] = {found[k], chosen_[number].correction};
       }
       batch_.add_column<Id>(frontier_[i], drawn);
@@ -297,12 +312,12 @@ class LayerHop {
 
   LayerBatch& batch_;
   const LayerRequest& request_;
+  Workspace& work_;
   const Sources<Id, kStride> sources_;
   const int hop_;
-  uint64_t *const cells_, *const bits_;
+  uint32_t* slots_ = nullptr;
+  uint32_t base_ = 0;
   Vector<int64_t> frontier_, positions_;
-  PooledArray<int64_t> touched_;  // nodes whose cells are set, touched_count_ of them
-  int64_t touched_count_ = 0, frontier_edges_ = 0;
   Scored candidates_;
   Vector<Chosen> chosen_;
 };

@@ -42,6 +42,10 @@ T* map_zeros(int64_t size) {
   return static_cast<T*>(zeros);
 }
 
+// Words of 64 bits that hold a bit, or a cell, for each node; at least one.
+int64_t words_of_bits(int64_t num_nodes) { return num_nodes / 64 + 1; }
+int64_t words_of_slots(int64_t num_nodes) { return num_nodes / 2 + 1; }
+
 template <typename T>
 void unmap(T* cells, int64_t size) {
   if (cells != nullptr) munmap(cells, static_cast<size_t>(size) * sizeof(T));
@@ -68,19 +72,27 @@ std::pair<int64_t*, int64_t*> Workspace::candidates(int64_t size) {
   return {candidates_.data(), candidates_.data() + size};
 }
 
-uint64_t* Workspace::scores(int64_t num_nodes) {
-  const int64_t size = num_nodes + num_nodes / 64 + 1;
-  if (scores_size_ < size) {
-    unmap(std::exchange(scores_, nullptr), std::exchange(scores_size_, 0));
-    scores_ = map_zeros<uint64_t>(size);
-    scores_size_ = size;
+void Workspace::prepare_slots(int64_t num_nodes) {
+  if (slots_size < num_nodes) {
+    unmap_slots();
+    bits = map_zeros<uint64_t>(words_of_bits(num_nodes) + words_of_slots(num_nodes));
+    slots = reinterpret_cast<uint32_t*>(bits + words_of_bits(num_nodes));
+    slots_size = num_nodes;
+    slot_base = 1;
+  } else if (static_cast<uint64_t>(slot_base) + static_cast<uint64_t>(num_nodes) > UINT32_MAX) {
+    std::memset(slots, 0, static_cast<size_t>(slots_size) * sizeof(uint32_t));
+    slot_base = 1;
   }
-  return scores_;
+}
+
+void Workspace::unmap_slots() {
+  const int64_t size = std::exchange(slots_size, 0);
+  unmap(std::exchange(bits, nullptr), words_of_bits(size) + words_of_slots(size));
 }
 
 Workspace::~Workspace() {
   unmap(map, map_size);
-  unmap(scores_, scores_size_);
+  unmap_slots();
 }
 
 WorkspaceLease::WorkspaceLease(int64_t num_nodes) {

@@ -16,6 +16,11 @@ struct Workspace {
   uint32_t* map = nullptr;
   int64_t map_size = 0;
   uint32_t base = 1;
+  // The same for the candidates of a layer, `slots_size` cells; and bits, in whole words.
+  uint32_t* slots = nullptr;
+  uint64_t* bits = nullptr;
+  int64_t slots_size = 0;
+  uint32_t slot_base = 1;
   TreeTable trees;  // used instead of the map if trees are disjoint
   NodeTable nodes;  // used instead of the map if the graph is much larger than the batch
   // Counts of the last call, by node type or relation: the room that the next call's outputs get at first.
@@ -26,18 +31,17 @@ struct Workspace {
   void prepare(int64_t num_nodes, int64_t num_local);
   // Two arrays of `size`: where each frontier node's candidates begin among the stored edges, and how many there are.
   std::pair<int64_t*, int64_t*> candidates(int64_t size);
-  // A cell for each node of the graph, and behind them a bit for each, in whole cells. Callers find them 0 and leave
-  // them 0. Throws OutOfMemory.
-  uint64_t* scores(int64_t num_nodes);
+  // Makes a cell and a bit for each node of a graph. Cells: as those of `map`, below slot_base, and slot_base + i fits
+  // 32 bits for each i < num_nodes. Bits: callers find them 0 and leave them 0. Throws OutOfMemory.
+  void prepare_slots(int64_t num_nodes);
   Workspace() = default;
   Workspace(const Workspace&) = delete;
   Workspace& operator=(const Workspace&) = delete;
   ~Workspace();
 
  private:
+  void unmap_slots();
   Vector<int64_t> candidates_;
-  uint64_t* scores_ = nullptr;
-  int64_t scores_size_ = 0;
 };
 
 // Takes an idle workspace, or makes one, and gives it back at the end of the scope. The smallest map of at least
