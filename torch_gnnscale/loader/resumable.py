@@ -62,13 +62,13 @@ class ResumableLoader(PyGLoaderAdapter):
         """What decides the batches besides the seed, in plain values; feature rows and edges are not compared."""
         order = "input" if isinstance(self.sampler, SequentialSampler) else "user's"
         return {
+            **self._order.options(),  # first: what else differs may follow from other ranks
             "inputs": len(self.dataset),  # type: ignore[arg-type]
             "input_type": None if self.input_data.input_type is None else str(self.input_data.input_type),
             "key_of_inputs": self._key_of_inputs,
             "batch_size": self.batch_size,
             "drop_last": self.drop_last,
             "order": "shuffled" if isinstance(self.sampler, KeyedShuffle) else order,
-            **self._order.options(),
             **(self._sampler.options() if isinstance(self._sampler, KeyedSampler) else {}),
             **self._of_parts,
         }
