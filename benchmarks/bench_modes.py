@@ -2,6 +2,7 @@
 
     python benchmarks/bench_modes.py
     python benchmarks/bench_modes.py --modes "temporal, last"    # these alone, not saved
+    python benchmarks/bench_modes.py --cpu-time                  # beside other work, not saved
 
 Both samplers get the same data, seeds and fanouts and return PyG's outputs with the user's edge ids: ours writes them,
 and PyG's positions are looked up in its permutation, as its loader does. Every case is checked first: the edges are the
@@ -14,6 +15,7 @@ with fanouts of 0: as many of them, without an edge.
 from __future__ import annotations
 
 import threading
+import time
 import warnings
 from collections.abc import Callable
 from typing import NamedTuple
@@ -154,8 +156,8 @@ def cases() -> dict[str, Callable[[], Case]]:
     }
 
 
-def measure(name: str, case: Case, rounds: int) -> dict:
-    """Both samplers on one case."""
+def measure(name: str, case: Case, rounds: int, clock: Callable[[], float]) -> dict:
+    """Both samplers on one case, by ``clock``."""
     ours = NeighborSampler(case.data, **case.options)
     candidates = {"gnnscale": ours}
     if has("pyg_lib"):
@@ -177,7 +179,7 @@ def measure(name: str, case: Case, rounds: int) -> dict:
         check_edges(case.data, out)
         if case.check is not None:
             case.check(case.data, out)
-    times = compare({title: run(sampler) for title, sampler in candidates.items()}, rounds, again=True)
+    times = compare({title: run(sampler) for title, sampler in candidates.items()}, rounds, again=True, clock=clock)
     drawn = run(ours)(0).edge
     edges = sum(map(len, drawn.values())) if isinstance(drawn, dict) else len(drawn)
     report(f"{name}, {edges:,} edges a batch", times, "PyG with pyg-lib")
@@ -187,6 +189,9 @@ def measure(name: str, case: Case, rounds: int) -> dict:
 def main() -> None:
     options = parser(__doc__.splitlines()[0], graphs=False)
     options.add_argument("--modes", nargs="+", help="these modes alone; nothing is saved")
+    options.add_argument(
+        "--cpu-time", action="store_true", help="time of the thread, not of the clock; nothing is saved"
+    )
     args = options.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -194,9 +199,9 @@ def main() -> None:
     chosen = cases()
     for name in args.modes or chosen:
         case = chosen[name]
-        results[name] = measure(name, case(), args.rounds)
+        results[name] = measure(name, case(), args.rounds, time.thread_time if args.cpu_time else time.perf_counter)
         ops.pool_trim()
-    if not (args.no_save or args.modes):
+    if not (args.no_save or args.modes or args.cpu_time):
         save("modes", results)
 
 

@@ -89,23 +89,27 @@ def data_of(name: str, features: int, classes: int | None = None) -> Data:
 
 
 def compare(
-    candidates: dict[str, Callable[[int], Any]], rounds: int, batches: int = 1, again: bool = False
+    candidates: dict[str, Callable[[int], Any]],
+    rounds: int,
+    batches: int = 1,
+    again: bool = False,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, dict[str, float]]:
     """Times candidates in turn, ``rounds`` times each after two warm-up calls.
 
     Each round has an order of its own, so that none always finds the caches as the same other one left them. Each is
     called with the number of the round and does ``batches`` batches; with ``again`` it is called once more before,
-    untimed. Returns milliseconds a batch: median and quartiles of the rounds.
+    untimed. Returns milliseconds a batch by ``clock``: median and quartiles of the rounds.
     """
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for round_ in range(-2, rounds):
         for name, run in random.Random(round_).sample(list(candidates.items()), len(candidates)):
             if again:
                 run(round_ % rounds)
-            start = time.perf_counter()
+            start = clock()
             run(round_ % rounds)
             if round_ >= 0:
-                times[name].append((time.perf_counter() - start) * 1e3 / batches)
+                times[name].append((clock() - start) * 1e3 / batches)
     return {
         name: {
             "median_ms": median(values),
