@@ -302,6 +302,9 @@ def test_known_candidates_stay_beside_s_others():
     assert set(sources[sources < 30].tolist()) == set(known[known < 30].tolist())
     assert found.num_nodes.tolist() == [[30, 4]]
     assert (sources >= 30).sum() == 4
+    for method in METHODS[:2]:  # those of all hops before, not of the last one alone
+        for layers in (False, True):
+            both(graph, seeds[:6], [5, 5, 5], 2, ops.LayerDrawing(method, keep_known=True), layers=layers)
 
 
 def test_exactly_s_distinct_nodes_are_sources():
