@@ -1,5 +1,6 @@
 """Models on mini-batches."""
 
 from .narrow import Narrowed, narrow
+from .weigh import Weighed, weigh
 
-__all__ = ["Narrowed", "narrow"]
+__all__ = ["Narrowed", "Weighed", "narrow", "weigh"]

@@ -13,8 +13,10 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 from .. import ops
 from .aggregate import Adjacency, aggregate, aggregate_and_root, sort_edges
 from .hops import HopEdges, Hops, first_rows
+from .messages import refuse_twice, weigh_messages
 from .rows import CommonRows
 from .saving import LayerSize
+from .shadow import Shadow
 
 _WEIGHT_OF_MESSAGE: dict[Any, str | None] = {
     pyg_nn.SAGEConv.message: None,
@@ -40,14 +42,15 @@ _MULTIPLIES_DESTINATIONS = {pyg_nn.SAGEConv.forward, pyg_nn.GINConv.forward, pyg
 _WIDE = (torch.float32, torch.float64)
 _HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
 _AROUND = ("forward", "forward_pre", "backward", "backward_pre")
-_ABSENT = object()
 
 
 class ForwardPass:
-    """What the layers of a model share while it computes one batch."""
+    """What the layers of a model share while it computes one batch; ``weight`` is what messages are multiplied by: a
+    number for each of the batch's edges."""
 
-    def __init__(self, hops: Hops) -> None:
+    def __init__(self, hops: Hops, weight: Tensor | None = None) -> None:
         self.hops = hops
+        self.weight = weight
         self.common_rows = CommonRows(hops)
         self._normalized: dict[Any, tuple[Tensor | None, HopEdges, Tensor]] = {}
 
@@ -66,26 +69,6 @@ class ForwardPass:
         return self._normalized[key][1:]
 
 
-class _Shadow:
-    """Sets attributes of one object and restores what it had before, without its ``__setattr__``."""
-
-    def __init__(self, of: object) -> None:
-        self.attributes = vars(of)
-        self.before: dict[str, Any] = {}
-
-    def set(self, name: str, value: Any) -> None:
-        self.before.setdefault(name, self.attributes.get(name, _ABSENT))
-        self.attributes[name] = value
-
-    def restore(self) -> None:
-        for name, value in self.before.items():
-            if value is _ABSENT:
-                del self.attributes[name]
-            else:
-                self.attributes[name] = value
-        self.before.clear()
-
-
 class NarrowedLayer:
     """A layer that computes, between :meth:`enter` and :meth:`leave`, on prefixes of a batch.
 
@@ -98,7 +81,7 @@ class NarrowedLayer:
         kind = type(layer)
         self.title = f"{title} ({kind.__name__})"
         self.layer = layer
-        self._methods, self._options = _Shadow(layer), _Shadow(layer)
+        self._methods, self._options = Shadow(layer), Shadow(layer)
         self._read_signature()
         self.reduce = "sum" if layer.aggr == "add" else layer.aggr
         self.weight = _WEIGHT_OF_MESSAGE.get(kind.message)
@@ -112,7 +95,8 @@ class NarrowedLayer:
         self._is_sage = kind.forward is pyg_nn.SAGEConv.forward
         self._is_gat = kind.forward is pyg_nn.GATConv.forward
         self._edges: Adjacency | None = None  # within a call
-        self._aggregated: tuple[Tensor, Tensor | None, Tensor] | None = None  # what of, weights, result
+        self._of_edges: Tensor | None = None  # the forward pass's weights of these edges
+        self._aggregated: tuple[Tensor, Tensor | None, Tensor] | None = None  # what of, the layer's weights, result
 
     def size(self) -> LayerSize:
         """What the layer computes per row."""
@@ -155,6 +139,9 @@ class NarrowedLayer:
                     self._options.set("normalize", False)
                 edges = self._edges = hop_edges.prefix(groups)
                 self._cut(given, hop_edges.edges.num_edges, edges)
+                if self.forward_pass.weight is not None:
+                    self._of_edges = self.forward_pass.weight[: edges.num_edges]
+                    refuse_twice(self.title, given, self._of_edges)
                 if self._fused:
                     self._aggregate_first(given, edges)
                 if self._is_sage and _adds_root(self.layer, given.get("x")):
@@ -169,7 +156,7 @@ class NarrowedLayer:
                         out = self.forward(*args, **given)
             finally:
                 self._options.restore()
-                self._edges = self._aggregated = None
+                self._edges = self._of_edges = self._aggregated = None
             if isinstance(out, tuple):
                 return first_rows(out[0], edges.num_dst), *out[1:]
             return first_rows(out, edges.num_dst)
@@ -226,11 +213,20 @@ class NarrowedLayer:
         gradient and that of the destinations' own rows are added in one tensor."""
         if self.weight == "alpha" or not isinstance(given.get("x"), tuple) or getattr(self.layer, "project", False):
             return
-        x, weight = given["x"][0], None if self.weight is None else given.get(self.weight)
+        x, own = given["x"][0], None if self.weight is None else given.get(self.weight)
+        reduce, weight = self._weighed(x, own)
         if self._can_aggregate(x, weight):
-            out, root = aggregate_and_root(x, edges, self.reduce, weight)
+            out, root = aggregate_and_root(x, edges, reduce, weight)
             given["x"] = (x, root)
-            self._aggregated = x, weight, out
+            self._aggregated = x, own, out
+
+    def _weighed(self, x: Any, own: Tensor | None) -> tuple[str, Tensor | None]:
+        """The reduction and the weights of messages: the layer's ``own``, times the forward pass's if it has any. The
+        mean of weighed messages, each times the destination's number of edges, is their sum."""
+        if self._of_edges is None or not isinstance(x, Tensor):
+            return self.reduce, own
+        weight = self._of_edges.to(x.dtype)
+        return "sum", weight if own is None else own * weight.view(-1, *[1] * (own.dim() - 1))
 
     def _can_aggregate(self, x: Any, weight: Tensor | None) -> bool:
         return (
@@ -264,15 +260,19 @@ class NarrowedLayer:
         if self._fused and self._edges is not None:
             x = kwargs["x"]
             x, x_dst = x if isinstance(x, tuple) else (x, None)
-            weight = None if self.weight is None else kwargs[self.weight]
-            if self._aggregated is not None and self._aggregated[0] is x and self._aggregated[1] is weight:
+            own = None if self.weight is None else kwargs[self.weight]
+            if self._aggregated is not None and self._aggregated[0] is x and self._aggregated[1] is own:
                 return self._aggregated[2]
+            reduce, weight = self._weighed(x, own)
             if self._can_aggregate(x, weight):
                 edges = self._edges
                 if edge_index is not edges.index:
                     edges = Adjacency.from_coo(edge_index, len(x), len(x) if x_dst is None else len(x_dst))
-                return aggregate(x, edges, self.reduce, weight)
-        return self.propagate(edge_index, size=size, **kwargs)
+                return aggregate(x, edges, reduce, weight)
+        if self._of_edges is None:
+            return self.propagate(edge_index, size=size, **kwargs)
+        with weigh_messages(self.layer, self._of_edges):
+            return self.propagate(edge_index, size=size, **kwargs)
 
 
 def _adds_root(layer: pyg_nn.MessagePassing, x: Any) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any
@@ -15,26 +15,29 @@ from torch.nn.parameter import is_lazy
 from . import saving
 from .hops import Hops, first_rows
 from .layer import ForwardPass, NarrowedLayer
+from .weigh import Weighed, default_call
+from .wrapper import Wrapper
 
 _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
 """When a model is checked: the largest difference allowed, relative to the largest output; 0.1 for types of 16 bits."""
 
 
-def default_call(model: nn.Module, batch: Any) -> Any:
-    """``model(batch.x, batch.edge_index)``."""
-    return model(batch.x, batch.edge_index)
-
-
-class Narrowed(nn.Module):
-    """What :func:`narrow` returns; ``module`` is the model itself, unchanged.
+class Narrowed(Wrapper):
+    """What :func:`narrow` returns; ``module`` is the model itself, unchanged, or what :func:`weigh` returned.
 
     Parameters, buffers and submodules have the names that they have in the model, and so has the ``state_dict``: what
     one of the two saves, the other loads. Attributes that this object lacks are the model's.
     """
 
     def __init__(self, module: nn.Module, call: Callable[[Any, Any], Any] = default_call, check: bool = True) -> None:
-        super().__init__()
-        self.module = module
+        super().__init__(module)
+        model = module
+        if isinstance(module, Weighed):
+            model, call = module.module, module.call if call is default_call else call
+        if found := next((m for m in model.modules() if isinstance(m, Wrapper)), None):
+            raise ValueError(
+                f"model: expected a model or weigh(model), found {type(found).__name__} within {type(model).__name__}"
+            )
         self.call = call
         self._to_check = check
         self._to_size = True
@@ -63,7 +66,7 @@ class Narrowed(nn.Module):
         self._to_size = False
         # Decided by the batch alone, also for the first one: a run that resumes there computes the same.
         if not self._pays(batch):
-            return first_rows(self.call(self.module, batch), batch.batch_size)
+            return first_rows(self._whole(batch), batch.batch_size)
         return self._run(batch, Hops(batch, verify=False) if hops is None else hops)
 
     def _layers(self) -> list[NarrowedLayer]:
@@ -101,50 +104,27 @@ class Narrowed(nn.Module):
             for module, mode in training.items():
                 module.training = mode
 
+    def _whole(self, batch: Any) -> Tensor:
+        """The model's output for the whole batch."""
+        if isinstance(self.module, Weighed):
+            with self.module.weighing(batch):
+                return self.call(self.module.module, batch)
+        return self.call(self.module, batch)
+
     def _run(self, batch: Any, hops: Hops) -> Tensor:
-        forward_pass, entered = ForwardPass(hops), []
+        model, weight = self.module, None
+        if isinstance(self.module, Weighed):
+            model, weight = self.module.module, self.module.edge_weight(batch)
+        forward_pass, entered = ForwardPass(hops, weight), []
         try:
             for layer in self._layers():
                 layer.enter(forward_pass)
                 entered.append(layer)
             with forward_pass.common_rows:
-                return first_rows(self.call(self.module, batch), batch.batch_size)
+                return first_rows(self.call(model, batch), batch.batch_size)
         finally:
             for layer in entered:
                 layer.leave()
-
-    def named_modules(
-        self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
-    ) -> Iterator[tuple[str, nn.Module]]:
-        """This module, then the model and its submodules by their names in the model: the first two are both
-        ``prefix``."""
-        memo = set() if memo is None else memo
-        if self not in memo:
-            if remove_duplicate:
-                memo.add(self)
-            yield prefix, self
-            yield from self.module.named_modules(memo, prefix, remove_duplicate)
-
-    def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """The model's."""
-        return self.module.state_dict(*args, **kwargs)
-
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Loads a ``state_dict`` of the model's."""
-        return self.module.load_state_dict(state_dict, strict, assign)
-
-    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Of a module that contains this one, ``load_state_dict`` goes on to ``prefix`` + "module." with the same
-        dictionary."""
-        for name in [name for name in state_dict if name.startswith(prefix)]:
-            state_dict[f"{prefix}module.{name.removeprefix(prefix)}"] = state_dict.pop(name)
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            return getattr(super().__getattr__("module"), name)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**vars(self), "_prepared": {}}
@@ -155,7 +135,7 @@ class Narrowed(nn.Module):
         model on the whole batch; both run in evaluation mode."""
         with self._evaluating():
             with _outputs(self.module) as whole:
-                expected = self.call(self.module, batch)[: batch.batch_size]
+                expected = self._whole(batch)[: batch.batch_size]
             with _outputs(self.module) as narrowed:
                 found = self._run(batch, hops)
         if _agree(expected, found):
@@ -186,8 +166,8 @@ def narrow(model: nn.Module, call: Callable[[Any, Any], Any] = default_call, che
     model on the whole batch.
 
     Args:
-        model: any module with MessagePassing layers that get the batch's ``edge_index``.
-        call: how the model is called with a batch.
+        model: any module with MessagePassing layers that get the batch's ``edge_index``; or :func:`weigh` of it.
+        call: how the model is called with a batch; the default of a weighed model is what :func:`weigh` was given.
         check: compare the first batch; this costs one forward pass of the model. Without it, a model with lazy
             parameters is run on the first batch twice: their sizes decide how that batch is computed.
 
@@ -195,7 +175,7 @@ def narrow(model: nn.Module, call: Callable[[Any, Any], Any] = default_call, che
         A module to be called with a batch; it shares the model's parameters.
 
     Raises:
-        ValueError: the model has no MessagePassing layers.
+        ValueError: the model has no MessagePassing layers, or narrowed or weighed ones within.
     """
     return Narrowed(model, call, check)
 

@@ -1,0 +1,83 @@
+"""Messages of PyG's layers, each multiplied by the weight of its edge."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch_geometric.nn as pyg_nn
+from torch import Tensor
+from torch_geometric.nn.aggr import MeanAggregation, SumAggregation
+
+from .shadow import Shadow
+
+_BY_EDGE = {
+    (kind.forward, kind.message): name
+    for name in ("CGConv", "EdgeConv", "GCN2Conv", "GCNConv", "GINConv", "GINEConv", "GraphConv", "LEConv", "LGConv",
+                 "NNConv", "ResGatedGraphConv", "SAGEConv")
+    for kind in [getattr(pyg_nn, name)]
+}  # fmt: skip
+"""Layers that aggregate messages, each of one edge and its two nodes, and compute nothing else from edges."""
+_NORMALIZES = {pyg_nn.GCNConv.forward, pyg_nn.GCN2Conv.forward, pyg_nn.LGConv.forward}
+_SUM = SumAggregation()
+
+
+def refuse_unfit(title: str, layer: pyg_nn.MessagePassing) -> None:
+    """Raises ValueError if a layer's output with weighed messages is not an estimate of its output on all edges."""
+    kind, base = type(layer), pyg_nn.MessagePassing
+    of_base = kind.aggregate is base.aggregate and kind.update is base.update
+    if (kind.forward, kind.message) not in _BY_EDGE or not of_base:
+        raise ValueError(
+            f"{title}: expected a layer that sums messages, each of one edge ({', '.join(sorted(_BY_EDGE.values()))}), "
+            f"found {kind.__name__}, which cannot be weighed"
+        )
+    if type(layer.aggr_module) not in (SumAggregation, MeanAggregation):
+        raise ValueError(
+            f"{title}: expected aggr='sum', 'add' or 'mean', found {layer.aggr!r}, which cannot be weighed"
+        )
+    if kind.forward in _NORMALIZES and layer.normalize:
+        raise ValueError(
+            f"{title}: expected normalize=False, found True: it would normalize by the degrees of the sample; "
+            f"LayerSampler(aggregation='gcn') makes weights that are normalized by those of the graph"
+        )
+    if layer.flow != "source_to_target":
+        raise ValueError(f"{title}: expected flow='source_to_target', found {layer.flow!r}")
+
+
+def refuse_twice(title: str, given: Mapping[str, Any], weight: Tensor) -> None:
+    """Raises ValueError if a layer is given, as its own ``edge_weight``, what its messages are multiplied by."""
+    own = given.get("edge_weight")
+    if isinstance(own, Tensor) and own.numel() and own.data_ptr() == weight.data_ptr():
+        raise ValueError(
+            f"{title}: expected no edge_weight, or another, found the one that weigh multiplies every message by"
+        )
+
+
+@contextmanager
+def weigh_messages(layer: pyg_nn.MessagePassing, weight: Tensor) -> Iterator[None]:
+    """Within, ``layer.propagate`` multiplies the message of edge e by ``weight[e]``, and sums them where the layer
+    takes the mean: that is the mean of weighed messages times the destination's number of edges.
+
+    Args:
+        layer: one that :func:`refuse_unfit` accepts.
+        weight: [e], of the edges that are propagated.
+    """
+    message, shadow = layer.message, Shadow(layer)
+
+    def weighed(*args: Any, **kwargs: Any) -> Tensor:
+        out = message(*args, **kwargs)
+        shape = [1] * out.dim()
+        shape[layer.node_dim] = -1
+        return out * weight.to(out.dtype).view(shape)
+
+    def total(inputs: Tensor, index: Tensor, ptr: Tensor | None = None, dim_size: int | None = None) -> Tensor:
+        return _SUM(inputs, index, ptr=ptr, dim_size=dim_size, dim=layer.node_dim)
+
+    shadow.set("message", weighed)
+    shadow.set("aggregate", total)
+    shadow.set("fuse", False)  # PyG's products with an EdgeIndex have no messages
+    try:
+        yield
+    finally:
+        shadow.restore()
