@@ -14,9 +14,10 @@ from torch_gnnscale.loader.workers import without_processes
 
 def started(loader):
     """The worker processes of an epoch, while it is under way."""
+    before = set(multiprocessing.active_children())
     iterator = iter(loader)
     next(iterator)
-    found = multiprocessing.active_children()
+    found = set(multiprocessing.active_children()) - before
     list(iterator)
     return found
 
