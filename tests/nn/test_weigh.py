@@ -5,14 +5,14 @@ import copy
 import pytest
 import torch
 import torch_geometric.nn as pyg_nn
-from helpers.data import make_data
-from helpers.narrow import CLASSES, FEATURES, HIDDEN, basic, sequence
+from helpers.narrow import CLASSES, FEATURES, HIDDEN, basic, weighed_batches
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
 
-from torch_gnnscale import LayerSampler, NeighborLoader
+from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import Weighed, narrow, saving, weigh
 from torch_gnnscale.nn.layer import NarrowedLayer
 
@@ -20,18 +20,6 @@ from torch_gnnscale.nn.layer import NarrowedLayer
 @pytest.fixture(autouse=True)
 def every_batch_is_narrowed(monkeypatch):
     monkeypatch.setattr(saving, "LEAST_SAVED", 0)
-
-
-def batches(method="ladies", seeds=None, **options):
-    """Batches of three hops in float64."""
-    data = make_data()
-    data.x = data.x / 200
-    sampler = LayerSampler(data, [30, 25, 20] if method != "labor" else [4, 3, 2], method, **options)
-    seeds = torch.arange(0, 200, 3) if seeds is None else seeds
-    for batch in NeighborLoader(data, sampler.num_nodes, seeds, batch_size=24, neighbor_sampler=sampler, seed=1):
-        name = sampler.weight_name
-        batch[name] = batch[name].double()
-        yield batch
 
 
 def weighed_sum(batch, messages):
@@ -106,7 +94,7 @@ def assert_same(model, expected, *outputs):
     parameters = list(model.parameters())
 
     def gradients(out):
-        found = torch.autograd.grad((out * scale).sum(), parameters, allow_unused=True)
+        found = torch.autograd.grad((out * scale).sum(), parameters, retain_graph=True, allow_unused=True)
         return [torch.zeros(()) if grad is None else grad for grad in found]
 
     theirs = gradients(expected)
@@ -122,7 +110,7 @@ def test_outputs_and_gradients_are_those_computed_by_hand(name, method):
     torch.manual_seed(0)
     model = Stack(*BY_HAND[name]).double()
     weighed, narrowed = weigh(model), narrow(weigh(model))
-    for batch in batches(method):
+    for batch in weighed_batches(method):
         expected = model(batch.x, batch.edge_index, batch)[: batch.batch_size]
         if method == "ladies":  # a mean over LABOR's edges is what its weights say
             assert not torch.allclose(model(batch.x, batch.edge_index)[: batch.batch_size], expected)
@@ -134,7 +122,7 @@ def test_a_weight_is_as_many_edges(reduce):
     torch.manual_seed(0)
     model = basic(pyg_nn.GraphSAGE, aggr=reduce, norm="BatchNorm", jk="cat")().double().eval()
     narrowed = narrow(weigh(model))
-    for batch in batches("labor"):
+    for batch in weighed_batches("labor"):
         times = torch.randint(1, 4, (batch.num_edges,))
         repeated = batch.edge_index.repeat_interleave(times, 1)
         of_node = torch.zeros(batch.num_nodes).index_add(0, batch.edge_index[1], times.float())
@@ -142,19 +130,49 @@ def test_a_weight_is_as_many_edges(reduce):
         assert_same(model, model(batch.x, repeated)[: batch.batch_size], narrowed(batch))
 
 
+@pytest.mark.parametrize("aggr", ["add", "mean"])
+@pytest.mark.parametrize("kind", ["GINEConv", "NNConv", "CGConv", "GCN2Conv", "LGConv"])
+def test_a_weight_is_as_many_edges_of_a_layer(kind, aggr):
+    torch.manual_seed(0)
+    conv = {
+        "GINEConv": lambda: pyg_nn.GINEConv(nn.Linear(FEATURES, CLASSES), edge_dim=2, aggr=aggr),
+        "NNConv": lambda: pyg_nn.NNConv(FEATURES, CLASSES, nn.Linear(2, FEATURES * CLASSES), aggr=aggr),
+        "CGConv": lambda: pyg_nn.CGConv(FEATURES, 2, aggr=aggr),
+        "GCN2Conv": lambda: pyg_nn.GCN2Conv(FEATURES, 0.3, normalize=False, aggr=aggr),
+        "LGConv": lambda: pyg_nn.LGConv(normalize=False, aggr=aggr),
+    }[kind]()
+    arguments = {"LGConv": "x, edge_index", "GCN2Conv": "x, x, edge_index"}.get(kind, "x, edge_index, edge_attr")
+    model = pyg_nn.Sequential("x, edge_index, edge_attr", [(conv, f"{arguments} -> x")]).double()
+
+    def call(model, batch):
+        return model(batch.x, batch.edge_index, batch.features)
+
+    weighed, scale = weigh(model, call), nn.Parameter(torch.ones((), dtype=torch.float64))
+    for batch in weighed_batches("labor"):
+        times = torch.randint(1, 4, (batch.num_edges,))
+        batch.features = torch.rand(batch.num_edges, 2, dtype=torch.float64)
+        of_node = torch.zeros(batch.num_nodes).index_add(0, batch.edge_index[1], times.float())
+        batch.edge_weight = times.double() / (of_node[batch.edge_index[1]] if aggr == "mean" else 1)
+        batch.x = batch.x * scale
+        repeated = batch.edge_index.repeat_interleave(times, 1), batch.features.repeat_interleave(times, 0)
+        expected = model(batch.x, *repeated)[: batch.batch_size]
+        found = weighed(batch)[: batch.batch_size], narrow(weighed)(batch)
+        assert_same(nn.ParameterList([*model.parameters(), scale]), expected, *found)
+
+
 @pytest.mark.parametrize("name", ["sage mean", "sage sum", "graph", "graph mean", "gcn", "gin"])
 def test_the_csc_is_aggregated_over(name, monkeypatch):
     model = Stack(*BY_HAND[name]).double()
     monkeypatch.setattr(type(model.convs[0]), "propagate", None)
     narrowed = narrow(weigh(model), check=False)
-    for batch in batches():
+    for batch in weighed_batches():
         narrowed(batch).sum().backward()
 
 
 def test_layers_with_hooks_and_other_types_of_numbers_run_pygs_code():
     torch.manual_seed(0)
     model = basic(pyg_nn.GraphSAGE)().double()
-    batch = next(batches())
+    batch = next(weighed_batches())
     expected = weigh(model)(batch)[: batch.batch_size]
     hooked = copy.deepcopy(model)
     seen = []
@@ -175,7 +193,7 @@ def test_a_weight_of_the_layer_is_multiplied_beside(kind):
     steps = [(conv, "x, edge_index, weight -> x") for conv in convs]
     model = pyg_nn.Sequential("x, edge_index, weight", steps).double()
     scale = nn.Parameter(torch.ones((), dtype=torch.float64))
-    for batch in batches():
+    for batch in weighed_batches():
         batch.strength = torch.rand(batch.num_edges, dtype=torch.float64)
         both = scale * batch.strength * batch.edge_weight
         expected = model(batch.x, batch.edge_index, both)[: batch.batch_size]
@@ -195,14 +213,24 @@ def test_prefixes_of_the_edges_have_the_first_weights():
         hops = {"num_sampled_nodes_per_hop": batch.num_sampled_nodes}
         return model(batch.x, batch.edge_index, num_sampled_edges_per_hop=batch.num_sampled_edges, **hops)
 
-    for batch in batches():
+    for batch in weighed_batches():
         expected, found = (weighed(batch)[: batch.batch_size] for weighed in (weigh(model), weigh(model, trimmed)))
         assert_same(model, expected, found)
 
 
+@pytest.mark.parametrize("name", ["sage sum", "graph"])
+def test_an_edge_index_of_pyg(name):
+    model = Stack(*BY_HAND[name]).double()
+    for batch in weighed_batches(edge_layout="EdgeIndex"):
+        assert isinstance(batch.edge_index, EdgeIndex)
+        found = weigh(model)(batch)[: batch.batch_size], narrow(weigh(model))(batch)
+        batch.edge_index = batch.edge_index.as_tensor()
+        assert_same(model, model(batch.x, batch.edge_index, batch)[: batch.batch_size], *found)
+
+
 def test_a_name_of_the_weights():
     model = basic(pyg_nn.GIN)().double()
-    batch = next(batches("fastgcn", weight_name="correction"))
+    batch = next(weighed_batches("fastgcn", weight_name="correction"))
     expected = weigh(model, weight_name="correction")(batch)[: batch.batch_size]
     assert_same(model, expected, narrow(weigh(model, weight_name="correction"))(batch))
     with pytest.raises(ValueError, match=r"^batch: expected weights of edges named 'edge_weight', found none; "):
@@ -212,7 +240,7 @@ def test_a_name_of_the_weights():
 def test_repeated_seeds_and_seeds_without_edges():
     model = Stack(*BY_HAND["sage mean"]).double()
     narrowed = narrow(weigh(model))
-    for batch in batches(seeds=torch.tensor([7, 7, 3, 7, 11, 3])):
+    for batch in weighed_batches(seeds=torch.tensor([7, 7, 3, 7, 11, 3])):
         assert batch.batch_size == 6
         assert_same(model, model(batch.x, batch.edge_index, batch)[:6], narrowed(batch), weigh(model)(batch)[:6])
         assert torch.equal(narrowed(batch)[0], narrowed(batch)[1])
@@ -245,13 +273,13 @@ def test_batches_that_are_too_small_are_computed_whole_with_weights(monkeypatch)
     model = basic(pyg_nn.GraphSAGE)().double()
     narrowed = narrow(weigh(model), check=False)
     monkeypatch.setattr(NarrowedLayer, "enter", None)
-    batch = next(batches())
+    batch = next(weighed_batches())
     assert torch.equal(narrowed(batch), weigh(model)(batch)[: batch.batch_size])
 
 
 def test_names_and_the_model_itself_stay():
     model = basic(pyg_nn.GraphSAGE, norm="BatchNorm")().double()
-    batch, before = next(batches()), {m: dict(vars(m)) for m in model.modules()}
+    batch, before = next(weighed_batches()), {m: dict(vars(m)) for m in model.modules()}
     for wrapped in (weigh(model), narrow(weigh(model))):
         wrapped.eval()(batch)
         assert isinstance(wrapped, Weighed) or isinstance(wrapped.module, Weighed)
@@ -266,92 +294,3 @@ def test_names_and_the_model_itself_stay():
     for module, attributes in before.items():
         assert vars(module).keys() == attributes.keys()
         assert not {"message", "propagate", "aggregate", "forward"} & vars(module).keys()
-
-
-class Flipped(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = pyg_nn.SAGEConv(FEATURES, CLASSES)
-
-    def forward(self, x, edge_index):
-        return self.conv(x, edge_index.flip(0))
-
-
-class OwnMessages(pyg_nn.SAGEConv):
-    def message(self, x_j):
-        return x_j
-
-
-def one(kind, *args, **options):
-    return sequence(lambda: kind(*args or (FEATURES, CLASSES), **options))
-
-
-SUMS = r"expected a layer that sums messages, each of one edge \(CGConv, .*, SAGEConv\), found"
-REFUSED = [
-    (lambda: nn.Linear(3, 4), "model: expected one with MessagePassing layers, found none in Linear"),
-    (basic(pyg_nn.GAT), rf"convs.0 \(GATConv\): {SUMS} GATConv, which cannot be weighed"),
-    (basic(pyg_nn.PNA, aggregators=["mean"], scalers=["identity"], deg=torch.ones(3)), rf"convs.0 \(PNAConv\): {SUMS}"),
-    (one(pyg_nn.TransformerConv), rf"module_0 \(TransformerConv\): {SUMS}"),
-    (one(pyg_nn.TAGConv), rf"module_0 \(TAGConv\): {SUMS}"),
-    (one(OwnMessages), rf"module_0 \(OwnMessages\): {SUMS} OwnMessages, which"),
-    (lambda: pyg_nn.GATv2Conv(FEATURES, CLASSES), rf"the model \(GATv2Conv\): {SUMS}"),
-    (
-        basic(pyg_nn.GraphSAGE, aggr="max"),
-        r"convs.0 \(SAGEConv\): expected aggr='sum', 'add' or 'mean', found 'max', which cannot be weighed",
-    ),
-    (basic(pyg_nn.GraphSAGE, aggr=["mean", "std"]), r"convs.0 \(SAGEConv\): expected aggr=.*, found \['mean', 'std'\]"),
-    (basic(pyg_nn.EdgeCNN), r"convs.0 \(EdgeConv\): expected aggr='sum', 'add' or 'mean', found 'max'"),
-    (
-        basic(pyg_nn.GCN),
-        r"convs.0 \(GCNConv\): expected normalize=False, found True: it would normalize by the degrees",
-    ),
-    (one(pyg_nn.SAGEConv, flow="target_to_source"), r"module_0 \(SAGEConv\): expected flow='source_to_target', found"),
-    (lambda: narrow(basic(pyg_nn.GIN)()), r"model: expected one as it was made, found Narrowed; write narrow\(weigh"),
-]
-
-
-@pytest.mark.parametrize(("make", "message"), REFUSED, ids=[message[:40] for _, message in REFUSED])
-def test_what_cannot_be_weighed_is_refused_when_it_is_wrapped(make, message):
-    model = make()
-    with pytest.raises(ValueError, match="^" + message):
-        weigh(model)
-
-
-def test_weighed_models_within_a_model_are_not_narrowed():
-    model = nn.Sequential(weigh(basic(pyg_nn.GIN)()))
-    with pytest.raises(
-        ValueError, match=r"^model: expected a model or weigh\(model\), found Weighed within Sequential$"
-    ):
-        narrow(model)
-
-
-def test_other_edges_and_weights_are_refused():
-    batch = next(batches())
-    with pytest.raises(
-        ValueError, match=r"^conv \(SAGEConv\): expected the batch's edge_index or a prefix of it, found"
-    ):
-        weigh(Flipped().double())(batch)
-    model = pyg_nn.Sequential("x, e, w", [(pyg_nn.GraphConv(FEATURES, CLASSES), "x, e, w -> x")]).double()
-    weighed = weigh(model, lambda model, batch: model(batch.x, batch.edge_index, batch.edge_weight))
-    message = r"^module_0 \(GraphConv\): expected no edge_weight, or another, found the one that weigh multiplies"
-    for wrapped in (weighed, narrow(weighed, check=False)):
-        with pytest.raises(ValueError, match=message):
-            wrapped(batch)
-    batch.edge_weight = batch.edge_weight[1:]
-    with pytest.raises(ValueError, match=r"^batch.edge_weight: expected shape \(\d+,\), found \(\d+,\)$"):
-        weighed(batch)
-    del batch.edge_index
-    with pytest.raises(ValueError, match=r"^batch: expected one of a homogeneous graph with edge_index, found none; "):
-        weighed(batch)
-
-
-def test_batches_without_weights_name_the_methods():
-    data = make_data()
-    batch = next(iter(NeighborLoader(data, [3, 3, 3], torch.arange(9), batch_size=9)))
-    for wrapped in (weigh(basic(pyg_nn.GIN)()), narrow(weigh(basic(pyg_nn.GIN)()))):
-        with pytest.raises(
-            ValueError,
-            match=r"^batch: expected weights of edges named 'edge_weight', found none; make batches with "
-            r"NeighborLoader\(\.\.\., method='ladies'\), 'fastgcn' or 'labor', or say weight_name=$",
-        ):
-            wrapped(batch)
