@@ -8,7 +8,12 @@ from helpers.narrow import CLASSES, FEATURES, basic, sequence, weighed_batches
 from torch import nn
 
 from torch_gnnscale import NeighborLoader
-from torch_gnnscale.nn import narrow, weigh
+from torch_gnnscale.nn import narrow, saving, weigh
+
+
+@pytest.fixture(autouse=True)
+def every_batch_is_narrowed(monkeypatch):
+    monkeypatch.setattr(saving, "LEAST_SAVED", 0)
 
 
 class Flipped(nn.Module):
