@@ -11,7 +11,7 @@ import torch_gnnscale
 ROOT = Path(torch_gnnscale.__file__).parent
 ORDER = [
     "_library", "_warn", "version", "machine", "random", "stream_time",
-    "ops", "reference", "files", "memory", "topology", "feature", "sampler", "loader", "patch", "nn",
+    "ops", "reference", "matrix", "files", "memory", "topology", "feature", "sampler", "loader", "patch", "nn",
     "partition", "distributed", "split", "datasets", "training", "tasks", "__init__", "cli_data", "cli_partition",
     "cli_train", "cli", "__main__",
 ]  # fmt: skip

@@ -1,0 +1,217 @@
+"""Samples by products of matrices equal those of the fused operators, bit for bit."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from helpers.graphs import Graph, assert_same, random_graph, random_ids, small_graphs
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torch_gnnscale import matrix, ops, reference
+from torch_gnnscale.matrix.draws import bounded
+from torch_gnnscale.ops.layerwise import AGGREGATIONS, SCHEMES_OF, SCORES, WEIGHTS
+
+LAYERWISE = {"ladies": matrix.ladies, "fastgcn": matrix.fastgcn}
+KEYS = st.integers(-(1 << 63), (1 << 63) - 1)
+# Figure 1 of the paper: N(1) = {0, 2, 4}, N(5) = {3, 4}; edges into other nodes do not matter for one hop.
+FIGURE = Graph(torch.tensor([0, 0, 3, 3, 3, 3, 5]), torch.tensor([4, 0, 2, 3, 4]))
+BATCH = torch.tensor([1, 5])
+
+
+def without_parallel_edges(graph: Graph) -> Graph:
+    """The same edges, each pair once: the first in stored order."""
+    into = torch.repeat_interleave(torch.arange(graph.num_nodes), graph.colptr.diff())
+    _, first = np.unique((into * graph.num_nodes + graph.row).numpy(), return_index=True)
+    kept = torch.from_numpy(np.sort(first))
+    degree = torch.bincount(into[kept], minlength=graph.num_nodes)
+    colptr = torch.cat([torch.zeros(1, dtype=torch.int64), degree.cumsum(0)])
+    return Graph(colptr, graph.row[kept], None if graph.edge_id is None else graph.edge_id[kept])
+
+
+def layerwise(graph, seeds, num_nodes, keys, drawing, include_dst):
+    """The samples, which equal the fused operator's."""
+    relations = graph.relations()
+    score = ops.node_scores(relations, drawing.scores) if drawing.method == "fastgcn" else None
+    adjacency = matrix.adjacency(relations)
+    found = matrix.sample_batches(
+        adjacency, seeds, num_nodes, keys, LAYERWISE[drawing.method](adjacency, drawing.scheme, drawing.scores),
+        include_dst=include_dst, aggregation=drawing.aggregation, weights=drawing.weights,
+    )  # fmt: skip
+    assert len(found) == len(keys)
+    for sample, ids, key in zip(found, seeds, keys, strict=True):
+        options = {"score": score, "layers": True, "include_dst": include_dst}
+        assert_same(sample, ops.sample_layers(relations, ids, num_nodes, key, drawing, **options))
+    return found
+
+
+@st.composite
+def drawings(draw) -> ops.LayerDrawing:
+    method = draw(st.sampled_from(sorted(LAYERWISE)))
+    choices = SCHEMES_OF[method], SCORES, AGGREGATIONS, WEIGHTS
+    return ops.LayerDrawing(method, *(draw(st.sampled_from(names)) for names in choices))
+
+
+@st.composite
+def bulks(draw):
+    """(A graph without parallel edges, the seeds of up to four batches, their keys.)"""
+    graph = without_parallel_edges(draw(small_graphs()))
+    keys = draw(st.lists(KEYS, max_size=4))
+    nodes = st.lists(st.integers(0, graph.num_nodes - 1), max_size=6) if graph.num_nodes else st.just([])
+    dtype = draw(st.sampled_from(ops.ID_DTYPES))
+    return graph, [torch.tensor(draw(nodes), dtype=dtype) for _ in keys], keys
+
+
+@given(bulks(), drawings(), st.lists(st.integers(-1, 6), min_size=1, max_size=3), st.booleans())
+def test_layer_wise_bulks_equal_the_fused_operator(bulk, drawing, num_nodes, include_dst):
+    graph, seeds, keys = bulk
+    layerwise(graph, seeds, num_nodes, keys, drawing, include_dst)
+
+
+@given(bulks(), st.lists(st.integers(-1, 6), min_size=1, max_size=3), st.booleans())
+def test_bulks_of_graphsage_equal_the_fused_sampler(bulk, fanouts, replace):
+    graph, seeds, keys = bulk
+    relations = graph.relations()
+    adjacency = matrix.adjacency(relations)
+    found = matrix.sample_batches(adjacency, seeds, fanouts, keys, matrix.graphsage(adjacency, replace))
+    for sample, ids, key in zip(found, seeds, keys, strict=True):
+        assert_same(sample, ops.sample_neighbors(relations, [ids], fanouts, key, layers=True, replace=replace))
+
+
+@pytest.mark.parametrize("include_dst", [True, False])
+@pytest.mark.parametrize("method", LAYERWISE)
+def test_a_larger_graph_with_every_scheme(method, include_dst):
+    graph = without_parallel_edges(random_graph(400, 12, seed=1, dtype=torch.int32))
+    seeds = [random_ids(400, 20, seed) for seed in range(4)]
+    for scheme in SCHEMES_OF[method]:
+        for scores in SCORES:
+            for aggregation in AGGREGATIONS:
+                drawing = ops.LayerDrawing(method, scheme, scores, aggregation)
+                found = layerwise(graph, seeds, [30, 50, 40], [7, 8, 9, -1], drawing, include_dst)
+                assert all(sample.num_edges[0, 0] > 0 for sample in found)
+
+
+def test_hubs_of_graphsage():
+    graph = without_parallel_edges(random_graph(400, 12, seed=1))
+    relations, seeds = graph.relations(), [random_ids(400, 20, seed) for seed in range(3)]
+    adjacency = matrix.adjacency(relations)
+    found = matrix.sample_batches(adjacency, seeds, [15, 10, 5], [1, 2, -3], matrix.graphsage(adjacency))
+    for sample, ids, key in zip(found, seeds, [1, 2, -3], strict=True):
+        assert_same(sample, ops.sample_neighbors(relations, [ids], [15, 10, 5], key, layers=True))
+
+
+# The paper's example #################################################################################################
+
+
+def frontier_of(*batches, hop=0, keys=None):
+    node = np.concatenate([np.array(batch, np.int64) for batch in batches])
+    ptr = np.cumsum([0, *map(len, batches)])
+    return matrix.Frontier(node, ptr, np.array(range(len(batches)) if keys is None else keys, np.uint64), hop)
+
+
+def test_the_matrices_of_figure_2():
+    graph, frontier = matrix.adjacency(FIGURE.relations()), frontier_of([1, 5])
+    of_sage = matrix.one_node_each(frontier, 6) @ graph.ones
+    assert of_sage.toarray().tolist() == [[1, 0, 1, 0, 1, 0], [0, 0, 0, 1, 1, 0]]
+    p = matrix.stacked_sets(frontier, np.ones(6, np.int64)) @ graph.ones
+    assert p.toarray().tolist() == [[1, 0, 1, 1, 2, 0]]
+    assert matrix.squared(p).toarray().tolist() == [[1, 0, 1, 1, 4, 0]]  # of 7
+    drawn = matrix.Drawn(np.array([0, 2]), np.array([0, 4]), np.array([3.5, 7 / 8]))
+    edges = matrix.extract(graph, frontier, drawn)
+    assert edges.ptr.tolist() == [0, 2, 3]
+    assert edges.source.tolist() == [4, 0, 4]  # in stored order
+    assert edges.position.tolist() == [0, 1, 4]
+    assert edges.correction.tolist() == [7 / 8, 3.5, 7 / 8]
+
+
+def test_stacked_batches_do_not_mix():
+    graph, frontier = matrix.adjacency(FIGURE.relations()), frontier_of([1, 5], [], [5, 5])
+    p = matrix.stacked_sets(frontier, np.ones(6, np.int64)) @ graph.ones
+    assert p.toarray().tolist() == [[1, 0, 1, 1, 2, 0], [0] * 6, [0, 0, 0, 1, 1, 0]]
+    drawn = matrix.Drawn(np.array([0, 1, 1, 3]), np.array([0, 3, 5]), np.ones(3))  # no edge leads from 5 into 5
+    edges = matrix.extract(graph, frontier, drawn)
+    assert edges.ptr.tolist() == [0, 1, 1, 2, 3]
+    assert edges.source.tolist() == [0, 3, 3]
+
+
+def test_large_sums_of_counts_are_shifted_as_in_the_twin():
+    ones = [1, (1 << 30) - 5, 3, 1 << 20]
+    p = matrix.squared(matrix.stacked_sets(frontier_of([0, 1, 2, 3], [0, 2]), np.array(ones)))
+    shift = reference.layerwise.count_shift(sum(ones))
+    assert shift == 1
+    assert p.data.tolist() == [*(reference.layerwise.count_score(count, shift) for count in ones), 1, 9]
+
+
+# Inverse transform sampling ##########################################################################################
+
+
+@pytest.mark.parametrize("redraws", [1, 8])
+def test_its_draws_as_often_as_successive_draws(redraws):
+    scores, count, k = [1, 1, 1, 4, 1, 30], 3, 2000
+    frontier = frontier_of(*[[0]] * k)
+    p = matrix.stacked_sets(frontier, np.array([1])) @ matrix.stacked_sets(frontier_of(range(6)), np.array(scores))
+    by_its = matrix.choose_by_its(p, count, frontier, redraws)
+    other = matrix.choose(p, count, "successive", frontier._replace(keys=frontier.keys + np.uint64(k)))
+    assert np.diff(by_its.ptr).tolist() == np.diff(other.ptr).tolist() == [count] * k
+    sets = [np.sort(drawn.node.reshape(k, count)) @ [36, 6, 1] for drawn in (by_its, other)]
+    assert (np.diff(np.sort(by_its.node.reshape(k, count))) > 0).all()
+    assert np.array_equal(by_its.correction, sum(scores) / (count * np.array(scores)[by_its.node]))
+    often = np.stack([np.bincount(entry, minlength=216) for entry in sets]).astype(float)
+    often = often[:, often.sum(0) > 0]
+    expected = often.mean(0)
+    statistic, freedom = (((often - expected) ** 2) / expected).sum(), often.shape[1] - 1
+    assert freedom >= 9
+    assert statistic < freedom + 4.5 * np.sqrt(2 * freedom)
+
+
+def test_its_takes_all_of_few_candidates():
+    frontier = frontier_of([0], [0])
+    p = matrix.stacked_sets(frontier, np.array([1])) @ matrix.stacked_sets(frontier_of(range(3)), np.array([1, 5, 2]))
+    for count in (3, 9, -1):
+        found = matrix.choose_by_its(p, count, frontier)
+        assert found.node.tolist() == [0, 1, 2] * 2
+        assert found.correction.tolist() == [1] * 6
+    assert matrix.choose_by_its(p, 0, frontier).node.tolist() == []
+
+
+# Draws and errors ####################################################################################################
+
+
+@given(KEYS, st.integers(0, (1 << 62) - 1), st.integers(0, 63), st.integers(0, (1 << 17) - 1), st.integers(0, 1))
+def test_random_bits_equal_the_twin(key, node, hop, number, relation):
+    unsigned = np.array([key & (1 << 64) - 1], np.uint64)
+    found = matrix.random_bits(unsigned, np.array([node]), hop, number, relation)
+    assert found.tolist() == [reference.draws.draw(key, node, hop, number, relation=relation)]
+
+
+@given(st.integers(0, (1 << 64) - 1), st.integers(1, (1 << 63) - 1))
+def test_bounded_numbers_equal_the_twin(random, limit):
+    assert bounded(np.array([random], np.uint64), limit).tolist() == [reference.draws.bounded(random, limit)]
+
+
+def test_bad_arguments():
+    def raises(kind, text, function, *arguments, **options):
+        with pytest.raises(kind, match=f"^{re.escape(text)}$"):
+            function(*arguments, **options)
+
+    colptr, row = torch.tensor([0, 3, 3]), torch.tensor([1, 0, 1])
+    text = "graph: expected no parallel edges, found two 1 -> 0"
+    raises(ValueError, text, matrix.adjacency, Graph(colptr, row).relations())
+    raises(TypeError, "graph: expected what relations() returns, found int", matrix.adjacency, 3)
+    text = "graph: expected one relation of one node type, found 2 relations of 1 node types"
+    raises(ValueError, text, matrix.adjacency, ops.relations([colptr] * 2, [row] * 2))
+    text = "graph: expected edges without weights and times, found some"
+    raises(ValueError, text, matrix.adjacency, Graph(colptr, row).relations(weight=[torch.tensor([1, 2, 3])]))
+    graph = matrix.adjacency(FIGURE.relations())
+    text = "scores: expected one of ('squares', 'counts'), found 'ones'"
+    raises(ValueError, text, matrix.ladies, graph, scores="ones")
+    step = matrix.ladies(graph)
+    text = "seeds: expected one entry for each of 2 keys, found 1"
+    raises(ValueError, text, matrix.sample_batches, graph, [BATCH], [2], [1, 2], step)
+    text = "num_nodes: expected at least one hop, found none"
+    raises(ValueError, text, matrix.sample_batches, graph, [BATCH], [], [1], step)
+    text = "weights: expected one of ('self_normalized', 'unbiased'), found 'none'"
+    raises(ValueError, text, matrix.sample_batches, graph, [BATCH], [2], [1], step, weights="none")
+    with pytest.raises(IndexError, match=re.escape("seeds[0][1] = 6 is out of range")):
+        matrix.sample_batches(graph, [torch.tensor([1, 6])], [2], [1], step)

@@ -1,0 +1,20 @@
+"""Sampling as products of sparse matrices, k batches at once (Tripathy et al. 2024, section 4).
+
+A hop is algorithm 1: P = QA, NORM, SAMPLE, EXTRACT. The matrices of k batches are stacked (equation 1). All numbers are
+integers, and SAMPLE draws by the integers that the fused operators draw by, so that :func:`sample_batches` returns what
+they return, bit for bit. It serves to state a method in the paper's terms and to try one of one's own: the fused
+operators are faster. Needs scipy (``pip install "torch_gnnscale[matrix]"``).
+"""
+
+from .algebra import Adjacency, Edges, Frontier, adjacency, one_node_each, stacked_sets, stored_order
+from .batches import sample_batches
+from .choosing import Drawn, choose, choose_by_its, choose_neighbors
+from .draws import random_bits
+from .extracting import extract
+from .methods import Step, fastgcn, graphsage, ladies, squared
+
+__all__ = [
+    "Adjacency", "Drawn", "Edges", "Frontier", "Step", "adjacency", "choose", "choose_by_its", "choose_neighbors",
+    "extract", "fastgcn", "graphsage", "ladies", "one_node_each", "random_bits", "sample_batches", "squared",
+    "stacked_sets", "stored_order",
+]  # fmt: skip

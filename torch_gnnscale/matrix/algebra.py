@@ -1,0 +1,129 @@
+"""The matrices: A, Q and what a hop finds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..ops import Relations
+
+try:
+    from scipy.sparse import csr_array
+except ImportError as error:
+    raise ImportError('torch_gnnscale.matrix needs scipy: pip install "torch_gnnscale[matrix]"') from error
+
+
+class Adjacency(NamedTuple):
+    """The graph as matrices of n x n, int64, whose row i has an entry for each edge into node i, at its source."""
+
+    graph: Relations
+    position: csr_array
+    """Each edge's position in the stored order of all edges, + 1."""
+    ones: csr_array
+    """1 for each edge."""
+    degree: np.ndarray
+    """Edges into each node: int64, shape [n]."""
+
+    @property
+    def num_nodes(self) -> int:
+        """n."""
+        return len(self.degree)
+
+
+class Frontier(NamedTuple):
+    """The nodes that a hop expands, F, of k batches, one batch after the other."""
+
+    node: np.ndarray
+    """int64, shape [rows]; distinct in a batch, but for repeated seeds."""
+    ptr: np.ndarray
+    """Where each batch begins: int64, shape [k + 1]."""
+    keys: np.ndarray
+    """One of each batch: uint64, shape [k]."""
+    hop: int
+
+    @property
+    def batch(self) -> np.ndarray:
+        """The batch of each row: int64, shape [rows]."""
+        return np.repeat(np.arange(len(self.keys)), np.diff(self.ptr))
+
+
+class Edges(NamedTuple):
+    """Edges into the nodes of a frontier, row after row: the stacked A^l of all batches, with its empty columns."""
+
+    ptr: np.ndarray
+    """Where each row's edges begin: int64, shape [rows + 1]."""
+    source: np.ndarray
+    """Global ids: int64, shape [e]."""
+    position: np.ndarray
+    """In the stored order of all edges: int64, shape [e]."""
+    correction: np.ndarray | None
+    """c_v: float64, shape [e]; None for a method without weights."""
+
+    @property
+    def row(self) -> np.ndarray:
+        """The row of each edge: int64, shape [e]."""
+        return np.repeat(np.arange(len(self.ptr) - 1), np.diff(self.ptr))
+
+    def keep(self, mask: np.ndarray, correction: np.ndarray) -> Edges:
+        """The edges of a mask, corrected by ``correction``, which has an entry for each edge of this object."""
+        counts = np.bincount(self.row[mask], minlength=len(self.ptr) - 1)
+        return Edges(ptr_of(counts), self.source[mask], self.position[mask], correction[mask])
+
+
+def ptr_of(counts: np.ndarray) -> np.ndarray:
+    """Where each of consecutive pieces begins, and where the last one ends: int64, shape [pieces + 1]."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
+
+
+def adjacency(graph: Relations) -> Adjacency:
+    """The matrices of a graph of one relation between nodes of one type, without edge weights and times.
+
+    Raises:
+        TypeError, ValueError: another graph, or one with parallel edges, which a product would add up.
+    """
+    if not isinstance(graph, Relations):
+        raise TypeError(f"graph: expected what relations() returns, found {type(graph).__name__}")
+    if len(graph.colptr) != 1 or len(graph.sizes) != 1:
+        found = f"{len(graph.colptr)} relations of {len(graph.sizes)} node types"
+        raise ValueError(f"graph: expected one relation of one node type, found {found}")
+    if graph.weight[0] is not None or graph.time[0] is not None:
+        raise ValueError("graph: expected edges without weights and times, found some")
+    colptr, row, count = graph.colptr[0].numpy(), graph.row[0].numpy().astype(np.int64), graph.sizes[0]
+    position = csr_array((np.arange(1, len(row) + 1), row, colptr), shape=(count, count))
+    position.sort_indices()
+    into = np.repeat(np.arange(count), np.diff(colptr))
+    repeated = (np.diff(position.indices) == 0) & (np.diff(into) == 0)
+    if repeated.any():
+        at = int(repeated.argmax())
+        raise ValueError(f"graph: expected no parallel edges, found two {int(position.indices[at])} -> {into[at]}")
+    ones = csr_array((np.ones(len(row), np.int64), position.indices, position.indptr), shape=(count, count))
+    return Adjacency(graph, position, ones, np.diff(colptr))
+
+
+def one_node_each(frontier: Frontier, num_nodes: int) -> csr_array:
+    """Q of node-wise methods, and the row extraction matrix Q_R: a row per node of the frontier, 1 at the node."""
+    rows = len(frontier.node)
+    return csr_array((np.ones(rows, np.int64), frontier.node, np.arange(rows + 1)), shape=(rows, num_nodes))
+
+
+def stacked_sets(frontier: Frontier, value: np.ndarray) -> csr_array:
+    """Q of layer-wise methods (equation 1): a row per batch, ``value[i]`` at each node i of its frontier, a set."""
+    code = np.unique(frontier.batch * len(value) + frontier.node)
+    batch, node = np.divmod(code, max(len(value), 1))
+    counts = np.bincount(batch, minlength=len(frontier.keys))
+    return csr_array((value[node], node, ptr_of(counts)), shape=(len(frontier.keys), len(value)))
+
+
+def stored_order(matrix: Any) -> Edges:
+    """The edges of rows that were extracted from :attr:`Adjacency.position`, each row's in stored order."""
+    row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    order = np.lexsort((matrix.data, row))
+    source, position = matrix.indices[order].astype(np.int64), matrix.data[order] - 1
+    return Edges(matrix.indptr.astype(np.int64), source, position, None)
+
+
+def unsigned(keys: Sequence[int]) -> np.ndarray:
+    """Keys of 64 bits, signed or not, as uint64."""
+    return np.array([key & (1 << 64) - 1 for key in keys], np.uint64)

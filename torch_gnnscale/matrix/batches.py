@@ -1,0 +1,170 @@
+"""All hops of k batches: algorithm 1, local ids and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..ops import Sample
+from ..ops.arguments import check_ids, check_key
+from ..ops.layerwise import AGGREGATIONS, WEIGHTS, check_num_nodes
+from .algebra import Adjacency, Edges, Frontier, ptr_of, unsigned
+from .methods import Step
+
+
+def sample_batches(
+    graph: Adjacency,
+    seeds: Sequence[Tensor],
+    num_nodes: Sequence[int],
+    keys: Sequence[int],
+    step: Step,
+    *,
+    include_dst: bool = True,
+    aggregation: str = "mean",
+    weights: str = "self_normalized",
+) -> list[Sample]:
+    """Draws k batches, the frontier of a hop being all nodes that are known, as the fused operators do with
+    ``layers=True``.
+
+    Args:
+        graph: from :func:`adjacency`.
+        seeds: of each batch, int32 or int64; a repeated seed has a row and edges of its own.
+        num_nodes: what ``step`` is to draw in each hop.
+        keys: 64 bits for each batch.
+        step: a method.
+        include_dst: False: the frontier is what the last hop drew (see :func:`torch_gnnscale.ops.sample_layers`).
+        aggregation: as there.
+        weights: as there.
+
+    Returns:
+        A sample for each batch; with ``edge_weight`` if the method corrects its edges.
+
+    Raises:
+        TypeError, ValueError, IndexError: wrong options or numbers of entries; seeds out of range.
+    """
+    for name, option, values in (("aggregation", aggregation, AGGREGATIONS), ("weights", weights, WEIGHTS)):
+        if option not in values:
+            raise ValueError(f"{name}: expected one of {values}, found {option!r}")
+    if len(seeds) != len(keys):
+        raise ValueError(f"seeds: expected one entry for each of {len(keys)} keys, found {len(seeds)}")
+    for batch, entry in enumerate(seeds):
+        check_ids(f"seeds[{batch}]", entry, graph.num_nodes, "nodes")
+    counts = check_num_nodes(num_nodes)
+    if not counts:
+        raise ValueError("num_nodes: expected at least one hop, found none")
+    ids = [entry.to(torch.int64).numpy() for entry in seeds]
+    known = _Pieces(ids)
+    made = [_Batch(entry) for entry in ids]
+    bits = unsigned([check_key(key) for key in keys])
+    for hop, count in enumerate(counts):
+        frontier = Frontier(known.value, known.ptr, bits, hop)
+        edges = step(frontier, count)
+        local, new = _numbered(graph.num_nodes, frontier, edges, include_dst)
+        weight = None if edges.correction is None else edge_weights(graph, frontier, edges, aggregation, weights)
+        first = edges.ptr[frontier.ptr]
+        for batch, one in enumerate(made):
+            rows, some = slice(frontier.ptr[batch], frontier.ptr[batch + 1] + 1), slice(first[batch], first[batch + 1])
+            one.add(new[batch], edges.ptr[rows], local[some], edges.position[some], weight, some)
+        known = _Pieces([np.concatenate(one.nodes) for one in made] if include_dst else new)
+    return [one.sample(graph) for one in made]
+
+
+class _Pieces:
+    """Arrays of the batches, one after the other."""
+
+    def __init__(self, pieces: Sequence[np.ndarray]) -> None:
+        self.value = np.concatenate([np.empty(0, np.int64), *pieces])
+        self.ptr = ptr_of(np.array([len(piece) for piece in pieces], np.int64))
+
+
+class _Batch:
+    """What one batch has found so far."""
+
+    def __init__(self, seeds: np.ndarray) -> None:
+        self.nodes = [seeds]
+        self._edges: list[np.ndarray] = [np.empty((3, 0), np.int64)]  # local sources, local destinations, positions
+        self._degrees: list[np.ndarray] = []
+        self._weights: list[np.ndarray] = []
+
+    def add(
+        self, new: np.ndarray, ptr: np.ndarray, local: np.ndarray, position: np.ndarray, weight: np.ndarray | None,
+        some: slice,
+    ) -> None:  # fmt: skip
+        """A hop: the nodes that it found; of its edges: where the rows begin, local sources, positions; the weights of
+        all batches, of which ``some`` are this one's."""
+        degree = np.diff(ptr)
+        self.nodes.append(new)
+        self._degrees.append(degree)
+        self._edges.append(np.stack([local, np.repeat(np.arange(len(degree)), degree), position]))
+        if weight is not None:
+            self._weights.append(weight[some])
+
+    def sample(self, graph: Adjacency) -> Sample:
+        """The sample of all hops."""
+        edges = torch.from_numpy(np.concatenate(self._edges, axis=1))
+        degrees = np.concatenate([np.empty(0, np.int64), *self._degrees])
+        names = graph.graph.edge_id[0]
+        weights = [torch.from_numpy(np.concatenate(self._weights)).to(torch.float32)] if self._weights else []
+        return Sample(
+            node=[torch.from_numpy(np.concatenate(self.nodes))],
+            colptr=[torch.from_numpy(ptr_of(degrees))],
+            edge_index=[edges[:2].contiguous()],
+            edge_id=[edges[2].clone() if names is None else names[edges[2]].to(torch.int64)],
+            tree=[],
+            num_nodes=torch.tensor([[len(nodes) for nodes in self.nodes]]),
+            num_edges=torch.tensor([[part.shape[1] for part in self._edges[1:]]], dtype=torch.int64),
+            edge_weight=weights,
+        )
+
+
+def _numbered(
+    num_nodes: int, frontier: Frontier, edges: Edges, include_dst: bool
+) -> tuple[np.ndarray, list[np.ndarray]]:
+    """(Local ids of the edges' sources, the new nodes of each batch): the empty columns of A^l leave it, and the others
+    stand in the order in which edges found them, after the frontier's own nodes with ``include_dst``."""
+    k, size = len(frontier.keys), np.diff(frontier.ptr)
+    found = frontier.batch[edges.row] * num_nodes + edges.source
+    before = frontier.batch * num_nodes + frontier.node if include_dst else np.empty(0, np.int64)
+    code, first, which = np.unique(np.concatenate([before, found]), return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    order = order[first[order] >= len(before)]  # new ones, batch by batch
+    batch, node = np.divmod(code[order], max(num_nodes, 1))
+    ptr = np.searchsorted(batch, np.arange(k + 1))
+    local = np.empty(len(code), np.int64)
+    old = np.flatnonzero(first < len(before))
+    local[old] = first[old] - frontier.ptr[:-1][code[old] // max(num_nodes, 1)]
+    local[order] = np.arange(len(order)) - ptr[batch] + (size[batch] if include_dst else 0)
+    return local[which[len(before) :]], np.split(node, ptr[1:-1]) if k else []
+
+
+def edge_weights(graph: Adjacency, frontier: Frontier, edges: Edges, aggregation: str, weights: str) -> np.ndarray:
+    """a_e c_v of each edge, or scaled so that a row's sum is that of a_e over all stored edges: float64, shape [e]."""
+    assert edges.correction is not None
+    row, rows = edges.row, len(frontier.node)
+    degree = graph.degree[frontier.node]
+    weight = _factors(graph, degree[row], edges.source, aggregation) * edges.correction
+    if weights == "unbiased":
+        return weight
+    whole = np.ones(rows) if aggregation == "mean" else degree.astype(np.float64)
+    if aggregation == "gcn":
+        of_row = np.repeat(np.arange(rows), degree)
+        first = graph.graph.colptr[0].numpy()[frontier.node]
+        stored = np.arange(len(of_row)) + np.repeat(first - ptr_of(degree)[:-1], degree)
+        source = graph.graph.row[0].numpy()[stored]
+        whole = np.bincount(of_row, _factors(graph, degree[of_row], source, aggregation), rows)  # adds in stored order
+    total = np.bincount(row, weight, rows)[row]
+    return np.divide(weight * whole[row], total, out=np.zeros_like(weight), where=total > 0)
+
+
+def _factors(graph: Adjacency, degree: np.ndarray, source: np.ndarray, aggregation: str) -> np.ndarray:
+    """a_e of edges into nodes of these degrees."""
+    if aggregation == "sum":
+        return np.ones(len(degree))
+    if aggregation == "mean":
+        return 1.0 / degree
+    of_source = graph.degree[source].astype(np.float64)
+    root = np.sqrt(degree * of_source)
+    return np.divide(1.0, root, out=np.zeros(len(root)), where=of_source > 0)

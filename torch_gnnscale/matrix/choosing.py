@@ -1,0 +1,100 @@
+"""SAMPLE: which entries of P's rows are drawn."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from ..ops import MAX_FANOUT, choose_nodes
+from ..ops.arguments import check_int
+from ..ops.layerwise import MAX_DRAWN
+from .algebra import Edges, Frontier, ptr_of, stored_order
+from .draws import bounded, random_bits
+
+
+class Drawn(NamedTuple):
+    """The nodes that each batch drew, the nonzeros of Q^(l-1), one batch after the other."""
+
+    ptr: np.ndarray
+    """Where each batch begins: int64, shape [k + 1]."""
+    node: np.ndarray
+    """int64, shape [m]."""
+    correction: np.ndarray
+    """c_v: float64, shape [m]."""
+
+
+def choose(p: Any, count: int, scheme: str, frontier: Frontier) -> Drawn:
+    """``count`` nodes of each row of P, a batch's scores, by :func:`torch_gnnscale.ops.choose_nodes`."""
+    found = []
+    for batch, key in enumerate(frontier.keys.view(np.int64).tolist()):
+        entries = slice(p.indptr[batch], p.indptr[batch + 1])
+        node = p.indices[entries].astype(np.int64)
+        at, correction = choose_nodes(
+            torch.from_numpy(node), torch.from_numpy(p.data[entries]), count, scheme, key, frontier.hop
+        )
+        found.append((node[at.numpy()], correction.numpy()))
+    return _drawn(found)
+
+
+def choose_by_its(p: Any, count: int, frontier: Frontier, redraws: int = 8) -> Drawn:
+    """``count`` nodes of each row of P, scores of a sum below 2^62, by inverse transform sampling (section 4.1.2):
+    numbers are searched for in the row's prefix sums, and drawn again until they found ``count`` different nodes.
+
+    The probabilities and c_v are those of ``scheme="successive"``; the draws are others. A row that still lacks nodes
+    after ``redraws`` rounds takes what it drew out of its prefix sums, so that each later round finds at least one:
+    there are at most redraws + count rounds. Not more than ``count`` candidates, or -1: all, with c_v = 1.
+    """
+    check_int("count", count, -1, MAX_DRAWN - 1)
+    check_int("redraws", redraws, 1)
+    found = []
+    for batch, key in enumerate(frontier.keys):
+        entries = slice(p.indptr[batch], p.indptr[batch + 1])
+        order = np.argsort(p.indices[entries])
+        node, score = p.indices[entries][order].astype(np.int64), p.data[entries][order]
+        if count < 0 or len(node) <= count:
+            found.append((node, np.ones(len(node))))
+            continue
+        left, picks, number, rounds = score.copy(), np.empty(0, np.int64), 0, 0
+        while len(picks) < count:
+            if rounds >= redraws:
+                left[picks] = 0
+            sums = np.cumsum(left)
+            lacking = np.arange(number, number + count - len(picks))
+            units = bounded(random_bits(key, lacking, frontier.hop, 0, relation=1), int(sums[-1]))
+            picks = np.unique(np.concatenate([picks, np.searchsorted(sums, units, side="right")]))
+            number, rounds = number + len(lacking), rounds + 1
+        found.append((node[picks], float(score.sum()) / (float(count) * score[picks])))
+    return _drawn(found)
+
+
+def choose_neighbors(p: Any, count: int, frontier: Frontier, replace: bool = False) -> Edges:
+    """``count`` of the edges of each row of P, rows of :attr:`Adjacency.position`, uniformly, by the draws of
+    :func:`torch_gnnscale.ops.sample_neighbors`: Floyd's method, or with replacement; -1 takes all."""
+    check_int("count", count, -1, MAX_FANOUT)
+    stored = stored_order(p)
+    if count < 0:
+        return stored
+    degree = np.diff(stored.ptr)
+    full = (degree <= count) & ~(replace & (degree > 0))
+    drawing = ~full
+    key, node, limit = frontier.keys[frontier.batch[drawing]], frontier.node[drawing], degree[drawing]
+    picks = np.empty((len(node), count), np.int64)
+    for i in range(count):
+        among = limit if replace else limit - count + i + 1
+        pick = bounded(random_bits(key, node, frontier.hop, i), among)
+        taken = (picks[:, :i] == pick[:, None]).any(1) & (not replace)
+        picks[:, i] = np.where(taken, among - 1, pick)
+    ptr = ptr_of(np.where(full, degree, count))
+    at = np.empty(ptr[-1], np.int64)
+    at[np.repeat(full, np.diff(ptr))] = np.flatnonzero(np.repeat(full, degree))
+    at[np.repeat(drawing, np.diff(ptr))] = (stored.ptr[:-1][drawing, None] + picks).ravel()
+    return Edges(ptr, stored.source[at], stored.position[at], None)
+
+
+def _drawn(found: list[tuple[np.ndarray, np.ndarray]]) -> Drawn:
+    """The nodes of each batch and their corrections, one batch after the other."""
+    ptr = ptr_of(np.array([len(node) for node, _ in found], np.int64))
+    nodes = np.concatenate([np.empty(0, np.int64), *(node for node, _ in found)])
+    return Drawn(ptr, nodes, np.concatenate([np.empty(0), *(correction for _, correction in found)]))

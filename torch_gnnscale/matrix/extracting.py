@@ -1,0 +1,34 @@
+"""EXTRACT: the edges between a frontier and the nodes that were drawn for it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .algebra import Adjacency, Edges, Frontier, csr_array, one_node_each, stored_order
+from .choosing import Drawn
+
+
+def extract(graph: Adjacency, frontier: Frontier, drawn: Drawn) -> Edges:
+    """A_S = diag(A_R1, ..., A_Rk) Q_C with A_R = Q_R A (sections 4.2.3 and 4.2.4): kb x s, the columns being the
+    numbers of the nodes that a row's batch drew; as edges, in stored order.
+
+    The paper's Q_C has kn rows. Here it has one only for each (batch, node) that occurs in A_R; drawn nodes
+    without an edge into the frontier have none.
+    """
+    a_r = one_node_each(frontier, graph.num_nodes) @ graph.position
+    batch = frontier.batch
+    code = np.repeat(batch, np.diff(a_r.indptr)) * graph.num_nodes + a_r.indices
+    occurring, column = np.unique(code, return_inverse=True)
+    diagonal = csr_array((a_r.data, column, a_r.indptr), shape=(len(frontier.node), len(occurring)))
+    counts = np.diff(drawn.ptr)
+    batch_of = np.repeat(np.arange(len(counts)), counts)
+    wanted = batch_of * graph.num_nodes + drawn.node
+    at = np.searchsorted(occurring, wanted)
+    occurs = at < len(occurring)
+    occurs[occurs] = occurring[at[occurs]] == wanted[occurs]
+    number = (np.arange(len(wanted)) - drawn.ptr[batch_of])[occurs]
+    width = int(counts.max(initial=0))
+    q_c = csr_array((np.ones(len(number), np.int64), (at[occurs], number)), shape=(len(occurring), width))
+    a_s = stored_order(diagonal @ q_c)
+    of_draw = drawn.ptr[batch[a_s.row]] + a_s.source
+    return a_s._replace(source=drawn.node[of_draw], correction=drawn.correction[of_draw])
