@@ -15,6 +15,7 @@ from .datasets.parts import kind_of_parts
 from .distributed import open_part
 from .distributed.buffer import POLICIES
 from .loader.share import SharedOrder
+from .sampler.methods import METHODS, NEIGHBOR
 from .tasks import TASKS
 from .tasks.nodes import MODELS
 from .training import Config, RankGroup, Trainer, plot_run
@@ -27,7 +28,8 @@ _OPTIONS: dict[str, dict[str, Any]] = {
     "model": {"choices": sorted(MODELS)},
     "residual": {"action": "store_true", "help": "layers with normalization and residuals"},
     "hidden": {"type": int, "help": "width of the model"},
-    "fanouts": {"type": int, "nargs": "+", "help": "neighbors per hop, one number per layer"},
+    "fanouts": {"type": int, "nargs": "+", "help": "neighbors per hop, or nodes (--method), one number per layer"},
+    "method": {"choices": METHODS, "help": "how neighborhoods are drawn"},
     "batch_size": {"type": int, "help": "nodes, links or events per batch"},
     "epochs": {"type": int},
     "lr": {"type": float},
@@ -93,7 +95,7 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
     add(
         "--out",
         help="folder for checkpoint, summary and plot; by default runs/TASK-DATASET, followed by the model of a task "
-        "that has several, by the loader if it is pyg, and by parts with --parts",
+        "that has several, by --method, by the loader if it is pyg, and by parts with --parts",
         **unless_given,
     )
     add("--resume", action="store_true", help="continue from the checkpoint in --out, if there is one")
@@ -201,13 +203,13 @@ def _config(kind: str, args: argparse.Namespace) -> Config:
 
 
 def _folder(args: argparse.Namespace, kind: str, name: str, config: Config) -> Path:
-    """--out, or ``runs/TASK-DATASET``, then the model where the task has several, then ``pyg`` with PyG's loader, then
-    ``parts`` with --parts."""
+    """--out, or ``runs/TASK-DATASET``, then the model where the task has several, the method unless it is ``neighbor``,
+    ``pyg`` with PyG's loader, and ``parts`` with --parts."""
     if "out" in args:
         return Path(args.out)
-    names = [kind, Path(name).name, getattr(config, "model", ""), getattr(config, "loader", "")]
+    names = [kind, Path(name).name, *(getattr(config, field, "") for field in ("model", "method", "loader"))]
     names.append("parts" if "parts" in args else "")
-    return Path("runs") / "-".join(name for name in names if name not in ("", "gnnscale"))
+    return Path("runs") / "-".join(name for name in names if name not in ("", NEIGHBOR, "gnnscale"))
 
 
 def _checked(folder: Path) -> Path:

@@ -33,6 +33,17 @@ def test_other_models_learn(task, changes):
     assert run(task, **changes)["test"] > 0.5
 
 
+@pytest.mark.parametrize("method", ["ladies", "fastgcn", "labor"])
+def test_layer_wise_methods_learn(task, method):
+    trained = run(task, method=method, fanouts=[8, 8] if method == "labor" else [512, 512])
+    assert trained["test"] > run(task, model="mlp")["test"] + 0.2
+
+
+def test_a_model_without_weighed_messages_is_named(task):
+    with pytest.raises(ValueError, match=r"^convs\.0 \(GCNConv\): expected normalize=False, found True"):
+        run(task, model="gcn", method="ladies")
+
+
 @pytest.mark.parametrize("batch_size", [16, 2048])
 def test_the_report_says_where_batches_were_made(task, batch_size):
     lines, config = [], NodeConfig(hidden=8, fanouts=[8, 8], batch_size=batch_size, epochs=1)
@@ -64,7 +75,12 @@ def test_roc_auc_is_the_mann_whitney_statistic():
 
 @pytest.mark.parametrize(
     ("changes", "message"),
-    [({"model": "x"}, "model: expected one of"), ({"loader": "x"}, "loader: expected 'gnnscale' or 'pyg', found 'x'")],
+    [
+        ({"model": "x"}, "model: expected one of"),
+        ({"loader": "x"}, "loader: expected 'gnnscale' or 'pyg', found 'x'"),
+        ({"method": "x"}, "method: expected one of .*, found 'x'"),
+        ({"method": "labor", "loader": "pyg"}, "method='labor': expected loader='gnnscale', found 'pyg'"),
+    ],
 )
 def test_config_refuses(changes, message):
     with pytest.raises(ValueError, match=message):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from ..ops.layerwise import METHODS
+from ..ops.layerwise import METHODS as LAYERWISE
 from .layerwise import LayerSampler
 from .neighbor import NeighborSampler
 
 NEIGHBOR = "neighbor"
 """The method of :class:`NeighborSampler`."""
+METHODS = (NEIGHBOR, *LAYERWISE)
+"""What ``method`` may be."""
 
 
 def make_sampler(method: str, data: Any, num_neighbors: Any, options: dict[str, Any]) -> NeighborSampler | LayerSampler:
@@ -29,7 +31,7 @@ def make_sampler(method: str, data: Any, num_neighbors: Any, options: dict[str, 
     if method == NEIGHBOR:
         return NeighborSampler(data, num_neighbors, **options)
     if method not in METHODS:
-        raise ValueError(f"method: expected one of {(NEIGHBOR, *METHODS)}, found {method!r}")
+        raise ValueError(f"method: expected one of {METHODS}, found {method!r}")
     known = {name: options.pop(name) for name in ("is_sorted", "layers", "strict_negatives") if name in options}
     usual = inspect.signature(NeighborSampler).parameters
     for name, value in options.items():

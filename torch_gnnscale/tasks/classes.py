@@ -59,9 +59,13 @@ class ClassTrainer(Trainer):
         size = config.batch_size if training else 10 * config.batch_size  # evaluation keeps no gradients
         options: dict[str, Any] = {"batch_size": size, "shuffle": training, "num_workers": config.num_workers}
         if config.loader == "gnnscale":
-            options |= self.task.loader_options(training)
+            options |= {**self.task.loader_options(training), **self.drawing(fanouts)}
             return NeighborLoader(self.data, fanouts, seeds, seed=seed, device=self.device, **options)
         return torch_geometric.loader.NeighborLoader(self.task.data, fanouts, seeds, **options)
+
+    def drawing(self, fanouts: list[int]) -> dict[str, Any]:
+        """Arguments of this package's loader that say how these fanouts are drawn."""
+        return {}
 
     @property
     def data(self) -> Any:

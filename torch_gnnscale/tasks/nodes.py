@@ -14,9 +14,10 @@ from torch_geometric.data import Data
 
 from ..datasets import NodeTask, load
 from ..feature import FeatureStore
-from ..nn import narrow
+from ..nn import narrow, weigh
 from ..nn.narrow import Narrowed
 from ..ops.arguments import checked_device
+from ..sampler.methods import METHODS, NEIGHBOR
 from .classes import ClassifierConfig, ClassTrainer
 
 MODELS = {"sage": pyg_nn.GraphSAGE, "gcn": pyg_nn.GCN, "gat": pyg_nn.GAT, "mlp": pyg_nn.MLP}
@@ -24,13 +25,19 @@ MODELS = {"sage": pyg_nn.GraphSAGE, "gcn": pyg_nn.GCN, "gat": pyg_nn.GAT, "mlp":
 
 @dataclass
 class NodeConfig(ClassifierConfig):
-    """Settings of a classifier of nodes of one type."""
+    """Settings of a classifier of nodes of one type. ``method``: of :class:`torch_gnnscale.NeighborLoader`; with a
+    layer-wise one, ``fanouts`` are numbers of nodes per hop."""
 
     model: str = "sage"
+    method: str = NEIGHBOR
     residual: bool = False
     device: str = "cpu"
 
     def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"method: expected one of {METHODS}, found {self.method!r}")
+        if self.method != NEIGHBOR and self.loader == "pyg":
+            raise ValueError(f"method={self.method!r}: expected loader='gnnscale', found 'pyg'")
         super().__post_init__()
         checked_device(self.device)
         if self.model not in MODELS:
@@ -78,14 +85,23 @@ def call_model(model: nn.Module, batch: Any) -> Tensor:
 
 
 class SeedScores(nn.Module):
-    """Class scores of a batch's seeds by a model, which is narrowed where the model and the batch allow it."""
+    """Class scores of a batch's seeds by a model, which is narrowed where the model and the batch allow it.
 
-    def __init__(self, model: nn.Module) -> None:
+    Args:
+        model: one of :data:`MODELS`.
+        weighed: whether batches may have weights of edges; its messages are then multiplied by them.
+    """
+
+    def __init__(self, model: nn.Module, weighed: bool) -> None:
         super().__init__()
-        self.module = model if isinstance(model, pyg_nn.MLP) else narrow(model, call_model)
+        mlp = isinstance(model, pyg_nn.MLP)
+        self.module = model if mlp else narrow(model, call_model)
+        self.weighed = narrow(weigh(model, call_model)) if weighed and not mlp else None
 
     def forward(self, batch: Any) -> Tensor:
         """[batch_size, classes]."""
+        if self.weighed is not None and "edge_weight" in batch:
+            return self.weighed(batch)
         if not isinstance(self.module, Narrowed):
             return call_model(self.module, batch)[: batch.batch_size]
         if "num_sampled_nodes" not in batch:  # of PyG's loader with torch-sparse
@@ -126,5 +142,9 @@ class NodeTrainer(ClassTrainer):
         return build_model(self.config, self.task)
 
     def called_module(self) -> nn.Module:
-        """The model, narrowed where that is possible."""
-        return SeedScores(self.model)
+        """The model, narrowed where that is possible, and weighed if batches have weights."""
+        return SeedScores(self.model, self.config.method != NEIGHBOR)
+
+    def drawing(self, fanouts: list[int]) -> dict[str, Any]:
+        """See :meth:`ClassTrainer.drawing`. All neighbors have no weights."""
+        return {} if -1 in fanouts else {"method": self.config.method}
