@@ -24,7 +24,7 @@ def every_batch_is_narrowed(monkeypatch):
 
 def weighed_sum(batch, messages):
     """Row i: the sum of weight[e] * messages[e] over the edges into i, edge by edge."""
-    out = torch.zeros(batch.num_nodes, messages.size(1), dtype=messages.dtype)
+    out = messages.new_zeros(batch.num_nodes, messages.size(1))
     return out.index_add(0, batch.edge_index[1], messages * batch.edge_weight.unsqueeze(1))
 
 
@@ -90,7 +90,9 @@ class Stack(nn.Module):
 
 def assert_same(model, expected, *outputs):
     """Outputs and gradients of the parameters are those expected."""
-    scale = torch.randn(expected.shape, dtype=expected.dtype, generator=torch.Generator().manual_seed(0))
+    scale = torch.randn(expected.shape, dtype=expected.dtype, generator=torch.Generator().manual_seed(0)).to(
+        expected.device
+    )
     parameters = list(model.parameters())
 
     def gradients(out):
@@ -216,6 +218,16 @@ def test_prefixes_of_the_edges_have_the_first_weights():
     for batch in weighed_batches():
         expected, found = (weighed(batch)[: batch.batch_size] for weighed in (weigh(model), weigh(model, trimmed)))
         assert_same(model, expected, found)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", BY_HAND)
+def test_outputs_and_gradients_on_a_gpu(name):
+    model = Stack(*BY_HAND[name]).double().cuda()
+    for batch in weighed_batches():
+        batch = batch.to("cuda")
+        expected = model(batch.x, batch.edge_index, batch)[: batch.batch_size]
+        assert_same(model, expected, weigh(model)(batch)[: batch.batch_size], narrow(weigh(model))(batch))
 
 
 @pytest.mark.parametrize("name", ["sage sum", "graph"])
