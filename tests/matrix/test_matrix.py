@@ -175,6 +175,14 @@ def test_its_takes_all_of_few_candidates():
     assert matrix.choose_by_its(p, 0, frontier).node.tolist() == []
 
 
+@pytest.mark.parametrize("redraws", [1, 3])
+def test_its_ends_where_the_other_candidates_are_never_found(redraws):
+    frontier = frontier_of([0])
+    p = matrix.stacked_sets(frontier_of(range(4)), np.array([1, 1 << 61, 1, 1]))[[0]]
+    p = matrix.stacked_sets(frontier, np.array([1])) @ p
+    assert sorted(matrix.choose_by_its(p, 3, frontier, redraws).node.tolist())[:2] in ([0, 1], [1, 2])
+
+
 # Draws and errors ####################################################################################################
 
 

@@ -26,10 +26,12 @@ class Drawn(NamedTuple):
 
 
 def choose(p: Any, count: int, scheme: str, frontier: Frontier) -> Drawn:
-    """``count`` nodes of each row of P, a batch's scores, by :func:`torch_gnnscale.ops.choose_nodes`."""
+    """``count`` nodes for each batch by :func:`torch_gnnscale.ops.choose_nodes`. P: a batch's scores in its row, or one
+    row for all batches."""
     found = []
     for batch, key in enumerate(frontier.keys.view(np.int64).tolist()):
-        entries = slice(p.indptr[batch], p.indptr[batch + 1])
+        row = batch if p.shape[0] > 1 else 0
+        entries = slice(p.indptr[row], p.indptr[row + 1])
         node = p.indices[entries].astype(np.int64)
         at, correction = choose_nodes(
             torch.from_numpy(node), torch.from_numpy(p.data[entries]), count, scheme, key, frontier.hop

@@ -18,8 +18,10 @@ def extract(graph: Adjacency, frontier: Frontier, drawn: Drawn) -> Edges:
     a_r = one_node_each(frontier, graph.num_nodes) @ graph.position
     batch = frontier.batch
     code = np.repeat(batch, np.diff(a_r.indptr)) * graph.num_nodes + a_r.indices
-    occurring, column = np.unique(code, return_inverse=True)
+    occurring = np.unique(code)
+    column = np.searchsorted(occurring, code)
     diagonal = csr_array((a_r.data, column, a_r.indptr), shape=(len(frontier.node), len(occurring)))
+    del code, column  # as long as A_R's entries
     counts = np.diff(drawn.ptr)
     batch_of = np.repeat(np.arange(len(counts)), counts)
     wanted = batch_of * graph.num_nodes + drawn.node

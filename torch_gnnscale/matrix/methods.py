@@ -41,11 +41,10 @@ def ladies(graph: Adjacency, scheme: str = "priority", scores: str = "squares") 
 def fastgcn(graph: Adjacency, scheme: str = "priority", scores: str = "squares") -> Step:
     """FastGCN, as :func:`torch_gnnscale.ops.sample_layers` draws; its schemes and scores."""
     everything = csr_array(edge_scores(graph, scores)[None])
-    p = everything @ graph.ones  # one row, of all batches and hops
+    p = everything @ graph.ones  # one row for all batches and hops
 
     def step(frontier: Frontier, count: int) -> Edges:
-        of_batches = p[np.zeros(len(frontier.keys), np.int64)]
-        return extract(graph, frontier, choose(of_batches, count, scheme, frontier))
+        return extract(graph, frontier, choose(p, count, scheme, frontier))
 
     return step
 
