@@ -1,4 +1,4 @@
-// A hash table of items that several threads enter: of items that are equal, it keeps the least.
+// A hash table into which several threads enter items; of equal items it keeps the least.
 #pragma once
 
 #include <cstdint>
@@ -9,12 +9,13 @@
 
 namespace gnnscale {
 
-// Items are numbers. A slot's item only changes to a lesser one that is equal to it, in what `is_same(item)` compares.
+// Items are numbers; is_same(other) tells whether `other` is equal to the item at hand. The item in a slot is only ever
+// replaced by an equal item that is less.
 struct EarliestTable {
   static constexpr uint32_t kFree = ~uint32_t{0};
 
   uint32_t* slots;  // all kFree at first
-  uint64_t size;    // more than there are items that differ
+  uint64_t size;    // more than the number of different items
 
   template <typename IsSame>
   GNNSCALE_HD void add(uint32_t item, uint64_t hash, IsSame&& is_same) const {
@@ -28,7 +29,7 @@ struct EarliestTable {
     }
   }
 
-  // The least of the items that were added and are the same; there is one.
+  // The least added item that is equal; at least one must have been added.
   template <typename IsSame>
   GNNSCALE_HD uint32_t find(uint64_t hash, IsSame&& is_same) const {
     uint64_t at = start(hash);

@@ -91,15 +91,15 @@ struct WeightedRange {
     return {static_cast<uint64_t>(start - before), static_cast<uint64_t>(sums[position] - start)};
   }
 
-  // Where sums are malformed, too, a candidate.
+  // The candidate with this unit; where sums are malformed, any candidate.
   GNNSCALE_HD int64_t position_of(uint64_t unit) const {
     const int64_t last = first + length - 1;
     return first_above(sums, first, last, before + static_cast<int64_t>(unit));
   }
 };
 
-// A pick without replacement, one after the other: the position, whose units join the `count` ranges of `removed`,
-// which are sorted and disjoint. `left`: how many units are in none of them.
+// The next pick without replacement: returns its position, adds its units to the `count` ranges of `removed`, which are
+// sorted and disjoint, and takes them off `left`, the number of units in no range.
 GNNSCALE_HD int64_t pick_by_weight(const WeightedRange& range, uint64_t random, uint64_t& left, Removed* removed,
                                    int64_t count) {
   const int64_t position = range.position_of(skip_removed(bounded(random, left), removed, count));

@@ -64,8 +64,8 @@ GNNSCALE_HD float float_of_bits(uint32_t bits) {
   return value;
 }
 
-// Exact for every number, subnormal ones and infinities included, in any mode for subnormal floats; a NaN stays
-// one.
+// Exact for every number, also subnormal ones and infinities, whatever the processor's mode for subnormal floats; a NaN
+// stays a NaN.
 GNNSCALE_HD float widen(BFloat16 stored) { return float_of_bits(uint32_t{stored.bits} << 16); }
 
 GNNSCALE_HD float widen(Half stored) {
@@ -83,7 +83,7 @@ struct alignas(sizeof(T) * N) Words {
   T item[N];
 };
 
-// What becomes of a word of a stored row: nothing, or N items widened to `Out`.
+// How a word of a stored row becomes a word of the output: as it is, or with its N items widened to `Out`.
 template <typename Word>
 struct Keep {
   using From = Word;
@@ -109,8 +109,8 @@ GNNSCALE_HD int32_t lanes_of(int32_t words) {
   return lanes;
 }
 
-// How many words before the row its first turn begins, so that every turn of all lanes begins with a cache line of 128
-// bytes. A row of a single turn needs none: each of its lines is read once in any case.
+// How many words before the row the lanes' first turn begins, so that every turn begins at a multiple of 128 bytes, a
+// cache line. 0 for a row of a single turn: each of its lines is read once in any case.
 GNNSCALE_HD int32_t words_before(const char* row, int32_t words, int32_t word_bytes, int32_t lanes) {
   if (words <= lanes) return 0;
   return static_cast<int32_t>(reinterpret_cast<uintptr_t>(row) % 128) / word_bytes;

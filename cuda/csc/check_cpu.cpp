@@ -1,4 +1,5 @@
-// The operators first_outside and first_malformed: the first wrong entry of a list of ids or a colptr, -1 if none is.
+// The operators first_outside and first_malformed: the first wrong entry of a list of ids, or of a colptr; -1 if all
+// entries are right.
 #include <atomic>
 
 #include "../memory/tensor.h"

@@ -1,9 +1,9 @@
-// COO to CSC: a parallel, stable counting sort by destination in two passes, each of which works within the caches.
+// COO to CSC: a parallel, stable counting sort by destination in two passes, whose random writes stay in the caches.
 //
-// Pass 1 distributes the edges over buckets of consecutive destinations, straight into the memory of the outputs
-// (a bucket's edges and its final slice of the CSC are the same range), with the destination's low bits beside them.
-// Pass 2 sorts each bucket by destination through a buffer of the bucket's size. Beyond input and outputs this takes
-// two bytes per edge (four if a bucket holds more than 2^16 destinations) and the largest bucket of each thread.
+// Pass 1 distributes the edges over buckets of consecutive destinations. A bucket is the range of the output that its
+// edges fill in the end; the low bits of their destinations are stored in an array of their own. Pass 2 sorts each
+// bucket by destination through a copy of it. Memory besides input and output: two bytes per edge (four if a bucket
+// holds more than 2^16 destinations), and per thread a copy of the largest bucket that it sorts.
 #include <atomic>
 #include <cstring>
 #include <memory>

@@ -9,8 +9,8 @@
 namespace gnnscale {
 namespace {
 
-constexpr int64_t kAhead = 32;       // how far ahead new ids are prefetched
-constexpr int64_t kGrain = 1 << 14;  // nodes worth a task
+constexpr int64_t kAhead = 32;       // how many edges ahead the new ids of sources are prefetched
+constexpr int64_t kGrain = 1 << 14;  // nodes of a task, at least
 
 template <typename Id, typename EdgeId, typename Out>
 struct Renumbering {

@@ -10,10 +10,10 @@
 namespace gnnscale {
 
 constexpr int64_t kAheadBytes = 1024;     // how far ahead of the copy rows are prefetched
-constexpr int64_t kRowsAhead = 24;        // and their first lines, for the walk through the page table
+constexpr int64_t kRowsAhead = 24;        // how many rows ahead first lines are prefetched, for the page table walks
 constexpr int64_t kGrainBytes = 1 << 18;  // a task copies at least this much
 
-// Copies a row to `to`, and asks for the lines that are written next.
+// Copies a row to `to`, and prefetches the lines kAheadBytes after it, which are written soon.
 GNNSCALE_INLINE void copy_row(char* to, const char* row, int64_t bytes) {
   prefetch_lines_to_write(to + kAheadBytes, bytes);
   std::memcpy(to, row, static_cast<size_t>(bytes));

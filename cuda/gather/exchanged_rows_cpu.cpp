@@ -1,4 +1,4 @@
-// Rows as bytes that travel between ranks: gathered where they are sent from, joined with own rows where they arrive.
+// Rows that ranks exchange, as bytes: the sender packs them, the receiver joins them with its own rows.
 #include <cstring>
 
 #include "../memory/tensor.h"

@@ -1,4 +1,4 @@
-// The kernel that gathers rows from everything that a GPU reaches: its own memory, its peers' and pinned host memory.
+// The kernel that gathers rows from all memory that a GPU can read: its own, its peers' and pinned host memory.
 //
 // A row is copied by as many lanes as it has words, up to a warp; a group of lanes has kRowsAtOnce rows in flight,
 // whose ids, then places, then words are loaded together: three waits per tile. Hot and cold rows are mixed in a batch,
@@ -7,7 +7,7 @@
 
 #include <cuda_runtime.h>
 
-#undef NDEBUG  // assert below is an error that users can make
+#undef NDEBUG  // the assert below checks what users pass
 #include <algorithm>
 #include <cassert>
 #include <cstdint>
@@ -70,8 +70,8 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant_
       from[r] = nullptr;
       if (first + r * groups + group >= task.rows) continue;
       const int32_t tier = tier_of(table, at[r]);
-      // Ends the process's work on this GPU, as torch's own kernels do for an index out of range; the host does not
-      // wait for it.
+      // A device-side assertion, as in torch's own kernels for an index out of range: every later use of the GPU by
+      // this process fails. The host does not wait for it.
       assert(tier < table.num_tiers && "place has an entry that is out of range");
       const char* row = row_address(table, tier, at[r]);
       const int32_t before = words_before(row, words, sizeof(From), lanes);

@@ -1,7 +1,7 @@
-// Rows of tiers in host memory and of a file that is mapped, copied into pooled memory.
+// Rows of tiers in host memory and in a mapped file, copied into pooled memory.
 //
-// A task finds the addresses of its rows, has the pages of those on disk read ahead in the order of the file, copies
-// the rows in memory while these arrive, and then the others, in the order of the file too.
+// A task finds the addresses of its rows; asks the kernel to read the pages of the rows on disk, in the order of the
+// file; copies the rows in memory while these pages arrive; and then copies the rows on disk, in the order of the file.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -44,7 +44,7 @@ class ReadAhead {
   }
 
  private:
-  // Bytes that were asked for until the row `used` was reached: about, in proportion.
+  // About how many bytes had been asked for up to the row `used`, in proportion to the rows.
   int64_t released(int64_t used) const { return next_ == 0 ? 0 : asked_ / next_ * std::min(used, next_); }
 
   void ask() {

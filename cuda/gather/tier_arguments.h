@@ -1,4 +1,4 @@
-// What the two executors of gather_tiers make of its arguments.
+// The arguments of gather_tiers in the form that its two executors use.
 #pragma once
 
 #include <torch/csrc/stable/library.h>
@@ -44,7 +44,7 @@ TierTable tier_table(const std::vector<Tensor>& segments, const std::vector<int6
   return table;
 }
 
-// Vectors of int32 or int64 ids, one after the other; `address`: see tier_table.
+// The ids of all `parts`, vectors of int32 or int64, one after the other; `address`: see tier_table.
 template <typename Address>
 TieredIds tiered_ids(const std::vector<Tensor>& parts, Address&& address) {
   for (const Tensor& part : parts) {

@@ -1,4 +1,4 @@
-// A layer-wise batch on the CPU: its nodes, and its edges with weights, column by column.
+// A layer-wise batch on the CPU: its nodes, and its weighted edges, which are appended column by column.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace gnnscale {
 
-// A drawn edge of a column: its stored position and c_v.
+// A drawn edge of a column: its stored position, and the correction c_v of its source.
 struct DrawnEdge {
   int64_t position;
   double correction;
@@ -21,12 +21,12 @@ class LayerBatch {
  public:
   const LayerRequest& request;
   WorkspaceLease work;
-  Nodes nodes;  // in blocks, one for each hop, where a hop's sources are its drawn nodes alone
+  Nodes nodes;  // without include_dst: a block for each hop, with local ids that begin at 0
   PooledArray<int64_t> colptr, row, edge_id;
   PooledArray<float> weight;
   int64_t columns = 0, edges = 0;
   std::vector<int64_t> edges_per_hop;
-  int64_t begin = 0, end = 0;  // the nodes that the hop at hand expands
+  int64_t begin = 0, end = 0;  // the current hop expands nodes [begin, end)
 
   LayerBatch(const LayerRequest& asked, const int64_t* seeds, int64_t count)
       : request(asked), work(asked.graph.num_src), reader_(request.graph) {
@@ -46,10 +46,10 @@ class LayerBatch {
   }
   ~LayerBatch() { start_block(); }
 
-  // The stored list of a node; an empty one if the graph is malformed, which the hop's end tells.
+  // The stored positions [first, last) of a node's edges; an empty range if they are malformed: end_hop() throws then.
   std::pair<int64_t, int64_t> stored(int64_t node) { return reader_.stored(node); }
 
-  // The source at a stored position, below num_src.
+  // The source at a stored position, below num_src; 0 if it is malformed: end_hop() throws then.
   template <typename Id>
   int64_t source_at(int64_t position) {
     const auto id =
@@ -60,7 +60,7 @@ class LayerBatch {
     return 0;
   }
 
-  // The position of a stored source that is no node, or -1.
+  // Notes the position of a stored source that is not in [0, num_src): end_hop() throws then. -1: there is none.
   void note_bad_row(int64_t position) {
     if (position >= 0) bad_row_ = position;
   }
@@ -88,7 +88,7 @@ class LayerBatch {
     const MapCells map = cells();
     for (int64_t k = 0; k < count; ++k) {
       const int64_t id = source_at<Id>(drawn[k].position);
-      found[local] = id;  // what is written after the last node is overwritten, or not read
+      found[local] = id;  // kept if map.add() counts the node as new, else overwritten or never read
       row[edges + k] = map.add(id, local);
       edge_id[edges + k] = edge_id_at(drawn[k].position);
     }
@@ -111,7 +111,7 @@ class LayerBatch {
  private:
   MapCells cells() { return {work->map, work->base}; }
 
-  // Forgets the local ids given so far.
+  // Begins a new block: no node has a local id.
   void start_block() { work->base += static_cast<uint32_t>(nodes.count - block_); }
 
   void room_for_nodes(int64_t count) {
@@ -162,7 +162,7 @@ class LayerBatch {
   RelationReader reader_;
   int64_t bad_row_ = -1;
   Vector<double> weights_;
-  int64_t block_ = 0, edges_before_ = 0;  // where the nodes of the block, and the hop's edges, begin
+  int64_t block_ = 0, edges_before_ = 0;  // the first node of the current block; the first edge of the current hop
   int64_t column_room_ = 1, edge_room_ = 0, node_room_ = 0;
 };
 

@@ -14,10 +14,10 @@
 
 namespace gnnscale {
 
-// Candidates: distinct nodes with positive scores of sum below 2^62.
+// Candidates: distinct nodes, whose scores are positive and have a sum below 2^62.
 class Scored {
  public:
-  explicit Scored(int64_t room = 0) : node_(room + 1), score_(room + 1) {}  // room for one more: see add_if
+  explicit Scored(int64_t room = 0) : node_(room + 1), score_(room + 1) {}  // + 1: add_if also writes after the last
   int64_t count() const { return count_; }
   int64_t node(int64_t i) const { return node_[i]; }
   uint64_t score(int64_t i) const { return score_[i]; }
@@ -26,13 +26,13 @@ class Scored {
   int64_t* nodes() { return node_.data(); }
   uint64_t* scores() { return score_.data(); }
   void set_count(int64_t count) { count_ = count; }
-  // The last one takes its place.
+  // Replaces candidate i by the last one.
   void remove(int64_t i) {
     --count_;
     node_[i] = node_[count_];
     score_[i] = score_[count_];
   }
-  // Without a branch: what is no candidate is overwritten.
+  // Without a branch: the entry is written in any case, and overwritten by the next one if it is no candidate.
   GNNSCALE_INLINE void add_if(bool is_candidate, int64_t node, uint64_t score) {
     node_[count_] = node;
     score_[count_] = score;
@@ -45,13 +45,14 @@ class Scored {
   int64_t count_ = 0;
 };
 
-// A drawn node and c_v.
+// A drawn node and its correction c_v.
 struct Chosen {
   int64_t node;
   double correction;
 };
 
-// The first `count` candidates in order of r_v / q_v. A guessed threshold leaves few to compare.
+// The `count` candidates of least r_v / q_v. Only those below a guessed threshold are compared; if these are too few,
+// the threshold is raised.
 inline void choose_by_priority(const Scored& from, int64_t count, uint64_t key, int hop, uint64_t total,
                                Vector<Chosen>& chosen) {
   const int64_t all = from.count();
@@ -59,7 +60,7 @@ inline void choose_by_priority(const Scored& from, int64_t count, uint64_t key, 
   draw_nodes(key, hop, from.nodes(), all, draws.data());
   Vector<Drawn> few;
   const double wanted = static_cast<double>(count) + 4 * std::sqrt(static_cast<double>(count)) + 8;
-  double guess = std::ldexp(wanted / static_cast<double>(total), kDrawBits);  // of r* / q*
+  double guess = std::ldexp(wanted / static_cast<double>(total), kDrawBits);  // above r* / q*, most likely
   for (;; guess *= 4) {
     const bool last = guess > 0x1p63;
     const uint64_t limit = last ? UINT64_MAX : static_cast<uint64_t>(guess) + 1;
@@ -79,7 +80,7 @@ inline void choose_by_priority(const Scored& from, int64_t count, uint64_t key, 
 
 inline void choose_by_poisson(const Scored& from, int64_t count, uint64_t key, int hop, uint64_t total,
                               Vector<Chosen>& chosen) {
-  // At most count - 1 are certain, and they are the largest.
+  // Certain nodes, which have the largest scores, are at most count - 1.
   Vector<uint64_t> largest(from.scores(), from.scores() + from.count());
   std::nth_element(largest.begin(), largest.begin() + count, largest.end(), std::greater<>());
   std::sort(largest.begin(), largest.begin() + count, std::greater<>());
@@ -98,7 +99,7 @@ inline void choose_by_poisson(const Scored& from, int64_t count, uint64_t key, i
   }
 }
 
-// Sums of scores, from which units are found and removed (Fenwick 1994).
+// A Fenwick tree (1994) of scores: finds the place of a unit, and removes scores.
 class SumTree {
  public:
   explicit SumTree(const Vector<uint64_t>& scores) : sums_(scores.size() + 1) {
@@ -108,7 +109,7 @@ class SumTree {
     }
   }
 
-  // The first place whose scores, with those of all places before it, sum to more than `unit`.
+  // The first place i with scores[0] + ... + scores[i] > unit.
   size_t find(uint64_t unit) const {
     size_t place = 0;
     for (size_t step = std::bit_floor(sums_.size() - 1); step > 0; step /= 2) {
@@ -128,7 +129,8 @@ class SumTree {
   Vector<uint64_t> sums_;
 };
 
-// `count` draws in id order: in proportion to all scores (with replacement), or to those that are left.
+// `count` numbered draws, each from prefix sums in id order: of all scores (with replacement), or of the scores of
+// candidates that were not drawn yet.
 inline void choose_by_numbers(const Scored& from, int64_t count, bool replace, uint64_t key, int hop, uint64_t total,
                               Vector<Chosen>& chosen) {
   Vector<int64_t> order(from.count());

@@ -33,7 +33,7 @@ GNNSCALE_AVX2 inline int64_t draw_nodes_avx2(uint64_t key, uint32_t tail, const 
   return i;
 }
 
-// Four vectors side by side, so that none waits for its own products.
+// Four vectors at once, so that the products of one are computed during the latency of another's.
 GNNSCALE_AVX512 inline int64_t draw_nodes_avx512(uint64_t key, uint32_t tail, const int64_t* nodes, int64_t count,
                                                  uint64_t* draws) {
   constexpr int kTogether = 4;

@@ -1,8 +1,9 @@
 // One hop of a layer-wise batch on the CPU.
 //
-// A cell for each node of the graph holds the number of a candidate, or of a drawn node, as the relabel map holds local
-// ids (relabel.h). One pass over the frontier's lists numbers the candidates and sums their scores; a second one writes
-// the edges from drawn nodes. It looks at a bit for each node, for bits stay in the cache. Bits are 0 between hops.
+// A cell per node of the graph stores the number of a candidate, later of a drawn node, as the relabel map stores local
+// ids (relabel.h). The first pass over the frontier's edges numbers the candidates and sums their scores. The second
+// writes the edges from drawn nodes: it tests a bit per node, as the bits fit the cache, and reads the cells of drawn
+// nodes alone. All bits are 0 between hops.
 #pragma once
 
 #include <climits>
@@ -12,11 +13,11 @@
 
 namespace gnnscale {
 
-constexpr int64_t kBits = 64;        // of a cell
-constexpr int64_t kCellsAhead = 32;  // distance at which the cells of a list's sources are prefetched
-constexpr int64_t kListsAhead = 4;   // and lists
+constexpr int64_t kBits = 64;        // in a word of bits
+constexpr int64_t kCellsAhead = 32;  // how many edges ahead the cells of sources are prefetched
+constexpr int64_t kListsAhead = 4;   // how many nodes ahead their lists of edges are prefetched
 
-// The sources of stored edges. kStride: bytes from one to the next, 0 for any.
+// The sources of stored edges. kStride: bytes from one to the next; 0 if only `stride` has them.
 template <typename Id, int64_t kStride>
 struct Sources {
   const char* row;
@@ -29,7 +30,7 @@ struct Sources {
   GNNSCALE_INLINE uint64_t at(int64_t position) const {
     return static_cast<uint64_t>(*reinterpret_cast<const Id*>(row + position * (kStride > 0 ? kStride : stride)));
   }
-  // The same, or 0 and its position in `bad` if it is no node.
+  // The same; if it is not below num_src, returns 0 and stores the position in `bad`.
   GNNSCALE_INLINE uint64_t checked(int64_t position, int64_t& bad) const {
     const uint64_t id = at(position);
     if (id < num_src) [[likely]]
@@ -68,7 +69,7 @@ class LayerHop {
   }
 
  private:
-  // Starts numbers: a cell holds number i of at most num_src if it is base_ + i.
+  // Starts a new numbering, of at most num_src nodes: a cell holds base_ + i if its node has number i.
   void start_numbers() {
     work_.prepare_slots(request_.graph.num_src);
     base_ = work_.slot_base;
@@ -83,7 +84,7 @@ class LayerHop {
   void find_frontier() {
     const int64_t* const ids = batch_.nodes.id.data();
     frontier_.assign(ids + batch_.begin, ids + batch_.end);
-    if (batch_.begin > 0) return;  // only seeds repeat
+    if (batch_.begin > 0) return;  // seeds, which begin at 0, may be repeated; later nodes are not
     start_numbers();
     uint32_t kept = 0;
     for (const int64_t node : frontier_) {
@@ -105,8 +106,8 @@ class LayerHop {
         reinterpret_cast<const void*>(reinterpret_cast<uintptr_t>(work_.bits) + sources_.at(position) / CHAR_BIT));
   }
 
-  // Calls f(i, first, last) for the lists of nodes; prefetch(position) is called for the first ones of each list
-  // shortly before.
+  // Calls f(i, first, last) for each node i, whose edges are at the stored positions [first, last); shortly before it,
+  // prefetch(position) for the first kCellsAhead of these positions.
   template <typename Prefetch, typename F>
   void each_list(const int64_t* nodes, int64_t count, Prefetch&& prefetch, F&& f) {
     const Relation& graph = request_.graph;
@@ -127,7 +128,7 @@ class LayerHop {
     }
   }
 
-  // LADIES: candidates are the sources of the frontier's edges. With keep_known, those of the batch are chosen.
+  // LADIES: candidates are the sources of the frontier's edges. With keep_known, those in the batch are chosen at once.
   void score_sources() {
     int64_t edges = 0;
     for (const int64_t node : frontier_) {
@@ -189,7 +190,7 @@ class LayerHop {
     }
   }
 
-  // FastGCN: candidates are all nodes with a score. With keep_known, those of the batch are chosen.
+  // FastGCN: candidates are all nodes of positive score. With keep_known, those in the batch are chosen at once.
   void list_all() {
     work_.prepare_slots(request_.graph.num_src);
     const int64_t num_nodes = request_.graph.num_src;
@@ -207,7 +208,7 @@ class LayerHop {
     candidates_ = std::move(scored);
   }
 
-  // The chosen nodes get their bits and numbers.
+  // Sets the bits of the chosen nodes, and numbers them.
   void mark() {
     start_numbers();
     for (size_t i = 0; i < chosen_.size(); ++i) {
@@ -217,7 +218,7 @@ class LayerHop {
     end_numbers(static_cast<int64_t>(chosen_.size()));
   }
 
-  // The edges from the chosen nodes.
+  // Adds a column for each node to expand, with its edges from chosen nodes.
   void write() {
     const int64_t* const nodes = batch_.nodes.id.data() + batch_.begin;
     frontier_.assign(nodes, nodes + (batch_.end - batch_.begin));  // the nodes may move while columns are added
@@ -251,7 +252,7 @@ class LayerHop {
     batch_.note_bad_row(bad);
   }
 
-  // LABOR-0: each destination draws of its own edges.
+  // LABOR-0: each destination draws among its own edges.
   void run_labor(int64_t fanout) {
     const int draws_of = request_.layer_dependency ? 0 : hop_;
     Vector<DrawnEdge> drawn;
@@ -279,7 +280,7 @@ class LayerHop {
     batch_.note_bad_row(bad);
   }
 
-  // Stored positions of the drawn neighbors of a node, ascending.
+  // Stores in positions_ the stored positions of a node's drawn edges, ascending.
   void choose_neighbors(int64_t first, const Vector<uint64_t>& draws, int64_t fanout) {
     const auto degree = static_cast<int64_t>(draws.size());
     positions_.clear();

@@ -1,4 +1,4 @@
-// The operators sample_layers and choose_nodes on the CPU: tensors to requests and back.
+// The operators sample_layers and choose_nodes on the CPU: tensors to a LayerRequest, and results to tensors.
 #include <optional>
 #include <tuple>
 
@@ -24,7 +24,7 @@ Tensor one_row(const Ints& values) {
   return to_tensor(std::move(array), {1, static_cast<int64_t>(values.size())}, ScalarType::Long);
 }
 
-// Sources, and below them the destination of each edge, in the hop's local ids.
+// [2, edges]: the source and the destination of each edge, in the hop's local ids. first_node: `expanded` below.
 Tensor edge_index(const LayerBatch& batch, const Ints& first_node) {
   PooledArray<int64_t> index(2 * batch.edges);
   std::copy_n(batch.row.data(), batch.edges, index.data());
@@ -75,7 +75,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> sample_layers
                       (!score.has_value() || score->numel() == holder->sizes[0]),
                   "score: expected one for each node with fastgcn, else none");
   LayerBatch batch(request, static_cast<const int64_t*>(seeds.const_data_ptr()), seeds.numel());
-  Ints expanded;  // of each hop, the local ids of its columns: the first, and after the last
+  Ints expanded;  // for each hop: the local id of its first column, and the local id after its last column
   for (size_t hop = 0; hop < num_nodes.size(); ++hop) {
     const int64_t block = request.include_dst ? 0 : batch.begin;
     expanded.push_back(batch.begin - block);
@@ -85,7 +85,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> sample_layers
       const int64_t stride = request.graph.row_stride;
       if (stride == sizeof(Id)) {
         LayerHop<Id, sizeof(Id)>(batch, static_cast<int>(hop)).run();
-      } else if (stride == 2 * sizeof(Id)) {  // edge ids between them
+      } else if (stride == 2 * sizeof(Id)) {  // (source, edge id) pairs
         LayerHop<Id, 2 * sizeof(Id)>(batch, static_cast<int>(hop)).run();
       } else {
         LayerHop<Id, 0>(batch, static_cast<int>(hop)).run();
@@ -112,7 +112,7 @@ std::tuple<Tensor, Tensor> choose_nodes(const Tensor& node, const Tensor& score,
   for (int64_t i = 0; i < node.numel(); ++i) from.add_if(true, ids[i], static_cast<uint64_t>(scores[i]));
   Vector<Chosen> chosen;
   choose(from, count, static_cast<Scheme>(scheme), static_cast<uint64_t>(key), static_cast<int>(hop), chosen);
-  // Back to places, by a sorted list of (id, place).
+  // From ids back to their places in `node`, by a sorted list of (id, place).
   Vector<std::pair<int64_t, int64_t>> places(node.numel());
   for (int64_t i = 0; i < node.numel(); ++i) places[i] = {ids[i], i};
   std::sort(places.begin(), places.end());

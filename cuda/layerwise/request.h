@@ -1,4 +1,4 @@
-// What a layer-wise batch is made of: the stored edges, and the options.
+// The arguments of a layer-wise batch: the stored edges, and the options.
 #pragma once
 
 #include <cstdint>
@@ -14,9 +14,9 @@ namespace gnnscale {
 enum class Method : int64_t { kLadies, kFastGcn, kLabor };
 
 struct LayerRequest {
-  Relation graph;                  // num_src nodes, which are sources and destinations
-  bool edge_id_wide;               // int64, else int32
-  const int64_t* score;            // FastGCN's, of each node
+  Relation graph;                  // its num_src nodes are both sources and destinations
+  bool edge_id_wide;               // edge ids are int64, else int32
+  const int64_t* score;            // [num_src], for FastGCN; else null
   std::vector<int64_t> num_nodes;  // of each hop
   uint64_t key;
   Method method;

@@ -1,5 +1,5 @@
-// What decides which candidates of a hop are drawn by their scores, and what corrects for their probability. The
-// formulas are in torch_gnnscale.ops.sample_layers.
+// The comparisons that decide which candidates are drawn, and the corrections c_v. torch_gnnscale.ops.sample_layers has
+// the formulas and the names: r_v, q_v, c_v.
 #pragma once
 
 #include <cstdint>
@@ -13,38 +13,38 @@ using Wide = unsigned __int128;
 
 enum class Scheme : int64_t { kPriority, kPoisson, kReplace, kSuccessive, kSequential };
 
-constexpr int kNodeDraws = 0, kNumberedDraws = 1;  // the relation in the counter of r_v, and of the j-th draw
+constexpr int kNodeDraws = 0, kNumberedDraws = 1;  // the counter's relation: for r_v; for draw j of a hop
 constexpr int kDrawBits = 64;
 
-// Two integers, each rounded to double, and their quotient rounded.
+// above / below: each is rounded to double, then the quotient is.
 GNNSCALE_HD double quotient(Wide above, Wide below) { return static_cast<double>(above) / static_cast<double>(below); }
 
 GNNSCALE_HD double at_least_one(Wide above, Wide below) { return above > below ? quotient(above, below) : 1.0; }
 
-// A candidate with its r_v.
+// A candidate: r_v, q_v, v.
 struct Drawn {
   uint64_t draw, score;
   int64_t node;
 };
 
-// Whether a / b are in order of r_v / q_v, and of ids where these are equal.
+// Whether a comes before b in the order of r_v / q_v, ties by id.
 GNNSCALE_HD bool comes_before(const Drawn& a, const Drawn& b) {
   const Wide left = static_cast<Wide>(a.draw) * b.score, right = static_cast<Wide>(b.draw) * a.score;
   return left < right || (left == right && a.node < b.node);
 }
 
-// Whether r_v / q_v < limit, a threshold that few candidates pass.
+// Whether r_v / q_v < limit.
 GNNSCALE_HD bool is_below(uint64_t draw, uint64_t score, uint64_t limit) {
   return draw < static_cast<Wide>(score) * limit;
 }
 
-// c_v of a node of a priority sample, `next` being the first that is not in it.
+// c_v of a node of a priority sample; `next`: the first candidate in order that is not drawn, with r* and q*.
 GNNSCALE_HD double priority_correction(uint64_t score, const Drawn& next) {
   const uint64_t draw = next.draw > 1 ? next.draw : 1;
   return at_least_one(static_cast<Wide>(next.score) << kDrawBits, static_cast<Wide>(draw) * score);
 }
 
-// Poisson: `left` nodes are drawn beside the certain ones, in proportion to scores of sum `rest`.
+// Poisson: besides the certain nodes, `left` are drawn in expectation, from others whose scores sum to `rest`.
 GNNSCALE_HD bool is_certain(uint64_t score, uint64_t left, uint64_t rest) {
   return static_cast<Wide>(left) * score >= rest;
 }
@@ -55,12 +55,12 @@ GNNSCALE_HD double poisson_correction(uint64_t score, uint64_t left, uint64_t re
   return at_least_one(rest, static_cast<Wide>(left) * score);
 }
 
-// c_v of a node that was drawn `times` times in `count` draws in proportion to scores of sum `total`.
+// c_v of a node that `times` of `count` draws found, each in proportion to scores of sum `total`.
 GNNSCALE_HD double counted_correction(uint64_t times, uint64_t total, uint64_t count, uint64_t score) {
   return quotient(static_cast<Wide>(times) * total, static_cast<Wide>(count) * score);
 }
 
-// LABOR-0: whether an edge of a destination of `degree` edges is drawn, and the correction of a drawn one.
+// LABOR-0, into a destination of `degree` edges: whether scheme `poisson` draws an edge; the correction of drawn edges.
 GNNSCALE_HD bool labor_draws(uint64_t draw, uint64_t degree, uint64_t fanout) {
   return static_cast<Wide>(draw) * degree < static_cast<Wide>(fanout) << kDrawBits;
 }

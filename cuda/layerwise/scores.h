@@ -11,14 +11,14 @@ enum class Scores : int64_t { kSquares, kCounts };
 
 constexpr int kMostSquareBits = 40;
 
-// The number of bits of a number: 0 of 0.
+// The number of bits of `value`, without leading zeros; 0 for 0.
 GNNSCALE_HD int bit_length(uint64_t value) {
   int bits = 0;
   for (; value != 0; value >>= 1) ++bits;
   return bits;
 }
 
-// B: terms of squares are multiples of 2^-B.
+// B: the terms of `squares` are stored in units of 2^-B.
 GNNSCALE_HD int square_bits(int64_t num_nodes) {
   const int bits = 61 - bit_length(static_cast<uint64_t>(num_nodes));
   return bits < kMostSquareBits ? bits : kMostSquareBits;
@@ -31,13 +31,13 @@ GNNSCALE_HD uint64_t square_term(int bits, uint64_t degree) {
   return term > 1 ? term : 1;
 }
 
-// How far the squares of numbers that sum to `edges` are shifted right.
+// The bits by which the squares of numbers that sum to `edges` are shifted right.
 GNNSCALE_HD int count_shift(uint64_t edges) {
   const int shift = 2 * bit_length(edges) - 61;
   return shift > 0 ? shift : 0;
 }
 
-// The score of a source of `count` > 0 edges into the frontier: max(1, floor(count^2 / 2^shift)).
+// The score of a source with `count` > 0 edges into the frontier: max(1, floor(count^2 / 2^shift)).
 GNNSCALE_HD uint64_t count_score(uint64_t count, int shift) {
   const uint64_t score = static_cast<uint64_t>((static_cast<unsigned __int128>(count) * count) >> shift);
   return score > 1 ? score : 1;

@@ -16,7 +16,7 @@ struct Workspace {
   uint32_t* map = nullptr;
   int64_t map_size = 0;
   uint32_t base = 1;
-  // The same for the candidates of a layer, `slots_size` cells; and bits, in whole words.
+  // As `map`, of `slots_size` cells, for the candidates of a layer-wise hop; and a bit per node.
   uint32_t* slots = nullptr;
   uint64_t* bits = nullptr;
   int64_t slots_size = 0;
@@ -31,8 +31,8 @@ struct Workspace {
   void prepare(int64_t num_nodes, int64_t num_local);
   // Two arrays of `size`: where each frontier node's candidates begin among the stored edges, and how many there are.
   std::pair<int64_t*, int64_t*> candidates(int64_t size);
-  // Makes a cell and a bit for each node of a graph. Cells: as those of `map`, below slot_base, and slot_base + i fits
-  // 32 bits for each i < num_nodes. Bits: callers find them 0 and leave them 0. Throws OutOfMemory.
+  // Makes a cell and a bit for each node of a graph. All cells are below slot_base, and slot_base + i fits 32 bits for
+  // each i < num_nodes. All bits are 0, and callers leave them 0. Throws OutOfMemory.
   void prepare_slots(int64_t num_nodes);
   Workspace() = default;
   Workspace(const Workspace&) = delete;

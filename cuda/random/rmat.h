@@ -11,8 +11,8 @@ struct Edge {
   int64_t src, dst;
 };
 
-// Edge number `index`: one quadrant a level, chosen by 16 random bits against the cumulative `thresholds` of the
-// quadrants a, a + b, a + b + c (in units of 2^-16). Edges that leave [0, num_nodes) are drawn again.
+// Edge number `index`. Each level chooses a quadrant by comparing 16 random bits to `thresholds`: a, a + b, a + b + c
+// in units of 2^-16. An edge with an end outside [0, num_nodes) is drawn again, with the next `attempt`.
 GNNSCALE_HD Edge rmat_edge(uint64_t key, int64_t index, int64_t num_nodes, int levels, const int64_t* thresholds) {
   for (uint32_t attempt = 0;; ++attempt) {
     int64_t src = 0, dst = 0;

@@ -1,5 +1,5 @@
-// Which nodes of a frontier have edges, by relation: where many relations lead to a type of nodes, most have no edges
-// into most nodes, and looking that up in each relation's colptr would be nearly all of the work of a hop.
+// For each relation, the nodes of a frontier that have edges. Where many relations lead to a node type, most of them
+// have no edges into most nodes; reading each relation's colptr for each node would be nearly all of a hop's work.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace gnnscale {
 
 class ActiveColumns {
  public:
-  // Looks the frontier nodes node[0..count) up.
+  // Looks up the frontier nodes node[0..count).
   void find(const IncomingRelations& incoming, const int64_t* node, int64_t count) {
     begin_.assign(incoming.numbers.size() + 2, 0);
     each(incoming, node, count, [this](int64_t, int64_t relation) { ++begin_[relation + 2]; });
@@ -21,7 +21,7 @@ class ActiveColumns {
     each(incoming, node, count, [this](int64_t k, int64_t relation) { position_[begin_[relation + 1]++] = k; });
   }
 
-  // Of relation incoming.numbers[i]: the positions in the frontier of nodes with edges, ascending.
+  // For relation incoming.numbers[i]: the positions in the frontier of the nodes with edges, ascending.
   int64_t count(int64_t i) const { return begin_[i + 1] - begin_[i]; }
   const int64_t* positions(int64_t i) const { return position_.data() + begin_[i]; }
 
@@ -42,7 +42,7 @@ class ActiveColumns {
     }
   }
 
-  Vector<int64_t> begin_;  // where each relation's positions begin; while they are written, of the next one
+  Vector<int64_t> begin_;  // where each relation's positions begin; find() shifts it by one while it writes them
   Vector<int64_t> position_;
 };
 

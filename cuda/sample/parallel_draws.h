@@ -1,4 +1,5 @@
-// The picks of a node whose draws are all made before one is settled, so that each may be made by another thread.
+// The picks of a node in two phases, so that each draw and each pick may be made by a thread of its own: first all
+// draws are made, then each is settled: picked() returns the pick that Floyd's method makes of it.
 #pragma once
 
 #include "../earliest.h"
@@ -7,14 +8,14 @@
 
 namespace gnnscale {
 
-constexpr int64_t kScannedFanout = 32;  // draws that are compared with each other one by one; of more, a table is made
+constexpr int64_t kScannedFanout = 32;  // up to so many draws are compared one by one; more are entered into a table
 
 // Random number j of a node.
 GNNSCALE_HD uint64_t random_at(uint64_t key, const Counter& counter, int64_t j) {
   return philox_draw(draw_block(key, counter, static_cast<uint32_t>(j / 2)), static_cast<int>(j % 2));
 }
 
-// Draw j of `count` out of `degree`: the pick itself with replacement, else to be settled.
+// Draw j of `count` out of `degree`: with replacement the pick itself, else a draw to be settled.
 GNNSCALE_HD int64_t draw_at(uint64_t key, const Counter& counter, int64_t j, int64_t count, int64_t degree,
                             bool replace) {
   return static_cast<int64_t>(pick(random_at(key, counter, j), static_cast<uint64_t>(j), static_cast<uint64_t>(count),
@@ -33,9 +34,9 @@ struct ParallelDraws {
     table().add(static_cast<uint32_t>(j), hash(draw[j]), [this, j](uint32_t i) { return draw[i] == draw[j]; });
   }
 
-  // Floyd's method when all draws are known, and in the table if there is one. Draw j is taken if an earlier one is the
-  // same, or if it is the last position of an earlier step i that took that position because its own draw was taken.
-  // Steps only get smaller.
+  // Pick j of Floyd's method, when all draws are made, and entered if there is a table. Step j picks draw[j], or, if
+  // that was picked before, its last position degree - count + j. draw[j] was picked before if an earlier draw is equal
+  // to it, or if it is the last position of an earlier step whose own draw was picked before. So `step` only decreases.
   GNNSCALE_HD int64_t picked(int64_t j) const {
     const int64_t last = degree - count;  // of step 0
     for (int64_t step = j;;) {

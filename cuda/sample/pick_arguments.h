@@ -1,4 +1,4 @@
-// What both executors of pick_neighbors check of their requests.
+// The checks of requests that both executors of pick_neighbors make.
 #pragma once
 
 #include <torch/csrc/stable/library.h>

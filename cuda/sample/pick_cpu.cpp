@@ -1,4 +1,4 @@
-// The operator pick_neighbors on the CPU: one hop for requests, without local ids (FastSample, section 3.1).
+// The operator pick_neighbors on the CPU: one hop for requests, in global ids (FastSample, section 3.1).
 #include <list>
 #include <optional>
 #include <tuple>
@@ -11,7 +11,7 @@
 namespace gnnscale {
 namespace {
 
-// Picks and reads blocks [from, to): what is stored at a block's positions is prefetched while the one before is read.
+// Picks and reads blocks [from, to). While a block is read, the stored edges that the next block picked are prefetched.
 void draw_blocks(Drawing& drawing, const Relation& relation, int64_t from, int64_t to) {
   Scratch scratch;
   PendingPicks pending(relation), none(relation);

@@ -1,5 +1,5 @@
-// The operator pick_neighbors on the current stream of a GPU (see pick_phases.h). The host waits twice: for the number
-// of edges, and for whether the graph is malformed. The graph lies in the GPU's memory or in pinned host memory.
+// The operator pick_neighbors on the current stream of a GPU (see pick_phases.h). The host waits for the stream twice:
+// for the number of edges, and for whether the graph is malformed. The graph is in GPU memory or pinned host memory.
 #include <torch/csrc/stable/accelerator.h>
 
 #include <optional>
@@ -19,10 +19,10 @@ constexpr char kName[] = "pick_neighbors";
 
 class PickDriver {
  public:
-  // hop: what is asked for; the arrays are made here.
+  // hop: the arguments; run() allocates the arrays.
   PickDriver(const StreamExecutor& executor, const PickHop& hop) : on_(executor), hop_(hop) {}
 
-  // num_edges, source, edge_id.
+  // The number of edges of each request, and their sources and edge ids.
   std::tuple<Tensor, Tensor, Tensor> run(bool with_edge_id) {
     const int64_t size = hop_.requests.size;
     Tensor num_edges = on_.room(size + 1, ScalarType::Long);
@@ -65,7 +65,7 @@ class PickDriver {
     return static_cast<const int64_t*>(memory_.back().const_data_ptr());
   }
 
-  // one: where 1 is stored.
+  // one: the address of a 1 in GPU memory, the number of items of ReadMalformed.
   void draw(int64_t edges, const int64_t* one) {
     const bool by_weight = hop_.stored.weight != nullptr, in_turn = by_weight && !hop_.replace;
     const int64_t size = hop_.requests.size;

@@ -1,6 +1,6 @@
-// One hop for requests (FastSample, section 3.1) as loops over independent items, for many threads: requests, then
-// their edges. Each phase is called for every item in any order and by any number of threads, the next one when all
-// calls have returned.
+// One hop for requests (FastSample, section 3.1) as loops over independent items, for many threads: over requests, then
+// over their edges. Each phase is called for every item, in any order and by any number of threads; the next phase
+// begins when all calls have returned.
 #pragma once
 
 #include "../tier.h"
@@ -8,12 +8,12 @@
 
 namespace gnnscale {
 
-// The columns that are stored: see torch_gnnscale.ops.pick_neighbors.
+// The stored columns: see torch_gnnscale.ops.pick_neighbors.
 struct StoredColumns {
   const int64_t* colptr;
   int64_t first, columns, num_edges, num_src;
   TieredIds row, edge_id;        // edge_id has no tiers if an edge's id is its position
-  const int64_t *weight, *time;  // null without
+  const int64_t *weight, *time;  // null if edges have none
 };
 
 struct HopRequests {
@@ -23,7 +23,7 @@ struct HopRequests {
   const int64_t *begin, *key;  // [batches + 1], [batches]: requests begin[b] to begin[b + 1] - 1 have key[b]
 };
 
-// What is malformed: the least request, column and edge, as unsigned numbers; all bits set where none is.
+// Words that tell what is malformed: the least such request, column and edge; all bits set if there is none.
 enum HopWord : int64_t { kBadRequest, kBadColumn, kBadEdge, kHopWords };
 
 struct PickHop {
@@ -34,11 +34,11 @@ struct PickHop {
   bool replace, last;
   uint64_t* word;             // [kHopWords]
   int64_t *first, *degree;    // [size]: the first candidate of a request, and how many it has
-  int64_t *count, *offset;    // [size + 1]: its edges, and where they begin
-  int32_t* request;           // [edges]: what each edge belongs to
-  int64_t* draw;              // [edges]: positions, counted from the request's first; repeats may remain to be settled
+  int64_t *count, *offset;    // [size + 1]: how many edges a request gets, and where they begin
+  int32_t* request;           // [edges]: the request of each edge
+  int64_t* draw;              // [edges]: draws, counted from the request's `first`; see ParallelDraws
   uint32_t* earliest;         // [2 * edges] or null: see ParallelDraws
-  Removed* removed;           // [edges] or null: the units of earlier picks, by weight without replacement
+  Removed* removed;           // [edges] or null: by weight without replacement, the units of earlier picks
   int64_t *source, *edge_id;  // [edges]; edge_id may be null
 
   GNNSCALE_HD bool is_random(int64_t i) const { return pick_is_random(degree[i], fanout, replace); }
@@ -85,7 +85,7 @@ struct CountRequest {
   }
 };
 
-// For every edge, after the sum over requests: its request, and its draw, unless it depends on earlier ones.
+// For every edge, after the prefix sum over requests: its request, and its draw, unless that depends on earlier draws.
 struct DrawRequested {
   PickHop hop;
 
@@ -105,7 +105,7 @@ struct DrawRequested {
   }
 };
 
-// For every edge, where there is a table of draws.
+// For every edge, if there is a table of draws: enters its draw.
 struct EnterDraw {
   PickHop hop;
 
@@ -115,7 +115,7 @@ struct EnterDraw {
   }
 };
 
-// For every request, by weight without replacement: all draws, of which each depends on the earlier ones.
+// For every request, by weight without replacement: all of its draws, in turn, as each depends on the earlier ones.
 struct DrawByWeight {
   PickHop hop;
 
@@ -133,7 +133,7 @@ struct DrawByWeight {
   }
 };
 
-// For every edge, when all draws are made: its source and id. A source that is no node is noted.
+// For every edge, after all draws: its source and edge id. Notes a source that is not in [0, num_src).
 struct ReadRequested {
   PickHop hop;
 
@@ -151,7 +151,7 @@ struct ReadRequested {
   }
 };
 
-// For one item: the values that are malformed at a column and an edge, or 0 where none is.
+// For a single item: the values of the malformed column and edge, for the error; 0 where there is none.
 struct ReadMalformed {
   PickHop hop;
   int64_t* value;  // [3]: colptr[column], colptr[column + 1], row[edge]

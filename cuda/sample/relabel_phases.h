@@ -1,7 +1,7 @@
-// Global to local ids as loops over independent items, for many threads: known nodes and found ones are entered into
-// one hash table, which keeps the first of those that are equal; a prefix sum over the found ones that are their own
-// first numbers the new nodes. Each phase is called for every item in any order and by any number of threads, the next
-// one when all calls have returned.
+// Global to local ids as loops over independent items, for many threads. Known and found nodes are entered into a hash
+// table, which keeps the first of equal ones. A found node is new if it is itself the first; a prefix sum over the new
+// ones numbers them. Each phase is called for every item, in any order and by any number of threads; the next phase
+// begins when all calls have returned.
 #pragma once
 
 #include "../earliest.h"
@@ -13,18 +13,18 @@ namespace gnnscale {
 struct FoundNodes {
   int64_t known, found;
   const int64_t *known_node, *found_node;  // [known], [found]
-  bool trees;                              // whether items have trees; else all are of one
+  bool trees;                              // whether items have trees; without, all are of tree 0
   const int64_t *known_tree, *found_tree;  // [known], [found]
-  EarliestTable table;                     // of 2 * (known + found) slots and more
-  int64_t* local;                          // [found]: at first the item of the first equal one, at last the local id
-  int64_t *fresh, *rank;  // [found + 1]: whether a found one is its own first, and how many before it are
-  int64_t *node, *tree;   // [new]
+  EarliestTable table;                     // of at least 2 * (known + found) slots
+  int64_t* local;                          // [found]: after FindFirst the first equal item, then the local id
+  int64_t *fresh, *rank;                   // [found + 1]: whether a found node is new, and how many before it are new
+  int64_t *node, *tree;                    // [new]
 
   GNNSCALE_HD int64_t node_of(int64_t item) const { return item < known ? known_node[item] : found_node[item - known]; }
   GNNSCALE_HD int64_t tree_of(int64_t item) const {
     return !trees ? 0 : item < known ? known_tree[item] : found_tree[item - known];
   }
-  // Its high bits are mixed.
+  // The high bits, by which EarliestTable chooses a slot, are mixed.
   GNNSCALE_HD uint64_t hash_of(int64_t item) const {
     return mix64(mix64(static_cast<uint64_t>(node_of(item))) ^ static_cast<uint64_t>(tree_of(item)));
   }
@@ -41,7 +41,7 @@ struct EnterItem {
   }
 };
 
-// For every found node: the first item that is equal.
+// For every found node: the first equal item, and whether that is the node itself.
 struct FindFirst {
   FoundNodes of;
 
@@ -54,7 +54,7 @@ struct FindFirst {
   }
 };
 
-// For every found node, after the sum over those that are fresh: its local id, and, if it is fresh, a new node.
+// For every found node, after the prefix sum over `fresh`: its local id, and, if it is new, its `node` and `tree`.
 struct NumberFound {
   FoundNodes of;
 

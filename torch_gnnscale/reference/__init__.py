@@ -1,7 +1,8 @@
 """A slow, plain PyTorch twin of every operator: the oracle of the tests.
 
 Everything is computed from its definition, in Python's integers, one number at a time. The signatures are those of
-:mod:`torch_gnnscale.ops` without ``threads``, and without what is not implemented there; arguments are not checked.
+:mod:`torch_gnnscale.ops` without ``threads`` and without arguments that a twin does not implement; arguments are not
+checked.
 """
 
 from .aggregation import aggregate, edge_dot, extreme_backward, share_of_extremes

@@ -16,7 +16,7 @@ def aggregate(
     edge: Tensor | None = None,
     num_edges: int | None = None,
 ) -> Tensor:
-    """The sum of each column's weighted rows in stored order, their mean, maximum or minimum; NaN if one of them is."""
+    """The sum (in stored order), mean, maximum or minimum of each column's weighted rows; NaN where one of them is."""
     out = x.new_zeros(len(ptr) - 1, x.size(1))
     for column in range(len(ptr) - 1):
         rows = []
@@ -36,7 +36,7 @@ def aggregate(
 
 
 def edge_dot(ptr: Tensor, node: Tensor, x: Tensor, y: Tensor, heads: int = 1, *, edge: Tensor | None = None) -> Tensor:
-    """The product of each entry's row of x and its column's row of y, head by head."""
+    """The dot product, in each head, of each entry's row of ``x`` and its column's row of ``y``."""
     out = x.new_zeros(len(node), heads)
     for column in range(len(ptr) - 1):
         for entry in range(int(ptr[column]), int(ptr[column + 1])):
@@ -46,7 +46,7 @@ def edge_dot(ptr: Tensor, node: Tensor, x: Tensor, y: Tensor, heads: int = 1, *,
 
 
 def share_of_extremes(ptr: Tensor, node: Tensor, x: Tensor, extreme: Tensor, grad: Tensor) -> Tensor:
-    """The gradient of each column's extreme, divided by the number of entries that reach it."""
+    """The gradient of each column's extreme, divided by the number of entries that are equal to it."""
     out = torch.zeros_like(extreme)
     for column in range(len(ptr) - 1):
         ties = (x[node[ptr[column] : ptr[column + 1]]] == extreme[column]).sum(0)
@@ -64,7 +64,8 @@ def extreme_backward(
     edge: Tensor | None = None,
     num_edges: int | None = None,
 ) -> Tensor:
-    """Row by row over the transposed graph: the sum of the shares of those extremes that the row reaches."""
+    """The gradient of each row of ``x``, over the transposed graph: item by item, the sum of ``share`` over those of
+    the row's columns whose extreme is equal to it."""
     out = torch.zeros_like(x)
     for source in range(len(ptr) - 1):
         for entry in range(int(ptr[source]), int(ptr[source + 1])):

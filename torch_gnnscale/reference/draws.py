@@ -10,7 +10,7 @@ WORD = (1 << 32) - 1
 
 
 def philox(key: int, c0: int, c1: int, c2: int, c3: int) -> tuple[int, int, int, int]:
-    """The block of Philox4x32-10 (Salmon et al., SC 2011) of a 64-bit key and four counter words, the lowest first."""
+    """Philox4x32-10 (Salmon et al., SC 2011): the block of a 64-bit key and four counter words, the lowest first."""
     left, right = key & WORD, key >> 32 & WORD
     for _ in range(10):
         even, odd = 0xD2511F53 * c0, 0xCD9E8D57 * c2
@@ -26,7 +26,8 @@ def counter_draw(key: int, counter: int, number: int) -> int:
 
 
 def draw(key: int, node: int, hop: int, number: int, *, tree: int = 0, relation: int = 0) -> int:
-    """Draw ``number`` of a node: 64 bits of the counter node 64 | tree 32 | hop 6 | relation 10 | block of draws 16."""
+    """Draw ``number`` of a node, 64 bits. Bits of the counter: node 64, tree 32, block 16, relation 10, hop 6, from the
+    lowest; ``block = number // 2``."""
     block, half = divmod(number, 2)
     if not (0 <= node < 1 << 64 and 0 <= tree < 1 << 32 and 0 <= hop < 64 and relation < 1024 and block < 1 << 16):
         raise ValueError("a part of the counter is out of range")
@@ -52,10 +53,12 @@ def choose(
 ) -> list[int]:
     """Which of ``degree`` candidates a node draws in a hop.
 
-    All of them, in order, if ``fanout`` is -1 or (without replacement) not below the degree. Otherwise independent
-    numbers in [0, degree), or Floyd's method: the i-th number comes from [0, degree - fanout + i], and where it was
-    chosen before, the largest of that range takes its place. With weights, every candidate is as many consecutive units
-    as it weighs, and a number chooses among the units of those that are left.
+    - All of them, in order, if ``fanout`` is -1, or, without replacement, not below the degree.
+    - With replacement: independent numbers in [0, degree).
+    - Without replacement, Floyd's method: number i is drawn from [0, degree - fanout + i]; if it was chosen before,
+      ``degree - fanout + i`` is chosen.
+    - With weights: a candidate of weight w is w consecutive units, and each number chooses one of the units, without
+      replacement one of those of candidates that were not chosen yet.
     """
     if degree == 0:
         return []

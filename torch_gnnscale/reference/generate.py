@@ -11,13 +11,13 @@ from .draws import WORD, bounded, counter_draw, philox
 
 
 def random_bits(count: int, key: int, offset: int = 0) -> Tensor:
-    """Draws ``offset .. offset + count`` of a key: two a block, blocks counted from 0, as signed 64-bit integers."""
+    """Draws [offset, offset + count) of a key as signed 64-bit integers: draw i is half i % 2 of block i // 2."""
     draws = (counter_draw(key, number >> 1, number & 1) for number in range(offset, offset + count))
     return torch.tensor([value - (value >> 63 << 64) for value in draws], dtype=torch.int64)
 
 
 def permutation(count: int, key: int) -> Tensor:
-    """The shuffle of Fisher and Yates: entry i changes places with a random one of [i, count), by draw i of the key."""
+    """The shuffle of Fisher and Yates: for each i in turn, entries i and i + bounded(draw i, count - i) are swapped."""
     order = list(range(count))
     for i in range(count - 1):
         other = i + bounded(counter_draw(key, i >> 1, i & 1), count - i)
@@ -28,7 +28,8 @@ def permutation(count: int, key: int) -> Tensor:
 def rmat_edges(num_nodes: int, num_edges: int, key: int, quadrants: Sequence[float], first: int = 0) -> Tensor:
     """R-MAT edges (Chakrabarti et al., SDM 2004): see :func:`torch_gnnscale.ops.rmat_edges`.
 
-    Each level of an edge takes 16 bits, eight levels a block, from the counter edge 64 | attempt 32 | block 32.
+    Each level of an edge takes 16 bits, so a block serves eight levels. Bits of the counter: edge 64, attempt 32, block
+    32, from the lowest.
     """
     a, b, c = quadrants
     bounds = [round(65536 * p) for p in (a, a + b, a + b + c)]

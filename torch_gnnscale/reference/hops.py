@@ -26,7 +26,7 @@ def pick_neighbors(
     last: bool = False,
     with_edge_id: bool = True,
 ) -> Picks:
-    """Every request by itself: its candidates, and of them those that its draws choose."""
+    """Request by request: the candidates are listed, then those that the draws choose are taken."""
     (pointer,), (row,), (edge_id,), (weight,), (times,) = graph[:5]
     count, source, edge = [], [], []
     for b, key in enumerate(keys):
@@ -54,7 +54,7 @@ def pick_neighbors(
 
 
 def relabel(known: Tensor, ids: Tensor, *, known_tree: Tensor | None = None, tree: Tensor | None = None) -> Relabelled:
-    """A dictionary of the nodes known so far, which grows."""
+    """Local ids from a dictionary from (tree, node) to local id, to which each new node is added."""
     trees = [0] * len(known) if known_tree is None else known_tree.tolist()
     local: dict[tuple[int, int], int] = {}
     for at, name in enumerate(zip(trees, known.tolist(), strict=True)):

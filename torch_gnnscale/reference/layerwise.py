@@ -1,4 +1,4 @@
-"""Layer-wise samples: what is drawn, in integers, and the weights of edges."""
+"""Layer-wise samples: scores and draws in integers, weights of edges in double."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .draws import bounded, draw
 
 
 class Correction(NamedTuple):
-    """What the edges of a drawn node are multiplied by: above / below."""
+    """The factor above / below of the edges of a drawn node, which corrects for its probability: c_v."""
 
     above: int
     below: int
@@ -43,22 +43,22 @@ def _at_least_one(above: int, below: int) -> Correction:
 
 
 def square_bits(num_nodes: int) -> int:
-    """B: the squares of an edge are multiples of 2^-B, so that no sum over edges reaches 2^62."""
+    """B: the square that an edge adds to a score is stored in units of 2^-B, so that no sum over edges reaches 2^62."""
     return min(40, 61 - num_nodes.bit_length())
 
 
 def square_term(bits: int, degree: int) -> int:
-    """What an edge into a node of ``degree`` edges adds to its source's score: (1 / degree)^2, and at least 2^-bits."""
+    """What an edge into a node of ``degree`` edges adds to its source's score: max(1, floor(2^bits / degree^2))."""
     return max(1, (1 << bits) // degree**2)
 
 
 def count_shift(num_edges: int) -> int:
-    """How far squares of numbers that sum to ``num_edges`` are shifted right, so that their sum stays below 2^62."""
+    """The bits by which squares are shifted right, so that squares of numbers of sum ``num_edges`` sum to < 2^62."""
     return max(0, 2 * num_edges.bit_length() - 61)
 
 
 def count_score(count: int, shift: int) -> int:
-    """The score of a source of ``count`` edges into the frontier."""
+    """The score of a source with ``count`` edges into the frontier: max(1, floor(count^2 / 2^shift))."""
     return max(1, count**2 >> shift)
 
 
@@ -95,8 +95,10 @@ def frontier_scores(graph: Relations, frontier: Sequence[int], scores: str) -> d
 
 
 def choose_nodes(score: Mapping[int, int], count: int, scheme: str, key: int, hop: int) -> dict[int, Correction]:
-    """The drawn nodes of candidates and what corrects for their probability, as
-    :func:`torch_gnnscale.ops.choose_nodes` draws them. ``score``: positive, by node; ``count``: -1 for all."""
+    """The drawn nodes, each with its correction c_v, as :func:`torch_gnnscale.ops.choose_nodes` draws them.
+
+    ``score``: a positive score for each candidate; ``count``: how many are drawn, -1 for all.
+    """
     candidates = sorted(score)
     if count < 0 or (len(candidates) <= count and scheme != "replace"):
         return dict.fromkeys(candidates, ONE)
@@ -138,7 +140,8 @@ def choose_nodes(score: Mapping[int, int], count: int, scheme: str, key: int, ho
 def choose_neighbors(
     sources: Sequence[int], fanout: int, scheme: str, key: int, hop: int
 ) -> list[tuple[int, Correction]]:
-    """LABOR-0: the drawn places of a destination's stored sources, in stored order, with their correction."""
+    """LABOR-0: which of a destination's stored sources are drawn, as places in ``sources``, ascending, each with its
+    correction."""
     degree = len(sources)
     if fanout < 0 or fanout >= degree:
         return [(at, ONE) for at in range(degree)]
@@ -154,8 +157,11 @@ def choose_neighbors(
 
 
 def edge_factor(aggregation: str, degree: int, source_degree: int) -> float:
-    """a_e of an edge into a node of ``degree`` stored edges. With ``gcn`` it is 0 where the source has none, as in
-    PyG's gcn_norm."""
+    """a_e of an edge into a node of ``degree`` stored edges from one of ``source_degree``.
+
+    ``sum``: 1; ``mean``: 1 / degree; ``gcn``: 1 / sqrt(degree source_degree), and 0 where source_degree is 0, as in
+    PyG's gcn_norm.
+    """
     if aggregation == "sum":
         return 1.0
     if aggregation == "mean":
@@ -171,7 +177,7 @@ def edge_weights(
     Args:
         drawing: the options.
         source_degrees: the number of stored edges into the source of each stored edge.
-        drawn: places among the stored edges, in their order, and what corrects for their probability.
+        drawn: places among the stored edges, ascending, each with its correction c_v.
     """
     degree = len(source_degrees)
     factor = [edge_factor(drawing.aggregation, degree, source_degree) for source_degree in source_degrees]

@@ -1,4 +1,4 @@
-"""Neighborhoods of both directions, by which graphs are cut into parts."""
+"""The steps by which a graph is cut into parts; edges count in both directions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .draws import bounded, counter_draw
 
 
 def transpose(colptr: Tensor, row: Tensor, num_src: int) -> tuple[Tensor, Tensor]:
-    """Each source's destinations, one at a time."""
+    """``colptr`` and ``row`` of the reversed edges: each source's destinations, ascending."""
     lists: list[list[int]] = [[] for _ in range(num_src)]
     for node in range(len(colptr) - 1):
         for source in row[colptr[node] : colptr[node + 1]].tolist():
@@ -39,7 +39,10 @@ def contract(
     *,
     most: int = 1 << 40,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The edges between groups, counted."""
+    """The graph of groups in CSC form, with the number of edges between each two groups; (ptr, row, number).
+
+    ``row`` and the numbers are empty if there are more than ``most`` pairs.
+    """
     of = list(range(num_nodes)) if group is None else group.tolist()
     count = num_nodes if num_groups is None else num_groups
     merged = Counter((of[node], of[neighbor]) for node, neighbor in _edges(sides) if of[node] != of[neighbor])
@@ -64,10 +67,11 @@ def propagate_labels(
     steps: int = 16,
     least: int = 1,
 ) -> Tensor:
-    """Each step's choices by the state before it, and then what each label takes of those that chose it."""
+    """In each step, that step's groups choose labels by the state before the step; then each label takes those that
+    chose it, in order of priority, as far as the bounds allow."""
     of = list(range(num_nodes)) if group is None else group.tolist()
     labels, adds = label.tolist(), weight.tolist()
-    neighbors: list[list[int]] = [[] for _ in labels]  # groups, as often as there are edges to them
+    neighbors: list[list[int]] = [[] for _ in labels]  # of each group: a neighboring group, once per edge
     for node, neighbor in _edges(sides):
         if of[node] != of[neighbor]:
             neighbors[of[node]].append(of[neighbor])

@@ -13,7 +13,7 @@ from .draws import bounded, choose, counter_draw
 
 
 class _Relation:
-    """One relation of a graph as lists, and the edges that were drawn of it: (column, source, edge id)."""
+    """One relation of a graph as lists, and, in each column, its drawn edges: (column, source, edge id)."""
 
     def __init__(self, colptr, row, edge_id, weight, time, exclude) -> None:
         self.colptr, self.row = colptr.tolist(), row.tolist()
@@ -24,7 +24,7 @@ class _Relation:
         self.columns: list[list[tuple[int, int, int]]] = []
 
     def candidates(self, node: int, seed_time: int | None) -> list[int]:
-        """Stored positions of a node's neighbors that neither time nor an exclusion rules out."""
+        """Stored positions of a node's edges that are not later than ``seed_time`` and not excluded."""
         return [
             position
             for position in range(self.colptr[node], self.colptr[node + 1])
@@ -149,14 +149,14 @@ def sample_negatives(
     seed_time: Tensor | None = None,
     edges: EdgeSet | None = None,
 ) -> Tensor:
-    """Links as :func:`torch_gnnscale.ops.sample_negatives` draws them; -1 as destination where none is valid."""
+    """Links as :func:`torch_gnnscale.ops.sample_negatives` draws them; the destination is -1 where no link is valid."""
     known = set()
     if edges is not None:
         for source in range(len(edges.ptr) - 1):
             known |= {(source, int(node)) for node in edges.dst[edges.ptr[source] : edges.ptr[source + 1]]}
 
     def allowed(ends: Candidates, i: int) -> tuple[list[int], list[int]]:
-        """The nodes that negative i's time allows, and what they weigh."""
+        """The nodes that the time of negative ``i`` allows, and their weights."""
         nodes = list(range(ends.size)) if ends.node is None else ends.node.tolist()
         sums = list(range(1, ends.size + 1)) if ends.weight is None else ends.weight.tolist()
         weights = [after - before for after, before in zip(sums, [0, *sums], strict=False)]

@@ -1,4 +1,4 @@
-"""The topology, its scores, and rows."""
+"""Construction and checks of a CSC, scores of its nodes, and rows of tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def gather_rows(src: Tensor, index: Tensor) -> Tensor:
 
 
 def pack_rows(rows: Sequence[Tensor], index: Sequence[Tensor], at: Sequence[int], total: int) -> Tensor:
-    """Zeros, over which the bytes of each table's rows are written one by one."""
+    """``total`` bytes: from ``at[i]`` on, the rows ``index[i]`` of ``rows[i]``; 0 elsewhere."""
     out = torch.zeros(total, dtype=torch.uint8)
     for table, ids, begin in zip(rows, index, at, strict=True):
         for row in ids.tolist():
@@ -28,7 +28,7 @@ def pack_rows(rows: Sequence[Tensor], index: Sequence[Tensor], at: Sequence[int]
 
 
 def join_rows(own: Tensor, other: Tensor, at: Tensor, place: Tensor) -> Tensor:
-    """Each row from where its place says: ``own``, or the bytes of ``other``."""
+    """Row i is ``own[place[i]]`` if ``place[i] >= 0``, else the bytes of ``other`` from ``at[-1 - place[i]]`` on."""
     out = torch.empty((len(place), *own.shape[1:]), dtype=own.dtype)
     for i, p in enumerate(place.tolist()):
         if p >= 0:
@@ -47,7 +47,8 @@ def gather_tiers(
     place: Tensor | None = None,
     dtype: torch.dtype | None = None,
 ) -> Tensor:
-    """The rows at ``place[index]`` of a list of all rows: tier after tier, each with its segments' rows in turn."""
+    """The rows at ``place[index]`` of a list of all rows: tier after tier; row r of a tier of n segments is row r // n
+    of its segment r % n."""
     dtype = segments[0].dtype if dtype is None else dtype
     rows, left = [], list(segments)
     for count in [1] * len(segments) if spread is None else spread:
@@ -61,7 +62,7 @@ def gather_tiers(
 
 
 def coo_to_csc(src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> tuple[Tensor, Tensor]:
-    """Edges sorted by destination, equal ones in the order of the input: ``colptr`` and (source, position) pairs."""
+    """``colptr``, and (source, position in the input) of each edge, sorted by destination, ties by position."""
     position = torch.argsort(dst, stable=True)
     colptr = torch.zeros(num_dst + 1, dtype=torch.int64)
     colptr[1:] = torch.bincount(dst, minlength=num_dst).cumsum(0)
@@ -75,7 +76,8 @@ def first_outside(ids: Tensor, limit: int) -> int:
 
 
 def first_malformed(colptr: Tensor, num_edges: int) -> int:
-    """The first wrong entry of a column pointer: not 0 at first, falling, or not ``num_edges`` at last; or -1."""
+    """The first wrong entry of a column pointer, or -1. Wrong are: a first entry other than 0, an entry less than the
+    one before it, a last entry other than ``num_edges``."""
     values = colptr.tolist()
     if values[0] != 0:
         return 0
@@ -86,7 +88,7 @@ def first_malformed(colptr: Tensor, num_edges: int) -> int:
 
 
 def renumber(colptr: Tensor, row: Tensor, order: Tensor, *, edge_id: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Every node's list moved to its new place, its sources renamed."""
+    """The CSC of the graph whose node i is ``order[i]`` of the given one: ``colptr`` and (source, edge id) pairs."""
     rank = {old: new for new, old in enumerate(order.tolist())}
     names = range(len(row)) if edge_id is None else edge_id.tolist()
     lists = [range(int(colptr[old]), int(colptr[old + 1])) for old in order.tolist()]
@@ -99,7 +101,7 @@ def renumber(colptr: Tensor, row: Tensor, order: Tensor, *, edge_id: Tensor | No
 def reverse_pagerank(
     colptr: Tensor, row: Tensor, initial: Tensor, iterations: int = 5, damping: float = 0.85
 ) -> Tensor:
-    """Each node's teleport and what the nodes that it points to pass on, in Python's integers."""
+    """Scores in integers: each node's teleport plus what the nodes that it points to pass on to it."""
     num_nodes = len(colptr) - 1
     unit, share = 1 << (60 - max(num_nodes, 1).bit_length()), round(damping * (1 << 32))
     scores = initial.tolist()
@@ -114,7 +116,7 @@ def reverse_pagerank(
 
 
 def count_ids(ids: Tensor, size: int) -> Tensor:
-    """How often each id occurs, one at a time."""
+    """How often each id in [0, size) occurs."""
     counts = [0] * size
     for node in ids.tolist():
         counts[node] += 1
