@@ -29,28 +29,28 @@ class Traffic:
     headers: int = 0
     """All-to-alls of numbers of a fixed size."""
     header_bytes: int = 0
-    """Of these, to other ranks."""
+    """Bytes of headers sent to other ranks."""
     seconds: float = 0.0
-    """In these calls, waiting for other ranks included."""
+    """Time in all of these calls, with waiting for other ranks."""
 
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(*(getattr(self, entry.name) + getattr(other, entry.name) for entry in fields(self)))
 
 
 class Elsewhere(RuntimeError):
-    """The error of another rank, which raises its own; within a step, which tells it to the user."""
+    """Another rank failed, and raises the error itself. Raised within a step, which passes it on to the user."""
 
 
 class Exchange:
-    """All-to-alls over a Gloo group. A group of one rank needs no process group.
+    """All-to-alls over a Gloo group; without a process group if there is one rank.
 
-    Gloo notices neither sizes that disagree nor two threads in one group, and would return wrong rows: one thread calls
-    these methods, in the same order on all ranks, and sizes are agreed before.
+    One thread calls these methods, in the same order on all ranks, with sizes on which the ranks agreed before: Gloo
+    would not notice sizes that disagree, or two threads in one group, and would return wrong rows.
 
     Args:
-        group: the process group; None for one rank alone.
-        size: its number of ranks.
-        place: which of them this process is.
+        group: the process group; None for a single rank.
+        size: the number of ranks.
+        place: the number of this process among them.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, size: int, place: int) -> None:
@@ -59,10 +59,10 @@ class Exchange:
         self.traffic: dict[str, Traffic] = defaultdict(Traffic)
         """By purpose."""
         self.broken = False
-        """Whether the last collective failed: the ranks are then at different places."""
+        """Whether the last collective failed; the ranks may then be at different steps."""
 
     def numbers(self, sent: Tensor, purpose: str) -> Tensor:
-        """``received[i] = what rank i sent to this one``: int64, shape [size, n], the same n on all ranks."""
+        """received[i]: what rank i sent to this one. Sends sent[i] to rank i: int64, [size, n], the same n on all."""
         assert (sent.dtype, sent.dim(), len(sent)) == (torch.int64, 2, self.size)
         traffic, begin = self.traffic[purpose], time.perf_counter()
         if self.group is None:
@@ -81,14 +81,14 @@ class Exchange:
         self, sent: Tensor, lengths: Sequence[int], sizes: Sequence[int], purpose: str,
         meanwhile: Callable[[], None] | None = None,
     ) -> Tensor:  # fmt: skip
-        """What the ranks sent to this one, one after another: uint8, shape [sum(sizes)], in recycled memory.
+        """The bytes from all ranks, one after another: uint8, shape [sum(sizes)], in recycled memory.
 
         Args:
-            sent: for the ranks, one after another: uint8, shape [sum(lengths)], contiguous.
-            lengths: how many bytes go to each rank; to this rank itself, none.
-            sizes: how many bytes each rank sends to this one.
-            purpose: what the traffic is counted as.
-            meanwhile: called while the bytes travel.
+            sent: the bytes to all ranks, one after another: uint8, shape [sum(lengths)], contiguous.
+            lengths: how many bytes go to each rank; 0 to this rank.
+            sizes: how many bytes come from each rank; 0 from this rank.
+            purpose: the entry of ``traffic`` in which they are counted.
+            meanwhile: called while the bytes are exchanged.
         """
         assert len(lengths) == len(sizes) == self.size
         assert sizes[self.place] == lengths[self.place] == 0
@@ -110,9 +110,9 @@ class Exchange:
         return received
 
     def objects(self, value: Any) -> list[Any]:
-        """The value of each rank, which pickle takes; not counted.
+        """The values of all ranks; ``value``: what pickle takes. Not counted in ``traffic``.
 
-        An all-to-all, so that every rank notices at once if one is gone; in a ring only its neighbors would.
+        By an all-to-all, so that every rank notices at once if one is gone; in a ring only its neighbors would.
         """
         if self.group is None:
             return [value]

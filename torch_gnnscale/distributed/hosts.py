@@ -1,4 +1,4 @@
-"""What ranks need of their machines before they connect: an address that others reach, and room for sockets."""
+"""What ranks check of their machines before they connect: an address that others reach, and the limit of sockets."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from typing import NamedTuple
 from .. import machine
 
 _OTHER_FILES = 16
-"""Files that a process opens besides, for a moment."""
+"""Further files that a process may open for a moment."""
 _SIOCGIFADDR = 0x8915
 
 
 class Card(NamedTuple):
-    """What a rank says of its machine."""
+    """What a rank tells the others of its machine."""
 
     machine: str
     """:func:`torch_gnnscale.machine.identity`."""
     host: str
-    """Its name."""
+    """The machine's name."""
     address: str
-    """Where Gloo listens; "" if that is not known."""
+    """The address at which Gloo listens; "" if that is not known."""
     problem: str | None
-    """Why this rank cannot connect to others."""
+    """Why this rank cannot connect to others; None if it can."""
 
 
 def own_card(files: int) -> Card:
-    """That of this process, which is going to open so many files and sockets."""
+    """The card of this process, which is going to open ``files`` files and sockets."""
     problem = None
     try:
         check_open_files(files)
@@ -42,11 +42,11 @@ def own_card(files: int) -> Card:
 
 
 def check_cards(cards: Sequence[Card]) -> None:
-    """Compares those of all ranks.
+    """Checks the cards of all ranks.
 
     Raises:
-        ValueError: a rank cannot connect; or ranks are on several machines, and Gloo listens where only one's own
-            processes reach it.
+        ValueError: a rank cannot connect; or ranks are on several machines, and Gloo of one listens at a loopback
+            address, which other machines do not reach.
     """
     several = len({card.machine for card in cards}) > 1
     for rank, card in enumerate(cards):
@@ -60,10 +60,10 @@ def check_cards(cards: Sequence[Card]) -> None:
 
 
 def check_open_files(files: int) -> int:
-    """How many files and sockets this process may open, if that is enough for so many besides those that are open.
+    """Checks that this process may open ``files`` files and sockets more; returns its limit of open files.
 
     Raises:
-        OSError: it is not.
+        OSError: the limit is too low.
     """
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     needed = machine.open_files() + files + _OTHER_FILES
@@ -74,8 +74,8 @@ def check_open_files(files: int) -> int:
 
 
 def gloo_address() -> str:
-    """Where Gloo of this process listens: on the interface that GLOO_SOCKET_IFNAME names, else at the first address of
-    the host's name that is its own, else at the loopback device; "" for an interface without an IPv4 address."""
+    """The address at which Gloo of this process listens: that of the interface that GLOO_SOCKET_IFNAME names ("" if it
+    has no IPv4 address); else the first address of the host's name that belongs to this machine; else 127.0.0.1."""
     if names := os.environ.get("GLOO_SOCKET_IFNAME"):
         return _address_of(names.split(",")[0])
     try:

@@ -1,4 +1,4 @@
-"""The ranks that open a part together: what they tell each other besides the steps of loaders."""
+"""The ranks that open parts together: how they connect, and what they exchange besides the steps of loaders."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from .presence import Presence
 
 T = TypeVar("T")
 _OF_GLOO = ("gloo", "Connection", "imed out", "Broken pipe")
-"""Words in the errors of collectives."""
+"""Parts of the messages of errors that Gloo's collectives raise."""
 
 
 class Meeting:
-    """The ranks of a run, in a Gloo group of their own; one rank alone needs none. All ranks make it together.
+    """The ranks of a run, in a Gloo group of their own; without a group for a single rank. All ranks make it together.
 
-    Every method but :meth:`lost` is called by one thread, in the same order on all ranks.
+    Every method except :meth:`lost` is called by one thread, in the same order on all ranks.
 
     Args:
         rank, world: of torch.distributed.
         timeout: seconds after which a rank that does not answer is an error.
 
     Raises:
-        RuntimeError: a rank does not come, or ends in the meantime; names it.
-        ValueError: on all ranks, if one of them could not connect to the others: :func:`hosts.check_cards`.
+        RuntimeError: a rank does not come, or ends in the meantime; the message names it.
+        ValueError: on all ranks, if one of them cannot connect to the others: :func:`hosts.check_cards`.
     """
 
     def __init__(self, rank: int, world: int, timeout: float) -> None:
@@ -38,7 +38,7 @@ class Meeting:
         self._presence: Presence | None = None
         self._exchange = Exchange(None, 1, 0)
         self.machines = [machine.identity()]
-        """That of each rank: :func:`torch_gnnscale.machine.identity`."""
+        """The machine of each rank: :func:`torch_gnnscale.machine.identity`."""
         if world == 1:
             return
         connections = world if rank == 0 else 1  # to the store, which rank 0 may keep
@@ -55,7 +55,7 @@ class Meeting:
         self._exchange = Exchange(group, world, rank)
 
     def gather(self, value: Any) -> list[Any]:
-        """The value of each rank, which pickle takes. RuntimeError if a rank has ended; names it."""
+        """The values of all ranks, which pickle takes. Raises RuntimeError, which names the rank, if one has ended."""
         try:
             return self._exchange.objects(value)
         except RuntimeError as error:
@@ -64,14 +64,14 @@ class Meeting:
             raise RuntimeError(lost) from error
 
     def all_made(self, make: Callable[[], T]) -> T:
-        """``make()``, once all ranks have made theirs.
+        """Calls ``make()``; returns its result when the call has succeeded on all ranks.
 
         Args:
             make: may raise OSError or ValueError.
 
         Raises:
-            ValueError: on all ranks, if ``make`` failed on one of them, which is named.
-            RuntimeError: a rank has ended; names it.
+            ValueError: on all ranks, if ``make`` failed on one of them, which the message names.
+            RuntimeError: a rank has ended; the message names it.
         """
         made, error = None, None
         try:
@@ -87,7 +87,7 @@ class Meeting:
         return made
 
     def groups(self, of_ranks: list[list[int]]) -> list[dist.ProcessGroup | None]:
-        """A new Gloo group of each list of ranks, None for one alone. Errors as of :meth:`all_made`."""
+        """A new Gloo group for each list of ranks, None for a single rank. Errors as of :meth:`all_made`."""
         if self._presence is None:
             return [None] * len(of_ranks)
         own = [ranks for ranks in of_ranks if self.rank in ranks]
@@ -95,7 +95,7 @@ class Meeting:
         return self._presence.together(lambda: [_group(ranks, self._timeout) for ranks in of_ranks])
 
     def lost(self, error: RuntimeError) -> str | None:
-        """If it is the error of a collective of these ranks, a text that names those that are gone."""
+        """A text that names the ranks that are gone, if ``error`` comes from a collective of these ranks; else None."""
         if self._presence is None or not any(word in str(error) for word in _OF_GLOO):
             return None
         return f"{self._presence.gone() or 'a rank failed'}: {error}"
@@ -110,17 +110,18 @@ class Meeting:
 
 
 def _files(ranks: Sequence[int]) -> int:
-    """How many a Gloo group of these opens on each of them: sockets to the others, one that listens, three besides."""
+    """How many files and sockets a Gloo group of these ranks opens on each: a socket to each other rank, one that
+    listens, and three more."""
     return 0 if len(ranks) == 1 else len(ranks) + 3
 
 
 def end_group(group: dist.ProcessGroup) -> None:
-    """Destroys a group, of which ranks may be gone."""
+    """Destroys a group; some of its ranks may be gone."""
     if dist.is_initialized():
         with contextlib.suppress(Exception):
             dist.destroy_process_group(group)
 
 
 def _group(ranks: list[int], timeout: float) -> dist.ProcessGroup | None:
-    """A Gloo group of these ranks, None for one alone. All ranks call it for all groups, in one order."""
+    """A Gloo group of these ranks, None for a single rank. All ranks call it for all groups, in the same order."""
     return None if len(ranks) == 1 else dist.new_group(ranks, timedelta(seconds=timeout), "gloo")

@@ -1,4 +1,4 @@
-"""The rows that one part has, answered without any other rank."""
+"""The rows of one part, read without other ranks."""
 
 from __future__ import annotations
 
@@ -24,12 +24,13 @@ N_ID = "n_id"
 class PartRows(RowStore):
     """A FeatureStore of one part: rows of its nodes, and of the edges that lead to them.
 
-    ``get_tensor`` answers what lies in this part, by stored ids of nodes and the user's ids of edges. Of the only part
-    that is everything, so the threads of a loader read it.
+    ``get_tensor`` returns rows of this part, by stored ids of nodes and the user's ids of edges. If there is one part,
+    it has all rows, and the threads of a loader read it.
 
     Args:
-        parts, part: the opened files.
-        ranks: of the run.
+        parts: the opened directory of parts.
+        part: the opened part.
+        ranks: the ranks of the run.
     """
 
     ranks: Ranks
@@ -59,22 +60,21 @@ class PartRows(RowStore):
         ]
 
     def close(self) -> None:
-        """Rows are not answered any more; those that were stay valid."""
+        """Ends reading: later reads raise. Rows that were read before stay valid."""
         self.__dict__["closed"] = True
 
     # What loaders ask ################################################################################################
 
     def all_attrs(self) -> list[TensorAttr]:
-        """See :meth:`RowStore.all_attrs`; where there are several parts, the user's ids of nodes are the attribute
-        ``n_id``."""
+        """See :meth:`RowStore.all_attrs`. With several parts, the user's ids of nodes are the attribute ``n_id``."""
         return [TensorAttr(group, name) for group, name in self._attrs]
 
     def num_rows(self, attr: TensorAttr) -> int:
-        """See :meth:`RowStore.num_rows`: in all parts."""
+        """See :meth:`RowStore.num_rows`: the number in all parts."""
         return self._attrs[attr.group_name, attr.attr_name].num_rows
 
     def check_graph(self, *given: Any) -> None:
-        """See :meth:`RowStore.check_graph`. ValueError if the part was closed."""
+        """See :meth:`RowStore.check_graph`. Raises ValueError if the part was closed."""
         if self.closed:
             raise ValueError("part: expected an open one, found one that is closed")
         super().check_graph(*given)
@@ -92,7 +92,8 @@ class PartRows(RowStore):
         return book.edge_bounds[self._edge_type(group)]
 
     def _stored(self, attr: TensorAttr) -> Tensor:
-        """Stored ids of an attribute's nodes, or stored positions of its edges. IndexError for ids without a row."""
+        """The stored ids of the nodes, or the stored positions of the edges, that ``attr.index`` asks for. Raises
+        IndexError for an id without a row."""
         group, count = attr.group_name, self.num_rows(attr)
         ids = row_ids(attr.index, count)
         if not BoundedAttr.covers(attr, count):
@@ -125,7 +126,7 @@ class PartRows(RowStore):
         return ops.gather_rows(rows, ids, check=False)
 
     def _whole(self, key: tuple[Any, str]) -> Tensor:
-        """An attribute that is stored whole with the graph, in the order of stored nodes or of the user's edges."""
+        """All rows of an attribute of the whole graph: by the stored ids of nodes, or by the user's ids of edges."""
         if self.ranks.parts == 1 and not isinstance(key[0], tuple):
             return self._rows_of(key)
         if key not in self.parts.graph_attrs:

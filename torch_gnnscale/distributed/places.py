@@ -1,4 +1,4 @@
-"""Which ranks open the same files, so that one of them does for all what is done once."""
+"""Which ranks open the same files, so that the first of them alone does what is needed once per machine."""
 
 from __future__ import annotations
 
@@ -19,20 +19,21 @@ def is_first(values: Sequence[Hashable], rank: int) -> bool:
 
 
 def places(path: Path, meeting: Meeting) -> list[Hashable]:
-    """Of each rank: equal where a file or folder is one and the same, seen by processes of one machine."""
+    """A value for each rank: (machine, device, inode) of ``path``. Those of two ranks are equal if they are on the same
+    machine and the path is the same file or folder for both."""
     try:
         found = os.stat(path)
         own = (found.st_dev, found.st_ino)
-    except OSError:  # opening it tells
+    except OSError:  # opening the path raises the error
         own = (-1, meeting.rank)
     return [(machine, *entry) for machine, entry in zip(meeting.machines, meeting.gather(own), strict=True)]
 
 
 def staged(path: Path, to: Path, meeting: Meeting, verify: bool) -> Path:
-    """The directory of parts to open in the place of ``path``: a copy below ``to``, made once per machine.
+    """The directory of parts to open in place of ``path``: a copy below ``to``, made once per machine.
 
     Raises:
-        ValueError: on all ranks, if one could not copy or finds something damaged.
+        ValueError: on all ranks, if one of them cannot copy, or finds damaged files.
     """
 
     def made() -> Path:
@@ -53,7 +54,7 @@ def staged(path: Path, to: Path, meeting: Meeting, verify: bool) -> Path:
 
 
 def warn_of_network(path: Path, where: Sequence[Hashable], meeting: Meeting) -> None:
-    """Once per machine, if a directory of parts lies on a network file system."""
+    """Warns, once per machine, if a directory of parts lies on a network file system."""
     if is_first(where, meeting.rank) and path.exists() and (kind := network_file_system(path)):
         warn(f"{path}: expected a disk of this machine, found a file system of type {kind}, from which pages come when "
              f"they are first touched; open_part(..., stage=DIR), or gnnscale train --stage DIR, copies what this "

@@ -1,4 +1,5 @@
-"""Which ranks live, through the store of torch.distributed: each comes, says something, and answers until it ends."""
+"""Which ranks are alive, by the store of torch.distributed: each announces itself with a value, then answers questions
+whether it is alive until its process ends."""
 
 from __future__ import annotations
 
@@ -17,20 +18,21 @@ from .one_thread import OneThread
 
 T = TypeVar("T")
 ANSWER = 3.0
-"""Seconds in which a rank that lives answers."""
+"""Seconds within which a rank that is alive answers."""
 _EVERY = 0.5
-"""Seconds between two looks at whether somebody asks."""
+"""Seconds after which a rank looks again whether another one asks."""
 _numbers = itertools.count()
 
 
 class Presence:
-    """This process among ranks that live and end together. All of them make theirs in the same order.
+    """This rank's announcement to the others, and its answers to them. All ranks make their objects in the same order.
 
-    A thread with a connection of its own answers when another rank asks who lives, whatever this process does.
+    A thread with its own connection to the store answers when another rank asks which ranks are alive, even while this
+    process computes.
 
     Args:
         rank, world: of torch.distributed.
-        timeout: seconds to wait for ranks that have not come.
+        timeout: seconds to wait for the announcements of all ranks.
     """
 
     def __init__(self, rank: int, world: int, timeout: float) -> None:
@@ -45,10 +47,10 @@ class Presence:
         self._thread = threading.Thread(target=self._serve, name="gnnscale-presence", daemon=True)
 
     def come(self, value: Any) -> list[Any]:
-        """Tells the others a value of JSON; returns those of all ranks once they have come.
+        """Announces this rank with ``value``, which JSON takes; returns the values of all ranks, when all are there.
 
         Raises:
-            RuntimeError: names the ranks that do not come.
+            RuntimeError: ranks were not announced within the timeout; the message names them.
         """
         keys = [f"said/{other}" for other in range(self.world)]
         try:
@@ -68,10 +70,10 @@ class Presence:
             raise RuntimeError(f"{_keeper()} is gone: {error}") from error
 
     def together(self, make: Callable[[], T]) -> T:
-        """``make()``, for which all ranks are needed, on another thread.
+        """Calls ``make()``, which returns only if all ranks call it, on another thread; returns its result.
 
         Raises:
-            RuntimeError: a rank has ended in the meantime; names it.
+            RuntimeError: a rank has ended in the meantime; the message names it.
         """
         thread = OneThread("gnnscale-together")
         made = thread.submit(make)
@@ -86,8 +88,9 @@ class Presence:
             thread.shutdown(wait=False)
 
     def gone(self) -> str:
-        """Names the ranks that do not answer, "" if all do. For the error of a collective: all have come."""
-        silent = self._silent() and self._silent()  # asked twice, for a busy machine may answer late
+        """A text that names the ranks that do not answer, "" if all do. Called after a collective has failed, when all
+        ranks have been announced."""
+        silent = self._silent() and self._silent()  # asked twice: a rank on a busy machine may answer late
         if silent is None:
             return f"{_keeper()} is gone"
         if not silent:
@@ -100,7 +103,7 @@ class Presence:
         asking = OneThread("gnnscale-asking")
         try:
             return asking.submit(self._ask).result(2 * ANSWER)
-        except Exception:  # a call of a store whose process has ended may take minutes to say so
+        except Exception:  # also a timeout: a call of a store whose process has ended may take minutes to fail
             return None
         finally:
             asking.shutdown(wait=False)
@@ -108,7 +111,7 @@ class Presence:
     def _ask(self) -> list[int]:
         number, until = self._store.add("asked", 1), time.monotonic() + ANSWER
         while True:
-            if self._store.check(["silent"]):  # what another one found, which may itself have ended since
+            if self._store.check(["silent"]):  # found by another rank, which may itself have ended since
                 return json.loads(self._store.get("silent"))
             self._answer()
             silent = [rank for rank, found in enumerate(self._store.multi_get(self._answers)) if int(found) < number]
@@ -131,7 +134,7 @@ class Presence:
             pass
 
     def close(self) -> None:
-        """Answers no more."""
+        """Stops answering."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(ANSWER)

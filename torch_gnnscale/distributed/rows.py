@@ -1,4 +1,4 @@
-"""Which rows of a batch lie in which part, and their exchange: ids to their owners, rows back."""
+"""Which rows of a batch lie in which part, and their exchange: ids go to their owners, rows come back."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from .exchange import Elsewhere, Exchange
 ID_BYTES = 8
 """An id is sent as an int64."""
 STATUS_BYTES = 8
-"""A reply begins with an int64: 0, or 1 where its rank could not read the rows."""
+"""A reply begins with an int64, its status: 0, or 1 if its rank could not read the rows."""
 
 
 class Located(NamedTuple):
-    """Ids of one type, by where their rows lie."""
+    """Where the rows of n ids of one type lie."""
 
     place: Tensor
-    """Of an id of this part, its row there; of another one, -1 - its place in ``remote``: int64, shape [n]."""
+    """For an id of this part: its row in the part. For another one: -1 - its index in ``remote``. int64, shape [n]."""
     remote: Tensor
-    """The ids of other parts, each once, rising, and so by part: int64, shape [r]."""
+    """The ids of other parts, each once, ascending, and so ordered by part: int64, shape [r]."""
 
 
 NOWHERE = Located(NO_IDS, NO_IDS)
-"""Of no ids."""
+"""The value for no ids."""
 
 
 def locate(ids: Tensor, bounds: Tensor, part: int) -> Located:
-    """Where rows lie.
+    """Where the rows of ids lie.
 
     Args:
         ids: int64, shape [n], in [0, bounds[-1]); repeats allowed.
-        bounds: part i has the rows bounds[i]..bounds[i + 1] - 1.
-        part: this one.
+        bounds: part i has the ids bounds[i]..bounds[i + 1] - 1.
+        part: the number of this part.
     """
     low, high = int(bounds[part]), int(bounds[part + 1])
     place = ids - low
@@ -52,7 +52,7 @@ def locate(ids: Tensor, bounds: Tensor, part: int) -> Located:
 
 
 def counts_by_part(ids: Tensor, bounds: Tensor) -> Tensor:
-    """How many rising ids lie in each part: int64, shape [parts]."""
+    """How many of the ids, which ascend, lie in each part: int64, shape [parts]."""
     return torch.searchsorted(ids, bounds).diff()
 
 
@@ -64,25 +64,25 @@ class RowKind(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
-        """Of a row."""
+        """The bytes of a row."""
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
 class Travelled(NamedTuple):
-    """Rows of one attribute that have come from other parts, among the other bytes that came."""
+    """Rows of one attribute from other parts, left in the bytes in which they were received."""
 
     data: Tensor
-    """uint8, shape [b]."""
+    """All received bytes: uint8, shape [b]."""
     at: Tensor
-    """Where each row begins: int64, shape [r]."""
+    """Where each row begins in ``data``: int64, shape [r]."""
 
     @classmethod
     def of(cls, rows: Tensor) -> Travelled:
-        """Contiguous rows."""
+        """The value for contiguous rows; shares their memory."""
         return cls(rows.view(-1).view(torch.uint8), torch.arange(len(rows)) * row_bytes(rows))
 
     def rows(self, like: Tensor) -> Tensor:
-        """The rows by themselves; ``like``: has their dtype and their shape [..., *shape]."""
+        """A copy of the rows as a tensor; ``like``: any tensor of rows of their dtype and shape, [..., *shape]."""
         return ops.join_rows(like[:0], self.data, self.at, torch.arange(len(self.at)).bitwise_not_(), check=False)
 
 
@@ -90,25 +90,26 @@ def exchange_rows(
     exchange: Exchange, asked: Tensor, wanted: Sequence[Tensor], counts: Tensor, kinds: Sequence[Sequence[RowKind]],
     read: Sequence[Sequence[Tensor]], meanwhile: Callable[[], None] | None = None,
 ) -> list[list[Travelled]]:  # fmt: skip
-    """Fetches rows from other ranks in two rounds, all types and attributes together.
+    """Fetches rows from other ranks in two rounds, for all types and attributes together.
 
-    A reply is a status and, by type and attribute, the rows: gathered once into what is sent, and left where they
-    arrive.
+    A reply is a status, then the rows, ordered by type and attribute. The sender copies each row once, into the reply;
+    the receiver leaves them in the bytes that it received.
 
     Args:
         exchange: over the ranks of all parts.
-        asked: asked[i, t]: how many rows of type t rank i asks this one for: int64, shape [parts, types].
-        wanted: for each type, the rows that this rank wants, numbered within their parts, by part: int64.
-        counts: counts[i, t]: how many of these lie in part i; int64, shape [parts, types]; none in this rank's.
+        asked: asked[i, t]: how many rows of type t part i asks this rank for: int64, shape [parts, types].
+        wanted: for each type, the rows that this rank asks for, ordered by part, as row numbers in their parts: int64.
+        counts: counts[i, t]: how many of wanted[t] lie in part i, 0 for this part: int64, shape [parts, types].
         kinds: for each type, its attributes.
-        read: this rank's rows, for each type and attribute: shape [rows of the part, ...].
-        meanwhile: called while the rows travel.
+        read: for each type and attribute, this part's rows: shape [rows of the part, ...].
+        meanwhile: called while the rows are exchanged.
 
     Returns:
         For each type and attribute, the rows in the order of ``wanted``.
 
     Raises:
-        Elsewhere: another rank could not read the rows; or an error of this rank's own.
+        Elsewhere: another rank could not read the rows.
+        Exception: this rank could not read rows for others; the error as it was raised, after the exchange.
     """
     given, taken = _Layout(asked, kinds, exchange.place), _Layout(counts, kinds, exchange.place)
     requests = wanted[0] if len(wanted) == 1 else _by_part(wanted, taken.counts)
@@ -130,27 +131,27 @@ def exchange_rows(
 
 
 def _by_part(ids: Sequence[Tensor], counts: list[list[int]]) -> Tensor:
-    """Ids that are given by type and then by part, by part and then by type; ``counts[part][type]``: how many."""
+    """Reorders ids from (type, part) to (part, type); ``counts[part][type]``: how many of each."""
     each = [of_type.split([row[t] for row in counts]) for t, of_type in enumerate(ids)]
     return torch.cat([of_type[part] for part in range(len(counts)) for of_type in each] or [NO_IDS])
 
 
 class _Layout:
-    """Where the rows lie in replies from or to all parts, one after another; this rank's own has no bytes.
+    """Where the rows lie in the replies from, or to, all parts, one reply after another; this part's reply is empty.
 
     Args:
-        counts: counts[i, t]: how many rows of type t that of part i has: int64, shape [parts, types].
+        counts: counts[i, t]: how many rows of type t the reply from, or to, part i has: int64, shape [parts, types].
         kinds: for each type, its attributes.
-        own: this part.
+        own: the number of this part.
     """
 
     def __init__(self, counts: Tensor, kinds: Sequence[Sequence[RowKind]], own: int) -> None:
         self.counts: list[list[int]] = counts.tolist()
         self.kinds = kinds
         self.begins: list[list[list[int]]] = []
-        """begins[i][t][a]: where the rows of an attribute of part i begin."""
+        """begins[i][t][a]: where, in the reply of part i, the rows of attribute a of type t begin."""
         self.lengths: list[int] = []
-        """Bytes of each reply."""
+        """The bytes of each reply."""
         status, end = [], 0
         for part, row in enumerate(self.counts):
             begin = end
@@ -164,12 +165,12 @@ class _Layout:
                 self.begins[-1].append(begins)
             self.lengths.append(end - begin)
         self.total = end
-        """Bytes of all replies."""
+        """The bytes of all replies."""
         self.status = torch.tensor(status, dtype=torch.int64)
         """The first byte of each reply: int64, shape [parts - 1]."""
 
     def offsets(self, t: int, a: int) -> Tensor:
-        """Where each row of an attribute begins: int64, shape [rows of all parts]."""
+        """Where each row of attribute ``a`` of type ``t`` begins, in all replies: int64, shape [rows]."""
         size = self.kinds[t][a].num_bytes
         each = [
             torch.arange(row[t]).mul_(size).add_(begins[t][a])
@@ -180,7 +181,7 @@ class _Layout:
 
 
 def _packed(layout: _Layout, ids: Sequence[Tensor], read: Sequence[Sequence[Tensor]]) -> Tensor:
-    """Replies with these rows; ``ids[i * types + t]``: those of type t that part i asks for."""
+    """The replies to all parts; ``ids[i * types + t]``: the rows of type t that part i asks for."""
     rows: list[Tensor] = []
     index: list[Tensor] = []
     at: list[int] = []

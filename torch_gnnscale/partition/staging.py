@@ -1,4 +1,4 @@
-"""Copies of parts on a machine's own disk, for directories that lie on a network."""
+"""Copies of directories of parts, from a network file system to a machine's own disk."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _NETWORK = {
     "9p", "afs", "beegfs", "ceph", "cifs", "fuse", "glusterfs", "gpfs", "lustre", "ncpfs", "nfs", "nfs4", "orangefs",
     "panfs", "pvfs2", "smb3", "smbfs", "virtiofs", "wekafs",
 }  # fmt: skip
-"""File systems whose pages come over a network, or from another process (also as "fuse.NAME")."""
+"""Types of file systems whose pages come over a network or from another process; "fuse.NAME" counts as "fuse"."""
 _ROOT = Path("/")
 
 
 def network_file_system(path: str | os.PathLike, root: Path = _ROOT) -> str | None:
-    """The type of the file system on which a path lies, if that is one of a network."""
+    """The type of the file system on which a path lies, if it is a network file system; else None."""
     device = os.stat(path).st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:
@@ -35,16 +35,16 @@ def network_file_system(path: str | os.PathLike, root: Path = _ROOT) -> str | No
 
 
 def stage(path: str | os.PathLike, to: str | os.PathLike, parts: Iterable[int], verify: bool = True) -> Path:
-    """Copies what the ranks of a machine open; returns the directory to open in its place.
+    """Copies the parts that the ranks of a machine open; returns the directory to open in place of ``path``.
 
-    The copy is ``to``/parts-FINGERPRINT, with these parts only. A folder appears in it once it was copied and its
-    checksums were compared; what is there already is not copied again.
+    The copy is ``to``/parts-FINGERPRINT. It has what all ranks need, and the given parts. Each of its folders appears
+    when it is complete and its checksums were compared; folders that are there already are not copied again.
 
     Args:
         path: the directory of parts.
         to: a directory on a disk of this machine; made if it is missing.
-        parts: which ones.
-        verify: compare checksums of what was there already.
+        parts: the numbers of the parts to copy.
+        verify: also compare the checksums of folders that are there already.
 
     Raises:
         OSError: there is too little space, or a file cannot be copied.

@@ -1,4 +1,4 @@
-"""What the ranks that train one model tell each other, besides what their loaders exchange."""
+"""What the ranks that train one model exchange, besides the exchanges of their loaders."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ ALONE = Ranks(0, 1)
 
 
 class RankGroup:
-    """The ranks that train one model, over torch.distributed's default group; one alone needs none.
+    """The ranks that train one model, over torch.distributed's default group; without a group if there is one rank.
 
     Every method is a collective: all ranks call it, in the same order, on the thread that trains.
 
     Args:
-        ranks: of the run.
+        ranks: the ranks of the run.
     """
 
     def __init__(self, ranks: Ranks = ALONE) -> None:
@@ -38,11 +38,11 @@ class RankGroup:
         return self.rank == 0
 
     def parallel(self, module: nn.Module, unused: bool) -> nn.Module:
-        """The module with the weights of rank 0, whose gradients are the means over all ranks.
+        """The module, with the weights of rank 0 on all ranks; backward leaves the means of all ranks' gradients.
 
         Args:
             module: called once in each training step.
-            unused: whether a loss may not depend on some of its parameters.
+            unused: whether there may be parameters on which a loss does not depend.
         """
         if self.world == 1:
             return module
@@ -51,7 +51,7 @@ class RankGroup:
         return made
 
     def total(self, values: Tensor) -> Tensor:
-        """sum over ranks of ``values``, which have one shape on all."""
+        """The sum of the ranks' ``values``, which have the same shape on all ranks."""
         if self.world == 1:
             return values
         out = values.clone()
@@ -59,7 +59,7 @@ class RankGroup:
         return out
 
     def gathered(self, rows: Tensor) -> Tensor:
-        """The rows of all ranks, [n, ...], rank after rank; n may differ between them."""
+        """The rows of all ranks, [n, ...], in the order of ranks; n may differ between ranks."""
         if self.world == 1:
             return rows
         counts, width = self.everyone(len(rows)), math.prod(rows.shape[1:])
@@ -68,12 +68,12 @@ class RankGroup:
         sent = rows.new_zeros(most)
         sent[: rows.numel()] = rows.reshape(-1)
         received = torch.empty(self.world, sent.nbytes, dtype=torch.uint8)
-        dist.all_gather(list(received.unbind()), sent.view(torch.uint8))  # Gloo does not know every dtype
+        dist.all_gather(list(received.unbind()), sent.view(torch.uint8))  # as bytes: Gloo does not take every dtype
         found = [entry.view(rows.dtype)[: count * width] for entry, count in zip(received, counts, strict=True)]
         return torch.cat(found).view(-1, *rows.shape[1:])
 
     def everyone(self, value: Any) -> list[Any]:
-        """The value of each rank, in the order of ranks."""
+        """The values of all ranks, in the order of ranks."""
         if self.world == 1:
             return [value]
         found: list[Any] = [None] * self.world
@@ -81,7 +81,7 @@ class RankGroup:
         return found
 
     def first(self, make: Callable[[], T]) -> T:
-        """What ``make()`` returns on rank 0, where alone it is called; its OSError or ValueError is raised on all."""
+        """Calls ``make()`` on rank 0 alone; returns its result, or raises its OSError or ValueError, on all ranks."""
         if self.world == 1:
             return make()
         told: list[Any] = [None, None]
@@ -99,8 +99,8 @@ class RankGroup:
 def _mean_in_order(world: int, flat: Tensor) -> torch.futures.Future[Tensor]:
     """The mean of a bucket of gradients [n] over the ranks: ((g_0 + g_1) + g_2 + ...) / P for each number.
 
-    After its first step DDP puts gradients into other buckets. The order of sums of Gloo's all-reduce depends on the
-    place in a bucket: a run that goes on from a checkpoint would round otherwise than one that was not stopped.
+    Gloo's all-reduce adds in an order that depends on a number's place in its bucket, and DDP arranges its buckets anew
+    after its first step: a run that goes on from a checkpoint would round differently from one that was not stopped.
     """
     share = -(-len(flat) // world)
     padded = flat.new_zeros(world * share)
@@ -119,9 +119,10 @@ def _mean_in_order(world: int, flat: Tensor) -> torch.futures.Future[Tensor]:
 
 @contextmanager
 def launched() -> Iterator[None]:
-    """The process group that a launcher such as torchrun describes in the environment, if it started several ranks.
+    """Within, there is the process group that a launcher such as torchrun describes in the environment, if it started
+    several ranks.
 
-    torchrun may keep its store when it restarts ranks: those of each attempt have keys of their own in it.
+    torchrun may keep its store when it restarts ranks, so each attempt has keys of its own in the store.
     """
     if dist.is_initialized() or launched_ranks() == 1:
         yield
@@ -136,7 +137,7 @@ def launched() -> Iterator[None]:
 
 
 def launched_ranks() -> int:
-    """WORLD_SIZE, 1 if it is not set; ValueError if it is not an integer of at least 1."""
+    """The environment's WORLD_SIZE, 1 if it is not set. Raises ValueError if it is not an integer of at least 1."""
     value = os.environ.get("WORLD_SIZE", "1")
     if not value.isdecimal() or int(value) < 1:
         raise ValueError(f"WORLD_SIZE: expected an integer of at least 1, found {value!r}")
