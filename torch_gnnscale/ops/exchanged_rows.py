@@ -1,4 +1,4 @@
-"""Operators on rows that travel between ranks as bytes."""
+"""Operators on rows that ranks exchange as bytes."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def pack_rows(
     Args:
         rows: CPU tensors of any dtype, shape [N_k, ...]; each row must be contiguous.
         index: for each, int64, shape [n_k], in [0, N_k).
-        at: for each, a byte behind those of the one before.
-        total: how many bytes there are; those that are no row's are 0.
+        at: for each, where its first row begins; not before the end of the rows of the table before.
+        total: the number of bytes of the result; bytes that belong to no row are 0.
         threads: see the package.
 
     Returns:
@@ -49,15 +49,15 @@ def pack_rows(
 
 
 def join_rows(own: Tensor, other: Tensor, at: Tensor, place: Tensor, threads: int = 0, *, check: bool = True) -> Tensor:
-    """Row i is ``own[place[i]]`` where place[i] >= 0, else the one whose bytes begin at ``other[at[-1 - place[i]]]``.
+    """Row i is ``own[place[i]]`` if ``place[i] >= 0``, else the row whose bytes begin at ``other[at[-1 - place[i]]]``.
 
     Args:
         own: a CPU tensor of any dtype, shape [N, ...]; each row must be contiguous.
-        other: bytes: uint8, shape [b].
-        at: int64, shape [m].
+        other: the bytes of further rows: uint8, shape [b], contiguous.
+        at: where these rows begin in ``other``: int64, shape [m].
         place: int64, shape [n], in [-m, N).
         threads: see the package.
-        check: look for places and rows out of range. Without, they read foreign memory.
+        check: raise for places and rows out of range. Without this check, they read memory outside the tensors.
 
     Returns:
         Shape [n, ...], the dtype of ``own``, in recycled memory.

@@ -1,4 +1,4 @@
-"""Layer-wise samples: nodes drawn for a whole frontier at once, and edges with weights."""
+"""Layer-wise samples: nodes are drawn for a whole frontier at once, and edges have weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .graph import Relations, check_vector
 from .samples import INCLUDE_DST, KEEP_KNOWN, LAYER_DEPENDENCY, LAYERS, MAX_HOPS, Sample
 
 METHODS = ("ladies", "fastgcn", "labor")
-"""What :func:`sample_layers` draws by."""
+"""The methods of :func:`sample_layers`."""
 SCHEMES = ("priority", "poisson", "replace", "successive", "sequential")
 SCHEMES_OF = {"ladies": SCHEMES[:4], "fastgcn": SCHEMES[:4], "labor": ("sequential", "poisson")}
 """The schemes of each method; the first is the default."""
@@ -21,24 +21,25 @@ SCORES = ("squares", "counts")
 AGGREGATIONS = ("mean", "sum", "gcn")
 WEIGHTS = ("self_normalized", "unbiased")
 MAX_DRAWN = 1 << 31
-"""Nodes drawn in one hop are fewer."""
+"""The number of nodes drawn in a hop is below this."""
 
 
 class LayerDrawing(NamedTuple):
-    """The options of :func:`sample_layers` that decide what is drawn and what its edges weigh."""
+    """The options of :func:`sample_layers` that decide which nodes are drawn and the weights of edges."""
 
     method: str = "ladies"
     """One of METHODS."""
     scheme: str = "priority"
     """One of the method's schemes."""
     scores: str = "squares"
-    """LADIES: how the frontier's sources are scored; one of SCORES."""
+    """LADIES: how the sources of edges into the frontier are scored; one of SCORES."""
     aggregation: str = "mean"
-    """a_e of an edge into i: "mean" 1 / d_i, "sum" 1, "gcn" 1 / sqrt(d_i d_j)."""
+    """a_e of an edge j -> i: "mean" 1 / d_i, "sum" 1, "gcn" 1 / sqrt(d_i d_j)."""
     weights: str = "self_normalized"
-    """"unbiased": a_e c_v; "self_normalized": scaled so that they sum to what a_e sums to over all stored edges."""
+    """"unbiased": a_e c_v; "self_normalized": these, scaled so that the weights of a destination's drawn edges sum to
+    what a_e sums to over its stored edges."""
     keep_known: bool = False
-    """Not LABOR: candidates already in the batch stay, others are drawn beside them."""
+    """Not LABOR: all candidates that are already in the batch are taken, and others are drawn in addition."""
     layer_dependency: bool = False
     """LABOR: the same random numbers in all hops."""
 
@@ -64,7 +65,7 @@ def check_drawing(drawing: LayerDrawing) -> None:
 
 
 def check_num_nodes(num_nodes: Sequence[int]) -> list[int]:
-    """The numbers of all hops; raises TypeError or ValueError for what is none."""
+    """The number of each hop as a list of ints. Raises TypeError or ValueError for other values."""
     if isinstance(num_nodes, (str, dict)) or not isinstance(num_nodes, Sequence):
         raise TypeError(f"num_nodes: expected a list of ints, found {type(num_nodes).__name__}")
     if len(num_nodes) > MAX_HOPS:
@@ -73,15 +74,15 @@ def check_num_nodes(num_nodes: Sequence[int]) -> list[int]:
 
 
 def square_bits(num_nodes: int) -> int:
-    """B of the scores ``squares``: a term is a multiple of 2^-B, so that no sum of terms reaches 2^62."""
+    """B of the scores ``squares``: terms are stored in units of 2^-B, so that no sum of terms reaches 2^62."""
     return min(40, 61 - num_nodes.bit_length())
 
 
 def node_scores(graph: Relations, scores: str = "squares") -> Tensor:
-    """The scores of all nodes by which FastGCN draws: int64, shape [n].
+    """The scores q_v of all nodes v by which FastGCN draws: int64, shape [n].
 
-    ``squares``: the sum over edges v -> i of max(1, floor(2^B / d_i^2)), B = min(40, 61 - bits(n)); ``counts``: the
-    number of edges from v.
+    ``squares``: the sum over edges v -> i of max(1, floor(2^B / d_i^2)), B = min(40, 61 - bits(n)), bits(n) being the
+    number of bits of n. ``counts``: the number of edges from v.
     """
     colptr, row, count = graph.colptr[0], graph.row[0], graph.sizes[0]
     result = torch.zeros(count, dtype=torch.int64)
@@ -99,18 +100,18 @@ def node_scores(graph: Relations, scores: str = "squares") -> Tensor:
 
 
 def choose_nodes(node: Tensor, score: Tensor, count: int, scheme: str, key: int, hop: int) -> tuple[Tensor, Tensor]:
-    """Draws ``count`` of the candidates of a hop by their scores q_v (scheme: see :func:`sample_layers`).
+    """Draws ``count`` of the candidates of a hop by their scores q_v; :func:`sample_layers` has the schemes and c_v.
 
     Args:
-        node: distinct ids, int64, shape [m], in any order.
-        score: positive, of a sum below 2^62: int64, shape [m].
+        node: the candidates, distinct ids, in any order: int64, shape [m].
+        score: q_v of each, positive, with a sum below 2^62: int64, shape [m].
         count: how many to draw; -1 takes all.
         scheme: ``priority``, ``poisson``, ``replace`` or ``successive``.
         key: 64 bits.
         hop: the number of the hop, from 0.
 
     Returns:
-        (which candidates are drawn: int64, positions in ``node``, ascending, shape [k]; c_v of each: float64, [k]).
+        (positions in ``node`` of the drawn candidates, ascending: int64, shape [k]; c_v of each: float64, shape [k]).
     """
     check_ids("node", node)
     check_vector("score", score, len(node))
@@ -137,50 +138,53 @@ def sample_layers(
 ) -> Sample:
     """Draws all hops of a batch layer by layer, as CSC with local ids and weights.
 
-    r_v is draw 0 of (key, node v, hop); d_i is the number of stored edges into i; F is the set of nodes that a hop
-    expands. A batch has all stored edges between F and the drawn nodes, in stored order.
+    r_v: draw 0 of (key, node v, hop). d_i: the number of stored edges into i. F: the set of nodes that a hop expands.
+    bits(n): the number of bits of n. A hop adds all stored edges from its drawn nodes into F, in stored order; with
+    LABOR, the drawn edges.
 
     - LADIES (Zou et al. 2019): candidates are the sources v of edges into F, with scores q_v. ``squares``: the sum over
       edges v -> i, i in F, of max(1, floor(2^B / d_i^2)), B = min(40, 61 - bits(n)). ``counts`` (Tripathy et al. 2024,
-      section 2.2.2): e_v^2, e_v being the number of these edges; if M, the sum of e_v, has b > 30 bits, squares are
-      shifted right by 2 b - 61, and are at least 1.
-    - FastGCN (Chen et al. 2018): candidates are all nodes of a positive ``score``; drawn nodes without an edge into F
-      are left out.
-    - LABOR-0 (Balin & Catalyurek 2023): each destination draws of its own edges, by the same r_v for all destinations.
+      section 2.2.2): e_v^2, e_v being the number of edges from v into F; if the sum of all e_v has b > 30 bits:
+      max(1, floor(e_v^2 / 2^(2 b - 61))).
+    - FastGCN (Chen et al. 2018): candidates are all nodes of positive ``score``, which is q_v; drawn nodes without an
+      edge into F are left out.
+    - LABOR-0 (Balin & Catalyurek 2023): each destination i draws among its own edges v -> i; r_v is the same for all
+      destinations.
 
-    Schemes that draw s of the candidates; c_v corrects for the probability:
+    Schemes that draw s of the candidates, and the correction c_v for a node's probability:
 
-    - ``priority`` (Duffield, Lund, Thorup 2007): the s least r_v / q_v, ties by id; r* / q* being the next one, c_v =
-      max(1, 2^64 q* / (max(r*, 1) q_v)). Exactly s, distinct, unbiased.
-    - ``poisson``: each with probability min(1, kappa q_v) of sum s: t nodes are certain, the others' scores sum to R,
-      v is drawn if floor(r_v R / 2^64) < (s - t) q_v, and c_v = R / ((s - t) q_v).
-    - ``replace``: s draws in proportion (draw j: counter node j, relation 1), from prefix sums in id order; c_v = times
-      drawn Q / (s q_v), Q being the sum of all scores.
-    - ``successive``: the same draws, each in proportion among those left; c_v = Q / (s q_v). Biased.
-    - LABOR, ``sequential``: the min(s, d_i) least r_v, in stored order where equal (so parallel edges are biased);
-      ``poisson``: where r_v d_i < 2^64 s. c_v = max(1, d_i / s).
+    - ``priority`` (Duffield, Lund, Thorup 2007): the s nodes of least r_v / q_v, ties by id. c_v =
+      max(1, 2^64 q* / (max(r*, 1) q_v)), where r* / q* is the next value in this order. Exactly s nodes; unbiased.
+    - ``poisson``: node v with probability min(1, kappa q_v), kappa being such that these sum to s. If t nodes are
+      certain, for which c_v = 1, and R is the sum of the other scores: v is drawn if floor(r_v R / 2^64) <
+      (s - t) q_v, and c_v = R / ((s - t) q_v).
+    - ``replace``: s draws in proportion to q_v (draw j: counter node j, relation 1), from prefix sums in id order.
+      c_v = m Q / (s q_v), m being how often v was drawn, Q the sum of all scores.
+    - ``successive``: as ``replace``, each draw among the candidates not drawn yet; c_v = Q / (s q_v). Biased.
+    - LABOR, ``sequential``: the min(s, d_i) edges of least r_v, ties in stored order (so parallel edges are biased);
+      ``poisson``: the edges with r_v d_i < 2^64 s. c_v = max(1, d_i / s).
 
-    Not more than s candidates: all, with c_v = 1 (but ``replace``). The weight of an edge is a_e c_v in double, rounded
-    once to float32, with ``self_normalized`` times the sum of a_e over the stored edges of its destination, divided by
-    the sum of a_e c_v over the drawn ones, both in stored order.
+    If there are at most s candidates, all are taken, with c_v = 1 (except by ``replace``). The weight of an edge, in
+    double, rounded once to float32: ``unbiased``: a_e c_v; ``self_normalized``: a_e c_v W / S, with W the sum of a_e
+    over the stored edges of its destination and S the sum of a_e c_v over the drawn ones, both in stored order.
 
     Args:
         graph: one relation between nodes of one type, from :func:`relations`.
         seeds: int32 or int64, shape [s]; a repeated seed has a row and edges of its own.
-        num_nodes: of each hop: nodes (LABOR: edges of a destination) to draw; -1 takes all.
+        num_nodes: for each hop, s: the nodes to draw (LABOR: the edges of each destination); -1 takes all.
         key: 64 bits.
         drawing: the options.
-        score: FastGCN's, from :func:`node_scores`.
-        layers: F is every node found so far, not only what the last hop found.
-        include_dst: False, with ``layers``: F is what the last hop drew, and a hop's sources are its drawn nodes alone,
-            in local ids of their own, which begin with 0; ``node`` has each hop's nodes after one another.
+        score: for FastGCN: from :func:`node_scores`.
+        layers: F is every node found so far, not only the nodes that the last hop found.
+        include_dst: False, with ``layers``: F is the nodes that the last hop drew, and the sources of a hop are its
+            drawn nodes alone, with local ids that begin at 0 in each hop; ``node`` has the nodes hop after hop.
 
     Returns:
         The sample with ``edge_weight``, float32.
 
     Raises:
-        TypeError, ValueError, IndexError: unknown or unfitting options; seeds out of range.
-        RuntimeError: values of the graph, which :func:`relations` does not look at, are malformed.
+        TypeError, ValueError, IndexError: unknown options, or options that do not fit; seeds out of range.
+        RuntimeError: the graph is malformed in values that :func:`relations` does not check.
     """
     prepared = PreparedLayers(graph, num_nodes, drawing, score=score, layers=layers, include_dst=include_dst)
     return prepared.sample(seeds, key)
@@ -224,7 +228,7 @@ class PreparedLayers:
         ]  # fmt: skip
         self._options = (LAYERS * layers | KEEP_KNOWN * drawing.keep_known
                          | LAYER_DEPENDENCY * drawing.layer_dependency | INCLUDE_DST * include_dst)  # fmt: skip
-        self._held: Tensor | None = None  # the number by which the operator knows the graph in this process
+        self._held: Tensor | None = None  # the number of the graph that the operators hold in this process
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_held": None}

@@ -26,37 +26,39 @@ from .sampled_store import sampled_store
 
 
 class LayerSampler(PyGAttributes, KeyedSampler):
-    """Samples layer by layer: LADIES, FastGCN or LABOR, whose edges have weights.
+    """Samples layer by layer, by LADIES, FastGCN or LABOR; sampled edges have weights.
 
     A sample is a function of (inputs, key). :func:`torch_gnnscale.ops.sample_layers` has the formulas. Batches have
-    PyG's fields, and the weights as ``edge_weight``, in the order of ``edge_index``; in an ``adj_t`` they are its
-    values.
+    PyG's fields, and ``edge_weight``, in the order of ``edge_index``. The values of an ``adj_t`` are the weights.
 
     Args:
         data: a Data, or a pair of a FeatureStore and a GraphStore, of one node type and one edge type.
-        num_nodes: of each hop, how many nodes are drawn for the whole frontier; with LABOR, how many neighbors each
-            node of the frontier expects. -1 takes all.
-        method: ``ladies``: by scores over the frontier's edges; ``fastgcn``: by scores of the whole graph; ``labor``:
-            neighbors of each node, by the same random number for a source wherever it is a neighbor.
+        num_nodes: for each hop, how many nodes are drawn for the whole frontier; with LABOR, how many neighbors each
+            node of the frontier draws (``poisson``: in expectation). -1 takes all.
+        method: ``ladies``: nodes, by scores from the frontier's edges; ``fastgcn``: nodes, by scores from all edges;
+            ``labor``: neighbors of each node, where a source has the same random number for all destinations.
         scheme: how nodes are drawn by their scores: ``priority`` (default), ``poisson``, ``replace`` or ``successive``;
             with LABOR ``sequential`` (default) or ``poisson``.
-        scores: ``squares``, of the rows of the adjacency matrix divided by their degrees (Zou et al. 2019), or
-            ``counts``: LADIES: the squared number of edges into the frontier; FastGCN: the out-degree.
-        aggregation: what the weights stand for: the ``mean``, the ``sum``, or ``gcn``: the sum divided by the roots of
-            both degrees. Degrees are those of the stored graph; self loops are the user's to add.
-        weights: ``unbiased``: a node's weighted sum has the expectation of the sum over all of its neighbors;
-            ``self_normalized``: the weights of a node's edges sum to what they sum to over all neighbors.
-        keep_known: candidates that are already in the batch stay, others are drawn beside them. By default True, False
-            for LABOR and with ``include_dst=False``.
-        layer_dependency: with LABOR: the same random numbers in all hops, so that fewer nodes are found.
-        batch_dependency: with LABOR: so many batches in a row share their random numbers, so that they share rows.
+        scores: of a node, from its edges into the frontier (FastGCN: from all of its edges). ``squares``: the sum of
+            1 / d^2, d being the degree of an edge's destination (Zou et al. 2019); ``counts``: the squared number of
+            these edges (FastGCN: their number).
+        aggregation: which aggregation over all neighbors the weighted sum over sampled edges estimates: ``mean``,
+            ``sum``, or ``gcn``: the sum of x_j / sqrt(d_i d_j). Degrees are those of the stored graph; self loops are
+            not added.
+        weights: ``unbiased``: the expectation of a node's weighted sum is the aggregation over all of its neighbors;
+            ``self_normalized``: the weights of a node's edges are scaled to the sum that they have with all neighbors.
+        keep_known: all candidates that are already in the batch are taken, and others are drawn in addition. Default:
+            True; False for LABOR and with ``include_dst=False``.
+        layer_dependency: with LABOR: all hops have the same random numbers, so that fewer nodes are found.
+        batch_dependency: with LABOR: this many consecutive batches have the same random numbers, so that they have
+            many rows in common.
         layers: the frontier is every node found so far, as in the papers; batches have ``layers``, a list of
             :class:`torch_gnnscale.sampler.WeightedLayer`.
         include_dst: False, with ``layers``: a layer's sources, and the next frontier, are the drawn nodes alone. The
-            rows of a batch are those of each hop's nodes, one hop after the other.
+            rows of a batch are then the rows of the nodes of each hop, hop after hop.
         is_sorted: edges are sorted by destination, so that an edge's id is its position.
         strict_negatives: as of :class:`torch_gnnscale.NeighborSampler`.
-        weight_name: the field of batches that holds the weights.
+        weight_name: the name of the batches' field with the weights.
 
     Raises:
         NotImplementedError: several types, or the stores of a part.
@@ -89,7 +91,7 @@ class LayerSampler(PyGAttributes, KeyedSampler):
         self.drawing = ops.LayerDrawing(
             method, str(scheme), scores, aggregation, weights, bool(keep_known), bool(layer_dependency)
         )
-        """The options of drawing."""
+        """The options that decide what is drawn."""
         check_drawing(self.drawing)
         self.num_nodes_of_hops = check_num_nodes(num_nodes.tolist() if isinstance(num_nodes, np.ndarray) else num_nodes)
         """How many nodes are drawn in each hop."""
@@ -114,7 +116,7 @@ class LayerSampler(PyGAttributes, KeyedSampler):
         self._prepared: ops.PreparedLayers | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_prepared": None}  # as SampledGraph leaves out what is stored
+        return {**self.__dict__, "_prepared": None}  # it holds the stored tensors, which SampledGraph leaves out too
 
     @property
     def strict_negatives(self) -> StrictNegatives:

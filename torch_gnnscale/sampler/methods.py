@@ -1,4 +1,4 @@
-"""Samplers by the name of their method, as the loaders' ``method=`` gives it."""
+"""Samplers by the name of their method, the loaders' argument ``method``."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from .neighbor import NeighborSampler
 NEIGHBOR = "neighbor"
 """The method of :class:`NeighborSampler`."""
 METHODS = (NEIGHBOR, *LAYERWISE)
-"""What ``method`` may be."""
+"""The values of ``method``."""
 
 
 def make_sampler(method: str, data: Any, num_neighbors: Any, options: dict[str, Any]) -> NeighborSampler | LayerSampler:
-    """A sampler with its defaults.
+    """A sampler of a method, with the sampler's defaults for all other options.
 
     Args:
         method: ``neighbor``, or a method of :class:`LayerSampler`.
         data: the graph.
-        num_neighbors: fanouts, or numbers of nodes, of each hop.
-        options: the loader's arguments of sampling; a LayerSampler has only ``is_sorted``, ``layers`` and
-            ``strict_negatives`` of them.
+        num_neighbors: for each hop, the fanout, or the number of nodes.
+        options: the loader's sampling arguments; a LayerSampler takes ``is_sorted``, ``layers`` and
+            ``strict_negatives`` of them, and the others must have their defaults.
 
     Raises:
         ValueError: an unknown method, or an option that the method does not have.
