@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from helpers.cluster import cluster
 from helpers.hetero import PAPER, make_hetero
 from helpers.parts import as_plain, batches_of_rank, expected_batches, homogeneous, loader_over
 
@@ -41,6 +42,16 @@ def test_batches_of_a_typed_graph(tmp_path):
     partition.write(data, path, parts=1, method="random", splits={"train": (PAPER, torch.arange(0, 40, 2))})
     options = {"batch_size": 4}
     assert [batches_of_rank(path, "nodes", 2, options)] == expected_batches(data, path, "nodes", 2, options, 1)
+
+
+def test_a_graph_without_rows(tmp_path):
+    data, path = homogeneous(), str(tmp_path / "parts")
+    for name in set(data.keys()) - {"edge_index", "num_nodes"}:
+        del data[name]
+    data.num_nodes = 200
+    partition.write(data, path, parts=1, method="random", splits={"train": torch.arange(0, 200, 3)})
+    found = cluster(2).run(batches_of_rank, path, "nodes", 1, {})
+    assert found == expected_batches(data, path, "nodes", 1, {}, 2)
 
 
 def test_nobody_is_met(parts):

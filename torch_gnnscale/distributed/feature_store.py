@@ -113,8 +113,9 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
     def counts(self, plan: RowPlan, steps: Steps) -> Tensor:
         """See :meth:`CollectiveRowStore.counts`."""
         plan.asked = self._buffers[steps].ask([found.remote for found in plan.located])
-        bounds = [self._bounds(group) for group in self._groups]
-        plan.counts = torch.stack([counts_by_part(*of) for of in zip(plan.asked.ids, bounds, strict=True)], 1)
+        plan.counts = torch.empty(self.ranks.parts, len(self._groups), dtype=torch.int64)
+        for t, group in enumerate(self._groups):
+            plan.counts[:, t] = counts_by_part(plan.asked.ids[t], self._bounds(group))
         return plan.counts
 
     def read(self, plan: RowPlan, asked: Tensor, steps: Steps) -> None:
