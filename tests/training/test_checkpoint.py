@@ -105,6 +105,13 @@ def test_a_write_that_fails_leaves_the_checkpoint_before_it(tmp_path, monkeypatc
     assert checkpoint.read(tmp_path, {}) == {"run": {}, "step": 3}
 
 
+@pytest.mark.parametrize("state", [torch.zeros(2), {"lin.weight": torch.zeros(2)}, {"run": 3}])
+def test_a_file_that_is_no_checkpoint(tmp_path, state):
+    torch.save(state, tmp_path / CHECKPOINT)
+    with pytest.raises(ValueError, match=rf"^{tmp_path / CHECKPOINT}: expected a checkpoint, found another file$"):
+        checkpoint.read(tmp_path, {})
+
+
 @pytest.mark.parametrize(
     ("saved", "run", "message"),
     [

@@ -74,7 +74,10 @@ def read(folder: Path, run: dict[str, Any]) -> dict[str, Any] | None:
     except (RuntimeError, EOFError, OSError, pickle.UnpicklingError) as error:
         reason = str(error).partition("\n")[0]
         raise ValueError(f"{file}: expected a checkpoint, found another or a damaged file ({reason})") from None
-    for name in run | state["run"]:
-        if name not in MAY_DIFFER and run.get(name) != state["run"].get(name):
-            raise ValueError(f"{file}: expected {name}={run.get(name)!r}, found {state['run'].get(name)!r}")
+    before = state.get("run") if isinstance(state, dict) else None
+    if not isinstance(before, dict):
+        raise ValueError(f"{file}: expected a checkpoint, found another file")
+    for name in run | before:
+        if name not in MAY_DIFFER and run.get(name) != before.get(name):
+            raise ValueError(f"{file}: expected {name}={run.get(name)!r}, found {before.get(name)!r}")
     return state
