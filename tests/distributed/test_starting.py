@@ -19,6 +19,7 @@ from torch import distributed as dist
 from torch_gnnscale import partition
 from torch_gnnscale.distributed import meeting, open_part
 from torch_gnnscale.distributed import part as opening
+from torch_gnnscale.distributed.presence import Presence
 
 SCALING = Path(__file__).parents[2] / "docs" / "scaling.md"
 WITHIN = 30.0
@@ -128,6 +129,22 @@ def test_a_rank_that_does_not_come_is_named_at_the_timeout(parts):
     first, _ = own.results(late, parts)
     assert first[1] == "RuntimeError: rank 1: expected it to come within 1 seconds, found that it is missing"
     own.kill()
+
+
+def timed_out():
+    def make():
+        raise TimeoutError("found no time")
+
+    among = Presence(dist.get_rank(), dist.get_world_size(), 60.0)
+    among.come(None)
+    try:
+        among.together(make)
+    finally:
+        among.close()
+
+
+def test_what_ranks_make_together_may_time_out():
+    assert cluster(2).results(timed_out, timeout=20.0) == [(False, "TimeoutError: found no time")] * 2
 
 
 # Open files ###########################################################################################################

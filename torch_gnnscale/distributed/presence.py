@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import wait
 from typing import Any, TypeVar
 
 from torch import distributed as dist
@@ -78,12 +78,10 @@ class Presence:
         thread = OneThread("gnnscale-together")
         made = thread.submit(make)
         try:
-            while True:
-                try:
-                    return made.result(ANSWER)
-                except NotYet:
-                    if not made.done() and (gone := self.gone()):
-                        raise RuntimeError(gone) from None
+            while not wait([made], ANSWER).done:
+                if gone := self.gone():
+                    raise RuntimeError(gone)
+            return made.result()
         finally:
             thread.shutdown(wait=False)
 
