@@ -175,6 +175,15 @@ def test_its_takes_all_of_few_candidates():
     assert matrix.choose_by_its(p, 0, frontier).node.tolist() == []
 
 
+def test_its_takes_one_row_of_scores_for_all_batches():
+    one, both = frontier_of([0]), frontier_of([0], [0])
+    scores = matrix.stacked_sets(frontier_of(range(9)), np.arange(1, 10))
+    rows = [matrix.stacked_sets(frontier, np.array([1])) @ scores for frontier in (one, both)]
+    first, second = (matrix.choose_by_its(p, 4, both) for p in rows)
+    assert first.ptr.tolist() == [0, 4, 8]
+    assert np.array_equal(first.node, second.node)
+
+
 @pytest.mark.parametrize("redraws", [1, 3])
 def test_its_ends_where_the_other_candidates_are_never_found(redraws):
     frontier = frontier_of([0])

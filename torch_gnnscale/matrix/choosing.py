@@ -30,19 +30,16 @@ def choose(p: Any, count: int, scheme: str, frontier: Frontier) -> Drawn:
     row for all batches."""
     found = []
     for batch, key in enumerate(frontier.keys.view(np.int64).tolist()):
-        row = batch if p.shape[0] > 1 else 0
-        entries = slice(p.indptr[row], p.indptr[row + 1])
-        node = p.indices[entries].astype(np.int64)
-        at, correction = choose_nodes(
-            torch.from_numpy(node), torch.from_numpy(p.data[entries]), count, scheme, key, frontier.hop
-        )
+        node, score = _candidates(p, batch)
+        at, correction = choose_nodes(torch.from_numpy(node), torch.from_numpy(score), count, scheme, key, frontier.hop)
         found.append((node[at.numpy()], correction.numpy()))
     return _drawn(found)
 
 
 def choose_by_its(p: Any, count: int, frontier: Frontier, redraws: int = 8) -> Drawn:
-    """``count`` nodes of each row of P, scores of a sum below 2^62, by inverse transform sampling (section 4.1.2):
-    numbers are searched for in the row's prefix sums, and drawn again until they found ``count`` different nodes.
+    """``count`` nodes for each batch by inverse transform sampling (section 4.1.2): numbers are searched for in the
+    prefix sums of its row, and drawn again until they found ``count`` different nodes. P: as of :func:`choose`; the
+    sum of a row is below 2^62.
 
     The probabilities and c_v are those of ``scheme="successive"``; the draws are others. A row that still lacks nodes
     after ``redraws`` rounds takes what it drew out of its prefix sums, so that each later round finds at least one:
@@ -52,9 +49,9 @@ def choose_by_its(p: Any, count: int, frontier: Frontier, redraws: int = 8) -> D
     check_int("redraws", redraws, 1)
     found = []
     for batch, key in enumerate(frontier.keys):
-        entries = slice(p.indptr[batch], p.indptr[batch + 1])
-        order = np.argsort(p.indices[entries])
-        node, score = p.indices[entries][order].astype(np.int64), p.data[entries][order]
+        node, score = _candidates(p, batch)
+        order = np.argsort(node)
+        node, score = node[order], score[order]
         if count < 0 or len(node) <= count:
             found.append((node, np.ones(len(node))))
             continue
@@ -93,6 +90,13 @@ def choose_neighbors(p: Any, count: int, frontier: Frontier, replace: bool = Fal
     at[np.repeat(full, np.diff(ptr))] = np.flatnonzero(np.repeat(full, degree))
     at[np.repeat(drawing, np.diff(ptr))] = (stored.ptr[:-1][drawing, None] + picks).ravel()
     return Edges(ptr, stored.source[at], stored.position[at], None)
+
+
+def _candidates(p: Any, batch: int) -> tuple[np.ndarray, np.ndarray]:
+    """The nodes of a batch's row of P, or of the only row, and their scores: int64, shape [m]."""
+    row = batch if p.shape[0] > 1 else 0
+    entries = slice(p.indptr[row], p.indptr[row + 1])
+    return p.indices[entries].astype(np.int64), p.data[entries]
 
 
 def _drawn(found: list[tuple[np.ndarray, np.ndarray]]) -> Drawn:
