@@ -11,12 +11,11 @@ import numpy as np
 
 from . import cli_data
 from .datasets import LinkTask, about_task
+from .datasets.parts import KINDS
 from .files import MANIFEST
 from .memory import format_bytes
 from .partition import METHODS, TOPOLOGIES, read_report, write
 from .partition.whole import BALANCED
-
-_TASKS = ("nodes", "hetero", "links")
 
 
 def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
@@ -29,7 +28,7 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = command.add_argument
-    add("--task", choices=_TASKS, default="nodes", help="as for train: what the data set is loaded for")
+    add("--task", choices=KINDS, default="nodes", help="as for train: what the data set is loaded for")
     add("--out", required=True, help="a new directory; with --only one that an earlier call has begun")
     add("--parts", type=int, help="number of parts; needed unless --out has a book")
     add("--method", choices=METHODS, default="auto", help="how parts are chosen")

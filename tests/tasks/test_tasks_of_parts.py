@@ -286,6 +286,14 @@ def test_parts_that_say_nothing_of_their_task(tmp_path):
         }
 
 
+def test_parts_of_an_unknown_task(tmp_path):
+    with without_about(whole_task("nodes"), tmp_path / "parts", about={"task": "notes"}) as part:
+        message = r"parts: expected parts of a task of \('nodes', 'hetero', 'links'\), found 'notes'$"
+        for asked in (kind_of_parts, task_of_part):
+            with pytest.raises(ValueError, match=message):
+                asked(part.parts if asked is kind_of_parts else part)
+
+
 @pytest.mark.parametrize(
     ("left_out", "message"),
     [

@@ -17,6 +17,8 @@ from ..partition import RowsMeta, StoredParts
 from .links import LinkTask
 from .nodes import NodeTask, sizes_of
 
+KINDS = ("nodes", "hetero", "links")
+"""Tasks that parts are written for."""
 SUBSETS = ("train", "val", "test")
 Everyone: TypeAlias = Callable[[Any], list[Any]]
 
@@ -39,8 +41,14 @@ def about_task(kind: str, name: str, task: NodeTask | LinkTask) -> dict[str, Any
 
 
 def kind_of_parts(parts: StoredParts) -> str:
-    """The task that parts were written for: what they say, or what their data splits are of."""
+    """The task that parts were written for, one of KINDS: what they say, or what their data splits are of.
+
+    Raises:
+        ValueError: they say another one.
+    """
     if (kind := parts.about.get("task")) is not None:
+        if kind not in KINDS:
+            raise ValueError(f"{parts.path}: expected parts of a task of {KINDS}, found {kind!r}")
         return kind
     if any(split == "train" for _, split in parts.link_splits):
         return "links"
@@ -173,7 +181,7 @@ def task_of_part(part: Part, order: SharedOrder = "owned", everyone: Everyone = 
         everyone: gives the values of all ranks for that of this one.
 
     Raises:
-        ValueError: they have no rows, labels or data splits as the task needs them.
+        ValueError: they say that they are of an unknown task, or have no rows, labels or data splits as it needs them.
         NotImplementedError: they were written for links of a graph without types.
     """
     return PartLinkTask(part, order) if kind_of_parts(part.parts) == "links" else PartNodeTask(part, order, everyone)
