@@ -85,11 +85,6 @@ class Cost(NamedTuple):
     steps: int
     """In an epoch."""
 
-    @property
-    def epoch_s(self) -> float:
-        """Seconds of an epoch."""
-        return self.steps * self.step_s
-
 
 def topology_bytes(nodes: int, edges: int) -> float:
     """Of a CSC with edge ids: 8 (n + 1) + 8 E, where ids of edges fit 31 bits; else 12 E."""
