@@ -196,9 +196,9 @@ def test_its_ends_where_the_other_candidates_are_never_found(redraws):
 
 
 @given(KEYS, st.integers(0, (1 << 62) - 1), st.integers(0, 63), st.integers(0, (1 << 17) - 1), st.integers(0, 1))
-def test_random_bits_equal_the_twin(key, node, hop, number, relation):
+def test_draws_equal_the_twin(key, node, hop, number, relation):
     unsigned = np.array([key & (1 << 64) - 1], np.uint64)
-    found = matrix.random_bits(unsigned, np.array([node]), hop, number, relation)
+    found = matrix.draw(unsigned, np.array([node]), hop, number, relation)
     assert found.tolist() == [reference.draws.draw(key, node, hop, number, relation=relation)]
 
 

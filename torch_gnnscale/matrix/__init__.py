@@ -9,12 +9,12 @@ operators are faster. Needs scipy (``pip install "torch_gnnscale[matrix]"``).
 from .algebra import Adjacency, Edges, Frontier, adjacency, one_node_each, stacked_sets, stored_order
 from .batches import sample_batches
 from .choosing import Drawn, choose, choose_by_its, choose_neighbors
-from .draws import random_bits
+from .draws import draw
 from .extracting import extract
 from .methods import Step, fastgcn, graphsage, ladies, squared
 
 __all__ = [
     "Adjacency", "Drawn", "Edges", "Frontier", "Step", "adjacency", "choose", "choose_by_its", "choose_neighbors",
-    "extract", "fastgcn", "graphsage", "ladies", "one_node_each", "random_bits", "sample_batches", "squared",
+    "draw", "extract", "fastgcn", "graphsage", "ladies", "one_node_each", "sample_batches", "squared",
     "stacked_sets", "stored_order",
 ]  # fmt: skip

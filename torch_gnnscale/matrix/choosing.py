@@ -11,7 +11,7 @@ from ..ops import MAX_FANOUT, choose_nodes
 from ..ops.arguments import check_int
 from ..ops.layerwise import MAX_DRAWN
 from .algebra import Edges, Frontier, ptr_of, stored_order
-from .draws import bounded, random_bits
+from .draws import bounded, draw
 
 
 class Drawn(NamedTuple):
@@ -61,7 +61,7 @@ def choose_by_its(p: Any, count: int, frontier: Frontier, redraws: int = 8) -> D
                 left[picks] = 0
             sums = np.cumsum(left)
             lacking = np.arange(number, number + count - len(picks))
-            units = bounded(random_bits(key, lacking, frontier.hop, 0, relation=1), int(sums[-1]))
+            units = bounded(draw(key, lacking, frontier.hop, 0, relation=1), int(sums[-1]))
             picks = np.unique(np.concatenate([picks, np.searchsorted(sums, units, side="right")]))
             number, rounds = number + len(lacking), rounds + 1
         found.append((node[picks], float(score.sum()) / (float(count) * score[picks])))
@@ -82,7 +82,7 @@ def choose_neighbors(p: Any, count: int, frontier: Frontier, replace: bool = Fal
     picks = np.empty((len(node), count), np.int64)
     for i in range(count):
         among = limit if replace else limit - count + i + 1
-        pick = bounded(random_bits(key, node, frontier.hop, i), among)
+        pick = bounded(draw(key, node, frontier.hop, i), among)
         taken = (picks[:, :i] == pick[:, None]).any(1) & (not replace)
         picks[:, i] = np.where(taken, among - 1, pick)
     ptr = ptr_of(np.where(full, degree, count))

@@ -8,7 +8,7 @@ WORD = np.uint64((1 << 32) - 1)
 _HALF = np.uint64(32)
 
 
-def random_bits(key: np.ndarray, node: np.ndarray, hop: int, number: int, relation: int = 0) -> np.ndarray:
+def draw(key: np.ndarray, node: np.ndarray, hop: int, number: int, relation: int = 0) -> np.ndarray:
     """Draw ``number`` of (key, node, hop, relation) by Philox4x32-10 (Salmon et al., SC 2011).
 
     Args:
