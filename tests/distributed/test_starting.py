@@ -147,6 +147,27 @@ def test_what_ranks_make_together_may_time_out():
     assert cluster(2).results(timed_out, timeout=20.0) == [(False, "TimeoutError: found no time")] * 2
 
 
+def ends_while_connecting():
+    def make():
+        time.sleep(1)
+        raise RuntimeError("Connection closed by peer")
+
+    among = Presence(dist.get_rank(), dist.get_world_size(), 60.0)
+    among.come(None)
+    if dist.get_rank() == 1:
+        os._exit(5)
+    among.together(make)
+
+
+@pytest.mark.slow
+def test_a_rank_whose_end_makes_a_connection_fail_is_named():
+    own = Cluster(2)
+    first, second = own.results(ends_while_connecting)
+    own.kill()
+    assert first == (False, "RuntimeError: rank 1 is gone or does not answer: Connection closed by peer")
+    assert second == (False, "ended with 5")
+
+
 # Open files ###########################################################################################################
 
 

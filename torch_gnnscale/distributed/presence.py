@@ -81,7 +81,12 @@ class Presence:
             while not wait([made], ANSWER).done:
                 if gone := self.gone():
                     raise RuntimeError(gone)
-            return made.result()
+            try:
+                return made.result()
+            except RuntimeError as error:
+                if gone := self.gone():
+                    raise RuntimeError(f"{gone}: {error}") from error
+                raise
         finally:
             thread.shutdown(wait=False)
 
