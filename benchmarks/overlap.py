@@ -69,8 +69,9 @@ def rank_main(rank: int, folder: str, rounds: int) -> None:
 
 def of_rank(part: Part, rounds: int) -> dict[str, float]:
     """Milliseconds a step: of the exchange alone, of training, and of waiting."""
+    size = min(BATCH, part.parts.book.num_nodes() // (WORLD * (FILLING + STEPS)))  # an epoch has enough batches
     loader = NeighborLoader(
-        (part.features, part.graph), FANOUTS, part.stored.user_ids[None], batch_size=BATCH, shuffle=True, seed=SEED
+        (part.features, part.graph), FANOUTS, part.stored.user_ids[None], batch_size=size, shuffle=True, seed=SEED
     )
     exchange, work = agreed(min([exchange_of(part, loader) for _ in range(3)])), Work()
     length, waits = 2 * exchange, []
