@@ -1,4 +1,4 @@
-"""How the batches of a loader are made: how many ahead of the model and at once, and on which streams of a GPU."""
+"""How a loader makes its batches: how many in advance, how many at once, and on which streams of a GPU."""
 
 from __future__ import annotations
 
@@ -20,20 +20,23 @@ class Execution:
 
     Args:
         bulk: how many batches are made at once.
-        gpu: on whose streams batches are made or their rows gathered; None if there is none.
+        gpu: the GPU that makes batches or gathers their rows, on streams of its own; None without one.
     """
 
     def __init__(self, bulk: int, gpu: torch.device | None) -> None:
         self.bulk, self.gpu = bulk, gpu
         self.trial = PrefetchTrial()
-        self._streams: list[torch.cuda.Stream] = []  # kept over epochs: torch reuses memory per stream
+        self._streams: list[torch.cuda.Stream] = []  # kept between epochs: torch reuses memory per stream
         self._stall = StreamTime()
 
     def batches(
         self, line: Line, numbered: Iterator[NumberedBatch], finish: Callable[[Any], Any], prefetch: int | None
     ) -> Iterator[Any]:
-        """Iterates over the batches of an epoch, of which ``prefetch`` are in preparation; None: where threads may make
-        batches one by one, a trial decides."""
+        """Iterates over the batches of an epoch, and keeps ``prefetch`` of them in preparation.
+
+        If ``prefetch`` is None, a trial chooses it where threads may make batches one by one; elsewhere it is USUAL.
+        Where ``line.ahead`` is False, no batch is made in advance.
+        """
         in_bulks = self.bulk > 1 or self.gpu is not None
         tried = prefetch is None and line.ahead and not in_bulks and not line.collective
         ahead = 0 if not line.ahead or tried else USUAL if prefetch is None else prefetch
@@ -46,6 +49,6 @@ class Execution:
         return line.bulks(numbered, finish, self.bulk, lists, streams, around)
 
     def stall(self) -> dict[str, float]:
-        """``{"stall": seconds}`` that the consumer's stream was idle because its batches were not ready; empty where no
-        batches come from streams."""
+        """``{"stall": seconds}``: how long the consumer's stream was idle because batches were not ready; {} without
+        a GPU."""
         return {} if self.gpu is None else {"stall": self._stall.seconds()}

@@ -1,4 +1,4 @@
-"""The epochs of a loader, its position in one, and the state with which an equal loader goes on from there."""
+"""The epochs of a loader, its position in an epoch, and the state from which an equal loader resumes."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .order import KeyedShuffle
 
 
 class ResumableLoader(PyGLoaderAdapter):
-    """A loader whose batches follow from a seed, the epoch and their number."""
+    """A loader whose batches are functions of its seed, the epoch and the number of the batch."""
 
     input_data: Any
     _sampler: BaseSampler
     _of_parts: dict[str, Any]
-    """What the ranks of other parts said of their inputs; empty if there are none."""
+    """What the ranks of other parts told of their inputs, for the state; empty without other parts."""
 
     def _ids(self, inputs: Any) -> Tensor:
-        """The ids that are hashed to the key of inputs without a batch number."""
+        """The ids of ``inputs``. Their hash is the key of inputs that have no batch number."""
         raise NotImplementedError
 
     @property
     def seed(self) -> int:
-        """The seed of every draw and of the order."""
+        """The seed of all draws and of the order of inputs."""
         return self._order.seed
 
     def set_epoch(self, epoch: int) -> None:
@@ -48,8 +48,8 @@ class ResumableLoader(PyGLoaderAdapter):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resumes: the next ``iter()`` delivers the rest of the state's epoch, later ones the epochs after it.
 
-        ``num_workers`` and ``prefetch`` may differ. A ``sampler`` or ``batch_sampler`` of the user's is iterated again
-        and the batches already delivered are skipped; it must itself give the same order.
+        ``num_workers`` and ``prefetch`` may differ. A ``sampler`` or ``batch_sampler`` of the user is iterated from its
+        beginning, and the batches already delivered are skipped; it must give the same order again.
 
         Raises:
             ValueError: not a state, or the state of a loader with other inputs, batch size, order or sampling options.
@@ -59,10 +59,10 @@ class ResumableLoader(PyGLoaderAdapter):
             self.sampler.seed = self.seed
 
     def _fingerprint(self) -> dict[str, Any]:
-        """What decides the batches besides the seed, in plain values; feature rows and edges are not compared."""
+        """What decides the batches besides the seed, as plain values; feature rows and edges are not included."""
         order = "input" if isinstance(self.sampler, SequentialSampler) else "user's"
         return {
-            **self._order.options(),  # first: what else differs may follow from other ranks
+            **self._order.options(),  # first: other differences may be consequences of these
             "inputs": len(self.dataset),  # type: ignore[arg-type]
             "input_type": None if self.input_data.input_type is None else str(self.input_data.input_type),
             "key_of_inputs": self._key_of_inputs,

@@ -1,9 +1,9 @@
 """Sampling as products of sparse matrices, k batches at once (Tripathy et al. 2024, section 4).
 
-A hop is algorithm 1: P = QA, NORM, SAMPLE, EXTRACT. The matrices of k batches are stacked (equation 1). All numbers are
-integers, and SAMPLE draws by the integers that the fused operators draw by, so that :func:`sample_batches` returns what
-they return, bit for bit. It serves to state a method in the paper's terms and to try one of one's own: the fused
-operators are faster. Needs scipy (``pip install "torch_gnnscale[matrix]"``).
+A hop is algorithm 1: P = QA, NORM, SAMPLE, EXTRACT. The matrices of k batches are stacked (equation 1). Matrices have
+integer entries, and SAMPLE draws by the random integers of the fused operators, so that :func:`sample_batches` returns
+the samples of these operators, bit for bit. Use it to state a method in the paper's terms, or to try a new method; the
+fused operators are faster. Needs scipy (``pip install "torch_gnnscale[matrix]"``).
 """
 
 from .algebra import Adjacency, Edges, Frontier, adjacency, one_node_each, stacked_sets, stored_order

@@ -1,4 +1,4 @@
-"""The matrices: A, Q and what a hop finds."""
+"""The matrices A and Q, and the edges that a hop samples."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ except ImportError as error:
 
 
 class Adjacency(NamedTuple):
-    """The graph as matrices of n x n, int64, whose row i has an entry for each edge into node i, at its source."""
+    """The graph as int64 matrices of n x n: each edge j -> i has an entry in row i, column j."""
 
     graph: Relations
     position: csr_array
-    """Each edge's position in the stored order of all edges, + 1."""
+    """The entries are 1 + the edge's position in the stored order of all edges."""
     ones: csr_array
-    """1 for each edge."""
+    """The entries are 1."""
     degree: np.ndarray
-    """Edges into each node: int64, shape [n]."""
+    """The number of edges into each node: int64, shape [n]."""
 
     @property
     def num_nodes(self) -> int:
@@ -36,11 +36,11 @@ class Frontier(NamedTuple):
     """The nodes that a hop expands, F, of k batches, one batch after the other."""
 
     node: np.ndarray
-    """int64, shape [rows]; distinct in a batch, but for repeated seeds."""
+    """The node of each row: int64, shape [rows]; distinct within a batch, except for repeated seeds."""
     ptr: np.ndarray
     """Where each batch begins: int64, shape [k + 1]."""
     keys: np.ndarray
-    """One of each batch: uint64, shape [k]."""
+    """The key of each batch: uint64, shape [k]."""
     hop: int
 
     @property
@@ -50,14 +50,15 @@ class Frontier(NamedTuple):
 
 
 class Edges(NamedTuple):
-    """Edges into the nodes of a frontier, row after row: the stacked A^l of all batches, with its empty columns."""
+    """Edges into the nodes of a frontier, row after row: the stacked A^l of all batches, before empty columns are
+    removed."""
 
     ptr: np.ndarray
     """Where each row's edges begin: int64, shape [rows + 1]."""
     source: np.ndarray
-    """Global ids: int64, shape [e]."""
+    """The global id of each edge's source: int64, shape [e]."""
     position: np.ndarray
-    """In the stored order of all edges: int64, shape [e]."""
+    """The position of each edge in the stored order of all edges: int64, shape [e]."""
     correction: np.ndarray | None
     """c_v: float64, shape [e]; None for a method without weights."""
 
@@ -67,13 +68,13 @@ class Edges(NamedTuple):
         return np.repeat(np.arange(len(self.ptr) - 1), np.diff(self.ptr))
 
     def keep(self, mask: np.ndarray, correction: np.ndarray) -> Edges:
-        """The edges of a mask, corrected by ``correction``, which has an entry for each edge of this object."""
+        """The edges where ``mask`` is True, with their entries of ``correction``; both have an entry for each edge."""
         counts = np.bincount(self.row[mask], minlength=len(self.ptr) - 1)
         return Edges(ptr_of(counts), self.source[mask], self.position[mask], correction[mask])
 
 
 def ptr_of(counts: np.ndarray) -> np.ndarray:
-    """Where each of consecutive pieces begins, and where the last one ends: int64, shape [pieces + 1]."""
+    """The prefix sums [0, counts[0], counts[0] + counts[1], ...]: int64, shape [len(counts) + 1]."""
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64)])
 
 
@@ -81,7 +82,7 @@ def adjacency(graph: Relations) -> Adjacency:
     """The matrices of a graph of one relation between nodes of one type, without edge weights and times.
 
     Raises:
-        TypeError, ValueError: another graph, or one with parallel edges, which a product would add up.
+        TypeError, ValueError: another graph, or parallel edges, whose entries a matrix product would add.
     """
     if not isinstance(graph, Relations):
         raise TypeError(f"graph: expected what relations() returns, found {type(graph).__name__}")
@@ -103,13 +104,14 @@ def adjacency(graph: Relations) -> Adjacency:
 
 
 def one_node_each(frontier: Frontier, num_nodes: int) -> csr_array:
-    """Q of node-wise methods, and the row extraction matrix Q_R: a row per node of the frontier, 1 at the node."""
+    """Q of node-wise methods, and the row extraction matrix Q_R: a row per row of the frontier, with 1 at its node."""
     rows = len(frontier.node)
     return csr_array((np.ones(rows, np.int64), frontier.node, np.arange(rows + 1)), shape=(rows, num_nodes))
 
 
 def stacked_sets(frontier: Frontier, value: np.ndarray) -> csr_array:
-    """Q of layer-wise methods (equation 1): a row per batch, ``value[i]`` at each node i of its frontier, a set."""
+    """Q of layer-wise methods (equation 1): a row per batch, with ``value[i]`` at each node i of its frontier; a
+    repeated node counts once."""
     code = np.unique(frontier.batch * len(value) + frontier.node)
     batch, node = np.divmod(code, max(len(value), 1))
     counts = np.bincount(batch, minlength=len(frontier.keys))
@@ -117,7 +119,7 @@ def stacked_sets(frontier: Frontier, value: np.ndarray) -> csr_array:
 
 
 def stored_order(matrix: Any) -> Edges:
-    """The edges of rows that were extracted from :attr:`Adjacency.position`, each row's in stored order."""
+    """The edges of a matrix whose entries come from :attr:`Adjacency.position`; each row's edges in stored order."""
     row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     order = np.lexsort((matrix.data, row))
     source, position = matrix.indices[order].astype(np.int64), matrix.data[order] - 1

@@ -26,21 +26,21 @@ def sample_batches(
     aggregation: str = "mean",
     weights: str = "self_normalized",
 ) -> list[Sample]:
-    """Draws k batches, the frontier of a hop being all nodes that are known, as the fused operators do with
-    ``layers=True``.
+    """Draws k batches, as the fused operators do with ``layers=True``: a hop's frontier is all nodes found so far.
 
     Args:
         graph: from :func:`adjacency`.
-        seeds: of each batch, int32 or int64; a repeated seed has a row and edges of its own.
-        num_nodes: what ``step`` is to draw in each hop.
-        keys: 64 bits for each batch.
-        step: a method.
-        include_dst: False: the frontier is what the last hop drew (see :func:`torch_gnnscale.ops.sample_layers`).
-        aggregation: as there.
-        weights: as there.
+        seeds: for each batch, int32 or int64; a repeated seed has a row and edges of its own.
+        num_nodes: for each hop, the number that ``step`` gets.
+        keys: for each batch, 64 bits.
+        step: the method, such as :func:`ladies` returns.
+        include_dst: False: the frontier is the nodes that the last hop drew: see
+            :func:`torch_gnnscale.ops.sample_layers`.
+        aggregation: of :class:`torch_gnnscale.ops.LayerDrawing`.
+        weights: of :class:`torch_gnnscale.ops.LayerDrawing`.
 
     Returns:
-        A sample for each batch; with ``edge_weight`` if the method corrects its edges.
+        A sample for each batch, with ``edge_weight`` if the method's edges have corrections.
 
     Raises:
         TypeError, ValueError, IndexError: wrong options or numbers of entries; seeds out of range.
@@ -73,7 +73,7 @@ def sample_batches(
 
 
 class _Pieces:
-    """Arrays of the batches, one after the other."""
+    """Arrays of the batches, concatenated: ``value``, in which batch b has [ptr[b], ptr[b + 1])."""
 
     def __init__(self, pieces: Sequence[np.ndarray]) -> None:
         self.value = np.concatenate([np.empty(0, np.int64), *pieces])
@@ -93,8 +93,16 @@ class _Batch:
         self, new: np.ndarray, ptr: np.ndarray, local: np.ndarray, position: np.ndarray, weight: np.ndarray | None,
         some: slice,
     ) -> None:  # fmt: skip
-        """A hop: the nodes that it found; of its edges: where the rows begin, local sources, positions; the weights of
-        all batches, of which ``some`` are this one's."""
+        """Adds a hop.
+
+        Args:
+            new: the nodes that it found.
+            ptr: where each row's edges begin.
+            local: the local sources of its edges.
+            position: their positions in the stored order.
+            weight: the weights of the edges of all batches.
+            some: the slice of ``weight`` that belongs to this batch.
+        """
         degree = np.diff(ptr)
         self.nodes.append(new)
         self._degrees.append(degree)
@@ -123,8 +131,11 @@ class _Batch:
 def _numbered(
     num_nodes: int, frontier: Frontier, edges: Edges, include_dst: bool
 ) -> tuple[np.ndarray, list[np.ndarray]]:
-    """(Local ids of the edges' sources, the new nodes of each batch): the empty columns of A^l leave it, and the others
-    stand in the order in which edges found them, after the frontier's own nodes with ``include_dst``."""
+    """The local ids of the edges' sources, and the new nodes of each batch.
+
+    Empty columns of A^l are removed. The others are ordered by the first edge that has them; with ``include_dst`` the
+    frontier's nodes come before them.
+    """
     k, size = len(frontier.keys), np.diff(frontier.ptr)
     found = frontier.batch[edges.row] * num_nodes + edges.source
     before = frontier.batch * num_nodes + frontier.node if include_dst else np.empty(0, np.int64)
@@ -141,7 +152,8 @@ def _numbered(
 
 
 def edge_weights(graph: Adjacency, frontier: Frontier, edges: Edges, aggregation: str, weights: str) -> np.ndarray:
-    """a_e c_v of each edge, or scaled so that a row's sum is that of a_e over all stored edges: float64, shape [e]."""
+    """The weight of each edge: float64, shape [e]. ``unbiased``: a_e c_v; ``self_normalized``: these, scaled so that a
+    row's sum is the sum of a_e over all stored edges of the row."""
     assert edges.correction is not None
     row, rows = edges.row, len(frontier.node)
     degree = graph.degree[frontier.node]
@@ -160,7 +172,7 @@ def edge_weights(graph: Adjacency, frontier: Frontier, edges: Edges, aggregation
 
 
 def _factors(graph: Adjacency, degree: np.ndarray, source: np.ndarray, aggregation: str) -> np.ndarray:
-    """a_e of edges into nodes of these degrees."""
+    """a_e of edges from the nodes ``source`` into nodes of ``degree``."""
     if aggregation == "sum":
         return np.ones(len(degree))
     if aggregation == "mean":

@@ -1,4 +1,4 @@
-"""SAMPLE: which entries of P's rows are drawn."""
+"""SAMPLE: draws entries of P's rows."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from .draws import bounded, draw
 
 
 class Drawn(NamedTuple):
-    """The nodes that each batch drew, the nonzeros of Q^(l-1), one batch after the other."""
+    """The nodes that each batch drew (the nonzeros of Q^(l-1)), one batch after the other."""
 
     ptr: np.ndarray
     """Where each batch begins: int64, shape [k + 1]."""
     node: np.ndarray
-    """int64, shape [m]."""
+    """The drawn nodes: int64, shape [m]."""
     correction: np.ndarray
-    """c_v: float64, shape [m]."""
+    """c_v of each: float64, shape [m]."""
 
 
 def choose(p: Any, count: int, scheme: str, frontier: Frontier) -> Drawn:
-    """``count`` nodes for each batch by :func:`torch_gnnscale.ops.choose_nodes`. P: a batch's scores in its row, or one
-    row for all batches."""
+    """Draws ``count`` nodes for each batch by :func:`torch_gnnscale.ops.choose_nodes`. ``p``: the scores, a row per
+    batch, or one row for all batches."""
     found = []
     for batch, key in enumerate(frontier.keys.view(np.int64).tolist()):
         node, score = _candidates(p, batch)
@@ -37,13 +37,18 @@ def choose(p: Any, count: int, scheme: str, frontier: Frontier) -> Drawn:
 
 
 def choose_by_its(p: Any, count: int, frontier: Frontier, redraws: int = 8) -> Drawn:
-    """``count`` nodes for each batch by inverse transform sampling (section 4.1.2): numbers are searched for in the
-    prefix sums of its row, and drawn again until they found ``count`` different nodes. P: as of :func:`choose`; the
-    sum of a row is below 2^62.
+    """Draws ``count`` nodes from each row of P by inverse transform sampling (section 4.1.2).
 
-    The probabilities and c_v are those of ``scheme="successive"``; the draws are others. A row that still lacks nodes
-    after ``redraws`` rounds takes what it drew out of its prefix sums, so that each later round finds at least one:
-    there are at most redraws + count rounds. Not more than ``count`` candidates, or -1: all, with c_v = 1.
+    Random numbers are searched for in the row's prefix sums; more are drawn until ``count`` different nodes are found.
+    Probabilities and c_v are those of ``scheme="successive"``; the draws differ. After ``redraws`` rounds the nodes
+    found so far are removed from the prefix sums, so that each further round finds at least one: there are at most
+    redraws + count rounds. All candidates are taken, with c_v = 1, if there are at most ``count``, or it is -1.
+
+    Args:
+        p: as of :func:`choose`; the sum of a row is below 2^62.
+        count: how many nodes to draw; -1 takes all.
+        frontier: the frontier of the hop.
+        redraws: the rounds after which nodes are removed.
     """
     check_int("count", count, -1, MAX_DRAWN - 1)
     check_int("redraws", redraws, 1)
@@ -69,8 +74,11 @@ def choose_by_its(p: Any, count: int, frontier: Frontier, redraws: int = 8) -> D
 
 
 def choose_neighbors(p: Any, count: int, frontier: Frontier, replace: bool = False) -> Edges:
-    """``count`` of the edges of each row of P, rows of :attr:`Adjacency.position`, uniformly, by the draws of
-    :func:`torch_gnnscale.ops.sample_neighbors`: Floyd's method, or with replacement; -1 takes all."""
+    """Draws ``count`` edges of each row of P uniformly, by the draws of :func:`torch_gnnscale.ops.sample_neighbors`.
+
+    ``p``: rows of :attr:`Adjacency.position`; ``count``: -1 takes all; ``replace``: draw with replacement, else by
+    Floyd's method.
+    """
     check_int("count", count, -1, MAX_FANOUT)
     stored = stored_order(p)
     if count < 0:
@@ -100,7 +108,7 @@ def _candidates(p: Any, batch: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _drawn(found: list[tuple[np.ndarray, np.ndarray]]) -> Drawn:
-    """The nodes of each batch and their corrections, one batch after the other."""
+    """Concatenates (nodes, corrections) of the batches."""
     ptr = ptr_of(np.array([len(node) for node, _ in found], np.int64))
     nodes = np.concatenate([np.empty(0, np.int64), *(node for node, _ in found)])
     return Drawn(ptr, nodes, np.concatenate([np.empty(0), *(correction for _, correction in found)]))

@@ -13,10 +13,10 @@ def draw(key: np.ndarray, node: np.ndarray, hop: int, number: int, relation: int
 
     Args:
         key: uint64; broadcast against ``node``.
-        node: counters, not negative, int64.
+        node: nodes, or numbers of draws with ``relation=1``: int64, not negative.
         hop: below 64.
         number: below 2^17.
-        relation: below 1024; 0 for draws of nodes, 1 for those that are numbered (counter node j).
+        relation: below 1024; 0 for the draws of a node, 1 for numbered draws, whose ``node`` is their number j.
 
     Returns:
         uint64, 64 random bits each.

@@ -1,4 +1,4 @@
-"""EXTRACT: the edges between a frontier and the nodes that were drawn for it."""
+"""EXTRACT: the edges from the drawn nodes into a frontier."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .choosing import Drawn
 
 
 def extract(graph: Adjacency, frontier: Frontier, drawn: Drawn) -> Edges:
-    """A_S = diag(A_R1, ..., A_Rk) Q_C with A_R = Q_R A (sections 4.2.3 and 4.2.4): kb x s, the columns being the
-    numbers of the nodes that a row's batch drew; as edges, in stored order.
+    """The edges of A_S = diag(A_R1, ..., A_Rk) Q_C, each row's in stored order; A_R = Q_R A (sections 4.2.3 and 4.2.4).
 
-    The paper's Q_C has kn rows. Here it has one only for each (batch, node) that occurs in A_R; drawn nodes
-    without an edge into the frontier have none.
+    A_S has kb x s entries; column c of a row is the c-th node that the row's batch drew. The paper's Q_C has kn rows;
+    here it has a row only for each (batch, node) that occurs in A_R. A drawn node without an edge into the frontier has
+    none.
     """
     a_r = one_node_each(frontier, graph.num_nodes) @ graph.position
     batch = frontier.batch
@@ -21,7 +21,7 @@ def extract(graph: Adjacency, frontier: Frontier, drawn: Drawn) -> Edges:
     occurring = np.unique(code)
     column = np.searchsorted(occurring, code)
     diagonal = csr_array((a_r.data, column, a_r.indptr), shape=(len(frontier.node), len(occurring)))
-    del code, column  # as long as A_R's entries
+    del code, column  # arrays as large as A_R: freed before the product
     counts = np.diff(drawn.ptr)
     batch_of = np.repeat(np.arange(len(counts)), counts)
     wanted = batch_of * graph.num_nodes + drawn.node

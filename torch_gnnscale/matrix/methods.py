@@ -1,4 +1,4 @@
-"""GraphSAGE, LADIES and FastGCN, each a hop of algorithm 1."""
+"""GraphSAGE, LADIES and FastGCN: a hop of each by algorithm 1."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from .choosing import choose, choose_neighbors
 from .extracting import extract
 
 Step = Callable[[Frontier, int], Edges]
-"""A method's hop: the edges that it samples of a frontier, given the number to draw."""
+"""A hop of a method: takes the frontier and the number to draw, and returns the sampled edges."""
 
 
 def graphsage(graph: Adjacency, replace: bool = False) -> Step:
-    """Neighbor sampling (section 4.1), as :func:`torch_gnnscale.ops.sample_neighbors` draws."""
+    """Neighbor sampling (section 4.1), with the draws of :func:`torch_gnnscale.ops.sample_neighbors`."""
 
     def step(frontier: Frontier, count: int) -> Edges:
-        p = one_node_each(frontier, graph.num_nodes) @ graph.position  # NORM: 1 / |N(v)|, a row's entries are equal
-        return choose_neighbors(p, count, frontier, replace)  # EXTRACT: the drawn entries themselves
+        p = one_node_each(frontier, graph.num_nodes) @ graph.position  # NORM would give a row equal entries, 1 / |N(v)|
+        return choose_neighbors(p, count, frontier, replace)  # EXTRACT returns the drawn entries
 
     return step
 
 
 def ladies(graph: Adjacency, scheme: str = "priority", scores: str = "squares") -> Step:
-    """LADIES (section 4.2), as :func:`torch_gnnscale.ops.sample_layers` draws; its schemes and scores."""
+    """LADIES (section 4.2), with the draws, schemes and scores of :func:`torch_gnnscale.ops.sample_layers`."""
     value = edge_scores(graph, scores)
 
     def step(frontier: Frontier, count: int) -> Edges:
@@ -39,7 +39,7 @@ def ladies(graph: Adjacency, scheme: str = "priority", scores: str = "squares") 
 
 
 def fastgcn(graph: Adjacency, scheme: str = "priority", scores: str = "squares") -> Step:
-    """FastGCN, as :func:`torch_gnnscale.ops.sample_layers` draws; its schemes and scores."""
+    """FastGCN, with the draws, schemes and scores of :func:`torch_gnnscale.ops.sample_layers`."""
     everything = csr_array(edge_scores(graph, scores)[None])
     p = everything @ graph.ones  # one row for all batches and hops
 
@@ -50,8 +50,8 @@ def fastgcn(graph: Adjacency, scheme: str = "priority", scores: str = "squares")
 
 
 def edge_scores(graph: Adjacency, scores: str) -> np.ndarray:
-    """What an edge into each node adds to its source's score: 1 (``counts``), or max(1, floor(2^B / d_i^2))
-    (``squares``): int64, shape [n]. No sum over edges reaches 2^62."""
+    """For each node i, what an edge into it adds to its source's score: int64, shape [n]. ``counts``: 1; ``squares``:
+    max(1, floor(2^B / d_i^2)). No sum over edges reaches 2^62."""
     if scores not in SCORES:
         raise ValueError(f"scores: expected one of {SCORES}, found {scores!r}")
     if scores == "counts":
@@ -60,8 +60,8 @@ def edge_scores(graph: Adjacency, scores: str) -> np.ndarray:
 
 
 def squared(p: Any) -> Any:
-    """NORM of section 2.2.2: e_v^2 for each entry e_v; shifted right by 2 b - 61, and at least 1, in rows whose sum has
-    b > 30 bits. The row's sum, which divides it, is left to SAMPLE."""
+    """NORM of section 2.2.2: e_v^2 for each entry e_v; in rows whose sum has b > 30 bits, max(1, floor(e_v^2 /
+    2^(2 b - 61))). The division by the row's sum is left to SAMPLE."""
     bits = [int(total).bit_length() for total in np.asarray(p.sum(axis=1)).ravel()]
     shift = np.array([max(0, 2 * width - 61) for width in bits], np.int64)
     data = np.maximum(p.data**2 >> np.repeat(shift, np.diff(p.indptr)), 1)

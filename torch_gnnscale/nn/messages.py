@@ -18,13 +18,13 @@ _BY_EDGE = {
                  "NNConv", "ResGatedGraphConv", "SAGEConv")
     for kind in [getattr(pyg_nn, name)]
 }  # fmt: skip
-"""Layers that aggregate messages, each of one edge and its two nodes, and compute nothing else from edges."""
+"""Layers that aggregate messages, each computed from one edge and its two nodes, and use edges for nothing else."""
 _NORMALIZES = {pyg_nn.GCNConv.forward, pyg_nn.GCN2Conv.forward, pyg_nn.LGConv.forward}
 _SUM = SumAggregation()
 
 
 def refuse_unfit(title: str, layer: pyg_nn.MessagePassing) -> None:
-    """Raises ValueError if a layer's output with weighed messages is not an estimate of its output on all edges."""
+    """Raises ValueError if a layer's output with weighted messages would not estimate its output with all edges."""
     kind, base = type(layer), pyg_nn.MessagePassing
     of_base = kind.aggregate is base.aggregate and kind.update is base.update
     if (kind.forward, kind.message) not in _BY_EDGE or not of_base:
@@ -46,7 +46,7 @@ def refuse_unfit(title: str, layer: pyg_nn.MessagePassing) -> None:
 
 
 def refuse_twice(title: str, given: Mapping[str, Any], weight: Tensor) -> None:
-    """Raises ValueError if a layer is given, as its own ``edge_weight``, what its messages are multiplied by."""
+    """Raises ValueError if a layer gets ``weight``, by which its messages are multiplied, as ``edge_weight`` too."""
     own = given.get("edge_weight")
     if isinstance(own, Tensor) and own.numel() and own.data_ptr() == weight.data_ptr():
         raise ValueError(
@@ -56,12 +56,12 @@ def refuse_twice(title: str, given: Mapping[str, Any], weight: Tensor) -> None:
 
 @contextmanager
 def weigh_messages(layer: pyg_nn.MessagePassing, weight: Tensor) -> Iterator[None]:
-    """Within, ``layer.propagate`` multiplies the message of edge e by ``weight[e]``, and sums them where the layer
-    takes the mean: that is the mean of weighed messages times the destination's number of edges.
+    """Within, ``layer.propagate`` returns sum_e weight[e] m_e, m_e being the message of edge e, also if the layer
+    otherwise takes the mean.
 
     Args:
         layer: one that :func:`refuse_unfit` accepts.
-        weight: [e], of the edges that are propagated.
+        weight: of the edges that are propagated, in their order: [e].
     """
     message, shadow = layer.message, Shadow(layer)
 
@@ -76,7 +76,7 @@ def weigh_messages(layer: pyg_nn.MessagePassing, weight: Tensor) -> Iterator[Non
 
     shadow.set("message", weighed)
     shadow.set("aggregate", total)
-    shadow.set("fuse", False)  # PyG's products with an EdgeIndex have no messages
+    shadow.set("fuse", False)  # PyG's fused matrix products with an EdgeIndex do not call message()
     try:
         yield
     finally:

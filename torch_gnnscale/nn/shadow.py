@@ -1,4 +1,4 @@
-"""Attributes of an object that are set for a while."""
+"""Attributes of an object that are set temporarily."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _ABSENT = object()
 
 
 class Shadow:
-    """Sets attributes of one object and restores what it had before, without its ``__setattr__``."""
+    """Sets attributes of an object, without calling its ``__setattr__``, and restores their values from before."""
 
     def __init__(self, of: object) -> None:
         self.attributes = vars(of)
@@ -20,7 +20,7 @@ class Shadow:
         self.attributes[name] = value
 
     def restore(self) -> None:
-        """Attributes are what they were before the first :meth:`set`."""
+        """Restores the attributes as they were before the first :meth:`set`; those that were absent are deleted."""
         for name, value in self.before.items():
             if value is _ABSENT:
                 del self.attributes[name]

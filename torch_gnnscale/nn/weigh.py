@@ -22,10 +22,10 @@ def default_call(model: nn.Module, batch: Any) -> Any:
 
 
 class Weighed(Wrapper):
-    """What :func:`weigh` returns; ``module`` is the model itself, unchanged.
+    """What :func:`weigh` returns; ``module`` is the model, unchanged.
 
-    Parameters, buffers and submodules have the names that they have in the model, and so has the ``state_dict``: what
-    one of the two saves, the other loads. Attributes that this object lacks are the model's.
+    Parameters, buffers, submodules and the ``state_dict`` have the model's names, so that a ``state_dict`` of either
+    can be loaded into the other. Attributes that this object lacks are looked up in the model.
     """
 
     def __init__(
@@ -48,8 +48,8 @@ class Weighed(Wrapper):
         """The model's output for the whole batch.
 
         Raises:
-            ValueError: the batch has no weights, or a layer gets other edges or cannot be weighed; the message says
-                which.
+            ValueError: the batch has no weights; a layer gets other edges than the batch's; or a layer cannot be
+                weighed. The message names it.
         """
         with self.weighing(batch):
             return self.call(self.module, batch)
@@ -85,10 +85,10 @@ class Weighed(Wrapper):
             yield
 
     def _layers(self) -> list[tuple[str, pyg_nn.MessagePassing]]:
-        """What errors call each of the model's layers, and the layer.
+        """Each MessagePassing layer of the model, after the title by which errors name it.
 
         Raises:
-            ValueError: one of them cannot be weighed.
+            ValueError: a layer cannot be weighed.
         """
         layers = [(n, m) for n, m in self.module.named_modules() if isinstance(m, pyg_nn.MessagePassing)]
         titled = [(f"{name or 'the model'} ({type(layer).__name__})", layer) for name, layer in layers]
@@ -102,26 +102,26 @@ def weigh(
 ) -> Weighed:
     """Makes a PyG model multiply every message by the weight of its edge.
 
-    A layer that sums messages m_e gives sum_e w_e m_e; so does one that takes their mean, for every message is also
-    multiplied by the destination's number of sampled edges. With the weights of a
-    :class:`~torch_gnnscale.LayerSampler` (its ``aggregation`` says what the weighed sum stands for) both estimate the
-    layer's output with all neighbors. A layer's own ``edge_weight`` is multiplied beside.
+    A layer that aggregates messages m_e then returns sum_e w_e m_e, whether it takes their sum or their mean. With the
+    weights of a :class:`~torch_gnnscale.LayerSampler`, whose ``aggregation`` says what the weighted sum estimates, this
+    estimates the layer's output with all neighbors. If a layer gets an ``edge_weight`` of its own, messages are
+    multiplied by both.
 
     Layers: CGConv, EdgeConv, GCN2Conv, GCNConv, GINConv, GINEConv, GraphConv, LEConv, LGConv, NNConv,
     ResGatedGraphConv and SAGEConv, with ``aggr`` "sum", "add" or "mean" and without a normalization by degrees.
 
-    ``narrow(weigh(model))`` computes what the seeds need of it.
+    ``narrow(weigh(model))`` computes only what the seeds need.
 
     Args:
-        model: any module whose MessagePassing layers are among these and get the batch's ``edge_index``, or a prefix.
-        call: how the model is called with a batch.
-        weight_name: the batches' field that holds the weights, as the sampler names it.
+        model: any module whose MessagePassing layers are among these, and get the batch's ``edge_index`` or a prefix.
+        call: ``call(model, batch)`` calls the model.
+        weight_name: the name of the batches' field with the weights: the sampler's ``weight_name``.
 
     Returns:
-        A module to be called with a batch; it shares the model's parameters.
+        A module that is called with a batch; it shares the model's parameters.
 
     Raises:
-        ValueError: the model has no MessagePassing layers, or one that cannot be weighed, which the message names.
+        ValueError: the model has no MessagePassing layers, or a layer that cannot be weighed, which the message names.
     """
     return Weighed(model, call, weight_name)
 
@@ -136,7 +136,7 @@ def _propagate(
     size: Any = None,
     **kwargs: Any,
 ) -> Tensor:
-    """``propagate`` with weighed messages, where ``edge_index`` are the first of the batch's ``edges``."""
+    """``propagate`` with weighted messages; ``edge_index``: the batch's ``edges``, or a prefix of them."""
     if not _is_prefix(edge_index, edges):
         raise ValueError(
             f"{title}: expected the batch's edge_index or a prefix of it, found other edges; a model that changes the "
@@ -149,7 +149,7 @@ def _propagate(
 
 
 def _is_prefix(index: Any, of: Tensor) -> bool:
-    """Whether edges are the first of others, in the same memory."""
+    """Whether ``index`` is a prefix of ``of``, in the same memory."""
     if index is of:
         return True
     if not isinstance(index, Tensor) or index.dim() != 2 or index.size(1) > of.size(1):

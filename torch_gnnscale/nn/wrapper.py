@@ -1,4 +1,4 @@
-"""A module around a model that leaves the model's names as they are."""
+"""A module that wraps a model and keeps the names of the model's parameters."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from torch import nn
 
 
 class Wrapper(nn.Module):
-    """``module`` is the model itself, unchanged.
+    """A wrapped model; ``module`` is the model, unchanged.
 
-    Parameters, buffers and submodules have the names that they have in the model, and so has the ``state_dict``: what
-    one of the two saves, the other loads. Attributes that this object lacks are the model's.
+    Parameters, buffers, submodules and the ``state_dict`` have the model's names, so that a ``state_dict`` of either
+    can be loaded into the other. Attributes that this object lacks are looked up in the model.
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -22,8 +22,7 @@ class Wrapper(nn.Module):
     def named_modules(
         self, memo: set[nn.Module] | None = None, prefix: str = "", remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Module]]:
-        """This module, then the model and its submodules by their names in the model: the first two are both
-        ``prefix``."""
+        """This module, then the model, both named ``prefix``; then the model's submodules by their names in it."""
         memo = set() if memo is None else memo
         if self not in memo:
             if remove_duplicate:
@@ -32,16 +31,16 @@ class Wrapper(nn.Module):
             yield from self.module.named_modules(memo, prefix, remove_duplicate)
 
     def state_dict(self, *args: Any, **kwargs: Any) -> dict[str, Any]:  # type: ignore[override]
-        """The model's."""
+        """The model's ``state_dict``."""
         return self.module.state_dict(*args, **kwargs)
 
     def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
-        """Loads a ``state_dict`` of the model's."""
+        """Loads a ``state_dict`` of the model, or of this module."""
         return self.module.load_state_dict(state_dict, strict, assign)
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
-        """Of a module that contains this one, ``load_state_dict`` goes on to ``prefix`` + "module." with the same
-        dictionary."""
+        """Called by ``load_state_dict`` of a module that contains this one, which next loads the model from the entries
+        ``prefix`` + "module.": renames the model's entries to these."""
         for name in [name for name in state_dict if name.startswith(prefix)]:
             state_dict[f"{prefix}module.{name.removeprefix(prefix)}"] = state_dict.pop(name)
         super()._load_from_state_dict(state_dict, prefix, *args)

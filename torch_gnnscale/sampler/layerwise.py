@@ -116,7 +116,7 @@ class LayerSampler(PyGAttributes, KeyedSampler):
         self._prepared: ops.PreparedLayers | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_prepared": None}  # it holds the stored tensors, which SampledGraph leaves out too
+        return {**self.__dict__, "_prepared": None}  # made again on first use; its tensors would be copied
 
     @property
     def strict_negatives(self) -> StrictNegatives:
