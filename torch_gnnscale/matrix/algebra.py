@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..ops import Relations
+from ..ops.layerwise import check_layer_graph
 
 try:
     from scipy.sparse import csr_array
@@ -84,13 +85,7 @@ def adjacency(graph: Relations) -> Adjacency:
     Raises:
         TypeError, ValueError: another graph, or parallel edges, whose entries a matrix product would add.
     """
-    if not isinstance(graph, Relations):
-        raise TypeError(f"graph: expected what relations() returns, found {type(graph).__name__}")
-    if len(graph.colptr) != 1 or len(graph.sizes) != 1:
-        found = f"{len(graph.colptr)} relations of {len(graph.sizes)} node types"
-        raise ValueError(f"graph: expected one relation of one node type, found {found}")
-    if graph.weight[0] is not None or graph.time[0] is not None:
-        raise ValueError("graph: expected edges without weights and times, found some")
+    check_layer_graph(graph)
     colptr, row, count = graph.colptr[0].numpy(), graph.row[0].numpy().astype(np.int64), graph.sizes[0]
     position = csr_array((np.arange(1, len(row) + 1), row, colptr), shape=(count, count))
     position.sort_indices()

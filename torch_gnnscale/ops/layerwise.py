@@ -44,8 +44,19 @@ class LayerDrawing(NamedTuple):
     """LABOR: the same random numbers in all hops."""
 
 
-def check_drawing(drawing: LayerDrawing) -> None:
-    """Raises ValueError for an option that is unknown or does not fit the method."""
+def check_layer_graph(graph: Relations) -> None:
+    """Raises TypeError or ValueError for a graph that :func:`sample_layers` does not sample."""
+    if not isinstance(graph, Relations):
+        raise TypeError(f"graph: expected what relations() returns, found {type(graph).__name__}")
+    if len(graph.colptr) != 1 or len(graph.sizes) != 1:
+        found = f"{len(graph.colptr)} relations of {len(graph.sizes)} node types"
+        raise ValueError(f"graph: expected one relation of one node type, found {found}")
+    if graph.weight[0] is not None or graph.time[0] is not None:
+        raise ValueError("graph: expected edges without weights and times, found some")
+
+
+def check_drawing(drawing: LayerDrawing, layers: bool, include_dst: bool) -> None:
+    """Raises ValueError for an option that is unknown, or does not fit the method or the frontier."""
     method = drawing.method
     if method not in METHODS:
         raise ValueError(f"method: expected one of {METHODS}, found {method!r}")
@@ -62,6 +73,10 @@ def check_drawing(drawing: LayerDrawing) -> None:
         raise ValueError("keep_known=True: expected method='ladies' or 'fastgcn', found 'labor'")
     if drawing.layer_dependency and method != "labor":
         raise ValueError(f"layer_dependency=True: expected method='labor', found {method!r}")
+    if not include_dst and not layers:
+        raise ValueError("include_dst=False: expected layers=True, found False")
+    if not include_dst and drawing.keep_known:
+        raise ValueError("include_dst=False: expected keep_known=False, found True")
 
 
 def check_num_nodes(num_nodes: Sequence[int]) -> list[int]:
@@ -203,18 +218,8 @@ class PreparedLayers:
         layers: bool = False,
         include_dst: bool = True,
     ) -> None:
-        if not isinstance(graph, Relations):
-            raise TypeError(f"graph: expected what relations() returns, found {type(graph).__name__}")
-        if len(graph.colptr) != 1 or len(graph.sizes) != 1:
-            found = f"{len(graph.colptr)} relations of {len(graph.sizes)} node types"
-            raise ValueError(f"graph: expected one relation of one node type, found {found}")
-        if graph.weight[0] is not None or graph.time[0] is not None:
-            raise ValueError("graph: expected edges without weights and times, found some")
-        check_drawing(drawing)
-        if not include_dst and not layers:
-            raise ValueError("include_dst=False: expected layers=True, found False")
-        if not include_dst and drawing.keep_known:
-            raise ValueError("include_dst=False: expected keep_known=False, found True")
+        check_layer_graph(graph)
+        check_drawing(drawing, layers, include_dst)
         if (score is not None) != (drawing.method == "fastgcn"):
             raise ValueError(f"score: expected it only for method='fastgcn', found method={drawing.method!r}")
         if score is not None:

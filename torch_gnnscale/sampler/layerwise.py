@@ -92,16 +92,12 @@ class LayerSampler(PyGAttributes, KeyedSampler):
             method, str(scheme), scores, aggregation, weights, bool(keep_known), bool(layer_dependency)
         )
         """The options that decide what is drawn."""
-        check_drawing(self.drawing)
+        check_drawing(self.drawing, layers, include_dst)
         self.num_nodes_of_hops = check_num_nodes(num_nodes.tolist() if isinstance(num_nodes, np.ndarray) else num_nodes)
         """How many nodes are drawn in each hop."""
         self.batches_per_key = check_int("batch_dependency", batch_dependency, 1)
         if batch_dependency > 1 and method != "labor":
             raise ValueError(f"batch_dependency={batch_dependency}: expected method='labor', found {method!r}")
-        if not include_dst and not layers:
-            raise ValueError("include_dst=False: expected layers=True, found False")
-        if not include_dst and keep_known:
-            raise ValueError("include_dst=False: expected keep_known=False, found True")
         self.layers, self.include_dst = layers, include_dst
         self.weight_name = weight_name
         if sampled_store(data) is not None:
