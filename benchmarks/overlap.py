@@ -10,10 +10,6 @@ device ``tc`` limits to a rate. Each rank there times
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 from itertools import islice
@@ -22,8 +18,9 @@ from statistics import median
 from typing import Any
 
 import torch
+from ranks import can_shape, is_parent, start
 from torch import distributed as dist
-from torch import multiprocessing, nn
+from torch import nn
 from torch_geometric.data import Data
 
 from torch_gnnscale import NeighborLoader, partition
@@ -32,39 +29,28 @@ from torch_gnnscale.distributed import Part, open_part
 FANOUTS, BATCH, SEED, WORLD = [10, 5], 500, 1, 2
 STEPS, FILLING = 16, 6
 """Of a round that are timed, after those in which the first batches come."""
-BURST = "burst 262144 latency 1s"
+LIMIT = 600
+"""Seconds after which the ranks are ended."""
 
 
 def measured(data: Data, rate: str, rounds: int) -> dict[str, Any] | None:
     """Steps of training at a rate such as "400mbit"; None where there is no network namespace or no ``tc``."""
-    shape = f"ip link set lo up && tc qdisc add dev lo root tbf rate {rate} {BURST}"
-    alone = ["unshare", "--user", "--map-root-user", "--net", "sh", "-c"]
-    try:
-        subprocess.run([*alone, shape], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
+    if not can_shape(rate):
         return None
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         partition.write(data, folder / "parts", parts=WORLD, method="random")
-        command = f'{shape} && exec "$0" "$@"'
-        given = {"GLOO_SOCKET_IFNAME": "lo", "LOCAL_WORLD_SIZE": str(WORLD), "OMP_NUM_THREADS": "1"}
-        ranks = [*alone, command, sys.executable, __file__, str(folder), str(rounds)]
-        subprocess.run(ranks, check=True, env={**os.environ, **given})
-        found = [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(WORLD)]
+        (folder / "rounds").write_text(str(rounds))
+        found = start(__file__, folder, WORLD, rate, LIMIT)
     slowest = max(found, key=lambda rank: rank["wait_ms"])
     step = slowest["training_ms"] + slowest["wait_ms"]
     return {"rate": rate, **slowest, "wait over step": slowest["wait_ms"] / step}
 
 
-def rank_main(rank: int, folder: str, rounds: int) -> None:
-    """What each process does; leaves ``rank-R.json``."""
-    os.environ["LOCAL_RANK"] = str(rank)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/ranks", rank=rank, world_size=WORLD)
-    with open_part(f"{folder}/parts", verify=False) as part:
-        found = of_rank(part, rounds)
-    Path(f"{folder}/rank-{rank}.json").write_text(json.dumps(found))
-    dist.destroy_process_group()
+def in_rank(folder: Path) -> dict[str, float]:
+    """What a rank finds."""
+    with open_part(folder / "parts", verify=False) as part:
+        return of_rank(part, int((folder / "rounds").read_text()))
 
 
 def of_rank(part: Part, rounds: int) -> dict[str, float]:
@@ -128,4 +114,4 @@ class Work:
 
 
 if __name__ == "__main__":
-    multiprocessing.spawn(rank_main, (sys.argv[1], int(sys.argv[2])), nprocs=WORLD)
+    is_parent(in_rank)

@@ -28,6 +28,19 @@ SHAPED = "tc qdisc add dev lo root tbf rate {rate} burst 256k latency 1s"
 """Holds what all ranks together send to ``rate``, such as 1gbit: they share the device."""
 
 
+def shaped(rate: str) -> list[str]:
+    """Runs the command after it in a network namespace of its own, whose loopback device has this rate."""
+    return ["unshare", "-Urn", "sh", "-c", f'ip link set lo up && {SHAPED.format(rate=rate)} && exec "$@"', "sh"]
+
+
+def can_shape(rate: str) -> bool:
+    """Whether the machine has network namespaces and ``tc``."""
+    try:
+        return subprocess.run([*shaped(rate), "true"], capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
+
+
 def start(script: str, folder: Path, world: int, rate: str | None, seconds: int) -> list[Any]:
     """Runs the ranks of a script; what each has returned.
 
@@ -43,14 +56,7 @@ def start(script: str, folder: Path, world: int, rate: str | None, seconds: int)
     """
     command = ["timeout", str(seconds)]
     if rate is not None:
-        command += [
-            "unshare",
-            "-Urn",
-            "sh",
-            "-c",
-            f'ip link set lo up && {SHAPED.format(rate=rate)} && exec "$@"',
-            "sh",
-        ]
+        command += shaped(rate)
     command += [sys.executable, script, FLAG, str(folder), str(world)]
     given = {"GLOO_SOCKET_IFNAME": "lo", "LOCAL_WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
     subprocess.run(command, check=True, env={**os.environ, **given})
