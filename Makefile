@@ -6,8 +6,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 PYTEST := $(BIN)/python -m pytest
-# Each process begins with a half of the tests in order, so that what a file or folder shares is made once.
-TWO := -n 2 --dist worksteal
+# Not --dist worksteal, by which pytest-xdist was seen to wait for ever near the end of the tests.
+TWO := -n 2
 # Prints the packages of extras of pyproject.toml; installing the project with them would compile everything again.
 EXTRA := $(BIN)/python -c 'import importlib.metadata as m, sys; print(*(r.split(";")[0] for r in m.requires("torch_gnnscale") if r.partition("extra == ")[2][1:-1] in sys.argv[1:]))'
 NATIVE := $(shell find cuda -name '*.cpp' -o -name '*.cu' -o -name '*.h')
