@@ -4,7 +4,7 @@ import re
 
 import pytest
 from helpers.cluster import cluster
-from helpers.parts import as_plain, batches_of_rank, expected_batches, homogeneous, loader_over
+from helpers.parts import as_plain, batches_of_rank, expected_batches, homogeneous, loader_over, with_links
 from torch import distributed as dist
 
 from torch_gnnscale import partition
@@ -14,9 +14,7 @@ from torch_gnnscale.distributed import open_part
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
     """(data, a directory of two parts)."""
-    data, path = homogeneous(), tmp_path_factory.mktemp("parts") / "parts"
-    partition.write(data, path, parts=2, method="random", links={"train": data.edge_index[:, ::7]})
-    return data, str(path)
+    return with_links(tmp_path_factory, 2)
 
 
 POLICIES = {

@@ -17,14 +17,6 @@ from torch_gnnscale import NeighborLoader, partition
 from torch_gnnscale.distributed import open_part
 
 
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory):
-    """A directory of two parts."""
-    path = tmp_path_factory.mktemp("parts") / "parts"
-    partition.write(homogeneous(), path, parts=2, method="random")
-    return str(path)
-
-
 def loader_of(part, **options):
     of = "all" if options.get("seed_order") == "global" else "part"
     return loader_over((part.features, part.graph), part.input_nodes("train", of), "nodes", options)

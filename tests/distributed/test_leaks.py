@@ -4,20 +4,10 @@ import gc
 import os
 import threading
 
-import pytest
 from helpers.cluster import cluster
-from helpers.parts import homogeneous, loader_over
+from helpers.parts import loader_over
 
-from torch_gnnscale import partition
 from torch_gnnscale.distributed import open_part
-
-
-@pytest.fixture(scope="module")
-def parts(tmp_path_factory):
-    """A directory of two parts."""
-    path = tmp_path_factory.mktemp("parts") / "parts"
-    partition.write(homogeneous(), path, parts=2, method="random")
-    return str(path)
 
 
 def in_use():

@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers.cluster import cluster
 from helpers.hetero import PAPER, make_hetero
-from helpers.parts import as_plain, batches_of_rank, expected_batches, homogeneous, loader_over
+from helpers.parts import as_plain, batches_of_rank, expected_batches, homogeneous, loader_over, with_links
 
 from torch_gnnscale import partition
 from torch_gnnscale.distributed import open_part
@@ -13,9 +13,7 @@ from torch_gnnscale.distributed import open_part
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
     """(data, a directory of one part)."""
-    data, path = homogeneous(), tmp_path_factory.mktemp("parts") / "parts"
-    partition.write(data, path, parts=1, method="random", links={"train": data.edge_index[:, ::7]})
-    return data, str(path)
+    return with_links(tmp_path_factory, 1)
 
 
 MODES = {

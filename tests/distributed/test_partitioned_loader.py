@@ -6,7 +6,7 @@ import pytest
 import torch
 from helpers.cluster import SLOW, cluster
 from helpers.hetero import CITES, HELD, LIKES, PAPER, REV_WRITES, WRITES, make_hetero, with_times, with_weights
-from helpers.parts import batches_of_rank, expected_batches, homogeneous
+from helpers.parts import batches_of_rank, check_batches, expected_batches, homogeneous
 
 from torch_gnnscale import partition
 
@@ -54,12 +54,7 @@ def test_batches_are_those_of_one_process(parts, kind, options, count, world):
     data, path = parts(count)
     expected = expected_batches(data, path, kind, 2, options, world)
     found = cluster(world).run(batches_of_rank, path, kind, 2, options)
-    assert [[len(epoch) for epoch in rank] for rank in found] == [[len(epoch) for epoch in rank] for rank in expected]
-    for rank in range(world):
-        for epoch in range(2):
-            for ours, theirs in zip(found[rank][epoch], expected[rank][epoch], strict=True):
-                assert dict(ours).keys() == dict(theirs).keys()
-                assert ours == theirs
+    check_batches(found, expected)
 
 
 FANOUTS = {CITES: [3, 2], WRITES: [2, 2], REV_WRITES: [1, 1], HELD: [2, 1], LIKES: [1, 2]}

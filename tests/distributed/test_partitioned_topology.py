@@ -6,7 +6,15 @@ import pytest
 import torch
 from helpers.cluster import SLOW, cluster
 from helpers.hetero import make_hetero
-from helpers.parts import as_plain, batches_of_rank, expected_batches, homogeneous, loader_over, stores_of
+from helpers.parts import (
+    as_plain,
+    batches_of_rank,
+    check_batches,
+    expected_batches,
+    homogeneous,
+    loader_over,
+    stores_of,
+)
 from torch import distributed as dist
 from torch_geometric.data import TensorAttr
 
@@ -68,12 +76,7 @@ def test_batches_are_those_of_one_process(parts, options, count, world):
     data, path = parts(count)
     expected = expected_batches(data, path, "nodes", 2, options, world)
     found = cluster(world).run(batches_of_rank, path, "nodes", 2, options)
-    assert [[len(epoch) for epoch in rank] for rank in found] == [[len(epoch) for epoch in rank] for rank in expected]
-    for rank in range(world):
-        for epoch in range(2):
-            for ours, theirs in zip(found[rank][epoch], expected[rank][epoch], strict=True):
-                assert dict(ours).keys() == dict(theirs).keys()
-                assert ours == theirs
+    check_batches(found, expected)
 
 
 @pytest.mark.parametrize("options", [{"uneven": "serve", "shuffle": False}, {"seed_order": "global"}])

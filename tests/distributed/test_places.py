@@ -13,14 +13,6 @@ from torch_gnnscale.distributed import open_part, places
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory):
-    """A directory of two parts."""
-    path = tmp_path_factory.mktemp("parts") / "parts"
-    partition.write(homogeneous(), path, parts=2, method="random")
-    return str(path)
-
-
-@pytest.fixture(scope="module")
 def one(tmp_path_factory):
     """A directory of one part."""
     path = tmp_path_factory.mktemp("parts") / "parts"

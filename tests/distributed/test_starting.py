@@ -27,14 +27,6 @@ WITHIN = 30.0
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory):
-    """A directory of two parts."""
-    path = tmp_path_factory.mktemp("parts") / "parts"
-    partition.write(homogeneous(), path, parts=2, method="random")
-    return str(path)
-
-
-@pytest.fixture(scope="module")
 def three(tmp_path_factory):
     """A directory of three parts."""
     path = tmp_path_factory.mktemp("parts") / "parts"

@@ -30,6 +30,23 @@ def homogeneous(num_nodes: int = 200) -> Data:
     return data
 
 
+def with_links(tmp_path_factory: Any, count: int) -> tuple[Data, str]:
+    """(data, a new directory of so many random parts, with links for training)."""
+    data, path = homogeneous(), tmp_path_factory.mktemp("parts") / "parts"
+    partition.write(data, path, parts=count, method="random", links={"train": data.edge_index[:, ::7]})
+    return data, str(path)
+
+
+def check_batches(found: list[list[list[Any]]], expected: list[list[list[Any]]]) -> None:
+    """Fails unless the batches are equal, by rank and epoch; the first that is not is named by its fields."""
+    assert [[len(epoch) for epoch in rank] for rank in found] == [[len(epoch) for epoch in rank] for rank in expected]
+    for of_rank, of_expected in zip(found, expected, strict=True):
+        for epoch, as_expected in zip(of_rank, of_expected, strict=True):
+            for ours, theirs in zip(epoch, as_expected, strict=True):
+                assert dict(ours).keys() == dict(theirs).keys()
+                assert ours == theirs
+
+
 def orders_of(parts: partition.StoredParts) -> Order | TypedOrder:
     """The numbering of the stored graph."""
     orders = {
