@@ -38,7 +38,6 @@ GNNSCALE_AVX512 inline int64_t draw_nodes_avx512(uint64_t key, uint32_t tail, co
                                                  uint64_t* draws) {
   constexpr int kTogether = 4;
   const RoundKeys keys(key);
-  const __m512i m0 = _mm512_set1_epi64(kPhiloxM0), m1 = _mm512_set1_epi64(kPhiloxM1);
   const __m512i low = _mm512_set1_epi64(0xFFFFFFFF);
   int64_t i = 0;
   for (; i + kTogether * kLanes <= count; i += kTogether * kLanes) {
@@ -50,18 +49,7 @@ GNNSCALE_AVX512 inline int64_t draw_nodes_avx512(uint64_t key, uint32_t tail, co
       word[2][c] = _mm512_setzero_si512();
       word[3][c] = _mm512_set1_epi64(tail);
     }
-#pragma GCC unroll 10
-    for (int round = 0; round < 10; ++round) {
-      const __m512i key0 = _mm512_set1_epi64(keys.word[round][0]), key1 = _mm512_set1_epi64(keys.word[round][1]);
-#pragma GCC unroll 4
-      for (int c = 0; c < kTogether; ++c) {
-        const __m512i p0 = _mm512_mul_epu32(word[0][c], m0), p1 = _mm512_mul_epu32(word[2][c], m1);
-        word[0][c] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p1, kWordBits), word[1][c], key0, kXor3);
-        word[1][c] = p1;
-        word[2][c] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p0, kWordBits), word[3][c], key1, kXor3);
-        word[3][c] = p0;
-      }
-    }
+    run_rounds<kTogether>(keys, word);
 #pragma GCC unroll 4
     for (int c = 0; c < kTogether; ++c) {
       const __m512i high = _mm512_slli_epi64(word[1][c], kWordBits);

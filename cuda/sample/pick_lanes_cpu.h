@@ -188,6 +188,25 @@ GNNSCALE_AVX2 inline void pick_group_avx2(const RoundKeys& keys, const PickGroup
 
 constexpr int kXor3 = 0x96;  // the truth table of a ^ b ^ c
 
+// The ten rounds of `count` vectors of Philox blocks side by side, so that none waits for its own products: word[w][c]
+// holds word w of the blocks of vector c.
+template <int count>
+GNNSCALE_AVX512 GNNSCALE_INLINE void run_rounds(const RoundKeys& keys, __m512i (&word)[4][count]) {
+  const __m512i m0 = _mm512_set1_epi64(kPhiloxM0), m1 = _mm512_set1_epi64(kPhiloxM1);
+#pragma GCC unroll 10
+  for (int round = 0; round < 10; ++round) {
+    const __m512i key0 = _mm512_set1_epi64(keys.word[round][0]), key1 = _mm512_set1_epi64(keys.word[round][1]);
+#pragma GCC unroll 4
+    for (int c = 0; c < count; ++c) {
+      const __m512i p0 = _mm512_mul_epu32(word[0][c], m0), p1 = _mm512_mul_epu32(word[2][c], m1);
+      word[0][c] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p1, kWordBits), word[1][c], key0, kXor3);
+      word[1][c] = p1;
+      word[2][c] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p0, kWordBits), word[3][c], key1, kXor3);
+      word[3][c] = p0;
+    }
+  }
+}
+
 // The picks of a group, in vectors of kLanes lanes.
 template <bool replace>
 class WideGroup {
@@ -216,19 +235,7 @@ class WideGroup {
       word[2][c] = tree_;
       word[3][c] = _mm512_or_si512(tail_, _mm512_set1_epi64(block + c));
     }
-    const __m512i m0 = _mm512_set1_epi64(kPhiloxM0), m1 = _mm512_set1_epi64(kPhiloxM1);
-#pragma GCC unroll 10
-    for (int round = 0; round < 10; ++round) {
-      const __m512i key0 = _mm512_set1_epi64(keys.word[round][0]), key1 = _mm512_set1_epi64(keys.word[round][1]);
-#pragma GCC unroll 3
-      for (int c = 0; c < count; ++c) {
-        const __m512i p0 = _mm512_mul_epu32(word[0][c], m0), p1 = _mm512_mul_epu32(word[2][c], m1);
-        word[0][c] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p1, kWordBits), word[1][c], key0, kXor3);
-        word[1][c] = p1;
-        word[2][c] = _mm512_ternarylogic_epi64(_mm512_srli_epi64(p0, kWordBits), word[3][c], key1, kXor3);
-        word[3][c] = p0;
-      }
-    }
+    run_rounds<count>(keys, word);
 #pragma GCC unroll 3
     for (int c = 0; c < count; ++c) {
       const int64_t i = kDraws * (block + c);
