@@ -70,4 +70,21 @@ GNNSCALE_HD void atomic_lower(uint32_t& cell, uint32_t value) {
 #endif
 }
 
+// Adds `value`; returns what was found.
+GNNSCALE_HD uint64_t atomic_add(uint64_t& cell, uint64_t value) {
+#ifdef __CUDA_ARCH__
+  return atomicAdd(reinterpret_cast<unsigned long long*>(&cell), static_cast<unsigned long long>(value));
+#else
+  return std::atomic_ref<uint64_t>(cell).fetch_add(value, std::memory_order_relaxed);
+#endif
+}
+
+GNNSCALE_HD uint32_t atomic_add(uint32_t& cell, uint32_t value) {
+#ifdef __CUDA_ARCH__
+  return atomicAdd(&cell, value);
+#else
+  return std::atomic_ref<uint32_t>(cell).fetch_add(value, std::memory_order_relaxed);
+#endif
+}
+
 }  // namespace gnnscale

@@ -88,6 +88,7 @@ struct BulkEdges {
 struct Bulk {
   BulkGraph graph;
   bool replace, layers;
+  bool separate;  // local ids begin at 0 in each hop, whose nodes may have been found before
   BulkState state;
   BulkTable table;
   int64_t* node;  // of all hops
@@ -98,8 +99,9 @@ struct BulkHop {
   int64_t hop, fanout, edge_room, node_room;  // node_room: of the nodes it finds, hop + 1's
   int64_t* offset;                            // [columns + 1]: where each column's edges begin
   int32_t* column;                            // [edges]: what each edge belongs to
-  uint32_t* slot;                             // [edges]: its source in the table
+  uint32_t* slot;                             // [edges]: its source in the table; its local id if there is none
   int64_t* edge_id;                           // [edges], or null
+  float* weight;                              // [edges], or null
   int64_t* count;                             // scratch [columns + 1]: edges of each column
   int64_t *first, *degree;                    // scratch [columns]: where its node's stored list begins, and its length
   int64_t* draw;       // scratch [edges]: what was drawn; without replacement, repeats are resolved later

@@ -94,11 +94,16 @@ struct TableDraws {
   }
 };
 
-// The source of edge e, written to the hop with its edge's id; -1, and the position noted, if that is no node.
-GNNSCALE_HD int64_t read_source(const Bulk& bulk, const BulkHop& hop, const BulkEdges& stored, const BulkEdge& edge,
-                                int64_t e) {
+// The stored position of a drawn edge.
+GNNSCALE_HD int64_t position_of(const Bulk& bulk, const BulkHop& hop, const BulkEdge& edge, int64_t e) {
   const bool settled = bulk.replace || !pick_is_random(edge.degree, hop.fanout, false);
-  const int64_t position = edge.first + (settled ? hop.draw[e] : draws_of(hop, edge).picked(edge.j));
+  return edge.first + (settled ? hop.draw[e] : draws_of(hop, edge).picked(edge.j));
+}
+
+// The source of edge e, which is stored at `position`, written to the hop with its edge's id; -1, and the position
+// noted, if that is no node.
+GNNSCALE_HD int64_t read_source(const Bulk& bulk, const BulkHop& hop, const BulkEdges& stored, int64_t position,
+                                int64_t e) {
   const int64_t node = stored.row[position];
   hop.source[e] = node;
   if (hop.edge_id != nullptr) {

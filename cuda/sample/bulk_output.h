@@ -12,6 +12,7 @@ struct BulkPlaces {
   const int64_t* first_column;                                    // of each batch, its end included: [batches + 1]
   int64_t *out_node, *out_colptr, *out_edge_index, *out_edge_id;  // out_edge_id may be null
   bool with_col;
+  float* out_weight;  // may be null
 };
 
 // For every node of a hop.
@@ -61,9 +62,10 @@ struct WriteEdges {
     const int64_t first = places.first_edge[column.batch], count = places.first_edge[column.batch + 1] - first;
     const int64_t at = places.edge[column.batch] + e - bulk.state.edge_ptr(hop.hop)[column.batch];
     int64_t* const rows = places.out_edge_index + (places.with_col ? first : 0);  // twice `first` in all
-    rows[at] = static_cast<int64_t>(bulk.table.slots[hop.slot[e]].value);
+    rows[at] = bulk.table.slots == nullptr ? hop.slot[e] : static_cast<int64_t>(bulk.table.slots[hop.slot[e]].value);
     if (places.with_col) rows[at + count] = column.local;
     if (places.out_edge_id != nullptr) places.out_edge_id[at] = hop.edge_id[e];
+    if (places.out_weight != nullptr) places.out_weight[at] = hop.weight[e];
   }
 };
 

@@ -7,6 +7,14 @@
 
 namespace gnnscale {
 
+// For every seed: it is a node of hop 0. And for every node that moves to a larger array.
+struct CopyNodes {
+  const int64_t* from;
+  int64_t* to;
+
+  GNNSCALE_HD void operator()(int64_t i) const { to[i] = from[i]; }
+};
+
 // For every seed: its number is the position of the first that is the same node.
 struct NumberSeeds {
   Bulk bulk;
@@ -61,8 +69,8 @@ struct PlaceNodes {
     state.node_ptr(next)[batch] = begin;
     state.column_ptr(next)[batch] = columns;
     if (batch < state.batches) {
-      state.known(next)[batch] =
-          state.known(hop.hop)[batch] + state.node_ptr(hop.hop)[batch + 1] - state.node_ptr(hop.hop)[batch];
+      const int64_t* const found = state.node_ptr(hop.hop) + batch;
+      state.known(next)[batch] = bulk.separate ? 0 : state.known(hop.hop)[batch] + found[1] - found[0];
       return;
     }
     *state.needed_nodes(next) = begin;

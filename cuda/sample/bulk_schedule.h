@@ -6,14 +6,6 @@
 
 namespace gnnscale {
 
-// For every seed: it is a node of hop 0.
-struct CopySeeds {
-  const int64_t* seeds;
-  int64_t* node;
-
-  GNNSCALE_HD void operator()(int64_t i) const { node[i] = seeds[i]; }
-};
-
 // For every edge: its source and id are read, and the source is entered.
 struct FindSources {
   Bulk bulk;
@@ -22,14 +14,15 @@ struct FindSources {
 
   GNNSCALE_HD void operator()(int64_t e) const {
     const BulkEdge edge = edge_at(bulk, hop, e, hop.column[e]);
-    enter_source(bulk, hop, edge.destination.batch, e, read_source(bulk, hop, stored, edge, e));
+    const int64_t position = position_of(bulk, hop, edge, e);
+    enter_source(bulk, hop, edge.destination.batch, e, read_source(bulk, hop, stored, position, e));
   }
 };
 
 // Hop 0 finds the seeds.
 template <typename Executor>
 void start_hops(Executor& on, const Bulk& bulk, const int64_t* seeds, int64_t num_seeds) {
-  on.each(bulk.state.columns(0), num_seeds, CopySeeds{seeds, bulk.node});
+  on.each(bulk.state.columns(0), num_seeds, CopyNodes{seeds, bulk.node});
   on.each(bulk.state.columns(0), num_seeds, NumberSeeds{bulk});
 }
 
