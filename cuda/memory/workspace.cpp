@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <mutex>
 
@@ -46,6 +47,16 @@ T* map_zeros(int64_t size) {
 int64_t words_of_bits(int64_t num_nodes) { return num_nodes / 64 + 1; }
 int64_t words_of_slots(int64_t num_nodes) { return num_nodes / 2 + 1; }
 
+// The values of cells stay below this, or else all cells are cleared first. GNNSCALE_LAST_TAG in the environment sets
+// it, for tests in which that happens soon.
+uint64_t last_tag() {
+  static const uint64_t last = [] {
+    const char* const value = std::getenv("GNNSCALE_LAST_TAG");
+    return value == nullptr ? uint64_t{UINT32_MAX} : std::strtoull(value, nullptr, 10);
+  }();
+  return last;
+}
+
 template <typename T>
 void unmap(T* cells, int64_t size) {
   if (cells != nullptr) munmap(cells, static_cast<size_t>(size) * sizeof(T));
@@ -61,7 +72,7 @@ void Workspace::prepare(int64_t num_nodes, int64_t num_local) {
     map = map_zeros<uint32_t>(num_nodes);
     map_size = num_nodes;
     base = 1;
-  } else if (static_cast<uint64_t>(base) + static_cast<uint64_t>(num_local) > UINT32_MAX) {
+  } else if (static_cast<uint64_t>(base) + static_cast<uint64_t>(num_local) > last_tag()) {
     std::memset(map, 0, static_cast<size_t>(map_size) * sizeof(uint32_t));
     base = 1;
   }
@@ -79,7 +90,7 @@ void Workspace::prepare_slots(int64_t num_nodes) {
     slots = reinterpret_cast<uint32_t*>(bits + words_of_bits(num_nodes));
     slots_size = num_nodes;
     slot_base = 1;
-  } else if (static_cast<uint64_t>(slot_base) + static_cast<uint64_t>(num_nodes) > UINT32_MAX) {
+  } else if (static_cast<uint64_t>(slot_base) + static_cast<uint64_t>(num_nodes) > last_tag()) {
     std::memset(slots, 0, static_cast<size_t>(slots_size) * sizeof(uint32_t));
     slot_base = 1;
   }

@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers import forked
 from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids, small_graphs
+from helpers.slow import SLOW
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -75,6 +76,7 @@ def test_degrees_around_the_bounds_of_the_method(fanout, replace):
         check(graph, torch.arange(len(degrees)), [fanout], key, replace=replace)
 
 
+@pytest.mark.slow
 def test_largest_fanout():
     graph = graph_of_degrees([ops.MAX_FANOUT + 1, 3], seed=4, dtype=torch.int32)
     found = graph.sample(ops, torch.tensor([0, 1]), [ops.MAX_FANOUT], 3)
@@ -173,19 +175,24 @@ def test_another_process_draws_the_same(variables):
     assert done.stdout.strip() == digest(found), done.stderr
 
 
+NAMES = "degrees_around or random_graphs or largest_fanout or small_graphs or random_cases"
+
+
 @pytest.mark.parametrize(
-    "variable",
+    ("names", "environment"),
     [
-        "GNNSCALE_SIMD=0",  # slow, too, but it finds so much that `make quick` runs it
-        pytest.param("GNNSCALE_SIMD=avx2", marks=pytest.mark.slow),
-        pytest.param("GNNSCALE_RELABEL=table", marks=pytest.mark.slow),
+        # Takes long, too, but it finds so much that `make quick` runs it.
+        ("degrees_around or random_graphs or random_cases", {"GNNSCALE_SIMD": "0", "GNNSCALE_LAST_TAG": "500"}),
+        SLOW(NAMES, {"GNNSCALE_SIMD": "0"}),
+        SLOW(NAMES, {"GNNSCALE_SIMD": "avx2"}),
+        SLOW(NAMES, {"GNNSCALE_RELABEL": "table"}),
     ],
+    ids=["scalar, few tags", "scalar", "avx2", "table"],
 )
-def test_every_way_of_drawing_and_relabelling_gives_the_same(variable):
-    names = "degrees_around or random_graphs or largest_fanout or small_graphs or random_cases"
+def test_every_way_of_drawing_and_relabelling_gives_the_same(names, environment):
     files = [__file__, __file__.replace("neighbors", "modes")]
     code = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
-    done = forked.run(code, "-q", "-p", "no:cacheprovider", *files, "-k", names, **dict([variable.split("=")]))
+    done = forked.run(code, "-q", "-p", "no:cacheprovider", *files, "-k", names, **environment)
     assert done.returncode == 0, done.stdout
 
 
@@ -196,7 +203,7 @@ def test_an_unknown_way_of_relabelling_is_refused():
     assert "GNNSCALE_RELABEL: expected map or table, found Map" in done.stderr
 
 
-@pytest.mark.parametrize("fanout", [2, 3, 32, pytest.param(40, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("fanout", [2, 3, SLOW(32), SLOW(40)])
 @pytest.mark.parametrize("replace", [False, True])
 def test_more_than_2_to_32_neighbors(fanout, replace, tmp_path):
     """A row of zeros that takes no space, and positions as edge ids."""
@@ -323,7 +330,8 @@ def test_one_relabel_map_serves_graphs_of_all_sizes():
         check(graph, random_ids(graph.num_nodes, 6, seed=key), [4, 3], key)
 
 
-def test_relabel_map_survives_the_wrap_of_its_tags():  # slow, too, but it finds so much that `make quick` runs it
+@pytest.mark.slow
+def test_relabel_map_survives_the_wrap_of_its_tags():
     # A call's tags are the 4-byte numbers that follow those of the call before: one for each of its nodes.
     graph, nodes = random_graph(100, 6, seed=1), torch.arange(100)
     many, last_tag = torch.zeros(1 << 24, dtype=torch.int32), (1 << 32) - 1
