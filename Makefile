@@ -15,6 +15,9 @@ NATIVE := $(shell find cuda -name '*.cpp' -o -name '*.cu' -o -name '*.h')
 SANITIZED := LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" \
 	ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=. ../../$(BIN)/python -m pytest $(TWO) -p no:cacheprovider
 
+# Tests start hundreds of processes, each of which would compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help train quick test lint sanitize races emulate dist docs notebooks fuzz soak test-cuda gpu clean
 

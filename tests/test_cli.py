@@ -164,6 +164,7 @@ def short(monkeypatch, tmp_path):
     return lambda *arguments: main(["train", "--epochs", "1", "--hidden", "8", *arguments])
 
 
+@pytest.mark.slow
 def test_runs_of_other_tasks_models_and_data_have_folders_of_their_own(short, task):
     task.save("saved/mine")
     short()
@@ -278,6 +279,7 @@ def on_a_terminal(*command: str) -> str:
     return shown.decode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["loss", "scores"])
 def test_an_error_stands_below_a_bar_that_is_gone(where, tmp_path):
     shown = on_a_terminal(FAILS, where, str(tmp_path))
@@ -289,12 +291,14 @@ def test_an_error_stands_below_a_bar_that_is_gone(where, tmp_path):
     assert before.rstrip("\r").rpartition("\r")[2].strip() == ""  # the bar was overwritten with blanks
 
 
+@pytest.mark.slow
 def test_no_bars_go_into_a_pipe(tmp_path):
     done = forked.run(FAILS, "loss", str(tmp_path))
     assert done.returncode == 2
     assert done.stderr == "gnnscale: a batch that fails\n"
 
 
+@pytest.mark.slow
 def test_bars_of_convert_are_for_terminals(tmp_path):
     np.save(tmp_path / "edges.npy", np.array([[0, 1], [1, 2]]))
     code = "import sys; from torch_gnnscale.cli import main; main(['convert', *sys.argv[1:]])"
@@ -307,6 +311,7 @@ def test_bars_of_convert_are_for_terminals(tmp_path):
     assert "\n" in failed.rpartition("gnnscale:")[0].rpartition("edges read")[2]
 
 
+@pytest.mark.slow
 def test_debug_shows_the_traceback(tmp_path):
     done = forked.run(FAILS, "loss", str(tmp_path), "--debug")
     assert done.returncode == 1

@@ -41,6 +41,7 @@ def test_one_part_needs_no_other_process(parts, tmp_path, capfd, monkeypatch):
     assert f"continues after epoch 2 in {folder}" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_what_partition_wrote_for_links(tmp_path, capfd, monkeypatch):
     links = planted_links(100, 60, 900, 4)
     monkeypatch.setattr("torch_gnnscale.datasets.links.planted_links", lambda: links)

@@ -199,6 +199,7 @@ def damage_json(file, draw):
     file.write_text(json.dumps(manifest))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["graph", "features"])
 @pytest.mark.parametrize("damage", [damage_bytes, damage_json], ids=["bytes", "json"])
 def test_files(saved, tmp_path, kind, damage):

@@ -60,6 +60,7 @@ def test_what_a_step_runs_is_there(step):
     assert all(f"\ndef {name}(" in (run_gpu.ROOT / file).read_text() for file, name in tests)
 
 
+@pytest.mark.slow
 def test_a_step_ends_in_one_of_four_ways(tmp_path):
     log, environment = tmp_path / "log", dict(os.environ)
     assert run_gpu.run(shell("a", "echo out; echo err >&2"), environment, log).how == "passed"

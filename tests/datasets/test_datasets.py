@@ -55,6 +55,7 @@ def test_planted_refuses(arguments, message):
         planted(100, **arguments)
 
 
+@pytest.mark.slow
 def test_saved_task_gives_the_same_batches(tmp_path):
     task = NodeTask.from_data("small", planted(seed=0, **SMALL))
     task.save(tmp_path / "task")
@@ -169,6 +170,7 @@ def test_raw_files_are_read_by_torch_geometric(tmp_path):
     assert torch.equal(raw.data.edge_index.unique(dim=1), archive.data.edge_index.unique(dim=1))
 
 
+@pytest.mark.slow
 def test_a_task_that_cannot_be_saved_leaves_nothing(tmp_path):
     task = datasets.load()
     csc = CSC.from_data(task.data)

@@ -23,6 +23,7 @@ def rows_of(ids):
     return {"x": node_rows(ids), "y": (ids * 7 % 5).to(torch.int16), "none": torch.empty(len(ids), 0)}
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.sets(st.integers(0, 41), max_size=12), st.sampled_from([False, False, True])), max_size=20),
     st.integers(0, 15),

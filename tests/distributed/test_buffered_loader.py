@@ -5,6 +5,7 @@ import re
 import pytest
 from helpers.cluster import cluster
 from helpers.parts import as_plain, batches_of_rank, expected_batches, homogeneous, loader_over, with_links
+from helpers.slow import SLOW, quick
 from torch import distributed as dist
 
 from torch_gnnscale import partition
@@ -32,8 +33,8 @@ POLICIES = {
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("nodes", {}), ("nodes", {"prefetch": 0, "disjoint": True}), ("nodes", {"uneven": "serve", "batch_size": 7}),
-        ("links", {"seed_order": "global"}),
+        ("nodes", {}), SLOW("nodes", {"prefetch": 0, "disjoint": True}),
+        SLOW("nodes", {"uneven": "serve", "batch_size": 7}), SLOW("links", {"seed_order": "global"}),
     ],
     ids=["nodes", "disjoint", "serve", "links"],
 )  # fmt: skip
@@ -52,6 +53,7 @@ def fetched(path, kept, epochs):
         return stats["rows"]["bytes_received"], stats["rows"]["rounds"] + stats["ids"]["rounds"], steps
 
 
+@pytest.mark.slow
 def test_less_is_fetched_in_the_same_rounds(parts):
     none = cluster(2).run(fetched, parts[1], {}, 4)
     for kept in (POLICIES["massivegnn"], POLICIES["static"], POLICIES["lookahead"], POLICIES["everything"]):
@@ -92,7 +94,7 @@ def disturbed(path, kept):
     return found
 
 
-@pytest.mark.parametrize("kept", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize("kept", quick(POLICIES, "massivegnn", "lookahead"))
 def test_loops_that_are_left_and_batches_that_fail(parts, kept):
     expected = cluster(2).run(disturbed, parts[1], {})
     assert any("failed" in batches for batches in expected[0])

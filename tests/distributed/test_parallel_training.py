@@ -2,8 +2,9 @@
 
 import pytest
 import torch
-from helpers.cluster import SLOW, cluster
+from helpers.cluster import cluster
 from helpers.parts import homogeneous, loader_over, stores_of
+from helpers.slow import SLOW
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.nn import GraphSAGE

@@ -4,9 +4,10 @@ import functools
 
 import pytest
 import torch
-from helpers.cluster import SLOW, cluster
+from helpers.cluster import cluster
 from helpers.hetero import CITES, HELD, LIKES, PAPER, REV_WRITES, WRITES, make_hetero, with_times, with_weights
 from helpers.parts import batches_of_rank, check_batches, expected_batches, homogeneous
+from helpers.slow import SLOW, quick
 
 from torch_gnnscale import partition
 
@@ -48,7 +49,9 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize(("kind", "options"), MODES.values(), ids=MODES)
+@pytest.mark.parametrize(
+    ("kind", "options"), quick(MODES, "nodes", "layers", "times", "links", "global", "serve global")
+)
 @pytest.mark.parametrize(("count", "world"), [(2, 2), SLOW(3, 3), SLOW(2, 4)])
 def test_batches_are_those_of_one_process(parts, kind, options, count, world):
     data, path = parts(count)
@@ -86,7 +89,7 @@ def typed_parts(tmp_path_factory):
 
 
 @pytest.mark.filterwarnings("ignore:edge type")
-@pytest.mark.parametrize(("kind", "options"), TYPED.values(), ids=TYPED)
+@pytest.mark.parametrize(("kind", "options"), quick(TYPED, "nodes", "links"))
 @pytest.mark.parametrize("world", [2, SLOW(4)])
 def test_batches_of_a_typed_graph_are_those_of_one_process(typed_parts, kind, options, world):
     data, path = typed_parts
@@ -96,6 +99,7 @@ def test_batches_of_a_typed_graph_are_those_of_one_process(typed_parts, kind, op
     )
 
 
+@pytest.mark.slow
 def test_a_rank_without_seeds_serves_the_others(tmp_path):
     data = homogeneous()
     owners, path = torch.arange(200) % 2, tmp_path / "parts"

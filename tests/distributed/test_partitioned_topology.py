@@ -4,7 +4,7 @@ import functools
 
 import pytest
 import torch
-from helpers.cluster import SLOW, cluster
+from helpers.cluster import cluster
 from helpers.hetero import make_hetero
 from helpers.parts import (
     as_plain,
@@ -15,6 +15,7 @@ from helpers.parts import (
     loader_over,
     stores_of,
 )
+from helpers.slow import SLOW, quick
 from torch import distributed as dist
 from torch_geometric.data import TensorAttr
 
@@ -70,7 +71,10 @@ def parts(tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize("options", MODES.values(), ids=MODES)
+QUICK = quick(MODES, "nodes", "layers of trees", "times and weights", "global disjoint", "serve global")
+
+
+@pytest.mark.parametrize("options", QUICK)
 @pytest.mark.parametrize(("count", "world"), [(2, 2), SLOW(3, 3), SLOW(2, 4)])
 def test_batches_are_those_of_one_process(parts, options, count, world):
     data, path = parts(count)
@@ -140,7 +144,7 @@ def traffic_of_an_epoch(path, options):
         return steps, part.stats()
 
 
-@pytest.mark.parametrize("hops", [1, 2, 3, 4])
+@pytest.mark.parametrize("hops", [1, SLOW(2), 3, SLOW(4)])
 @pytest.mark.parametrize("order", ["owned", "global"])
 def test_rounds(parts, hops, order):
     """2L rounds per batch if the seeds are the rank's own, else 2L + 2."""
@@ -229,6 +233,7 @@ def results_of(loader):
             found.append(f"{type(error).__name__}: {error}")
 
 
+@pytest.mark.slow
 def test_the_next_batches_follow_an_error_at_an_owner(parts):
     whole = cluster(2).run(unanswerable, parts(2)[1], -1)
     first, second = cluster(2).run(unanswerable, parts(2)[1], 1)
@@ -265,6 +270,7 @@ def fails_between(path, bad_rank, where):
         module.sample_by_hops = sample
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["transform", "hops"])
 def test_an_error_of_a_rank_by_itself_is_raised_on_all_and_the_next_batches_follow(parts, where):
     whole = cluster(2).run(fails_between, parts(2)[1], -1, where)

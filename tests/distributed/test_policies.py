@@ -43,6 +43,7 @@ def test_static_equals_the_twin(halo, batches):
     assert_plays_like(policy, StaticTwin(*halo), batches)
 
 
+@pytest.mark.slow
 @given(halos(), BATCHES, st.sampled_from([0.5, 0.75, 0.9, 0.995, 0.9999]), st.integers(1, 7), st.booleans())
 def test_massivegnn_equals_the_decay_of_real_numbers(halo, batches, gamma, delta, lazily):
     policy = MassiveGNN(*tensors(*halo), gamma=gamma, delta=delta)
@@ -89,6 +90,7 @@ def test_lookahead_forgets_ids(capacity, batches, window):
         lookahead.LEAST_COUNT = least
 
 
+@pytest.mark.slow
 @given(st.integers(0, 12), BATCHES, BATCHES, st.integers(0, 20), st.sampled_from([0, 3, "epoch"]))
 def test_lookahead_goes_on_elsewhere(capacity, batches, others, stop, window):
     policy, run = Lookahead(capacity, window=window), batches[:stop] + others
@@ -108,6 +110,7 @@ def test_lookahead_goes_on_elsewhere(capacity, batches, others, stop, window):
         assert set(ids[~policy.step(ids).hit].tolist()) == twin.step(batch)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 3), st.lists(st.sets(st.integers(0, 5), max_size=4), max_size=7))
 def test_knowing_the_epoch_is_optimal(capacity, batches):
     found = sum(len(fetched) for fetched, _ in played(Lookahead(capacity, window="epoch"), batches))

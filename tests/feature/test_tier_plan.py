@@ -78,6 +78,7 @@ def test_rows_without_bytes_are_in_host_memory():
         assert [tier.name for tier in plan_tiers(SCORE, sizes, gpu=5, host=0, disk=True).tiers] == ["host"]
 
 
+@pytest.mark.slow
 @given(
     nodes=st.integers(0, 60), row=st.integers(0, 300), gpu=st.integers(0, 9000), peer=st.integers(0, 5000),
     peers=st.integers(0, 4), host=st.one_of(st.none(), st.integers(0, 9000)), seed=st.integers(0, 1 << 30),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import faulthandler
-import functools
 import gc
 import importlib
 import multiprocessing
@@ -17,12 +16,10 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
-import pytest
 import torch
 from helpers.forked import FORKED
 from torch import distributed as dist
 
-SLOW = functools.partial(pytest.param, marks=pytest.mark.slow)
 """Parameters of a test that starts more processes than two."""
 
 

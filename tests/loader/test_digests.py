@@ -32,7 +32,14 @@ def test_every_entry_of_the_table_is_a_case_and_another_one():
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(("name", "way"), [(name, way) for name, case in CASES.items() for way in case.ways])
+@pytest.mark.parametrize(
+    ("name", "way"),
+    [
+        pytest.param(name, way, marks=[pytest.mark.slow] if "workers" in way and name != "uniform" else [])
+        for name, case in CASES.items()
+        for way in case.ways
+    ],
+)
 def test_batches_are_those_of_the_table(name, way, tmp_path):
     found, expected = digests(CASES[name].batches(tmp_path, way)), table()[CASES[name].like or name]
     assert not (wrong := differing(found, expected)), f"{name}, {way}: not as in {TABLE.name}: {', '.join(wrong)}"

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.multiprocessing
 from helpers.data import make_data, plain
+from helpers.slow import SLOW
 
 from torch_gnnscale import NeighborLoader, ops
 
@@ -33,8 +34,10 @@ def all_slow_ops():
     return slow_ops()
 
 
-@pytest.mark.parametrize("name", ["coo_to_csc", "gather_rows", "rmat_edges", "random_bits", "permutation",
-                                  "sample_neighbors"])  # fmt: skip
+@pytest.mark.parametrize(
+    "name",
+    ["coo_to_csc", SLOW("gather_rows"), "rmat_edges", SLOW("random_bits"), SLOW("permutation"), "sample_neighbors"],
+)
 def test_an_op_lets_other_python_threads_run(all_slow_ops, name):
     # With a switch interval of minutes, this thread gives the lock up only where the op itself does.
     done = threading.Event()

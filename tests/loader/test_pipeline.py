@@ -18,6 +18,7 @@ from helpers.data import (
     processes,
     wait_for,
 )
+from helpers.slow import SLOW
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
 from torch_gnnscale.loader.pipeline import Pipeline, Stage
@@ -179,7 +180,7 @@ def fails_in_the_loop(batch):
 
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
-@pytest.mark.parametrize("where", ["transform", "transform_sampler_output"])
+@pytest.mark.parametrize("where", [SLOW("transform"), "transform_sampler_output"])
 def test_the_batches_behind_one_that_fails_follow(data, options, where):
     """As in PyG's loaders; the one that failed counts as delivered."""
     fails = fails_in_the_loop if where == "transform" else fails_in_the_thread_once

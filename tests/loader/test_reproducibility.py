@@ -4,6 +4,7 @@ import pickle
 import pytest
 import torch
 from helpers.data import no_loader_threads, plain, processes, run_python
+from helpers.slow import SLOW
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
@@ -54,7 +55,7 @@ def test_threads_of_torch(data, expected, threads):
 
 @pytest.mark.parametrize("filter_per_worker", [True, False])
 @pytest.mark.parametrize("persistent", [True, False])
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [SLOW(1), 2])
 def test_forked_workers(data, expected, filter_per_worker, persistent, workers):
     loader = loader_of(data, **processes(workers), filter_per_worker=filter_per_worker, persistent_workers=persistent)
     assert [epoch_of(loader) for _ in range(3)] == expected

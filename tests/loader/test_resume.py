@@ -11,6 +11,7 @@ import time
 import pytest
 import torch
 from helpers.data import environment, make_data, processes, run_python, silent
+from helpers.slow import SLOW
 from torch.utils.data import BatchSampler, SequentialSampler
 
 from torch_gnnscale import NeighborLoader
@@ -31,8 +32,8 @@ def take(iterator, count):
     return [next(iterator) for _ in range(count)]
 
 
-@pytest.mark.parametrize("shuffle", [False, True])
-@pytest.mark.parametrize(("workers", "then"), [(0, 0), (0, 2), (2, 0), pytest.param(2, 2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("shuffle", [SLOW(False), True])
+@pytest.mark.parametrize(("workers", "then"), [(0, 0), (0, 2), (2, 0), SLOW(2, 2)])
 def test_the_batches_that_would_have_come(shuffle, workers, then):
     data = make_data()
     whole = loader_of(data, shuffle=shuffle)
@@ -84,6 +85,7 @@ def test_in_another_process_with_a_seed_of_its_own(workers):
     assert [tuple(batch) for batch in json.loads(done.stdout)] == rest
 
 
+@pytest.mark.slow
 def test_the_position_follows_the_latest_iterator():
     loader = loader_of(make_data())
     first = iter(loader)
@@ -109,7 +111,7 @@ class Backwards(SequentialSampler):
         return reversed(range(len(self.data_source)))
 
 
-@pytest.mark.parametrize("batches", [False, True])
+@pytest.mark.parametrize("batches", [SLOW(False), True])
 def test_a_sampler_of_the_users_is_asked_again(batches):
     data, order = make_data(), Backwards(range(150))
     options = {"batch_sampler": BatchSampler(order, 16, False), "batch_size": 1} if batches else {"sampler": order}
@@ -185,6 +187,7 @@ def weights(trainer):
     return trainer.model.state_dict()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("after", [2, 3, 7, 16, 20])
 def test_resumed_training_ends_with_the_same_weights(task, tmp_path, one_thread, workers, after):
@@ -213,6 +216,7 @@ def test_resumed_training_ends_with_the_same_weights(task, tmp_path, one_thread,
     assert (found["val"], found["test"]) == (summary["val"], summary["test"])
 
 
+@pytest.mark.slow
 def test_a_finished_run_takes_more_epochs(task, tmp_path, one_thread):
     expected = trainer_of(task, None).run(silent)
     trainer_of(task, tmp_path, epochs=1).run(silent)

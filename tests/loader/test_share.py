@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 from helpers.data import make_data, plain, run_python
+from helpers.slow import SLOW
 from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler, RandomSampler
@@ -40,7 +41,7 @@ MODES = {
 
 
 @pytest.mark.parametrize("make", MODES.values(), ids=MODES)
-@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("drop_last", [SLOW(False), True])
 def test_ranks_make_the_batches_of_one_process(make, drop_last):
     whole = make(drop_last=drop_last)
     for _ in range(2):
@@ -110,6 +111,7 @@ def test_samples_are_those_of_the_share():
     assert [out.node.tolist() for out in loader.samples(0)] == expected
 
 
+@pytest.mark.slow
 @given(
     st.integers(1, 4), st.integers(1, 3), st.lists(st.integers(0, 9), min_size=4, max_size=4),
     st.sampled_from(["pad", "drop", "serve"]), st.integers(0, 3),

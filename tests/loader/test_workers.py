@@ -56,6 +56,7 @@ class Foreign(BaseSampler):
     sample_from_edges = None
 
 
+@pytest.mark.slow
 def test_what_needs_processes_has_them(data):
     store = ForeignFeatureStore()
     store.put_tensor(data.x, group_name=None, attr_name="x", index=None)

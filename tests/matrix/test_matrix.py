@@ -69,6 +69,7 @@ def test_layer_wise_bulks_equal_the_fused_operator(bulk, drawing, num_nodes, inc
     layerwise(graph, seeds, num_nodes, keys, drawing, include_dst)
 
 
+@pytest.mark.slow
 @given(bulks(), st.lists(st.integers(-1, 6), min_size=1, max_size=3), st.booleans())
 def test_bulks_of_graphsage_equal_the_fused_sampler(bulk, fanouts, replace):
     graph, seeds, keys = bulk
@@ -146,6 +147,7 @@ def test_large_sums_of_counts_are_shifted_as_in_the_twin():
 # Inverse transform sampling ##########################################################################################
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("redraws", [1, 8])
 def test_its_draws_as_often_as_successive_draws(redraws):
     scores, count, k = [1, 1, 1, 4, 1, 30], 3, 2000

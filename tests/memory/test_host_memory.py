@@ -24,6 +24,7 @@ HostMemory(8192, "graph", "buy some")
 """
 
 
+@pytest.mark.slow
 def test_the_pools_idle_memory_is_freed_before_memory_is_missed():
     ended = forked.run(SHORT_OF_MEMORY)
     expected = "MemoryError: graph: expected 8192 bytes of memory, found 4096 available; buy some"

@@ -10,6 +10,7 @@ import torch
 import torch_geometric.nn as pyg_nn
 from helpers.data import make_data
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, basic, batches, sequence
+from helpers.slow import SLOW
 from torch import nn
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
@@ -126,7 +127,7 @@ def gradients(model: nn.Module, out: torch.Tensor) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("options", [{}, {"replace": True}, {"edge_layout": "EdgeIndex"}], ids=str)
+@pytest.mark.parametrize("options", [{}, SLOW({"replace": True}), {"edge_layout": "EdgeIndex"}], ids=str)
 def test_outputs_and_gradients(name, options):
     if name == "light" and "edge_layout" in options:
         pytest.skip("PyG's GraphConv does not take an EdgeIndex with float64")

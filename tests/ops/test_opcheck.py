@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.graphs import random_graph, random_ids
+from helpers.slow import SLOW
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._pytree import tree_map_only
@@ -39,6 +40,7 @@ def test_ids_and_pointers(dtype):
     check(OPS.huge_pages.default, ids, tests=EVERY_CHECK[:3])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", INDEX)
 def test_gather_rows(dtype, device):
     for shape in [(30,), (30, 7), (30, 2, 3), (30, 0)]:
@@ -48,6 +50,7 @@ def test_gather_rows(dtype, device):
         check(OPS.gather_rows.default, src.requires_grad_(), random_ids(30, 12, dtype=dtype).to(device), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", INDEX)
 def test_gather_tiers(dtype, device):
     for stored, out in [(torch.float32, torch.float32), (torch.bfloat16, torch.float32)]:
@@ -77,8 +80,8 @@ def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph:
 
 
 @pytest.mark.parametrize("with_edge_id", [False, True])
-@pytest.mark.parametrize("with_col", [False, True])
-@pytest.mark.parametrize("layers", [False, True])
+@pytest.mark.parametrize("with_col", [False, SLOW(True)])
+@pytest.mark.parametrize("layers", [SLOW(False), True])
 @pytest.mark.parametrize("subgraph", samples.SUBGRAPHS)
 def test_sample_neighbors(with_edge_id, with_col, layers, subgraph):
     relations, arguments = sample_arguments(with_edge_id, with_col, layers, subgraph)
@@ -140,6 +143,7 @@ def test_sample_negatives(dtype):
     check(OPS.sample_negatives.default, 8, *src, 20, None, None, None, None, None, None, None, 5, 1, tests=OF_VALUES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", INDEX)
 def test_aggregation(dtype):
     graph = random_graph(20, 4, seed=1)
@@ -222,6 +226,7 @@ def test_fake_sample(with_edge_id):
             assert isinstance(symbol, torch.SymInt) or symbol == size
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", INDEX)
 def test_partitioning(dtype):
     graph, group, weight = random_graph(20, 4, seed=1), random_ids(5, 20), torch.ones(20, 2, dtype=torch.int64)
@@ -253,6 +258,7 @@ def test_every_operator_is_checked_here():
     assert {name.removeprefix("gnnscale::") for name in names if name.startswith("gnnscale::")} <= checked
 
 
+@pytest.mark.slow
 def test_gather_rows_compiles_to_one_graph():
     def model(x, index):
         return OPS.gather_rows(x, index, 0).relu().sum(1)

@@ -43,6 +43,7 @@ def test_transpose_equals_the_twin(dtype, interleaved):
             assert torch.equal(found, expected)
 
 
+@pytest.mark.slow
 def test_threads_change_nothing_in_a_large_graph():
     graph = random_graph(60_000, 15, seed=2)
     assert len(graph.row) > 3 << 18

@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers.data import status_of_fork
 from helpers.graphs import assert_same, random_graph, random_ids
+from helpers.slow import SLOW
 
 from torch_gnnscale import ops, reference
 from torch_gnnscale.ops.arguments import resolve_threads
@@ -125,8 +126,8 @@ def test_kept_batches_are_never_overwritten():
 
 
 @pytest.mark.usefixtures("empty_pool")
-@pytest.mark.parametrize("layers", [False, True])
-@pytest.mark.parametrize("with_col", [False, True])
+@pytest.mark.parametrize("layers", [False, SLOW(True)])
+@pytest.mark.parametrize("with_col", [False, SLOW(True)])
 def test_a_kept_batch_keeps_no_room_of_a_larger_one(layers, with_col):
     graph, all_nodes = random_graph(20_000, 20, seed=1), torch.arange(20_000)
     options = {"layers": layers, "with_col": with_col}
@@ -232,6 +233,7 @@ def test_limit_threads_belongs_to_its_python_thread():
     assert torch.equal(ops.gather_rows(graph.row, seeds), rows)
 
 
+@pytest.mark.slow
 def test_huge_pages_change_nothing():
     whole = random_ids(256, 20 << 20, seed=3).to(torch.uint8)
     for tensor in (whole, whole[12345:-777], whole[:0], whole[:100], whole[5], output(9, fill=4)):

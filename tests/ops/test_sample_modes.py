@@ -127,6 +127,7 @@ def test_threads_and_batches_in_a_row_change_nothing(mode, replace):
         assert_same(found, reference.sample_neighbors(*arguments, **options))
 
 
+@pytest.mark.slow
 def test_a_large_weighted_fanout():
     graph = graph_of_degrees([5000, 3], seed=4)
     weight = [ops.weight_sums(graph.colptr, torch.rand(5003, generator=torch.Generator().manual_seed(1)) + 1e-3)]

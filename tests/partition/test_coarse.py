@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers.graphs import random_graph
+from helpers.slow import SLOW
 
 from torch_gnnscale import CSC, GraphStore, ops
 from torch_gnnscale.datasets import planted, planted_types
@@ -21,6 +22,7 @@ def assigned(method: str, csc: CSC = CSC_OF_DATA, **options) -> torch.Tensor:
     return assign({None: csc}, {None: csc.num_src}, 4, method=method, train=TRAIN, **options).owner[None]
 
 
+@pytest.mark.slow
 def test_as_good_as_metis():
     cut = {}
     for method in ("metis", "coarse", "random"):
@@ -30,6 +32,7 @@ def test_as_good_as_metis():
     assert cut["coarse"] <= 1.2 * cut["metis"] < 0.6 * cut["random"]
 
 
+@pytest.mark.slow
 def test_equal_for_any_number_of_threads_and_for_a_mapped_graph(tmp_path):
     expected = assigned("coarse", seed=5)
     for threads in (1, 3):
@@ -98,7 +101,7 @@ def test_types_are_clustered_together():
     assert counted["coarse"].cut < 0.9 * counted["random"].cut
 
 
-@pytest.mark.parametrize("degree", [0, 1, 5])
+@pytest.mark.parametrize("degree", [0, SLOW(1), SLOW(5)])
 def test_odd_graphs(degree):
     graph = random_graph(300, degree, seed=1)
     csc = CSC(graph.colptr, graph.row, None, 300)

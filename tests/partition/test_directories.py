@@ -106,6 +106,7 @@ def test_a_used_directory_is_refused(tmp_path):
         open_parts(tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topology", ["replicated", "partitioned"])
 def test_damage_is_found_and_named(tmp_path, topology):
     """One bit of any array: by whoever opens what it lies in, and by nobody else."""

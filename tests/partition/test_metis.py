@@ -66,6 +66,7 @@ def test_a_tolerance_is_larger_only_where_it_must_be():
     assert metis._tolerance(weight.long(), 4) == [1.05, 4.0, 3 / 2.25, pytest.approx(100 / 49.75)]
 
 
+@pytest.mark.slow
 def test_a_graph_with_communities():
     data = planted(2000)
     csc, train = CSC.from_data(data), {None: data.train_mask.nonzero().view(-1)}
@@ -112,6 +113,7 @@ def test_no_more_nodes_than_parts(method):
     assert assign({None: none}, {None: 0}, 5, method=method).owner[None].tolist() == []
 
 
+@pytest.mark.slow
 def test_auto_takes_what_fits():
     csc = CSC.from_edge_index(torch.randint(100, (2, 500), generator=torch.Generator().manual_seed(1)), 100)
     bytes_ = 127 * 1000

@@ -4,6 +4,7 @@ import pytest
 import torch
 from helpers.data import ForeignFeatureStore, ForeignGraphStore, edges_of, make_data, our_stores
 from helpers.hetero import AUTHOR, CITES, PAPER, REV_WRITES, foreign_stores, make_hetero
+from helpers.slow import SLOW
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
@@ -76,7 +77,7 @@ def assert_rows(parts, features: FeatureStore) -> None:
 
 
 @pytest.mark.parametrize("topology", TOPOLOGIES)
-@pytest.mark.parametrize("memory", [None, 1000])
+@pytest.mark.parametrize("memory", [None, SLOW(1000)])
 def test_a_homogeneous_graph(tmp_path, topology, memory):
     data = make_data()
     owner = owners_of(data.num_nodes, 4)

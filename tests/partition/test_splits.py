@@ -51,6 +51,7 @@ def test_given_splits(tmp_path):
     check_seeds(parts, None, "none", torch.empty(0, dtype=torch.int64))
 
 
+@pytest.mark.slow
 def test_splits_of_types(tmp_path):
     """Two types may have the same split; the order of splits is no order of types."""
     data = make_hetero()

@@ -47,6 +47,7 @@ def test_the_model_beats_the_baseline(kind, one_thread):
     assert f"{summary['baseline']['name']}: {summary['baseline']['test']:.4f}" in lines[-3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hetero", "links", pytest.param("temporal", marks=pytest.mark.slow)])
 def test_a_stopped_run_goes_on_to_the_same_weights(kind, tmp_path, one_thread):
     class Stopped(Exception):

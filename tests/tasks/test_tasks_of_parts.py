@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.cluster import SLOW, cluster
+from helpers.cluster import cluster
 from helpers.data import silent
 from helpers.parts import stores_of
+from helpers.slow import SLOW
 
 from torch_gnnscale import partition
 from torch_gnnscale.datasets import LinkTask, NodeTask, about_task, planted, planted_links, planted_types, task_of_part
@@ -97,8 +98,8 @@ def scores_of_one_process(task, kind, weights):
 @pytest.mark.parametrize(
     ("kind", "order", "kept", "world"),
     [
-        ("nodes", "owned", {}, 2), ("auc", "owned", {"buffer": 0.3}, 2), ("hetero", "owned", {}, 2),
-        ("links", "owned", {}, 2), ("links", "global", {}, 2), SLOW("hetero", "global", {}, 4),
+        SLOW("nodes", "owned", {}, 2), SLOW("auc", "owned", {"buffer": 0.3}, 2), ("hetero", "owned", {}, 2),
+        SLOW("links", "owned", {}, 2), ("links", "global", {}, 2), SLOW("hetero", "global", {}, 4),
         SLOW("links", "owned", {"buffer": 0.3, "policy": "lookahead"}, 4), SLOW("auc", "global", {}, 4),
     ],
 )  # fmt: skip
@@ -115,6 +116,7 @@ def test_scores_are_those_of_one_process(written, kind, order, kept, world):
     assert summary["test"] == scores[2]
 
 
+@pytest.mark.slow
 def test_the_global_order_draws_what_one_process_draws(written):
     path, task = written("nodes"), whole_task("nodes")
     stored = NodeTask("small", stores_of(task.data, path), task.y, task.masks, task.num_features, task.num_nodes, 10**9)
@@ -178,6 +180,7 @@ def unbroken_and_resumed(path, kind, order, folder, step):
     return weights, losses, [(summary["val"], summary["test"]) for summary in (expected, found)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "order", "world", "step"),
     [
@@ -205,6 +208,7 @@ def stops(path, order, folder):
     return False
 
 
+@pytest.mark.slow
 def test_another_number_of_ranks_goes_on_with_the_global_order_only(written, tmp_path):
     path = written("nodes", 1)
     for order in ("global", "owned"):
@@ -232,6 +236,7 @@ def sampled_part(path):
         return trainer_of(part, "nodes", epochs=1).run(silent)["history"][0]["loss"]
 
 
+@pytest.mark.slow
 def test_topology_in_parts(written):
     expected, found = (
         cluster(2).run(sampled_part, written("nodes", 2, topology)) for topology in ("replicated", "partitioned")

@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers import forked
 from helpers.data import edges_of, node_rows
+from helpers.slow import SLOW
 from torch_geometric.data import HeteroData
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, files
@@ -58,6 +59,7 @@ store.save(sys.argv[1])
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["new", "empty"])
 def test_a_save_that_fails_leaves_nothing_and_does_not_hinder_the_next(tmp_path, where):
     if where == "empty":
@@ -202,8 +204,8 @@ def content(store):
     }
 
 
-@pytest.mark.parametrize("renumbered", [False, True])
-@pytest.mark.parametrize("kind", [FeatureStore, GraphStore])
+@pytest.mark.parametrize("renumbered", [False, SLOW(True)])
+@pytest.mark.parametrize("kind", [FeatureStore, SLOW(GraphStore)])
 def test_every_edit_of_a_manifest_is_found_or_changes_nothing(tmp_path, kind, renumbered):
     folder = tmp_path / "saved"
     data = HeteroData()

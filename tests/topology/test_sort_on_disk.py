@@ -99,6 +99,7 @@ def test_bad_arguments(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_rmat_in_chunks_is_rmat(tmp_path):
     expected = rmat(1000, 5000, seed=3)
     for chunk in (1, 999, 5000, 9999):
@@ -108,6 +109,7 @@ def test_rmat_in_chunks_is_rmat(tmp_path):
     assert_same_csc(store.relation(), CSC.from_edge_index(expected, 1000))
 
 
+@pytest.mark.slow
 def test_it_is_sampled_from(tmp_path):
     data = planted(2000, num_classes=4, num_features=8)
     FeatureStore.from_data(data).save(tmp_path / "features")

@@ -383,6 +383,7 @@ except (ValueError, IndexError):
 """
 
 
+@pytest.mark.slow
 def test_negative_sizes():
     done = forked.run(NEGATIVE)
     assert (done.returncode, done.stdout.split()) == (0, ["refused"] * 9), done.stderr

@@ -2,7 +2,8 @@
 
 import pytest
 import torch
-from helpers.cluster import SLOW, cluster
+from helpers.cluster import cluster
+from helpers.slow import SLOW
 from torch import distributed as dist
 from torch import nn
 
