@@ -3,12 +3,14 @@
 import gc
 import os
 import threading
+import time
 
 import pytest
 from helpers.cluster import cluster
 from helpers.parts import loader_over
 
 from torch_gnnscale.distributed import open_part
+from torch_gnnscale.distributed.meeting import end_group
 
 
 def in_use():
@@ -60,3 +62,24 @@ def test_parts_and_loaders(parts):
     for found in cluster(2).run(over_parts, parts, 50 if os.environ.get("GNNSCALE_SOAK") else 6):
         assert [threads for threads, _ in found] == [1] * len(found)
         assert not grows([files for _, files in found])
+
+
+def answering():
+    return [thread.name for thread in threading.enumerate()].count("gnnscale-presence")
+
+
+def dropped(path):
+    """How many threads answer while a part is open, and after it was dropped without being closed."""
+    part = open_part(path)
+    group, found = part._meeting._exchange.group, [answering()]
+    del part
+    gc.collect()
+    until = time.monotonic() + 10
+    while answering() and time.monotonic() < until:
+        time.sleep(0.02)
+    end_group(group)
+    return [*found, answering()]
+
+
+def test_a_part_that_is_dropped_ends_its_thread(parts):
+    assert cluster(2).run(dropped, parts) == [[1, 0]] * 2

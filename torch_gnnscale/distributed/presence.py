@@ -8,6 +8,7 @@ import json
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from concurrent.futures import wait
 from typing import Any, TypeVar
@@ -41,10 +42,11 @@ class Presence:
         connection: Any = dist.distributed_c10d._get_default_store()
         self._store = dist.PrefixStore(f"gnnscale/{run}/{next(_numbers)}", connection.clone())
         self._answers = [f"answer/{other}" for other in range(world)]
-        self._answered = 0
-        self._lock = threading.Lock()
+        self._answer = _Answer(self._store, self._answers[rank])
         self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="gnnscale-presence", daemon=True)
+        serve = (self._answer, self._ended)  # without a reference to this object, with which the thread ends
+        self._thread = threading.Thread(target=_serve, args=serve, name="gnnscale-presence", daemon=True)
+        weakref.finalize(self, self._ended.set)
 
     def come(self, value: Any) -> list[Any]:
         """Announces this rank with ``value``, which JSON takes; returns the values of all ranks, when all are there.
@@ -116,31 +118,42 @@ class Presence:
         while True:
             if self._store.check(["silent"]):  # found by another rank, which may itself have ended since
                 return json.loads(self._store.get("silent"))
-            self._answer()
+            self._answer.give()
             silent = [rank for rank, found in enumerate(self._store.multi_get(self._answers)) if int(found) < number]
             if not silent or time.monotonic() > until:
                 return silent
             time.sleep(_EVERY / 2)
-
-    def _answer(self) -> None:
-        with self._lock:
-            asked = self._store.add("asked", 0)
-            if asked > self._answered:
-                self._answered = asked
-                self._store.set(self._answers[self.rank], str(asked))
-
-    def _serve(self) -> None:
-        try:
-            while not self._ended.wait(_EVERY):
-                self._answer()
-        except RuntimeError:  # the store ended with its process
-            pass
 
     def close(self) -> None:
         """Stops answering."""
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(ANSWER)
+
+
+class _Answer:
+    """A rank's answer to the question that was asked last, under ``key`` of the store; threads may give it at once."""
+
+    def __init__(self, store: dist.Store, key: str) -> None:
+        self._store, self._key = store, key
+        self._given = 0
+        self._lock = threading.Lock()
+
+    def give(self) -> None:
+        """Answers, unless the last question is answered."""
+        with self._lock:
+            asked = self._store.add("asked", 0)
+            if asked > self._given:
+                self._given = asked
+                self._store.set(self._key, str(asked))
+
+
+def _serve(answer: _Answer, ended: threading.Event) -> None:
+    try:
+        while not ended.wait(_EVERY):
+            answer.give()
+    except RuntimeError:  # the store ended with its process
+        pass
 
 
 def _keeper() -> str:
