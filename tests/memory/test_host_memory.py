@@ -6,7 +6,7 @@ import pytest
 from helpers import forked
 from helpers.data import status_of_fork
 
-from torch_gnnscale.memory import HostMemory
+from torch_gnnscale.memory import HostMemory, host
 
 # A process of its own: garbage of other tests that is collected meanwhile would give memory back to the pool.
 SHORT_OF_MEMORY = """
@@ -29,6 +29,18 @@ def test_the_pools_idle_memory_is_freed_before_memory_is_missed():
     ended = forked.run(SHORT_OF_MEMORY)
     expected = "MemoryError: graph: expected 8192 bytes of memory, found 4096 available; buy some"
     assert ended.stderr.splitlines()[-1:] == [expected], ended.stderr
+
+
+def test_processes_that_share_memory_have_the_shares_of_all_of_them(monkeypatch):
+    monkeypatch.setattr(host, "available_memory", lambda: 3000)
+    monkeypatch.setattr(host, "local_world_size", lambda: 4)
+    HostMemory(4096, sharers=2).close()
+    text = r"^host: expected 6001 bytes of memory, found 6000 available to 2 of LOCAL_WORLD_SIZE=4 processes; less as"
+    with pytest.raises(MemoryError, match=text):
+        HostMemory(6001, sharers=2)
+    text = r"^host: expected 4096 bytes of memory, found 3000 available to each of LOCAL_WORLD_SIZE=4 processes; less"
+    with pytest.raises(MemoryError, match=text):
+        HostMemory(4096)
 
 
 def test_closing_waits_for_who_reads():

@@ -5,6 +5,8 @@ Source: Data Tiering, section 3.1. :func:`torch_gnnscale.loader.accesses` counts
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 from torch_geometric.data import Data
@@ -27,6 +29,20 @@ def scores_of(data: Data, hotness: str | Tensor, labelled: Tensor | None = None)
         TypeError, ValueError, IndexError: an unknown name or another type; ``labelled`` given for other scores, or
             missing.
     """
+    weighted = check_hotness(hotness, labelled)
+    if isinstance(hotness, Tensor):
+        return hotness
+    if weighted and labelled is None:
+        labelled = getattr(data, "train_mask", None)
+        if labelled is None:
+            raise ValueError(
+                "labelled: expected the nodes that training starts from, found neither it nor data.train_mask"
+            )
+    return named_scores(hotness, CSC.from_data(data), labelled)
+
+
+def check_hotness(hotness: Any, labelled: Tensor | None) -> bool:
+    """Whether ``hotness`` is the name of the score that needs ``labelled``; errors as of :func:`scores_of`."""
     if not isinstance(hotness, (str, Tensor)):
         raise TypeError(f"hotness: expected scores as a tensor, or a name, found {type(hotness).__name__}")
     if isinstance(hotness, str) and hotness not in NAMES:
@@ -34,17 +50,12 @@ def scores_of(data: Data, hotness: str | Tensor, labelled: Tensor | None = None)
     weighted = isinstance(hotness, str) and hotness == "weighted_reverse_pagerank"
     if labelled is not None and not weighted:
         raise ValueError("labelled: expected hotness='weighted_reverse_pagerank', which alone uses it, found another")
-    if isinstance(hotness, Tensor):
-        return hotness
-    csc = CSC.from_data(data)
-    if hotness == "out_degree":
-        return out_degree(csc)
-    if not weighted:
-        return reverse_pagerank(csc)
-    labelled = getattr(data, "train_mask", None) if labelled is None else labelled
-    if labelled is None:
-        raise ValueError("labelled: expected the nodes that training starts from, found neither it nor data.train_mask")
-    return reverse_pagerank(csc, labelled)
+    return weighted
+
+
+def named_scores(name: str, csc: CSC, labelled: Tensor | None = None) -> Tensor:
+    """The scores of a name in :data:`NAMES`; ``labelled``: for ``weighted_reverse_pagerank``."""
+    return out_degree(csc) if name == "out_degree" else reverse_pagerank(csc, labelled)
 
 
 def out_degree(csc: CSC) -> Tensor:

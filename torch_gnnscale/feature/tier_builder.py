@@ -13,7 +13,6 @@ from torch import Tensor
 from .. import files, ops
 from ..memory import HostArray, HostLayout, HostMemory
 from ..topology.reorder import Order
-from .feature_store import KIND
 from .tier_plan import TierPlan
 from .tiered_rows import STEP, Attribute, FileRows, Rows, copy_rows, narrowed
 
@@ -29,8 +28,8 @@ class Source(NamedTuple):
     """Shape [N, ...], in host memory or mapped."""
     storage: torch.dtype
     """The dtype in which rows are stored."""
-    origin: tuple[str, str] | None = None
-    """The directory and the array of a saved FeatureStore that ``tensor`` is mapped from; None if it is not."""
+    origin: FileRows | None = None
+    """The array in a saved directory that ``tensor`` is mapped from; None if it is not."""
 
     @property
     def row_bytes(self) -> int:
@@ -40,19 +39,19 @@ class Source(NamedTuple):
 
 def build(
     plan: TierPlan, sources: list[Source], order: Order, renumbered: bool, device: torch.device, num_peers: int,
-    folder: str | None, insist: bool,
+    folder: str | None, insist: bool, sharers: int,
 ) -> tuple[list[Attribute], HostMemory]:  # fmt: skip
     """Allocates the tiers of a plan and copies the rows into them.
 
     Args:
         plan: the tier plan.
-        sources: the attributes; either all are mapped from a saved store, or none is.
+        sources: the attributes; either all are mapped from saved directories, or none is.
         order: the nodes by falling score.
-        renumbered: whether ids are places. The rows of a saved store are then in the order of places already.
+        renumbered: whether ids are places. The rows in saved directories are then in the order of places already.
         device: where rows are gathered.
         num_peers: the number of GPUs over which the rows of ``peers`` are interleaved.
-        folder: the directory that rows on disk are written to, if they are not in a saved store.
-        insist: whether too little available host memory is a warning and no error.
+        folder: the directory that rows on disk are written to, if they are not in saved directories.
+        insist, sharers: of :class:`torch_gnnscale.memory.HostMemory`.
 
     Returns:
         The attributes in tiers, and the host memory of all of them.
@@ -82,7 +81,7 @@ def build(
                 to_disk.append((Path(str(folder)) / str(len(to_disk)), source, ids))
                 return [FileRows(str(to_disk[-1][0]), SPILLED, ROWS, 0)]
             # The file has all rows: if renumbered, by rank, and those of this tier from `first` on; else by id.
-            return [FileRows(source.origin[0], KIND, source.origin[1], first if renumbered and is_cut else 0)]
+            return [source.origin._replace(first=first if renumbered and is_cut else 0)]
         where = [device] if tier == "gpu" else [torch.device("cuda", number) for number in range(num_peers)]
         tensors = []
         for number, gpu in enumerate(where):
@@ -117,7 +116,7 @@ def build(
                 tuple(segments), where if is_cut else None, counts,
             )
         )  # fmt: skip
-    memory = HostMemory(layout.num_bytes, insist=insist)
+    memory = HostMemory(layout.num_bytes, insist=insist, sharers=sharers)
     if to_disk:
         _spill(to_disk)
     for rows, tensor, ids in todo:

@@ -177,11 +177,11 @@ def gather_beside_disk(
     if len(at) == 0:
         return out
     cold = ops.gather_tiers([disk], places[at], disk=True, counts=disk_counts, check=False)
-    as_words(out).index_copy_(0, _sent(at, index.device), as_words(_sent(cold, index.device).to(dtype)))
+    as_words(out).index_copy_(0, sent(at, index.device), as_words(sent(cold, index.device).to(dtype)))
     return out
 
 
-def _sent(tensor: Tensor, device: torch.device) -> Tensor:
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
     """A copy on the device of a tensor in host memory, through pinned memory; the host does not wait for it."""
     return tensor if device.type == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 

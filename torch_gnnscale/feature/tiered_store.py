@@ -20,13 +20,13 @@ from ..memory import Budget, HostArray, HostMemory, is_bytes
 from ..ops.arguments import checked_device
 from ..topology.reorder import Order, by_score
 from .contract import BoundedAttr
-from .feature_store import FeatureStore, row_ids
+from .feature_store import KIND, FeatureStore, row_ids
 from .hotness import scores_of
 from .tier_attributes import check_names, node_attributes
 from .tier_builder import Source, build
 from .tier_devices import check_room, devices_of
 from .tier_plan import TierPlan, plan_ranked, ranked
-from .tiered_rows import Attribute, TieredRows
+from .tiered_rows import Attribute, FileRows, TieredRows
 
 
 class TierUse(NamedTuple):
@@ -141,7 +141,7 @@ class TieredFeatureStore(FeatureStore):
             )
             for name, tensor in chosen.items()
         ]
-        return cls._make(sources, score, renumbered, gpu, peers, host, disk, device)
+        return cls.of_sources(sources, score, renumbered, gpu, peers, host, disk, device)
 
     @classmethod
     def open(  # type: ignore[override]
@@ -188,17 +188,23 @@ class TieredFeatureStore(FeatureStore):
                 f"was saved, found renumbered={renumbered}"
             )
         sources = [
-            Source((None, name), tensor, tensor.dtype, saved._origins[None, name])
+            Source((None, name), tensor, tensor.dtype, FileRows(folder, KIND, array, 0))
             for name, tensor in of_nodes.items()
+            for folder, array in [saved._origins[None, name]]
             if names is None or name in names
         ]
-        return cls._make(sources, hotness, renumbered, gpu, peers, host, path, device)
+        return cls.of_sources(sources, hotness, renumbered, gpu, peers, host, path, device)
 
     @classmethod
-    def _make(
+    def of_sources(
         cls, sources: list[Source], score: Tensor, renumbered: bool, gpu: Budget, peers: Sequence[Budget],
-        host: Budget | None, disk: str | os.PathLike | None, device: torch.device | str | int | None,
+        host: Budget | None, disk: str | os.PathLike | None, device: torch.device | str | int | None, sharers: int = 1,
     ) -> TieredFeatureStore:  # fmt: skip
+        """For :meth:`from_data`, :meth:`open` and the rows of a part alone; arguments as theirs.
+
+        ``disk`` is any path if all sources are mapped from saved directories, where rows stay. ``sharers``: how many
+        processes of this machine are going to share the host memory.
+        """
         if not sources:
             raise ValueError("expected at least one attribute of nodes, found none")
         if isinstance(score, Tensor) and score.device.type != "cpu":
@@ -225,7 +231,7 @@ class TieredFeatureStore(FeatureStore):
         try:
             check_room(plan, where, len(peers), _whole_on_gpu(plan, sources, len(score)))
             insist = host is not None and is_bytes(host)
-            attributes, memory = build(plan, sources, order, renumbered, where, len(peers), folder, insist)
+            attributes, memory = build(plan, sources, order, renumbered, where, len(peers), folder, insist, sharers)
             return cls(plan, order if renumbered else None, attributes, memory, where, folder)
         except BaseException:
             if folder is not None:

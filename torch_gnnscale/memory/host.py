@@ -35,6 +35,8 @@ class HostMemory:
         hint: what a user can do if there is too little memory; the MemoryError ends with it.
         insist: whether too little available memory is a warning and no error, since some machines give more memory than
             they say is available.
+        sharers: how many processes of this machine, of LOCAL_WORLD_SIZE, are going to share it: each has a share of the
+            memory that is available.
 
     Raises:
         MemoryError: less is available to this process (:func:`torch_gnnscale.machine.available_memory`), although the
@@ -49,13 +51,14 @@ class HostMemory:
         name: str = "host",
         hint: str = "less as host= leaves rows to disk=",
         insist: bool = False,
+        sharers: int = 1,
     ) -> None:
         self._name = name
-        if num_bytes > available_memory():
+        if num_bytes > sharers * available_memory():
             ops.pool_trim()
-        if num_bytes > (available := available_memory()):
-            ranks = local_world_size()
-            found = f"{available} available" + (f" to each of LOCAL_WORLD_SIZE={ranks} processes" if ranks > 1 else "")
+        if num_bytes > (available := sharers * available_memory()):
+            found, ranks, of = f"{available} available", local_world_size(), "each" if sharers == 1 else f"{sharers}"
+            found += f" to {of} of LOCAL_WORLD_SIZE={ranks} processes" if ranks > 1 else ""
             found = f"{name}: expected {num_bytes} bytes of memory, found {found}"
             if not insist:
                 raise MemoryError(f"{found}; {hint}")
