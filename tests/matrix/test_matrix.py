@@ -35,8 +35,9 @@ def layerwise(graph, seeds, num_nodes, keys, drawing, include_dst):
     relations = graph.relations()
     score = ops.node_scores(relations, drawing.scores) if drawing.method == "fastgcn" else None
     adjacency = matrix.adjacency(relations)
+    step = LAYERWISE[drawing.method](adjacency, drawing.scheme, drawing.scores, drawing.keep_known)
     found = matrix.sample_batches(
-        adjacency, seeds, num_nodes, keys, LAYERWISE[drawing.method](adjacency, drawing.scheme, drawing.scores),
+        adjacency, seeds, num_nodes, keys, step,
         include_dst=include_dst, aggregation=drawing.aggregation, weights=drawing.weights,
     )  # fmt: skip
     assert len(found) == len(keys)
@@ -50,7 +51,7 @@ def layerwise(graph, seeds, num_nodes, keys, drawing, include_dst):
 def drawings(draw) -> ops.LayerDrawing:
     method = draw(st.sampled_from(sorted(LAYERWISE)))
     choices = SCHEMES_OF[method], SCORES, AGGREGATIONS, WEIGHTS
-    return ops.LayerDrawing(method, *(draw(st.sampled_from(names)) for names in choices))
+    return ops.LayerDrawing(method, *(draw(st.sampled_from(names)) for names in choices), draw(st.booleans()))
 
 
 @st.composite
@@ -66,7 +67,7 @@ def bulks(draw):
 @given(bulks(), drawings(), st.lists(st.integers(-1, 6), min_size=1, max_size=3), st.booleans())
 def test_layer_wise_bulks_equal_the_fused_operator(bulk, drawing, num_nodes, include_dst):
     graph, seeds, keys = bulk
-    layerwise(graph, seeds, num_nodes, keys, drawing, include_dst)
+    layerwise(graph, seeds, num_nodes, keys, drawing, include_dst or drawing.keep_known)
 
 
 @pytest.mark.slow
@@ -80,15 +81,15 @@ def test_bulks_of_graphsage_equal_the_fused_sampler(bulk, fanouts, replace):
         assert_same(sample, ops.sample_neighbors(relations, [ids], fanouts, key, layers=True, replace=replace))
 
 
-@pytest.mark.parametrize("include_dst", [True, False])
+@pytest.mark.parametrize(("include_dst", "keep_known"), [(True, False), (True, True), (False, False)])
 @pytest.mark.parametrize("method", LAYERWISE)
-def test_a_larger_graph_with_every_scheme(method, include_dst):
+def test_a_larger_graph_with_every_scheme(method, include_dst, keep_known):
     graph = without_parallel_edges(random_graph(400, 12, seed=1, dtype=torch.int32))
     seeds = [random_ids(400, 20, seed) for seed in range(4)]
     for scheme in SCHEMES_OF[method]:
         for scores in SCORES:
             for aggregation in AGGREGATIONS:
-                drawing = ops.LayerDrawing(method, scheme, scores, aggregation)
+                drawing = ops.LayerDrawing(method, scheme, scores, aggregation, keep_known=keep_known)
                 found = layerwise(graph, seeds, [30, 50, 40], [7, 8, 9, -1], drawing, include_dst)
                 assert all(sample.num_edges[0, 0] > 0 for sample in found)
 
@@ -232,5 +233,7 @@ def test_bad_arguments():
     raises(ValueError, text, matrix.sample_batches, graph, [BATCH], [], [1], step)
     text = "weights: expected one of ('self_normalized', 'unbiased'), found 'none'"
     raises(ValueError, text, matrix.sample_batches, graph, [BATCH], [2], [1], step, weights="none")
+    keeping, text = matrix.fastgcn(graph, keep_known=True), "include_dst=False: expected keep_known=False, found True"
+    raises(ValueError, text, matrix.sample_batches, graph, [BATCH], [2], [1], keeping, include_dst=False)
     with pytest.raises(IndexError, match=re.escape("seeds[0][1] = 6 is out of range")):
         matrix.sample_batches(graph, [torch.tensor([1, 6])], [2], [1], step)

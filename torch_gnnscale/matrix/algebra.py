@@ -43,6 +43,8 @@ class Frontier(NamedTuple):
     keys: np.ndarray
     """The key of each batch: uint64, shape [k]."""
     hop: int
+    is_whole: bool = True
+    """Whether F is all nodes that the batch has found; False with ``include_dst=False``."""
 
     @property
     def batch(self) -> np.ndarray:

@@ -43,7 +43,8 @@ def sample_batches(
         A sample for each batch, with ``edge_weight`` if the method's edges have corrections.
 
     Raises:
-        TypeError, ValueError, IndexError: wrong options or numbers of entries; seeds out of range.
+        TypeError, ValueError, IndexError: wrong options or numbers of entries; ``include_dst=False`` with a step that
+            keeps known nodes; seeds out of range.
     """
     for name, option, values in (("aggregation", aggregation, AGGREGATIONS), ("weights", weights, WEIGHTS)):
         if option not in values:
@@ -60,7 +61,7 @@ def sample_batches(
     made = [_Batch(entry) for entry in ids]
     bits = unsigned([check_key(key) for key in keys])
     for hop, count in enumerate(counts):
-        frontier = Frontier(known.value, known.ptr, bits, hop)
+        frontier = Frontier(known.value, known.ptr, bits, hop, include_dst)
         edges = step(frontier, count)
         local, new = _numbered(graph.num_nodes, frontier, edges, include_dst)
         weight = None if edges.correction is None else edge_weights(graph, frontier, edges, aggregation, weights)

@@ -25,14 +25,29 @@ class Drawn(NamedTuple):
     """c_v of each: float64, shape [m]."""
 
 
-def choose(p: Any, count: int, scheme: str, frontier: Frontier) -> Drawn:
-    """Draws ``count`` nodes for each batch by :func:`torch_gnnscale.ops.choose_nodes`. ``p``: the scores, a row per
-    batch, or one row for all batches."""
+def choose(p: Any, count: int, scheme: str, frontier: Frontier, keep_known: bool = False) -> Drawn:
+    """Draws ``count`` nodes for each batch by :func:`torch_gnnscale.ops.choose_nodes`.
+
+    Args:
+        p: the scores, a row per batch, or one row for all batches.
+        count: how many nodes to draw; -1 takes all.
+        scheme: of :class:`torch_gnnscale.ops.LayerDrawing`.
+        frontier: the frontier of the hop.
+        keep_known: candidates in the frontier are taken, with c_v = 1, and ``count`` others are drawn.
+
+    Raises:
+        ValueError: ``keep_known`` with a frontier that is not all nodes of the batch.
+    """
+    if keep_known and not frontier.is_whole:
+        raise ValueError("include_dst=False: expected keep_known=False, found True")
     found = []
     for batch, key in enumerate(frontier.keys.view(np.int64).tolist()):
         node, score = _candidates(p, batch)
-        at, correction = choose_nodes(torch.from_numpy(node), torch.from_numpy(score), count, scheme, key, frontier.hop)
-        found.append((node[at.numpy()], correction.numpy()))
+        kept = np.isin(node, frontier.node[frontier.ptr[batch] : frontier.ptr[batch + 1]]) & keep_known
+        others, of_others = torch.from_numpy(node[~kept]), torch.from_numpy(score[~kept])
+        at, correction = choose_nodes(others, of_others, count, scheme, key, frontier.hop)
+        nodes = np.concatenate([node[kept], others[at].numpy()])
+        found.append((nodes, np.concatenate([np.ones(kept.sum()), correction.numpy()])))
     return _drawn(found)
 
 

@@ -26,25 +26,25 @@ def graphsage(graph: Adjacency, replace: bool = False) -> Step:
     return step
 
 
-def ladies(graph: Adjacency, scheme: str = "priority", scores: str = "squares") -> Step:
-    """LADIES (section 4.2), with the draws, schemes and scores of :func:`torch_gnnscale.ops.sample_layers`."""
+def ladies(graph: Adjacency, scheme: str = "priority", scores: str = "squares", keep_known: bool = False) -> Step:
+    """LADIES (section 4.2), with the draws and options of :func:`torch_gnnscale.ops.sample_layers`."""
     value = edge_scores(graph, scores)
 
     def step(frontier: Frontier, count: int) -> Edges:
         p = stacked_sets(frontier, value) @ graph.ones
         p = squared(p) if scores == "counts" else p
-        return extract(graph, frontier, choose(p, count, scheme, frontier))
+        return extract(graph, frontier, choose(p, count, scheme, frontier, keep_known))
 
     return step
 
 
-def fastgcn(graph: Adjacency, scheme: str = "priority", scores: str = "squares") -> Step:
-    """FastGCN, with the draws, schemes and scores of :func:`torch_gnnscale.ops.sample_layers`."""
+def fastgcn(graph: Adjacency, scheme: str = "priority", scores: str = "squares", keep_known: bool = False) -> Step:
+    """FastGCN, with the draws and options of :func:`torch_gnnscale.ops.sample_layers`."""
     everything = csr_array(edge_scores(graph, scores)[None])
     p = everything @ graph.ones  # one row for all batches and hops
 
     def step(frontier: Frontier, count: int) -> Edges:
-        return extract(graph, frontier, choose(p, count, scheme, frontier))
+        return extract(graph, frontier, choose(p, count, scheme, frontier, keep_known))
 
     return step
 
