@@ -221,7 +221,6 @@ def test_more_than_2_to_32_neighbors(fanout, replace, tmp_path):
     assert max(expected) > 2 << 32
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("fanouts", [[5, 4], [3, -1]])
 def test_graphs_of_a_billion_nodes(fanouts):
     """Local ids come from the table if fanouts bound the batch. Nearly all of colptr are zeros that take no space."""

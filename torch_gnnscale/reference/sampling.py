@@ -13,10 +13,10 @@ from .draws import bounded, choose, counter_draw
 
 
 class _Relation:
-    """One relation of a graph as lists, and, in each column, its drawn edges: (column, source, edge id)."""
+    """One relation of a graph as sequences of int, and, in each column, its drawn edges: (column, source, edge id)."""
 
     def __init__(self, colptr, row, edge_id, weight, time, exclude) -> None:
-        self.colptr, self.row = colptr.tolist(), row.tolist()
+        self.colptr, self.row = memoryview(colptr.cpu().numpy()), memoryview(row.cpu().numpy())
         self.names = range(len(self.row)) if edge_id is None else edge_id.tolist()
         self.sums = None if weight is None else weight.tolist()
         self.time = None if time is None else time.tolist()
