@@ -291,17 +291,10 @@ def worker_processes(path):
         loader_of(part, num_workers=1, multiprocessing_context="fork")
 
 
-def bulks(path):
-    with open_part(path) as part:
-        loader_of(part, bulk=2)
-
-
 def test_what_is_not_implemented(parts):
     text = "worker processes (num_workers=1) with the stores of a part are not implemented; "
     text += "num_workers alone means threads"
     assert cluster(2).results(worker_processes, parts) == [(False, f"NotImplementedError: {text}")] * 2
-    text = "bulk=2 with the stores of a part is not implemented; use device='cpu' and bulk=1"
-    assert cluster(2).results(bulks, parts) == [(False, f"NotImplementedError: {text}")] * 2
 
 
 def wrong_ids(path):

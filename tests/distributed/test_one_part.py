@@ -22,6 +22,7 @@ MODES = {
     "without threads": ("nodes", {"prefetch": 0}),
     "with threads": ("nodes", {"prefetch": 3}),
     "layers": ("nodes", {"layers": True}),
+    "bulk": ("nodes", {"bulk": 3}),
     "links": ("links", {}),
     "global": ("nodes", {"seed_order": "global"}),
     "serve": ("nodes", {"uneven": "serve", "batch_size": 7}),
@@ -95,8 +96,6 @@ def test_after_close(parts):
     [
         ({"num_workers": 1, "multiprocessing_context": "fork"}, NotImplementedError,
          r"^worker processes \(num_workers=1\) with the stores of a part are not implemented; num_workers alone means"),
-        ({"bulk": 2}, NotImplementedError,
-         r"^bulk=2 with the stores of a part is not implemented; use device='cpu' and bulk=1$"),
         ({"shard": False}, ValueError, r"^shard: expected True or None with the stores of a part, found False$"),
     ],
 )  # fmt: skip

@@ -14,6 +14,7 @@ from helpers.parts import (
     homogeneous,
     loader_over,
     stores_of,
+    traffic_of_an_epoch,
 )
 from helpers.slow import SLOW, quick
 from torch import distributed as dist
@@ -47,6 +48,10 @@ MODES = {
     "drop": {"uneven": "drop"},
     "serve": {"uneven": "serve"},
     "serve global": {"uneven": "serve", "seed_order": "global", "batch_size": 7},
+    "bulk": {"bulk": 3},
+    "bulk of an epoch": {"bulk": 100, "seed_order": "global", "prefetch": 0},
+    "bulk of weights, serve": {"bulk": 2, "weight_attr": "weight", "uneven": "serve", "batch_size": 7, "layers": True},
+    "bulk, replace": {"bulk": 4, "replace": True, "seed_order": "global", "num_neighbors": [2, 2, 2]},
 }
 
 
@@ -136,14 +141,6 @@ def test_a_buffer_that_looks_ahead_is_refused(parts):
 # Rounds ###############################################################################################################
 
 
-def traffic_of_an_epoch(path, options):
-    with open_part(path) as part:
-        of = "all" if options.get("seed_order") == "global" else "part"
-        loader = loader_over((part.features, part.graph), part.input_nodes("train", of), "nodes", options)
-        steps = sum(1 for _ in loader)
-        return steps, part.stats()
-
-
 @pytest.mark.parametrize("hops", [1, SLOW(2), 3, SLOW(4)])
 @pytest.mark.parametrize("order", ["owned", "global"])
 def test_rounds(parts, hops, order):
@@ -159,6 +156,17 @@ def test_rounds(parts, hops, order):
         expected = {"ids": steps, "rows": steps, "requests": of_hops // 2 * steps, "picks": of_hops // 2 * steps}
         assert rounds == {purpose: count for purpose, count in expected.items() if count}
         assert sum(rounds.values()) == (of_hops + 2) * steps
+
+
+def test_a_bulk_takes_the_rounds_of_one_batch(parts):
+    """2L + 2 rounds per batch become 2 of rows, and 2L for ``bulk`` batches together."""
+    for bulk in (1, 3):
+        options = {"num_neighbors": [2, 2], "seed_order": "global", "bulk": bulk}
+        for steps, traffic in cluster(2).run(traffic_of_an_epoch, parts(2)[1], options):
+            assert steps == 5
+            assert {purpose: traffic[purpose]["rounds"] for purpose in ("ids", "rows", "requests", "picks")} == {
+                "ids": steps, "rows": steps, "requests": 2 * -(-steps // bulk), "picks": 2 * -(-steps // bulk)
+            }  # fmt: skip
 
 
 def test_bytes_are_those_of_the_requests(parts):
@@ -203,17 +211,18 @@ def test_an_error_at_an_owner_is_raised_on_all(parts):
     assert {text.rsplit(":", 1)[1] for text in found[::2]} == {" expected it of all ranks, found that rank 1 failed"}
 
 
-def unanswerable(path, bad_rank):
-    """An owner fails in the second hop, when it draws for the others."""
+def unanswerable(path, bad_rank, bulk=1):
+    """An owner fails in the second hop of the third bulk, when it draws for the others."""
     with open_part(path) as part:
-        loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {"prefetch": 1})
+        options = {"prefetch": 1, "bulk": bulk}
+        loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", options)
         executor = loader._sampler.executor
         drawn = executor._drawn
 
-        def fails(requests, keys, frontier, drawing):
+        def fails(requests, frontier, drawing):
             if frontier.hop == 1 and next(calls) == 2:
                 raise KeyError("no luck")
-            return drawn(requests, keys, frontier, drawing)
+            return drawn(requests, frontier, drawing)
 
         calls = iter(range(1000))
         if dist.get_rank() == bad_rank:
@@ -259,15 +268,38 @@ def fails_between(path, bad_rank, where):
             raise KeyError("no luck")
         return relabel(*args, **kwargs)
 
-    relabel, sample = module.ops.relabel, module.sample_by_hops
+    relabel, hops = module.ops.relabel, module.by_hops
     try:
         if where == "hops":
-            module.sample_by_hops = lambda *args, **kwargs: sample(*args, **kwargs, relabel=relabels)
+            module.by_hops = lambda *args, **kwargs: hops(*args, **kwargs, relabel=relabels)
         with open_part(path) as part:
             options = {"transform_sampler_output": transform, "num_neighbors": [2, 2, 2]}
             return results_of(loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", options))
     finally:
-        module.sample_by_hops = sample
+        module.by_hops = hops
+
+
+def other_bulks(path):
+    with open_part(path) as part:
+        loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {"bulk": 2 + dist.get_rank()})
+
+
+def test_bulks_of_other_sizes_are_refused(parts):
+    text = "ValueError: bulk: expected the same on all ranks, found [2, 3]"
+    assert cluster(2).results(other_bulks, parts(2)[1]) == [(False, text)] * 2
+
+
+@pytest.mark.parametrize("bad_rank", [0, 1])
+def test_all_batches_of_a_bulk_fail_with_it_and_the_next_follow(parts, bad_rank):
+    whole = cluster(2).run(unanswerable, parts(2)[1], -1, 2)
+    found = cluster(2).run(unanswerable, parts(2)[1], bad_rank, 2)
+    texts = [
+        "RuntimeError: drawing neighbors: expected it of all ranks, found that rank {} failed",
+        "KeyError: 'no luck'",
+    ]
+    for rank, (ours, expected) in enumerate(zip(found, whole, strict=True)):
+        assert ours[4:6] == [texts[rank == bad_rank].format(bad_rank)] * len(expected[4:6])
+        assert ours[:4] + ours[6:] == expected[:4] + expected[6:]
 
 
 @pytest.mark.slow
@@ -331,6 +363,10 @@ OUTSIDE = (
     "ranks sample together, found a call outside of one"
 )
 REFUSED = {
+    "trees in bulks": ("nodes", {"disjoint": True, "bulk": 2},
+                       f"NotImplementedError: disjoint trees with bulk=2{REPLICATED}"),
+    "times in bulks": ("nodes", {"time_attr": "time", "bulk": 2},
+                       f"NotImplementedError: disjoint trees with bulk=2{REPLICATED}"),
     "induced": ("nodes", {"subgraph_type": "induced"}, f"NotImplementedError: subgraph_type='induced'{REPLICATED}"),
     "bidirectional": ("nodes", {"subgraph_type": "bidirectional"},
                       f"NotImplementedError: subgraph_type='bidirectional'{REPLICATED}"),

@@ -94,6 +94,15 @@ def batches_of_rank(
         return [[as_plain(batch) for batch in loader] for _ in range(epochs)]
 
 
+def traffic_of_an_epoch(path: str, options: dict[str, Any]) -> tuple[int, dict[str, dict[str, Any]]]:
+    """(this rank's batches of an epoch, what it exchanged, by purpose)."""
+    with open_part(path) as part:
+        of = "all" if options.get("seed_order") == "global" else "part"
+        loader = loader_over((part.features, part.graph), part.input_nodes("train", of), "nodes", options)
+        steps = sum(1 for _ in loader)
+        return steps, part.stats()
+
+
 _expected: dict[bytes, list[list[list[Any]]]] = {}
 
 
@@ -115,7 +124,7 @@ def _made_by_one_process(
         count, owned = parts.book.num_parts, options.get("seed_order", "owned") == "owned"
         of_parts = [_seeds(parts, number if owned else None, kind) for number in range(count if owned else 1)]
     uneven = options.get("uneven", "pad")
-    given = {name: value for name, value in options.items() if name not in ("seed_order", "uneven")}
+    given = {name: value for name, value in options.items() if name not in ("seed_order", "uneven", "bulk")}
     loaders = [loader_over(stores, seeds, kind, given) for seeds in of_parts]
     sizes = [len(loader) for loader in loaders]
     found = []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -15,7 +15,7 @@ from ..ops.arguments import check_key
 from ..partition import PartitionBook
 from ..sampler.executor import Drawing, Executor
 from ..sampler.graph import SampledGraph
-from ..sampler.hop_by_hop import Frontier, sample_by_hops
+from ..sampler.hop_by_hop import Frontier, Hops, by_hops, finish_together
 from ..topology.sort_on_disk import id_dtype
 from .steps import RankSteps
 
@@ -34,14 +34,16 @@ class _Requests(NamedTuple):
     tree: Tensor | None
     time: Tensor | None
     ends: list[int]
-    """Those of rank i are ends[i]..ends[i + 1] - 1."""
+    """Those of batch j of rank i are ends[i k + j]..ends[i k + j + 1] - 1, k being the number of batches per rank."""
+    keys: list[int]
+    """The key of each of these batches."""
 
 
 class PartitionedExecutor(Executor):
     """Draws hop by hop: for each node of a frontier, the rank that owns its column draws the neighbors.
 
-    A hop takes two rounds, of requests and of drawn edges. The first one takes none where all seeds are the rank's own.
-    All ranks take the same rounds, whatever their frontiers hold.
+    A hop takes two rounds, of requests and of drawn edges, for all batches of a bulk. The first hop takes none where
+    all seeds are the rank's own. All ranks take the same rounds, whatever their frontiers hold.
 
     Args:
         graph: this rank's columns.
@@ -63,10 +65,10 @@ class PartitionedExecutor(Executor):
 
     def check(self, drawing: Drawing, how: str, many: bool) -> None:
         """See :meth:`Executor.check`."""
-        if many:
-            raise not_implemented(how)
         if drawing.subgraph != "directional":
             raise not_implemented(f"subgraph_type={drawing.subgraph!r}")
+        if many and drawing.disjoint:  # which edges with times imply
+            raise not_implemented(f"disjoint trees with {how}")
 
     def check_links(self) -> None:
         """See :meth:`Executor.check_links`."""
@@ -98,79 +100,103 @@ class PartitionedExecutor(Executor):
         """
         if exclude is not None:
             raise not_implemented("exclusion of edges")
-        self.check(drawing, "bulks", many=False)
+        self.check(drawing, "one batch", many=False)
+        time = None if seed_time is None else seed_time[0]
+        return self._made([by_hops(
+            seeds[0], drawing.fanouts[0], disjoint=drawing.disjoint, layers=drawing.layers, seed_time=time,
+        )], [key], drawing)[0]  # fmt: skip
+
+    def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
+        """See :meth:`Executor.sample_many`: in a step of the loader, in which each rank samples as many batches. The
+        requests of all batches travel together."""
+        self.check(drawing, f"bulk={len(keys)}", many=True)
+        return self._made([by_hops(of, drawing.fanouts[0], layers=drawing.layers) for of in seeds], keys, drawing)
+
+    def _made(self, samples: Sequence[Hops], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
         if self._steps is None or not self._steps.running:
             raise RuntimeError(
                 "sample: expected an iteration of a torch_gnnscale.NeighborLoader over the stores of a part, in whose "
                 "steps all ranks sample together, found a call outside of one"
             )
-        steps, key = self._steps, check_key(key)
+        steps, given = self._steps, [check_key(key) for key in keys]
 
-        def pick(frontier: Frontier) -> ops.Picks:
-            if frontier.hop == 0 and self._own_seeds:
-                requests = _Requests(frontier.node, frontier.tree, frontier.time, [0, len(frontier.node)])
-                return self._drawn(requests, [key], frontier, drawing)
-            return self._exchanged(steps, frontier, key, drawing)
+        def pick(frontiers: list[Frontier]) -> Sequence[ops.Picks]:
+            asked = _all_of(frontiers)
+            counts = [len(frontier.node) for frontier in frontiers]
+            if asked.hop == 0 and self._own_seeds:
+                ends = list(accumulate(counts, initial=0))
+                requests = _Requests(asked.node, asked.tree, asked.time, ends, given)
+                picks = self._drawn(requests, asked, drawing)
+            else:
+                picks = self._exchanged(steps, asked, counts, given, drawing)
+            return _divided(picks, counts)
 
-        return sample_by_hops(
-            pick, seeds[0], drawing.fanouts[0], disjoint=drawing.disjoint, layers=drawing.layers,
-            seed_time=None if seed_time is None else seed_time[0],
-        )  # fmt: skip
-
-    def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
-        """See :meth:`Executor.sample_many`."""
-        raise not_implemented("bulks")
+        return finish_together(samples, pick, len(drawing.fanouts[0]))
 
     # One hop #########################################################################################################
 
-    def _drawn(self, requests: _Requests, keys: list[int], frontier: Frontier, drawing: Drawing) -> ops.Picks:
-        """The edges that this rank draws for requests."""
+    def _drawn(self, requests: _Requests, frontier: Frontier, drawing: Drawing) -> ops.Picks:
+        """The edges that this rank draws for requests of a hop."""
         return ops.pick_neighbors(
-            self.graph.stored, requests.node, requests.ends, keys, frontier.hop, frontier.fanout,
+            self.graph.stored, requests.node, requests.ends, requests.keys, frontier.hop, frontier.fanout,
             first=int(self._bounds[self._part]), tree=requests.tree, time=requests.time, replace=drawing.replace,
             last=drawing.last and frontier.time is not None,
         )  # fmt: skip
 
-    def _exchanged(self, steps: RankSteps, frontier: Frontier, key: int, drawing: Drawing) -> ops.Picks:
+    def _exchanged(
+        self, steps: RankSteps, frontier: Frontier, counts: list[int], keys: list[int], drawing: Drawing
+    ) -> ops.Picks:
         """The edges that the owners of a frontier's nodes draw; meanwhile this rank draws for the others.
 
         All that may fail is done before sizes are exchanged, so that an error travels in their place: a rank that has
         told sizes sends the bytes.
+
+        Args:
+            steps: of the loader.
+            frontier: of all batches, one after the other.
+            counts: how many nodes of it each batch has.
+            keys: of the batches.
+            drawing: the options.
         """
         owner = torch.searchsorted(self._bounds, frontier.node, right=True) - 1
         order = torch.argsort(owner, stable=True)
-        counts = torch.bincount(owner, minlength=len(self._bounds) - 1)
+        parts, batches = len(self._bounds) - 1, len(keys)
+        batch = torch.arange(batches).repeat_interleave(torch.tensor(counts), output_size=len(owner))
+        table = torch.bincount(owner * batches + batch, minlength=parts * batches).view(parts, batches)
+        wanted = table.sum(1)
         fields = [entry for entry in (frontier.node, frontier.tree, frontier.time) if entry is not None]
         dtype = self._requests if frontier.time is None else torch.int64
-        sent = list(torch.stack([entry[order] for entry in fields], 1).to(dtype).split(counts.tolist()))
-        received = steps.counted(torch.stack([counts, torch.full_like(counts, key)], 1), None, "sampling")
-        asked, keys = received.T.tolist()
+        sent = list(torch.stack([entry[order] for entry in fields], 1).to(dtype).split(wanted.tolist()))
+        head = torch.tensor(keys[0] if batches == 1 else batches).expand(parts)
+        received = steps.counted(torch.stack([wanted, head], 1), None, "sampling")
+        asked, of_batches = received[:, 0].tolist(), received
+        if batches > 1:
+            told = torch.cat([table, torch.tensor(keys).expand(parts, -1)], 1)
+            of_batches = steps.rows.numbers(told, "counts")
+        each, of_keys = of_batches[:, :batches].flatten(), of_batches[:, batches:].flatten()
         answered = self._all_to_all(steps, sent, [len(fields) * count for count in asked], "requests")
 
         replies: list[Tensor] = []
-        sizes, error = torch.zeros_like(received), None
+        sizes, error = torch.zeros(parts, 2, dtype=torch.int64), None
         try:
-            requests = _requests(answered, asked, frontier)
-            replies = self._replies(self._drawn(requests, keys, frontier, drawing), requests.ends, sizes)
+            requests = _requests(answered, asked, each.tolist(), of_keys.tolist(), frontier)
+            replies = self._replies(self._drawn(requests, frontier, drawing), asked, sizes)
         except Exception as failed:  # the others wait for what this rank draws
             error = failed
         drawn = steps.counted(sizes, error, "drawing neighbors")[:, 0]
-        found = self._all_to_all(steps, replies, (counts + 2 * drawn).tolist(), "picks")
-        each = [
+        found = self._all_to_all(steps, replies, (wanted + 2 * drawn).tolist(), "picks")
+        pieces = [
             entry.to(torch.int64).split([count, edges, edges])
-            for entry, count, edges in zip(found, counts.tolist(), drawn.tolist(), strict=True)
+            for entry, count, edges in zip(found, wanted.tolist(), drawn.tolist(), strict=True)
         ]
-        return _in_order(ops.Picks(*(torch.cat(entries) for entries in zip(*each, strict=True))), order)
+        return _in_order(ops.Picks(*(torch.cat(entries) for entries in zip(*pieces, strict=True))), order)
 
-    def _replies(self, picks: ops.Picks, ends: list[int], sizes: Tensor) -> list[Tensor]:
-        """What was drawn for each rank: the number of edges of each of its requests, their sources, their ids. Puts the
-        numbers of edges into ``sizes[:, 0]``."""
-        assert picks.edge_id is not None
-        before = torch.cat([picks.num_edges.new_zeros(1), picks.num_edges.cumsum(0)])[torch.tensor(ends)]
-        sizes[:, 0] = before.diff()
-        each = [entry.split(sizes[:, 0].tolist()) for entry in (picks.source, picks.edge_id)]
-        counts = picks.num_edges.split([last - first for first, last in pairwise(ends)])
-        return [torch.cat(entries).to(self._picks) for entries in zip(counts, *each, strict=True)]
+    def _replies(self, picks: ops.Picks, asked: list[int], sizes: Tensor) -> list[Tensor]:
+        """What was drawn for each rank, of which ``asked[i]`` requests came: the number of edges of each request, their
+        sources, their ids. Puts the numbers of edges into ``sizes[:, 0]``."""
+        each = _divided(picks, asked)
+        sizes[:, 0] = torch.tensor([len(entry.source) for entry in each])
+        return [torch.cat([*entry[:2], _ids(entry)]).to(self._picks) for entry in each]
 
     def _all_to_all(self, steps: RankSteps, pieces: list[Tensor], lengths: list[int], purpose: str) -> list[Tensor]:
         """What the rank of each part sent to this one; a rank's own piece does not travel.
@@ -189,13 +215,41 @@ class PartitionedExecutor(Executor):
         return [own if part == self._part else entry.view(own.dtype) for part, entry in enumerate(found)]
 
 
-def _requests(answered: list[Tensor], asked: list[int], frontier: Frontier) -> _Requests:
-    """The requests that ranks sent, ``asked[i]`` of rank i; they have trees and times if ``frontier`` has."""
+def _ids(picks: ops.Picks) -> Tensor:
+    assert picks.edge_id is not None
+    return picks.edge_id
+
+
+def _all_of(frontiers: list[Frontier]) -> Frontier:
+    """The nodes that the batches of a bulk expand, batch after batch."""
+    first = frontiers[0]
+    if len(frontiers) == 1:
+        return first
+    assert first.tree is None
+    return first._replace(node=torch.cat([frontier.node for frontier in frontiers]))
+
+
+def _divided(picks: ops.Picks, counts: list[int]) -> list[ops.Picks]:
+    """The edges of consecutive groups of requests, ``counts[i]`` of them in group i."""
+    if len(counts) == 1:
+        return [picks]
+    ends = torch.tensor([0, *accumulate(counts)])
+    edges = torch.cat([picks.num_edges.new_zeros(1), picks.num_edges.cumsum(0)])[ends].diff().tolist()
+    each = (picks.num_edges.split(counts), picks.source.split(edges), _ids(picks).split(edges))
+    return [ops.Picks(*entries) for entries in zip(*each, strict=True)]
+
+
+def _requests(
+    answered: list[Tensor], asked: list[int], each: list[int], keys: list[int], frontier: Frontier
+) -> _Requests:
+    """The requests that ranks sent, ``asked[i]`` of rank i, ``each[j]`` of a batch; they have trees and times if
+    ``frontier`` has."""
     fields = 1 + (frontier.tree is not None) + (frontier.time is not None)
     tables = [entry.view(count, fields) for entry, count in zip(answered, asked, strict=True)]
     node, *others = torch.cat(tables).to(torch.int64).unbind(1)
     tree = None if frontier.tree is None else others.pop(0)
-    return _Requests(node, tree, None if frontier.time is None else others.pop(), list(accumulate(asked, initial=0)))
+    ends = list(accumulate(each, initial=0))
+    return _Requests(node, tree, None if frontier.time is None else others.pop(), ends, keys)
 
 
 def _in_order(picks: ops.Picks, order: Tensor) -> ops.Picks:

@@ -128,6 +128,8 @@ class RankSteps(Steps):
         if not failed:
             return
         texts = self._gathered(None if error is None else f"{type(error).__name__}: {error}")
+        if isinstance(error, Elsewhere):  # a later batch of a bulk that another rank could not sample
+            raise RuntimeError(str(error)) from None
         if error is not None:
             raise error
         first = failed[0]

@@ -66,8 +66,8 @@ def checked_bulk(
     how = f"bulk={bulk}" if device is None else f"device={str(device)!r}"
     if not isinstance(sampler, KeyedSampler):
         raise ValueError(f"{how}: expected a neighbor_sampler that is a KeyedSampler, found {type(sampler).__name__}")
-    if of_part(data):
-        raise NotImplementedError(f"{how} with the stores of a part is not implemented; use device='cpu' and bulk=1")
+    if of_part(data) and device is not None:
+        raise NotImplementedError(f"{how} with the stores of a part is not implemented; use device='cpu'")
     sampler.check_many(inputs, how)
     if workers := options.get("num_workers", 0):
         raise ValueError(f"{how}: expected num_workers=0, found {workers}")

@@ -131,7 +131,7 @@ class KeyedLoader(ResumableLoader):
         store: CollectiveRowStore = self.data[0]
         self._steps = store.open_steps()
         count = len(self.batch_sampler)  # type: ignore[arg-type]
-        decides = {**self._fingerprint(), "seed": self.seed, "uneven": share.uneven}
+        decides = {**self._fingerprint(), "seed": self.seed, "uneven": share.uneven, "bulk": self.bulk}
         problem = store.beyond_part(*self._owned_ids()) if share.order == "owned" else None
         self._order.share, self._of_parts = agreed_share(share, self._steps, decides, count, problem)
         if isinstance(self._sampler, KeyedSampler):
@@ -162,7 +162,7 @@ class KeyedLoader(ResumableLoader):
     def _together(self) -> Together | None:
         """The line in steps of all ranks, if they read together."""
         share = self._order.share
-        return None if self._steps is None or share is None else Together(self._line, self._steps, share)
+        return None if self._steps is None or share is None else Together(self._line, self._steps, share, self.bulk)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self._order.begin()

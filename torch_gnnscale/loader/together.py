@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
@@ -31,11 +32,36 @@ class Turn(NamedTuple):
     serves: bool
 
 
+class _Bulk:
+    """Consecutive turns whose batches are sampled at once, by the first call of :meth:`samples`."""
+
+    def __init__(self, turns: list[Turn]) -> None:
+        self._turns = turns
+        self._lock = threading.Lock()  # threads prepare the turns
+        self._made: list[Any] | Exception | None = None
+
+    def samples(self, line: Line) -> list[Any]:
+        """The sample of each turn. If sampling failed, every call raises its error."""
+        with self._lock:
+            if self._made is None:
+                batches = [turn.batch for turn in self._turns]
+                try:
+                    self._made = line.sample_many(batches) if len(batches) > 1 else [line.sample(batches[0])]
+                except Exception as error:
+                    self._made = error
+        if isinstance(self._made, Exception):
+            raise self._made
+        return self._made
+
+
 @dataclass
 class _Prepared:
     """What one step needs, as far as no other rank is needed for it."""
 
     turn: Turn
+    bulk: _Bulk
+    at: int
+    """Which turn of its bulk it is."""
     sampled: Any = None
     plan: Any = None
     error: Exception | None = None
@@ -50,17 +76,18 @@ class Together:
     """Makes batches in steps that all ranks take together.
 
     Where sampling needs no other rank, threads sample ahead and plan what rows are read; the rows come on the thread of
-    the steps.
+    the steps. Where it does, the first step of a bulk samples the batches of all of its steps.
 
     Args:
         line: the loader's line; its rows are :class:`CollectiveRows`.
         steps: of this loader.
         share: of this rank.
+        bulk: how many batches are sampled at once.
     """
 
-    def __init__(self, line: Line, steps: Steps, share: Share) -> None:
+    def __init__(self, line: Line, steps: Steps, share: Share, bulk: int) -> None:
         assert isinstance(line.collator.source, CollectiveRows)
-        self.line, self.steps, self.share = line, steps, share
+        self.line, self.steps, self.share, self.bulk = line, steps, share, bulk
         self.source: CollectiveRows = line.collator.source
         self._samples_together = isinstance(line.sampler, KeyedSampler) and line.sampler.collective
         self._ahead: deque[_Prepared] = deque()  # steps whose plans were announced
@@ -91,32 +118,36 @@ class Together:
         wanted = 0 if self._samples_together else self.source.features.plans_ahead(self.steps)
         self._window = count if wanted == "epoch" else min(wanted, count)
 
-    def _turns(self, numbered: Iterator[NumberedBatch], epoch: int, first: int, count: int) -> Iterator[Turn | None]:
+    def _turns(
+        self, numbered: Iterator[NumberedBatch], epoch: int, first: int, count: int
+    ) -> Iterator[_Prepared | None]:
         """The turns of ``count`` steps, then None ``_window`` times: a step is taken that many turns after its own."""
-        ranks = self.share.ranks
-        for step in range(count):
-            index = next(numbered, None)
-            if index is not None:
-                yield Turn(index, serves=False)
-                continue
-            number = first + step * ranks.world + ranks.rank
-            yield Turn(NumberedBatch(epoch, number, np.empty(0, dtype=np.int64)), serves=True)
+        turns = (self._turn(next(numbered, None), epoch, first, step) for step in range(count))
+        while of_bulk := list(islice(turns, self.bulk)):
+            bulk = _Bulk(of_bulk)
+            yield from (_Prepared(turn, bulk, at) for at, turn in enumerate(of_bulk))
         yield from repeat(None, self._window)
 
-    def _prepare(self, turn: Turn | None) -> _Prepared | None:
-        if turn is None:
-            return None
-        prepared = _Prepared(turn)
-        if not self._samples_together:
-            try:
-                self._sample(prepared)
-            except Exception as error:  # raised in the step, on all ranks
-                prepared.error = error
+    def _turn(self, index: NumberedBatch | None, epoch: int, first: int, step: int) -> Turn:
+        if index is not None:
+            return Turn(index, serves=False)
+        number = first + step * self.share.ranks.world + self.share.ranks.rank
+        return Turn(NumberedBatch(epoch, number, np.empty(0, dtype=np.int64)), serves=True)
+
+    def _prepare(self, prepared: _Prepared | None) -> _Prepared | None:
+        if prepared is not None and not self._samples_together:
+            self._sample_alone(prepared)
         return prepared
+
+    def _sample_alone(self, prepared: _Prepared) -> None:
+        try:
+            self._sample(prepared)
+        except Exception as error:  # raised in the step, on all ranks
+            prepared.error = error
 
     def _sample(self, prepared: _Prepared) -> None:
         collator = self.line.collator
-        prepared.sampled = collator.sampled(self.line.sample(prepared.turn.batch))
+        prepared.sampled = collator.sampled(prepared.bulk.samples(self.line)[prepared.at])
         prepared.plan = self.source.plan(prepared.sampled, collator.bounds)
 
     def _step(self, coming: _Prepared | None) -> _Prepared | Served:
@@ -137,6 +168,9 @@ class Together:
 
     def _take(self, prepared: _Prepared) -> _Prepared | Served:
         begin, counts = time.perf_counter(), None
+        together = self._samples_together and prepared.at == 0
+        if self._samples_together and not together:
+            self._sample_alone(prepared)
         if prepared.plan is not None:
             try:
                 counts = self.source.counts(prepared.plan, self.steps)
@@ -144,7 +178,7 @@ class Together:
                 prepared.error = error
 
         def run(asked: Any) -> None:
-            if self._samples_together:
+            if together:
                 asked = self._sample_together(prepared)
             self.source.read(prepared.plan, asked, self.steps)
 
