@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.data import environment, run_python
+from helpers import forked
+from helpers.data import environment
 
 from torch_gnnscale import machine
 
@@ -146,7 +147,7 @@ def test_processes_share_their_machine(value, ranks, warning, monkeypatch):
         monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     else:
         monkeypatch.setenv("LOCAL_WORLD_SIZE", value)
-    done = run_python(SHARE)
+    done = forked.run(SHARE)
     assert done.returncode == 0, done.stderr
     cores = max(1, min(len(os.sched_getaffinity(0)), machine.allowed_cores() // ranks))
     share = f" to each of LOCAL_WORLD_SIZE={ranks} processes" if ranks > 1 else ""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
+from helpers import forked
 from helpers.cluster import Cluster, cluster
-from helpers.data import run_python
 from helpers.parts import as_plain, homogeneous, loader_over, rank_and_world
 from torch import distributed as dist
 
@@ -282,7 +282,7 @@ def test_a_program_that_ends_without_closing_its_part_exits_with_0(parts, tmp_pa
 
     with ThreadPoolExecutor(2) as pool:
         arguments = [(str(tmp_path), parts, str(rank)) for rank in range(2)]
-        ended = list(pool.map(lambda given: run_python(NO_CLOSE, *given, timeout=60), arguments))
+        ended = list(pool.map(lambda given: forked.run(NO_CLOSE, *given, timeout=60), arguments))
     assert [(process.returncode, process.stdout) for process in ended] == [(0, "here\n")] * 2, ended
 
 

@@ -5,7 +5,8 @@ import subprocess
 import sys
 
 import pytest
-from helpers.data import environment, run_python
+from helpers import forked
+from helpers.data import environment
 from helpers.parts import homogeneous
 
 from torch_gnnscale import partition
@@ -51,7 +52,7 @@ def test_the_address_is_where_gloo_listens(interface, monkeypatch):
     monkeypatch.setenv("GLOO_SOCKET_IFNAME", interface)
     if not interface:
         monkeypatch.delenv("GLOO_SOCKET_IFNAME")
-    process = run_python(LISTENS)
+    process = forked.run(LISTENS)
     assert process.returncode == 0, process.stderr
     if not process.stdout:
         pytest.skip("the host's name is an address of IPv6")

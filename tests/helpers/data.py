@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -171,18 +170,6 @@ def environment() -> dict[str, str]:
     tests = [TESTS, *(folder for folder in TESTS.iterdir() if folder.is_dir())]
     folders = [*tests, Path(torch_gnnscale.__file__).parents[1], os.environ.get("PYTHONPATH", "")]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))}
-
-
-def run_python(code: str, *arguments: str, timeout: float = 120.0) -> subprocess.CompletedProcess:
-    """Runs ``code`` in a new interpreter."""
-    return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
-        env=environment(),
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
-    )
 
 
 class ForeignFeatureStore(PyGFeatureStore):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import os
 import sys
@@ -17,23 +18,30 @@ FORKED.set_forkserver_preload(["torch_geometric", "pytest", "hypothesis", "tqdm"
 
 
 def _main(code: str, arguments: tuple[str, ...], environment: dict[str, str], *streams: Connection) -> None:
-    """``python -c code arguments`` in a fork."""
+    """``python -c code arguments`` in a fork, and the end of an interpreter: functions of atexit are called and modules
+    destroyed."""
     for number, stream in enumerate(streams, 1):
         os.dup2(stream.fileno(), number)
         stream.close()
-    os.environ |= environment
+    os.environ.clear()
+    os.environ.update(environment)
     sys.argv = ["-c", *arguments]
+    status = 0
     try:
-        exec(compile(code, "<string>", "exec"), {"__name__": "__main__"})
-    except Exception:
+        exec(compile(code, "<string>", "exec"), sys.modules["__main__"].__dict__)
+    except SystemExit as error:
+        status = error.code
+    except BaseException:
         traceback.print_exc()
-        sys.exit(1)
+        status = 1
+    sys.last_traceback = None
+    ctypes.pythonapi.Py_Exit(status if isinstance(status, int) else int(status is not None))
 
 
 def start(code: str, *arguments: str, out: int, err: int, **environment: str) -> ForkServerProcess:
     """A process that runs ``code``, with these files or terminals as its stdout and stderr."""
     streams = [Connection(os.dup(file)) for file in (out, err)]  # a file that multiprocessing passes on
-    process = FORKED.Process(target=_main, args=(code, arguments, environment, *streams), daemon=True)
+    process = FORKED.Process(target=_main, args=(code, arguments, {**os.environ, **environment}, *streams))
     process.start()
     for stream in streams:
         stream.close()
@@ -41,10 +49,7 @@ def start(code: str, *arguments: str, out: int, err: int, **environment: str) ->
 
 
 def run(code: str, *arguments: str, timeout: float = 120.0, **environment: str) -> CompletedProcess:
-    """Runs ``code`` with variables of the environment that the package or its library reads when it is imported.
-
-    At its end no function of atexit is called and no module is destroyed: where these matter there is run_python.
-    """
+    """Runs ``code`` with variables of the environment that the package or its library reads when it is imported."""
     with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as err:
         process = start(code, *arguments, out=out.fileno(), err=err.fileno(), **environment)
         process.join(timeout)

@@ -1,7 +1,7 @@
 """PyG's Lightning data modules with our samplers and loaders, in an interpreter of its own."""
 
 import pytest
-from helpers.data import run_python
+from helpers import forked
 
 MODULES = """
 import sys, types
@@ -70,11 +70,11 @@ with torch_gnnscale.patch_pyg():
 @pytest.mark.parametrize("workers", ["0", "2"])
 @pytest.mark.parametrize("code", [LINKS, NODES], ids=["links", "nodes"])
 def test_with_our_sampler(code, workers):
-    done = run_python(MODULES + code, workers)
+    done = forked.run(MODULES + code, workers)
     assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
 def test_with_pyg_patched():
-    done = run_python(MODULES + PATCHED)
+    done = forked.run(MODULES + PATCHED)
     assert done.returncode == 0, done.stderr

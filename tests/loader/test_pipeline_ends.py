@@ -8,11 +8,11 @@ import threading
 
 import pytest
 import torch
+from helpers import forked
 from helpers.data import (
     environment,
     loader_threads,
     no_loader_threads,
-    run_python,
     status_of_fork,
     wait_for,
 )
@@ -131,7 +131,7 @@ print("end", flush=True)
 
 @pytest.mark.slow
 def test_the_interpreter_ends_with_an_iterator_left_open():
-    done = run_python(LEFT_OPEN, timeout=60)
+    done = forked.run(LEFT_OPEN, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "end\n", "")
 
 
@@ -151,7 +151,7 @@ sys.exit(3)
 
 @pytest.mark.slow
 def test_what_is_queued_is_not_prepared_when_the_program_ends():
-    done = run_python(SLOW, timeout=60)
+    done = forked.run(SLOW, timeout=60)
     assert done.returncode == 3
     assert 1 <= len(done.stdout.splitlines()) <= (os.cpu_count() or 1)
 

@@ -3,7 +3,8 @@ import pickle
 
 import pytest
 import torch
-from helpers.data import no_loader_threads, plain, processes, run_python
+from helpers import forked
+from helpers.data import no_loader_threads, plain, processes
 from helpers.slow import SLOW
 from torch_geometric.data import Data
 
@@ -103,7 +104,7 @@ print(hashlib.sha256(repr([[plain(batch) for batch in loader] for _ in range(3)]
 @pytest.mark.slow
 def test_another_process(expected):
     digest = hashlib.sha256(repr(expected).encode()).hexdigest()
-    done = run_python(OTHER_PROCESS)
+    done = forked.run(OTHER_PROCESS)
     assert done.stdout.strip() == digest, done.stderr
 
 

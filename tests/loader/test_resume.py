@@ -10,7 +10,8 @@ import time
 
 import pytest
 import torch
-from helpers.data import environment, make_data, processes, run_python, silent
+from helpers import forked
+from helpers.data import environment, make_data, processes, silent
 from helpers.slow import SLOW
 from torch.utils.data import BatchSampler, SequentialSampler
 
@@ -80,7 +81,7 @@ def test_in_another_process_with_a_seed_of_its_own(workers):
     take(iterator, 3)
     state = json.dumps(loader.state_dict())
     rest = ids(iterator)
-    done = run_python(RESUMED, state, str(workers))
+    done = forked.run(RESUMED, state, str(workers))
     assert done.returncode == 0, done.stderr
     assert [tuple(batch) for batch in json.loads(done.stdout)] == rest
 

@@ -7,7 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from helpers.data import make_data, plain, run_python
+from helpers import forked
+from helpers.data import make_data, plain
 from helpers.slow import SLOW
 from hypothesis import given
 from hypothesis import strategies as st
@@ -207,7 +208,7 @@ distributed.destroy_process_group()
 @pytest.mark.slow
 def test_shard_true_is_the_share_of_the_process_group_and_its_seed_is_rank_0s(tmp_path):
     with ThreadPoolExecutor(2) as pool:
-        ended = list(pool.map(lambda rank: run_python(RANKS, str(rank), str(tmp_path)), range(2)))
+        ended = list(pool.map(lambda rank: forked.run(RANKS, str(rank), str(tmp_path)), range(2)))
     assert [run.returncode for run in ended] == [0, 0], ended
     (seed, first), (of_other, second) = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     torch.manual_seed(0)

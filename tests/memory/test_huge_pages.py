@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.data import run_python
+from helpers import forked
 from torch_geometric.data import Data
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
@@ -73,7 +73,7 @@ def test_what_is_moved_are_tensors():
 @pytest.mark.slow
 def test_moves_end_with_the_program_and_before_a_fork():
     for _ in range(3):
-        ended = run_python(MOVES + "move_to_huge_pages([tensor])")
+        ended = forked.run(MOVES + "move_to_huge_pages([tensor])")
         assert ended.returncode == 0, ended.stderr
     at_fork = """
 move_to_huge_pages([tensor])
@@ -86,5 +86,5 @@ move_to_huge_pages([tensor])
 while moving():
     time.sleep(0.01)
 """
-    ended = run_python(MOVES + at_fork)
+    ended = forked.run(MOVES + at_fork)
     assert ended.returncode == 0, ended.stderr

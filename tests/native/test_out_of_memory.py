@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from helpers.data import environment, run_python
+from helpers import forked
+from helpers.data import environment
 
 # malloc that refuses, while `refuse` is not 0, the refuse-th large block and all later ones that the first thread asks
 # for, if `first` is 1, or that the others ask for, if it is 0.
@@ -214,7 +215,7 @@ output(24)
 def test_what_is_idle_is_freed_before_memory_is_missed(asked):
     if "LD_PRELOAD" in os.environ:
         pytest.skip("a sanitizer reserves more addresses than a limit leaves")
-    done = run_python(LIMITED, asked)
+    done = forked.run(LIMITED, asked)
     assert done.returncode == 0, done.stderr
     match = re.fullmatch(MESSAGE, done.stdout.rstrip())
     assert match is not None, done.stdout

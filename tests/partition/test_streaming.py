@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers.data import run_python
+from helpers import forked
 
 from torch_gnnscale import FeatureStore
 from torch_gnnscale.partition import open_parts
@@ -55,7 +55,7 @@ def test_memory_is_bounded(tmp_path, topology):
     features.put_tensor(torch.rand(NODES, 96), group_name=None, attr_name="x", index=None)
     features.put_tensor(torch.rand(EDGES, 4), group_name=(None, None), attr_name="edge_attr", index=None)
     features.save(tmp_path / "features")
-    done = run_python(CODE, str(tmp_path), str(MEMORY), topology)
+    done = forked.run(CODE, str(tmp_path), str(MEMORY), topology)
     assert done.returncode == 0, done.stderr
     peaks = [int(line) for line in done.stdout.split()]
     assert len(peaks) == 4

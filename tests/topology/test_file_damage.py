@@ -3,7 +3,7 @@ import json
 import numpy as np
 import pytest
 import torch
-from helpers.data import run_python
+from helpers import forked
 
 from torch_gnnscale import FeatureStore, GraphStore, files
 
@@ -222,7 +222,7 @@ def test_a_malformed_graph_opened_unverified_is_found_when_it_is_sampled(tmp_pat
     folders = [str(tmp_path / str(i)) for i in range(len(MALFORMED))]
     for folder, relation in zip(folders, MALFORMED.values(), strict=True):
         save_relation(folder, *relation)
-    done = run_python(SAMPLE, *folders)
+    done = forked.run(SAMPLE, *folders)
     assert done.returncode == 0, done.stderr
     answers = done.stdout.split()
     assert len(answers) == 6 * len(folders)
