@@ -40,6 +40,7 @@ from torch_geometric.data import Data, TensorAttr
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, partition
 from torch_gnnscale.datasets import planted
 from torch_gnnscale.distributed import Exchange, Part, open_part
+from torch_gnnscale.distributed.own_rows import MappedRows
 from torch_gnnscale.distributed.rows import RowKind, exchange_rows
 from torch_gnnscale.topology.reorder import Order
 
@@ -169,7 +170,8 @@ def sizes_main(rank: int, world: int, folder: str, rounds: int, megabytes: list[
         ids = torch.randint(TABLE, (int(counts.sum()),), generator=torch.Generator().manual_seed(rank))
         ids = torch.cat([entry.sort().values for entry in ids.split(counts.tolist())])
         table = counts[:, None]
-        rows = partial(exchange_rows, exchange, table, [ids], table, [kinds], [tables])
+        own = [[MappedRows(entry) for entry in tables]]
+        rows = partial(exchange_rows, exchange, table, [ids], table, [kinds], own)
         found[f"{number} MB"] = against_bare(exchange, rows, counts, counts, size, rounds)
     Path(f"{folder}/rank-{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from torch import distributed as dist
 
 from torch_gnnscale.distributed import Exchange
+from torch_gnnscale.distributed.own_rows import MappedRows
 from torch_gnnscale.distributed.rows import RowKind, Travelled, counts_by_part, exchange_rows, locate
 
 
@@ -60,7 +61,8 @@ def rows_of_ranks():
     others = [other for other in range(3) if other != rank]
     counts[others[0]], counts[others[1]] = torch.tensor([3, 0]), torch.tensor([2, 2])
     asked = exchange.numbers(counts, "counts")
-    found = exchange_rows(exchange, asked, wanted, counts, kinds, read)
+    own = [[MappedRows(rows) for rows in of_type] for of_type in read]
+    found = exchange_rows(exchange, asked, wanted, counts, kinds, own)
     (pairs, codes), (bytes_,) = (
         [entry.rows(rows) for entry, rows in zip(of_type, tables, strict=True)]
         for of_type, tables in zip(found, read, strict=True)

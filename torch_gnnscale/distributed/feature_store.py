@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.data import TensorAttr
 from torch_geometric.typing import NodeType
 
-from .. import ops
+from ..feature import TieredFeatureStore
 from ..feature.contract import CollectiveRowStore, Ranks, Steps
 from ..partition import StoredPart, StoredParts
 from .buffer import Kept, PrefetchBuffer, capacities
@@ -42,15 +42,16 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
     The loaders of this package read all rows, in steps that all ranks take together.
 
     Args:
-        parts, part, ranks: of :class:`PartRows`.
+        parts, part, ranks, tiers: of :class:`PartRows`.
         open_steps: makes the steps of a loader.
         kept: which rows of other parts each loader keeps.
     """
 
     def __init__(
-        self, parts: StoredParts, part: StoredPart, ranks: Ranks, open_steps: Callable[[], RankSteps], kept: Kept
-    ) -> None:
-        super().__init__(parts, part, ranks)
+        self, parts: StoredParts, part: StoredPart, ranks: Ranks, tiers: TieredFeatureStore | None,
+        open_steps: Callable[[], RankSteps], kept: Kept,
+    ) -> None:  # fmt: skip
+        super().__init__(parts, part, ranks, tiers)
         state = self.__dict__
         state["_open_steps"], state["_kept"], state["_buffers"] = open_steps, kept, {}
 
@@ -127,7 +128,7 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         each = zip(plan.asked.ids, starts, plan.counts.unbind(1), strict=True)
         wanted = [ids - start.repeat_interleave(count) for ids, start, count in each]
         buffers = self._buffers[steps]
-        came = exchange_rows(steps.rows, asked, wanted, plan.counts, self._kinds, self._rows, buffers.update)
+        came = exchange_rows(steps.rows, asked, wanted, plan.counts, self._kinds, self._own, buffers.update)
         plan.remote = buffers.take(plan.asked, came)
 
     def rows(self, plan: RowPlan) -> list[Tensor]:
@@ -136,7 +137,5 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         for attr in plan.attrs:
             number = self._groups[attr.group_name]
             name = self._names[number].index(attr.attr_name)
-            own, place = self._rows[number][name], plan.located[number].place
-            data, at = plan.remote[number][name]
-            found.append(ops.join_rows(own, data, at, place, check=False))
+            found.append(self._own[number][name].join(plan.located[number].place, *plan.remote[number][name]))
         return found

@@ -67,7 +67,7 @@ class Meeting:
         """Calls ``make()``; returns its result when the call has succeeded on all ranks.
 
         Args:
-            make: may raise OSError or ValueError.
+            make: may raise OSError, ValueError or MemoryError.
 
         Raises:
             ValueError: on all ranks, if ``make`` failed on one of them, which the message names.
@@ -76,7 +76,7 @@ class Meeting:
         made, error = None, None
         try:
             made = make()
-        except (OSError, ValueError) as found:
+        except (OSError, ValueError, MemoryError) as found:
             error = found
         if self.world == 1 and error is not None:
             raise error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -14,9 +14,10 @@ from typing import Any, Literal
 from torch import distributed as dist
 from torch_geometric.typing import EdgeType, NodeType
 
+from ..feature import TieredFeatureStore
 from ..feature.contract import Ranks
 from ..memory import Budget
-from ..partition import StoredParts, open_parts
+from ..partition import StoredPart, StoredParts, open_parts
 from ..topology import GraphStore
 from ..version import __version__
 from .buffer import Kept
@@ -27,6 +28,7 @@ from .graph_store import PartitionedGraphStore
 from .grid import Grid
 from .meeting import Meeting
 from .numbering import PartNumbering, numbering_of
+from .own_tiers import OwnTiers, open_together
 from .part_rows import PartRows
 from .places import is_first, places, staged, warn_of_network
 from .steps import RankSteps
@@ -44,22 +46,25 @@ class Part:
 
     Args:
         parts: the opened directory.
-        ranks: of the run; this one holds the part ``ranks.part``.
-        verify: whether this rank compares the checksums of its part.
+        stored: the part of it that this rank holds, ``ranks.part``.
+        ranks: of the run.
         meeting: of the run's ranks; closed with the part.
         kept: which rows of other parts its loaders keep.
+        tiers: the rows of the part's own nodes, if they are in tiers; closed with the part.
     """
 
-    def __init__(self, parts: StoredParts, ranks: Ranks, verify: bool, meeting: Meeting, kept: Kept) -> None:
-        self.parts, self.ranks, self._meeting = parts, ranks, meeting
+    def __init__(
+        self, parts: StoredParts, stored: StoredPart, ranks: Ranks, meeting: Meeting, kept: Kept,
+        tiers: TieredFeatureStore | None,
+    ) -> None:  # fmt: skip
+        self.parts, self.stored, self.ranks, self._meeting = parts, stored, ranks, meeting
         self._steps: list[RankSteps] = []
-        self.stored = parts.part(ranks.part, verify)
         self.features: PartRows
-        """The rows."""
+        """The rows. ``features.tiers`` has the tier plan and counts what is read, if the part was opened with tiers."""
         if ranks.world == 1 and parts.topology == "replicated":  # nobody to meet
-            self.features = PartRows(parts, self.stored, ranks)
+            self.features = PartRows(parts, stored, ranks, tiers)
         else:
-            self.features = PartitionedFeatureStore(parts, self.stored, ranks, self._open_steps, kept)
+            self.features = PartitionedFeatureStore(parts, stored, ranks, tiers, self._open_steps, kept)
         self.graph: GraphStore | PartitionedGraphStore
         """The edges, in stored ids."""
         if parts.topology == "replicated":
@@ -67,7 +72,7 @@ class Part:
         elif kept.policy == "lookahead":
             raise not_implemented("policy='lookahead'")
         else:
-            self.graph = PartitionedGraphStore(parts, self.stored)
+            self.graph = PartitionedGraphStore(parts, stored)
         _open.add(self)
 
     def input_nodes(self, split: str, of: Of = "part", node_type: NodeType | None = None) -> Any:
@@ -113,6 +118,8 @@ class Part:
         self.features.close()
         for steps in self._steps:
             steps.close(timeout)
+        if self.features.tiers is not None:
+            self.features.tiers.close()
         self._meeting.close()
         self.parts.close()
 
@@ -125,8 +132,8 @@ class Part:
 
 def open_part(
     path: str | os.PathLike, *, buffer: Budget | None = None, policy: str | None = None,
-    policy_options: Mapping[str, Any] | None = None, stage: str | os.PathLike | None = None, verify: bool = True,
-    timeout: float = 600.0,
+    policy_options: Mapping[str, Any] | None = None, tiers: Mapping[str, Any] | None = None,
+    stage: str | os.PathLike | None = None, verify: bool = True, timeout: float = 600.0,
 ) -> Part:  # fmt: skip
     """Opens this rank's part of a directory that :func:`torch_gnnscale.partition.write` made.
 
@@ -141,6 +148,10 @@ def open_part(
             largest out-degrees, for ever) or ``lookahead`` (those that are needed next, for batches are sampled ahead).
         policy_options: of the policy: ``gamma`` and ``delta`` of massivegnn, ``window`` of lookahead: a number of
             batches or "epoch".
+        tiers: where the rows of the part's own nodes lie: arguments of :meth:`TieredFeatureStore.from_data`, of which
+            ``gpu``, ``peers``, ``host``, ``hotness``, ``labelled`` and ``device`` are known. {"host": "25%"}: a quarter
+            of the part's rows, the hottest, are copied to memory that the machine's ranks of the part share; the others
+            are read ahead from the part's files. {}: all rows are copied. None: all are mapped. No batch changes.
         stage: a folder on a disk of this machine, to which one of its processes first copies what the machine's ranks
             open, unless an equal copy is there. None: ``path`` itself is opened; a warning if it lies on a network
             file system. All ranks have one, or none.
@@ -149,36 +160,47 @@ def open_part(
 
     Raises:
         ValueError: on all ranks: the number of ranks is not a multiple of that of parts; the directory is unfinished; a
-            file is missing or damaged; a rank cannot connect to others (open files, network interface), or has another
-            ``stage``. One rank alone raises FileNotFoundError or OSError for files that it cannot read.
+            file is missing or damaged; a rank cannot connect to others (open files, network interface), cannot fill
+            its tiers, or has another ``stage`` or other budgets. One rank alone raises FileNotFoundError or OSError for
+            files that it cannot read, MemoryError where its tiers do not fit.
+        NotImplementedError: ``tiers`` of a graph with types.
         RuntimeError: a rank does not come, or ends in the meantime; names it.
     """
     rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
     meeting = Meeting(rank, world, timeout)
     try:
         kept = partial(Kept, buffer, policy, policy_options)
-        return _opened(Path(path), None if stage is None else Path(stage), meeting, verify, kept)
+        return _opened(Path(path), None if stage is None else Path(stage), meeting, verify, kept, tiers)
     except BaseException:
         meeting.close()
         raise
 
 
-def _opened(path: Path, stage: Path | None, meeting: Meeting, verify: bool, kept: Callable[[], Kept]) -> Part:
-    if len(set(given := meeting.gather(stage is not None))) > 1:
-        raise ValueError(f"stage: expected a folder on all ranks or on none, found {given}")
+def _opened(
+    path: Path, stage: Path | None, meeting: Meeting, verify: bool, kept: Callable[[], Kept],
+    tiers: Mapping[str, Any] | None,
+) -> Part:  # fmt: skip
+    given = meeting.gather((stage is not None, tiers is not None))
+    if len(set(stages := [with_stage for with_stage, _ in given])) > 1:
+        raise ValueError(f"stage: expected a folder on all ranks or on none, found {stages}")
+    if len(set(with_tiers := [found for _, found in given])) > 1:
+        raise ValueError(f"tiers: expected them on all ranks or on none, found {with_tiers}")
     if stage is not None:
         path, verify = staged(path, stage, meeting, verify), False  # the copy is verified
     where, rank = places(path / "book", meeting), meeting.rank
     warn_of_network(path, where, meeting)
 
-    def opened() -> Part:
+    def opened() -> tuple[StoredParts, StoredPart, Ranks, list[Hashable], Kept, OwnTiers | None]:
         parts = open_parts(path, verify and is_first(where, rank))
         grid = Grid(meeting.world, parts.book.num_parts)
-        holds = [(of, grid.part(other)) for other, of in enumerate(where)]
+        holds: list[Hashable] = [(of, grid.part(other)) for other, of in enumerate(where)]
         ranks = Ranks(rank, meeting.world, grid.part(rank), grid.parts)
-        return Part(parts, ranks, verify and is_first(holds, rank), meeting, kept())
+        stored = parts.part(ranks.part, verify and is_first(holds, rank))
+        return parts, stored, ranks, holds, kept(), None if tiers is None else OwnTiers.of(tiers, parts)
 
-    return meeting.all_made(opened)
+    parts, stored, ranks, holds, keeping, own = meeting.all_made(opened)
+    store = None if own is None else open_together(own, parts, stored, holds, meeting)
+    return meeting.all_made(lambda: Part(parts, stored, ranks, meeting, keeping, store))
 
 
 def _is_own(of: str) -> bool:

@@ -9,12 +9,14 @@ from torch import Tensor
 from torch_geometric.data import TensorAttr
 
 from .. import ops
+from ..feature import TieredFeatureStore
 from ..feature.contract import BoundedAttr, Ranks, RowStore
 from ..feature.feature_store import row_ids
 from ..ops.arguments import check_ids
 from ..partition import RowsMeta, StoredPart, StoredParts
 from .numbering import numbering_of
 from .one_thread import CLOSED
+from .own_rows import MappedRows, OwnRows, TierRows
 from .rows import RowKind
 
 N_ID = "n_id"
@@ -31,14 +33,21 @@ class PartRows(RowStore):
         parts: the opened directory of parts.
         part: the opened part.
         ranks: the ranks of the run.
+        tiers: has the rows of attributes of the part's nodes, by row number in the part; all others are read where they
+            are mapped. None: no tiers.
     """
 
     ranks: Ranks
+    tiers: TieredFeatureStore | None
+    """The rows of the part's own nodes, if they are in tiers."""
 
-    def __init__(self, parts: StoredParts, part: StoredPart, ranks: Ranks) -> None:
+    def __init__(
+        self, parts: StoredParts, part: StoredPart, ranks: Ranks, tiers: TieredFeatureStore | None = None
+    ) -> None:
         super().__init__()
         state = self.__dict__
         state["parts"], state["part"], state["ranks"], state["closed"] = parts, part, ranks, False
+        state["tiers"] = tiers
         state["order"] = numbering_of(parts)
         attrs = {(meta.group_name, meta.attr_name): meta for meta in parts.attrs}
         rows = dict(part.rows)
@@ -55,9 +64,9 @@ class PartRows(RowStore):
             [RowKind(attrs[group, name].dtype, attrs[group, name].shape) for name in names]
             for group, names in zip(groups, self._names, strict=True)
         ]
-        state["_rows"] = [
-            [rows[group, name] for name in names] for group, names in zip(groups, self._names, strict=True)
-        ]
+        own: dict[Any, OwnRows] = {key: MappedRows(tensor) for key, tensor in rows.items()}
+        own |= {} if tiers is None else {key: TierRows(of_tiers) for key, of_tiers in tiers._tensors.items()}
+        state["_own"] = [[own[group, name] for name in names] for group, names in zip(groups, self._names, strict=True)]
 
     def close(self) -> None:
         """Ends reading: later reads raise. Rows that were read before stay valid."""
@@ -81,9 +90,9 @@ class PartRows(RowStore):
 
     # Where rows are ##################################################################################################
 
-    def _rows_of(self, key: tuple[Any, str]) -> Tensor:
+    def _own_of(self, key: tuple[Any, str]) -> OwnRows:
         number = self._groups[key[0]]
-        return self._rows[number][self._names[number].index(key[1])]
+        return self._own[number][self._names[number].index(key[1])]
 
     def _bounds(self, group: Any) -> Tensor:
         book = self.parts.book
@@ -115,7 +124,7 @@ class PartRows(RowStore):
             raise RuntimeError(CLOSED)
         if attr.index is None:
             return self._whole(key)
-        ids, rows = self._stored(attr), self._rows_of(key)
+        ids, rows = self._stored(attr), self._own_of(key)
         if self.ranks.parts > 1:
             ids = ids - self._bounds(key[0])[self.part.number]
             if ops.first_outside(ids, len(rows)) >= 0:
@@ -123,12 +132,12 @@ class PartRows(RowStore):
                     f"{key}: expected ids of part {self.part.number}, found some of other ranks' parts; torch_gnnscale."
                     f"NeighborLoader and LinkNeighborLoader read them, in steps that all ranks take together"
                 )
-        return ops.gather_rows(rows, ids, check=False)
+        return rows.gather(ids)
 
     def _whole(self, key: tuple[Any, str]) -> Tensor:
         """All rows of an attribute of the whole graph: by the stored ids of nodes, or by the user's ids of edges."""
         if self.ranks.parts == 1 and not isinstance(key[0], tuple):
-            return self._rows_of(key)
+            return self._own_of(key).whole()
         if key not in self.parts.graph_attrs:
             raise RuntimeError(
                 f"{key}: expected an attribute of the whole graph, found one in parts; what samplers read of all nodes "

@@ -13,6 +13,7 @@ from .. import ops
 from ..ops.exchanged_rows import row_bytes
 from ..sampler.output import NO_IDS
 from .exchange import Elsewhere, Exchange
+from .own_rows import OwnRows
 
 ID_BYTES = 8
 """An id is sent as an int64."""
@@ -88,7 +89,7 @@ class Travelled(NamedTuple):
 
 def exchange_rows(
     exchange: Exchange, asked: Tensor, wanted: Sequence[Tensor], counts: Tensor, kinds: Sequence[Sequence[RowKind]],
-    read: Sequence[Sequence[Tensor]], meanwhile: Callable[[], None] | None = None,
+    own: Sequence[Sequence[OwnRows]], meanwhile: Callable[[], None] | None = None,
 ) -> list[list[Travelled]]:  # fmt: skip
     """Fetches rows from other ranks in two rounds, for all types and attributes together.
 
@@ -101,7 +102,7 @@ def exchange_rows(
         wanted: for each type, the rows that this rank asks for, ordered by part, as row numbers in their parts: int64.
         counts: counts[i, t]: how many of wanted[t] lie in part i, 0 for this part: int64, shape [parts, types].
         kinds: for each type, its attributes.
-        read: for each type and attribute, this part's rows: shape [rows of the part, ...].
+        own: for each type and attribute, this part's rows.
         meanwhile: called while the rows are exchanged.
 
     Returns:
@@ -117,7 +118,7 @@ def exchange_rows(
     found = exchange.bytes(requests.view(torch.uint8), lengths, sizes, "ids")
     error = None
     try:
-        replies = _packed(given, found.view(torch.int64).split([n for row in given.counts for n in row]), read)
+        replies = _packed(given, found.view(torch.int64).split([n for row in given.counts for n in row]), own)
     except Exception as failed:  # the others expect replies of this size
         error, replies = failed, torch.zeros(given.total, dtype=torch.uint8)
         replies[given.status] = 1
@@ -180,15 +181,16 @@ class _Layout:
         return each[0] if len(each) == 1 else torch.cat([*each, NO_IDS])
 
 
-def _packed(layout: _Layout, ids: Sequence[Tensor], read: Sequence[Sequence[Tensor]]) -> Tensor:
+def _packed(layout: _Layout, ids: Sequence[Tensor], own: Sequence[Sequence[OwnRows]]) -> Tensor:
     """The replies to all parts; ``ids[i * types + t]``: the rows of type t that part i asks for."""
+    found = [[rows.table(ids[t :: len(own)]) for rows in of_type] for t, of_type in enumerate(own)]
     rows: list[Tensor] = []
     index: list[Tensor] = []
     at: list[int] = []
     for i, begins in enumerate(layout.begins):
-        for t, tables in enumerate(read):
+        for t, of_type in enumerate(found):
             if layout.counts[i][t]:
-                rows += tables
-                index += [ids[i * len(read) + t]] * len(tables)
+                rows += [table for table, _ in of_type]
+                index += [of_part[i] for _, of_part in of_type]
                 at += begins[t]
     return ops.pack_rows(rows, index, at, layout.total)

@@ -40,6 +40,8 @@ class StoredPart:
     rows: dict[tuple[Any, str], Tensor]
     """By group and name. Row j is that of the part's node j or, where the group is an edge type, (None, None) in a
     homogeneous graph, that of its edge j in the order of ``relations``."""
+    origins: dict[tuple[Any, str], tuple[str, str, str]]
+    """The file of each entry of ``rows``: directory, its kind, and array (:mod:`torch_gnnscale.files`)."""
     user_ids: dict[NodeType | None, Tensor]
     """The user's id of each node: int64, shape [m], rising."""
     seeds: dict[tuple[NodeType | None, str], Tensor]
@@ -128,13 +130,15 @@ class StoredParts:
         if (found := files.checksum(folder)) != (expected := self._mark["parts"][number]):
             raise ValueError(f"{folder / files.MANIFEST}: expected checksum {expected}, found {found}: it was replaced")
         nodes = list(self.book.bounds)
+        names = {(meta.group_name, meta.attr_name): f"rows_{i}" for i, meta in enumerate(self.attrs)}
         return StoredPart(
             number,
             {
                 edge_type: self._relation(arrays, i, edge_type, number)
                 for i, edge_type in enumerate(self.book.edge_bounds)
             },
-            {(meta.group_name, meta.attr_name): arrays[f"rows_{i}"] for i, meta in enumerate(self.attrs)},
+            {key: arrays[name] for key, name in names.items()},
+            {key: (str(folder), layout.PART, name) for key, name in names.items()},
             {node_type: arrays[f"user_ids_{i}"] for i, node_type in enumerate(nodes)},
             {pair: arrays[f"seeds_{i}"] for i, pair in enumerate(self.splits)},
             {pair: arrays[f"links_{i}"] for i, pair in enumerate(self.link_splits)},

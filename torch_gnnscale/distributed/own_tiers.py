@@ -1,0 +1,159 @@
+"""Tiers for the rows of a part's own nodes, which the ranks of one machine that hold the part open together."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..feature import TieredFeatureStore
+from ..feature.hotness import check_hotness, named_scores
+from ..feature.tier_builder import Source
+from ..feature.tiered_rows import FileRows
+from ..memory import Budget, budget_bytes
+from ..ops.arguments import check_ids, checked_device
+from ..partition import StoredPart, StoredParts
+from ..topology import CSC
+from .meeting import Meeting
+
+
+@dataclass(frozen=True)
+class OwnTiers:
+    """Where the rows of a part's own nodes lie: the entries of the argument ``tiers`` of ``open_part``.
+
+    Rows that no budget holds stay in the part's files. Of a part that is opened several times on one machine, the first
+    rank fills the tiers, and the others open them.
+    """
+
+    gpu: Budget = 0
+    """As of :meth:`TieredFeatureStore.from_data`, and so are all others; shares are of the rows of the part's nodes."""
+    peers: Sequence[Budget] = ()
+    host: Budget | None = None
+    hotness: str | Tensor = "weighted_reverse_pagerank"
+    """A score of each node of the graph by the user's ids, or a name. With a partitioned topology, named scores are
+    those of the edges within the part."""
+    labelled: Tensor | None = None
+    """The user's ids of nodes, or a mask of all; by default the seeds of the split ``train`` in all parts."""
+    device: torch.device | str | int | None = None
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any], parts: StoredParts) -> OwnTiers:
+        """The value for the user's argument.
+
+        Raises:
+            TypeError, ValueError, IndexError: not a mapping, unknown entries, or wrong budgets, scores or nodes.
+            NotImplementedError: the graph has types.
+        """
+        known = [field.name for field in fields(cls)]
+        if not isinstance(given, Mapping):
+            raise TypeError(f"tiers: expected a mapping, such as {{'host': '4GiB'}}, found {type(given).__name__}")
+        if unknown := [name for name in given if name not in known]:
+            raise ValueError(f"tiers: expected entries among {known}, found {unknown[0]!r}")
+        tiers = cls(**given)
+        if parts.hetero:
+            raise NotImplementedError(
+                "tiers of a part of a graph with types are not implemented: open it without tiers"
+            )
+        weighted = check_hotness(tiers.hotness, tiers.labelled)
+        for name, budget in (("gpu", tiers.gpu), ("host", tiers.host)):
+            if budget is not None:
+                budget_bytes(name, budget, 0)
+        num_nodes = parts.book.num_nodes()
+        if isinstance(tiers.hotness, Tensor) and tiers.hotness.shape != (num_nodes,):
+            raise ValueError(f"hotness: expected {num_nodes} scores, found shape {tuple(tiers.hotness.shape)}")
+        if weighted:
+            tiers._labelled(parts)
+        return tiers
+
+    @property
+    def budgets(self) -> str:
+        """Equal texts for equal budgets."""
+        return str({"gpu": self.gpu, "peers": list(self.peers), "host": self.host})
+
+    def _labelled(self, parts: StoredParts) -> Tensor:
+        """Stored ids: int64."""
+        ids = self.labelled
+        if ids is None:
+            if (None, "train") not in parts.splits:
+                raise ValueError(
+                    "labelled: expected the nodes that training starts from, found no split 'train' either"
+                )
+            ids = parts.input_nodes("train")
+        num_nodes = parts.book.num_nodes()
+        if ids.dtype == torch.bool and ids.shape == (num_nodes,):
+            ids = ids.nonzero().view(-1)
+        check_ids("labelled", ids, num_nodes, "nodes")
+        return parts.stored_ids()[ids.to(torch.int64)].to(torch.int64)
+
+    def scores(self, parts: StoredParts, part: StoredPart) -> Tensor:
+        """The scores of the part's own nodes, shape [m]."""
+        if isinstance(self.hotness, Tensor):
+            return self.hotness[part.user_ids[None]]
+        nodes, whole = parts.book.nodes(part.number), parts.topology == "replicated"
+        labelled = None
+        if self.hotness == "weighted_reverse_pagerank":
+            labelled = self._labelled(parts)
+            if not whole:
+                labelled = labelled[(labelled >= nodes.start) & (labelled < nodes.stop)] - nodes.start
+        if not whole:
+            return named_scores(self.hotness, _within(part.relations[None], nodes), labelled)
+        return named_scores(self.hotness, parts.graph().relation(None), labelled)[nodes.start : nodes.stop]
+
+    def fill(self, parts: StoredParts, part: StoredPart, sharers: int) -> TieredFeatureStore:
+        """The tiers of the part's own nodes; ``sharers``: how many ranks of this machine open them."""
+        of_nodes = {key: rows for key, rows in part.rows.items() if key[0] is None}
+        sources = [Source(key, rows, rows.dtype, FileRows(*part.origins[key], 0)) for key, rows in of_nodes.items()]
+        return TieredFeatureStore.of_sources(
+            sources, self.scores(parts, part), False, self.gpu, self.peers, self.host, parts.path, self.device, sharers
+        )
+
+    def opened(self, sent: bytes) -> TieredFeatureStore:
+        """Tiers that another process of this machine has filled, with the rows of ``gpu`` on this one's GPU."""
+        store: TieredFeatureStore = pickle.loads(sent)
+        if store.device.type == "cpu":
+            return store
+        return store.on(checked_device("cuda" if self.device is None else self.device))
+
+
+def _within(csc: CSC, nodes: range) -> CSC:
+    """The edges of a part's relation that begin at its own nodes too, by row numbers in the part."""
+    kept = (csc.row >= nodes.start) & (csc.row < nodes.stop)
+    before = torch.cat([torch.zeros(1, dtype=torch.int64), kept.cumsum(0)])
+    return CSC(before[csc.colptr], csc.row[kept] - nodes.start, None, len(nodes))
+
+
+def open_together(
+    tiers: OwnTiers, parts: StoredParts, part: StoredPart, holds: Sequence[Hashable], meeting: Meeting
+) -> TieredFeatureStore:
+    """The tiers of this rank's part, filled by the first rank that holds an equal value.
+
+    Args:
+        tiers: what this rank's user has said.
+        parts, part: as this rank has opened them.
+        holds: by rank, (where its directory is, its part), equal for ranks that share memory.
+        meeting: of all ranks.
+
+    Raises:
+        ValueError: on all ranks, if one of them cannot fill or open its tiers, or ranks that share them have been given
+            different budgets.
+    """
+    own = holds[meeting.rank]
+    given = [text for of, text in zip(holds, meeting.gather(tiers.budgets), strict=True) if of == own]
+    first, filled = holds.index(own), []
+
+    def fill() -> bytes:
+        if len(set(given)) > 1:
+            raise ValueError(f"tiers: expected equal budgets on ranks that share them, found {given}")
+        if meeting.rank != first:
+            return b""
+        filled.append(tiers.fill(parts, part, len(given)))
+        return bytes(ForkingPickler.dumps(filled[0])) if len(given) > 1 else b""
+
+    sent = meeting.gather(meeting.all_made(fill))
+    # The first rank keeps them open until all have opened them.
+    return meeting.all_made(lambda: filled[0] if filled else tiers.opened(sent[first]))
