@@ -64,7 +64,7 @@ sanitize: $(VENV)/test ## the native tests under AddressSanitizer and UBSan
 	rm -f build/sanitize/torch_gnnscale/*.so
 	cd build/sanitize && FORCE_CUDA=0 GNNSCALE_SANITIZE=1 ../../$(BIN)/python setup.py -q build_ext --inplace
 	cd build/sanitize && $(SANITIZED) \
-		$(addprefix tests/ops/test_,ops.py gather_tiers.py sample_neighbors.py sample_modes.py sample_bulk.py layerwise.py hops.py \
+		$(addprefix tests/ops/test_,ops.py gather_tiers.py sample_neighbors.py sample_modes.py sample_bulk.py layerwise.py layer_bulk.py hops.py \
 		negatives.py aggregation.py partition.py pool.py map_file.py philox.py) \
 		tests/feature/test_hotness.py tests/topology/test_reorder.py tests/topology/test_topology.py -k "not wrap_of_its_tags and not a_billion_nodes"
 
@@ -86,7 +86,7 @@ emulate: $(VENV)/test ## the operators of the .cu files, run by threads of the C
 	cd build/emulate && ../../$(BIN)/python tests/emulation/build.py
 	cd build/emulate && $(SANITIZED) \
 		tests/emulation tests/ops/test_sample_bulk.py tests/ops/test_hops.py tests/loader/test_loader_bulk.py \
-		tests/ops/test_gather_tiers.py \
+		tests/ops/test_layer_bulk.py tests/ops/test_gather_tiers.py \
 		-k "not equals_the_twin and not rows_of_a_file and not broken_map"
 
 $(VENV)/wheel: $(VENV)/installed

@@ -1,7 +1,11 @@
 // An executor (see executor.h) by the threads of a host.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
+#include <tuple>
+#include <utility>
+#include <vector>
 
 #include "executor.h"
 #include "memory/tensor.h"
@@ -39,6 +43,14 @@ class HostExecutor {
     T sum = 0;
     out[0] = sum;
     for (int64_t i = 0; i < std::min(*count, most); ++i) out[i + 1] = sum += in[i];
+  }
+
+  void sort(const int64_t* keys, int64_t* sorted_keys, const int32_t* values, int32_t* sorted_values,
+            int64_t count) const {
+    std::vector<std::pair<int64_t, int32_t>> pairs(static_cast<size_t>(count));
+    for (int64_t i = 0; i < count; ++i) pairs[i] = {keys[i], values[i]};
+    std::sort(pairs.begin(), pairs.end());
+    for (int64_t i = 0; i < count; ++i) std::tie(sorted_keys[i], sorted_values[i]) = pairs[i];
   }
 
  private:

@@ -1,6 +1,8 @@
-// An executor (see executor.h) on the stream of a GPU: phases are kernels, with CUB's prefix sums between them.
+// An executor (see executor.h) on the stream of a GPU: phases are kernels, with CUB's prefix sums and sorts between
+// them.
 #pragma once
 
+#include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
 
 #include "executor.h"
@@ -76,6 +78,16 @@ class StreamExecutor {
     check(name_, cub::DeviceScan::ExclusiveSum(nullptr, bytes, in, out, most + 1, stream_));
     Tensor workspace = room(static_cast<int64_t>(bytes), ScalarType::Byte);
     check(name_, cub::DeviceScan::ExclusiveSum(workspace.mutable_data_ptr(), bytes, in, out, most + 1, stream_));
+  }
+
+  void sort(const int64_t* keys, int64_t* sorted_keys, const int32_t* values, int32_t* sorted_values,
+            int64_t count) const {
+    size_t bytes = 0;
+    check(name_, cub::DeviceRadixSort::SortPairs(nullptr, bytes, keys, sorted_keys, values, sorted_values, count, 0, 64,
+                                                 stream_));
+    Tensor workspace = room(static_cast<int64_t>(bytes), ScalarType::Byte);
+    check(name_, cub::DeviceRadixSort::SortPairs(workspace.mutable_data_ptr(), bytes, keys, sorted_keys, values,
+                                                 sorted_values, count, 0, 64, stream_));
   }
 
  private:

@@ -44,6 +44,10 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "sample_layers(Tensor graph, Tensor seeds, Tensor? score, int[] num_nodes, int key, int[] choices, int options) "
       "-> (Tensor node, Tensor edge_index, Tensor colptr, Tensor edge_id, Tensor edge_weight, Tensor num_nodes, "
       "Tensor num_edges)");
+  library.def(
+      "sample_layers_bulk(Tensor colptr, Tensor[] row, Tensor[] edge_id, Tensor seeds, Tensor? score, int[] seed_ptr, "
+      "int[] num_nodes, int[] keys, int[] choices, int options, int threads) -> (Tensor node, Tensor colptr, "
+      "Tensor edge_index, Tensor edge_id, Tensor edge_weight, Tensor counts)");
   library.def("choose_nodes(Tensor node, Tensor score, int count, int scheme, int key, int hop) -> (Tensor, Tensor)");
   library.def(
       "sample_negatives(int count, Tensor? src, int num_src, Tensor? src_node, Tensor? src_weight, Tensor? src_time, "

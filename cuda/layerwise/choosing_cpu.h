@@ -142,8 +142,7 @@ inline void choose_by_numbers(const Scored& from, int64_t count, bool replace, u
   uint64_t left = total;
   Vector<size_t> places(count);
   for (int64_t j = 0; j < count; ++j) {
-    const uint64_t draw = philox_draw(draw_block(key, make_counter(j, 0, hop, kNumberedDraws), 0), 0);
-    places[j] = tree.find(bounded(draw, left));
+    places[j] = tree.find(bounded(numbered_draw(key, hop, j), left));
     if (replace) continue;
     tree.remove(places[j], scores[places[j]]);
     left -= scores[places[j]];

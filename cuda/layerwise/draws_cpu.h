@@ -68,7 +68,7 @@ inline void draw_nodes(uint64_t key, int hop, const int64_t* nodes, int64_t coun
   if (simd() == Simd::kAvx512) i = draw_nodes_avx512(key, tail, nodes, count, draws);
   if (simd() != Simd::kNone) i += draw_nodes_avx2(key, tail, nodes + i, count - i, draws + i);
 #endif
-  for (; i < count; ++i) draws[i] = philox_draw(draw_block(key, make_counter(nodes[i], 0, hop, kNodeDraws), 0), 0);
+  for (; i < count; ++i) draws[i] = node_draw(key, hop, nodes[i]);
 }
 
 }  // namespace gnnscale

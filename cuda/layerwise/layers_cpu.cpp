@@ -1,10 +1,9 @@
-// The operators sample_layers and choose_nodes on the CPU: tensors to a LayerRequest, and results to tensors.
+// The operator sample_layers on the CPU: tensors to a LayerRequest, and results to tensors.
 #include <optional>
 #include <tuple>
 
 #include "../memory/tensor.h"
 #include "../sample/held_graph.h"
-#include "../sample/options.h"
 #include "hops_cpu.h"
 
 namespace gnnscale {
@@ -47,30 +46,18 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> sample_layers
                                                                                  const Ints& choices, int64_t options) {
   const std::shared_ptr<const HeldGraph> holder = held_graph(graph);
   STD_TORCH_CHECK(holder->relations.size() == 1 && holder->sizes.size() == 1, "expected one relation");
-  STD_TORCH_CHECK(choices.size() == 5, "sample_layers: expected 5 choices, found ", choices.size());
-  using Options = SampleOptions;
-  const Options asked("sample_layers", options,
-                      Options::kLayers | Options::kKeepKnown | Options::kLayerDependency | Options::kIncludeDst);
   const HeldRelation& held = holder->relations[0];
   STD_TORCH_CHECK(held.colptr.numel() == holder->sizes[0] + 1, "the relation does not fit its node type");
   STD_TORCH_CHECK(!held.edge_id.has_value() || held.edge_id->numel() == held.row.numel(),
                   "expected an id for each edge");
   LayerRequest request{};
+  static_cast<LayerOptions&>(request) = layer_options("sample_layers", choices, options);
   request.graph = to_relation(held.colptr, held.row, held.edge_id, true);
   request.graph.num_src = holder->sizes[0];
   request.edge_id_wide = held.edge_id.has_value() && held.edge_id->scalar_type() == ScalarType::Long;
   request.score = data_or_null(score);
   request.num_nodes = num_nodes;
   request.key = static_cast<uint64_t>(key);
-  request.method = static_cast<Method>(choices[0]);
-  request.scheme = static_cast<Scheme>(choices[1]);
-  request.scores = static_cast<Scores>(choices[2]);
-  request.aggregation = static_cast<Aggregation>(choices[3]);
-  request.weights = static_cast<Weights>(choices[4]);
-  request.layers = asked.has(Options::kLayers);
-  request.keep_known = asked.has(Options::kKeepKnown);
-  request.layer_dependency = asked.has(Options::kLayerDependency);
-  request.include_dst = asked.has(Options::kIncludeDst);
   STD_TORCH_CHECK((request.method == Method::kFastGcn) == score.has_value() &&
                       (!score.has_value() || score->numel() == holder->sizes[0]),
                   "score: expected one for each node with fastgcn, else none");
@@ -102,41 +89,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> sample_layers
           one_row(batch.edges_per_hop)};
 }
 
-// See torch_gnnscale.ops.choose_nodes, which checks the arguments.
-std::tuple<Tensor, Tensor> choose_nodes(const Tensor& node, const Tensor& score, int64_t count, int64_t scheme,
-                                        int64_t key, int64_t hop) {
-  STD_TORCH_CHECK(node.numel() == score.numel(), "expected a score for each node");
-  const auto* const ids = static_cast<const int64_t*>(node.const_data_ptr());
-  const auto* const scores = static_cast<const int64_t*>(score.const_data_ptr());
-  Scored from(node.numel());
-  for (int64_t i = 0; i < node.numel(); ++i) from.add_if(true, ids[i], static_cast<uint64_t>(scores[i]));
-  Vector<Chosen> chosen;
-  choose(from, count, static_cast<Scheme>(scheme), static_cast<uint64_t>(key), static_cast<int>(hop), chosen);
-  // From ids back to their places in `node`, by a sorted list of (id, place).
-  Vector<std::pair<int64_t, int64_t>> places(node.numel());
-  for (int64_t i = 0; i < node.numel(); ++i) places[i] = {ids[i], i};
-  std::sort(places.begin(), places.end());
-  Vector<std::pair<int64_t, double>> found;
-  for (const Chosen& entry : chosen) {
-    const auto at = std::lower_bound(places.begin(), places.end(), std::pair<int64_t, int64_t>(entry.node, 0));
-    found.push_back({at->second, entry.correction});
-  }
-  std::sort(found.begin(), found.end());
-  const int64_t size = static_cast<int64_t>(found.size());
-  PooledArray<int64_t> place(size);
-  PooledArray<double> correction(size);
-  for (int64_t i = 0; i < size; ++i) {
-    place[i] = found[i].first;
-    correction[i] = found[i].second;
-  }
-  return {to_tensor(std::move(place), {size}, ScalarType::Long),
-          to_tensor(std::move(correction), {size}, ScalarType::Double)};
-}
-
-STABLE_TORCH_LIBRARY_IMPL(gnnscale, CPU, library) {
-  library.impl("sample_layers", TORCH_BOX(&sample_layers));
-  library.impl("choose_nodes", TORCH_BOX(&choose_nodes));
-}
+STABLE_TORCH_LIBRARY_IMPL(gnnscale, CPU, library) { library.impl("sample_layers", TORCH_BOX(&sample_layers)); }
 
 }  // namespace
 }  // namespace gnnscale

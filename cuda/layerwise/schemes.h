@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "../macros.h"
-#include "../philox.h"
+#include "../pick.h"
 
 namespace gnnscale {
 
@@ -15,6 +15,16 @@ enum class Scheme : int64_t { kPriority, kPoisson, kReplace, kSuccessive, kSeque
 
 constexpr int kNodeDraws = 0, kNumberedDraws = 1;  // the counter's relation: for r_v; for draw j of a hop
 constexpr int kDrawBits = 64;
+
+// r_v.
+GNNSCALE_HD uint64_t node_draw(uint64_t key, int hop, int64_t node) {
+  return philox_draw(draw_block(key, make_counter(node, 0, hop, kNodeDraws), 0), 0);
+}
+
+// Draw `number` of a hop.
+GNNSCALE_HD uint64_t numbered_draw(uint64_t key, int hop, int64_t number) {
+  return philox_draw(draw_block(key, make_counter(number, 0, hop, kNumberedDraws), 0), 0);
+}
 
 // above / below: each is rounded to double, then the quotient is.
 GNNSCALE_HD double quotient(Wide above, Wide below) { return static_cast<double>(above) / static_cast<double>(below); }

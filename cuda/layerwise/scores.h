@@ -1,6 +1,7 @@
 // The scores q_v by which nodes are drawn layer by layer: integers, whose sum stays below 2^62.
 #pragma once
 
+#include <bit>
 #include <cstdint>
 
 #include "../macros.h"
@@ -13,9 +14,11 @@ constexpr int kMostSquareBits = 40;
 
 // The number of bits of `value`, without leading zeros; 0 for 0.
 GNNSCALE_HD int bit_length(uint64_t value) {
-  int bits = 0;
-  for (; value != 0; value >>= 1) ++bits;
-  return bits;
+#ifdef __CUDA_ARCH__
+  return 64 - __clzll(static_cast<long long>(value));
+#else
+  return 64 - std::countl_zero(value);
+#endif
 }
 
 // B: the terms of `squares` are stored in units of 2^-B.

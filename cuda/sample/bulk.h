@@ -46,6 +46,8 @@ struct BulkState {
   }
 };
 
+constexpr int kNodeBits = 40;  // of a node's id, above which its batch's number is
+
 // Nodes of batches to numbers. Keys are never removed, and the value of one only falls.
 struct BulkTable {
   struct Slot {
@@ -60,7 +62,7 @@ struct BulkTable {
 
   // The slot of a node, new ones having the value kFree; kNoSlot if none was found nearby.
   GNNSCALE_HD uint32_t claim(int64_t batch, int64_t node) const {
-    const uint64_t key = static_cast<uint64_t>(batch) << 40 | static_cast<uint64_t>(node);
+    const uint64_t key = static_cast<uint64_t>(batch) << kNodeBits | static_cast<uint64_t>(node);
     const uint64_t mixed = mix64(key);
     uint64_t at = (mixed ^ mixed >> 32) & mask;
     for (uint64_t probe = 0; probe <= mask && probe < kMaxProbes; ++probe, at = (at + 1) & mask) {
@@ -72,8 +74,8 @@ struct BulkTable {
   }
 };
 
-constexpr int64_t kMaxBatches = (int64_t{1} << 24) - 1;  // beside node ids of 40 bits in a key
-constexpr uint64_t kNewNode = uint64_t{1} << 40;         // values from here on are edges of the hop; below, local ids
+constexpr int64_t kMaxBatches = (int64_t{1} << (64 - kNodeBits)) - 1;
+constexpr uint64_t kNewNode = uint64_t{1} << 40;  // values from here on are edges of the hop; below, local ids
 
 struct BulkGraph {
   const int64_t* colptr;

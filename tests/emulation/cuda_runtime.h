@@ -106,6 +106,7 @@ T lower(T* at, T value) {
 
 #define aoti_torch_get_current_cuda_stream emulated::current_stream
 
+inline int __clzll(long long value) { return value == 0 ? 64 : __builtin_clzll(static_cast<uint64_t>(value)); }
 inline int __ffs(int value) { return __builtin_ffs(value); }
 inline void __syncthreads() { emulated::barrier(); }
 inline uint64_t __umul64hi(uint64_t a, uint64_t b) {

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from helpers.gpu_cases import check_random_gather, check_random_hop, check_random_relabelling, check_random_sample
+from helpers.gpu_cases import (
+    check_random_choice,
+    check_random_gather,
+    check_random_hop,
+    check_random_layers,
+    check_random_relabelling,
+    check_random_sample,
+)
 
 import torch_gnnscale
 from torch_gnnscale import ops
@@ -51,6 +58,14 @@ def test_random_hops(first):
         LIBRARY.emulated_forget()
 
 
+@pytest.mark.parametrize("first", range(0, 300, 50))
+def test_random_layers(first):
+    for seed in range(first, first + 50):
+        check_random_layers(seed, put, most=300)
+        check_random_choice(seed, put)
+        LIBRARY.emulated_forget()
+
+
 def test_memory_that_a_gpu_cannot_read():
     table, index = torch.arange(12.0).view(6, 2), torch.arange(4)
     with pytest.raises(RuntimeError, match="gather_tiers: a tensor in host memory is not registered with CUDA"):
@@ -58,6 +73,8 @@ def test_memory_that_a_gpu_cannot_read():
     colptr, row = torch.arange(5), torch.zeros(4, dtype=torch.int64)
     with pytest.raises(RuntimeError, match="sample_bulk: a tensor in host memory is not registered with CUDA"):
         ops.sample_bulk(colptr, [row[:2], put(row[2:], "pageable")], index, [0, 4], [2], [1])
+    with pytest.raises(RuntimeError, match="sample_layers_bulk: a tensor in host memory is not registered with CUDA"):
+        ops.sample_layers_bulk(colptr, [put(row, "pageable")], index, [0, 4], [2], [1], ops.LayerDrawing())
     with pytest.raises(RuntimeError, match="pick_neighbors: a tensor in host memory is not registered with CUDA"):
         ops.pick_neighbors(ops.relations([colptr], [put(row, "pageable")]), index, [0, 4], [1], 0, 2)
     with pytest.raises(RuntimeError, match="relabel: expected all tensors on the device of ids"):

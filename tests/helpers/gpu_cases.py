@@ -11,6 +11,7 @@ from helpers.graphs import Graph, assert_same, graph_of_degrees
 from torch import Tensor
 
 from torch_gnnscale import ops, reference
+from torch_gnnscale.ops.layerwise import AGGREGATIONS, METHODS, SCHEMES_OF, SCORES, WEIGHTS
 
 Put = Callable[[Tensor, str], Tensor]
 PLACES = ["GPU", "pinned"]
@@ -98,6 +99,71 @@ def check_random_sample(seed: int, put: Put, most: int = 4000) -> None:
     for key, (sample, seeds) in enumerate(zip(found, batches, strict=True)):
         here = ops.Sample(*(x.cpu() if isinstance(x, Tensor) else [y.cpu() for y in x] for x in sample))
         assert_same(here, graph.sample(ops, seeds, fanouts, key, **options))
+
+
+def random_drawing(generator: torch.Generator) -> ops.LayerDrawing:
+    """Options of layer-wise sampling, of those that a GPU has."""
+    method = choice(generator, METHODS)
+    may_keep, flag = method != "labor", choice(generator, [False, True])
+    return ops.LayerDrawing(
+        method,
+        choice(generator, [scheme for scheme in SCHEMES_OF[method] if scheme != "successive"]),
+        choice(generator, SCORES),
+        choice(generator, AGGREGATIONS),
+        choice(generator, WEIGHTS),
+        keep_known=may_keep and flag,
+        layer_dependency=not may_keep and flag,
+    )
+
+
+def check_random_layers(seed: int, put: Put, most: int = 2000) -> None:
+    """Layer-wise batches of a graph of at most so many nodes, whose edges lie in parts, in any memory."""
+    generator = torch.Generator().manual_seed(seed)
+    nodes = number(generator, 1, choice(generator, [5, 60, most]))
+    degrees = (torch.rand(nodes, generator=generator) ** -0.7 * number(generator, 0, 9)).long().clamp(max=900)
+    graph = graph_of_degrees(degrees.tolist(), seed=seed, dtype=choice(generator, INDEX))
+    if choice(generator, [False, True]):
+        edge_id = (torch.arange(len(graph.row)) * 7 + 3).flip(0).to(choice(generator, INDEX))
+        graph = Graph(graph.colptr, graph.row, edge_id)
+    batches = [torch.randint(nodes, (number(generator, 0, 40),), generator=generator) for _ in range(1 + seed % 5)]
+    num_nodes = [choice(generator, [-1, 0, 1, 3, 10, 50]) for _ in range(number(generator, 0, 3))]
+    drawing, layers = random_drawing(generator), choice(generator, [False, True])
+    options = {"layers": layers, "include_dst": not layers or drawing.keep_known or choice(generator, [False, True])}
+    stored = graph.relations()
+    score = ops.node_scores(stored, drawing.scores) if drawing.method == "fastgcn" else None
+    cut = number(generator, 0, len(graph.row))
+
+    def parts_of(values: Tensor) -> list[Tensor]:
+        parts = values[:cut], values[cut:]
+        return [put(part.contiguous(), choice(generator, PLACES)) for part in parts]
+
+    found = ops.sample_layers_bulk(
+        put(graph.colptr, choice(generator, PLACES)), parts_of(graph.row), put(torch.cat(batches), "GPU"),
+        [0, *torch.tensor([len(batch) for batch in batches]).cumsum(0).tolist()], num_nodes,
+        list(range(seed, seed + len(batches))), drawing,
+        edge_id=None if graph.edge_id is None else parts_of(graph.edge_id),
+        score=None if score is None else put(score, choice(generator, PLACES)), **options,
+    )  # fmt: skip
+    for key, (sample, seeds) in enumerate(zip(found, batches, strict=True), start=seed):
+        here = ops.Sample(*(x.cpu() if isinstance(x, Tensor) else [y.cpu() for y in x] for x in sample))
+        by = reference if nodes <= 60 else ops  # the twin, where it is not too slow
+        assert_same(here, by.sample_layers(stored, seeds, num_nodes, key, drawing, score=score, **options))
+
+
+def check_random_choice(seed: int, put: Put) -> None:
+    """Candidates with scores of any spread, drawn by every scheme that a GPU has."""
+    generator = torch.Generator().manual_seed(seed)
+    count = choice(generator, [0, 1, 7, 300])
+    node = torch.randperm(4 * count + 1, generator=generator)[:count] * choice(generator, [1, 1 << 30])
+    score = (2.0 ** (torch.rand(count, generator=generator) * choice(generator, [0, 5, 50]))).long()
+    scheme, drawn = choice(generator, SCHEMES_OF["ladies"][:3]), choice(generator, [-1, 0, 1, 5, 40, 299, 300])
+    at, correction = ops.choose_nodes(put(node, "GPU"), put(score, "GPU"), drawn, scheme, seed, seed % 64)
+    expected = reference.choose_nodes(
+        dict(zip(node.tolist(), score.tolist(), strict=True)), drawn, scheme, seed, seed % 64
+    )
+    found = dict(zip(node[at.cpu()].tolist(), correction.tolist(), strict=True))
+    assert found == {v: entry.rounded for v, entry in expected.items()}
+    assert at.tolist() == sorted(at.tolist())
 
 
 def check_random_hop(seed: int, put: Put) -> None:

@@ -18,7 +18,10 @@ pytestmark = [
 ]
 
 
-FILES = ["gather/gather_tiers_cuda.cu", "sample/bulk_cuda.cu", "sample/pick_cuda.cu", "sample/relabel_cuda.cu"]
+FILES = [
+    "gather/gather_tiers_cuda.cu", "sample/bulk_cuda.cu", "sample/pick_cuda.cu", "sample/relabel_cuda.cu",
+    "layerwise/layer_bulk_cuda.cu", "layerwise/choose_nodes_cuda.cu",
+]  # fmt: skip
 
 
 @pytest.fixture(scope="module", params=FILES)

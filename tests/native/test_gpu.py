@@ -11,7 +11,14 @@ import pytest
 import torch
 import torch.multiprocessing
 from helpers.data import processes
-from helpers.gpu_cases import check_random_gather, check_random_hop, check_random_relabelling, check_random_sample
+from helpers.gpu_cases import (
+    check_random_choice,
+    check_random_gather,
+    check_random_hop,
+    check_random_layers,
+    check_random_relabelling,
+    check_random_sample,
+)
 from helpers.graphs import assert_same, random_graph, random_ids
 from helpers.tiers import NODES, node_data
 
@@ -46,6 +53,12 @@ def test_random_samples(seed):
 def test_random_hops(seed):
     check_random_hop(seed, put)
     check_random_relabelling(seed, put)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_layers(seed):
+    check_random_layers(seed, put)
+    check_random_choice(seed, put)
 
 
 @pytest.mark.parametrize("disjoint", [False, True])

@@ -252,6 +252,18 @@ def test_sample_bulk(options, device):
         check(OPS.sample_bulk.default, *given, [0, 2, 6], [2, 40], [1, 2], options, rooms, 1, tests=OF_VALUES)
 
 
+@pytest.mark.parametrize("method", [0, 1, 2])
+def test_sample_layers_bulk(method, device):
+    graph = random_graph(50, 4, seed=1)
+    scores = ops.node_scores(graph.relations()).to(device) if method == 1 else None
+    given = [graph.colptr, graph.row, torch.arange(len(graph.row)), random_ids(50, 6)]
+    colptr, row, edge_id, seeds = (tensor.to(device) for tensor in given)
+    choices, options = [method, 4 if method == 2 else 0, 0, 0, 0], samples.INCLUDE_DST
+    for ids in ([], [edge_id]):
+        check(OPS.sample_layers_bulk.default, colptr, [row], ids, seeds, scores, [0, 2, 6], [2, 40], [1, 2], choices,
+              options, 1, tests=OF_VALUES)  # fmt: skip
+
+
 def test_every_operator_is_checked_here():
     checked = set(re.findall(r"OPS\.(\w+)", Path(__file__).read_text()))
     names = torch._C._dispatch_get_all_op_names()

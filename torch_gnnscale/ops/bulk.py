@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -68,6 +68,43 @@ def sample_bulk(
             range.
         RuntimeError: the graph is malformed, a hop of the bulk has more than 2^31 edges, or memory ran out.
     """
+    given = check_bulk_input(colptr, row, seeds, seed_ptr, keys, edge_id)
+    fanouts = check_fanouts(list(fanouts), 1)
+    options = REPLACE * bool(replace) | LAYERS * bool(layers)
+    options |= WITH_EDGE_ID * bool(with_edge_id) | WITH_COL * bool(with_col)
+    node, pointer, edge_index, edge, counts = OPS.sample_bulk(
+        given.colptr, given.row, given.edge_id, given.seeds, given.seed_ptr, fanouts, given.keys, options, [],
+        resolve_threads(threads),
+    )  # fmt: skip
+    if (at := int(counts[-1])) >= 0:
+        size = len(given.colptr) - 1
+        raise IndexError(f"seeds[{at}] = {int(seeds[at])} is out of range: expected nodes in [0, {size})")
+    return split_bulk(
+        len(given.keys), len(fanouts), layers, with_col, node, pointer, edge_index, edge if with_edge_id else None,
+        None, counts,
+    )  # fmt: skip
+
+
+class BulkInput(NamedTuple):
+    """What a bulk is sampled from, checked: see :func:`sample_bulk`."""
+
+    colptr: Tensor
+    row: list[Tensor]
+    edge_id: list[Tensor]
+    seeds: Tensor
+    seed_ptr: list[int]
+    keys: list[int]
+
+
+def check_bulk_input(
+    colptr: Tensor,
+    row: Tensor | Sequence[Tensor],
+    seeds: Tensor,
+    seed_ptr: Sequence[int],
+    keys: Sequence[int],
+    edge_id: Tensor | Sequence[Tensor] | None,
+) -> BulkInput:
+    """Raises TypeError or ValueError for what :func:`sample_bulk` does not take; it has the arguments."""
     graph = relations([colptr], [torch.empty(0, dtype=torch.int64)])
     check_ids("seeds", seeds)
     rows, ids = _parts("row", row), [] if edge_id is None else _parts("edge_id", edge_id)
@@ -84,27 +121,37 @@ def sample_bulk(
         raise ValueError(f"seed_ptr: expected {len(keys) + 1} entries for {len(keys)} keys, found {len(ends)}")
     if ends != sorted(ends) or ends[0] != 0 or ends[-1] != len(seeds):
         raise ValueError(f"seed_ptr: expected numbers that do not fall, from 0 to {len(seeds)} seeds, found {ends}")
-    fanouts = check_fanouts(list(fanouts), 1)
-    options = REPLACE * bool(replace) | LAYERS * bool(layers)
-    options |= WITH_EDGE_ID * bool(with_edge_id) | WITH_COL * bool(with_col)
-    node, pointer, edge_index, edge, counts = OPS.sample_bulk(
-        graph.colptr[0], rows, ids, seeds.to(torch.int64).contiguous(), ends, fanouts, keys, options, [],
-        resolve_threads(threads),
-    )  # fmt: skip
-    if (at := int(counts[-1])) >= 0:
-        raise IndexError(f"seeds[{at}] = {int(seeds[at])} is out of range: expected nodes in [0, {graph.sizes[0]})")
-    hops, batches = len(fanouts), len(keys)
+    return BulkInput(graph.colptr[0], rows, ids, seeds.to(torch.int64).contiguous(), ends, keys)
+
+
+def split_bulk(
+    batches: int,
+    hops: int,
+    layers: bool,
+    with_col: bool,
+    node: Tensor,
+    colptr: Tensor,
+    edge_index: Tensor,
+    edge_id: Tensor | None,
+    edge_weight: Tensor | None,
+    counts: Tensor,
+) -> list[Sample]:
+    """The samples of a bulk, views of the buffers that an operator returned. ``layers``: every hop expands all nodes
+    found so far. ``with_col``: ``edge_index`` has destinations beside the sources."""
     num_nodes_of = counts[: batches * (hops + 1)].view(batches, 1, hops + 1)
     num_edges_of = counts[batches * (hops + 1) : -1].view(batches, 1, hops)
     nodes, edges = num_nodes_of.sum((1, 2)).tolist(), num_edges_of.sum((1, 2)).tolist()
     known = num_nodes_of[:, 0, :hops]
     columns = ((known.cumsum(1) if layers else known).sum(1) + 1).tolist()
     ends_of_edges = edge_index.split([count * (1 + with_col) for count in edges])
-    edge_ids = edge.split(edges) if with_edge_id else [None] * batches
+    edge_ids: list[list[Tensor]] = [[]] * batches if edge_id is None else [[part] for part in edge_id.split(edges)]
+    weights: list[list[Tensor]] = [[]] * batches
+    if edge_weight is not None:
+        weights = [[part] for part in edge_weight.split(edges)]
     return [
-        Sample([n], [c], [e.view(1 + with_col, -1)], [] if i is None else [i], [], num_nodes_of[b], num_edges_of[b])
-        for b, (n, c, e, i) in enumerate(
-            zip(node.split(nodes), pointer.split(columns), ends_of_edges, edge_ids, strict=True)
+        Sample([n], [c], [e.view(1 + with_col, -1)], i, [], num_nodes_of[b], num_edges_of[b], w)
+        for b, (n, c, e, i, w) in enumerate(
+            zip(node.split(nodes), colptr.split(columns), ends_of_edges, edge_ids, weights, strict=True)
         )
     ]
 

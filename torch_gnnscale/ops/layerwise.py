@@ -79,6 +79,22 @@ def check_drawing(drawing: LayerDrawing, layers: bool, include_dst: bool) -> Non
         raise ValueError("include_dst=False: expected keep_known=False, found True")
 
 
+def choices_of(drawing: LayerDrawing) -> list[int]:
+    """What the operators are told of the options that are names."""
+    return [
+        METHODS.index(drawing.method), SCHEMES.index(drawing.scheme), SCORES.index(drawing.scores),
+        AGGREGATIONS.index(drawing.aggregation), WEIGHTS.index(drawing.weights),
+    ]  # fmt: skip
+
+
+def options_of(drawing: LayerDrawing, layers: bool, include_dst: bool) -> int:
+    """The other options, as bits of one integer: see :mod:`torch_gnnscale.ops.samples`."""
+    return (
+        LAYERS * layers | KEEP_KNOWN * drawing.keep_known | LAYER_DEPENDENCY * drawing.layer_dependency
+        | INCLUDE_DST * include_dst
+    )  # fmt: skip
+
+
 def check_num_nodes(num_nodes: Sequence[int]) -> list[int]:
     """The number of each hop as a list of ints. Raises TypeError or ValueError for other values."""
     if isinstance(num_nodes, (str, dict)) or not isinstance(num_nodes, Sequence):
@@ -100,7 +116,7 @@ def node_scores(graph: Relations, scores: str = "squares") -> Tensor:
     number of bits of n. ``counts``: the number of edges from v.
     """
     colptr, row, count = graph.colptr[0], graph.row[0], graph.sizes[0]
-    result = torch.zeros(count, dtype=torch.int64)
+    result = torch.zeros(count, dtype=torch.int64, device=colptr.device)
     degree = colptr.diff()
     term = torch.ones_like(degree)
     if scores == "squares":
@@ -185,7 +201,8 @@ def sample_layers(
 
     Args:
         graph: one relation between nodes of one type, from :func:`relations`.
-        seeds: int32 or int64, shape [s]; a repeated seed has a row and edges of its own.
+        seeds: int32 or int64, shape [s]; a repeated seed has a row and edges of its own. Those on a GPU are sampled
+            there, as a bulk of one batch (:func:`sample_layers_bulk`).
         num_nodes: for each hop, s: the nodes to draw (LABOR: the edges of each destination); -1 takes all.
         key: 64 bits.
         drawing: the options.
@@ -201,6 +218,15 @@ def sample_layers(
         TypeError, ValueError, IndexError: unknown options, or options that do not fit; seeds out of range.
         RuntimeError: the graph is malformed in values that :func:`relations` does not check.
     """
+    if isinstance(seeds, Tensor) and seeds.is_cuda:
+        from .layer_bulk import sample_layers_bulk
+
+        check_layer_graph(graph)
+        (sample,) = sample_layers_bulk(
+            graph.colptr[0], graph.row[0], seeds, [0, len(seeds)], num_nodes, [key], drawing,
+            edge_id=graph.edge_id[0], score=score, layers=layers, include_dst=include_dst,
+        )  # fmt: skip
+        return sample
     prepared = PreparedLayers(graph, num_nodes, drawing, score=score, layers=layers, include_dst=include_dst)
     return prepared.sample(seeds, key)
 
@@ -227,12 +253,8 @@ class PreparedLayers:
             score = score.contiguous()
         self._graph, self._score = graph, score
         self._num_nodes = check_num_nodes(num_nodes)
-        self._choices = [
-            METHODS.index(drawing.method), SCHEMES.index(drawing.scheme), SCORES.index(drawing.scores),
-            AGGREGATIONS.index(drawing.aggregation), WEIGHTS.index(drawing.weights),
-        ]  # fmt: skip
-        self._options = (LAYERS * layers | KEEP_KNOWN * drawing.keep_known
-                         | LAYER_DEPENDENCY * drawing.layer_dependency | INCLUDE_DST * include_dst)  # fmt: skip
+        self._choices = choices_of(drawing)
+        self._options = options_of(drawing, layers, include_dst)
         self._held: Tensor | None = None  # the number of the graph that the operators hold in this process
 
     def __getstate__(self) -> dict[str, Any]:

@@ -122,6 +122,20 @@ def _(graph, seeds, score, num_nodes, key, choices, options):
     )
 
 
+@torch.library.register_fake("gnnscale::sample_layers_bulk")
+def _(colptr, row, edge_id, seeds, score, seed_ptr, num_nodes, keys, choices, options, threads):
+    context = torch.library.get_ctx()
+    edges, hops, batches = context.new_dynamic_size(), len(num_nodes), len(keys)
+    return (
+        seeds.new_empty(context.new_dynamic_size()),
+        seeds.new_empty(context.new_dynamic_size()),
+        seeds.new_empty(2 * edges),
+        seeds.new_empty(edges),
+        seeds.new_empty(edges, dtype=torch.float32),
+        torch.empty(batches * (2 * hops + 1) + 1, dtype=torch.int64, device="cpu"),
+    )
+
+
 @torch.library.register_fake("gnnscale::choose_nodes")
 def _(node, score, count, scheme, key, hop):
     found = torch.library.get_ctx().new_dynamic_size()

@@ -1,0 +1,77 @@
+// The operator choose_nodes on the current stream of a GPU. The host waits once, for the number of drawn candidates.
+#include <torch/csrc/stable/accelerator.h>
+
+#include <tuple>
+
+#include "../executor_cuda.h"
+#include "../sample/bulk_rooms.h"
+#include "choosing_driver.h"
+
+namespace gnnscale {
+namespace {
+
+constexpr char kName[] = "choose_nodes";
+
+// For every candidate, and after the sum over `taken` again.
+struct TakeChosen {
+  const double* correction;
+  int64_t* taken;
+
+  GNNSCALE_HD void operator()(int64_t i) const { taken[i] = correction[i] != 0; }
+};
+
+struct WriteChosen {
+  const double* correction;
+  const int64_t *taken, *rank;
+  int64_t* place;
+  double* out;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    if (taken[i] == 0) return;
+    place[rank[i]] = i;
+    out[rank[i]] = correction[i];
+  }
+};
+
+struct CopyScores {
+  const int64_t* from;
+  uint64_t* to;
+
+  GNNSCALE_HD void operator()(int64_t i) const { to[i] = static_cast<uint64_t>(from[i]); }
+};
+
+// See torch_gnnscale.ops.choose_nodes, which checks the arguments.
+std::tuple<Tensor, Tensor> choose_nodes(const Tensor& node, const Tensor& score, int64_t count, int64_t scheme,
+                                        int64_t key, int64_t hop) {
+  const int64_t all = node.numel();
+  STD_TORCH_CHECK(all == score.numel() && all <= kMostInHop, "expected a score for each of at most 2^31 nodes");
+  STD_TORCH_CHECK(node.is_cuda() && score.is_cuda(), kName, ": expected nodes and scores on a GPU");
+  const int32_t device = node.get_device_index();
+  const torch::stable::accelerator::DeviceGuard guard(device);
+  const StreamExecutor on(kName, node, current_stream(device));
+  Tensor words = on.upload({0, all, key});
+  const auto* const begin = static_cast<const int64_t*>(words.const_data_ptr());
+  Tensor scores = on.room(all + 1, ScalarType::Long), correction = on.room(all, ScalarType::Double);
+  Tensor taken = on.room(all + 1, ScalarType::Long), rank = on.room(all + 1, ScalarType::Long);
+  auto* const own_scores = static_cast<uint64_t*>(scores.mutable_data_ptr());
+  auto* const corrections = static_cast<double*>(correction.mutable_data_ptr());
+  auto *const flags = static_cast<int64_t*>(taken.mutable_data_ptr()), *const ranks = static_cast<int64_t*>(
+                                                                           rank.mutable_data_ptr());
+  on.each(begin + 1, all, CopyScores{static_cast<const int64_t*>(score.const_data_ptr()), own_scores});
+  const Candidates of{1,          begin,       begin + 2, static_cast<const int64_t*>(node.const_data_ptr()),
+                      own_scores, corrections, count,     static_cast<int>(hop)};
+  ChoosingDriver<const StreamExecutor>(on, of, all).run(static_cast<Scheme>(scheme));
+  on.each(begin + 1, all, TakeChosen{corrections, flags});
+  on.sum_before(flags, ranks, begin + 1, all);
+  const int64_t found = on.download(ranks + all, 1)[0];
+  Tensor place = on.room(found, ScalarType::Long), out = on.room(found, ScalarType::Double);
+  on.each(begin + 1, all,
+          WriteChosen{corrections, flags, ranks, static_cast<int64_t*>(place.mutable_data_ptr()),
+                      static_cast<double*>(out.mutable_data_ptr())});
+  return {place, out};
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gnnscale, CUDA, library) { library.impl("choose_nodes", TORCH_BOX(&choose_nodes)); }
+
+}  // namespace
+}  // namespace gnnscale

@@ -1,0 +1,116 @@
+// The order of the phases that draw candidates, over an executor (../executor.h).
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "../executor.h"
+#include "choosing_phases.h"
+
+namespace gnnscale {
+
+template <typename Executor>
+class ChoosingDriver {
+ public:
+  // most: at least the number of candidates, which of.begin[of.batches] is; of.score has room for one more.
+  ChoosingDriver(Executor& executor, const Candidates& of, int64_t most)
+      : on_(executor), of_(of), most_(most), candidates_(of.begin + of.batches) {}
+
+  // Writes of.correction. Scheme kSuccessive is not here: each of its draws depends on those before it.
+  void run(Scheme scheme) {
+    if (of_.count <= 0) return on_.each(candidates_, most_, ChooseAll{of_, of_.count < 0 ? 1.0 : 0.0});
+    STD_TORCH_CHECK(scheme == Scheme::kPriority || scheme == Scheme::kPoisson || scheme == Scheme::kReplace,
+                    "expected a scheme that draws candidates at once");
+    if (scheme == Scheme::kPriority) return by_priority();
+    scheme == Scheme::kPoisson ? by_poisson() : by_replacement();
+  }
+
+ private:
+  template <typename T>
+  T* make(int64_t count) {
+    constexpr ScalarType dtype = sizeof(T) == 4 ? ScalarType::Int : ScalarType::Long;
+    const int64_t items = count * static_cast<int64_t>(std::max<size_t>(sizeof(T) / sizeof(int64_t), 1));
+    memory_.push_back(on_.room(std::max<int64_t>(items, 1), dtype));
+    return static_cast<T*>(memory_.back().mutable_data_ptr());
+  }
+
+  // Where numbers of items are stored.
+  const int64_t* upload(const std::vector<int64_t>& counts) {
+    memory_.push_back(on_.upload(counts));
+    return static_cast<const int64_t*>(memory_.back().const_data_ptr());
+  }
+
+  void by_priority() {
+    const int64_t batches = of_.batches, numbers = batches * kLevelSize;
+    const int64_t* const counts = upload({numbers, 0});
+    uint64_t* const num_tied = reinterpret_cast<uint64_t*>(const_cast<int64_t*>(counts + 1));
+    Priorities by{of_,
+                  make<int32_t>(numbers + 1),
+                  make<int32_t>(numbers + 1),
+                  make<uint32_t>(batches),
+                  make<uint32_t>(batches),
+                  make<int64_t>(batches),
+                  make<int64_t>(batches),
+                  make<Drawn>(batches),
+                  num_tied,
+                  make<int32_t>(most_)};
+    for (const bool is_lower : {false, true}) {
+      on_.each(counts, numbers, Clear<int32_t>{by.tally});
+      on_.each(candidates_, most_, TallyRanks{by, is_lower});
+      on_.sum_before(by.tally, by.before, counts, numbers);
+      on_.each(counts, numbers, FindRank{by, is_lower});
+    }
+    on_.each(candidates_, most_, ListTied{by});
+    on_.each(counts + 1, most_, SettleTied{by});
+    on_.each(candidates_, most_, CorrectPriority{by});
+  }
+
+  void by_poisson() {
+    const int64_t batches = of_.batches;
+    const int64_t* const every = upload({batches});
+    uint64_t* const sums = make<uint64_t>(most_ + 1);
+    on_.sum_before(of_.score, sums, candidates_, most_);
+    Poissons by{of_,
+                sums,
+                make<uint64_t>(batches),
+                make<uint64_t>(batches),
+                make<uint64_t>(batches),
+                make<uint64_t>(batches),
+                nullptr};
+    on_.each(every, batches, StartRounds{by});
+    for (bool changed = true; changed;) {
+      const int64_t* const word = upload({0});
+      by.changed = reinterpret_cast<uint64_t*>(const_cast<int64_t*>(word));
+      on_.each(candidates_, most_, CountCertain{by});
+      on_.each(every, batches, NextRound{by});
+      changed = on_.download(word, 1)[0] != 0;
+    }
+    on_.each(candidates_, most_, CorrectPoisson{by});
+  }
+
+  void by_replacement() {
+    Replacements by{of_, make<int64_t>(most_ + 1), make<int32_t>(most_), nullptr, nullptr, nullptr, nullptr};
+    const int64_t* const items = upload({most_, of_.batches * of_.count});
+    on_.each(items, most_, WriteOrder{by});
+    int32_t* const at = make<int32_t>(most_);
+    int64_t* const sorted = make<int64_t>(most_ + 1);
+    on_.sort(by.order, sorted, by.number, at, most_);
+    by.at = at;
+    by.ordered = reinterpret_cast<uint64_t*>(sorted);  // the keys are of no further use
+    by.times = reinterpret_cast<uint32_t*>(by.number);
+    on_.each(candidates_, most_, OrderScores{by});
+    uint64_t* const sums = reinterpret_cast<uint64_t*>(by.order);
+    on_.sum_before(by.ordered, sums, candidates_, most_);
+    by.sums = sums;
+    on_.each(items + 1, of_.batches * of_.count, DrawUnits{by});
+    on_.each(candidates_, most_, CorrectReplaced{by});
+  }
+
+  Executor& on_;
+  const Candidates of_;
+  const int64_t most_;
+  const int64_t* const candidates_;
+  std::vector<Tensor> memory_;  // lives until the work that uses it is queued
+};
+
+}  // namespace gnnscale

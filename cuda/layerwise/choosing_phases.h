@@ -1,0 +1,285 @@
+// Drawing candidates by their scores as loops over independent items, for many threads and several batches: over
+// candidates, over batches, or over the numbered draws of batches. Each phase is called for every item, in any order
+// and by any number of threads; the next phase begins when all calls have returned. choosing_driver.h has their order.
+#pragma once
+
+#include <cstdint>
+
+#include "../atomics.h"
+#include "../sample/bulk.h"
+#include "ranks.h"
+#include "schemes.h"
+
+namespace gnnscale {
+
+// Candidates, batch after batch; those of a batch are distinct nodes, whose positive scores sum to less than 2^62.
+struct Candidates {
+  int64_t batches;
+  const int64_t* begin;  // [batches + 1]: where each batch's candidates begin
+  const int64_t* key;    // [batches]
+  const int64_t* node;   // [candidates]
+  const uint64_t* score;
+  double* correction;  // [candidates]: what is found: c_v of a drawn candidate, 0 of the others
+  int64_t count;       // to be drawn in each batch; < 0: all
+  int hop;
+
+  GNNSCALE_HD int64_t batch_of(int64_t i) const { return batch_at(begin, batches, i); }
+  GNNSCALE_HD bool are_all_taken(int64_t batch) const { return begin[batch + 1] - begin[batch] <= count; }
+  GNNSCALE_HD Drawn drawn(int64_t i, int64_t batch) const {
+    return {node_draw(static_cast<uint64_t>(key[batch]), hop, node[i]), score[i], node[i]};
+  }
+};
+
+// For every candidate: it is drawn, or not.
+struct ChooseAll {
+  Candidates of;
+  double correction;
+
+  GNNSCALE_HD void operator()(int64_t i) const { of.correction[i] = correction; }
+};
+
+template <typename T>
+struct Clear {
+  T* values;
+
+  GNNSCALE_HD void operator()(int64_t i) const { values[i] = 0; }
+};
+
+// Priority ############################################################################################################
+
+// By coarse_rank: two levels of counts of ranks lead to the rank that is that of the first candidate not drawn, q* and
+// r*; the few candidates of that very rank are compared with each other.
+struct Priorities {
+  Candidates of;
+  int32_t *tally, *before;  // [batches * kLevelSize + 1]: of a level, and their sums
+  uint32_t* upper;          // [batches]: the upper bits of the rank
+  uint32_t* rank;           // [batches]: the rank
+  int64_t *wanted, *left;   // [batches]: how many of these upper bits, and of this rank, are drawn
+  Drawn* next;              // [batches]: r*, q*
+  uint64_t* num_tied;       // candidates of their batch's rank
+  int32_t* tied;            // [candidates]: these
+
+  GNNSCALE_HD uint32_t rank_of(int64_t i, int64_t batch) const {
+    const Drawn drawn = of.drawn(i, batch);
+    return coarse_rank(drawn.draw, drawn.score);
+  }
+};
+
+// For every candidate: counts ranks, by their upper bits, then by their lower bits among the ranks of the upper ones
+// that were found.
+struct TallyRanks {
+  Priorities by;
+  bool is_lower;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    const int64_t batch = by.of.batch_of(i);
+    if (by.of.are_all_taken(batch)) return;
+    const uint32_t rank = by.rank_of(i, batch), upper = rank >> kLevelBits;
+    if (is_lower && upper != by.upper[batch]) return;
+    const int64_t bits = is_lower ? rank % kLevelSize : upper;
+    atomic_add(reinterpret_cast<uint32_t&>(by.tally[batch * kLevelSize + bits]), uint32_t{1});
+  }
+};
+
+// For every number of the tally, after the prefix sum: whether the first candidate not drawn is among those it counts.
+struct FindRank {
+  Priorities by;
+  bool is_lower;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    const int64_t batch = i / kLevelSize;
+    const int64_t first = by.before[batch * kLevelSize], wanted = is_lower ? by.wanted[batch] : by.of.count;
+    const int64_t below = by.before[i] - first;
+    if (wanted < below || by.before[i + 1] - first <= wanted) return;
+    const uint32_t bits = static_cast<uint32_t>(i % kLevelSize);
+    if (is_lower) {
+      by.rank[batch] = by.upper[batch] << kLevelBits | bits;
+      by.left[batch] = wanted - below;
+    } else {
+      by.upper[batch] = bits;
+      by.wanted[batch] = wanted - below;
+    }
+  }
+};
+
+// For every candidate: lists it if its rank is that of the first one not drawn.
+struct ListTied {
+  Priorities by;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    const int64_t batch = by.of.batch_of(i);
+    if (by.of.are_all_taken(batch) || by.rank_of(i, batch) != by.rank[batch]) return;
+    by.tied[atomic_add(*by.num_tied, uint64_t{1})] = static_cast<int32_t>(i);
+  }
+};
+
+// For every listed candidate: whether it is drawn, written to its correction as 1 or 0.
+struct SettleTied {
+  Priorities by;
+
+  GNNSCALE_HD void operator()(int64_t t) const {
+    const int64_t i = by.tied[t], batch = by.of.batch_of(i), first = by.of.begin[batch], last = by.of.begin[batch + 1];
+    const Drawn own = by.of.drawn(i, batch);
+    const int64_t count = static_cast<int64_t>(*by.num_tied);
+    int64_t before = 0;
+    for (int64_t other = 0; other < count; ++other) {
+      const int64_t j = by.tied[other];
+      before += first <= j && j < last && comes_before(by.of.drawn(j, batch), own);
+    }
+    by.of.correction[i] = before < by.left[batch] ? 1 : 0;
+    if (before == by.left[batch]) by.next[batch] = own;
+  }
+};
+
+// For every candidate.
+struct CorrectPriority {
+  Priorities by;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    const int64_t batch = by.of.batch_of(i);
+    double& correction = by.of.correction[i];
+    if (by.of.are_all_taken(batch)) {
+      correction = 1;
+      return;
+    }
+    const uint32_t rank = by.rank_of(i, batch);
+    const bool is_drawn = rank < by.rank[batch] || (rank == by.rank[batch] && correction == 1);
+    correction = is_drawn ? priority_correction(by.of.score[i], by.next[batch]) : 0;
+  }
+};
+
+// Poisson #############################################################################################################
+
+// Nodes that are certain leave smaller sums to the others, which makes more nodes certain: rounds, until none follows.
+struct Poissons {
+  Candidates of;
+  const uint64_t* sums;             // [candidates + 1]: of scores, modulo 2^64
+  uint64_t *left, *rest;            // [batches]: as in is_certain
+  uint64_t *certain, *certain_sum;  // [batches]: the nodes that are certain by these, and the sum of their scores
+  uint64_t* changed;                // whether more nodes became certain
+
+  GNNSCALE_HD uint64_t total(int64_t batch) const { return sums[of.begin[batch + 1]] - sums[of.begin[batch]]; }
+};
+
+// For every batch.
+struct StartRounds {
+  Poissons by;
+
+  GNNSCALE_HD void operator()(int64_t batch) const {
+    by.left[batch] = static_cast<uint64_t>(by.of.count);
+    by.rest[batch] = by.total(batch);
+    by.certain[batch] = by.certain_sum[batch] = 0;
+  }
+};
+
+// For every candidate.
+struct CountCertain {
+  Poissons by;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    const int64_t batch = by.of.batch_of(i);
+    if (by.of.are_all_taken(batch) || !is_certain(by.of.score[i], by.left[batch], by.rest[batch])) return;
+    atomic_add(by.certain[batch], uint64_t{1});
+    atomic_add(by.certain_sum[batch], by.of.score[i]);
+  }
+};
+
+// For every batch.
+struct NextRound {
+  Poissons by;
+
+  GNNSCALE_HD void operator()(int64_t batch) const {
+    const uint64_t left = static_cast<uint64_t>(by.of.count) - by.certain[batch];
+    if (left != by.left[batch]) atomic_add(*by.changed, uint64_t{1});
+    by.left[batch] = left;
+    by.rest[batch] = by.total(batch) - by.certain_sum[batch];
+    by.certain[batch] = by.certain_sum[batch] = 0;
+  }
+};
+
+// For every candidate.
+struct CorrectPoisson {
+  Poissons by;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    const int64_t batch = by.of.batch_of(i);
+    double& correction = by.of.correction[i];
+    if (by.of.are_all_taken(batch)) {
+      correction = 1;
+      return;
+    }
+    const uint64_t left = by.left[batch], rest = by.rest[batch], score = by.of.score[i];
+    const bool is_drawn = is_certain(score, left, rest) || poisson_draws(by.of.drawn(i, batch).draw, score, left, rest);
+    correction = is_drawn ? poisson_correction(score, left, rest) : 0;
+  }
+};
+
+// With replacement ####################################################################################################
+
+struct Replacements {
+  Candidates of;
+  int64_t* order;        // [candidates + 1]: keys by which candidates are sorted: by batch, then by node
+  int32_t* number;       // [candidates]: their numbers
+  const int32_t* at;     // [candidates]: after sorting: the candidate at each place
+  uint64_t* ordered;     // [candidates + 1]: the scores in this order
+  const uint64_t* sums;  // [candidates + 1]: their sums, modulo 2^64
+  uint32_t* times;       // [candidates]: how often each candidate was drawn
+
+  GNNSCALE_HD uint64_t total(int64_t batch) const { return sums[of.begin[batch + 1]] - sums[of.begin[batch]]; }
+};
+
+// For every place that a candidate may have; those without one come last.
+struct WriteOrder {
+  Replacements by;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    by.number[i] = static_cast<int32_t>(i);
+    if (i < by.of.begin[by.of.batches]) {
+      by.order[i] = by.of.batches == 1 ? by.of.node[i] : by.of.batch_of(i) << kNodeBits | by.of.node[i];
+    } else {
+      by.order[i] = INT64_MAX;
+    }
+  }
+};
+
+// For every candidate.
+struct OrderScores {
+  Replacements by;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    by.ordered[i] = by.of.score[by.at[i]];
+    by.times[i] = 0;
+  }
+};
+
+// For every numbered draw of every batch.
+struct DrawUnits {
+  Replacements by;
+
+  GNNSCALE_HD void operator()(int64_t item) const {
+    const int64_t batch = item / by.of.count, first = by.of.begin[batch];
+    int64_t low = first, high = by.of.begin[batch + 1];
+    if (low == high) return;
+    const uint64_t draw = numbered_draw(static_cast<uint64_t>(by.of.key[batch]), by.of.hop, item % by.of.count);
+    const uint64_t unit = bounded(draw, by.total(batch));
+    while (high - low > 1) {
+      const int64_t middle = low + (high - low) / 2;
+      (by.sums[middle] - by.sums[first] <= unit ? low : high) = middle;
+    }
+    atomic_add(by.times[by.at[low]], uint32_t{1});
+  }
+};
+
+// For every candidate.
+struct CorrectReplaced {
+  Replacements by;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    const uint32_t times = by.times[i];
+    by.of.correction[i] = times == 0 ? 0
+                                     : counted_correction(times, by.total(by.of.batch_of(i)),
+                                                          static_cast<uint64_t>(by.of.count), by.of.score[i]);
+  }
+};
+
+}  // namespace gnnscale

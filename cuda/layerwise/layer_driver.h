@@ -1,0 +1,354 @@
+// Layer-wise batches, several at once, from their request to their buffers, over an executor (../executor.h): the order
+// of the phases of a hop, and what memory they get. The host waits twice a hop, for the number of scanned edges and for
+// that of drawn edges (with the scheme `poisson` also for whether more nodes became certain), and once at the end.
+//
+// Memory of a hop beside what it returns, in bytes. LADIES, for each scanned edge: 32 of the table of scores, 16 of
+// columns, slots and ranks, 24 of candidates, and 4 (poisson: 8, replace: 24 and what the sort takes, 12) to draw them.
+// FastGCN, for each node and batch: 32, and the same to draw them; LABOR, for each scanned edge: 24. Then, when these
+// are freed, for each drawn edge: 32 to 64 of the table of nodes, and 32.
+#pragma once
+
+#include <optional>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "../sample/bulk_batches.h"
+#include "choosing_driver.h"
+#include "labor_phases.h"
+#include "options.h"
+#include "weighing_phases.h"
+
+namespace gnnscale {
+
+struct LayersRequest : BulkInput {
+  LayerOptions options;
+  std::vector<int64_t> num_nodes;  // of each hop
+  const int64_t* score;            // [nodes], for FastGCN, where the executor works; else null
+};
+
+// node, colptr, edge_index, edge_id, weight, counts: see BulkOutput.
+using LayersResult = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+// The arguments of the operator; see torch_gnnscale.ops.sample_layers_bulk, which checks them. `address`: see
+// tier_table.
+template <typename Address>
+LayersRequest layers_request(const Tensor& colptr, const std::vector<Tensor>& row, const std::vector<Tensor>& edge_id,
+                             const Tensor& seeds, const std::optional<Tensor>& score, std::vector<int64_t> seed_ptr,
+                             std::vector<int64_t> num_nodes, std::vector<int64_t> keys,
+                             const std::vector<int64_t>& choices, int64_t options, Address&& address) {
+  const LayerOptions asked = layer_options("sample_layers_bulk", choices, options);
+  STD_TORCH_CHECK((asked.method == Method::kFastGcn) == score.has_value() &&
+                      (!score.has_value() || score->numel() == colptr.numel() - 1),
+                  "score: expected one for each node with fastgcn, else none");
+  const size_t hops = num_nodes.size();
+  return {bulk_input(colptr, row, edge_id, seeds, std::move(seed_ptr), std::move(keys), hops, address), asked,
+          std::move(num_nodes), score.has_value() ? reinterpret_cast<const int64_t*>(address(*score)) : nullptr};
+}
+
+// For a single item.
+struct SetWord {
+  int64_t* word;
+  int64_t value;
+
+  GNNSCALE_HD void operator()(int64_t) const { *word = value; }
+};
+
+template <typename Executor>
+class LayerDriver : BulkBatches<Executor> {
+ public:
+  LayerDriver(Executor& executor, const LayersRequest& asked)
+      : Base(executor, asked, asked.num_nodes.size()), request_(asked), asked_(asked.options) {}
+
+  LayersResult run() {
+    start();
+    for (int64_t hop = 0; hop < hops; ++hop) run_hop(hop);
+    this->download_state();
+    check();
+    bulk.table.slots = nullptr;  // sources have local ids in place of slots
+    const BulkOutput out = this->write(true, true, true);
+    return {out.node, out.colptr, out.edge_index, out.edge_id, out.weight, out.counts};
+  }
+
+ private:
+  using Base = BulkBatches<Executor>;
+  using Base::batches, Base::bulk, Base::every, Base::hops, Base::host, Base::memory, Base::num_seeds, Base::on,
+      Base::parts;
+  using Memory = std::vector<Tensor>;
+
+  template <typename T>
+  T* make(int64_t count, Memory& owner) {
+    return Base::template make<T>(count, owner);
+  }
+
+  // Where a number of items is stored.
+  const int64_t* number(int64_t count, Memory& owner) {
+    owner.push_back(on.upload({count}));
+    return static_cast<const int64_t*>(owner.back().const_data_ptr());
+  }
+
+  void check() const {
+    STD_TORCH_CHECK(host.lowest(BulkState::kBadSeed) == ~uint64_t{0}, "seeds are out of range");
+    this->check_graph();
+    STD_TORCH_CHECK(host.lowest(BulkState::kTableFull) != 0, "a table of nodes had no room for one of them");
+  }
+
+  // Hop 0 finds the seeds.
+  void start() {
+    bulk.graph = request_.graph;
+    bulk.separate = !asked_.include_dst;
+    bulk.layers = asked_.layers && asked_.include_dst;
+    this->start_state(std::vector<int64_t>(static_cast<size_t>(hops), 0));
+    node_room_ = num_seeds;
+    bulk.node = make<int64_t>(num_seeds, memory);
+    repeated_ = make<int32_t>(num_seeds, memory);
+    Memory scratch;
+    bulk.table = this->free_table(num_seeds, 2, scratch);
+    const auto* const seeds = static_cast<const int64_t*>(request_.seeds.const_data_ptr());
+    on.each(bulk.state.columns(0), num_seeds, CopyNodes{seeds, bulk.node});
+    on.each(bulk.state.columns(0), num_seeds, NumberSeeds{bulk});
+    on.each(bulk.state.columns(0), num_seeds, FindRepeats{bulk, repeated_});
+    most_columns_ = num_seeds;
+  }
+
+  void run_hop(int64_t hop) {
+    Memory of_columns;
+    LayerScan scan{};
+    BulkHop drawn{};
+    drawn.hop = hop;
+    drawn.fanout = -1;
+    const int64_t columns = most_columns_;
+    drawn.offset = make<int64_t>(columns + 1, memory);
+    drawn.count = make<int64_t>(columns + 1, of_columns);
+    drawn.first = make<int64_t>(columns, of_columns);
+    drawn.degree = make<int64_t>(columns, of_columns);
+    scan.bulk = bulk;
+    scan.hop = drawn;
+    scan.stored = request_.stored;
+    scan.repeated = repeated_;
+    scan.offset = make<int64_t>(columns + 1, of_columns);
+    scan.begin = make<int64_t>(batches + 1, of_columns);
+    scan.batch = make<int32_t>(columns, of_columns);
+    scan.term = make<uint64_t>(columns, of_columns);
+    of_columns.push_back(on.upload(std::vector<int64_t>(static_cast<size_t>(batches), 0)));
+    scan.left_out = static_cast<uint64_t*>(of_columns.back().mutable_data_ptr());
+    scan.shift = make<int32_t>(batches, of_columns);
+
+    const int64_t* const all_columns = bulk.state.columns(hop);
+    on.each(all_columns, columns, CountEdges{bulk, drawn});
+    const bool squares = asked_.scores == Scores::kSquares;
+    on.each(all_columns, columns, PrepareColumn{scan, squares ? square_bits(bulk.graph.num_nodes) : -1});
+    on.sum_before(drawn.count, scan.offset, all_columns, columns);
+    on.each(every, batches + 1, PlaceScanned{scan});
+    this->download_state();
+    check();
+    const int64_t scanned = *host.needed_edges(hop);
+    STD_TORCH_CHECK(scanned <= kMostInHop, "hop ", hop, " reads ", scanned,
+                    " edges, more than 2^31; sample fewer batches at a time");
+
+    int64_t edges = 0;
+    {
+      Memory scratch;
+      take_edges(scan, scanned, scratch);
+      edges = write_drawn(scan, scanned, columns, scratch, of_columns);
+    }
+    enter_drawn(scan, edges);
+    weigh(scan, edges, columns, of_columns);
+    parts.push_back(scan.hop);
+  }
+
+  // Decides which scanned edges are drawn: scan.taken, and in scan.rank their sums.
+  void take_edges(LayerScan& scan, int64_t scanned, Memory& scratch) {
+    items_ = number(scanned, scratch);
+    scan.column = make<int32_t>(scanned, scratch);
+    scan.taken = make<int32_t>(scanned + 1, scratch);
+    on.each(items_, scanned, FindColumn{scan});
+    if (asked_.method == Method::kLabor) {
+      take_neighbors(scan, scanned);
+    } else {
+      if (asked_.method == Method::kLadies) {
+        choose_sources(scan, scanned, scratch);
+      } else {
+        choose_scored(scan, scratch);
+      }
+      on.each(items_, scanned, TakeEdge{scan});
+    }
+    scan.rank = make<int32_t>(scanned + 1, scratch);
+    on.sum_before(scan.taken, scan.rank, items_, scanned);
+  }
+
+  // Calls phase(hop) for the nodes of each hop up to `last`.
+  template <typename Phase>
+  void each_found(int64_t last, Phase&& phase) {
+    for (int64_t found = 0; found <= last; ++found) {
+      on.each(bulk.state.node_ptr(found) + batches, host.node_ptr(found)[batches], phase(found));
+    }
+  }
+
+  void choose_sources(LayerScan& scan, int64_t scanned, Memory& scratch) {
+    int64_t known = 0;
+    for (int64_t found = 0; found <= scan.hop.hop && asked_.keep_known; ++found) {
+      known += host.node_ptr(found)[batches];
+    }
+    STD_TORCH_CHECK(scanned + known <= kMostInHop, "a hop of more than 2^31 edges; sample fewer batches at a time");
+    const int64_t slots = 2 * (scanned + known) + 1;
+    scratch.push_back(on.room(2 * slots, ScalarType::Long));
+    on.fill(scratch.back());
+    scan.table = {static_cast<ScoreTable::Slot*>(scratch.back().mutable_data_ptr()), static_cast<uint64_t>(slots)};
+    scan.slot = make<uint32_t>(scanned, scratch);
+    if (asked_.keep_known) each_found(scan.hop.hop, [&](int64_t found) { return KeepKnown{scan, found}; });
+    on.each(items_, scanned, ScoreSource{scan});
+
+    Memory of_candidates;
+    CandidateLists lists = make_lists(scanned, of_candidates);
+    {
+      Memory of_ranks;
+      scan.rank = make<int32_t>(scanned + 1, of_ranks);
+      on.sum_before(scan.taken, scan.rank, items_, scanned);
+      on.each(every, batches + 1, PlaceCandidates{lists, scan.rank, scan.begin});
+      on.each(every, batches, FindShift{scan});
+      on.each(items_, scanned, ListSource{scan, lists, asked_.scores == Scores::kCounts});
+    }
+    choose(scan, lists, scanned, of_candidates);
+  }
+
+  void choose_scored(LayerScan& scan, Memory& scratch) {
+    const int64_t nodes = bulk.graph.num_nodes, items = bounded_product(batches, nodes);
+    STD_TORCH_CHECK(items <= kMostInHop, batches, " batches of ", nodes,
+                    " nodes that may all be drawn are more than 2^31; sample fewer batches at a time");
+    scan.dense = make<double>(items, scratch);
+    const int64_t* const all = number(items, scratch);
+    on.each(all, items, Clear<double>{scan.dense});
+    if (asked_.keep_known) {
+      each_found(scan.hop.hop, [&](int64_t found) { return KeepScored{scan, request_.score, found}; });
+    }
+    Memory of_candidates;
+    CandidateLists lists = make_lists(items, of_candidates);
+    {
+      Memory of_ranks;
+      int32_t *const taken = make<int32_t>(items + 1, of_ranks), *const rank = make<int32_t>(items + 1, of_ranks);
+      std::vector<int64_t> begins(static_cast<size_t>(batches + 1));
+      for (int64_t b = 0; b <= batches; ++b) begins[b] = b * nodes;
+      of_ranks.push_back(on.upload(begins));
+      const auto* const begin = static_cast<const int64_t*>(of_ranks.back().const_data_ptr());
+      on.each(all, items, TakeScored{scan, request_.score, taken});
+      on.sum_before(taken, rank, all, items);
+      on.each(every, batches + 1, PlaceCandidates{lists, rank, begin});
+      on.each(all, items, ListNode{scan, lists, request_.score, taken, rank});
+    }
+    choose(scan, lists, items, of_candidates);
+  }
+
+  CandidateLists make_lists(int64_t most, Memory& owner) {
+    return {make<int64_t>(batches + 1, owner), make<int64_t>(most, owner), make<uint64_t>(most + 1, owner)};
+  }
+
+  void choose(const LayerScan& scan, const CandidateLists& lists, int64_t most, Memory& owner) {
+    const int64_t hop = scan.hop.hop;
+    const Candidates of{batches,
+                        lists.begin,
+                        bulk.state.key(),
+                        lists.node,
+                        lists.score,
+                        make<double>(most, owner),
+                        request_.num_nodes[hop],
+                        static_cast<int>(hop)};
+    ChoosingDriver<Executor>(on, of, most).run(asked_.scheme);
+    on.each(lists.begin + batches, most, ReturnCorrection{scan, lists, of.correction});
+  }
+
+  void take_neighbors(LayerScan& scan, int64_t scanned) {
+    const int64_t hop = scan.hop.hop, fanout = request_.num_nodes[hop];
+    Memory scratch;
+    LaborScan by{scan,
+                 fanout,
+                 static_cast<int>(asked_.layer_dependency ? 0 : hop),
+                 asked_.scheme == Scheme::kPoisson,
+                 make<uint32_t>(most_columns_, scratch),
+                 nullptr,
+                 nullptr};
+    on.each(bulk.state.columns(hop), most_columns_, Clear<uint32_t>{by.few});
+    on.each(items_, scanned, TakeNeighbor{by});
+    if (by.is_poisson || fanout <= 0) return;
+    on.each(items_, scanned, TakeMore{by});
+    int32_t* const rank = make<int32_t>(scanned + 1, scratch);
+    on.sum_before(scan.taken, rank, items_, scanned);
+    by.rank = rank;
+    by.few_draw = make<uint64_t>(scanned, scratch);
+    on.each(items_, scanned, ListDraw{by});
+    on.each(items_, scanned, KeepLeast{by});
+  }
+
+  // From taken edges to drawn ones; returns their number.
+  int64_t write_drawn(LayerScan& scan, int64_t scanned, int64_t columns, Memory& scratch, Memory& of_hop) {
+    const int64_t hop = scan.hop.hop;
+    scan.hop.edge_room = kMostInHop;
+    const int64_t* const ends = number(*host.columns(hop) + 1, scratch);
+    on.each(ends, columns + 1, PlaceDrawn{scan});
+    on.each(every, batches + 1, PlaceEdges{bulk, scan.hop});
+    this->download_state();
+    check();
+    const int64_t edges = *host.edges(hop);
+    scan.hop.column = make<int32_t>(edges, memory);
+    scan.hop.draw = make<int64_t>(edges, of_hop);
+    scan.correction = make<double>(edges, of_hop);
+    on.each(items_, scanned, WriteDrawn{scan, asked_.method == Method::kLabor, request_.num_nodes[hop]});
+    return edges;
+  }
+
+  // Numbers the sources of drawn edges: the nodes that the hop finds.
+  void enter_drawn(LayerScan& scan, int64_t edges) {
+    const int64_t hop = scan.hop.hop;
+    Memory scratch;
+    int64_t known = 0;
+    for (int64_t found = 0; found <= hop && !bulk.separate; ++found) known += host.node_ptr(found)[batches];
+    bulk.table = this->free_table(known + edges, 2, scratch);
+    make_room_for_nodes(hop, edges, scratch);
+    scan.bulk = bulk;
+    scan.hop.edge_room = edges;
+    scan.hop.node_room = edges;
+    scan.hop.slot = make<uint32_t>(edges, memory);
+    scan.hop.edge_id = make<int64_t>(edges, memory);
+    scan.hop.source = make<int64_t>(edges, scratch);
+    scan.hop.fresh = make<int32_t>(edges + 1, scratch);
+    scan.hop.rank = make<int32_t>(edges + 1, scratch);
+    if (!bulk.separate) each_found(hop, [&](int64_t found) { return EnterNode{bulk, found}; });
+    const int64_t* const all = bulk.state.edges(hop);
+    on.each(all, edges, EnterDrawn{scan});
+    on.each(all, edges, MarkFresh{bulk, scan.hop});
+    on.sum_before(scan.hop.fresh, scan.hop.rank, all, edges);
+    on.each(every, batches + 1, PlaceNodes{bulk, scan.hop});
+    on.each(bulk.state.numbered(hop), edges, NumberNodes{bulk, scan.hop});
+    on.each(all, edges, SettleSource{bulk, scan.hop});
+    most_columns_ = edges + (bulk.layers ? known : 0);
+  }
+
+  // Room for so many nodes that the hop finds, behind those of earlier hops.
+  void make_room_for_nodes(int64_t hop, int64_t more, Memory& scratch) {
+    int64_t* const node = make<int64_t>(node_room_ + more, memory);
+    on.each(number(node_room_, scratch), node_room_, CopyNodes{bulk.node, node});
+    on.each(number(1, scratch), 1, SetWord{bulk.state.node_base(hop + 1), node_room_});
+    bulk.node = node;
+    node_room_ += more;
+  }
+
+  void weigh(LayerScan& scan, int64_t edges, int64_t columns, Memory& of_hop) {
+    const int64_t hop = scan.hop.hop;
+    scan.hop.weight = make<float>(edges, memory);
+    const bool unbiased = asked_.weights == Weights::kUnbiased;
+    const Weighing by{scan, asked_.aggregation, unbiased ? nullptr : make<double>(columns, of_hop),
+                      unbiased ? nullptr : make<double>(columns, of_hop)};
+    on.each(bulk.state.edges(hop), edges, WeighEdge{by});
+    if (!unbiased) on.each(bulk.state.columns(hop), columns, SumWeights{by});
+    on.each(bulk.state.edges(hop), edges, RoundWeight{by});
+  }
+
+  const LayersRequest& request_;
+  const LayerOptions asked_;
+  int32_t* repeated_ = nullptr;     // [seeds]: see LayerScan
+  const int64_t* items_ = nullptr;  // the number of the hop's scanned edges
+  int64_t most_columns_ = 0;        // that the next hop may have
+  int64_t node_room_ = 0;           // of all hops so far
+};
+
+}  // namespace gnnscale

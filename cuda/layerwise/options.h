@@ -1,0 +1,36 @@
+// The options of layer-wise sampling, from the arguments of its operators.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "../sample/options.h"
+#include "schemes.h"
+#include "scores.h"
+#include "weights.h"
+
+namespace gnnscale {
+
+enum class Method : int64_t { kLadies, kFastGcn, kLabor };
+
+struct LayerOptions {
+  Method method;
+  Scheme scheme;
+  Scores scores;
+  Aggregation aggregation;
+  Weights weights;
+  bool layers, keep_known, layer_dependency, include_dst;
+};
+
+// choices: the numbers of method, scheme, scores, aggregation and weights. name: the operator's.
+inline LayerOptions layer_options(const char* name, const std::vector<int64_t>& choices, int64_t options) {
+  STD_TORCH_CHECK(choices.size() == 5, name, ": expected 5 choices, found ", choices.size());
+  using Options = SampleOptions;
+  const Options asked(name, options,
+                      Options::kLayers | Options::kKeepKnown | Options::kLayerDependency | Options::kIncludeDst);
+  return {static_cast<Method>(choices[0]),      static_cast<Scheme>(choices[1]),      static_cast<Scores>(choices[2]),
+          static_cast<Aggregation>(choices[3]), static_cast<Weights>(choices[4]),     asked.has(Options::kLayers),
+          asked.has(Options::kKeepKnown),       asked.has(Options::kLayerDependency), asked.has(Options::kIncludeDst)};
+}
+
+}  // namespace gnnscale

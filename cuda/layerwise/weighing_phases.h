@@ -1,0 +1,71 @@
+// Weights of drawn edges (weights.h) as loops over drawn edges and over columns.
+#pragma once
+
+#include <cstdint>
+
+#include "layer_phases.h"
+#include "weights.h"
+
+namespace gnnscale {
+
+struct Weighing {
+  LayerScan scan;
+  Aggregation aggregation;
+  double *whole, *sum;  // [columns]: of a_e over the stored edges of each column, of a_e c_v over the drawn ones
+
+  // a_e of the edge at a stored position.
+  GNNSCALE_HD double factor_at(int64_t position, int64_t degree) const {
+    if (aggregation != Aggregation::kGcn) return edge_factor(aggregation, degree, 0);
+    const int64_t source = scan.source_at(position);
+    if (source < 0) return 0;
+    const BulkGraph& graph = scan.bulk.graph;
+    const int64_t first = graph.colptr[source], last = graph.colptr[source + 1];
+    if (first < 0 || last < first || last > graph.num_edges) {
+      atomic_lower(scan.bulk.state.lowest(BulkState::kBadNode), static_cast<uint64_t>(source));
+      return 0;
+    }
+    return edge_factor(aggregation, degree, last - first);
+  }
+};
+
+// For every drawn edge: c_v becomes a_e c_v.
+struct WeighEdge {
+  Weighing by;
+
+  GNNSCALE_HD void operator()(int64_t e) const {
+    const int64_t degree = by.scan.hop.count[by.scan.hop.column[e]];
+    by.scan.correction[e] = by.factor_at(by.scan.hop.draw[e], degree) * by.scan.correction[e];
+  }
+};
+
+// For every column, whose sums are in stored order.
+struct SumWeights {
+  Weighing by;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    const BulkHop& hop = by.scan.hop;
+    const int64_t degree = hop.count[i];
+    double whole = by.aggregation == Aggregation::kMean ? 1 : static_cast<double>(degree), sum = 0;
+    if (by.aggregation == Aggregation::kGcn && hop.offset[i] < hop.offset[i + 1]) {
+      whole = 0;
+      for (int64_t j = 0; j < degree; ++j) whole += by.factor_at(hop.first[i] + j, degree);
+    }
+    for (int64_t e = hop.offset[i]; e < hop.offset[i + 1]; ++e) sum += by.scan.correction[e];
+    by.whole[i] = whole;
+    by.sum[i] = sum;
+  }
+};
+
+// For every drawn edge. `sum` null: unbiased.
+struct RoundWeight {
+  Weighing by;
+
+  GNNSCALE_HD void operator()(int64_t e) const {
+    const int32_t column = by.scan.hop.column[e];
+    double weight = by.scan.correction[e];
+    if (by.sum != nullptr) weight = normalized_weight(weight, by.whole[column], by.sum[column]);
+    by.scan.hop.weight[e] = rounded_weight(weight);
+  }
+};
+
+}  // namespace gnnscale

@@ -1,0 +1,126 @@
+"""Layer-wise batches that are sampled many at a time equal those that are sampled one by one, bit for bit."""
+
+import re
+
+import pytest
+import torch
+from helpers.gpu_cases import check_random_choice, check_random_layers
+from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids
+from torch import Tensor
+
+from torch_gnnscale import ops, reference
+from torch_gnnscale.ops.layerwise import METHODS, SCHEMES_OF, SCORES
+
+LADIES = ops.LayerDrawing()
+
+
+def bulk(graph: Graph, batches: list[Tensor], num_nodes, drawing=LADIES, device="cpu", **options) -> list[ops.Sample]:
+    """Batches with the keys 5, 6, ..., in host memory."""
+    ends = [0, *torch.tensor([len(batch) for batch in batches], dtype=torch.int64).cumsum(0).tolist()]
+    colptr, row, edge_id = (None if tensor is None else tensor.to(device) for tensor in graph)
+    if drawing.method == "fastgcn":
+        options["score"] = ops.node_scores(graph.relations(), drawing.scores).to(device)
+    keys = [5 + b for b in range(len(batches))]
+    seeds = torch.cat([torch.empty(0, dtype=torch.int64), *batches]).to(device)
+    found = ops.sample_layers_bulk(colptr, row, seeds, ends, num_nodes, keys, drawing, edge_id=edge_id, **options)
+    for sample in found:
+        assert sample.edge_weight[0].device.type == sample.node[0].device.type == torch.device(device).type
+        assert sample.num_nodes.device.type == "cpu"
+    return [
+        ops.Sample(*(x.cpu() if isinstance(x, Tensor) else [y.cpu() for y in x] for x in sample)) for sample in found
+    ]
+
+
+def check(graph: Graph, batches: list[Tensor], num_nodes, drawing=LADIES, device="cpu", **options) -> None:
+    relations = graph.relations()
+    score = ops.node_scores(relations, drawing.scores) if drawing.method == "fastgcn" else None
+    found = bulk(graph, batches, num_nodes, drawing, device, **options)
+    for key, (sample, seeds) in enumerate(zip(found, batches, strict=True), start=5):
+        one = ops.sample_layers(relations, seeds, num_nodes, key, drawing, score=score, **options)
+        assert_same(sample, one)
+
+
+@pytest.mark.parametrize("first", range(0, 120, 20))
+def test_random_batches(first, device):
+    for seed in range(first, first + 20):
+        check_random_layers(seed, lambda tensor, _: tensor.to(device), most=400)
+        check_random_choice(seed, lambda tensor, _: tensor.to(device))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_hubs_and_repeated_seeds(method, device):
+    graph = graph_of_degrees([900, 0, 300, *[7] * 120, *[1] * 80], seed=3, dtype=torch.int32)
+    batches = [torch.tensor([0, 2, 5, 0, 1]), random_ids(203, 60), torch.tensor([], dtype=torch.int64)]
+    for scheme in [scheme for scheme in SCHEMES_OF[method] if scheme != "successive"]:
+        for scores in SCORES if method != "labor" else SCORES[:1]:
+            drawing = ops.LayerDrawing(method, scheme, scores, aggregation="gcn", keep_known=method != "labor")
+            for num_nodes in ([30, 40], [1, 150], [0, 5], [-1, 3], [199, 2]):
+                check(graph, batches, num_nodes, drawing, device)
+
+
+def test_ties_between_equal_scores_and_draws_are_settled(device):
+    """All edges of each column have one source, so LABOR's draws are equal; stored order decides."""
+    degree, nodes = 70, 6
+    colptr = torch.arange(nodes + 1) * degree
+    graph = Graph(colptr, torch.arange(nodes).repeat_interleave(degree))
+    check(graph, [torch.arange(nodes)], [3, 40], ops.LayerDrawing("labor", "sequential"), device)
+    check(graph, [torch.arange(nodes), torch.tensor([3, 3])], [2], LADIES, device)
+
+
+def test_one_batch_on_its_own_device(device):
+    """sample_layers with seeds there."""
+    graph = random_graph(60, 6, seed=2)
+    there = ops.relations([graph.colptr.to(device)], [graph.row.to(device)])
+    sample = ops.sample_layers(there, random_ids(60, 9).to(device), [8, 8], 5, LADIES)
+    here = ops.Sample(*(x.cpu() if isinstance(x, Tensor) else [y.cpu() for y in x] for x in sample))
+    assert_same(here, ops.sample_layers(graph.relations(), random_ids(60, 9), [8, 8], 5, LADIES))
+    assert torch.equal(ops.node_scores(there).cpu(), ops.node_scores(graph.relations()))
+
+
+def test_no_batch_and_no_hop(device):
+    graph = random_graph(20, 4, seed=1)
+    assert bulk(graph, [], [3], device=device) == []
+    check(graph, [torch.tensor([4, 4])], [], device=device)
+    check(Graph(torch.zeros(4, dtype=torch.int64), graph.row[:0]), [torch.tensor([1, 1, 2])], [3, 2], device=device)
+
+
+def test_what_is_refused(device):
+    graph, seeds = random_graph(20, 4, seed=1), torch.tensor([3, 20])
+    with pytest.raises(IndexError, match=r"^seeds\[1\] = 20 is out of range: expected nodes in \[0, 20\)$"):
+        bulk(graph, [seeds], [3], device=device)
+    with pytest.raises(
+        NotImplementedError, match=r"^scheme='successive' with a bulk is not implemented, for each draw"
+    ):
+        bulk(graph, [seeds[:1]], [3], LADIES._replace(scheme="successive"), device)
+    with pytest.raises(ValueError, match=r"^num_nodes\[0\]: expected -1 <= num_nodes\[0\] <= 2147483647, found -2$"):
+        bulk(graph, [seeds[:1]], [-2], device=device)
+    with pytest.raises(ValueError, match=r"^score: expected it only for method='fastgcn', found method='ladies'$"):
+        bulk(graph, [seeds[:1]], [2], device=device, score=torch.ones(20, dtype=torch.int64))
+    with pytest.raises(ValueError, match=r"^include_dst=False: expected layers=True, found False$"):
+        bulk(graph, [seeds[:1]], [2], device=device, include_dst=False)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_malformed_graphs(method, device):
+    graph = graph_of_degrees([3, 4, 5], seed=1)
+    drawing = ops.LayerDrawing(method, SCHEMES_OF[method][0])
+    wrong = graph.row.clone()
+    wrong[5] = 3
+    given = [torch.tensor([0, 1])]
+    score = {"score": torch.ones(3, dtype=torch.int64).to(device)} if method == "fastgcn" else {}
+    with pytest.raises(RuntimeError, match=re.escape("the graph is malformed: row[5] in a graph of 3 nodes")):
+        ops.sample_layers_bulk(graph.colptr.to(device), wrong.to(device), given[0].to(device), [0, 2], [3], [1],
+                               drawing, **score)  # fmt: skip
+    with pytest.raises(RuntimeError, match=re.escape("the graph is malformed: colptr[1] in a graph of 3 nodes")):
+        ops.sample_layers_bulk(torch.tensor([0, 3, 99, 12]).to(device), graph.row.to(device), given[0].to(device),
+                               [0, 2], [3], [1], drawing, **score)  # fmt: skip
+
+
+def test_the_twin_of_a_bulk(device):
+    """Not only the operator, which has the same functions."""
+    graph = random_graph(40, 5, seed=7)
+    (sample,) = bulk(graph, [torch.arange(9)], [6, 6], LADIES, device, layers=True, include_dst=False)
+    twin = reference.sample_layers(
+        graph.relations(), torch.arange(9), [6, 6], 5, LADIES, layers=True, include_dst=False
+    )
+    assert_same(sample, twin)
