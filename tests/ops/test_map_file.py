@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from helpers.mapped import resident_bytes
 
 from torch_gnnscale import FeatureStore, files, ops
 
@@ -135,3 +136,31 @@ def test_files_that_cannot_be_shared(file):
                 OSError, match=r"expected a file that can be mapped, found \d+ bytes: Permission denied"
             ):
                 ops.map_shared(stream.fileno(), num_bytes)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/pagemap"), reason="this system has no /proc/self/pagemap")
+def test_pages_that_are_released_come_back(tmp_path):
+    file = tmp_path / "numbers"
+    expected = torch.arange(200_000)
+    file.write_bytes(expected.numpy().tobytes())
+    rows = ops.map_file(file).view(torch.int64).view(-1, 2)
+    assert torch.equal(rows.view(-1), expected)
+    assert resident_bytes(file) >= rows.nbytes
+    ops.release_pages(rows[:, 0])
+    assert resident_bytes(file) == 0
+    assert torch.equal(rows.view(-1), expected)
+    rows[50_000, 1] = -7
+    ops.release_pages(rows[:, 0])
+    assert resident_bytes(file) == os.sysconf("SC_PAGE_SIZE")  # the page that was written
+    expected[100_001] = -7
+    assert torch.equal(rows.view(-1), expected)
+    ops.release_pages(rows[:0])
+
+
+def test_memory_that_is_no_files_is_not_released():
+    for tensor in (torch.arange(300_000), ops.empty_bytes(1 << 20).fill_(3), torch.arange(10)[::3]):
+        before = tensor.clone()
+        ops.release_pages(tensor)
+        assert torch.equal(tensor, before)
+    with pytest.raises(ValueError, match="tensor: expected a CPU tensor, found meta"):
+        ops.release_pages(torch.ones(4, device="meta"))

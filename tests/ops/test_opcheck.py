@@ -38,6 +38,7 @@ def test_ids_and_pointers(dtype):
     check(OPS.first_outside.default, ids, 19, 0, tests=OF_VALUES)
     check(OPS.first_malformed.default, ids.long().cumsum(0), 50, 0, tests=OF_VALUES)
     check(OPS.huge_pages.default, ids, tests=EVERY_CHECK[:3])
+    check(OPS.release_pages.default, ids, tests=EVERY_CHECK[:3])
 
 
 @pytest.mark.slow

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers.graphs import random_graph
+from helpers.mapped import resident_bytes
 from helpers.slow import SLOW
 
 from torch_gnnscale import CSC, GraphStore, ops
@@ -46,6 +47,21 @@ def test_equal_for_any_number_of_threads_and_for_a_mapped_graph(tmp_path):
     assert mapped.origin is not None
     assert torch.equal(assigned("coarse", mapped, seed=5), expected)
     assert not torch.equal(assigned("coarse", seed=6), expected)
+
+
+def test_metis_runs_beside_no_pages_of_the_graph(tmp_path, monkeypatch):
+    def part_graph(*given):
+        found.append(resident_bytes(tmp_path / "graph" / "0_edges.npy"))
+        return found_by_metis(*given)
+
+    found, found_by_metis = [], coarse.metis.part_graph
+    monkeypatch.setattr(coarse.metis, "part_graph", part_graph)
+    GraphStore.from_csc(CSC_OF_DATA).save(tmp_path / "graph")
+    mapped = open_relation(str(tmp_path / "graph"), None)
+    mapped.row.sum()
+    assert resident_bytes(tmp_path / "graph" / "0_edges.npy") > 0
+    assigned("coarse", mapped)
+    assert found == [0]
 
 
 def test_levels_until_metis_can_take_the_clusters(monkeypatch):

@@ -104,6 +104,25 @@ def map_file(path: str | os.PathLike, offset: int = 0, num_bytes: int | None = N
             raise OSError(f"{path}: expected a file that can be mapped, found {num_bytes} bytes: {reason}") from None
 
 
+def release_pages(tensor: Tensor) -> None:
+    """Takes the pages of mapped files that lie under a tensor out of this process's resident memory.
+
+    They stay in the system's cache of files, and come back when they are used. Pages that are no file's, or that this
+    process has written, stay as they are, and so do all where the system does not tell which (Linux tells). No other
+    thread may write to the tensor meanwhile.
+
+    Args:
+        tensor: on the CPU, of any shape and strides.
+
+    Raises:
+        TypeError, ValueError: not a CPU tensor.
+    """
+    check_tensor("tensor", tensor)
+    if tensor.device.type != "cpu":
+        raise ValueError(f"tensor: expected a CPU tensor, found {tensor.device}")
+    OPS.release_pages(tensor)
+
+
 def map_shared(descriptor: int, num_bytes: int) -> Tensor:
     """The first bytes of an open file as a tensor; writing to it changes the file: uint8, shape [num_bytes].
 

@@ -178,6 +178,11 @@ def _(tensor):
     return None
 
 
+@torch.library.register_fake("gnnscale::release_pages")
+def _(tensor):
+    return None
+
+
 @torch.library.register_fake("gnnscale::pool_stats")
 def _():
     return [0] * 5  # fake tensors have no memory

@@ -25,7 +25,9 @@ def partition(whole: Whole, parts: int, seed: int) -> metis.Found:
     """Clusters the nodes by label propagation, then clusters of clusters, until METIS can take the graph between them;
     and moves single nodes after METIS, where that cuts less and leaves the parts as equal.
 
-    It holds the edges a second time, by source, 4 bytes each, and about 100 bytes per node.
+    It holds the edges a second time, by source, 4 bytes each, about 100 bytes per node, and 16 bytes for each merged
+    edge that METIS takes. METIS's process has about 70 bytes for each of those, when this one has neither the edges by
+    source nor pages of mapped files.
 
     Raises:
         ImportError, RuntimeError: see :func:`torch_gnnscale.partition.metis.part_graph`.
@@ -37,8 +39,10 @@ def partition(whole: Whole, parts: int, seed: int) -> metis.Found:
     for total, largest, smallest in zip(*(t.tolist() for t in (sums.sum(0), sums.amax(0), sums.amin(0))), strict=True):
         most.append(max(int(metis.TOLERANCE * total / parts), -(-total // parts), largest))
         fewest.append(min(int((2 - metis.TOLERANCE) * total / parts), smallest))
+    sides = whole.both_sides()
+    ops.pool_trim()
     owner = ops.propagate_labels(
-        whole.both_sides(),
+        sides,
         whole.num_nodes,
         owner,
         whole.weight,
@@ -54,6 +58,7 @@ def partition(whole: Whole, parts: int, seed: int) -> metis.Found:
 def _coarsely(whole: Whole, parts: int, seed: int) -> metis.Found:
     """METIS's partition of the clusters."""
     sides = whole.both_sides()
+    ops.pool_trim()
     bounds = (whole.weight.sum(0) // (CLUSTERS * parts)).clamp(min=1).tolist()
     most_edges = max(_LEAST_EDGES, 2 * whole.num_edges // _REDUCTION)
     group, weight, count = None, whole.weight, whole.num_nodes
@@ -70,6 +75,7 @@ def _coarsely(whole: Whole, parts: int, seed: int) -> metis.Found:
             rounds=_ROUNDS,
             least=count // _WORTH,
         )
+        ops.pool_trim()  # the next buffers have other sizes
         label, found = _numbered(label)
         group = label if group is None else label[group]
         weight = _sums(weight, label, found)
@@ -81,6 +87,9 @@ def _coarsely(whole: Whole, parts: int, seed: int) -> metis.Found:
     assert group is not None
     del sides, label
     ops.pool_trim()  # METIS needs it more
+    for side in whole.sides:
+        ops.release_pages(side.colptr)
+        ops.release_pages(side.row)
     cut = metis.part_graph(*graph, weight, whole.names, parts, seed)
     return metis.Found(cut.owner[group], cut.peak_bytes)
 

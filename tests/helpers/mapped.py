@@ -1,0 +1,16 @@
+"""Mapped files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def resident_bytes(file: str | os.PathLike) -> int:
+    """Bytes of resident memory of this process's mappings of a file."""
+    found, mapped = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        name, _, rest = line.partition(":")
+        mapped = line.rstrip().endswith(str(file)) if "-" in name else mapped
+        found += int(rest.split()[0]) << 10 if mapped and name == "Rss" else 0
+    return found
