@@ -49,6 +49,7 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "int[] num_nodes, int[] keys, int[] choices, int options, int threads) -> (Tensor node, Tensor colptr, "
       "Tensor edge_index, Tensor edge_id, Tensor edge_weight, Tensor counts)");
   library.def("choose_nodes(Tensor node, Tensor score, int count, int scheme, int key, int hop) -> (Tensor, Tensor)");
+  library.def("draw_nodes(Tensor node, int[] node_ptr, int[] keys, int hop) -> Tensor");
   library.def(
       "sample_negatives(int count, Tensor? src, int num_src, Tensor? src_node, Tensor? src_weight, Tensor? src_time, "
       "int num_dst, Tensor? dst_node, Tensor? dst_position, Tensor? dst_weight, Tensor? dst_time, Tensor? seed_time, "

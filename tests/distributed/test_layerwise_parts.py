@@ -1,8 +1,28 @@
 """Layer-wise samples over parts: every batch is the one that a single process makes."""
 
+import functools
+
 import pytest
-from helpers.cluster import cluster
-from helpers.parts import batches_of_rank, check_batches, expected_batches, traffic_of_an_epoch, with_links
+import torch
+from helpers.cluster import SLOW, cluster
+from helpers.parts import (
+    as_plain,
+    batches_of_rank,
+    check_batches,
+    expected_batches,
+    homogeneous,
+    loader_over,
+    rank_and_world,
+    stores_of,
+    traffic_of_an_epoch,
+    with_links,
+)
+
+from torch_gnnscale import LayerSampler, LinkNeighborLoader, partition
+from torch_gnnscale.distributed import open_part
+from torch_gnnscale.feature.contract import Ranks
+from torch_gnnscale.loader.order import NumberedBatch
+from torch_gnnscale.loader.share import Share
 
 METHODS = {
     "ladies": {"method": "ladies", "num_neighbors": [12, 9]},
@@ -37,3 +57,233 @@ def test_links(replicated):
     options = {"method": "labor", "seed_order": "global", "batch_size": 100}
     expected = expected_batches(data, path, "links", 1, options, 2)
     check_batches(cluster(2).run(batches_of_rank, path, "links", 1, options), expected)
+
+
+# Edges in parts #######################################################################################################
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """parts(K): (data, directory of K parts of edges), written once."""
+
+    @functools.cache
+    def of(count):
+        data, path = homogeneous(), tmp_path_factory.mktemp("parts") / "parts"
+        partition.write(data, path, parts=count, method="random", topology="partitioned")
+        return data, str(path)
+
+    return of
+
+
+def loader_of(stores, seeds, method, options, hops, **given):
+    """A loader with a LayerSampler of these options."""
+    sampler = LayerSampler(stores, hops, method, **options)
+    return loader_over(stores, seeds, "nodes", {"neighbor_sampler": sampler, "layers": sampler.layers, **given})
+
+
+def epoch_of_rank(path, cases, given):
+    """The batches of an epoch by each case, and what was exchanged."""
+    with open_part(path) as part:
+        seeds = part.input_nodes("train", "all" if given.get("seed_order") == "global" else "part")
+        stores = part.features, part.graph
+        found = [[as_plain(batch) for batch in loader_of(stores, seeds, *case, **given)] for case in cases]
+        return found, part.stats()
+
+
+def by_one_process(data, path, cases, world, given):
+    """found[rank][case]: the same by one process."""
+    stores = stores_of(data, path)
+    with partition.open_parts(path) as opened:
+        count = opened.book.num_parts
+        owned = given.get("seed_order") != "global"
+        of_parts = [opened.part(k).seeds[None, "train"] if owned else opened.input_nodes("train") for k in range(count)]
+    given = {name: value for name, value in given.items() if name not in ("seed_order", "bulk", "uneven")}
+    found = []
+    for rank in range(world):
+        part = rank // (world // count)
+        of_cases = []
+        for case in cases:
+            loaders = [loader_of(stores, seeds, *case, **given) for seeds in of_parts]
+            share = Share(Ranks(rank, world, part, count), "owned" if owned else "global", "serve")
+            share = share.with_counts([len(loader) for loader in loaders] if owned else [len(loaders[0])])
+            loader = loaders[share.part]
+            if hasattr(loader.sampler, "part"):
+                loader.sampler.part = share.part
+            positions = [index.positions for index in loader._order.numbered(loader.batch_sampler, 0)]
+            steps = [NumberedBatch(0, step.number, positions[step.chunk]) for step in share.positions(0)]
+            of_cases.append([as_plain(loader.collate_fn(index)) for index in steps])
+        found.append(of_cases)
+    return found
+
+
+LABOR = {
+    "default": ("labor", {}, [3, 2]),
+    "poisson, gcn": ("labor", {"scheme": "poisson", "aggregation": "gcn", "layer_dependency": True}, [3, 2, 2]),
+    "batch dependency": ("labor", {"batch_dependency": 2, "weights": "unbiased"}, [3, 2]),
+    "layers": ("labor", {"layers": True, "aggregation": "sum"}, [2, -1]),
+    "without destinations": ("labor", {"layers": True, "include_dst": False, "aggregation": "gcn"}, [3, 0, 2]),
+    "no hop": ("labor", {}, []),
+}
+OF_NODES = {
+    "ladies": ("ladies", {}, [12, 9]),
+    "counts": ("ladies", {"scores": "counts", "scheme": "successive", "aggregation": "gcn"}, [6, 9, 4]),
+    "poisson": ("ladies", {"scheme": "poisson", "weights": "unbiased", "keep_known": False}, [8, 9]),
+    "layers": ("ladies", {"layers": True, "aggregation": "sum"}, [4, -1, 3]),
+    "the matrix paper's": ("ladies", {"scores": "counts", "scheme": "successive", "layers": True, "include_dst": False},
+                           [5, 4, 4]),
+    "fastgcn": ("fastgcn", {}, [30, 40]),
+    "fastgcn's own": ("fastgcn", {"scheme": "replace", "weights": "unbiased", "layers": True, "include_dst": False,
+                                  "aggregation": "gcn"}, [50, 60]),
+    "nothing": ("ladies", {}, [0, 3]),
+    "no hop": ("fastgcn", {}, []),
+}  # fmt: skip
+GIVEN = {
+    "owned": {},
+    "global": {"seed_order": "global"},
+    "bulk": {"bulk": 3, "seed_order": "global", "uneven": "serve", "batch_size": 7},
+}
+
+
+def check(data, path, world, cases, given):
+    expected = by_one_process(data, path, list(cases.values()), world, given)
+    given = {"uneven": "serve", **given}
+    for (found, _), theirs in zip(cluster(world).run(epoch_of_rank, path, list(cases.values()), given), expected,
+                                  strict=True):  # fmt: skip
+        for name, ours, of_case in zip(cases, found, theirs, strict=True):
+            assert len(ours) == len(of_case), name
+            for batch, other in zip(ours, of_case, strict=True):
+                assert batch == other, name
+
+
+@pytest.mark.parametrize("given", GIVEN.values(), ids=GIVEN)
+@pytest.mark.parametrize("cases", [LABOR, OF_NODES], ids=["labor", "nodes"])
+@pytest.mark.parametrize(
+    ("count", "world"), [pytest.param(2, 2, marks=pytest.mark.slow), SLOW(4, 4), SLOW(2, 4), SLOW(8, 8), SLOW(4, 8)]
+)
+def test_batches_are_those_of_one_process(parts, count, world, cases, given):
+    """(p, c) is (world, world / count)."""
+    check(*parts(count), world, cases, given)
+
+
+FEW = {name: OF_NODES[name] for name in ("ladies", "fastgcn's own")} | {"labor": LABOR["poisson, gcn"]}
+
+
+def test_batches_of_two_ranks_are_those_of_one_process(parts):
+    check(*parts(2), 2, FEW, GIVEN["bulk"])
+
+
+def test_one_part_on_one_rank(parts):
+    data, path = parts(1)
+    expected = by_one_process(data, path, list(FEW.values()), 1, GIVEN["bulk"])
+    found, _ = epoch_of_rank(path, list(FEW.values()), GIVEN["bulk"])
+    assert [found] == expected
+
+
+# What travels #########################################################################################################
+
+
+@pytest.mark.parametrize("hops", [1, 3])
+@pytest.mark.parametrize("order", ["owned", "global"])
+def test_rounds(parts, hops, order):
+    """2L + 2 rounds of a batch become 2 of its rows, and 2L for a bulk; the first hop's are left out with own seeds."""
+    given = {"seed_order": order, "bulk": 2, "batch_size": 20}
+    for method, purpose in (("ladies", "edges"), ("labor", "picks")):
+        for (batches,), traffic in cluster(2).run(epoch_of_rank, parts(2)[1], [(method, {}, [5] * hops)], given):
+            steps = len(batches)
+            rounds = {name: entry["rounds"] for name, entry in traffic.items() if entry["rounds"]}
+            of_hops = -(-steps // 2) * (hops - (order == "owned"))
+            expected = {"ids": steps, "rows": steps, "requests": of_hops, purpose: of_hops}
+            assert rounds == {name: count for name, count in expected.items() if count}
+
+
+@pytest.mark.parametrize(("count", "world"), [(2, 2), SLOW(2, 4), SLOW(4, 4)])
+def test_what_travels_in_the_first_hop(parts, count, world):
+    """Of the rows of A, kbd nonzeros are asked for by all ranks, each once, by the rank of the row whose column has its
+    part; kbd is the sum of the degrees of all seeds of a bulk."""
+    data, path = parts(count)
+    copies, size = world // count, 5
+    with partition.open_parts(path) as opened:
+        bounds = opened.book.bounds[None].tolist()
+        degree = torch.zeros(data.num_nodes, dtype=torch.int64)
+        degree.scatter_add_(0, opened.stored_ids()[data.edge_index[1]], torch.ones(data.num_edges, dtype=torch.int64))
+        seeds = opened.stored_ids()[opened.input_nodes("train")]
+    given = {"seed_order": "global", "bulk": 100, "batch_size": size, "shuffle": False, "uneven": "serve"}
+    found = cluster(world).run(epoch_of_rank, path, [("ladies", {}, [6])], given)
+    batches = seeds.split(size)
+    each = [[batch for t, batch in enumerate(batches) if t % world // copies == i] for i in range(count)]
+    of_rows = [torch.cat(of_row) for of_row in each]
+    asked = 0
+    for rank, (_, traffic) in enumerate(found):
+        i, j = divmod(rank, copies)
+        first, last = bounds[j * count // copies], bounds[(j + 1) * count // copies]
+        node = of_rows[i][(of_rows[i] >= first) & (of_rows[i] < last)]
+        own = (node >= bounds[i]) & (node < bounds[i + 1])
+        assert traffic["requests"]["bytes_sent"] == 4 * int((~own).sum())
+        assert traffic["edges"]["bytes_received"] == 4 * int((~own).sum() + 2 * degree[node[~own]].sum())
+        asked += int(degree[node].sum())
+        others = of_rows[i][(of_rows[i] < first) | (of_rows[i] >= last)]
+        if copies > 1:
+            assert 0 < traffic["scores"]["bytes_received"] <= 16 * int(degree[others].sum())
+    assert asked == int(degree[seeds].sum())
+
+
+# Errors ###############################################################################################################
+
+
+def refused(path, kind):
+    with open_part(path) as part:
+        stores = part.features, part.graph
+        seeds = part.input_nodes("train")
+        if kind == "links":
+            LinkNeighborLoader(stores, [2], torch.tensor([[0], [1]]), method="labor", seed=1)
+        elif kind == "outside":
+            LayerSampler(stores, [2]).sample(torch.arange(3), None, key=1)
+        else:
+            loader_of(stores, seeds, kind, {}, [2])
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("links", "NotImplementedError: sampling of links with a partitioned topology is not implemented; write the "
+                  "parts with topology='replicated'"),
+        ("outside", "RuntimeError: sample: expected an iteration of a torch_gnnscale.NeighborLoader over the stores of "
+                    "a part, in whose steps all ranks sample together, found a call outside of one"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(parts, kind, text):
+    assert cluster(2).results(refused, parts(2)[1], kind) == [(False, text)] * 2
+
+
+def test_copies_that_no_grid_has(parts):
+    text = (
+        "ValueError: method='ladies' with a partitioned topology: expected c copies of each part, 2 / c^2 being whole: "
+        "c in [1], found 2"
+    )
+    assert cluster(2).results(refused, parts(1)[1], "ladies") == [(False, text)] * 2
+    assert all(returned for returned, _ in cluster(2).results(refused, parts(1)[1], "labor"))
+
+
+def malformed(path, bad_rank, case):
+    """One rank's edges lead to nodes that do not exist, from its second batch on; what every rank's loop comes to."""
+    with open_part(path) as part:
+        loader = loader_of((part.features, part.graph), part.input_nodes("train"), *case, prefetch=0)
+        found, iterator = [], iter(loader)
+        for number in range(len(loader)):
+            if number == 1 and rank_and_world()[0] == bad_rank:
+                row = loader._sampler.graph.stored.row
+                row[0] = torch.full_like(row[0], 1 << 20)
+            try:
+                found.append(as_plain(next(iterator)))
+            except Exception as error:
+                found.append(f"{type(error).__name__}: {error}")
+        return found
+
+
+@pytest.mark.parametrize("case", [OF_NODES["ladies"], LABOR["default"]], ids=["ladies", "labor"])
+@pytest.mark.parametrize(("count", "world"), [(2, 2), SLOW(2, 4)])
+def test_an_error_at_one_rank_is_raised_on_all(parts, count, world, case):
+    found = cluster(world).run(malformed, parts(count)[1], 1, case)
+    ends = [of_rank[-1] for of_rank in found]
+    assert ends[1].startswith("RuntimeError: the graph is malformed: row[")
+    assert all("rank 1" in text for rank, text in enumerate(ends) if rank != 1)

@@ -76,6 +76,17 @@ def test_hubs_and_every_scheme_of_a_larger_graph(method):
                 both(graph, seeds, num_nodes, 11, drawing)
 
 
+def test_draws_of_nodes():
+    node, ends, keys = random_ids(1 << 40, 70, seed=4), [0, 3, 3, 50, 70], [5, -6, 7, 1 << 62]
+    for hop in (0, 63):
+        found = ops.draw_nodes(node, ends, keys, hop)
+        of_keys = [key for key, last, first in zip(keys, ends[1:], ends[:-1], strict=True) for _ in range(first, last)]
+        drawn = [reference.draw(key, v, hop, 0) for key, v in zip(of_keys, node.tolist(), strict=True)]
+        assert found.tolist() == [entry - (1 << 63) for entry in drawn]
+    with pytest.raises(ValueError, match=r"^node_ptr: expected 2 numbers that do not fall, from 0 to 70 nodes, found "):
+        ops.draw_nodes(node, [0, 69], [1], 0)
+
+
 CANDIDATE = st.tuples(st.integers(0, 1 << 40), st.integers(1, 1 << 62))
 
 

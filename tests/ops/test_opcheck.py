@@ -115,6 +115,7 @@ def test_layers():
     ):
         check(OPS.sample_layers.default, held, seeds, scores, [3, 2], 5, choices, options)
     check(OPS.choose_nodes.default, random_ids(40, 6), torch.arange(1, 7), 3, 0, 5, 0)
+    check(OPS.draw_nodes.default, random_ids(40, 6), [0, 2, 6], [5, -6], 1)
 
 
 @pytest.mark.parametrize("operator", ["sample_neighbors", "sample_bulk", "pick_neighbors"])

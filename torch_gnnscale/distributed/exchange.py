@@ -109,6 +109,28 @@ class Exchange:
         traffic.seconds += time.perf_counter() - begin
         return received
 
+    def tensors(self, pieces: Sequence[Tensor], lengths: Sequence[int], purpose: str) -> list[Tensor]:
+        """What each rank sent to this one, flat; a rank's own piece does not travel.
+
+        Args:
+            pieces: for each rank, contiguous and all of one dtype.
+            lengths: how many elements each rank sends to this one.
+            purpose: the entry of ``traffic`` in which they are counted.
+        """
+        own = pieces[self.place].reshape(-1)
+        each = [own[:0] if rank == self.place else piece.reshape(-1) for rank, piece in enumerate(pieces)]
+        given = [entry.nbytes for entry in each]
+        sizes = [0 if rank == self.place else own.element_size() * length for rank, length in enumerate(lengths)]
+        found = self.bytes(torch.cat(each).view(torch.uint8), given, sizes, purpose).split(sizes)
+        return [own if rank == self.place else entry.view(own.dtype) for rank, entry in enumerate(found)]
+
+    def sum(self, values: Tensor, purpose: str) -> Tensor:
+        """The sums over all ranks, in 2 rounds: int64, shape [n], as ``values``, n being the same on all."""
+        slices = list(values.tensor_split(self.size))
+        own = len(slices[self.place])
+        mine = torch.stack(self.tensors(slices, [own] * self.size, purpose)).sum(0)
+        return torch.cat(self.tensors([mine] * self.size, [len(entry) for entry in slices], purpose))
+
     def objects(self, value: Any) -> list[Any]:
         """The values of all ranks; ``value``: what pickle takes. Not counted in ``traffic``.
 

@@ -14,11 +14,14 @@ from torch_geometric.sampler.base import DataType
 from .. import ops
 from ..partition import StoredPart, StoredParts
 from ..sampler.graph import Relation, SampledGraph
+from ..sampler.layer_executor import LayerExecutor, LayerPlan
 from ..sampler.relations import prepared_edges
 from ..sampler.sampled_store import SampledStore
 from ..sampler.times import check_times
 from ..topology import CSC
 from .executor import PartitionedExecutor, not_implemented
+from .grid_layers import GridLayers
+from .layers import OwnersLayers
 from .numbering import PartNumbering, numbering_of
 
 
@@ -132,6 +135,12 @@ class PartitionedGraphStore(SampledStore):
             raise not_implemented(f"device={str(device)!r}")
         assert isinstance(graph, PartGraph)
         return PartitionedExecutor(graph, self.parts.book, self.part.number, graph.problem)
+
+    def layer_executor(self, graph: SampledGraph, plan: LayerPlan) -> LayerExecutor:
+        """See :meth:`SampledStore.layer_executor`."""
+        assert isinstance(graph, PartGraph)
+        made = OwnersLayers if plan.drawing.method == "labor" else GridLayers
+        return made(graph, self.parts.book, self.part.number, graph.problem, plan)
 
     def _of_own_edges(self, name: str | None) -> Tensor | None:
         """An attribute of this part's edges, in the order of its relation; None if there is none."""

@@ -97,11 +97,16 @@ class Part:
         return links if edge_type is None else (edge_type, links)
 
     def stats(self) -> dict[str, dict[str, Any]]:
-        """What the loaders of this part exchanged so far, by purpose (``headers``, ``counts``, ``ids``, ``rows`` and,
-        with a partitioned topology, ``requests`` and ``picks``): the entries of :class:`Traffic`."""
+        """What the loaders of this part exchanged so far, by purpose: the entries of :class:`Traffic`.
+
+        ``headers``, ``counts``, ``ids`` and ``rows``; with a partitioned topology, ``requests`` of nodes and ``picks``,
+        the drawn edges, or, by LADIES and FastGCN, ``edges``, all stored edges of these nodes. Between the ranks of one
+        part, these two methods exchange ``seeds``, ``scores`` and ``drawn`` edges; what they sum over all parts when a
+        loader is made is ``tables``.
+        """
         total: dict[str, Traffic] = {}
         for steps in self._steps:
-            for exchange in {id(e): e for e in (steps.headers, steps.rows)}.values():
+            for exchange in (steps.headers, steps.rows, *([] if steps.row is None else [steps.row])):
                 for purpose, traffic in exchange.traffic.items():
                     total[purpose] = total.get(purpose, Traffic()) + traffic
         return {purpose: asdict(traffic) for purpose, traffic in total.items()}

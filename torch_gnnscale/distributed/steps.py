@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import IntEnum
 from typing import Any, TypeVar
 
@@ -66,6 +66,8 @@ class RankSteps(Steps):
         """Over all ranks."""
         self.rows = Exchange(self._groups[-1], grid.parts, grid.part(rank))
         """Over the ranks of this one's column, by part."""
+        self.row = Exchange(None, 1, 0) if grid.copies == 1 else None
+        """Over the ranks of this one's row, by copy; with copies, once :meth:`open_row` was called."""
         self._iteration = self._epoch = self._first = self._count = self._taken = 0
         self._left = COMPLETED  # or how many batches were delivered when the last iteration was left
         self._stopped: str | None = None  # why the iteration has ended before its last step
@@ -135,39 +137,72 @@ class RankSteps(Steps):
         first = failed[0]
         raise RuntimeError(f"rank {first} failed to make batch {headers[first][1]}: {texts[first]}")
 
+    def open_row(self) -> None:
+        """Opens ``row``. All ranks call it; from then on all ranks learn of an error in :meth:`counted`, as those of a
+        row would not notice what fails in a column."""
+        if self.row is not None:
+            return
+        rows = [self.grid.row(part) for part in range(self.grid.parts)]
+        group = self._meeting.groups(rows)[part := self.grid.part(self.rank)]
+        self._groups.append(group)
+        self.row = Exchange(group, self.grid.copies, rows[part].index(self.rank))
+
+    def sum_of_column(self, values: Tensor, purpose: str) -> Tensor:
+        """The sums over the ranks of this one's column, as of :meth:`Exchange.sum`. Called while a loader is made."""
+        return self.thread.submit(self._told, lambda: self.rows.sum(values, purpose)).result()
+
     @property
     def running(self) -> bool:
         """Whether a step is under way on the thread that asks: collectives may be issued."""
         return self._running == threading.get_ident()
 
+    @property
+    def _counting(self) -> Exchange:
+        """In which :meth:`counted` exchanges: over all ranks where rows take part, else over a column."""
+        return self.headers if self.row is not None and self.grid.copies > 1 else self.rows
+
     def counted(self, counts: Tensor, error: Exception | None, what: str) -> Tensor:
-        """Within a step, exchanges numbers with the ranks of this one's column, which learn of an error.
+        """Within a step, exchanges numbers with the ranks of this one's column, after :meth:`open_row` with all ranks,
+        which learn of an error.
 
         Args:
-            counts: int64, shape [parts, 2], the first ones at least 0.
+            counts: int64, shape [ranks, 2], the first ones at least 0.
             error: why this rank has none; it must not communicate in this step any more.
             what: it was to do, for the others' error.
 
         Raises:
-            Elsewhere: another rank failed. All ranks of the column raise.
+            Elsewhere: another rank failed. All of these ranks raise.
         """
-        received = self.rows.numbers(counts if error is None else torch.full_like(counts, FAILED), "counts")
+        exchange = self._counting
+        received = exchange.numbers(counts if error is None else torch.full_like(counts, FAILED), "counts")
         failed = (received[:, 0] == FAILED).nonzero().view(-1).tolist()
         if failed or error is not None:
             self._failed = True
             if error is not None:
                 raise error
-            rank = self.grid.rank(failed[0], self.grid.copy(self.rank))
+            of_column = self.grid.column(self.grid.copy(self.rank))
+            rank = failed[0] if exchange is self.headers else of_column[failed[0]]
             raise Elsewhere(f"{what}: expected it of all ranks, found that rank {rank} failed")
         return received
 
+    def sizes(self, numbers: Tensor, ranks: Sequence[int], error: Exception | None, what: str) -> Tensor:
+        """Within a step, tells ``numbers[i]`` to ``ranks[i]``, and returns what these told this one: int64, shape
+        [ranks, 2]. All ranks call it. Errors as of :meth:`counted`."""
+        table = torch.zeros(self._counting.size, 2, dtype=torch.int64)
+        table[ranks] = numbers
+        return self.counted(table, error, what)[ranks]
+
     def sampled(self, error: Exception | None, counts: Tensor | None) -> Tensor:
         """See :meth:`Steps.sampled`."""
-        if error is not None and (self._failed or self.rows.broken):
+        if error is not None and (self._failed or self._is_broken):
             raise error
-        self.counted(torch.zeros(self.grid.parts, 2, dtype=torch.int64), error, "sampling")
+        self.counted(torch.zeros(self._counting.size, 2, dtype=torch.int64), error, "sampling")
         assert counts is not None
         return self.rows.numbers(counts, "counts")
+
+    @property
+    def _is_broken(self) -> bool:
+        return any(exchange.broken for exchange in (self.headers, self.rows, self.row) if exchange is not None)
 
     def leave(self, delivered: int) -> None:
         """See :meth:`Steps.leave`."""
@@ -226,6 +261,8 @@ class RankSteps(Steps):
         if not self.thread.end(timeout):
             return
         self.headers.group = self.rows.group = None
+        if self.row is not None:
+            self.row.group = None
         while self._groups:  # the others notice that this rank is gone when its last reference to a group is
             group = self._groups.pop()
             if group is not None:

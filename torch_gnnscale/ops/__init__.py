@@ -14,7 +14,7 @@ from .generate import permutation, random_bits, rmat_edges
 from .graph import Relations, relations
 from .hops import Picks, Relabelled, pick_neighbors, relabel
 from .layer_bulk import PreparedLayerBulks, check_bulk_drawing, sample_layers_bulk
-from .layerwise import LayerDrawing, PreparedLayers, choose_nodes, node_scores, sample_layers
+from .layerwise import LayerDrawing, PreparedLayers, choose_nodes, draw_nodes, node_scores, sample_layers
 from .memory import (
     PoolStats,
     empty_bytes,
@@ -40,10 +40,10 @@ __all__ = [
     "MAX_STEPS", "Picks", "PoolStats", "PreparedLayerBulks", "PreparedLayers", "PreparedNeighbors", "REDUCTIONS",
     "Relabelled", "Relations", "Sample", "Side", "Subgraph", "aggregate", "beyond_bulks", "can_gather_rows",
     "can_widen", "candidates", "check_bulk_drawing", "check_colptr", "choose_nodes", "contract", "coo_to_csc",
-    "count_ids", "edge_dot", "edge_set", "empty_bytes", "extreme_backward", "first_outside", "gather_rows",
-    "gather_tiers", "huge_pages", "join_rows", "limit_threads", "map_file", "map_shared", "node_scores",
-    "pack_rows", "permutation", "pick_neighbors", "place_dtype", "pool_limit", "pool_stats", "pool_trim",
-    "propagate_labels", "random_bits", "relabel", "relations", "release_pages", "renumber", "reverse_pagerank",
-    "rmat_edges", "sample_bulk", "sample_layers", "sample_layers_bulk", "sample_negatives", "sample_neighbors",
-    "score_unit", "share_of_extremes", "transpose", "weight_sums",
+    "count_ids", "draw_nodes", "edge_dot", "edge_set", "empty_bytes", "extreme_backward", "first_outside",
+    "gather_rows", "gather_tiers", "huge_pages", "join_rows", "limit_threads", "map_file", "map_shared",
+    "node_scores", "pack_rows", "permutation", "pick_neighbors", "place_dtype", "pool_limit", "pool_stats",
+    "pool_trim", "propagate_labels", "random_bits", "relabel", "relations", "release_pages", "renumber",
+    "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_layers", "sample_layers_bulk", "sample_negatives",
+    "sample_neighbors", "score_unit", "share_of_extremes", "transpose", "weight_sums",
 ]  # fmt: skip

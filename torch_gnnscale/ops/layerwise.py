@@ -156,6 +156,28 @@ def choose_nodes(node: Tensor, score: Tensor, count: int, scheme: str, key: int,
     return OPS.choose_nodes(node, score, count, SCHEMES.index(scheme), check_key(key), hop)
 
 
+def draw_nodes(node: Tensor, node_ptr: Sequence[int], keys: Sequence[int], hop: int) -> Tensor:
+    """r_v of :func:`sample_layers`: draw 0 of (key, node v, hop), with the highest bit inverted, so that signed numbers
+    are ordered as the 64 random bits are.
+
+    Args:
+        node: ids, int64, shape [n].
+        node_ptr: nodes ``node_ptr[j]`` to ``node_ptr[j + 1] - 1`` have the key ``keys[j]``: k + 1 numbers from 0 to n.
+        keys: 64 bits each: k numbers.
+        hop: the number of the hop, from 0.
+
+    Returns:
+        int64, shape [n].
+    """
+    check_ids("node", node)
+    ends, keys = [check_int("node_ptr", end) for end in node_ptr], [check_key(key) for key in keys]
+    if ends != sorted(ends) or len(ends) != len(keys) + 1 or ends[0] != 0 or ends[-1] != len(node):
+        raise ValueError(f"node_ptr: expected {len(keys) + 1} numbers that do not fall, from 0 to {len(node)} nodes, "
+                         f"found {ends}")  # fmt: skip
+    check_int("hop", hop, 0, MAX_HOPS - 1)
+    return OPS.draw_nodes(node.to(torch.int64).contiguous(), ends, keys, hop) ^ torch.iinfo(torch.int64).min
+
+
 def sample_layers(
     graph: Relations,
     seeds: Tensor,

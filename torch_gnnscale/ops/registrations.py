@@ -142,6 +142,11 @@ def _(node, score, count, scheme, key, hop):
     return node.new_empty(found), node.new_empty(found, dtype=torch.float64)
 
 
+@torch.library.register_fake("gnnscale::draw_nodes")
+def _(node, node_ptr, keys, hop):
+    return torch.empty_like(node)
+
+
 @torch.library.register_fake("gnnscale::sample_negatives")
 def _(count, src, num_src, src_node, src_weight, src_time, num_dst, dst_node, dst_position, dst_weight, dst_time,
       seed_time, edge_ptr, edge_dst, key, threads):  # fmt: skip

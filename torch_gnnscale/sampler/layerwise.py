@@ -14,10 +14,12 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamp
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
+from ..feature.contract import Steps
 from ..ops.arguments import as_ids, check_int
 from ..ops.layerwise import SCHEMES_OF, check_drawing, check_num_nodes
 from ..random import Purpose, batch_key, draw_seed
-from .keyed import KeyedSampler
+from .keyed import Inputs, KeyedSampler
+from .layer_executor import HostLayers, LayerExecutor, LayerPlan
 from .links import LinkSampling, StrictNegatives
 from .output import NeighborOutput, as_output
 from .pyg_attributes import PyGAttributes
@@ -61,7 +63,7 @@ class LayerSampler(PyGAttributes, KeyedSampler):
         weight_name: the name of the batches' field with the weights.
 
     Raises:
-        NotImplementedError: several types, or the stores of a part.
+        NotImplementedError: several types.
         TypeError, ValueError, IndexError: a malformed graph; an option that is unknown or does not fit the method.
     """
 
@@ -100,19 +102,27 @@ class LayerSampler(PyGAttributes, KeyedSampler):
             raise ValueError(f"batch_dependency={batch_dependency}: expected method='labor', found {method!r}")
         self.layers, self.include_dst = layers, include_dst
         self.weight_name = weight_name
-        if sampled_store(data) is not None:
-            raise NotImplementedError(f"method={method!r} with the stores of a part is not implemented; use 'neighbor'")
-        self.graph = sampled_graph(data, is_sorted=is_sorted)
-        if self.graph.is_hetero:
-            raise NotImplementedError(f"method={method!r} with edge types is not implemented; use method='neighbor'")
-        self.graph.move_to_huge_pages()
+        plan = LayerPlan(self.num_nodes_of_hops, self.drawing, layers, include_dst)
+        self.executor: LayerExecutor
+        """Draws the samples."""
+        if (store := sampled_store(data)) is not None:
+            self.graph = store.sampled_graph(data[0], time_attr=None, weight_attr=None, backward=False)
+            self.executor = store.layer_executor(self.graph, plan)
+        else:
+            self.graph = sampled_graph(data, is_sorted=is_sorted)
+            if self.graph.is_hetero:
+                raise NotImplementedError(
+                    f"method={method!r} with edge types is not implemented; use method='neighbor'"
+                )
+            self.graph.move_to_huge_pages()
+            self.executor = HostLayers(self.graph, plan)
         self.links = LinkSampling(self.graph, False, strict_negatives)
         self._disjoint = False
-        self._score = ops.node_scores(self.graph.stored, scores) if method == "fastgcn" else None
-        self._prepared: ops.PreparedLayers | None = None
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_prepared": None}  # made again on first use; its tensors would be copied
+    @property
+    def collective(self) -> bool:  # type: ignore[override]
+        """Whether all ranks of a process group sample together."""
+        return self.executor.collective
 
     @property
     def strict_negatives(self) -> StrictNegatives:
@@ -146,10 +156,18 @@ class LayerSampler(PyGAttributes, KeyedSampler):
         """All of the user's edge ids are in [0, edge_bound)."""
         return self.graph.relations[0].id_bound
 
+    def join(self, steps: Steps, own_seeds: bool) -> None:
+        """See :meth:`KeyedSampler.join`."""
+        self.executor.join(steps, own_seeds)
+
+    def check_many(self, inputs: type[Inputs], how: str) -> None:
+        """See :meth:`KeyedSampler.check_many`: there is nothing that it cannot."""
+
     def prepare_links(
         self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, links: Tensor | None
     ) -> None:
         """See :meth:`KeyedSampler.prepare_links`."""
+        self.executor.check_links()
         if neg_sampling is not None and self.batches_per_key > 1:
             raise ValueError(
                 f"batch_dependency={self.batches_per_key}: expected 1 with negatives, which are drawn for each batch"
@@ -168,6 +186,7 @@ class LayerSampler(PyGAttributes, KeyedSampler):
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, key: int | None = None
     ) -> Any:
         """Samples for the ends of links and their negatives; see :meth:`NeighborSampler.sample_from_edges`."""
+        self.executor.check_links()
         return self.links.sample(inputs, neg_sampling, draw_seed() if key is None else key, self.sample, False)
 
     def sample(self, seeds: Tensor, seed_time: Tensor | None, key: int, exclude: None = None) -> NeighborOutput:
@@ -184,15 +203,26 @@ class LayerSampler(PyGAttributes, KeyedSampler):
         """
         if seed_time is not None:
             raise ValueError(f"seed_time: expected none with method={self.drawing.method!r}, found some")
-        prepared = self._prepared
-        if prepared is None:
-            prepared = self._prepared = ops.PreparedLayers(
-                self.graph.stored, self.num_nodes_of_hops, self.drawing,
-                score=self._score, layers=self.layers, include_dst=self.include_dst,
-            )  # fmt: skip
-        of_layers = batch_key(key, purpose=Purpose.LAYER)
-        sample = prepared.sample(as_ids("seeds", seeds), of_layers)
-        out = as_output(sample, self.graph, [], "directional")
-        assert isinstance(out, NeighborOutput)
-        out.separate_sources = not self.include_dst
-        return out
+        return self._sample_many([seeds], [key])[0]
+
+    def sample_many(
+        self, inputs: Sequence[Inputs], keys: Sequence[int], neg_sampling: NegativeSampling | None = None
+    ) -> list[Any]:
+        """See :meth:`KeyedSampler.sample_many`."""
+        if not all(isinstance(entry, NodeSamplerInput) and entry.time is None for entry in inputs):
+            return super().sample_many(inputs, keys, neg_sampling)
+        outputs = self._sample_many([entry.node for entry in inputs], keys)  # type: ignore[union-attr]
+        for out, entry in zip(outputs, inputs, strict=True):
+            out.metadata = (entry.input_id, entry.time)
+        return outputs
+
+    def _sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[NeighborOutput]:
+        of_layers = [batch_key(key, purpose=Purpose.LAYER) for key in keys]
+        samples = self.executor.sample_many([as_ids("seeds", entry) for entry in seeds], of_layers)
+        outputs = []
+        for sample in samples:
+            out = as_output(sample, self.graph, [], "directional")
+            assert isinstance(out, NeighborOutput)
+            out.separate_sources = not self.include_dst
+            outputs.append(out)
+        return outputs

@@ -11,6 +11,7 @@ from torch_geometric.data import GraphStore as PyGGraphStore
 
 from .executor import Executor
 from .graph import SampledGraph
+from .layer_executor import LayerExecutor, LayerPlan
 
 
 class SampledStore(PyGGraphStore):
@@ -30,6 +31,10 @@ class SampledStore(PyGGraphStore):
     @abstractmethod
     def executor(self, graph: SampledGraph, device: torch.device) -> Executor:
         """Draws from what :meth:`sampled_graph` returned; NotImplementedError for a device without such an executor."""
+
+    @abstractmethod
+    def layer_executor(self, graph: SampledGraph, plan: LayerPlan) -> LayerExecutor:
+        """Draws layer-wise samples from what :meth:`sampled_graph` returned."""
 
 
 def sampled_store(data: Any) -> SampledStore | None:

@@ -1,0 +1,312 @@
+"""LADIES and FastGCN over a partitioned graph: the block 1.5D algorithm (Tripathy et al. 2024, section 5.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .. import ops
+from ..feature.contract import Steps
+from ..ops.layerwise import square_bits
+from ..sampler.hop_by_hop import Frontier, Picked, WeightedPicks, finish_together
+from ..topology.sort_on_disk import id_dtype
+from .executor import in_step
+from .layer_edges import drawn_weights, stored_edges
+from .layers import PartitionedLayers
+from .owners import Owners, divided, expanded, joined, packed, taken, unpacked
+from .rows import counts_by_part
+from .steps import RankSteps
+
+
+class GridLayers(PartitionedLayers):
+    """P ranks are a grid of p/c rows and c columns; the ranks of a row sample all of its batches together (algorithm
+    2).
+
+    In a hop, the rank of column j asks the ranks of its column for the stored edges of the frontiers' nodes that are of
+    parts j p/c^2, ..., (j + 1) p/c^2 - 1: 2 rounds, in which each edge comes once, for P and for EXTRACT. The scores of
+    LADIES, exact integers, are summed over the row. Selection takes no round: r_v depends on the key and the node. Then
+    each rank sends the drawn edges to the rank of its row that makes the batch. With c = 1 the row's rounds are none.
+    """
+
+    def join(self, steps: Steps, own_seeds: bool) -> None:
+        """See :meth:`LayerExecutor.join`.
+
+        Raises:
+            ValueError: on all ranks: p/c^2 is no whole number; and as of :meth:`PartitionedLayers.join`.
+        """
+        assert isinstance(steps, RankSteps)
+        grid = steps.grid
+        if grid.parts % grid.copies:
+            allowed = [c for c in range(1, grid.ranks + 1) if grid.ranks % c**2 == 0]
+            raise ValueError(
+                f"method={self.plan.drawing.method!r} with a partitioned topology: expected c copies of each part, "
+                f"{grid.ranks} / c^2 being whole: c in {allowed}, found {grid.copies}"
+            )
+        super().join(steps, own_seeds)
+        self.own_seeds = own_seeds and grid.copies == 1
+        """Whether the first frontier's edges are this rank's own."""
+        self.score: Tensor | None = None
+        """FastGCN: of each node of the graph."""
+        if self.plan.drawing.method == "fastgcn":
+            own = ops.node_scores(self.graph.stored, self.plan.drawing.scores)
+            self.score = steps.sum_of_column(own, "tables")
+        steps.open_row()
+
+    def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[ops.Sample]:
+        """See :meth:`LayerExecutor.sample_many`; in a step of the loader, where each rank samples as many batches."""
+        owners = in_step(self._owners)
+        samples = self._begun(seeds)
+        of_row = _OfRow(self, owners, seeds, keys)
+        return finish_together(samples, of_row.hop, len(self.plan.num_nodes))
+
+
+class _OfRow:
+    """The batches of a row, while they are sampled. A node v of batch t has the code t n + v."""
+
+    def __init__(self, executor: GridLayers, owners: Owners, seeds: Sequence[Tensor], keys: Sequence[int]) -> None:
+        self.plan, self.executor, self.steps = executor.plan, executor, owners.steps
+        grid, self.each = self.steps.grid, len(keys)
+        self.copies, self.copy = grid.copies, grid.copy(self.steps.rank)
+        self.column, self.row = grid.column(self.copy), grid.row(grid.part(self.steps.rank))
+        self.bounds = executor.book.bounds[None]
+        blocks = grid.parts // self.copies
+        self.blocks = self.bounds[::blocks]
+        """The edges of nodes blocks[j]..blocks[j + 1] - 1 are asked for by column j."""
+        all_seeds, self.keys = self._of_all(seeds, keys)
+        self.n = max(executor.num_nodes, 1)
+        self.known = torch.cat([t * self.n + torch.unique(entry.long()) for t, entry in enumerate(all_seeds)])
+        """The codes of all nodes found so far, ascending."""
+        self.frontier = self.known
+        """The codes of the nodes that the next hop expands, ascending."""
+        self.fetched = _Fetched()
+
+    def _of_all(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> tuple[list[Tensor], list[int]]:
+        """The seeds and the keys of all batches of the row."""
+        if self.copies == 1:
+            return list(seeds), list(keys)
+        counts = [len(entry) for entry in seeds]
+        own = torch.cat([torch.tensor([*counts, *keys], dtype=torch.int64), *(entry.long() for entry in seeds)])
+        found = self._to_row([own] * self.copies, None, "seeds")
+        given = [entry[2 * self.each :].split(entry[: self.each].tolist()) for entry in found]
+        return (
+            [entry for of_rank in given for entry in of_rank],
+            torch.cat([entry[self.each : 2 * self.each] for entry in found]).tolist(),
+        )
+
+    def _to_row(self, pieces: Sequence[Tensor], other: Sequence[int] | None, purpose: str) -> list[Tensor]:
+        """What the ranks of the row send to this one: int64. ``other``: see :meth:`_row_with`."""
+        return self._row_with(pieces, other or [0] * self.copies, purpose)[0]
+
+    def _row_with(self, pieces: Sequence[Tensor], other: Sequence[int], purpose: str) -> tuple[list[Tensor], list[int]]:
+        """What the ranks of the row send to this one, and a number that each of them tells it."""
+        assert self.steps.row is not None
+        told = torch.tensor([[len(piece) for piece in pieces], list(other)]).T
+        lengths, others = self.steps.sizes(told, self.row, None, "sampling").T.tolist()
+        return self.steps.row.tensors(pieces, lengths, purpose), others
+
+    def hop(self, frontiers: list[Frontier]) -> list[Picked]:
+        """The edges drawn for the frontiers of this rank's own batches."""
+        hop, count = frontiers[0].hop, frontiers[0].fanout
+        node = self.frontier % self.n
+        mine = self.frontier[self._is_of(self.copy, node)]
+        node = mine % self.n
+        self._fetch(torch.unique(node), local=hop == 0 and self.executor.own_seeds)
+        stored = self.fetched.edges_of(node)
+        degree = stored.num_edges
+        column = torch.arange(len(mine)).repeat_interleave(degree)
+        code = (mine - node)[column] + stored.source  # of each edge's source
+        chosen, correction = self._chosen(code, degree, column, count, hop)
+        place, drawn = _places(chosen, code)
+        weight = drawn_weights(self.plan.drawing, stored, drawn, correction[place[drawn]], self.executor.degrees)
+        assert stored.edge_id is not None
+        num_edges = torch.bincount(column[drawn], minlength=len(mine))
+        picks: Picked = WeightedPicks(num_edges, stored.source[drawn], stored.edge_id[drawn], weight)
+        found = chosen if self.executor.score is None else torch.unique(code[drawn])
+        if self.copies > 1:
+            mine, picks, found = self._extracted(mine, picks, found)
+        self._expand(found)
+        wanted = [
+            (self.copy * self.each + number) * self.n + frontier.node for number, frontier in enumerate(frontiers)
+        ]
+        order = torch.argsort(mine)
+        at = order[torch.searchsorted(mine[order], torch.cat(wanted))]
+        return divided(taken(picks, at), [len(entry) for entry in wanted])
+
+    def _is_of(self, copy: int, node: Tensor) -> Tensor:
+        """Which nodes' edges a column asks for."""
+        return (node >= self.blocks[copy]) & (node < self.blocks[copy + 1])
+
+    def _expand(self, found: Tensor) -> None:
+        """Sets the next frontier. ``found``: the codes of the sources of all drawn edges, ascending."""
+        new = found[~_places(self.known, found)[1]]
+        self.known = torch.cat([self.known, new]).sort().values
+        if not self.plan.include_dst:
+            self.frontier = found
+        else:
+            self.frontier = self.known if self.plan.layers else new
+
+    # P = QA and SAMPLE ###############################################################################################
+
+    def _chosen(self, code: Tensor, degree: Tensor, column: Tensor, count: int, hop: int) -> tuple[Tensor, Tensor]:
+        """The codes of the drawn nodes, ascending, and their corrections c_v: float64.
+
+        Args:
+            code: of the source of each edge.
+            degree: of each column.
+            column: of each edge.
+            count: how many are drawn.
+            hop: the number of the hop.
+        """
+        drawing, score = self.plan.drawing, self.executor.score
+        batches = len(self.keys)
+        if score is None:
+            of_column = torch.ones_like(degree)
+            if drawing.scores == "squares":
+                unit = 1 << square_bits(self.executor.num_nodes)
+                of_column = (unit // degree.clamp(1, 1 << 20) ** 2).clamp_(min=1)
+            candidates, scores = self._summed(*_sums(code, of_column[column]))
+            if drawing.scores == "counts":
+                scores = _squared(scores, candidates // self.n, batches)
+            ends = torch.searchsorted(candidates, torch.arange(batches + 1) * self.n).tolist()
+        else:
+            candidates = score.nonzero().view(-1)
+            scores = score[candidates]
+        found = []
+        for t, key in enumerate(self.keys):
+            some = slice(ends[t], ends[t + 1]) if score is None else slice(None)
+            codes, q = candidates[some] + (0 if score is None else t * self.n), scores[some]
+            kept = codes[:0]
+            if drawing.keep_known:
+                is_known = _places(self.known, codes)[1]
+                kept, codes, q = codes[is_known], codes[~is_known], q[~is_known]
+            at, correction = ops.choose_nodes(codes - t * self.n, q, count, drawing.scheme, key, hop)
+            all_codes = torch.cat([kept, codes[at]])
+            order = torch.argsort(all_codes)
+            found.append((all_codes[order], torch.cat([correction.new_ones(len(kept)), correction])[order]))
+        none = (code[:0], torch.empty(0, dtype=torch.float64))
+        chosen, corrections = (torch.cat(entries) for entries in zip(none, *found, strict=True))
+        return chosen, corrections
+
+    def _summed(self, candidates: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:
+        """The candidates of all ranks of the row, ascending, and the sums of their scores: the all-reduce of algorithm
+        2, of the nonzeros alone."""
+        if self.copies == 1:
+            return candidates, scores
+        pieces = self._to_row([torch.cat([candidates, scores])] * self.copies, None, "scores")
+        codes, parts = zip(*(piece.chunk(2) if len(piece) else (piece, piece) for piece in pieces), strict=True)
+        return _sums(torch.cat(codes), torch.cat(parts))
+
+    # EXTRACT #########################################################################################################
+
+    def _extracted(self, mine: Tensor, picks: Picked, found: Tensor) -> tuple[Tensor, Picked, Tensor]:
+        """Each rank sends the edges that it has drawn to the rank of the row that makes the batch.
+
+        Returns:
+            The codes of the columns of this rank's own batches, their drawn edges, what the row has found.
+        """
+        bounds = torch.arange(self.copies + 1) * (self.each * self.n)
+        counts = torch.searchsorted(mine, bounds).diff().tolist()
+        each = divided(picks, counts)
+        told = found if self.executor.score is not None else found[:0]  # LADIES: all ranks know
+        pieces = [torch.cat([packed(entry, torch.int64), told]) for entry in each]
+        came, sources = self._row_with(pieces, [len(told)] * self.copies, "drawn")
+        own = self.frontier[slice(*torch.searchsorted(self.frontier, bounds[self.copy : self.copy + 2]).tolist())]
+        node = own % self.n
+        codes = [own[self._is_of(copy, node)] for copy in range(self.copies)]
+        joint = [
+            unpacked(piece[: len(piece) - more], len(of), (len(piece) - more - len(of)) // 3, True)
+            for piece, of, more in zip(came, codes, sources, strict=True)
+        ]
+        if self.executor.score is not None:
+            each_found = [piece[len(piece) - more :] for piece, more in zip(came, sources, strict=True)]
+            found = torch.unique(torch.cat(each_found))
+        return torch.cat(codes), joined(joint), found
+
+    # Rows of A #######################################################################################################
+
+    def _fetch(self, node: Tensor, local: bool) -> None:
+        """Gets the stored edges of nodes of this column's blocks, unless they have come before.
+
+        Args:
+            node: distinct, ascending.
+            local: all of them are of this rank's part, and so are those of all other ranks: no round.
+        """
+        graph, first, steps = self.executor.graph.stored, self.executor.first, self.steps
+        node = node[~_places(self.fetched.node, node)[1]]
+        if local:
+            self.fetched.add(node, stored_edges(graph, node - first))
+            return
+        wanted = counts_by_part(node, self.bounds)
+        dtype = id_dtype(self.executor.num_nodes)
+        asked = steps.sizes(_first_of_two(wanted), self.column, None, "sampling")[:, 0].tolist()
+        answered = steps.rows.tensors(node.to(dtype).split(wanted.tolist()), asked, "requests")
+        sizes, error = torch.zeros_like(wanted), None
+        replies: list[Tensor] = []
+        try:
+            dtype = id_dtype(max(self.executor.num_nodes, self.executor.book.num_edges()))
+            found = [stored_edges(graph, entry.long() - first) for entry in answered]
+            sizes = torch.tensor([len(entry.source) for entry in found])
+            replies = [packed(entry, dtype) for entry in found]
+        except Exception as failed:  # the others wait for these edges
+            error = failed
+        edges = steps.sizes(_first_of_two(sizes), self.column, error, "reading edges")[:, 0]
+        came = steps.rows.tensors(replies, (wanted + 2 * edges).tolist(), "edges")
+        pieces = zip(came, wanted.tolist(), edges.tolist(), strict=True)
+        self.fetched.add(node, joined([unpacked(piece, count, size, False) for piece, count, size in pieces]))
+
+
+class _Fetched:
+    """The stored edges of nodes that have come so far."""
+
+    def __init__(self) -> None:
+        none = torch.empty(0, dtype=torch.int64)
+        self.node = none
+        """Ascending: int64, shape [m]."""
+        self._begin = self._degree = none
+        self._edges: Picked = ops.Picks(none, none, none)
+
+    def add(self, node: Tensor, edges: Picked) -> None:
+        """Adds distinct nodes that have not come before, and their edges."""
+        begin = len(self._edges.source) + edges.num_edges.cumsum(0) - edges.num_edges
+        self._edges = joined([self._edges, edges])
+        self.node, order = torch.cat([self.node, node]).sort()
+        self._begin = torch.cat([self._begin, begin])[order]
+        self._degree = torch.cat([self._degree, edges.num_edges])[order]
+
+    def edges_of(self, node: Tensor) -> ops.Picks:
+        """The stored edges of nodes that have come; repeats allowed."""
+        at = torch.searchsorted(self.node, node)
+        place, edge_id = expanded(self._begin[at], self._degree[at]), self._edges.edge_id
+        assert edge_id is not None
+        return ops.Picks(self._degree[at], self._edges.source[place], edge_id[place])
+
+
+def _first_of_two(numbers: Tensor) -> Tensor:
+    return torch.stack([numbers, torch.zeros_like(numbers)], 1)
+
+
+def _places(ascending: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """(Where each value is in a sorted vector, whether it is there)."""
+    if not len(ascending):
+        return torch.zeros_like(values), torch.zeros(len(values), dtype=torch.bool)
+    at = torch.searchsorted(ascending, values).clamp_(max=len(ascending) - 1)
+    return at, ascending[at] == values
+
+
+def _sums(code: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """The distinct codes, ascending, and the sum of the values of each."""
+    distinct, which = torch.unique(code, return_inverse=True)
+    return distinct, torch.zeros_like(distinct).index_add_(0, which, value)
+
+
+def _squared(count: Tensor, batch: Tensor, batches: int) -> Tensor:
+    """LADIES' scores ``counts``: e_v^2; in batches in which all e_v sum to b > 30 bits, max(1, floor(e_v^2 / 2^(2 b -
+    61)))."""
+    edges = torch.zeros(batches, dtype=torch.int64).index_add_(0, batch, count)
+    shifts = [max(0, 2 * total.bit_length() - 61) for total in edges.tolist()]
+    if not any(shifts):
+        return count**2
+    each = zip(count.tolist(), batch.tolist(), strict=True)  # of more than 2^30 edges: in integers of any size
+    return torch.tensor([max(1, entry**2 >> shifts[t]) for entry, t in each], dtype=torch.int64)

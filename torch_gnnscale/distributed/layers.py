@@ -1,0 +1,125 @@
+"""Layer-wise samples of a graph whose topology is partitioned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .. import ops
+from ..feature.contract import Steps
+from ..ops.arguments import check_ids
+from ..partition import PartitionBook
+from ..sampler.graph import SampledGraph
+from ..sampler.hop_by_hop import Frontier, Hops, WeightedPicks, by_hops, finish_together
+from ..sampler.layer_executor import LayerExecutor, LayerPlan
+from .executor import in_step, not_implemented, not_shared
+from .layer_edges import drawn_weights, stored_edges
+from .owners import Owners, Requests
+
+
+class PartitionedLayers(LayerExecutor):
+    """What LABOR, LADIES and FastGCN have in common.
+
+    Args:
+        graph: this rank's columns.
+        book: says which part has which nodes.
+        part: this one.
+        problem: what is wrong with this rank's columns, if anything.
+        plan: the options.
+    """
+
+    collective = True
+
+    def __init__(
+        self, graph: SampledGraph, book: PartitionBook, part: int, problem: Exception | None, plan: LayerPlan
+    ) -> None:
+        self.graph, self.book, self.part, self.plan = graph, book, part, plan
+        self.num_nodes = book.num_nodes()
+        self.first = int(book.bounds[None][part])
+        """The first node of this part."""
+        self.degrees: Tensor | None = None
+        """With ``aggregation="gcn"``, the number of edges into each node of the graph, once a loader was made."""
+        self._problem = problem
+        self._owners: Owners | None = None
+
+    def check_links(self) -> None:
+        """See :meth:`LayerExecutor.check_links`."""
+        raise not_implemented("sampling of links")
+
+    def join(self, steps: Steps, own_seeds: bool) -> None:
+        """See :meth:`LayerExecutor.join`.
+
+        Raises:
+            ValueError: on all ranks, if the columns of one are malformed; or the sampler is another loader's.
+        """
+        not_shared(self._owners, steps)
+        self._owners = Owners(self.book, self.part, own_seeds, self._problem, steps)
+        if self.plan.drawing.aggregation == "gcn":
+            own = torch.zeros(self.num_nodes, dtype=torch.int64)
+            degree = self.graph.stored.colptr[0].diff()
+            own[self.first : self.first + len(degree)] = degree
+            self.degrees = self._owners.steps.sum_of_column(own, "tables")
+
+    def _begun(self, seeds: Sequence[Tensor]) -> list[Hops]:
+        """The samples of batches, before their first hop."""
+        plan = self.plan
+        for entry in seeds:
+            check_ids("seeds", entry, self.num_nodes, "nodes")
+        return [
+            by_hops(entry, plan.num_nodes, layers=plan.layers, include_dst=plan.include_dst, weighted=True)
+            for entry in seeds
+        ]
+
+
+class OwnersLayers(PartitionedLayers):
+    """LABOR: the ranks that own the nodes' columns draw, since r_v depends on the node alone, and weigh the edges.
+
+    Rounds and requests as of :class:`torch_gnnscale.distributed.executor.PartitionedExecutor`.
+    """
+
+    def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[ops.Sample]:
+        """See :meth:`LayerExecutor.sample_many`; in a step of the loader, where each rank samples as many batches."""
+        owners, given = in_step(self._owners), list(keys)
+        return finish_together(
+            self._begun(seeds), lambda waiting: owners.picks(waiting, given, self._drawn), len(self.plan.num_nodes)
+        )
+
+    def _drawn(self, requests: Requests, frontier: Frontier) -> WeightedPicks:
+        """The edges that this rank draws for requests of a hop."""
+        drawing, fanout = self.plan.drawing, frontier.fanout
+        stored = stored_edges(self.graph.stored, requests.node - self.first)
+        degree = stored.num_edges
+        column = torch.arange(len(degree)).repeat_interleave(degree)
+        edges = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+        if fanout < 0:
+            drawn = torch.ones(len(column), dtype=torch.bool)
+        elif fanout == 0:
+            drawn = torch.zeros(len(column), dtype=torch.bool)
+        else:
+            of_draws = 0 if drawing.layer_dependency else frontier.hop
+            draws = ops.draw_nodes(stored.source, edges[requests.ends].tolist(), requests.keys, of_draws)
+            if drawing.scheme == "poisson":
+                drawn = draws < _poisson_limits(degree, fanout)[column]
+            else:
+                order = torch.argsort(draws, stable=True)
+                order = order[torch.argsort(column[order], stable=True)]
+                drawn = torch.zeros(len(column), dtype=torch.bool)
+                drawn[order] = torch.arange(len(column)) - edges[column] < fanout
+            drawn |= (degree <= fanout)[column]
+        above = (degree > fanout) & (fanout >= 0)
+        correction = torch.where(above, degree.double() / max(fanout, 1), 1.0)
+        correction = correction[column[drawn]]
+        weight = drawn_weights(drawing, stored, drawn, correction, self.degrees)
+        assert stored.edge_id is not None
+        num_edges = torch.bincount(column[drawn], minlength=len(degree))
+        return WeightedPicks(num_edges, stored.source[drawn], stored.edge_id[drawn], weight)
+
+
+def _poisson_limits(degree: Tensor, fanout: int) -> Tensor:
+    """For nodes of d > fanout edges, the number that r_v of :func:`torch_gnnscale.ops.draw_nodes` is below if r_v d <
+    2^64 fanout: int64, as ``degree``."""
+    values, which = torch.unique(degree, return_inverse=True)
+    limits = [-(-(fanout << 64) // d) if d > fanout else 0 for d in values.tolist()]
+    return torch.tensor([limit - (1 << 63) for limit in limits], dtype=torch.int64)[which]

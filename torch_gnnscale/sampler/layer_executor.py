@@ -1,0 +1,71 @@
+"""Executors of layer-wise samples: one process that has the graph, or the ranks that have its parts together."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from .. import ops
+from ..feature.contract import Steps
+from .graph import SampledGraph
+
+
+class LayerPlan(NamedTuple):
+    """The options of :func:`torch_gnnscale.ops.sample_layers`, which are the same for all batches."""
+
+    num_nodes: list[int]
+    """Of each hop."""
+    drawing: ops.LayerDrawing
+    layers: bool
+    include_dst: bool
+
+
+class LayerExecutor(ABC):
+    """Draws the samples of a LayerSampler. All executors return equal samples."""
+
+    collective: bool = False
+    """Whether all ranks of a process group must sample together."""
+
+    @abstractmethod
+    def check_links(self) -> None:
+        """Raises NotImplementedError if samples of links cannot be drawn."""
+
+    @abstractmethod
+    def join(self, steps: Steps, own_seeds: bool) -> None:
+        """See :meth:`KeyedSampler.join`."""
+
+    @abstractmethod
+    def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[ops.Sample]:
+        """One sample per batch of seeds; each as of :func:`torch_gnnscale.ops.sample_layers`."""
+
+
+class HostLayers(LayerExecutor):
+    """Draws on the CPU from a graph in host memory or in mapped files."""
+
+    def __init__(self, graph: SampledGraph, plan: LayerPlan) -> None:
+        self._graph, self._plan = graph, plan
+        drawing = plan.drawing
+        self._score = ops.node_scores(graph.stored, drawing.scores) if drawing.method == "fastgcn" else None
+        self._prepared: ops.PreparedLayers | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_prepared": None}  # made again on first use; its tensors would be copied
+
+    def check_links(self) -> None:
+        """See :meth:`LayerExecutor.check_links`: they can."""
+
+    def join(self, steps: Steps, own_seeds: bool) -> None:
+        """See :meth:`LayerExecutor.join`."""
+
+    def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[ops.Sample]:
+        """See :meth:`LayerExecutor.sample_many`."""
+        prepared, plan = self._prepared, self._plan
+        if prepared is None:
+            prepared = self._prepared = ops.PreparedLayers(
+                self._graph.stored, plan.num_nodes, plan.drawing,
+                score=self._score, layers=plan.layers, include_dst=plan.include_dst,
+            )  # fmt: skip
+        return [prepared.sample(entry, key) for entry, key in zip(seeds, keys, strict=True)]
