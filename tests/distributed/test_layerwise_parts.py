@@ -4,7 +4,7 @@ import functools
 
 import pytest
 import torch
-from helpers.cluster import SLOW, cluster
+from helpers.cluster import cluster
 from helpers.parts import (
     as_plain,
     batches_of_rank,
@@ -17,6 +17,7 @@ from helpers.parts import (
     traffic_of_an_epoch,
     with_links,
 )
+from helpers.slow import SLOW
 
 from torch_gnnscale import LayerSampler, LinkNeighborLoader, partition
 from torch_gnnscale.distributed import open_part

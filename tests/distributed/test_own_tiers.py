@@ -6,10 +6,11 @@ import re
 
 import pytest
 import torch
-from helpers.cluster import SLOW, cluster
+from helpers.cluster import cluster
 from helpers.data import DTYPES
 from helpers.hetero import PAPER, make_hetero
 from helpers.parts import batches_of_rank, check_batches, expected_batches, homogeneous, loader_over, stores_of
+from helpers.slow import SLOW
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import distributed as dist

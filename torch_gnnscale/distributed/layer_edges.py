@@ -49,7 +49,7 @@ def drawn_weights(
     factor = _factors(drawing.aggregation, degree[every], of_source)
     weight = factor[drawn.numpy()] * correction.numpy()
     if drawing.weights == "self_normalized":
-        whole = np.ones(len(degree))
+        whole: np.ndarray = np.ones(len(degree))
         if drawing.aggregation == "sum":
             whole = degree.astype(np.float64)
         elif drawing.aggregation == "gcn":
