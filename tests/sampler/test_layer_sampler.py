@@ -25,6 +25,7 @@ from torch_gnnscale.random import Purpose, batch_key
 from torch_gnnscale.sampler import WeightedLayer
 from torch_gnnscale.topology import CSC
 from torch_gnnscale.topology.reorder import Order
+from torch_gnnscale.topology.segmented import SegmentedCSC
 
 HOPS = [12, 9]
 
@@ -111,6 +112,41 @@ def test_layers_are_those_of_the_twin(data, method, include_dst):
 @pytest.mark.parametrize("method", METHODS)
 def test_the_same_batches_in_every_way(data, method, options):
     assert batches(loader_of(data, method, **options)) == batches(loader_of(data, method, prefetch=0))
+
+
+class PlacedSampler(LayerSampler):
+    """Draws as one on a GPU does, by the steps of bulks."""
+
+    usual_bulk = 4
+
+    def __init__(self, *args, **options) -> None:
+        super().__init__(*args, **options)
+        self._csc = SegmentedCSC.on_cpu(self.graph.relations[0].csc)
+
+
+@pytest.mark.parametrize("layers", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_batches_by_the_steps_of_a_gpu(data, method, layers):
+    sampler = PlacedSampler(data, HOPS, method, layers=layers)
+    loader = loader_of(data, "neighbor", neighbor_sampler=sampler, layers=layers)
+    assert loader.bulk == 4
+    assert batches(loader) == batches(loader_of(data, method, layers=layers))
+    index = torch.tensor([4, 7, 4])
+    assert plain(loader(index)) == plain(loader_of(data, method, layers=layers)(index))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("share", [None, 0.0, 0.5])
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_batches_on_a_gpu(data, method, share):
+    there = loader_of(data.clone().to("cuda"), method, device="cuda", graph_on_gpu=share)
+    for batch, expected in zip(there, loader_of(data, method), strict=True):
+        assert batch.edge_weight.device.type == "cuda"
+        assert plain(batch.cpu()) == plain(expected)
+    with pytest.raises(NotImplementedError, match=r"^scheme='successive' with device='cuda' is not implemented"):
+        LayerSampler(data, HOPS, "ladies", scheme="successive", device="cuda")
+    with pytest.raises(NotImplementedError, match=r"^links with device='cuda:0' are not implemented"):
+        LinkNeighborLoader(data, HOPS, data.edge_index, method="ladies", device="cuda")
 
 
 def test_epochs_differ_runs_resume_and_batches_are_made_ad_hoc(data):
@@ -210,8 +246,8 @@ def test_the_name_of_the_weights(data):
         ({"time_attr": "y"}, "time_attr='y': expected None with method='ladies'"),
         ({"weight_attr": "w"}, "weight_attr='w': expected None with method='ladies'"),
         ({"directed": False}, "directed=False: expected True with method='ladies'"),
-        ({"graph_on_gpu": 0.5}, "graph_on_gpu=0.5: expected None with method='ladies'"),
-        ({"device": "cuda"}, "device='cuda': expected None with method='ladies'"),
+        ({"graph_on_gpu": 0.5}, "graph_on_gpu=0.5: expected a GPU as device, found cpu"),
+        ({"device": "xpu"}, "device: expected 'cpu' or 'cuda', found 'xpu'"),
         ({"input_time": torch.arange(200)}, "input_time: expected none without time_attr, found some"),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Executors of layer-wise samples: one process that has the graph, or the ranks that have its parts together."""
+"""Executors of layer-wise samples: a CPU or a GPU that has the graph, or the ranks that have its parts together."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from .. import ops
 from ..feature.contract import Steps
+from ..memory import Budget
+from ..topology.segmented import SegmentedCSC
 from .graph import SampledGraph
 
 
@@ -69,3 +72,36 @@ class HostLayers(LayerExecutor):
                 score=self._score, layers=plan.layers, include_dst=plan.include_dst,
             )  # fmt: skip
         return [prepared.sample(entry, key) for entry, key in zip(seeds, keys, strict=True)]
+
+
+class GPULayers(LayerExecutor):
+    """Draws on a GPU, from a graph that lies there or in pinned host memory. Links raise NotImplementedError.
+
+    Args:
+        graph: of one type.
+        plan: the options.
+        device: a GPU.
+        graph_on_gpu: how much of the graph it holds; see :class:`torch_gnnscale.NeighborSampler`.
+    """
+
+    def __init__(self, graph: SampledGraph, plan: LayerPlan, device: torch.device, graph_on_gpu: Budget | None) -> None:
+        drawing = plan.drawing
+        ops.check_bulk_drawing(drawing, f"device={str(device)!r}")
+        csc = SegmentedCSC.on_gpu(graph.relations[0].csc, device, graph_on_gpu)
+        score = ops.node_scores(graph.stored, drawing.scores).to(device) if drawing.method == "fastgcn" else None
+        self._device = device
+        self._prepared = ops.PreparedLayerBulks(
+            csc.colptr, csc.row, csc.edge_id, plan.num_nodes, drawing, device,
+            score=score, layers=plan.layers, include_dst=plan.include_dst,
+        )  # fmt: skip
+
+    def check_links(self) -> None:
+        """See :meth:`LayerExecutor.check_links`."""
+        raise NotImplementedError(f"links with device={str(self._device)!r} are not implemented; use device='cpu'")
+
+    def join(self, steps: Steps, own_seeds: bool) -> None:
+        """See :meth:`LayerExecutor.join`."""
+
+    def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[ops.Sample]:
+        """See :meth:`LayerExecutor.sample_many`: all batches are drawn at once."""
+        return self._prepared.sample_many(seeds, keys)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import FeatureStore as PyGFeatureStore
@@ -15,11 +16,12 @@ from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
 from ..feature.contract import Steps
-from ..ops.arguments import as_ids, check_int
+from ..memory import Budget
+from ..ops.arguments import as_ids, check_int, checked_device
 from ..ops.layerwise import SCHEMES_OF, check_drawing, check_num_nodes
 from ..random import Purpose, batch_key, draw_seed
 from .keyed import Inputs, KeyedSampler
-from .layer_executor import HostLayers, LayerExecutor, LayerPlan
+from .layer_executor import GPULayers, HostLayers, LayerExecutor, LayerPlan
 from .links import LinkSampling, StrictNegatives
 from .output import NeighborOutput, as_output
 from .pyg_attributes import PyGAttributes
@@ -61,9 +63,10 @@ class LayerSampler(PyGAttributes, KeyedSampler):
         is_sorted: edges are sorted by destination, so that an edge's id is its position.
         strict_negatives: as of :class:`torch_gnnscale.NeighborSampler`.
         weight_name: the name of the batches' field with the weights.
+        device, graph_on_gpu: as of :class:`torch_gnnscale.NeighborSampler`.
 
     Raises:
-        NotImplementedError: several types.
+        NotImplementedError: several types; on a GPU, ``successive``, links, and the stores of a part.
         TypeError, ValueError, IndexError: a malformed graph; an option that is unknown or does not fit the method.
     """
 
@@ -85,7 +88,12 @@ class LayerSampler(PyGAttributes, KeyedSampler):
         is_sorted: bool = False,
         strict_negatives: StrictNegatives = False,
         weight_name: str = "edge_weight",
+        device: torch.device | str | None = None,
+        graph_on_gpu: Budget | None = None,
     ) -> None:
+        self.device = checked_device(device)
+        if graph_on_gpu is not None and self.device.type == "cpu":
+            raise ValueError(f"graph_on_gpu={graph_on_gpu!r}: expected a GPU as device, found cpu")
         if scheme is None and method in SCHEMES_OF:
             scheme = SCHEMES_OF[method][0]
         if keep_known is None:
@@ -106,6 +114,10 @@ class LayerSampler(PyGAttributes, KeyedSampler):
         self.executor: LayerExecutor
         """Draws the samples."""
         if (store := sampled_store(data)) is not None:
+            if self.device.type != "cpu":
+                raise NotImplementedError(
+                    f"device={str(device)!r} with the stores of a part is not implemented; use device='cpu'"
+                )
             self.graph = store.sampled_graph(data[0], time_attr=None, weight_attr=None, backward=False)
             self.executor = store.layer_executor(self.graph, plan)
         else:
@@ -114,8 +126,11 @@ class LayerSampler(PyGAttributes, KeyedSampler):
                 raise NotImplementedError(
                     f"method={method!r} with edge types is not implemented; use method='neighbor'"
                 )
-            self.graph.move_to_huge_pages()
-            self.executor = HostLayers(self.graph, plan)
+            if self.device.type == "cpu":
+                self.graph.move_to_huge_pages()
+                self.executor = HostLayers(self.graph, plan)
+            else:
+                self.executor = GPULayers(self.graph, plan, self.device, graph_on_gpu)
         self.links = LinkSampling(self.graph, False, strict_negatives)
         self._disjoint = False
 
@@ -123,6 +138,11 @@ class LayerSampler(PyGAttributes, KeyedSampler):
     def collective(self) -> bool:  # type: ignore[override]
         """Whether all ranks of a process group sample together."""
         return self.executor.collective
+
+    @property
+    def usual_bulk(self) -> int:  # type: ignore[override]
+        """1 on a CPU; 4 on a GPU, which one batch does not fill."""
+        return 1 if self.device.type == "cpu" else 4
 
     @property
     def strict_negatives(self) -> StrictNegatives:
@@ -161,7 +181,9 @@ class LayerSampler(PyGAttributes, KeyedSampler):
         self.executor.join(steps, own_seeds)
 
     def check_many(self, inputs: type[Inputs], how: str) -> None:
-        """See :meth:`KeyedSampler.check_many`: there is nothing that it cannot."""
+        """See :meth:`KeyedSampler.check_many`."""
+        if inputs is not NodeSamplerInput:
+            self.executor.check_links()
 
     def prepare_links(
         self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, links: Tensor | None

@@ -22,8 +22,8 @@ def make_sampler(method: str, data: Any, num_neighbors: Any, options: dict[str, 
         method: ``neighbor``, or a method of :class:`LayerSampler`.
         data: the graph.
         num_neighbors: for each hop, the fanout, or the number of nodes.
-        options: the loader's sampling arguments; a LayerSampler takes ``is_sorted``, ``layers`` and
-            ``strict_negatives`` of them, and the others must have their defaults.
+        options: the loader's sampling arguments; a LayerSampler takes ``is_sorted``, ``layers``, ``strict_negatives``,
+            ``device`` and ``graph_on_gpu`` of them, and the others must have their defaults.
 
     Raises:
         ValueError: an unknown method, or an option that the method does not have.
@@ -32,12 +32,11 @@ def make_sampler(method: str, data: Any, num_neighbors: Any, options: dict[str, 
         return NeighborSampler(data, num_neighbors, **options)
     if method not in METHODS:
         raise ValueError(f"method: expected one of {METHODS}, found {method!r}")
-    known = {name: options.pop(name) for name in ("is_sorted", "layers", "strict_negatives") if name in options}
+    names = ("is_sorted", "layers", "strict_negatives", "device", "graph_on_gpu")
+    known = {name: options.pop(name) for name in names if name in options}
     usual = inspect.signature(NeighborSampler).parameters
     for name, value in options.items():
         value, default = getattr(value, "value", value), usual[name].default
-        if name == "device" and str(value) == "cpu":
-            continue
         if value != default:
             instead = "; use neighbor_sampler=LayerSampler(..., scheme='replace')" if name == "replace" else ""
             raise ValueError(f"{name}={value!r}: expected {default!r} with method={method!r}{instead}")
