@@ -28,7 +28,7 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "int[] src_type, int[] dst_type, int[] reverse, int[] sizes) -> Tensor");
   library.def(
       "sample_neighbors(Tensor graph, int relations, Tensor[] seeds, Tensor?[] seed_time, Tensor?[] exclude, "
-      "int[] fanouts, int key, int options, int threads) -> Tensor[]");
+      "int[] fanouts, int[] keys, int options, int threads) -> Tensor[]");
   library.def(
       "pick_neighbors(Tensor colptr, Tensor row, Tensor? edge_id, Tensor? weight, Tensor? time, int first, "
       "int num_src, Tensor node, int[] node_ptr, int[] keys, Tensor? tree, Tensor? node_time, int hop, int fanout, "
@@ -41,9 +41,8 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "int[] keys, int options, int[] rooms, int threads) -> (Tensor node, Tensor colptr, Tensor edge_index, "
       "Tensor edge_id, Tensor counts)");
   library.def(
-      "sample_layers(Tensor graph, Tensor seeds, Tensor? score, int[] num_nodes, int key, int[] choices, int options) "
-      "-> (Tensor node, Tensor edge_index, Tensor colptr, Tensor edge_id, Tensor edge_weight, Tensor num_nodes, "
-      "Tensor num_edges)");
+      "sample_layers(Tensor graph, Tensor[] seeds, Tensor? score, int[] num_nodes, int[] keys, int[] choices, "
+      "int options, int threads) -> Tensor[]");
   library.def(
       "sample_layers_bulk(Tensor colptr, Tensor[] row, Tensor[] edge_id, Tensor seeds, Tensor? score, int[] seed_ptr, "
       "int[] num_nodes, int[] keys, int[] choices, int options, int threads) -> (Tensor node, Tensor colptr, "

@@ -3,6 +3,7 @@
 #include <tuple>
 
 #include "../memory/tensor.h"
+#include "../sample/dealing_cpu.h"
 #include "../sample/held_graph.h"
 #include "hops_cpu.h"
 
@@ -11,82 +12,120 @@ namespace {
 
 using Ints = std::vector<int64_t>;
 
-template <typename T>
-Tensor fitted(PooledArray<T>&& array, int64_t count, ScalarType dtype = ScalarType::Long) {
-  array.fit(count);
-  return to_tensor(std::move(array), {count}, dtype);
-}
-
-Tensor one_row(const Ints& values) {
-  PooledArray<int64_t> array(static_cast<int64_t>(values.size()));
-  std::copy(values.begin(), values.end(), array.data());
-  return to_tensor(std::move(array), {1, static_cast<int64_t>(values.size())}, ScalarType::Long);
-}
-
-// [2, edges]: the source and the destination of each edge, in the hop's local ids. first_node: `expanded` below.
-Tensor edge_index(const LayerBatch& batch, const Ints& first_node) {
-  PooledArray<int64_t> index(2 * batch.edges);
-  std::copy_n(batch.row.data(), batch.edges, index.data());
-  int64_t* const col = index.data() + batch.edges;
+// Writes below the sources the destination of each edge, in the hop's local ids. first_node: `expanded` below.
+void write_destinations(LayerBatch& batch, const Ints& first_node) {
+  batch.row.reserve(batch.edges, 2 * batch.edges);
+  int64_t* const col = batch.row.data() + batch.edges;
   int64_t column = 0;
   for (size_t hop = 0; hop + 1 < first_node.size(); hop += 2) {
     for (int64_t local = first_node[hop]; local < first_node[hop + 1]; ++local, ++column) {
       std::fill(col + batch.colptr[column], col + batch.colptr[column + 1], local);
     }
   }
-  return to_tensor(std::move(index), {2, batch.edges}, ScalarType::Long);
 }
 
-// See torch_gnnscale.ops.sample_layers, which checks the arguments. `choices`: the numbers of method, scheme, scores,
-// aggregation and weights.
-std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> sample_layers(const Tensor& graph,
-                                                                                 const Tensor& seeds,
-                                                                                 const std::optional<Tensor>& score,
-                                                                                 const Ints& num_nodes, int64_t key,
-                                                                                 const Ints& choices, int64_t options) {
+// What a batch returns: arrays, which the calling thread makes tensors of. edge_index: [2, edges].
+struct LayerOutcome {
+  PooledArray<int64_t> node, edge_index, colptr, edge_id;
+  PooledArray<float> weight;
+  int64_t nodes = 0, edges = 0, columns = 0;
+  std::vector<int64_t> nodes_per_hop, edges_per_hop;
+};
+
+template <typename Id>
+void run_hop(LayerBatch& batch, int hop) {
+  const int64_t stride = batch.request.graph.row_stride;
+  if (stride == sizeof(Id)) {
+    LayerHop<Id, sizeof(Id)>(batch, hop).run();
+  } else if (stride == 2 * sizeof(Id)) {  // (source, edge id) pairs
+    LayerHop<Id, 2 * sizeof(Id)>(batch, hop).run();
+  } else {
+    LayerHop<Id, 0>(batch, hop).run();
+  }
+}
+
+LayerOutcome sample_batch(const LayerRequest& request, ScalarType ids, const int64_t* seeds, int64_t num_seeds) {
+  LayerBatch batch(request, seeds, num_seeds);
+  Ints expanded;  // for each hop: the local id of its first column, and the local id after its last column
+  for (size_t hop = 0; hop < request.num_nodes.size(); ++hop) {
+    const int64_t block = request.include_dst ? 0 : batch.begin;
+    expanded.push_back(batch.begin - block);
+    expanded.push_back(batch.end - block);
+    dispatch_index(ids, [&](auto* id) { run_hop<std::remove_pointer_t<decltype(id)>>(batch, static_cast<int>(hop)); });
+  }
+  write_destinations(batch, expanded);
+  batch.nodes.id.fit(batch.nodes.count);
+  batch.row.fit(2 * batch.edges);
+  batch.colptr.fit(batch.columns + 1);
+  batch.edge_id.fit(batch.edges);
+  batch.weight.fit(batch.edges);
+  return {std::move(batch.nodes.id),
+          std::move(batch.row),
+          std::move(batch.colptr),
+          std::move(batch.edge_id),
+          std::move(batch.weight),
+          batch.nodes.count,
+          batch.edges,
+          batch.columns,
+          std::move(batch.nodes.per_hop),
+          std::move(batch.edges_per_hop)};
+}
+
+// A row of counts, one a hop, for each batch.
+Tensor counts_of(const std::vector<LayerOutcome>& found, std::vector<int64_t> LayerOutcome::* counts, int64_t columns) {
+  const int64_t rows = static_cast<int64_t>(found.size());
+  PooledArray<int64_t> array(rows * columns);
+  for (int64_t r = 0; r < rows; ++r) std::copy_n((found[r].*counts).data(), columns, array.data() + r * columns);
+  return to_tensor(std::move(array), {rows, columns}, ScalarType::Long);
+}
+
+// See torch_gnnscale.ops.sample_layers, which checks the arguments. A batch for each key, dealt to threads. `choices`:
+// the numbers of method, scheme, scores, aggregation and weights. Returns, batch after batch: node, edge_index, colptr,
+// edge_id, edge_weight. Then, of all batches: num_nodes, num_edges.
+std::vector<Tensor> sample_layers(const Tensor& graph, const std::vector<Tensor>& seeds,
+                                  const std::optional<Tensor>& score, const Ints& num_nodes, const Ints& keys,
+                                  const Ints& choices, int64_t options, int64_t threads) {
   const std::shared_ptr<const HeldGraph> holder = held_graph(graph);
   STD_TORCH_CHECK(holder->relations.size() == 1 && holder->sizes.size() == 1, "expected one relation");
+  STD_TORCH_CHECK(seeds.size() == keys.size(), "sample_layers: expected seeds for each of ", keys.size(), " keys");
   const HeldRelation& held = holder->relations[0];
   STD_TORCH_CHECK(held.colptr.numel() == holder->sizes[0] + 1, "the relation does not fit its node type");
   STD_TORCH_CHECK(!held.edge_id.has_value() || held.edge_id->numel() == held.row.numel(),
                   "expected an id for each edge");
-  LayerRequest request{};
-  static_cast<LayerOptions&>(request) = layer_options("sample_layers", choices, options);
-  request.graph = to_relation(held.colptr, held.row, held.edge_id, true);
-  request.graph.num_src = holder->sizes[0];
-  request.edge_id_wide = held.edge_id.has_value() && held.edge_id->scalar_type() == ScalarType::Long;
-  request.score = data_or_null(score);
-  request.num_nodes = num_nodes;
-  request.key = static_cast<uint64_t>(key);
-  STD_TORCH_CHECK((request.method == Method::kFastGcn) == score.has_value() &&
+  LayerRequest common{};
+  static_cast<LayerOptions&>(common) = layer_options("sample_layers", choices, options);
+  common.graph = to_relation(held.colptr, held.row, held.edge_id, true);
+  common.graph.num_src = holder->sizes[0];
+  common.edge_id_wide = held.edge_id.has_value() && held.edge_id->scalar_type() == ScalarType::Long;
+  common.score = data_or_null(score);
+  common.num_nodes = num_nodes;
+  STD_TORCH_CHECK((common.method == Method::kFastGcn) == score.has_value() &&
                       (!score.has_value() || score->numel() == holder->sizes[0]),
                   "score: expected one for each node with fastgcn, else none");
-  LayerBatch batch(request, static_cast<const int64_t*>(seeds.const_data_ptr()), seeds.numel());
-  Ints expanded;  // for each hop: the local id of its first column, and the local id after its last column
-  for (size_t hop = 0; hop < num_nodes.size(); ++hop) {
-    const int64_t block = request.include_dst ? 0 : batch.begin;
-    expanded.push_back(batch.begin - block);
-    expanded.push_back(batch.end - block);
-    dispatch_index(held.row.scalar_type(), [&](auto* tag) {
-      using Id = std::remove_pointer_t<decltype(tag)>;
-      const int64_t stride = request.graph.row_stride;
-      if (stride == sizeof(Id)) {
-        LayerHop<Id, sizeof(Id)>(batch, static_cast<int>(hop)).run();
-      } else if (stride == 2 * sizeof(Id)) {  // (source, edge id) pairs
-        LayerHop<Id, 2 * sizeof(Id)>(batch, static_cast<int>(hop)).run();
-      } else {
-        LayerHop<Id, 0>(batch, static_cast<int>(hop)).run();
-      }
-    });
+  const ScalarType ids = held.row.scalar_type();
+  std::vector<LayerRequest> requests(keys.size(), common);
+  std::vector<std::pair<const int64_t*, int64_t>> given;
+  for (size_t b = 0; b < keys.size(); ++b) {
+    requests[b].key = static_cast<uint64_t>(keys[b]);
+    given.emplace_back(static_cast<const int64_t*>(seeds[b].const_data_ptr()), seeds[b].numel());
   }
-  Tensor index = edge_index(batch, expanded);
-  return {fitted(std::move(batch.nodes.id), batch.nodes.count),
-          std::move(index),
-          fitted(std::move(batch.colptr), batch.columns + 1),
-          fitted(std::move(batch.edge_id), batch.edges),
-          fitted(std::move(batch.weight), batch.edges, ScalarType::Float),
-          one_row(batch.nodes.per_hop),
-          one_row(batch.edges_per_hop)};
+  std::vector<LayerOutcome> found(keys.size());
+  deal_batches(static_cast<int64_t>(keys.size()), threads,
+               [&](int64_t b) { found[b] = sample_batch(requests[b], ids, given[b].first, given[b].second); });
+
+  std::vector<Tensor> out;
+  out.reserve(5 * keys.size() + 2);
+  for (LayerOutcome& batch : found) {
+    out.push_back(to_tensor(std::move(batch.node), {batch.nodes}, ScalarType::Long));
+    out.push_back(to_tensor(std::move(batch.edge_index), {2, batch.edges}, ScalarType::Long));
+    out.push_back(to_tensor(std::move(batch.colptr), {batch.columns + 1}, ScalarType::Long));
+    out.push_back(to_tensor(std::move(batch.edge_id), {batch.edges}, ScalarType::Long));
+    out.push_back(to_tensor(std::move(batch.weight), {batch.edges}, ScalarType::Float));
+  }
+  const int64_t hops = static_cast<int64_t>(num_nodes.size());
+  out.push_back(counts_of(found, &LayerOutcome::nodes_per_hop, hops + 1));
+  out.push_back(counts_of(found, &LayerOutcome::edges_per_hop, hops));
+  return out;
 }
 
 STABLE_TORCH_LIBRARY_IMPL(gnnscale, CPU, library) { library.impl("sample_layers", TORCH_BOX(&sample_layers)); }

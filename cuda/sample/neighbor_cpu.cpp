@@ -1,11 +1,13 @@
 // The operator sample_neighbors on the CPU (FastSample, section 3.2, algorithm 1): tensors to requests and back.
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <string>
 #include <tuple>
 
+#include "dealing_cpu.h"
 #include "expansion_cpu.h"
 #include "held_graph.h"
 #include "options.h"
@@ -18,21 +20,8 @@ using Tensors = std::vector<Tensor>;
 using OptionalTensors = std::vector<std::optional<Tensor>>;
 using Ints = std::vector<int64_t>;
 
-// The size of outputs was a guess: a small batch must not keep the memory of a large one.
 Tensor to_tensor(PooledArray<int64_t>&& array, const Ints& sizes) {
-  int64_t used = 1;
-  for (const int64_t size : sizes) used *= size;
-  array.fit(used);
   return to_tensor(std::move(array), sizes, ScalarType::Long);
-}
-
-// Rows of equally many numbers.
-template <typename Parts>
-Tensor to_tensor(const Parts& parts, int64_t columns) {
-  const int64_t rows = static_cast<int64_t>(parts.size());
-  PooledArray<int64_t> array(rows * columns);
-  for (int64_t r = 0; r < rows; ++r) std::copy_n(parts[r].per_hop.data(), columns, array.data() + r * columns);
-  return to_tensor(std::move(array), {rows, columns});
 }
 
 // Column `column`, or the first one after it that has edges, or a later one before that; many without edges are passed
@@ -44,26 +33,23 @@ inline int64_t skip_empty(const int64_t* colptr, int64_t column, int64_t columns
   return column;
 }
 
-// Sources, and below them (with_col) the destination of each edge: the number of its column, within the hop where hops
-// have columns of their own (layers).
-Tensor edge_index(Edges& edges, bool layers, bool with_col) {
-  if (with_col) {
-    edges.row.reserve(edges.count, 2 * edges.count);
-    int64_t* const col = edges.row.data() + edges.count;
-    const int64_t* const colptr = edges.colptr.data();
-    const bool mostly_empty = edges.count < edges.columns / 4;
-    int64_t first = 0, hop = 0, end = layers ? 0 : edges.columns;
-    for (int64_t column = 0; column < edges.columns; ++column) {
-      if (mostly_empty) column = skip_empty(colptr, column, edges.columns);
-      if (column == edges.columns) break;
-      while (column >= end) {
-        first = end;
-        end += edges.columns_per_hop[hop++];
-      }
-      std::fill(col + colptr[column], col + colptr[column + 1], column - first);
+// Writes below the sources the destination of each edge: the number of its column, within the hop where hops have
+// columns of their own (layers).
+void write_destinations(Edges& edges, bool layers) {
+  edges.row.reserve(edges.count, 2 * edges.count);
+  int64_t* const col = edges.row.data() + edges.count;
+  const int64_t* const colptr = edges.colptr.data();
+  const bool mostly_empty = edges.count < edges.columns / 4;
+  int64_t first = 0, hop = 0, end = layers ? 0 : edges.columns;
+  for (int64_t column = 0; column < edges.columns; ++column) {
+    if (mostly_empty) column = skip_empty(colptr, column, edges.columns);
+    if (column == edges.columns) break;
+    while (column >= end) {
+      first = end;
+      end += edges.columns_per_hop[hop++];
     }
+    std::fill(col + colptr[column], col + colptr[column + 1], column - first);
   }
-  return to_tensor(std::move(edges.row), {with_col ? 2 : 1, edges.count});
 }
 
 // Whether the table serves better than the map: from so many nodes on, if the batch can only find a small part of them.
@@ -112,43 +98,11 @@ void run(Batch& batch) {
   batch.remember();
 }
 
-// See torch_gnnscale.ops.sample_neighbors, which checks the arguments. `seed_time` and `exclude` may be empty. All
-// tensors are returned in one list, because converting a list for Python takes time. Their order: nodes by type;
-// edge_index, colptr and, if asked for, edge ids by relation; trees by type if they are disjoint; num_nodes; num_edges.
-Tensors sample_neighbors(const Tensor& graph, int64_t relations, const Tensors& seeds, const OptionalTensors& seed_time,
-                         const OptionalTensors& exclude, const Ints& fanouts, int64_t key, int64_t options,
-                         int64_t threads) {
-  const std::shared_ptr<const HeldGraph> holder = held_graph(graph);
-  const HeldGraph& held = *holder;
-  const size_t types = seeds.size();
-  STD_TORCH_CHECK(types > 0 && held.sizes.size() == types && (seed_time.empty() || seed_time.size() == types),
-                  "expected seeds and times of ", held.sizes.size(), " node types");
-  STD_TORCH_CHECK(relations == static_cast<int64_t>(held.relations.size()) &&
-                      (exclude.empty() || exclude.size() == held.relations.size()),
-                  "expected ", held.relations.size(), " relations and exclusions, found ", relations, " and ",
-                  exclude.size());
-  STD_TORCH_CHECK(relations == 0 ? fanouts.empty() : fanouts.size() % relations == 0,
-                  "expected fanouts of as many hops for each of ", relations, " relations, found ", fanouts.size());
-  using Options = SampleOptions;
-  const Options asked("sample_neighbors", options,
-                      Options::kReplace | Options::kDisjoint | Options::kLast | Options::kLayers |
-                          Options::kBidirectional | Options::kInduced | Options::kWithEdgeId | Options::kWithCol);
-  const bool disjoint = asked.has(Options::kDisjoint), with_edge_id = asked.has(Options::kWithEdgeId);
-  Request request{};
-  request.incoming = held.incoming.data();
-  request.sizes = held.sizes;
-  request.hops = relations == 0 ? 0 : static_cast<int64_t>(fanouts.size()) / relations;
-  request.key = static_cast<uint64_t>(key);
-  request.replace = asked.has(Options::kReplace);
-  request.disjoint = disjoint;
-  request.last = asked.has(Options::kLast);
-  request.layers = asked.has(Options::kLayers);
-  request.with_edge_id = with_edge_id;
-  request.with_col = asked.has(Options::kWithCol);
-  request.bidirectional = asked.has(Options::kBidirectional);
-  request.induced = asked.has(Options::kInduced);
-  request.threads = threads;
-  request.relations.reserve(held.relations.size());
+// Relations of a held graph, without exclusions. fanouts: of each hop, relation by relation.
+std::vector<Relation> relations_of(const HeldGraph& held, const Ints& fanouts, int64_t hops, bool with_edge_id,
+                                   bool disjoint) {
+  std::vector<Relation> relations;
+  relations.reserve(held.relations.size());
   for (size_t r = 0; r < held.relations.size(); ++r) {
     const HeldRelation& of = held.relations[r];
     STD_TORCH_CHECK(of.colptr.numel() == held.sizes[of.dst] + 1, "relation ", r, " does not fit its node types");
@@ -161,56 +115,159 @@ Tensors sample_neighbors(const Tensor& graph, int64_t relations, const Tensors& 
     relation.num_src = held.sizes[of.src];
     relation.weight = data_or_null(of.weight);
     relation.time = data_or_null(of.time);
-    if (!exclude.empty() && exclude[r].has_value()) {
-      relation.num_excluded = exclude[r]->size(1);
-      relation.exclude_src = data_or_null(exclude[r]);
-      relation.exclude_dst = relation.exclude_src + relation.num_excluded;
-    }
     relation.number = static_cast<int>(r);
     relation.src = of.src;
     relation.dst = of.dst;
     relation.reverse = of.reverse;
-    relation.fanouts = fanouts.data() + static_cast<int64_t>(r) * request.hops;
+    relation.fanouts = fanouts.data() + static_cast<int64_t>(r) * hops;
     STD_TORCH_CHECK(relation.time == nullptr || disjoint, "times need disjoint trees");
-    request.relations.push_back(relation);
+    relations.push_back(relation);
   }
   for (const IncomingRelations& incoming : held.incoming) {
     for (size_t i = 0; i < incoming.numbers.size(); ++i) {
-      request.relations[incoming.numbers[i]].incoming = static_cast<int>(i);
+      relations[incoming.numbers[i]].incoming = static_cast<int>(i);
     }
   }
-  std::vector<Seeds> all_seeds;
-  for (size_t t = 0; t < types; ++t) {
-    const int64_t count = seeds[t].numel();
-    all_seeds.push_back({seeds[t].const_data_ptr(), seeds[t].scalar_type() == ScalarType::Long, count});
-    if (seed_time.empty() || !seed_time[t].has_value()) continue;
-    STD_TORCH_CHECK(seed_time[t]->numel() == count, "expected a time for each of ", count, " seeds");
-    const int64_t* const times = data_or_null(seed_time[t]);
+  return relations;
+}
+
+// The seeds of a batch, which are those of its types from number `first` on, and their times, which go to the request.
+std::vector<Seeds> seeds_of(Request& request, const Tensors& seeds, const OptionalTensors& seed_time, size_t first) {
+  std::vector<Seeds> found;
+  int64_t trees = 0;
+  for (size_t at = first; at < first + request.sizes.size(); ++at) {
+    const int64_t count = seeds[at].numel();
+    found.push_back({seeds[at].const_data_ptr(), seeds[at].scalar_type() == ScalarType::Long, count});
+    trees += count;
+    if (seed_time.empty() || !seed_time[at].has_value()) continue;
+    STD_TORCH_CHECK(seed_time[at]->numel() == count, "expected a time for each of ", count, " seeds");
+    const int64_t* const times = data_or_null(seed_time[at]);
     request.seed_time.insert(request.seed_time.end(), times, times + count);
   }
   for (const Relation& relation : request.relations) {
-    int64_t trees = 0;
-    for (const Seeds& entry : all_seeds) trees += entry.count;
     STD_TORCH_CHECK(relation.time == nullptr || static_cast<int64_t>(request.seed_time.size()) == trees,
                     "expected a time for each of ", trees, " seeds");
   }
-  request.lookup = lookup_of(request, all_seeds);
-  Batch batch(request, all_seeds);
+  return found;
+}
+
+// What a batch returns: arrays, which the calling thread makes tensors of.
+struct Outcome {
+  std::vector<Nodes> nodes;
+  std::vector<Edges> edges;
+};
+
+Outcome sample_batch(const Request& request, const std::vector<Seeds>& seeds) {
+  Batch batch(request, seeds);
   run(batch);
+  // The size of outputs was a guess: a small batch must not keep the memory of a large one.
+  for (Nodes& nodes : batch.nodes) {
+    nodes.id.fit(nodes.count);
+    if (request.disjoint) nodes.tree.fit(nodes.count);
+  }
+  for (Edges& edges : batch.edges) {
+    if (request.with_col) write_destinations(edges, request.layers);
+    edges.row.fit(edges.count * (request.with_col ? 2 : 1));
+    edges.colptr.fit(edges.columns + 1);
+    if (request.with_edge_id) edges.id.fit(edges.count);
+  }
+  Outcome found;
+  // One by one, for the batch still needs to know how many nodes it had.
+  std::move(batch.nodes.begin(), batch.nodes.end(), std::back_inserter(found.nodes));
+  found.edges = std::move(batch.edges);
+  return found;
+}
+
+void append_arrays(const Request& request, Outcome& found, Tensors& out) {
+  for (Nodes& nodes : found.nodes) out.push_back(to_tensor(std::move(nodes.id), {nodes.count}));
+  for (Edges& edges : found.edges) {
+    out.push_back(to_tensor(std::move(edges.row), {request.with_col ? 2 : 1, edges.count}));
+  }
+  for (Edges& edges : found.edges) out.push_back(to_tensor(std::move(edges.colptr), {edges.columns + 1}));
+  if (request.with_edge_id) {
+    for (Edges& edges : found.edges) out.push_back(to_tensor(std::move(edges.id), {edges.count}));
+  }
+  if (request.disjoint) {
+    for (Nodes& nodes : found.nodes) out.push_back(to_tensor(std::move(nodes.tree), {nodes.count}));
+  }
+}
+
+// A row of `columns` counts, one a hop, for each entry of `parts` of each batch.
+template <typename Part>
+Tensor counts_of(const std::vector<Outcome>& found, std::vector<Part> Outcome::* parts, int64_t count,
+                 int64_t columns) {
+  PooledArray<int64_t> array(count * static_cast<int64_t>(found.size()) * columns);
+  int64_t* at = array.data();
+  for (const Outcome& batch : found) {
+    for (const Part& part : batch.*parts) at = std::copy_n(part.per_hop.data(), columns, at);
+  }
+  return to_tensor(std::move(array), {count * static_cast<int64_t>(found.size()), columns});
+}
+
+// See torch_gnnscale.ops.sample_neighbors, which checks the arguments. A batch for each key: `seeds`, `seed_time` and
+// `exclude` are those of the first batch, then those of the second, and so on; the last two may be empty. One batch is
+// sampled by all threads, several are dealt to them. All tensors are returned in one list, because converting a list
+// for Python takes time. Their order, batch after batch: nodes by type; edge_index, colptr and, if asked for, edge ids
+// by relation; trees by type if they are disjoint. Then, of all batches: num_nodes, num_edges.
+Tensors sample_neighbors(const Tensor& graph, int64_t relations, const Tensors& seeds, const OptionalTensors& seed_time,
+                         const OptionalTensors& exclude, const Ints& fanouts, const Ints& keys, int64_t options,
+                         int64_t threads) {
+  const std::shared_ptr<const HeldGraph> holder = held_graph(graph);
+  const HeldGraph& held = *holder;
+  const size_t types = held.sizes.size(), batches = keys.size();
+  STD_TORCH_CHECK(
+      types > 0 && seeds.size() == types * batches && (seed_time.empty() || seed_time.size() == seeds.size()),
+      "expected seeds and times of ", types, " node types for ", batches, " keys");
+  STD_TORCH_CHECK(relations == static_cast<int64_t>(held.relations.size()) &&
+                      (exclude.empty() || exclude.size() == held.relations.size() * batches),
+                  "expected ", held.relations.size(), " relations and exclusions, found ", relations, " and ",
+                  exclude.size());
+  STD_TORCH_CHECK(relations == 0 ? fanouts.empty() : fanouts.size() % relations == 0,
+                  "expected fanouts of as many hops for each of ", relations, " relations, found ", fanouts.size());
+  using Options = SampleOptions;
+  const Options asked("sample_neighbors", options,
+                      Options::kReplace | Options::kDisjoint | Options::kLast | Options::kLayers |
+                          Options::kBidirectional | Options::kInduced | Options::kWithEdgeId | Options::kWithCol);
+  Request common{};
+  common.incoming = held.incoming.data();
+  common.sizes = held.sizes;
+  common.hops = relations == 0 ? 0 : static_cast<int64_t>(fanouts.size()) / relations;
+  common.replace = asked.has(Options::kReplace);
+  common.disjoint = asked.has(Options::kDisjoint);
+  common.last = asked.has(Options::kLast);
+  common.layers = asked.has(Options::kLayers);
+  common.with_edge_id = asked.has(Options::kWithEdgeId);
+  common.with_col = asked.has(Options::kWithCol);
+  common.bidirectional = asked.has(Options::kBidirectional);
+  common.induced = asked.has(Options::kInduced);
+  common.threads = batches == 1 ? threads : 1;
+  common.relations = relations_of(held, fanouts, common.hops, common.with_edge_id, common.disjoint);
+
+  std::vector<Request> requests(batches, common);
+  std::vector<std::vector<Seeds>> seeds_by_batch;
+  for (size_t b = 0; b < batches; ++b) {
+    Request& request = requests[b];
+    request.key = static_cast<uint64_t>(keys[b]);
+    for (size_t r = 0; r < request.relations.size() && !exclude.empty(); ++r) {
+      const std::optional<Tensor>& pairs = exclude[b * request.relations.size() + r];
+      if (!pairs.has_value()) continue;
+      Relation& relation = request.relations[r];
+      relation.num_excluded = pairs->size(1);
+      relation.exclude_src = data_or_null(pairs);
+      relation.exclude_dst = relation.exclude_src + relation.num_excluded;
+    }
+    seeds_by_batch.push_back(seeds_of(request, seeds, seed_time, b * types));
+    request.lookup = lookup_of(request, seeds_by_batch.back());
+  }
+  std::vector<Outcome> found(batches);
+  deal_batches(static_cast<int64_t>(batches), threads,
+               [&](int64_t b) { found[b] = sample_batch(requests[b], seeds_by_batch[b]); });
 
   Tensors out;
-  out.reserve(2 + 2 * batch.nodes.size() + 3 * batch.edges.size());
-  for (Nodes& nodes : batch.nodes) out.push_back(to_tensor(std::move(nodes.id), Ints{nodes.count}));
-  for (Edges& edges : batch.edges) out.push_back(edge_index(edges, request.layers, request.with_col));
-  for (Edges& edges : batch.edges) out.push_back(to_tensor(std::move(edges.colptr), Ints{edges.columns + 1}));
-  if (with_edge_id) {
-    for (Edges& edges : batch.edges) out.push_back(to_tensor(std::move(edges.id), Ints{edges.count}));
-  }
-  if (disjoint) {
-    for (Nodes& nodes : batch.nodes) out.push_back(to_tensor(std::move(nodes.tree), Ints{nodes.count}));
-  }
-  out.push_back(to_tensor(batch.nodes, request.hops + 1));
-  out.push_back(to_tensor(batch.edges, request.hops));
+  out.reserve(batches * (2 + 2 * types + 3 * held.relations.size()));
+  for (size_t b = 0; b < batches; ++b) append_arrays(requests[b], found[b], out);
+  out.push_back(counts_of(found, &Outcome::nodes, static_cast<int64_t>(types), common.hops + 1));
+  out.push_back(counts_of(found, &Outcome::edges, relations, common.hops));
   return out;
 }
 

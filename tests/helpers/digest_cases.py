@@ -64,9 +64,9 @@ EXECUTION: dict[str, dict[str, int]] = {
     "bulk": {"bulk": 3, "prefetch": 0},
     "bulks ahead": {"bulk": 4, "prefetch": 8},
 }
-WAYS = ("plain", "ahead", "resumed", "set epoch")
+WAYS = ("plain", "ahead", "resumed", "set epoch", "bulk")
 WITH_WORKERS = (*WAYS, "workers")
-IN_BULK = (*WAYS, "bulk", "bulks ahead")
+IN_BULK = (*WAYS, "bulks ahead")
 
 
 def two_epochs(make: Callable[..., Any], way: str) -> Iterator[Any]:

@@ -7,28 +7,40 @@ import pytest
 import torch
 from helpers.data import make_data, processes
 from torch_geometric import EdgeIndex
-from torch_geometric.data import Data, HeteroData
+from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
 from torch_geometric.sampler import BaseSampler
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
 from torch_gnnscale.loader.streams import tensors_of
+from torch_gnnscale.sampler.executor import GPUExecutor, check_bulk
 from torch_gnnscale.topology import segmented
 from torch_gnnscale.topology.segmented import SegmentedCSC
 
-STEP = {"cpu": {"bulk": 3}, "cuda": {"device": "cuda"}}
+STEP = {"dealt": {"bulk": 3}, "phases": {"bulk": 3}, "cuda": {"device": "cuda"}}
+PLACE = {"dealt": "cpu", "phases": "cpu", "cuda": "cuda"}
 
 
-def loader_of(data, target, **options):
-    """By the device at hand: in bulks on a CPU, or on a GPU."""
-    if target == "cuda" and isinstance(data, Data):
+@pytest.fixture(params=["dealt", "phases", pytest.param("cuda", marks=pytest.mark.cuda)])
+def way(request) -> str:
+    """How bulks are drawn: dealt to a CPU's threads; by a GPU's executor and its phases, in host memory; on a GPU."""
+    return request.param
+
+
+def loader_of(data, way, **options):
+    if way == "cuda" and isinstance(data, Data):
         data = data.clone().to("cuda")
-    return NeighborLoader(
-        data, options.pop("fanouts", [3, 2]), **{"batch_size": 16, "seed": 1, **STEP[target], **options}
+    loader = NeighborLoader(
+        data, options.pop("fanouts", [3, 2]), **{"batch_size": 16, "seed": 1, **STEP[way], **options}
     )
+    if way == "phases":
+        sampler = loader.node_sampler
+        csc = SegmentedCSC.cut(sampler.graph.relations[0].csc, torch.device("cpu"), 0, copied=False)
+        sampler.executor = GPUExecutor(sampler.graph, csc)
+    return loader
 
 
-def assert_equal(found, expected, target="cpu"):
+def assert_equal(found, expected, target="dealt"):
     assert list(found.keys()) == list(expected.keys())
     for name, value in expected.to_dict().items():
         if name == "layers":
@@ -37,10 +49,10 @@ def assert_equal(found, expected, target="cpu"):
                 assert torch.equal(ours.edge_index.cpu(), theirs.edge_index)
                 assert torch.equal(ours.e_id.cpu(), theirs.e_id)
         elif isinstance(value, torch.Tensor) and value.layout == torch.strided:
-            assert found[name].device.type == target, name
+            assert found[name].device.type == PLACE[target], name
             assert torch.equal(found[name].cpu(), value), name
         elif isinstance(value, torch.Tensor):
-            assert found[name].device.type == target, name
+            assert found[name].device.type == PLACE[target], name
             assert torch.equal(found[name].cpu().to_dense(), value.to_dense()), name
         else:
             assert found[name] == value, name
@@ -53,16 +65,16 @@ def assert_equal(found, expected, target="cpu"):
     {"fanouts": [-1, 4]}, {"batch_size": 1, "input_nodes": torch.arange(40)}, {"bulk": 2}, {"bulk": 50},
     {"input_nodes": torch.tensor([3, 3, 9] * 7)},
 ])  # fmt: skip
-def test_bulks_are_the_same_batches(device, options, prefetch):
+def test_bulks_are_the_same_batches(way, options, prefetch):
     data = make_data()
     data.edge_attr = torch.arange(data.num_edges).view(-1, 1) * 0.5
     here = {name: value for name, value in options.items() if name != "bulk"}
     expected = NeighborLoader(data, here.pop("fanouts", [3, 2]), **{"batch_size": 16, "seed": 1, **here})
-    loader = loader_of(data, device, prefetch=prefetch, **options)
+    loader = loader_of(data, way, prefetch=prefetch, **options)
     assert len(loader) == len(expected)
     for _ in range(2):  # epochs
         for found, batch in zip(loader, expected, strict=True):
-            assert_equal(found, batch, device)
+            assert_equal(found, batch, way)
             if options.get("edge_layout") == "EdgeIndex":
                 assert isinstance(found.edge_index, EdgeIndex)
 
@@ -76,47 +88,47 @@ def test_prefetch_is_rounded_up_to_whole_bulks(prefetch, taken):
     iterator.close()
 
 
-def test_a_batch_has_all_fields_of_pygs(device):
-    loader = loader_of(make_data(), device, input_nodes=torch.arange(40))
+def test_a_batch_has_all_fields_of_pygs(way):
+    loader = loader_of(make_data(), way, input_nodes=torch.arange(40))
     batch = next(iter(loader))
     for name in ("x", "y", "edge_index", "n_id", "e_id", "input_id"):
-        assert batch[name].device.type == device
+        assert batch[name].device.type == PLACE[way]
     assert batch.batch_size == 16
     assert len(batch.num_sampled_nodes) == 3
     assert len(batch.num_sampled_edges) == 2
     assert issubclass(NeighborLoader, PyGNeighborLoader)
 
 
-def test_stores(device):
+def test_stores(way):
     data = make_data()
-    features = FeatureStore.from_data(data.clone().to(device))
+    features = FeatureStore.from_data(data.clone().to(PLACE[way]))
     stores = (features, GraphStore.from_data(data))
     expected = NeighborLoader((FeatureStore.from_data(data), stores[1]), [3, 2], batch_size=16, seed=1)
-    for found, batch in zip(loader_of(stores, device), expected, strict=True):
-        assert_equal(found, batch, device)
+    for found, batch in zip(loader_of(stores, way), expected, strict=True):
+        assert_equal(found, batch, way)
 
 
-def test_one_batch_of_given_nodes(device):
+def test_one_batch_of_given_nodes(way):
     data = make_data()
     index = torch.tensor([4, 1, 4])
     expected = NeighborLoader(data, [3, 2], batch_size=16, seed=1)(index)
-    assert_equal(loader_of(data, device)(index), expected, device)
+    assert_equal(loader_of(data, way)(index), expected, way)
 
 
-def test_going_on_within_a_bulk(device):
+def test_going_on_within_a_bulk(way):
     data = make_data()
     expected = list(NeighborLoader(data, [3, 2], batch_size=16, seed=1, shuffle=True))
-    first = loader_of(data, device, shuffle=True)
+    first = loader_of(data, way, shuffle=True)
     iterator = iter(first)
     for at in range(4):
-        assert_equal(next(iterator), expected[at], device)
-    second = loader_of(data, device, shuffle=True)
+        assert_equal(next(iterator), expected[at], way)
+    second = loader_of(data, way, shuffle=True)
     second.load_state_dict(first.state_dict())
     for found, batch in zip(second, expected[4:], strict=True):
-        assert_equal(found, batch, device)
+        assert_equal(found, batch, way)
 
 
-def test_transforms_see_batches_in_order(device):
+def test_transforms_see_batches_in_order(way):
     data, seen = make_data(), []
 
     def transform(batch):
@@ -127,30 +139,30 @@ def test_transforms_see_batches_in_order(device):
         out.node = out.node.flip(0)
         return out
 
-    loader = loader_of(data, device, transform=transform, transform_sampler_output=reverse)
+    loader = loader_of(data, way, transform=transform, transform_sampler_output=reverse)
     expected = NeighborLoader(data, [3, 2], batch_size=16, seed=1, transform_sampler_output=reverse)
     for found, batch in zip(loader, expected, strict=True):
-        assert_equal(found, batch, device)
+        assert_equal(found, batch, way)
     assert seen == list(range(0, data.num_nodes, 16))
 
 
-def test_an_error_in_a_bulk_is_raised_where_its_batch_would_come(device):
+def test_an_error_in_a_bulk_is_raised_where_its_batch_would_come(way):
     def fail(out):
         if out.metadata[0][0] >= 64:
             raise RuntimeError("batch 4")
         return out
 
-    batches = iter(loader_of(make_data(), device, bulk=3, transform_sampler_output=fail))
+    batches = iter(loader_of(make_data(), way, bulk=3, transform_sampler_output=fail))
     for _ in range(4):
         next(batches)
     with pytest.raises(RuntimeError, match="batch 4"):
         next(batches)
 
 
-def test_time_is_counted(device):
-    loader = loader_of(make_data(), device)
+def test_time_is_counted(way):
+    loader = loader_of(make_data(), way)
     assert len(list(loader)) == len(loader)
-    assert set(loader.seconds) == {"sample", "gather"} | ({"stall"} if device == "cuda" else set())
+    assert set(loader.seconds) == {"sample", "gather"} | ({"stall"} if way == "cuda" else set())
     assert loader.seconds["sample"] > 0
     assert loader.seconds["gather"] > 0
     with pytest.raises(TypeError):
@@ -160,37 +172,38 @@ def test_time_is_counted(device):
 # What is refused #####################################################################################################
 
 
-@pytest.mark.parametrize(
-    ("options", "mode"),
-    [
-        ({"disjoint": True}, "disjoint=True"),
-        ({"subgraph_type": "induced"}, "subgraph='induced'"),
-        ({"subgraph_type": "bidirectional"}, "subgraph='bidirectional'"),
-        ({"time_attr": "time"}, "a graph with times"),
-        ({"weight_attr": "weight"}, "a weighted graph"),
-    ],
-)
-def test_modes_that_are_not_drawn_in_bulk(device, options, mode):
+MODES = [
+    ({"disjoint": True}, "disjoint=True"),
+    ({"subgraph_type": "induced"}, "subgraph='induced'"),
+    ({"subgraph_type": "bidirectional"}, "subgraph='bidirectional'"),
+    ({"time_attr": "time"}, "a graph with times"),
+    ({"weight_attr": "weight"}, "a weighted graph"),
+]
+
+
+@pytest.mark.parametrize(("options", "mode"), MODES)
+def test_modes_that_a_gpu_does_not_draw(options, mode):
     data = make_data()
     data.time, data.weight = torch.zeros(data.num_nodes, dtype=torch.int64), torch.ones(data.num_edges)
-    how = "bulk=3" if device == "cpu" else "device='cuda.*'"
     with pytest.raises(
-        NotImplementedError, match=f"^{mode} with {how} is not implemented; use device='cpu' and bulk=1"
+        NotImplementedError, match=f"^{mode} with device='cuda:0' is not implemented; use device='cpu'$"
     ):
-        loader_of(data, device, **options)
+        check_bulk((sampler := NeighborSampler(data, [3, 2], **options)).graph, sampler._drawing(), "device='cuda:0'")
 
 
-def test_types_are_not_drawn_in_bulk():
-    data = HeteroData()
-    data["a"].num_nodes = 3
-    data["a", "to", "a"].edge_index = torch.tensor([[0, 1], [1, 2]])
-    with pytest.raises(NotImplementedError, match=r"^a heterogeneous graph with bulk=2 is not implemented"):
-        NeighborLoader(data, [2], "a", bulk=2)
+@pytest.mark.cuda
+@pytest.mark.parametrize(("options", "mode"), MODES)
+def test_modes_that_are_refused_with_a_gpu(options, mode):
+    data = make_data()
+    data.time, data.weight = torch.zeros(data.num_nodes, dtype=torch.int64), torch.ones(data.num_edges)
+    with pytest.raises(NotImplementedError, match=f"^{mode} with device='cuda.*' is not implemented; use device='cpu'"):
+        loader_of(data, "cuda", **options)
 
 
-def test_links_are_not_drawn_in_bulk():
-    with pytest.raises(NotImplementedError, match=r"^links with bulk=2 are not implemented; use device="):
-        LinkNeighborLoader(make_data(), [2], bulk=2)
+@pytest.mark.cuda
+def test_links_are_refused_with_a_gpu():
+    with pytest.raises(NotImplementedError, match=r"^links with device='cuda:0' are not implemented; use device="):
+        LinkNeighborLoader(make_data(), [2], device="cuda")
 
 
 def test_samplers_of_others_do_not_draw_in_bulk():
@@ -306,7 +319,9 @@ def test_first_edges_in_another_memory(device, form):
         edge_id = None if form == "without ids" else csc.edge_id.contiguous()
         csc = CSC(csc.colptr, csc.row.contiguous(), edge_id, csc.num_src)
     seeds = [torch.arange(20), torch.arange(5)]
-    expected = SegmentedCSC.on_cpu(csc).sample(seeds, [3, -1], [1, 2], replace=False, layers=False)
+    expected = SegmentedCSC.cut(csc, torch.device("cpu"), 0, copied=False).sample(
+        seeds, [3, -1], [1, 2], replace=False, layers=False
+    )
     if device == "cuda":
         edge_id = None if csc.edge_id is None else csc.edge_id.pin_memory()
         csc = CSC(csc.colptr.pin_memory(), csc.row.pin_memory(), edge_id, csc.num_src)

@@ -87,6 +87,32 @@ def test_draws_of_nodes():
         ops.draw_nodes(node, [0, 69], [1], 0)
 
 
+@pytest.mark.parametrize("layers", [False, True])
+@pytest.mark.parametrize("method", METHODS)
+def test_batches_dealt_to_threads(method, layers):
+    """Each equals what is drawn for it alone."""
+    graph = random_graph(400, 9, seed=4, dtype=torch.int32)
+    relations = graph.relations()
+    score = ops.node_scores(relations) if method == "fastgcn" else None
+    seeds = [random_ids(400, 60 if b % 4 else 0, seed=b, dtype=torch.int32 if b % 3 else torch.int64) for b in range(9)]
+    for scheme in SCHEMES_OF[method]:
+        drawing = ops.LayerDrawing(method, scheme, keep_known=method != "labor" and not layers)
+        prepared = ops.PreparedLayers(relations, [40, 7], drawing, score=score, layers=layers, include_dst=not layers)
+        for threads in (1, 4):
+            found = prepared.sample_many(seeds, range(-4, 5), threads=threads)
+            for sample, ids, key in zip(found, seeds, range(-4, 5), strict=True):
+                assert_same(sample, prepared.sample(ids, key))
+        assert prepared.sample_many([], []) == []
+
+
+def test_an_error_names_the_first_batch_that_has_it():
+    prepared = ops.PreparedLayers(FIGURE.relations(), [2], LADIES)
+    with pytest.raises(IndexError, match=r"^seeds\[1\]\[2\] = 6 is out of range: expected nodes in \[0, 6\)$"):
+        prepared.sample_many([BATCH, torch.tensor([0, 1, 6]), torch.tensor([-1])], [1, 2, 3])
+    with pytest.raises(ValueError, match=r"^keys: expected one entry for each of 1 batches, found 2$"):
+        prepared.sample_many([BATCH], [1, 2])
+
+
 CANDIDATE = st.tuples(st.integers(0, 1 << 40), st.integers(1, 1 << 62))
 
 

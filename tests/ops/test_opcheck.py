@@ -77,7 +77,7 @@ def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph:
     relations = ([graph.colptr, back.colptr], rows, edge_id, weight, time, [0, 1], [1, 0], [1, 0], [30, 40])
     options = samples.DISJOINT * disjoint | samples.LAYERS * (layers and subgraph == "directional")
     options |= samples.WITH_EDGE_ID * with_edge_id | samples.WITH_COL * with_col | samples.OF_SUBGRAPH[subgraph]
-    return relations, (seeds, seed_time, exclude, [3, -1, 2, 2], 5, options, 0)
+    return relations, (seeds, seed_time, exclude, [3, -1, 2, 2], [5], options, 0)
 
 
 @pytest.mark.parametrize("with_edge_id", [False, True])
@@ -87,7 +87,10 @@ def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph:
 def test_sample_neighbors(with_edge_id, with_col, layers, subgraph):
     relations, arguments = sample_arguments(with_edge_id, with_col, layers, subgraph)
     check(OPS.hold_relations.default, *relations, tests=EVERY_CHECK[:3])  # each call returns another number
-    check(OPS.sample_neighbors.default, OPS.hold_relations(*relations), 2, *arguments)
+    seeds, seed_time, exclude, fanouts, keys, *others = arguments
+    for times in (1, 2):  # batches
+        check(OPS.sample_neighbors.default, OPS.hold_relations(*relations), 2, seeds * times, seed_time * times,
+              exclude * times, fanouts, keys * times, *others)  # fmt: skip
 
 
 @pytest.mark.parametrize("dtype", INDEX)
@@ -113,7 +116,7 @@ def test_layers():
         (score, [1, 1, 1, 1, 1], samples.LAYERS),
         (None, [2, 4, 0, 2, 0], samples.INCLUDE_DST | samples.LAYER_DEPENDENCY),
     ):
-        check(OPS.sample_layers.default, held, seeds, scores, [3, 2], 5, choices, options)
+        check(OPS.sample_layers.default, held, [seeds, seeds[:2]], scores, [3, 2], [5, 6], choices, options, 0)
     check(OPS.choose_nodes.default, random_ids(40, 6), torch.arange(1, 7), 3, 0, 5, 0)
     check(OPS.draw_nodes.default, random_ids(40, 6), [0, 2, 6], [5, -6], 1)
 
@@ -123,7 +126,7 @@ def test_options_that_an_operator_does_not_have(operator):
     graph, ids, none = random_graph(40, 4, seed=1), random_ids(40, 9, seed=2), [None]
     arguments = {
         "sample_neighbors": (OPS.hold_relations([graph.colptr], [graph.row], none, none, none, [0], [0], [0], [40]), 1,
-                             [ids], none, none, [2], 5),
+                             [ids], none, none, [2], [5]),
         "sample_bulk": (graph.colptr, [graph.row], [], ids, [0, 9], [2], [5]),
         "pick_neighbors": (*graph[:2], *none * 3, 0, 40, ids, [0, 9], [5], None, None, 0, 2),
     }[operator]  # fmt: skip

@@ -1,4 +1,5 @@
-"""Batches that are sampled many at a time equal those that are sampled one by one, bit for bit."""
+"""Batches that are sampled many at a time equal those that are sampled one by one, bit for bit: by the phases of a
+GPU, on either device, and dealt to the threads of a CPU."""
 
 from itertools import pairwise
 
@@ -55,6 +56,10 @@ def check(
     keys = [(-1) ** b * (b * 7919 + 11) for b in range(len(batches))]
     found = bulk(graph, batches, fanouts, keys, device, cuts, threads=threads, **options)
     assert len(found) == len(batches)
+    if device == "cpu" and not cuts:
+        dealt = ops.PreparedNeighbors(graph.relations(), fanouts, **options)
+        for one, other in zip(dealt.sample_many([[b] for b in batches], keys, threads=threads), found, strict=True):
+            assert_same(one, other)
     for sample, seeds, key in zip(found, batches, keys, strict=True):
         assert sample.node[0].device.type == device
         assert sample.num_nodes.device.type == sample.num_edges.device.type == "cpu"

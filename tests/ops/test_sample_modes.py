@@ -94,6 +94,55 @@ def test_random_cases(block):
         assert_same(ops.sample_neighbors(*arguments, **options, threads=1 + number % 2), expected)
 
 
+# Many batches at once ################################################################################################
+
+
+def turned(values):
+    """The entries of a batch in another order."""
+    return None if values is None else [None if entry is None else entry.flip(-1) for entry in values]
+
+
+@pytest.mark.parametrize("block", range(6))
+def test_batches_dealt_to_threads(block):
+    """Each equals what is drawn for it alone: in every mode, with other seeds, times and exclusions, or none."""
+    for number in range(15 * block, 15 * block + 15):
+        (graph, seeds, fanouts, key), options = random_case(number)
+        times, exclude = options.pop("seed_time"), options.pop("exclude")
+        prepared = ops.PreparedNeighbors(graph, fanouts, **options)
+        others = [ids[:3] for ids in seeds]
+        batches = [
+            (seeds, key, times, exclude),
+            (turned(seeds), 5, turned(times), None),
+            (others, -6, None if times is None else [time[:3] for time in times], exclude),
+            (seeds, key, times, exclude),
+        ]
+        for threads in (1, 3):
+            found = prepared.sample_many(*zip(*batches, strict=True), threads=threads)
+            for sample, batch in zip(found, batches, strict=True):
+                assert_same(sample, prepared.sample(*batch))
+        assert prepared.sample_many([], []) == []
+
+
+def test_an_error_names_the_first_batch_that_has_it():
+    graph = random_graph(50, 4, seed=1)
+    prepared = ops.PreparedNeighbors(graph.relations(), [2, 2])
+    good, bad = torch.arange(9), torch.tensor([3, 50, -1])
+    for threads in (1, 3):
+        with pytest.raises(IndexError, match=r"^seeds\[2\]\[1\] = 50 is out of range: expected nodes in \[0, 50\)$"):
+            prepared.sample_many([[good], [good], [bad], [good], [bad + 1]], range(5), threads=threads)
+    with pytest.raises(ValueError, match=r"^keys: expected one entry for each of 2 batches, found 3$"):
+        prepared.sample_many([[good], [good]], [1, 2, 3])
+    with pytest.raises(ValueError, match=r"^exclude: expected one entry for each of 2 batches, found 1$"):
+        prepared.sample_many([[good], [good]], [1, 2], exclude=[None])
+    with pytest.raises(TypeError, match=r"^seeds\[1\]: expected int32 or int64 ids, found torch.float32$"):
+        prepared.sample_many([[good], [good.float()]], [1, 2])
+    with pytest.raises(ValueError, match=r"^seeds\[1\]: expected one entry for each of 1 node types, found 2$"):
+        prepared.sample_many([[good], [good, good]], [1, 2])
+    broken = ops.PreparedNeighbors(ops.relations([graph.colptr], [graph.row + 50]), [2, 2])
+    with pytest.raises(RuntimeError, match="the graph is malformed"):
+        broken.sample_many([[good[:0]], [good], [good]], [1, 2, 3])
+
+
 MODES = ["plain", "weight", "time", "last", "exclude", "disjoint", "induced", "bidirectional", "layers"]
 
 

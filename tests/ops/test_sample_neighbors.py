@@ -337,7 +337,7 @@ def test_relabel_map_survives_the_wrap_of_its_tags():
     held = torch.ops.gnnscale.hold_relations(*graph.relations()[:-1])
 
     def use_up(count: int) -> None:  # without the checks, for they take time
-        torch.ops.gnnscale.sample_neighbors(held, 1, [many[:count]], [], [], [], 0, 0, 1)
+        torch.ops.gnnscale.sample_neighbors(held, 1, [many[:count]], [], [], [], [0], 0, 1)
 
     ops.pool_trim()  # the next map is new: its first tag is 1
     check(graph, nodes, [])  # each node has a low tag now, to be mistaken for a new one after the wrap

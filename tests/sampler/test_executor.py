@@ -8,7 +8,8 @@ from helpers.data import make_data, plain
 from helpers.hetero import make_hetero
 
 from torch_gnnscale import NeighborLoader, NeighborSampler
-from torch_gnnscale.sampler.executor import HostExecutor
+from torch_gnnscale.sampler.executor import GPUExecutor, HostExecutor
+from torch_gnnscale.topology.segmented import SegmentedCSC
 
 
 class Weighing(HostExecutor):
@@ -65,8 +66,14 @@ def test_options_that_are_set_again_are_prepared_again():
 
 def test_an_executor_says_itself_what_it_refuses():
     sampler = NeighborSampler(make_data(), [2], disjoint=True)
-    sampler.executor.check(sampler._drawing(), "anything", many=False)
+    csc = SegmentedCSC.cut(sampler.graph.relations[0].csc, torch.device("cpu"), 0, copied=False)
+    phases = GPUExecutor(sampler.graph, csc)
+    sampler.executor.check(sampler._drawing(), "anything", many=True)
     with pytest.raises(NotImplementedError, match=r"^disjoint=True with anything is not implemented; use device="):
-        sampler.executor.check(sampler._drawing(), "anything", many=True)
+        phases.check(sampler._drawing(), "anything", many=True)
+    pairs = torch.zeros((2, 1), dtype=torch.int64)
+    seeds = torch.arange(3)
+    with pytest.raises(NotImplementedError, match=r"^exclusions with device='cpu' are not implemented; use 'cpu'$"):
+        phases.sample([seeds], 1, sampler._drawing(), exclude=[pairs])
     batches = NeighborLoader(make_data(), [2], torch.arange(9), batch_size=3, seed=1, neighbor_sampler=sampler)
     assert [plain(batch) for batch in batches]

@@ -23,6 +23,7 @@ from torch_gnnscale import (
 from torch_gnnscale.ops.layerwise import METHODS
 from torch_gnnscale.random import Purpose, batch_key
 from torch_gnnscale.sampler import WeightedLayer
+from torch_gnnscale.sampler.layer_executor import GPULayers, LayerPlan
 from torch_gnnscale.topology import CSC
 from torch_gnnscale.topology.reorder import Order
 from torch_gnnscale.topology.segmented import SegmentedCSC
@@ -121,7 +122,9 @@ class PlacedSampler(LayerSampler):
 
     def __init__(self, *args, **options) -> None:
         super().__init__(*args, **options)
-        self._csc = SegmentedCSC.on_cpu(self.graph.relations[0].csc)
+        csc = SegmentedCSC.cut(self.graph.relations[0].csc, torch.device("cpu"), 0, copied=False)
+        plan = LayerPlan(self.num_nodes_of_hops, self.drawing, self.layers, self.include_dst)
+        self.executor = GPULayers(self.graph, csc, plan)
 
 
 @pytest.mark.parametrize("layers", [False, True])

@@ -99,11 +99,17 @@ class PartitionedExecutor(Executor):
             seeds[0], drawing.fanouts[0], disjoint=drawing.disjoint, layers=drawing.layers, seed_time=time,
         )], [key], drawing)[0]  # fmt: skip
 
-    def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
+    def sample_many(
+        self, seeds: Sequence[Sequence[Tensor]], keys: Sequence[int], drawing: Drawing,
+        seed_time: Sequence[Sequence[Tensor | None] | None] | None = None,
+        exclude: Sequence[Sequence[Tensor | None] | None] | None = None,
+    ) -> list[ops.Sample]:  # fmt: skip
         """See :meth:`Executor.sample_many`: in a step of the loader, in which each rank samples as many batches. The
         requests of all batches travel together."""
+        if exclude is not None and any(pairs is not None for pairs in exclude):
+            raise not_implemented("exclusion of edges")
         self.check(drawing, f"bulk={len(keys)}", many=True)
-        return self._made([by_hops(of, drawing.fanouts[0], layers=drawing.layers) for of in seeds], keys, drawing)
+        return self._made([by_hops(of[0], drawing.fanouts[0], layers=drawing.layers) for of in seeds], keys, drawing)
 
     def _made(self, samples: Sequence[Hops], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
         owners, given = in_step(self._owners), [check_key(key) for key in keys]

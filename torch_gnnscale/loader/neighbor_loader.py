@@ -86,9 +86,9 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         graph_on_gpu: how much of the graph the GPU holds, in bytes ("4GiB") or as a share (0.5): the column pointers
             and the first edges; the rest is copied to pinned host memory, which the GPU reads. By default the whole
             graph if it fits, else nothing, with a warning; nothing of a graph that the user has pinned.
-        bulk: how many batches are drawn at once; by default 4 on a GPU and 1 on a CPU, where more are slower.
-            ``prefetch`` is rounded up to a multiple of it. Where edges are in parts, the requests of all of them travel
-            together.
+        bulk: how many batches are sampled by one call; by default 4 on a GPU and 1 on a CPU. A CPU's threads take whole
+            batches, which suits small ones. ``prefetch`` is rounded up to a multiple of it. Where edges are in parts,
+            the requests of all of them travel together.
         **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
             ``num_workers`` means threads unless something needs processes; the default of 0 is as fast.
 

@@ -41,7 +41,8 @@ def sample_bulk(
     queued on the current stream, and the host waits once, for the counts; it runs a second time where an output needed
     more room than earlier calls with the same graph and fanouts did.
 
-    On a CPU, threads run the same steps. This serves to check them: :func:`sample_neighbors` is faster.
+    On a CPU, threads run the same steps, which serves to check them. :meth:`PreparedNeighbors.sample_many` deals whole
+    batches to threads instead, in every mode, and is faster.
 
     Args:
         colptr: int64, shape [N + 1]. Where ``seeds`` lie on a GPU, this one, ``row`` and ``edge_id`` lie there, or in

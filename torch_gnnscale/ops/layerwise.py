@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .arguments import ID_DTYPES, OPS, check_ids, check_int, check_key
+from .arguments import ID_DTYPES, OPS, check_ids, check_int, check_key, resolve_threads
 from .graph import Relations, check_vector
 from .samples import INCLUDE_DST, KEEP_KNOWN, LAYER_DEPENDENCY, LAYERS, MAX_HOPS, Sample
 
@@ -284,18 +284,42 @@ class PreparedLayers:
 
     def sample(self, seeds: Tensor, key: int) -> Sample:
         """The sample of a batch; arguments and errors as of :func:`sample_layers`."""
-        if not (isinstance(seeds, Tensor) and seeds.dtype in ID_DTYPES and seeds.dim() == 1):
-            check_ids("seeds", seeds)
-        key = check_key(key)
+        return self._run([seeds], ["seeds"], [key], 1)[0]
+
+    def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int], threads: int = 0) -> list[Sample]:
+        """The samples of many batches, each equal to what :meth:`sample` returns for it. Threads take whole batches: a
+        thread that has finished one takes the next.
+
+        Raises:
+            ValueError, TypeError, IndexError, RuntimeError: as :meth:`sample`, for the first batch that has an error;
+                no batch is returned then. Another number of keys than of batches.
+        """
+        if len(keys) != len(seeds):
+            raise ValueError(f"keys: expected one entry for each of {len(seeds)} batches, found {len(keys)}")
+        return self._run(seeds, [f"seeds[{b}]" for b in range(len(seeds))], keys, resolve_threads(threads))
+
+    def _run(self, seeds: Sequence[Tensor], names: list[str], keys: Sequence[int], threads: int) -> list[Sample]:
+        ids = []
+        for name, entry in zip(names, seeds, strict=True):
+            if not (isinstance(entry, Tensor) and entry.dtype in ID_DTYPES and entry.dim() == 1):
+                check_ids(name, entry)
+            ids.append(entry.to(torch.int64).contiguous())
+        keys = [check_key(key) for key in keys]
         try:
             if (held := self._held) is None:
                 held = self._held = OPS.hold_relations(*self._graph[:-1])
-            node, edges, colptr, edge_id, weight, num_nodes, num_edges = OPS.sample_layers(
-                held, seeds.to(torch.int64).contiguous(), self._score, self._num_nodes, key, self._choices,
-                self._options,
-            )  # fmt: skip
-            return Sample([node], [colptr], [edges], [edge_id], [], num_nodes, num_edges, [weight])
+            *arrays, num_nodes, num_edges = OPS.sample_layers(
+                held, ids, self._score, self._num_nodes, keys, self._choices, self._options, threads
+            )
+            of_batch = [[[array] for array in arrays[first : first + 5]] for first in range(0, len(arrays), 5)]
+            return [
+                Sample(node, colptr, edges, edge_id, [], nodes, counts, weight)
+                for (node, edges, colptr, edge_id, weight), nodes, counts in zip(
+                    of_batch, num_nodes.split(1), num_edges.split(1), strict=bool(of_batch)
+                )
+            ]
         except RuntimeError as failed:
             error = failed
-        check_ids("seeds", seeds, self._graph.sizes[0], "nodes")
+        for name, entry in zip(names, ids, strict=True):
+            check_ids(name, entry, self._graph.sizes[0], "nodes")
         raise error

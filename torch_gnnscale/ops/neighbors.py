@@ -123,6 +123,7 @@ class PreparedNeighbors:
                          | LAYERS * bool(layers) | WITH_EDGE_ID * bool(with_edge_id) | WITH_COL * bool(with_col)
                          | OF_SUBGRAPH[subgraph])  # fmt: skip
         self._subgraph = subgraph
+        self._trees = self._types * bool(disjoint)
         ids = self._relations * bool(with_edge_id)
         self._bounds = list(accumulate([self._types, self._relations, self._relations, ids]))
         self._held: Tensor | None = None  # the number by which the operator knows the graph in this process
@@ -143,36 +144,106 @@ class PreparedNeighbors:
         threads: int = 0,
     ) -> Sample:
         """The sample of a batch; arguments and errors as of :func:`sample_neighbors`."""
-        if len(seeds) != self._types:
-            raise ValueError(f"seeds: expected one entry for each of {self._types} node types, found {len(seeds)}")
-        # Once per batch, with cold caches: options that are not used are not looked at, names are made for errors only.
-        ids = []
-        for t, entry in enumerate(seeds):
-            if not (isinstance(entry, Tensor) and entry.dtype in ID_DTYPES and entry.dim() == 1):
-                check_ids(_name("seeds", t, self._types), entry)
-            if entry.is_cuda:
-                return self._sample_on_gpu(entry, key, exclude)
-            ids.append(entry.contiguous())
+        ids = self._checked("seeds", seeds)
+        if any(entry.is_cuda for entry in ids):
+            return self._sample_on_gpu(ids[0], key, exclude)
         times = _seed_times(self._graph, ids, seed_time) if self._graph.timed or seed_time is not None else []
         pairs = [] if exclude is None else _excluded(exclude, self._relations)
         key, threads = check_key(key), resolve_threads(threads)
         try:
-            if (held := self._held) is None:
-                held = self._held = OPS.hold_relations(*self._graph[:-1])
-            found = self._op(held, self._relations, ids, times, pairs, self._fanouts, key, self._options, threads)
-            return self._sample_of(found)
+            found = self._run(ids, times, pairs, [key], threads)
+            return self._sample_of(found, found[-2], found[-1])
         except NotImplementedError:
             raise
         except RuntimeError as failed:
             error = failed
-        for t, entry in enumerate(ids):
-            check_ids(_name("seeds", t, self._types), entry, self._graph.sizes[t], "nodes", threads)
+        self._check_range("seeds", ids, threads)
         raise error
 
-    def _sample_of(self, found: list[Tensor]) -> Sample:
+    def sample_many(
+        self,
+        seeds: Sequence[Sequence[Tensor]],
+        keys: Sequence[int],
+        seed_time: Sequence[Sequence[Tensor | None] | None] | None = None,
+        exclude: Sequence[Sequence[Tensor | None] | None] | None = None,
+        threads: int = 0,
+    ) -> list[Sample]:
+        """The samples of many batches in host memory, each equal to what :meth:`sample` returns for it. Threads take
+        whole batches: a thread that has finished one takes the next.
+
+        Args:
+            seeds, keys, seed_time, exclude: of each batch, as of :meth:`sample`.
+            threads: see the package.
+
+        Raises:
+            ValueError, TypeError, IndexError, RuntimeError: as :meth:`sample`, for the first batch that has an error;
+                no batch is returned then. Another number of keys, times or exclusions than of batches; seeds on a GPU.
+        """
+        batches = len(seeds)
+        keys = [check_key(key) for key in keys]
+        per_batch = {"keys": keys, "seed_time": seed_time, "exclude": exclude}
+        for name, entries in per_batch.items():
+            if entries is not None and len(entries) != batches:
+                raise ValueError(f"{name}: expected one entry for each of {batches} batches, found {len(entries)}")
+        ids: list[Tensor] = []
+        times: list[Tensor | None] = []
+        pairs: list[Tensor | None] = []
+        for b, batch in enumerate(seeds):
+            of_batch = self._checked(f"seeds[{b}]", batch)
+            ids += of_batch
+            if self._graph.timed or seed_time is not None:
+                times += _seed_times(self._graph, of_batch, None if seed_time is None else seed_time[b])
+            if exclude is not None:
+                excluded = exclude[b]
+                pairs += [None] * self._relations if excluded is None else _excluded(excluded, self._relations)
+        for entry in ids:
+            if entry.is_cuda:
+                raise ValueError(f"seeds: expected them in host memory, found some on {entry.device}")
+        threads = resolve_threads(threads)
+        try:
+            *arrays, num_nodes, num_edges = self._run(ids, times, pairs, keys, threads)
+            size = len(arrays) // max(batches, 1)
+            nodes_of, edges_of = num_nodes.split(self._types), (num_edges,) * batches
+            if self._relations:
+                edges_of = num_edges.split(self._relations)
+            return [
+                self._sample_of(arrays[b * size : (b + 1) * size], nodes_of[b], edges_of[b]) for b in range(batches)
+            ]
+        except RuntimeError as failed:
+            error = failed
+        for b in range(batches):
+            self._check_range(f"seeds[{b}]", ids[b * self._types : (b + 1) * self._types], threads)
+        raise error
+
+    def _checked(self, name: str, seeds: Sequence[Tensor]) -> list[Tensor]:
+        """Seeds of a batch, contiguous."""
+        if len(seeds) != self._types:
+            raise ValueError(f"{name}: expected one entry for each of {self._types} node types, found {len(seeds)}")
+        # Once per batch, with cold caches: options that are not used are not looked at, names are made for errors only.
+        ids = []
+        for t, entry in enumerate(seeds):
+            if not (isinstance(entry, Tensor) and entry.dtype in ID_DTYPES and entry.dim() == 1):
+                check_ids(_name(name, t, self._types), entry)
+            ids.append(entry.contiguous())
+        return ids
+
+    def _check_range(self, name: str, ids: list[Tensor], threads: int) -> None:
+        """Raises IndexError for seeds of a batch that are no nodes."""
+        for t, entry in enumerate(ids):
+            check_ids(_name(name, t, self._types), entry, self._graph.sizes[t], "nodes", threads)
+
+    def _run(
+        self, ids: list[Tensor], times: list[Tensor | None], pairs: list[Tensor | None], keys: list[int], threads: int
+    ) -> list[Tensor]:
+        """What the operator returns."""
+        if (held := self._held) is None:
+            held = self._held = OPS.hold_relations(*self._graph[:-1])
+        return self._op(held, self._relations, ids, times, pairs, self._fanouts, keys, self._options, threads)
+
+    def _sample_of(self, found: list[Tensor], num_nodes: Tensor, num_edges: Tensor) -> Sample:
         """The sample whose tensors the operator returned in one list."""
         a, b, c, d = self._bounds
-        return Sample(found[:a], found[b:c], found[a:b], found[c:d], found[d:-2], found[-2], found[-1])
+        return Sample(found[:a], found[b:c], found[a:b], found[c:d], found[d : d + self._trees], num_nodes, num_edges)
 
     def _sample_on_gpu(self, seeds: Tensor, key: int, exclude: Sequence[Tensor | None] | None) -> Sample:
         """A bulk of one batch, unless a mode is asked for that bulks do not have."""

@@ -63,22 +63,23 @@ def _(colptr, row, edge_id, weight, time, src_type, dst_type, reverse, sizes):
 
 
 @torch.library.register_fake("gnnscale::sample_neighbors")
-def _(graph, relations, seeds, seed_time, exclude, fanouts, key, options, threads):
+def _(graph, relations, seeds, seed_time, exclude, fanouts, keys, options, threads):
     context = torch.library.get_ctx()
-    hops = len(fanouts) // relations if relations else 0
-    nodes = [context.new_dynamic_size() for _ in seeds]
-    edges = [context.new_dynamic_size() for _ in range(relations)]
-    empty = seeds[0].new_empty
-    shapes = [
-        *((size,) for size in nodes),
-        *((2 if options & WITH_COL else 1, size) for size in edges),
-        *((context.new_dynamic_size(),) for _ in edges),
-        *((size,) for size in edges if options & WITH_EDGE_ID),
-        *((size,) for size in nodes if options & DISJOINT),
-        (len(seeds), hops + 1),
-        (relations, hops),
-    ]
-    return [empty(shape, dtype=torch.int64) for shape in shapes]
+    hops, batches = len(fanouts) // relations if relations else 0, len(keys)
+    types = len(seeds) // batches if batches else 0
+    shapes: list[tuple] = []
+    for _ in keys:
+        nodes = [context.new_dynamic_size() for _ in range(types)]
+        edges = [context.new_dynamic_size() for _ in range(relations)]
+        shapes += (
+            *((size,) for size in nodes),
+            *((2 if options & WITH_COL else 1, size) for size in edges),
+            *((context.new_dynamic_size(),) for _ in edges),
+            *((size,) for size in edges if options & WITH_EDGE_ID),
+            *((size,) for size in nodes if options & DISJOINT),
+        )
+    shapes += ((batches * types, hops + 1), (batches * relations, hops))
+    return [graph.new_empty(shape, dtype=torch.int64) for shape in shapes]
 
 
 @torch.library.register_fake("gnnscale::pick_neighbors")
@@ -108,18 +109,14 @@ def _(colptr, row, edge_id, seeds, seed_ptr, fanouts, keys, options, rooms, thre
 
 
 @torch.library.register_fake("gnnscale::sample_layers")
-def _(graph, seeds, score, num_nodes, key, choices, options):
-    context, hops = torch.library.get_ctx(), len(num_nodes)
-    edges = context.new_dynamic_size()
-    return (
-        seeds.new_empty(context.new_dynamic_size()),
-        seeds.new_empty((2, edges)),
-        seeds.new_empty(context.new_dynamic_size()),
-        seeds.new_empty(edges),
-        seeds.new_empty(edges, dtype=torch.float32),
-        seeds.new_empty((1, hops + 1)),
-        seeds.new_empty((1, hops)),
-    )
+def _(graph, seeds, score, num_nodes, keys, choices, options, threads):
+    context, batches, hops = torch.library.get_ctx(), len(keys), len(num_nodes)
+    found = []
+    for _ in keys:
+        nodes, edges, columns = (context.new_dynamic_size() for _ in range(3))
+        found += [graph.new_empty(shape, dtype=torch.int64) for shape in (nodes, (2, edges), columns, edges)]
+        found.append(graph.new_empty(edges, dtype=torch.float32))
+    return [*found, graph.new_empty((batches, hops + 1)), graph.new_empty((batches, hops))]
 
 
 @torch.library.register_fake("gnnscale::sample_layers_bulk")

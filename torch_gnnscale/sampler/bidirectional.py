@@ -13,6 +13,7 @@ from .fanouts import NumNeighborsLike
 from .keyed import Inputs, KeyedSampler
 from .neighbor import NeighborSampler
 from .output import NeighborOutput, Seeds
+from .seeds import exclusions, typed
 
 
 class BidirectionalNeighborSampler(NeighborSampler):
@@ -82,10 +83,10 @@ class BidirectionalNeighborSampler(NeighborSampler):
         """See :meth:`NeighborSampler.sample`; there are no times."""
         if seed_time is not None:
             raise ValueError("seed_time: expected none from a sampler without time_attr, found some")
-        excluded = [pairs for s in (self, self._backward) for pairs in s._exclusions(exclude) or [None]]
+        excluded = [pairs for s in (self, self._backward) for pairs in exclusions(s.graph, exclude) or [None]]
         sample = ops.sample_neighbors(
             self._both_ways(),
-            [as_ids("seeds", self._typed("seeds", seeds)[None])],
+            [as_ids("seeds", typed(self.graph, "seeds", seeds)[None])],
             self.fanouts * 2,
             key,
             exclude=excluded,

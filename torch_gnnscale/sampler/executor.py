@@ -30,7 +30,7 @@ class Drawing(NamedTuple):
 def check_bulk(graph: SampledGraph, drawing: Drawing, how: str) -> None:
     """Raises NotImplementedError naming the first mode in use that :func:`torch_gnnscale.ops.sample_bulk` lacks.
 
-    ``how`` is the argument that requires a bulk, such as "bulk=4".
+    ``how`` is the argument that requires it, such as "device='cuda:0'".
     """
     modes = ops.beyond_bulks(
         several_types=graph.is_hetero,
@@ -40,7 +40,7 @@ def check_bulk(graph: SampledGraph, drawing: Drawing, how: str) -> None:
         subgraph=drawing.subgraph,
     )
     if modes:
-        raise NotImplementedError(f"{modes[0]} with {how} is not implemented; use device='cpu' and bulk=1")
+        raise NotImplementedError(f"{modes[0]} with {how} is not implemented; use device='cpu'")
 
 
 class Executor(ABC):
@@ -76,12 +76,16 @@ class Executor(ABC):
         :func:`torch_gnnscale.ops.sample_neighbors`."""
 
     @abstractmethod
-    def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
-        """One sample per batch of seeds; see :func:`torch_gnnscale.ops.sample_bulk`."""
+    def sample_many(
+        self, seeds: Sequence[Sequence[Tensor]], keys: Sequence[int], drawing: Drawing,
+        seed_time: Sequence[Sequence[Tensor | None] | None] | None = None,
+        exclude: Sequence[Sequence[Tensor | None] | None] | None = None,
+    ) -> list[ops.Sample]:  # fmt: skip
+        """One sample per batch of seeds; arguments of each batch as in :meth:`sample`."""
 
 
 class HostExecutor(Executor):
-    """Draws on the CPU from a graph in host memory or in mapped files; :meth:`sample` has every mode."""
+    """Draws on the CPU from a graph in host memory or in mapped files, in every mode."""
 
     device = torch.device("cpu")
     _last: tuple[Drawing, ops.PreparedNeighbors] | None = None
@@ -91,9 +95,7 @@ class HostExecutor(Executor):
         return {**self.__dict__, "_last": None}  # as SampledGraph leaves out what is stored
 
     def check(self, drawing: Drawing, how: str, many: bool) -> None:
-        """See :meth:`Executor.check`."""
-        if many:
-            check_bulk(self.graph, drawing, how)
+        """See :meth:`Executor.check`: it has all modes."""
 
     def check_links(self) -> None:
         """See :meth:`Executor.check_links`: they can."""
@@ -106,15 +108,21 @@ class HostExecutor(Executor):
         exclude: Sequence[Tensor | None] | None = None,
     ) -> ops.Sample:  # fmt: skip
         """See :meth:`Executor.sample`."""
+        return self._prepared(drawing).sample(seeds, key, seed_time, exclude)
+
+    def sample_many(
+        self, seeds: Sequence[Sequence[Tensor]], keys: Sequence[int], drawing: Drawing,
+        seed_time: Sequence[Sequence[Tensor | None] | None] | None = None,
+        exclude: Sequence[Sequence[Tensor | None] | None] | None = None,
+    ) -> list[ops.Sample]:  # fmt: skip
+        """See :meth:`Executor.sample_many`; threads take whole batches."""
+        return self._prepared(drawing).sample_many(seeds, keys, seed_time, exclude)
+
+    def _prepared(self, drawing: Drawing) -> ops.PreparedNeighbors:
         last = self._last
         if last is None or (last[0] is not drawing and last[0] != drawing):
             last = self._last = drawing, ops.PreparedNeighbors(self.graph.stored, **drawing._asdict())
-        return last[1].sample(seeds, key, seed_time, exclude)
-
-    def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
-        """See :meth:`Executor.sample_many`."""
-        graph = SegmentedCSC.on_cpu(self.graph.relations[0].csc)
-        return graph.sample(seeds, drawing.fanouts[0], keys, replace=drawing.replace, layers=drawing.layers)
+        return last[1]
 
 
 class GPUExecutor(Executor):
@@ -142,11 +150,18 @@ class GPUExecutor(Executor):
         exclude: Sequence[Tensor | None] | None = None,
     ) -> ops.Sample:  # fmt: skip
         """See :meth:`Executor.sample`; times and exclusions raise NotImplementedError."""
-        if exclude is not None:
-            raise NotImplementedError(f"exclusions with device={str(self.device)!r} are not implemented; use 'cpu'")
-        self.check(drawing, f"device={str(self.device)!r}", many=False)
-        return self.sample_many([seeds[0]], [key], drawing)[0]
+        return self.sample_many([seeds], [key], drawing, [seed_time], [exclude])[0]
 
-    def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
-        """See :meth:`Executor.sample_many`."""
-        return self.csc.sample(seeds, drawing.fanouts[0], keys, replace=drawing.replace, layers=drawing.layers)
+    def sample_many(
+        self, seeds: Sequence[Sequence[Tensor]], keys: Sequence[int], drawing: Drawing,
+        seed_time: Sequence[Sequence[Tensor | None] | None] | None = None,
+        exclude: Sequence[Sequence[Tensor | None] | None] | None = None,
+    ) -> list[ops.Sample]:  # fmt: skip
+        """See :meth:`Executor.sample_many`; times and exclusions raise NotImplementedError."""
+        if exclude is not None and any(pairs is not None for pairs in exclude):
+            raise NotImplementedError(f"exclusions with device={str(self.device)!r} are not implemented; use 'cpu'")
+        self.check(drawing, f"device={str(self.device)!r}", many=True)
+        return self.csc.sample(
+            [of_types[0] for of_types in seeds], drawing.fanouts[0], keys,
+            replace=drawing.replace, layers=drawing.layers,
+        )  # fmt: skip

@@ -128,6 +128,11 @@ class SampledGraph:
         """The type of each relation."""
         return [relation.edge_type for relation in self.relations]
 
+    @property
+    def is_temporal(self) -> bool:
+        """Whether nodes or edges have times."""
+        return self.node_time is not None or self.edge_time is not None
+
     def bounds(self) -> dict[NodeType | None, int]:
         """The number of nodes per type."""
         return dict(zip(self.node_types, self.sizes, strict=True))

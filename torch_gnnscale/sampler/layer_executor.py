@@ -6,12 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from .. import ops
 from ..feature.contract import Steps
-from ..memory import Budget
 from ..topology.segmented import SegmentedCSC
 from .graph import SampledGraph
 
@@ -64,14 +62,16 @@ class HostLayers(LayerExecutor):
         """See :meth:`LayerExecutor.join`."""
 
     def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[ops.Sample]:
-        """See :meth:`LayerExecutor.sample_many`."""
+        """See :meth:`LayerExecutor.sample_many`; threads take whole batches."""
         prepared, plan = self._prepared, self._plan
         if prepared is None:
             prepared = self._prepared = ops.PreparedLayers(
                 self._graph.stored, plan.num_nodes, plan.drawing,
                 score=self._score, layers=plan.layers, include_dst=plan.include_dst,
             )  # fmt: skip
-        return [prepared.sample(entry, key) for entry, key in zip(seeds, keys, strict=True)]
+        if len(keys) == 1:
+            return [prepared.sample(seeds[0], keys[0])]
+        return prepared.sample_many(seeds, keys)
 
 
 class GPULayers(LayerExecutor):
@@ -79,19 +79,16 @@ class GPULayers(LayerExecutor):
 
     Args:
         graph: of one type.
+        csc: the same graph, as the GPU reads it.
         plan: the options.
-        device: a GPU.
-        graph_on_gpu: how much of the graph it holds; see :class:`torch_gnnscale.NeighborSampler`.
     """
 
-    def __init__(self, graph: SampledGraph, plan: LayerPlan, device: torch.device, graph_on_gpu: Budget | None) -> None:
+    def __init__(self, graph: SampledGraph, csc: SegmentedCSC, plan: LayerPlan) -> None:
         drawing = plan.drawing
-        ops.check_bulk_drawing(drawing, f"device={str(device)!r}")
-        csc = SegmentedCSC.on_gpu(graph.relations[0].csc, device, graph_on_gpu)
-        score = ops.node_scores(graph.stored, drawing.scores).to(device) if drawing.method == "fastgcn" else None
-        self._device = device
+        score = ops.node_scores(graph.stored, drawing.scores).to(csc.device) if drawing.method == "fastgcn" else None
+        self._device = csc.device
         self._prepared = ops.PreparedLayerBulks(
-            csc.colptr, csc.row, csc.edge_id, plan.num_nodes, drawing, device,
+            csc.colptr, csc.row, csc.edge_id, plan.num_nodes, drawing, csc.device,
             score=score, layers=plan.layers, include_dst=plan.include_dst,
         )  # fmt: skip
 

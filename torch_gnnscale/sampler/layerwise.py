@@ -20,12 +20,14 @@ from ..memory import Budget
 from ..ops.arguments import as_ids, check_int, checked_device
 from ..ops.layerwise import SCHEMES_OF, check_drawing, check_num_nodes
 from ..random import Purpose, batch_key, draw_seed
+from ..topology.segmented import SegmentedCSC
 from .keyed import Inputs, KeyedSampler
 from .layer_executor import GPULayers, HostLayers, LayerExecutor, LayerPlan
 from .links import LinkSampling, StrictNegatives
 from .output import NeighborOutput, as_output
 from .pyg_attributes import PyGAttributes
 from .relations import sampled_graph
+from .requests import SeedRequest, request_of_nodes
 from .sampled_store import sampled_store
 
 
@@ -130,7 +132,9 @@ class LayerSampler(PyGAttributes, KeyedSampler):
                 self.graph.move_to_huge_pages()
                 self.executor = HostLayers(self.graph, plan)
             else:
-                self.executor = GPULayers(self.graph, plan, self.device, graph_on_gpu)
+                ops.check_bulk_drawing(self.drawing, f"device={str(device)!r}")
+                csc = SegmentedCSC.on_gpu(self.graph.relations[0].csc, self.device, graph_on_gpu)
+                self.executor = GPULayers(self.graph, csc, plan)
         self.links = LinkSampling(self.graph, False, strict_negatives)
         self._disjoint = False
 
@@ -200,18 +204,23 @@ class LayerSampler(PyGAttributes, KeyedSampler):
 
     def sample_from_nodes(self, inputs: NodeSamplerInput, key: int | None = None) -> NeighborOutput:
         """Samples for ``inputs.node``; ``metadata`` is (input_id, time), as PyG's loaders expect."""
-        out = self.sample(inputs.node, inputs.time, draw_seed() if key is None else key)
-        out.metadata = (inputs.input_id, inputs.time)
-        return out
+        return self._sample_one(inputs, None, key)
 
     def sample_from_edges(
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, key: int | None = None
     ) -> Any:
         """Samples for the ends of links and their negatives; see :meth:`NeighborSampler.sample_from_edges`."""
-        self.executor.check_links()
-        return self.links.sample(inputs, neg_sampling, draw_seed() if key is None else key, self.sample, False)
+        return self._sample_one(inputs, neg_sampling, key)
 
-    def sample(self, seeds: Tensor, seed_time: Tensor | None, key: int, exclude: None = None) -> NeighborOutput:
+    def sample_many(
+        self, inputs: Sequence[Inputs], keys: Sequence[int], neg_sampling: NegativeSampling | None = None
+    ) -> list[Any]:
+        """The samples of many batches. On a CPU, threads take whole batches; on a GPU, all are drawn at once."""
+        requests = [self._request(entry, neg_sampling, key) for entry, key in zip(inputs, keys, strict=True)]
+        outputs = self._sample_many([self._seeds_of(request.seeds, request.seed_time) for request in requests], keys)
+        return [request.finish(out) for request, out in zip(requests, outputs, strict=True)]
+
+    def sample(self, seeds: Any, seed_time: Any, key: int, exclude: None = None) -> NeighborOutput:
         """Samples for seeds.
 
         Args:
@@ -223,26 +232,28 @@ class LayerSampler(PyGAttributes, KeyedSampler):
         Returns:
             PyG's output, with ``edge_weight`` and without metadata.
         """
+        return self._sample_many([self._seeds_of(seeds, seed_time)], [key])[0]
+
+    def _sample_one(self, inputs: Inputs, neg_sampling: NegativeSampling | None, key: int | None) -> NeighborOutput:
+        key = draw_seed() if key is None else key
+        request = self._request(inputs, neg_sampling, key)
+        return request.finish(self.sample(request.seeds, request.seed_time, key))
+
+    def _request(self, inputs: Inputs, neg_sampling: NegativeSampling | None, key: int) -> SeedRequest:
+        """What is sampled for a batch."""
+        if isinstance(inputs, NodeSamplerInput):
+            return request_of_nodes(inputs)
+        self.executor.check_links()
+        return self.links.request(inputs, neg_sampling, key, False)
+
+    def _seeds_of(self, seeds: Any, seed_time: Any) -> Tensor:
         if seed_time is not None:
             raise ValueError(f"seed_time: expected none with method={self.drawing.method!r}, found some")
-        return self._sample_many([seeds], [key])[0]
-
-    def sample_many(
-        self, inputs: Sequence[Inputs], keys: Sequence[int], neg_sampling: NegativeSampling | None = None
-    ) -> list[Any]:
-        """See :meth:`KeyedSampler.sample_many`."""
-        if not all(isinstance(entry, NodeSamplerInput) and entry.time is None for entry in inputs):
-            return super().sample_many(inputs, keys, neg_sampling)
-        outputs = self._sample_many([entry.node for entry in inputs], keys)  # type: ignore[union-attr]
-        for out, entry in zip(outputs, inputs, strict=True):
-            out.metadata = (entry.input_id, entry.time)
-        return outputs
+        return as_ids("seeds", seeds)
 
     def _sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[NeighborOutput]:
-        of_layers = [batch_key(key, purpose=Purpose.LAYER) for key in keys]
-        samples = self.executor.sample_many([as_ids("seeds", entry) for entry in seeds], of_layers)
         outputs = []
-        for sample in samples:
+        for sample in self.executor.sample_many(seeds, [batch_key(key, purpose=Purpose.LAYER) for key in keys]):
             out = as_output(sample, self.graph, [], "directional")
             assert isinstance(out, NeighborOutput)
             out.separate_sources = not self.include_dst

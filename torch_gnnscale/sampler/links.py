@@ -17,6 +17,7 @@ from ..random import Purpose, batch_key
 from .edge_types import end_types, reverse_relations
 from .graph import SampledGraph
 from .output import HeteroNeighborOutput, NeighborOutput, Seeds
+from .requests import SeedRequest
 from .times import check_times, ordered, ordered_limit
 
 ExcludeSeedEdges: TypeAlias = bool | Literal["reverse"]
@@ -139,18 +140,13 @@ class LinkSampling:
 
     # What is done for each batch #####################################################################################
 
-    def sample(
-        self,
-        inputs: EdgeSamplerInput,
-        neg_sampling: NegativeSampling | None,
-        key: int,
-        sample: Callable,
-        disjoint: bool,
-    ) -> NeighborOutput | HeteroNeighborOutput:
-        """The neighborhood of the ends of links and negatives, with the metadata that PyG's LinkLoader expects.
+    def request(
+        self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None, key: int, disjoint: bool
+    ) -> SeedRequest:
+        """What is sampled for links and their negatives: the neighborhood of their ends. ``finish`` adds the metadata
+        that PyG's LinkLoader expects.
 
         Negative j belongs to link ``j % num_links``: it has that link's time and tree, and in triplets its source.
-        ``sample`` is :meth:`NeighborSampler.sample`.
         """
         triplets = neg_sampling is not None and neg_sampling.is_triplet()
         src, dst, label = as_ids("row", inputs.row), as_ids("col", inputs.col), inputs.label
@@ -178,16 +174,19 @@ class LinkSampling:
         num_sources = links if triplets or neg_sampling is None else links + count
         seeds, index = _each_once(_by_end(sources, destinations, edge_type), disjoint)
         seed_time = None if time is None else _by_end([src_time], [dst_time], edge_type)
-        out = sample(seeds, seed_time, key, exclude)
-        if disjoint:
-            out.batch = _map(out.batch, lambda tree: _link_of(tree, num_sources, links))
-        if neg_sampling is not None and triplets:
-            of_links = index[2 * links :].view(int(neg_sampling.amount), links).t().contiguous()
-            dst_neg_index = of_links[:, 0] if neg_sampling.amount == 1 else of_links
-            out.metadata = (inputs.input_id, index[:links], index[links : 2 * links], dst_neg_index, time)
-        else:
-            out.metadata = (inputs.input_id, index.view(2, num_sources), label, src_time)
-        return out
+
+        def finish(out: NeighborOutput | HeteroNeighborOutput) -> NeighborOutput | HeteroNeighborOutput:
+            if disjoint:
+                out.batch = _map(out.batch, lambda tree: _link_of(tree, num_sources, links))
+            if neg_sampling is not None and triplets:
+                of_links = index[2 * links :].view(int(neg_sampling.amount), links).t().contiguous()
+                dst_neg_index = of_links[:, 0] if neg_sampling.amount == 1 else of_links
+                out.metadata = (inputs.input_id, index[:links], index[links : 2 * links], dst_neg_index, time)
+            else:
+                out.metadata = (inputs.input_id, index.view(2, num_sources), label, src_time)
+            return out
+
+        return SeedRequest(seeds, seed_time, exclude, finish)
 
     def _negatives(
         self,

@@ -14,21 +14,23 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamp
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
 from torch_geometric.typing import EdgeType, NodeType
 
+from .. import ops
 from .._warn import warn
 from ..feature.contract import Steps
 from ..memory import Budget
-from ..ops.arguments import as_ids, check_ids, checked_device
+from ..ops.arguments import checked_device
 from ..random import draw_seed
 from ..topology.segmented import SegmentedCSC
 from .executor import Drawing, Executor, GPUExecutor, HostExecutor, check_bulk
 from .fanouts import NumNeighborsLike, drawable, fanouts_of
 from .keyed import Inputs, KeyedSampler
-from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives, sorted_pairs
-from .output import NO_IDS, HeteroNeighborOutput, NeighborOutput, Seeds, as_output
+from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
+from .output import HeteroNeighborOutput, NeighborOutput, Seeds, as_output
 from .pyg_attributes import PyGAttributes
 from .relations import sampled_graph
+from .requests import SeedRequest, request_of_nodes
 from .sampled_store import sampled_store
-from .times import check_times, ordered_limit
+from .seeds import PreparedSeeds, prepared_seeds
 
 
 class NeighborSampler(PyGAttributes, KeyedSampler):
@@ -215,7 +217,7 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
     @property
     def is_temporal(self) -> bool:  # type: ignore[override]
         """Whether nodes or edges have times."""
-        return self.graph.node_time is not None or self.graph.edge_time is not None
+        return self.graph.is_temporal
 
     def options(self) -> dict[str, Any]:
         """See :meth:`KeyedSampler.options`."""
@@ -249,7 +251,7 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
     def check_many(self, inputs: type[Inputs], how: str) -> None:
         """See :meth:`KeyedSampler.check_many`."""
         if inputs is not NodeSamplerInput:
-            raise NotImplementedError(f"links with {how} are not implemented; use device='cpu' and bulk=1")
+            self.executor.check_links()
         self.executor.check(self._drawing(), how, many=True)
 
     def prepare_links(
@@ -265,14 +267,7 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
         self, inputs: NodeSamplerInput, key: int | None = None
     ) -> NeighborOutput | HeteroNeighborOutput:
         """Samples the neighborhood of ``inputs.node``; ``metadata`` is (input_id, time), as PyG's loaders expect."""
-        seeds: Seeds = inputs.node
-        seed_time: Seeds | None = inputs.time
-        if inputs.input_type is not None:
-            seeds = {inputs.input_type: inputs.node}
-            seed_time = None if inputs.time is None else {inputs.input_type: inputs.time}
-        out = self.sample(seeds, seed_time, draw_seed() if key is None else key)
-        out.metadata = (inputs.input_id, inputs.time)
-        return out
+        return self._sample_one(inputs, None, key)
 
     def sample_from_edges(
         self, inputs: EdgeSamplerInput, neg_sampling: NegativeSampling | None = None, key: int | None = None
@@ -286,27 +281,35 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
         Raises:
             ValueError: some link has no such negative.
         """
-        self.executor.check_links()
-        return self.links.sample(inputs, neg_sampling, draw_seed() if key is None else key, self.sample, self.disjoint)
+        return self._sample_one(inputs, neg_sampling, key)
+
+    def _sample_one(
+        self, inputs: Inputs, neg_sampling: NegativeSampling | None, key: int | None
+    ) -> NeighborOutput | HeteroNeighborOutput:
+        key = draw_seed() if key is None else key
+        request = self._request(inputs, neg_sampling, key)
+        return request.finish(self.sample(request.seeds, request.seed_time, key, request.exclude))
 
     def sample_many(
         self, inputs: Sequence[Inputs], keys: Sequence[int], neg_sampling: NegativeSampling | None = None
     ) -> list[Any]:
-        """The samples of many batches of seeds, drawn at once.
+        """The samples of many batches. On a CPU, threads take whole batches; on a GPU, all are drawn at once.
 
         Raises:
-            NotImplementedError: links, or a mode that :func:`torch_gnnscale.ops.sample_bulk` does not have.
+            NotImplementedError: links, or a mode that :func:`torch_gnnscale.ops.sample_bulk` does not have, on a GPU.
         """
         for kind in {type(entry) for entry in inputs}:
             self.check_many(kind, "bulk")
-        seeds = [as_ids("seeds", entry.node) for entry in inputs]  # type: ignore[union-attr]
-        samples = self.executor.sample_many(seeds, keys, self._drawing())
-        outputs = []
-        for sample, entry in zip(samples, inputs, strict=True):
-            out = as_output(sample, self.graph, [], "directional")
-            out.metadata = (entry.input_id, entry.time)
-            outputs.append(out)
-        return outputs
+        requests = [self._request(entry, neg_sampling, key) for entry, key in zip(inputs, keys, strict=True)]
+        prepared = [prepared_seeds(self.graph, request, self.device) for request in requests]
+        drawing = self._drawing_of_outputs()
+        samples = self.executor.sample_many(
+            [of.nodes for of in prepared], keys, drawing, [of.times for of in prepared], [of.pairs for of in prepared]
+        )
+        return [
+            request.finish(self._output(sample, of, drawing))
+            for request, of, sample in zip(requests, prepared, samples, strict=True)
+        ]
 
     def sample(
         self,
@@ -329,27 +332,34 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
             PyG's output without metadata. ``batch[i]`` is the tree of node i; trees are numbered like the seeds given.
             ``num_sampled_nodes`` and ``num_sampled_edges`` are None for ``bidirectional`` and ``induced``.
         """
-        graph = self.graph
-        given = self._typed("seeds", seeds)
-        if graph.is_hetero:
-            numbers = [graph.node_index(node_type) for node_type in given]
-            nodes = [NO_IDS] * len(graph.sizes)
-            for number, ids in zip(numbers, given.values(), strict=True):
-                nodes[number] = as_ids("seeds", ids).to(self.executor.device)
-        else:
-            numbers, nodes = [0], [as_ids("seeds", given[None]).to(self.executor.device)]
-        both = self.keep_orig_edges and self.subgraph_type == SubgraphType.bidirectional
-        drawing = self._drawing()
-        if both:
-            drawing = drawing._replace(subgraph="directional")
-        times = None if seed_time is None and not self.is_temporal else self._seed_times(given, nodes, seed_time)
-        pairs = None if exclude is None else self._exclusions(exclude)
-        sample = self.executor.sample(nodes, key, drawing, times, pairs)
-        out = as_output(sample, graph, [(number, len(nodes[number])) for number in numbers], drawing.subgraph)
-        if both:
+        of = prepared_seeds(self.graph, SeedRequest(seeds, seed_time, exclude), self.device)
+        drawing = self._drawing_of_outputs()
+        return self._output(self.executor.sample(of.nodes, key, drawing, of.times, of.pairs), of, drawing)
+
+    def _request(self, inputs: Inputs, neg_sampling: NegativeSampling | None, key: int) -> SeedRequest:
+        """What is sampled for a batch."""
+        if isinstance(inputs, NodeSamplerInput):
+            return request_of_nodes(inputs)
+        self.executor.check_links()
+        return self.links.request(inputs, neg_sampling, key, self.disjoint)
+
+    def _output(self, sample: ops.Sample, of: PreparedSeeds, drawing: Drawing) -> NeighborOutput | HeteroNeighborOutput:
+        """PyG's output of a sample that was drawn by :meth:`_drawing_of_outputs`."""
+        seeds = [(number, len(of.nodes[number])) for number in of.numbers]
+        out = as_output(sample, self.graph, seeds, drawing.subgraph)
+        if self._keeps_both:
             out = out.to_bidirectional(keep_orig_edges=True)
             out.colptr = out.edge_index = None
         return out
+
+    @property
+    def _keeps_both(self) -> bool:
+        """Whether PyG makes samples bidirectional, with the original edges kept."""
+        return self.keep_orig_edges and self._subgraph_type == SubgraphType.bidirectional
+
+    def _drawing_of_outputs(self) -> Drawing:
+        drawing = self._drawing()
+        return drawing._replace(subgraph="directional") if self._keeps_both else drawing
 
     def _drawing(self) -> Drawing:
         """The current options of drawing; the same object as long as no option changes."""
@@ -361,40 +371,3 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
             drawing = Drawing(self.fanouts, self.replace, self.disjoint, last, self.layers, subgraph)
             latest = self._latest = options, drawing
         return latest[1]
-
-    def _typed(self, name: str, value: Any) -> dict:
-        """``value`` by type. In a homogeneous graph the only type is None."""
-        hetero = self.graph.is_hetero
-        if isinstance(value, dict) != hetero:
-            expected = "a dictionary by type, because the graph is heterogeneous" if hetero else "a tensor"
-            raise TypeError(f"{name}: expected {expected}, found {type(value).__name__}")
-        return value if hetero else {None: value}
-
-    def _seed_times(self, given: dict, nodes: list[Tensor], seed_time: Seeds | None) -> list[Tensor | None]:
-        if not self.is_temporal:
-            raise ValueError("seed_time: expected none from a sampler without time_attr, found some")
-        graph = self.graph
-        times = {} if seed_time is None else self._typed("seed_time", seed_time)
-        result: list[Tensor | None] = [None] * len(nodes)
-        for node_type in given:
-            number = graph.node_index(node_type)
-            if (time := times.get(node_type)) is not None:
-                name = "seed_time" if node_type is None else f"seed_time of {node_type!r}"
-                check_times(name, time, len(nodes[number]))
-                result[number] = ordered_limit(name, time, graph.floating_time)
-            elif (own := graph.own_limits(node_type)) is None:
-                seeds = "the seeds" if node_type is None else f"the seeds of {node_type!r}"
-                raise ValueError(f"seed_time: expected times for {seeds}, whose nodes have no times, found none")
-            else:
-                try:
-                    result[number] = own.index_select(0, nodes[number])
-                except (IndexError, RuntimeError):
-                    check_ids("seeds", nodes[number], len(own), "nodes")
-                    raise
-        return result
-
-    def _exclusions(self, exclude: Tensor | dict[EdgeType, Tensor]) -> list[Tensor | None]:
-        pairs = self._typed("exclude", exclude)
-        if unknown := [edge_type for edge_type in pairs if edge_type not in self.edge_types]:
-            raise ValueError(f"exclude: expected edge types of {self.edge_types}, found {unknown}")
-        return [sorted_pairs(pairs.get(edge_type), self.graph.backward) for edge_type in self.edge_types]

@@ -21,7 +21,7 @@ _SPARE = 1 << 30  # bytes of a GPU's free memory that the graph leaves to others
 class SegmentedCSC:
     """A homogeneous graph as :func:`torch_gnnscale.ops.sample_bulk` reads it, its edges cut into segments.
 
-    A segment is a range of the edges, in the order of the CSC, in one memory. Made by :meth:`on_cpu` or :meth:`on_gpu`.
+    A segment is a range of the edges, in the order of the CSC, in one memory. Made by :meth:`on_gpu` or :meth:`cut`.
     """
 
     device: torch.device
@@ -36,11 +36,6 @@ class SegmentedCSC:
     """The pinned memory that tensors of this graph lie in; None if there is none, or if the user pinned it."""
     given: tuple[CSC, Budget | None] | None = None
     """The arguments of :meth:`on_gpu`, which another process calls anew."""
-
-    @classmethod
-    def on_cpu(cls, csc: CSC) -> SegmentedCSC:
-        """One segment, the edges of ``csc`` themselves."""
-        return cls(torch.device("cpu"), csc.colptr, [csc.row], None if csc.edge_id is None else [csc.edge_id])
 
     @classmethod
     def on_gpu(cls, csc: CSC, device: torch.device, budget: Budget | None = None) -> SegmentedCSC:

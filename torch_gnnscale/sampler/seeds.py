@@ -1,0 +1,82 @@
+"""Seeds, their times and excluded edges as executors take them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..ops.arguments import as_ids, check_ids
+from .graph import SampledGraph
+from .links import sorted_pairs
+from .output import NO_IDS, Seeds
+from .requests import SeedRequest
+from .times import check_times, ordered_limit
+
+
+class PreparedSeeds(NamedTuple):
+    """A batch, with one entry per node type or relation."""
+
+    nodes: list[Tensor]
+    times: list[Tensor | None] | None
+    pairs: list[Tensor | None] | None
+    """The excluded edges."""
+    numbers: list[int]
+    """The node types that seeds were given for, in that order."""
+
+
+def prepared_seeds(graph: SampledGraph, request: SeedRequest, device: torch.device) -> PreparedSeeds:
+    """What is asked for, checked against the graph; seeds on ``device``."""
+    given = typed(graph, "seeds", request.seeds)
+    if graph.is_hetero:
+        numbers = [graph.node_index(node_type) for node_type in given]
+        nodes = [NO_IDS] * len(graph.sizes)
+        for number, ids in zip(numbers, given.values(), strict=True):
+            nodes[number] = as_ids("seeds", ids).to(device)
+    else:
+        numbers, nodes = [0], [as_ids("seeds", given[None]).to(device)]
+    timed = request.seed_time is not None or graph.is_temporal
+    times = _seed_times(graph, given, nodes, request.seed_time) if timed else None
+    pairs = None if request.exclude is None else exclusions(graph, request.exclude)
+    return PreparedSeeds(nodes, times, pairs, numbers)
+
+
+def typed(graph: SampledGraph, name: str, value: Any) -> dict:
+    """``value`` by type. In a homogeneous graph the only type is None."""
+    hetero = graph.is_hetero
+    if isinstance(value, dict) != hetero:
+        expected = "a dictionary by type, because the graph is heterogeneous" if hetero else "a tensor"
+        raise TypeError(f"{name}: expected {expected}, found {type(value).__name__}")
+    return value if hetero else {None: value}
+
+
+def exclusions(graph: SampledGraph, exclude: Any) -> list[Tensor | None]:
+    """Per relation, the excluded pairs in the direction of sampling, sorted."""
+    pairs = typed(graph, "exclude", exclude)
+    if unknown := [edge_type for edge_type in pairs if edge_type not in graph.edge_types]:
+        raise ValueError(f"exclude: expected edge types of {graph.edge_types}, found {unknown}")
+    return [sorted_pairs(pairs.get(edge_type), graph.backward) for edge_type in graph.edge_types]
+
+
+def _seed_times(graph: SampledGraph, given: dict, nodes: list[Tensor], seed_time: Seeds | None) -> list[Tensor | None]:
+    if not graph.is_temporal:
+        raise ValueError("seed_time: expected none from a sampler without time_attr, found some")
+    times = {} if seed_time is None else typed(graph, "seed_time", seed_time)
+    result: list[Tensor | None] = [None] * len(nodes)
+    for node_type in given:
+        number = graph.node_index(node_type)
+        if (time := times.get(node_type)) is not None:
+            name = "seed_time" if node_type is None else f"seed_time of {node_type!r}"
+            check_times(name, time, len(nodes[number]))
+            result[number] = ordered_limit(name, time, graph.floating_time)
+        elif (own := graph.own_limits(node_type)) is None:
+            seeds = "the seeds" if node_type is None else f"the seeds of {node_type!r}"
+            raise ValueError(f"seed_time: expected times for {seeds}, whose nodes have no times, found none")
+        else:
+            try:
+                result[number] = own.index_select(0, nodes[number])
+            except (IndexError, RuntimeError):
+                check_ids("seeds", nodes[number], len(own), "nodes")
+                raise
+    return result
