@@ -11,7 +11,7 @@ from helpers.graphs import Graph, assert_same, graph_of_degrees
 from torch import Tensor
 
 from torch_gnnscale import ops, reference
-from torch_gnnscale.ops.layerwise import AGGREGATIONS, METHODS, SCHEMES_OF, SCORES, WEIGHTS
+from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, METHODS, SCHEMES_OF, SCORES, WEIGHTS
 
 Put = Callable[[Tensor, str], Tensor]
 PLACES = ["GPU", "pinned"]

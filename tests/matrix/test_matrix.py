@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from torch_gnnscale import matrix, ops, reference
 from torch_gnnscale.matrix.draws import bounded
-from torch_gnnscale.ops.layerwise import AGGREGATIONS, SCHEMES_OF, SCORES, WEIGHTS
+from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, SCHEMES_OF, SCORES, WEIGHTS
 
 LAYERWISE = {"ladies": matrix.ladies, "fastgcn": matrix.fastgcn}
 KEYS = st.integers(-(1 << 63), (1 << 63) - 1)

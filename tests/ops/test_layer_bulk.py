@@ -9,7 +9,7 @@ from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, r
 from torch import Tensor
 
 from torch_gnnscale import ops, reference
-from torch_gnnscale.ops.layerwise import METHODS, SCHEMES_OF, SCORES
+from torch_gnnscale.ops.layer_drawing import METHODS, SCHEMES_OF, SCORES
 
 LADIES = ops.LayerDrawing()
 

@@ -20,7 +20,7 @@ from torch_gnnscale import (
     ops,
     reference,
 )
-from torch_gnnscale.ops.layerwise import METHODS
+from torch_gnnscale.ops.layer_drawing import METHODS
 from torch_gnnscale.random import Purpose, batch_key
 from torch_gnnscale.sampler import WeightedLayer
 from torch_gnnscale.sampler.layer_executor import GPULayers, LayerPlan

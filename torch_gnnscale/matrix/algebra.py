@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ..ops import Relations
-from ..ops.layerwise import check_layer_graph
+from ..ops.layer_drawing import check_layer_graph
 
 try:
     from scipy.sparse import csr_array

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..ops import Sample
 from ..ops.arguments import check_ids, check_key
-from ..ops.layerwise import AGGREGATIONS, WEIGHTS, check_num_nodes
+from ..ops.layer_drawing import AGGREGATIONS, WEIGHTS, check_num_nodes
 from .algebra import Adjacency, Edges, Frontier, ptr_of, unsigned
 from .methods import Step
 

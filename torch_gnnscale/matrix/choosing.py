@@ -9,7 +9,7 @@ import torch
 
 from ..ops import MAX_FANOUT, choose_nodes
 from ..ops.arguments import check_int
-from ..ops.layerwise import MAX_DRAWN
+from ..ops.layer_drawing import MAX_DRAWN
 from .algebra import Edges, Frontier, ptr_of, stored_order
 from .draws import bounded, draw
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..ops.layerwise import SCORES, square_bits
+from ..ops.layer_drawing import SCORES
+from ..ops.layerwise import square_bits
 from .algebra import Adjacency, Edges, Frontier, csr_array, one_node_each, stacked_sets
 from .choosing import choose, choose_neighbors
 from .extracting import extract

@@ -14,7 +14,8 @@ from .generate import permutation, random_bits, rmat_edges
 from .graph import Relations, relations
 from .hops import Picks, Relabelled, pick_neighbors, relabel
 from .layer_bulk import PreparedLayerBulks, check_bulk_drawing, sample_layers_bulk
-from .layerwise import LayerDrawing, PreparedLayers, choose_nodes, draw_nodes, node_scores, sample_layers
+from .layer_drawing import LayerDrawing
+from .layerwise import PreparedLayers, choose_nodes, draw_nodes, node_scores, sample_layers
 from .memory import (
     PoolStats,
     empty_bytes,

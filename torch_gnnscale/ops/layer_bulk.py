@@ -11,7 +11,7 @@ from torch import Tensor
 from .arguments import OPS, check_ids, check_place, resolve_threads
 from .bulk import check_bulk_input, split_bulk
 from .graph import check_vector
-from .layerwise import LayerDrawing, check_drawing, check_num_nodes, choices_of, options_of
+from .layer_drawing import LayerDrawing, check_drawing, check_num_nodes, choices_of, options_of
 from .samples import Sample
 
 

@@ -18,7 +18,7 @@ from .. import ops
 from ..feature.contract import Steps
 from ..memory import Budget
 from ..ops.arguments import as_ids, check_int, checked_device
-from ..ops.layerwise import SCHEMES_OF, check_drawing, check_num_nodes
+from ..ops.layer_drawing import SCHEMES_OF, check_drawing, check_num_nodes
 from ..random import Purpose, batch_key, draw_seed
 from ..topology.segmented import SegmentedCSC
 from .keyed import Inputs, KeyedSampler

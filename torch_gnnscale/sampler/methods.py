@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from typing import Any
 
-from ..ops.layerwise import METHODS as LAYERWISE
+from ..ops.layer_drawing import METHODS as LAYERWISE
 from .layerwise import LayerSampler
 from .neighbor import NeighborSampler
 

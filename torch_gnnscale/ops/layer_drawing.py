@@ -1,0 +1,101 @@
+"""The options of layer-wise drawing, and their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from .arguments import check_int
+from .graph import Relations
+from .samples import INCLUDE_DST, KEEP_KNOWN, LAYER_DEPENDENCY, LAYERS, MAX_HOPS
+
+METHODS = ("ladies", "fastgcn", "labor")
+"""The methods of :func:`sample_layers`."""
+SCHEMES = ("priority", "poisson", "replace", "successive", "sequential")
+SCHEMES_OF = {"ladies": SCHEMES[:4], "fastgcn": SCHEMES[:4], "labor": ("sequential", "poisson")}
+"""The schemes of each method; the first is the default."""
+SCORES = ("squares", "counts")
+AGGREGATIONS = ("mean", "sum", "gcn")
+WEIGHTS = ("self_normalized", "unbiased")
+MAX_DRAWN = 1 << 31
+"""The number of nodes drawn in a hop is below this."""
+
+
+class LayerDrawing(NamedTuple):
+    """The options of :func:`sample_layers` that decide which nodes are drawn and the weights of edges."""
+
+    method: str = "ladies"
+    """One of METHODS."""
+    scheme: str = "priority"
+    """One of the method's schemes."""
+    scores: str = "squares"
+    """LADIES: how the sources of edges into the frontier are scored; one of SCORES."""
+    aggregation: str = "mean"
+    """a_e of an edge j -> i: "mean" 1 / d_i, "sum" 1, "gcn" 1 / sqrt(d_i d_j)."""
+    weights: str = "self_normalized"
+    """"unbiased": a_e c_v; "self_normalized": these, scaled so that the weights of a destination's drawn edges sum to
+    what a_e sums to over its stored edges."""
+    keep_known: bool = False
+    """Not LABOR: all candidates that are already in the batch are taken, and others are drawn in addition."""
+    layer_dependency: bool = False
+    """LABOR: the same random numbers in all hops."""
+
+
+def check_layer_graph(graph: Relations) -> None:
+    """Raises TypeError or ValueError for a graph that :func:`sample_layers` does not sample."""
+    if not isinstance(graph, Relations):
+        raise TypeError(f"graph: expected what relations() returns, found {type(graph).__name__}")
+    if len(graph.colptr) != 1 or len(graph.sizes) != 1:
+        found = f"{len(graph.colptr)} relations of {len(graph.sizes)} node types"
+        raise ValueError(f"graph: expected one relation of one node type, found {found}")
+    if graph.weight[0] is not None or graph.time[0] is not None:
+        raise ValueError("graph: expected edges without weights and times, found some")
+
+
+def check_drawing(drawing: LayerDrawing, layers: bool, include_dst: bool) -> None:
+    """Raises ValueError for an option that is unknown, or does not fit the method or the frontier."""
+    method = drawing.method
+    if method not in METHODS:
+        raise ValueError(f"method: expected one of {METHODS}, found {method!r}")
+    for name, value, known in (
+        ("scheme", drawing.scheme, SCHEMES_OF[method]),
+        ("scores", drawing.scores, SCORES),
+        ("aggregation", drawing.aggregation, AGGREGATIONS),
+        ("weights", drawing.weights, WEIGHTS),
+    ):
+        if value not in known:
+            of = f" of method={method!r}" if name == "scheme" else ""
+            raise ValueError(f"{name}: expected one of {known}{of}, found {value!r}")
+    if drawing.keep_known and method == "labor":
+        raise ValueError("keep_known=True: expected method='ladies' or 'fastgcn', found 'labor'")
+    if drawing.layer_dependency and method != "labor":
+        raise ValueError(f"layer_dependency=True: expected method='labor', found {method!r}")
+    if not include_dst and not layers:
+        raise ValueError("include_dst=False: expected layers=True, found False")
+    if not include_dst and drawing.keep_known:
+        raise ValueError("include_dst=False: expected keep_known=False, found True")
+
+
+def choices_of(drawing: LayerDrawing) -> list[int]:
+    """What the operators are told of the options that are names."""
+    return [
+        METHODS.index(drawing.method), SCHEMES.index(drawing.scheme), SCORES.index(drawing.scores),
+        AGGREGATIONS.index(drawing.aggregation), WEIGHTS.index(drawing.weights),
+    ]  # fmt: skip
+
+
+def options_of(drawing: LayerDrawing, layers: bool, include_dst: bool) -> int:
+    """The other options, as bits of one integer: see :mod:`torch_gnnscale.ops.samples`."""
+    return (
+        LAYERS * layers | KEEP_KNOWN * drawing.keep_known | LAYER_DEPENDENCY * drawing.layer_dependency
+        | INCLUDE_DST * include_dst
+    )  # fmt: skip
+
+
+def check_num_nodes(num_nodes: Sequence[int]) -> list[int]:
+    """The number of each hop as a list of ints. Raises TypeError or ValueError for other values."""
+    if isinstance(num_nodes, (str, dict)) or not isinstance(num_nodes, Sequence):
+        raise TypeError(f"num_nodes: expected a list of ints, found {type(num_nodes).__name__}")
+    if len(num_nodes) > MAX_HOPS:
+        raise ValueError(f"num_nodes: expected at most {MAX_HOPS} hops, found {len(num_nodes)}")
+    return [check_int(f"num_nodes[{hop}]", count, -1, MAX_DRAWN - 1) for hop, count in enumerate(num_nodes)]
