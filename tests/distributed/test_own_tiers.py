@@ -20,6 +20,7 @@ from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.own_rows import MappedRows, joined_there
 from torch_gnnscale.distributed.own_tiers import OwnTiers
 from torch_gnnscale.feature import hotness
+from torch_gnnscale.loader import accesses
 from torch_gnnscale.ops.rows import as_words
 
 
@@ -192,6 +193,25 @@ def test_scores_by_the_users_ids(parts):
     with partition.open_parts(path) as opened:
         for number, scores in enumerate(scores_by_part(path, hotness=SCORES)):
             assert torch.equal(scores, SCORES[opened.part(number).user_ids[None]])
+
+
+def counted(path):
+    """What the batches of all ranks read of each node in the first epoch: counted beforehand, and then; and the share
+    of it that tiers by these counts, of a third of the rows, have in memory."""
+    with open_part(path) as part:
+        before = accesses(loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {}), [0])
+    dist.all_reduce(before)
+    with open_part(path, tiers={"host": "40%", "hotness": before}) as part:
+        loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {})
+        read = sum(batch.n_id.bincount(minlength=200) for batch in loader)
+        dist.all_reduce(read)
+        return before, read, part.features.tiers.plan.tiers[0].hit_rate
+
+
+def test_scores_that_ranks_count_together(parts):
+    for before, read, share in cluster(2).run(counted, parts(2)[1]):
+        assert torch.equal(before, read)
+        assert share > 0.5
 
 
 def test_the_hottest_rows_are_in_memory(parts):

@@ -28,10 +28,6 @@ class OwnRows(ABC):
         """The rows of ``ids``, on the device where batches have them; shape [n, ...]. Ids are not checked."""
 
     @abstractmethod
-    def whole(self) -> Tensor:
-        """All rows, on that device."""
-
-    @abstractmethod
     def table(self, ids: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
         """What other ranks ask for: a tensor in host memory that has these rows, and for each entry of ``ids`` where in
         it its rows are. Ids are checked here, or where they are used."""
@@ -59,10 +55,6 @@ class MappedRows(OwnRows):
         """See :meth:`OwnRows.gather`."""
         return ops.gather_rows(self._rows, ids, check=False)
 
-    def whole(self) -> Tensor:
-        """See :meth:`OwnRows.whole`: no copy."""
-        return self._rows
-
     def table(self, ids: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
         """See :meth:`OwnRows.table`: all rows, and the ids."""
         return self._rows, ids
@@ -86,10 +78,6 @@ class TierRows(OwnRows):
     def gather(self, ids: Tensor) -> Tensor:
         """See :meth:`OwnRows.gather`."""
         return self._rows.gather(ids, check=False)
-
-    def whole(self) -> Tensor:
-        """See :meth:`OwnRows.whole`: a copy."""
-        return self.gather(torch.arange(len(self)))
 
     def table(self, ids: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
         """See :meth:`OwnRows.table`: the rows that are asked for, one after another."""

@@ -137,7 +137,7 @@ class PartRows(RowStore):
     def _whole(self, key: tuple[Any, str]) -> Tensor:
         """All rows of an attribute of the whole graph: by the stored ids of nodes, or by the user's ids of edges."""
         if self.ranks.parts == 1 and not isinstance(key[0], tuple):
-            return self._own_of(key).whole()
+            return self.part.rows[key]
         if key not in self.parts.graph_attrs:
             raise RuntimeError(
                 f"{key}: expected an attribute of the whole graph, found one in parts; what samplers read of all nodes "
