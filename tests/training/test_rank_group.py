@@ -63,6 +63,8 @@ def test_an_error_of_rank_0_is_raised_on_all():
     for error in (ValueError("lr: expected another"), OSError(28, "the disk is full")):
         text = f"{type(error).__name__}: {error}"
         assert cluster(2).results(fails_first, error) == [(False, text)] * 2
+    first, second = cluster(2).results(fails_first, KeyError("no luck"))
+    assert (first, second) == ((False, "KeyError: 'no luck'"), (False, "RuntimeError: rank 0: KeyError: 'no luck'"))
 
 
 def gradients(steps):

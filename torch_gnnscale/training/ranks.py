@@ -81,18 +81,24 @@ class RankGroup:
         return found
 
     def first(self, make: Callable[[], T]) -> T:
-        """Calls ``make()`` on rank 0 alone; returns its result, or raises its OSError or ValueError, on all ranks."""
+        """Calls ``make()`` on rank 0 alone; returns its result, or raises its OSError or ValueError, on all ranks.
+
+        If it raises another Exception, the other ranks raise RuntimeError.
+        """
         if self.world == 1:
             return make()
         told: list[Any] = [None, None]
+        own: Exception | None = None
         if self.is_first:
             try:
                 told[0] = make()
             except (OSError, ValueError) as error:
-                told[1] = error
+                told[1] = own = error
+            except Exception as error:  # which pickle may not take
+                told[1], own = RuntimeError(f"rank 0: {type(error).__name__}: {error}"), error
         dist.broadcast_object_list(told, src=0)
         if told[1] is not None:
-            raise told[1]
+            raise own or told[1]
         return told[0]
 
 
