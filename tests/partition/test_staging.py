@@ -2,9 +2,11 @@
 
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from helpers.data import make_data
+from helpers.forked import run
 
 from torch_gnnscale import files
 from torch_gnnscale.partition import open_parts, write
@@ -66,6 +68,30 @@ def test_damage(parts, tmp_path):
         stage(parts, tmp_path / "disk", [1])
     assert not (copy / "part-00001").exists()
     assert not [name for name in os.listdir(copy) if name.startswith(files._PARTIAL)]
+
+
+SLOWLY = """
+import shutil, sys, time
+from torch_gnnscale.partition.staging import stage
+plain = shutil.copyfile
+def slowly(*files):
+    time.sleep(0.05)
+    plain(*files)
+shutil.copyfile = slowly
+stage(sys.argv[1], sys.argv[2], [0, int(sys.argv[3])])
+"""
+
+
+@pytest.mark.slow
+def test_two_runs_at_once(parts, tmp_path):
+    """The second one waits for what both need, then copies its own part."""
+    with ThreadPoolExecutor(2) as pool:
+        given = [(str(parts), str(tmp_path / "disk"), str(part)) for part in (1, 2)]
+        ended = list(pool.map(lambda arguments: run(SLOWLY, *arguments), given))
+    assert [(process.returncode, process.stderr) for process in ended] == [(0, "")] * 2
+    copy = stage(parts, tmp_path / "disk", [0, 1, 2])
+    names = {"attrs", "book", "complete", "graph", "ids", *(f"part-0000{part}" for part in range(3))}
+    assert {folder.name for folder in copy.iterdir()} == names
 
 
 def test_too_little_space(parts, tmp_path, monkeypatch):

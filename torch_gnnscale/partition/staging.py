@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .. import files
@@ -38,7 +40,8 @@ def stage(path: str | os.PathLike, to: str | os.PathLike, parts: Iterable[int], 
     """Copies the parts that the ranks of a machine open; returns the directory to open in place of ``path``.
 
     The copy is ``to``/parts-FINGERPRINT. It has what all ranks need, and the given parts. Each of its folders appears
-    when it is complete and its checksums were compared; folders that are there already are not copied again.
+    when it is complete and its checksums were compared; folders that are there already are not copied again. If another
+    process is copying to the same place, this one waits until it has done so, or has ended.
 
     Args:
         path: the directory of parts.
@@ -54,21 +57,27 @@ def stage(path: str | os.PathLike, to: str | os.PathLike, parts: Iterable[int], 
         shared = [name for name in ("book", "ids", "graph", "attrs") if (opened.path / name).is_dir()]
         names = [*shared, *(layout.part_folder(opened.path, part).name for part in sorted(set(parts))), "complete"]
         source, copy = opened.path, Path(to).resolve() / f"parts-{opened.fingerprint:016x}"
-    there = [name for name in names if (copy / name / files.MANIFEST).is_file()]
-    if verify:
-        for name in there:
-            files.verify(copy / name)
-    missing = [name for name in names if name not in there]
-    sizes = [file.stat().st_size for name in missing for file in (source / name).iterdir()]
-    copy.mkdir(parents=True, exist_ok=True)
-    if sum(sizes) > (free := shutil.disk_usage(copy).free):
-        raise OSError(f"{to}: expected {sum(sizes)} bytes of free space for a copy of {path}, found {free}")
-    for name in missing:
-        try:
+    Path(to).mkdir(parents=True, exist_ok=True)
+    with _alone(copy.with_suffix(".lock")):
+        there = [name for name in names if (copy / name / files.MANIFEST).is_file()]
+        if verify:
+            for name in there:
+                files.verify(copy / name)
+        missing = [name for name in names if name not in there]
+        sizes = [file.stat().st_size for name in missing for file in (source / name).iterdir()]
+        if sum(sizes) > (free := shutil.disk_usage(to).free):
+            raise OSError(f"{to}: expected {sum(sizes)} bytes of free space for a copy of {path}, found {free}")
+        for name in missing:
             with files.creating(copy / name) as folder:
                 for file in (source / name).iterdir():
                     shutil.copyfile(file, folder / file.name)
                 files.verify(folder)
-        except FileExistsError:  # another run has copied it in the meantime
-            files.verify(copy / name)
     return copy
+
+
+@contextmanager
+def _alone(file: Path) -> Iterator[None]:
+    """Within, no other process of this machine is within for the same file, which is made and remains."""
+    with file.open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process, however that ends
+        yield
