@@ -80,14 +80,15 @@ inline void choose_by_priority(const Scored& from, int64_t count, uint64_t key, 
 
 inline void choose_by_poisson(const Scored& from, int64_t count, uint64_t key, int hop, uint64_t total,
                               Vector<Chosen>& chosen) {
-  // Certain nodes, which have the largest scores, are at most count - 1.
-  Vector<uint64_t> largest(from.scores(), from.scores() + from.count());
-  std::nth_element(largest.begin(), largest.begin() + count, largest.end(), std::greater<>());
-  std::sort(largest.begin(), largest.begin() + count, std::greater<>());
   uint64_t left = static_cast<uint64_t>(count), rest = total;
-  for (int64_t i = 0; is_certain(largest[i], left, rest); ++i) {
-    --left;
-    rest -= largest[i];
+  {  // Certain nodes, which have the largest scores, are at most count - 1.
+    Vector<uint64_t> largest(from.scores(), from.scores() + from.count());
+    std::nth_element(largest.begin(), largest.begin() + count, largest.end(), std::greater<>());
+    std::sort(largest.begin(), largest.begin() + count, std::greater<>());
+    for (int64_t i = 0; is_certain(largest[i], left, rest); ++i) {
+      --left;
+      rest -= largest[i];
+    }
   }
   PooledArray<uint64_t> draws(from.count());
   draw_nodes(key, hop, from.nodes(), from.count(), draws.data());
@@ -102,8 +103,10 @@ inline void choose_by_poisson(const Scored& from, int64_t count, uint64_t key, i
 // A Fenwick tree (1994) of scores: finds the place of a unit, and removes scores.
 class SumTree {
  public:
-  explicit SumTree(const Vector<uint64_t>& scores) : sums_(scores.size() + 1) {
-    std::copy(scores.begin(), scores.end(), sums_.begin() + 1);
+  // score_of(i): of place i < count.
+  template <typename F>
+  SumTree(size_t count, F&& score_of) : sums_(count + 1) {
+    for (size_t i = 0; i < count; ++i) sums_[i + 1] = score_of(i);
     for (size_t i = 1; i < sums_.size(); ++i) {
       if (const size_t above = i + (i & -i); above < sums_.size()) sums_[above] += sums_[i];
     }
@@ -133,26 +136,25 @@ class SumTree {
 // candidates that were not drawn yet.
 inline void choose_by_numbers(const Scored& from, int64_t count, bool replace, uint64_t key, int hop, uint64_t total,
                               Vector<Chosen>& chosen) {
-  Vector<int64_t> order(from.count());
+  Vector<uint32_t> order(from.count());  // candidates have local ids, which are less than 2^32
   std::iota(order.begin(), order.end(), 0);
-  std::sort(order.begin(), order.end(), [&](int64_t a, int64_t b) { return from.node(a) < from.node(b); });
-  Vector<uint64_t> scores(from.count());
-  for (size_t i = 0; i < scores.size(); ++i) scores[i] = from.score(order[i]);
-  SumTree tree(scores);
+  std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return from.node(a) < from.node(b); });
+  const auto score_of = [&](size_t place) { return from.score(order[place]); };
+  SumTree tree(order.size(), score_of);
   uint64_t left = total;
   Vector<size_t> places(count);
   for (int64_t j = 0; j < count; ++j) {
     places[j] = tree.find(bounded(numbered_draw(key, hop, j), left));
     if (replace) continue;
-    tree.remove(places[j], scores[places[j]]);
-    left -= scores[places[j]];
+    tree.remove(places[j], score_of(places[j]));
+    left -= score_of(places[j]);
   }
   std::sort(places.begin(), places.end());
   for (size_t first = 0, last; first < places.size(); first = last) {
     for (last = first; last < places.size() && places[last] == places[first];) ++last;
     const size_t place = places[first];
     chosen.push_back({from.node(order[place]),
-                      counted_correction(last - first, total, static_cast<uint64_t>(count), scores[place])});
+                      counted_correction(last - first, total, static_cast<uint64_t>(count), score_of(place))});
   }
 }
 

@@ -62,6 +62,7 @@ class LayerHop {
         list_all();
       }
       choose(candidates_, count, request_.scheme, request_.key, hop_, chosen_);
+      candidates_ = Scored();
       mark();
       write();
     }

@@ -185,6 +185,10 @@ class PreparedNeighbors:
         for name, entries in per_batch.items():
             if entries is not None and len(entries) != batches:
                 raise ValueError(f"{name}: expected one entry for each of {batches} batches, found {len(entries)}")
+        if seed_time is not None and all(entry is None for entry in seed_time):
+            seed_time = None
+        if exclude is not None and all(entry is None for entry in exclude):
+            exclude = None
         ids: list[Tensor] = []
         times: list[Tensor | None] = []
         pairs: list[Tensor | None] = []
