@@ -9,8 +9,9 @@
 //   void sum_before(const T* in, T* out, const int64_t* count, int64_t most)
 //                                                            out[i] = sum of in[j], j < i, for i <= *count <= most;
 //                                                            both have room for most + 1
-//   void sort(const int64_t* keys, int64_t* sorted_keys, const int32_t* values, int32_t* sorted_values, int64_t count)
-//                                                            sorts pairs by their keys
+//   bool sort(int64_t* keys, int64_t* spare_keys, int32_t* values, int32_t* spare_values, int64_t count)
+//                                                            sorts pairs by their keys, in place or, if it returns
+//                                                            true, into the spare arrays
 #pragma once
 
 #include <torch/csrc/stable/ops.h>

@@ -45,12 +45,12 @@ class HostExecutor {
     for (int64_t i = 0; i < std::min(*count, most); ++i) out[i + 1] = sum += in[i];
   }
 
-  void sort(const int64_t* keys, int64_t* sorted_keys, const int32_t* values, int32_t* sorted_values,
-            int64_t count) const {
+  bool sort(int64_t* keys, int64_t* /*spare_keys*/, int32_t* values, int32_t* /*spare_values*/, int64_t count) const {
     std::vector<std::pair<int64_t, int32_t>> pairs(static_cast<size_t>(count));
     for (int64_t i = 0; i < count; ++i) pairs[i] = {keys[i], values[i]};
     std::sort(pairs.begin(), pairs.end());
-    for (int64_t i = 0; i < count; ++i) std::tie(sorted_keys[i], sorted_values[i]) = pairs[i];
+    for (int64_t i = 0; i < count; ++i) std::tie(keys[i], values[i]) = pairs[i];
+    return false;
   }
 
  private:

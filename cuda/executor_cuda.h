@@ -80,14 +80,16 @@ class StreamExecutor {
     check(name_, cub::DeviceScan::ExclusiveSum(workspace.mutable_data_ptr(), bytes, in, out, most + 1, stream_));
   }
 
-  void sort(const int64_t* keys, int64_t* sorted_keys, const int32_t* values, int32_t* sorted_values,
-            int64_t count) const {
+  bool sort(int64_t* keys, int64_t* spare_keys, int32_t* values, int32_t* spare_values, int64_t count) const {
+    cub::DoubleBuffer<int64_t> key(keys, spare_keys);
+    cub::DoubleBuffer<int32_t> value(values, spare_values);
     size_t bytes = 0;
-    check(name_, cub::DeviceRadixSort::SortPairs(nullptr, bytes, keys, sorted_keys, values, sorted_values, count, 0, 64,
-                                                 stream_));
+    check(name_, cub::DeviceRadixSort::SortPairs(nullptr, bytes, key, value, count, 0, 64, stream_));
     Tensor workspace = room(static_cast<int64_t>(bytes), ScalarType::Byte);
-    check(name_, cub::DeviceRadixSort::SortPairs(workspace.mutable_data_ptr(), bytes, keys, sorted_keys, values,
-                                                 sorted_values, count, 0, 64, stream_));
+    check(name_,
+          cub::DeviceRadixSort::SortPairs(workspace.mutable_data_ptr(), bytes, key, value, count, 0, 64, stream_));
+    STD_TORCH_CHECK((key.Current() == keys) == (value.Current() == values), name_, ": a sort left its pairs apart");
+    return key.Current() != keys;
   }
 
  private:

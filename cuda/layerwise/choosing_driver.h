@@ -89,19 +89,19 @@ class ChoosingDriver {
   }
 
   void by_replacement() {
-    Replacements by{of_, make<int64_t>(most_ + 1), make<int32_t>(most_), nullptr, nullptr, nullptr, nullptr};
+    int64_t *keys = make<int64_t>(most_ + 1), *spare_keys = make<int64_t>(most_ + 1);
+    int32_t *numbers = make<int32_t>(most_), *spare_numbers = make<int32_t>(most_);
     const int64_t* const items = upload({most_, of_.batches * of_.count});
-    on_.each(items, most_, WriteOrder{by});
-    int32_t* const at = make<int32_t>(most_);
-    int64_t* const sorted = make<int64_t>(most_ + 1);
-    on_.sort(by.order, sorted, by.number, at, most_);
-    by.at = at;
-    by.ordered = reinterpret_cast<uint64_t*>(sorted);  // the keys are of no further use
-    by.times = reinterpret_cast<uint32_t*>(by.number);
+    on_.each(items, most_, WriteOrder{of_, keys, numbers});
+    if (on_.sort(keys, spare_keys, numbers, spare_numbers, most_)) {
+      std::swap(keys, spare_keys);
+      std::swap(numbers, spare_numbers);
+    }
+    // The keys are of no further use, nor are the spare arrays.
+    uint64_t *const scores = reinterpret_cast<uint64_t*>(keys), *const sums = reinterpret_cast<uint64_t*>(spare_keys);
+    const Replacements by{of_, numbers, scores, sums, reinterpret_cast<uint32_t*>(spare_numbers)};
     on_.each(candidates_, most_, OrderScores{by});
-    uint64_t* const sums = reinterpret_cast<uint64_t*>(by.order);
-    on_.sum_before(by.ordered, sums, candidates_, most_);
-    by.sums = sums;
+    on_.sum_before(scores, sums, candidates_, most_);
     on_.each(items + 1, of_.batches * of_.count, DrawUnits{by});
     on_.each(candidates_, most_, CorrectReplaced{by});
   }

@@ -216,30 +216,31 @@ struct CorrectPoisson {
 
 // With replacement ####################################################################################################
 
+// For every place that a candidate may have: a key by which candidates are sorted by batch, then by node; those without
+// a candidate come last.
+struct WriteOrder {
+  Candidates of;
+  int64_t* keys;
+  int32_t* numbers;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    numbers[i] = static_cast<int32_t>(i);
+    if (i < of.begin[of.batches]) {
+      keys[i] = of.batches == 1 ? of.node[i] : of.batch_of(i) << kNodeBits | of.node[i];
+    } else {
+      keys[i] = INT64_MAX;
+    }
+  }
+};
+
 struct Replacements {
   Candidates of;
-  int64_t* order;        // [candidates + 1]: keys by which candidates are sorted: by batch, then by node
-  int32_t* number;       // [candidates]: their numbers
-  const int32_t* at;     // [candidates]: after sorting: the candidate at each place
+  const int32_t* at;     // [candidates]: the candidate at each place of the sorted order
   uint64_t* ordered;     // [candidates + 1]: the scores in this order
   const uint64_t* sums;  // [candidates + 1]: their sums, modulo 2^64
   uint32_t* times;       // [candidates]: how often each candidate was drawn
 
   GNNSCALE_HD uint64_t total(int64_t batch) const { return sums[of.begin[batch + 1]] - sums[of.begin[batch]]; }
-};
-
-// For every place that a candidate may have; those without one come last.
-struct WriteOrder {
-  Replacements by;
-
-  GNNSCALE_HD void operator()(int64_t i) const {
-    by.number[i] = static_cast<int32_t>(i);
-    if (i < by.of.begin[by.of.batches]) {
-      by.order[i] = by.of.batches == 1 ? by.of.node[i] : by.of.batch_of(i) << kNodeBits | by.of.node[i];
-    } else {
-      by.order[i] = INT64_MAX;
-    }
-  }
 };
 
 // For every candidate.

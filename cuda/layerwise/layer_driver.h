@@ -2,10 +2,10 @@
 // of the phases of a hop, and what memory they get. The host waits twice a hop, for the number of scanned edges and for
 // that of drawn edges (with the scheme `poisson` also for whether more nodes became certain), and once at the end.
 //
-// Memory of a hop beside what it returns, in bytes. LADIES, for each scanned edge: 32 of the table of scores, 16 of
-// columns, slots and ranks, 24 of candidates, and 4 (poisson: 8, replace: 24 and what the sort takes, 12) to draw them.
-// FastGCN, for each node and batch: 32, and the same to draw them; LABOR, for each scanned edge: 24. Then, when these
-// are freed, for each drawn edge: 32 to 64 of the table of nodes, and 32.
+// Memory of a hop beside what it returns, in bytes. LADIES, for each scanned edge: 32 of the table of scores, 12 of
+// columns and slots, 24 of candidates, and 4 (poisson: 8, replace: 24) to draw them. FastGCN, for each node and batch:
+// 32, and the same to draw them; LABOR, for each scanned edge: 20. Then, when these are freed, for each drawn edge: 32
+// to 64 of the table of nodes, and 32.
 #pragma once
 
 #include <optional>
