@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_gnnscale import FeatureStore, GraphStore, files, ops
+from torch_gnnscale.ops.layerwise import AGGREGATIONS, METHODS, SCHEMES, SCORES, WEIGHTS
 
 TOTAL = int(os.environ.get("GNNSCALE_FUZZ", "2000"))
 FRIENDLY = (ValueError, TypeError, IndexError, NotImplementedError, OSError)
@@ -89,6 +90,17 @@ def sample(colptr, row, seeds, fanouts, key, edge_id=None, **options):
     return ops.sample_neighbors(ops.relations([colptr], [row], edge_id=[edge_id]), [seeds], fanouts, key, **options)
 
 
+def layers(colptr, row, seeds, num_nodes, key, drawing, edge_id=None, **options):
+    return ops.sample_layers(
+        ops.relations([colptr], [row], edge_id=[edge_id]), seeds, num_nodes, key, drawing, **options
+    )
+
+
+def layer_bulk(colptr, row, seeds, num_nodes, key, drawing, **options):
+    ends = options.pop("seed_ptr", [0, len(seeds) if isinstance(seeds, torch.Tensor) and seeds.dim() else 0])
+    return ops.sample_layers_bulk(colptr, row, seeds, ends, num_nodes, [key], drawing, **options)
+
+
 optional = st.one_of(st.none(), tensors())
 threads = st.one_of(st.integers(0, 3), numbers)
 keys = st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), numbers)
@@ -104,6 +116,19 @@ sampling = {
     "disjoint": st.sampled_from([False] * 9 + [True]),
     "threads": threads,
 }
+drawings = st.builds(
+    ops.LayerDrawing,
+    *(
+        st.one_of(st.sampled_from([*known] * 4), st.sampled_from(["x", None]))
+        for known in (METHODS, SCHEMES, SCORES, AGGREGATIONS, WEIGHTS)
+    ),
+    flags,
+    flags,
+)
+counts = numbers.filter(lambda count: count != (1 << 31) - 1)  # the most that may be drawn, which would take minutes
+hops = st.one_of(st.lists(st.integers(-1, 9), max_size=3), st.lists(counts, max_size=3))
+layered = {"edge_id": optional, "score": optional, "layers": flags, "include_dst": flags}
+of_layers = st.tuples(graphs(), tensors(), hops, keys, drawings)
 aggregating = {"weight": optional, "edge": optional, "num_edges": numbers, "threads": threads}
 extremes = {"edge": optional, "num_edges": numbers}
 CALLS = {
@@ -115,6 +140,12 @@ CALLS = {
     "permutation": (st.tuples(st.integers(-3, 300), keys), {}),
     "rmat_edges": (st.tuples(numbers, st.integers(-2, 50), keys, quadrants, numbers, threads), {}),
     "sample_neighbors": (st.tuples(graphs(), tensors(), st.lists(numbers, max_size=4), keys), sampling),
+    "sample_layers": (of_layers, layered),
+    "sample_layers_bulk": (of_layers, {**layered, "seed_ptr": st.lists(numbers, max_size=3), "threads": threads}),
+    "choose_nodes": (
+        st.tuples(tensors(), tensors(1), counts, st.sampled_from([*SCHEMES, "x"]), keys, numbers),
+        {},
+    ),
     "aggregate": (st.tuples(graphs(), tensors(), st.sampled_from([*ops.REDUCTIONS, "x"])), aggregating),
     "edge_dot": (st.tuples(graphs(), tensors(), tensors(), numbers), {"edge": optional}),
     "share_of_extremes": (st.tuples(graphs(), tensors(), tensors(), tensors()), {}),
@@ -122,9 +153,12 @@ CALLS = {
 }
 
 
+WRAPPED = {"sample_neighbors": sample, "sample_layers": layers, "sample_layers_bulk": layer_bulk}
+
+
 @pytest.mark.parametrize("name", CALLS)
 def test_arguments(name):
-    call = sample if name == "sample_neighbors" else getattr(ops, name)
+    call = WRAPPED.get(name) or getattr(ops, name)
     strategy, options = CALLS[name]
 
     @settings(max_examples=max(20, TOTAL // (len(CALLS) + 4)))
@@ -136,8 +170,12 @@ def test_arguments(name):
             out = call(*arguments, **chosen)
         except NATIVE:
             return
-        if name == "sample_neighbors":
+        if name in WRAPPED:
             colptr, _, seeds = arguments[:3]
+            if name == "sample_layers_bulk":
+                (out,) = out
+            if not chosen.get("include_dst", True):
+                return  # sources have local ids of their own in each hop
             src = out.node[0][out.edge_index[0][0]]
             assert torch.equal(out.node[0][: len(seeds)], seeds.long())
             assert bool(((src >= 0) & (src < len(colptr) - 1)).all())
