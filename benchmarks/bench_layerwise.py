@@ -2,33 +2,41 @@
 
     python benchmarks/bench_layerwise.py
 
-LADIES beside a loop that reads the lists of the same frontiers and touches a cell per source, and beside three ways to
-draw a layer with scipy: indexing rows and columns, products of sparse matrices (Tripathy et al. 2024, algorithm 1), and
-dense vectors over all nodes, as in the authors' code (Zou et al. 2019). LABOR beside neighbor sampling, with the number
-of nodes that each finds; where fb100 is there, on its 24 largest schools, too.
+Times are those of the CPU. LADIES beside a loop that reads the lists of the same frontiers and touches a cell per
+source, and beside three ways to draw a layer with scipy: indexing rows and columns, products of sparse matrices
+(Tripathy et al. 2024, algorithm 1), and dense vectors over all nodes, as in the authors' code (Zou et al. 2019).
+LABOR beside neighbor sampling, with the number of nodes that each finds. The rows of GraphSAGE's matrices beside the
+paper's, whose frontiers keep repeated nodes. Where fb100 is there, on its 24 largest schools, too.
 """
 
 from __future__ import annotations
 
 import os
+import time
+from functools import partial
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from common import compare, graph, has, judged, parser, report, save, say_aims
+from common import compare as compare_by
+from common import graph, has, judged, parser, report, save, say_aims
 from limits import touch_lists
 
 from torch_gnnscale import CSC, ops
 
 LAYERS, BATCH = [512, 512], 512
 FANOUTS, SEEDS = [10, 10], 1024
+MATRIX_FANOUTS = [15, 10, 5]
 LIMIT = "reading the lists, touching a cell per source"
 LADIES = ops.LayerDrawing()
 LABOR = ops.LayerDrawing("labor", "sequential")
 POISSON = ops.LayerDrawing("labor", "poisson")
 PEERS = {"scipy, indexing": 8, "scipy, products": 20, "scipy, dense vectors": 80}
 """How many times as fast as each LADIES should be."""
+compare = partial(compare_by, clock=time.process_time)
+"""By the time of the CPU: each candidate runs on one thread."""
 
 
 def schools() -> CSC | None:
@@ -66,6 +74,20 @@ def node_counts(csc: CSC, batches: int) -> dict[str, Any]:
         found[name] = judged(nodes[0] / nodes[1], most=most)
     say_aims(found)
     return found
+
+
+def matrix_rows(csc: CSC, batches: int) -> dict[str, Any]:
+    """Rows of a batch in the matrix Q of each hop of GraphSAGE: a row for each distinct node, and as in the paper
+    (section 4.1), where b seeds and fanouts s give b s^l rows after l hops."""
+    sampler = ops.PreparedNeighbors(csc.relations(), MATRIX_FANOUTS, layers=True)
+    rows = torch.zeros(len(MATRIX_FANOUTS), dtype=torch.int64)
+    for number in range(batches):
+        seeds = torch.randperm(csc.num_dst)[:SEEDS]
+        rows += sampler.sample([seeds], number).num_nodes[0, :-1].cumsum(0)
+    ours = [int(row) // batches for row in rows]
+    paper = [SEEDS * prod(MATRIX_FANOUTS[:hop]) for hop in range(len(MATRIX_FANOUTS))]
+    print(f"\nGraphSAGE {SEEDS} x {MATRIX_FANOUTS}, rows of Q by hop: distinct nodes {ours}, b s^l {paper}")
+    return {"fanouts": MATRIX_FANOUTS, "distinct": ours, "paper": paper}
 
 
 def chosen(score: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
@@ -191,11 +213,18 @@ def main() -> None:
             "ladies": ladies(found, args.rounds),
             "labor": labor(found, args.rounds),
             "node counts": node_counts(found, args.rounds),
+            "matrix rows": matrix_rows(found, args.rounds),
         }
+        if not args.no_save:
+            save("layerwise", results)
     for name in args.graphs:
         csc, _ = graph(name)
         print(f"\nR-MAT {name}")
-        results[name] = {"ladies": ladies(csc, args.rounds), "labor": labor(csc, args.rounds)}
+        results[name] = {
+            "ladies": ladies(csc, args.rounds),
+            "labor": labor(csc, args.rounds),
+            "matrix rows": matrix_rows(csc, args.rounds),
+        }
         del csc
         ops.pool_trim()
     if not args.no_save:
