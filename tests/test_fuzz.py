@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torch_gnnscale import FeatureStore, GraphStore, files, ops
-from torch_gnnscale.ops.layerwise import AGGREGATIONS, METHODS, SCHEMES, SCORES, WEIGHTS
+from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, METHODS, SCHEMES, SCORES, WEIGHTS
 
 TOTAL = int(os.environ.get("GNNSCALE_FUZZ", "2000"))
 FRIENDLY = (ValueError, TypeError, IndexError, NotImplementedError, OSError)
@@ -170,6 +170,12 @@ def test_arguments(name):
             out = call(*arguments, **chosen)
         except NATIVE:
             return
+        if name == "sample_layers":
+            assert out.edge_index[0].size(1) == len(out.edge_weight[0]) == int(out.num_edges.sum())
+            assert bool((out.edge_weight[0] >= 0).all())
+        if name == "choose_nodes":
+            assert bool((out[0].diff() > 0).all())
+            assert bool((out[1] > 0).all())
         if name in WRAPPED:
             colptr, _, seeds = arguments[:3]
             if name == "sample_layers_bulk":

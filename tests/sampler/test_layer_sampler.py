@@ -20,7 +20,7 @@ from torch_gnnscale import (
     ops,
     reference,
 )
-from torch_gnnscale.ops.layer_drawing import METHODS
+from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, METHODS, SCHEMES, SCORES, WEIGHTS
 from torch_gnnscale.random import Purpose, batch_key
 from torch_gnnscale.sampler import WeightedLayer
 from torch_gnnscale.sampler.layer_executor import GPULayers, LayerPlan
@@ -257,6 +257,30 @@ def test_the_name_of_the_weights(data):
 def test_what_a_method_does_not_have(data, options, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         loader_of(data, **{"method": "ladies", **options})
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"method": "neighbor"}, f"method: expected one of {METHODS}, found 'neighbor'"),
+        ({"scheme": "uniform"}, f"scheme: expected one of {SCHEMES[:4]} of method='ladies', found 'uniform'"),
+        ({"method": "fastgcn", "scores": "degrees"}, f"scores: expected one of {SCORES}, found 'degrees'"),
+        ({"aggregation": "max"}, f"aggregation: expected one of {AGGREGATIONS}, found 'max'"),
+        ({"weights": "biased"}, f"weights: expected one of {WEIGHTS}, found 'biased'"),
+        ({"num_nodes": [3, -2]}, "num_nodes[1]: expected -1 <= num_nodes[1] <= 2147483647, found -2"),
+        ({"num_nodes": [1] * 65}, "num_nodes: expected at most 64 hops, found 65"),
+        ({"method": "labor", "keep_known": True},
+         "keep_known=True: expected method='ladies' or 'fastgcn', found 'labor'"),
+        ({"method": "fastgcn", "layer_dependency": True},
+         "layer_dependency=True: expected method='labor', found 'fastgcn'"),
+        ({"method": "labor", "batch_dependency": 0},
+         f"batch_dependency: expected 1 <= batch_dependency <= {1 << 62}, found 0"),
+    ],
+    ids=lambda entry: entry if isinstance(entry, str) else "",
+)  # fmt: skip
+def test_options_that_are_unknown_or_do_not_fit(data, options, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        LayerSampler(data, **{"num_nodes": HOPS, **options})
 
 
 def test_what_a_sampler_does_not_have(data):
