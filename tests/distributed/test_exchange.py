@@ -1,5 +1,6 @@
 """Numbers, bytes and rows that ranks exchange, and what is counted."""
 
+import threading
 from dataclasses import asdict
 
 import torch
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 from torch import distributed as dist
 
 from torch_gnnscale.distributed import Exchange
+from torch_gnnscale.distributed.meeting import Meeting, keep_group
 from torch_gnnscale.distributed.own_rows import MappedRows
+from torch_gnnscale.distributed.presence import Presence
 from torch_gnnscale.distributed.rows import RowKind, Travelled, counts_by_part, exchange_rows, locate
 
 
@@ -97,3 +100,56 @@ def test_where_rows_lie(sizes, data):
     assert found.remote.tolist() == sorted({i for i in ids.tolist() if not bounds[part] <= i < bounds[part + 1]})
     by_part = [sum(int(bounds[i]) <= v < int(bounds[i + 1]) for v in found.remote.tolist()) for i in range(len(sizes))]
     assert counts_by_part(found.remote, bounds).tolist() == by_part
+
+
+def waits_alone():
+    """Rank 0 begins an exchange to which rank 1 does not come."""
+    group, found = dist.new_group([0, 1], backend="gloo"), None
+    if dist.get_rank() == 0:
+        exchange = Exchange(group, 2, 0)
+        threading.Timer(0.1, exchange.give_up).start()
+        try:
+            exchange.numbers(torch.zeros(2, 1, dtype=torch.int64), "headers")
+        except RuntimeError as error:
+            found = str(error), exchange.broken
+        keep_group(group)
+    dist.barrier()
+    dist.destroy_process_group(group)
+    return found
+
+
+def test_who_waits_for_other_ranks_may_give_up():
+    found = cluster(2).run(waits_alone)
+    assert found == [("the part was closed before other ranks came to this step", True), None]
+
+
+def made_by_all(errors):
+    meeting = Meeting(dist.get_rank(), dist.get_world_size(), 30.0)
+
+    def make():
+        if (error := errors[meeting.rank]) is not None:
+            raise error
+        return meeting.rank
+
+    try:
+        return meeting.all_made(make)
+    finally:
+        meeting.close()
+
+
+def test_what_one_rank_cannot_make_is_an_error_on_all():
+    assert cluster(2).run(made_by_all, [None, None]) == [0, 1]
+    text = "ValueError: rank 1: {}: no luck"
+    for error in (ValueError("no luck"), OSError("no luck")):
+        assert cluster(2).results(made_by_all, [None, error]) == [(False, text.format(type(error).__name__))] * 2
+    first, second = cluster(2).results(made_by_all, [None, TypeError("no luck")])
+    assert (first, second) == ((False, text.format("TypeError")), (False, "TypeError: no luck"))
+
+
+def seconds_between_looks(worlds):
+    return [Presence(0, world, 1.0)._every for world in worlds]
+
+
+def test_more_ranks_do_not_ask_the_store_more_often():
+    (found,) = set(map(tuple, cluster(2).run(seconds_between_looks, [2, 50, 512])))
+    assert found == (0.5, 0.5, 5.12)

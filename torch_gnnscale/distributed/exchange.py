@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, fields
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -41,11 +44,20 @@ class Elsewhere(RuntimeError):
     """Another rank failed, and raises the error itself. Raised within a step, which passes it on to the user."""
 
 
+class Broken(RuntimeError):
+    """A collective failed: another rank has ended or does not answer. Its text is the backend's."""
+
+
+_LOOK = timedelta(seconds=0.5)
+"""How long a thread waits for other ranks before it looks whether it shall wait on."""
+
+
 class Exchange:
     """All-to-alls over a Gloo group; without a process group if there is one rank.
 
     One thread calls these methods, in the same order on all ranks, with sizes on which the ranks agreed before: Gloo
-    would not notice sizes that disagree, or two threads in one group, and would return wrong rows.
+    would not notice sizes that disagree, or two threads in one group, and would return wrong rows. A collective that
+    fails raises :class:`Broken`; the ranks may then be at different steps.
 
     Args:
         group: the process group; None for a single rank.
@@ -59,7 +71,8 @@ class Exchange:
         self.traffic: dict[str, Traffic] = defaultdict(Traffic)
         """By purpose."""
         self.broken = False
-        """Whether the last collective failed; the ranks may then be at different steps."""
+        """Whether the last collective failed."""
+        self._given_up = threading.Event()
 
     def numbers(self, sent: Tensor, purpose: str) -> Tensor:
         """received[i]: what rank i sent to this one. Sends sent[i] to rank i: int64, [size, n], the same n on all."""
@@ -69,9 +82,7 @@ class Exchange:
             received = sent
         else:
             received = torch.empty_like(sent)
-            self.broken = True
-            dist.all_to_all_single(received, sent.contiguous(), group=self.group)
-            self.broken = False
+            self._all_to_all(received, sent.contiguous())
         traffic.headers += 1
         traffic.header_bytes += (self.size - 1) * sent[0].nbytes
         traffic.seconds += time.perf_counter() - begin
@@ -95,14 +106,7 @@ class Exchange:
         traffic, begin = self.traffic[purpose], time.perf_counter()
         received = ops.empty_bytes(sum(sizes))
         if self.group is not None:
-            self.broken = True
-            work = dist.all_to_all_single(received, sent, list(sizes), list(lengths), self.group, async_op=True)
-            try:
-                if meanwhile is not None:
-                    meanwhile()
-            finally:
-                work.wait()
-                self.broken = False
+            self._all_to_all(received, sent, list(sizes), list(lengths), meanwhile)
         traffic.rounds += 1
         traffic.bytes_sent += len(sent)
         traffic.bytes_received += len(received)
@@ -140,7 +144,51 @@ class Exchange:
             return [value]
         own = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
         sizes = torch.empty(self.size, dtype=torch.int64)
-        dist.all_to_all_single(sizes, torch.full_like(sizes, len(own)), group=self.group)
+        self._all_to_all(sizes, torch.full_like(sizes, len(own)))
         received, lengths = torch.empty(int(sizes.sum()), dtype=torch.uint8), sizes.tolist()
-        dist.all_to_all_single(received, own.repeat(self.size), lengths, [len(own)] * self.size, self.group)
+        self._all_to_all(received, own.repeat(self.size), lengths, [len(own)] * self.size)
         return [pickle.loads(of_rank.numpy().tobytes()) for of_rank in received.split(lengths)]
+
+    def give_up(self) -> None:
+        """Called by any thread: a collective that waits for other ranks fails within a second, now and later.
+
+        The backend's own threads go on waiting, and so would the end of the group, also when the interpreter ends.
+        """
+        self._given_up.set()
+
+    def _all_to_all(
+        self, received: Tensor, sent: Tensor, sizes: list[int] | None = None, lengths: list[int] | None = None,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> None:  # fmt: skip
+        self.broken = True
+        try:
+            work = dist.all_to_all_single(received, sent, sizes, lengths, self.group, async_op=True)
+        except RuntimeError as error:
+            raise Broken(str(error)) from error
+        try:
+            if meanwhile is not None:
+                meanwhile()
+        finally:
+            self._wait(work)
+            self.broken = False
+
+    def _wait(self, work: Any) -> None:
+        """Until a collective has ended.
+
+        It waits for a moment at a time: a thread that is in native code when the interpreter ends aborts the process
+        when it comes back.
+        """
+        while not _has_ended(work):
+            if self._given_up.is_set():
+                raise RuntimeError("the part was closed before other ranks came to this step")
+        try:
+            work.wait()
+        except RuntimeError as error:
+            raise Broken(str(error)) from error
+
+
+def _has_ended(work: Any) -> bool:
+    """Whether a collective has ended, well or not, after waiting for a moment."""
+    with suppress(RuntimeError):
+        work.wait(_LOOK)
+    return work.is_completed()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -10,13 +11,11 @@ from typing import Any, TypeVar
 from torch import distributed as dist
 
 from .. import machine
-from .exchange import Exchange
+from .exchange import Broken, Exchange
 from .hosts import Card, check_cards, check_open_files, own_card
 from .presence import Presence
 
 T = TypeVar("T")
-_OF_GLOO = ("gloo", "Connection", "imed out", "Broken pipe")
-"""Parts of the messages of errors that Gloo's collectives raise."""
 
 
 class Meeting:
@@ -58,29 +57,31 @@ class Meeting:
         """The values of all ranks, which pickle takes. Raises RuntimeError, which names the rank, if one has ended."""
         try:
             return self._exchange.objects(value)
-        except RuntimeError as error:
-            if (lost := self.lost(error)) is None:
-                raise
-            raise RuntimeError(lost) from error
+        except Broken as error:
+            raise RuntimeError(self.lost(error)) from error
 
     def all_made(self, make: Callable[[], T]) -> T:
         """Calls ``make()``; returns its result when the call has succeeded on all ranks.
 
         Args:
-            make: may raise OSError, ValueError or MemoryError.
+            make: may raise any Exception.
 
         Raises:
-            ValueError: on all ranks, if ``make`` failed on one of them, which the message names.
+            ValueError: on all ranks, if ``make`` failed on one of them, which the message names. A rank on which it
+                raised something else than OSError or ValueError raises that.
             RuntimeError: a rank has ended; the message names it.
         """
         made, error = None, None
         try:
             made = make()
-        except (OSError, ValueError, MemoryError) as found:
+        except Exception as found:
             error = found
         if self.world == 1 and error is not None:
             raise error
-        for rank, text in enumerate(self.gather(None if error is None else f"{type(error).__name__}: {error}")):
+        texts = self.gather(None if error is None else f"{type(error).__name__}: {error}")
+        if error is not None and not isinstance(error, (OSError, ValueError)):
+            raise error
+        for rank, text in enumerate(texts):
             if text is not None:
                 raise ValueError(f"rank {rank}: {text}") from error
         assert made is not None
@@ -94,11 +95,10 @@ class Meeting:
         self.all_made(lambda: check_open_files(sum(map(_files, own))))
         return self._presence.together(lambda: [_group(ranks, self._timeout) for ranks in of_ranks])
 
-    def lost(self, error: RuntimeError) -> str | None:
-        """A text that names the ranks that are gone, if ``error`` comes from a collective of these ranks; else None."""
-        if self._presence is None or not any(word in str(error) for word in _OF_GLOO):
-            return None
-        return f"{self._presence.gone() or 'a rank failed'}: {error}"
+    def lost(self, error: Broken) -> str:
+        """A text that names the ranks that are gone, of an error of a collective of these ranks."""
+        gone = "" if self._presence is None else self._presence.gone()
+        return f"{gone or 'a rank failed'}: {error}"
 
     def close(self) -> None:
         """Ends the group."""
@@ -120,6 +120,12 @@ def end_group(group: dist.ProcessGroup) -> None:
     if dist.is_initialized():
         with contextlib.suppress(Exception):
             dist.destroy_process_group(group)
+
+
+def keep_group(group: dist.ProcessGroup) -> None:
+    """Keeps a group in which a collective still waits, for ever: its end would wait for the other ranks, too, also when
+    the interpreter ends."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def _group(ranks: list[int], timeout: float) -> dist.ProcessGroup | None:

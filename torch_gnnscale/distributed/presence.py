@@ -18,10 +18,12 @@ from torch import distributed as dist
 from .one_thread import OneThread
 
 T = TypeVar("T")
-ANSWER = 3.0
-"""Seconds within which a rank that is alive answers."""
+ANSWER = 2.5
+"""Seconds that a rank which is alive may take to answer, after it has looked whether another one asks."""
 _EVERY = 0.5
-"""Seconds after which a rank looks again whether another one asks."""
+"""Seconds after which a rank looks again, at least."""
+REQUESTS = 100
+"""Requests per second, of all ranks that look, that the store gets at most."""
 _numbers = itertools.count()
 
 
@@ -29,7 +31,7 @@ class Presence:
     """This rank's announcement to the others, and its answers to them. All ranks make their objects in the same order.
 
     A thread with its own connection to the store answers when another rank asks which ranks are alive, even while this
-    process computes.
+    process computes. It looks every max(0.5, world / 100) seconds, one request each.
 
     Args:
         rank, world: of torch.distributed.
@@ -38,13 +40,19 @@ class Presence:
 
     def __init__(self, rank: int, world: int, timeout: float) -> None:
         self.rank, self.world, self._timeout = rank, world, timeout
+        self._every = max(_EVERY, world / REQUESTS)
+        self._within = ANSWER + self._every
         run = f"{os.environ.get('TORCHELASTIC_RUN_ID', '')}/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '')}"
         connection: Any = dist.distributed_c10d._get_default_store()
         self._store = dist.PrefixStore(f"gnnscale/{run}/{next(_numbers)}", connection.clone())
         self._answers = [f"answer/{other}" for other in range(world)]
         self._answer = _Answer(self._store, self._answers[rank])
         self._ended = threading.Event()
-        serve = (self._answer, self._ended)  # without a reference to this object, with which the thread ends
+        serve = (
+            self._answer,
+            self._ended,
+            self._every,
+        )  # without a reference to this object, with which the thread ends
         self._thread = threading.Thread(target=_serve, args=serve, name="gnnscale-presence", daemon=True)
         weakref.finalize(self, self._ended.set)
 
@@ -80,7 +88,7 @@ class Presence:
         thread = OneThread("gnnscale-together")
         made = thread.submit(make)
         try:
-            while not wait([made], ANSWER).done:
+            while not wait([made], self._within).done:
                 if gone := self.gone():
                     raise RuntimeError(gone)
             try:
@@ -107,14 +115,14 @@ class Presence:
         """The ranks that do not answer; None if the store does not."""
         asking = OneThread("gnnscale-asking")
         try:
-            return asking.submit(self._ask).result(2 * ANSWER)
+            return asking.submit(self._ask).result(2 * self._within)
         except Exception:  # also a timeout: a call of a store whose process has ended may take minutes to fail
             return None
         finally:
             asking.shutdown(wait=False)
 
     def _ask(self) -> list[int]:
-        number, until = self._store.add("asked", 1), time.monotonic() + ANSWER
+        number, until = self._store.add("asked", 1), time.monotonic() + self._within
         while True:
             if self._store.check(["silent"]):  # found by another rank, which may itself have ended since
                 return json.loads(self._store.get("silent"))
@@ -122,7 +130,7 @@ class Presence:
             silent = [rank for rank, found in enumerate(self._store.multi_get(self._answers)) if int(found) < number]
             if not silent or time.monotonic() > until:
                 return silent
-            time.sleep(_EVERY / 2)
+            time.sleep(self._every / 2)
 
     def close(self) -> None:
         """Stops answering."""
@@ -148,9 +156,9 @@ class _Answer:
                 self._store.set(self._key, str(asked))
 
 
-def _serve(answer: _Answer, ended: threading.Event) -> None:
+def _serve(answer: _Answer, ended: threading.Event, every: float) -> None:
     try:
-        while not ended.wait(_EVERY):
+        while not ended.wait(every):
             answer.give()
     except RuntimeError:  # the store ended with its process
         pass

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ..feature.contract import Steps
-from .exchange import Elsewhere, Exchange
+from .exchange import Broken, Elsewhere, Exchange
 from .grid import Grid
-from .meeting import Meeting, end_group
+from .meeting import Meeting, end_group, keep_group
 from .one_thread import OneThread
 
 T = TypeVar("T")
@@ -32,6 +32,8 @@ COMPLETED = -1
 """Of an iteration that no rank left before its last step."""
 FAILED = -1
 """In place of a count."""
+GIVING_UP = 5.0
+"""Seconds that a thread may take to notice that it shall wait no more."""
 _COMMON = (
     "iteration",
     "epoch",
@@ -245,20 +247,24 @@ class RankSteps(Steps):
         """Calls it. If another rank is gone, the error says which, and so do all later steps."""
         try:
             return communicate()
-        except RuntimeError as error:
-            if (lost := self._meeting.lost(error)) is None:
-                raise
-            self._stopped = self._lost = lost
+        except Broken as error:
+            self._stopped = self._lost = lost = self._meeting.lost(error)
             raise RuntimeError(lost) from error
 
     def close(self, timeout: float | None = None) -> None:
-        """Leaves an iteration that has not ended, then ends the thread and the groups; gives up after ``timeout``
-        seconds."""
+        """Leaves an iteration that has not ended, then ends the thread and the groups. If other ranks have not come to
+        that after ``timeout`` seconds, it gives them up; the groups then remain."""
         if self._closed:
             return
         self._closed = True
         self.thread.submit(self.leave, 0)
         if not self.thread.end(timeout):
+            self.headers.give_up()
+            self.rows.give_up()
+            self.thread.end(GIVING_UP)
+            for group in self._groups:
+                if group is not None:
+                    keep_group(group)
             return
         self.headers.group = self.rows.group = None
         if self.row is not None:
