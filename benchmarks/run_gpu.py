@@ -1,11 +1,11 @@
 """Everything that needs a GPU, in calls of less than ten minutes: build, probe, tests, figures, memory checks.
 
-    make gpu       # or: python benchmarks/run_gpu.py [first | second | third | STEP ...] [--out DIRECTORY] [--prebuilt]
+    make gpu       # or: python benchmarks/run_gpu.py [CALL or STEP ...] [--out DIRECTORY] [--prebuilt]
 
 It runs in a checkout, with the Python that is active, and needs no network: torch with CUDA, torch_geometric, numpy,
 setuptools, ninja, pytest, hypothesis and scipy have to be there, and nvcc; pytest-xdist is used where it is there.
 The library is built in place, for the GPU that is there; ``--prebuilt`` uses the libraries that lie in
-torch_gnnscale/ if they load and gather right rows on this GPU. ``first``, ``second`` and ``third`` name the steps of
+torch_gnnscale/ if they load and gather right rows on this GPU. ``first`` to ``fourth`` name the steps of
 a call, and each call builds, for it may run on a machine of its own; by default all steps run, one after the other.
 
 Each step has a limit of time, which includes its start-up. One that fails or runs out of time does not keep the next
@@ -41,6 +41,7 @@ SUMMARY = 9_500
 CHECKED = [
     *(f"tests/native/test_gpu.py::test_random_gathers[{seed}]" for seed in range(20)),
     *(f"tests/native/test_gpu.py::test_random_samples[{seed}]" for seed in range(8)),
+    *(f"tests/native/test_gpu.py::test_random_layers[{seed}]" for seed in range(8)),
     *(
         f"tests/native/test_gpu.py::test_a_loader_over_tiers_on_a_gpu[{device}-8-{{'gpu': '30%'}}]"
         for device in ("cpu", "cuda")
@@ -51,6 +52,7 @@ CALLS = {
     "first": ["build", "probe", "tests", "gather", "sampling"],
     "second": ["build", "epoch", "memcheck"],
     "third": ["build", "papers", "scaling"],
+    "fourth": ["build", "layers"],
 }
 """The steps of each call; the limits of a call add up to less than ten minutes."""
 GATHERS = """
@@ -97,6 +99,7 @@ def steps(prebuilt: bool) -> list[Step]:
         Step("tests", [*tests, *parallel, "-m", "cuda", "--durations=8"], 240),
         Step("gather", [*bench, "benchmarks/bench_gather_gpu.py", "--rounds", "7"], 60),
         Step("sampling", [*bench, "benchmarks/bench_gpu.py", "--rounds", "5"], 75),
+        Step("layers", [*bench, "benchmarks/bench_gpu_layers.py", "--rounds", "5"], 60),
         Step("epoch", [*bench, "benchmarks/bench_gpu_epoch.py"], 270),
         Step("papers", [*bench, "benchmarks/bench_gpu_papers.py"], 180),
         Step("scaling", [*bench, "benchmarks/bench_scaling.py"], 285),

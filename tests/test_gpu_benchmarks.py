@@ -47,7 +47,9 @@ def test_steps_by_name():
     assert [step.title for step in run_gpu.chosen([], False)] == [step.title for step in run_gpu.steps(False)]
     assert [step.title for step in run_gpu.chosen(["gather", "build"], False)] == ["build", "gather"]
     assert {step.title: step for step in run_gpu.chosen(["first"], True)}["build"].unless is not None
-    expected = r"expected steps of \['build', .*\] or calls of \['first', 'second', 'third'\], found \['epochs'\]"
+    expected = (
+        r"expected steps of \['build', .*\] or calls of \['first', 'second', 'third', 'fourth'\], found \['epochs'\]"
+    )
     with pytest.raises(ValueError, match=expected):
         run_gpu.chosen(["epochs", "gather"], False)
 
@@ -173,6 +175,7 @@ def test_a_run_from_its_first_step_to_its_summary(tmp_path, monkeypatch, capsys)
             ],
         ),
         ("bench_gather_gpu.py --rounds 1 --table 16 --sizes 128 512", ["Rows of 512 bytes", "WholeGraph is left out"]),
+        ("bench_gpu_layers.py --rounds 1 --graphs tiny", ["tiny: labor", "one by one / ", "bulk / scoring alone"]),
         ("bench_gpu.py --rounds 1 --graphs tiny", ["32 at a time, half on the GPU", "torch_gnnscale, device"]),
     ],
     ids=lambda value: value.split()[0] if isinstance(value, str) else "",

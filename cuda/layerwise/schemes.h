@@ -6,6 +6,7 @@
 
 #include "../macros.h"
 #include "../pick.h"
+#include "scores.h"
 
 namespace gnnscale {
 
@@ -26,8 +27,18 @@ GNNSCALE_HD uint64_t numbered_draw(uint64_t key, int hop, int64_t number) {
   return philox_draw(draw_block(key, make_counter(number, 0, hop, kNumberedDraws), 0), 0);
 }
 
+// Rounded to nearest, ties to even: of the leading 64 bits, of which the last one tells of any bit behind them.
+GNNSCALE_HD double rounded(Wide value) {
+  const uint64_t high = static_cast<uint64_t>(value >> 64), low = static_cast<uint64_t>(value);
+  if (high == 0) return static_cast<double>(low);
+  const int shift = 64 - bit_length(high);
+  const Wide moved = value << shift;
+  const uint64_t leading = static_cast<uint64_t>(moved >> 64) | (static_cast<uint64_t>(moved) != 0 ? 1 : 0);
+  return static_cast<double>(leading) * (0x1p64 / static_cast<double>(uint64_t{1} << shift));
+}
+
 // above / below: each is rounded to double, then the quotient is.
-GNNSCALE_HD double quotient(Wide above, Wide below) { return static_cast<double>(above) / static_cast<double>(below); }
+GNNSCALE_HD double quotient(Wide above, Wide below) { return rounded(above) / rounded(below); }
 
 GNNSCALE_HD double at_least_one(Wide above, Wide below) { return above > below ? quotient(above, below) : 1.0; }
 

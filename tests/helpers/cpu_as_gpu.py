@@ -85,6 +85,8 @@ def main() -> None:
         "mem_get_info": lambda *_: (1 << 40, 1 << 40),
         "memory_reserved": lambda *_: 0,
         "memory_allocated": lambda *_: 0,
+        "max_memory_allocated": lambda *_: 0,
+        "reset_peak_memory_stats": lambda *_: None,
         "empty_cache": lambda: None,
         "synchronize": lambda *_: None,
         "_sleep": lambda *_: None,

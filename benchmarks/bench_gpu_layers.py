@@ -1,0 +1,125 @@
+"""Layer-wise sampling on a GPU, one batch at a time and in bulk, against what any such sampler has to do.
+
+    python benchmarks/bench_gpu_layers.py
+
+A batch is 1024 seeds; LADIES draws 1024 nodes for each of two hops, LABOR (10, 10) neighbors. Batches are compared with
+the CPU's before anything is timed. A bulk of 32 is to take a third of the time of 32 batches one by one. LADIES in bulk
+is to take at most 3 times as long as scoring alone, which reads the edges into the frontiers, enters each source into a
+hash table and adds to its score. What is timed for that is a hop that draws nothing (``num_nodes=[0]``), which also
+lists the sources.
+"""
+
+from __future__ import annotations
+
+import torch
+from common import compare, data_of, judged, parser, report, save, say_aims
+from torch import Tensor
+
+from torch_gnnscale import CSC, ops
+from torch_gnnscale.topology.segmented import SegmentedCSC
+
+BATCH, BULK = 1024, 32
+DEVICE = "cuda:0"
+METHODS = {
+    "ladies": (ops.LayerDrawing("ladies", keep_known=True), [1024, 1024]),
+    "fastgcn": (ops.LayerDrawing("fastgcn", keep_known=True), [1024, 1024]),
+    "labor": (ops.LayerDrawing("labor", "sequential"), [10, 10]),
+}
+
+
+def draw(graph: ops.PreparedLayerBulks, seeds: list[Tensor], keys: list[int]) -> list[ops.Sample]:
+    """A bulk's samples, when they are there."""
+    samples = graph.sample_many(seeds, keys)
+    torch.cuda.synchronize()
+    return samples
+
+
+def check(found: list[ops.Sample], here: ops.PreparedLayers, seeds: list[Tensor], keys: list[int]) -> None:
+    """Raises RuntimeError unless samples equal the CPU's."""
+    for sample, batch, key in zip(found, seeds, keys, strict=True):
+        expected = here.sample(batch.cpu(), key)
+        for name in ("node", "colptr", "edge_index", "edge_id", "edge_weight"):
+            if not torch.equal(getattr(sample, name)[0].cpu(), getattr(expected, name)[0]):
+                raise RuntimeError(f"{name} of the batch with key {key} differs from the CPU's")
+
+
+def scanned_edges(csc: CSC, found: list[ops.Sample]) -> int:
+    """The stored edges into all frontiers, repeats included: the nodes that a hop expands are those of the last one."""
+    degree, total = csc.colptr.diff(), 0
+    for sample in found:
+        columns = len(sample.colptr[0]) - 1
+        total += int(degree[sample.node[0][:columns].cpu()].sum())
+    return total
+
+
+def sampling(csc: CSC, method: str, rounds: int) -> tuple[dict, dict]:
+    """Milliseconds a batch, and the aims."""
+    drawing, num_nodes = METHODS[method]
+    device, stored = torch.device(DEVICE), csc.relations()
+    score = ops.node_scores(stored, drawing.scores) if method == "fastgcn" else None
+    there = SegmentedCSC.on_gpu(csc, device)
+
+    def on_gpu(hops: list[int]) -> ops.PreparedLayerBulks:
+        own = None if score is None else score.to(device)
+        return ops.PreparedLayerBulks(
+            there.colptr, there.row, there.edge_id, hops, drawing, device, score=own, layers=False, include_dst=True
+        )
+
+    graph = on_gpu(num_nodes)
+    here = ops.PreparedLayers(stored, num_nodes, drawing, score=score)
+    batches = torch.randperm(csc.num_dst, generator=torch.Generator().manual_seed(0))[: BATCH * BULK].split(BATCH)
+    seeds, keys = [batch.to(device) for batch in batches], list(range(len(batches)))
+    bulk = len(batches)
+    found = draw(graph, seeds, keys)
+    check(found, here, seeds, keys)
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    draw(graph, seeds, keys)
+    scanned = scanned_edges(csc, found)
+    scratch = (torch.cuda.max_memory_allocated() - before) / max(scanned, 1)
+    candidates = {
+        "1 at a time": lambda _: [draw(graph, [batch], [key]) for batch, key in zip(seeds, keys, strict=True)],
+        f"{bulk} at a time": lambda _: draw(graph, seeds, keys),
+        "a hop that draws nothing": lambda _: draw(on_gpu([0]), seeds, keys),
+    }
+    results: dict = {
+        name: next(iter(compare({name: candidate}, rounds, batches=bulk).values()))
+        for name, candidate in candidates.items()
+    }
+    results |= {"scanned_edges": scanned / bulk, "bytes_per_scanned_edge": scratch}
+    first, second = (results[name]["median_ms"] for name in ("1 at a time", f"{bulk} at a time"))
+    aims = {
+        f"one by one / {bulk} at a time": judged(first / second, least=3),
+        "bytes of GPU memory per scanned edge": judged(scratch, most=96),
+    }
+    if method == "ladies":
+        # It has the edges of the first hop, a batch those of both.
+        first_hop = sum(int(csc.colptr.diff()[batch].sum()) for batch in batches)
+        alone = results["a hop that draws nothing"]["median_ms"] * scanned / max(first_hop, 1)
+        aims["bulk / scoring alone"] = judged(second / alone, most=3)
+    return results, aims
+
+
+def main() -> None:
+    """Prints and saves the results."""
+    options = parser((__doc__ or "").splitlines()[0])
+    options.set_defaults(graphs=["2.4M-124M"])
+    args = options.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("bench_gpu_layers: torch sees no CUDA device, so there is nothing to measure")
+    results: dict = {"gpu": torch.cuda.get_device_name(0)}
+    for name in args.graphs:
+        csc = CSC.from_data(data_of(name, 1))
+        results[name] = {}
+        for method in METHODS:
+            drawn, aims = sampling(csc, method, args.rounds)
+            timed = {key: entry for key, entry in drawn.items() if isinstance(entry, dict)}
+            report(f"{name}: {method}, {BATCH} x {METHODS[method][1]}, a batch", timed, None)
+            say_aims(aims)
+            results[name][method] = {**drawn, "aims": aims}
+            if not args.no_save:
+                save("gpu_layers", results)  # what comes next may run out of time
+
+
+if __name__ == "__main__":
+    main()
