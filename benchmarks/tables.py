@@ -18,7 +18,7 @@ from common import RESULTS, on_threads
 
 DOCUMENTS = [
     Path(__file__).parents[1] / "docs" / name
-    for name in ("performance.md", "tiers.md", "hotness.md", "accuracy.md", "scaling.md")
+    for name in ("performance.md", "tiers.md", "hotness.md", "accuracy.md", "scaling.md", "layerwise.md")
 ]
 Rows = Iterable[Iterable[object]]
 
@@ -235,6 +235,16 @@ def accuracy(results: Any) -> str:
     return table(["task", "metric", "torch_gnnscale", "PyG", "difference", "two standard errors", ""], rows)
 
 
+def methods(results: Any) -> str:
+    def cell(row: dict[str, Any]) -> str:
+        without = f" ({100 * row['seeds without edges']:.1f})" if row["seeds without edges"] >= 0.0005 else ""
+        return f"{100 * row['mean']:.1f} ± {100 * row['deviation']:.1f}{without}{'' if row['equal nodes'] else ' *'}"
+
+    names = dict.fromkeys(name for entry in results.values() for name in entry["rows"])
+    rows = ([n, *(cell(e["rows"][n]) if n in e["rows"] else "" for e in results.values())] for n in names)
+    return table(["", *(f"{name}, {e['rows']['neighbor']['nodes']:.0f} nodes" for name, e in results.items())], rows)
+
+
 def hit_rates(results: Any) -> str:
     """The paper's figure 7."""
     return "\n\n".join(f"**{graph}**\n\n{_shares('score', scores)}" for graph, scores in results["hit_rates"].items())
@@ -358,7 +368,7 @@ TABLES: dict[Callable[[Any], str], str] = {
     gather: "gather", steps: "train", loop: "loop", large: "large", csc: "topology", dgl: "dgl", tiers: "tiers",
     accuracy: "accuracy", hit_rates: "hotness", depths: "hotness", traffic: "hotness", hotness_cost: "hotness",
     schemes: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
-    ranks: "cost_model", sizes: "cost_model", checks: "cost_model",
+    ranks: "cost_model", sizes: "cost_model", checks: "cost_model", methods: "methods",
 }  # fmt: skip
 """Each table and the JSON that it is made of."""
 
