@@ -21,6 +21,7 @@ from torch_gnnscale.distributed.own_rows import MappedRows, joined_there
 from torch_gnnscale.distributed.own_tiers import OwnTiers
 from torch_gnnscale.feature import hotness
 from torch_gnnscale.loader import accesses
+from torch_gnnscale.memory import host
 from torch_gnnscale.ops.rows import as_words
 
 
@@ -282,6 +283,22 @@ ALIKE = {
 @pytest.mark.parametrize(("text", "given"), ALIKE.items())
 def test_all_ranks_raise_alike(parts, text, given):
     assert cluster(2).results(opened_with, parts(1)[1], given) == [(False, f"ValueError: {text}")] * 2
+
+
+def short_of_memory(path):
+    available = host.available_memory
+    host.available_memory = lambda: 100
+    try:
+        with open_part(path, tiers={}):
+            pass
+    finally:
+        host.available_memory = available
+
+
+def test_too_little_memory_on_the_rank_that_fills_them(parts):
+    for returned, text in cluster(2).results(short_of_memory, parts(1)[1]):
+        assert not returned
+        assert re.match(r"ValueError: rank 0: MemoryError: host: expected \d+ bytes of memory, found 200 avail", text)
 
 
 @pytest.mark.parametrize(
