@@ -6,25 +6,26 @@ Times are those of the CPU. LADIES beside a loop that reads the lists of the sam
 source, and beside three ways to draw a layer with scipy: indexing rows and columns, products of sparse matrices
 (Tripathy et al. 2024, algorithm 1), and dense vectors over all nodes, as in the authors' code (Zou et al. 2019).
 LABOR beside neighbor sampling, with the number of nodes that each finds. The rows of GraphSAGE's matrices beside the
-paper's, whose frontiers keep repeated nodes. Where fb100 is there, on its 24 largest schools, too.
+paper's, whose frontiers keep repeated nodes. Where fb100 is there, on its 24 largest schools, too. And how much
+memory a hop takes beside its outputs.
 """
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
-from functools import partial
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from common import compare as compare_by
-from common import graph, has, judged, parser, report, save, say_aims
+from common import as_csc, compare, graph, has, judged, parser, report, save, say_aims
 from limits import touch_lists
 
 from torch_gnnscale import CSC, ops
+from torch_gnnscale.ops.layer_drawing import SCHEMES_OF
 
 LAYERS, BATCH = [512, 512], 512
 FANOUTS, SEEDS = [10, 10], 1024
@@ -35,8 +36,6 @@ LABOR = ops.LayerDrawing("labor", "sequential")
 POISSON = ops.LayerDrawing("labor", "poisson")
 PEERS = {"scipy, indexing": 8, "scipy, products": 20, "scipy, dense vectors": 80}
 """How many times as fast as each LADIES should be."""
-compare = partial(compare_by, clock=time.process_time)
-"""By the time of the CPU: each candidate runs on one thread."""
 
 
 def schools() -> CSC | None:
@@ -154,7 +153,7 @@ def ladies(csc: Any, rounds: int) -> dict[str, Any]:
         "gnnscale": lambda i: prepared.sample(seeds[i], i),
         LIMIT: lambda i: touch_lists(csc, frontiers[i], cells),
     }
-    results = compare(candidates, rounds, again=True)
+    results = compare(candidates, rounds, again=True, clock=time.process_time)
     edges = sum(touch_lists(csc, frontier, cells) for frontier in frontiers) // rounds
     times = results["gnnscale"]["median_ms"] / results[LIMIT]["median_ms"]
     aims = {"LADIES, times the limit": judged(times, most=2.5)}
@@ -170,7 +169,7 @@ def ladies(csc: Any, rounds: int) -> dict[str, Any]:
         peers = {"gnnscale": candidates["gnnscale"]}
         for name, step in zip(PEERS, (by_indexing, by_products, by_dense_vectors), strict=True):
             peers[name] = lambda i, step=step: all_layers(step, matrix, seeds[i].numpy(), i)
-        of_peers = compare(peers, max(1, rounds // 3))
+        of_peers = compare(peers, max(1, rounds // 3), clock=time.process_time)
         report("beside scipy", of_peers, "gnnscale")
         for name, least in PEERS.items():
             faster = of_peers[name]["median_ms"] / of_peers["gnnscale"]["median_ms"]
@@ -194,21 +193,57 @@ def labor(csc: Any, rounds: int) -> dict[str, Any]:
         for name, sampler in prepared.items()
     }
     candidates["neighbor sampling, 1 thread"] = lambda i: neighbors.sample([seeds[i]], i, threads=1)
-    results = compare(candidates, rounds)
+    results = compare(candidates, rounds, clock=time.process_time)
     for name, run in candidates.items():
         results[name]["nodes"] = sum(len(run(i).node[0]) for i in range(rounds)) / rounds
     report(f"LABOR {SEEDS} x {FANOUTS}", results, "neighbor sampling, 1 thread")
     return {"times": results}
 
 
+def status(field: str) -> int:
+    """A count of kB in /proc/self/status, in bytes."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(field)).split()[1]) * 1024
+
+
+def scratch(lists: int, degree: int = 20) -> dict[str, Any]:
+    """The most memory that a hop takes beside its outputs and the cells of the graph, in bytes per scanned edge: one
+    hop from ``lists`` nodes, whose lists have no source in common, so that each edge leads to a candidate."""
+    nodes, edges = 2 * lists * degree, lists * degree
+    colptr = torch.cat([torch.arange(0, edges + 1, degree), torch.full((nodes - lists,), edges)])
+    graph_, seeds = ops.relations([colptr], [torch.randperm(nodes)[:edges].int()]), torch.arange(lists)
+    libc, kept, found = ctypes.CDLL(None), ops.pool_stats().limit_bytes, {}
+    libc.prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: pages that are touched, not those around them
+    ops.pool_limit(0)  # no memory of earlier calls
+    for method, schemes in SCHEMES_OF.items():
+        for scheme in schemes if method != "fastgcn" else ():  # whose candidates are all nodes
+            layers = ops.PreparedLayers(graph_, [512 if method == "ladies" else 5], ops.LayerDrawing(method, scheme))
+            layers.sample(seeds, 0)
+            libc.malloc_trim(0)
+            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+            before = status("VmRSS")
+            sample = layers.sample(seeds, 1)
+            peak = status("VmHWM") - before
+            outputs = sum(x.nbytes for part in sample for x in (part if isinstance(part, (list, tuple)) else [part]))
+            name = f"{method}, {scheme}: bytes of scratch memory per scanned edge"
+            found[name] = judged((peak - outputs) / edges, most=32)
+            del sample
+    ops.pool_limit(kept)
+    libc.prctl(41, 0, 0, 0, 0)
+    say_aims(found)
+    return found
+
+
 def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--no-schools", action="store_true", help="leave out fb100")
+    options.add_argument("--lists", type=int, default=100_000, help="lists of the graph for scratch memory")
     args = options.parse_args()
     torch.set_num_threads(1)
     results = {}
     if not args.no_schools and (found := schools()) is not None:
         print("\n24 schools of fb100")
+        found = as_csc(found)
         results["schools"] = {
             "ladies": ladies(found, args.rounds),
             "labor": labor(found, args.rounds),
@@ -218,7 +253,7 @@ def main() -> None:
         if not args.no_save:
             save("layerwise", results)
     for name in args.graphs:
-        csc, _ = graph(name)
+        csc = as_csc(graph(name)[0])
         print(f"\nR-MAT {name}")
         results[name] = {
             "ladies": ladies(csc, args.rounds),
@@ -227,6 +262,7 @@ def main() -> None:
         }
         del csc
         ops.pool_trim()
+    results["scratch"] = scratch(args.lists)
     if not args.no_save:
         save("layerwise", results)
 

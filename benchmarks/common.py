@@ -94,27 +94,32 @@ def compare(
     batches: int = 1,
     again: bool = False,
     clock: Callable[[], float] = time.perf_counter,
+    cpu: bool = False,
 ) -> dict[str, dict[str, float]]:
     """Times candidates in turn, ``rounds`` times each after two warm-up calls.
 
     Each round has an order of its own, so that none always finds the caches as the same other one left them. Each is
     called with the number of the round and does ``batches`` batches; with ``again`` it is called once more before,
-    untimed. Returns milliseconds a batch by ``clock``: median and quartiles of the rounds.
+    untimed. Returns milliseconds a batch by ``clock``: median and quartiles of the rounds; with ``cpu`` also the median
+    of CPU time, that of all threads together.
     """
     times: dict[str, list[float]] = {name: [] for name in candidates}
+    cpu_times: dict[str, list[float]] = {name: [] for name in candidates}
     for round_ in range(-2, rounds):
         for name, run in random.Random(round_).sample(list(candidates.items()), len(candidates)):
             if again:
                 run(round_ % rounds)
-            start = clock()
+            start, cpu_start = clock(), time.process_time()
             run(round_ % rounds)
             if round_ >= 0:
                 times[name].append((clock() - start) * 1e3 / batches)
+                cpu_times[name].append((time.process_time() - cpu_start) * 1e3 / batches)
     return {
         name: {
             "median_ms": median(values),
             "low_ms": sorted(values)[len(values) // 4],
             "high_ms": sorted(values)[len(values) * 3 // 4],
+            **({"cpu": median(cpu_times[name])} if cpu else {}),
         }
         for name, values in times.items()
     }

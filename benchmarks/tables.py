@@ -363,12 +363,24 @@ def checks(results: Any) -> str:
     return table(["bytes / step, measured over formula", *next(iter(results["check"].values()))], rows)
 
 
+def bulks(results: Any) -> str:
+    """Batches in bulk: dealt to threads, made by a loader, stacked into products."""
+    rows = []
+    for graph, entry in results.items():
+        for what, runs in (entry["bulk"]["times"] | entry.get("loader", {}) | entry.get("stacked", {})).items():
+            one, *_, many = runs.values()
+            rows.append([graph, what, one["median_ms"], many["median_ms"], one["median_ms"] / many["median_ms"],
+                         one["cpu"], many["cpu"]])  # fmt: skip
+    head = ["one at a time, ms a batch", "in bulk, ms", "speed-up", "CPU time, ms", "in bulk: CPU time, ms"]
+    return table(["graph", "", *head], rows)
+
+
 TABLES: dict[Callable[[Any], str], str] = {
     sampling: "sample", relabel: "relabel", modes: "modes", batches: "loader", figure: "figure", corners: "corners",
     gather: "gather", steps: "train", loop: "loop", large: "large", csc: "topology", dgl: "dgl", tiers: "tiers",
     accuracy: "accuracy", hit_rates: "hotness", depths: "hotness", traffic: "hotness", hotness_cost: "hotness",
     schemes: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
-    ranks: "cost_model", sizes: "cost_model", checks: "cost_model", methods: "methods",
+    bulks: "bulk", ranks: "cost_model", sizes: "cost_model", checks: "cost_model", methods: "methods",
 }  # fmt: skip
 """Each table and the JSON that it is made of."""
 
