@@ -1,6 +1,7 @@
 """Layer-wise batches that are sampled many at a time equal those that are sampled one by one, bit for bit."""
 
 import re
+from itertools import accumulate
 
 import pytest
 import torch
@@ -114,6 +115,19 @@ def test_malformed_graphs(method, device):
     with pytest.raises(RuntimeError, match=re.escape("the graph is malformed: colptr[1] in a graph of 3 nodes")):
         ops.sample_layers_bulk(torch.tensor([0, 3, 99, 12]).to(device), graph.row.to(device), given[0].to(device),
                                [0, 2], [3], [1], drawing, **score)  # fmt: skip
+
+
+@pytest.mark.parametrize("scheme", ["priority", "poisson", "replace"])
+def test_scratch_memory_is_at_most_96_bytes_per_scanned_edge(scheme):
+    """Outputs included, by what torch is asked for: on a GPU the same, and CUB's own scratch memory."""
+    degree, count = 40, 500
+    graph, seeds = graph_of_degrees([degree] * 3000, seed=1, dtype=torch.int32), [torch.arange(count)]
+    drawing = ops.LayerDrawing("ladies", scheme, keep_known=True)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
+        bulk(graph, seeds, [64], drawing)
+    events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
+    peak = max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
+    assert 64 < peak / (degree * count) <= 96
 
 
 def test_the_twin_of_a_bulk(device):
