@@ -2,7 +2,7 @@
 
     python benchmarks/tables.py
 
-A table stands between ``<!-- NAME -->`` and ``<!-- end -->``, where NAME is a function of this file, with the machine
+A table stands between ``<!-- NAME -->`` and ``<!-- end -->``, where NAME is the name of a function in TABLES, with the machine
 that it was taken on below. A table without its JSON is left as it is.
 """
 
@@ -10,45 +10,18 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from common import RESULTS, on_threads
+from markdown import by_graph, table, taken_on, title
+from tables_of_ranks import breakdown, checks, overlap, overlap_model, ranks, schemes, sizes
 
 DOCUMENTS = [
     Path(__file__).parents[1] / "docs" / name
     for name in ("performance.md", "tiers.md", "hotness.md", "accuracy.md", "scaling.md", "layerwise.md")
 ]
-Rows = Iterable[Iterable[object]]
-
-
-def taken_on(machine: dict[str, Any]) -> str:
-    return "({cpu}, {cores} cores, {memory_gib} GiB, torch {torch})".format(**machine)
-
-
-def table(head: Iterable[str], rows: Rows) -> str:
-    lines = [list(head), *([_cell(value) for value in row] for row in rows)]
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, float):
-        return f"{value:.0f}" if value >= 100 else f"{value:.1f}" if value >= 10 else f"{value:.2f}"
-    return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def title(graph: str) -> str:
-    nodes, edges = graph.split("-")
-    return f"**{nodes} nodes / {edges} edges**"
-
-
-def by_graph(results: Any, make: Callable[[dict], str], intro: Callable[[dict], str] = lambda _: "") -> str:
-    """A table for each graph of a result."""
-    return "\n\n".join(
-        f"{title(graph)}{intro(entry)}\n\n{make(entry)}" for graph, entry in results.items() if "-" in graph
-    )
 
 
 def sampling(results: Any) -> str:
@@ -272,95 +245,6 @@ def hotness_cost(results: Any) -> str:
     return table(
         ["graph, seconds", *next(iter(lines.values()))], ([graph, *line.values()] for graph, line in lines.items())
     )
-
-
-def schemes(results: Any) -> str:
-    """FastSample's figure 6."""
-    names = [
-        name for name, entry in next(iter(next(iter(results.values())).values())).items() if isinstance(entry, dict)
-    ]
-    rows = []
-    for title, rates in results.items():
-        for rate, run in rates.items():
-            cells = [f"{run[n]['train over fused']:.2f} / {run[n]['load over fused']:.2f}" for n in names]
-            rows.append(
-                [title, f"lo {rate}", f"{run['fused']['train_ms']:.0f} / {run['fused']['load_ms']:.0f}", *cells]
-            )
-    return table(["training / batches alone", "", "fused, ms a step", *(f"{n}, over fused" for n in names)], rows)
-
-
-def overlap(results: Any) -> str:
-    """MassiveGNN's figures 6 and 7: milliseconds a step without a buffer, and the others over it."""
-    models = {model: networks for model, networks in results.items() if model != "aims"}
-    first = next(iter(next(iter(models.values())).values()))
-    names = [name for name, entry in first.items() if isinstance(entry, dict) and "step_ms" in entry]
-    rows = [
-        [model, rate, run["no buffer"]["step_ms"], *(f"{run[name]['over no buffer']:.2f}" for name in names),
-         run["no buffer"]["share of waiting"]]
-        for model, networks in models.items()
-        for rate, run in networks.items()
-    ]  # fmt: skip
-    return table(["", "rows take", "no buffer, ms", *names, "share of waiting, no buffer"], rows)
-
-
-def breakdown(results: Any) -> str:
-    """MassiveGNN's figure 9: the parts of a step that does not overlap."""
-    keys = ["sampling", "lookup", "scoring", "rpc", "copy", "ddp"]
-    rows = []
-    for model, networks in results.items():
-        for rate, run in networks.items():
-            for name in ("no buffer, no overlap", "massivegnn, no overlap") if model != "aims" else ():
-                parts = run[name]["breakdown_ms"]
-                rows.append([model, rate, name, *(parts.get(key, "") for key in keys), run[name]["step_ms"]])
-    return table(["ms a step", "rows take", "", *keys, "all"], rows)
-
-
-def overlap_model(results: Any) -> str:
-    """MassiveGNN's equations against what was measured."""
-    keys = ["measured over equation 2", "measured over equation 5", "equation 6", "measured speed-up"]
-    rows = [
-        [model, rate, *(run["model"][key] for key in keys)]
-        for model, networks in results.items()
-        for rate, run in networks.items()
-        if model != "aims"
-    ]
-    return table(["", "rows take", *keys], rows)
-
-
-def ranks(results: Any) -> str:
-    """The cost model for 8 to 512 ranks."""
-    head = ["ranks", "parts", "memory, GB", "in parts, GB", "sockets", "messages a step", "MB received",
-            "exchange, ms: 10 Gbit/s", "topology in parts", "100 Gbit/s", "epoch, s: 10 Gbit/s",
-            "100 Gbit/s"]  # fmt: skip
-    rows = []
-    for entry in results["table"]:
-        slow, parted, fast = (entry[key] for key in ("10gbit", "10gbit, partitioned", "100gbit"))
-        rows.append([
-            entry["ranks"], entry["parts"], slow["memory"] / 1e9, parted["memory"] / 1e9, slow["sockets"],
-            slow["messages"], slow["received"] / 1e6, *(run["exchange_s"] * 1e3 for run in (slow, parted, fast)),
-            *(run["steps"] * run["step_s"] for run in (slow, fast)),
-        ])  # fmt: skip
-    return table(head, rows)
-
-
-def sizes(results: Any) -> str:
-    """FastSample's figure 4."""
-    return table(
-        ["", "topology, GB", "features, GB", "topology's share"],
-        (
-            [name, e["topology"] / 1e9, e["features"] / 1e9, e["topology"] / (e["topology"] + e["features"])]
-            for name, e in results["graphs"].items()
-        ),
-    )
-
-
-def checks(results: Any) -> str:
-    """The cost model against runs."""
-    rows = [
-        [title, *(f"{entry['bytes']:.3f} / {entry['step']:.2f}" for entry in run.values())]
-        for title, run in results["check"].items()
-    ]
-    return table(["bytes / step, measured over formula", *next(iter(results["check"].values()))], rows)
 
 
 def bulks(results: Any) -> str:

@@ -1,26 +1,23 @@
 """Loaders over parts whose edges are partitioned too: every batch is the one that a single process makes."""
 
-import functools
-
 import pytest
 import torch
 from helpers.cluster import cluster
-from helpers.hetero import make_hetero
 from helpers.parts import (
+    REPLICATED,
     as_plain,
     batches_of_rank,
     check_batches,
     expected_batches,
-    homogeneous,
     loader_over,
+    parts_of_edges,
     stores_of,
     traffic_of_an_epoch,
 )
 from helpers.slow import SLOW, quick
 from torch import distributed as dist
-from torch_geometric.data import TensorAttr
 
-from torch_gnnscale import LinkNeighborLoader, NeighborLoader, NeighborSampler, partition
+from torch_gnnscale import NeighborLoader, partition
 from torch_gnnscale.distributed import open_part
 
 MODES = {
@@ -57,23 +54,7 @@ MODES = {
 
 @pytest.fixture(scope="module")
 def parts(tmp_path_factory):
-    """parts(K): (data, directory of K parts of edges), written once; parts(0): of which the second has nothing."""
-
-    @functools.cache
-    def of(count):
-        data, path = homogeneous(), tmp_path_factory.mktemp("parts") / "parts"
-        generator = torch.Generator().manual_seed(8)
-        data.weight = torch.rand(data.num_edges, generator=generator) * (torch.arange(data.num_edges) % 4 > 0)
-        data.since = torch.randint(50, (data.num_edges,), generator=generator)
-        owners = torch.arange(data.num_nodes) % 2 * 2 if count == 0 else None
-        links = {"train": data.edge_index[:, ::7]}
-        partition.write(
-            data, path, parts=count or 3, method="random", topology="partitioned", links=links,
-            graph_attrs=["time"], owners=owners,
-        )  # fmt: skip
-        return data, str(path)
-
-    return of
+    return parts_of_edges(lambda: tmp_path_factory.mktemp("parts"))
 
 
 QUICK = quick(MODES, "nodes", "layers of trees", "times and weights", "global disjoint", "serve global")
@@ -324,92 +305,3 @@ def test_weights_that_are_malformed_in_one_part(parts):
     first, second = cluster(2).results(bad_weights, parts(2)[1])
     assert first == second
     assert first[1].startswith("ValueError: rank 1: ValueError: weight_attr='weight': expected finite numbers of at ")
-
-
-def refused(path, kind, options):
-    with open_part(path) as part:
-        stores = part.features, part.graph
-        if kind == "links":
-            LinkNeighborLoader(stores, [2], part.links("train"), seed=1)
-        elif kind == "edges":
-            part.graph.get_edge_index(None, "csc")
-        elif kind == "coo":
-            part.graph.coo()
-        elif kind == "put":
-            part.graph.put_edge_index(torch.zeros(2, 0), edge_type=None, layout="coo")
-        elif kind == "sampler":
-            NeighborSampler(stores, [2]).sample(torch.arange(3), None, key=1)
-        elif kind == "rows":
-            part.features.get_tensor(TensorAttr(None, "x", torch.arange(200)))
-        elif kind == "call":
-            loader_over(stores, part.input_nodes("train"), "nodes", {}).collate_fn([0])
-        elif kind == "samples":
-            next(loader_over(stores, part.input_nodes("train"), "nodes", {}).samples(0))
-        elif kind == "two loaders":
-            sampler = NeighborSampler(stores, [2])
-            for _ in range(2):
-                list(loader_over(stores, part.input_nodes("train"), "nodes", {"neighbor_sampler": sampler}))
-        else:
-            loader_over(stores, part.input_nodes("train"), "nodes", options)
-
-
-REPLICATED = " with a partitioned topology is not implemented; write the parts with topology='replicated'"
-EDGES = (
-    "edges: expected a graph that one process has, found part {} of a partitioned one; torch_gnnscale.NeighborLoader "
-    "samples it, in steps that all ranks take together"
-)
-OUTSIDE = (
-    "sample: expected an iteration of a torch_gnnscale.NeighborLoader over the stores of a part, in whose steps all "
-    "ranks sample together, found a call outside of one"
-)
-REFUSED = {
-    "trees in bulks": ("nodes", {"disjoint": True, "bulk": 2},
-                       f"NotImplementedError: disjoint trees with bulk=2{REPLICATED}"),
-    "times in bulks": ("nodes", {"time_attr": "time", "bulk": 2},
-                       f"NotImplementedError: disjoint trees with bulk=2{REPLICATED}"),
-    "induced": ("nodes", {"subgraph_type": "induced"}, f"NotImplementedError: subgraph_type='induced'{REPLICATED}"),
-    "bidirectional": ("nodes", {"subgraph_type": "bidirectional"},
-                      f"NotImplementedError: subgraph_type='bidirectional'{REPLICATED}"),
-    "links": ("links", {}, f"NotImplementedError: sampling of links{REPLICATED}"),
-    "no weights": ("nodes", {"weight_attr": "x"},
-                   "ValueError: weight_attr='x': expected an attribute of edges, found none of this name"),
-    "no times": ("nodes", {"time_attr": "when"},
-                 "ValueError: time_attr='when': expected an attribute of nodes or edges, found none of this name"),
-    "times in parts": ("nodes", {"time_attr": "code"},
-                       "ValueError: time_attr='code': expected times of all nodes, found them in parts; they are to be "
-                       "named when the parts are written: graph_attrs=['code']"),
-    "large fanouts": ("nodes", {"num_neighbors": [1 << 20], "replace": True},
-                      "ValueError: num_neighbors: expected -1 (all) or 0..131072 each, found [1048576] with "
-                      "replacement"),
-    "edges": ("edges", {}, f"RuntimeError: {EDGES}"),
-    "coo": ("coo", {}, f"RuntimeError: {EDGES}"),
-    "put": ("put", {}, "NotImplementedError: edges of a partitioned graph do not change; write the parts again"),
-    "sampler": ("sampler", {}, f"RuntimeError: {OUTSIDE}"),
-    "call": ("call", {}, f"RuntimeError: {OUTSIDE}"),
-    "samples": ("samples", {}, f"RuntimeError: {OUTSIDE}"),
-    "two loaders": ("two loaders", {},
-                    "ValueError: neighbor_sampler: expected one of this loader alone, found one that another loader "
-                    "has"),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("kind", "options", "text"), REFUSED.values(), ids=REFUSED)
-def test_what_is_refused_is_named_at_once(parts, kind, options, text):
-    found = cluster(2).results(refused, parts(2)[1], kind, options)
-    assert found == [(False, text.format(rank)) for rank in range(2)]
-
-
-def test_types_are_refused(tmp_path):
-    partition.write(make_hetero(), tmp_path / "parts", parts=1, method="ranges", topology="partitioned")
-    with pytest.raises(NotImplementedError, match=r"^types of nodes and edges with a partitioned topology is not"):
-        open_part(tmp_path / "parts")
-
-
-def test_fanouts_above_every_degree_are_the_same_on_all_ranks(parts):
-    """-1 stands for them only if no node of any part has more neighbors."""
-    data, path = parts(2)
-    with partition.open_parts(path) as opened:
-        assert opened.largest_degree == {None: int(torch.bincount(data.edge_index[1]).max())}
-    options = {"num_neighbors": [1 << 20, 1]}
-    expected = expected_batches(data, path, "nodes", 1, options, 2)
-    assert cluster(2).run(batches_of_rank, path, "nodes", 1, options) == expected

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import pickle
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -156,3 +159,27 @@ def _seeds(parts: partition.StoredParts, number: int | None, kind: str) -> Any:
 def rank_and_world() -> tuple[int, int]:
     """Of this process."""
     return dist.get_rank(), dist.get_world_size()
+
+
+def parts_of_edges(folder: Callable[[], Path]) -> Callable[[int], tuple[Data, str]]:
+    """Of K: (data, directory of K parts of edges), written once into ``folder()``; of 0: the second has nothing."""
+
+    @functools.cache
+    def of(count):
+        data, path = homogeneous(), folder() / "parts"
+        generator = torch.Generator().manual_seed(8)
+        data.weight = torch.rand(data.num_edges, generator=generator) * (torch.arange(data.num_edges) % 4 > 0)
+        data.since = torch.randint(50, (data.num_edges,), generator=generator)
+        owners = torch.arange(data.num_nodes) % 2 * 2 if count == 0 else None
+        links = {"train": data.edge_index[:, ::7]}
+        partition.write(
+            data, path, parts=count or 3, method="random", topology="partitioned", links=links,
+            graph_attrs=["time"], owners=owners,
+        )  # fmt: skip
+        return data, str(path)
+
+    return of
+
+
+REPLICATED = " with a partitioned topology is not implemented; write the parts with topology='replicated'"
+"""How errors about parts of edges end."""

@@ -1,13 +1,11 @@
 """Layer-wise samples equal their twin, bit for bit, and have the probabilities that their formulas say."""
 
-import math
 import re
-from fractions import Fraction
-from itertools import permutations
 
 import pytest
 import torch
 from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids, small_graphs
+from helpers.layers import BATCH, FIGURE, both
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -17,25 +15,6 @@ from torch_gnnscale.ops.samples import MAX_HOPS
 from torch_gnnscale.reference import layerwise as twin
 
 LADIES = ops.LayerDrawing()
-# Figure 1 of the matrix paper, both ways: N(1) = {0, 2, 4}, N(5) = {3, 4}, and no other edges into the batch {1, 5}.
-FIGURE = Graph(*reference.coo_to_csc(*torch.tensor([[0, 2, 4, 3, 4], [1, 1, 1, 5, 5]]), 6, 6))
-FIGURE = Graph(FIGURE.colptr, FIGURE.row[:, 0].contiguous())
-BATCH = torch.tensor([1, 5])
-
-
-def both(graph, seeds, num_nodes, key, drawing, **options):
-    """The sample, which equals its twin's."""
-    relations = graph.relations()
-    if drawing.method == "fastgcn":
-        options["score"] = ops.node_scores(relations, drawing.scores)
-    found = ops.sample_layers(relations, seeds, num_nodes, key, drawing, **options)
-    assert_same(found, reference.sample_layers(relations, seeds, num_nodes, key, drawing, **options))
-    return found
-
-
-def scores_of(graph, seeds, scores):
-    """LADIES' scores of a batch, by node."""
-    return twin.frontier_scores(graph.relations(), seeds.tolist(), scores)
 
 
 @st.composite
@@ -161,136 +140,6 @@ def test_scores_stay_in_their_bounds():
     assert [twin.count_shift(edges) for edges in (0, (1 << 30) - 1, 1 << 30, 1 << 40)] == [0, 0, 1, 21]
     for edges in ((1 << 30) - 1, 1 << 30, (1 << 40) - 1):
         assert twin.count_score(edges, twin.count_shift(edges)) + edges < 1 << 62
-
-
-# The papers' example #################################################################################################
-
-
-def test_probabilities_of_figure_1():
-    def shares(scores):
-        found = scores_of(FIGURE, BATCH, scores)
-        return [Fraction(found.get(node, 0), sum(found.values())) for node in range(6)]
-
-    assert shares("counts") == [Fraction(1, 7), 0, Fraction(1, 7), Fraction(1, 7), Fraction(4, 7), 0]
-    exact = [Fraction(2, 15), 0, Fraction(2, 15), Fraction(3, 10), Fraction(13, 30), 0]
-    assert all(abs(found - share) < Fraction(1, 1 << 39) for found, share in zip(shares("squares"), exact, strict=True))
-
-
-def inclusion(scores, count):
-    """The probability with which each candidate is among ``count`` successive draws, by enumeration."""
-    total, found = sum(scores.values()), dict.fromkeys(scores, Fraction(0))
-    for order in permutations(scores, count):
-        probability, left = Fraction(1), total
-        for node in order:
-            probability *= Fraction(scores[node], left)
-            left -= scores[node]
-        for node in order:
-            found[node] += probability
-    return found
-
-
-def frequencies(scores, count, scheme, keys):
-    """(how often each candidate is drawn, the sum of its corrections) over ``keys``."""
-    node, score = torch.tensor(list(scores)), torch.tensor(list(scores.values()))
-    often, sums, squares = (torch.zeros(len(scores), dtype=torch.float64) for _ in range(3))
-    for key in keys:
-        at, correction = ops.choose_nodes(node, score, count, scheme, key, 0)
-        often[at] += 1
-        sums[at] += correction
-        squares[at] += correction.square()
-    return often, sums, squares
-
-
-def test_inclusion_by_successive_draws_in_figure_1():
-    scores = scores_of(FIGURE, BATCH, "counts")
-    expected = inclusion(scores, 2)
-    assert expected == {0: Fraction(8, 21), 2: Fraction(8, 21), 4: Fraction(6, 7), 3: Fraction(8, 21)}
-    keys = 5_000
-    often, _, _ = frequencies(scores, 2, "successive", range(keys))
-    for found, share in zip(often.tolist(), expected.values(), strict=True):
-        share = float(share)
-        assert abs(found - keys * share) < 4.5 * math.sqrt(keys * share * (1 - share))
-
-
-# Probabilities #######################################################################################################
-
-UNEVEN = dict(enumerate([1, 2, 3, 5, 8, 13, 21, 200]))
-
-
-@pytest.mark.parametrize(("count", "keys"), [(2, 5_000), (5, 5_000), pytest.param(2, 200_000, marks=pytest.mark.slow)])
-def test_priority_draws_exactly_s_without_bias(count, keys):
-    often, sums, squares = frequencies(UNEVEN, count, "priority", range(keys))
-    assert int(often.sum()) == keys * count
-    deviation = (squares / keys - (sums / keys).square()).sqrt()
-    assert ((sums / keys - 1).abs() < 4.5 * deviation / math.sqrt(keys) + 1e-12).all()
-
-
-@pytest.mark.parametrize("count", [1, 3, 6])
-def test_poisson_probabilities_sum_to_s_and_are_corrected_exactly(count):
-    left, rest, certain = count, sum(UNEVEN.values()), set()
-    for node in sorted(UNEVEN, key=UNEVEN.get, reverse=True):
-        if left * UNEVEN[node] >= rest:
-            certain.add(node)
-            left, rest = left - 1, rest - UNEVEN[node]
-    share = {node: Fraction(1) if node in certain else Fraction(left * UNEVEN[node], rest) for node in UNEVEN}
-    assert sum(share.values()) == count
-    for key in range(50):
-        for node, correction in twin.choose_nodes(UNEVEN, count, "poisson", key, 0).items():
-            assert correction.exact * share[node] == 1
-    keys = 5_000
-    often, _, _ = frequencies(UNEVEN, count, "poisson", range(keys))
-    for node, found in enumerate(often.tolist()):
-        bound = 4.5 * math.sqrt(keys * float(share[node] * (1 - share[node])))
-        assert abs(found - keys * float(share[node])) <= bound
-
-
-def test_replacement_is_corrected_exactly():
-    total, count = sum(UNEVEN.values()), 6
-    for key in range(30):
-        found = twin.choose_nodes(UNEVEN, count, "replace", key, 0)
-        # times drawn q / Q = c s q / Q: the corrections say how often, and these sum to s
-        times = {node: entry.exact * count * UNEVEN[node] / total for node, entry in found.items()}
-        assert sum(times.values()) == count
-        assert all(entry.denominator == 1 for entry in times.values())
-    keys = 5_000
-    _, sums, squares = frequencies(UNEVEN, count, "replace", range(keys))
-    deviation = (squares / keys - (sums / keys).square()).sqrt()
-    assert ((sums / keys - 1).abs() < 4.5 * deviation / math.sqrt(keys)).all()
-
-
-@pytest.mark.parametrize("scheme", SCHEMES_OF["labor"])
-def test_labor_draws_k_neighbors_without_bias(scheme):
-    graph, seeds, keys, fanout = graph_of_degrees([40, 25, 3], seed=4), torch.arange(3), 4000, 5
-    graph = Graph(graph.colptr, torch.cat([torch.randperm(40), torch.randperm(40)[:25], torch.arange(3)]))
-    graph = Graph(torch.cat([graph.colptr, graph.colptr[-1:].expand(37)]), graph.row)
-    drawing = ops.LayerDrawing("labor", scheme, aggregation="sum", weights="unbiased")
-    prepared = ops.PreparedLayers(graph.relations(), [fanout], drawing)
-    weights, squares, counts = torch.zeros(68, dtype=torch.float64), torch.zeros(68, dtype=torch.float64), set()
-    for key in range(keys):
-        found = prepared.sample(seeds, key)
-        weights[found.edge_id[0]] += found.edge_weight[0]
-        squares[found.edge_id[0]] += found.edge_weight[0].square()
-        counts.add(tuple(found.colptr[0].diff().tolist()))
-    deviation = (squares / keys - (weights / keys).square()).clamp(min=0).sqrt()
-    assert ((weights / keys - 1).abs() <= 4.5 * deviation / math.sqrt(keys)).all()
-    assert (counts == {(5, 5, 3)}) == (scheme == "sequential")
-
-
-def test_labor_draws_a_source_for_all_destinations_alike():
-    """Two nodes of equal neighbors draw the same ones, and with layer_dependency later hops do, too."""
-    sources = torch.arange(2, 32)
-    graph = Graph(torch.tensor([0, 30, 60, *[60] * 30]), torch.cat([sources, sources.flip(0)]))
-    for scheme in SCHEMES_OF["labor"]:
-        found = both(graph, torch.tensor([0, 1]), [6], 3, ops.LayerDrawing("labor", scheme))
-        first, second = (found.edge_index[0][0][found.edge_index[0][1] == i] for i in (0, 1))
-        assert set(first.tolist()) == set(second.tolist())
-    loop = Graph(torch.tensor([0, 30, *[30] * 29]), torch.arange(30))
-    for dependent in (False, True):
-        drawing = ops.LayerDrawing("labor", "sequential", layer_dependency=dependent)
-        found = both(loop, torch.tensor([0]), [6, 6], 3, drawing, layers=True)
-        first, second = found.edge_id[0].split(found.num_edges[0].tolist())
-        again = second[torch.isin(second, torch.arange(30))]
-        assert torch.equal(first, again) == dependent
 
 
 # Weights #############################################################################################################
