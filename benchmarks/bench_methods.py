@@ -29,7 +29,7 @@ from tqdm import tqdm
 
 from torch_gnnscale import LayerSampler, NeighborLoader, NeighborSampler, datasets
 from torch_gnnscale.datasets import NodeTask
-from torch_gnnscale.ops.layerwise import SCHEMES_OF, SCORES, WEIGHTS
+from torch_gnnscale.ops.layer_drawing import SCHEMES_OF, SCORES, WEIGHTS
 from torch_gnnscale.tasks import NodeConfig, NodeTrainer
 from torch_gnnscale.tasks.metrics import METRICS
 
