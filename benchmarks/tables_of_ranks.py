@@ -94,3 +94,24 @@ def checks(results: Any) -> str:
         for title, run in results["check"].items()
     ]
     return table(["bytes / step, measured over formula", *next(iter(results["check"].values()))], rows)
+
+
+def grid(results: Any) -> str:
+    """The first hop of LADIES where edges are in parts."""
+    head = ["p", "c", "kbd", "column over kbd / c", "rank over kbd / p", "own over all (c / p)",
+            "scores of a rank over c kbd / p", "edges that came", "with a broadcast"]  # fmt: skip
+
+    def between(entry: list[float]) -> str:
+        return "{:.2f} to {:.2f}".format(*entry)
+
+    return table(
+        head,
+        (
+            [
+                e["p"], e["c"], e["kbd"], between(e["column over kbd / c"]), between(e["rank over kbd / p"]),
+                f"{e['own over asked']:.3f} ({e['c / p']:.3f})", e["scores of a rank over c kbd / p"],
+                e["edges that came"], e["of a broadcast"],
+            ]
+            for e in results["grids"]
+        ),
+    )  # fmt: skip

@@ -34,6 +34,7 @@ def output(command: str, folder: Path) -> str:
         "bench_gather.py --rounds 1",
         "bench_gpu_epoch.py --rounds 1 --nodes 50000 --edges 400000 --batches 40 --batch-size 128 --hidden 8 16",
         "bench_gpu_papers.py --rounds 1 --nodes 100000 --edges 1400000 --batches 6 --hidden 8",
+        "bench_grid.py --graph small --seeds 1024 --grids 21",
         "bench_hotness.py --rounds 1 --graphs tiny",
         "bench_layerwise.py --rounds 1 --graphs tiny --no-schools --lists 1000",
         "bench_network.py --rounds 1 --graphs small --ranks 2 --rates none --steps 2",
