@@ -2,8 +2,8 @@
 
     python benchmarks/tables.py
 
-A table stands between ``<!-- NAME -->`` and ``<!-- end -->``, where NAME is the name of a function in TABLES, with the machine
-that it was taken on below. A table without its JSON is left as it is.
+A table stands between ``<!-- NAME -->`` and ``<!-- end -->``, where NAME is the name of a function in TABLES, with the
+machine that it was taken on below. A table without its JSON is left as it is.
 """
 
 from __future__ import annotations

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from torch import distributed as dist
 
 from torch_gnnscale.distributed import Exchange
-from torch_gnnscale.distributed.meeting import Meeting, keep_group
+from torch_gnnscale.distributed.exchange import keep_for_ever
+from torch_gnnscale.distributed.meeting import Meeting
 from torch_gnnscale.distributed.own_rows import MappedRows
 from torch_gnnscale.distributed.presence import Presence
 from torch_gnnscale.distributed.rows import RowKind, Travelled, counts_by_part, exchange_rows, locate
@@ -112,7 +113,7 @@ def waits_alone():
             exchange.numbers(torch.zeros(2, 1, dtype=torch.int64), "headers")
         except RuntimeError as error:
             found = str(error), exchange.broken
-        keep_group(group)
+        keep_for_ever(group)
     dist.barrier()
     dist.destroy_process_group(group)
     return found

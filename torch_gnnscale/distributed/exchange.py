@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import pickle
 import threading
 import time
@@ -169,10 +170,10 @@ class Exchange:
             if meanwhile is not None:
                 meanwhile()
         finally:
-            self._wait(work)
+            self._wait(work, (received, sent))
             self.broken = False
 
-    def _wait(self, work: Any) -> None:
+    def _wait(self, work: Any, tensors: tuple[Tensor, Tensor]) -> None:
         """Until a collective has ended.
 
         It waits for a moment at a time: a thread that is in native code when the interpreter ends aborts the process
@@ -180,11 +181,17 @@ class Exchange:
         """
         while not _has_ended(work):
             if self._given_up.is_set():
+                keep_for_ever((work, tensors))  # the backend's thread would need the interpreter to free them
                 raise RuntimeError("the part was closed before other ranks came to this step")
         try:
             work.wait()
         except RuntimeError as error:
             raise Broken(str(error)) from error
+
+
+def keep_for_ever(value: Any) -> None:
+    """Keeps an object also when the interpreter ends: for what a collective holds that may not end before it."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 
 def _has_ended(work: Any) -> bool:

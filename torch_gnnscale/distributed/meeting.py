@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -120,12 +119,6 @@ def end_group(group: dist.ProcessGroup) -> None:
     if dist.is_initialized():
         with contextlib.suppress(Exception):
             dist.destroy_process_group(group)
-
-
-def keep_group(group: dist.ProcessGroup) -> None:
-    """Keeps a group in which a collective still waits, for ever: its end would wait for the other ranks, too, also when
-    the interpreter ends."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(group))
 
 
 def _group(ranks: list[int], timeout: float) -> dist.ProcessGroup | None:

@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ..feature.contract import Steps
-from .exchange import Broken, Elsewhere, Exchange
+from .exchange import Broken, Elsewhere, Exchange, keep_for_ever
 from .grid import Grid
-from .meeting import Meeting, end_group, keep_group
+from .meeting import Meeting, end_group
 from .one_thread import OneThread
 
 T = TypeVar("T")
@@ -262,9 +262,7 @@ class RankSteps(Steps):
             self.headers.give_up()
             self.rows.give_up()
             self.thread.end(GIVING_UP)
-            for group in self._groups:
-                if group is not None:
-                    keep_group(group)
+            keep_for_ever(self._groups)  # the end of a group in which a collective waits would wait, too
             return
         self.headers.group = self.rows.group = None
         if self.row is not None:
