@@ -67,7 +67,7 @@ class Meeting:
 
         Raises:
             ValueError: on all ranks, if ``make`` failed on one of them, which the message names. A rank on which it
-                raised something else than OSError or ValueError raises that.
+                raised something else than OSError, ValueError or MemoryError raises that.
             RuntimeError: a rank has ended; the message names it.
         """
         made, error = None, None
@@ -78,7 +78,7 @@ class Meeting:
         if self.world == 1 and error is not None:
             raise error
         texts = self.gather(None if error is None else f"{type(error).__name__}: {error}")
-        if error is not None and not isinstance(error, (OSError, ValueError)):
+        if error is not None and not isinstance(error, (OSError, ValueError, MemoryError)):
             raise error
         for rank, text in enumerate(texts):
             if text is not None:
