@@ -1,12 +1,15 @@
 """What all tests share. Torch is imported in functions, for the process that hands out tests to others needs none."""
 
 import os
+from pathlib import Path
 
 # Read when torch is loaded: threads that spin while they wait take the cores from another process of the same tests.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pytest
 from hypothesis import settings
+
+FOLDER = Path(__file__).parent
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, max_examples=100)
 settings.register_profile("fresh", settings.get_profile("repeatable"), derandomize=False)  # of --hypothesis-seed
@@ -16,6 +19,8 @@ settings.load_profile("repeatable")
 def pytest_collection_modifyitems(items) -> None:
     import torch
 
+    # First the files of this folder, whose tests take longest: at the end, one process would wait for another.
+    items.sort(key=lambda item: item.path.parent != FOLDER)
     if not torch.cuda.is_available():
         for item in items:
             if item.get_closest_marker("cuda"):
