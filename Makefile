@@ -79,7 +79,8 @@ races: $(VENV)/test ## what several threads write, under ThreadSanitizer
 		../../$(BIN)/python -m pytest -p no:cacheprovider tests/ops/test_gather_tiers.py -k several_threads
 
 # In a copy of the sources. Rows on disk are the CPU's, a map with an entry out of range ends a process on a GPU, and the
-# emulation keeps all memory to the end of a call.
+# emulation keeps all memory to the end of a call. Random layer-wise batches are those of tests/emulation, on smaller
+# graphs.
 emulate: $(VENV)/test ## the operators of the .cu files, run by threads of the CPU under both sanitizers
 	rm -rf build/emulate && mkdir -p build/emulate
 	cp -r pyproject.toml cuda torch_gnnscale tests build/emulate
@@ -88,7 +89,7 @@ emulate: $(VENV)/test ## the operators of the .cu files, run by threads of the C
 	cd build/emulate && $(SANITIZED) \
 		tests/emulation tests/ops/test_sample_bulk.py tests/ops/test_hops.py tests/loader/test_loader_bulk.py \
 		tests/ops/test_layer_bulk.py tests/ops/test_gather_tiers.py \
-		-k "not equals_the_twin and not rows_of_a_file and not broken_map and not scratch_memory"
+		-k "not equals_the_twin and not rows_of_a_file and not broken_map and not scratch_memory and not random_batches"
 
 $(VENV)/wheel: $(VENV)/installed
 	$(PIP) install $$($(EXTRA) wheel)
