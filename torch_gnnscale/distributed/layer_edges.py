@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ..ops.layer_weights import layer_weights
 from .owners import expanded
 
 
@@ -42,29 +43,9 @@ def drawn_weights(
     Returns:
         float32, shape [m].
     """
-    degree = stored.num_edges.numpy()
-    every = np.repeat(np.arange(len(degree)), degree)
-    column = every[drawn.numpy()]
-    of_source = None if degrees is None else degrees[stored.source].numpy()
-    factor = _factors(drawing.aggregation, degree[every], of_source)
-    weight = factor[drawn.numpy()] * correction.numpy()
-    if drawing.weights == "self_normalized":
-        whole: np.ndarray = np.ones(len(degree))
-        if drawing.aggregation == "sum":
-            whole = degree.astype(np.float64)
-        elif drawing.aggregation == "gcn":
-            whole = np.bincount(every, factor, len(degree))  # adds in stored order
-        total = np.bincount(column, weight, len(degree))[column]
-        weight = np.divide(weight * whole[column], total, out=np.zeros_like(weight), where=total > 0)
+    degree, is_drawn = stored.num_edges.numpy(), drawn.numpy()
+    row = np.repeat(np.arange(len(degree)), degree)[is_drawn]
+    of_stored = None if degrees is None else degrees[stored.source].numpy()
+    of_source = None if of_stored is None else of_stored[is_drawn]
+    weight = layer_weights(drawing.aggregation, drawing.weights, degree, row, correction.numpy(), of_source, of_stored)
     return torch.from_numpy(weight).to(torch.float32)
-
-
-def _factors(aggregation: str, degree: np.ndarray, of_source: np.ndarray | None) -> np.ndarray:
-    """a_e of edges into nodes of ``degree`` edges from nodes of ``of_source`` edges."""
-    if aggregation == "sum":
-        return np.ones(len(degree))
-    if aggregation == "mean":
-        return 1.0 / degree
-    assert of_source is not None
-    root = np.sqrt(degree.astype(np.float64) * of_source.astype(np.float64))
-    return np.divide(1.0, root, out=np.zeros(len(root)), where=of_source > 0)

@@ -11,6 +11,7 @@ from torch import Tensor
 from ..ops import Sample
 from ..ops.arguments import check_ids, check_key
 from ..ops.layer_drawing import AGGREGATIONS, WEIGHTS, check_num_nodes
+from ..ops.layer_weights import layer_weights
 from .algebra import Adjacency, Edges, Frontier, ptr_of, unsigned
 from .methods import Step
 
@@ -156,28 +157,9 @@ def edge_weights(graph: Adjacency, frontier: Frontier, edges: Edges, aggregation
     """The weight of each edge: float64, shape [e]. ``unbiased``: a_e c_v; ``self_normalized``: these, scaled so that a
     row's sum is the sum of a_e over all stored edges of the row."""
     assert edges.correction is not None
-    row, rows = edges.row, len(frontier.node)
-    degree = graph.degree[frontier.node]
-    weight = _factors(graph, degree[row], edges.source, aggregation) * edges.correction
-    if weights == "unbiased":
-        return weight
-    whole = np.ones(rows) if aggregation == "mean" else degree.astype(np.float64)
+    degree, of_source, of_stored = graph.degree[frontier.node], None, None
     if aggregation == "gcn":
-        of_row = np.repeat(np.arange(rows), degree)
         first = graph.graph.colptr[0].numpy()[frontier.node]
-        stored = np.arange(len(of_row)) + np.repeat(first - ptr_of(degree)[:-1], degree)
-        source = graph.graph.row[0].numpy()[stored]
-        whole = np.bincount(of_row, _factors(graph, degree[of_row], source, aggregation), rows)  # adds in stored order
-    total = np.bincount(row, weight, rows)[row]
-    return np.divide(weight * whole[row], total, out=np.zeros_like(weight), where=total > 0)
-
-
-def _factors(graph: Adjacency, degree: np.ndarray, source: np.ndarray, aggregation: str) -> np.ndarray:
-    """a_e of edges from the nodes ``source`` into nodes of ``degree``."""
-    if aggregation == "sum":
-        return np.ones(len(degree))
-    if aggregation == "mean":
-        return 1.0 / degree
-    of_source = graph.degree[source].astype(np.float64)
-    root = np.sqrt(degree * of_source)
-    return np.divide(1.0, root, out=np.zeros(len(root)), where=of_source > 0)
+        stored = np.arange(int(degree.sum())) + np.repeat(first - ptr_of(degree)[:-1], degree)
+        of_source, of_stored = graph.degree[edges.source], graph.degree[graph.graph.row[0].numpy()[stored]]
+    return layer_weights(aggregation, weights, degree, edges.row, edges.correction, of_source, of_stored)
