@@ -30,12 +30,14 @@ def _main(code: str, arguments: tuple[str, ...], environment: dict[str, str], *s
     try:
         exec(compile(code, "<string>", "exec"), sys.modules["__main__"].__dict__)
     except SystemExit as error:
-        status = error.code
+        status = error.code or 0
+        if not isinstance(status, int):
+            print(status, file=sys.stderr)
+            status = 1
     except BaseException:
         traceback.print_exc()
         status = 1
-    sys.last_traceback = None
-    ctypes.pythonapi.Py_Exit(status if isinstance(status, int) else int(status is not None))
+    ctypes.pythonapi.Py_Exit(status)
 
 
 def start(code: str, *arguments: str, out: int, err: int, **environment: str) -> ForkServerProcess:
