@@ -92,7 +92,7 @@ def main() -> None:
         max(abs(entry["own over asked"] / entry["c / p"] - 1) for entry in results), within=0.1
     )
     aims["scores of a rank over c kbd / p"] = judged(
-        max(entry["scores of a rank over c kbd / p"] for entry in results), most=1.1
+        max(entry["scores of a rank over c kbd / p"] for entry in results), most=1
     )
     say_aims(aims)
     if not args.no_save:
