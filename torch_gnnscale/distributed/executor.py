@@ -24,27 +24,8 @@ def not_implemented(mode: str) -> NotImplementedError:
     )
 
 
-def not_shared(owners: Owners | None, steps: Steps) -> None:
-    """Raises ValueError if an executor that has ``owners`` is another loader's."""
-    if owners is not None and owners.steps is not steps:
-        raise ValueError("neighbor_sampler: expected one of this loader alone, found one that another loader has")
-
-
-def in_step(owners: Owners | None) -> Owners:
-    """The owners, if a step is under way on this thread; else raises RuntimeError."""
-    if owners is None or not owners.steps.running:
-        raise RuntimeError(
-            "sample: expected an iteration of a torch_gnnscale.NeighborLoader over the stores of a part, in whose "
-            "steps all ranks sample together, found a call outside of one"
-        )
-    return owners
-
-
-class PartitionedExecutor(Executor):
-    """Draws hop by hop: for each node of a frontier, the rank that owns its column draws the neighbors.
-
-    A hop takes two rounds, of requests and of drawn edges, for all batches of a bulk. The first hop takes none where
-    all seeds are the rank's own. All ranks take the same rounds, whatever their frontiers hold.
+class OverParts:
+    """What executors over a partitioned topology have in common.
 
     Args:
         graph: this rank's columns.
@@ -53,14 +34,48 @@ class PartitionedExecutor(Executor):
         problem: what is wrong with this rank's columns, if anything.
     """
 
-    device = torch.device("cpu")
     collective = True
 
     def __init__(self, graph: SampledGraph, book: PartitionBook, part: int, problem: Exception | None) -> None:
-        super().__init__(graph)
-        self._book, self._part, self._problem = book, part, problem
-        self._first = int(book.bounds[None][part])
+        self.graph, self.book, self.part = graph, book, part
+        self.first = int(book.bounds[None][part])
+        """The first node of this part."""
+        self._problem = problem
         self._owners: Owners | None = None
+
+    def check_links(self) -> None:
+        """Raises NotImplementedError: samples of links cannot be drawn."""
+        raise not_implemented("sampling of links")
+
+    def join(self, steps: Steps, own_seeds: bool) -> None:
+        """See :meth:`KeyedSampler.join`.
+
+        Raises:
+            ValueError: on all ranks, if the columns of one are malformed; or the sampler is another loader's.
+        """
+        if self._owners is not None and self._owners.steps is not steps:
+            raise ValueError("neighbor_sampler: expected one of this loader alone, found one that another loader has")
+        self._owners = Owners(self.book, self.part, own_seeds, self._problem, steps)
+
+    @property
+    def owners(self) -> Owners:
+        """The owners of nodes, while a step is under way on this thread; else raises RuntimeError."""
+        if self._owners is None or not self._owners.steps.running:
+            raise RuntimeError(
+                "sample: expected an iteration of a torch_gnnscale.NeighborLoader over the stores of a part, in whose "
+                "steps all ranks sample together, found a call outside of one"
+            )
+        return self._owners
+
+
+class PartitionedExecutor(OverParts, Executor):
+    """Draws hop by hop: for each node of a frontier, the rank that owns its column draws the neighbors.
+
+    A hop takes two rounds, of requests and of drawn edges, for all batches of a bulk. The first hop takes none where
+    all seeds are the rank's own. All ranks take the same rounds, whatever their frontiers hold.
+    """
+
+    device = torch.device("cpu")
 
     def check(self, drawing: Drawing, how: str, many: bool) -> None:
         """See :meth:`Executor.check`."""
@@ -68,19 +83,6 @@ class PartitionedExecutor(Executor):
             raise not_implemented(f"subgraph_type={drawing.subgraph!r}")
         if many and drawing.disjoint:  # which edges with times imply
             raise not_implemented(f"disjoint trees with {how}")
-
-    def check_links(self) -> None:
-        """See :meth:`Executor.check_links`."""
-        raise not_implemented("sampling of links")
-
-    def join(self, steps: Steps, own_seeds: bool) -> None:
-        """See :meth:`Executor.join`.
-
-        Raises:
-            ValueError: on all ranks, if the columns of one are malformed; or the sampler is another loader's.
-        """
-        not_shared(self._owners, steps)
-        self._owners = Owners(self._book, self._part, own_seeds, self._problem, steps)
 
     def sample(
         self, seeds: Sequence[Tensor], key: int, drawing: Drawing, seed_time: Sequence[Tensor | None] | None = None,
@@ -112,7 +114,7 @@ class PartitionedExecutor(Executor):
         return self._made([by_hops(of[0], drawing.fanouts[0], layers=drawing.layers) for of in seeds], keys, drawing)
 
     def _made(self, samples: Sequence[Hops], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
-        owners, given = in_step(self._owners), [check_key(key) for key in keys]
+        owners, given = self.owners, [check_key(key) for key in keys]
 
         def draw(requests: Requests, frontier: Frontier) -> ops.Picks:
             return self._drawn(requests, frontier, drawing)
@@ -123,6 +125,6 @@ class PartitionedExecutor(Executor):
         """The edges that this rank draws for requests of a hop."""
         return ops.pick_neighbors(
             self.graph.stored, requests.node, requests.ends, requests.keys, frontier.hop, frontier.fanout,
-            first=self._first, tree=requests.tree, time=requests.time, replace=drawing.replace,
+            first=self.first, tree=requests.tree, time=requests.time, replace=drawing.replace,
             last=drawing.last and frontier.time is not None,
         )  # fmt: skip

@@ -12,7 +12,6 @@ from ..feature.contract import Steps
 from ..ops.layerwise import square_bits
 from ..sampler.hop_by_hop import Frontier, Picked, WeightedPicks, finish_together
 from ..topology.sort_on_disk import id_dtype
-from .executor import in_step
 from .layer_edges import drawn_weights, stored_edges
 from .layers import PartitionedLayers
 from .owners import Owners, divided, expanded, joined, packed, taken, unpacked
@@ -56,7 +55,7 @@ class GridLayers(PartitionedLayers):
 
     def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[ops.Sample]:
         """See :meth:`LayerExecutor.sample_many`; in a step of the loader, where each rank samples as many batches."""
-        owners = in_step(self._owners)
+        owners = self.owners
         samples = self._begun(seeds)
         of_row = _OfRow(self, owners, seeds, keys)
         return finish_together(samples, of_row.hop, len(self.plan.num_nodes))

@@ -14,49 +14,33 @@ from ..partition import PartitionBook
 from ..sampler.graph import SampledGraph
 from ..sampler.hop_by_hop import Frontier, Hops, WeightedPicks, by_hops, finish_together
 from ..sampler.layer_executor import LayerExecutor, LayerPlan
-from .executor import in_step, not_implemented, not_shared
+from .executor import OverParts
 from .layer_edges import drawn_weights, stored_edges
-from .owners import Owners, Requests
+from .owners import Requests
 
 
-class PartitionedLayers(LayerExecutor):
+class PartitionedLayers(OverParts, LayerExecutor):
     """What LABOR, LADIES and FastGCN have in common.
 
     Args:
-        graph: this rank's columns.
-        book: says which part has which nodes.
-        part: this one.
-        problem: what is wrong with this rank's columns, if anything.
+        graph, book, part, problem: as of :class:`OverParts`.
         plan: the options.
     """
-
-    collective = True
 
     def __init__(
         self, graph: SampledGraph, book: PartitionBook, part: int, problem: Exception | None, plan: LayerPlan
     ) -> None:
-        self.graph, self.book, self.part, self.plan = graph, book, part, plan
+        super().__init__(graph, book, part, problem)
+        self.plan = plan
         self.num_nodes = book.num_nodes()
-        self.first = int(book.bounds[None][part])
-        """The first node of this part."""
         self.degrees: Tensor | None = None
         """With ``aggregation="gcn"``, the number of edges into each node of the graph, once a loader was made."""
-        self._problem = problem
-        self._owners: Owners | None = None
-
-    def check_links(self) -> None:
-        """See :meth:`LayerExecutor.check_links`."""
-        raise not_implemented("sampling of links")
 
     def join(self, steps: Steps, own_seeds: bool) -> None:
-        """See :meth:`LayerExecutor.join`.
-
-        Raises:
-            ValueError: on all ranks, if the columns of one are malformed; or the sampler is another loader's.
-        """
-        not_shared(self._owners, steps)
-        self._owners = Owners(self.book, self.part, own_seeds, self._problem, steps)
+        """See :meth:`OverParts.join`."""
+        super().join(steps, own_seeds)
         if self.plan.drawing.aggregation == "gcn":
+            assert self._owners is not None
             own = torch.zeros(self.num_nodes, dtype=torch.int64)
             degree = self.graph.stored.colptr[0].diff()
             own[self.first : self.first + len(degree)] = degree
@@ -81,7 +65,7 @@ class OwnersLayers(PartitionedLayers):
 
     def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[ops.Sample]:
         """See :meth:`LayerExecutor.sample_many`; in a step of the loader, where each rank samples as many batches."""
-        owners, given = in_step(self._owners), list(keys)
+        owners, given = self.owners, list(keys)
         return finish_together(
             self._begun(seeds), lambda waiting: owners.picks(waiting, given, self._drawn), len(self.plan.num_nodes)
         )
