@@ -323,7 +323,7 @@ class LayerDriver : BulkBatches<Executor> {
     most_columns_ = edges + (bulk.layers ? known : 0);
   }
 
-  // Room for so many nodes that the hop finds, behind those of earlier hops.
+  // Room for so many nodes that the hop finds, after those of earlier hops.
   void make_room_for_nodes(int64_t hop, int64_t more, Memory& scratch) {
     int64_t* const node = make<int64_t>(node_room_ + more, memory);
     on.each(number(node_room_, scratch), node_room_, CopyNodes{bulk.node, node});

@@ -11,7 +11,7 @@ namespace gnnscale {
 constexpr int kLevelBits = 12, kMantissaBits = 17;  // 2 * kLevelBits: 7 bits of the exponent, then the mantissa
 constexpr uint32_t kLevelSize = uint32_t{1} << kLevelBits;
 
-// The binary exponent of draw / score and the first kMantissaBits bits behind its leading one: never less for a larger
+// The binary exponent of draw / score and the first kMantissaBits bits after its leading one: never less for a larger
 // quotient. 0 if the draw is 0. score: positive, below 2^62.
 GNNSCALE_HD uint32_t coarse_rank(uint64_t draw, uint64_t score) {
   if (draw == 0) return 0;

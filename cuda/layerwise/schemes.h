@@ -27,7 +27,7 @@ GNNSCALE_HD uint64_t numbered_draw(uint64_t key, int hop, int64_t number) {
   return philox_draw(draw_block(key, make_counter(number, 0, hop, kNumberedDraws), 0), 0);
 }
 
-// Rounded to nearest, ties to even: of the leading 64 bits, of which the last one tells of any bit behind them.
+// Rounded to nearest, ties to even: of the leading 64 bits, of which the last one tells of any bit after them.
 GNNSCALE_HD double rounded(Wide value) {
   const uint64_t high = static_cast<uint64_t>(value >> 64), low = static_cast<uint64_t>(value);
   if (high == 0) return static_cast<double>(low);
