@@ -9,6 +9,7 @@ from . import registrations as _registrations  # noqa: F401 (what torch.compile 
 from .aggregation import REDUCTIONS, aggregate, edge_dot, extreme_backward, share_of_extremes
 from .arguments import ID_DTYPES, MAX_COUNT, first_outside, limit_threads
 from .bulk import MAX_BATCHES, beyond_bulks, sample_bulk
+from .cuts import Cut
 from .exchanged_rows import join_rows, pack_rows
 from .generate import permutation, random_bits, rmat_edges
 from .graph import Relations, relations
@@ -37,7 +38,7 @@ from .tiers import can_widen, gather_tiers, place_dtype
 from .topology import check_colptr, coo_to_csc, renumber
 
 __all__ = [
-    "Candidates", "EdgeSet", "ID_DTYPES", "LayerDrawing", "MAX_BATCHES", "MAX_COUNT", "MAX_FANOUT", "MAX_HOPS",
+    "Candidates", "Cut", "EdgeSet", "ID_DTYPES", "LayerDrawing", "MAX_BATCHES", "MAX_COUNT", "MAX_FANOUT", "MAX_HOPS",
     "MAX_STEPS", "Picks", "PoolStats", "PreparedLayerBulks", "PreparedLayers", "PreparedNeighbors", "REDUCTIONS",
     "Relabelled", "Relations", "Sample", "Side", "Subgraph", "aggregate", "beyond_bulks", "can_gather_rows",
     "can_widen", "candidates", "check_bulk_drawing", "check_colptr", "choose_nodes", "contract", "coo_to_csc",

@@ -6,6 +6,7 @@ checked.
 """
 
 from .aggregation import aggregate, edge_dot, extreme_backward, share_of_extremes
+from .cutting import cut_batch
 from .draws import bounded, choose, counter_draw, draw, philox
 from .generate import permutation, random_bits, rmat_edges
 from .hops import pick_neighbors, relabel
@@ -34,6 +35,7 @@ __all__ = [
     "coo_to_csc",
     "count_ids",
     "counter_draw",
+    "cut_batch",
     "draw",
     "edge_dot",
     "extreme_backward",
