@@ -1,0 +1,118 @@
+"""Batches cut over ranks by the twin, and plans of given owners."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from hypothesis import strategies as st
+from torch import Tensor
+from torch_geometric.data import Data
+
+from torch_gnnscale import reference
+from torch_gnnscale.ops.cuts import Cut
+from torch_gnnscale.split.shuffle_index import ShuffleIndex
+
+
+@dataclass
+class GivenPlan:
+    """A plan with the owners that a test chose."""
+
+    owners: Tensor
+    parts: int
+    fingerprint: str = "given"
+
+
+def random_owners(num_nodes: int, parts: int, seed: int = 0) -> Tensor:
+    """A random rank for each node: int64, shape [num_nodes]."""
+    return torch.randint(parts, (num_nodes,), generator=torch.Generator().manual_seed(seed))
+
+
+def cut_of(batch: Data, owners: Tensor, parts: int, part: int) -> Cut:
+    """One rank's cut of a batch of all ranks; ``owners`` by the ids in ``batch.n_id``."""
+    columns = sum(batch.num_sampled_nodes[:-1])
+    colptr = torch.cat([torch.zeros(1, dtype=torch.int64), torch.bincount(batch.edge_index[1], minlength=columns)])
+    owner = owners[batch.n_id].to(torch.int64)
+    return reference.cut_batch(
+        batch.n_id, batch.num_sampled_nodes, colptr.cumsum(0), batch.edge_index[0], owner, parts, part
+    )
+
+
+def cut_batches(whole: Data, owners: Tensor, parts: int, key: int = 0) -> list[Data]:
+    """The batches of all ranks that a split loader makes of one batch.
+
+    Args:
+        whole: a batch of a NeighborLoader over stores with the user's ids, with edges as COO, sorted by destination.
+        owners: owners[i]: the rank of node i; integers, shape [nodes].
+        parts: the number of ranks.
+        key: the batch's key.
+    """
+    return [_of_rank(whole, cut_of(whole, owners, parts, part), parts, part, key) for part in range(parts)]
+
+
+def _of_rank(whole: Data, cut: Cut, parts: int, part: int, key: int) -> Data:
+    degrees = cut.colptr.diff()
+    col = torch.arange(len(degrees)).repeat_interleave(degrees)
+    batch = Data(edge_index=torch.stack([cut.row, col]))
+    for name, value in whole.to_dict().items():
+        if whole.is_node_attr(name) or name == "n_id":
+            batch[name] = value[cut.local]
+        elif name != "edge_index" and (whole.is_edge_attr(name) or name == "e_id"):
+            batch[name] = value[cut.edge]
+    batch.num_nodes = len(cut.local)
+    batch.num_sampled_nodes, batch.num_sampled_edges = cut.num_nodes, cut.num_edges
+    own = cut.local[: cut.num_nodes[0]]
+    batch.input_id = whole.input_id[own]
+    batch.batch_size = len(own)
+    batch.global_batch_size = whole.batch_size
+    batch.batch_key = key
+    batch.shuffle_index = ShuffleIndex(parts, part, cut.sent, cut.num_sent, cut.num_received)
+    if "x" in whole:
+        batch.x_halo = whole.x[cut.halo]
+    return batch
+
+
+def own_and_halo(batches: list[Data], part: int, values: list[Any]) -> Tensor:
+    """The rows of a rank's own nodes and then of its halo, if rank i's own nodes have the rows ``values[i]``."""
+    rows = [values[part]]
+    for batch, of_rank in zip(batches, values, strict=True):
+        sender: ShuffleIndex = batch.shuffle_index
+        rows.append(of_rank[sender.sent.split([sum(counts) for counts in sender.num_sent])[part]])
+    return torch.cat(rows)
+
+
+class Whole(NamedTuple):
+    """What is cut: a batch's nodes and edges, as :func:`torch_gnnscale.reference.cut_batch` takes them."""
+
+    node: Tensor
+    num_nodes: list[int]
+    colptr: Tensor
+    row: Tensor
+    owner: Tensor
+
+
+@st.composite
+def wholes(draw: st.DrawFn, parts: int, most: int = 8) -> Whole:
+    """Batches with repeated seeds, self loops, multi-edges and groups without nodes; some ranks have none."""
+    hops = draw(st.integers(1, 3))
+    sizes = [draw(st.integers(0, most)) for _ in range(hops + 1)]
+    seeds = [draw(st.integers(0, most)) for _ in range(sizes[0])]
+    others = draw(st.permutations(range(most + 1, most + 1 + 2 * sum(sizes[1:]))))[: sum(sizes[1:])]
+    node = seeds + list(others)
+    first = [node.index(of) for of in node]
+    ends = list(accumulate(sizes))
+    colptr, row = [0], []
+    for group in range(hops):
+        for _ in range(sizes[group]):
+            if ends[group + 1]:
+                picks = draw(st.lists(st.integers(0, ends[group + 1] - 1), max_size=4))
+                row += [first[at] for at in picks]
+            colptr.append(len(row))
+    used = draw(st.integers(1, parts))  # the other ranks own nothing
+    owner_of = [draw(st.integers(0, used - 1)) for _ in range(max([*node, 0]) + 1)]
+    owner = torch.tensor([owner_of[of] for of in node], dtype=torch.int64)
+    return Whole(
+        torch.tensor(node, dtype=torch.int64), sizes, torch.tensor(colptr), torch.tensor(row, dtype=torch.int64), owner
+    )
