@@ -3,8 +3,8 @@
 import pytest
 import torch
 from helpers.cluster import cluster
+from helpers.disturbed import results_of, unanswerable
 from helpers.parts import (
-    REPLICATED,
     as_plain,
     batches_of_rank,
     check_batches,
@@ -114,11 +114,6 @@ def test_a_prefetch_buffer_changes_no_batch(parts, policy):
     assert cluster(2).run(batches_of_rank, path, "nodes", 2, {}, {"buffer": 0.5, "policy": policy}) == expected
 
 
-def test_a_buffer_that_looks_ahead_is_refused(parts):
-    found = cluster(2).results(batches_of_rank, parts(2)[1], "nodes", 1, {}, {"buffer": 0.5, "policy": "lookahead"})
-    assert found == [(False, f"NotImplementedError: policy='lookahead'{REPLICATED}")] * 2
-
-
 # Rounds ###############################################################################################################
 
 
@@ -190,37 +185,6 @@ def test_an_error_at_an_owner_is_raised_on_all(parts):
     found = cluster(3).run(malformed_columns, parts(3)[1], 1)
     assert "the graph is malformed: row[" in found[1]
     assert {text.rsplit(":", 1)[1] for text in found[::2]} == {" expected it of all ranks, found that rank 1 failed"}
-
-
-def unanswerable(path, bad_rank, bulk=1):
-    """An owner fails in the second hop of the third bulk, when it draws for the others."""
-    with open_part(path) as part:
-        options = {"prefetch": 1, "bulk": bulk}
-        loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", options)
-        executor = loader._sampler.executor
-        drawn = executor._drawn
-
-        def fails(requests, frontier, drawing):
-            if frontier.hop == 1 and next(calls) == 2:
-                raise KeyError("no luck")
-            return drawn(requests, frontier, drawing)
-
-        calls = iter(range(1000))
-        if dist.get_rank() == bad_rank:
-            executor._drawn = fails
-        return results_of(loader)
-
-
-def results_of(loader):
-    """The batches of an epoch, and errors in their places."""
-    found, iterator = [], iter(loader)
-    while True:
-        try:
-            found.append(as_plain(next(iterator)))
-        except StopIteration:
-            return found
-        except Exception as error:
-            found.append(f"{type(error).__name__}: {error}")
 
 
 @pytest.mark.slow

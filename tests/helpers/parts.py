@@ -106,6 +106,15 @@ def traffic_of_an_epoch(path: str, options: dict[str, Any]) -> tuple[int, dict[s
         return steps, part.stats()
 
 
+def fetched(path: str, kept: dict[str, Any], epochs: int, options: dict[str, Any]) -> tuple[int, int, int]:
+    """Bytes of rows that this rank got, rounds for them, and steps; ``kept``: arguments of the prefetch buffer."""
+    with open_part(path, **kept) as part:
+        loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", options)
+        steps = sum(1 for _ in range(epochs) for _ in loader)
+        stats = part.stats()
+        return stats["rows"]["bytes_received"], stats["rows"]["rounds"] + stats["ids"]["rounds"], steps
+
+
 _expected: dict[bytes, list[list[list[Any]]]] = {}
 
 

@@ -22,7 +22,6 @@ from ..topology import GraphStore
 from ..version import __version__
 from .buffer import Kept
 from .exchange import Traffic
-from .executor import not_implemented
 from .feature_store import PartitionedFeatureStore
 from .graph_store import PartitionedGraphStore
 from .grid import Grid
@@ -69,8 +68,6 @@ class Part:
         """The edges, in stored ids."""
         if parts.topology == "replicated":
             self.graph = _with_order(parts.graph(), numbering_of(parts))
-        elif kept.policy == "lookahead":
-            raise not_implemented("policy='lookahead'")
         else:
             self.graph = PartitionedGraphStore(parts, stored)
         _open.add(self)

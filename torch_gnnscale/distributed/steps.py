@@ -202,6 +202,18 @@ class RankSteps(Steps):
         assert counts is not None
         return self.rows.numbers(counts, "counts")
 
+    def sampled_ahead(self, error: Exception | None) -> None:
+        """See :meth:`Steps.sampled_ahead`."""
+        if error is not None and self._is_broken:
+            raise error
+        try:
+            if not self._failed:
+                self.counted(torch.zeros(self._counting.size, 2, dtype=torch.int64), error, "sampling")
+        except Exception as found:
+            if found is not error and not isinstance(found, Elsewhere):
+                raise
+        self._failed = False
+
     @property
     def _is_broken(self) -> bool:
         return any(exchange.broken for exchange in (self.headers, self.rows, self.row) if exchange is not None)

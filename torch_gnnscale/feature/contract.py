@@ -132,6 +132,18 @@ class Steps(ABC):
         """
 
     @abstractmethod
+    def sampled_ahead(self, error: Exception | None) -> None:
+        """Within a step in which the ranks sampled batches of later steps together: ends that on all of them alike. It
+        returns although one failed, whose ``error`` is raised in the steps of these batches.
+
+        Args:
+            error: why this rank has no samples.
+
+        Raises:
+            RuntimeError: a rank is gone.
+        """
+
+    @abstractmethod
     def leave(self, delivered: int) -> None:
         """This rank leaves the iteration after so many batches; without effect after its last step."""
 

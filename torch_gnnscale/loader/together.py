@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -40,6 +40,11 @@ class _Bulk:
         self._lock = threading.Lock()  # threads prepare the turns
         self._made: list[Any] | Exception | None = None
 
+    @property
+    def made(self) -> bool:
+        """Whether they were sampled, with or without success."""
+        return self._made is not None
+
     def samples(self, line: Line) -> list[Any]:
         """The sample of each turn. If sampling failed, every call raises its error."""
         with self._lock:
@@ -66,6 +71,11 @@ class _Prepared:
     plan: Any = None
     error: Exception | None = None
 
+    @property
+    def is_planned(self) -> bool:
+        """Whether it is known what rows are read, or why not."""
+        return self.plan is not None or self.error is not None
+
 
 class Served:
     """The result of a turn that makes no batch: this rank has none left and only serves others, or the batch is made in
@@ -76,7 +86,8 @@ class Together:
     """Makes batches in steps that all ranks take together.
 
     Where sampling needs no other rank, threads sample ahead and plan what rows are read; the rows come on the thread of
-    the steps. Where it does, the first step of a bulk samples the batches of all of its steps.
+    the steps. Where it does, the first step of a bulk samples the batches of all of its steps; or, if a prefetch buffer
+    looks W batches ahead, a step samples the bulk of the batch that is announced before the next one.
 
     Args:
         line: the loader's line; its rows are :class:`CollectiveRows`.
@@ -92,6 +103,10 @@ class Together:
         self._samples_together = isinstance(line.sampler, KeyedSampler) and line.sampler.collective
         self._ahead: deque[_Prepared] = deque()  # steps whose plans were announced
         self._window = 0
+        self._wanted = self.source.features.plans_ahead(steps)
+        if self._samples_together:  # ranks without remote rows, which have no buffer, look ahead as the others do
+            each = steps.gather(self._wanted)
+            self._wanted = "epoch" if "epoch" in each else max(each)
 
     def batches(
         self, numbered: Iterator[NumberedBatch], epoch: int, first: int, finish: Callable[[Any], T], prefetch: int
@@ -115,8 +130,9 @@ class Together:
         self.steps.begin(epoch, first, count)
         self._ahead.clear()
         self.source.features.withdraw(self.steps)
-        wanted = 0 if self._samples_together else self.source.features.plans_ahead(self.steps)
-        self._window = count if wanted == "epoch" else min(wanted, count)
+        self._window = count if self._wanted == "epoch" else min(self._wanted, count)
+        if self._samples_together and self._window:
+            self._window = min(self._window + 1, count)  # what is announced before a step is sampled in the one before
 
     def _turns(
         self, numbered: Iterator[NumberedBatch], epoch: int, first: int, count: int
@@ -156,7 +172,8 @@ class Together:
             assert coming is not None
             return self._take(coming)
         if coming is not None:
-            self._announce(coming)
+            if not self._samples_together:
+                self._announce(coming)
             self._ahead.append(coming)
             if len(self._ahead) <= self._window:
                 return Served()
@@ -168,8 +185,8 @@ class Together:
 
     def _take(self, prepared: _Prepared) -> _Prepared | Served:
         begin, counts = time.perf_counter(), None
-        together = self._samples_together and prepared.at == 0
-        if self._samples_together and not together:
+        together = self._samples_together and not prepared.bulk.made
+        if not together and not prepared.is_planned:
             self._sample_alone(prepared)
         if prepared.plan is not None:
             try:
@@ -180,6 +197,7 @@ class Together:
         def run(asked: Any) -> None:
             if together:
                 asked = self._sample_together(prepared)
+            self._sample_ahead(self._ahead)
             self.source.read(prepared.plan, asked, self.steps)
 
         self.steps.step(prepared.turn.batch.number, prepared.error, counts, run)
@@ -187,14 +205,35 @@ class Together:
         return Served() if prepared.turn.serves else prepared
 
     def _sample_together(self, prepared: _Prepared) -> Any:
-        """Samples within a step; returns what the other ranks ask this one for."""
+        """Samples within a step, and what is announced before it; returns what the other ranks ask this one for."""
         counts, error = None, None
         try:
-            self._sample(prepared)
+            if self._window:
+                self._sample_ahead([prepared, *islice(self._ahead, self._window - 1)])
+            else:
+                self._sample(prepared)
+            if prepared.error is not None:
+                raise prepared.error
             counts = self.source.counts(prepared.plan, self.steps)
         except Exception as failed:
             error = failed
         return self.steps.sampled(error, counts)
+
+    def _sample_ahead(self, turns: Iterable[_Prepared]) -> None:
+        """Within a step, samples those of the turns that are not planned yet, and announces them. An error is raised in
+        a turn's own step."""
+        for turn in turns:
+            if turn.is_planned:
+                continue
+            if not turn.bulk.made:
+                error = None
+                try:
+                    turn.bulk.samples(self.line)
+                except Exception as failed:
+                    error = failed
+                self.steps.sampled_ahead(error)
+            self._sample_alone(turn)
+            self._announce(turn)
 
     def _collate(self, made: _Prepared | Served) -> Any:
         if isinstance(made, Served):

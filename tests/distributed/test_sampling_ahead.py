@@ -1,0 +1,86 @@
+"""A buffer that looks ahead over parts of the edges: the ranks sample batches of later steps together."""
+
+import pytest
+from helpers.cluster import cluster
+from helpers.disturbed import disturbed, unanswerable
+from helpers.parts import batches_of_rank, check_batches, expected_batches, fetched, parts_of_edges
+from helpers.slow import SLOW
+
+from torch_gnnscale import partition
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    return parts_of_edges(lambda: tmp_path_factory.mktemp("parts"))
+
+
+def looks(window):
+    return {"buffer": 0.3, "policy": "lookahead", "policy_options": {"window": window}}
+
+
+SERVED = {"seed_order": "global", "uneven": "serve", "batch_size": 7}
+BULKS = [{}, {"bulk": 4, **SERVED}, SLOW({"bulk": 2}), SLOW({"bulk": 100}), SLOW(SERVED)]
+WINDOWS = [1, 3, "epoch", SLOW(0), SLOW(2), SLOW(16)]
+
+
+@pytest.mark.parametrize("options", BULKS)
+@pytest.mark.parametrize("window", WINDOWS)
+@pytest.mark.parametrize(("count", "world"), [(2, 2), SLOW(3, 3), SLOW(2, 4)])
+def test_batches_are_those_of_one_process(parts, options, window, count, world):
+    data, path = parts(count)
+    expected = expected_batches(data, path, "nodes", 2, options, world)
+    check_batches(cluster(world).run(batches_of_rank, path, "nodes", 2, options, looks(window)), expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"method": "ladies", "num_neighbors": [12, 9], "bulk": 3}, SLOW({"method": "labor"}),
+        SLOW({"weight_attr": "weight", "prefetch": 0}), SLOW({"disjoint": True, "time_attr": "time"}),
+    ],
+)  # fmt: skip
+def test_whatever_is_sampled(parts, options):
+    data, path = parts(2)
+    expected = expected_batches(data, path, "nodes", 2, options, 2)
+    check_batches(cluster(2).run(batches_of_rank, path, "nodes", 2, options, looks(2)), expected)
+
+
+def test_a_part_without_nodes_samples_ahead_as_the_others_do(parts):
+    data, path = parts(0)
+    options = {"uneven": "serve"}
+    expected = expected_batches(data, path, "nodes", 2, options, 3)
+    check_batches(cluster(3).run(batches_of_rank, path, "nodes", 2, options, looks(2)), expected)
+
+
+@pytest.mark.parametrize("bulk", [1, SLOW(4)])
+@pytest.mark.parametrize("window", [1, SLOW(3), "epoch"])
+def test_rows_are_missed_as_where_every_rank_samples_alone(parts, window, bulk, tmp_path_factory):
+    data, path = parts(2)
+    replicated = tmp_path_factory.mktemp("replicated") / "parts"
+    partition.write(data, replicated, parts=2, method="random")
+    options = {"num_neighbors": [9, 9], "bulk": bulk}
+    found = cluster(2).run(fetched, path, looks(window), 3, options)
+    assert found == cluster(2).run(fetched, str(replicated), looks(window), 3, options)
+    without = cluster(2).run(fetched, path, {}, 3, options)
+    assert all(few[0] < 0.9 * many[0] and few[1:] == many[1:] for few, many in zip(found, without, strict=True))
+
+
+@pytest.mark.parametrize("bulk", [1, 4])
+@pytest.mark.parametrize("window", [1, SLOW(3), "epoch"])
+@pytest.mark.parametrize("world", [2, SLOW(4)])
+def test_loops_that_are_left_and_batches_that_fail(parts, window, bulk, world):
+    expected = cluster(world).run(disturbed, parts(2)[1], {}, {"bulk": bulk})
+    assert any("failed" in batches for batches in expected[0])
+    assert cluster(world).run(disturbed, parts(2)[1], looks(window), {"bulk": bulk}) == expected
+
+
+@pytest.mark.parametrize(("window", "bulk"), [(2, 1), (1, 2), SLOW("epoch", 1), SLOW(4, 2)])
+@pytest.mark.parametrize("bad_rank", [0, SLOW(1)])
+def test_an_error_of_a_bulk_is_raised_in_the_steps_of_its_batches(parts, window, bulk, bad_rank):
+    whole = cluster(2).run(unanswerable, parts(2)[1], -1, bulk)
+    found = cluster(2).run(unanswerable, parts(2)[1], bad_rank, bulk, looks(window))
+    text = f"RuntimeError: drawing neighbors: expected it of all ranks, found that rank {bad_rank} failed"
+    bad = slice(2 * bulk, 3 * bulk)
+    for rank, (ours, expected) in enumerate(zip(found, whole, strict=True)):
+        assert ours[bad] == ["KeyError: 'no luck'" if rank == bad_rank else text] * len(expected[bad])
+        assert ours[: bad.start] + ours[bad.stop :] == expected[: bad.start] + expected[bad.stop :]
