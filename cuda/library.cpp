@@ -70,7 +70,11 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   library.def(
       "extreme_backward(Tensor ptr, Tensor node, Tensor? edge, int num_edges, Tensor x, Tensor extreme, Tensor share, "
       "int threads) -> Tensor");
+  // Split batches.
+  library.def(
+      "shuffle_rows(Tensor? base, Tensor[] parts, Tensor? part, Tensor row, Tensor? ptr, int threads) -> Tensor");
   // Random numbers.
+  library.def("dropout_rows(Tensor x, Tensor id, int key, int threshold, float scale, int threads) -> Tensor");
   library.def("random_bits(int count, int key, int offset, int threads) -> Tensor");
   library.def("permutation(int count, int key) -> Tensor");
   library.def("rmat_edges(int first, int count, int num_nodes, int[] thresholds, int key, int threads) -> Tensor");

@@ -12,6 +12,7 @@ from helpers.gpu_cases import (
     check_random_layers,
     check_random_relabelling,
     check_random_sample,
+    check_random_shuffle,
 )
 
 import torch_gnnscale
@@ -47,6 +48,13 @@ def test_random_gathers(first):
 def test_random_samples(first):
     for seed in range(first, first + 50):
         check_random_sample(seed, put, most=400)
+        LIBRARY.emulated_forget()
+
+
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_random_shuffles(first):
+    for seed in range(first, first + 50):
+        check_random_shuffle(seed, put, most=100)
         LIBRARY.emulated_forget()
 
 

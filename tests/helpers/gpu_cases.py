@@ -225,3 +225,31 @@ def check_random_relabelling(seed: int, put: Put) -> None:
     there = {name: put(values, "GPU") for name, values in given.items()}
     for ours, theirs in zip(ops.relabel(put(known, "GPU"), put(ids, "GPU"), **there), expected, strict=True):
         assert ours is theirs is None or torch.equal(ours.cpu(), theirs)
+
+
+def check_random_shuffle(seed: int, put: Put, most: int = 1000) -> None:
+    """Rows of tables in any memory, taken or added, and dropped by their ids."""
+    generator = torch.Generator().manual_seed(seed)
+    dtype = choice(generator, [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+    width, count = number(generator, 1, 70), number(generator, 0, most)
+    sizes = [number(generator, 1, 60) for _ in range(number(generator, 1, 4))]
+    tables = [torch.randn(size, width, generator=generator).to(dtype) for size in sizes]
+    there = [
+        strided(table, put, choice(generator, PLACES), number(generator, 0, 9), number(generator, 0, 9))
+        for table in tables
+    ]
+    part = torch.randint(len(sizes), (count,), generator=generator)
+    row = torch.randint(1 << 20, (count,), generator=generator) % torch.tensor(sizes)[part]
+    ptr, base = None, None
+    if seed % 3:
+        cuts = torch.randint(count + 1, (number(generator, 0, 80),), generator=generator).sort().values
+        ptr = torch.cat([torch.tensor([0]), cuts, torch.tensor([count])])
+    if seed % 2:
+        base = torch.randn(count if ptr is None else len(ptr) - 1, width, generator=generator).to(dtype)
+    given = [None if tensor is None else put(tensor, "GPU") for tensor in (base, part, row, ptr)]
+    found = ops.shuffle_rows(given[0], there, *given[1:])
+    expected = reference.shuffle_rows(base, tables, part, row, ptr)
+    assert torch.equal(found.cpu(), expected)
+    id = torch.randint(1 << 40, (len(expected),), generator=generator)
+    found = ops.dropout_rows(put(expected, "GPU"), put(id, "GPU"), seed, 0.3)
+    assert torch.equal(found.cpu(), reference.dropout_rows(expected, id, seed, 0.3))

@@ -20,7 +20,8 @@ pytestmark = [
 
 FILES = [
     "gather/gather_tiers_cuda.cu", "sample/bulk_cuda.cu", "sample/pick_cuda.cu", "sample/relabel_cuda.cu",
-    "layerwise/layer_bulk_cuda.cu", "layerwise/choose_nodes_cuda.cu",
+    "layerwise/layer_bulk_cuda.cu", "layerwise/choose_nodes_cuda.cu", "shuffle/shuffle_cuda.cu",
+    "random/dropout_rows_cuda.cu",
 ]  # fmt: skip
 
 

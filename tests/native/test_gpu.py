@@ -18,6 +18,7 @@ from helpers.gpu_cases import (
     check_random_layers,
     check_random_relabelling,
     check_random_sample,
+    check_random_shuffle,
 )
 from helpers.graphs import assert_same, random_graph, random_ids
 from helpers.tiers import NODES, node_data
@@ -47,6 +48,11 @@ def test_random_gathers(seed):
 @pytest.mark.parametrize("seed", range(60))
 def test_random_samples(seed):
     check_random_sample(seed, put)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_shuffles(seed):
+    check_random_shuffle(seed, put)
 
 
 @pytest.mark.parametrize("seed", range(60))

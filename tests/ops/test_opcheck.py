@@ -187,6 +187,14 @@ def test_exchanged_rows():
     check(OPS.pack_rows.default, [], [], [], 5, 1)
 
 
+def test_rows_of_splits(device):
+    rows, ids = torch.randn(4, 3, device=device), torch.tensor([3, 0], device=device)
+    check(OPS.shuffle_rows.default, None, [rows, rows[1:]], ids // 3, ids // 2, None, 0)
+    check(OPS.shuffle_rows.default, rows[:1], [rows.half().float()], None, ids, torch.tensor([0, 2], device=device), 1)
+    check(OPS.dropout_rows.default, rows[:2], ids, 5, 1 << 31, 2.0, 0)
+    check(OPS.dropout_rows.default, rows[:2].clone().requires_grad_(), ids, 5, 1 << 31, 2.0, 0)
+
+
 def test_pool():
     limit = ops.pool_stats().limit_bytes
     check(OPS.pool_stats.default, tests=EVERY_CHECK[:3])  # a trace keeps the figures of its moment

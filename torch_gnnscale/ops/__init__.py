@@ -11,7 +11,7 @@ from .arguments import ID_DTYPES, MAX_COUNT, first_outside, limit_threads
 from .bulk import MAX_BATCHES, beyond_bulks, sample_bulk
 from .cuts import Cut
 from .exchanged_rows import join_rows, pack_rows
-from .generate import permutation, random_bits, rmat_edges
+from .generate import dropout_rows, permutation, random_bits, rmat_edges
 from .graph import Relations, relations
 from .hops import Picks, Relabelled, pick_neighbors, relabel
 from .layer_bulk import PreparedLayerBulks, check_bulk_drawing, sample_layers_bulk
@@ -34,6 +34,7 @@ from .partition import MAX_STEPS, Side, contract, propagate_labels, transpose
 from .rows import can_gather_rows, gather_rows
 from .samples import MAX_FANOUT, MAX_HOPS, Sample, Subgraph
 from .scores import count_ids, reverse_pagerank, score_unit
+from .shuffle import shuffle_rows
 from .tiers import can_widen, gather_tiers, place_dtype
 from .topology import check_colptr, coo_to_csc, renumber
 
@@ -42,10 +43,10 @@ __all__ = [
     "MAX_STEPS", "Picks", "PoolStats", "PreparedLayerBulks", "PreparedLayers", "PreparedNeighbors", "REDUCTIONS",
     "Relabelled", "Relations", "Sample", "Side", "Subgraph", "aggregate", "beyond_bulks", "can_gather_rows",
     "can_widen", "candidates", "check_bulk_drawing", "check_colptr", "choose_nodes", "contract", "coo_to_csc",
-    "count_ids", "draw_nodes", "edge_dot", "edge_set", "empty_bytes", "extreme_backward", "first_outside",
-    "gather_rows", "gather_tiers", "huge_pages", "join_rows", "limit_threads", "map_file", "map_shared",
-    "node_scores", "pack_rows", "permutation", "pick_neighbors", "place_dtype", "pool_limit", "pool_stats",
-    "pool_trim", "propagate_labels", "random_bits", "relabel", "relations", "release_pages", "renumber",
+    "count_ids", "draw_nodes", "dropout_rows", "edge_dot", "edge_set", "empty_bytes", "extreme_backward",
+    "first_outside", "gather_rows", "gather_tiers", "huge_pages", "join_rows", "limit_threads", "map_file",
+    "map_shared", "node_scores", "pack_rows", "permutation", "pick_neighbors", "place_dtype", "pool_limit",
+    "pool_stats", "pool_trim", "propagate_labels", "random_bits", "relabel", "relations", "release_pages", "renumber",
     "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_layers", "sample_layers_bulk", "sample_negatives",
-    "sample_neighbors", "score_unit", "share_of_extremes", "transpose", "weight_sums",
+    "sample_neighbors", "score_unit", "share_of_extremes", "shuffle_rows", "transpose", "weight_sums",
 ]  # fmt: skip

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import torch
 from torch import Tensor
 
-from .arguments import MAX_COUNT, OPS, check_int, check_key, resolve_threads
+from .arguments import MAX_COUNT, OPS, check_ids, check_int, check_key, check_tensor, resolve_threads
+from .shuffle import FLOATS
 
 
 def random_bits(count: int, key: int, offset: int = 0, threads: int = 0) -> Tensor:
@@ -14,6 +16,36 @@ def random_bits(count: int, key: int, offset: int = 0, threads: int = 0) -> Tens
     check_int("count", count, most=MAX_COUNT)
     check_int("offset", offset)
     return OPS.random_bits(count, check_key(key), offset, resolve_threads(threads))
+
+
+def dropout_rows(x: Tensor, id: Tensor, key: int, p: float, threads: int = 0) -> Tensor:
+    """Each number of x is 0 with probability p, else itself times ``1 / (1 - p)``; differentiable in x.
+
+    What is kept is a function of (key, the row's id, the column): the backward pass draws it again, and a row has the
+    same mask wherever it is computed.
+
+    Args:
+        x: floats, shape [n, columns].
+        id: int64, shape [n], on the device of x.
+        key: 64 bits.
+        p: in [0, 1], rounded to a multiple of 2^-32.
+        threads: see the package.
+
+    Raises:
+        TypeError, ValueError: wrong dtype, shape or device, p out of range.
+    """
+    check_tensor("x", x)
+    check_ids("id", id)
+    if x.dtype not in FLOATS or x.dim() != 2:
+        raise ValueError(f"x: expected a matrix of floats, found {x.dtype} {tuple(x.shape)}")
+    if id.dtype != torch.int64 or id.shape != x.shape[:1] or id.device != x.device:
+        raise ValueError(
+            f"id: expected int64 of shape ({len(x)},) on {x.device}, found {id.dtype} {tuple(id.shape)} on {id.device}"
+        )
+    if not 0 <= p <= 1:
+        raise ValueError(f"p: expected 0 <= p <= 1, found {p}")
+    threshold, scale = round(p * (1 << 32)), 1 / (1 - p) if p < 1 else 0.0
+    return OPS.dropout_rows(x.contiguous(), id.contiguous(), check_key(key), threshold, scale, resolve_threads(threads))
 
 
 def permutation(count: int, key: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What torch.compile needs to know of the operators: the shapes of their results, and the derivative of gather_rows."""
+"""What torch.compile needs to know of the operators: the shapes of their results, and the derivatives of some."""
 
 from __future__ import annotations
 
@@ -205,6 +205,16 @@ def _(descriptor, offset, num_bytes, shared):
     return torch.empty(num_bytes, dtype=torch.uint8)
 
 
+@torch.library.register_fake("gnnscale::shuffle_rows")
+def _(base, parts, part, row, ptr, threads):
+    return row.new_empty((row.numel() if ptr is None else ptr.numel() - 1, *parts[0].shape[1:]), dtype=parts[0].dtype)
+
+
+@torch.library.register_fake("gnnscale::dropout_rows")
+def _(x, id, key, threshold, scale, threads):
+    return torch.empty_like(x)
+
+
 @torch.library.register_fake("gnnscale::random_bits")
 def _(count, key, offset, threads):
     return torch.empty(count, dtype=torch.int64)
@@ -232,6 +242,19 @@ def _backward(ctx, grad):
 
 
 torch.library.register_autograd("gnnscale::gather_rows", _backward, setup_context=_setup_context)
+
+
+def _setup_mask(ctx, inputs, output):
+    _, id, *ctx.mask = inputs
+    ctx.save_for_backward(id)
+
+
+def _drop_again(ctx, grad):
+    grad = torch.ops.gnnscale.dropout_rows(grad.contiguous(), ctx.saved_tensors[0], *ctx.mask)
+    return grad, None, None, None, None, None
+
+
+torch.library.register_autograd("gnnscale::dropout_rows", _drop_again, setup_context=_setup_mask)
 
 
 @torch.library.register_fake("gnnscale::aggregate")

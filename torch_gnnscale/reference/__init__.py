@@ -13,6 +13,7 @@ from .hops import pick_neighbors, relabel
 from .layerwise import choose_nodes, node_scores, sample_layers
 from .partition import contract, propagate_labels, transpose
 from .sampling import sample_negatives, sample_neighbors
+from .shuffle import dropout_rows, shuffle_rows
 from .topology import (
     coo_to_csc,
     count_ids,
@@ -37,6 +38,7 @@ __all__ = [
     "counter_draw",
     "cut_batch",
     "draw",
+    "dropout_rows",
     "edge_dot",
     "extreme_backward",
     "first_malformed",
@@ -59,5 +61,6 @@ __all__ = [
     "sample_negatives",
     "sample_neighbors",
     "share_of_extremes",
+    "shuffle_rows",
     "transpose",
 ]

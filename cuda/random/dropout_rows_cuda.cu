@@ -1,0 +1,56 @@
+// Dropout of rows by their ids, on a GPU.
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/ops.h>
+
+#include <algorithm>
+#include <type_traits>
+
+#include "../launch.h"
+#include "../memory/cuda.h"
+#include "../shuffle/shuffle_arguments.h"
+#include "dropout.h"
+
+namespace gnnscale {
+namespace {
+
+template <typename T, typename Scale>
+__global__ void __launch_bounds__(kThreads) dropout_kernel(const T* x, const int64_t* id, int64_t rows, int64_t width,
+                                                           uint64_t key, uint64_t threshold, Scale scale, T* out) {
+  const int64_t blocks = (width + kColumnsPerBlock - 1) / kColumnsPerBlock, items = rows * blocks;
+  for (int64_t k = blockIdx.x * int64_t{kThreads} + threadIdx.x; k < items; k += gridDim.x * int64_t{kThreads}) {
+    const int64_t i = k / blocks, block = k % blocks, c = block * kColumnsPerBlock;
+    const int count = static_cast<int>(width - c < kColumnsPerBlock ? width - c : kColumnsPerBlock);
+    dropout_items(key, id[i], block, count, threshold, scale, x + i * width + c, out + i * width + c);
+  }
+}
+
+// See torch_gnnscale.ops.dropout_rows, which checks the arguments; `threads` is the CPU's.
+Tensor dropout_rows(const Tensor& x, const Tensor& id, int64_t key, int64_t threshold, double scale,
+                    int64_t /*threads*/) {
+  STD_TORCH_CHECK(x.is_cuda() && id.is_cuda() && id.get_device_index() == x.get_device_index(),
+                  "dropout_rows: expected x and id on one GPU");
+  const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
+  const int64_t rows = x.size(0), width = x.size(1);
+  Tensor out = torch::stable::new_empty(x, {rows, width});
+  if (out.numel() == 0) return out;
+  const cudaStream_t stream = current_stream(x.get_device_index());
+  const int64_t items = rows * ((width + kColumnsPerBlock - 1) / kColumnsPerBlock);
+  const unsigned blocks = static_cast<unsigned>(std::min<int64_t>((items + kThreads - 1) / kThreads, kMaxBlocks));
+  dispatch_float(x.scalar_type(), [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    using Scale = decltype(widen(T{}));
+    const T* const from = static_cast<const T*>(x.const_data_ptr());
+    T* const to = static_cast<T*>(out.mutable_data_ptr());
+    const int64_t* const ids = static_cast<const int64_t*>(id.const_data_ptr());
+    const uint64_t bits = static_cast<uint64_t>(key), least = static_cast<uint64_t>(threshold);
+    const Scale by = static_cast<Scale>(scale);
+    dropout_kernel<T, Scale><<<blocks, kThreads, 0, stream>>>(from, ids, rows, width, bits, least, by, to);
+  });
+  check("dropout_rows", cudaGetLastError());
+  return out;
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gnnscale, CUDA, library) { library.impl("dropout_rows", TORCH_BOX(&dropout_rows)); }
+
+}  // namespace
+}  // namespace gnnscale

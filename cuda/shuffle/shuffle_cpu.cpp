@@ -1,0 +1,52 @@
+// Rows that ranks of a split send, read and add, in host memory.
+#include "../gather/copy_rows.h"
+#include "../memory/tensor.h"
+#include "shuffle_arguments.h"
+
+namespace gnnscale {
+namespace {
+
+constexpr int kItemsAtOnce = 32;
+
+template <typename T>
+void add_rows(const ShuffleTask& task, int64_t begin, int64_t end, T* out) {
+  for (int64_t i = begin; i < end; ++i) {
+    T* const to = out + i * task.width;
+    int64_t c = 0;
+    for (; c + kItemsAtOnce <= task.width; c += kItemsAtOnce) shuffle_items<T, kItemsAtOnce>(task, i, c, to + c);
+    for (; c < task.width; ++c) shuffle_items<T, 1>(task, i, c, to + c);
+  }
+}
+
+// See torch_gnnscale.ops.shuffle_rows, which checks the arguments.
+Tensor shuffle_rows(const std::optional<Tensor>& base, const std::vector<Tensor>& parts,
+                    const std::optional<Tensor>& part, const Tensor& row, const std::optional<Tensor>& ptr,
+                    int64_t threads) {
+  const ShuffleArguments given = shuffle_arguments(base, parts, part, row, ptr, [](const Tensor& tensor) {
+    return static_cast<const char*>(tensor.const_data_ptr());
+  });
+  const ShuffleTask& task = given.task;
+  const int64_t bytes = given.row_bytes, work = task.rows + row.numel();
+  PooledArray<char> out(task.rows * bytes);
+  if (task.rows * bytes > 0) {
+    const int64_t tasks = num_tasks(work * bytes, kGrainBytes, threads);
+    run_tasks(tasks, [&](int64_t number) {
+      const auto [begin, end] = gnnscale::part(task.rows, number, tasks);
+      if (task.base == nullptr && task.ptr == nullptr) {  // as they are, of any dtype
+        copy_rows(
+            begin, end, bytes, [&](int64_t i) { return task.entry(i); },
+            [&](int64_t i, const char* from) { copy_row(out.data() + i * bytes, from, bytes); });
+      } else {
+        dispatch_float(parts[0].scalar_type(), [&, begin = begin, end = end](auto* tag) {
+          add_rows(task, begin, end, reinterpret_cast<std::remove_pointer_t<decltype(tag)>*>(out.data()));
+        });
+      }
+    });
+  }
+  return to_tensor(std::move(out), given.sizes, parts[0].scalar_type());
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gnnscale, CPU, library) { library.impl("shuffle_rows", TORCH_BOX(&shuffle_rows)); }
+
+}  // namespace
+}  // namespace gnnscale
