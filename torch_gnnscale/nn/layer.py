@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch_geometric.nn as pyg_nn
@@ -69,6 +69,15 @@ class ForwardPass:
         return self._normalized[key][1:]
 
 
+class Read(NamedTuple):
+    """The rows that a layer reads in one call."""
+
+    nodes: tuple[str, ...]
+    """The arguments that have a row for each node of the batch's first groups."""
+    edges: tuple[str, ...]
+    """The arguments that have a row for each of the batch's edges."""
+
+
 class NarrowedLayer:
     """A layer that computes, between :meth:`enter` and :meth:`leave`, on prefixes of a batch.
 
@@ -112,8 +121,8 @@ class NarrowedLayer:
         self.forward, self.propagate = layer.forward, layer.propagate
         self._fused = self._known and layer.decomposed_layers == 1 and not layer.explain and not any(self._hooks)
         self._rows_agree = self._fused and self._own_forward is None and type(layer).forward in _KNOWN_FORWARD
-        self._methods.set("forward", self._forward)
-        self._methods.set("propagate", self._propagate)
+        self._methods.set("forward", self.computed)
+        self._methods.set("propagate", self.aggregated)
 
     def leave(self) -> None:
         """The layer is again what it was before :meth:`enter`."""
@@ -126,19 +135,21 @@ class NarrowedLayer:
         self._names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
         self._takes_pair = {p.name for p in parameters if "Tuple[" in str(p.annotation)}
 
-    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+    def computed(self, *args: Any, **kwargs: Any) -> Any:
+        """The layer's ``forward``: the rows of its destinations."""
         names, common_rows = self._names, self.forward_pass.common_rows
         with common_rows.paused():
             given = dict(zip(names, args, strict=False))
             given.update(kwargs)
-            groups = self._groups(given)
+            self._check_call(given)
+            groups = self.groups(given)
             hop_edges = self.forward_pass.hops.edges
             try:
                 if isinstance(self.layer, _NORMALIZES) and self.layer.normalize:
                     hop_edges, given["edge_weight"] = self._normalized(given)
                     self._options.set("normalize", False)
                 edges = self._edges = hop_edges.prefix(groups)
-                self._cut(given, hop_edges.edges.num_edges, edges)
+                self._cut(given, self.read(given, hop_edges.edges.num_edges), groups, edges)
                 if self.forward_pass.weight is not None:
                     self._of_edges = self.forward_pass.weight[: edges.num_edges]
                     refuse_twice(self.title, given, self._of_edges)
@@ -149,7 +160,7 @@ class NarrowedLayer:
                 if self._is_gat and self.layer.lin is not None and isinstance(given.get("x"), tuple):
                     self._project_once(*given["x"])
                 args = (*(given.pop(name) for name in names[: len(args)]), *args[len(names) :])
-                if self._rows_agree:
+                if self._rows_agree and not common_rows.everywhere:
                     out = self.forward(*args, **given)
                 else:
                     with common_rows:
@@ -161,10 +172,9 @@ class NarrowedLayer:
                 return first_rows(out[0], edges.num_dst), *out[1:]
             return first_rows(out, edges.num_dst)
 
-    def _groups(self, given: dict[str, Any]) -> int:
-        """The number of groups whose rows the layer gets; it returns the rows of one group less."""
-        hops = self.forward_pass.hops
-        if given.get("edge_index") is not hops.edge_index:
+    def _check_call(self, given: dict[str, Any]) -> None:
+        """Raises ValueError unless the layer can compute on a prefix of the batch."""
+        if given.get("edge_index") is not self.forward_pass.hops.edge_index:
             raise ValueError(
                 f"{self.title}: expected the batch's edge_index itself, found other edges; a model that changes the "
                 f"edges cannot be narrowed"
@@ -173,6 +183,10 @@ class NarrowedLayer:
             raise ValueError(f"{self.title}: expected no size, found {given['size']}; narrowing decides it")
         if self.layer.flow != "source_to_target":
             raise ValueError(f"{self.title}: expected flow='source_to_target', found {self.layer.flow!r}")
+
+    def groups(self, given: dict[str, Any]) -> int:
+        """The number of groups whose rows the layer gets; it returns the rows of one group less."""
+        hops = self.forward_pass.hops
         x = next((v for k, v in given.items() if k != "edge_index" and isinstance(v, Tensor)), None)
         groups = 0 if x is None else hops.groups(x.size(0))
         if x is None or groups == 0:
@@ -192,21 +206,32 @@ class NarrowedLayer:
         improved, loops = getattr(layer, "improved", False), getattr(layer, "add_self_loops", False)
         return self.forward_pass.normalized(given.get("edge_weight"), improved, loops, layer.flow, given["x"].dtype)
 
-    def _cut(self, given: dict[str, Any], num_edges: int, edges: Adjacency) -> None:
-        """Cuts arguments that have a row for each of the batch's nodes, or of its ``num_edges`` edges, to ``edges``. A
-        parameter that takes a pair of tensors gets the sources' and the destinations' rows."""
+    def read(self, given: dict[str, Any], num_edges: int) -> Read:
+        """The arguments whose rows are cut to those that the layer computes with; the batch has ``num_edges`` edges."""
+        nodes, edges = [], []
         for key, value in given.items():
-            if key == "edge_index":
-                given[key] = edges.index
-            elif isinstance(value, Tensor) and value.dim() > 0:
-                size = value.size(0)
-                if not key.startswith("edge") and self.forward_pass.hops.groups(size) > 0:
-                    if size > edges.num_src:
-                        given[key] = value = value[: edges.num_src]
-                    if key in self._takes_pair:
-                        given[key] = (value, value[: edges.num_dst])
-                elif size == num_edges:
-                    given[key] = value[: edges.num_edges]
+            if key != "edge_index" and isinstance(value, Tensor) and value.dim() > 0:
+                if not key.startswith("edge") and self.forward_pass.hops.groups(value.size(0)) > 0:
+                    nodes.append(key)
+                elif value.size(0) == num_edges:
+                    edges.append(key)
+        return Read(tuple(nodes), tuple(edges))
+
+    def sources(self, value: Tensor, groups: int, edges: Adjacency) -> Tensor:
+        """The rows of ``edges``' sources, the destinations first; ``value`` has those of the first ``groups`` groups,
+        or of more."""
+        return first_rows(value, edges.num_src)
+
+    def _cut(self, given: dict[str, Any], read: Read, groups: int, edges: Adjacency) -> None:
+        """Cuts arguments to the rows that ``edges`` need. A parameter that takes a pair of tensors gets the sources'
+        and the destinations' rows."""
+        given["edge_index"] = edges.index
+        for key in read.nodes:
+            value = given[key] = self.sources(given[key], groups, edges)
+            if key in self._takes_pair:
+                given[key] = (value, value[: edges.num_dst])
+        for key in read.edges:
+            given[key] = given[key][: edges.num_edges]
 
     def _aggregate_first(self, given: dict[str, Any], edges: Adjacency) -> None:
         """Aggregates the input's rows before the layer does, where it propagates them as they are, so that their
@@ -255,7 +280,7 @@ class NarrowedLayer:
 
         self._options.set("lin", project)
 
-    def _propagate(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
+    def aggregated(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
         """``propagate``: over the CSC where the layer's message is known, else PyG's own on the narrowed edges."""
         if self._fused and self._edges is not None:
             x = kwargs["x"]

@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from functools import partial
+from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from . import saving
+from .compare import agree, first_difference, outputs
 from .hops import Hops, first_rows
-from .layer import ForwardPass, NarrowedLayer
-from .weigh import Weighed, default_call
-from .wrapper import Wrapper
-
-_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
-"""When a model is checked: the largest difference allowed, relative to the largest output; 0.1 for types of 16 bits."""
+from .layer import ForwardPass
+from .layered import Layered
+from .weigh import default_call
 
 
-class Narrowed(Wrapper):
+class Narrowed(Layered):
     """What :func:`narrow` returns; ``module`` is the model itself, unchanged, or what :func:`weigh` returned.
 
     Parameters, buffers and submodules have the names that they have in the model, and so has the ``state_dict``: what
@@ -30,23 +24,12 @@ class Narrowed(Wrapper):
     """
 
     def __init__(self, module: nn.Module, call: Callable[[Any, Any], Any] = default_call, check: bool = True) -> None:
-        super().__init__(module)
-        model = module
-        if isinstance(module, Weighed):
-            model, call = module.module, module.call if call is default_call else call
-        if found := next((m for m in model.modules() if isinstance(m, Wrapper)), None):
-            raise ValueError(
-                f"model: expected a model or weigh(model), found {type(found).__name__} within {type(model).__name__}"
-            )
-        self.call = call
-        self._to_check = check
-        self._to_size = True
-        """Whether a layer has not been run yet, so that lazy parameters of it may have no size."""
-        self._prepared: dict[pyg_nn.MessagePassing, NarrowedLayer] = {}
         self._sizes: tuple[list[saving.LayerSize], int] | None = None
         """Sizes of the layers and of the model's other parameters, until a narrowed batch finds other layers."""
-        if not self._layers():
-            raise ValueError(f"model: expected one with MessagePassing layers, found none in {type(module).__name__}")
+        self._to_size = True
+        """Whether a layer has not been run yet, so that lazy parameters of it may have no size."""
+        super().__init__(module, call)
+        self._to_check = check
 
     def forward(self, batch: Any) -> Tensor:
         """The model's output for the batch's seeds: [batch_size, ...].
@@ -69,14 +52,8 @@ class Narrowed(Wrapper):
             return first_rows(self._whole(batch), batch.batch_size)
         return self._run(batch, Hops(batch, verify=False) if hops is None else hops)
 
-    def _layers(self) -> list[NarrowedLayer]:
-        """The model's layers, each prepared when it is first seen: a model may get others."""
-        layers = [module for module in self.module.modules() if isinstance(module, pyg_nn.MessagePassing)]
-        if any(layer not in self._prepared for layer in layers):
-            names = {module: name for name, module in self.module.named_modules()}
-            self._prepared = {layer: NarrowedLayer(names[layer], layer) for layer in layers}
-            self._sizes, self._to_size = None, True
-        return [self._prepared[layer] for layer in layers]
+    def _layers_changed(self) -> None:
+        self._sizes, self._to_size = None, True
 
     def _pays(self, batch: Any) -> bool:
         """Whether narrowing saves more than it costs; True for a batch without hops, which :class:`Hops` refuses, and
@@ -90,62 +67,24 @@ class Narrowed(Wrapper):
             return True
         return saving.saved(num_nodes, num_edges, *self._sizes) >= saving.LEAST_SAVED
 
-    def _has_lazy(self) -> bool:
-        return any(is_lazy(parameter) for parameter in self.module.parameters())
-
-    @contextmanager
-    def _evaluating(self) -> Iterator[None]:
-        """Evaluation mode, and afterwards the mode that each module had."""
-        training = {module: module.training for module in self.modules()}
-        self.eval()
-        try:
-            yield
-        finally:
-            for module, mode in training.items():
-                module.training = mode
-
-    def _whole(self, batch: Any) -> Tensor:
-        """The model's output for the whole batch."""
-        if isinstance(self.module, Weighed):
-            with self.module.weighing(batch):
-                return self.call(self.module.module, batch)
-        return self.call(self.module, batch)
-
     def _run(self, batch: Any, hops: Hops) -> Tensor:
-        model, weight = self.module, None
-        if isinstance(self.module, Weighed):
-            model, weight = self.module.module, self.module.edge_weight(batch)
-        forward_pass, entered = ForwardPass(hops, weight), []
-        try:
-            for layer in self._layers():
-                layer.enter(forward_pass)
-                entered.append(layer)
-            with forward_pass.common_rows:
-                return first_rows(self.call(model, batch), batch.batch_size)
-        finally:
-            for layer in entered:
-                layer.leave()
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_prepared": {}}
+        return self._compute(batch, ForwardPass(hops, self._weight(batch)))
 
     @torch.no_grad()
     def _check(self, batch: Any, hops: Hops) -> None:
         """Raises ValueError, naming the first module whose outputs differ, unless the narrowed model gives those of the
         model on the whole batch; both run in evaluation mode."""
         with self._evaluating():
-            with _outputs(self.module) as whole:
+            with outputs(self.module) as whole:
                 expected = self._whole(batch)[: batch.batch_size]
-            with _outputs(self.module) as narrowed:
+            with outputs(self.module) as narrowed:
                 found = self._run(batch, hops)
-        if _agree(expected, found):
+        if agree(expected, found):
             return
-        name = next((n for n, out in narrowed.items() if n in whole and not _agree(whole[n], out)), "the model")
-        kind = type(self.module.get_submodule(name)).__name__ if name != "the model" else type(self.module).__name__
         raise ValueError(
-            f"{name} ({kind}): expected the seeds' rows to be those of the whole batch, found others; it reads more "
-            f"than a node and its sampled neighbors (the degrees of sources, several hops, statistics of all rows), so "
-            f"the model cannot be narrowed"
+            f"{first_difference(self.module, whole, narrowed)}: expected the seeds' rows to be those of the whole "
+            f"batch, found others; it reads more than a node and its sampled neighbors (the degrees of sources, "
+            f"several hops, statistics of all rows), so the model cannot be narrowed"
         )
 
 
@@ -178,30 +117,3 @@ def narrow(model: nn.Module, call: Callable[[Any, Any], Any] = default_call, che
         ValueError: the model has no MessagePassing layers, or narrowed or weighed ones within.
     """
     return Narrowed(model, call, check)
-
-
-def _agree(expected: Tensor, found: Tensor) -> bool:
-    rows = min(len(expected), len(found))
-    expected, found = expected[:rows], found[:rows]
-    if expected.shape != found.shape or not expected.numel():
-        return expected.shape == found.shape
-    tolerance = _TOLERANCE.get(expected.dtype, 0.1) * max(float(expected.abs().max()), 1e-30)
-    return bool(((expected - found).abs() <= tolerance).all()) or torch.equal(expected, found)
-
-
-@contextmanager
-def _outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
-    """The output of each module, by name, in the order of the calls; without the modules within a layer. If a module is
-    called several times, its first output."""
-    found: dict[str, Tensor] = {}
-
-    def keep(name: str, _module: nn.Module, _args: Any, out: Any) -> None:
-        if isinstance(out, Tensor) and out.dim() > 0 and name not in found:
-            found[name] = out
-
-    with ExitStack() as stack:
-        layers = tuple(f"{n}." for n, m in model.named_modules() if isinstance(m, pyg_nn.MessagePassing))
-        for name, module in model.named_modules():
-            if name and not name.startswith(layers):
-                stack.callback(module.register_forward_hook(partial(keep, name)).remove)
-        yield found

@@ -21,6 +21,9 @@ class CommonRows(TorchFunctionMode):
     """Cuts the operands of element-wise functions and joins, where they have rows of different hops of a batch, to the
     rows that all of them have. Torch itself would refuse them."""
 
+    everywhere = False
+    """Whether it works within layers, too, whose operands have rows of the same hops."""
+
     def __init__(self, hops: Hops) -> None:
         super().__init__()
         self.hops = hops

@@ -1,0 +1,50 @@
+"""Whether two runs of a model compute the same, and which module differs first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+import torch_geometric.nn as pyg_nn
+from torch import Tensor, nn
+
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
+"""The largest difference allowed, relative to the largest output; 0.1 for types of 16 bits."""
+
+
+def agree(expected: Tensor, found: Tensor) -> bool:
+    """Whether the rows that both have agree."""
+    rows = min(len(expected), len(found))
+    expected, found = expected[:rows], found[:rows]
+    if expected.shape != found.shape or not expected.numel():
+        return expected.shape == found.shape
+    tolerance = _TOLERANCE.get(expected.dtype, 0.1) * max(float(expected.abs().max()), 1e-30)
+    return bool(((expected - found).abs() <= tolerance).all()) or torch.equal(expected, found)
+
+
+@contextmanager
+def outputs(model: nn.Module) -> Iterator[dict[str, Tensor]]:
+    """The output of each module, by name, in the order of the calls; without the modules within a layer. If a module is
+    called several times, its first output."""
+    found: dict[str, Tensor] = {}
+
+    def keep(name: str, _module: nn.Module, _args: Any, out: Any) -> None:
+        if isinstance(out, Tensor) and out.dim() > 0 and name not in found:
+            found[name] = out
+
+    with ExitStack() as stack:
+        layers = tuple(f"{n}." for n, m in model.named_modules() if isinstance(m, pyg_nn.MessagePassing))
+        for name, module in model.named_modules():
+            if name and not name.startswith(layers):
+                stack.callback(module.register_forward_hook(partial(keep, name)).remove)
+        yield found
+
+
+def first_difference(model: nn.Module, expected: Mapping[str, Tensor], found: Mapping[str, Tensor]) -> str:
+    """The name and kind of the first module whose outputs differ; the model's if none does."""
+    name = next((n for n, out in found.items() if n in expected and not agree(expected[n], out)), "the model")
+    kind = type(model.get_submodule(name)).__name__ if name != "the model" else type(model).__name__
+    return f"{name} ({kind})"
