@@ -208,12 +208,12 @@ def predicted(found: dict[str, Any]) -> dict[str, float]:
     }
 
 
-def measure(model: str, rounds: int, limit: int, folder: Path) -> dict[str, Any]:
-    """A model at three rates."""
+def measure(model: str, networks: list[str], rounds: int, limit: int, folder: Path) -> dict[str, Any]:
+    """A model at each rate, the first of which is that of the device as it is."""
     results: dict[str, Any] = {}
     (folder / "options.json").write_text(json.dumps({"model": model, "rounds": rounds}))
     rates: dict[str, str | None] = {"as it is": None}  # the others follow from the first run
-    for title in NETWORKS:
+    for title in networks:
         found = results[title] = summed_up(start(__file__, folder, 2, rates[title], limit))
         if title == "as it is":
             plain = found["no buffer, no overlap"]
@@ -252,9 +252,11 @@ def main() -> None:
     options = parser(__doc__.splitlines()[0], graphs=False)
     options.add_argument("--graph", default="cnr2000")
     options.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    options.add_argument("--alone", action="store_true", help="over the device as it is only")
     options.add_argument("--steps", type=int, default=16, help="of an epoch")
     options.add_argument("--limit", type=int, default=400, help="seconds after which ranks are ended")
     args = options.parse_args()
+    networks = list(NETWORKS)[: 1 if args.alone else None]
     results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -262,12 +264,13 @@ def main() -> None:
             data_of(args.graph, FEATURES, CLASSES, 2 * args.steps * BATCH), folder / "parts", parts=2, method="random"
         )
         for model in args.models:
-            results[model] = measure(model, args.rounds, args.limit, folder)
+            results[model] = measure(model, networks, args.rounds, args.limit, folder)
     aims = {
         f"{model}: waiting, where rows take half of a step": judged(
             found["half"]["no buffer"]["share of waiting"], most=0.1
         )
         for model, found in results.items()
+        if "half" in found
     }
     say_aims(aims)
     if not args.no_save:

@@ -40,6 +40,7 @@ def output(command: str, folder: Path) -> str:
         "bench_network.py --rounds 1 --graphs small --ranks 2 --rates none --steps 2",
         "bench_partition.py --rounds 1 --graphs tiny",
         "bench_policies.py --graphs small --steps 4",
+        "bench_prefetch.py --rounds 1 --graph small --steps 2 --models GraphSAGE --alone",
         "bench_scaling.py --rounds 1 --graph tiny --table 16 --epochs 0",
         "bench_tiers.py --rounds 1 --graphs tiny --folder .",
         "cost_model.py --graph tiny --ranks 2",
