@@ -1,6 +1,7 @@
 """Layer-wise samples over parts: every batch is the one that a single process makes."""
 
 import functools
+import time
 
 import pytest
 import torch
@@ -226,6 +227,40 @@ def test_what_travels_in_the_first_hop(parts, count, world):
         if copies > 1:
             assert 0 < traffic["scores"]["bytes_received"] <= 16 * int(degree[others].sum())
     assert asked == int(degree[seeds].sum())
+
+
+# Where the time goes ##################################################################################################
+
+
+def seconds_of_rank(path, cases):
+    """Of an epoch without threads, by case (None: neighbors): (its seconds, those that the loader counted, those of the
+    phases of sampling)."""
+    with open_part(path) as part:
+        found = []
+        given = {"prefetch": 0, "bulk": 4, "seed_order": "global"}
+        stores, seeds = (part.features, part.graph), part.input_nodes("train", "all")
+        for case in cases:
+            if case is None:
+                loader = loader_over(stores, seeds, "nodes", given)
+            else:
+                loader = loader_of(stores, seeds, *case, **given)
+            begin = time.perf_counter()
+            for _ in loader:
+                pass
+            took = time.perf_counter() - begin
+            found.append((took, dict(loader.seconds), dict(loader.node_sampler.executor.laps.seconds)))
+        return found
+
+
+def test_all_time_counts_once(parts):
+    """``sample`` and ``gather`` are parts of the epoch, and the phases are parts of ``sample``."""
+    cases = [None, LABOR["default"], OF_NODES["ladies"]]
+    for of_rank in cluster(2).run(seconds_of_rank, parts(2)[1], cases):
+        for took, counted, phases in of_rank:
+            assert counted["sample"] + counted["gather"] <= took
+            assert set(phases) == {"P", "SAMPLE", "EXTRACT"}
+            assert min(phases.values()) > 0
+            assert counted["sample"] / 2 < sum(phases.values()) <= counted["sample"]
 
 
 # Errors ###############################################################################################################

@@ -1,6 +1,7 @@
 """The file that a run is resumed from, and what a resumed run knows of the epoch in which it was stopped."""
 
 import io
+import time
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from tqdm import tqdm
 
 from torch_gnnscale.datasets import NodeTask, planted
 from torch_gnnscale.tasks import NodeConfig, NodeTrainer
-from torch_gnnscale.training import CHECKPOINT, checkpoint, clock
+from torch_gnnscale.training import CHECKPOINT, checkpoint
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +67,7 @@ def test_a_resumed_epoch_goes_on_with_its_loss_its_seconds_and_its_bar(task, tmp
 
 def test_the_time_that_a_checkpoint_takes_is_nobody_s(task, tmp_path, monkeypatch):
     now, counted = [0.0], []
-    monkeypatch.setattr(clock.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     trainer = Observed(task, tmp_path, now=now)
     trainer.train_loader._seconds["sample"] = 0.0
 

@@ -9,12 +9,16 @@ from torch import Tensor
 
 from .. import ops
 from ..feature.contract import Steps
+from ..laps import Laps
 from ..ops.arguments import check_key
 from ..partition import PartitionBook
 from ..sampler.executor import Drawing, Executor
 from ..sampler.graph import SampledGraph
-from ..sampler.hop_by_hop import Frontier, Hops, by_hops, finish_together
-from .owners import Owners, Requests
+from ..sampler.hop_by_hop import Frontier, Hops, Picked, by_hops, finish_together
+from .owners import Draw, Owners, Requests
+
+PHASES = ("P", "SAMPLE", "EXTRACT")
+"""What sampling does (matrix-based sampling, algorithm 1)."""
 
 
 def not_implemented(mode: str) -> NotImplementedError:
@@ -42,6 +46,8 @@ class OverParts:
         """The first node of this part."""
         self._problem = problem
         self._owners: Owners | None = None
+        self.laps = Laps(PHASES)
+        """Seconds of sampling, with waiting for other ranks."""
 
     def check_links(self) -> None:
         """Raises NotImplementedError: samples of links cannot be drawn."""
@@ -66,6 +72,28 @@ class OverParts:
                 "steps all ranks sample together, found a call outside of one"
             )
         return self._owners
+
+    def _drawn_by_owners(self, samples: Sequence[Hops], keys: list[int], draw: Draw, hops: int) -> list[ops.Sample]:
+        """Makes samples of which the owners of nodes draw the edges, with ``draw``.
+
+        ``laps``: requests are P, drawing is SAMPLE; EXTRACT are the way of the edges and the numbering of their nodes.
+        """
+        owners, laps = self.owners, self.laps
+
+        def drawn(requests: Requests, frontier: Frontier) -> Picked:
+            laps.lap("P")
+            found = draw(requests, frontier)
+            laps.lap("SAMPLE")
+            return found
+
+        def picks(waiting: list[Frontier]) -> list[Picked]:
+            laps.lap("EXTRACT")
+            return owners.picks(waiting, keys, drawn)
+
+        laps.skip()
+        made = finish_together(samples, picks, hops)
+        laps.lap("EXTRACT")
+        return made
 
 
 class PartitionedExecutor(OverParts, Executor):
@@ -114,12 +142,10 @@ class PartitionedExecutor(OverParts, Executor):
         return self._made([by_hops(of[0], drawing.fanouts[0], layers=drawing.layers) for of in seeds], keys, drawing)
 
     def _made(self, samples: Sequence[Hops], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
-        owners, given = self.owners, [check_key(key) for key in keys]
-
         def draw(requests: Requests, frontier: Frontier) -> ops.Picks:
             return self._drawn(requests, frontier, drawing)
 
-        return finish_together(samples, lambda waiting: owners.picks(waiting, given, draw), len(drawing.fanouts[0]))
+        return self._drawn_by_owners(samples, [check_key(key) for key in keys], draw, len(drawing.fanouts[0]))
 
     def _drawn(self, requests: Requests, frontier: Frontier, drawing: Drawing) -> ops.Picks:
         """The edges that this rank draws for requests of a hop."""

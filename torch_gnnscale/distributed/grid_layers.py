@@ -55,10 +55,14 @@ class GridLayers(PartitionedLayers):
 
     def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[ops.Sample]:
         """See :meth:`LayerExecutor.sample_many`; in a step of the loader, where each rank samples as many batches."""
-        owners = self.owners
+        owners, laps = self.owners, self.laps
         samples = self._begun(seeds)
+        laps.skip()
         of_row = _OfRow(self, owners, seeds, keys)
-        return finish_together(samples, of_row.hop, len(self.plan.num_nodes))
+        laps.lap("P")
+        made = finish_together(samples, of_row.hop, len(self.plan.num_nodes))
+        laps.lap("EXTRACT")
+        return made
 
 
 class _OfRow:
@@ -107,6 +111,7 @@ class _OfRow:
 
     def hop(self, frontiers: list[Frontier]) -> list[Picked]:
         """The edges drawn for the frontiers of this rank's own batches."""
+        self.executor.laps.lap("EXTRACT")  # the numbering of the hop before
         hop, count = frontiers[0].hop, frontiers[0].fanout
         node = self.frontier % self.n
         mine = self.frontier[self._is_of(self.copy, node)]
@@ -172,6 +177,7 @@ class _OfRow:
         else:
             candidates = score.nonzero().view(-1)
             scores = score[candidates]
+        self.executor.laps.lap("P")
         found = []
         for t, key in enumerate(self.keys):
             some = slice(ends[t], ends[t + 1]) if score is None else slice(None)
@@ -186,6 +192,7 @@ class _OfRow:
             found.append((all_codes[order], torch.cat([correction.new_ones(len(kept)), correction])[order]))
         none = (code[:0], torch.empty(0, dtype=torch.float64))
         chosen, corrections = (torch.cat(entries) for entries in zip(none, *found, strict=True))
+        self.executor.laps.lap("SAMPLE")
         return chosen, corrections
 
     def _summed(self, candidates: Tensor, scores: Tensor) -> tuple[Tensor, Tensor]:

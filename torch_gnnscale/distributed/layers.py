@@ -12,7 +12,7 @@ from ..feature.contract import Steps
 from ..ops.arguments import check_ids
 from ..partition import PartitionBook
 from ..sampler.graph import SampledGraph
-from ..sampler.hop_by_hop import Frontier, Hops, WeightedPicks, by_hops, finish_together
+from ..sampler.hop_by_hop import Frontier, Hops, WeightedPicks, by_hops
 from ..sampler.layer_executor import LayerExecutor, LayerPlan
 from .executor import OverParts
 from .layer_edges import drawn_weights, stored_edges
@@ -65,10 +65,7 @@ class OwnersLayers(PartitionedLayers):
 
     def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[ops.Sample]:
         """See :meth:`LayerExecutor.sample_many`; in a step of the loader, where each rank samples as many batches."""
-        owners, given = self.owners, list(keys)
-        return finish_together(
-            self._begun(seeds), lambda waiting: owners.picks(waiting, given, self._drawn), len(self.plan.num_nodes)
-        )
+        return self._drawn_by_owners(self._begun(seeds), list(keys), self._drawn, len(self.plan.num_nodes))
 
     def _drawn(self, requests: Requests, frontier: Frontier) -> WeightedPicks:
         """The edges that this rank draws for requests of a hop."""

@@ -184,7 +184,7 @@ class Together:
             self.source.announce(coming.plan, self.steps)
 
     def _take(self, prepared: _Prepared) -> _Prepared | Served:
-        begin, counts = time.perf_counter(), None
+        begin, sampled, counts = time.perf_counter(), self.line.seconds["sample"], None
         together = self._samples_together and not prepared.bulk.made
         if not together and not prepared.is_planned:
             self._sample_alone(prepared)
@@ -201,7 +201,10 @@ class Together:
             self.source.read(prepared.plan, asked, self.steps)
 
         self.steps.step(prepared.turn.batch.number, prepared.error, counts, run)
-        self.line.seconds["gather"] += time.perf_counter() - begin
+        took = time.perf_counter() - begin
+        if self._samples_together:
+            took -= self.line.seconds["sample"] - sampled
+        self.line.seconds["gather"] += took
         return Served() if prepared.turn.serves else prepared
 
     def _sample_together(self, prepared: _Prepared) -> Any:

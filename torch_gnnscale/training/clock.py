@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
+from ..laps import Laps
 from ..loader.keyed_loader import KeyedLoader
 
 
-class Clock:
+class Clock(Laps):
     """Sums the loop's seconds by what they were spent on.
 
     ``seconds`` has ``train`` (forward, backward, step) and ``wait`` (the loop waits for a batch). With ``loader`` it
@@ -24,30 +23,20 @@ class Clock:
         self._collected: dict[str, float] = {}
         """The part of the loader's seconds that ``seconds`` has already."""
         counted = [] if loader is None else [name for name in loader.seconds if name != "stall"]
-        self.seconds = dict.fromkeys([*counted, "train", "wait"], 0.0)
-        self._mark = time.perf_counter()
+        super().__init__([*counted, "train", "wait"])
 
     @property
     def knows_stall(self) -> bool:
         """Whether the loader counts how long a GPU stood still."""
         return self._loader is not None and "stall" in self._loader.seconds
 
-    def skip(self) -> None:
-        """The time since the last call is not training's."""
-        self._mark = time.perf_counter()
-
     def waited(self) -> float:
         """The time since the last call, in seconds, was spent on waiting for a batch; returns it."""
-        return self._lap("train" if self.knows_stall else "wait")
+        return self.lap("train" if self.knows_stall else "wait")
 
     def trained(self) -> float:
         """The time since the last call, in seconds, was spent on training; returns it."""
-        return self._lap("train")
-
-    def _lap(self, name: str) -> float:
-        before, self._mark = self._mark, time.perf_counter()
-        self.seconds[name] += self._mark - before
-        return self._mark - before
+        return self.lap("train")
 
     def collect(self) -> None:
         """Adds what the loader counted since the last call."""
