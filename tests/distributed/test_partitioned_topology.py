@@ -3,7 +3,7 @@
 import pytest
 import torch
 from helpers.cluster import cluster
-from helpers.disturbed import results_of, unanswerable
+from helpers.disturbed import fails_between, unanswerable
 from helpers.parts import (
     as_plain,
     batches_of_rank,
@@ -195,33 +195,6 @@ def test_the_next_batches_follow_an_error_at_an_owner(parts):
     assert second[2] == "KeyError: 'no luck'"
     for found, expected in ((first, whole[0]), (second, whole[1])):
         assert found[:2] + found[3:] == expected[:2] + expected[3:]
-
-
-def fails_between(path, bad_rank, where):
-    """A rank fails by itself: after a sample, or between two hops."""
-    import torch_gnnscale.distributed.executor as module
-
-    calls = iter(range(1000))
-
-    def transform(out):
-        if where == "transform" and dist.get_rank() == bad_rank and next(calls) == 2:
-            raise KeyError("no luck")
-        return out
-
-    def relabels(*args, **kwargs):
-        if dist.get_rank() == bad_rank and next(calls) == 6:
-            raise KeyError("no luck")
-        return relabel(*args, **kwargs)
-
-    relabel, hops = module.ops.relabel, module.by_hops
-    try:
-        if where == "hops":
-            module.by_hops = lambda *args, **kwargs: hops(*args, **kwargs, relabel=relabels)
-        with open_part(path) as part:
-            options = {"transform_sampler_output": transform, "num_neighbors": [2, 2, 2]}
-            return results_of(loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", options))
-    finally:
-        module.by_hops = hops
 
 
 def other_bulks(path):

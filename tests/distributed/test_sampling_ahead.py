@@ -2,7 +2,7 @@
 
 import pytest
 from helpers.cluster import cluster
-from helpers.disturbed import disturbed, unanswerable
+from helpers.disturbed import disturbed, fails_between, unanswerable
 from helpers.parts import batches_of_rank, check_batches, expected_batches, fetched, parts_of_edges
 from helpers.slow import SLOW
 
@@ -84,3 +84,14 @@ def test_an_error_of_a_bulk_is_raised_in_the_steps_of_its_batches(parts, window,
     for rank, (ours, expected) in enumerate(zip(found, whole, strict=True)):
         assert ours[bad] == ["KeyError: 'no luck'" if rank == bad_rank else text] * len(expected[bad])
         assert ours[: bad.start] + ours[bad.stop :] == expected[: bad.start] + expected[bad.stop :]
+
+
+@pytest.mark.parametrize("where", ["hops", SLOW("transform")])
+def test_an_error_of_a_rank_by_itself_is_raised_on_all_and_the_next_batches_follow(parts, where):
+    whole = cluster(2).run(fails_between, parts(2)[1], -1, where)
+    first, second = cluster(2).run(fails_between, parts(2)[1], 1, where, looks(1))
+    assert first[2].startswith("RuntimeError: ")
+    assert "rank 1 failed" in first[2]
+    assert second[2] == "KeyError: 'no luck'"
+    for found, expected in ((first, whole[0]), (second, whole[1])):
+        assert found[:2] + found[3:] == expected[:2] + expected[3:]

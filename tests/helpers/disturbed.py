@@ -7,7 +7,7 @@ from typing import Any
 from helpers.parts import as_plain, loader_over
 from torch import distributed as dist
 
-from torch_gnnscale.distributed import open_part
+from torch_gnnscale.distributed import executor, open_part
 
 
 def disturbed(path: str, kept: dict[str, Any], options: dict[str, Any]) -> list[list[Any]]:
@@ -69,3 +69,28 @@ def results_of(loader: Any) -> list[Any]:
             return found
         except Exception as error:
             found.append(f"{type(error).__name__}: {error}")
+
+
+def fails_between(path: str, bad_rank: int, where: str, kept: dict[str, Any] | None = None) -> list[Any]:
+    """A rank fails by itself: after a sample, or between two hops."""
+    calls = iter(range(1000))
+
+    def transform(out):
+        if where == "transform" and dist.get_rank() == bad_rank and next(calls) == 2:
+            raise KeyError("no luck")
+        return out
+
+    def relabels(*args, **kwargs):
+        if dist.get_rank() == bad_rank and next(calls) == 6:
+            raise KeyError("no luck")
+        return relabel(*args, **kwargs)
+
+    relabel, hops = executor.ops.relabel, executor.by_hops
+    try:
+        if where == "hops":
+            executor.by_hops = lambda *args, **kwargs: hops(*args, **kwargs, relabel=relabels)
+        with open_part(path, **(kept or {})) as part:
+            options = {"transform_sampler_output": transform, "num_neighbors": [2, 2, 2]}
+            return results_of(loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", options))
+    finally:
+        executor.by_hops = hops
