@@ -53,6 +53,10 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "sample_negatives(int count, Tensor? src, int num_src, Tensor? src_node, Tensor? src_weight, Tensor? src_time, "
       "int num_dst, Tensor? dst_node, Tensor? dst_position, Tensor? dst_weight, Tensor? dst_time, Tensor? seed_time, "
       "Tensor? edge_ptr, Tensor? edge_dst, int key, int threads) -> (Tensor, int)");
+  // Split parallelism.
+  library.def(
+      "cut_batch(Tensor node, int[] num_nodes, Tensor colptr, Tensor row, Tensor owner, int parts, int part) -> "
+      "(Tensor local, Tensor colptr_out, Tensor row_out, Tensor edge, Tensor halo, Tensor sent, Tensor counts)");
   // Features.
   library.def("gather_rows(Tensor src, Tensor index, int threads) -> Tensor");
   library.def("pack_rows(Tensor[] rows, Tensor[] index, int[] at, int total, int threads) -> Tensor");

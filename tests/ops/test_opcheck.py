@@ -252,6 +252,13 @@ def test_partitioning(dtype):
     check(OPS.propagate_labels.default, *sides, 20, group, nodes[:5], weight[:5, :0], [], [], 2, 4, 1, 7, 1)
 
 
+@pytest.mark.parametrize("dtype", INDEX)
+def test_cut_batch(dtype):
+    node, colptr, row = torch.tensor([4, 7, 9]), torch.tensor([0, 2]), torch.tensor([1, 2])
+    owner = torch.tensor([0, 1, 0], dtype=dtype)
+    check(OPS.cut_batch.default, node, [1, 2], colptr, row, owner, 2, 0, tests=OF_VALUES)
+
+
 OF_BULK = samples.REPLACE | samples.LAYERS | samples.WITH_EDGE_ID | samples.WITH_COL
 
 

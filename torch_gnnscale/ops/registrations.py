@@ -95,6 +95,14 @@ def _(known, ids, known_tree, tree):
     return ids.new_empty(ids.shape), ids.new_empty(added), ids.new_empty(0 if tree is None else added)
 
 
+@torch.library.register_fake("gnnscale::cut_batch")
+def _(node, num_nodes, colptr, row, owner, parts, part):
+    context, hops = torch.library.get_ctx(), len(num_nodes) - 1
+    own, columns, edges, halo, sent = (context.new_dynamic_size() for _ in range(5))
+    counts = torch.empty(2 * hops + 1 + 2 * parts * hops, dtype=torch.int64, device="cpu")
+    return *(node.new_empty(size) for size in (own, columns, edges, edges, halo, sent)), counts
+
+
 @torch.library.register_fake("gnnscale::sample_bulk")
 def _(colptr, row, edge_id, seeds, seed_ptr, fanouts, keys, options, rooms, threads):
     context = torch.library.get_ctx()
