@@ -168,6 +168,21 @@ def compared(parts: list[Part]) -> dict[str, dict[str, Any]]:
     return results
 
 
+def begun_again(parts: list[Part], found: dict[str, dict[str, Any]]) -> dict[str, float]:
+    """Rows fetched more, of those of an epoch without a buffer, by a run that is stopped after half of its epochs and
+    goes on with the buffer of the beginning; ``found``: what :func:`compared` returned."""
+    results = {}
+    for title, (name, options) in POLICY.items():
+        asked, fetched, epochs = 0, 0, len(parts[0].batches)
+        for part in parts:
+            for half in (part.batches[: epochs // 2], part.batches[epochs // 2 :]):
+                traffic = saved(part._replace(batches=half), SHARE, name, options)
+                asked, fetched = asked + traffic.asked, fetched + traffic.fetched
+        results[title] = (fetched / asked - found[title]["fetched"]) * epochs
+    print("  " + "  ".join(f"{title} {value:.3f}" for title, value in results.items()))
+    return results
+
+
 def cost(steps: int) -> dict[str, dict[str, float]]:
     """Milliseconds of the thread for a step's decisions: medians over steps, of announcing, deciding and updating, and
     of all three, and the mean of all three, which has the rounds of eviction."""
@@ -229,6 +244,8 @@ def main() -> None:
     print(f"{args.graph}, {PARTS} random parts, f = {SHARE}, {args.epochs} epochs: {results}")
     print("rows fetched against no buffer")
     results["fetched"] = found = compared(parts)
+    print("rows fetched more by a run that is resumed once, of those of an epoch without a buffer")
+    results["begun_again"] = begun_again(parts, found)
     print("by the share of the halo that the buffer has, part 0")
     results["by_share"] = {
         f"{share:.0%}": {title: saved(part, share, *chosen).share for title, chosen in POLICY.items()}
