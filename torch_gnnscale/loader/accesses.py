@@ -23,6 +23,15 @@ class Accesses(NamedTuple):
     """edges[h, e]: how often the edge of the user's id e was drawn in hop h. int64, shape [hops, num_edges]."""
 
 
+class Hops(NamedTuple):
+    """A batch, hop by hop."""
+
+    nodes: Sequence[Tensor]
+    """nodes[h]: the stores' ids of the nodes found in hop h (hop 0: the seeds). int64."""
+    edges: Sequence[Tensor]
+    """edges[h]: the user's ids of the edges drawn for the nodes of nodes[h]. int64."""
+
+
 def accesses(loader: KeyedLoader, epochs: Sequence[int]) -> Tensor:
     """result[v]: how often the batches of the given epochs read the features of node v.
 
@@ -58,27 +67,39 @@ def accesses_by_hop(loader: KeyedLoader, epochs: Sequence[int]) -> Accesses:
         TypeError, ValueError, NotImplementedError: as in :func:`accesses`; ValueError also for ``bidirectional`` and
             ``induced``, whose edges have no hops.
     """
-    num_nodes, samples = _samples(loader, epochs)
-    device, num_edges = loader._sampler.device, loader._sampler.edge_bound(None)
+    num_nodes, num_edges, samples = sampled_hops(loader, epochs)
+    device = loader._sampler.device
     nodes: list[Tensor] = []
     edges: list[Tensor] = []
-    for out in samples:
-        if out.num_sampled_nodes is None or out.num_sampled_edges is None or num_edges is None:
-            raise ValueError(
-                "loader: expected samples with edge ids and sizes of hops (subgraph_type='directional'), found others"
-            )
-        for counts, ids, sizes, size in (
-            (nodes, out.node, out.num_sampled_nodes, num_nodes),
-            (edges, out.edge, out.num_sampled_edges, num_edges),
-        ):
-            counts += [torch.zeros(size, dtype=torch.int64, device=device) for _ in sizes[len(counts) :]]
-            for count, some in zip(counts, ids.split(list(sizes)), strict=True):
+    for hops in samples:
+        for counts, ids, size in ((nodes, hops.nodes, num_nodes), (edges, hops.edges, num_edges)):
+            counts += [torch.zeros(size, dtype=torch.int64, device=device) for _ in ids[len(counts) :]]
+            for count, some in zip(counts, ids, strict=True):
                 _add(count, some)
     of_nodes = [_by_user(loader, count.cpu()) for count in nodes]
     return Accesses(
         torch.stack(of_nodes) if nodes else torch.zeros(0, num_nodes, dtype=torch.int64),
-        torch.stack(edges).cpu() if edges else torch.zeros(0, num_edges or 0, dtype=torch.int64),
+        torch.stack(edges).cpu() if edges else torch.zeros(0, num_edges, dtype=torch.int64),
     )
+
+
+def sampled_hops(loader: KeyedLoader, epochs: Sequence[int]) -> tuple[int, int, Iterator[Hops]]:
+    """(number of nodes, number of edges, the hops of each batch of the given epochs).
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: as in :func:`accesses_by_hop`; some when a batch is drawn.
+    """
+    num_nodes, samples = _samples(loader, epochs)
+    num_edges = loader._sampler.edge_bound(None)
+    return num_nodes, num_edges or 0, (_hops(out, num_edges) for out in samples)
+
+
+def _hops(out: Any, num_edges: int | None) -> Hops:
+    if out.num_sampled_nodes is None or out.num_sampled_edges is None or num_edges is None:
+        raise ValueError(
+            "loader: expected samples with edge ids and sizes of hops (subgraph_type='directional'), found others"
+        )
+    return Hops(out.node.split(list(out.num_sampled_nodes)), out.edge.split(list(out.num_sampled_edges)))
 
 
 def _samples(loader: KeyedLoader, epochs: Sequence[int]) -> tuple[int, Iterator[Any]]:
