@@ -90,17 +90,26 @@ def assign(
         for number, (node_type, size) in enumerate(whole.sizes.items()):
             key = batch_key(seed, 0, number, Purpose.PARTITION) if method == "random" else None
             owner[node_type] = _equal_ranges(size, parts, key)
-    elif parts == 1 or whole.num_nodes <= parts:  # METIS would leave parts empty
-        owner = whole.by_type(torch.arange(whole.num_nodes, dtype=torch.int32) % parts)
     else:
-        found = (_metis if method == "metis" else coarse.partition)(whole, parts, seed)
+        found = balanced(whole, parts, seed, method)
         owner, peak = whole.by_type(found.owner.to(torch.int32)), found.peak_bytes
     return Assignment(owner, method, time.perf_counter() - start, max(peak, machine.resident_memory(peak=True)))
 
 
+def balanced(whole: Whole, parts: int, seed: int, method: str = "metis") -> metis.Found:
+    """METIS's partition of a whole, or with "coarse" that of its clusters, which takes no ``whole.edge_weight``.
+
+    Raises:
+        ImportError, RuntimeError: as of :func:`assign`.
+    """
+    if parts == 1 or whole.num_nodes <= parts:  # METIS would leave parts empty
+        return metis.Found(torch.arange(whole.num_nodes) % parts, 0)
+    return (_metis if method == "metis" else coarse.partition)(whole, parts, seed)
+
+
 def _metis(whole: Whole, parts: int, seed: int) -> metis.Found:
     metis.check_installed()
-    graph = ops.contract(whole.both_sides(), whole.num_nodes)
+    graph = whole.merged()
     ops.pool_trim()  # METIS needs it more
     return metis.part_graph(*graph, whole.weight, whole.names, parts, seed)
 

@@ -14,6 +14,7 @@ from ..ops.arguments import as_ids, check_ids, check_int
 from ..topology import CSC
 from .report import nodes_of
 
+_CHUNK = 1 << 22  # edges looked at at a time
 BALANCED = ("nodes", "edges", "train")
 """What parts can have equal numbers of."""
 
@@ -30,6 +31,8 @@ class Whole:
     """What each node adds to each constraint: int64, shape [n, constraints]."""
     names: list[str]
     """What each constraint counts."""
+    edge_weight: list[Tensor] | None = None
+    """What each edge of each side counts where it is cut, int64, positive; None: 1."""
 
     @property
     def num_nodes(self) -> int:
@@ -92,6 +95,24 @@ class Whole:
     def both_sides(self) -> list[ops.Side]:
         """The edges into nodes, and copies of them from nodes: 4 bytes an edge more where ids fit in 31 bits."""
         return [*self.sides, *(side.transposed() for side in self.sides)]
+
+    def merged(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The graph of both directions as METIS takes it (:func:`.metis.part_graph`): its ``colptr``, ``row`` and
+        ``edge_weight``. An edge between two nodes counts what all edges between them count; self loops are dropped."""
+        colptr, row, count = ops.contract(self.both_sides(), self.num_nodes)
+        if self.edge_weight is None:
+            return colptr, row, count
+        pairs = torch.arange(self.num_nodes).repeat_interleave(colptr.diff()).mul_(self.num_nodes).add_(row)  # rising
+        weight = count.zero_()
+        for side, weights in zip(self.sides, self.edge_weight, strict=True):
+            for begin, some in zip(range(0, len(side.row), _CHUNK), weights.split(_CHUNK), strict=True):
+                end = begin + len(some)
+                dst = torch.searchsorted(side.colptr, torch.arange(begin, end), right=True) - 1 + side.first_node
+                src = side.row[begin:end].to(torch.int64) + side.first_neighbor
+                kept = src != dst
+                for a, b in ((dst[kept], src[kept]), (src[kept], dst[kept])):
+                    weight.index_add_(0, torch.searchsorted(pairs, a * self.num_nodes + b), some[kept])
+        return colptr, row, weight
 
     def by_type(self, values: Tensor) -> dict[NodeType | None, Tensor]:
         """Values of all nodes, shape [n], apart by node type."""
