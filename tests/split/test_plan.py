@@ -1,0 +1,201 @@
+"""Split plans: their counts are those of the presampled batches, and they come back as they were saved."""
+
+import os
+import re
+
+import numpy as np
+import pytest
+import torch
+from helpers.data import make_data
+from torch_geometric.data import HeteroData
+
+from torch_gnnscale import (
+    FeatureStore,
+    GraphStore,
+    LayerSampler,
+    NeighborLoader,
+    NeighborSampler,
+    TieredFeatureStore,
+    split,
+)
+from torch_gnnscale.datasets import planted
+from torch_gnnscale.split.checks import check_sampler
+from torch_gnnscale.split.planning import FIRST_EPOCH
+
+pytest.importorskip("pymetis")
+
+SEEDS = torch.arange(0, 200, 3)
+
+
+def planned(data, parts=3, **options):
+    given = {"batch_size": 16, "epochs": 2, "seed": 5, **options}
+    return split.plan(data, given.pop("input_nodes", SEEDS), given.pop("num_neighbors", [3, 2]), parts, **given)
+
+
+def counted(loader, owners, parts, load):
+    """(cut, load of each part) of equation 1, batch by batch and edge by edge."""
+    cut, loads = 0, [0] * parts
+    for epoch in (FIRST_EPOCH, FIRST_EPOCH + 1):
+        for out in loader.samples(epoch):
+            hops, owner = len(out.num_sampled_edges), owners[out.node].tolist()
+            group = [g for g, count in enumerate(out.num_sampled_nodes) for _ in range(count)]
+            for i, part in enumerate(owner):
+                loads[part] += hops - group[i] + (load == "layers")
+            for src, dst in zip(out.row.tolist(), out.col.tolist(), strict=True):
+                loads[owner[dst]] += (hops - group[dst]) * (load == "edges")
+                cut += (hops - group[dst]) * (owner[src] != owner[dst])
+    return cut, loads
+
+
+@pytest.mark.parametrize("load", ["edges", "layers"])
+@pytest.mark.parametrize("options", [{}, {"replace": True}, {"num_neighbors": [-1, 2, 1]}, {"method": "labor"}])
+def test_a_plans_cut_and_loads_are_those_of_the_batches(load, options):
+    data = make_data()
+    plan = planned(data, load=load, weights="random", **options)
+    options = {"num_neighbors": [3, 2], **options}
+    loader = NeighborLoader(data, input_nodes=SEEDS, batch_size=16, shuffle=True, seed=5, **options)
+    assert (plan.cut, plan.loads) == counted(loader, plan.owners, 3, load)
+    assert plan.cut > 0
+    assert int(plan.rows.sum()) == sum(len(out.node) for e in (0, 1) for out in loader.samples(FIRST_EPOCH + e))
+    assert plan.cut_share == plan.cut / int(plan.edge_load.sum())
+    assert plan.imbalance == max(plan.loads) * 3 / sum(plan.loads)
+
+
+def test_ladies_and_repeated_seeds_are_counted_too():
+    data, seeds = make_data(), torch.tensor([1, 1, 7, 7, 7, 30, 2])
+    sampler = LayerSampler(data, [8, 8])
+    plan = planned(data, input_nodes=seeds, neighbor_sampler=sampler, batch_size=4, weights="node", load="layers")
+    loader = NeighborLoader(data, [8, 8], seeds, neighbor_sampler=sampler, batch_size=4, shuffle=True, seed=5)
+    assert (plan.cut, plan.loads) == counted(loader, plan.owners, 3, "layers")
+
+
+@pytest.mark.parametrize("weights", split.WEIGHTS)
+def test_equal_arguments_give_equal_plans(weights):
+    first, again, other = (planned(make_data(), weights=weights, seed=seed) for seed in (7, 7, 8))
+    assert first.fingerprint == again.fingerprint != other.fingerprint
+    assert first.owners.dtype == torch.int32
+    assert torch.equal(first.node_load, again.node_load)
+    assert planned(make_data(), 1, weights=weights).owners.unique().tolist() == [0]
+
+
+def test_presampling_cuts_less_than_nodes_alone():
+    data = planted(3000, num_classes=6, num_features=4, homophily=0.9)
+    seeds = (data.y < 3).nonzero().view(-1)[:200]
+    cuts = {}
+    for weights in split.WEIGHTS:
+        plan = planned(data, 2, input_nodes=seeds, weights=weights, batch_size=64, num_neighbors=[5, 3])
+        cuts[weights] = plan.cut
+        if weights == "presampled":
+            assert plan.imbalance < 1.1
+    assert cuts["presampled"] < 0.9 * min(cuts["node"], cuts["edge"]) < 0.45 * cuts["random"]
+
+
+def test_anybodys_owners_are_by_the_users_ids():
+    data = make_data()
+    owners = torch.arange(200) % 3
+    plan = planned(data, weights=owners.to(torch.uint8))
+    assert torch.equal(plan.owners, owners.int())
+    assert plan.about["weights"] == "given"
+    score = torch.rand(200, generator=torch.Generator().manual_seed(1))
+    with TieredFeatureStore.from_data(data, hotness=score, renumbered=True, names=["x"]) as store:
+        stored = planned((store, GraphStore.from_data(data, order=store.order)), weights=owners.tolist())
+        assert torch.equal(stored.owners[store.order.new], plan.owners)
+        assert not torch.equal(stored.owners, plan.owners)
+
+
+@pytest.mark.parametrize("weights", ["presampled", "random"])
+def test_a_saved_plan_comes_back(tmp_path, weights):
+    plan = planned(make_data(), weights=weights)
+    plan.save(tmp_path / "plan")
+    found = split.Plan.open(tmp_path / "plan")
+    for name in ("owners", "node_load", "edge_load", "rows"):
+        assert getattr(found, name).dtype == getattr(plan, name).dtype == torch.int32
+        assert torch.equal(getattr(found, name), getattr(plan, name))
+    assert (found.parts, found.cut, found.about) == (plan.parts, plan.cut, plan.about)
+    assert found.fingerprint == plan.fingerprint
+    assert (str(found), repr(found)) == (str(plan), repr(plan))
+    assert np.load(tmp_path / "plan" / "owners.npy").tolist() == plan.owners.tolist()
+    with pytest.raises(FileExistsError, match=r"expected a new or an empty directory, found edge_load.npy in it"):
+        plan.save(tmp_path / "plan")
+    with (tmp_path / "plan" / "owners.npy").open("r+b") as stream:
+        stream.seek(-1, os.SEEK_END)
+        stream.write(b"\x07")
+    with pytest.raises(ValueError, match=r"owners.npy: checksum of block 0 \(64 MiB each\) differs"):
+        split.Plan.open(tmp_path / "plan")
+    (tmp_path / "plan" / "rows.npy").unlink()
+    with pytest.raises(FileNotFoundError, match=r"rows.npy: not found"):
+        split.Plan.open(tmp_path / "plan", verify=False)
+    GraphStore.from_data(make_data()).save(tmp_path / "graph")
+    with pytest.raises(ValueError, match=r"expected a directory of kind 'split plan', found"):
+        split.Plan.open(tmp_path / "graph")
+
+
+def test_a_fingerprint_is_of_owners_and_parts():
+    data = make_data(20, 50)
+    plans = [
+        planned(data, parts, input_nodes=torch.arange(20), weights=owners, epochs=0)
+        for owners, parts in (([0] * 20, 1), ([0] * 20, 2), ([0] * 19 + [1], 2), ([1] + [0] * 19, 2), ([0] * 20, 2))
+    ]
+    prints = [plan.fingerprint for plan in plans]
+    assert len(set(prints)) == 4
+    assert prints[1] == prints[4]
+    assert (plans[0].loads, plans[0].cut, plans[0].cut_share, plans[0].imbalance) == ([0], 0, 0.0, 1.0)
+
+
+def test_the_table():
+    data = make_data(6, 1)
+    data.edge_index = torch.tensor([[1, 2, 3, 0, 5], [0, 1, 2, 4, 4]])
+    plan = split.plan(data, torch.tensor([0, 4]), [1, 2], 2, weights=[0, 1, 0, 0, 1, 1], epochs=1)
+    # Seed 0: edge 1 -> 0 in 2 layers, 2 -> 1 in 1. Seed 4: one of its two edges in 2 layers.
+    assert plan.edge_load[:3].tolist() == [2, 1, 0]
+    assert sorted(plan.edge_load[3:].tolist()) == [0, 2]
+    assert plan.node_load.tolist()[:4] == [4, 2, 0, 0] if plan.edge_load[4] else [6, 2, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"parts": 0}, ValueError, "parts: expected 1 <= parts <= 2147483647, found 0"),
+        ({"epochs": -1}, ValueError, "epochs: expected 0 <= epochs <= 4611686018427387904, found -1"),
+        ({"epochs": 0}, ValueError, "epochs: expected at least 1 for weights='presampled', found 0"),
+        (
+            {"weights": "metis"},
+            ValueError,
+            "weights: expected one of ('presampled', 'node', 'edge', 'random') or the part of each node, found 'metis'",
+        ),
+        ({"load": "paper"}, ValueError, "load: expected one of ('edges', 'layers'), found 'paper'"),
+        ({"weights": [0, 1]}, ValueError, "owners: expected the parts of 200 nodes, found shape (2,)"),
+        (
+            {"weights": [0] * 199 + [3]},
+            IndexError,
+            "owners[199] = 3 is out of range: expected parts in [0, 3)",
+        ),
+        ({"layers": True}, NotImplementedError, "split parallelism with layers=True is not implemented"),
+        ({"disjoint": True}, NotImplementedError, "split parallelism with disjoint=True is not implemented"),
+        (
+            {"subgraph_type": "induced"},
+            NotImplementedError,
+            "split parallelism with subgraph_type='induced' is not implemented",
+        ),
+        ({"time_attr": "t"}, NotImplementedError, "split parallelism with times (time_attr) is not implemented"),
+    ],
+)
+def test_refusals(change, error, message):
+    data = make_data()
+    data.t = torch.arange(200)
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        planned(data, **{"parts": 3, **change})
+
+
+def test_graphs_with_types_are_refused():
+    data = HeteroData()
+    data["a"].x = torch.zeros(3, 1)
+    data["a", "to", "a"].edge_index = torch.zeros(2, 1, dtype=torch.int64)
+    with pytest.raises(NotImplementedError, match=r"^a split plan of a HeteroData is not implemented: use a Data$"):
+        split.plan(data, "a", [2])
+    stores = FeatureStore.from_data(data), GraphStore.from_data(data)
+    with pytest.raises(NotImplementedError, match=r"^a split plan of a graph with types is not implemented"):
+        split.plan(stores, "a", [2])
+    sampler = NeighborSampler(data, [2])
+    with pytest.raises(NotImplementedError, match=r"^split parallelism with several types of nodes \(HeteroData\)"):
+        check_sampler(sampler)

@@ -1,0 +1,60 @@
+"""Which part computes which node: METIS by what presampled batches compute and send, or with less knowledge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from ..partition.methods import assign, balanced
+from ..partition.whole import Whole
+from ..topology import CSC
+
+WEIGHTS = ("presampled", "node", "edge", "random")
+"""By what nodes are given to parts: see :func:`torch_gnnscale.split.plan`."""
+_EDGE_FACTOR = 10
+"""An edge weighs 1 + 10 N_e: 1, so that edges that were never drawn are cut last among equals."""
+_LIMIT = 1 << 53
+"""Weights are scaled down where their sum is above it: METIS adds them up as int64 and compares sums as floats."""
+
+
+def owners_by(
+    weights: str, csc: CSC, node_load: Tensor, edge_load: Tensor, seeds: Tensor, parts: int, seed: int
+) -> Tensor:
+    """The part of each node: int32, shape [n].
+
+    Args:
+        weights: one of :data:`WEIGHTS`.
+        csc: the graph.
+        node_load: N_v, int64, shape [n].
+        edge_load: N_e, in the order of ``csc.row``: int64, shape [E].
+        seeds: of training.
+        parts, seed: as of :func:`torch_gnnscale.split.plan`.
+
+    Raises:
+        ImportError, RuntimeError: METIS is not installed, or failed.
+    """
+    relations, sizes = {None: csc}, {None: csc.num_src}
+    if weights == "random":
+        return assign(relations, sizes, parts, method="random", seed=seed).owner[None]
+    if weights == "edge":
+        train = {None: seeds.unique()}
+        found = assign(relations, sizes, parts, method="metis", train=train, balance=("edges", "train"), seed=seed)
+        return found.owner[None]
+    whole = Whole.of(relations, sizes, {}, ["nodes"])
+    whole = replace(
+        whole,
+        weight=weights_of(node_load, 1).unsqueeze(1),
+        names=["load"],
+        edge_weight=[weights_of(edge_load, _EDGE_FACTOR)] if weights == "presampled" else None,
+    )
+    return balanced(whole, parts, seed).owner.to(torch.int32)
+
+
+def weights_of(count: Tensor, factor: int) -> Tensor:
+    """1 + factor * count, with a smaller factor where these numbers would add up to more than 2^53: int64, as many."""
+    most, total = _LIMIT - len(count), float(count.sum(dtype=torch.float64))
+    if factor * total <= most:
+        return 1 + factor * count
+    return 1 + (count.to(torch.float64) * (most / total)).floor_().to(torch.int64)

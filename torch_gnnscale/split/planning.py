@@ -1,0 +1,141 @@
+"""Makes a split plan: presamples, and gives each node to a part."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import HeteroData
+from torch_geometric.typing import InputNodes
+
+from ..loader import NeighborLoader
+from ..loader.checks import of_part
+from ..ops.arguments import check_int, to_int
+from ..partition.inputs import given_owners
+from ..sampler.fanouts import NumNeighborsLike
+from ..sampler.relations import sampled_graph
+from ..topology import CSC
+from .checks import check_sampler
+from .owners import WEIGHTS, owners_by
+from .plans import Plan
+from .presample import presample
+
+LOADS = ("edges", "layers")
+"""What a node adds to its part: see :func:`plan`."""
+FIRST_EPOCH = 1 << 32
+"""The number of the first epoch that is presampled: those of training are smaller."""
+_CHUNK = 1 << 22  # edges looked at at a time
+
+
+def plan(
+    data: Any,
+    input_nodes: InputNodes,
+    num_neighbors: NumNeighborsLike,
+    parts: int = 4,
+    *,
+    batch_size: int = 1024,
+    epochs: int = 10,
+    weights: str | Any = "presampled",
+    load: str = "edges",
+    seed: int = 0,
+    progress: bool = False,
+    **options: Any,
+) -> Plan:
+    """A split plan for training with these batches: parts with about equal loads and few edges between them.
+
+    Batches are drawn as in training, in other epochs (GSplit, section 4). Let g be the group of a node of a batch (0:
+    the seeds) or of an edge's destination, and L the number of hops. Summed over the batches::
+
+        N_e = L - g                                   # in how many layers the edge is computed
+        N_v = L - g for v's row and each of its edges # load="edges"
+        N_v = L - g + 1                               # load="layers", the paper's: in how many layers v appears
+
+    weights:
+
+    - "presampled": METIS with nodes of weight 1 + N_v and edges of weight 1 + 10 N_e, both directions of an edge added.
+    - "node": nodes alone have weights.
+    - "edge": without presampling: METIS with equal numbers of edges and of seeds in all parts.
+    - "random": a random permutation of the nodes, in equal ranges.
+    - anybody's: the part of each node by the user's ids, integers in [0, parts), shape [n].
+
+    Equal arguments give equal plans, on all ranks too, with one version of METIS.
+
+    Args:
+        data: a Data, or a (FeatureStore, GraphStore) pair that has the whole topology; only that is read.
+        input_nodes, num_neighbors, batch_size: of training, as :class:`torch_gnnscale.NeighborLoader` takes them.
+        parts: how many.
+        epochs: how many are presampled. 0, for "edge", "random" and anybody's alone, leaves all counts 0.
+        weights: how nodes are given to parts.
+        load: "edges" or "layers".
+        seed: of the draws and of the method.
+        progress: show a progress bar.
+        **options: further arguments of the NeighborLoader that decide what is drawn: ``method``, ``replace``, ...
+
+    Raises:
+        NotImplementedError: a graph with types, the stores of a part, ``disjoint``, ``layers``, ``time_attr``, and
+            subgraphs that are not ``directional``.
+        TypeError, ValueError, IndexError: arguments of another form or out of range.
+        ImportError, RuntimeError: METIS is not installed, or failed.
+    """
+    parts = check_int("parts", parts, 1, torch.iinfo(torch.int32).max)
+    epochs, seed = check_int("epochs", epochs), to_int("seed", seed)
+    named = isinstance(weights, str)
+    if named and weights not in WEIGHTS:
+        raise ValueError(f"weights: expected one of {WEIGHTS} or the part of each node, found {weights!r}")
+    if load not in LOADS:
+        raise ValueError(f"load: expected one of {LOADS}, found {load!r}")
+    if epochs == 0 and named and weights in ("presampled", "node"):
+        raise ValueError(f"epochs: expected at least 1 for weights={weights!r}, found 0")
+    csc = _graph(data)
+    if not named:
+        weights, given = "given", given_owners(weights, {None: csc.num_dst}, parts)[None]
+    loader = NeighborLoader(
+        data, num_neighbors, input_nodes, batch_size=batch_size, shuffle=True, seed=seed, shard=False, **options
+    )
+    check_sampler(loader._sampler)
+    counts = presample(loader, range(FIRST_EPOCH, FIRST_EPOCH + epochs), progress)
+    node_load, by_place = counts.node_load(csc, load), counts.by_place(csc)
+    if weights == "given":
+        owners = given if loader.order is None else torch.empty_like(given).index_copy_(
+            0, loader.order.to_stored(torch.arange(len(given))), given
+        )  # fmt: skip
+    else:
+        owners = owners_by(weights, csc, node_load, by_place, loader.input_data.node, parts, seed)
+    about = {
+        "weights": weights, "load": load, "sampler": loader._sampler.options(), "batch_size": batch_size,
+        "epochs": epochs, "seed": seed,
+    }  # fmt: skip
+    node_load, edge_load, rows = (_compact(count) for count in (node_load, counts.edges, counts.rows))
+    return Plan(owners, parts, node_load, edge_load, rows, _cut(csc, by_place, owners), about)
+
+
+def _graph(data: Any) -> CSC:
+    """The edges, by the stores' ids."""
+    if isinstance(data, HeteroData):
+        raise NotImplementedError("a split plan of a HeteroData is not implemented: use a Data")
+    if of_part(data):
+        raise NotImplementedError(
+            "a split plan of the stores of a part is not implemented: make it of the whole graph, before it is in parts"
+        )
+    graph = sampled_graph(data)
+    if graph.is_hetero:
+        raise NotImplementedError("a split plan of a graph with types is not implemented: expected one without")
+    return graph.relations[0].csc
+
+
+def _cut(csc: CSC, edge_load: Tensor, owners: Tensor) -> int:
+    """The sum of ``edge_load``, in the order of ``csc.row``, over the edges between parts."""
+    cut = 0
+    for begin in range(0, csc.num_edges, _CHUNK):
+        end = min(begin + _CHUNK, csc.num_edges)
+        dst = torch.searchsorted(csc.colptr, torch.arange(begin, end), right=True) - 1
+        crossing = owners[csc.row[begin:end].to(torch.int64)] != owners[dst]
+        cut += int(edge_load[begin:end][crossing].sum())
+    return cut
+
+
+def _compact(count: Tensor) -> Tensor:
+    """int32 where that holds all counts."""
+    fits = not len(count) or int(count.max()) <= torch.iinfo(torch.int32).max
+    return count.to(torch.int32) if fits else count

@@ -1,0 +1,114 @@
+"""Split plans: which part computes which node, and the counts by which that was decided."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import files
+from ..partition.report import of_parts
+
+KIND = "split plan"
+"""The kind of a saved plan's directory (:mod:`torch_gnnscale.files`)."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Plan:
+    """Which part computes which node of a homogeneous graph; made by :func:`torch_gnnscale.split.plan`.
+
+    Nodes are numbered as in the stores that were sampled: for renumbered ones by stored ids, else by the user's.
+    Counts are sums over the presampled batches.
+    """
+
+    owners: Tensor
+    """The part of each node: int32, shape [n]."""
+    parts: int
+    """How many parts there are; some may have no nodes."""
+    node_load: Tensor
+    """N_v: what each node adds to its part's load. int32, or int64 where a count needs it, shape [n]."""
+    edge_load: Tensor
+    """N_e, by the user's ids of edges: in how many layers the edge was computed. int32 or int64, shape [edges]."""
+    rows: Tensor
+    """How often each node's features were read. int32 or int64, shape [n]."""
+    cut: int
+    """The sum of N_e over the edges between parts."""
+    about: dict[str, Any]
+    """How the plan was made, in plain values: weights, load, sampler, batch_size, epochs, seed."""
+
+    @property
+    def num_nodes(self) -> int:
+        """The number of nodes, n."""
+        return len(self.owners)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Equal for plans that give all nodes to the same parts."""
+        digest = hashlib.blake2b(self.owners.numpy().data, digest_size=16, salt=self.parts.to_bytes(8, "little"))
+        return digest.hexdigest()
+
+    @cached_property
+    def loads(self) -> list[int]:
+        """The sum of N_v over each part's nodes."""
+        return self._sums(self.node_load)
+
+    @property
+    def cut_share(self) -> float:
+        """The cut over the sum of N_e of all edges: the share of computed edges that cross; 0 without any."""
+        total = int(self.edge_load.sum(dtype=torch.int64))
+        return self.cut / total if total else 0.0
+
+    @property
+    def imbalance(self) -> float:
+        """max / mean of the loads; 1 where all are 0."""
+        return max(self.loads) * self.parts / sum(self.loads) if any(self.loads) else 1.0
+
+    def _sums(self, count: Tensor) -> list[int]:
+        sums = torch.zeros(self.parts, dtype=torch.int64)
+        return sums.index_add_(0, self.owners.to(torch.int64), count.to(torch.int64)).tolist()
+
+    def save(self, path: str | os.PathLike) -> None:
+        """Writes the plan into the new directory ``path``, or nothing at all; ``owners.npy`` has the parts.
+
+        Raises:
+            FileExistsError: ``path`` exists and is not an empty directory.
+            OSError: a file that cannot be written.
+        """
+        arrays = {name: getattr(self, name) for name in _ARRAYS}
+        files.save(path, KIND, arrays, {"parts": self.parts, "cut": self.cut, "about": self.about})
+
+    @classmethod
+    def open(cls, path: str | os.PathLike, verify: bool = True) -> Plan:
+        """A saved plan, memory-mapped: the processes of a machine share its pages.
+
+        Args:
+            path: what :meth:`save` wrote.
+            verify: read everything once and compare checksums.
+
+        Raises:
+            FileNotFoundError, ValueError: names the file that is missing, truncated, corrupt or foreign.
+        """
+        arrays, meta = files.load(path, KIND, verify)
+        return cls(parts=meta["parts"], cut=meta["cut"], about=meta["about"], **arrays)
+
+    def __str__(self) -> str:
+        """A table of the parts."""
+        nodes, rows = of_parts(self.owners, self.parts).tolist(), self._sums(self.rows)
+        lines: list[tuple[str, ...]] = [("part", "nodes", "load", "rows read")]
+        counted = zip(nodes, self.loads, rows, strict=True)
+        lines += [(str(part), *(f"{count:,}" for count in counts)) for part, counts in enumerate(counted)]
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        table = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
+        share = f"{100 * self.cut_share:.2f} % of computed edges between parts"
+        return "\n".join([*table, f"max / mean of the loads {self.imbalance:.3f}, {share}"])
+
+    def __repr__(self) -> str:
+        return f"Plan({self.num_nodes} nodes in {self.parts} parts, {self.about})"
+
+
+_ARRAYS = ("owners", "node_load", "edge_load", "rows")
