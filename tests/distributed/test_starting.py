@@ -8,9 +8,11 @@ import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from helpers import forked
 from helpers.cluster import Cluster, cluster
 from helpers.data import environment
 from helpers.parts import homogeneous, loader_over
@@ -121,6 +123,70 @@ def test_a_rank_that_does_not_come_is_named_at_the_timeout(parts):
     first, _ = own.results(late, parts)
     assert first[1] == "RuntimeError: rank 1: expected it to come within 1 seconds, found that it is missing"
     own.kill()
+
+
+def ends_before(path, ranks):
+    """Some ranks do not open their parts: the first one ends, the others wait."""
+    if dist.get_rank() == ranks[0]:
+        os._exit(5)
+    if dist.get_rank() in ranks:
+        time.sleep(300)
+    with open_part(path):
+        pass
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("ranks", "they"), [([1], "it"), ([2, 1], "one of them")])
+def test_a_rank_that_ends_before_it_opens_its_part_is_named(three, ranks, they):
+    own = Cluster(3)
+    for rank in range(3):
+        own.tell(rank, ends_before, three, ranks)
+    until = time.monotonic() + WITHIN
+    results = [own.answer(rank, until) for rank in range(3) if rank not in ranks]
+    own.kill()
+    told = f"RuntimeError: rank {', '.join(map(str, sorted(ranks)))}: expected it to open its part, found that {they} "
+    for returned, text in results:
+        assert not returned
+        assert text.startswith(f"{told}has ended: ")
+
+
+MISSING = """
+import sys, time
+from datetime import timedelta
+from pathlib import Path
+from torch import distributed as dist
+from torch_gnnscale.distributed import open_part
+rank = int(sys.argv[3])
+dist.init_process_group("gloo", f"file://{sys.argv[1]}/ranks", timedelta(seconds=3), 2, rank)
+if rank == 1:
+    time.sleep(float(sys.argv[5]))
+    Path(sys.argv[1], "came").touch()
+try:
+    with open_part(sys.argv[2], timeout=float(sys.argv[4])):
+        dist.barrier()
+    print("opened")
+except RuntimeError as error:
+    print(error)
+    dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("timeout", "late", "said"),
+    [(2, 12, "rank 1: expected it to come within 2 seconds, found that it is missing"), (60, 6, "opened")],
+)
+def test_ranks_may_come_later_than_the_default_group_would_wait_and_no_end_waits_for_them(
+    parts, tmp_path, timeout, late, said
+):
+    """The default group would wait 3 seconds."""
+    with ThreadPoolExecutor(2) as pool:
+        given = [(str(tmp_path), parts, str(rank), str(timeout), str(late)) for rank in range(2)]
+        first, second = (pool.submit(forked.run, MISSING, *arguments, timeout=120.0) for arguments in given)
+        ended = first.result()
+        assert (ended.returncode, ended.stdout) == (0, f"{said}\n"), ended
+        assert (tmp_path / "came").exists() == (said == "opened")
+        second.result()
 
 
 def timed_out():

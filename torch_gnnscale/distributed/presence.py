@@ -11,10 +11,13 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import wait
+from datetime import timedelta
 from typing import Any, TypeVar
 
+import torch
 from torch import distributed as dist
 
+from .exchange import keep_for_ever
 from .one_thread import OneThread
 
 T = TypeVar("T")
@@ -60,24 +63,39 @@ class Presence:
         """Announces this rank with ``value``, which JSON takes; returns the values of all ranks, when all are there.
 
         Raises:
-            RuntimeError: ranks were not announced within the timeout; the message names them.
+            RuntimeError: ranks were not announced within the timeout, or within seconds after one of them has ended;
+                the message names them.
         """
         keys = [f"said/{other}" for other in range(self.world)]
+        ended = _Ended(self.world, self._timeout)
         try:
             self._store.set(self._answers[self.rank], "0")
             self._store.set(keys[self.rank], json.dumps(value))
             self._thread.start()
-            until, pause = time.monotonic() + self._timeout, 0.005
+            until, pause, why = time.monotonic() + self._timeout, 0.005, ""
             while not self._store.check(keys):
+                if not why and (why := ended.found()):
+                    until = time.monotonic() + self._within  # the others are announced until then
                 if time.monotonic() > until:
-                    missing = [str(other) for other, key in enumerate(keys) if not self._store.check([key])]
-                    raise RuntimeError(f"rank {', '.join(missing)}: expected it to come within {self._timeout:g} "
-                                       f"seconds, found that it is missing")  # fmt: skip
+                    self._raise_missing([other for other, key in enumerate(keys) if not self._store.check([key])], why)
                 time.sleep(pause)
                 pause = min(2 * pause, _EVERY)
             return [json.loads(said) for said in self._store.multi_get(keys)]
         except dist.DistError as error:
             raise RuntimeError(f"{_keeper()} is gone: {error}") from error
+        except BaseException:
+            ended.give_up()
+            raise
+
+    def _raise_missing(self, ranks: list[int], why: str) -> None:
+        """Raises if ranks are missing; ``why``: the error by which one of them is known to have ended, or ""."""
+        names, they = ", ".join(map(str, ranks)), "it" if len(ranks) == 1 else "one of them"
+        if ranks and why:
+            raise RuntimeError(f"rank {names}: expected it to open its part, found that {they} has ended: {why}")
+        if ranks:
+            raise RuntimeError(
+                f"rank {names}: expected it to come within {self._timeout:g} seconds, found that it is missing"
+            )
 
     def together(self, make: Callable[[], T]) -> T:
         """Calls ``make()``, which returns only if all ranks call it, on another thread; returns its result.
@@ -137,6 +155,40 @@ class Presence:
         self._ended.set()
         if self._thread.is_alive():
             self._thread.join(ANSWER)
+
+
+class _Ended:
+    """Whether a rank has ended that may not be announced yet: an all-to-all over the default group, which all ranks
+    make before they are announced, then fails. Never, unless Gloo is that group's backend on the CPU.
+
+    Args:
+        world: of the default group.
+        timeout: seconds to wait for all ranks.
+    """
+
+    def __init__(self, world: int, timeout: float) -> None:
+        self._work: Any = None
+        if "cpu:gloo" in dist.get_backend_config().split(","):
+            options = dist.AllToAllOptions()
+            options.timeout = timedelta(seconds=2 * timeout)  # one that ran out would break the group
+            sent, received = torch.zeros(2, world).unbind()
+            group: Any = dist.group.WORLD
+            self._work = group.alltoall_base(received, sent, [], [], options)
+
+    def found(self) -> str:
+        """The error by which it is known; "" without one."""
+        if self._work is None or not self._work.is_completed():
+            return ""
+        try:
+            self._work.wait()
+        except RuntimeError as error:
+            return str(error)
+        return ""
+
+    def give_up(self) -> None:
+        """Called if ranks may be missing: the end of this process does not wait for them."""
+        if self._work is not None and not self._work.is_completed():
+            keep_for_ever((self._work, dist.group.WORLD))
 
 
 class _Answer:
