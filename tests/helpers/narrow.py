@@ -14,6 +14,7 @@ from torch_gnnscale import LayerSampler, NeighborLoader
 from .data import make_data
 
 FEATURES, HIDDEN, CLASSES = 3, 8, 4
+DEGREES = torch.tensor([0, 50, 60, 40, 20, 10])
 
 
 def basic(cls: Any, **options: Any) -> Callable[[], nn.Module]:
@@ -24,6 +25,90 @@ def basic(cls: Any, **options: Any) -> Callable[[], nn.Module]:
 def sequence(*convs: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
     """Makes a model of these layers, one after the other."""
     return lambda: pyg_nn.Sequential("x, edge_index", [(conv(), "x, edge_index -> x") for conv in convs])
+
+
+class Residual(nn.Module):
+    """Residuals across layers, in and out of place, and a scale a node."""
+
+    def __init__(self, in_place: bool = False) -> None:
+        super().__init__()
+        self.encode = nn.Linear(FEATURES, HIDDEN)
+        self.convs = nn.ModuleList(pyg_nn.SAGEConv(HIDDEN, HIDDEN) for _ in range(3))
+        self.in_place = in_place
+
+    def forward(self, x, edge_index):
+        x = first = self.encode(x)
+        for conv in self.convs:
+            if self.in_place:
+                out = conv(x, edge_index)
+                out += x
+                x = out
+            else:
+                x = x + conv(x, edge_index).relu() * first.sum(1, keepdim=True)
+        return torch.where(x > first, x, -first)
+
+
+class Branches(nn.Module):
+    """Two layers on the same input, whose outputs are joined; one takes edge features, the other edge weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = pyg_nn.GINEConv(nn.Linear(FEATURES, HIDDEN), edge_dim=2)
+        self.second = pyg_nn.GraphConv(FEATURES, HIDDEN)
+        self.last = pyg_nn.TransformerConv(2 * HIDDEN, CLASSES, edge_dim=2)
+        self.skip = nn.Linear(FEATURES, CLASSES)
+
+    def forward(self, x, edge_index, edge_attr):
+        joined = torch.cat([self.first(x, edge_index, edge_attr), self.second(x, edge_index, edge_attr[:, 0])], 1)
+        return self.last(joined, edge_index, edge_attr=edge_attr) + self.skip(x)
+
+
+class Initial(nn.Module):
+    """Layers that add the rows of the first one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encode = nn.Linear(FEATURES, HIDDEN)
+        self.convs = nn.ModuleList(pyg_nn.GCN2Conv(HIDDEN, 0.3, 0.5, layer) for layer in (1, 2, 3))
+
+    def forward(self, x, edge_index):
+        x = first = self.encode(x)
+        for conv in self.convs:
+            x = conv(x, first, edge_index).relu()
+        return x
+
+
+MODELS = {
+    "sage": basic(pyg_nn.GraphSAGE),
+    "sage max": basic(pyg_nn.GraphSAGE, aggr="max"),
+    "sage min": basic(pyg_nn.GraphSAGE, aggr="min", norm="BatchNorm"),
+    "sage several": basic(pyg_nn.GraphSAGE, aggr=["mean", "std"]),
+    "sage lstm": basic(pyg_nn.GraphSAGE, aggr="lstm"),
+    "sage projected": basic(pyg_nn.GraphSAGE, project=True, normalize=True, act="elu"),
+    "jumping, cat": basic(pyg_nn.GraphSAGE, jk="cat"),
+    "jumping, max": basic(pyg_nn.GraphSAGE, jk="max"),
+    "jumping, lstm": basic(pyg_nn.GraphSAGE, jk="lstm"),
+    "gcn": basic(pyg_nn.GCN),
+    "gcn improved": basic(pyg_nn.GCN, improved=True),
+    "gcn bare": basic(pyg_nn.GCN, add_self_loops=False),
+    "gcn as given": basic(pyg_nn.GCN, normalize=False),
+    "gin": basic(pyg_nn.GIN),
+    "gat": basic(pyg_nn.GAT, heads=2),
+    "gat residual": basic(pyg_nn.GAT, heads=2, residual=True, concat=False),
+    "gat v2": basic(pyg_nn.GAT, heads=2, v2=True, share_weights=True),
+    "pna": basic(pyg_nn.PNA, aggregators=["mean", "max", "std"], scalers=["identity", "amplification"], deg=DEGREES),
+    "edge": basic(pyg_nn.EdgeCNN),
+    "gcn2": Initial,
+    "residual": Residual,
+    "residual in place": lambda: Residual(in_place=True),
+    "sequential": sequence(
+        lambda: pyg_nn.ClusterGCNConv(FEATURES, HIDDEN),
+        lambda: pyg_nn.LEConv(HIDDEN, HIDDEN),
+        lambda: pyg_nn.ResGatedGraphConv(HIDDEN, CLASSES),
+    ),
+    "two layers on three hops": lambda: pyg_nn.GraphSAGE(FEATURES, 8, 2, CLASSES),
+    "light": sequence(lambda: pyg_nn.LGConv(), lambda: pyg_nn.GraphConv(FEATURES, CLASSES)),
+}
 
 
 def batches(**options: Any) -> NeighborLoader:

@@ -9,12 +9,14 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode
 
 from .hops import Hops
 
-_JOINS = {"cat", "concat", "stack"}
+JOINS = {"cat", "concat", "stack"}
+"""Functions of a list of tensors."""
 _ELEMENTWISE = {"add", "sub", "mul", "div", "truediv", "true_divide", "pow", "maximum", "minimum", "where", "lerp",
                 "addcmul", "addcdiv", "gt", "ge", "lt", "le", "eq", "ne", "and", "or", "xor"}  # fmt: skip
-_NARROWED = _JOINS | {
+NARROWED = JOINS | {
     spelled for name in _ELEMENTWISE for spelled in (name, f"{name}_", f"__{name}__", f"__i{name}__", f"__r{name}__")
 }
+"""Functions whose operands are cut."""
 
 
 class CommonRows(TorchFunctionMode):
@@ -31,7 +33,7 @@ class CommonRows(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        if name in _NARROWED:
+        if name in NARROWED:
             args, kwargs = self._cut(name, args, kwargs)
         return func(*args, **kwargs)
 
@@ -40,7 +42,7 @@ class CommonRows(TorchFunctionMode):
         return _Paused(self)
 
     def _cut(self, name: str, args: Any, kwargs: Any) -> Any:
-        joins = name in _JOINS
+        joins = name in JOINS
         operands = [*(args[0] if joins and args else args)]
         tensors = [value for value in operands if isinstance(value, Tensor)]
         if joins and name != "stack":

@@ -1,0 +1,156 @@
+"""Models on batches that are cut over ranks give the outputs and gradients of one process."""
+
+import copy
+
+import pytest
+import torch
+import torch_geometric.nn as pyg_nn
+from helpers.cluster import cluster
+from helpers.narrow import CLASSES, FEATURES, HIDDEN, MODELS, Branches, batches, sequence
+from helpers.slow import SLOW
+from helpers.split import cut_batches, cut_of, random_owners
+from torch import nn
+
+from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.split import parallelize
+
+NODES = 200
+OWNERS = {
+    "random": lambda parts: random_owners(NODES, parts, 3),
+    "50:1": lambda parts: (torch.arange(NODES) % 51 == 0).long() * (parts - 1),
+    "no seeds": lambda parts: torch.where(torch.arange(NODES) % 3 == 0, 0, random_owners(NODES, parts, 4)),
+    "nothing": lambda parts: random_owners(NODES, max(parts - 1, 1), 5),
+}
+
+
+def close(found, expected):
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def weights_of(out):
+    """What a loss multiplies outputs by."""
+    return torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(0))
+
+
+def learned(model):
+    return [torch.zeros(()) if p.grad is None else p.grad for p in model.parameters()]
+
+
+def call_of(name):
+    if name != "branches":
+        return lambda model, batch: model(batch.x, batch.edge_index)
+    return lambda model, batch: model(batch.x, batch.edge_index, batch.edge_attr[:, :2].double())
+
+
+def with_norm(width):
+    return nn.Sequential(nn.Linear(width, HIDDEN, bias=False), nn.BatchNorm1d(HIDDEN, momentum=None), nn.ReLU())
+
+
+OTHERS = {
+    "branches": Branches,
+    "batch norm within": sequence(
+        lambda: pyg_nn.GINConv(with_norm(FEATURES)), lambda: pyg_nn.GINConv(with_norm(HIDDEN)),
+        lambda: pyg_nn.SAGEConv(HIDDEN, CLASSES),
+    ),
+    "batch norm of edges": sequence(
+        lambda: pyg_nn.EdgeConv(with_norm(2 * FEATURES)), lambda: pyg_nn.SAGEConv(HIDDEN, HIDDEN),
+        lambda: pyg_nn.SAGEConv(HIDDEN, CLASSES),
+    ),
+}  # fmt: skip
+
+
+def make(name):
+    return (MODELS | OTHERS)[name]()
+
+
+def check_model(rank, name, owners, parts, with_halo, training):
+    """Outputs and gradients of two batches against narrow on the whole ones; returns the rounds of the last."""
+    saving.LEAST_SAVED = 0
+    torch.manual_seed(rank)  # the weights are those of rank 0
+    model = make(name).double().train(training)
+    split = parallelize(model, call_of(name))
+    alone = copy.deepcopy(model)
+    whole_model = narrow(alone, call_of(name), check=False)
+    for number, whole in enumerate(batches()):
+        if number == 2:
+            break
+        cut = cut_of(whole, OWNERS[owners](parts), parts, rank)
+        batch = cut_batches(whole, OWNERS[owners](parts), parts, key=5)[rank]
+        if not with_halo:
+            del batch.x_halo
+        before = {purpose: traffic.rounds for purpose, traffic in split.traffic.items()}
+        out, expected = split(batch), whole_model(whole)
+        own = cut.local[: cut.num_nodes[0]]
+        close(out, expected[own])
+        (out * weights_of(expected)[own]).sum().backward()
+        (expected * weights_of(expected)).sum().backward()
+        for ours, theirs in zip(learned(model), learned(alone), strict=True):
+            close(ours, theirs)
+        for ours, theirs in zip(model.buffers(), alone.buffers(), strict=True):
+            close(ours, theirs)
+        rounds = {k: t.rounds - before.get(k, 0) for k, t in split.traffic.items() if t.rounds > before.get(k, 0)}
+    split.close()
+    return rounds, [p.grad for p in model.parameters() if p.grad is not None]
+
+
+def run(world, *arguments):
+    results = cluster(world).run(_check, *arguments) if world > 1 else [check_model(0, *arguments)]
+    for _, grads in results[1:]:
+        assert all(torch.equal(ours, theirs) for ours, theirs in zip(grads, results[0][1], strict=True))
+    return results[0][0]
+
+
+def _check(*arguments):
+    return check_model(torch.distributed.get_rank(), *arguments)
+
+
+@pytest.mark.parametrize("name", [name for name in (*MODELS, "branches") if name != "sage lstm"])
+def test_outputs_and_gradients(name):
+    run(2, name, "random", 2, False, False)
+
+
+def test_what_depends_on_all_rows_is_refused_on_all_ranks():
+    """The longest column of a batch decides how long PyG's LSTM runs for every column."""
+    results = cluster(2).results(_check, "sage lstm", "random", 2, False, False)
+    for returned, text in results:
+        assert not returned
+        assert text.startswith(
+            "ValueError: convs.2 (SAGEConv): expected the seeds' rows to be those of the whole batch,"
+        )
+
+
+@pytest.mark.parametrize("world", [1, SLOW(3), SLOW(4)])
+@pytest.mark.parametrize("owners", OWNERS)
+@pytest.mark.parametrize("name", ["sage", "gcn", "gat", "edge"])
+def test_owners_and_numbers_of_ranks(name, owners, world):
+    run(world, name, owners, world, True, False)
+
+
+@pytest.mark.parametrize("name", ["sage", "gcn", "gcn2", "branches"])
+@pytest.mark.parametrize("with_halo", [False, True])
+def test_rounds(name, with_halo):
+    """A shuffle for each layer forward, and backward but for the first; degrees, and what all layers read, once."""
+    found = run(2, name, "random", 2, with_halo, False)
+    names = {"gcn2": ["convs.0", "convs.1", "convs.2"], "branches": ["first", "last"]}.get(
+        name, ["convs.0", "convs.1", "convs.2"]
+    )
+    expected = {f"{way} {layer}": 1 for way in ("forward", "backward") for layer in names} | {"gradients": 2}
+    if name in ("gcn", "gcn2"):
+        expected["forward degrees"] = 1
+    if name == "gcn2":  # the first layer gets a tensor as both of its arguments
+        pass
+    else:
+        del expected[f"backward {names[0]}"]
+        if with_halo:
+            del expected[f"forward {names[0]}"]
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", ["sage min", "batch norm within", "batch norm of edges"])
+def test_batch_norm_in_training(name):
+    run(2, name, "random", 2, True, True)
+
+
+@pytest.mark.parametrize("owners", OWNERS)
+def test_batch_norm_on_uneven_ranks(owners):
+    run(3, "sage min", owners, 3, True, True)

@@ -1,0 +1,124 @@
+"""Gradients of parameters, summed over ranks when a backward pass ends."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.utils.weak import WeakIdKeyDictionary
+
+from ..distributed.exchange import Exchange
+
+
+class GradientSum:
+    """Leaves in each parameter's ``grad`` what one process would: the sum over ranks is added to what was there.
+
+    The gradients of a backward pass are kept apart until it ends, then summed rank by rank, ((g_0 + g_1) + g_2) + ...,
+    so that they are equal bit for bit on all ranks. A parameter without a gradient on all ranks keeps none.
+
+    Args:
+        exchange: over the ranks that train the model, for this purpose alone.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.holds = False
+        """Whether backward passes leave the sum to a later one."""
+        self._hooked: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        self._before: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        """Of parameters whose ``grad`` is this rank's alone: what was there before."""
+        self._pass = -1
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Within, backward passes add up each rank's own gradients; the next one outside sums them over ranks."""
+        before, self.holds = self.holds, True
+        try:
+            yield
+        finally:
+            self.holds = before
+
+    def watch(self, model: nn.Module, out: Tensor) -> None:
+        """Makes a backward pass through ``out`` sum the gradients of the model's parameters."""
+        if self.exchange.size == 1 or not torch.is_grad_enabled() or not out.requires_grad:
+            return
+        for parameter in model.parameters():
+            if parameter.requires_grad and parameter not in self._hooked:
+                self._hooked[parameter] = parameter.register_hook(_Aside(self, parameter))
+        out.register_hook(lambda _: self._begin(model))  # the first of the pass: all other gradients follow from it
+
+    def _begin(self, model: nn.Module) -> None:
+        """Called when a backward pass begins; several forward passes may be in one."""
+        current = torch._C._current_graph_task_id()
+        if current != self._pass:
+            self._pass = current
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: self._finish(model))
+
+    def set_aside(self, parameter: nn.Parameter) -> None:
+        """Called before a gradient is added to ``parameter.grad``: this is then of this rank alone."""
+        if torch._C._current_graph_task_id() != self._pass:
+            return  # of a loss that does not come from this model's output
+        if parameter.grad is None or parameter not in self._before:
+            self._before[parameter], parameter.grad = parameter.grad, None
+
+    @torch.no_grad()
+    def _finish(self, model: nn.Module) -> None:
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        for parameter in parameters:
+            if parameter.grad is None and parameter in self._before:  # it was asked for by torch.autograd.grad
+                parameter.grad = self._before.pop(parameter)
+        if self.holds:
+            return
+        own = [parameter.grad if parameter in self._before else None for parameter in parameters]
+        for parameter, total in zip(parameters, self._totals(parameters, own), strict=True):
+            before = self._before.pop(parameter, parameter.grad)
+            if total is not None:
+                parameter.grad = total if before is None else before.add_(total)
+            else:
+                parameter.grad = before
+
+    def _totals(self, parameters: list[nn.Parameter], own: list[Tensor | None]) -> list[Tensor | None]:
+        if any(grad is not None and grad.layout != torch.strided for grad in own):
+            raise NotImplementedError(
+                "split: expected dense gradients, found sparse ones; make Embedding(sparse=False)"
+            )
+        has = torch.tensor([[grad is not None for grad in own]], dtype=torch.int64)
+        anyone = self.exchange.numbers(has.repeat(self.exchange.size, 1), "gradients").sum(0).tolist()
+        found: list[Tensor | None] = [None] * len(parameters)
+        kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+        for number, (parameter, ranks) in enumerate(zip(parameters, anyone, strict=True)):
+            if ranks:
+                kinds.setdefault((parameter.dtype, parameter.device), []).append(number)
+        for members in kinds.values():
+            pieces = [own[n] if own[n] is not None else torch.zeros_like(parameters[n]) for n in members]
+            flat = torch.cat([piece.reshape(-1) for piece in pieces])  # type: ignore[union-attr]
+            total = self._sum(flat.cpu()).to(flat.device)
+            for number, piece in zip(members, total.split([parameters[n].numel() for n in members]), strict=True):
+                found[number] = piece.view(parameters[number].shape).clone()
+        return found
+
+    def _sum(self, flat: Tensor) -> Tensor:
+        """The sum over ranks in their order: each rank adds up its share, and gives it to all."""
+        exchange = self.exchange
+        shares = list(flat.tensor_split(exchange.size))
+        own = len(shares[exchange.place])
+        total, *others = exchange.tensors(shares, [own] * exchange.size, "gradients")
+        total = total.clone()
+        for other in others:
+            total += other
+        return torch.cat(exchange.tensors([total] * exchange.size, [len(share) for share in shares], "gradients"))
+
+
+class _Aside:
+    """A hook of a parameter; it does not keep the parameter alive."""
+
+    def __init__(self, of: GradientSum, parameter: nn.Parameter) -> None:
+        self.of, self.parameter = of, weakref.ref(parameter)
+
+    def __call__(self, grad: Tensor) -> None:
+        parameter = self.parameter()
+        if parameter is not None:
+            self.of.set_aside(parameter)

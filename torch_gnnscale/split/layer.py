@@ -1,0 +1,197 @@
+"""Layers of a model on a rank's share of a batch."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.utils import add_remaining_self_loops, scatter
+
+from .. import ops
+from ..nn.aggregate import Adjacency, sort_edges
+from ..nn.hops import HopEdges, first_rows
+from ..nn.layer import ForwardPass, NarrowedLayer, Read
+from ..random import Purpose, batch_key
+from .own_hops import OwnHops
+from .own_rows import OwnRows
+from .transport import Transport
+
+_CHECKPOINT = "/".join(("torch", "utils", "checkpoint.py"))
+
+
+class Call(NamedTuple):
+    """What a layer reads in one call: the same on all ranks, whatever their numbers of rows."""
+
+    title: str
+    groups: int
+    read: Read
+
+
+class SplitPass(ForwardPass):
+    """What the layers of a model share while it computes one rank's share of a batch.
+
+    Args:
+        hops: of the batch.
+        transport: to the other ranks of the split.
+        batch: the batch.
+        calls: the calls of layers in their order; None: they are found out by numbers of rows, and kept in ``calls``.
+        weight: see :class:`torch_gnnscale.nn.layer.ForwardPass`.
+    """
+
+    hops: OwnHops
+
+    def __init__(
+        self, hops: OwnHops, transport: Transport, batch: Any, calls: list[Call] | None, weight: Tensor | None = None
+    ) -> None:
+        super().__init__(hops, weight)
+        self.transport, self.batch = transport, batch
+        self.common_rows = self.own_rows = OwnRows(hops, self._drop)
+        self.finds_out = self.own_rows.refuses_mixed = calls is None
+        self.calls: list[Call] = [] if calls is None else calls
+        self.alone = hops.index.parts == 1
+        self._called = 0
+        self._dropouts = 0
+        self._mixed: dict[int, tuple[Tensor, int, Tensor]] = {}
+
+    def next_call(self, title: str) -> Call:
+        """What the layer that is called now reads.
+
+        Raises:
+            RuntimeError: the model calls its layers in another order than on the first batch.
+        """
+        number, self._called = self._called, self._called + 1
+        if number >= len(self.calls) or self.calls[number].title != title:
+            expected = self.calls[number].title if number < len(self.calls) else "no further layer"
+            raise RuntimeError(
+                f"split: expected the calls of layers that the first batch had, {expected} as number {number}, found "
+                f"{title}; layers that are called depending on the batch cannot be split"
+            )
+        return self.calls[number]
+
+    def mixed(self, value: Tensor, groups: int, name: str) -> Tensor:
+        """[own rows of the first ``groups`` groups; halo] of a tensor; the halo's rows come from other ranks once."""
+        hops = self.hops
+        known = self._mixed.get(id(value))
+        if known is not None and known[0] is value and known[1] >= groups:
+            _, most, found = known
+            if most == groups:
+                return found
+            halo = torch.isin(hops.moves(most - 1).halo, hops.moves(groups - 1).halo).nonzero()[:, 0]
+            own = torch.arange(hops.rows[groups - 1], device=halo.device)
+            return found[torch.cat([own, halo + hops.rows[most - 1]])]
+        own, moves = first_rows(value, hops.rows[groups - 1]), hops.moves(groups - 1)
+        came = getattr(self.batch, "x_halo", None)
+        if value is self.batch.x and came is not None and not value.requires_grad:
+            found = torch.cat([own, came if len(moves.halo) == len(came) else came[moves.halo]])
+        else:
+            found = self.transport.mixed(own, moves, name)
+        self._mixed[id(value)] = value, groups, found
+        return found
+
+    def normalized(
+        self, weight: Tensor | None, improved: bool, loops: bool, flow: str, dtype: torch.dtype
+    ) -> tuple[HopEdges, Tensor]:
+        """After PyG's ``gcn_norm``: a node's degree is its owner's; the halo's come by one shuffle."""
+        if self.alone:
+            return super().normalized(weight, improved, loops, flow, dtype)
+        key = (id(weight), improved, loops, dtype)
+        if key not in self._normalized:
+            hops, count = self.hops, self.hops.rows[-1]
+            index, norm = hops.edges.edges.index, weight
+            if loops:
+                index, norm = add_remaining_self_loops(index, norm, 2.0 if improved else 1.0, count)
+            if norm is None:
+                norm = torch.ones(index.size(1), dtype=dtype, device=index.device)
+            inverse = scatter(norm, index[1], 0, count, reduce="sum").pow(-0.5)
+            inverse = inverse.masked_fill(inverse == float("inf"), 0.0)
+            scale = self.transport.mixed(inverse.unsqueeze(1), hops.moves(len(hops.rows) - 1), "degrees").squeeze(1)
+            norm = scale[index[0]] * norm * scale[index[1]]
+            edges, order = sort_edges(index, count + hops.index.num_halo, count)
+            self._normalized[key] = weight, hops.mixed_edges(edges, hops.ends(edges.forward.ptr)), norm[order]
+        return self._normalized[key][1:]
+
+    def _drop(self, x: Tensor, p: float, rows: int) -> Tensor:
+        """Dropout by (the batch's key, the number of the call, the node, the column), alike on any number of ranks."""
+        key = batch_key(int(self.batch.batch_key), 0, self._dropouts, Purpose.TRAIN)
+        self._dropouts += 1
+        flat = x if x.dim() == 2 else x.unsqueeze(1) if x.dim() == 1 else x.flatten(1)
+        return ops.dropout_rows(flat, self.batch.n_id[:rows], key, p).view(x.shape)
+
+
+class SplitLayer(NarrowedLayer):
+    """A layer that computes, between :meth:`enter` and :meth:`leave`, on a rank's share of a batch."""
+
+    forward_pass: SplitPass
+
+    def computed(self, *args: Any, **kwargs: Any) -> Any:
+        """The layer's ``forward``: the own rows of its destinations."""
+        refuse_recomputing(self.title)
+        out = super().computed(*args, **kwargs)
+        groups = self._call.groups
+        self.forward_pass.own_rows.mark(out[0] if isinstance(out, tuple) else out, groups - 1)
+        return out
+
+    def groups(self, given: dict[str, Any]) -> int:
+        """As on the batch by which the ranks found it out; numbers of rows say it there only."""
+        if self.forward_pass.finds_out:
+            self._call = Call(self.title, super().groups(given), Read((), ()))
+        else:
+            self._call = self.forward_pass.next_call(self.title)
+        return self._call.groups
+
+    def read(self, given: dict[str, Any], num_edges: int) -> Read:
+        """As on the batch by which the ranks found it out."""
+        if self.forward_pass.finds_out:
+            self._call = self._call._replace(read=super().read(given, num_edges))
+            self.forward_pass.calls.append(self._call)
+        for name in (*self._call.read.nodes, *self._call.read.edges):
+            if not isinstance(given.get(name), Tensor):
+                raise RuntimeError(f"{self.title}: expected the arguments that the first batch had, found no {name}")
+        return self._call.read
+
+    def sources(self, value: Tensor, groups: int, edges: Adjacency) -> Tensor:
+        """The own rows, and after them the halo's, which other ranks send."""
+        forward_pass = self.forward_pass
+        name = self.title.split(" ")[0]
+        found = super().sources(value, groups, edges) if forward_pass.alone else forward_pass.mixed(value, groups, name)
+        forward_pass.own_rows.mark(found, groups, mixed=True)
+        return found
+
+    def _cut(self, given: dict[str, Any], read: Read, groups: int, edges: Adjacency) -> None:
+        super()._cut(given, read, groups, edges)
+        for name in read.nodes:
+            if isinstance(given[name], tuple):
+                self.forward_pass.own_rows.mark(given[name][1], groups - 1)
+
+    def _aggregate_first(self, given: dict[str, Any], edges: Adjacency) -> None:
+        super()._aggregate_first(given, edges)
+        if isinstance(given.get("x"), tuple):
+            self.forward_pass.own_rows.mark(given["x"][1], self._call.groups - 1)
+
+    def aggregated(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
+        """``propagate``, whose messages are no rows of nodes."""
+        own_rows, edges = self.forward_pass.own_rows, self._edges
+        with own_rows.paused():
+            out = super().aggregated(edge_index, size, **kwargs)
+        if edges is not None:
+            pairs = any(isinstance(value, tuple) for value in kwargs.values())
+            is_own = pairs or out.size(0) == edges.num_dst
+            own_rows.mark(out, self._call.groups - is_own, mixed=not is_own)
+        return out
+
+
+def refuse_recomputing(title: str) -> None:
+    """Raises NotImplementedError within ``torch.utils.checkpoint``, which runs the layer again in the backward pass,
+    and while ``torch.compile`` traces it."""
+    if torch.compiler.is_compiling():
+        raise NotImplementedError(f"{title}: expected a model that is not compiled, found it within torch.compile")
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.replace("\\", "/").endswith(_CHECKPOINT):
+            raise NotImplementedError(
+                f"{title}: expected each layer to run once, found it within torch.utils.checkpoint, which "
+                f"would shuffle its rows again on the way back"
+            )
+        frame = frame.f_back  # type: ignore[assignment]

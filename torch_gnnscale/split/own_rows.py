@@ -1,0 +1,144 @@
+"""Which tensors have a row for each node of a rank's share of a batch."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from ..nn.hops import first_rows
+from ..nn.rows import JOINS, NARROWED, CommonRows
+from .own_hops import OwnHops
+
+_DROPOUTS = {"dropout", "dropout_"}
+_OTHER_NOISE = {"alpha_dropout", "feature_alpha_dropout", "feature_dropout", "dropout1d", "dropout2d", "dropout3d"}
+
+
+class Rows(NamedTuple):
+    """The nodes that a tensor has rows of."""
+
+    groups: int
+    """The own nodes of the first so many groups."""
+    mixed: bool = False
+    """Whether rows of the halo follow."""
+
+
+class OwnRows(CommonRows):
+    """Knows, by where they came from, the tensors that have a row for each own node of a batch's first groups.
+
+    Numbers of rows would not tell: on a rank they may be zero, one, or equal for several groups. It cuts the operands
+    of element-wise functions and joins to the rows that all have, and gives rows of nodes the masks of dropout.
+
+    Args:
+        hops: of the batch.
+        drop: ``drop(x, p, rows)``: x with numbers dropped; x has the rows of the first ``rows`` own nodes.
+    """
+
+    everywhere = True
+
+    def __init__(self, hops: OwnHops, drop: Callable[[Tensor, float, int], Tensor]) -> None:
+        super().__init__(hops)
+        self.own_hops, self.drop = hops, drop
+        self.refuses_mixed = False
+        """Whether dropout and BatchNorm of mixed rows are errors also in evaluation mode, on one rank too: while it is
+        found out how a model calls its layers."""
+        self._known: dict[int, tuple[weakref.ref[Tensor], Rows]] = {}
+
+    def mark(self, tensor: Any, groups: int, mixed: bool = False) -> None:
+        """Says what rows a tensor has; other objects are left alone."""
+        if isinstance(tensor, Tensor):
+            self._known[id(tensor)] = (
+                weakref.ref(tensor),
+                Rows(groups, mixed and (self.own_hops.index.parts > 1 or self.refuses_mixed)),
+            )
+
+    def rows_of(self, value: Any) -> Rows | None:
+        """The rows of a tensor, as far as they are known."""
+        found = self._known.get(id(value))
+        return found[1] if found is not None and found[0]() is value else None
+
+    def count(self, rows: Rows) -> int:
+        """How many rows they are on this rank."""
+        return self.own_hops.mixed_rows(rows.groups) if rows.mixed else self.own_hops.rows[rows.groups - 1]
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs, name = kwargs or {}, getattr(func, "__name__", "")
+        if name == "__get__":
+            return func(*args, **kwargs)
+        found = {rows for value in _values(args, kwargs) if (rows := self.rows_of(value)) is not None}
+        if not found:
+            return func(*args, **kwargs)
+        if name in _DROPOUTS:
+            out = self._dropped(func, *args, **kwargs)
+        else:
+            if name in _OTHER_NOISE and kwargs.get("training", args[2] if len(args) > 2 else False):
+                raise NotImplementedError(f"split: expected dropout of rows of nodes by F.dropout, found {name}")
+            if len(found) > 1 and name in NARROWED:
+                args, kwargs = self._cut(name, args, kwargs)
+                found = {Rows(min(rows.groups for rows in found)), *found}
+            out = func(*args, **kwargs)
+        if isinstance(out, Tensor):
+            self._mark_result(out, found)
+        elif isinstance(out, (tuple, list)):
+            for entry in out:
+                if isinstance(entry, Tensor):
+                    self._mark_result(entry, found)
+        return out
+
+    def _mark_result(self, out: Tensor, found: set[Rows]) -> None:
+        """A result has the rows of its inputs, if it has as many: of the fewest that do."""
+        if out.dim() > 0:
+            for rows in sorted(found):
+                if out.size(0) == self.count(rows):
+                    self._known[id(out)] = weakref.ref(out), rows
+                    return
+
+    def _cut(self, name: str, args: Any, kwargs: Any) -> Any:
+        operands = [*(args[0] if name in JOINS and args else args)]
+        if name in JOINS and name != "stack":
+            tensors = [value for value in operands if isinstance(value, Tensor)]
+            dim = args[1] if len(args) > 1 else kwargs.get("dim", 0)
+            if not tensors or dim in (0, -tensors[0].dim()):
+                return args, kwargs
+        most = max((value.dim() for value in operands if isinstance(value, Tensor)), default=0)
+        # A vector's rows are the columns of a matrix, and what is not a row of a node is broadcast: neither is cut.
+        rows = [
+            self.rows_of(value) if isinstance(value, Tensor) and value.dim() == most else None for value in operands
+        ]
+        known = {entry for entry in rows if entry is not None}
+        if len(known) < 2:
+            return args, kwargs
+        count = self.count(Rows(min(entry.groups for entry in known)))
+        cut = [
+            value if entry is None else first_rows(value, count) for value, entry in zip(operands, rows, strict=True)
+        ]
+        return ((cut, *args[1:]), kwargs) if name in JOINS else (tuple(cut), kwargs)
+
+    def _dropped(
+        self, func: Any, input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> Tensor:
+        rows = self.rows_of(input)
+        if rows is None:
+            return (
+                func(input, p, training, inplace)
+                if func.__module__ == "torch.nn.functional"
+                else func(input, p, training)
+            )
+        if rows.mixed and (training or self.refuses_mixed):
+            raise NotImplementedError(
+                "split: expected dropout of what a layer returns or gets, found it within a layer on rows of sources"
+            )
+        if not training or p == 0:
+            return input
+        out = self.drop(input, p, self.count(rows))
+        return input.copy_(out) if inplace or func.__name__ == "dropout_" else out
+
+
+def _values(args: Any, kwargs: Any) -> Iterator[Any]:
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, (tuple, list)):
+            yield from value
+        else:
+            yield value

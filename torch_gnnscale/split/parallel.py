@@ -1,0 +1,274 @@
+"""Ordinary PyG models whose batches are cut over ranks: each row of a layer is computed by one of them (GSplit)."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
+from torch_geometric.data import HeteroData
+
+from ..distributed.exchange import Exchange, Traffic
+from ..distributed.grid import Grid
+from ..distributed.meeting import end_group
+from ..nn.compare import agree, first_difference, outputs
+from ..nn.layered import Layered
+from ..nn.weigh import default_call
+from ..ops import MAX_HOPS
+from .gradients import GradientSum
+from .layer import Call, SplitLayer, SplitPass, refuse_recomputing
+from .norms import SplitNorms
+from .own_hops import OwnHops
+from .probe import SEEDS, cut_probe, fields_of, probe_batch
+from .shuffle_index import ShuffleIndex
+from .transport import Transport
+
+
+class Parallelized(Layered):
+    """What :func:`parallelize` returns; ``module`` is the model itself, unchanged, or what ``nn.weigh`` returned.
+
+    Parameters, buffers and submodules have the names that they have in the model, and so has the ``state_dict``.
+    Attributes that this object lacks are the model's. All ranks call it together, forward and backward.
+    """
+
+    layer_type = SplitLayer
+
+    def __init__(self, module: nn.Module, call: Callable[[Any, Any], Any] = default_call) -> None:
+        _refuse(module)
+        super().__init__(module, call)
+        self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        self._connect()
+        self._calls: dict[int, list[Call]] = {}
+        """The calls of layers by the number of hops of batches."""
+        self._of_nodes: set[str] = set()
+        """The fields of batches that have a row for each node."""
+        self._share_weights()
+
+    def forward(self, batch: Any) -> Tensor:
+        """The model's output for this rank's seeds: [batch_size, ...], perhaps no rows.
+
+        Raises:
+            ValueError: the batch is not one of a loader with ``split=``, or is of another plan, key or mode than on
+                other ranks; or the model cannot be split, which all ranks raise, naming the module.
+            NotImplementedError: the model does what split models cannot: the message names it.
+        """
+        self._check_batch(batch)
+        index: ShuffleIndex = batch.shuffle_index
+        transport = self._transport_of(index)
+        self._compare_headers(batch, transport)
+        hops = len(batch.num_sampled_edges)
+        if hops not in self._calls:
+            self._calls[hops] = self._probe(batch, transport)
+        own_hops = OwnHops(batch, verify=False)
+        split_pass = SplitPass(own_hops, transport, batch, self._calls[hops], self._weight(batch))
+        out = self._run(batch, split_pass)
+        self._gradients.watch(self.module, out)
+        return out
+
+    @contextmanager
+    def no_sync(self) -> Iterator[None]:
+        """Within, backward passes add up this rank's gradients; the next one outside sums them over ranks."""
+        with self._gradients.held():
+            yield
+
+    @property
+    def traffic(self) -> dict[str, Traffic]:
+        """What was exchanged, by purpose: ``forward NAME`` and ``backward NAME`` are shuffles of the rows that the
+        layer NAME reads, ``degrees`` of a GCN's; ``header``; ``gradients``."""
+        shuffles = {} if self._transport is None else self._transport.exchange.traffic
+        return {**shuffles, **self._gradients.exchange.traffic}
+
+    def close(self) -> None:
+        """Ends the groups of this model; it cannot be called any more."""
+        exchanges = [self._gradients.exchange]
+        exchanges += [] if self._transport is None else [self._transport.exchange]
+        for exchange in exchanges:
+            if exchange.group is not None:
+                end_group(exchange.group)
+
+    def _connect(self) -> None:
+        group = dist.new_group(backend="gloo") if self.world > 1 else None
+        self._gradients = GradientSum(Exchange(group, self.world, self.rank))
+        self._transport: Transport | None = None
+        self._parts = 0
+
+    @torch.no_grad()
+    def _share_weights(self) -> None:
+        """Gives all ranks the parameters and buffers of rank 0; those without a size yet keep none."""
+        group = self._gradients.exchange.group
+        if group is None:
+            return
+        for tensor in (*self.module.parameters(), *self.module.buffers()):
+            if not is_lazy(tensor):
+                there = tensor.detach().cpu().contiguous()
+                dist.broadcast(there.view(-1).view(torch.uint8), 0, group)
+                tensor.copy_(there)
+
+    def _layers_changed(self) -> None:
+        self._calls = {}
+
+    def _check_batch(self, batch: Any) -> None:
+        refuse_recomputing("split")
+        if DistributedDataParallel._get_active_ddp_module() is not None:
+            raise ValueError(
+                "split: expected parallelize(model) by itself, found it within DistributedDataParallel, which would "
+                "sum the gradients of all ranks a second time"
+            )
+        if isinstance(batch, HeteroData):
+            raise NotImplementedError("split: expected a batch of a homogeneous graph, found a HeteroData")
+        for name in ("shuffle_index", "batch_key", "global_batch_size"):
+            if getattr(batch, name, None) is None:
+                raise ValueError(f"batch: expected one of NeighborLoader(split=plan) with {name}, found none")
+
+    def _transport_of(self, index: ShuffleIndex) -> Transport:
+        """To the ranks over which the batch is cut; they are the first ``parts``, the next, and so on."""
+        if self._transport is not None and self._parts == index.parts:
+            return self._transport
+        said = self._gradients.exchange.objects(index.parts)
+        if len(set(said)) > 1:
+            raise ValueError(f"batch: expected as many parts on all ranks, found {said}")
+        grid = Grid(self.world, index.parts, consecutive="parts")
+        groups = [grid.column(copy) for copy in range(grid.copies)]
+        made = [dist.new_group(ranks, backend="gloo") if len(ranks) > 1 else None for ranks in groups]
+        group, part = made[grid.copy(self.rank)], grid.part(self.rank)
+        if any(self._gradients.exchange.objects(part != index.part)):
+            raise ValueError(f"batch: expected part {part} on rank {self.rank}, found {index.part} there or elsewhere")
+        self._transport, self._parts = Transport(Exchange(group, index.parts, part)), index.parts
+        return self._transport
+
+    def _compare_headers(self, batch: Any, transport: Transport) -> None:
+        """Raises ValueError unless the ranks of a split have shares of one batch, and run it in one way."""
+        index, exchange = batch.shuffle_index, transport.exchange
+        if exchange.size == 1:
+            return
+        model = hashlib.blake2b(repr(_describe(self.module)).encode(), digest_size=7).digest()
+        said = [
+            len(batch.num_sampled_edges), int(batch.batch_key), int.from_bytes(model, "little"), int(self.training),
+            int(torch.is_grad_enabled()),
+        ]  # fmt: skip
+        padding = [0] * (MAX_HOPS - said[0])
+        sent = torch.tensor([[*said, *index.num_sent[rank], *padding] for rank in range(exchange.size)])
+        received = exchange.numbers(sent, "header").tolist()
+        names = ("hops", "batch_key", "model", "training", "grad mode")
+        text = ""
+        for rank, values in enumerate(received):
+            for name, ours, theirs in zip(names, said, values, strict=False):
+                if ours != theirs:
+                    text = text or f"{name}: expected the same on all ranks, found {ours} and on rank {rank} {theirs}"
+            if not text and values[len(said) : len(said) + said[0]] != index.num_received[rank]:
+                text = f"batch: expected {index.num_received[rank]} rows by level from part {rank}, which sends others"
+        failed = torch.tensor([[int(bool(text))]] * exchange.size)
+        if int(exchange.numbers(failed, "header").sum()):
+            raise ValueError(f"split: {text or 'another rank has a batch that does not fit'}")
+
+    def _run(self, batch: Any, split_pass: SplitPass) -> Tensor:
+        norms = SplitNorms(self.module if not split_pass.alone or split_pass.finds_out else None)
+        norms.enter(split_pass.transport, split_pass.own_rows)
+        try:
+            for name in self._of_nodes:
+                split_pass.own_rows.mark(getattr(batch, name, None), len(split_pass.hops.rows))
+            return self._compute(batch, split_pass)
+        finally:
+            norms.leave()
+
+    @torch.no_grad()
+    def _probe(self, batch: Any, transport: Transport) -> list[Call]:
+        """How the model calls its layers, found out on a batch that all ranks have in common, in evaluation mode.
+
+        Raises:
+            ValueError: on all ranks, unless the model on that batch, on its parts by one rank, and split, agree.
+        """
+        said = transport.exchange.objects(fields_of(batch))
+        fields = max(said, key=lambda entry: entry.num_nodes)
+        self._of_nodes = {"n_id", *(name for name, field in fields.tensors.items() if not field.of_edges)}
+        index: ShuffleIndex = batch.shuffle_index
+        whole, had_lazy = probe_batch(fields, batch.edge_index.device), self._has_lazy()
+        local = torch.arange(whole.num_nodes)
+        with self._evaluating():
+            with outputs(self.module) as of_whole:
+                expected = self._whole(whole)[:SEEDS]
+            if had_lazy:
+                self._share_weights()
+                expected = self._whole(whole)[:SEEDS]
+            calls: list[Call] = []
+            for parts, part, to in ((1, 0, Transport(Exchange(None, 1, 0))), (index.parts, index.part, transport)):
+                share, local = cut_probe(whole, parts, part, fields.has_halo)
+                split_pass = SplitPass(OwnHops(share, True), to, share, calls or None, self._weight(share))
+                with outputs(self.module) as of_share:
+                    found = self._run(share, split_pass)
+                calls = split_pass.calls
+                text = None
+                if not agree(expected[local[: len(found)]], found):
+                    rows = {n: out[local] for n, out in of_whole.items() if len(out) == whole.num_nodes}
+                    text = first_difference(self.module, rows, of_share)
+                text = next((entry for entry in to.exchange.objects(text) if entry is not None), None)
+                if text is not None:
+                    raise ValueError(
+                        f"{text}: expected the seeds' rows to be those of the whole batch, found others; it reads more "
+                        f"than a node and its sampled neighbors (the degrees of sources, several hops, statistics of "
+                        f"all rows), so the model cannot be split"
+                    )
+        return calls
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_gradients": None, "_transport": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._connect()
+
+
+def parallelize(model: nn.Module, call: Callable[[Any, Any], Any] = default_call) -> Parallelized:
+    """Makes a PyG model compute mini-batches that are cut over ranks: of each layer, a rank computes its own nodes.
+
+    Before a layer, ranks send one another the rows of nodes from which edges lead to other ranks' nodes, and on the way
+    back their gradients (GSplit, algorithm 2). Outputs are those of :func:`torch_gnnscale.nn.narrow` for this rank's
+    seeds, and after a backward pass of a loss, of which each rank has its seeds' share, all parameters have on all
+    ranks the gradient of the sum: no DistributedDataParallel. All ranks call the model, its backward pass and this
+    function together, in the same order, also with a batch without seeds; whether they do so must not depend on a
+    rank's batch. The weights are those of rank 0.
+
+    BatchNorm in training has statistics of the rows of all ranks. Dropout of rows of nodes draws masks by (the batch's
+    key, the number of the call, node, column), so that they do not depend on the number of ranks; dropout of rows of
+    edges, as in attention, draws from the rank's generator.
+
+    On its first batch the model is run, in evaluation mode, on a batch of 32 seeds that all ranks make alike: whole,
+    and cut. A model whose results differ is refused on all ranks by the module that differs first.
+
+    Args:
+        model: any module with MessagePassing layers that get the batch's ``edge_index``; or ``nn.weigh`` of it.
+        call: how the model is called with a batch; the default of a weighed model is what ``nn.weigh`` was given.
+
+    Returns:
+        A module to be called with a batch of ``NeighborLoader(split=plan)``; it shares the model's parameters.
+
+    Raises:
+        ValueError: the model has no MessagePassing layers, or is wrapped by DistributedDataParallel or this package.
+        NotImplementedError: it is compiled.
+    """
+    return Parallelized(model, call)
+
+
+def _refuse(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, DistributedDataParallel):
+            raise ValueError(
+                "model: expected one without DistributedDataParallel, found one; parallelize sums gradients"
+            )
+        if type(module).__name__ == "OptimizedModule":
+            raise NotImplementedError("model: expected one that is not compiled, found the result of torch.compile")
+
+
+def _describe(model: nn.Module) -> list[tuple[str, str, Any]]:
+    """What must be the same on all ranks: the names and shapes of all that a model keeps, and its layers."""
+    kept = [
+        (name, str(tensor.dtype), None if is_lazy(tensor) else tuple(tensor.shape))
+        for name, tensor in (*model.named_parameters(), *model.named_buffers())
+    ]
+    return [*kept, *((name, type(module).__name__, None) for name, module in model.named_modules())]

@@ -1,0 +1,120 @@
+"""Rows of nodes that ranks of a split send to one another before a layer, and their gradients on the way back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from .. import ops
+from ..distributed.exchange import Exchange
+from ..nn.aggregate import sort_edges
+from .shuffle_index import ShuffleIndex
+
+
+class Moves:
+    """The rows that travel before layers that compute the nodes of a batch's first ``groups`` groups.
+
+    Args:
+        index: the batch's.
+        groups: of the nodes that are computed.
+    """
+
+    def __init__(self, index: ShuffleIndex, groups: int) -> None:
+        self.sent, self.num_sent, self.halo, self.num_received = index.before_layer(groups)
+        self._added: tuple[Tensor, Tensor] | None = None
+
+    def added(self, num_own: int) -> tuple[Tensor, Tensor]:
+        """``ptr`` and ``row`` of :func:`torch_gnnscale.ops.shuffle_rows`: the entries of ``sent`` by own row, in the
+        order of ranks."""
+        if self._added is None or len(self._added[0]) != num_own + 1:
+            edges, order = sort_edges(torch.stack([self.sent, self.sent]), num_own, num_own)
+            self._added = edges.forward.ptr, order
+        return self._added
+
+
+class Transport:
+    """All-to-alls of rows over a Gloo group of the model's; without a group for one rank.
+
+    Args:
+        exchange: between the ranks over which batches are cut.
+    """
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+
+    def swap(self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str) -> Tensor:
+        """The rows of all ranks, one after another: [sum(num_received), ...]; ``rows``, contiguous, go to rank 0, then
+        1, ..."""
+        width = rows.shape[1:].numel() * rows.element_size()
+        sent = rows.cpu().reshape(-1).view(torch.uint8)
+        lengths, sizes = ([width * count for count in counts] for counts in (num_sent, num_received))
+        received = self.exchange.bytes(sent, lengths, sizes, purpose)
+        return received.view(rows.dtype).view(sum(num_received), *rows.shape[1:]).to(rows.device)
+
+    def mixed(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
+        """[own; halo]: the own rows and after them those of other ranks, in the order of the halo; differentiable.
+
+        Every rank calls it, forward and backward, also with no rows.
+
+        Args:
+            own: [n, ...]; of floats if a gradient is asked for.
+            moves: rows in [0, n).
+            purpose: what the exchanges are counted as.
+        """
+        return _Mixed.apply(own, self, moves, purpose)
+
+
+class _Mixed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, transport: Transport, moves: Moves, purpose: str) -> Tensor:
+        ctx.transport, ctx.moves, ctx.purpose = transport, moves, purpose
+        count = len(own)
+        own = own if own.is_contiguous() else own.contiguous()
+        packed = ops.shuffle_rows(None, [own], None, moves.sent, check=False)
+        halo = transport.swap(packed, moves.num_sent, moves.num_received, f"forward {purpose}")
+        out = own.new_empty((count + len(halo), *own.shape[1:]))
+        out[:count] = own
+        out[count:] = halo
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        moves, grad = ctx.moves, grad.contiguous()
+        count = len(grad) - sum(moves.num_received)
+        came = ctx.transport.swap(grad[count:], moves.num_received, moves.num_sent, f"backward {ctx.purpose}")
+        ptr, row = moves.added(count)
+        return ops.shuffle_rows(grad[:count], [came], None, row, ptr, check=False), None, None, None
+
+
+class _OfAllRanks(torch.autograd.Function):
+    """The values of all ranks, [P, n]; backward, a rank's gradient is the sum over ranks, in their order."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, transport: Transport, purpose: str) -> Tensor:
+        ctx.transport, ctx.purpose = transport, purpose
+        return _everyone(values.repeat(transport.exchange.size, 1), transport, f"forward {purpose}")
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        came = _everyone(grad.contiguous(), ctx.transport, f"backward {ctx.purpose}")
+        total = came[0].clone()
+        for other in came[1:]:
+            total += other
+        return total, None, None
+
+
+def of_all_ranks(values: Tensor, transport: Transport, purpose: str) -> Tensor:
+    """The ``values`` of each rank, [n] on every rank, as [P, n]; differentiable."""
+    return _OfAllRanks.apply(values, transport, purpose)
+
+
+def _everyone(rows: Tensor, transport: Transport, purpose: str) -> Tensor:
+    """Row p of the result is the row that rank p has for this one; row p of ``rows`` goes to rank p."""
+    exchange = transport.exchange
+    pieces = list(rows.cpu().unbind())
+    return torch.stack(exchange.tensors(pieces, [rows.size(1)] * exchange.size, purpose)).to(rows.device)
