@@ -7,17 +7,20 @@ from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
+from helpers.data import make_data
 from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.data import Data
 
-from torch_gnnscale import reference
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, reference
 from torch_gnnscale.ops.cuts import Cut
+from torch_gnnscale.random import batch_key
+from torch_gnnscale.split.batches import SplitByOwners
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 
 
 @dataclass
-class GivenPlan:
+class GivenPlan(SplitByOwners):
     """A plan with the owners that a test chose."""
 
     owners: Tensor
@@ -44,7 +47,7 @@ def cut_batches(whole: Data, owners: Tensor, parts: int, key: int = 0) -> list[D
     """The batches of all ranks that a split loader makes of one batch.
 
     Args:
-        whole: a batch of a NeighborLoader over stores with the user's ids, with edges as COO, sorted by destination.
+        whole: a batch of a NeighborLoader over data with the user's ids, with edges as COO, sorted by destination.
         owners: owners[i]: the rank of node i; integers, shape [nodes].
         parts: the number of ranks.
         key: the batch's key.
@@ -57,10 +60,10 @@ def _of_rank(whole: Data, cut: Cut, parts: int, part: int, key: int) -> Data:
     col = torch.arange(len(degrees)).repeat_interleave(degrees)
     batch = Data(edge_index=torch.stack([cut.row, col]))
     for name, value in whole.to_dict().items():
-        if whole.is_node_attr(name) or name == "n_id":
-            batch[name] = value[cut.local]
-        elif name != "edge_index" and (whole.is_edge_attr(name) or name == "e_id"):
+        if name == "e_id" or (name != "edge_index" and whole.is_edge_attr(name)):
             batch[name] = value[cut.edge]
+        elif name == "n_id" or whole.is_node_attr(name):
+            batch[name] = value[cut.local]
     batch.num_nodes = len(cut.local)
     batch.num_sampled_nodes, batch.num_sampled_edges = cut.num_nodes, cut.num_edges
     own = cut.local[: cut.num_nodes[0]]
@@ -116,3 +119,52 @@ def wholes(draw: st.DrawFn, parts: int, most: int = 8) -> Whole:
     return Whole(
         torch.tensor(node, dtype=torch.int64), sizes, torch.tensor(colptr), torch.tensor(row, dtype=torch.int64), owner
     )
+
+
+# On ranks ############################################################################################################
+
+
+def loader_of(plan: GivenPlan | None, options: dict[str, Any]) -> NeighborLoader:
+    """A loader over a graph of 200 nodes; ``plan=None``: one of whole batches. ``stores``: of a pair of stores;
+    ``method``: of sampling layer by layer."""
+    options = {"num_neighbors": [3, 2], "batch_size": 10, "shuffle": True, "seed": 3, **options}
+    data: Any = make_data()
+    data.edge_kind, data.num_nodes = torch.arange(data.num_edges) % 5, 200
+    if options.pop("stores", False):
+        data = FeatureStore.from_data(data), GraphStore.from_data(data)
+    if options.pop("without_x", False):
+        del data.x
+    seeds = torch.arange(0, 200, 3) if (given := options.pop("seeds", None)) is None else torch.tensor(given)
+    return NeighborLoader(data, input_nodes=seeds, **options, **({} if plan is None else {"split": plan}))
+
+
+def batches_of_rank(plan: GivenPlan, epochs: int, options: dict[str, Any]) -> list[list[Any]]:
+    """The batches of this rank, by epoch."""
+    loader = loader_of(plan, options)
+    return [[comparable(batch) for batch in loader] for _ in range(epochs)]
+
+
+def expected_batches(plan: GivenPlan, epochs: int, world: int, options: dict[str, Any]) -> list[list[list[Any]]]:
+    """found[rank][epoch]: the twin's cuts of one process's whole batches."""
+    parts = 1 if world == 1 else plan.parts
+    owners = plan.owners if parts > 1 else torch.zeros_like(plan.owners)
+    groups = world // parts
+    loader = loader_of(None, {name: value for name, value in options.items() if name not in ("uneven", "bulk")})
+    found: list[list[list[Any]]] = [[] for _ in range(world)]
+    for epoch in range(epochs):
+        cuts = [
+            cut_batches(batch, owners, parts, batch_key(loader.seed, epoch, number))
+            for number, batch in enumerate(loader)
+        ]
+        for rank in range(world):
+            steps = range(0, len(cuts) - groups + 1 if options.get("uneven") == "drop" else len(cuts), groups)
+            numbers = [(begin + rank // parts) % len(cuts) for begin in steps]
+            found[rank].append([comparable(cuts[number][rank % parts]) for number in numbers])
+    return found
+
+
+def comparable(batch: Data) -> dict[str, Any]:
+    """The fields of a batch as plain values, to be compared and sent to other processes."""
+    fields = {name: (str(value.dtype), value.tolist()) if isinstance(value, Tensor) else value for name, value in batch}
+    index = fields.pop("shuffle_index")
+    return {**fields, "shuffle_index": {**vars(index), "sent": index.sent.tolist()}}

@@ -41,11 +41,13 @@ class OneThread(Executor):
         self.end(None if wait else 0.0)
 
     def end(self, timeout: float | None) -> bool:
-        """Ends the thread after the calls so far; returns whether it has ended after ``timeout`` seconds."""
+        """Ends the thread after the calls so far; returns whether it has ended after ``timeout`` seconds, 0 of which do
+        not wait, so that any thread may call it."""
         if not self._ended:
             self._ended = True
             self._calls.put(None)
-        self._thread.join(timeout)
+        if timeout != 0.0:
+            self._thread.join(timeout)
         return not self._thread.is_alive()
 
 

@@ -116,9 +116,43 @@ def exchange_rows(
     requests = wanted[0] if len(wanted) == 1 else _by_part(wanted, taken.counts)
     lengths, sizes = ([sum(row) * ID_BYTES for row in layout.counts] for layout in (taken, given))
     found = exchange.bytes(requests.view(torch.uint8), lengths, sizes, "ids")
+    ids = found.view(torch.int64).split([n for row in given.counts for n in row])
+    return _replied(exchange, given, taken, ids, own, meanwhile)
+
+
+def exchange_known_rows(
+    exchange: Exchange, own: OwnRows, kind: RowKind, sent: Sequence[Tensor], counts: Sequence[int]
+) -> Travelled:
+    """Exchanges rows in one round, where sender and receiver know which without a message.
+
+    Args:
+        exchange: over the ranks of all parts.
+        own: this rank's rows.
+        kind: of all ranks' rows.
+        sent: the numbers of the rows that go to each rank, none to this one: int64.
+        counts: how many rows come from each rank.
+
+    Returns:
+        The rows of rank 0, then 1, ..., each in the order in which that rank sends them.
+
+    Raises:
+        Elsewhere, Exception: as of :func:`exchange_rows`.
+    """
+    given, taken = (
+        _Layout(torch.tensor(sizes, dtype=torch.int64)[:, None], [[kind]], exchange.place)
+        for sizes in ([len(ids) for ids in sent], counts)
+    )
+    return _replied(exchange, given, taken, sent, [[own]], None)[0][0]
+
+
+def _replied(
+    exchange: Exchange, given: _Layout, taken: _Layout, ids: Sequence[Tensor], own: Sequence[Sequence[OwnRows]],
+    meanwhile: Callable[[], None] | None,
+) -> list[list[Travelled]]:  # fmt: skip
+    """Sends rows, as ``given``, and returns those that come, as ``taken``; ``ids`` as of :func:`_packed`."""
     error = None
     try:
-        replies = _packed(given, found.view(torch.int64).split([n for row in given.counts for n in row]), own)
+        replies = _packed(given, ids, own)
     except Exception as failed:  # the others expect replies of this size
         error, replies = failed, torch.zeros(given.total, dtype=torch.uint8)
         replies[given.status] = 1
@@ -128,7 +162,8 @@ def exchange_rows(
     if (unread := received[taken.status]).any():
         part = [part for part in range(exchange.size) if part != exchange.place][int(unread.nonzero()[0])]
         raise Elsewhere(f"rows: expected those of part {part}, found that its rank could not read them")
-    return [[Travelled(received, taken.offsets(t, a)) for a in range(len(of_type))] for t, of_type in enumerate(kinds)]
+    of_types = enumerate(taken.kinds)
+    return [[Travelled(received, taken.offsets(t, a)) for a in range(len(kinds))] for t, kinds in of_types]
 
 
 def _by_part(ids: Sequence[Tensor], counts: list[list[int]]) -> Tensor:

@@ -6,6 +6,7 @@ import contextlib
 import threading
 from collections.abc import Callable, Sequence
 from enum import IntEnum
+from functools import partial
 from typing import Any, TypeVar
 
 import torch
@@ -54,9 +55,10 @@ class RankSteps(Steps):
         meeting: of all ranks.
         grid: of all ranks.
         identity: what all ranks must have alike besides what their loaders compare, by name.
+        by_column: the ranks of a column make one batch together; else each rank makes one.
     """
 
-    def __init__(self, meeting: Meeting, grid: Grid, identity: dict[str, Any]) -> None:
+    def __init__(self, meeting: Meeting, grid: Grid, identity: dict[str, Any], by_column: bool = False) -> None:
         self._meeting, self.rank, self.grid, self._identity = meeting, meeting.rank, grid, identity
         rank = self.rank
         every, columns = list(range(grid.ranks)), [grid.column(copy) for copy in range(grid.copies)]
@@ -70,6 +72,7 @@ class RankSteps(Steps):
         """Over the ranks of this one's column, by part."""
         self.row = Exchange(None, 1, 0) if grid.copies == 1 else None
         """Over the ranks of this one's row, by copy; with copies, once :meth:`open_row` was called."""
+        self._turns = [grid.copy(other) if by_column else other for other in every]
         self._iteration = self._epoch = self._first = self._count = self._taken = 0
         self._left = COMPLETED  # or how many batches were delivered when the last iteration was left
         self._stopped: str | None = None  # why the iteration has ended before its last step
@@ -245,7 +248,8 @@ class RankSteps(Steps):
                     if any(value != values[0] for value in values):
                         raise ValueError(f"loader: expected all ranks at the same {name}, found {values}")
                 numbers = [header[1] for header in headers]
-                expected = [self._first + self._taken * self.grid.ranks + rank for rank in range(self.grid.ranks)]
+                begin = self._first + self._taken * (max(self._turns) + 1)
+                expected = [begin + turn for turn in self._turns]
                 if numbers != expected:
                     raise ValueError(f"loader: expected the ranks to make batches {expected}, found {numbers}; iterate "
                                      f"over a loader once at a time")  # fmt: skip
@@ -276,6 +280,19 @@ class RankSteps(Steps):
             self.thread.end(GIVING_UP)
             keep_for_ever(self._groups)  # the end of a group in which a collective waits would wait, too
             return
+        self._end_groups()
+
+    def drop(self, then: Callable[[], None]) -> None:
+        """As :meth:`close`, without waiting; ``then`` is called afterwards, on the thread of the steps. The garbage
+        collector may call it on any thread."""
+        if self._closed:
+            return
+        self._closed = True
+        for call in (partial(self.leave, 0), self._end_groups, then):
+            self.thread.submit(call)
+        self.thread.end(0.0)
+
+    def _end_groups(self) -> None:
         self.headers.group = self.rows.group = None
         if self.row is not None:
             self.row.group = None

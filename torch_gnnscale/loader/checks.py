@@ -14,10 +14,11 @@ from ..feature.contract import CollectiveRowStore, RowStore
 from ..ops.arguments import check_tensor, to_int
 from ..ops.rows import has_contiguous_rows
 from ..sampler import NeighborSampler
-from ..sampler.keyed import KeyedSampler
+from ..sampler.keyed import Inputs, KeyedSampler
 from ..topology.numbering import Numbering
 from .fetch import row_tensors
 from .layout import EdgeLayout
+from .split import Split, SplitBatches
 
 
 def check_features(data: Any, sampler: Any) -> None:
@@ -100,6 +101,23 @@ def check_part(data: Any, sampler: Any, options: Mapping[str, Any]) -> None:
         raise NotImplementedError(
             f"worker processes (num_workers={workers}) with the stores of a part are not implemented; num_workers "
             f"alone means threads"
+        )
+
+
+def opened_split(split: Any, sampler: Any, inputs: type[Inputs]) -> SplitBatches:
+    """What a loader uses instead of ``sampler``. Raises TypeError for what is no plan; see :meth:`Split.of_loader`."""
+    if not isinstance(split, Split):
+        raise TypeError(f"split: expected a split plan, found {type(split).__name__}")
+    return split.of_loader(sampler, inputs)
+
+
+def check_split(data: Any, options: Mapping[str, Any]) -> None:
+    """Raises NotImplementedError for what a loader of split batches lacks."""
+    if of_part(data):
+        raise NotImplementedError("the stores of a part with split= are not implemented")
+    if workers := options.get("num_workers", 0):
+        raise NotImplementedError(
+            f"worker processes (num_workers={workers}) with split= are not implemented; num_workers alone means threads"
         )
 
 

@@ -6,7 +6,7 @@ import copy
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -105,6 +105,10 @@ class RowSource(ABC):
     def batch(self, sampled: SampledGraphPart, rows: Any, layouts: dict[Any, EdgeLayout] | None) -> Data | HeteroData:
         """A batch of these rows with the sampled edges in these layouts; ``layouts=None`` puts no sampled edges."""
 
+    @abstractmethod
+    def node_rows(self, rows: Any, name: str) -> Any:
+        """The rows of an attribute of a homogeneous graph's nodes, of what :meth:`fetch` returned; None without it."""
+
 
 class DataRows(RowSource):
     """Reads the attributes of a Data or HeteroData, in its order.
@@ -167,6 +171,10 @@ class DataRows(RowSource):
                 laid = laid_out(edges.edge_index, edges.colptr, sampled.size(type_name), layout, value)
                 set_edges(out, laid, layout)
         return batch
+
+    def node_rows(self, rows: dict[Any, dict[str, Any]], name: str) -> Any:
+        """See :meth:`RowSource.node_rows`."""
+        return rows[None].get(name)
 
     def moved(self, edge_type: Any, edges: SampledEdges) -> SampledEdges:
         """The edges on the device of a batch's edges; ``edge_id`` is not moved."""
@@ -265,18 +273,64 @@ class StoreRows(RowSource):
                     batch[attr.group_name][attr.attr_name] = value
         return batch
 
+    def node_rows(self, rows: list[tuple[Any, Any]], name: str) -> Any:
+        """See :meth:`RowSource.node_rows`."""
+        found = (value for attr, value in rows if attr.attr_name == name and not isinstance(attr.group_name, tuple))
+        return next(found, None)
 
-class CollectiveRows(StoreRows):
-    """Reads all tensors of a CollectiveRowStore, in steps that all ranks take together."""
+
+class CollectiveSource(RowSource):
+    """Reads rows in steps that all ranks take together: one step for each sample, in the order of batches."""
+
+    threads = False
+    collective = True
+
+    @abstractmethod
+    def plan(self, sampled: SampledGraphPart, bounds: Bounds) -> Any:
+        """What :meth:`counts` and :meth:`read` need for a sample; several threads may plan at once."""
+
+    def plans_ahead(self, steps: Steps) -> int | Literal["epoch"]:
+        """See :meth:`CollectiveRowStore.plans_ahead`."""
+        return 0
+
+    def announce(self, plan: Any, steps: Steps) -> None:
+        """See :meth:`CollectiveRowStore.announce`."""
+
+    def withdraw(self, steps: Steps) -> None:
+        """See :meth:`CollectiveRowStore.withdraw`."""
+
+    @abstractmethod
+    def counts(self, plan: Any, steps: Steps) -> Tensor:
+        """See :meth:`CollectiveRowStore.counts`."""
+
+    @abstractmethod
+    def read(self, plan: Any, asked: Tensor, steps: Steps) -> None:
+        """See :meth:`CollectiveRowStore.read`."""
+
+    @abstractmethod
+    def rows(self, plan: Any) -> Any:
+        """What :meth:`fetch` returns, after :meth:`read`; several threads may call it at once."""
+
+
+class CollectiveRows(StoreRows, CollectiveSource):
+    """Reads all tensors of a CollectiveRowStore."""
 
     def plan(self, sampled: SampledGraphPart, bounds: Bounds) -> tuple[list[Any], Any]:
-        """What :meth:`counts` and :meth:`read` need for a sample; several threads may plan at once."""
+        """See :meth:`CollectiveSource.plan`."""
         wanted = self.wanted(sampled, bounds)
         return wanted, self.features.plan(wanted)
+
+    def plans_ahead(self, steps: Steps) -> int | Literal["epoch"]:
+        """See :meth:`CollectiveRowStore.plans_ahead`."""
+        return self.features.plans_ahead(steps)
 
     def announce(self, plan: tuple[list[Any], Any], steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.announce`."""
         self.features.announce(plan[1], steps)
+
+    def withdraw(self, steps: Steps) -> None:
+        """See :meth:`CollectiveRowStore.withdraw`."""
+        self.features.withdraw(steps)
 
     def counts(self, plan: tuple[list[Any], Any], steps: Steps) -> Tensor:
         """See :meth:`CollectiveRowStore.counts`."""
@@ -287,7 +341,7 @@ class CollectiveRows(StoreRows):
         self.features.read(plan[1], asked, steps)
 
     def rows(self, plan: tuple[list[Any], Any]) -> list[tuple[Any, Any]]:
-        """What :meth:`fetch` returns, after :meth:`read`; several threads may call it at once."""
+        """See :meth:`CollectiveSource.rows`."""
         return list(zip(plan[0], self.features.rows(plan[1]), strict=True))
 
 

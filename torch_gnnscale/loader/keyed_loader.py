@@ -28,6 +28,7 @@ from .order import KeyedShuffle, NumberedBatch, SeedOrder
 from .prefetch import USUAL
 from .resumable import ResumableLoader
 from .share import Shard, SharedOrder, Uneven, agreed_share, common_seed, share_of
+from .split import Split, SplitBatches
 from .together import Together
 from .workers import without_processes
 
@@ -59,6 +60,7 @@ class KeyedLoader(ResumableLoader):
         shard: Shard = None,
         seed_order: SharedOrder | None = None,
         uneven: Uneven = "pad",
+        split: Split | None = None,
         **kwargs: Any,
     ) -> None:
         """``kwargs`` are the arguments of PyG's loader, passed on; ``num_inputs()`` returns the number of inputs.
@@ -68,11 +70,18 @@ class KeyedLoader(ResumableLoader):
         if prefetch is not None and (prefetch := to_int("prefetch", prefetch)) < 0:
             raise ValueError(f"prefetch: expected at least 0, found {prefetch}")
         sampler = neighbor_sampler
+        self._split: SplitBatches | None = None  # of batches that several ranks make together
+        if split is not None:
+            self._split = checks.opened_split(split, sampler, self.inputs_type)
+            sampler = self._split.sampler
         kwargs = without_processes(data, sampler, kwargs)
         checks.check_features(data, sampler)
         checks.check_part(data, sampler, kwargs)
+        if split is not None:
+            checks.check_split(data, kwargs)
         checks.check_input_id(kwargs.get("input_id"), num_inputs)
-        share = share_of(shard, seed_order, uneven, data, kwargs, seed)
+        groups = None if self._split is None else self._split.ranks
+        share = share_of(shard, seed_order, uneven, data, kwargs, seed, groups)
         self._order = SeedOrder(common_seed(share, seed, kwargs.get("generator")), share)
         if kwargs.get("in_order") is False:
             raise ValueError("in_order: expected True, because batches are numbered in their order, found False")
@@ -82,6 +91,8 @@ class KeyedLoader(ResumableLoader):
         """How many batches are in preparation; None: the loader chooses (:mod:`torch_gnnscale.loader.prefetch`)."""
         self.edge_layout = edge_layout
         self._edge_layouts = edge_layouts_of(data, edge_layout)
+        if split is not None and (layout := self._edge_layouts[None]) != "coo":
+            raise NotImplementedError(f"edge_layout={layout!r} with split= is not implemented; use 'coo'")
         self._seconds = {"sample": 0.0, "gather": 0.0}
         self.order = checks.common_numbering(data)
         """The numbering of renumbered stores; None if the stores use the user's ids."""
@@ -115,7 +126,7 @@ class KeyedLoader(ResumableLoader):
         super().__init__(data, num_neighbors, sampler, **kwargs)
         self._steps: Steps | None = None  # of stores that all ranks read together
         self._of_parts: dict[str, Any] = {}  # what the ranks said of their inputs
-        if share is not None and not checks.reads_together(data):
+        if share is not None and self._split is None and not checks.reads_together(data):
             self._order.share = share.with_counts([len(self.batch_sampler)])  # type: ignore[arg-type]
 
     def _meet_others(self) -> None:
@@ -125,14 +136,19 @@ class KeyedLoader(ResumableLoader):
         Raises:
             ValueError: on all ranks, if they differ; or if the sampler of one cannot sample with the others.
         """
-        share = self._order.share
-        if share is None or not checks.reads_together(self.data):
+        share, problem = self._order.share, None
+        if share is None:
             return
-        store: CollectiveRowStore = self.data[0]
-        self._steps = store.open_steps()
+        if self._split is not None:
+            self._steps = self._split.open_steps(self.timeout)
+        elif checks.reads_together(self.data):
+            store: CollectiveRowStore = self.data[0]
+            self._steps = store.open_steps()
+            problem = store.beyond_part(*self._owned_ids()) if share.order == "owned" else None
+        else:
+            return
         count = len(self.batch_sampler)  # type: ignore[arg-type]
         decides = {**self._fingerprint(), "seed": self.seed, "uneven": share.uneven, "bulk": self.bulk}
-        problem = store.beyond_part(*self._owned_ids()) if share.order == "owned" else None
         self._order.share, self._of_parts = agreed_share(share, self._steps, decides, count, problem)
         if isinstance(self._sampler, KeyedSampler):
             self._sampler.join(self._steps, own_seeds=share.order == "owned")
@@ -151,9 +167,12 @@ class KeyedLoader(ResumableLoader):
     @cached_property
     def _line(self) -> Line:
         """The steps from numbers to batches. Made on first use, after the subclass's constructor."""
+        source = row_source(self.data, self.custom_cls, self._device)
+        if self._split is not None:
+            source = self._split.source(source)
         collator = Collator(
-            row_source(self.data, self.custom_cls, self._device), self._edge_layouts, self._sampler, self._label,
-            numbering=self.order, transform=self.transform_sampler_output, device=self._device,
+            source, self._edge_layouts, self._sampler, self._label, numbering=self.order,
+            transform=self.transform_sampler_output, device=self._device,
         )  # fmt: skip
         negatives = getattr(self, "neg_sampling", None)
         return Line(self._order, self._sampler, collator, self.input_data, self._ids, negatives, self._seconds)

@@ -26,6 +26,7 @@ from . import checks
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 from .share import Shard, SharedOrder, Uneven
+from .split import Split
 
 
 class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
@@ -89,6 +90,10 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         bulk: how many batches are sampled by one call; by default 4 on a GPU and 1 on a CPU. A CPU's threads take whole
             batches, which suits small ones. ``prefetch`` is rounded up to a multiple of it. Where edges are in parts,
             the requests of all of them travel together.
+        split: a plan: each batch is computed by several ranks, each a part of its nodes (:mod:`torch_gnnscale.split`).
+            ``batch_size`` is the whole batch's. Batches have the rows of this rank's own nodes, and ``shuffle_index``,
+            ``batch_key``, ``global_batch_size`` and, if there is ``x``, ``x_halo``. Homogeneous graphs and seeds only.
+            ``timeout``: seconds after which a rank that does not answer is an error; by default 600.
         **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
             ``num_workers`` means threads unless something needs processes; the default of 0 is as fast.
 
@@ -129,6 +134,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         device: torch.device | str | None = None,
         graph_on_gpu: Budget | None = None,
         bulk: int | None = None,
+        split: Split | None = None,
         **kwargs: Any,
     ) -> None:
         if input_time is not None:
@@ -179,6 +185,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             seed_order=seed_order,
             uneven=uneven,
             bulk=bulk,
+            split=split,
             **kwargs,
         )
         self.input_nodes = input_nodes

@@ -106,8 +106,9 @@ class Share:
 
 
 def share_of(
-    shard: Shard, order: SharedOrder | None, uneven: Uneven, data: Any, options: dict[str, Any], seed: Any
-) -> Share | None:
+    shard: Shard, order: SharedOrder | None, uneven: Uneven, data: Any, options: dict[str, Any], seed: Any,
+    groups: Ranks | None = None,
+) -> Share | None:  # fmt: skip
     """A loader's share, still without counts; None if it makes all batches.
 
     Args:
@@ -115,16 +116,24 @@ def share_of(
         data: what it reads; the stores of a part know their ranks.
         options: its arguments of DataLoader.
         seed: its seed, which must be given with ``shard=(rank, world)``.
+        groups: of ranks that make each batch together, if they do (:class:`torch_gnnscale.loader.split.SplitBatches`).
 
     Raises:
         TypeError, ValueError: arguments that contradict each other, or ``shard=True`` without a process group.
+        NotImplementedError: an order of seeds that groups do not have.
     """
     features = data[0] if isinstance(data, (tuple, list)) else None
     ranks = features.ranks if isinstance(features, RowStore) else None
     for name, value, known in (("seed_order", order, get_args(SharedOrder)), ("uneven", uneven, get_args(Uneven))):
         if value is not None and value not in known:
             raise ValueError(f"{name}: expected one of {known}, found {value!r}")
-    if ranks is not None:
+    if groups is not None:
+        if shard is not None:
+            raise ValueError(f"shard: expected none with split=, by which ranks share each batch, found {shard!r}")
+        if order == "owned":
+            raise NotImplementedError("seed_order='owned' with split= is not implemented; use 'global'")
+        ranks, order = groups, "global"
+    elif ranks is not None:
         if shard is not None and shard is not True:
             raise ValueError(f"shard: expected True or None with the stores of a part, found {shard!r}")
         order = order or "owned"
@@ -144,7 +153,8 @@ def share_of(
             "use_distributed_sampler=False to the Trainer"
         )
     if sampler is not None or options.get("batch_sampler") is not None:
-        raise ValueError("shard: expected neither sampler nor batch_sampler beside it, found one")
+        name = "shard" if groups is None else "split"
+        raise ValueError(f"{name}: expected neither sampler nor batch_sampler beside it, found one")
     return Share(ranks, order, uneven)
 
 
@@ -169,7 +179,8 @@ def common_seed(share: Share | None, seed: int | None, generator: torch.Generato
     if seed is not None:
         return to_int("seed", seed)
     drawn = draw_seed(generator)
-    if share is None or share.ranks.world == 1:
+    distributed = torch.distributed
+    if share is None or not distributed.is_initialized() or distributed.get_world_size() == 1:
         return drawn
     values = [drawn]
     torch.distributed.broadcast_object_list(values, src=0)

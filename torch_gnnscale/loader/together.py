@@ -15,7 +15,7 @@ import numpy as np
 from ..feature.contract import Steps
 from ..sampler.keyed import KeyedSampler
 from .collate import Fetched
-from .fetch import CollectiveRows
+from .fetch import CollectiveSource
 from .line import Line
 from .order import NumberedBatch
 from .pipeline import Pipeline, Stage
@@ -90,20 +90,20 @@ class Together:
     looks W batches ahead, a step samples the bulk of the batch that is announced before the next one.
 
     Args:
-        line: the loader's line; its rows are :class:`CollectiveRows`.
+        line: the loader's line; its rows are a :class:`CollectiveSource`.
         steps: of this loader.
         share: of this rank.
         bulk: how many batches are sampled at once.
     """
 
     def __init__(self, line: Line, steps: Steps, share: Share, bulk: int) -> None:
-        assert isinstance(line.collator.source, CollectiveRows)
+        assert isinstance(line.collator.source, CollectiveSource)
         self.line, self.steps, self.share, self.bulk = line, steps, share, bulk
-        self.source: CollectiveRows = line.collator.source
+        self.source: CollectiveSource = line.collator.source
         self._samples_together = isinstance(line.sampler, KeyedSampler) and line.sampler.collective
         self._ahead: deque[_Prepared] = deque()  # steps whose plans were announced
         self._window = 0
-        self._wanted = self.source.features.plans_ahead(steps)
+        self._wanted = self.source.plans_ahead(steps)
         if self._samples_together:  # ranks without remote rows, which have no buffer, look ahead as the others do
             each = steps.gather(self._wanted)
             self._wanted = "epoch" if "epoch" in each else max(each)
@@ -129,7 +129,7 @@ class Together:
     def _begin(self, epoch: int, first: int, count: int) -> None:
         self.steps.begin(epoch, first, count)
         self._ahead.clear()
-        self.source.features.withdraw(self.steps)
+        self.source.withdraw(self.steps)
         self._window = count if self._wanted == "epoch" else min(self._wanted, count)
         if self._samples_together and self._window:
             self._window = min(self._window + 1, count)  # what is announced before a step is sampled in the one before

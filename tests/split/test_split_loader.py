@@ -1,0 +1,59 @@
+"""Loaders of split batches: each rank gets the twin's cut of the batch that one process makes."""
+
+import pytest
+import torch
+from helpers.cluster import cluster
+from helpers.slow import SLOW, quick
+from helpers.split import GivenPlan, batches_of_rank, expected_batches, random_owners
+
+UNEQUAL = (torch.arange(200) % 50 == 0).long()
+"""Of 200 nodes, the second part owns 4."""
+MODES = {
+    "shuffled": {},
+    "in input order": {"shuffle": False},
+    "one hop": {"num_neighbors": [4]},
+    "three hops": {"num_neighbors": [3, 2, 2]},
+    "all neighbors": {"num_neighbors": [-1, 2]},
+    "replace": {"replace": True},
+    "ladies": {"method": "ladies", "num_neighbors": [30, 20]},
+    "labor": {"method": "labor"},
+    "stores": {"stores": True},
+    "without x": {"without_x": True},
+    "without threads": {"prefetch": 0},
+    "bulk": {"bulk": 3},
+    "drop": {"batch_size": 34, "uneven": "drop"},
+    "repeated seeds": {"seeds": [7, 3, 7, 7, 150, 3, 9, 3], "batch_size": 5},
+}
+
+
+def check(world: int, plan: GivenPlan, options: dict, epochs: int = 2) -> None:
+    found = cluster(world).run(batches_of_rank, plan, epochs, options)
+    expected = expected_batches(plan, epochs, world, options)
+    assert [[len(epoch) for epoch in rank] for rank in found] == [[len(epoch) for epoch in rank] for rank in expected]
+    for of_rank, of_expected in zip(found, expected, strict=True):
+        for epoch, as_expected in zip(of_rank, of_expected, strict=True):
+            for ours, theirs in zip(epoch, as_expected, strict=True):
+                assert ours.keys() == theirs.keys()
+                for name in theirs:
+                    assert ours[name] == theirs[name], name
+
+
+@pytest.mark.parametrize("options", quick(MODES, "shuffled", "labor", "stores", "bulk", "repeated seeds"))
+@pytest.mark.parametrize("world", [2, SLOW(3), SLOW(4)])
+def test_batches_are_cuts_of_one_process_s(world, options):
+    check(world, GivenPlan(random_owners(200, world), world), options)
+
+
+@pytest.mark.parametrize("owners", [UNEQUAL, torch.zeros(200, dtype=torch.int32)], ids=["unequal", "all of one"])
+def test_ranks_without_seeds_or_without_anything(owners):
+    check(2, GivenPlan(owners, 2), {})
+
+
+@pytest.mark.parametrize("options", quick({"pad": {"batch_size": 12}, "drop": {"uneven": "drop"}}, "pad"))
+def test_groups_of_ranks_take_batches_in_turn(options):
+    check(4, GivenPlan(random_owners(200, 2), 2), options)
+
+
+def test_one_process_computes_all_parts():
+    plan, options = GivenPlan(random_owners(200, 3), 3), {}
+    assert [batches_of_rank(plan, 2, options)] == expected_batches(plan, 2, 1, options)

@@ -1,0 +1,47 @@
+"""The contract of split plans: what a loader asks of its argument ``split``."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from ..feature.contract import Ranks, Steps
+from ..sampler.keyed import Inputs, KeyedSampler
+from .fetch import CollectiveSource, RowSource
+
+
+class SplitBatches(ABC):
+    """One loader's share of batches that several ranks make together, each a part of every batch."""
+
+    sampler: KeyedSampler
+    """Samples this rank's part of a batch."""
+    ranks: Ranks
+    """Batches are shared over groups of ranks, as over ranks elsewhere: ``rank`` is this rank's group, ``world`` the
+    number of groups."""
+
+    @abstractmethod
+    def source(self, rows: RowSource) -> CollectiveSource:
+        """Reads what this rank has of a batch. ``rows``: reads the rows of any nodes and edges."""
+
+    @abstractmethod
+    def open_steps(self, timeout: float | None) -> Steps:
+        """The loader's steps, called once by all ranks.
+
+        Args:
+            timeout: seconds after which a rank that does not answer is an error; None for a usual number.
+        """
+
+
+class Split(ABC):
+    """Which rank computes which nodes of a batch."""
+
+    @abstractmethod
+    def of_loader(self, sampler: KeyedSampler, inputs: type[Inputs]) -> SplitBatches:
+        """What a new loader uses instead of ``sampler``.
+
+        Args:
+            sampler: samples whole batches.
+            inputs: what batches are sampled from.
+
+        Raises:
+            NotImplementedError, ValueError: a sampler whose batches cannot be split, or not over these ranks.
+        """

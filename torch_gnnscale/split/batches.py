@@ -1,0 +1,99 @@
+"""What a loader gets of a split plan: a sampler of its rank's part, and the steps of all ranks."""
+
+from __future__ import annotations
+
+import atexit
+import weakref
+from typing import Any
+
+from torch import Tensor
+from torch import distributed as dist
+from torch_geometric.sampler import NodeSamplerInput
+
+from ..distributed.grid import Grid
+from ..distributed.meeting import Meeting
+from ..distributed.steps import RankSteps
+from ..feature.contract import Ranks, Steps
+from ..loader.fetch import CollectiveSource, RowSource
+from ..loader.split import Split, SplitBatches
+from ..sampler.keyed import Inputs, KeyedSampler
+from ..version import __version__
+from .halo_rows import SplitRows
+from .split_sampler import SplitSampler
+
+TIMEOUT = 600.0
+"""Seconds after which a rank that does not answer is an error, unless the loader has a ``timeout``."""
+AT_EXIT = 5.0
+"""Seconds that the end of a program waits for ranks that have not left a loop."""
+
+
+class SplitByOwners(Split):
+    """Which part computes which node; a loader's ``split``.
+
+    With torch.distributed, P ranks are P / K groups for K parts, P a multiple of K: rank r computes part r mod K of the
+    batches of group r // K. A single process computes all parts as one: its batches are whole.
+    """
+
+    owners: Tensor
+    """The part of each node, by stored id: int32 or int64, shape [nodes]."""
+    parts: int
+    """K."""
+    fingerprint: str
+    """Equal for plans with equal owners."""
+
+    def of_loader(self, sampler: KeyedSampler, inputs: type[Inputs]) -> OwnedBatches:
+        """See :meth:`Split.of_loader`."""
+        if inputs is not NodeSamplerInput:
+            raise NotImplementedError("links with split= are not implemented; use NeighborLoader")
+        return OwnedBatches(self, sampler)
+
+
+class OwnedBatches(SplitBatches):
+    """One loader's share of batches that are cut by a plan.
+
+    Args:
+        plan: of the loader.
+        sampler: samples whole batches.
+    """
+
+    def __init__(self, plan: SplitByOwners, sampler: KeyedSampler) -> None:
+        known = dist.is_available() and dist.is_initialized()
+        rank, world = (dist.get_rank(), dist.get_world_size()) if known else (0, 1)
+        self.rank, self.grid = rank, Grid(world, 1 if world == 1 else plan.parts, "parts")
+        self.ranks = Ranks(self.grid.copy(rank), self.grid.copies)
+        owners = None if self.grid.parts == 1 else plan.owners
+        self.sampler: KeyedSampler = SplitSampler(sampler, owners, self.grid.parts, self.grid.part(rank))
+        self._identity: dict[str, Any] = {"version": __version__}
+        if world > 1:
+            self._identity |= {"parts of the split plan": plan.parts, "split plan": plan.fingerprint}
+
+    def source(self, rows: RowSource) -> CollectiveSource:
+        """See :meth:`SplitBatches.source`."""
+        return SplitRows(rows)
+
+    def open_steps(self, timeout: float | None) -> Steps:
+        """See :meth:`SplitBatches.open_steps`. They end with this object."""
+        meeting = Meeting(self.rank, self.grid.ranks, timeout or TIMEOUT)
+        try:
+            steps = RankSteps(meeting, self.grid, self._identity, by_column=True)
+        except BaseException:
+            meeting.close()
+            raise
+        _open.add(steps)
+        weakref.finalize(self, _drop, steps, meeting).atexit = False
+        return steps
+
+
+_open: weakref.WeakSet[RankSteps] = weakref.WeakSet()
+
+
+def _drop(steps: RankSteps, meeting: Meeting) -> None:
+    """Ends the steps of a loader that is dropped, perhaps by the garbage collector on their own thread."""
+    steps.drop(meeting.close)
+
+
+@atexit.register
+def _close_all() -> None:
+    """A group that is still there when the interpreter ends may abort it."""
+    for steps in list(_open):
+        steps.close(AT_EXIT)

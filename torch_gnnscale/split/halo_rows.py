@@ -1,0 +1,128 @@
+"""Reads the rows of a rank's own nodes, and exchanges the features of its halo: no row is read by two ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch_geometric.data import Data, HeteroData
+
+from ..distributed.own_rows import MappedRows
+from ..distributed.rows import RowKind, exchange_known_rows
+from ..distributed.steps import RankSteps
+from ..feature.contract import Steps
+from ..loader.fetch import Bounds, CollectiveSource, RowSource
+from ..loader.layout import EdgeLayout
+from ..loader.sampled import SampledGraphPart
+from .shuffle_index import ShuffleIndex
+from .split_sampler import SplitOutput
+
+X = "x"
+"""The attribute of nodes whose rows a batch also has of its halo."""
+HALO = "x_halo"
+"""The field that holds them, in the order of the halo."""
+
+
+@dataclass
+class HaloPlan:
+    """What one batch has and exchanges."""
+
+    rows: Any
+    """The rows of own nodes and edges."""
+    index: ShuffleIndex
+    x: Tensor | None
+    """The features of own nodes."""
+    alike: list[int]
+    """Numbers that are equal on all ranks of a batch."""
+    halo: Tensor | None = None
+    """The features of the halo, once they have come."""
+
+
+class SplitRows(CollectiveSource):
+    """Reads the rows of a rank's part of a batch; those of its halo come from their owners, in one round.
+
+    Args:
+        rows: reads rows of any nodes and edges.
+    """
+
+    def __init__(self, rows: RowSource) -> None:
+        if rows.collective:
+            raise NotImplementedError("the stores of a part with split= are not implemented")
+        if not rows.threads:
+            raise ValueError("data: expected stores that threads may read (thread_safe) with split=, found others")
+        self.inner = rows
+
+    def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> tuple[Any, Tensor | None]:
+        """See :meth:`RowSource.fetch`; without the other ranks, so that there may be none."""
+        plan = self.plan(sampled, bounds)
+        if plan.index.parts > 1:
+            raise RuntimeError("split: expected to read in steps that all ranks take together; iterate over the loader")
+        return plan.rows, None if plan.x is None else plan.x[:0]
+
+    def plan(self, sampled: SampledGraphPart, bounds: Bounds) -> HaloPlan:
+        """See :meth:`CollectiveSource.plan`: reads the rows of own nodes and edges."""
+        out = sampled.out
+        if not isinstance(out, SplitOutput):
+            raise ValueError(
+                f"transform_sampler_output: expected the sampler's own output with split=, found {type(out).__name__}"
+            )
+        rows = self.inner.fetch(sampled, bounds)
+        x = self.inner.node_rows(rows, X)
+        x = x if isinstance(x, Tensor) and x.layout == torch.strided else None
+        size = -1 if x is None else _kind(x).num_bytes
+        return HaloPlan(rows, out.fields["shuffle_index"], x, [*out.whole, size])
+
+    def counts(self, plan: HaloPlan, steps: Steps) -> Tensor:
+        """See :meth:`CollectiveSource.counts`: how many rows come from each rank, and what must be alike."""
+        received = [[sum(levels), *plan.alike] for levels in plan.index.num_received]
+        return torch.tensor(received, dtype=torch.int64)
+
+    def read(self, plan: HaloPlan, asked: Tensor, steps: Steps) -> None:
+        """See :meth:`CollectiveSource.read`.
+
+        Raises:
+            ValueError: on all ranks, if they have parts of different batches, or features of different sizes.
+        """
+        assert isinstance(steps, RankSteps)
+        wanted, *alike = asked.t().tolist()
+        for number, name in zip(range(len(alike)), _ALIKE, strict=True):
+            if any(value != plan.alike[number] for value in alike[number]):
+                raise ValueError(f"{name}: expected the same on all ranks of a batch, found {alike[number]}")
+        sizes = [sum(levels) for levels in plan.index.num_sent]
+        if wanted != sizes:
+            raise RuntimeError(f"rows of the halo: expected ranks to ask for {sizes}, found {wanted}")
+        if plan.x is None:
+            return
+        x = plan.x.to("cpu")
+        sent = plan.index.sent.split(sizes)
+        counts = [sum(levels) for levels in plan.index.num_received]
+        came = exchange_known_rows(steps.rows, MappedRows(x), _kind(x), sent, counts)
+        plan.halo = came.rows(x).to(plan.x.device)
+
+    def rows(self, plan: HaloPlan) -> tuple[Any, Tensor | None]:
+        """See :meth:`CollectiveSource.rows`."""
+        return plan.rows, plan.halo
+
+    def batch(
+        self, sampled: SampledGraphPart, rows: tuple[Any, Tensor | None], layouts: dict[Any, EdgeLayout] | None
+    ) -> Data | HeteroData:
+        """See :meth:`RowSource.batch`."""
+        own, halo = rows
+        batch = self.inner.batch(sampled, own, layouts)
+        batch.num_nodes = len(sampled.nodes[None])  # a model's, for edges also come from the halo
+        if halo is not None:
+            batch[HALO] = halo
+        return batch
+
+    def node_rows(self, rows: tuple[Any, Tensor | None], name: str) -> Any:
+        """See :meth:`RowSource.node_rows`."""
+        return self.inner.node_rows(rows[0], name)
+
+
+_ALIKE = ("key", "number of nodes", "number of edges", "sum of ids", "sum of sources", "bytes of a row of x")
+
+
+def _kind(x: Tensor) -> RowKind:
+    return RowKind(x.dtype, tuple(x.shape[1:]))
