@@ -13,14 +13,16 @@ from torch import Tensor
 
 from .. import files
 from ..partition.report import of_parts
+from .batches import SplitByOwners
 
 KIND = "split plan"
 """The kind of a saved plan's directory (:mod:`torch_gnnscale.files`)."""
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Plan:
-    """Which part computes which node of a homogeneous graph; made by :func:`torch_gnnscale.split.plan`.
+class Plan(SplitByOwners):
+    """Which part computes which node of a homogeneous graph; made by :func:`torch_gnnscale.split.plan`, and a loader's
+    ``split``.
 
     Nodes are numbered as in the stores that were sampled: for renumbered ones by stored ids, else by the user's.
     Counts are sums over the presampled batches.
@@ -47,7 +49,7 @@ class Plan:
         return len(self.owners)
 
     @cached_property
-    def fingerprint(self) -> str:
+    def fingerprint(self) -> str:  # type: ignore[override]
         """Equal for plans that give all nodes to the same parts."""
         digest = hashlib.blake2b(self.owners.numpy().data, digest_size=16, salt=self.parts.to_bytes(8, "little"))
         return digest.hexdigest()
