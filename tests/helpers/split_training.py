@@ -1,0 +1,64 @@
+"""Training on split batches, as a user writes it."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch_geometric.data import Data
+from torch_geometric.nn import GraphSAGE
+
+from torch_gnnscale import NeighborLoader, split
+from torch_gnnscale.datasets import planted
+
+FANOUTS = [4, 3]
+BATCH = 64
+
+
+def graph() -> Data:
+    """A graph of 600 nodes in float64."""
+    data = planted(600, 8, 4, 8, seed=5)
+    data.x = data.x.double()
+    return data
+
+
+def model_of(norm: str | None) -> nn.Module:
+    """GraphSAGE with dropout, the same on all ranks."""
+    torch.manual_seed(0)
+    return GraphSAGE(8, 16, 2, 4, dropout=0.5, norm=norm).double()
+
+
+def trained(
+    plan: str, epochs: int, groups: int = 1, options: dict[str, Any] | None = None, norm: str | None = "batch_norm"
+) -> dict[str, Tensor]:
+    """The weights after some epochs, on each rank.
+
+    Args:
+        plan: a saved plan.
+        epochs: so many.
+        groups: a single process accumulates the gradients of so many batches, as groups of ranks add them.
+        options: of the loader.
+        norm: of the model.
+    """
+    data = graph()
+    loader = NeighborLoader(
+        data, FANOUTS, input_nodes=data.train_mask, batch_size=BATCH, shuffle=True, seed=3,
+        split=split.Plan.open(plan), **(options or {}),
+    )  # fmt: skip
+    model = split.parallelize(model_of(norm))
+    optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    for _ in range(epochs):
+        batches = iter(loader)
+        while of_step := list(islice(batches, groups)):
+            seeds = sum(batch.global_batch_size for batch in of_step) if groups > 1 else of_step[0].global_batch_size
+            for batch in of_step:
+                out = model(batch)
+                loss = F.cross_entropy(out, batch.y[: batch.batch_size], reduction="sum") / seeds
+                loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    model.close()
+    return {name: value.clone() for name, value in model.state_dict().items()}
