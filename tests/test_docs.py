@@ -9,7 +9,7 @@ import pytest
 from helpers.data import environment
 
 ROOT = Path(__file__).parents[1]
-NAMES = ("from_pyg", "layerwise", "matrix", "inference", "sources", "questions", "ddp_lightning", "scaling")
+NAMES = ("from_pyg", "layerwise", "matrix", "inference", "sources", "questions", "ddp_lightning", "scaling", "split")
 PAGES = ["README.md"] + [f"docs/{name}.md" for name in NAMES]
 ON_RANKS = ("docs/ddp_lightning.md", "docs/scaling.md")
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]

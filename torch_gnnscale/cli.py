@@ -9,7 +9,7 @@ from importlib import metadata
 
 import torch
 
-from . import __version__, _library, cli_data, cli_partition, cli_train, machine, ops
+from . import __version__, _library, cli_data, cli_partition, cli_split, cli_train, machine, ops
 from .ops.arguments import resolve_threads
 from .topology import EdgeFiles, build_on_disk
 from .topology.edge_text import HEADERS
@@ -83,6 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--no-edge-ids", action="store_true", help="do not keep the way back to the edges' order in the files")
     add("--memory", type=float, default=1.0, help="GiB that may be used to sort")
     cli_partition.add_command(commands, [common, cli_data.parent()])
+    cli_split.add_command(commands, [common, cli_data.parent()])
     args = parser.parse_args(arguments)
     try:
         run = {
@@ -90,6 +91,7 @@ def main(arguments: list[str] | None = None) -> None:
             "train": cli_train.train,
             "convert": convert,
             "partition": cli_partition.partition,
+            "split": cli_split.split,
         }
         run[args.command](args)
     except KeyboardInterrupt:

@@ -1,5 +1,6 @@
 """Split parallelism: one mini-batch over all ranks, every node loaded and computed once (GSplit)."""
 
+from .measuring import Measured, measure, plot
 from .owners import WEIGHTS
 from .parallel import Parallelized, parallelize
 from .planning import plan
@@ -7,3 +8,4 @@ from .plans import Plan
 from .shuffle_index import Shuffled, ShuffleIndex
 
 __all__ = ["WEIGHTS", "Parallelized", "Plan", "ShuffleIndex", "Shuffled", "parallelize", "plan"]
+__all__ = ["WEIGHTS", "Measured", "Plan", "ShuffleIndex", "Shuffled", "measure", "plan", "plot"]

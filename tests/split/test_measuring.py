@@ -1,0 +1,56 @@
+"""What is measured of a plan is what its batches hold, edge by edge."""
+
+import pytest
+import torch
+from helpers.data import make_data
+from torch_geometric.data import Data
+
+from torch_gnnscale import NeighborLoader, split
+
+
+def loader_of(data, fanouts=(3, 2), seeds=None, **options):
+    seeds = torch.arange(0, 200, 3) if seeds is None else seeds
+    return NeighborLoader(data, list(fanouts), seeds, batch_size=16, shuffle=True, seed=5, **options)
+
+
+def test_measured_is_counted_by_layer():
+    data = make_data()
+    plan = split.plan(data, torch.arange(200), [2], 3, weights=torch.arange(200) % 3, epochs=0)
+    loader = loader_of(data, (3, 2, 2))
+    found = split.measure(plan, loader, [0, 4])
+    outs = [out for epoch in (0, 4) for out in loader.samples(epoch)]
+    assert (found.edges.shape, found.cross.shape, found.rows.shape) == ((10, 3, 3), (10, 3), (10, 3))
+    for k, out in enumerate(outs):
+        owner = plan.owners[out.node].tolist()
+        for layer in range(3):
+            edges, cross = [0, 0, 0], 0
+            for src, dst in zip(out.row.tolist(), out.col.tolist(), strict=True):
+                if dst < sum(out.num_sampled_nodes[: 3 - layer]):
+                    edges[owner[dst]] += 1
+                    cross += owner[src] != owner[dst]
+            assert (found.edges[k, layer].tolist(), int(found.cross[k, layer])) == (edges, cross)
+            assert float(found.imbalance[k, layer]) == pytest.approx(max(edges) * 3 / sum(edges))
+        assert found.rows[k].tolist() == [owner.count(part) for part in range(3)]
+        assert float(found.cross_share[k]) == int(found.cross[k].sum()) / int(found.edges[k].sum())
+    lines = found.table().splitlines()
+    assert lines[0].split("  ")[0] == "layer"
+    assert len(lines) == 4
+    assert f"{100 * int(found.cross[:, 0].sum()) / int(found.edges[:, 0].sum()):.2f} %" in lines[1]
+
+
+def test_layers_without_edges_are_even():
+    data = Data(edge_index=torch.zeros(2, 0, dtype=torch.int64), num_nodes=4)
+    plan = split.plan(data, torch.arange(4), [1, 1], 2, weights=[0, 0, 0, 0], epochs=1)
+    found = split.measure(plan, loader_of(data, (1, 1), torch.arange(4)), [0])
+    assert (found.imbalance.tolist(), found.cross_share.tolist()) == ([[1.0, 1.0]], [0.0])
+    assert found.rows.tolist() == [[4, 0]]
+    assert "0.00 %" in found.table()
+
+
+def test_another_graph_is_refused():
+    data = make_data()
+    plan = split.plan(data, torch.arange(200), [2], 3, weights="random", epochs=0)
+    with pytest.raises(ValueError, match=r"^loader: expected one of 200 nodes, found \{None: 30\}$"):
+        split.measure(plan, loader_of(make_data(30, 50), seeds=torch.arange(30)), [0])
+    with pytest.raises(NotImplementedError, match=r"^split parallelism with disjoint=True is not implemented$"):
+        split.measure(plan, loader_of(data, disjoint=True), [0])

@@ -1,0 +1,63 @@
+"""The command ``gnnscale split``, and parts written by the plan's file."""
+
+import pytest
+import torch
+
+from torch_gnnscale import NeighborLoader, split
+from torch_gnnscale.cli import main
+from torch_gnnscale.datasets import NodeTask, planted
+from torch_gnnscale.partition import open_parts
+
+pytest.importorskip("pymetis")
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    task = NodeTask.from_data("small", planted(600, num_classes=4, num_features=8, seed=0))
+    path = tmp_path_factory.mktemp("task") / "task"
+    task.save(path)
+    return str(path), task
+
+
+@pytest.mark.slow
+def test_a_plan_of_a_data_set(saved, tmp_path, capfd):
+    path, task = saved
+    out = str(tmp_path / "plan")
+    options = ["--parts", "3", "--fanouts", "4", "3", "--batch-size", "64", "--epochs", "2", "--seed", "9"]
+    main(["split", "--dataset", path, "--out", out, *options])
+    plan, said = split.Plan.open(out), capfd.readouterr()
+    expected = split.plan(task.data, task.seeds("train"), [4, 3], 3, batch_size=64, epochs=2, seed=9)
+    assert plan.fingerprint == expected.fingerprint
+    assert (plan.about, plan.cut, plan.loads) == (expected.about, expected.cut, expected.loads)
+    loader = NeighborLoader(task.data, [4, 3], task.seeds("train"), batch_size=64, shuffle=True, seed=9)
+    found = split.measure(plan, loader, [0])
+    assert str(plan) in said.out
+    assert f"over the {len(found.edges)} batches of training's first epoch:\n{found.table()}" in said.out
+    assert f"the plan: split.Plan.open({out!r})\n" in said.out
+    assert (tmp_path / "plan" / "plan.png").stat().st_size > 10_000
+
+
+def test_parts_are_written_by_a_plans_file(saved, tmp_path):
+    path, _ = saved
+    main(["split", "--dataset", path, "--out", str(tmp_path / "plan"), "--weights", "random", "--epochs", "1"])
+    owners = str(tmp_path / "plan" / "owners.npy")
+    main(["partition", "--dataset", path, "--owners", owners, "--parts", "4", "--out", str(tmp_path / "parts")])
+    parts, plan = open_parts(tmp_path / "parts"), split.Plan.open(tmp_path / "plan")
+    assert torch.equal(parts.book.part_of(parts.stored_ids(), None).to(torch.int32), plan.owners)
+    assert parts.part(2).user_ids[None].tolist() == (plan.owners == 2).nonzero().view(-1).tolist()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--parts", "0"], "parts: expected 1 <= parts <= 2147483647, found 0"),
+        (["--epochs", "0"], "epochs: expected at least 1 for weights='presampled', found 0"),
+        (["--out", __file__], f"{__file__}: expected a new or an empty directory, found a file"),
+    ],
+)
+def test_command_refuses(arguments, message, saved, tmp_path, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["split", "--dataset", saved[0], "--out", str(tmp_path / "plan"), *arguments])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f"gnnscale: {message}\n"
+    assert not (tmp_path / "plan").exists()
