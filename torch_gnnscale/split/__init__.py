@@ -7,5 +7,6 @@ from .planning import plan
 from .plans import Plan
 from .shuffle_index import Shuffled, ShuffleIndex
 
-__all__ = ["WEIGHTS", "Parallelized", "Plan", "ShuffleIndex", "Shuffled", "parallelize", "plan"]
-__all__ = ["WEIGHTS", "Measured", "Plan", "ShuffleIndex", "Shuffled", "measure", "plan", "plot"]
+__all__ = [
+    "WEIGHTS", "Measured", "Parallelized", "Plan", "ShuffleIndex", "Shuffled", "measure", "parallelize", "plan", "plot",
+]  # fmt: skip
