@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
@@ -47,6 +47,8 @@ TASKS = {
     "tolokers": replace(_FB, epochs=3, lr=0.003),
     "fb100/Oklahoma97": replace(_FB, epochs=2),
 }
+SMALL = {"planted": replace(_FB, epochs=1, hidden=8)}
+"""A generated graph, for trying this file's code."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,8 @@ def every_row() -> Iterator[Row]:
 def read(name: str, root: str) -> NodeTask:
     """A data set; ``six schools`` are one graph without edges between schools. The features of schools are the places
     of the ones in a row, filled up with the number of features."""
+    if name == "planted":
+        return NodeTask.from_data(name, datasets.planted(1000, split=(0.3, 0.2)))
     if name != "six schools" and not name.startswith("fb100"):
         return datasets.load(name, root)
     schools = [f"fb100/{school}" for school in SCHOOLS] if name == "six schools" else [name]
@@ -217,12 +221,14 @@ def equal_sizes(row: Row, task: NodeTask, batch_size: int, wanted: float) -> lis
     return [low, low]
 
 
-def measure(row: Row, task: NodeTask, config: NodeConfig, whole: Whole, wanted: float | None) -> dict[str, Any]:
-    """Scores of five seeds, and what the batches had; ``wanted``: nodes a batch, None: as neighbor sampling finds."""
+def measure(
+    row: Row, task: NodeTask, config: NodeConfig, whole: Whole, wanted: float | None, seeds: Sequence[int] = SEEDS
+) -> dict[str, Any]:
+    """Scores of each seed, and what the batches had; ``wanted``: nodes a batch, None: as neighbor sampling finds."""
     num_nodes = FANOUTS if wanted is None else equal_sizes(row, task, config.batch_size, wanted)
     sampler = row.sampler(task.data, num_nodes)
     scores, counted = [], torch.zeros(4)
-    for seed in SEEDS:
+    for seed in seeds:
         trainer = MethodTrainer(task, replace(config, method=row.method, seed=seed), sampler, whole)
         scores.append(trainer.run(lambda _: None)["test"])
         counted += torch.tensor([trainer.nodes, trainer.batches, trainer.edgeless, trainer.seen])
@@ -262,6 +268,7 @@ def plot(results: dict[str, Any]) -> None:
 def main() -> None:
     options = parser(__doc__.splitlines()[0], graphs=False)
     options.add_argument("--data", nargs="+", choices=TASKS, default=list(TASKS))
+    options.add_argument("--small", action="store_true", help="a few rows of a generated graph; nothing is saved")
     options.add_argument("--more", action="store_true", help="keep the rows of benchmarks/results/methods.json")
     args = options.parse_args()
     warnings.simplefilter("ignore", UserWarning)
@@ -270,9 +277,13 @@ def main() -> None:
     results: dict[str, Any] = json.loads(saved.read_text())["results"] if args.more and saved.exists() else {}
     cells = [(name, row) for rows in (FIRST, FEW[len(FIRST) :]) for name in args.data for row in rows]
     cells += [("six schools", row) for row in every_row() if row not in FEW and "six schools" in args.data]
+    tasks, seeds = TASKS, SEEDS
+    if args.small:
+        results, tasks, seeds, args.no_save = {}, SMALL, range(2), True
+        cells = [(name, Row(method)) for name in SMALL for method in ("neighbor", "labor", "ladies", "fastgcn")]
     read_name, task, whole = None, None, None
     for name, row in (bar := tqdm(cells, unit="row")):
-        config = TASKS[name]
+        config = tasks[name]
         entry = results.setdefault(name, {"rows": {}})
         if str(row) in entry["rows"]:
             continue
@@ -283,7 +294,7 @@ def main() -> None:
         assert whole is not None
         entry |= {"metric": task.metric, "batch_size": config.batch_size, "epochs": config.epochs}
         wanted = entry["rows"]["neighbor"]["nodes"] if row.method != "neighbor" else None
-        found = entry["rows"][str(row)] = measure(row, task, config, whole, wanted)
+        found = entry["rows"][str(row)] = measure(row, task, config, whole, wanted, seeds)
         bar.write(
             f"{name:18s} {row!s:62s} {found['num_nodes']!s:12s} {found['nodes']:6.0f} nodes "
             f"{'' if found['equal nodes'] else 'NOT EQUAL '} {100 * found['mean']:.1f} ± {100 * found['deviation']:.1f}"

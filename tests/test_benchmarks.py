@@ -37,6 +37,7 @@ def output(command: str, folder: Path) -> str:
         "bench_grid.py --graph small --seeds 1024 --grids 21",
         "bench_hotness.py --rounds 1 --graphs tiny",
         "bench_layerwise.py --rounds 1 --graphs tiny --no-schools --lists 1000",
+        "bench_methods.py --small",
         "bench_network.py --rounds 1 --graphs small --ranks 2 --rates none --steps 2",
         "bench_partition.py --rounds 1 --graphs tiny",
         "bench_policies.py --graphs small --steps 4",
