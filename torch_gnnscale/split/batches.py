@@ -61,8 +61,7 @@ class OwnedBatches(SplitBatches):
         rank, world = (dist.get_rank(), dist.get_world_size()) if known else (0, 1)
         self.rank, self.grid = rank, Grid(world, 1 if world == 1 else plan.parts, "parts")
         self.ranks = Ranks(self.grid.copy(rank), self.grid.copies)
-        owners = None if self.grid.parts == 1 else plan.owners
-        self.sampler: KeyedSampler = SplitSampler(sampler, owners, self.grid.parts, self.grid.part(rank))
+        self.sampler: KeyedSampler = SplitSampler(sampler, plan.owners, self.grid.parts, self.grid.part(rank))
         self._identity: dict[str, Any] = {"version": __version__}
         if world > 1:
             self._identity |= {"parts of the split plan": plan.parts, "split plan": plan.fingerprint}

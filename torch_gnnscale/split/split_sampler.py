@@ -37,9 +37,8 @@ class SplitSampler(KeyedSampler):
     Args:
         sampler: samples whole batches of a homogeneous graph from nodes, without trees; sampled edges are those that
             were drawn.
-        owners: owners[i]: the rank of the node of stored id i: int32 or int64, shape [nodes]. None: all are this
-            rank's.
-        parts: the number of ranks.
+        owners: owners[i]: the rank of the node of stored id i: int32 or int64, shape [nodes].
+        parts: the number of ranks. A single one computes all nodes, whoever their owners are.
         part: the number of this one.
 
     Raises:
@@ -47,10 +46,10 @@ class SplitSampler(KeyedSampler):
         ValueError: owners of another number of nodes.
     """
 
-    def __init__(self, sampler: KeyedSampler, owners: Tensor | None, parts: int = 1, part: int = 0) -> None:
+    def __init__(self, sampler: KeyedSampler, owners: Tensor, parts: int = 1, part: int = 0) -> None:
         _check(sampler)
         bounds = sampler.node_bounds()
-        if owners is not None and bounds is not None and len(owners) != bounds[None]:
+        if bounds is not None and len(owners) != bounds[None]:
             raise ValueError(f"split: expected a plan of {bounds[None]} nodes, found one of {len(owners)}")
         self.sampler, self.owners, self.parts, self.part = sampler, owners, parts, part
         self._check_ids = bounds is None
@@ -125,7 +124,7 @@ class SplitSampler(KeyedSampler):
         )
 
     def _owners_of(self, node: Tensor) -> Tensor:
-        if self.owners is None:
+        if self.parts == 1:
             return torch.zeros(len(node), dtype=torch.int32)
         return ops.gather_rows(self.owners, node, check=self._check_ids)
 

@@ -1,0 +1,324 @@
+"""What ranks of split batches do when one of them fails, leaves, differs or ends: all raise, and none waits."""
+
+import gc
+import os
+import re
+import signal
+import time
+
+import pytest
+import torch
+from helpers.cluster import Cluster, cluster
+from helpers.data import make_data
+from helpers.hetero import make_hetero
+from helpers.split import GivenPlan, comparable, expected_batches, loader_of, random_owners
+from torch import distributed as dist
+from torch_geometric.data import Data
+
+from torch_gnnscale import LinkNeighborLoader, NeighborLoader
+from torch_gnnscale.sampler.keyed import KeyedSampler
+from torch_gnnscale.split.split_sampler import SplitSampler
+
+PLAN = GivenPlan(random_owners(200, 2), 2)
+
+
+# Positions and states ################################################################################################
+
+
+def first_batches(plan, count, options):
+    """The first ``count`` batches of an epoch, which all ranks leave then; and the state."""
+    loader = loader_of(plan, options)
+    iterator = iter(loader)
+    found = [comparable(next(iterator)) for _ in range(count)]
+    iterator.close()
+    return found, loader.state_dict()
+
+
+def rest_of(plan, state, options):
+    """What follows a state in its epoch."""
+    loader = loader_of(plan, options)
+    loader.load_state_dict(state)
+    return [comparable(batch) for batch in loader]
+
+
+def keys_of(batches):
+    return [batch["batch_key"] for batch in batches]
+
+
+@pytest.mark.parametrize("options", [{}, {"stores": True}])
+def test_a_state_goes_on_with_other_ranks_and_another_plan(options):
+    left = cluster(2).run(first_batches, PLAN, 3, options)
+    (_, state), (_, of_other) = left
+    assert state == of_other
+    assert state["batch"] == 3
+    whole = expected_batches(PLAN, 1, 1, options)[0][0]
+    assert [rest_of(PLAN, state, options)] == [whole[3:]]
+    plain = loader_of(None, options)
+    assert plain.state_dict().keys() == state.keys()  # also one that is not split
+    plain.load_state_dict(state)
+    assert [batch.n_id[: batch.batch_size].tolist() for batch in plain] == [
+        batch["n_id"][1][: batch["batch_size"]] for batch in whole[3:]
+    ]
+    other = GivenPlan(random_owners(200, 2, seed=5), 2, "other")
+    found = cluster(2).run(rest_of, other, state, options)
+    assert found == [epochs[0][3:] for epochs in expected_batches(other, 1, 2, options)]
+
+
+@pytest.mark.slow
+def test_a_state_goes_on_with_groups_of_ranks():
+    (_, state), *_ = cluster(4).run(first_batches, PLAN, 2, {})
+    assert state["batch"] == 4
+    found = cluster(2).run(rest_of, PLAN, state, {})
+    assert found == [epochs[0][4:] for epochs in expected_batches(PLAN, 1, 2, {})]
+
+
+def leaves_and_goes_on(count):
+    loader = loader_of(PLAN, {})
+    for number, _ in enumerate(loader, 1):
+        if number == count:
+            break
+    return [keys_of(map(comparable, loader)) for _ in range(2)]
+
+
+def test_ranks_leave_together():
+    found = cluster(2).run(leaves_and_goes_on, 3)
+    epochs = expected_batches(PLAN, 3, 2, {})[0]
+    assert found == [[keys_of(epochs[1]), keys_of(epochs[2])]] * 2
+
+
+def one_leaves():
+    iterator = iter(loader_of(PLAN, {"prefetch": 0}))
+    next(iterator)
+    if dist.get_rank() == 0:
+        iterator.close()
+        return None
+    try:
+        for _ in iterator:
+            pass
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+def test_a_rank_that_leaves_alone():
+    text = "rank 0 left the loop of epoch 0: all ranks must leave it after the same batch"
+    assert cluster(2).run(one_leaves) == [None, text]
+
+
+# Errors ##############################################################################################################
+
+
+def outcomes(at):
+    """What each batch of this rank came to; sampling fails on rank 1 at batch ``at``."""
+    loader = loader_of(PLAN, {"prefetch": 1})
+    sample, calls = loader._sampler.sampler.sample_from_nodes, iter(range(1000))
+
+    def fails(inputs, key):
+        if dist.get_rank() == 1 and next(calls) == at:
+            raise KeyError("no luck")
+        return sample(inputs, key)
+
+    loader._sampler.sampler.sample_from_nodes = fails
+    iterator, found = iter(loader), []
+    while True:
+        try:
+            found.append(comparable(next(iterator))["batch_key"])
+        except StopIteration:
+            return found
+        except (KeyError, RuntimeError) as error:
+            found.append(f"{type(error).__name__}: {error}")
+
+
+def test_an_error_of_one_rank_is_raised_on_all_and_the_next_batches_follow():
+    first, second = cluster(2).run(outcomes, 2)
+    assert second[2] == "KeyError: 'no luck'"
+    assert first[2] == "RuntimeError: rank 1 failed to make batch 2: KeyError: 'no luck'"
+    keys = keys_of(expected_batches(PLAN, 1, 2, {})[0][0])
+    assert [*first[:2], *first[3:]] == [*second[:2], *second[3:]] == [*keys[:2], *keys[3:]]
+
+
+def unsendable_rows():
+    loader = loader_of(PLAN, {"prefetch": 0})
+    source = loader._line.collator.source
+    plan = source.plan
+
+    def planned(sampled, bounds):
+        found = plan(sampled, bounds)
+        if dist.get_rank() == 1:
+            found.index.sent[0] = 1 << 40
+        return found
+
+    source.plan = planned
+    try:
+        next(iter(loader))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def test_rows_that_their_owner_cannot_send():
+    first, second = cluster(2).run(unsendable_rows)
+    assert first == "RuntimeError: rows: expected those of part 1, found that its rank could not read them"
+    assert second.startswith("IndexError: ")
+
+
+def differing(what):
+    """The error of a loader for which rank 1 has another ``what``."""
+    second, plan, options = dist.get_rank() == 1, PLAN, {"batch_size": 10}
+    data = make_data()
+    if second and what == "plan":
+        plan = GivenPlan(random_owners(200, 2, seed=9), 2, "other")
+    if second and what == "batch_size":
+        options["batch_size"] = 12
+    if second and what == "edges":
+        data.edge_index = data.edge_index.flip(1)[:, torch.randperm(1500)]
+    if second and what == "features":
+        data.x = data.x.float()
+    try:
+        next(iter(NeighborLoader(data, [3, 2], torch.arange(60), seed=1, split=plan, **options)))
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+DIFFERENCES = {
+    "plan": "ValueError: split plan: expected the same on all ranks, found ['given', 'other']",
+    "batch_size": "ValueError: batch_size: expected the same on all ranks, found [10, 12]",
+    "features": "ValueError: bytes of a row of x: expected the same on all ranks of a batch, found [24, 12]",
+}
+
+
+@pytest.mark.parametrize("what", DIFFERENCES)
+def test_ranks_that_differ(what):
+    assert cluster(2).run(differing, what) == [DIFFERENCES[what]] * 2
+
+
+def test_ranks_with_other_edges():
+    found = cluster(2).run(differing, "edges")
+    assert len(set(found)) == 1
+    assert re.fullmatch(r"ValueError: (number|sum) of \w+: expected the same on all ranks of a batch, found \[.*\]",
+                        found[0])  # fmt: skip
+
+
+def iterates(plan):
+    loader = loader_of(plan, {"timeout": 20})
+    for _ in range(100_000):
+        for _ in loader:
+            pass
+
+
+@pytest.mark.slow
+def test_a_rank_that_is_killed_ends_the_others():
+    ranks = Cluster(2)
+    try:
+        ranks.run(first_batches, PLAN, 1, {})  # by then they have started
+        for rank in range(2):
+            ranks.tell(rank, iterates, PLAN)
+        time.sleep(3)
+        ranks.send_signal(1, signal.SIGKILL)
+        returned, text = ranks.answer(0, time.monotonic() + 30)
+        assert not returned
+        assert "rank 1 is gone or does not answer" in text
+    finally:
+        ranks.kill()
+
+
+# Refused #############################################################################################################
+
+
+class Foreign(KeyedSampler):
+    def sample_from_nodes(self, inputs, key=None): ...
+
+
+def with_times():
+    data = make_data()
+    data.time = torch.arange(200)
+    return data
+
+
+REFUSED = [
+    ({"subgraph_type": "induced"}, "subgraph_type='induced' with split= is not implemented"),
+    ({"subgraph_type": "bidirectional"}, "subgraph_type='bidirectional' with split= is not implemented"),
+    ({"disjoint": True}, "disjoint=True with split= is not implemented"),
+    ({"layers": True}, "layers=True with split= is not implemented"),
+    ({"time_attr": "time"}, "time_attr, input_time with split= is not implemented"),
+    ({"edge_layout": "EdgeIndex"}, "edge_layout='EdgeIndex' with split= is not implemented; use 'coo'"),
+    ({"seed_order": "owned"}, "seed_order='owned' with split= is not implemented; use 'global'"),
+    (
+        {"num_workers": 2, "multiprocessing_context": "fork"},
+        "worker processes (num_workers=2) with split= are not implemented; num_workers alone means threads",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "text"), REFUSED)
+def test_refused_by_name(options, text):
+    with pytest.raises(NotImplementedError, match=f"^{re.escape(text)}$"):
+        NeighborLoader(with_times(), [3, 2], batch_size=10, split=PLAN, **options)
+
+
+def test_graphs_and_inputs_that_are_refused():
+    with pytest.raises(NotImplementedError, match=r"^HeteroData with split= is not implemented$"):
+        NeighborLoader(make_hetero(), [3, 2], input_nodes="paper", split=PLAN)
+    with pytest.raises(NotImplementedError, match=r"^links with split= are not implemented; use NeighborLoader$"):
+        LinkNeighborLoader(make_data(), [3, 2], split=PLAN)
+
+
+@pytest.mark.parametrize(
+    ("data", "options", "error", "text"),
+    [
+        (make_data(), {"split": "PLAN"}, TypeError, "split: expected a split plan, found str"),
+        (make_data(100), {}, ValueError, "split: expected a plan of 100 nodes, found one of 200"),
+        (make_data(), {"shard": True}, ValueError,
+         "shard: expected none with split=, by which ranks share each batch, found True"),
+        (make_data(), {"sampler": range(3)}, ValueError,
+         "split: expected neither sampler nor batch_sampler beside it, found one"),
+    ],
+)  # fmt: skip
+def test_bad_arguments(data: Data, options, error, text):
+    with pytest.raises(error, match=f"^{re.escape(text)}$"):
+        NeighborLoader(data, [3, 2], **{"split": PLAN, **options})
+
+
+def test_samples_that_cannot_be_cut():
+    sampler = SplitSampler(Foreign(), PLAN.owners)
+    with pytest.raises(ValueError, match=r"^key: expected one, by which all ranks draw the same batch, found None$"):
+        sampler.sample_from_nodes(None)
+    with pytest.raises(NotImplementedError, match=r"^split of samples of Foreign is not implemented: expected Neig"):
+        sampler.sample_from_nodes(None, 1)
+
+
+def three_parts_for_two_ranks():
+    try:
+        loader_of(GivenPlan(random_owners(200, 3), 3), {})
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def test_parts_that_do_not_fit_the_ranks():
+    found = cluster(2).run(three_parts_for_two_ranks)
+    assert found == ["ranks: expected a multiple of 3 parts, found 2 ranks"] * 2
+
+
+def test_workers_mean_threads():
+    with pytest.warns(UserWarning, match="num_workers=2: threads prepare the batches"):
+        loader = NeighborLoader(make_data(), [3, 2], batch_size=50, seed=1, split=PLAN, num_workers=2)
+    assert len(list(loader)) == 4
+
+
+def open_files(count):
+    """Files that are open after so many loaders that were dropped, of which one was left."""
+    found = []
+    for _ in range(count):
+        next(iter(loader_of(PLAN, {})))
+        gc.collect()
+        time.sleep(0.3)
+        found.append(len(os.listdir("/proc/self/fd")))
+    return found
+
+
+@pytest.mark.slow
+def test_dropped_loaders_leave_no_files_open():
+    for found in cluster(2).run(open_files, 8):
+        assert max(found[3:]) <= found[2] + 2
