@@ -90,7 +90,7 @@ def test_ranks_and_parts_that_do_not_go_together(parts, tmp_path, capsys, monkey
     lost = tmp_path / "lost"
     assert refused("--parts", str(lost)) == f"gnnscale: {lost}: expected a directory of parts, found no book in it\n"
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert refused() == "gnnscale: WORLD_SIZE: expected 1 without --parts, found 2\n"
+    assert refused() == "gnnscale: WORLD_SIZE: expected 1 without --parts or --split-plan, found 2\n"
 
 
 # Several processes ###################################################################################################

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import os
 from collections.abc import Callable
 from dataclasses import asdict, fields
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
@@ -14,10 +16,13 @@ from .datasets import task_of_part
 from .datasets.parts import kind_of_parts
 from .distributed import open_part
 from .distributed.buffer import POLICIES
+from .feature.contract import Ranks
 from .loader.share import SharedOrder
 from .sampler.methods import METHODS, NEIGHBOR
+from .split import Plan
 from .tasks import TASKS
 from .tasks.nodes import MODELS
+from .tasks.split_nodes import SplitNodeTrainer, SplitRanks
 from .training import Config, RankGroup, Trainer, plot_run
 from .training.ranks import launched, launched_ranks
 
@@ -64,7 +69,7 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         parents=parents,
         help="train an ordinary PyG model",
         description="Trains an ordinary PyG model with neighbor sampling and tests it, beside a baseline. Started by "
-        "torchrun with --parts, all ranks train one model.",
+        "torchrun with --parts or --split-plan, all ranks train one model.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     add = command.add_argument
@@ -77,6 +82,12 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         **unless_given,
     )
     add("--parts", metavar="DIR", help="what gnnscale partition wrote, in the place of a data set", **unless_given)
+    add(
+        "--split-plan",
+        metavar="PLAN",
+        help="what gnnscale split wrote: the ranks compute every batch together",
+        **unless_given,
+    )
     add("--stage", metavar="DIR", help="copy what a machine needs of --parts here, and open that", **unless_given)
     add(
         "--buffer",
@@ -95,7 +106,7 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
     add(
         "--out",
         help="folder for checkpoint, summary and plot; by default runs/TASK-DATASET, followed by the model of a task "
-        "that has several, by --method, by the loader if it is pyg, and by parts with --parts",
+        "that has several, by --method, by the loader if it is pyg, by parts with --parts and split with --split-plan",
         **unless_given,
     )
     add("--resume", action="store_true", help="continue from the checkpoint in --out, if there is one")
@@ -112,12 +123,16 @@ def train(args: argparse.Namespace) -> None:
         return
     if found := [name for name in _OF_PARTS if name in args]:
         raise ValueError(f"{_as_option(found[0])}: expected --parts beside it, found none")
+    if "split_plan" in args:
+        with launched():
+            _train_split(args)
+        return
     if (world := launched_ranks()) > 1:
-        raise ValueError(f"WORLD_SIZE: expected 1 without --parts, found {world}")
+        raise ValueError(f"WORLD_SIZE: expected 1 without --parts or --split-plan, found {world}")
     kind = getattr(args, "task", "nodes")
     config = _config(kind, args)
     folder = _checked(_folder(args, kind, cli_data.dataset(args), config))
-    _run(args, kind, cli_data.load(kind, args), config, folder, RankGroup())
+    _run(args, TASKS[kind], cli_data.load(kind, args), config, folder, RankGroup())
 
 
 def _train_part(args: argparse.Namespace) -> None:
@@ -132,14 +147,29 @@ def _train_part(args: argparse.Namespace) -> None:
         config = _config(kind, args)
         task = task_of_part(part, getattr(args, "seed_order", "owned"), ranks.everyone)
         path = _folder(args, kind, Path(task.name).name, config)
-        _run(args, kind, task, config, ranks.first(lambda: _checked(path)), ranks)
+        _run(args, TASKS[kind], task, config, ranks.first(lambda: _checked(path)), ranks)
 
 
-def _run(args: argparse.Namespace, kind: str, task: Any, config: Config, folder: Path, ranks: RankGroup) -> None:
+def _train_split(args: argparse.Namespace) -> None:
+    """Trains with the other ranks, which compute every batch together."""
+    kind = getattr(args, "task", "nodes")
+    if kind != "nodes":
+        raise NotImplementedError(f"--task {kind} with --split-plan is not implemented; use nodes")
+    plan, config = Plan.open(args.split_plan), _config(kind, args)
+    trainer = partial(SplitNodeTrainer, plan=plan)
+    ranks = SplitRanks(Ranks(int(os.environ.get("RANK", "0")), launched_ranks()))
+    path = _folder(args, kind, cli_data.dataset(args), config)
+    _run(args, trainer, cli_data.load(kind, args), config, ranks.first(lambda: _checked(path)), ranks)
+
+
+def _run(
+    args: argparse.Namespace, trainer_type: Callable[..., Trainer], task: Any, config: Config, folder: Path,
+    ranks: RankGroup,
+) -> None:  # fmt: skip
     """Trains, prints and leaves files in ``folder``: on rank 0, in the name of all."""
     say: Callable[[str], None] = print if ranks.is_first else lambda _: None
     say(str(task))
-    trainer = TASKS[kind](task, config, folder, checkpoint_every=args.checkpoint_every, ranks=ranks)
+    trainer = trainer_type(task, config, folder, checkpoint_every=args.checkpoint_every, ranks=ranks)
     if args.resume:
         _resume(trainer, folder, say)
     ranks.first(lambda: folder.mkdir(parents=True, exist_ok=True))
@@ -175,6 +205,8 @@ def _resume(trainer: Trainer, folder: Path, say: Callable[[str], None]) -> None:
 
 def _check_beside_parts(args: argparse.Namespace) -> None:
     """Raises for options that contradict --parts."""
+    if "split_plan" in args:
+        raise ValueError(f"--split-plan: expected none beside --parts, found {args.split_plan!r}")
     if found := [name for name in cli_data.OPTIONS if name in args]:
         raise ValueError(
             f"--{found[0]}: expected none beside --parts, which hold the data set, found {vars(args)[found[0]]!r}"
@@ -204,11 +236,11 @@ def _config(kind: str, args: argparse.Namespace) -> Config:
 
 def _folder(args: argparse.Namespace, kind: str, name: str, config: Config) -> Path:
     """--out, or ``runs/TASK-DATASET``, then the model where the task has several, the method unless it is ``neighbor``,
-    ``pyg`` with PyG's loader, and ``parts`` with --parts."""
+    ``pyg`` with PyG's loader, and ``parts`` with --parts, ``split`` with --split-plan."""
     if "out" in args:
         return Path(args.out)
     names = [kind, Path(name).name, *(getattr(config, field, "") for field in ("model", "method", "loader"))]
-    names.append("parts" if "parts" in args else "")
+    names += [wing for option, wing in (("parts", "parts"), ("split_plan", "split")) if option in args]
     return Path("runs") / "-".join(name for name in names if name not in ("", NEIGHBOR, "gnnscale"))
 
 

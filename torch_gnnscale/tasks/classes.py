@@ -59,12 +59,12 @@ class ClassTrainer(Trainer):
         size = config.batch_size if training else 10 * config.batch_size  # evaluation keeps no gradients
         options: dict[str, Any] = {"batch_size": size, "shuffle": training, "num_workers": config.num_workers}
         if config.loader == "gnnscale":
-            options |= {**self.task.loader_options(training), **self.drawing(fanouts)}
+            options |= {**self.task.loader_options(training), **self.drawing(fanouts, training)}
             return NeighborLoader(self.data, fanouts, seeds, seed=seed, device=self.device, **options)
         return torch_geometric.loader.NeighborLoader(self.task.data, fanouts, seeds, **options)
 
-    def drawing(self, fanouts: list[int]) -> dict[str, Any]:
-        """Arguments of this package's loader that say how these fanouts are drawn."""
+    def drawing(self, fanouts: list[int], training: bool) -> dict[str, Any]:
+        """Arguments of this package's loader that say how these fanouts are drawn, and which rank makes what."""
         return {}
 
     @property

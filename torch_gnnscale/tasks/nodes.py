@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,7 +16,6 @@ from torch_geometric.data import Data
 from ..datasets import NodeTask, load
 from ..feature import FeatureStore
 from ..nn import narrow, weigh
-from ..nn.narrow import Narrowed
 from ..ops.arguments import checked_device
 from ..sampler.methods import METHODS, NEIGHBOR
 from .classes import ClassifierConfig, ClassTrainer
@@ -85,27 +85,31 @@ def call_model(model: nn.Module, batch: Any) -> Tensor:
 
 
 class SeedScores(nn.Module):
-    """Class scores of a batch's seeds by a model, which is narrowed where the model and the batch allow it.
+    """Class scores of a batch's seeds by a model, which computes what they need where the model and the batch allow it.
 
     Args:
         model: one of :data:`MODELS`.
         weighed: whether batches may have weights of edges; its messages are then multiplied by them.
+        wrap: ``wrap(model, call)`` is called with a batch and returns the rows of its seeds.
     """
 
-    def __init__(self, model: nn.Module, weighed: bool) -> None:
+    def __init__(
+        self, model: nn.Module, weighed: bool, wrap: Callable[[nn.Module, Callable], nn.Module] = narrow
+    ) -> None:
         super().__init__()
         mlp = isinstance(model, pyg_nn.MLP)
-        self.module = model if mlp else narrow(model, call_model)
-        self.weighed = narrow(weigh(model, call_model)) if weighed and not mlp else None
+        self.model = model
+        self.module = model if mlp else wrap(model, call_model)
+        self.weighed = wrap(weigh(model, call_model), call_model) if weighed and not mlp else None
 
     def forward(self, batch: Any) -> Tensor:
         """[batch_size, classes]."""
         if self.weighed is not None and "edge_weight" in batch:
             return self.weighed(batch)
-        if not isinstance(self.module, Narrowed):
+        if isinstance(self.module, pyg_nn.MLP):
             return call_model(self.module, batch)[: batch.batch_size]
         if "num_sampled_nodes" not in batch:  # of PyG's loader with torch-sparse
-            return call_model(self.module.module, batch)[: batch.batch_size]
+            return call_model(self.model, batch)[: batch.batch_size]
         return self.module(batch)
 
 
@@ -145,6 +149,6 @@ class NodeTrainer(ClassTrainer):
         """The model, narrowed where that is possible, and weighed if batches have weights."""
         return SeedScores(self.model, self.config.method != NEIGHBOR)
 
-    def drawing(self, fanouts: list[int]) -> dict[str, Any]:
+    def drawing(self, fanouts: list[int], training: bool) -> dict[str, Any]:
         """See :meth:`ClassTrainer.drawing`. All neighbors have no weights."""
         return {} if -1 in fanouts else {"method": self.config.method}

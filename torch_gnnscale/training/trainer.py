@@ -131,6 +131,10 @@ class Trainer(ABC):
     def loss(self, batch: Any) -> tuple[Tensor, int]:
         """The mean loss over a batch's seeds, and the number of these seeds. Calls :meth:`forward` once."""
 
+    def objective(self, loss: Tensor, seeds: int, batch: Any) -> Tensor:
+        """What backward starts from, of what :meth:`loss` returned: by default the mean loss."""
+        return loss
+
     @abstractmethod
     def score(self, subset: str) -> float:
         """The metric on ``train``, ``val`` or ``test``, over all ranks; larger is better. Called with the model in
@@ -200,7 +204,7 @@ class Trainer(ABC):
                 so_far["seconds"] += self.clock.waited()
                 self.optimizer.zero_grad()
                 loss, seeds = self.loss(batch)
-                loss.backward()
+                self.objective(loss, seeds, batch).backward()
                 self.optimizer.step()
                 so_far["batches"] += 1
                 total += loss.detach().to(torch.float64).sum() * seeds

@@ -1,0 +1,71 @@
+"""The command ``gnnscale train --split-plan``, by one process and by several."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from helpers.data import environment
+
+from torch_gnnscale import split
+from torch_gnnscale.cli import main
+from torch_gnnscale.datasets import planted
+
+SHORT = ["--epochs", "2", "--hidden", "8", "--fanouts", "3", "3", "--batch-size", "2048"]
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    """A plan of two parts for the graph of ``--dataset planted``."""
+    data, out = planted(), str(tmp_path_factory.mktemp("split") / "plan")
+    split.plan(data, data.train_mask, [3, 3], 2, weights="random", batch_size=2048, epochs=1, seed=0).save(out)
+    return out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--task", "links"], "--task links with --split-plan is not implemented; use nodes"),
+        (["--model", "mlp"], "model: expected one with messages to be split, found 'mlp'"),
+        (["--device", "cuda"], "device 'cuda' with a split plan is not implemented; use 'cpu'"),
+        (["--buffer", "0.5"], "--buffer: expected --parts beside it, found none"),
+        (["--parts", "p"], "--split-plan: expected none beside --parts, found {plan!r}"),
+    ],
+)
+def test_what_is_refused_beside_a_plan(plan, arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr("torch_gnnscale.ops.arguments.checked_device", lambda device: device)
+    monkeypatch.setattr("torch_gnnscale.tasks.nodes.checked_device", lambda device: device)
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--split-plan", plan, *arguments])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f"gnnscale: {message.format(plan=plan)}\n"
+
+
+@pytest.mark.slow
+def test_two_ranks_train_what_one_process_does(plan, tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
+    command = ["train", "--split-plan", plan, *SHORT]
+    given = {**environment(), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+
+    def summary(folder):
+        return json.loads((tmp_path / folder / "summary.json").read_text())
+
+    def run(folder, *more):
+        call = [*launcher, "torch_gnnscale", *command, "--out", str(tmp_path / folder), *more]
+        done = subprocess.run(call, env=given, capture_output=True, text=True, timeout=240, check=False)
+        assert done.returncode == 0, done.stderr
+        return done.stdout, summary(folder)
+
+    printed, both = run("two")
+    assert "batches of 2048, 2 ranks\n" in printed
+    assert printed.count("test accuracy ") == 1
+    main([*command, "--out", str(tmp_path / "one")])
+    alone = summary("one")
+    assert both["test"] == pytest.approx(alone["test"], abs=2e-3)
+    for epoch, expected in zip(both["history"], alone["history"], strict=True):
+        assert epoch["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+    run("stopped", "--epochs", "1")
+    printed, resumed = run("stopped", "--resume")
+    assert "continues after epoch 1 in " in printed
+    assert [entry["loss"] for entry in resumed["history"]] == [entry["loss"] for entry in both["history"]]
+    assert resumed["test"] == both["test"]

@@ -1,0 +1,64 @@
+"""Classification of nodes by ranks that compute every batch together: split parallelism."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from .. import split
+from ..sampler.methods import NEIGHBOR
+from ..training import RankGroup
+from .nodes import NodeTrainer, SeedScores
+
+
+class SplitRanks(RankGroup):
+    """Ranks whose model itself exchanges rows and sums gradients."""
+
+    def parallel(self, module: nn.Module, unused: bool) -> nn.Module:
+        """See :meth:`RankGroup.parallel`: the module as it is; backward leaves the sums of gradients."""
+        return module
+
+
+class SplitNodeTrainer(NodeTrainer):
+    """Trains a model to predict the classes of nodes; each rank computes its part of every batch.
+
+    Scores and weights are those of one process. ``batch_size`` is that of the whole batch.
+
+    Args:
+        plan: which rank computes which nodes.
+        options, others: as of :class:`Trainer`; ``ranks`` are :class:`SplitRanks`, a multiple of the plan's parts, or
+            one.
+
+    Raises:
+        ValueError: settings or a plan that do not go together.
+        NotImplementedError: a device other than the CPU.
+    """
+
+    def __init__(self, task: Any, config: Any, *options: Any, plan: split.Plan, **others: Any) -> None:
+        if config.loader != "gnnscale":
+            raise ValueError(f"loader: expected 'gnnscale' with a split plan, found {config.loader!r}")
+        if config.model == "mlp":
+            raise ValueError("model: expected one with messages to be split, found 'mlp'")
+        if config.device != "cpu":
+            raise NotImplementedError(f"device {config.device!r} with a split plan is not implemented; use 'cpu'")
+        self.plan = plan
+        super().__init__(task, config, *options, **others)
+
+    def called_module(self) -> nn.Module:
+        """The model, split, and weighed if batches have weights."""
+        return SeedScores(self.model, self.config.method != NEIGHBOR, split.parallelize)
+
+    def drawing(self, fanouts: list[int], training: bool) -> dict[str, Any]:
+        """See :meth:`ClassTrainer.drawing`."""
+        return {**super().drawing(fanouts, training), "split": self.plan, "uneven": "pad" if training else "serve"}
+
+    def loss(self, batch: Any) -> tuple[Tensor, int]:
+        """(mean cross entropy over this rank's seeds that have a class, number of its seeds); 0 without seeds."""
+        target, scores = batch.y[: batch.batch_size].long(), self.scores(batch)
+        total = nn.functional.cross_entropy(scores, target, ignore_index=-1, reduction="sum")
+        return total / max(batch.batch_size, 1), batch.batch_size
+
+    def objective(self, loss: Tensor, seeds: int, batch: Any) -> Tensor:
+        """See :meth:`Trainer.objective`: the ranks' share of the mean over the whole batch."""
+        return loss * (seeds / batch.global_batch_size) if seeds else loss
