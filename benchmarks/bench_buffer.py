@@ -133,6 +133,7 @@ def run(policy: Policy, epochs: list[list[Tensor]]) -> Traffic:
             assert torch.equal(buffer.take(step)["id"], ids[step.hit])
             assert torch.equal(step.fetch[step.missed], ids[~step.hit])
             buffer.enter(step, {"id": step.fetch})
+            buffer.entered(step)
             fetched += len(step.fetch)
             hits += len(step.slot)
             by_step.append(len(step.slot) / max(1, len(ids)))

@@ -51,6 +51,7 @@ def test_a_batch_has_the_rows_of_its_ids(batches, capacity, case):
         assert torch.equal(step.fetch[step.missed], ids[~step.hit])
         if not fails:
             buffer.enter(step, rows_of(step.fetch))
+            buffer.entered(step)
 
 
 @pytest.mark.parametrize("fails", [False, True])
@@ -60,10 +61,12 @@ def test_only_rows_that_did_not_come_are_fetched_again(fails):
     step = buffer.step(ids)
     if not fails:
         buffer.enter(step, {"x": node_rows(step.fetch)})
+        buffer.entered(step)
     for expected in [[4, 6], []] if fails else [[], []]:
         step = buffer.step(ids)
         assert step.fetch.tolist() == step.enter.tolist() == expected
         buffer.enter(step, {"x": node_rows(step.fetch)})
+        buffer.entered(step)
 
 
 def test_rows_taken_stay_when_others_enter():
@@ -73,6 +76,7 @@ def test_rows_taken_stay_when_others_enter():
         step = buffer.step(torch.tensor([number]))
         taken.append(buffer.take(step)["x"])
         buffer.enter(step, {"x": node_rows(step.fetch)})
+        buffer.entered(step)
     assert torch.equal(buffer.rows["x"], node_rows(torch.tensor([6])))
     assert torch.equal(taken[1], node_rows(torch.tensor([4])))
 
@@ -82,7 +86,8 @@ def test_rows_of_every_dtype(dtype):
     buffer = PrefetchBuffer(POLICIES["lookahead"](3, HALO, HALO, window=0), {"x": (dtype, (2,)), "y": (dtype, ())})
     ids = torch.tensor([1, 3, 9])
     rows = {"x": torch.stack([ids, ids + 1], 1).to(dtype), "y": ids.to(dtype)}
-    buffer.enter(buffer.step(ids), rows)
+    buffer.enter(step := buffer.step(ids), rows)
+    buffer.entered(step)
     found = buffer.take(buffer.step(ids))
     assert all(torch.equal(found[name].to(torch.complex128), rows[name].to(torch.complex128)) for name in rows)
     assert found["x"].dtype == dtype

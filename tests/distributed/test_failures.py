@@ -10,7 +10,7 @@ import pytest
 import torch
 from helpers import forked
 from helpers.cluster import Cluster, cluster
-from helpers.parts import as_plain, homogeneous, loader_over, rank_and_world
+from helpers.parts import HERE, as_plain, homogeneous, loader_over, rank_and_world
 from torch import distributed as dist
 
 from torch_gnnscale import NeighborLoader, partition
@@ -99,9 +99,9 @@ def test_rows_that_their_owner_cannot_read_are_an_error_in_all_columns(parts):
     assert [of_rank[:1] + of_rank[2:] for of_rank in found] == [of_rank[:1] + of_rank[2:] for of_rank in whole]
 
 
-def leaves_at(path, steps, more=0):
+def leaves_at(path, steps, kept):
     """Leaves the loop after steps[rank] batches, then goes through an epoch."""
-    with open_part(path) as part:
+    with open_part(path, **kept) as part:
         loader = loader_of(part)
         iterator = iter(loader)
         for _ in range(steps[dist.get_rank()]):
@@ -111,15 +111,17 @@ def leaves_at(path, steps, more=0):
 
 
 @pytest.mark.parametrize("steps", [0, 1, 3])
-def test_all_ranks_may_leave_the_loop_at_one_step_and_iterate_again(parts, steps):
-    whole = cluster(2).run(leaves_at, parts, [0, 0])
-    found = cluster(2).run(leaves_at, parts, [steps, steps])
+@pytest.mark.parametrize("kept", [{}, HERE], ids=["", "here"])
+def test_all_ranks_may_leave_the_loop_at_one_step_and_iterate_again(parts, steps, kept):
+    whole = cluster(2).run(leaves_at, parts, [0, 0], {})
+    found = cluster(2).run(leaves_at, parts, [steps, steps], kept)
     assert found == whole
     assert [epoch for _, epoch in found] == [2, 2]
 
 
-def test_ranks_that_leave_the_loop_at_different_steps_are_told(parts):
-    results = cluster(2).results(leaves_at, parts, [1, 2])
+@pytest.mark.parametrize("kept", [{}, HERE], ids=["", "here"])
+def test_ranks_that_leave_the_loop_at_different_steps_are_told(parts, kept):
+    results = cluster(2).results(leaves_at, parts, [1, 2], kept)
     assert [returned for returned, _ in results] == [False, False]
     first, second = (text for _, text in results)
     told = "ValueError: loader: expected all ranks at the same batch at which they left the last iteration, "
@@ -208,9 +210,9 @@ def test_ranks_that_are_no_multiple_of_the_parts(parts):
     assert results == [(False, expected)] * 3
 
 
-def endless(path, timeout, told):
+def endless(path, timeout, told, kept):
     """Iterates for ever; makes a file once the loader is made."""
-    with open_part(path, timeout=timeout) as part:
+    with open_part(path, timeout=timeout, **kept) as part:
         loader = loader_of(part)
         (Path(told) / str(dist.get_rank())).touch()
         while True:
@@ -227,13 +229,14 @@ def wait_for(files):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kill", range(100 if os.environ.get("GNNSCALE_SOAK") else 3))
-def test_when_a_rank_is_killed_the_others_raise_and_name_it(tmp_path, kill):
+@pytest.mark.parametrize("kept", [{}, HERE], ids=["", "here"])
+def test_when_a_rank_is_killed_the_others_raise_and_name_it(tmp_path, kill, kept):
     killed = kill % 3
     partition.write(homogeneous(), tmp_path / "parts", parts=3, method="random")
     own = Cluster(3)
     own.run(rank_and_world)  # all are there
     for rank in range(3):
-        own.tell(rank, endless, str(tmp_path / "parts"), 60.0, str(tmp_path))
+        own.tell(rank, endless, str(tmp_path / "parts"), 60.0, str(tmp_path), kept)
     wait_for([tmp_path / str(rank) for rank in range(3)])
     time.sleep(0.1 + 0.37 * kill % 2)
     own.send_signal(killed, signal.SIGKILL)
@@ -248,11 +251,12 @@ def test_when_a_rank_is_killed_the_others_raise_and_name_it(tmp_path, kill):
 
 
 @pytest.mark.slow
-def test_when_a_rank_is_stopped_the_others_raise_at_the_timeout(parts, tmp_path):
+@pytest.mark.parametrize("kept", [{}, HERE], ids=["", "here"])
+def test_when_a_rank_is_stopped_the_others_raise_at_the_timeout(parts, tmp_path, kept):
     own = Cluster(2)
     own.run(rank_and_world)
     for rank in range(2):
-        own.tell(rank, endless, parts, 8.0, str(tmp_path))
+        own.tell(rank, endless, parts, 8.0, str(tmp_path), kept)
     wait_for([tmp_path / str(rank) for rank in range(2)])
     time.sleep(0.5)
     own.send_signal(1, signal.SIGSTOP)

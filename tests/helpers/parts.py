@@ -15,10 +15,14 @@ from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, partition
 from torch_gnnscale.distributed import open_part
+from torch_gnnscale.distributed.row_group import RowGroup
 from torch_gnnscale.feature.contract import Ranks
 from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.loader.share import Share
 from torch_gnnscale.topology.reorder import Order, TypedOrder
+
+HERE = {"backend": RowGroup("gloo", torch.device("cpu"))}
+"""Arguments of ``open_part``: the thread that iterates exchanges rows, as with NCCL."""
 
 
 def homogeneous(num_nodes: int = 200) -> Data:

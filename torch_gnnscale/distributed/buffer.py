@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ..feature.tiered_rows import sent
 from ..memory import Budget, budget_bytes, is_bytes
 from ..ops.rows import as_words
 from .lookahead import Lookahead
@@ -86,19 +87,29 @@ class PrefetchBuffer:
         hits = buffer.take(step)              # the rows of ids[step.hit]
         rows = fetch(step.fetch)              # by attribute; the policy updates meanwhile
         buffer.enter(step, rows)              # rows[name][step.missed] are the rows of ids[~step.hit]
+        buffer.entered(step)
 
-    A step may fail between :meth:`step` and :meth:`enter`: the rows that should have entered are fetched when they are
-    asked for again.
+    A step may fail between :meth:`step` and :meth:`entered`: the rows that should have entered are fetched when they
+    are asked for again. Where it is certain that they come, :meth:`entered` may be called before they do, and later
+    steps may be asked for; each step is then taken and entered in turn, by any thread.
 
     Args:
         policy: decides what is kept.
         attrs: dtype and shape of a row of each attribute, by name.
+        device: has the rows; None: the CPU.
     """
 
-    def __init__(self, policy: Policy, attrs: Mapping[Any, tuple[torch.dtype, tuple[int, ...]]]) -> None:
+    def __init__(
+        self, policy: Policy, attrs: Mapping[Any, tuple[torch.dtype, tuple[int, ...]]],
+        device: torch.device | None = None,
+    ) -> None:  # fmt: skip
         self.policy = policy
         slots = policy.capacity
-        self.rows = {name: torch.empty((slots, *shape), dtype=dtype) for name, (dtype, shape) in attrs.items()}
+        self._device = device or torch.device("cpu")
+        self.rows = {
+            name: torch.empty((slots, *shape), dtype=dtype, device=self._device)
+            for name, (dtype, shape) in attrs.items()
+        }
         """The rows of each attribute by slot, shape [capacity, ...]. Which of them are filled the policy knows."""
         self._awaited = NONE  # slots of rows that did not come, so far
 
@@ -136,12 +147,18 @@ class PrefetchBuffer:
 
     def take(self, step: BufferStep) -> dict[Any, Tensor]:
         """The rows of the step's hits, in the order of their ids; to be called before :meth:`enter`."""
-        return {name: ops.gather_rows(kept, step.slot, check=False) for name, kept in self.rows.items()}
+        slot = sent(step.slot, self._device)
+        return {name: ops.gather_rows(kept, slot, check=False) for name, kept in self.rows.items()}
 
     def enter(self, step: BufferStep, rows: Mapping[Any, Tensor]) -> None:
         """Puts the rows that enter into their slots; ``rows``: those of ``step.fetch``."""
+        source, slot = sent(step.source, self._device), sent(step.at, self._device)
         for name, kept in self.rows.items():
-            coming = ops.gather_rows(rows[name], step.source, check=False)
-            as_words(kept).index_copy_(0, step.at, as_words(coming))
+            coming = ops.gather_rows(rows[name], source, check=False)
+            as_words(kept).index_copy_(0, slot, as_words(coming))
+
+    def entered(self, step: BufferStep) -> None:
+        """Tells that the rows that enter have come, or come for certain. Called by the thread that calls :meth:`step`,
+        in turn."""
         at = step.at.numpy()
         self._awaited = NONE if len(self._awaited) == len(at) else np.setdiff1d(self._awaited, at)

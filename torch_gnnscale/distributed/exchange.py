@@ -54,7 +54,7 @@ _LOOK = timedelta(seconds=0.5)
 
 
 class Exchange:
-    """All-to-alls over a Gloo group; without a process group if there is one rank.
+    """All-to-alls over a group, of Gloo or, for bytes on GPUs, of NCCL; without one if there is one rank.
 
     One thread calls these methods, in the same order on all ranks, with sizes on which the ranks agreed before: Gloo
     would not notice sizes that disagree, or two threads in one group, and would return wrong rows. A collective that
@@ -93,7 +93,8 @@ class Exchange:
         self, sent: Tensor, lengths: Sequence[int], sizes: Sequence[int], purpose: str,
         meanwhile: Callable[[], None] | None = None,
     ) -> Tensor:  # fmt: skip
-        """The bytes from all ranks, one after another: uint8, shape [sum(sizes)], in recycled memory.
+        """The bytes from all ranks, one after another: uint8, shape [sum(sizes)], on the device of ``sent``; on the CPU
+        in recycled memory.
 
         Args:
             sent: the bytes to all ranks, one after another: uint8, shape [sum(lengths)], contiguous.
@@ -105,7 +106,9 @@ class Exchange:
         assert len(lengths) == len(sizes) == self.size
         assert sizes[self.place] == lengths[self.place] == 0
         traffic, begin = self.traffic[purpose], time.perf_counter()
-        received = ops.empty_bytes(sum(sizes))
+        total, device = sum(sizes), sent.device
+        on_cpu = device.type == "cpu"
+        received = ops.empty_bytes(total) if on_cpu else torch.empty(total, dtype=torch.uint8, device=device)
         if self.group is not None:
             self._all_to_all(received, sent, list(sizes), list(lengths), meanwhile)
         traffic.rounds += 1
@@ -177,8 +180,11 @@ class Exchange:
         """Until a collective has ended.
 
         It waits for a moment at a time: a thread that is in native code when the interpreter ends aborts the process
-        when it comes back.
+        when it comes back. Where the tensors are on a GPU, its current stream waits instead.
         """
+        if tensors[0].is_cuda:
+            work.wait()
+            return
         while not _has_ended(work):
             if self._given_up.is_set():
                 keep_for_ever((work, tensors))  # the backend's thread would need the interpreter to free them

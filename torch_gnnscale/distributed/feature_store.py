@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -17,7 +17,9 @@ from ..partition import StoredPart, StoredParts
 from .buffer import Kept, PrefetchBuffer, capacities
 from .loader_buffers import Asked, LoaderBuffers
 from .part_rows import PartRows
-from .rows import NOWHERE, Located, Travelled, counts_by_part, exchange_rows, locate
+from .row_group import RowGroup
+from .rows import NOWHERE, Came, Located, Travelled, counts_by_part, exchange_rows, locate
+from .rows_here import Arrived, Coming, answered
 from .steps import RankSteps
 
 
@@ -30,8 +32,10 @@ class RowPlan:
     """By type."""
     asked: Asked | None = None
     """What is asked of other parts, and what buffers have, once the step is taken."""
-    remote: list[list[Travelled]] = field(default_factory=list)
+    remote: Sequence[Sequence[Came]] = ()
     """The rows of ``located[t].remote``, by type and attribute, once they have come."""
+    coming: Coming | None = None
+    """What the thread that iterates exchanges, if it does."""
     counts: Tensor | None = None
     """How many rows are asked of each part, by type: int64, shape [parts, types]."""
 
@@ -45,14 +49,18 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         parts, part, ranks, tiers: of :class:`PartRows`.
         open_steps: makes the steps of a loader.
         kept: which rows of other parts each loader keeps.
+        row_group: in which the thread that iterates exchanges rows; None: the thread of the steps does.
     """
 
     def __init__(
         self, parts: StoredParts, part: StoredPart, ranks: Ranks, tiers: TieredFeatureStore | None,
-        open_steps: Callable[[], RankSteps], kept: Kept,
+        open_steps: Callable[[], RankSteps], kept: Kept, row_group: RowGroup | None,
     ) -> None:  # fmt: skip
         super().__init__(parts, part, ranks, tiers)
         state = self.__dict__
+        state["rows_here"], state["_row_group"] = row_group is not None, row_group
+        device = torch.device("cpu") if row_group is None else row_group.device
+        state["_device"], state["_stream"] = device, None if device.type == "cpu" else torch.cuda.Stream(device)
         state["_open_steps"], state["_kept"], state["_buffers"] = open_steps, kept, {}
 
     # What loaders ask ################################################################################################
@@ -77,7 +85,8 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
             number = self._groups[node_type]
             if count:
                 policy = self._kept.make(count, *halo[node_type])
-                made[number] = PrefetchBuffer(policy, dict(enumerate(map(tuple, self._kinds[number]))))
+                attrs = dict(enumerate(map(tuple, self._kinds[number])))
+                made[number] = PrefetchBuffer(policy, attrs, self._device)
         return made
 
     def beyond_part(self, ids: Tensor, node_type: NodeType | None) -> str | None:
@@ -128,14 +137,56 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         each = zip(plan.asked.ids, starts, plan.counts.unbind(1), strict=True)
         wanted = [ids - start.repeat_interleave(count) for ids, start, count in each]
         buffers = self._buffers[steps]
-        came = exchange_rows(steps.rows, asked, wanted, plan.counts, self._kinds, self._own, buffers.update)
+        if not self.rows_here:
+            came = exchange_rows(steps.rows, asked, wanted, plan.counts, self._kinds, self._own, buffers.update)
+            plan.remote = buffers.take(plan.asked, came)
+            buffers.entered(plan.asked)
+            return
+        error = None
+        try:
+            places = [(self._own[t][name], plan.located[t].place) for t, name in self._numbers(plan)]
+            of_batch = [(rows, place[place >= 0]) for rows, place in places]
+            plan.coming = answered(
+                steps.rows, asked, wanted, plan.counts, self._kinds, self._own, of_batch, self._device, self._stream
+            )
+            buffers.update()
+        except Exception as failed:
+            error = failed
+        steps.agree(error, "rows")  # from here on every rank exchanges them
+
+    def taken(self, plan: RowPlan, steps: Steps) -> None:
+        """See :meth:`CollectiveRowStore.taken`."""
+        assert plan.asked is not None
+        self._buffers[steps].entered(plan.asked)
+
+    def arrive(self, plan: RowPlan, steps: Steps) -> None:
+        """See :meth:`CollectiveRowStore.arrive`."""
+        assert isinstance(steps, RankSteps)
+        assert plan.asked is not None
+        assert plan.coming is not None
+        assert steps.rows_here is not None
+        buffers, coming, exchange = self._buffers[steps], plan.coming, steps.rows_here
+        came = steps.told(lambda: coming.exchanged(exchange))
+        if buffers.is_lost:
+            raise RuntimeError("the prefetch buffer has lost rows by an error of an earlier step")
+        buffers.is_lost = True
         plan.remote = buffers.take(plan.asked, came)
+        buffers.is_lost = False
 
     def rows(self, plan: RowPlan) -> list[Tensor]:
         """See :meth:`CollectiveRowStore.rows`."""
         found = []
-        for attr in plan.attrs:
-            number = self._groups[attr.group_name]
-            name = self._names[number].index(attr.attr_name)
-            found.append(self._own[number][name].join(plan.located[number].place, *plan.remote[number][name]))
+        for k, (t, name) in enumerate(self._numbers(plan)):
+            place, came = plan.located[t].place, plan.remote[t][name]
+            if isinstance(came, Travelled):
+                found.append(self._own[t][name].join(place, *came))
+            else:
+                assert isinstance(came, Arrived)
+                assert plan.coming is not None
+                found.append(came.joined(plan.coming.own[k], place))
         return found
+
+    def _numbers(self, plan: RowPlan) -> list[tuple[int, int]]:
+        """Of each attribute of a plan, the number of its type, and its own among those of the type."""
+        numbers = [self._groups[attr.group_name] for attr in plan.attrs]
+        return [(t, self._names[t].index(attr.attr_name)) for t, attr in zip(numbers, plan.attrs, strict=True)]

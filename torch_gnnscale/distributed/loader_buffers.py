@@ -9,10 +9,11 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ..feature.tiered_rows import sent
 from ..ops.rows import as_words
 from .buffer import PrefetchBuffer
 from .policies import BufferStep
-from .rows import Travelled
+from .rows import Came
 
 
 class Asked(NamedTuple):
@@ -29,12 +30,15 @@ class Asked(NamedTuple):
 class LoaderBuffers:
     """Prefetch buffers, by type; None for a type whose rows are not kept.
 
-    Called by the thread of the loader's steps: :meth:`ask` and :meth:`take` in turn. A buffer is filled in the first
-    step, by the same exchange that brings the batch's rows.
+    Called by the thread of the loader's steps: :meth:`ask`, :meth:`take` and :meth:`entered` in turn. Where the thread
+    that iterates exchanges rows, :meth:`entered` is called when it is certain that they come, and that thread calls
+    :meth:`take`. A buffer is filled in the first step, by the same exchange that brings the batch's rows.
     """
 
     def __init__(self, buffers: Sequence[PrefetchBuffer | None]) -> None:
         self._buffers = list(buffers)
+        self.is_lost = False
+        """Whether rows that were certain to come were not put where later steps look for them."""
         self._starts = [None if buffer is None else buffer.policy.start() for buffer in buffers]
 
     @property
@@ -71,31 +75,43 @@ class LoaderBuffers:
             if buffer is not None:
                 buffer.policy.update()
 
-    def take(self, asked: Asked, came: list[list[Travelled]]) -> list[list[Travelled]]:
+    def entered(self, asked: Asked) -> None:
+        """Tells that a step's rows have come, or come for certain."""
+        for number, (buffer, step) in enumerate(zip(self._buffers, asked.steps, strict=True)):
+            if buffer is not None and step is not None:
+                buffer.entered(step)
+                self._starts[number] = None
+
+    def take(self, asked: Asked, came: Sequence[Sequence[Came]]) -> list[list[Came]]:
         """The rows of a step's ids by type and attribute.
 
         Args:
             asked: what :meth:`ask` returned.
             came: the rows of ``asked.ids``, by type and attribute.
         """
-        out = []
+        out: list[list[Came]] = []
         for number, (step, start, travelled) in enumerate(zip(asked.steps, asked.starts, came, strict=True)):
             buffer = self._buffers[number]
             if buffer is None or step is None:
-                out.append(travelled)
+                out.append(list(travelled))
                 continue
             ids = asked.ids[number]
             rows = [entry.rows(buffer.rows[name]) for name, entry in enumerate(travelled)]
             if start is not None:
                 at = torch.searchsorted(ids, start)
-                buffer.fill({name: ops.gather_rows(entry, at) for name, entry in enumerate(rows)})
-                self._starts[number] = None
+                buffer.fill({name: _taken(entry, at) for name, entry in enumerate(rows)})
                 at = torch.searchsorted(ids, step.fetch)
-                rows = [ops.gather_rows(entry, at) for entry in rows]
+                rows = [_taken(entry, at) for entry in rows]
             hits = buffer.take(step)
-            out.append([Travelled.of(_merged(step, hits[name], entry)) for name, entry in enumerate(rows)])
+            kept = [_merged(step, hits[name], entry) for name, entry in enumerate(rows)]
+            out.append([entry.of(found) for entry, found in zip(travelled, kept, strict=True)])
             buffer.enter(step, dict(enumerate(rows)))
         return out
+
+
+def _taken(rows: Tensor, at: Tensor) -> Tensor:
+    """The rows at these places, which are in host memory."""
+    return ops.gather_rows(rows, sent(at, rows.device))
 
 
 def _merged(step: BufferStep, hits: Tensor, fetched: Tensor) -> Tensor:
@@ -105,6 +121,7 @@ def _merged(step: BufferStep, hits: Tensor, fetched: Tensor) -> Tensor:
     rows = fetched.new_empty((len(step.hit), *fetched.shape[1:]))
     if rows.numel():
         words = as_words(rows)
-        words[step.hit] = as_words(hits)
-        words[~step.hit] = as_words(ops.gather_rows(fetched, step.missed))
+        hit = sent(step.hit, rows.device)
+        words[hit] = as_words(hits)
+        words[~hit] = as_words(_taken(fetched, step.missed))
     return rows

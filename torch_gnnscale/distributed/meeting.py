@@ -86,13 +86,13 @@ class Meeting:
         assert made is not None
         return made
 
-    def groups(self, of_ranks: list[list[int]]) -> list[dist.ProcessGroup | None]:
-        """A new Gloo group for each list of ranks, None for a single rank. Errors as of :meth:`all_made`."""
+    def groups(self, of_ranks: list[list[int]], backend: str = "gloo") -> list[dist.ProcessGroup | None]:
+        """A new group for each list of ranks, None for a single rank. Errors as of :meth:`all_made`."""
         if self._presence is None:
             return [None] * len(of_ranks)
         own = [ranks for ranks in of_ranks if self.rank in ranks]
         self.all_made(lambda: check_open_files(sum(map(_files, own))))
-        return self._presence.together(lambda: [_group(ranks, self._timeout) for ranks in of_ranks])
+        return self._presence.together(lambda: [_group(ranks, self._timeout, backend) for ranks in of_ranks])
 
     def lost(self, error: Broken) -> str:
         """A text that names the ranks that are gone, of an error of a collective of these ranks."""
@@ -121,6 +121,6 @@ def end_group(group: dist.ProcessGroup) -> None:
             dist.destroy_process_group(group)
 
 
-def _group(ranks: list[int], timeout: float) -> dist.ProcessGroup | None:
-    """A Gloo group of these ranks, None for a single rank. All ranks call it for all groups, in the same order."""
-    return None if len(ranks) == 1 else dist.new_group(ranks, timedelta(seconds=timeout), "gloo")
+def _group(ranks: list[int], timeout: float, backend: str = "gloo") -> dist.ProcessGroup | None:
+    """A group of these ranks, None for a single rank. All ranks call it for all groups, in the same order."""
+    return None if len(ranks) == 1 else dist.new_group(ranks, timedelta(seconds=timeout), backend)

@@ -109,7 +109,13 @@ def joined_there(own: Tensor, is_own: Tensor, other: Tensor, at: Tensor, place: 
     """
     none = torch.empty(0, *own.shape[1:], dtype=own.dtype)
     came = sent(ops.join_rows(none, other, at, place[~is_own], check=False), own.device)
-    out = own.new_empty(len(place), *own.shape[1:])
+    return merged(own, came, is_own)
+
+
+def merged(own: Tensor, came: Tensor, is_own: Tensor) -> Tensor:
+    """The rows of a batch: those of this part where ``is_own``, of shape [n] in host memory, else those that came, in
+    their order; all on one device. Shape [n, ...]."""
+    out = own.new_empty(len(is_own), *own.shape[1:])
     for rows, chosen in ((own, is_own), (came, ~is_own)):
         as_words(out).index_copy_(0, sent(chosen.nonzero().view(-1), own.device), as_words(rows))
     return out

@@ -30,6 +30,7 @@ from .numbering import PartNumbering, numbering_of
 from .own_tiers import OwnTiers, open_together
 from .part_rows import PartRows
 from .places import is_first, places, staged, warn_of_network
+from .row_group import Backend, RowGroup, row_group_of
 from .steps import RankSteps
 
 Of = Literal["part", "all"]
@@ -50,20 +51,22 @@ class Part:
         meeting: of the run's ranks; closed with the part.
         kept: which rows of other parts its loaders keep.
         tiers: the rows of the part's own nodes, if they are in tiers; closed with the part.
+        row_group: in which the threads that iterate exchange rows; None: the threads of steps do.
     """
 
     def __init__(
         self, parts: StoredParts, stored: StoredPart, ranks: Ranks, meeting: Meeting, kept: Kept,
-        tiers: TieredFeatureStore | None,
+        tiers: TieredFeatureStore | None, row_group: RowGroup | None,
     ) -> None:  # fmt: skip
         self.parts, self.stored, self.ranks, self._meeting = parts, stored, ranks, meeting
+        self._row_group = row_group
         self._steps: list[RankSteps] = []
         self.features: PartRows
         """The rows. ``features.tiers`` has the tier plan and counts what is read, if the part was opened with tiers."""
         if ranks.world == 1 and parts.topology == "replicated":  # nobody to meet
             self.features = PartRows(parts, stored, ranks, tiers)
         else:
-            self.features = PartitionedFeatureStore(parts, stored, ranks, tiers, self._open_steps, kept)
+            self.features = PartitionedFeatureStore(parts, stored, ranks, tiers, self._open_steps, kept, row_group)
         self.graph: GraphStore | PartitionedGraphStore
         """The edges, in stored ids."""
         if parts.topology == "replicated":
@@ -103,7 +106,7 @@ class Part:
         """
         total: dict[str, Traffic] = {}
         for steps in self._steps:
-            for exchange in (steps.headers, steps.rows, *([] if steps.row is None else [steps.row])):
+            for exchange in steps.exchanges:
                 for purpose, traffic in exchange.traffic.items():
                     total[purpose] = total.get(purpose, Traffic()) + traffic
         return {purpose: asdict(traffic) for purpose, traffic in total.items()}
@@ -111,7 +114,7 @@ class Part:
     def _open_steps(self) -> RankSteps:
         ranks = self.ranks
         identity = {"version": __version__, "partition book": self.parts.fingerprint}
-        steps = RankSteps(self._meeting, Grid(ranks.world, ranks.parts), identity)
+        steps = RankSteps(self._meeting, Grid(ranks.world, ranks.parts), identity, row_group=self._row_group)
         self._steps.append(steps)
         return steps
 
@@ -135,7 +138,7 @@ class Part:
 def open_part(
     path: str | os.PathLike, *, buffer: Budget | None = None, policy: str | None = None,
     policy_options: Mapping[str, Any] | None = None, tiers: Mapping[str, Any] | None = None,
-    stage: str | os.PathLike | None = None, verify: bool = True, timeout: float = 600.0,
+    stage: str | os.PathLike | None = None, verify: bool = True, backend: Backend = "gloo", timeout: float = 600.0,
 ) -> Part:  # fmt: skip
     """Opens this rank's part of a directory that :func:`torch_gnnscale.partition.write` made.
 
@@ -158,13 +161,18 @@ def open_part(
             open, unless an equal copy is there. None: ``path`` itself is opened; a warning if it lies on a network
             file system. All ranks have one, or none.
         verify: read all files once and compare checksums, by one process of each machine.
+        backend: how rows travel between ranks. "gloo": in host memory, exchanged by a thread of each loader. "nccl":
+            from the current GPU of a rank to another one's, exchanged by the thread that iterates, once per batch; all
+            rows of batches and of the buffer are on that GPU. A :class:`RowGroup` does so with any backend and device.
+            Headers, counts and ids always take Gloo. All ranks have the same. No batch changes.
         timeout: seconds after which a rank that does not answer is an error.
 
     Raises:
         ValueError: on all ranks: the number of ranks is not a multiple of that of parts; the directory is unfinished; a
             file is missing or damaged; a rank cannot connect to others (open files, network interface), cannot fill
-            its tiers, or has another ``stage`` or other budgets. One rank alone raises FileNotFoundError or OSError for
-            files that it cannot read, MemoryError where its tiers do not fit.
+            its tiers, has no GPU or NCCL for ``backend="nccl"``, or has another ``stage``, ``backend`` or other
+            budgets. One rank alone raises FileNotFoundError or OSError for files that it cannot read, MemoryError where
+            its tiers do not fit.
         NotImplementedError: ``tiers`` of a graph with types.
         RuntimeError: a rank does not come, or ends in the meantime; names it.
     """
@@ -172,7 +180,7 @@ def open_part(
     meeting = Meeting(rank, world, timeout)
     try:
         kept = partial(Kept, buffer, policy, policy_options)
-        return _opened(Path(path), None if stage is None else Path(stage), meeting, verify, kept, tiers)
+        return _opened(Path(path), None if stage is None else Path(stage), meeting, verify, kept, tiers, backend)
     except BaseException:
         meeting.close()
         raise
@@ -180,13 +188,17 @@ def open_part(
 
 def _opened(
     path: Path, stage: Path | None, meeting: Meeting, verify: bool, kept: Callable[[], Kept],
-    tiers: Mapping[str, Any] | None,
+    tiers: Mapping[str, Any] | None, backend: Backend,
 ) -> Part:  # fmt: skip
-    given = meeting.gather((stage is not None, tiers is not None))
-    if len(set(stages := [with_stage for with_stage, _ in given])) > 1:
+    given = meeting.gather((stage is not None, tiers is not None, backend if isinstance(backend, str) else backend[0]))
+    stages, with_tiers, backends = (list(found) for found in zip(*given, strict=True))
+    if len(set(stages)) > 1:
         raise ValueError(f"stage: expected a folder on all ranks or on none, found {stages}")
-    if len(set(with_tiers := [found for _, found in given])) > 1:
+    if len(set(with_tiers)) > 1:
         raise ValueError(f"tiers: expected them on all ranks or on none, found {with_tiers}")
+    if len(set(backends)) > 1:
+        raise ValueError(f"backend: expected the same on all ranks, found {backends}")
+    row_group = meeting.all_made(lambda: (row_group_of(backend),))[0]
     if stage is not None:
         path, verify = staged(path, stage, meeting, verify), False  # the copy is verified
     where, rank = places(path / "book", meeting), meeting.rank
@@ -202,7 +214,7 @@ def _opened(
 
     parts, stored, ranks, holds, keeping, own = meeting.all_made(opened)
     store = None if own is None else open_together(own, parts, stored, holds, meeting)
-    return meeting.all_made(lambda: Part(parts, stored, ranks, meeting, keeping, store))
+    return meeting.all_made(lambda: Part(parts, stored, ranks, meeting, keeping, store, row_group))
 
 
 def _is_own(of: str) -> bool:

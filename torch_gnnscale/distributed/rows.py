@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -69,6 +69,17 @@ class RowKind(NamedTuple):
         return torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
+class Came(Protocol):
+    """Rows of one attribute from other parts."""
+
+    @classmethod
+    def of(cls, rows: Tensor) -> Came:
+        """The value for contiguous rows."""
+
+    def rows(self, like: Tensor) -> Tensor:
+        """The rows as a tensor; ``like``: any tensor of rows of their dtype and shape, [..., *shape]."""
+
+
 class Travelled(NamedTuple):
     """Rows of one attribute from other parts, left in the bytes in which they were received."""
 
@@ -112,11 +123,8 @@ def exchange_rows(
         Elsewhere: another rank could not read the rows.
         Exception: this rank could not read rows for others; the error as it was raised, after the exchange.
     """
-    given, taken = _Layout(asked, kinds, exchange.place), _Layout(counts, kinds, exchange.place)
-    requests = wanted[0] if len(wanted) == 1 else _by_part(wanted, taken.counts)
-    lengths, sizes = ([sum(row) * ID_BYTES for row in layout.counts] for layout in (taken, given))
-    found = exchange.bytes(requests.view(torch.uint8), lengths, sizes, "ids")
-    ids = found.view(torch.int64).split([n for row in given.counts for n in row])
+    given, taken = Layout(asked, kinds, exchange.place), Layout(counts, kinds, exchange.place)
+    ids = exchange_ids(exchange, wanted, taken.counts, given.counts)
     return _replied(exchange, given, taken, ids, own, meanwhile)
 
 
@@ -139,14 +147,14 @@ def exchange_known_rows(
         Elsewhere, Exception: as of :func:`exchange_rows`.
     """
     given, taken = (
-        _Layout(torch.tensor(sizes, dtype=torch.int64)[:, None], [[kind]], exchange.place)
+        Layout(torch.tensor(sizes, dtype=torch.int64)[:, None], [[kind]], exchange.place)
         for sizes in ([len(ids) for ids in sent], counts)
     )
     return _replied(exchange, given, taken, sent, [[own]], None)[0][0]
 
 
 def _replied(
-    exchange: Exchange, given: _Layout, taken: _Layout, ids: Sequence[Tensor], own: Sequence[Sequence[OwnRows]],
+    exchange: Exchange, given: Layout, taken: Layout, ids: Sequence[Tensor], own: Sequence[Sequence[OwnRows]],
     meanwhile: Callable[[], None] | None,
 ) -> list[list[Travelled]]:  # fmt: skip
     """Sends rows, as ``given``, and returns those that come, as ``taken``; ``ids`` as of :func:`_packed`."""
@@ -166,34 +174,52 @@ def _replied(
     return [[Travelled(received, taken.offsets(t, a)) for a in range(len(kinds))] for t, kinds in of_types]
 
 
+def exchange_ids(
+    exchange: Exchange, wanted: Sequence[Tensor], taken: list[list[int]], given: list[list[int]]
+) -> Sequence[Tensor]:
+    """The rows that other parts ask this one for: entry ``i * types + t`` has those of type t that part i asks for.
+
+    Args:
+        exchange, wanted: of :func:`exchange_rows`.
+        taken, given: ``counts`` and ``asked`` of :func:`exchange_rows`.
+    """
+    requests = wanted[0] if len(wanted) == 1 else _by_part(wanted, taken)
+    lengths, sizes = ([sum(row) * ID_BYTES for row in counts] for counts in (taken, given))
+    found = exchange.bytes(requests.view(torch.uint8), lengths, sizes, "ids")
+    return found.view(torch.int64).split([n for row in given for n in row])
+
+
 def _by_part(ids: Sequence[Tensor], counts: list[list[int]]) -> Tensor:
     """Reorders ids from (type, part) to (part, type); ``counts[part][type]``: how many of each."""
     each = [of_type.split([row[t] for row in counts]) for t, of_type in enumerate(ids)]
     return torch.cat([of_type[part] for part in range(len(counts)) for of_type in each] or [NO_IDS])
 
 
-class _Layout:
+class Layout:
     """Where the rows lie in the replies from, or to, all parts, one reply after another; this part's reply is empty.
 
     Args:
         counts: counts[i, t]: how many rows of type t the reply from, or to, part i has: int64, shape [parts, types].
         kinds: for each type, its attributes.
         own: the number of this part.
+        status: the bytes that a reply begins with.
     """
 
-    def __init__(self, counts: Tensor, kinds: Sequence[Sequence[RowKind]], own: int) -> None:
+    def __init__(
+        self, counts: Tensor, kinds: Sequence[Sequence[RowKind]], own: int, status: int = STATUS_BYTES
+    ) -> None:
         self.counts: list[list[int]] = counts.tolist()
         self.kinds = kinds
         self.begins: list[list[list[int]]] = []
         """begins[i][t][a]: where, in the reply of part i, the rows of attribute a of type t begin."""
         self.lengths: list[int] = []
         """The bytes of each reply."""
-        status, end = [], 0
+        at, end = [], 0
         for part, row in enumerate(self.counts):
             begin = end
             if part != own:
-                status.append(begin)
-                end += STATUS_BYTES
+                at.append(begin)
+                end += status
             self.begins.append([])
             for count, of_type in zip(row, kinds, strict=True):
                 bytes_ = accumulate((count * kind.num_bytes for kind in of_type), initial=end)
@@ -202,7 +228,7 @@ class _Layout:
             self.lengths.append(end - begin)
         self.total = end
         """The bytes of all replies."""
-        self.status = torch.tensor(status, dtype=torch.int64)
+        self.status = torch.tensor(at, dtype=torch.int64)
         """The first byte of each reply: int64, shape [parts - 1]."""
 
     def offsets(self, t: int, a: int) -> Tensor:
@@ -216,7 +242,7 @@ class _Layout:
         return each[0] if len(each) == 1 else torch.cat([*each, NO_IDS])
 
 
-def _packed(layout: _Layout, ids: Sequence[Tensor], own: Sequence[Sequence[OwnRows]]) -> Tensor:
+def _packed(layout: Layout, ids: Sequence[Tensor], own: Sequence[Sequence[OwnRows]]) -> Tensor:
     """The replies to all parts; ``ids[i * types + t]``: the rows of type t that part i asks for."""
     found = [[rows.table(ids[t :: len(own)]) for rows in of_type] for t, of_type in enumerate(own)]
     rows: list[Tensor] = []

@@ -17,6 +17,7 @@ from .exchange import Broken, Elsewhere, Exchange, keep_for_ever
 from .grid import Grid
 from .meeting import Meeting, end_group
 from .one_thread import OneThread
+from .row_group import RowGroup
 
 T = TypeVar("T")
 
@@ -56,9 +57,13 @@ class RankSteps(Steps):
         grid: of all ranks.
         identity: what all ranks must have alike besides what their loaders compare, by name.
         by_column: the ranks of a column make one batch together; else each rank makes one.
+        row_group: over which the thread that iterates exchanges rows; None: the thread of the steps does.
     """
 
-    def __init__(self, meeting: Meeting, grid: Grid, identity: dict[str, Any], by_column: bool = False) -> None:
+    def __init__(
+        self, meeting: Meeting, grid: Grid, identity: dict[str, Any], *, by_column: bool = False,
+        row_group: RowGroup | None = None,
+    ) -> None:  # fmt: skip
         self._meeting, self.rank, self.grid, self._identity = meeting, meeting.rank, grid, identity
         rank = self.rank
         every, columns = list(range(grid.ranks)), [grid.column(copy) for copy in range(grid.copies)]
@@ -70,6 +75,11 @@ class RankSteps(Steps):
         """Over all ranks."""
         self.rows = Exchange(self._groups[-1], grid.parts, grid.part(rank))
         """Over the ranks of this one's column, by part."""
+        self.rows_here: Exchange | None = None
+        """The same ranks, in the group in which the thread that iterates exchanges rows."""
+        if row_group is not None:
+            self._groups.append(meeting.groups(columns, row_group.backend)[own])
+            self.rows_here = Exchange(self._groups[-1], grid.parts, grid.part(rank))
         self.row = Exchange(None, 1, 0) if grid.copies == 1 else None
         """Over the ranks of this one's row, by copy; with copies, once :meth:`open_row` was called."""
         self._turns = [grid.copy(other) if by_column else other for other in every]
@@ -91,7 +101,7 @@ class RankSteps(Steps):
         return [value for _, value in found]
 
     def _gathered(self, value: Any) -> list[Any]:
-        return self._told(lambda: self.headers.objects(value))
+        return self.told(lambda: self.headers.objects(value))
 
     def begin(self, epoch: int, first: int, count: int) -> None:
         """See :meth:`Steps.begin`."""
@@ -111,7 +121,7 @@ class RankSteps(Steps):
         found: list[Exception] = []
         made: Any = None
         try:
-            made = self._told(lambda: run(nothing if counts is None else self.rows.numbers(counts, "counts")))
+            made = self.told(lambda: run(nothing if counts is None else self.rows.numbers(counts, "counts")))
         except Exception as failed:
             if self._lost is not None:
                 raise
@@ -122,7 +132,7 @@ class RankSteps(Steps):
         if self.grid.copies > 1:  # a column does not notice the error of another one
             status = Status.GO if own is None else Status.FAIL
             told = torch.tensor([status, number]).expand(self.grid.ranks, -1)
-            self._raise_alike(self._told(lambda: self.headers.numbers(told, "headers")).tolist(), own)
+            self._raise_alike(self.told(lambda: self.headers.numbers(told, "headers")).tolist(), own)
         if own is not None:
             raise own
         if found:
@@ -154,7 +164,7 @@ class RankSteps(Steps):
 
     def sum_of_column(self, values: Tensor, purpose: str) -> Tensor:
         """The sums over the ranks of this one's column, as of :meth:`Exchange.sum`. Called while a loader is made."""
-        return self.thread.submit(self._told, lambda: self.rows.sum(values, purpose)).result()
+        return self.thread.submit(self.told, lambda: self.rows.sum(values, purpose)).result()
 
     @property
     def running(self) -> bool:
@@ -199,11 +209,20 @@ class RankSteps(Steps):
 
     def sampled(self, error: Exception | None, counts: Tensor | None) -> Tensor:
         """See :meth:`Steps.sampled`."""
-        if error is not None and (self._failed or self._is_broken):
-            raise error
-        self.counted(torch.zeros(self._counting.size, 2, dtype=torch.int64), error, "sampling")
+        self.agree(error, "sampling")
         assert counts is not None
         return self.rows.numbers(counts, "counts")
+
+    def agree(self, error: Exception | None, what: str) -> None:
+        """Within a step, ends a part of its work on all ranks of :meth:`counted` alike.
+
+        Args:
+            error: why this rank failed; it is raised, and by the others, unless they know of it, Elsewhere.
+            what: it was to do, for the others' error.
+        """
+        if error is not None and (self._failed or self._is_broken):
+            raise error
+        self.counted(torch.zeros(self._counting.size, 2, dtype=torch.int64), error, what)
 
     def sampled_ahead(self, error: Exception | None) -> None:
         """See :meth:`Steps.sampled_ahead`."""
@@ -219,7 +238,12 @@ class RankSteps(Steps):
 
     @property
     def _is_broken(self) -> bool:
-        return any(exchange.broken for exchange in (self.headers, self.rows, self.row) if exchange is not None)
+        return any(exchange.broken for exchange in self.exchanges if exchange is not self.rows_here)
+
+    @property
+    def exchanges(self) -> list[Exchange]:
+        """All of them."""
+        return [entry for entry in (self.headers, self.rows, self.rows_here, self.row) if entry is not None]
 
     def leave(self, delivered: int) -> None:
         """See :meth:`Steps.leave`."""
@@ -240,7 +264,7 @@ class RankSteps(Steps):
         if self._stopped is None:
             common = [self._iteration, self._epoch, self._first, self._count, self._taken, self._left]
             own = torch.tensor([status, number, *common]).expand(self.grid.ranks, -1)
-            headers = self._told(lambda: self.headers.numbers(own, "headers")).tolist()
+            headers = self.told(lambda: self.headers.numbers(own, "headers")).tolist()
             stopped = [rank for rank, header in enumerate(headers) if header[0] == Status.STOP]
             if not stopped:
                 for at, name in enumerate(_COMMON, 2):
@@ -259,8 +283,8 @@ class RankSteps(Steps):
             )
         raise RuntimeError(self._stopped)
 
-    def _told(self, communicate: Callable[[], T]) -> T:
-        """Calls it. If another rank is gone, the error says which, and so do all later steps."""
+    def told(self, communicate: Callable[[], T]) -> T:
+        """Calls what communicates. If another rank is gone, the error says which, and so do all later steps."""
         try:
             return communicate()
         except Broken as error:
@@ -275,8 +299,8 @@ class RankSteps(Steps):
         self._closed = True
         self.thread.submit(self.leave, 0)
         if not self.thread.end(timeout):
-            self.headers.give_up()
-            self.rows.give_up()
+            for exchange in self.exchanges:
+                exchange.give_up()
             self.thread.end(GIVING_UP)
             keep_for_ever(self._groups)  # the end of a group in which a collective waits would wait, too
             return
@@ -293,9 +317,8 @@ class RankSteps(Steps):
         self.thread.end(0.0)
 
     def _end_groups(self) -> None:
-        self.headers.group = self.rows.group = None
-        if self.row is not None:
-            self.row.group = None
+        for exchange in self.exchanges:
+            exchange.group = None
         while self._groups:  # the others notice that this rank is gone when its last reference to a group is
             group = self._groups.pop()
             if group is not None:

@@ -156,6 +156,8 @@ class CollectiveRowStore(RowStore):
 
     thread_safe = False
     collective = True
+    rows_here: bool = False
+    """Whether the thread that iterates exchanges the rows: :meth:`read` asks for them, and :meth:`arrive` gets them."""
 
     @abstractmethod
     def open_steps(self) -> Steps:
@@ -187,9 +189,21 @@ class CollectiveRowStore(RowStore):
     def read(self, plan: Any, asked: Tensor, steps: Steps) -> None:
         """Gets what a plan asks of other ranks, and answers them. ``asked``: their counts. In a step."""
 
+    def taken(self, plan: Any, steps: Steps) -> None:
+        """With ``rows_here``, on the thread of the steps: all ranks have taken a step, so :meth:`arrive` follows."""
+
+    def arrive(self, plan: Any, steps: Steps) -> None:
+        """With ``rows_here``, gets the rows that :meth:`read` asked for. Called by the thread that iterates, on all
+        ranks, for each step that was taken, in their order.
+
+        Raises:
+            RuntimeError: a rank is gone.
+        """
+
     @abstractmethod
     def rows(self, plan: Any) -> list[Tensor]:
-        """The rows of a plan's attributes, in their order, after :meth:`read`; several threads may call it at once."""
+        """The rows of a plan's attributes, in their order, after :meth:`read`; several threads may call it at once.
+        With ``rows_here``, the thread that iterates calls it, after :meth:`arrive`."""
 
 
 @dataclass

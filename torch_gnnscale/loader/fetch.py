@@ -307,9 +307,20 @@ class CollectiveSource(RowSource):
     def read(self, plan: Any, asked: Tensor, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.read`."""
 
+    @property
+    def rows_here(self) -> bool:
+        """See :class:`CollectiveRowStore`."""
+        return False
+
+    def taken(self, plan: Any, steps: Steps) -> None:
+        """See :meth:`CollectiveRowStore.taken`."""
+
+    def arrive(self, plan: Any, steps: Steps) -> None:
+        """See :meth:`CollectiveRowStore.arrive`."""
+
     @abstractmethod
     def rows(self, plan: Any) -> Any:
-        """What :meth:`fetch` returns, after :meth:`read`; several threads may call it at once."""
+        """What :meth:`fetch` returns; called as :meth:`CollectiveRowStore.rows`."""
 
 
 class CollectiveRows(StoreRows, CollectiveSource):
@@ -339,6 +350,19 @@ class CollectiveRows(StoreRows, CollectiveSource):
     def read(self, plan: tuple[list[Any], Any], asked: Tensor, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.read`."""
         self.features.read(plan[1], asked, steps)
+
+    @property
+    def rows_here(self) -> bool:
+        """See :class:`CollectiveRowStore`."""
+        return self.features.rows_here
+
+    def taken(self, plan: tuple[list[Any], Any], steps: Steps) -> None:
+        """See :meth:`CollectiveRowStore.taken`."""
+        self.features.taken(plan[1], steps)
+
+    def arrive(self, plan: tuple[list[Any], Any], steps: Steps) -> None:
+        """See :meth:`CollectiveRowStore.arrive`."""
+        self.features.arrive(plan[1], steps)
 
     def rows(self, plan: tuple[list[Any], Any]) -> list[tuple[Any, Any]]:
         """See :meth:`CollectiveSource.rows`."""

@@ -103,6 +103,8 @@ class Together:
         self._samples_together = isinstance(line.sampler, KeyedSampler) and line.sampler.collective
         self._ahead: deque[_Prepared] = deque()  # steps whose plans were announced
         self._window = 0
+        self._here = self.source.rows_here
+        self._owed: deque[_Prepared] = deque()  # steps that were taken, whose rows the thread that iterates exchanges
         self._wanted = self.source.plans_ahead(steps)
         if self._samples_together:  # ranks without remote rows, which have no buffer, look ahead as the others do
             each = steps.gather(self._wanted)
@@ -114,14 +116,18 @@ class Together:
         """Iterates over this rank's batches of an epoch of which ``first`` were made before, by all ranks."""
         count = self.share.rounds(first) if self.share.uneven == "serve" else self.share.steps(first)
         self.steps.thread.submit(self._begin, epoch, first, count).result()
+        while self._owed:  # of an iteration that was left: the others may wait for rows
+            self._arrive()
         turns = self._turns(numbered, epoch, first, count)
-        stages = [
-            Stage(as_here(self._prepare)),
-            Stage(as_here(self._step), in_order=True),
-            Stage(as_here(self._collate)),
-        ]
+        stages = [Stage(as_here(self._prepare)), Stage(as_here(self._step), in_order=True)]
+        if not self._here:
+            stages.append(Stage(as_here(self._collate)))
 
         def finished(made: Any) -> Any:
+            if isinstance(made, _Prepared):
+                assert made is self._owed[0]
+                self._arrive()
+                made = self._collate(made)
             return made if isinstance(made, Served) else finish(made)
 
         return TogetherBatches(Pipeline(turns, stages, finished, prefetch, self.steps.thread), self.steps)
@@ -183,7 +189,7 @@ class Together:
         if coming.plan is not None:
             self.source.announce(coming.plan, self.steps)
 
-    def _take(self, prepared: _Prepared) -> _Prepared | Served:
+    def _take(self, prepared: _Prepared) -> _Prepared:
         begin, sampled, counts = time.perf_counter(), self.line.seconds["sample"], None
         together = self._samples_together and not prepared.bulk.made
         if not together and not prepared.is_planned:
@@ -201,11 +207,14 @@ class Together:
             self.source.read(prepared.plan, asked, self.steps)
 
         self.steps.step(prepared.turn.batch.number, prepared.error, counts, run)
+        if self._here:
+            self.source.taken(prepared.plan, self.steps)
+            self._owed.append(prepared)
         took = time.perf_counter() - begin
         if self._samples_together:
             took -= self.line.seconds["sample"] - sampled
         self.line.seconds["gather"] += took
-        return Served() if prepared.turn.serves else prepared
+        return prepared
 
     def _sample_together(self, prepared: _Prepared) -> Any:
         """Samples within a step, and what is announced before it; returns what the other ranks ask this one for."""
@@ -238,9 +247,17 @@ class Together:
             self._sample_alone(turn)
             self._announce(turn)
 
+    def _arrive(self) -> None:
+        """Exchanges the rows of the first step that waits for it, in the thread that iterates."""
+        begin = time.perf_counter()
+        self.source.arrive(self._owed.popleft().plan, self.steps)
+        self.line.seconds["gather"] += time.perf_counter() - begin
+
     def _collate(self, made: _Prepared | Served) -> Any:
         if isinstance(made, Served):
             return made
+        if made.turn.serves:
+            return Served()
         begin = time.perf_counter()
         fetched = Fetched(made.sampled, self.source.rows(made.plan))
         self.line.seconds["gather"] += time.perf_counter() - begin

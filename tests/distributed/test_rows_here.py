@@ -1,0 +1,206 @@
+"""Rows that the thread that iterates exchanges: NCCL's way of doing so, taken here by Gloo and on the CPU."""
+
+import re
+import threading
+
+import pytest
+import torch
+from helpers.cluster import cluster
+from helpers.disturbed import disturbed, results_of, unanswerable
+from helpers.hetero import PAPER, make_hetero
+from helpers.parts import (
+    HERE,
+    batches_of_rank,
+    check_batches,
+    expected_batches,
+    fetched,
+    homogeneous,
+    loader_over,
+    parts_of_edges,
+    with_links,
+)
+from helpers.slow import SLOW, quick
+from torch import distributed as dist
+
+from torch_gnnscale import partition
+from torch_gnnscale.distributed import open_part
+from torch_gnnscale.distributed.own_rows import MappedRows
+
+BUFFERS = {
+    "none": {},
+    "massivegnn": {"buffer": 0.5, "policy_options": {"gamma": 0.9, "delta": 2}},
+    "static": {"buffer": 0.25, "policy": "static"},
+    "lookahead": {"buffer": 0.3, "policy": "lookahead", "policy_options": {"window": 3}},
+    "a whole epoch": {"buffer": 0.3, "policy": "lookahead", "policy_options": {"window": "epoch"}},
+}
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """(data, a directory of two parts)."""
+    return with_links(tmp_path_factory, 2)
+
+
+@pytest.fixture(scope="module")
+def edges(tmp_path_factory):
+    return parts_of_edges(lambda: tmp_path_factory.mktemp("parts"))
+
+
+@pytest.mark.parametrize("kept", quick(BUFFERS, "none", "massivegnn", "a whole epoch"))
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("nodes", {}), SLOW("nodes", {"prefetch": 0, "disjoint": True}), SLOW("nodes", {"prefetch": 7, "bulk": 2}),
+        SLOW("nodes", {"uneven": "serve", "batch_size": 7}), SLOW("links", {"seed_order": "global"}),
+    ],
+    ids=["nodes", "disjoint", "bulk", "serve", "links"],
+)  # fmt: skip
+@pytest.mark.parametrize("world", [2, SLOW(4)])
+def test_batches_are_those_of_one_process(parts, kept, kind, options, world):
+    data, path = parts
+    expected = expected_batches(data, path, kind, 3, options, world)
+    check_batches(cluster(world).run(batches_of_rank, path, kind, 3, options, {**kept, **HERE}), expected)
+
+
+@pytest.mark.parametrize("kept", quick(BUFFERS, "lookahead"))
+@pytest.mark.parametrize("options", [{"bulk": 3, "uneven": "serve", "seed_order": "global", "batch_size": 7}, SLOW({})])
+@pytest.mark.parametrize(("count", "world"), [(2, 2), SLOW(3, 3), SLOW(2, 4)])
+def test_where_edges_are_in_parts(edges, kept, options, count, world):
+    data, path = edges(count)
+    expected = expected_batches(data, path, "nodes", 2, options, world)
+    check_batches(cluster(world).run(batches_of_rank, path, "nodes", 2, options, {**kept, **HERE}), expected)
+
+
+def test_a_part_without_nodes(edges):
+    data, path = edges(0)
+    options = {"uneven": "serve"}
+    expected = expected_batches(data, path, "nodes", 1, options, 3)
+    assert cluster(3).run(batches_of_rank, path, "nodes", 1, options, HERE) == expected
+
+
+def test_types(tmp_path):
+    data = make_hetero()
+    splits = {"train": (PAPER, torch.arange(0, 40, 2))}
+    partition.write(data, tmp_path / "parts", parts=2, method="random", splits=splits)
+    path = str(tmp_path / "parts")
+    options = {"num_neighbors": [3, 2]}
+    expected = cluster(2).run(batches_of_rank, path, "nodes", 1, options)
+    check_batches(cluster(2).run(batches_of_rank, path, "nodes", 1, options, HERE), expected)
+
+
+@pytest.mark.slow
+def test_tiers(parts):
+    data, path = parts
+    expected = expected_batches(data, path, "nodes", 3, {}, 2)
+    kept = {**HERE, **BUFFERS["lookahead"], "tiers": {"host": "25%"}}
+    check_batches(cluster(2).run(batches_of_rank, path, "nodes", 3, {}, kept), expected)
+
+
+@pytest.mark.parametrize("kept", quick(BUFFERS, "massivegnn"))
+def test_what_travels_is_the_same_but_for_the_status_of_replies(parts, kept):
+    options = {"num_neighbors": [9, 9]}
+    usual = cluster(2).run(fetched, parts[1], kept, 3, options)
+    expected = [(received - 8 * steps, rounds, steps) for received, rounds, steps in usual]
+    assert cluster(2).run(fetched, parts[1], {**kept, **HERE}, 3, options) == expected
+
+
+# Threads ##############################################################################################################
+
+
+def exchanging_threads(path, prefetch):
+    """(how many all-to-alls of rows each step took, whether the thread that iterates issued all of them)."""
+    with open_part(path, **HERE) as part:
+        loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {"prefetch": prefetch})
+        exchange = loader._steps.rows_here
+        issued = exchange.bytes
+        threads = []
+
+        def noted(*args):
+            threads.append(threading.get_ident())
+            return issued(*args)
+
+        exchange.bytes = noted
+        each = []
+        for _ in loader:
+            each.append(len(threads))
+        return [after - before for before, after in zip([0, *each], each, strict=False)], set(threads) == {
+            threading.get_ident()
+        }
+
+
+@pytest.mark.parametrize("prefetch", [0, 3])
+def test_the_thread_that_iterates_exchanges_rows_once_per_step(parts, prefetch):
+    for each, here in cluster(2).run(exchanging_threads, parts[1], prefetch):
+        assert len(each) > 3
+        assert set(each) == {1}
+        assert here
+
+
+# Errors ###############################################################################################################
+
+
+@pytest.mark.parametrize("kept", quick(BUFFERS, "lookahead"))
+@pytest.mark.parametrize("world", [2, SLOW(4)])
+def test_loops_that_are_left_and_batches_that_fail(parts, kept, world):
+    expected = cluster(world).run(disturbed, parts[1], {}, {})
+    assert any("failed" in batches for batches in expected[0])
+    assert cluster(world).run(disturbed, parts[1], {**kept, **HERE}, {}) == expected
+
+
+@pytest.mark.parametrize("bulk", [1, SLOW(2)])
+def test_sampling_that_fails_on_one_rank(edges, bulk):
+    expected = cluster(2).run(unanswerable, edges(2)[1], 1, bulk)
+    assert cluster(2).run(unanswerable, edges(2)[1], 1, bulk, {**BUFFERS["massivegnn"], **HERE}) == expected
+
+
+class Unreadable(MappedRows):
+    """Rows that cannot be read once: in the third step, for other ranks."""
+
+    reads = 0
+
+    def gather(self, ids):
+        self.reads += 1
+        if self.reads == 5:
+            raise OSError("no luck")
+        return super().gather(ids)
+
+
+def unreadable(path, bad_rank, kept):
+    with open_part(path, **kept, **HERE) as part:
+        if dist.get_rank() == bad_rank:
+            part.features._own[0][0] = Unreadable(part.features._own[0][0]._rows)
+        return results_of(loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {}))
+
+
+@pytest.mark.parametrize("kept", quick(BUFFERS, "massivegnn"))
+@pytest.mark.parametrize(("bad_rank", "world"), [(1, 2), SLOW(0, 4)])
+def test_rows_that_a_rank_cannot_read_fail_on_all_before_they_travel(parts, kept, bad_rank, world):
+    whole = cluster(world).run(unreadable, parts[1], -1, kept)
+    found = cluster(world).run(unreadable, parts[1], bad_rank, kept)
+    for rank, (ours, expected) in enumerate(zip(found, whole, strict=True)):
+        assert ours[2] == "OSError: no luck" if rank == bad_rank else f"rank {bad_rank} failed" in ours[2]
+        assert ours[:2] + ours[3:] == expected[:2] + expected[3:]
+
+
+@pytest.mark.parametrize(
+    ("backend", "message"),
+    [
+        ("nccl", "backend='nccl': expected a GPU that torch sees and NCCL in torch, found no a GPU that torch sees"),
+        ("mpi", "backend: expected 'gloo' or 'nccl', found 'mpi'"),
+    ],
+)
+def test_bad_input(tmp_path, backend, message):
+    if backend == "nccl" and torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    partition.write(homogeneous(), tmp_path / "parts", parts=1, method="random")
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        open_part(tmp_path / "parts", backend=backend)
+
+
+def other_backends(path):
+    open_part(path, **(HERE if dist.get_rank() else {"backend": "nccl"}))
+
+
+def test_other_backends_are_refused(parts):
+    text = "ValueError: backend: expected the same on all ranks, found ['nccl', 'gloo']"
+    assert cluster(2).results(other_backends, parts[1]) == [(False, text)] * 2
