@@ -23,8 +23,9 @@ class OneThread(Executor):
     def __init__(self, name: str) -> None:
         self._calls: SimpleQueue[tuple[Future, Callable[[], Any]] | None] = SimpleQueue()  # its put is reentrant
         self._ended = False
-        self._thread = threading.Thread(target=_run, args=(self._calls,), name=name, daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=_run, args=(self._calls,), name=name, daemon=True)
+        """The thread."""
+        self.thread.start()
 
     def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future:
         """A future of the call; after :meth:`shutdown`, one with a RuntimeError."""
@@ -47,8 +48,8 @@ class OneThread(Executor):
             self._ended = True
             self._calls.put(None)
         if timeout != 0.0:
-            self._thread.join(timeout)
-        return not self._thread.is_alive()
+            self.thread.join(timeout)
+        return not self.thread.is_alive()
 
 
 def _run(calls: SimpleQueue) -> None:

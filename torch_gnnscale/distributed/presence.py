@@ -3,6 +3,7 @@ whether it is alive until its process ends."""
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import json
 import os
@@ -27,7 +28,11 @@ _EVERY = 0.5
 """Seconds after which a rank looks again, at least."""
 REQUESTS = 100
 """Requests per second, of all ranks that look, that the store gets at most."""
+AT_EXIT = 5.0
+"""Seconds for which the end of a program waits for threads that ask other ranks; 0 on rank 0, which keeps the store."""
 _numbers = itertools.count()
+_asking: weakref.WeakKeyDictionary[threading.Thread, float] = weakref.WeakKeyDictionary()
+"""Threads that may be in a call that other ranks do not answer, and for how long the end of the program waits."""
 
 
 class Presence:
@@ -103,7 +108,7 @@ class Presence:
         Raises:
             RuntimeError: a rank has ended in the meantime; the message names it.
         """
-        thread = OneThread("gnnscale-together")
+        thread = self._thread_for("together")
         made = thread.submit(make)
         try:
             while not wait([made], self._within).done:
@@ -131,7 +136,7 @@ class Presence:
 
     def _silent(self) -> list[int] | None:
         """The ranks that do not answer; None if the store does not."""
-        asking = OneThread("gnnscale-asking")
+        asking = self._thread_for("asking")
         try:
             return asking.submit(self._ask).result(2 * self._within)
         except Exception:  # also a timeout: a call of a store whose process has ended may take minutes to fail
@@ -149,6 +154,11 @@ class Presence:
             if not silent or time.monotonic() > until:
                 return silent
             time.sleep(self._every / 2)
+
+    def _thread_for(self, what: str) -> OneThread:
+        thread = OneThread(f"gnnscale-{what}")
+        _asking[thread.thread] = 0.0 if self.rank == 0 else AT_EXIT
+        return thread
 
     def close(self) -> None:
         """Stops answering."""
@@ -214,6 +224,15 @@ def _serve(answer: _Answer, ended: threading.Event, every: float) -> None:
             answer.give()
     except RuntimeError:  # the store ended with its process
         pass
+
+
+@atexit.register
+def _end_threads() -> None:
+    """A thread that comes back from native code while the interpreter ends aborts the process. Such calls fail when the
+    store ends with rank 0, which often ends for the same reason as this process: so it ends first."""
+    begin = time.monotonic()
+    for thread, seconds in list(_asking.items()):
+        thread.join(max(0.0, begin + seconds - time.monotonic()))
 
 
 def _keeper() -> str:
