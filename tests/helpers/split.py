@@ -158,8 +158,13 @@ def expected_batches(plan: GivenPlan, epochs: int, world: int, options: dict[str
         ]
         for rank in range(world):
             steps = range(0, len(cuts) - groups + 1 if options.get("uneven") == "drop" else len(cuts), groups)
-            numbers = [(begin + rank // parts) % len(cuts) for begin in steps]
-            found[rank].append([comparable(cuts[number][rank % parts]) for number in numbers])
+            batches = []
+            for begin in steps:
+                numbers = [(begin + group) % len(cuts) for group in range(groups)]
+                seeds = sum(cuts[number][0].global_batch_size for number in numbers)
+                made = comparable(cuts[numbers[rank // parts]][rank % parts])
+                batches.append({**made, "global_batch_size": seeds})
+            found[rank].append(batches)
     return found
 
 

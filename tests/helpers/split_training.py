@@ -15,7 +15,7 @@ from torch_gnnscale import NeighborLoader, split
 from torch_gnnscale.datasets import planted
 
 FANOUTS = [4, 3]
-BATCH = 64
+BATCH = 80
 
 
 def graph() -> Data:

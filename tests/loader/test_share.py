@@ -217,3 +217,10 @@ def test_shard_true_is_the_share_of_the_process_group_and_its_seed_is_rank_0s(tm
         warnings.simplefilter("error")
         whole = [plain(batch) for batch in loader_of(seed=seed)]
     assert [batch for step in zip(first, second, strict=True) for batch in step] == whole
+
+
+def test_inputs_of_a_step_of_all_ranks():
+    share = Share(Ranks(1, 3), "global", "pad").with_counts([5])  # 5 batches of 4 of 18 inputs
+    assert [share.inputs_of_step(number, 4, 18) for number in (1, 4)] == [12, 10]  # the last has 2, then the first
+    serving = Share(Ranks(1, 3), "global", "serve").with_counts([5])
+    assert [serving.inputs_of_step(number, 4, 18) for number in (1, 4)] == [12, 6]

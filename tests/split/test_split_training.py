@@ -37,3 +37,10 @@ def test_weights_are_those_of_one_process(tmp_path, world, options):
     check(cluster(world).run(trained, plan, 2, 1, options), expected)
     untrained = trained(plan, 0)
     assert not any(torch.equal(expected[name], untrained[name]) for name in expected if "weight" in name)
+
+
+@pytest.mark.slow
+def test_two_groups_of_two_ranks(tmp_path):
+    plan = saved_plan(tmp_path, 2)
+    expected = trained(plan, 2, groups=2, norm=None)
+    check(cluster(4).run(trained, plan, 2, 1, {}, None), expected)

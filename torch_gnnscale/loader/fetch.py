@@ -285,6 +285,10 @@ class CollectiveSource(RowSource):
     threads = False
     collective = True
 
+    def in_step(self, sampled: SampledGraphPart, inputs: int) -> None:
+        """Says how many inputs all ranks have together in the step of a sample; called before :meth:`plan`, where the
+        order of inputs is global."""
+
     @abstractmethod
     def plan(self, sampled: SampledGraphPart, bounds: Bounds) -> Any:
         """What :meth:`counts` and :meth:`read` need for a sample; several threads may plan at once."""

@@ -181,7 +181,10 @@ class KeyedLoader(ResumableLoader):
     def _together(self) -> Together | None:
         """The line in steps of all ranks, if they read together."""
         share = self._order.share
-        return None if self._steps is None or share is None else Together(self._line, self._steps, share, self.bulk)
+        if self._steps is None or share is None:
+            return None
+        batches: Any = self.batch_sampler
+        return Together(self._line, self._steps, share, self.bulk, (batches.batch_size, len(batches.sampler)))
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self._order.begin()

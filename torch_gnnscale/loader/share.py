@@ -96,6 +96,19 @@ class Share:
         left = self.counts[part] - first * self.copies // self.ranks.world - turn
         return max(0, -(-left // self.copies))
 
+    def inputs_of_step(self, number: int, size: int, inputs: int) -> int:
+        """How many inputs all ranks have together in a step; the order is global.
+
+        Args:
+            number: of this rank's batch in that step.
+            size: inputs of a batch.
+            inputs: of an epoch.
+        """
+        chunks = [number - self.ranks.rank + rank for rank in range(self.ranks.world)]
+        if self.uneven == "serve":
+            chunks = [chunk for chunk in chunks if chunk < self.counts[0]]
+        return sum(min(size, inputs - chunk % self.counts[0] * size) for chunk in chunks)
+
     def positions(self, first: int) -> Iterator[Position]:
         """The steps of this rank after ``first`` batches of all ranks."""
         world, count = self.ranks.world, self.counts[self.part]

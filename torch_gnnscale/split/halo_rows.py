@@ -61,6 +61,10 @@ class SplitRows(CollectiveSource):
             raise RuntimeError("split: expected to read in steps that all ranks take together; iterate over the loader")
         return plan.rows, None if plan.x is None else plan.x[:0]
 
+    def in_step(self, sampled: SampledGraphPart, inputs: int) -> None:
+        """See :meth:`CollectiveSource.in_step`: a loss is a mean over the seeds of all groups of ranks."""
+        sampled.out.fields["global_batch_size"] = inputs
+
     def plan(self, sampled: SampledGraphPart, bounds: Bounds) -> HaloPlan:
         """See :meth:`CollectiveSource.plan`: reads the rows of own nodes and edges."""
         out = sampled.out
