@@ -91,27 +91,24 @@ def assign(
             key = batch_key(seed, 0, number, Purpose.PARTITION) if method == "random" else None
             owner[node_type] = _equal_ranges(size, parts, key)
     else:
-        found = balanced(whole, parts, seed, method)
+        of_clusters = method == "coarse" and 1 < parts < whole.num_nodes
+        found = coarse.partition(whole, parts, seed) if of_clusters else by_metis(whole, parts, seed)
         owner, peak = whole.by_type(found.owner.to(torch.int32)), found.peak_bytes
     return Assignment(owner, method, time.perf_counter() - start, max(peak, machine.resident_memory(peak=True)))
 
 
-def balanced(whole: Whole, parts: int, seed: int, method: str = "metis") -> metis.Found:
-    """METIS's partition of a whole, or with "coarse" that of its clusters, which takes no ``whole.edge_weight``.
+def by_metis(whole: Whole, parts: int, seed: int, tolerance: float = metis.TOLERANCE) -> metis.Found:
+    """METIS's partition of a whole, in which max / mean of each constraint is at most ``tolerance`` where it can be.
 
     Raises:
         ImportError, RuntimeError: as of :func:`assign`.
     """
     if parts == 1 or whole.num_nodes <= parts:  # METIS would leave parts empty
         return metis.Found(torch.arange(whole.num_nodes) % parts, 0)
-    return (_metis if method == "metis" else coarse.partition)(whole, parts, seed)
-
-
-def _metis(whole: Whole, parts: int, seed: int) -> metis.Found:
     metis.check_installed()
     graph = whole.merged()
     ops.pool_trim()  # METIS needs it more
-    return metis.part_graph(*graph, whole.weight, whole.names, parts, seed)
+    return metis.part_graph(*graph, whole.weight, whole.names, parts, seed, tolerance)
 
 
 def _equal_ranges(size: int, parts: int, key: int | None) -> Tensor:

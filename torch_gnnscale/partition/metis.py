@@ -21,7 +21,7 @@ from .. import machine
 from .._warn import warn
 
 TOLERANCE = 1.05
-"""What max / mean over the parts may be, of each constraint."""
+"""What max / mean over the parts may be, of each constraint, unless another bound is given."""
 EDGE_BYTES = 127
 """Memory that METIS was found to take for each symmetrised edge."""
 _CHILD = Path(__file__).with_name("metis_child.py")
@@ -45,8 +45,9 @@ def check_installed() -> None:
 
 
 def part_graph(
-    colptr: Tensor, row: Tensor, edge_weight: Tensor, weight: Tensor, names: Sequence[str], parts: int, seed: int
-) -> Found:
+    colptr: Tensor, row: Tensor, edge_weight: Tensor, weight: Tensor, names: Sequence[str], parts: int, seed: int,
+    tolerance: float = TOLERANCE,
+) -> Found:  # fmt: skip
     """Cuts a graph into parts of about equal weights, with few edges between them.
 
     Args:
@@ -57,6 +58,7 @@ def part_graph(
         names: what each constraint is called.
         parts: how many parts, at least 2.
         seed: of METIS's random choices; its lower 31 bits are used.
+        tolerance: what max / mean over the parts may be, of each constraint.
 
     Raises:
         ImportError: pymetis is not installed.
@@ -76,7 +78,7 @@ def part_graph(
         counts = {name: values.numel() for name, values in arrays.items()} | {"owner": num_nodes}
         request = {name: (files[name], count) for name, count in counts.items()} | {
             "status": files["status"], "parts": parts, "seed": seed & 0x7FFFFFFF, "path": sys.path,
-            "tolerance": _tolerance(weight, parts), "one_weight": False,
+            "tolerance": _tolerance(weight, parts, tolerance), "one_weight": False,
         }  # fmt: skip
         status, ended = _run(request, list(files.values()))
         if status.get("stage") == "trial":  # pymetis's library has other types than we pass
@@ -95,12 +97,12 @@ def part_graph(
     return Found(owner, status["peak"] + machine.resident_memory())
 
 
-def _tolerance(weight: Tensor, parts: int) -> list[float]:
-    """max / mean that is allowed for each constraint: more than TOLERANCE only where no partition could keep that."""
+def _tolerance(weight: Tensor, parts: int, wanted: float = TOLERANCE) -> list[float]:
+    """max / mean that is allowed for each constraint: more than ``wanted`` only where no partition could keep that."""
     found = []
     for column in weight.unbind(1):
         mean = max(float(column.sum()) / parts, 1e-9)
-        found.append(max(TOLERANCE, -(-int(column.sum()) // parts) / mean, float(column.max()) / mean))
+        found.append(max(wanted, -(-int(column.sum()) // parts) / mean, float(column.max()) / mean))
     return found
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from ..partition.methods import assign, balanced
+from ..partition.methods import assign, by_metis
 from ..partition.whole import Whole
 from ..topology import CSC
 
@@ -15,6 +15,8 @@ WEIGHTS = ("presampled", "node", "edge", "random")
 """By what nodes are given to parts: see :func:`torch_gnnscale.split.plan`."""
 _EDGE_FACTOR = 10
 """An edge weighs 1 + 10 N_e: 1, so that edges that were never drawn are cut last among equals."""
+_TOLERANCE = 1.01
+"""What max / mean of the loads may be: every batch waits for the part that has most."""
 _LIMIT = 1 << 53
 """Weights are scaled down where their sum is above it: METIS adds them up as int64 and compares sums as floats."""
 
@@ -49,7 +51,7 @@ def owners_by(
         names=["load"],
         edge_weight=[weights_of(edge_load, _EDGE_FACTOR)] if weights == "presampled" else None,
     )
-    return balanced(whole, parts, seed).owner.to(torch.int32)
+    return by_metis(whole, parts, seed, _TOLERANCE).owner.to(torch.int32)
 
 
 def weights_of(count: Tensor, factor: int) -> Tensor:
