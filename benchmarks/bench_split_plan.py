@@ -1,0 +1,150 @@
+"""Split plans (GSplit, section 6.3 and figure 5): how equal the parts' shares of batches are, and how many edges cross.
+
+    python benchmarks/bench_split_plan.py
+    python benchmarks/bench_split_plan.py --graphs planted    # of others, the figures in results/split_plan.json stay
+
+4 parts by each kind of weights, medians over METIS's seeds, of the batches of training's first two epochs. planted:
+planted(100_000, 20, 64, 8, homophily=0.8), the first 4,096 nodes of classes 0 to 3, (10, 5), batches of 512. cnr2000
+(in GNNSCALE_DATA, or ../shared/data): shuffled ids, 1 % of the nodes as seeds, (10, 5), batches of 512. Imbalance: the
+mean over batches of max / mean of a layer's edges over the parts, in the layer where that is largest.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from common import RESULTS, judged, parser, save, say_aims, web_graph
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch_geometric.data import Data
+
+from torch_gnnscale import CSC, NeighborLoader, ops, split
+from torch_gnnscale.datasets import planted
+from torch_gnnscale.partition.methods import assign
+
+PARTS, FANOUTS, BATCH = 4, [10, 5], 512
+FIGURE = Path(__file__).parents[1] / "docs" / "split_plan.png"
+KINDS: dict[str, dict[str, Any]] = {
+    "random": {"weights": "random"},
+    "edge": {"weights": "edge"},
+    "edge, seeds not balanced": {},
+    "node": {"weights": "node"},
+    "presampled": {"weights": "presampled"},
+    "presampled, load='layers'": {"weights": "presampled", "load": "layers"},
+    "presampled, 30 epochs": {"weights": "presampled", "epochs": 30},
+}
+"""The rows of the table, and what :func:`split.plan` is given for them."""
+
+DRAWN = ("random", "edge", "node", "presampled")
+"""What the figure shows."""
+
+
+def graph_of(name: str) -> tuple[Data, Tensor] | None:
+    """A graph without features and its seeds; None where it is not there."""
+    if name == "cnr2000":
+        if (web := web_graph()) is None:
+            return None
+        edge_index, num_nodes = web
+        shuffled = ops.permutation(num_nodes, 2)[edge_index]
+        return Data(edge_index=shuffled, num_nodes=num_nodes), ops.permutation(num_nodes, 1)[: num_nodes // 100]
+    nodes, seeds = (100_000, 4096) if name == "planted" else (4000, 512)
+    data = planted(nodes, 20, 64, 8, homophily=0.8)
+    chosen = (data.y < 4).nonzero().view(-1)[:seeds]
+    return Data(edge_index=data.edge_index, num_nodes=nodes), chosen
+
+
+def measured(data: Data, seeds: Tensor, options: dict[str, Any], seed: int) -> tuple[dict[str, float], Any]:
+    """The figures of one plan, and what was measured of each batch."""
+    if not options:
+        csc = CSC.from_data(data)
+        found = assign({None: csc}, {None: csc.num_src}, PARTS, method="metis", balance=["edges"], seed=seed)
+        options = {"weights": found.owner[None]}
+    plan = split.plan(data, seeds, FANOUTS, PARTS, batch_size=BATCH, seed=seed, **options)
+    loader = NeighborLoader(data, FANOUTS, seeds, batch_size=BATCH, shuffle=True, seed=seed)
+    batches = split.measure(plan, loader, [0, 1])
+    rows = batches.rows.to(torch.float64)
+    by_layer = batches.imbalance.mean(0).tolist()
+    figures = {
+        **{f"imbalance of layer {layer}": value for layer, value in enumerate(by_layer)},
+        "imbalance": max(by_layer),
+        "cross": float(batches.cross_share.mean()),
+        "imbalance of rows": float((rows.amax(1) / rows.mean(1)).mean()),
+        "presampled imbalance": plan.imbalance,
+        "presampled cross": plan.cut_share,
+    }
+    return figures, batches
+
+
+def quality(name: str, data: Data, seeds: Tensor, runs: int) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Medians by kind of weights; and of the first plans of those in the figure, the points of each batch."""
+    print(f"\n{name}: {data.num_nodes:,} nodes, {data.num_edges:,} edges, {len(seeds):,} seeds")
+    rows, batches = {}, {}
+    for kind, options in KINDS.items():
+        found = [measured(data, seeds, options, seed) for seed in range(runs)]
+        rows[kind] = {key: median(figures[key] for figures, _ in found) for key in found[0][0]}
+        if kind in DRAWN:
+            first = found[0][1]
+            imbalance = [round(value, 3) for value in first.imbalance[:, 0].tolist()]
+            cross = [round(100 * share, 2) for share in first.cross_share.tolist()]
+            batches[kind] = {"cross, %": cross, "imbalance of layer 0": imbalance}
+        print(f"  {kind:26s}" + "".join(f"  {key} {value:.4g}" for key, value in rows[kind].items()), flush=True)
+    return rows, batches
+
+
+def aims_of(name: str, rows: dict[str, dict[str, float]]) -> dict[str, Any]:
+    best, longer = rows["presampled"], rows["presampled, 30 epochs"]
+    aims = {
+        "10 epochs of presampling over 30, imbalance": judged(best["imbalance"] / longer["imbalance"] - 1, within=0.02),
+        "10 epochs of presampling over 30, cross edges": judged(best["cross"] / longer["cross"] - 1, within=0.07),
+    }
+    if name == "cnr2000":
+        aims |= {"imbalance": judged(best["imbalance"], most=1.15), "cross edges": judged(best["cross"], most=0.002)}
+    else:
+        aims["imbalance"] = judged(best["imbalance"], most=1.1)
+        aims["imbalance of edge"] = judged(rows["edge"]["imbalance"], least=1.4)
+        aims["imbalance of edge, seeds not balanced"] = judged(rows["edge, seeds not balanced"]["imbalance"], least=1.4)
+        for other in ("edge", "node"):
+            aims[f"cross edges over those of {other}"] = judged(best["cross"] / rows[other]["cross"], most=0.7)
+    return {f"{name}: {title}": aim for title, aim in aims.items()}
+
+
+def plot(results: dict[str, Any]) -> None:
+    """The paper's figure 5: a point for each batch."""
+    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    panels = figure.subplots(1, len(results), squeeze=False)[0]
+    for axes, (name, entry) in zip(panels, results.items(), strict=True):
+        for kind, points in entry["batches"].items():
+            axes.scatter(points["cross, %"], points["imbalance of layer 0"], s=14, label=kind)
+        axes.set(title=name, xlabel="edges that cross, %", ylabel="max / mean edges of layer 0", xlim=(-2, 82))
+    panels[0].legend()
+    figure.savefig(FIGURE, dpi=110)
+
+
+def main() -> None:
+    options = parser(__doc__.splitlines()[0], graphs=False)
+    options.add_argument("--graphs", nargs="+", choices=["planted", "cnr2000", "small"], default=["planted", "cnr2000"])
+    options.add_argument("--seeds", type=int, default=5, help="of METIS and of the draws")
+    args = options.parse_args()
+    torch.set_num_threads(2)
+    results: dict[str, Any] = {}
+    for name in args.graphs:
+        if (found := graph_of(name)) is None:
+            print(f"{name}: not there, left out")
+            continue
+        rows, batches = quality(name, *found, args.seeds)
+        aims = aims_of(name, rows)
+        say_aims(aims)
+        results[name] = {"rows": rows, "aims": aims, "batches": batches}
+    if not args.no_save:
+        if (RESULTS / "split_plan.json").exists():
+            results = json.loads((RESULTS / "split_plan.json").read_text())["results"] | results
+        save("split_plan", results)
+        plot(results)
+
+
+if __name__ == "__main__":
+    main()
