@@ -6,7 +6,8 @@ A batch is 1024 seeds; LADIES draws 1024 nodes for each of two hops, LABOR (10, 
 the CPU's before anything is timed. A bulk of 32 is to take a third of the time of 32 batches one by one. LADIES in bulk
 is to take at most 3 times as long as scoring alone, which reads the edges into the frontiers, enters each source into a
 hash table and adds to its score. What is timed for that is a hop that draws nothing (``num_nodes=[0]``), which also
-lists the sources.
+lists the sources. Bulks are drawn from a graph on the GPU and from one in pinned memory (figure 5 of matrix-based
+sampling; its UVA).
 """
 
 from __future__ import annotations
@@ -57,21 +58,22 @@ def sampling(csc: CSC, method: str, rounds: int, bulk: int) -> tuple[dict, dict]
     drawing, num_nodes = METHODS[method]
     device, stored = torch.device(DEVICE), csc.relations()
     score = ops.node_scores(stored, drawing.scores) if method == "fastgcn" else None
-    there = SegmentedCSC.on_gpu(csc, device)
+    there, in_host = SegmentedCSC.on_gpu(csc, device), SegmentedCSC.on_gpu(csc, device, 0)
 
-    def on_gpu(hops: list[int]) -> ops.PreparedLayerBulks:
+    def on_gpu(hops: list[int], of: SegmentedCSC = there) -> ops.PreparedLayerBulks:
         own = None if score is None else score.to(device)
         return ops.PreparedLayerBulks(
-            there.colptr, there.row, there.edge_id, hops, drawing, device, score=own, layers=False, include_dst=True
+            of.colptr, of.row, of.edge_id, hops, drawing, device, score=own, layers=False, include_dst=True
         )
 
-    graph = on_gpu(num_nodes)
+    graph, pinned = on_gpu(num_nodes), on_gpu(num_nodes, in_host)
     here = ops.PreparedLayers(stored, num_nodes, drawing, score=score)
     batches = torch.randperm(csc.num_dst, generator=torch.Generator().manual_seed(0))[: BATCH * bulk].split(BATCH)
     seeds, keys = [batch.to(device) for batch in batches], list(range(len(batches)))
     bulk = len(batches)
     found = draw(graph, seeds, keys)
     check(found, here, seeds, keys)
+    check(draw(pinned, seeds, keys), here, seeds, keys)
     torch.cuda.reset_peak_memory_stats()
     before = torch.cuda.memory_allocated()
     draw(graph, seeds, keys)
@@ -80,6 +82,7 @@ def sampling(csc: CSC, method: str, rounds: int, bulk: int) -> tuple[dict, dict]
     candidates = {
         "1 at a time": lambda _: [draw(graph, [batch], [key]) for batch, key in zip(seeds, keys, strict=True)],
         f"{bulk} at a time": lambda _: draw(graph, seeds, keys),
+        f"{bulk} at a time, graph in pinned memory": lambda _: draw(pinned, seeds, keys),
     }
     if method == "ladies":
         scoring = on_gpu([0])
