@@ -63,12 +63,12 @@ def make(name):
     return (MODELS | OTHERS)[name]()
 
 
-def check_model(rank, name, owners, parts, with_halo, training):
+def check_model(rank, name, owners, parts, with_halo, training, transport=None):
     """Outputs and gradients of two batches against narrow on the whole ones; returns the rounds of the last."""
     saving.LEAST_SAVED = 0
     torch.manual_seed(rank)  # the weights are those of rank 0
     model = make(name).double().train(training)
-    split = parallelize(model, call_of(name))
+    split = parallelize(model, call_of(name), transport)
     alone = copy.deepcopy(model)
     whole_model = narrow(alone, call_of(name), check=False)
     for number, whole in enumerate(batches()):
@@ -144,6 +144,11 @@ def test_rounds(name, with_halo):
         if with_halo:
             del expected[f"forward {names[0]}"]
     assert found == expected
+
+
+@pytest.mark.parametrize("name", ["sage", "gcn", "jumping, cat"])
+def test_without_memory_of_peers(name):
+    run(3, name, "random", 3, False, False, "all_to_all")
 
 
 @pytest.mark.parametrize("name", ["sage min", "batch norm within", "batch norm of edges"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch_geometric.data import HeteroData
 
+from .. import machine
+from .._warn import warn
 from ..distributed.exchange import Exchange, Traffic
 from ..distributed.grid import Grid
 from ..distributed.meeting import end_group
@@ -25,6 +27,7 @@ from .gradients import GradientSum
 from .layer import Call, SplitLayer, SplitPass, refuse_recomputing
 from .norms import SplitNorms
 from .own_hops import OwnHops
+from .peers import Peers
 from .probe import SEEDS, cut_probe, fields_of, probe_batch
 from .shuffle_index import ShuffleIndex
 from .transport import Transport
@@ -39,9 +42,17 @@ class Parallelized(Layered):
 
     layer_type = SplitLayer
 
-    def __init__(self, module: nn.Module, call: Callable[[Any, Any], Any] = default_call) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        call: Callable[[Any, Any], Any] = default_call,
+        transport: Literal["peers", "all_to_all"] | None = None,
+    ) -> None:
         _refuse(module)
+        if transport not in (None, "peers", "all_to_all"):
+            raise ValueError(f"transport: expected 'peers', 'all_to_all' or None, found {transport!r}")
         super().__init__(module, call)
+        self.transport = transport
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self._connect()
         self._calls: dict[int, list[Call]] = {}
@@ -88,6 +99,8 @@ class Parallelized(Layered):
         """Ends the groups of this model; it cannot be called any more."""
         exchanges = [self._gradients.exchange]
         exchanges += [] if self._transport is None else [self._transport.exchange]
+        if self._transport is not None:
+            self._transport.close()
         for exchange in exchanges:
             if exchange.group is not None:
                 end_group(exchange.group)
@@ -139,8 +152,23 @@ class Parallelized(Layered):
         group, part = made[grid.copy(self.rank)], grid.part(self.rank)
         if any(self._gradients.exchange.objects(part != index.part)):
             raise ValueError(f"batch: expected part {part} on rank {self.rank}, found {index.part} there or elsewhere")
-        self._transport, self._parts = Transport(Exchange(group, index.parts, part)), index.parts
+        self._transport, self._parts = self._connected(Exchange(group, index.parts, part)), index.parts
         return self._transport
+
+    def _connected(self, exchange: Exchange) -> Transport:
+        """By the memory of peers, where all ranks can read it, unless the user wants another transport."""
+        one_machine = len(set(exchange.objects(machine.identity()))) == 1
+        if exchange.size > 1 and self.transport != "all_to_all":
+            on_cpu = all(exchange.objects(all(parameter.device.type == "cpu" for parameter in self.parameters())))
+            peers = Peers.connect(exchange) if one_machine and on_cpu else None
+            if peers is not None:
+                return peers
+            if self.transport == "peers":
+                warn(
+                    "transport: expected ranks on CPUs of one machine that can read each other's memory, found others; "
+                    "rows are exchanged by all_to_all"
+                )
+        return Transport(exchange)
 
     def _compare_headers(self, batch: Any, transport: Transport) -> None:
         """Raises ValueError unless the ranks of a split have shares of one batch, and run it in one way."""
@@ -224,7 +252,11 @@ class Parallelized(Layered):
         self._connect()
 
 
-def parallelize(model: nn.Module, call: Callable[[Any, Any], Any] = default_call) -> Parallelized:
+def parallelize(
+    model: nn.Module,
+    call: Callable[[Any, Any], Any] = default_call,
+    transport: Literal["peers", "all_to_all"] | None = None,
+) -> Parallelized:
     """Makes a PyG model compute mini-batches that are cut over ranks: of each layer, a rank computes its own nodes.
 
     Before a layer, ranks send one another the rows of nodes from which edges lead to other ranks' nodes, and on the way
@@ -245,6 +277,9 @@ def parallelize(model: nn.Module, call: Callable[[Any, Any], Any] = default_call
         model: any module with MessagePassing layers that get the batch's ``edge_index``; or ``nn.weigh`` of it.
         call: how the model is called with a batch; the default of a weighed model is what ``nn.weigh`` was given.
 
+        transport: ``peers``: ranks read rows in each other's memory, where all are on CPUs of one machine, else
+            ``all_to_all``, with a warning. ``all_to_all``: over Gloo. None: ``peers`` where it can be, without a word.
+
     Returns:
         A module to be called with a batch of ``NeighborLoader(split=plan)``; it shares the model's parameters.
 
@@ -252,7 +287,7 @@ def parallelize(model: nn.Module, call: Callable[[Any, Any], Any] = default_call
         ValueError: the model has no MessagePassing layers, or is wrapped by DistributedDataParallel or this package.
         NotImplementedError: it is compiled.
     """
-    return Parallelized(model, call)
+    return Parallelized(model, call, transport)
 
 
 def _refuse(model: nn.Module) -> None:

@@ -24,14 +24,17 @@ class Moves:
 
     def __init__(self, index: ShuffleIndex, groups: int) -> None:
         self.sent, self.num_sent, self.halo, self.num_received = index.before_layer(groups)
-        self._added: tuple[Tensor, Tensor] | None = None
+        self._added: tuple[Tensor, Tensor, Tensor] | None = None
 
-    def added(self, num_own: int) -> tuple[Tensor, Tensor]:
-        """``ptr`` and ``row`` of :func:`torch_gnnscale.ops.shuffle_rows`: the entries of ``sent`` by own row, in the
-        order of ranks."""
+    def added(self, num_own: int) -> tuple[Tensor, Tensor, Tensor]:
+        """``ptr``, ``part`` and ``row`` of :func:`torch_gnnscale.ops.shuffle_rows`: the gradients that ranks send back
+        for each own row, in the order of ranks."""
         if self._added is None or len(self._added[0]) != num_own + 1:
             edges, order = sort_edges(torch.stack([self.sent, self.sent]), num_own, num_own)
-            self._added = edges.forward.ptr, order
+            ends = torch.tensor(self.num_sent, device=order.device).cumsum(0)
+            part = torch.bucketize(order, ends, right=True)
+            begins = torch.cat([ends.new_zeros(1), ends])
+            self._added = edges.forward.ptr, part, order - begins[part]
         return self._added
 
 
@@ -45,14 +48,27 @@ class Transport:
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
 
-    def swap(self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str) -> Tensor:
-        """The rows of all ranks, one after another: [sum(num_received), ...]; ``rows``, contiguous, go to rank 0, then
-        1, ..."""
+    def swap(
+        self, rows: Tensor, index: Tensor | None, num_sent: list[int], num_received: list[int], purpose: str
+    ) -> list[Tensor]:
+        """The rows from rank 0, then 1, ...: [num_received[p], ...] each.
+
+        Args:
+            rows: contiguous, [n, ...].
+            index: which of them go to rank 0, then 1, ...: int64, shape [sum(num_sent)]; None: all in their order.
+            num_sent, num_received: how many rows go to each rank, and come from each.
+            purpose: what the exchange is counted as.
+        """
+        packed = rows if index is None else ops.shuffle_rows(None, [rows], None, index, check=False)
         width = rows.shape[1:].numel() * rows.element_size()
-        sent = rows.cpu().reshape(-1).view(torch.uint8)
+        sent = packed.cpu().reshape(-1).view(torch.uint8)
         lengths, sizes = ([width * count for count in counts] for counts in (num_sent, num_received))
         received = self.exchange.bytes(sent, lengths, sizes, purpose)
-        return received.view(rows.dtype).view(sum(num_received), *rows.shape[1:]).to(rows.device)
+        found = received.view(rows.dtype).view(sum(num_received), *rows.shape[1:]).to(rows.device)
+        return list(found.split(num_received))
+
+    def close(self) -> None:
+        """Frees what the transport holds, but for its group."""
 
     def mixed(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
         """[own; halo]: the own rows and after them those of other ranks, in the order of the halo; differentiable.
@@ -71,23 +87,18 @@ class _Mixed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Tensor, transport: Transport, moves: Moves, purpose: str) -> Tensor:
         ctx.transport, ctx.moves, ctx.purpose = transport, moves, purpose
-        count = len(own)
         own = own if own.is_contiguous() else own.contiguous()
-        packed = ops.shuffle_rows(None, [own], None, moves.sent, check=False)
-        halo = transport.swap(packed, moves.num_sent, moves.num_received, f"forward {purpose}")
-        out = own.new_empty((count + len(halo), *own.shape[1:]))
-        out[:count] = own
-        out[count:] = halo
-        return out
+        halo = transport.swap(own, moves.sent, moves.num_sent, moves.num_received, f"forward {purpose}")
+        return torch.cat([own, *halo])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         moves, grad = ctx.moves, grad.contiguous()
-        count = len(grad) - sum(moves.num_received)
-        came = ctx.transport.swap(grad[count:], moves.num_received, moves.num_sent, f"backward {ctx.purpose}")
-        ptr, row = moves.added(count)
-        return ops.shuffle_rows(grad[:count], [came], None, row, ptr, check=False), None, None, None
+        own, of_halo = grad.split([len(grad) - sum(moves.num_received), sum(moves.num_received)])
+        came = ctx.transport.swap(of_halo, None, moves.num_received, moves.num_sent, f"backward {ctx.purpose}")
+        ptr, part, row = moves.added(len(own))
+        return ops.shuffle_rows(own, came, part, row, ptr, check=False), None, None, None
 
 
 class _OfAllRanks(torch.autograd.Function):

@@ -1,0 +1,373 @@
+"""Training over ranks: dropout, accumulated gradients, frozen and unused parameters, and what is refused."""
+
+import copy
+import re
+from contextlib import nullcontext
+
+import pytest
+import torch
+import torch_geometric.nn as pyg_nn
+from helpers.cluster import cluster
+from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches, sequence
+from helpers.split import cut_batches, cut_of, random_owners
+from torch import distributed as dist
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.utils.checkpoint import checkpoint
+from torch_geometric.data import HeteroData
+
+from torch_gnnscale.nn import narrow, saving, weigh
+from torch_gnnscale.split import parallelize
+
+NODES = 200
+
+
+def place():
+    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+
+
+def own_batches(parts, rank, count=4):
+    """(whole batch, this rank's share, its seeds as numbers in the whole batch)."""
+    owners = random_owners(NODES, parts, 3)
+    for number, whole in enumerate(batches()):
+        if number == count:
+            return
+        whole.y = whole.n_id % CLASSES
+        cut = cut_of(whole, owners, parts, rank)
+        yield whole, cut_batches(whole, owners, parts, key=number)[rank], cut.local[: cut.num_nodes[0]]
+
+
+def loss_of(out, batch, seeds):
+    return cross_entropy(out, batch.y[: batch.batch_size], reduction="sum") / seeds
+
+
+class Dropping(nn.Module):
+    """Dropout as a module and as a function, before, between and within layers, in place, and in three dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.within = nn.Sequential(nn.Linear(FEATURES, HIDDEN), nn.Dropout(0.3), nn.ReLU(inplace=True))
+        self.first = pyg_nn.GINConv(self.within)
+        self.second = pyg_nn.GraphConv(HIDDEN, HIDDEN)
+        self.drop = nn.Dropout(0.5, inplace=True)
+        self.last = pyg_nn.SAGEConv(HIDDEN, CLASSES)
+
+    def forward(self, x, edge_index):
+        x = self.first(nn.functional.dropout(x, 0.1, self.training), edge_index)
+        x = self.drop(self.second(x, edge_index)).relu()
+        x = nn.functional.dropout(x.view(-1, 2, HIDDEN // 2), 0.2, training=self.training).flatten(1)
+        return self.last(x, edge_index)
+
+
+def train(world, make_model, steps, options):
+    """Losses and weights after some steps of training with Adam."""
+    saving.LEAST_SAVED = 0
+    rank, found = place()
+    assert found == world
+    torch.manual_seed(0)
+    model = parallelize(MAKERS[make_model]().double())
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    losses = []
+    for number, (_, batch, _) in enumerate(own_batches(world, rank, steps)):
+        last = (number + 1) % options.get("every", 1) == 0
+        with model.no_sync() if options.get("hold") and not last else nullcontext():
+            loss = loss_of(model(batch), batch, batch.global_batch_size)
+            loss.backward()
+        losses.append(loss.detach())
+        if last:
+            if options.get("clip"):
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=not options.get("zero"))
+    total = torch.stack(losses)
+    if world > 1:
+        dist.all_reduce(total)
+    model.close()
+    return total, model.state_dict()
+
+
+MAKERS = {
+    "dropping": Dropping,
+    "sage": lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, dropout=0.5, norm="BatchNorm"),
+    "layer norm": lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, dropout=0.5, norm="LayerNorm",
+                                           norm_kwargs={"mode": "node"}, jk="cat"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("dropping", {}),
+        ("sage", {}),
+        ("layer norm", {}),
+        ("dropping", {"every": 2}),
+        ("dropping", {"every": 2, "hold": True}),
+        ("sage", {"clip": True, "zero": True}),
+    ],
+    ids=str,
+)
+def test_training_is_that_of_one_process(name, options):
+    expected, weights = train(1, name, 4, options)
+    results = cluster(2).run(train, 2, name, 4, options)
+    for losses, state in results:
+        torch.testing.assert_close(losses, expected, rtol=1e-10, atol=1e-10)
+        for key, value in state.items():
+            torch.testing.assert_close(value, weights[key], rtol=1e-8, atol=1e-10)
+            assert torch.equal(value, results[0][1][key])
+
+
+def test_holding_is_the_same_as_not_holding():
+    held, plain = (train(1, "dropping", 4, {"every": 2, **more}) for more in ({}, {"hold": True}))
+    assert torch.equal(held[0], plain[0])
+
+
+class Partly(nn.Module):
+    """Frozen, unused and late parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.frozen = pyg_nn.SAGEConv(FEATURES, HIDDEN)
+        self.unused = nn.Linear(3, 3)
+        self.last = pyg_nn.SAGEConv(HIDDEN, CLASSES)
+
+    def forward(self, x, edge_index):
+        return self.last(self.frozen(x, edge_index).relu(), edge_index)
+
+
+def check_partly():
+    rank, world = place()
+    saving.LEAST_SAVED = 0
+    torch.manual_seed(rank)
+    model = Partly().double()
+    model.frozen.requires_grad_(False)
+    split = parallelize(model)
+    alone = copy.deepcopy(model)
+    whole_model = narrow(alone)
+    for number, (whole, batch, _) in enumerate(own_batches(world, rank)):
+        if number == 2:  # from now on it learns
+            model.frozen.requires_grad_(True)
+            alone.frozen.requires_grad_(True)
+        loss_of(split(batch), batch, whole.batch_size).backward()
+        loss_of(whole_model(whole), whole, whole.batch_size).backward()
+        for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+            assert (ours.grad is None) == (theirs.grad is None)
+            if ours.grad is not None:
+                torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-12, atol=1e-12)
+    assert model.unused.weight.grad is None
+    before = [None if p.grad is None else p.grad.clone() for p in model.parameters()]
+    own_grads = torch.autograd.grad(loss_of(split(batch), batch, 1), [model.last.lin_l.weight])
+    assert own_grads[0].shape == model.last.lin_l.weight.shape
+    for parameter, grad in zip(model.parameters(), before, strict=True):
+        assert (grad is None) == (parameter.grad is None)
+        assert grad is None or torch.equal(parameter.grad, grad)
+    split.close()
+
+
+def test_frozen_and_unused_parameters():
+    cluster(2).run(check_partly)
+
+
+def check_inputs():
+    """Gradients of x on its way through the halo, edge weights, and a weighed model."""
+    rank, world = place()
+    saving.LEAST_SAVED = 0
+    torch.manual_seed(0)
+    model = pyg_nn.GCN(FEATURES, HIDDEN, 3, CLASSES).double()
+    owners = random_owners(NODES, world, 3)
+    call = lambda model, batch: model(batch.x, batch.edge_index, batch.edge_weight)  # noqa: E731
+    split, whole_model = parallelize(model, call), narrow(copy.deepcopy(model), call)
+    for whole, _, own in own_batches(world, rank, 2):
+        whole.edge_weight = torch.linspace(0.5, 2, whole.num_edges, dtype=torch.float64)
+        cut = cut_of(whole, owners, world, rank)
+        batch = cut_batches(whole, owners, world)[rank]
+        for of in (batch, whole):
+            of.x.requires_grad_(True)
+            of.edge_weight.requires_grad_(True)
+        out, expected = split(batch), whole_model(whole)
+        torch.testing.assert_close(out, expected[own], rtol=1e-12, atol=1e-12)
+        out.square().sum().backward()
+        expected.square().sum().backward()
+        torch.testing.assert_close(batch.x.grad, whole.x.grad[cut.local], rtol=1e-12, atol=1e-12)
+        torch.testing.assert_close(batch.edge_weight.grad, whole.edge_weight.grad[cut.edge], rtol=1e-12, atol=1e-12)
+    split.close()
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
+    split, whole_model = parallelize(weigh(model)), narrow(weigh(model))
+    for whole, _, own in own_batches(world, rank, 2):
+        whole.edge_weight = torch.linspace(0.5, 2, whole.num_edges, dtype=torch.float64)
+        batch = cut_batches(whole, owners, world)[rank]
+        torch.testing.assert_close(split(batch), whole_model(whole)[own], rtol=1e-12, atol=1e-12)
+    split.close()
+
+
+def test_gradients_of_inputs_and_weighed_models():
+    cluster(2).run(check_inputs)
+
+
+class Lazy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([pyg_nn.SAGEConv(-1, HIDDEN), pyg_nn.SAGEConv(-1, CLASSES)])
+
+    def forward(self, x, edge_index):
+        return self.convs[1](self.convs[0](x, edge_index).relu(), edge_index)
+
+
+def check_lazy():
+    rank, world = place()
+    torch.manual_seed(rank)
+    split = parallelize(Lazy().double())
+    for _, batch, _ in own_batches(world, rank, 2):
+        split(batch)
+    split.close()
+    return list(split.state_dict().values())
+
+
+def test_lazy_parameters_are_those_of_rank_0():
+    ours, theirs = cluster(2).run(check_lazy)
+    assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+# What is refused ######################################################################################################
+
+
+class Recomputed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = pyg_nn.SAGEConv(FEATURES, CLASSES)
+
+    def forward(self, x, edge_index):
+        return checkpoint(self.conv, x, edge_index, use_reentrant=False)
+
+
+class DropsSources(pyg_nn.MessagePassing):
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=nn.functional.dropout(x, 0.5, self.training))
+
+
+class NormsSources(pyg_nn.MessagePassing):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(FEATURES)
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=self.norm(x))
+
+
+REFUSED = {
+    "graph norm": lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, norm="GraphNorm"),
+    "too deep": lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 4, CLASSES),
+    "checkpoint": Recomputed,
+    "dropped": sequence(DropsSources, lambda: pyg_nn.SAGEConv(FEATURES, CLASSES)),
+    "normed": sequence(NormsSources, lambda: pyg_nn.SAGEConv(FEATURES, CLASSES)),
+}
+OTHERS_FOUND = "expected the seeds' rows to be those of the whole batch, found others"
+SAID = {
+    "graph norm": f"ValueError: norms.0 (GraphNorm): {OTHERS_FOUND}",
+    "too deep": "ValueError: convs.3 (SAGEConv): expected one hop a layer, found that earlier layers used up the batch",
+    "checkpoint": "NotImplementedError: conv (SAGEConv): expected each layer to run once, found it within torch.utils",
+    "dropped": "NotImplementedError: split: expected dropout of what a layer returns or gets, found it within a layer",
+    "normed": "NotImplementedError: module_0.norm (BatchNorm1d): expected rows that are one rank's own, found it",
+}
+
+
+def refused(name):
+    rank, world = place()
+    torch.manual_seed(0)
+    model = REFUSED[name]().double()
+    _, batch, _ = next(own_batches(world, rank))
+    split = parallelize(model)
+    try:
+        split(batch)
+    finally:
+        split.close()
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_models_that_cannot_be_split_are_refused_on_all_ranks(name):
+    for returned, text in cluster(2).results(refused, name):
+        assert not returned
+        assert text.startswith(SAID[name])
+
+
+def different(what):
+    rank, world = place()
+    torch.manual_seed(0)
+    whole, batch, _ = next(own_batches(world, rank))
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
+    split = parallelize(model)
+    if what == "model":
+        model.convs[2] = pyg_nn.SAGEConv(HIDDEN, CLASSES, aggr="max" if rank else "mean", bias=bool(rank)).double()
+    if what == "batch_key":
+        batch.batch_key = rank
+    if what == "training":
+        split.train(bool(rank))
+    if what == "rows" and rank == 1:
+        batch = cut_batches(whole, random_owners(NODES, world, 8), world, key=0)[rank]
+    if what == "parts":
+        batch = cut_batches(whole, random_owners(NODES, 1 + rank, 8), 1 + rank, key=0)[rank]
+    try:
+        split(batch)
+    finally:
+        split.close()
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("model", "ValueError: split: model: expected the same on all ranks, found"),
+        ("batch_key", "ValueError: split: batch_key: expected the same on all ranks, found"),
+        ("training", "ValueError: split: training: expected the same on all ranks, found"),
+        ("rows", "ValueError: split: batch: expected"),
+        ("parts", "ValueError: batch: expected as many parts on all ranks, found [1, 2]"),
+    ],
+)
+def test_ranks_that_differ(what, said):
+    for returned, text in cluster(2).results(different, what):
+        assert not returned
+        assert text.startswith(said), text
+
+
+def test_models_and_batches_of_one_process_that_are_refused():
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
+    whole, batch, _ = next(own_batches(1, 0))
+    split = parallelize(model)
+    with pytest.raises(
+        ValueError, match=r"batch: expected one of NeighborLoader\(split=plan\) with shuffle_index, found"
+    ):
+        split(whole)
+    with pytest.raises(NotImplementedError, match="split: expected a batch of a homogeneous graph, found a HeteroData"):
+        split(HeteroData())
+    with pytest.raises(ValueError, match=r"model: expected a model or weigh\(model\), found Parallelized within"):
+        parallelize(split)
+    split(batch)
+    model.convs[1] = nn.Identity()
+    with pytest.raises(TypeError):
+        split(batch)
+
+
+@pytest.mark.slow
+def test_compiled_models_are_refused():
+    model = torch.compile(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES))
+    with pytest.raises(
+        NotImplementedError, match=r"^model: expected one that is not compiled, found the result of torch"
+    ):
+        parallelize(model)
+
+
+def in_ddp():
+    rank, world = place()
+    _, batch, _ = next(own_batches(world, rank))
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
+    with pytest.raises(ValueError, match=r"model: expected one without DistributedDataParallel, found one"):
+        parallelize(nn.parallel.DistributedDataParallel(model))
+    split = parallelize(model)
+    around = nn.parallel.DistributedDataParallel(split)
+    with pytest.raises(
+        ValueError, match=re.escape("split: expected parallelize(model) by itself, found it within Distri")
+    ):
+        around(batch)
+    split.close()
+
+
+def test_ddp_is_refused():
+    cluster(2).run(in_ddp)

@@ -1,0 +1,135 @@
+"""Rows that ranks swap, by Gloo and through the memory of peers."""
+
+import os
+import resource
+import warnings
+
+import pytest
+import torch
+import torch_geometric.nn as pyg_nn
+from helpers.cluster import cluster
+from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
+from helpers.split import cut_batches, own_and_halo, random_owners
+from torch import distributed as dist
+
+from torch_gnnscale.distributed.exchange import Exchange
+from torch_gnnscale.distributed.meeting import end_group
+from torch_gnnscale.split import parallelize
+from torch_gnnscale.split.peers import Peers
+from torch_gnnscale.split.transport import Moves, Transport
+
+DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
+
+
+def made(kind):
+    """A transport between all ranks."""
+    exchange = Exchange(dist.new_group(backend="gloo"), dist.get_world_size(), dist.get_rank())
+    found = Peers.connect(exchange) if kind == "peers" else Transport(exchange)
+    assert found is not None
+    return found
+
+
+def swaps(kind, steps, most):
+    """Random rows, of numbers on which ranks agree: few and many, none, of several types and shapes."""
+    transport = made(kind)
+    rank, world = transport.exchange.place, transport.exchange.size
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(step)
+        counts = torch.randint(most + 1, (world, world), generator=generator).fill_diagonal_(0)
+        if step % 4 == 3:
+            counts[step % world] = 0
+        dtype, shape = DTYPES[step % 5], [(3,), (), (2, 4), (0,), (65,)][step % 5]
+        tables = [torch.randint(100, (50, *shape), generator=generator).to(dtype) for _ in range(world)]
+        index = [torch.randint(50, (int(counts[of].sum()),), generator=generator) for of in range(world)]
+        given = counts[rank].tolist(), counts[:, rank].tolist()
+        if step % 2:
+            found = transport.swap(tables[rank], index[rank], *given, "test")
+        else:
+            found = transport.swap(tables[rank][index[rank]], None, *given, "test")
+        for of, block in enumerate(found):
+            begin = int(counts[of, :rank].sum())
+            expected = tables[of][index[of][begin : begin + int(counts[of, rank])]]
+            assert block.dtype == dtype
+            assert torch.equal(block, expected)
+    traffic = transport.exchange.traffic["test"]
+    assert traffic.rounds == steps
+    transport.close()
+    end_group(transport.exchange.group)
+    return traffic.bytes_sent, traffic.bytes_received
+
+
+@pytest.mark.parametrize("kind", ["all_to_all", "peers"])
+def test_rows_arrive(kind):
+    for world in (2, 3):
+        found = cluster(world).run(swaps, kind, 20, 9)
+        assert sum(sent for sent, _ in found) == sum(received for _, received in found) > 0
+
+
+def test_buffers_of_peers_grow():
+    cluster(2).run(swaps, "peers", 6, 30_000)
+
+
+def mixed(kind):
+    transport = made(kind)
+    rank, world = transport.exchange.place, transport.exchange.size
+    shares = cut_batches(next(iter(batches())), random_owners(200, world, 1), world)
+    for groups in (3, 2, 1):
+        index = shares[rank].shuffle_index
+        moves, every = Moves(index, groups), Moves(index, 3)
+        own = [torch.randn(share.num_nodes, 5, dtype=torch.float64) + 7 for share in shares]
+        own = [rows.copy_(share.n_id.view(-1, 1) + torch.arange(5)) for rows, share in zip(own, shares, strict=True)]
+        x = own[rank].requires_grad_()
+        out = transport.mixed(x, moves, "test")
+        halo = own_and_halo(shares, rank, [rows.detach() for rows in own])[len(x) :]
+        assert torch.equal(out, torch.cat([x, halo[moves.halo]]))
+        scale = torch.arange(1.0, len(out) + 1, dtype=torch.float64).view(-1, 1)
+        (out * scale).sum().backward()
+        assert torch.equal(x.grad.sum(0) > 0, torch.ones(5).bool())
+        times = scale[: len(x)].clone()
+        came = transport.swap(scale[len(x) :].contiguous(), None, moves.num_received, moves.num_sent, "test")
+        for row, value in zip(moves.sent.tolist(), torch.cat(came).tolist(), strict=True):
+            times[row] += value[0]
+        assert torch.equal(x.grad, times.expand(-1, 5))
+        assert len(every.sent) >= len(moves.sent)
+    transport.close()
+    end_group(transport.exchange.group)
+
+
+@pytest.mark.parametrize("kind", ["all_to_all", "peers"])
+def test_halos_and_their_gradients(kind):
+    cluster(3).run(mixed, kind)
+
+
+def without_descriptors(transport):
+    """Trains a step where this process may open no further file."""
+    batch = cut_batches(next(iter(batches())), random_owners(200, dist.get_world_size(), 1), dist.get_world_size())
+    model = parallelize(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double(), transport=transport)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        index = batch[dist.get_rank()].shuffle_index
+        group = dist.new_group(backend="gloo")  # which itself opens files
+        if dist.get_rank() == 1:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1, before[1]))
+        try:
+            found = model._connected(Exchange(group, index.parts, index.part))
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    end_group(group)
+    model.close()
+    return type(found).__name__, [str(entry.message) for entry in said]
+
+
+def test_ranks_that_cannot_read_their_peers():
+    for kind, said in cluster(2).run(without_descriptors, None):
+        assert (kind, said) == ("Transport", [])
+    for kind, said in cluster(2).run(without_descriptors, "peers"):
+        assert kind == "Transport"
+        assert [text[:72] for text in said] == [
+            "transport: expected ranks on CPUs of one machine that can read each other"[:72]
+        ]
+
+
+def test_a_transport_that_there_is_not():
+    with pytest.raises(ValueError, match="transport: expected 'peers', 'all_to_all' or None, found 'nccl'"):
+        parallelize(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES), transport="nccl")
