@@ -61,6 +61,7 @@ def _normalize(
     spread = (wide_x - mean).square().sum(0)
     of_ranks = of_all_ranks(torch.cat([mean.new_tensor([count]), mean, spread]), transport, f"{name} statistics")
     counts, means, spreads = of_ranks.split([1, x.size(1), x.size(1)], 1)
+    counts = counts.detach()
     total = counts.sum()
     if float(total) <= 1 and module.training:
         raise ValueError(f"Expected more than 1 value per channel when training, got {int(total)} rows over all ranks")
