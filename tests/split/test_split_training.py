@@ -44,3 +44,12 @@ def test_two_groups_of_two_ranks(tmp_path):
     plan = saved_plan(tmp_path, 2)
     expected = trained(plan, 2, groups=2, norm=None)
     check(cluster(4).run(trained, plan, 2, 1, {}, None), expected)
+
+
+@pytest.mark.slow
+def test_groups_of_ranks_keep_one_set_of_statistics(tmp_path):
+    plan = saved_plan(tmp_path, 2)
+    first, *others = cluster(4).run(trained, plan, 1)
+    assert any("running_var" in name for name in first)
+    for of_rank in others:
+        assert all(torch.equal(of_rank[name], first[name]) for name in first)

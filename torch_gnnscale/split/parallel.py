@@ -196,8 +196,8 @@ class Parallelized(Layered):
             raise ValueError(f"split: {text or 'another rank has a batch that does not fit'}")
 
     def _run(self, batch: Any, split_pass: SplitPass) -> Tensor:
-        norms = SplitNorms(self.module if not split_pass.alone or split_pass.finds_out else None)
-        norms.enter(split_pass.transport, split_pass.own_rows)
+        norms = SplitNorms(self.module if self.world > 1 or split_pass.finds_out else None)
+        norms.enter(Transport(self._gradients.exchange), split_pass.own_rows)  # over the ranks of all groups
         try:
             for name in self._of_nodes:
                 split_pass.own_rows.mark(getattr(batch, name, None), len(split_pass.hops.rows))
