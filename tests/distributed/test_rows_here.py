@@ -185,7 +185,7 @@ def test_rows_that_a_rank_cannot_read_fail_on_all_before_they_travel(parts, kept
 @pytest.mark.parametrize(
     ("backend", "message"),
     [
-        ("nccl", "backend='nccl': expected a GPU that torch sees and NCCL in torch, found no a GPU that torch sees"),
+        ("nccl", "backend='nccl': expected a GPU that torch sees and NCCL in torch, found no GPU that torch sees"),
         ("mpi", "backend: expected 'gloo' or 'nccl', found 'mpi'"),
     ],
 )

@@ -164,7 +164,8 @@ def open_part(
         backend: how rows travel between ranks. "gloo": in host memory, exchanged by a thread of each loader. "nccl":
             from the current GPU of a rank to another one's, exchanged by the thread that iterates, once per batch; all
             rows of batches and of the buffer are on that GPU. A :class:`RowGroup` does so with any backend and device.
-            Headers, counts and ids always take Gloo. All ranks have the same. No batch changes.
+            Headers, counts and ids always take Gloo. All ranks have the same. No batch changes. The only rank of one
+            part exchanges nothing, and its rows are where its tiers are.
         timeout: seconds after which a rank that does not answer is an error.
 
     Raises:

@@ -33,7 +33,7 @@ def row_group_of(backend: Backend) -> RowGroup | None:
         raise ValueError(f"backend: expected 'gloo' or 'nccl', found {backend!r}")
     if backend == "gloo":
         return None
-    needed = {"a GPU that torch sees": torch.cuda.is_available(), "NCCL in torch": dist.is_nccl_available()}
+    needed = {"GPU that torch sees": torch.cuda.is_available(), "NCCL in torch": dist.is_nccl_available()}
     if missing := [name for name, there in needed.items() if not there]:
-        raise ValueError(f"backend='nccl': expected {' and '.join(needed)}, found no {' and no '.join(missing)}")
+        raise ValueError(f"backend='nccl': expected a {' and '.join(needed)}, found no {' and no '.join(missing)}")
     return RowGroup("nccl", torch.device("cuda", torch.cuda.current_device()))
