@@ -4,7 +4,8 @@ PYTHON ?= python3
 TORCH ?= torch==2.13.0
 VENV ?= .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+# Each module is compiled when it is first imported: most of what is installed never is.
+INSTALL := $(BIN)/python -m pip --disable-pip-version-check -q install --no-compile
 PYTEST := $(BIN)/python -m pytest
 # Not --dist worksteal, by which pytest-xdist was seen to wait for ever near the end of the tests.
 TWO := -n 2
@@ -35,20 +36,20 @@ test: $(VENV)/test ## all tests
 
 $(VENV)/torch:
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install "$(TORCH)"
-	$(PIP) install "setuptools>=77" wheel ninja numpy
+	$(INSTALL) "$(TORCH)"
+	$(INSTALL) "setuptools>=77" wheel ninja numpy
 	touch $@
 
 $(VENV)/installed: $(VENV)/torch pyproject.toml setup.py $(NATIVE)
-	$(PIP) install --no-build-isolation -e ".[plot]"
+	$(INSTALL) --no-build-isolation -e ".[plot]"
 	touch $@
 
 $(VENV)/test: $(VENV)/installed
-	$(PIP) install $$($(EXTRA) test)
+	$(INSTALL) $$($(EXTRA) test)
 	touch $@
 
 $(VENV)/lint: $(VENV)/test
-	$(PIP) install $$($(EXTRA) lint notebook)
+	$(INSTALL) $$($(EXTRA) lint notebook)
 	touch $@
 
 lint: $(VENV)/lint ## style and types
@@ -92,7 +93,7 @@ emulate: $(VENV)/test ## the operators of the .cu files, run by threads of the C
 		-k "not equals_the_twin and not rows_of_a_file and not broken_map and not scratch_memory and not random_batches"
 
 $(VENV)/wheel: $(VENV)/installed
-	$(PIP) install $$($(EXTRA) wheel)
+	$(INSTALL) $$($(EXTRA) wheel)
 	touch $@
 
 # Torch's libraries stay out of the wheel: they are those of the torch that is installed. At the end some of the source
@@ -103,11 +104,11 @@ dist: $(VENV)/wheel $(VENV)/test ## the source distribution and the manylinux wh
 	$(BIN)/python -m pip wheel -q --no-build-isolation --no-deps -w build/wheel .
 	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --exclude 'libtorch*.so' --exclude 'libc10*.so' -w dist build/wheel/*-py3-none-*.whl
 	tar xzf dist/*.tar.gz -C build/sdist --strip-components 1 && rm -r build/sdist/torch_gnnscale
-	$(PIP) install --no-deps --target build/site dist/*.whl
+	$(INSTALL) --no-deps --target build/site dist/*.whl
 	cd build/sdist && PYTHONPATH=../site ../../$(BIN)/python -m pytest $(TWO) -p no:cacheprovider -m "not slow" tests/native tests/topology/test_topology.py tests/topology/test_files.py tests/loader/test_loader.py
 
 $(VENV)/docs: $(VENV)/installed
-	$(PIP) install $$($(EXTRA) docs)
+	$(INSTALL) $$($(EXTRA) docs)
 	touch $@
 
 docs: $(VENV)/docs ## the documentation in build/docs; a warning is an error
