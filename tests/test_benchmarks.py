@@ -1,11 +1,9 @@
 """Some benchmarks that need no peer run: on small graphs, where their figures mean nothing, and nothing is saved."""
 
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from helpers import forked
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 pytestmark = [
@@ -17,10 +15,7 @@ pytestmark = [
 def output(command: str, folder: Path) -> str:
     """What a benchmark prints that runs in this folder."""
     name, *arguments = command.split()
-    done = subprocess.run(
-        [sys.executable, FOLDER / name, *arguments, "--no-save"],
-        cwd=folder, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(FOLDER.parent)},
-    )  # fmt: skip
+    done = forked.run_file(FOLDER / name, *arguments, "--no-save", folder=folder, PYTHONPATH=str(FOLDER.parent))
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 

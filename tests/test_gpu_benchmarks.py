@@ -2,13 +2,13 @@
 
 import json
 import os
-import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
 import torch
+from helpers import forked
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 if not FOLDER.is_dir():
@@ -185,9 +185,8 @@ def test_a_run_from_its_first_step_to_its_summary(tmp_path, monkeypatch, capsys)
 )
 def test_a_program_of_a_gpu_runs_on_a_cpu_that_stands_for_one(command, expected, tmp_path):
     name, *arguments = command.split()
-    program = [sys.executable, Path(__file__).parent / "helpers/cpu_as_gpu.py", FOLDER / name, *arguments, "--no-save"]
-    environment = {**os.environ, "PYTHONPATH": str(FOLDER.parent), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(program, cwd=tmp_path, capture_output=True, text=True, env=environment)
+    stand_in = Path(__file__).parent / "helpers/cpu_as_gpu.py"
+    done = forked.run_file(stand_in, str(FOLDER / name), *arguments, "--no-save", folder=tmp_path)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-3000:]
     assert [text for text in expected if text not in done.stdout] == []
     assert "written" not in done.stdout

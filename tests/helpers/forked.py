@@ -10,11 +10,21 @@ import tempfile
 import traceback
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
+from pathlib import Path
 from subprocess import CompletedProcess
 
 FORKED = multiprocessing.get_context("forkserver")
 """Forks of a process that has imported nothing of this package: its library reads the environment when it is loaded."""
 FORKED.set_forkserver_preload(["torch_geometric", "pytest", "hypothesis", "tqdm"])
+
+
+_PROGRAM = """
+import os, runpy, sys
+folder, *sys.argv = sys.argv[1:]
+os.chdir(folder)
+sys.path.insert(0, os.path.dirname(sys.argv[0]))
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
 
 
 def _main(code: str, arguments: tuple[str, ...], environment: dict[str, str], *streams: Connection) -> None:
@@ -61,3 +71,8 @@ def run(code: str, *arguments: str, timeout: float = 120.0, **environment: str) 
         out.seek(0)
         err.seek(0)
         return CompletedProcess(["-c", *arguments], process.exitcode, out.read(), err.read())
+
+
+def run_file(path: Path, *arguments: str, folder: Path, timeout: float = 600.0, **environment: str) -> CompletedProcess:
+    """Runs a program in a folder, as ``python path arguments`` does."""
+    return run(_PROGRAM, str(folder), str(path), *arguments, timeout=timeout, **environment)
