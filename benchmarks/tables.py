@@ -16,7 +16,18 @@ from typing import Any
 
 from common import RESULTS, on_threads
 from markdown import by_graph, table, taken_on, title
-from tables_of_ranks import breakdown, checks, grid, overlap, overlap_model, ranks, schemes, sizes
+from tables_of_ranks import (
+    breakdown,
+    checks,
+    grid,
+    grid_epoch,
+    grid_memory,
+    overlap,
+    overlap_model,
+    ranks,
+    schemes,
+    sizes,
+)
 
 DOCUMENTS = [
     Path(__file__).parents[1] / "docs" / name
@@ -265,7 +276,7 @@ TABLES: dict[Callable[[Any], str], str] = {
     accuracy: "accuracy", hit_rates: "hotness", depths: "hotness", traffic: "hotness", hotness_cost: "hotness",
     schemes: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
     bulks: "bulk", ranks: "cost_model", sizes: "cost_model", checks: "cost_model", methods: "methods",
-    grid: "grid",
+    grid: "grid", grid_epoch: "grid_epoch", grid_memory: "grid_memory",
 }  # fmt: skip
 """Each table and the JSON that it is made of."""
 

@@ -115,3 +115,30 @@ def grid(results: Any) -> str:
             for e in results["grids"]
         ),
     )  # fmt: skip
+
+
+def grid_epoch(results: Any) -> str:
+    """An epoch over grids, by phases: milliseconds of CPU time of a rank, and what all ranks receive."""
+    phases, purposes = ["P", "SAMPLE", "EXTRACT", "fetch", "train"], ["P", "EXTRACT", "fetch"]
+    rows = []
+    for name, grids in results["runs"].items():
+        for grid_, entry in grids.items():
+            whole = name.endswith("replicated") or grid_ == "1, 1"
+            received = ["" if whole and key != "fetch" else entry["bytes"][key] / 1e6 for key in purposes]
+            times = [entry["cpu"][phase] * 1e3 for phase in phases]
+            if name.endswith("replicated"):
+                times[0] = times[2] = ""
+            rows.append([name, f"({grid_})", *times, entry["cpu, all"]["median"] * 1e3,
+                         entry["wall, all"]["median"] * 1e3, *received])  # fmt: skip
+    head = ["", "(p, c)", *phases, "all, ms", "by the clock, ms", *(f"MB of {purpose}" for purpose in purposes)]
+    return table(head, rows)
+
+
+def grid_memory(results: Any) -> str:
+    """The peak of a bulk against the formula."""
+    rows = [
+        [row["method"], row["p"], row["c"], row["k"], row["peak"] / 1e6, by / 1e6, f"{row['peak'] / by:.2f}"]
+        for row in results["runs"]
+        for by in [row.get("by drawn edges", row["expected"])]
+    ]
+    return table(["", "p", "c", "k", "measured, MB", "formula, MB", "measured over formula"], rows)

@@ -30,6 +30,8 @@ def output(command: str, folder: Path) -> str:
         "bench_gpu_epoch.py --rounds 1 --nodes 50000 --edges 400000 --batches 40 --batch-size 128 --hidden 8 16",
         "bench_gpu_papers.py --rounds 1 --nodes 100000 --edges 1400000 --batches 6 --hidden 8",
         "bench_grid.py --graph small --seeds 1024 --grids 21",
+        "bench_grid_epoch.py --graph small --seeds 4096 --grids 21 --rounds 1",
+        "bench_grid_memory.py --graph small --batches 2 --grids 21",
         "bench_hotness.py --rounds 1 --graphs tiny",
         "bench_layerwise.py --rounds 1 --graphs tiny --no-schools --lists 1000",
         "bench_methods.py --small",
