@@ -65,6 +65,12 @@ class LayerBatch {
     if (position >= 0) bad_row_ = position;
   }
 
+  // Prefetches what add_column() reads for an edge from a node.
+  void prefetch(int64_t node, int64_t position) const {
+    GNNSCALE_PREFETCH(request.graph.row + position * request.graph.row_stride);
+    GNNSCALE_PREFETCH_WRITE(work->map + node);
+  }
+
   void begin_hop() {
     if (columns + (end - begin) + 1 > column_room_) {
       column_room_ = std::max(2 * column_room_, columns + (end - begin) + 1);
@@ -93,7 +99,7 @@ class LayerBatch {
       edge_id[edges + k] = edge_id_at(drawn[k].position);
     }
     nodes.count = block_ + local;
-    weigh<Id>(node, drawn);
+    if (count > 0) weigh<Id>(node, drawn);
     edges += count;
     colptr[++columns] = edges;
   }

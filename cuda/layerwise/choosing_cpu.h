@@ -51,6 +51,21 @@ struct Chosen {
   double correction;
 };
 
+// How many candidates a guessed threshold lets pass, in expectation, so that most likely more than `count` do.
+inline double enough(int64_t count) {
+  return static_cast<double>(count) + 4 * std::sqrt(static_cast<double>(count)) + 8;
+}
+
+// The `count` candidates of least r_v / q_v, of which `below` has more, and all that come before any that it has not.
+inline void choose_first(Vector<Drawn>& below, int64_t count, Vector<Chosen>& chosen) {
+  std::nth_element(below.begin(), below.begin() + count, below.end(),
+                   [](const Drawn& a, const Drawn& b) { return comes_before(a, b); });
+  const Drawn next = below[count];
+  for (int64_t i = 0; i < count; ++i) {
+    chosen.push_back({below[i].node, priority_correction(below[i].score, next)});
+  }
+}
+
 // The `count` candidates of least r_v / q_v. Only those below a guessed threshold are compared; if these are too few,
 // the threshold is raised.
 inline void choose_by_priority(const Scored& from, int64_t count, uint64_t key, int hop, uint64_t total,
@@ -59,8 +74,7 @@ inline void choose_by_priority(const Scored& from, int64_t count, uint64_t key, 
   PooledArray<uint64_t> draws(all);
   draw_nodes(key, hop, from.nodes(), all, draws.data());
   Vector<Drawn> few;
-  const double wanted = static_cast<double>(count) + 4 * std::sqrt(static_cast<double>(count)) + 8;
-  double guess = std::ldexp(wanted / static_cast<double>(total), kDrawBits);  // above r* / q*, most likely
+  double guess = std::ldexp(enough(count) / static_cast<double>(total), kDrawBits);  // above r* / q*, most likely
   for (;; guess *= 4) {
     const bool last = guess > 0x1p63;
     const uint64_t limit = last ? UINT64_MAX : static_cast<uint64_t>(guess) + 1;
@@ -70,34 +84,60 @@ inline void choose_by_priority(const Scored& from, int64_t count, uint64_t key, 
     }
     if (static_cast<int64_t>(few.size()) > count) break;
   }
-  std::nth_element(few.begin(), few.begin() + count, few.end(),
-                   [](const Drawn& a, const Drawn& b) { return comes_before(a, b); });
-  const Drawn next = few[count];
-  for (int64_t i = 0; i < count; ++i) {
-    chosen.push_back({few[i].node, priority_correction(few[i].score, next)});
-  }
+  choose_first(few, count, chosen);
 }
 
-inline void choose_by_poisson(const Scored& from, int64_t count, uint64_t key, int hop, uint64_t total,
-                              Vector<Chosen>& chosen) {
-  uint64_t left = static_cast<uint64_t>(count), rest = total;
-  {  // Certain nodes, which have the largest scores, are at most count - 1.
-    Vector<uint64_t> largest(from.scores(), from.scores() + from.count());
-    std::nth_element(largest.begin(), largest.begin() + count, largest.end(), std::greater<>());
-    std::sort(largest.begin(), largest.begin() + count, std::greater<>());
-    for (int64_t i = 0; is_certain(largest[i], left, rest); ++i) {
-      --left;
-      rest -= largest[i];
-    }
+// What is left after the certain candidates: how many are drawn in expectation, and the sum of the others' scores.
+struct Uncertain {
+  uint64_t left, rest;
+};
+
+// total: the sum of the scores of all candidates. `from` has all those that are certain, and more than `count`.
+inline Uncertain find_certain(const Scored& from, int64_t count, uint64_t total) {
+  Uncertain found{static_cast<uint64_t>(count), total};
+  Vector<uint64_t> largest(from.scores(), from.scores() + from.count());  // certain are at most count - 1
+  std::nth_element(largest.begin(), largest.begin() + count, largest.end(), std::greater<>());
+  std::sort(largest.begin(), largest.begin() + count, std::greater<>());
+  for (int64_t i = 0; is_certain(largest[i], found.left, found.rest); ++i) {
+    --found.left;
+    found.rest -= largest[i];
   }
+  return found;
+}
+
+inline void choose_by_poisson(const Scored& from, const Uncertain& others, uint64_t key, int hop,
+                              Vector<Chosen>& chosen) {
   PooledArray<uint64_t> draws(from.count());
   draw_nodes(key, hop, from.nodes(), from.count(), draws.data());
   for (int64_t i = 0; i < from.count(); ++i) {
     const uint64_t score = from.score(i);
-    if (is_certain(score, left, rest) || poisson_draws(draws[i], score, left, rest)) {
-      chosen.push_back({from.node(i), poisson_correction(score, left, rest)});
+    if (is_certain(score, others.left, others.rest) || poisson_draws(draws[i], score, others.left, others.rest)) {
+      chosen.push_back({from.node(i), poisson_correction(score, others.left, others.rest)});
     }
   }
+}
+
+// Draws as choose() does, if `from`, which has all candidates with r_v < q_v limit, suffices; else chooses none and
+// returns false. total: the sum of the scores of all candidates. scheme: kPriority or kPoisson.
+inline bool choose_below(const Scored& from, uint64_t limit, int64_t count, Scheme scheme, uint64_t key, int hop,
+                         uint64_t total, Vector<Chosen>& chosen) {
+  if (from.count() <= count) return false;
+  if (scheme == Scheme::kPoisson) {
+    // A candidate with r_v >= q_v limit has r_v rest >= 2^64 left q_v: it is neither certain nor drawn.
+    const Uncertain others = find_certain(from, count, total);
+    if (static_cast<Wide>(limit) * others.rest < static_cast<Wide>(others.left) << kDrawBits) return false;
+    choose_by_poisson(from, others, key, hop, chosen);
+    return true;
+  }
+  PooledArray<uint64_t> draws(from.count());
+  draw_nodes(key, hop, from.nodes(), from.count(), draws.data());
+  Vector<Drawn> below;
+  for (int64_t i = 0; i < from.count(); ++i) {
+    if (is_below(draws[i], from.score(i), limit)) below.push_back({draws[i], from.score(i), from.node(i)});
+  }
+  if (static_cast<int64_t>(below.size()) <= count) return false;
+  choose_first(below, count, chosen);
+  return true;
 }
 
 // A Fenwick tree (1994) of scores: finds the place of a unit, and removes scores.
@@ -171,7 +211,7 @@ inline void choose(const Scored& from, int64_t count, Scheme scheme, uint64_t ke
     case Scheme::kPriority:
       return choose_by_priority(from, count, key, hop, total, chosen);
     case Scheme::kPoisson:
-      return choose_by_poisson(from, count, key, hop, total, chosen);
+      return choose_by_poisson(from, find_certain(from, count, total), key, hop, chosen);
     default:
       return choose_by_numbers(from, count, scheme == Scheme::kReplace, key, hop, total, chosen);
   }

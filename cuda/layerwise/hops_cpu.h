@@ -1,44 +1,26 @@
-// One hop of a layer-wise batch on the CPU.
+// One hop of LADIES or FastGCN on the CPU.
 //
 // A cell per node of the graph stores the number of a candidate, later of a drawn node, as the relabel map stores local
-// ids (relabel.h). The first pass over the frontier's edges numbers the candidates and sums their scores. The second
-// writes the edges from drawn nodes: it tests a bit per node, as the bits fit the cache, and reads the cells of drawn
-// nodes alone. All bits are 0 between hops.
+// ids (relabel.h). LADIES by squares sifts the frontier's edges (sieve_cpu.h), so that only candidates that can be
+// drawn are numbered. Else a pass over the edges numbers all candidates and sums their scores, and another one writes
+// the edges from drawn nodes: it tests a bit per node, as the bits fit the cache, and reads the cells of drawn nodes
+// alone. All bits are 0 between hops.
 #pragma once
 
 #include <climits>
 
 #include "batch_cpu.h"
 #include "choosing_cpu.h"
+#include "sieve_cpu.h"
+#include "sources_cpu.h"
 
 namespace gnnscale {
 
-constexpr int64_t kBits = 64;        // in a word of bits
-constexpr int64_t kCellsAhead = 32;  // how many edges ahead the cells of sources are prefetched
-constexpr int64_t kListsAhead = 4;   // how many nodes ahead their lists of edges are prefetched
-
-// The sources of stored edges. kStride: bytes from one to the next; 0 if only `stride` has them.
-template <typename Id, int64_t kStride>
-struct Sources {
-  const char* row;
-  int64_t stride;
-  uint64_t num_src;
-
-  explicit Sources(const Relation& graph)
-      : row(graph.row), stride(graph.row_stride), num_src(static_cast<uint64_t>(graph.num_src)) {}
-
-  GNNSCALE_INLINE uint64_t at(int64_t position) const {
-    return static_cast<uint64_t>(*reinterpret_cast<const Id*>(row + position * (kStride > 0 ? kStride : stride)));
-  }
-  // The same; if it is not below num_src, returns 0 and stores the position in `bad`.
-  GNNSCALE_INLINE uint64_t checked(int64_t position, int64_t& bad) const {
-    const uint64_t id = at(position);
-    if (id < num_src) [[likely]]
-      return id;
-    bad = position;
-    return 0;
-  }
-};
+constexpr int64_t kBits = 64;           // in a word of bits
+constexpr int64_t kCellsAhead = 32;     // how many edges ahead the cells of sources are prefetched
+constexpr int64_t kListsAhead = 4;      // how many nodes ahead their lists of edges are prefetched
+constexpr int64_t kPointersAhead = 16;  // how many nodes ahead the bounds of their lists are prefetched
+constexpr int64_t kEdgesToSift = 8;     // edges are sifted if they are at least so many times the nodes to draw
 
 template <typename Id, int64_t kStride>
 class LayerHop {
@@ -52,18 +34,18 @@ class LayerHop {
   void run() {
     batch_.begin_hop();
     const int64_t count = request_.num_nodes[hop_];
-    if (request_.method == Method::kLabor) {
-      run_labor(count);
+    if (request_.method == Method::kLadies) {
+      find_frontier();
+      if (!choose_sifted(count)) score_sources();
     } else {
-      if (request_.method == Method::kLadies) {
-        find_frontier();
-        score_sources();
-      } else {
-        list_all();
-      }
-      choose(candidates_, count, request_.scheme, request_.key, hop_, chosen_);
-      candidates_ = Scored();
-      mark();
+      list_all();
+    }
+    if (!sifted_) choose(candidates_, count, request_.scheme, request_.key, hop_, chosen_);
+    candidates_ = Scored();
+    mark();
+    if (sifted_) {
+      write_kept();
+    } else {
       write();
     }
     batch_.end_hop();
@@ -90,8 +72,8 @@ class LayerHop {
     uint32_t kept = 0;
     for (const int64_t node : frontier_) {
       frontier_[kept] = node;
-      if (slots_[node] - base_ < kept) continue;
-      slots_[node] = base_ + kept++;
+      if (slots_[node] - base_ >= kept) slots_[node] = base_ + kept++;
+      list_of_.push_back(slots_[node] - base_);
     }
     frontier_.resize(kept);
     end_numbers(kept);
@@ -129,6 +111,94 @@ class LayerHop {
     }
   }
 
+  // The edges into a node: the first stored position, how many edges are in lists before it, what an edge adds to a
+  // score.
+  struct List {
+    int64_t first, begin;
+    uint64_t term;
+  };
+  struct Kept {
+    int64_t node, position;
+  };
+
+  // Numbers candidates and sums their scores.
+  struct Tally {
+    uint32_t* const slots;
+    const uint32_t base;
+    int64_t* const nodes;
+    uint64_t* const scores;
+    uint32_t found = 0;
+
+    Tally(uint32_t* slots_of, uint32_t base_of, Scored& scored)
+        : slots(slots_of), base(base_of), nodes(scored.nodes()), scores(scored.scores()) {}
+
+    // Which source is new cannot be predicted, so there is no branch.
+    GNNSCALE_INLINE void add(uint64_t id, uint64_t term) {
+      const uint32_t number = slots[id] - base;
+      const bool is_new = number >= found;
+      const uint32_t slot = is_new ? found : number;
+      slots[id] = base + slot;
+      nodes[found] = static_cast<int64_t>(id);
+      scores[slot] = (is_new ? 0 : scores[slot]) + term;
+      found += is_new;
+    }
+  };
+
+  // LADIES by squares, without the scores of candidates that cannot be drawn. Chooses; stores in kept_ the edges from
+  // the other candidates, those into frontier_[l] at [ends_[l], ends_[l + 1]). Returns whether that could be done, and
+  // chooses nothing if not: if there are few edges, or the sieve's guess was too low.
+  bool choose_sifted(int64_t count) {
+    const bool by_threshold = request_.scheme == Scheme::kPriority || request_.scheme == Scheme::kPoisson;
+    if (count <= 0 || !by_threshold || request_.scores != Scores::kSquares) return false;
+    const int bits = square_bits(request_.graph.num_src);
+    int64_t edges = 0;
+    uint64_t total = 0;
+    const auto expanded = static_cast<int64_t>(frontier_.size());
+    lists_.reserve(expanded);
+    for (int64_t l = 0; l < expanded; ++l) {
+      if (l + kPointersAhead < expanded) GNNSCALE_PREFETCH(request_.graph.pointer_of(frontier_[l + kPointersAhead]));
+      const auto [first, last] = batch_.stored(frontier_[l]);
+      lists_.push_back({first, edges, last == first ? 1 : square_term(bits, static_cast<uint64_t>(last - first))});
+      edges += last - first;
+      total += static_cast<uint64_t>(last - first) * lists_.back().term;
+    }
+    if (edges < kEdgesToSift * count || edges >= Sieve<Id>::kMostEdges) return false;
+    Sieve<Id> sieve(edges, request_.graph.num_src, total);
+    int64_t bad = -1;
+    const auto nothing = [](int64_t) {};
+    each_list(frontier_.data(), expanded, nothing, [&](int64_t l, int64_t first, int64_t last) {
+      sieve.add(last - first, lists_[l].term,
+                [&](int64_t i) GNNSCALE_INLINE_LAMBDA { return sources_.checked(first + i, bad); });
+    });
+    batch_.note_bad_row(bad);
+    const uint64_t limit = sieve.guess(enough(count), batch_.nodes.id.data(), request_.keep_known ? batch_.end : 0);
+    if (limit == 0) return false;
+    Vector<uint32_t> kept;
+    start_numbers();
+    sieve.sift(request_.key, hop_, limit, kept,
+               [this](int64_t node) GNNSCALE_INLINE_LAMBDA { GNNSCALE_PREFETCH_WRITE(slots_ + node); });
+    const auto all = static_cast<int64_t>(kept.size());
+    Scored scored(all);
+    Tally tally(slots_, base_, scored);
+    kept_.resize(all);
+    int64_t k = 0;
+    for (size_t l = 0; l < lists_.size(); ++l) {
+      ends_.push_back(k);
+      const int64_t end = l + 1 < lists_.size() ? lists_[l + 1].begin : edges;
+      for (; k < all && kept[k] < end; ++k) {
+        kept_[k] = {sieve.source(kept[k]), lists_[l].first + kept[k] - lists_[l].begin};
+        tally.add(static_cast<uint64_t>(kept_[k].node), lists_[l].term);
+      }
+    }
+    ends_.push_back(k);
+    end_numbers(tally.found);
+    scored.set_count(tally.found);
+    if (request_.keep_known) total -= choose_known(scored);
+    sifted_ = choose_below(scored, limit, count, request_.scheme, request_.key, hop_, total, chosen_);
+    if (!sifted_) chosen_.clear();
+    return sifted_;
+  }
+
   // LADIES: candidates are the sources of the frontier's edges. With keep_known, those in the batch are chosen at once.
   void score_sources() {
     int64_t edges = 0;
@@ -141,25 +211,12 @@ class LayerHop {
     const bool counts = request_.scores == Scores::kCounts;
     const int bits = square_bits(request_.graph.num_src);
     int64_t bad = -1;
-    uint32_t found = 0;
-    uint32_t* const slots = slots_;
-    const uint32_t base = base_;
-    int64_t* const nodes = scored.nodes();
-    uint64_t* const scores = scored.scores();
+    Tally tally(slots_, base_, scored);
     const auto prefetch = [this](int64_t position) GNNSCALE_INLINE_LAMBDA { prefetch_cell(position); };
     const auto count_list = [&](int64_t, int64_t first, int64_t last) {
       const uint64_t term = counts || last == first ? 1 : square_term(bits, static_cast<uint64_t>(last - first));
-      // Which source is new cannot be predicted, so there is no branch.
-      const auto touch = [&](int64_t position) GNNSCALE_INLINE_LAMBDA {
-        const uint64_t id = sources_.checked(position, bad);
-        const uint32_t number = slots[id] - base;
-        const bool is_new = number >= found;
-        const uint32_t slot = is_new ? found : number;
-        slots[id] = base + slot;
-        nodes[found] = static_cast<int64_t>(id);
-        scores[slot] = (is_new ? 0 : scores[slot]) + term;
-        found += is_new;
-      };
+      const auto touch = [&](int64_t position)
+                             GNNSCALE_INLINE_LAMBDA { tally.add(sources_.checked(position, bad), term); };
       int64_t position = first;
       for (; position + kCellsAhead < last; ++position) {
         prefetch_cell(position + kCellsAhead);
@@ -168,16 +225,18 @@ class LayerHop {
       for (; position < last; ++position) touch(position);
     };
     each_list(frontier_.data(), static_cast<int64_t>(frontier_.size()), prefetch, count_list);
-    end_numbers(found);
     batch_.note_bad_row(bad);
-    scored.set_count(found);
+    end_numbers(tally.found);
+    scored.set_count(tally.found);
     const int shift = count_shift(static_cast<uint64_t>(edges));
-    for (uint32_t i = 0; counts && i < found; ++i) scores[i] = count_score(scores[i], shift);
+    for (uint32_t i = 0; counts && i < tally.found; ++i) tally.scores[i] = count_score(tally.scores[i], shift);
     if (request_.keep_known) choose_known(scored);
     candidates_ = std::move(scored);
   }
 
-  void choose_known(Scored& scored) {
+  // Moves the candidates that are in the batch to the chosen ones. Returns the sum of their scores.
+  uint64_t choose_known(Scored& scored) {
+    uint64_t sum = 0;
     Vector<uint32_t> known;
     for (int64_t i = 0; i < batch_.end; ++i) {
       const uint32_t number = slots_[batch_.nodes.id[i]] - base_;
@@ -187,8 +246,10 @@ class LayerHop {
     known.erase(std::unique(known.begin(), known.end()), known.end());
     for (const uint32_t number : known) {
       chosen_.push_back({scored.node(number), 1.0});
+      sum += scored.score(number);
       scored.remove(number);
     }
+    return sum;
   }
 
   // FastGCN: candidates are all nodes of positive score. With keep_known, those in the batch are chosen at once.
@@ -253,63 +314,22 @@ class LayerHop {
     batch_.note_bad_row(bad);
   }
 
-  // LABOR-0: each destination draws among its own edges.
-  void run_labor(int64_t fanout) {
-    const int draws_of = request_.layer_dependency ? 0 : hop_;
+  // The same, of the edges that were kept.
+  void write_kept() {
     Vector<DrawnEdge> drawn;
-    Vector<int64_t> ids;
-    Vector<uint64_t> draws;
-    int64_t bad = -1;
-    for (int64_t column = batch_.begin; column < batch_.end; ++column) {
-      const int64_t node = batch_.nodes.id[column];
-      const auto [first, last] = batch_.stored(node);
-      const int64_t degree = last - first;
+    for (const auto& [node, position] : kept_) {
+      if (has_bit(node)) batch_.prefetch(node, position);
+    }
+    const int64_t first = batch_.begin, last = batch_.end;
+    for (int64_t column = first; column < last; ++column) {
+      const int64_t l = list_of_.empty() ? column - first : list_of_[column - first];
       drawn.clear();
-      if (fanout < 0 || fanout >= degree) {
-        for (int64_t position = first; position < last; ++position) drawn.push_back({position, 1.0});
-      } else if (fanout > 0) {
-        ids.resize(degree);
-        draws.resize(degree);
-        for (int64_t at = 0; at < degree; ++at) ids[at] = static_cast<int64_t>(sources_.checked(first + at, bad));
-        draw_nodes(request_.key, draws_of, ids.data(), degree, draws.data());
-        const double correction = labor_correction(static_cast<uint64_t>(degree), static_cast<uint64_t>(fanout));
-        choose_neighbors(first, draws, fanout);
-        for (const int64_t position : positions_) drawn.push_back({position, correction});
+      for (int64_t k = ends_[l]; k < ends_[l + 1]; ++k) {
+        const auto [node, position] = kept_[k];
+        if (has_bit(node)) drawn.push_back({position, chosen_[slots_[node] - base_].correction});
       }
-      batch_.add_column<Id>(node, drawn);
+      batch_.add_column<Id>(batch_.nodes.id[column], drawn);
     }
-    batch_.note_bad_row(bad);
-  }
-
-  // Stores in positions_ the stored positions of a node's drawn edges, ascending.
-  void choose_neighbors(int64_t first, const Vector<uint64_t>& draws, int64_t fanout) {
-    const auto degree = static_cast<int64_t>(draws.size());
-    positions_.clear();
-    if (request_.scheme == Scheme::kPoisson) {
-      for (int64_t at = 0; at < degree; ++at) {
-        if (labor_draws(draws[at], static_cast<uint64_t>(degree), static_cast<uint64_t>(fanout))) {
-          positions_.push_back(first + at);
-        }
-      }
-      return;
-    }
-    const auto before = [&](int64_t a, int64_t b) { return draws[a] < draws[b] || (draws[a] == draws[b] && a < b); };
-    const double wanted = static_cast<double>(fanout) + 4 * std::sqrt(static_cast<double>(fanout)) + 4;
-    const double guess = std::ldexp(wanted / static_cast<double>(degree), kDrawBits);
-    const uint64_t limit = guess < 0x1p63 ? static_cast<uint64_t>(guess) : UINT64_MAX;
-    for (int64_t at = 0; at < degree; ++at) {
-      if (draws[at] <= limit) positions_.push_back(at);
-    }
-    if (static_cast<int64_t>(positions_.size()) < fanout) {
-      positions_.resize(degree);
-      std::iota(positions_.begin(), positions_.end(), 0);
-    }
-    if (static_cast<int64_t>(positions_.size()) > fanout) {
-      std::nth_element(positions_.begin(), positions_.begin() + fanout, positions_.end(), before);
-    }
-    positions_.resize(fanout);
-    std::sort(positions_.begin(), positions_.end());
-    for (int64_t& position : positions_) position += first;
   }
 
   LayerBatch& batch_;
@@ -319,7 +339,12 @@ class LayerHop {
   const int hop_;
   uint32_t* slots_ = nullptr;
   uint32_t base_ = 0;
-  Vector<int64_t> frontier_, positions_;
+  Vector<int64_t> frontier_;
+  Vector<uint32_t> list_of_;  // of each node to expand: where it is in frontier_; empty: in the same order
+  Vector<List> lists_;
+  Vector<Kept> kept_;
+  Vector<int64_t> ends_;
+  bool sifted_ = false;
   Scored candidates_;
   Vector<Chosen> chosen_;
 };

@@ -6,6 +6,7 @@
 #include "../sample/dealing_cpu.h"
 #include "../sample/held_graph.h"
 #include "hops_cpu.h"
+#include "labor_cpu.h"
 
 namespace gnnscale {
 namespace {
@@ -32,15 +33,24 @@ struct LayerOutcome {
   std::vector<int64_t> nodes_per_hop, edges_per_hop;
 };
 
+template <typename Id, int64_t kStride>
+void run_stored(LayerBatch& batch, int hop) {
+  if (batch.request.method == Method::kLabor) {
+    LaborHop<Id, kStride>(batch, hop).run();
+  } else {
+    LayerHop<Id, kStride>(batch, hop).run();
+  }
+}
+
 template <typename Id>
 void run_hop(LayerBatch& batch, int hop) {
   const int64_t stride = batch.request.graph.row_stride;
   if (stride == sizeof(Id)) {
-    LayerHop<Id, sizeof(Id)>(batch, hop).run();
+    run_stored<Id, sizeof(Id)>(batch, hop);
   } else if (stride == 2 * sizeof(Id)) {  // (source, edge id) pairs
-    LayerHop<Id, 2 * sizeof(Id)>(batch, hop).run();
+    run_stored<Id, 2 * sizeof(Id)>(batch, hop);
   } else {
-    LayerHop<Id, 0>(batch, hop).run();
+    run_stored<Id, 0>(batch, hop);
   }
 }
 

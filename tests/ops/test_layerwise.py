@@ -55,6 +55,20 @@ def test_hubs_and_every_scheme_of_a_larger_graph(method):
                 both(graph, seeds, num_nodes, 11, drawing)
 
 
+@pytest.mark.parametrize("keep_known", [False, True])
+@pytest.mark.parametrize("scheme", ["priority", "poisson"])
+def test_many_more_edges_than_nodes_to_draw(scheme, keep_known):
+    """Of nodes of very unlike degrees, some are certain; the ids of 3,000 sources share the cells of some 500 edges."""
+    graph = graph_of_degrees([1, 2, 400, 0, *[12] * 40, *[0] * 2956], seed=9, dtype=torch.int64)
+    hubs = graph_of_degrees([250, 1, *[90] * 30, *[3] * 60], seed=8, dtype=torch.int32)
+    drawing = LADIES._replace(scheme=scheme, keep_known=keep_known)
+    for key in range(3):
+        both(graph, torch.tensor([0, 2, 4, 2, 7, 9, 1, 0]), [8, 20], key, drawing)
+        both(graph, torch.tensor([3]), [1], key, drawing)
+        both(hubs, torch.arange(20).repeat(2), [10, 40], key, drawing, layers=True)
+        both(hubs, torch.tensor([5, 0, 40]), [30, 5, 9], key, drawing)
+
+
 def test_draws_of_nodes():
     node, ends, keys = random_ids(1 << 40, 70, seed=4), [0, 3, 3, 50, 70], [5, -6, 7, 1 << 62]
     for hop in (0, 63):
