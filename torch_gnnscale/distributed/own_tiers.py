@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
@@ -142,18 +142,40 @@ def open_together(
         ValueError: on all ranks, if one of them cannot fill or open its tiers, or ranks that share them have been given
             different budgets.
     """
+    return opened_once(tiers.budgets, holds, meeting, lambda sharers: tiers.fill(parts, part, sharers), tiers.opened)
+
+
+def opened_once(
+    budgets: str,
+    holds: Sequence[Hashable],
+    meeting: Meeting,
+    fill: Callable[[int], TieredFeatureStore],
+    opened: Callable[[bytes], TieredFeatureStore],
+) -> TieredFeatureStore:
+    """A store that the first rank fills of those that hold an equal value, and the others open.
+
+    Args:
+        budgets: equal texts for equal budgets.
+        holds: by rank, a value that is equal for ranks that share memory.
+        meeting: of all ranks.
+        fill: makes the store; called with the number of ranks that share it.
+        opened: opens what ForkingPickler made of the store of another process of this machine.
+
+    Raises:
+        ValueError: as of :func:`open_together`.
+    """
     own = holds[meeting.rank]
-    given = [text for of, text in zip(holds, meeting.gather(tiers.budgets), strict=True) if of == own]
+    given = [text for of, text in zip(holds, meeting.gather(budgets), strict=True) if of == own]
     first, filled = holds.index(own), []
 
-    def fill() -> bytes:
+    def make() -> bytes:
         if len(set(given)) > 1:
             raise ValueError(f"tiers: expected equal budgets on ranks that share them, found {given}")
         if meeting.rank != first:
             return b""
-        filled.append(tiers.fill(parts, part, len(given)))
+        filled.append(fill(len(given)))
         return bytes(ForkingPickler.dumps(filled[0])) if len(given) > 1 else b""
 
-    sent = meeting.gather(meeting.all_made(fill))
+    sent = meeting.gather(meeting.all_made(make))
     # The first rank keeps them open until all have opened them.
-    return meeting.all_made(lambda: filled[0] if filled else tiers.opened(sent[first]))
+    return meeting.all_made(lambda: filled[0] if filled else opened(sent[first]))

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch_geometric.data import Data
 
 from .. import files
+from ..feature import FeatureStore, TieredFeatureStore
+from ..memory import Budget
 from ..partition.report import of_parts
 from .batches import SplitByOwners
+from .own_store import own_store
 
 KIND = "split plan"
 """The kind of a saved plan's directory (:mod:`torch_gnnscale.files`)."""
@@ -97,6 +102,38 @@ class Plan(SplitByOwners):
         """
         arrays, meta = files.load(path, KIND, verify)
         return cls(parts=meta["parts"], cut=meta["cut"], about=meta["about"], **arrays)
+
+    def store(
+        self,
+        data: Data | FeatureStore,
+        *,
+        gpu: Budget = 0,
+        host: Budget | None = None,
+        disk: str | os.PathLike | None = None,
+        names: Sequence[str] | None = None,
+        device: torch.device | str | int | None = None,
+        timeout: float = 600.0,
+    ) -> TieredFeatureStore:
+        """The features as this rank of a split reads them, by the plan's counts: its own rows.
+
+        The ranks of one machine share host memory and files, in which the rows lie by how often any of them reads them:
+        one copy of all rows on each machine. A rank's GPU has its own hottest rows besides. Where there is a process
+        group, all of its ranks call this together, rank r for part r mod ``parts``; without one, every node is own.
+        ``store.plan`` expects, and ``store.stats()`` counts, the reads of this rank alone.
+
+        Args:
+            data: a Data, or a FeatureStore, of which rows that no budget holds stay in its files.
+            gpu: the budget of this rank's GPU, in bytes ("4GiB") or as a share of its own rows (0.25).
+            host: the budget of a machine's memory, the same on its ranks; by default it holds all rows.
+            disk, names, device: as of :meth:`torch_gnnscale.TieredFeatureStore.from_data`.
+            timeout: seconds after which a rank that does not come is an error.
+
+        Raises:
+            TypeError, ValueError: wrong budgets or names, or rows of another graph; on all ranks what fails on one.
+            NotImplementedError: other data, attributes of edges, renumbered stores.
+            RuntimeError: a rank does not come, or ends in the meantime; names it.
+        """
+        return own_store(self.owners, self.parts, self.rows, data, gpu, host, disk, names, device, timeout)
 
     def __str__(self) -> str:
         """A table of the parts."""

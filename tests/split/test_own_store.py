@@ -1,0 +1,151 @@
+"""A plan's store: every rank reads its own rows, at the rates that the plan's counts predict, from shared memory."""
+
+import functools
+import os
+import re
+
+import pytest
+import torch
+from helpers.cluster import cluster
+from helpers.data import make_data
+from helpers.slow import SLOW
+from torch import distributed as dist
+from torch_geometric.data import Data
+
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, TieredFeatureStore, split
+from torch_gnnscale.split.planning import FIRST_EPOCH
+
+SEEDS = torch.arange(0, 200, 3)
+
+
+def graph() -> Data:
+    data = make_data()
+    del data.edge_attr
+    data.x = torch.arange(200)[:, None] * 1.0 + torch.arange(24) / 64
+    return data
+
+
+@functools.cache
+def plan_of(parts: int) -> split.Plan:
+    owners = torch.randint(parts, (200,), generator=torch.Generator().manual_seed(parts))
+    return split.plan(graph(), SEEDS, [3, 2], parts, weights=owners, batch_size=16, epochs=2)
+
+
+def opened(data: Data, folder: str | None) -> FeatureStore | Data:
+    if folder is None:
+        return data
+    return FeatureStore.open(os.path.join(folder, "features"))
+
+
+def read(parts: int, folder: str | None, options: dict) -> tuple:
+    """(all own rows are right, tiers with what is expected and what was found there, the memory) of this rank."""
+    data, plan = graph(), plan_of(parts)
+    world, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+    mine = plan.owners == rank % parts if world > 1 else torch.ones(200, dtype=torch.bool)
+    loader = NeighborLoader(data, [3, 2], SEEDS, batch_size=16, shuffle=True, seed=0, shard=False)
+    with plan.store(opened(data, folder), **options) as store:
+        right = True
+        for epoch in (FIRST_EPOCH, FIRST_EPOCH + 1):
+            for out in loader.samples(epoch):
+                own = out.node[mine[out.node]]
+                right &= torch.equal(store[None, "x", own], data.x[own])
+        expected = {tier.name: tier.hit_rate for tier in store.plan.tiers}
+        found = {name: (use.rows, use.hit_rate) for name, use in store.stats().items()}
+        status = os.fstat(store._memory._descriptor)
+        right &= torch.equal(store[None, "x", None], data.x)
+        if world > 1:
+            dist.barrier()
+        return right, expected, found, (status.st_dev, status.st_ino), int(plan.rows[mine].sum())
+
+
+def check(found: list[tuple], tiers: list[str]) -> None:
+    for right, expected, uses, memory, reads in found:
+        assert right
+        assert list(expected) == list(uses) == tiers
+        assert sum(rows for rows, _ in uses.values()) == reads
+        for name, (_, rate) in uses.items():
+            assert rate == pytest.approx(expected[name])
+        assert memory == found[0][3]
+    assert len({tuple(expected.items()) for _, expected, *_ in found}) == len(found) or len(tiers) == 1
+
+
+@pytest.mark.parametrize("options", [{}, {"host": "40%"}], ids=str)
+@pytest.mark.parametrize("files", [False, True])
+def test_without_other_ranks_all_rows_are_own(tmp_path, options, files):
+    if files:
+        FeatureStore.from_data(graph()).save(tmp_path / "features")
+    elif options:
+        options = {**options, "disk": tmp_path}
+    check([read(3, str(tmp_path) if files else None, options)], ["host", "disk"] if options else ["host"])
+
+
+@pytest.mark.parametrize("files", [False, True])
+@pytest.mark.parametrize(("world", "parts"), [(2, 2), SLOW(4, 2), SLOW(3, 3)])
+def test_ranks_share_memory_and_read_what_was_predicted(tmp_path, world, parts, files):
+    FeatureStore.from_data(graph()).save(tmp_path / "features")
+    options = {"host": "40%"} if files else {"host": "40%", "disk": str(tmp_path)}
+    found = cluster(world).run(read, parts, str(tmp_path) if files else None, options)
+    for first, again in zip(found, found[parts:], strict=False):  # the ranks of one part
+        assert first[1:] == again[1:]
+    check(found[:parts], ["host", "disk"])
+
+
+def test_hot_rows_of_all_ranks_are_in_memory(tmp_path):
+    with plan_of(3).store(graph(), host="40%", disk=tmp_path) as store:
+        rows, hot = plan_of(3).rows, torch.arange(200)
+        place = store._tensors[None, "x"].place
+        kept = hot[place < store.plan.rows("host")]
+        assert int(rows[kept].min()) >= int(rows[hot[place >= store.plan.rows("host")]].max())
+
+
+def store_of(parts: int, budgets: list) -> None:
+    plan_of(parts).store(graph(), host=budgets[dist.get_rank()]).close()
+
+
+@pytest.mark.parametrize(
+    ("parts", "budgets", "message"),
+    [
+        (2, ["1MiB", "2MiB"], "rank 0: ValueError: tiers: expected equal budgets on ranks that share them, found "),
+        (3, [None, None], "rank 0: ValueError: ranks: expected a multiple of 3 parts, found 2 ranks"),
+        (2, [10, 10], "rank 0: ValueError: "),
+    ],
+)
+def test_what_fails_on_one_rank_is_raised_on_all(parts, budgets, message):
+    for done, error in cluster(2).results(store_of, parts, budgets):
+        assert not done
+        assert error.startswith(f"ValueError: {message}")
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda: make_data(30, 50),
+            NotImplementedError,
+            "tiers of edges' attributes are not implemented, found ['edge_attr']; name the others by names=",
+        ),
+        (
+            lambda: Data(x=torch.zeros(7, 2)),
+            ValueError,
+            "data: expected a row of 'x' for each of 200 nodes, found 7",
+        ),
+        (lambda: 3, NotImplementedError, "data: expected a Data, or a FeatureStore in the user's ids, found a int"),
+        (
+            lambda: TieredFeatureStore.from_data(graph(), hotness="out_degree"),
+            NotImplementedError,
+            "data: expected a Data, or a FeatureStore in the user's ids, found a TieredFeatureStore",
+        ),
+        (FeatureStore, ValueError, "names: expected some of [], found []"),
+    ],
+)
+def test_refusals(make, error, message):
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        plan_of(3).store(make())
+
+
+def test_a_loader_reads_it(tmp_path):
+    data = graph()
+    with plan_of(3).store(data, host="40%", disk=tmp_path) as store:
+        stores = store, GraphStore.from_data(data)
+        for batch in NeighborLoader(stores, [3, 2], SEEDS, batch_size=16):
+            assert torch.equal(batch.x, data.x[batch.n_id])

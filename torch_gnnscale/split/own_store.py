@@ -1,0 +1,79 @@
+"""The features of a graph as one rank of a split reads them: its own rows, in tiers by a plan's counts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable, Sequence
+from multiprocessing.reduction import ForkingPickler
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch import distributed as dist
+from torch_geometric.data import Data
+
+from ..distributed.grid import Grid
+from ..distributed.meeting import Meeting
+from ..distributed.own_tiers import opened_once
+from ..feature import FeatureStore, TieredFeatureStore
+from ..feature.feature_store import KIND
+from ..feature.tier_attributes import node_attributes
+from ..feature.tier_builder import Source
+from ..feature.tier_overlay import own_view
+from ..feature.tiered_rows import FileRows
+from ..memory import Budget
+
+
+def own_store(
+    owners: Tensor, parts: int, counts: Tensor, data: Any, gpu: Budget, host: Budget | None,
+    disk: str | os.PathLike | None, names: Sequence[str] | None, device: torch.device | str | int | None,
+    timeout: float,
+) -> TieredFeatureStore:  # fmt: skip
+    """:meth:`torch_gnnscale.split.Plan.store` of a plan's owners and counts of rows."""
+    sources = _sources(data, names)
+    for source in sources:
+        if (rows := len(source.tensor)) != len(owners):
+            raise ValueError(f"data: expected a row of {source.key[1]!r} for each of {len(owners)} nodes, found {rows}")
+    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
+    mine = torch.ones_like(owners, dtype=torch.bool)
+    meeting = Meeting(rank, world, timeout)
+    try:
+        machines: list[Hashable] = list(meeting.machines)
+        here = mine
+        if world > 1:
+            grid = meeting.all_made(lambda: Grid(world, parts, "parts"))
+            mine = owners == grid.part(rank)
+            of_machine = [grid.part(other) for other, machine in enumerate(machines) if machine == machines[rank]]
+            here = torch.isin(owners, torch.tensor(of_machine, dtype=owners.dtype))
+        counts = counts.to(torch.int64)
+        spill = os.curdir if disk is None and sources[0].origin is not None else disk  # rows in files stay there
+
+        def fill(sharers: int) -> TieredFeatureStore:
+            score = torch.where(here, counts, 0)
+            cpu = torch.device("cpu")
+            return TieredFeatureStore.of_sources(sources, score, False, 0, (), host, spill, cpu, sharers)
+
+        store = opened_once(str({"host": host}), machines, meeting, fill, ForkingPickler.loads)
+        own = mine.nonzero().view(-1)
+        return meeting.all_made(lambda: own_view(store, own, counts[own], gpu, device))
+    finally:
+        meeting.close()
+
+
+def _sources(data: Any, names: Sequence[str] | None) -> list[Source]:
+    """The attributes of nodes that are put into tiers."""
+    if isinstance(data, Data):
+        return [Source((None, name), t.detach(), t.dtype) for name, t in node_attributes(data, names).items()]
+    if type(data) is not FeatureStore or data.order is not None:
+        kind = f"{'' if getattr(data, 'order', None) is None else 'renumbered '}{type(data).__name__}"
+        raise NotImplementedError(f"data: expected a Data, or a FeatureStore in the user's ids, found a {kind}")
+    kept = {key: tensor for key, tensor in data._tensors.items() if names is None or key[1] in names}
+    if wrong := [key for key in kept if key[0] is not None]:
+        raise NotImplementedError(f"tiers of typed nodes or of edges are not implemented, found {wrong}; give names=")
+    if (missing := [name for name in names or () if (None, name) not in kept]) or not kept:
+        raise ValueError(f"names: expected some of {[name for _, name in data._tensors]}, found {missing}")
+    in_files = all(key in data._origins for key in kept)
+    return [
+        Source(key, t, t.dtype, FileRows(data._origins[key][0], KIND, data._origins[key][1], 0) if in_files else None)
+        for key, t in kept.items()
+    ]
