@@ -24,6 +24,7 @@ from tables_of_ranks import (
     grid_memory,
     overlap,
     overlap_model,
+    own_tiers,
     ranks,
     schemes,
     sizes,
@@ -276,7 +277,7 @@ TABLES: dict[Callable[[Any], str], str] = {
     accuracy: "accuracy", hit_rates: "hotness", depths: "hotness", traffic: "hotness", hotness_cost: "hotness",
     schemes: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
     bulks: "bulk", ranks: "cost_model", sizes: "cost_model", checks: "cost_model", methods: "methods",
-    grid: "grid", grid_epoch: "grid_epoch", grid_memory: "grid_memory",
+    grid: "grid", grid_epoch: "grid_epoch", grid_memory: "grid_memory", own_tiers: "own_tiers",
 }  # fmt: skip
 """Each table and the JSON that it is made of."""
 

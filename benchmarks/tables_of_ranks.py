@@ -142,3 +142,18 @@ def grid_memory(results: Any) -> str:
         for by in [row.get("by drawn edges", row["expected"])]
     ]
     return table(["", "p", "c", "k", "measured, MB", "formula, MB", "measured over formula"], rows)
+
+
+def own_tiers(results: Any) -> str:
+    """A part's own rows in tiers against all of them mapped."""
+    head = ["", "rows of a part, MiB", "rows a batch", "own rows from memory"]
+    for state in ("cold", "warm"):
+        head += [f"{state}: mapped, ms", "tiers, ms", "speed-up (quartiles)"]
+    rows = []
+    for graph, entry in results.items():
+        cells: list[Any] = [graph, entry["rows of a part, MiB"], entry["rows a batch"], entry["share from memory"]]
+        for run in (entry["cold"], entry["warm"]):
+            quartiles = f"{run['speedup']:.2f} ({run['low']:.2f}, {run['high']:.2f})"
+            cells += [run["mapped_ms"], run["tiers_ms"], quartiles]
+        rows.append(cells)
+    return table(head, rows)

@@ -36,6 +36,7 @@ def output(command: str, folder: Path) -> str:
         "bench_layerwise.py --rounds 1 --graphs tiny --no-schools --lists 1000",
         "bench_methods.py --small",
         "bench_network.py --rounds 1 --graphs small --ranks 2 --rates none --steps 2",
+        "bench_own_tiers.py --graphs tiny --folder .",
         "bench_partition.py --rounds 1 --graphs tiny",
         "bench_policies.py --graphs small --steps 4",
         "bench_prefetch.py --rounds 1 --graph small --steps 2 --models GraphSAGE --alone",
