@@ -42,6 +42,7 @@ def output(command: str, folder: Path) -> str:
         "bench_prefetch.py --rounds 1 --graph small --steps 2 --models GraphSAGE --alone",
         "bench_scaling.py --rounds 1 --graph tiny --table 16 --epochs 0",
         "bench_split.py --rounds 1 --graphs small --ranks 2 --steps 1 --presampled 1 --usual",
+        "bench_split_cut.py --rounds 1 --graphs tiny",
         "bench_split_plan.py --seeds 1 --graphs small",
         "bench_tiers.py --rounds 1 --graphs tiny --folder .",
         "cost_model.py --graph tiny --ranks 2",

@@ -146,6 +146,10 @@ CALLS = {
         st.tuples(tensors(), tensors(1), counts, st.sampled_from([*SCHEMES, "x"]), keys, numbers),
         {},
     ),
+    "cut_batch": (
+        st.tuples(tensors(), st.lists(numbers, max_size=4), tensors(), tensors(), tensors(), counts, numbers),
+        {},
+    ),
     "aggregate": (st.tuples(graphs(), tensors(), st.sampled_from([*ops.REDUCTIONS, "x"])), aggregating),
     "edge_dot": (st.tuples(graphs(), tensors(), tensors(), numbers), {"edge": optional}),
     "share_of_extremes": (st.tuples(graphs(), tensors(), tensors(), tensors()), {}),

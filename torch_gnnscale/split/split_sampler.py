@@ -98,7 +98,6 @@ class SplitSampler(KeyedSampler):
             out.node, out.num_sampled_nodes, out.colptr, out.row, self._owners_of(out.node), self.parts, self.part
         )
         seeds = cut.local[: cut.num_nodes[0]]
-        input_id, time = out.metadata
         columns = torch.arange(len(cut.colptr) - 1)
         edge_index = torch.stack([cut.row, columns.repeat_interleave(cut.colptr.diff(), output_size=len(cut.row))])
         row, col = edge_index.unbind()
@@ -110,7 +109,7 @@ class SplitSampler(KeyedSampler):
             None,
             cut.num_nodes,
             cut.num_edges,
-            metadata=(input_id[seeds], None if time is None else time[seeds]),
+            metadata=tuple(None if entry is None else entry[seeds] for entry in out.metadata),
             colptr=cut.colptr,
             edge_index=edge_index,
             edge_weight=None if out.edge_weight is None else out.edge_weight[cut.edge],
