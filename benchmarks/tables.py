@@ -32,7 +32,16 @@ from tables_of_ranks import (
 
 DOCUMENTS = [
     Path(__file__).parents[1] / "docs" / name
-    for name in ("performance.md", "tiers.md", "hotness.md", "accuracy.md", "scaling.md", "layerwise.md")
+    for name in (
+        "performance.md",
+        "tiers.md",
+        "hotness.md",
+        "accuracy.md",
+        "scaling_layers.md",
+        "scaling_measured.md",
+        "scaling.md",
+        "layerwise.md",
+    )
 ]
 
 
