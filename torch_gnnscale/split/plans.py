@@ -40,7 +40,7 @@ class Plan(SplitByOwners):
     node_load: Tensor
     """N_v: what each node adds to its part's load. int32, or int64 where a count needs it, shape [n]."""
     edge_load: Tensor
-    """N_e, by the user's ids of edges: in how many layers the edge was computed. int32 or int64, shape [E]."""
+    """N_e, by the ids of edges that users know: in how many layers each was computed. int32 or int64, shape [E]."""
     rows: Tensor
     """How often each node's features were read. int32 or int64, shape [n]."""
     cut: int
