@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers.gpu_cases import (
     check_random_choice,
+    check_random_cut,
     check_random_gather,
     check_random_hop,
     check_random_layers,
@@ -63,6 +64,13 @@ def test_random_hops(first):
     for seed in range(first, first + 50):
         check_random_hop(seed, put)
         check_random_relabelling(seed, put)
+        LIBRARY.emulated_forget()
+
+
+@pytest.mark.parametrize("first", range(0, 200, 50))
+def test_random_cuts(first):
+    for seed in range(first, first + 50):
+        check_random_cut(seed, put, most=60)
         LIBRARY.emulated_forget()
 
 

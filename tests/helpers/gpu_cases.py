@@ -227,6 +227,30 @@ def check_random_relabelling(seed: int, put: Put) -> None:
         assert ours is theirs is None or torch.equal(ours.cpu(), theirs)
 
 
+def check_random_cut(seed: int, put: Put, most: int = 200) -> None:
+    """Batches of a few or many nodes, over a few ranks, of which some own nothing."""
+    generator = torch.Generator().manual_seed(seed)
+    hops, parts = number(generator, 1, 3), number(generator, 1, 5)
+    sizes = [number(generator, 0, choice(generator, [0, 3, most])) for _ in range(hops + 1)]
+    total, scale = sum(sizes), choice(generator, [1, 1 << 20, 1 << 50])
+    node = torch.randperm(total, generator=generator) * scale
+    node[: sizes[0]] = node[: sizes[0]][torch.randint(max(sizes[0], 1), (sizes[0],), generator=generator)]
+    first = {int(of): i for i, of in reversed(list(enumerate(node)))}
+    ends = torch.tensor(sizes).cumsum(0).repeat_interleave(torch.tensor(sizes))
+    reach = torch.cat([ends[sizes[0] :], ends[-1:].expand(sizes[0])])[: total - sizes[-1]]
+    degrees = torch.randint(5, reach.shape, generator=generator) * (reach > 0)
+    colptr = torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)])
+    picks = torch.randint(1 << 40, (int(colptr[-1]),), generator=generator) % reach.repeat_interleave(degrees)
+    row = torch.tensor([first[int(node[at])] for at in picks], dtype=torch.int64)
+    of_ids = torch.randint(number(generator, 1, parts), (max(total, 1),), generator=generator)
+    owner = of_ids[node // scale].to(choice(generator, INDEX))
+    given = [put(values, "GPU") for values in (node, colptr, row, owner)]
+    for part in range(parts):
+        found = ops.cut_batch(given[0], sizes, *given[1:], parts, part)
+        for ours, theirs in zip(found, reference.cut_batch(node, sizes, colptr, row, owner, parts, part), strict=True):
+            assert torch.equal(ours.cpu(), theirs) if isinstance(theirs, Tensor) else ours == theirs
+
+
 def check_random_shuffle(seed: int, put: Put, most: int = 1000) -> None:
     """Rows of tables in any memory, taken or added, and dropped by their ids."""
     generator = torch.Generator().manual_seed(seed)

@@ -13,6 +13,7 @@ import torch.multiprocessing
 from helpers.data import processes
 from helpers.gpu_cases import (
     check_random_choice,
+    check_random_cut,
     check_random_gather,
     check_random_hop,
     check_random_layers,
@@ -59,6 +60,11 @@ def test_random_shuffles(seed):
 def test_random_hops(seed):
     check_random_hop(seed, put)
     check_random_relabelling(seed, put)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_cuts(seed):
+    check_random_cut(seed, put)
 
 
 @pytest.mark.parametrize("seed", range(60))

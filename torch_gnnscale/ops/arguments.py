@@ -113,6 +113,21 @@ def check_place(name: str, value: Tensor, device: torch.device, others: str) -> 
     raise ValueError(f"{name}: expected it {place}, found it on {value.device}")
 
 
+def check_device(name: str, value: Tensor) -> None:
+    """Raises NotImplementedError unless the tensor is in host memory or on a GPU."""
+    if value.device.type not in ("cpu", "cuda"):
+        raise NotImplementedError(
+            f"{name}: expected a tensor in host memory or on a GPU, found one on {value.device}; move it"
+        )
+
+
+def check_same(given: dict[str, Tensor | None], device: torch.device, others: str) -> None:
+    """Raises ValueError unless all tensors are on the device, where ``others`` (such as "ids are")."""
+    for name, value in given.items():
+        if isinstance(value, Tensor) and value.device != device:
+            raise ValueError(f"{name}: expected it on {device}, where {others}, found it on {value.device}")
+
+
 def first_outside(ids: Tensor, limit: int, threads: int = 0) -> int:
     """The position of the first id outside [0, limit), or -1.
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .arguments import OPS, check_ids, check_int, check_key, check_place, resolve_threads
+from .arguments import OPS, check_device, check_ids, check_int, check_key, check_place, check_same, resolve_threads
 from .graph import Relations, check_vector
 from .samples import LAST, MAX_HOPS, REPLACE, WITH_EDGE_ID, check_fanouts
 
@@ -106,8 +106,8 @@ def pick_neighbors(
     for name, value in (("node", node), ("tree", tree)):
         if value is not None:
             check_ids(name, value)
-    _check_device("node", node)
-    _check_same({"tree": tree, "time": time}, node.device, "node is")
+    check_device("node", node)
+    check_same({"tree": tree, "time": time}, node.device, "node is")
     stored = {"colptr": colptr, "row": row, "edge_id": graph.edge_id[0], "weight": graph.weight[0],
               "time": graph.time[0]}  # fmt: skip
     for name, entry in stored.items():
@@ -172,8 +172,8 @@ def relabel(known: Tensor, ids: Tensor, *, known_tree: Tensor | None = None, tre
     """
     check_ids("known", known)
     check_ids("ids", ids)
-    _check_device("ids", ids)
-    _check_same({"known": known, "known_tree": known_tree, "tree": tree}, ids.device, "ids are")
+    check_device("ids", ids)
+    check_same({"known": known, "known_tree": known_tree, "tree": tree}, ids.device, "ids are")
     if (known_tree is None) != (tree is None):
         raise ValueError("tree and known_tree: expected both or none")
     if len(known) + len(ids) >= 1 << 31:
@@ -191,18 +191,3 @@ def _checked_trees(name: str, tree: Tensor, count: int, threads: int = 0) -> Ten
     if len(tree) != count:
         raise ValueError(f"{name}: expected {count} trees, found {len(tree)}")
     return tree.to(torch.int64).contiguous()
-
-
-def _check_device(name: str, value: Tensor) -> None:
-    """Raises NotImplementedError unless the tensor is in host memory or on a GPU."""
-    if value.device.type not in ("cpu", "cuda"):
-        raise NotImplementedError(
-            f"{name}: expected a tensor in host memory or on a GPU, found one on {value.device}; move it"
-        )
-
-
-def _check_same(given: dict[str, Tensor | None], device: torch.device, others: str) -> None:
-    """Raises ValueError unless all tensors are on the device, where ``others`` (such as "ids are")."""
-    for name, value in given.items():
-        if isinstance(value, Tensor) and value.device != device:
-            raise ValueError(f"{name}: expected it on {device}, where {others}, found it on {value.device}")

@@ -1,0 +1,219 @@
+// Cutting a batch over ranks as loops over independent items, for many threads. Own nodes, the halo and what is sent
+// are keys of 64 bits, (block << 32 | place by id), in the order in which they are asked for; blocks are counted where
+// the sorted keys pass them. Each phase is called for every item, in any order and by any number of threads; the next
+// phase begins when all calls have returned.
+#pragma once
+
+#include <cstdint>
+
+#include "../atomics.h"
+#include "../macros.h"
+
+namespace gnnscale {
+
+struct CutBatch {
+  static constexpr uint32_t kNoLevel = ~uint32_t{0};
+  static constexpr int64_t kNoKey = INT64_MAX;  // after all keys
+
+  int64_t nodes, columns, edges, hops, parts, part;
+  const int64_t *node, *colptr, *row;  // [nodes], [columns + 1], [edges]
+  const int32_t* owner32;              // [nodes]; null if owners are int64
+  const int64_t* owner64;              // [nodes]
+  const int64_t* ends;                 // [hops + 1]: nodes of groups 0..g
+  uint32_t* level;  // [nodes * parts]: of node i in the halo of rank p; all kNoLevel at first. Of the others' halos,
+                    // only own nodes are entered
+  int64_t* rank;    // [nodes]: the place of a node in the order of ids
+  uint32_t* malformed;  // 0 if an owner, a column or a source is out of range
+
+  GNNSCALE_HD int64_t owner(int64_t i) const { return owner32 != nullptr ? owner32[i] : owner64[i]; }
+  GNNSCALE_HD bool is_rank(int64_t value) const { return value >= 0 && value < parts; }
+  GNNSCALE_HD int64_t group(int64_t i) const {
+    int64_t g = 0;
+    while (i >= ends[g]) ++g;
+    return g;
+  }
+  GNNSCALE_HD int64_t key(int64_t block, int64_t place) const { return block << 32 | place; }
+};
+
+// The first i in [0, count) with values[i] >= value, or count; `values` ascend.
+GNNSCALE_HD int64_t first_not_below(const int64_t* values, int64_t count, int64_t value) {
+  int64_t low = 0;
+  while (low < count) {
+    const int64_t middle = low + (count - low) / 2;
+    if (values[middle] < value) {
+      low = middle + 1;
+    } else {
+      count = middle;
+    }
+  }
+  return low;
+}
+
+// For every node: what is sorted by id.
+struct EnterNode {
+  CutBatch of;
+  int64_t* keys;
+  int32_t* values;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    if (!of.is_rank(of.owner(i))) atomic_lower(*of.malformed, 0);
+    keys[i] = of.node[i];
+    values[i] = static_cast<int32_t>(i);
+  }
+};
+
+// For every column.
+struct CheckColumn {
+  CutBatch of;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    const bool right = of.colptr[0] == 0 && of.colptr[i] <= of.colptr[i + 1] && of.colptr[i + 1] <= of.edges;
+    if (!right) atomic_lower(*of.malformed, 0);
+  }
+};
+
+// For every edge: its source is needed by the owner of its destination.
+struct EnterEdge {
+  CutBatch of;
+
+  GNNSCALE_HD void operator()(int64_t e) const {
+    const int64_t src = of.row[e], dst = first_not_below(of.colptr, of.columns + 1, e + 1) - 1;
+    if (dst < 0 || dst >= of.columns) return;
+    if (src < 0 || src >= of.nodes) return atomic_lower(*of.malformed, 0);
+    const int64_t from = of.owner(src), to = of.owner(dst);
+    if (from == to || (from != of.part && to != of.part) || !of.is_rank(to)) return;
+    atomic_lower(of.level[src * of.parts + to], static_cast<uint32_t>(of.group(dst) + 1));
+  }
+};
+
+// For every place in the order of ids.
+struct PlaceById {
+  CutBatch of;
+  const int32_t* values;
+
+  GNNSCALE_HD void operator()(int64_t at) const { of.rank[values[at]] = at; }
+};
+
+// For every node: the own ones by group; seeds in the batch's order.
+struct KeyOfOwn {
+  CutBatch of;
+  int64_t* keys;
+  int32_t* values;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    const int64_t g = of.group(i);
+    keys[i] = of.owner(i) == of.part ? of.key(g, g == 0 ? i : of.rank[i]) : CutBatch::kNoKey;
+    values[i] = static_cast<int32_t>(i);
+  }
+};
+
+// For every node: the halo by owner and level.
+struct KeyOfHalo {
+  CutBatch of;
+  int64_t* keys;
+  int32_t* values;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    const uint32_t level = of.level[i * of.parts + of.part];
+    const bool needed = level != CutBatch::kNoLevel && of.is_rank(of.owner(i));
+    keys[i] = needed ? of.key(of.owner(i) * of.hops + level - 1, of.rank[i]) : CutBatch::kNoKey;
+    values[i] = static_cast<int32_t>(i);
+  }
+};
+
+// For every node and rank: whether this rank sends the node there.
+struct IsSent {
+  CutBatch of;
+  int64_t* flag;
+
+  GNNSCALE_HD void operator()(int64_t at) const {
+    const int64_t i = at / of.parts;
+    flag[at] = of.owner(i) == of.part && of.level[at] != CutBatch::kNoLevel;
+  }
+};
+
+// For every node and rank, after the prefix sum over the flags.
+struct KeyOfSent {
+  CutBatch of;
+  const int64_t *flag, *before;
+  int64_t* keys;
+  int32_t* values;
+
+  GNNSCALE_HD void operator()(int64_t at) const {
+    if (flag[at] == 0) return;
+    const int64_t i = at / of.parts, to = at % of.parts;
+    keys[before[at]] = of.key(to * of.hops + of.level[at] - 1, of.rank[i]);
+    values[before[at]] = static_cast<int32_t>(i);
+  }
+};
+
+// For every block: how many of the sorted keys it has.
+struct CountBlock {
+  const int64_t* keys;
+  int64_t count;
+  int64_t* sizes;
+
+  GNNSCALE_HD void operator()(int64_t block) const {
+    const int64_t end = first_not_below(keys, count, (block + 1) << 32);
+    sizes[block] = end - first_not_below(keys, count, block << 32);
+  }
+};
+
+// For every own node, or node of the halo: writes it down, and where it stands.
+struct WriteNode {
+  const int32_t* values;
+  int64_t first;
+  int64_t *out, *place;
+
+  GNNSCALE_HD void operator()(int64_t j) const {
+    out[j] = values[j];
+    place[values[j]] = first + j;
+  }
+};
+
+// For every entry that is sent: the number of its own node.
+struct WriteSent {
+  const int32_t* values;
+  const int64_t* place;
+  int64_t* out;
+
+  GNNSCALE_HD void operator()(int64_t j) const { out[j] = place[values[j]]; }
+};
+
+// For every own column.
+struct CountColumn {
+  CutBatch of;
+  const int64_t* local;
+  int64_t* degree;
+
+  GNNSCALE_HD void operator()(int64_t j) const { degree[j] = of.colptr[local[j] + 1] - of.colptr[local[j]]; }
+};
+
+// For every group that has columns, after the prefix sum over the degrees.
+struct CountEdges {
+  const int64_t *num_nodes, *colptr;
+  int64_t* num_edges;
+
+  GNNSCALE_HD void operator()(int64_t group) const {
+    int64_t begin = 0;
+    for (int64_t g = 0; g < group; ++g) begin += num_nodes[g];
+    num_edges[group] = colptr[begin + num_nodes[group]] - colptr[begin];
+  }
+};
+
+// For every edge into an own node.
+struct WriteEdge {
+  CutBatch of;
+  const int64_t *local, *colptr, *place;
+  int64_t columns;
+  int64_t *row, *edge;
+
+  GNNSCALE_HD void operator()(int64_t at) const {
+    const int64_t j = first_not_below(colptr, columns + 1, at + 1) - 1;
+    const int64_t e = of.colptr[local[j]] + at - colptr[j];
+    row[at] = place[of.row[e]];
+    edge[at] = e;
+  }
+};
+
+}  // namespace gnnscale
