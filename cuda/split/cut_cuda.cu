@@ -1,5 +1,5 @@
-// The operator cut_batch on the current stream of a GPU (see cut_phases.h). The host waits twice: for how many nodes
-// are own, in the halo and sent, and for how many edges lead to own nodes.
+// The operator cut_batch on the current stream of a GPU (see cut_phases.h). The host waits three times: for how many
+// entries are sent, how many nodes are own and in the halo, and how many edges lead to own nodes.
 #include <torch/csrc/stable/accelerator.h>
 
 #include <numeric>
