@@ -208,15 +208,16 @@ def iterates(plan):
 
 
 @pytest.mark.slow
-def test_a_rank_that_is_killed_ends_the_others():
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_is_killed_or_stopped_ends_the_others(number):
     ranks = Cluster(2)
     try:
         ranks.run(first_batches, PLAN, 1, {})  # by then they have started
         for rank in range(2):
             ranks.tell(rank, iterates, PLAN)
         time.sleep(3)
-        ranks.send_signal(1, signal.SIGKILL)
-        returned, text = ranks.answer(0, time.monotonic() + 30)
+        ranks.send_signal(1, number)
+        returned, text = ranks.answer(0, time.monotonic() + 60)
         assert not returned
         assert "rank 1 is gone or does not answer" in text
     finally:
