@@ -354,6 +354,49 @@ def test_compiled_models_are_refused():
         parallelize(model)
 
 
+def failing():
+    """Rank 1 fails within the second batch."""
+    rank, world = place()
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
+    split = parallelize(model)
+    for number, (_, batch, _) in enumerate(own_batches(world, rank, 2)):
+        if number == 1 and rank == 1:
+            model.convs[1].register_forward_pre_hook(lambda *_: 1 // 0)
+        split(batch).sum().backward()
+
+
+def test_an_error_of_one_rank_is_raised_on_all():
+    results = cluster(2).results(failing)
+    assert results[0] == (False, "RuntimeError: split: rank 1: ZeroDivisionError: integer division or modulo by zero")
+    assert results[1] == (False, "ZeroDivisionError: integer division or modulo by zero")
+
+
+def two_by_two():
+    """Two groups of two ranks, each with a batch of its own: the gradient is that of both batches."""
+    rank = dist.get_rank()
+    saving.LEAST_SAVED = 0
+    torch.manual_seed(rank)
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
+    split = parallelize(model)
+    alone = copy.deepcopy(model)
+    whole_model = narrow(alone)
+    batches = [of for of, *_ in own_batches(2, rank % 2, 2)]
+    owners, seeds = random_owners(NODES, 2, 3), sum(batch.batch_size for batch in batches)
+    batch = cut_batches(batches[rank // 2], owners, 2, key=rank // 2)[rank % 2]
+    loss_of(split(batch), batch, seeds).backward()
+    for whole in batches:
+        loss_of(whole_model(whole), whole, seeds).backward()
+    for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-12, atol=1e-12)
+    split.close()
+
+
+@pytest.mark.slow
+def test_groups_of_ranks_train_on_batches_of_their_own():
+    assert cluster(4).world == 4
+    cluster(4).run(two_by_two)
+
+
 def in_ddp():
     rank, world = place()
     _, batch, _ = next(own_batches(world, rank))

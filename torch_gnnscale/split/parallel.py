@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any, Literal
 
 import torch
@@ -16,7 +17,7 @@ from torch_geometric.data import HeteroData
 
 from .. import machine
 from .._warn import warn
-from ..distributed.exchange import Exchange, Traffic
+from ..distributed.exchange import Broken, Exchange, Traffic
 from ..distributed.grid import Grid
 from ..distributed.meeting import end_group
 from ..nn.compare import agree, first_difference, outputs
@@ -47,12 +48,13 @@ class Parallelized(Layered):
         module: nn.Module,
         call: Callable[[Any, Any], Any] = default_call,
         transport: Literal["peers", "all_to_all"] | None = None,
+        timeout: float = 600.0,
     ) -> None:
         _refuse(module)
         if transport not in (None, "peers", "all_to_all"):
             raise ValueError(f"transport: expected 'peers', 'all_to_all' or None, found {transport!r}")
         super().__init__(module, call)
-        self.transport = transport
+        self.transport, self.timeout = transport, timeout
         self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
         self._connect()
         self._calls: dict[int, list[Call]] = {}
@@ -68,6 +70,8 @@ class Parallelized(Layered):
             ValueError: the batch is not one of a loader with ``split=``, or is of another plan, key or mode than on
                 other ranks; or the model cannot be split, which all ranks raise, naming the module.
             NotImplementedError: the model does what split models cannot: the message names it.
+            RuntimeError: another rank failed, which the message names, has ended or does not answer. The model cannot
+                be called any more.
         """
         self._check_batch(batch)
         index: ShuffleIndex = batch.shuffle_index
@@ -78,9 +82,30 @@ class Parallelized(Layered):
             self._calls[hops] = self._probe(batch, transport)
         own_hops = OwnHops(batch, verify=False)
         split_pass = SplitPass(own_hops, transport, batch, self._calls[hops], self._weight(batch))
-        out = self._run(batch, split_pass)
+        try:
+            out = self._run(batch, split_pass)
+        except Exception as error:
+            self._leave(error)
+            raise
         self._gradients.watch(self.module, out)
         return out
+
+    def _leave(self, error: Exception) -> None:
+        """Ends the groups of this model, so that ranks that wait for this one do not wait on, and tells them why.
+
+        Raises:
+            RuntimeError: another rank failed before; the message names it.
+        """
+        group = self._gradients.exchange.group
+        if group is None:
+            return
+        store, key = dist.distributed_c10d._get_default_store(), f"gnnscale split {group.group_name}"
+        del group
+        if isinstance(error, Broken):
+            text = store.get(key).decode() if store.check([key]) else f"a rank has ended or does not answer: {error}"
+            raise RuntimeError(f"split: {text}") from error
+        store.set(key, f"rank {self.rank}: {type(error).__name__}: {error}")
+        self.close()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -97,19 +122,22 @@ class Parallelized(Layered):
 
     def close(self) -> None:
         """Ends the groups of this model; it cannot be called any more."""
-        exchanges = [self._gradients.exchange]
-        exchanges += [] if self._transport is None else [self._transport.exchange]
+        self._is_closed = True
         if self._transport is not None:
             self._transport.close()
-        for exchange in exchanges:
-            if exchange.group is not None:
-                end_group(exchange.group)
+            _end(self._transport.exchange)
+        _end(self._gradients.exchange)
 
     def _connect(self) -> None:
-        group = dist.new_group(backend="gloo") if self.world > 1 else None
+        group = self._group(list(range(self.world)))
         self._gradients = GradientSum(Exchange(group, self.world, self.rank))
         self._transport: Transport | None = None
         self._parts = 0
+        self._is_closed = False
+
+    def _group(self, ranks: list[int]) -> dist.ProcessGroup | None:
+        """A Gloo group; all ranks call it for all groups, in the same order."""
+        return None if len(ranks) == 1 else dist.new_group(ranks, timedelta(seconds=self.timeout), "gloo")
 
     @torch.no_grad()
     def _share_weights(self) -> None:
@@ -128,6 +156,8 @@ class Parallelized(Layered):
 
     def _check_batch(self, batch: Any) -> None:
         refuse_recomputing("split")
+        if self._is_closed:
+            raise RuntimeError("split: expected a model that is connected, found one that was closed, or that failed")
         if DistributedDataParallel._get_active_ddp_module() is not None:
             raise ValueError(
                 "split: expected parallelize(model) by itself, found it within DistributedDataParallel, which would "
@@ -148,7 +178,7 @@ class Parallelized(Layered):
             raise ValueError(f"batch: expected as many parts on all ranks, found {said}")
         grid = Grid(self.world, index.parts, consecutive="parts")
         groups = [grid.column(copy) for copy in range(grid.copies)]
-        made = [dist.new_group(ranks, backend="gloo") if len(ranks) > 1 else None for ranks in groups]
+        made = [self._group(ranks) for ranks in groups]
         group, part = made[grid.copy(self.rank)], grid.part(self.rank)
         if any(self._gradients.exchange.objects(part != index.part)):
             raise ValueError(f"batch: expected part {part} on rank {self.rank}, found {index.part} there or elsewhere")
@@ -256,6 +286,7 @@ def parallelize(
     model: nn.Module,
     call: Callable[[Any, Any], Any] = default_call,
     transport: Literal["peers", "all_to_all"] | None = None,
+    timeout: float = 600.0,
 ) -> Parallelized:
     """Makes a PyG model compute mini-batches that are cut over ranks: of each layer, a rank computes its own nodes.
 
@@ -279,6 +310,7 @@ def parallelize(
 
         transport: ``peers``: ranks read rows in each other's memory, where all are on CPUs of one machine, else
             ``all_to_all``, with a warning. ``all_to_all``: over Gloo. None: ``peers`` where it can be, without a word.
+        timeout: seconds after which a rank that does not answer is an error.
 
     Returns:
         A module to be called with a batch of ``NeighborLoader(split=plan)``; it shares the model's parameters.
@@ -287,7 +319,14 @@ def parallelize(
         ValueError: the model has no MessagePassing layers, or is wrapped by DistributedDataParallel or this package.
         NotImplementedError: it is compiled.
     """
-    return Parallelized(model, call, transport)
+    return Parallelized(model, call, transport, timeout)
+
+
+def _end(exchange: Exchange) -> None:
+    """Ends its group, of which nothing must be left: its connections end with the last reference."""
+    group, exchange.group = exchange.group, None
+    if group is not None:
+        end_group(group)
 
 
 def _refuse(model: nn.Module) -> None:
