@@ -157,7 +157,8 @@ from pathlib import Path
 from torch import distributed as dist
 from torch_gnnscale.distributed import open_part
 rank = int(sys.argv[3])
-dist.init_process_group("gloo", f"file://{sys.argv[1]}/ranks", timedelta(seconds=3), 2, rank)
+dist.init_process_group("gloo", f"file://{sys.argv[1]}/ranks", world_size=2, rank=rank)
+dist.distributed_c10d._set_pg_timeout(timedelta(seconds=3))
 if rank == 1:
     until = time.monotonic() + float(sys.argv[5])
     while time.monotonic() < until:
