@@ -1,5 +1,9 @@
-// What the memory of a machine allows: loops that make a sampler's accesses and nothing else. Built by limits.py.
+// What the memory of a machine allows: loops that make a sampler's accesses and nothing else; and what its random
+// numbers cost. Built by limits.py.
 #include <cstdint>
+#include <vector>
+
+#include "../cuda/layerwise/draws_cpu.h"
 
 namespace {
 
@@ -77,6 +81,36 @@ uint64_t list_touches(const int64_t* colptr, const int64_t* nodes, int64_t num_n
     edges += static_cast<uint64_t>(last - first);
   }
   return edges;
+}
+
+// Reads the lists of nodes, in order, draws a random number for each source, and writes the stored positions of those
+// that scheme `poisson` of LABOR draws: what no sampler by random numbers of sources can leave out. Returns how many
+// these are. positions: room for all edges.
+uint64_t list_draws(const int64_t* colptr, const int64_t* nodes, int64_t num_nodes, const char* stored,
+                    int64_t entry_bytes, uint64_t key, uint64_t fanout, int64_t* positions) {
+  constexpr int64_t kListsAhead = 4, kVector = 8;
+  std::vector<int64_t> ids;
+  std::vector<uint64_t> draws;
+  uint64_t found = 0;
+  for (int64_t i = 0; i < num_nodes; ++i) {
+    if (i + 2 * kListsAhead < num_nodes) __builtin_prefetch(colptr + nodes[i + 2 * kListsAhead]);
+    if (i + kListsAhead < num_nodes) __builtin_prefetch(stored + colptr[nodes[i + kListsAhead]] * entry_bytes);
+    const int64_t first = colptr[nodes[i]], degree = colptr[nodes[i] + 1] - first;
+    const int64_t size = (degree + kVector - 1) / kVector * kVector;
+    if (static_cast<int64_t>(ids.size()) < size) {
+      ids.resize(2 * size);
+      draws.resize(2 * size);
+    }
+    for (int64_t e = 0; e < degree; ++e) {
+      ids[e] = *reinterpret_cast<const uint32_t*>(stored + (first + e) * entry_bytes);
+    }
+    gnnscale::draw_nodes(key, 0, ids.data(), size, draws.data());
+    for (int64_t e = 0; e < degree; ++e) {
+      positions[found] = first + e;
+      found += gnnscale::labor_draws(draws[e], static_cast<uint64_t>(degree), fanout) ? 1 : 0;
+    }
+  }
+  return found;
 }
 
 // Reads every 64-byte line of the given rows of a table, each prefetched. Returns a sum that depends on all of them.

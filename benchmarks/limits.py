@@ -25,7 +25,7 @@ def library() -> ctypes.CDLL:
         source = Path(__file__).with_name("limits.cpp")
         subprocess.run([compiler, "-std=c++20", "-O3", "-fPIC", "-shared", source, "-o", path], check=True)
         loaded = ctypes.CDLL(str(path))
-    for name in ("sampler_accesses", "row_accesses", "list_touches"):
+    for name in ("sampler_accesses", "row_accesses", "list_touches", "list_draws"):
         getattr(loaded, name).restype = ctypes.c_uint64
     return loaded
 
@@ -78,6 +78,17 @@ def touch_lists(csc: CSC, nodes: Tensor, cells: Tensor) -> int:
     found: int = library().list_touches(
         pointer(csc.colptr), pointer(nodes), ctypes.c_int64(len(nodes)), pointer(csc.row),
         ctypes.c_int64(csc.row.stride(0) * 4), pointer(cells),
+    )  # fmt: skip
+    return found
+
+
+def draw_lists(csc: CSC, nodes: Tensor, key: int, fanout: int, positions: Tensor) -> int:
+    """Reads the lists of ``nodes`` (int64), draws a number for each source, and stores in ``positions`` (int64, room
+    for all these edges and one more) the edges that LABOR's scheme ``poisson`` draws; returns how many they are."""
+    assert csc.row.element_size() == 4
+    found: int = library().list_draws(
+        pointer(csc.colptr), pointer(nodes), ctypes.c_int64(len(nodes)), pointer(csc.row),
+        ctypes.c_int64(csc.row.stride(0) * 4), ctypes.c_uint64(key), ctypes.c_uint64(fanout), pointer(positions),
     )  # fmt: skip
     return found
 
