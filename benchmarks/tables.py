@@ -28,6 +28,7 @@ from tables_of_ranks import (
     ranks,
     schemes,
     sizes,
+    split_plans,
 )
 
 DOCUMENTS = [
@@ -41,6 +42,7 @@ DOCUMENTS = [
         "scaling_measured.md",
         "scaling.md",
         "layerwise.md",
+        "split.md",
     )
 ]
 
@@ -287,6 +289,7 @@ TABLES: dict[Callable[[Any], str], str] = {
     schemes: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
     bulks: "bulk", ranks: "cost_model", sizes: "cost_model", checks: "cost_model", methods: "methods",
     grid: "grid", grid_epoch: "grid_epoch", grid_memory: "grid_memory", own_tiers: "own_tiers",
+    split_plans: "split_plan",
 }  # fmt: skip
 """Each table and the JSON that it is made of."""
 

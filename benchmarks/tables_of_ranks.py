@@ -157,3 +157,16 @@ def own_tiers(results: Any) -> str:
             cells += [run["mapped_ms"], run["tiers_ms"], quartiles]
         rows.append(cells)
     return table(head, rows)
+
+
+def split_plans(results: Any) -> str:
+    """GSplit's figure 5, as medians."""
+    rows = []
+    for graph, entry in results.items():
+        for kind, found in entry["rows"].items():
+            balance = [
+                f"{found[key]:.3f}" for key in ("imbalance of layer 0", "imbalance of layer 1", "imbalance of rows")
+            ]
+            rows.append([graph, kind, f"{100 * found['cross']:.2f} %", *balance])
+    head = ["graph", "weights", "edges that cross", "max / mean: edges of layer 0", "of layer 1", "rows loaded"]
+    return table(head, rows)
