@@ -3,9 +3,9 @@
     python benchmarks/cost_model.py
 
 Prints and saves the tables of docs/scaling_measured.md: 8 to 512 ranks, and topology against features of published
-graphs
-(FastSample's figure 4). What the formulas need is measured first: the nodes of a batch, drawn from an R-MAT graph, and
-what a message costs, over the loopback device. ``check`` compares the formulas with the runs of bench_network.py.
+graphs (FastSample's figure 4). What the formulas need is measured first: the nodes of a batch, drawn from an R-MAT
+graph, and what a message costs, over the loopback device. ``check`` compares the formulas with the runs of
+bench_network.py.
 """
 
 from __future__ import annotations

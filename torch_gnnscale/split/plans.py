@@ -38,9 +38,9 @@ class Plan(SplitByOwners):
     parts: int
     """How many parts there are; some may have no nodes."""
     node_load: Tensor
-    """N_v: what each node adds to its part's load. int32, or int64 where a count needs it, shape [n]."""
+    """What each node adds to its part's load, N_v. int32, or int64 where a count needs it, shape [n]."""
     edge_load: Tensor
-    """N_e, by the ids of edges that users know: in how many layers each was computed. int32 or int64, shape [E]."""
+    """In how many layers each edge was computed, N_e, by the user's ids of edges. int32 or int64, shape [m]."""
     rows: Tensor
     """How often each node's features were read. int32 or int64, shape [n]."""
     cut: int
