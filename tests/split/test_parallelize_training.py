@@ -1,20 +1,17 @@
 """Training over ranks: dropout, accumulated gradients, frozen and unused parameters, and what is refused."""
 
 import copy
-import re
 from contextlib import nullcontext
 
 import pytest
 import torch
 import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
-from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches, sequence
+from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
 from helpers.split import cut_batches, cut_of, random_owners
 from torch import distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.utils.checkpoint import checkpoint
-from torch_geometric.data import HeteroData
 
 from torch_gnnscale.nn import narrow, saving, weigh
 from torch_gnnscale.split import parallelize
@@ -227,150 +224,6 @@ def test_lazy_parameters_are_those_of_rank_0():
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-# What is refused ######################################################################################################
-
-
-class Recomputed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = pyg_nn.SAGEConv(FEATURES, CLASSES)
-
-    def forward(self, x, edge_index):
-        return checkpoint(self.conv, x, edge_index, use_reentrant=False)
-
-
-class DropsSources(pyg_nn.MessagePassing):
-    def forward(self, x, edge_index):
-        return self.propagate(edge_index, x=nn.functional.dropout(x, 0.5, self.training))
-
-
-class NormsSources(pyg_nn.MessagePassing):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(FEATURES)
-
-    def forward(self, x, edge_index):
-        return self.propagate(edge_index, x=self.norm(x))
-
-
-REFUSED = {
-    "graph norm": lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, norm="GraphNorm"),
-    "too deep": lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 4, CLASSES),
-    "checkpoint": Recomputed,
-    "dropped": sequence(DropsSources, lambda: pyg_nn.SAGEConv(FEATURES, CLASSES)),
-    "normed": sequence(NormsSources, lambda: pyg_nn.SAGEConv(FEATURES, CLASSES)),
-}
-OTHERS_FOUND = "expected the seeds' rows to be those of the whole batch, found others"
-SAID = {
-    "graph norm": f"ValueError: norms.0 (GraphNorm): {OTHERS_FOUND}",
-    "too deep": "ValueError: convs.3 (SAGEConv): expected one hop a layer, found that earlier layers used up the batch",
-    "checkpoint": "NotImplementedError: conv (SAGEConv): expected each layer to run once, found it within torch.utils",
-    "dropped": "NotImplementedError: split: expected dropout of what a layer returns or gets, found it within a layer",
-    "normed": "NotImplementedError: module_0.norm (BatchNorm1d): expected rows that are one rank's own, found it",
-}
-
-
-def refused(name):
-    rank, world = place()
-    torch.manual_seed(0)
-    model = REFUSED[name]().double()
-    _, batch, _ = next(own_batches(world, rank))
-    split = parallelize(model)
-    try:
-        split(batch)
-    finally:
-        split.close()
-
-
-@pytest.mark.parametrize("name", REFUSED)
-def test_models_that_cannot_be_split_are_refused_on_all_ranks(name):
-    for returned, text in cluster(2).results(refused, name):
-        assert not returned
-        assert text.startswith(SAID[name])
-
-
-def different(what):
-    rank, world = place()
-    torch.manual_seed(0)
-    whole, batch, _ = next(own_batches(world, rank))
-    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
-    split = parallelize(model)
-    if what == "model":
-        model.convs[2] = pyg_nn.SAGEConv(HIDDEN, CLASSES, aggr="max" if rank else "mean", bias=bool(rank)).double()
-    if what == "batch_key":
-        batch.batch_key = rank
-    if what == "training":
-        split.train(bool(rank))
-    if what == "rows" and rank == 1:
-        batch = cut_batches(whole, random_owners(NODES, world, 8), world, key=0)[rank]
-    if what == "parts":
-        batch = cut_batches(whole, random_owners(NODES, 1 + rank, 8), 1 + rank, key=0)[rank]
-    try:
-        split(batch)
-    finally:
-        split.close()
-
-
-@pytest.mark.parametrize(
-    ("what", "said"),
-    [
-        ("model", "ValueError: split: model: expected the same on all ranks, found"),
-        ("batch_key", "ValueError: split: batch_key: expected the same on all ranks, found"),
-        ("training", "ValueError: split: training: expected the same on all ranks, found"),
-        ("rows", "ValueError: split: batch: expected"),
-        ("parts", "ValueError: batch: expected as many parts on all ranks, found [1, 2]"),
-    ],
-)
-def test_ranks_that_differ(what, said):
-    for returned, text in cluster(2).results(different, what):
-        assert not returned
-        assert text.startswith(said), text
-
-
-def test_models_and_batches_of_one_process_that_are_refused():
-    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
-    whole, batch, _ = next(own_batches(1, 0))
-    split = parallelize(model)
-    with pytest.raises(
-        ValueError, match=r"batch: expected one of NeighborLoader\(split=plan\) with shuffle_index, found"
-    ):
-        split(whole)
-    with pytest.raises(NotImplementedError, match="split: expected a batch of a homogeneous graph, found a HeteroData"):
-        split(HeteroData())
-    with pytest.raises(ValueError, match=r"model: expected a model or weigh\(model\), found Parallelized within"):
-        parallelize(split)
-    split(batch)
-    model.convs[1] = nn.Identity()
-    with pytest.raises(TypeError):
-        split(batch)
-
-
-@pytest.mark.slow
-def test_compiled_models_are_refused():
-    model = torch.compile(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES))
-    with pytest.raises(
-        NotImplementedError, match=r"^model: expected one that is not compiled, found the result of torch"
-    ):
-        parallelize(model)
-
-
-def failing():
-    """Rank 1 fails within the second batch."""
-    rank, world = place()
-    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
-    split = parallelize(model)
-    for number, (_, batch, _) in enumerate(own_batches(world, rank, 2)):
-        if number == 1 and rank == 1:
-            model.convs[1].register_forward_pre_hook(lambda *_: 1 // 0)
-        split(batch).sum().backward()
-
-
-def test_an_error_of_one_rank_is_raised_on_all():
-    results = cluster(2).results(failing)
-    assert results[0] == (False, "RuntimeError: split: rank 1: ZeroDivisionError: integer division or modulo by zero")
-    assert results[1] == (False, "ZeroDivisionError: integer division or modulo by zero")
-
-
 def two_by_two():
     """Two groups of two ranks, each with a batch of its own: the gradient is that of both batches."""
     rank = dist.get_rank()
@@ -395,22 +248,3 @@ def two_by_two():
 def test_groups_of_ranks_train_on_batches_of_their_own():
     assert cluster(4).world == 4
     cluster(4).run(two_by_two)
-
-
-def in_ddp():
-    rank, world = place()
-    _, batch, _ = next(own_batches(world, rank))
-    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
-    with pytest.raises(ValueError, match=r"model: expected one without DistributedDataParallel, found one"):
-        parallelize(nn.parallel.DistributedDataParallel(model))
-    split = parallelize(model)
-    around = nn.parallel.DistributedDataParallel(split)
-    with pytest.raises(
-        ValueError, match=re.escape("split: expected parallelize(model) by itself, found it within Distri")
-    ):
-        around(batch)
-    split.close()
-
-
-def test_ddp_is_refused():
-    cluster(2).run(in_ddp)
