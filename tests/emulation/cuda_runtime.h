@@ -2,8 +2,8 @@
 // has rewritten: launches are calls, and a tensor's place is what was said of its memory (see emulated_mark).
 //
 // Work is queued and done at a synchronization or when the outermost device guard ends, so that whatever is read too
-// early is seen. New memory holds noise. Lanes run in any order on several threads at once, with yields inside atomics;
-// those of a kernel with barriers have a thread each.
+// early is seen. New memory holds noise. Lanes run in any order on several threads at once, with yields inside atomics.
+// In a kernel with barriers a thread runs a block: its lanes in turn, in any order, each to its next barrier.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -25,7 +25,7 @@
 #define __global__
 #define __launch_bounds__(...)
 #define __grid_constant__
-#define __shared__ static
+#define __shared__ static thread_local
 
 struct Dimension {
   unsigned x = 0;
@@ -77,7 +77,7 @@ struct DeviceGuard {
 };
 
 void enqueue(std::function<void()> work);
-// Calls `kernel` for every lane of a grid, later; with a thread a lane if it has barriers.
+// Calls `kernel` for every lane of a grid, later; block by block if it has barriers.
 void launch(int64_t blocks, int64_t threads, bool barriers, std::function<void()> kernel);
 void barrier();
 void sometimes_yield();

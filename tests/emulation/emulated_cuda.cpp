@@ -1,15 +1,17 @@
 #include <cuda_runtime.h>
 #undef __CUDA_ARCH__
 
+#include <sanitizer/common_interface_defs.h>
 #include <sched.h>
+#include <ucontext.h>
 
 #include <atomic>
-#include <barrier>
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
 #include <deque>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <numeric>
 #include <thread>
@@ -17,7 +19,7 @@
 namespace emulated {
 namespace {
 
-constexpr int kThreads = 4;  // that lanes without barriers run on
+constexpr int kThreads = 4;  // that lanes run on
 
 uint64_t noise() {
   static std::atomic<uint64_t> threads{1};
@@ -91,8 +93,6 @@ uint64_t step_through(uint64_t count) {
   }
 }
 
-thread_local std::barrier<>* block_barrier = nullptr;
-
 // Threads that wait for a job, which each of them does once.
 class Team {
  public:
@@ -143,8 +143,8 @@ void run_lanes(int64_t blocks, int64_t threads, const std::function<void()>& ker
   const auto run = [&](int64_t) {
     gridDim.x = static_cast<unsigned>(blocks);
     for (uint64_t from = next.fetch_add(at_once); from < lanes; from = next.fetch_add(at_once)) {
-      for (uint64_t k = from; k < std::min(from + at_once, lanes); ++k) {
-        const uint64_t lane = static_cast<uint64_t>((static_cast<unsigned __int128>(k) * step + first) % lanes);
+      uint64_t lane = static_cast<uint64_t>((static_cast<unsigned __int128>(from) * step + first) % lanes);
+      for (uint64_t k = from; k < std::min(from + at_once, lanes); ++k, lane = (lane + step) % lanes) {
         blockIdx.x = static_cast<unsigned>(lane / static_cast<uint64_t>(threads));
         threadIdx.x = static_cast<unsigned>(lane % static_cast<uint64_t>(threads));
         kernel();
@@ -154,18 +154,89 @@ void run_lanes(int64_t blocks, int64_t threads, const std::function<void()>& ker
   lanes < 64 ? run(0) : run_threads(kThreads, run);
 }
 
-// One block after the other, for __shared__ variables are static.
+// Runs the lanes of one block at a time on the calling thread, which holds the block's __shared__ variables. Each lane
+// has a stack of its own, on which it runs to its next barrier or its end; then another lane does.
+class Multiprocessor {
+ public:
+  void run(uint64_t lanes, const std::function<void()>& kernel) {
+    kernel_ = &kernel;
+    while (lanes_.size() < lanes) start();
+    for (uint64_t ended = 0; ended == 0;) {
+      const uint64_t step = step_through(lanes), first = noise() % lanes;
+      for (uint64_t k = 0; k < lanes; ++k) {
+        const uint64_t lane = (k * step + first) % lanes;
+        threadIdx.x = static_cast<unsigned>(lane);
+        lane_ = lanes_[lane].get();
+        void* mine = nullptr;
+        __sanitizer_start_switch_fiber(&mine, lane_->stack, kStackBytes);
+        swapcontext(&own_, &lane_->context);
+        __sanitizer_finish_switch_fiber(mine, nullptr, nullptr);
+        ended += lane_->ended;
+      }
+      if (ended % lanes != 0) fail("some lanes of a block end where others wait at a barrier");
+    }
+  }
+
+  // Called on a lane's stack: the others run until it is this lane's turn again.
+  void leave(bool at_end) {
+    Lane& lane = *lane_;
+    lane.ended = at_end;
+    void* mine = nullptr;
+    __sanitizer_start_switch_fiber(&mine, stack_, stack_bytes_);
+    swapcontext(&lane.context, &own_);
+    __sanitizer_finish_switch_fiber(mine, nullptr, nullptr);
+  }
+
+ private:
+  static constexpr size_t kStackBytes = 1 << 17;
+
+  struct Lane {
+    ucontext_t context;
+    bool ended = false;
+    char stack[kStackBytes];
+  };
+
+  static void run_lane();
+
+  void start() {
+    Lane& lane = *lanes_.emplace_back(new Lane);
+    getcontext(&lane.context);
+    lane.context.uc_stack.ss_sp = lane.stack;
+    lane.context.uc_stack.ss_size = kStackBytes;
+    makecontext(&lane.context, &run_lane, 0);
+  }
+
+  const std::function<void()>* kernel_ = nullptr;
+  ucontext_t own_;
+  const void* stack_ = nullptr;  // the thread's own
+  size_t stack_bytes_ = 0;
+  std::vector<std::unique_ptr<Lane>> lanes_;
+  Lane* lane_ = nullptr;
+};
+
+Multiprocessor& multiprocessor() {
+  static thread_local auto* const own = new Multiprocessor;  // never freed: its threads never end
+  return *own;
+}
+
+// A lane's stack goes from block to block, and from kernel to kernel.
+void Multiprocessor::run_lane() {
+  Multiprocessor& own = multiprocessor();
+  __sanitizer_finish_switch_fiber(nullptr, &own.stack_, &own.stack_bytes_);
+  for (;;) {
+    (*own.kernel_)();
+    own.leave(true);
+  }
+}
+
 void run_blocks(int64_t blocks, int64_t threads, const std::function<void()>& kernel) {
-  std::barrier<> barrier(threads);
-  const uint64_t step = step_through(static_cast<uint64_t>(blocks));
-  run_threads(threads, [&](int64_t lane) {
-    block_barrier = &barrier;
+  const uint64_t count = static_cast<uint64_t>(blocks), step = step_through(count);
+  std::atomic<uint64_t> next{0};
+  run_threads(kThreads, [&](int64_t) {
     gridDim.x = static_cast<unsigned>(blocks);
-    threadIdx.x = static_cast<unsigned>(lane);
-    for (int64_t k = 0; k < blocks; ++k) {
-      blockIdx.x = static_cast<unsigned>(static_cast<uint64_t>(k) * step % static_cast<uint64_t>(blocks));
-      kernel();
-      barrier.arrive_and_wait();
+    for (uint64_t k = next.fetch_add(1); k < count; k = next.fetch_add(1)) {
+      blockIdx.x = static_cast<unsigned>(k * step % count);
+      multiprocessor().run(static_cast<uint64_t>(threads), kernel);
     }
   });
 }
@@ -194,7 +265,7 @@ void launch(int64_t blocks, int64_t threads, bool barriers, std::function<void()
   });
 }
 
-void barrier() { block_barrier->arrive_and_wait(); }
+void barrier() { multiprocessor().leave(false); }
 
 void sometimes_yield() {
   if (noise() % 16 == 0) sched_yield();
@@ -217,8 +288,9 @@ Tensor new_empty(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef si
   unsigned char* const bytes = static_cast<unsigned char*>(tensor.mutable_data_ptr());
   const size_t count = static_cast<size_t>(tensor.numel()) * tensor.element_size();
   const uint64_t kind = noise() % 3;
-  for (size_t i = 0; i < count; ++i) {
-    bytes[i] = kind == 0 ? 0 : kind == 1 ? 0xff : static_cast<unsigned char>(i % 8 == 0 ? noise() >> 60 : 0);
+  if (count > 0) std::memset(bytes, kind == 1 ? 0xff : 0, count);
+  if (kind == 2) {
+    for (size_t i = 0; i < count; i += 8) bytes[i] = static_cast<unsigned char>(noise() >> 60);
   }
   stream().memory.push_back(tensor);
   return tensor;
