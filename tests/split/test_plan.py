@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from helpers.data import make_data
+from helpers.slow import SLOW
 from torch_geometric.data import HeteroData
 
 from torch_gnnscale import (
@@ -69,7 +70,7 @@ def test_ladies_and_repeated_seeds_are_counted_too():
     assert (plan.cut, plan.loads) == counted(loader, plan.owners, 3, "layers")
 
 
-@pytest.mark.parametrize("weights", split.WEIGHTS)
+@pytest.mark.parametrize("weights", [SLOW("presampled"), SLOW("node"), SLOW("edge"), "random"])
 def test_equal_arguments_give_equal_plans(weights):
     first, again, other = (planned(make_data(), weights=weights, seed=seed) for seed in (7, 7, 8))
     assert first.fingerprint == again.fingerprint != other.fingerprint
@@ -78,6 +79,7 @@ def test_equal_arguments_give_equal_plans(weights):
     assert planned(make_data(), 1, weights=weights).owners.unique().tolist() == [0]
 
 
+@pytest.mark.slow
 def test_presampling_cuts_less_than_nodes_alone():
     data = planted(3000, num_classes=6, num_features=4, homophily=0.9)
     seeds = (data.y < 3).nonzero().view(-1)[:200]
