@@ -58,12 +58,18 @@ lint: $(VENV)/lint ## style and types
 	$(BIN)/clang-format --dry-run -Werror $(NATIVE) $(shell find tests/emulation -name '*.cpp' -o -name '*.h' -o -name '*.cuh')
 	$(BIN)/mypy
 
-# In a copy of the sources, whose library has other flags.
-sanitize: $(VENV)/test ## the native tests under AddressSanitizer and UBSan
+# In a copy of the sources, whose library has other flags; `make emulate` links its objects, too.
+build/sanitize/library: $(VENV)/test setup.py $(NATIVE)
 	rm -rf build/sanitize && mkdir -p build/sanitize
-	cp -r setup.py pyproject.toml README.md LICENSE cuda torch_gnnscale tests build/sanitize
+	cp -r setup.py pyproject.toml README.md LICENSE cuda torch_gnnscale build/sanitize
 	rm -f build/sanitize/torch_gnnscale/*.so
 	cd build/sanitize && FORCE_CUDA=0 GNNSCALE_SANITIZE=1 ../../$(BIN)/python setup.py -q build_ext --inplace
+	mv build/sanitize/torch_gnnscale/_C.so $@
+
+sanitize: build/sanitize/library ## the native tests under AddressSanitizer and UBSan
+	rm -rf build/sanitize/torch_gnnscale build/sanitize/tests
+	cp -r torch_gnnscale tests build/sanitize
+	rm -f build/sanitize/torch_gnnscale/*.so && cp build/sanitize/library build/sanitize/torch_gnnscale/_C.so
 	cd build/sanitize && $(SANITIZED) \
 		$(addprefix tests/ops/test_,ops.py gather_tiers.py sample_neighbors.py sample_modes.py sample_bulk.py layerwise.py layer_bulk.py hops.py \
 		negatives.py aggregation.py partition.py pool.py map_file.py philox.py) \
@@ -83,11 +89,11 @@ races: $(VENV)/test ## what several threads write, under ThreadSanitizer
 # In a copy of the sources. Rows on disk are the CPU's, a map with an entry out of range ends a process on a GPU, and the
 # emulation keeps all memory to the end of a call. Random layer-wise batches are those of tests/emulation, on smaller
 # graphs.
-emulate: $(VENV)/test ## the operators of the .cu files, run by threads of the CPU under both sanitizers
+emulate: build/sanitize/library ## the operators of the .cu files, run by threads of the CPU under both sanitizers
 	rm -rf build/emulate && mkdir -p build/emulate
 	cp -r pyproject.toml cuda torch_gnnscale tests build/emulate
 	rm -f build/emulate/torch_gnnscale/*.so
-	cd build/emulate && ../../$(BIN)/python tests/emulation/build.py
+	cd build/emulate && ../../$(BIN)/python tests/emulation/build.py ../sanitize/build/objects
 	cd build/emulate && $(SANITIZED) \
 		tests/emulation tests/ops/test_sample_bulk.py tests/ops/test_hops.py tests/loader/test_loader_bulk.py \
 		tests/ops/test_layer_bulk.py tests/ops/test_gather_tiers.py \

@@ -1,6 +1,6 @@
 """Builds the native library for an emulated GPU: the operators of the .cu files, by threads, in place of the CPU's.
 
-    python tests/emulation/build.py      # in a copy of the sources: see `make emulate`
+    python tests/emulation/build.py OBJECTS     # in a copy of the sources: see `make emulate`
 
 The .cu files and the headers they share with the CPU are rewritten as C++, in a namespace of their own: a launch
 becomes a call, and what is asked of a tensor's place is asked of the emulation. AddressSanitizer and UBSan watch.
@@ -58,7 +58,7 @@ def compiled(source: Path) -> Path:
 
 
 def main() -> None:
-    """Writes torch_gnnscale/_C.so."""
+    """Writes torch_gnnscale/_C.so: the CPU's operators are the objects in a folder, which are sanitized, too."""
     shutil.rmtree(OUT, ignore_errors=True)
     shutil.copytree(SOURCES, OUT / "cuda")
     kernels = [path for path in (OUT / "cuda").rglob("*.cu") if path.name != "versions_cuda.cu"]
@@ -66,9 +66,9 @@ def main() -> None:
         path.write_text(rewritten(path.read_text()))
     copies = [path.rename(path.with_suffix(".emulated.cpp")) for path in kernels]
     replaced = {path.name.replace("_cuda.emulated.cpp", "_cpu.cpp") for path in copies}
-    others = [path for path in SOURCES.rglob("*.cpp") if path.name not in replaced]
+    others = [path for path in Path(sys.argv[1]).rglob("*.o") if f"{path.stem}.cpp" not in replaced]
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        objects = list(pool.map(compiled, [HERE / "emulated_cuda.cpp", *copies, *others]))
+        objects = [*pool.map(compiled, [HERE / "emulated_cuda.cpp", *copies]), *others]
     library = [f"-L{path}" for path in cpp_extension.library_paths()]
     command = [os.environ.get("CXX", "c++"), "-shared", "-fsanitize=address,undefined", *objects, *library]
     subprocess.run([*command, "-Wl,--no-as-needed", "-ltorch", "-ltorch_cpu", "-o", "torch_gnnscale/_C.so"], check=True)
