@@ -177,7 +177,7 @@ def test_a_run_from_its_first_step_to_its_summary(tmp_path, monkeypatch, capsys)
         ("bench_gather_gpu.py --rounds 1 --table 16 --sizes 128 512", ["Rows of 512 bytes", "WholeGraph is left out"]),
         (
             "bench_gpu_layers.py --rounds 1 --graphs tiny --batches 2",
-            ["tiny: labor", "one by one / ", "bulk / scoring alone"],
+            ["tiny: labor", "one by one / ", "bulk / claims and adds"],
         ),
         ("bench_gpu.py --rounds 1 --graphs tiny", ["32 at a time, half on the GPU", "torch_gnnscale, device"]),
     ],
