@@ -189,6 +189,7 @@ class Cutting {
 
   // The order of the halo; `place_` of its nodes becomes their place after the own nodes.
   void order_halo() {
+    spare_.reserve(0, num_halo_);  // an odd number of passes over own nodes leaves their buffer here
     sort_by_id(halo_, spare_, num_halo_);
     const PooledArray<int64_t> at = begins_of(received_, blocks_);
     out_halo_.reserve(0, num_halo_);

@@ -47,6 +47,17 @@ def test_equals_the_twin_on_sampled_batches(parts, dtype):
             assert_equal(ops.cut_batch(*whole, parts, part), reference.cut_batch(*whole, parts, part))
 
 
+@pytest.mark.parametrize("scale", [1, 1 << 21])
+def test_more_remote_nodes_than_own_ones(scale):
+    """Ids of 11 or 32 bits are sorted in an odd number of passes, own nodes in buffers too small for the halo."""
+    owners = (torch.arange(2040) % 6 != 0).long()
+    for batch in NeighborLoader(make_data(2040, 40000), [8, 8], torch.arange(2040), batch_size=1020, seed=1):
+        whole = whole_of(batch, owners)
+        assert int((whole.owner == 0).sum()) > 256
+        whole = whole._replace(node=whole.node * scale)
+        assert_equal(ops.cut_batch(*whole, 2, 0), reference.cut_batch(*whole, 2, 0))
+
+
 def test_of_nothing():
     nothing = torch.empty(0, dtype=torch.int64)
     found = ops.cut_batch(nothing, [0, 0], torch.zeros(1, dtype=torch.int64), nothing, nothing, 2, 1)
