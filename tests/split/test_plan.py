@@ -151,7 +151,7 @@ def test_the_table():
     # Seed 0: edge 1 -> 0 in 2 layers, 2 -> 1 in 1. Seed 4: one of its two edges in 2 layers.
     assert plan.edge_load[:3].tolist() == [2, 1, 0]
     assert sorted(plan.edge_load[3:].tolist()) == [0, 2]
-    assert plan.node_load.tolist()[:4] == [4, 2, 0, 0] if plan.edge_load[4] else [6, 2, 0, 0]
+    assert plan.node_load.tolist()[:2] == [4, 2]
 
 
 @pytest.mark.parametrize(

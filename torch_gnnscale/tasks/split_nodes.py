@@ -54,7 +54,8 @@ class SplitNodeTrainer(NodeTrainer):
         return {**super().drawing(fanouts, training), "split": self.plan, "uneven": "pad" if training else "serve"}
 
     def loss(self, batch: Any) -> tuple[Tensor, int]:
-        """(mean cross entropy over this rank's seeds that have a class, number of its seeds); 0 without seeds."""
+        """(sum of the cross entropies of this rank's seeds that have a class / its seeds, their number); (0, 0) without
+        seeds."""
         target, scores = batch.y[: batch.batch_size].long(), self.scores(batch)
         total = nn.functional.cross_entropy(scores, target, ignore_index=-1, reduction="sum")
         return total / max(batch.batch_size, 1), batch.batch_size
