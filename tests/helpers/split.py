@@ -74,6 +74,7 @@ def _of_rank(whole: Data, cut: Cut, parts: int, part: int, key: int) -> Data:
     batch.shuffle_index = ShuffleIndex(parts, part, cut.sent, cut.num_sent, cut.num_received)
     if "x" in whole:
         batch.x_halo = whole.x[cut.halo]
+        batch.shuffle_index = batch.shuffle_index.with_halo_of(batch.x)
     return batch
 
 
@@ -172,4 +173,4 @@ def comparable(batch: Data) -> dict[str, Any]:
     """The fields of a batch as plain values, to be compared and sent to other processes."""
     fields = {name: (str(value.dtype), value.tolist()) if isinstance(value, Tensor) else value for name, value in batch}
     index = fields.pop("shuffle_index")
-    return {**fields, "shuffle_index": {**vars(index), "sent": index.sent.tolist()}}
+    return {**fields, "shuffle_index": {**vars(index), "sent": index.sent.tolist(), "x": index.x is batch.x}}

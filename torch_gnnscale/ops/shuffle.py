@@ -10,7 +10,7 @@ from torch import Tensor
 from .arguments import OPS, check_ids, check_tensor, resolve_threads
 from .rows import check_row_bytes, has_contiguous_rows
 
-MAX_PARTS = 64
+MAX_TABLES = 64
 """Tables of one call of :func:`shuffle_rows`."""
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 """Types of numbers that are added, or dropped."""
@@ -50,8 +50,8 @@ def shuffle_rows(
         TypeError, ValueError, IndexError: wrong dtype, shape, device or strides, an entry out of range.
     """
     parts = list(parts)
-    if not 1 <= len(parts) <= MAX_PARTS:
-        raise ValueError(f"parts: expected 1 to {MAX_PARTS} tables, found {len(parts)}")
+    if not 1 <= len(parts) <= MAX_TABLES:
+        raise ValueError(f"parts: expected 1 to {MAX_TABLES} tables, found {len(parts)}")
     tables = [(f"parts[{k}]", table) for k, table in enumerate(parts)]
     like = parts[0]
     for name, table in tables if base is None else [*tables, ("base", base)]:

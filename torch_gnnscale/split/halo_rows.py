@@ -63,7 +63,8 @@ class SplitRows(CollectiveSource):
 
     def in_step(self, sampled: SampledGraphPart, inputs: int) -> None:
         """See :meth:`CollectiveSource.in_step`: a loss is a mean over the seeds of all groups of ranks."""
-        sampled.out.fields["global_batch_size"] = inputs
+        if isinstance(sampled.out, SplitOutput):  # else :meth:`plan` refuses it
+            sampled.out.fields["global_batch_size"] = inputs
 
     def plan(self, sampled: SampledGraphPart, bounds: Bounds) -> HaloPlan:
         """See :meth:`CollectiveSource.plan`: reads the rows of own nodes and edges."""
@@ -118,6 +119,8 @@ class SplitRows(CollectiveSource):
         batch.num_nodes = len(sampled.nodes[None])  # a model's, for edges also come from the halo
         if halo is not None:
             batch[HALO] = halo
+            fields = sampled.out.fields  # type: ignore[union-attr]
+            fields["shuffle_index"] = fields["shuffle_index"].with_halo_of(batch[X])
         return batch
 
     def node_rows(self, rows: tuple[Any, Tensor | None], name: str) -> Any:

@@ -37,23 +37,25 @@ class SplitPass(ForwardPass):
         transport: to the other ranks of the split.
         batch: the batch.
         calls: the calls of layers in their order; None: they are found out by numbers of rows, and kept in ``calls``.
+        knows_halo: whether ``batch.x_halo`` has the halo's rows of ``batch.x``, on all ranks.
         weight: see :class:`torch_gnnscale.nn.layer.ForwardPass`.
     """
 
     hops: OwnHops
 
     def __init__(
-        self, hops: OwnHops, transport: Transport, batch: Any, calls: list[Call] | None, weight: Tensor | None = None
-    ) -> None:
+        self, hops: OwnHops, transport: Transport, batch: Any, calls: list[Call] | None, knows_halo: bool,
+        weight: Tensor | None = None,
+    ) -> None:  # fmt: skip
         super().__init__(hops, weight)
-        self.transport, self.batch = transport, batch
+        self.transport, self.batch, self.knows_halo = transport, batch, knows_halo
         self.common_rows = self.own_rows = OwnRows(hops, self._drop)
         self.finds_out = self.own_rows.refuses_mixed = calls is None
         self.calls: list[Call] = [] if calls is None else calls
         self.alone = hops.index.parts == 1
         self._called = 0
         self._dropouts = 0
-        self._mixed: dict[int, tuple[Tensor, int, Tensor]] = {}
+        self._mixed: dict[int, tuple[Tensor, int, int, Tensor]] = {}
 
     def next_call(self, title: str) -> Call:
         """What the layer that is called now reads.
@@ -74,20 +76,20 @@ class SplitPass(ForwardPass):
         """[own rows of the first ``groups`` groups; halo] of a tensor; the halo's rows come from other ranks once."""
         hops = self.hops
         known = self._mixed.get(id(value))
-        if known is not None and known[0] is value and known[1] >= groups:
-            _, most, found = known
+        if known is not None and known[0] is value and known[1] == value._version and known[2] >= groups:
+            _, _, most, found = known
             if most == groups:
                 return found
             halo = torch.isin(hops.moves(most - 1).halo, hops.moves(groups - 1).halo).nonzero()[:, 0]
             own = torch.arange(hops.rows[groups - 1], device=halo.device)
             return found[torch.cat([own, halo + hops.rows[most - 1]])]
         own, moves = first_rows(value, hops.rows[groups - 1]), hops.moves(groups - 1)
-        came = getattr(self.batch, "x_halo", None)
-        if value is self.batch.x and came is not None and not value.requires_grad:
+        if self.knows_halo and value is self.batch.x and not value.requires_grad:
+            came = self.batch.x_halo
             found = torch.cat([own, came if len(moves.halo) == len(came) else came[moves.halo]])
         else:
             found = self.transport.mixed(own, moves, name)
-        self._mixed[id(value)] = value, groups, found
+        self._mixed[id(value)] = value, value._version, groups, found
         return found
 
     def normalized(
@@ -156,6 +158,8 @@ class SplitLayer(NarrowedLayer):
         forward_pass = self.forward_pass
         name = self.title.split(" ")[0]
         found = super().sources(value, groups, edges) if forward_pass.alone else forward_pass.mixed(value, groups, name)
+        if forward_pass.finds_out and found is value:
+            found = value.view_as(value)  # so that the mark is not the model's own tensor's
         forward_pass.own_rows.mark(found, groups, mixed=True)
         return found
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import torch
+import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -25,7 +26,13 @@ class SplitNorms:
     """
 
     def __init__(self, model: nn.Module | None) -> None:
-        named = [] if model is None else model.named_modules()
+        named = [] if model is None else list(model.named_modules())
+        for name, module in named:
+            if isinstance(module, pyg_nn.BatchNorm) and module.allow_single_element:
+                raise NotImplementedError(
+                    f"{name} (BatchNorm): expected allow_single_element=False, found True: a rank with one row would "
+                    f"leave out an exchange"
+                )
         self.modules = [(name, module, Shadow(module)) for name, module in named if isinstance(module, _BatchNorm)]
 
     def enter(self, transport: Transport, own_rows: OwnRows) -> None:

@@ -15,6 +15,11 @@ from .own_hops import OwnHops
 _DROPOUTS = {"dropout", "dropout_"}
 _OTHER_NOISE = {"alpha_dropout", "feature_alpha_dropout", "feature_dropout", "dropout1d", "dropout2d", "dropout3d"}
 
+_TAKES = {"index_select", "gather", "take", "take_along_dim"}
+"""Functions whose results have the rows of their indices."""
+_ADDS = ("scatter", "index_add", "index_reduce", "index_put", "index_copy", "index_fill")
+"""Functions whose results have the rows of their first argument begin with these names."""
+
 
 class Rows(NamedTuple):
     """The nodes that a tensor has rows of."""
@@ -67,12 +72,17 @@ class OwnRows(CommonRows):
         kwargs, name = kwargs or {}, getattr(func, "__name__", "")
         if name == "__get__":
             return func(*args, **kwargs)
-        found = {rows for value in _values(args, kwargs) if (rows := self.rows_of(value)) is not None}
+        found = {rows for value in _with_rows(name, args, kwargs) if (rows := self.rows_of(value)) is not None}
         if not found:
             return func(*args, **kwargs)
         if name in _DROPOUTS:
             out = self._dropped(func, *args, **kwargs)
         else:
+            of_ranks = self.own_hops.index.parts > 1
+            if of_ranks and name == "batch_norm" and kwargs.get("training", args[5] if len(args) > 5 else False):
+                raise NotImplementedError(
+                    "split: expected statistics of rows of nodes by nn.BatchNorm1d, found F.batch_norm"
+                )
             if name in _OTHER_NOISE and kwargs.get("training", args[2] if len(args) > 2 else False):
                 raise NotImplementedError(f"split: expected dropout of rows of nodes by F.dropout, found {name}")
             if len(found) > 1 and name in NARROWED:
@@ -134,6 +144,19 @@ class OwnRows(CommonRows):
             return input
         out = self.drop(input, p, self.count(rows))
         return input.copy_(out) if inplace or func.__name__ == "dropout_" else out
+
+
+def _with_rows(name: str, args: Any, kwargs: Any) -> Iterator[Any]:
+    """The values of which the result of a function may have a row each."""
+    if name in _TAKES:
+        return _values(args[1:], kwargs)
+    if name.startswith(_ADDS):
+        return _values(args[:1], {})
+    if name == "__getitem__":
+        first = args[1][0] if isinstance(args[1], tuple) and args[1] else args[1]
+        if not (first is Ellipsis or (isinstance(first, slice) and first == slice(None))):
+            return _values((first,), {})
+    return _values(args, kwargs)
 
 
 def _values(args: Any, kwargs: Any) -> Iterator[Any]:

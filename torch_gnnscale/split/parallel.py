@@ -24,6 +24,7 @@ from ..nn.compare import agree, first_difference, outputs
 from ..nn.layered import Layered
 from ..nn.weigh import default_call
 from ..ops import MAX_HOPS
+from ..ops.shuffle import MAX_TABLES
 from .gradients import GradientSum
 from .layer import Call, SplitLayer, SplitPass, refuse_recomputing
 from .norms import SplitNorms
@@ -76,12 +77,12 @@ class Parallelized(Layered):
         self._check_batch(batch)
         index: ShuffleIndex = batch.shuffle_index
         transport = self._transport_of(index)
-        self._compare_headers(batch, transport)
+        knows_halo = self._compare_headers(batch, transport)
         hops = len(batch.num_sampled_edges)
         if hops not in self._calls:
             self._calls[hops] = self._probe(batch, transport)
         own_hops = OwnHops(batch, verify=False)
-        split_pass = SplitPass(own_hops, transport, batch, self._calls[hops], self._weight(batch))
+        split_pass = SplitPass(own_hops, transport, batch, self._calls[hops], knows_halo, self._weight(batch))
         try:
             out = self._run(batch, split_pass)
         except Exception as error:
@@ -117,22 +118,25 @@ class Parallelized(Layered):
     def traffic(self) -> dict[str, Traffic]:
         """What was exchanged, by purpose: ``forward NAME`` and ``backward NAME`` are shuffles of the rows that the
         layer NAME reads, ``degrees`` of a GCN's; ``header``; ``gradients``."""
-        shuffles = {} if self._transport is None else self._transport.exchange.traffic
-        return {**shuffles, **self._gradients.exchange.traffic}
+        found: dict[str, Traffic] = {}
+        for exchange in (*(transport.exchange for transport in self._transports.values()), self._gradients.exchange):
+            for purpose, traffic in exchange.traffic.items():
+                found[purpose] = found.get(purpose, Traffic()) + traffic
+        return found
 
     def close(self) -> None:
         """Ends the groups of this model; it cannot be called any more."""
         self._is_closed = True
-        if self._transport is not None:
-            self._transport.close()
-            _end(self._transport.exchange)
+        for transport in self._transports.values():
+            transport.close()
+            _end(transport.exchange)
         _end(self._gradients.exchange)
 
     def _connect(self) -> None:
         group = self._group(list(range(self.world)))
         self._gradients = GradientSum(Exchange(group, self.world, self.rank))
-        self._transport: Transport | None = None
-        self._parts = 0
+        self._transports: dict[int, Transport] = {}
+        """By number of parts."""
         self._is_closed = False
 
     def _group(self, ranks: list[int]) -> dist.ProcessGroup | None:
@@ -145,6 +149,9 @@ class Parallelized(Layered):
         group = self._gradients.exchange.group
         if group is None:
             return
+        said = self._gradients.exchange.objects(_describe(self.module))
+        if other := next((rank for rank, model in enumerate(said) if model != said[0]), None):
+            raise ValueError(f"model: expected the same on all ranks, found other layers or shapes on rank {other}")
         for tensor in (*self.module.parameters(), *self.module.buffers()):
             if not is_lazy(tensor):
                 there = tensor.detach().cpu().contiguous()
@@ -171,8 +178,10 @@ class Parallelized(Layered):
 
     def _transport_of(self, index: ShuffleIndex) -> Transport:
         """To the ranks over which the batch is cut; they are the first ``parts``, the next, and so on."""
-        if self._transport is not None and self._parts == index.parts:
-            return self._transport
+        if index.parts in self._transports:
+            return self._transports[index.parts]
+        if index.parts > MAX_TABLES:
+            raise ValueError(f"batch: expected at most {MAX_TABLES} parts, found {index.parts}")
         said = self._gradients.exchange.objects(index.parts)
         if len(set(said)) > 1:
             raise ValueError(f"batch: expected as many parts on all ranks, found {said}")
@@ -182,8 +191,8 @@ class Parallelized(Layered):
         group, part = made[grid.copy(self.rank)], grid.part(self.rank)
         if any(self._gradients.exchange.objects(part != index.part)):
             raise ValueError(f"batch: expected part {part} on rank {self.rank}, found {index.part} there or elsewhere")
-        self._transport, self._parts = self._connected(Exchange(group, index.parts, part)), index.parts
-        return self._transport
+        transport = self._transports[index.parts] = self._connected(Exchange(group, index.parts, part))
+        return transport
 
     def _connected(self, exchange: Exchange) -> Transport:
         """By the memory of peers, where all ranks can read it, unless the user wants another transport."""
@@ -200,11 +209,13 @@ class Parallelized(Layered):
                 )
         return Transport(exchange)
 
-    def _compare_headers(self, batch: Any, transport: Transport) -> None:
-        """Raises ValueError unless the ranks of a split have shares of one batch, and run it in one way."""
+    def _compare_headers(self, batch: Any, transport: Transport) -> bool:
+        """Raises ValueError unless the ranks of a split have shares of one batch, and run it in one way. Returns
+        whether all of them have the halo's rows of ``batch.x``."""
         index, exchange = batch.shuffle_index, transport.exchange
+        knows_halo = "x_halo" in batch and index.knows_halo_of(batch.x)
         if exchange.size == 1:
-            return
+            return knows_halo
         model = hashlib.blake2b(repr(_describe(self.module)).encode(), digest_size=7).digest()
         said = [
             len(batch.num_sampled_edges), int(batch.batch_key), int.from_bytes(model, "little"), int(self.training),
@@ -221,9 +232,11 @@ class Parallelized(Layered):
                     text = text or f"{name}: expected the same on all ranks, found {ours} and on rank {rank} {theirs}"
             if not text and values[len(said) : len(said) + said[0]] != index.num_received[rank]:
                 text = f"batch: expected {index.num_received[rank]} rows by level from part {rank}, which sends others"
-        failed = torch.tensor([[int(bool(text))]] * exchange.size)
-        if int(exchange.numbers(failed, "header").sum()):
+        told = torch.tensor([[int(bool(text)), int(knows_halo)]] * exchange.size)
+        failed, known = exchange.numbers(told, "header").unbind(1)
+        if int(failed.sum()):
             raise ValueError(f"split: {text or 'another rank has a batch that does not fit'}")
+        return bool(known.all())
 
     def _run(self, batch: Any, split_pass: SplitPass) -> Tensor:
         norms = SplitNorms(self.module if self.world > 1 or split_pass.finds_out else None)
@@ -257,7 +270,9 @@ class Parallelized(Layered):
             calls: list[Call] = []
             for parts, part, to in ((1, 0, Transport(Exchange(None, 1, 0))), (index.parts, index.part, transport)):
                 share, local = cut_probe(whole, parts, part, fields.has_halo)
-                split_pass = SplitPass(OwnHops(share, True), to, share, calls or None, self._weight(share))
+                split_pass = SplitPass(
+                    OwnHops(share, True), to, share, calls or None, fields.has_halo, self._weight(share)
+                )
                 with outputs(self.module) as of_share:
                     found = self._run(share, split_pass)
                 calls = split_pass.calls
@@ -275,7 +290,7 @@ class Parallelized(Layered):
         return calls
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_gradients": None, "_transport": None}
+        return {**super().__getstate__(), "_gradients": None, "_transports": {}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

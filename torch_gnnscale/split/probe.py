@@ -129,4 +129,5 @@ def cut_probe(whole: Data, parts: int, part: int, with_halo: bool) -> tuple[Data
     batch.shuffle_index = ShuffleIndex(parts, part, cut.sent.to(device), cut.num_sent, cut.num_received)
     if with_halo:
         batch.x_halo = whole.x[cut.halo.to(device)]
+        batch.shuffle_index = batch.shuffle_index.with_halo_of(batch.x)
     return batch, cut.local.to(device)

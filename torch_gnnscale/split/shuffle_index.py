@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
@@ -42,6 +41,18 @@ class ShuffleIndex:
     """See :class:`torch_gnnscale.ops.Cut`."""
     num_received: list[list[int]]
     """See :class:`torch_gnnscale.ops.Cut`."""
+    x: Tensor | None = None
+    """The tensor ``batch.x`` of whose rows ``batch.x_halo`` has those of the halo; None without one."""
+    x_version: int = 0
+    """Its ``_version`` at that time."""
+
+    def knows_halo_of(self, x: Tensor | None) -> bool:
+        """Whether ``x_halo`` still has rows of x: not after x was changed or replaced."""
+        return x is not None and x is self.x and x._version == self.x_version
+
+    def with_halo_of(self, x: Tensor) -> ShuffleIndex:
+        """The index of a batch whose ``x_halo`` has rows of x."""
+        return replace(self, x=x, x_version=x._version)
 
     @property
     def num_halo(self) -> int:
@@ -54,9 +65,9 @@ class ShuffleIndex:
         halo, num_received = _prefixes(self.num_received, groups)
         return Shuffled(self.sent[sent.to(self.sent.device)], num_sent, halo.to(self.sent.device), num_received)
 
-    def apply(self, change: Callable[[Tensor], Tensor]) -> ShuffleIndex:
-        """The same with ``change`` applied to its tensor."""
-        return replace(self, sent=change(self.sent))
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> ShuffleIndex:
+        """The index on a device; ``Data.to`` calls it. ``x_halo`` is then not used any more."""
+        return replace(self, sent=self.sent.to(device, non_blocking=non_blocking), x=None)
 
 
 def _prefixes(counts: list[list[int]], groups: int) -> tuple[Tensor, list[int]]:

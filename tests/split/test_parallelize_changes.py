@@ -1,0 +1,115 @@
+"""What users change of batches, and models whose own tensors layers read too."""
+
+import pytest
+import torch
+import torch_geometric.nn as pyg_nn
+from helpers.cluster import cluster
+from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
+from helpers.split import cut_batches, cut_of, random_owners
+from test_parallelize_training import NODES, own_batches, place
+from torch import nn
+
+from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.split import parallelize
+
+
+class Residual(nn.Module):
+    """A layer and a product of one tensor: what layers read stays the model's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.last = pyg_nn.SAGEConv(FEATURES, HIDDEN), pyg_nn.SAGEConv(HIDDEN, CLASSES)
+        self.own, self.norm = nn.Linear(FEATURES, HIDDEN), nn.BatchNorm1d(FEATURES)
+
+    def forward(self, x, edge_index):
+        x = self.norm(x)
+        x = self.first(x, edge_index) + self.own(nn.functional.dropout(x, 0.5, self.training))
+        return self.last(x, edge_index)
+
+
+def scaled(how):
+    """A step on batches whose features were changed after the halo's had come, against narrow."""
+    saving.LEAST_SAVED = 0
+    rank, world = place()
+    torch.manual_seed(0)
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
+    split, alone = parallelize(model), narrow(model, check=False)
+    for whole, batch, seeds in own_batches(world, rank, 2):
+        whole.x = whole.x * 3
+        if how == "replaced":
+            batch.x = batch.x * 3
+        elif how == "in place":
+            batch.x *= 3
+        else:  # by one rank alone
+            batch.x = batch.x * 3 if rank == 0 else batch.x.mul_(3)
+        torch.testing.assert_close(split(batch), alone(whole)[seeds], rtol=1e-12, atol=1e-12)
+    split.close()
+
+
+@pytest.mark.parametrize("how", ["replaced", "in place", "in two ways"])
+def test_changed_features_travel_again(how):
+    cluster(2).run(scaled, how)
+
+
+def residual():
+    rank, world = place()
+    torch.manual_seed(0)
+    split = parallelize(Residual().double())
+    out = []
+    for _, batch, seeds in own_batches(world, rank, 2):
+        found = split(batch)
+        found.sum().backward()
+        out.append((seeds, found.detach()))
+    split.close()
+    return out
+
+
+def test_a_tensor_that_a_layer_and_a_dropout_read():
+    ranks = cluster(2).run(residual)
+    for number, (seeds, expected) in enumerate(residual()):
+        rows = torch.empty_like(expected)
+        for of_rank in ranks:
+            rows[of_rank[number][0]] = of_rank[number][1]
+        torch.testing.assert_close(rows[seeds], expected, rtol=1e-12, atol=1e-12)
+
+
+def attention():
+    """Training with dropout of attention, on batches of one seed: edges may be as many as nodes."""
+    rank, world = place()
+    split = parallelize(pyg_nn.GAT(FEATURES, HIDDEN, 3, CLASSES, dropout=0.5).double())
+    owners = random_owners(NODES, world, 3)
+    for number, whole in enumerate(batches()):
+        if number == 2:
+            break
+        batch = cut_batches(whole, owners, world, key=number)[rank]
+        assert len(cut_of(whole, owners, world, rank).local) == batch.num_nodes
+        split(batch).sum().backward()
+    split.close()
+
+
+def test_dropout_of_attention():
+    cluster(2).run(attention)
+
+
+def other_models():
+    rank, _ = place()
+    parallelize(pyg_nn.GraphSAGE(FEATURES, HIDDEN + rank, 2, CLASSES))
+
+
+def test_ranks_with_other_models():
+    for returned, text in cluster(2).results(other_models):
+        assert not returned
+        assert text == ("ValueError: model: expected the same on all ranks, found other layers or shapes on rank 1")
+
+
+def single_rows():
+    rank, world = place()
+    norm = {"norm": "BatchNorm", "norm_kwargs": {"allow_single_element": True}}
+    split = parallelize(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, **norm).double())
+    split(next(iter(own_batches(world, rank, 1)))[1])
+
+
+def test_a_norm_that_leaves_single_rows_as_they_are():
+    for returned, text in cluster(2).results(single_rows):
+        assert not returned
+        assert text.startswith("NotImplementedError: norms.0 (BatchNorm): expected allow_single_element=False, found")
