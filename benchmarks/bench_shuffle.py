@@ -8,13 +8,14 @@ a round; times are those of the slower rank.
 
 from __future__ import annotations
 
-import argparse
 import json
 import statistics
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import torch
+from common import judged, parser, save, say_aims
 from ranks import is_parent, race, start
 from torch import distributed as dist
 
@@ -55,28 +56,28 @@ def rank_main(folder: Path) -> dict[str, list[float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--sent", type=int, default=30_000)
-    parser.add_argument("--row-bytes", type=int, default=512)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--out", type=Path)
-    options = parser.parse_args()
+    options = parser(__doc__.splitlines()[0], graphs=False)
+    options.add_argument("--rows", type=int, default=100_000, help="of each rank")
+    options.add_argument("--sent", type=int, default=30_000, help="of them, to the other one")
+    options.add_argument("--row-bytes", type=int, default=512)
+    args = options.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        given = {name: value for name, value in vars(options).items() if name != "out"}
+        given = {name: getattr(args, name) for name in ("rows", "sent", "row_bytes", "rounds")}
         Path(folder, "options.json").write_text(json.dumps(given))
         times = start(__file__, Path(folder), 2, None, 600)[0]
     print("| | Gloo, ms | memory of peers, ms | times as fast |")
     print("|---|---|---|---|")
-    found = {}
+    found: dict[str, Any] = {**given}
     for what in ("swap", "there and back"):
         pair = times[f"gloo, {what}"], times[f"peers, {what}"]
         gloo, peers = (statistics.median(values) * 1e3 for values in pair)
         ratio = statistics.median(a / b for a, b in zip(*pair, strict=True))
         found[what] = {"gloo_ms": gloo, "peers_ms": peers, "ratio": ratio}
         print(f"| {what} | {gloo:.1f} | {peers:.1f} | {ratio:.1f} |")
-    if options.out is not None:
-        options.out.write_text(json.dumps({**given, "found": found}, indent=1) + "\n")
+    found["aims"] = {"a swap by Gloo over one by memory of peers": judged(found["swap"]["ratio"], least=1.5)}
+    say_aims(found["aims"])
+    if not args.no_save:
+        save("shuffle", found)
 
 
 if __name__ == "__main__":
