@@ -23,7 +23,7 @@ from helpers.slow import SLOW, quick
 from torch import distributed as dist
 
 from torch_gnnscale import partition
-from torch_gnnscale.distributed import open_part
+from torch_gnnscale.distributed import open_part, rows_here
 from torch_gnnscale.distributed.own_rows import MappedRows
 
 BUFFERS = {
@@ -202,5 +202,37 @@ def other_backends(path):
 
 
 def test_other_backends_are_refused(parts):
-    text = "ValueError: backend: expected the same on all ranks, found ['nccl', 'gloo']"
+    text = "ValueError: backend: expected the same on all ranks, found ['nccl', 'gloo on cpu']"
     assert cluster(2).results(other_backends, parts[1]) == [(False, text)] * 2
+
+
+def out_of_memory(path, kept):
+    """What a loader's first four batches are, or say, where a rank has no memory for the rows of the first step."""
+    plain_rows, left = rows_here._rows, [True]
+
+    def rows(*arguments):
+        if left:
+            left.clear()
+            raise MemoryError("no room")
+        return plain_rows(*arguments)
+
+    rows_here._rows, said = rows, []
+    try:
+        with open_part(path, **kept, **HERE) as part:
+            batches = iter(loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {}))
+            for _ in range(4):
+                try:
+                    next(batches)
+                    said.append("a batch")
+                except Exception as error:
+                    said.append(f"{type(error).__name__}: {error}")
+    finally:
+        rows_here._rows = plain_rows
+    return said
+
+
+@pytest.mark.parametrize("kept", quick(BUFFERS, "static"))
+def test_no_batch_follows_rows_that_were_lost(parts, kept):
+    for said in cluster(2).run(out_of_memory, parts[1], kept):
+        assert said[0] == "MemoryError: no room"
+        assert "a batch" not in said

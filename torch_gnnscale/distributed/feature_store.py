@@ -166,10 +166,14 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         assert plan.coming is not None
         assert steps.rows_here is not None
         buffers, coming, exchange = self._buffers[steps], plan.coming, steps.rows_here
-        came = steps.told(lambda: coming.exchanged(exchange))
-        if buffers.is_lost:
+        was_lost, buffers.is_lost = buffers.is_lost, True  # until the rows that entered the buffer are there
+        try:
+            came = steps.told(lambda: coming.exchanged(exchange))
+        except BaseException as error:
+            steps.lose(f"rows: expected those of an earlier step, found that their exchange failed: {error}")
+            raise
+        if was_lost:
             raise RuntimeError("the prefetch buffer has lost rows by an error of an earlier step")
-        buffers.is_lost = True
         plan.remote = buffers.take(plan.asked, came)
         buffers.is_lost = False
 

@@ -191,7 +191,8 @@ def _opened(
     path: Path, stage: Path | None, meeting: Meeting, verify: bool, kept: Callable[[], Kept],
     tiers: Mapping[str, Any] | None, backend: Backend,
 ) -> Part:  # fmt: skip
-    given = meeting.gather((stage is not None, tiers is not None, backend if isinstance(backend, str) else backend[0]))
+    by = f"{backend.backend} on {backend.device}" if isinstance(backend, RowGroup) else str(backend)
+    given = meeting.gather((stage is not None, tiers is not None, by))
     stages, with_tiers, backends = (list(found) for found in zip(*given, strict=True))
     if len(set(stages)) > 1:
         raise ValueError(f"stage: expected a folder on all ranks or on none, found {stages}")

@@ -291,6 +291,11 @@ class RankSteps(Steps):
             self._stopped = self._lost = lost = self._meeting.lost(error)
             raise RuntimeError(lost) from error
 
+    def lose(self, why: str) -> None:
+        """All later steps of this rank fail, for it may not be where the others are."""
+        if self._lost is None:
+            self._stopped = self._lost = why
+
     def close(self, timeout: float | None = None) -> None:
         """Leaves an iteration that has not ended, then ends the thread and the groups. If other ranks have not come to
         that after ``timeout`` seconds, it gives them up; the groups then remain."""
