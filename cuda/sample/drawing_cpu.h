@@ -162,7 +162,7 @@ class Drawing {
       if (relation_.time != nullptr) cut_off(relation_.time, count, first, last, bound);
       for (int64_t k = 0; k < count; ++k) {
         const int64_t i = start + k;
-        const Candidates found =
+        const CandidateRange found =
             find_candidates(relation_, frontier_.node[i], first[k], last[k], rule_.fanout, rule_.last, excluded);
         begin_[i] = found.first;
         length_[i] = found.length;

@@ -180,7 +180,7 @@ inline Relation to_relation(const Tensor& colptr, const Tensor& row, const std::
 }
 
 // The candidates of a node: stored positions [first, first + length) without `excluded` of them.
-struct Candidates {
+struct CandidateRange {
   int64_t first, length, excluded;
   int64_t count() const { return length - excluded; }
 };
@@ -227,8 +227,8 @@ inline void cut_off(const int64_t* time, int64_t count, const int64_t* first, in
 
 // The candidates of a node among the stored positions [first, last), which its time allows: those that are not excluded
 // or, with `last_only`, the last `fanout` of these. `positions` receives the excluded positions in their range.
-inline Candidates find_candidates(const Relation& relation, int64_t node, int64_t first, int64_t last, int64_t fanout,
-                                  bool last_only, Vector<int64_t>& positions) {
+inline CandidateRange find_candidates(const Relation& relation, int64_t node, int64_t first, int64_t last,
+                                      int64_t fanout, bool last_only, Vector<int64_t>& positions) {
   positions.clear();
   if (relation.num_excluded > 0) find_excluded(relation, node, first, last - first, positions);
   if (last_only && relation.time != nullptr && fanout >= 0 && last - first > fanout) {

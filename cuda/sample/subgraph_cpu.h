@@ -31,7 +31,7 @@ class Induction {
                               ? last
                               : first_above(relation.time, first, last,
                                             batch.request.seed_time[static_cast<size_t>(destinations.tree[column])]);
-      const Candidates found = find_candidates(relation, node, first, end, -1, false, excluded);
+      const CandidateRange found = find_candidates(relation, node, first, end, -1, false, excluded);
       if (static_cast<int64_t>(positions.size()) < found.length) {
         for (Vector<int64_t>* const list : {&positions, &ids, &edge_ids}) {
           list->resize(static_cast<size_t>(found.length));

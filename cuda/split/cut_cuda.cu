@@ -94,7 +94,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cut_batch(con
                     reinterpret_cast<uint32_t*>(count + totals + 1)};
 
   Pairs sorted(on, nodes);
-  on.each(items, nodes, EnterNode{of, sorted.keys(), sorted.values()});
+  on.each(items, nodes, WriteSortKey{of, sorted.keys(), sorted.values()});
   on.each(items + 1, columns, CheckColumn{of});
   on.each(items + 2, edges, EnterEdge{of});
   sorted.sort(nodes);
@@ -134,7 +134,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cut_batch(con
   Tensor degree = on.room(own_columns + 1, ScalarType::Long), own_colptr = on.room(own_columns + 1, ScalarType::Long);
   on.each(size + 3, own_columns, CountColumn{of, data(local), data(degree)});
   on.sum_before(data(degree), data(own_colptr), size + 3, own_columns);
-  on.each(items + 6, hops, CountEdges{count, data(own_colptr), count + hops + 1});
+  on.each(items + 6, hops, CountGroupEdges{count, data(own_colptr), count + hops + 1});
   found = on.download(count, totals);
   const auto first_edges = found.begin() + hops + 1;
   const auto own_edges = std::accumulate(first_edges, first_edges + hops, int64_t{0});

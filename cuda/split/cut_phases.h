@@ -50,7 +50,7 @@ GNNSCALE_HD int64_t first_not_below(const int64_t* values, int64_t count, int64_
 }
 
 // For every node: what is sorted by id.
-struct EnterNode {
+struct WriteSortKey {
   CutBatch of;
   int64_t* keys;
   int32_t* values;
@@ -190,7 +190,7 @@ struct CountColumn {
 };
 
 // For every group that has columns, after the prefix sum over the degrees.
-struct CountEdges {
+struct CountGroupEdges {
   const int64_t *num_nodes, *colptr;
   int64_t* num_edges;
 

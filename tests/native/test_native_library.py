@@ -13,6 +13,7 @@ from torch_gnnscale import _library
 
 PACKAGE = Path(_library.__file__).parent
 LIBRARIES = ["_C", "_CUDA"]
+SOURCES = Path(__file__).parents[2] / "cuda"
 
 
 def library(name: str) -> Path:
@@ -45,6 +46,15 @@ def test_no_python_is_used(name):
         libraries = [line.split("[")[1].rstrip("]") for line in run.stdout.splitlines() if "(NEEDED)" in line]
         assert libraries
         assert [name for name in libraries if "python" in name] == []
+
+
+@pytest.mark.skipif(not SOURCES.is_dir(), reason="needs the sources")
+def test_no_two_headers_define_a_type_of_the_same_name():
+    """Of two such types the linker keeps the code of one, without a word."""
+    defined = re.compile(r"^(?:struct|class|enum(?: class)?) (\w+)[^;]*?\{", re.M)
+    names = [name for path in SOURCES.rglob("*.h") for name in defined.findall(path.read_text())]
+    assert len(names) > 100
+    assert sorted({name for name in names if names.count(name) > 1}) == []
 
 
 def test_status():
