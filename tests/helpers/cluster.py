@@ -20,8 +20,6 @@ import torch
 from helpers.forked import FORKED
 from torch import distributed as dist
 
-"""Parameters of a test that starts more processes than two."""
-
 
 def serve(rank: int, world: int, port: int, calls: Connection) -> None:
     """Joins the group and runs the calls that come, until there are no more."""

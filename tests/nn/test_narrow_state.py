@@ -146,21 +146,25 @@ def test_checkpoints_of_torch_distributed(model):
     assert same_state(model.state_dict(), changed.state_dict())
 
 
+def check_data_parallel(model, batch):
+    expected = copy.deepcopy(model)
+    parallel = DistributedDataParallel(narrow(model))
+    assert list(parallel.state_dict()) == [f"module.{name}" for name in expected.state_dict()]
+    assert [name for name, _ in parallel.named_parameters()] == [f"module.{n}" for n, _ in model.named_parameters()]
+    parallel(batch).square().sum().backward()
+    narrow(expected)(batch).square().sum().backward()
+    for ours, theirs in zip(model.parameters(), expected.parameters(), strict=True):
+        assert torch.equal(ours.grad, theirs.grad)
+    parallel.load_state_dict(DistributedDataParallel(other(model)).state_dict())
+    inside = narrow(DistributedDataParallel(other(model)), check=False)
+    inside(batch).sum().backward()
+    assert inside.module.module.scale.grad is not None
+
+
 def test_data_parallel(model, batch):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        expected = copy.deepcopy(model)
-        parallel = DistributedDataParallel(narrow(model))
-        assert list(parallel.state_dict()) == [f"module.{name}" for name in expected.state_dict()]
-        assert [name for name, _ in parallel.named_parameters()] == [f"module.{n}" for n, _ in model.named_parameters()]
-        parallel(batch).square().sum().backward()
-        narrow(expected)(batch).square().sum().backward()
-        for ours, theirs in zip(model.parameters(), expected.parameters(), strict=True):
-            assert torch.equal(ours.grad, theirs.grad)
-        parallel.load_state_dict(DistributedDataParallel(other(model)).state_dict())
-        inside = narrow(DistributedDataParallel(other(model)), check=False)
-        inside(batch).sum().backward()
-        assert inside.module.module.scale.grad is not None
+        check_data_parallel(model, batch)  # a model that outlived the group could wait for a thread that waits for it
     finally:
         dist.destroy_process_group()
 
