@@ -2,6 +2,7 @@
 
 import re
 import threading
+import time
 
 import pytest
 import torch
@@ -236,3 +237,20 @@ def test_no_batch_follows_rows_that_were_lost(parts, kept):
     for said in cluster(2).run(out_of_memory, parts[1], kept):
         assert said[0] == "MemoryError: no room"
         assert "a batch" not in said
+
+
+def two_iterators(path, here):
+    """What the older iterator of a loader delivers after the newer one."""
+    with open_part(path, **(HERE if here else {})) as part:
+        loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {"prefetch": 2})
+        older = iter(loader)
+        next(older)
+        until = time.monotonic() + 30
+        while loader._steps._taken < 3:
+            assert time.monotonic() < until
+        newer = iter(loader)
+        return [(batch.n_id.tolist(), batch.x.tolist()) for batch in map(next, (newer, older, older))]
+
+
+def test_batches_that_were_on_their_way_when_another_iterator_began(parts):
+    assert cluster(2).run(two_iterators, parts[1], True) == cluster(2).run(two_iterators, parts[1], False)

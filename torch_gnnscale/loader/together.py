@@ -126,8 +126,8 @@ class Together:
 
         def finished(made: Any) -> Any:
             if isinstance(made, _Prepared):
-                assert made is self._owed[0]
-                self._arrive()
+                while any(owed is made for owed in self._owed):  # unless a later iteration has exchanged them
+                    self._arrive()
                 made = self._collate(made)
             return made if isinstance(made, Served) else finish(made)
 
