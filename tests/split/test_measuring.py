@@ -52,5 +52,5 @@ def test_another_graph_is_refused():
     plan = split.plan(data, torch.arange(200), [2], 3, weights="random", epochs=0)
     with pytest.raises(ValueError, match=r"^loader: expected one of 200 nodes, found \{None: 30\}$"):
         split.measure(plan, loader_of(make_data(30, 50), seeds=torch.arange(30)), [0])
-    with pytest.raises(NotImplementedError, match=r"^split parallelism with disjoint=True is not implemented$"):
+    with pytest.raises(NotImplementedError, match=r"^disjoint=True with split parallelism is not implemented$"):
         split.measure(plan, loader_of(data, disjoint=True), [0])

@@ -238,11 +238,11 @@ def with_times():
 
 
 REFUSED = [
-    ({"subgraph_type": "induced"}, "subgraph_type='induced' with split= is not implemented"),
-    ({"subgraph_type": "bidirectional"}, "subgraph_type='bidirectional' with split= is not implemented"),
-    ({"disjoint": True}, "disjoint=True with split= is not implemented"),
-    ({"layers": True}, "layers=True with split= is not implemented"),
-    ({"time_attr": "time"}, "time_attr, input_time with split= is not implemented"),
+    ({"subgraph_type": "induced"}, "subgraph_type='induced' with split parallelism is not implemented"),
+    ({"subgraph_type": "bidirectional"}, "subgraph_type='bidirectional' with split parallelism is not implemented"),
+    ({"disjoint": True}, "disjoint=True with split parallelism is not implemented"),
+    ({"layers": True}, "layers=True with split parallelism is not implemented"),
+    ({"time_attr": "time"}, "time_attr, input_time with split parallelism is not implemented"),
     ({"edge_layout": "EdgeIndex"}, "edge_layout='EdgeIndex' with split= is not implemented; use 'coo'"),
     ({"seed_order": "owned"}, "seed_order='owned' with split= is not implemented; use 'global'"),
     (
@@ -259,7 +259,7 @@ def test_refused_by_name(options, text):
 
 
 def test_graphs_and_inputs_that_are_refused():
-    with pytest.raises(NotImplementedError, match=r"^HeteroData with split= is not implemented$"):
+    with pytest.raises(NotImplementedError, match=r"^HeteroData with split parallelism is not implemented$"):
         NeighborLoader(make_hetero(), [3, 2], input_nodes="paper", split=PLAN)
     with pytest.raises(NotImplementedError, match=r"^links with split= are not implemented; use NeighborLoader$"):
         LinkNeighborLoader(make_data(), [3, 2], split=PLAN)

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from torch_geometric.sampler.base import SubgraphType
+
 from ..sampler.keyed import KeyedSampler
 
 
-def check_sampler(sampler: KeyedSampler) -> None:
-    """Raises NotImplementedError for a sampler of several types, or whose edges have not each one group: that of the
-    hop which found their destination."""
-    if (bounds := sampler.node_bounds()) is None or None not in bounds:
-        raise NotImplementedError("split parallelism with several types of nodes (HeteroData) is not implemented")
-    subgraph = getattr(getattr(sampler, "subgraph_type", None), "value", "directional")
-    found = {
+def check_sampler(sampler: Any) -> None:
+    """Refuses samplers whose batches cannot be cut: an edge must have one group, that of the hop which found its
+    destination.
+
+    Raises:
+        ValueError: it is no KeyedSampler.
+        NotImplementedError: its mode, by name.
+    """
+    if not isinstance(sampler, KeyedSampler):
+        raise ValueError(f"split: expected a neighbor_sampler that is a KeyedSampler, found {type(sampler).__name__}")
+    bounds = sampler.node_bounds()
+    subgraph = getattr(sampler, "subgraph_type", SubgraphType.directional)
+    modes = {
+        "HeteroData": getattr(sampler, "is_hetero", False) or (bounds is not None and None not in bounds),
         "layers=True": sampler.layers,
-        "times (time_attr)": sampler.is_temporal,
+        "time_attr, input_time": sampler.is_temporal,
         "disjoint=True": getattr(sampler, "disjoint", False),
-        f"subgraph_type={subgraph!r}": subgraph != "directional",
+        f"subgraph_type={str(SubgraphType(subgraph).value)!r}": subgraph != SubgraphType.directional,
+        "the stores of a part": sampler.collective,
+        f"device={str(sampler.device)!r}": sampler.device.type != "cpu",
     }
-    for name, given in found.items():
-        if given:
-            raise NotImplementedError(f"split parallelism with {name} is not implemented")
+    for name, asked in modes.items():
+        if asked:
+            raise NotImplementedError(f"{name} with split parallelism is not implemented")

@@ -15,7 +15,7 @@ from ..nn.hops import HopEdges, first_rows
 from ..nn.layer import ForwardPass, NarrowedLayer, Read
 from ..random import Purpose, batch_key
 from .own_hops import OwnHops
-from .own_rows import OwnRows
+from .own_rows import OwnNodeRows
 from .transport import Transport
 
 _CHECKPOINT = "/".join(("torch", "utils", "checkpoint.py"))
@@ -49,7 +49,7 @@ class SplitPass(ForwardPass):
     ) -> None:  # fmt: skip
         super().__init__(hops, weight)
         self.transport, self.batch, self.knows_halo = transport, batch, knows_halo
-        self.common_rows = self.own_rows = OwnRows(hops, self._drop)
+        self.common_rows = self.own_rows = OwnNodeRows(hops, self._drop)
         self.finds_out = self.own_rows.refuses_mixed = calls is None
         self.calls: list[Call] = [] if calls is None else calls
         self.alone = hops.index.parts == 1

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ..nn.shadow import Shadow
-from .own_rows import OwnRows
+from .own_rows import OwnNodeRows
 from .transport import Transport, of_all_ranks
 
 
@@ -35,7 +35,7 @@ class SplitNorms:
                 )
         self.modules = [(name, module, Shadow(module)) for name, module in named if isinstance(module, _BatchNorm)]
 
-    def enter(self, transport: Transport, own_rows: OwnRows) -> None:
+    def enter(self, transport: Transport, own_rows: OwnNodeRows) -> None:
         """From now on the modules normalize by the rows of all ranks."""
         for name, module, shadow in self.modules:
             shadow.set("forward", partial(_normalize, name, module, module.forward, transport, own_rows))
@@ -47,7 +47,7 @@ class SplitNorms:
 
 
 def _normalize(
-    name: str, module: _BatchNorm, forward: object, transport: Transport, own_rows: OwnRows, x: Tensor
+    name: str, module: _BatchNorm, forward: object, transport: Transport, own_rows: OwnNodeRows, x: Tensor
 ) -> Tensor:
     by_batch = module.training or module.running_mean is None
     rows = own_rows.rows_of(x)

@@ -30,7 +30,7 @@ class Rows(NamedTuple):
     """Whether rows of the halo follow."""
 
 
-class OwnRows(CommonRows):
+class OwnNodeRows(CommonRows):
     """Knows, by where they came from, the tensors that have a row for each own node of a batch's first groups.
 
     Numbers of rows would not tell: on a rank they may be zero, one, or equal for several groups. It cuts the operands

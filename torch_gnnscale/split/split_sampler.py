@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
-from torch_geometric.sampler.base import SubgraphType
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
 from ..sampler.keyed import Inputs, KeyedSampler, Output
 from ..sampler.output import NeighborOutput
+from .checks import check_sampler
 from .shuffle_index import ShuffleIndex
 
 
@@ -47,7 +47,7 @@ class SplitSampler(KeyedSampler):
     """
 
     def __init__(self, sampler: KeyedSampler, owners: Tensor, parts: int = 1, part: int = 0) -> None:
-        _check(sampler)
+        check_sampler(sampler)
         bounds = sampler.node_bounds()
         if bounds is not None and len(owners) != bounds[None]:
             raise ValueError(f"split: expected a plan of {bounds[None]} nodes, found one of {len(owners)}")
@@ -126,23 +126,3 @@ class SplitSampler(KeyedSampler):
         if self.parts == 1:
             return torch.zeros(len(node), dtype=torch.int32)
         return ops.gather_rows(self.owners, node, check=self._check_ids)
-
-
-def _check(sampler: Any) -> None:
-    """Raises NotImplementedError, naming the mode, for a sampler whose batches cannot be cut."""
-    if not isinstance(sampler, KeyedSampler):
-        raise ValueError(f"split: expected a neighbor_sampler that is a KeyedSampler, found {type(sampler).__name__}")
-    bounds = sampler.node_bounds()
-    subgraph = getattr(sampler, "subgraph_type", SubgraphType.directional)
-    modes = {
-        "HeteroData": getattr(sampler, "is_hetero", False) or (bounds is not None and None not in bounds),
-        "layers=True": sampler.layers,
-        "time_attr, input_time": sampler.is_temporal,
-        "disjoint=True": getattr(sampler, "disjoint", False),
-        f"subgraph_type={str(SubgraphType(subgraph).value)!r}": subgraph != SubgraphType.directional,
-        "the stores of a part": sampler.collective,
-        f"device={str(sampler.device)!r}": sampler.device.type != "cpu",
-    }
-    for name, asked in modes.items():
-        if asked:
-            raise NotImplementedError(f"{name} with split= is not implemented")
