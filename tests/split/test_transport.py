@@ -74,7 +74,7 @@ def mixed(kind):
     shares = cut_batches(next(iter(batches())), random_owners(200, world, 1), world)
     for groups in (3, 2, 1):
         index = shares[rank].shuffle_index
-        moves, every = Moves(index, groups), Moves(index, 3)
+        moves = Moves(index, groups)
         own = [torch.randn(share.num_nodes, 5, dtype=torch.float64) + 7 for share in shares]
         own = [rows.copy_(share.n_id.view(-1, 1) + torch.arange(5)) for rows, share in zip(own, shares, strict=True)]
         x = own[rank].requires_grad_()
@@ -83,13 +83,11 @@ def mixed(kind):
         assert torch.equal(out, torch.cat([x, halo[moves.halo]]))
         scale = torch.arange(1.0, len(out) + 1, dtype=torch.float64).view(-1, 1)
         (out * scale).sum().backward()
-        assert torch.equal(x.grad.sum(0) > 0, torch.ones(5).bool())
         times = scale[: len(x)].clone()
         came = transport.swap(scale[len(x) :].contiguous(), None, moves.num_received, moves.num_sent, "test")
         for row, value in zip(moves.sent.tolist(), torch.cat(came).tolist(), strict=True):
             times[row] += value[0]
         assert torch.equal(x.grad, times.expand(-1, 5))
-        assert len(every.sent) >= len(moves.sent)
     transport.close()
     end_group(transport.exchange.group)
 
