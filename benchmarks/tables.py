@@ -29,6 +29,7 @@ from tables_of_ranks import (
     schemes,
     sizes,
     split_plans,
+    split_steps,
 )
 
 DOCUMENTS = [
@@ -289,7 +290,7 @@ TABLES: dict[Callable[[Any], str], str] = {
     schemes: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
     bulks: "bulk", ranks: "cost_model", sizes: "cost_model", checks: "cost_model", methods: "methods",
     grid: "grid", grid_epoch: "grid_epoch", grid_memory: "grid_memory", own_tiers: "own_tiers",
-    split_plans: "split_plan",
+    split_plans: "split_plan", split_steps: "split",
 }  # fmt: skip
 """Each table and the JSON that it is made of."""
 

@@ -170,3 +170,33 @@ def split_plans(results: Any) -> str:
             rows.append([graph, kind, f"{100 * found['cross']:.2f} %", *balance])
     head = ["graph", "weights", "edges that cross", "max / mean: edges of layer 0", "of layer 1", "rows loaded"]
     return table(head, rows)
+
+
+def split_steps(results: Any) -> str:
+    """GSplit's tables 1 and 3, and its figures 5 and 6: split parallelism beside data parallelism."""
+    rows = []
+    for name, run in results.items():
+        if name == "aims":
+            continue
+        setting = name.replace(" 1 ranks", " 1 rank")
+        ours, theirs = (
+            " ".join(f"{run[way][f'{part}_ms']:.0f}" for part in ("S", "L", "FB")) if "S_ms" in run[way] else ""
+            for way in ("split", "data parallel")
+        )
+        travelled = sum(entry["bytes"] for entry in run["traffic"].values()) / 1e6
+        times = f"{run['speedup']:.2f} ({run['speedup low']:.2f} to {run['speedup high']:.2f})"
+        work = [f"{run[key]:.2f}" for key in ("rows over split's", "edges over split's")]
+        rows.append(
+            [
+                setting,
+                *work,
+                ours,
+                theirs,
+                f"{travelled:.1f}",
+                f"{run['split']['step_ms']:.0f}",
+                times,
+            ]
+        )
+    head = ["setting", "rows, data parallel / split", "edges", "S L FB of split, ms", "of data parallel", "MB a step",
+            "step of split, ms", "times as fast (quartiles)"]  # fmt: skip
+    return table(head, rows)
