@@ -36,6 +36,7 @@ DOCUMENTS = [
     Path(__file__).parents[1] / "docs" / name
     for name in (
         "performance.md",
+        "performance_training.md",
         "tiers.md",
         "hotness.md",
         "accuracy.md",
