@@ -3,8 +3,11 @@
 import pytest
 import torch
 from helpers.cluster import cluster
+from helpers.data import make_data
 from helpers.slow import SLOW, quick
 from helpers.split import GivenPlan, batches_of_rank, expected_batches, random_owners
+
+from torch_gnnscale import LayerSampler, NeighborLoader
 
 UNEQUAL = (torch.arange(200) % 50 == 0).long()
 """Of 200 nodes, the second part owns 4."""
@@ -57,3 +60,17 @@ def test_groups_of_ranks_take_batches_in_turn(options):
 def test_one_process_computes_all_parts():
     plan, options = GivenPlan(random_owners(200, 3), 3), {}
     assert [batches_of_rank(plan, 2, options)] == expected_batches(plan, 2, 1, options)
+
+
+def keys_of_batches(plan):
+    data = make_data(200, 1500)
+    sampler = LayerSampler(data, [4, 4], method="labor", batch_dependency=3)
+    loader = NeighborLoader(data, [4, 4], torch.arange(60), batch_size=10, neighbor_sampler=sampler, seed=1, split=plan)
+    return [batch.batch_key for batch in loader]
+
+
+def test_batches_that_share_draws_drop_numbers_of_their_own():
+    plan = GivenPlan(random_owners(200, 2), 2)
+    keys = keys_of_batches(plan)
+    assert len(set(keys)) == 6
+    assert cluster(2).run(keys_of_batches, plan) == [keys, keys]

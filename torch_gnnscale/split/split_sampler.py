@@ -12,6 +12,7 @@ from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
+from ..random import ids_key
 from ..sampler.keyed import Inputs, KeyedSampler, Output
 from ..sampler.output import NeighborOutput
 from .checks import check_sampler
@@ -32,7 +33,8 @@ class SplitSampler(KeyedSampler):
     Every rank draws the whole batch, by its key, and cuts it (:func:`torch_gnnscale.ops.cut_batch`), so that both sides
     know without a message which rows travel. Batches get the fields ``shuffle_index``
     (:class:`torch_gnnscale.split.ShuffleIndex`), ``batch_key`` and ``global_batch_size``, the number of seeds of the
-    whole batch.
+    whole batch. ``batch_key`` is the key by which the batch was drawn; where batches share it (``batch_dependency``), a
+    hash of it and the batch's seeds.
 
     Args:
         sampler: samples whole batches of a homogeneous graph from nodes, without trees; sampled edges are those that
@@ -97,7 +99,7 @@ class SplitSampler(KeyedSampler):
         cut = ops.cut_batch(
             out.node, out.num_sampled_nodes, out.colptr, out.row, self._owners_of(out.node), self.parts, self.part
         )
-        seeds = cut.local[: cut.num_nodes[0]]
+        seeds, num_seeds = cut.local[: cut.num_nodes[0]], int(out.num_sampled_nodes[0])
         columns = torch.arange(len(cut.colptr) - 1)
         edge_index = torch.stack([cut.row, columns.repeat_interleave(cut.colptr.diff(), output_size=len(cut.row))])
         row, col = edge_index.unbind()
@@ -116,8 +118,8 @@ class SplitSampler(KeyedSampler):
             fields={
                 **out.fields,
                 "shuffle_index": ShuffleIndex(self.parts, self.part, cut.sent, cut.num_sent, cut.num_received),
-                "batch_key": key,
-                "global_batch_size": int(out.num_sampled_nodes[0]),
+                "batch_key": key if self.batches_per_key == 1 else ids_key(key, out.node[:num_seeds]),
+                "global_batch_size": num_seeds,
             },
             whole=(key, len(out.node), len(out.row), int(out.node.sum()), int(out.row.sum())),
         )
