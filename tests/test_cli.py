@@ -208,6 +208,7 @@ def test_a_model_that_is_refused_leaves_no_folder(short, capsys):
 # Options that must arrive ############################################################################################
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("every", "expected"), [("2", 3), ("5", 2), ("0", 1)])
 def test_checkpoints_are_as_many_as_asked_for(short, every, expected, monkeypatch):
     written, save = [], Trainer.save_checkpoint

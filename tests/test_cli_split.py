@@ -37,6 +37,7 @@ def test_a_plan_of_a_data_set(saved, tmp_path, capfd):
     assert (tmp_path / "plan" / "plan.png").stat().st_size > 10_000
 
 
+@pytest.mark.slow
 def test_parts_are_written_by_a_plans_file(saved, tmp_path):
     path, _ = saved
     main(["split", "--dataset", path, "--out", str(tmp_path / "plan"), "--weights", "random", "--epochs", "1"])

@@ -110,6 +110,7 @@ def leaves_at(path, steps, kept):
         return [as_plain(batch) for batch in loader], loader.state_dict()["epoch"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 1, 3])
 @pytest.mark.parametrize("kept", [{}, HERE], ids=["", "here"])
 def test_all_ranks_may_leave_the_loop_at_one_step_and_iterate_again(parts, steps, kept):

@@ -58,6 +58,7 @@ def over_parts(path, times):
     return found
 
 
+@pytest.mark.slow
 def test_parts_and_loaders(parts):
     for found in cluster(2).run(over_parts, parts, 50 if os.environ.get("GNNSCALE_SOAK") else 6):
         assert [threads for threads, _ in found] == [1] * len(found)

@@ -69,6 +69,7 @@ def test_batches_are_those_of_one_process(parts, options, count, world):
     check_batches(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"uneven": "serve", "shuffle": False}, {"seed_order": "global"}])
 def test_a_part_without_nodes(parts, options):
     data, path = parts(0)
@@ -207,6 +208,7 @@ def test_bulks_of_other_sizes_are_refused(parts):
     assert cluster(2).results(other_bulks, parts(2)[1]) == [(False, text)] * 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad_rank", [0, 1])
 def test_all_batches_of_a_bulk_fail_with_it_and_the_next_follow(parts, bad_rank):
     whole = cluster(2).run(unanswerable, parts(2)[1], -1, 2)

@@ -56,6 +56,7 @@ def batches(path, stages):
         return opened, sorted(file.name for file in opened.glob("part-*")), [as_plain(b) for b in loader_of(part)]
 
 
+@pytest.mark.slow
 def test_staged_parts(parts, tmp_path):
     whole = cluster(2).run(batches, parts, [None, None])
     disks = [str(tmp_path / "disk")] * 2

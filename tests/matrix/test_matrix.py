@@ -64,6 +64,7 @@ def bulks(draw):
     return graph, [torch.tensor(draw(nodes), dtype=dtype) for _ in keys], keys
 
 
+@pytest.mark.slow
 @given(bulks(), drawings(), st.lists(st.integers(-1, 6), min_size=1, max_size=3), st.booleans())
 def test_layer_wise_bulks_equal_the_fused_operator(bulk, drawing, num_nodes, include_dst):
     graph, seeds, keys = bulk

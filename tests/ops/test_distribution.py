@@ -40,6 +40,7 @@ def assert_plausible(p_values: list[float]) -> None:
     assert max(p_values) < 1 - ALPHA / len(p_values), max(p_values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replace", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_every_degree_and_fanout_is_uniform(replace):
     nodes_each, degrees = 1500, np.arange(1, 41)

@@ -26,6 +26,7 @@ def simple_graph(num_nodes=14, seed=0):
     return Graph(torch.cat([torch.zeros(1, dtype=torch.int64), degree.cumsum(0)]), src)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("method", "scheme", "keys"), UNBIASED)
 def test_unbiased_weights_have_the_terms_of_the_aggregation_as_expectations(method, scheme, keys):
     graph, seeds = simple_graph(), torch.tensor([1, 4, 9, 13])

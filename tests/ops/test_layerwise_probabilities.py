@@ -111,6 +111,7 @@ def test_replacement_is_corrected_exactly():
     assert ((sums / keys - 1).abs() < 4.5 * deviation / math.sqrt(keys)).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", SCHEMES_OF["labor"])
 def test_labor_draws_k_neighbors_without_bias(scheme):
     graph, seeds, keys, fanout = graph_of_degrees([40, 25, 3], seed=4), torch.arange(3), 4000, 5

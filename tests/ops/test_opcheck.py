@@ -80,6 +80,7 @@ def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph:
     return relations, (seeds, seed_time, exclude, [3, -1, 2, 2], [5], options, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("with_edge_id", [False, True])
 @pytest.mark.parametrize("with_col", [False, SLOW(True)])
 @pytest.mark.parametrize("layers", [SLOW(False), True])
@@ -93,6 +94,7 @@ def test_sample_neighbors(with_edge_id, with_col, layers, subgraph):
               exclude * times, fanouts, keys * times, *others)  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", INDEX)
 @pytest.mark.parametrize("full", [False, True])
 def test_hops(dtype, full):
@@ -187,6 +189,7 @@ def test_exchanged_rows():
     check(OPS.pack_rows.default, [], [], [], 5, 1)
 
 
+@pytest.mark.slow
 def test_rows_of_splits(device):
     rows, ids = torch.randn(4, 3, device=device), torch.tensor([3, 0], device=device)
     check(OPS.shuffle_rows.default, None, [rows, rows[1:]], ids // 3, ids // 2, None, 0)

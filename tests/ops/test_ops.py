@@ -129,6 +129,7 @@ def test_coo_to_csc_by_several_threads(num_dst):
         assert torch.equal(edges, expected[1])
 
 
+@pytest.mark.slow
 def test_coo_to_csc_in_buckets_of_more_than_65536_nodes():
     num_dst = 70_000_000
     src, dst = random_ids(9, 2000, seed=1), random_ids(num_dst, 2000, seed=2)

@@ -91,6 +91,7 @@ def test_a_homogeneous_graph(tmp_path, topology, memory):
         assert_rows(parts, FeatureStore.from_data(data))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_a_graph_with_types(tmp_path, topology):
     data = make_hetero()

@@ -146,6 +146,7 @@ def test_rounds(name, with_halo):
     assert found == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["sage", "gcn", "jumping, cat"])
 def test_without_memory_of_peers(name):
     run(3, name, "random", 3, False, False, "all_to_all")

@@ -38,6 +38,7 @@ def trainer_of(kind, folder=None, **changes):
     return trainer(small_task(kind), config, folder, quiet=True, checkpoint_every=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hetero", "links", pytest.param("temporal", marks=pytest.mark.slow)])
 def test_the_model_beats_the_baseline(kind, one_thread):
     lines = []

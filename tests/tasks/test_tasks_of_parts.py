@@ -132,6 +132,7 @@ def baselines(path, kind):
         return trainer.baseline()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["hetero", "links"])
 def test_baselines_are_those_of_one_process(written, kind):
     trainer = trainer_over(whole_task(kind), kind, RankGroup(), dropout=0.0, baseline=True)

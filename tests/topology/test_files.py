@@ -153,6 +153,7 @@ def describe(features, graph, queue):
     queue.put((features["paper", "x", None].sum().item(), graph.relation().row.sum().item(), mapped))
 
 
+@pytest.mark.slow
 def test_opened_stores_travel_as_their_paths(features, graph):
     stores = FeatureStore.open(features), GraphStore.open(graph)
     assert all(len(pickle.dumps(store)) < 1000 for store in stores)

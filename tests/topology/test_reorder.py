@@ -14,6 +14,7 @@ from torch_gnnscale import CSC, ops, reference
 from torch_gnnscale.topology.reorder import Order, by_score, reorder_csc, reorder_data
 
 
+@pytest.mark.slow
 @given(number=st.integers(0, 1 << 30), nodes=st.integers(0, 40), threads=st.integers(0, 3))
 def test_renumber_equals_the_twin(number, nodes, threads):
     graph = random_graph(nodes, 5, seed=number)

@@ -34,6 +34,7 @@ def test_other_models_learn(task, changes):
     assert run(task, **changes)["test"] > 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["ladies", "fastgcn", "labor"])
 def test_layer_wise_methods_learn(task, method):
     trained = run(task, method=method, fanouts=[8, 8] if method == "labor" else [512, 512])
