@@ -36,6 +36,14 @@ def clusters_end():
     close_clusters()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def first_layer():
+    """Of PyG's layers of a class, the first decides for all of a process whether they multiply by sparse matrices."""
+    from torch_geometric.nn import SAGEConv
+
+    SAGEConv(1, 1)
+
+
 @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
 def device(request) -> str:
     return request.param
