@@ -88,7 +88,6 @@ def typed_parts(tmp_path_factory):
     return data, str(path)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:edge type")
 @pytest.mark.parametrize(("kind", "options"), quick(TYPED, "nodes", "links"))
 @pytest.mark.parametrize("world", [2, SLOW(4)])

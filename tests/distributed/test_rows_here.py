@@ -140,7 +140,6 @@ def test_the_thread_that_iterates_exchanges_rows_once_per_step(parts, prefetch):
 # Errors ###############################################################################################################
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kept", quick(BUFFERS, "lookahead"))
 @pytest.mark.parametrize("world", [2, SLOW(4)])
 def test_loops_that_are_left_and_batches_that_fail(parts, kept, world):

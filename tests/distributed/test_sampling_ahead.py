@@ -53,7 +53,6 @@ def test_a_part_without_nodes_samples_ahead_as_the_others_do(parts):
     check_batches(cluster(3).run(batches_of_rank, path, "nodes", 2, options, looks(2)), expected)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("bulk", [1, SLOW(4)])
 @pytest.mark.parametrize("window", [1, SLOW(3), "epoch"])
 def test_rows_are_missed_as_where_every_rank_samples_alone(parts, window, bulk, tmp_path_factory):
@@ -67,7 +66,6 @@ def test_rows_are_missed_as_where_every_rank_samples_alone(parts, window, bulk, 
     assert all(few[0] < 0.9 * many[0] and few[1:] == many[1:] for few, many in zip(found, without, strict=True))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("bulk", [1, 4])
 @pytest.mark.parametrize("window", [1, SLOW(3), "epoch"])
 @pytest.mark.parametrize("world", [2, SLOW(4)])
@@ -77,7 +75,6 @@ def test_loops_that_are_left_and_batches_that_fail(parts, window, bulk, world):
     assert cluster(world).run(disturbed, parts(2)[1], looks(window), {"bulk": bulk}) == expected
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("window", "bulk"), [(2, 1), (1, 2), SLOW("epoch", 1), SLOW(4, 2)])
 @pytest.mark.parametrize("bad_rank", [0, SLOW(1)])
 def test_an_error_of_a_bulk_is_raised_in_the_steps_of_its_batches(parts, window, bulk, bad_rank):

@@ -80,7 +80,6 @@ def test_fields_and_their_order_are_those_of_pyg(edge_type, negatives, temporal)
         assert sorted(found.keys()) == sorted(expected.keys())
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("edge_type", [SLOW(None), RATES], ids=str)
 @pytest.mark.parametrize("negatives", NEGATIVES[1:], ids=str)
 @pytest.mark.parametrize("temporal", [SLOW(False), True])

@@ -54,7 +54,6 @@ def test_threads_of_torch(data, expected, threads):
         torch.set_num_threads(before)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("filter_per_worker", [True, False])
 @pytest.mark.parametrize("persistent", [True, False])
 @pytest.mark.parametrize("workers", [SLOW(1), 2])

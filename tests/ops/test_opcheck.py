@@ -80,7 +80,6 @@ def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph:
     return relations, (seeds, seed_time, exclude, [3, -1, 2, 2], [5], options, 0)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("with_edge_id", [False, True])
 @pytest.mark.parametrize("with_col", [False, SLOW(True)])
 @pytest.mark.parametrize("layers", [SLOW(False), True])

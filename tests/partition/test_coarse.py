@@ -117,7 +117,6 @@ def test_types_are_clustered_together():
     assert counted["coarse"].cut < 0.9 * counted["random"].cut
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("degree", [0, SLOW(1), SLOW(5)])
 def test_odd_graphs(degree):
     graph = random_graph(300, degree, seed=1)
