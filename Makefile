@@ -30,7 +30,7 @@ help: ## this list
 train: $(VENV)/installed ## install, build and train GraphSAGE on a generated graph
 	$(BIN)/gnnscale train
 
-quick: lint ## what a change needs: lint and the fast tests, in 90 seconds on two cores
+quick: lint ## what a change needs: lint and the fast tests
 	$(PYTEST) $(THREE) -m "not slow"
 
 test: $(VENV)/test ## all tests
