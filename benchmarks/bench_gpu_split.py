@@ -57,7 +57,7 @@ def cuts(csc: CSC, rounds: int) -> tuple[dict, dict]:
         for part in range(parts):
             found = ops.cut_batch(*batch, owner.to(DEVICE), parts, part)
             expected = ops.cut_batch(*in_host, owner, parts, part)
-            for name in ("local", "colptr", "row", "edge", "sent"):
+            for name in ("local", "colptr", "row", "edge", "halo", "sent"):
                 check(f"{name} of part {part} of {parts}", getattr(found, name), getattr(expected, name))
         candidates[f"cut over {parts}"] = partial(cut, owner.to(DEVICE), parts)
     times = compare(candidates, rounds)
