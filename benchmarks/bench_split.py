@@ -275,7 +275,9 @@ def main() -> None:
     for graph in args.graphs:
         for world in args.ranks:
             epochs = args.epochs if graph == "planted" and world > 1 else 0
-            results[f"{graph}, {world} ranks"] = measure(graph, world, USUAL, args, True, epochs)
+            results[f"{graph}, {world} rank{'s' if world > 1 else ''}"] = measure(
+                graph, world, USUAL, args, True, epochs
+            )
         for name, values in {} if args.usual else OTHERS.items():
             for value in values:
                 setting = {**USUAL, name: value}

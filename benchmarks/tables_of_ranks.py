@@ -178,7 +178,6 @@ def split_steps(results: Any) -> str:
     for name, run in results.items():
         if name == "aims":
             continue
-        setting = name.replace(" 1 ranks", " 1 rank")
         ours, theirs = (
             " ".join(f"{run[way][f'{part}_ms']:.0f}" for part in ("S", "L", "FB")) if "S_ms" in run[way] else ""
             for way in ("split", "data parallel")
@@ -186,17 +185,8 @@ def split_steps(results: Any) -> str:
         travelled = sum(entry["bytes"] for entry in run["traffic"].values()) / 1e6
         times = f"{run['speedup']:.2f} ({run['speedup low']:.2f} to {run['speedup high']:.2f})"
         work = [f"{run[key]:.2f}" for key in ("rows over split's", "edges over split's")]
-        rows.append(
-            [
-                setting,
-                *work,
-                ours,
-                theirs,
-                f"{travelled:.1f}",
-                f"{run['split']['step_ms']:.0f}",
-                times,
-            ]
-        )
+        step = f"{run['split']['step_ms']:.0f}"
+        rows.append([name, *work, ours, theirs, f"{travelled:.1f}", step, times])
     head = ["setting", "rows, data parallel / split", "edges", "S L FB of split, ms", "of data parallel", "MB a step",
             "step of split, ms", "times as fast (quartiles)"]  # fmt: skip
     return table(head, rows)
