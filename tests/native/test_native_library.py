@@ -50,7 +50,7 @@ def test_no_python_is_used(name):
 
 @pytest.mark.skipif(not SOURCES.is_dir(), reason="needs the sources")
 def test_no_two_headers_define_a_type_of_the_same_name():
-    """Of two such types the linker keeps the code of one, without a word."""
+    """The linker would keep the code of one of them for both, without a word."""
     defined = re.compile(r"^(?:struct|class|enum(?: class)?) (\w+)[^;]*?\{", re.M)
     names = [name for path in SOURCES.rglob("*.h") for name in defined.findall(path.read_text())]
     assert len(names) > 100

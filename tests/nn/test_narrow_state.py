@@ -164,7 +164,7 @@ def check_data_parallel(model, batch):
 def test_data_parallel(model, batch):
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        check_data_parallel(model, batch)  # a model that outlived the group could wait for a thread that waits for it
+        check_data_parallel(model, batch)  # its models must end before the group: they would wait for its threads
     finally:
         dist.destroy_process_group()
 
