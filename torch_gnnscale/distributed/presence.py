@@ -86,10 +86,10 @@ class Presence:
                 time.sleep(pause)
                 pause = min(2 * pause, _EVERY)
             return [json.loads(said) for said in self._store.multi_get(keys)]
-        except dist.DistError as error:
-            raise RuntimeError(f"{_keeper()} is gone: {error}") from error
-        except BaseException:
+        except BaseException as error:
             ended.give_up()
+            if isinstance(error, dist.DistError):
+                raise RuntimeError(f"{_keeper()} is gone: {error}") from error
             raise
 
     def _raise_missing(self, ranks: list[int], why: str) -> None:
