@@ -38,7 +38,7 @@ def clusters_end():
 
 @pytest.fixture(scope="session", autouse=True)
 def first_layer():
-    """The first layer of a PyG class decides, for the whole process, whether that class multiplies by sparse matrices."""
+    """The first layer of a PyG class decides for the whole process whether that class multiplies by sparse matrices."""
     from torch_geometric.nn import SAGEConv
 
     SAGEConv(1, 1)
