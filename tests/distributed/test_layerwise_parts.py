@@ -112,7 +112,9 @@ def by_one_process(data, path, cases, world, given):
             if hasattr(loader.sampler, "part"):
                 loader.sampler.part = share.part
             positions = [index.positions for index in loader._order.numbered(loader.batch_sampler, 0)]
-            steps = [NumberedBatch(0, step.number, positions[step.chunk]) for step in share.positions(0)]
+            steps = [
+                NumberedBatch(0, step.number, positions[step.chunk % len(positions)]) for step in share.positions(0)
+            ]
             of_cases.append([as_plain(loader.collate_fn(index)) for index in steps])
         found.append(of_cases)
     return found

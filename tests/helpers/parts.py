@@ -153,7 +153,9 @@ def _made_by_one_process(
         of_epochs = []
         for epoch in range(epochs):
             positions = [index.positions for index in loader._order.numbered(loader.batch_sampler, epoch)]
-            steps = [NumberedBatch(epoch, step.number, positions[step.chunk]) for step in share.positions(0)]
+            steps = [
+                NumberedBatch(epoch, step.number, positions[step.chunk % len(positions)]) for step in share.positions(0)
+            ]
             of_epochs.append([as_plain(loader.collate_fn(index)) for index in steps])
         found.append(of_epochs)
     return found

@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.data import Data
 
-from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, reference
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, ops, reference
+from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.ops.cuts import Cut
-from torch_gnnscale.random import batch_key
+from torch_gnnscale.random import Purpose, batch_key
 from torch_gnnscale.split.batches import SplitByOwners
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 
@@ -145,23 +146,72 @@ def batches_of_rank(plan: GivenPlan, epochs: int, options: dict[str, Any]) -> li
     return [[comparable(batch) for batch in loader] for _ in range(epochs)]
 
 
+def first_batches(plan: GivenPlan, count: int, options: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The first ``count`` batches of an epoch, which all ranks leave then; and the state."""
+    loader = loader_of(plan, options)
+    iterator = iter(loader)
+    found = [comparable(next(iterator)) for _ in range(count)]
+    iterator.close()
+    return found, loader.state_dict()
+
+
+def rest_of(plan: GivenPlan, state: dict[str, Any], options: dict[str, Any]) -> list[Any]:
+    """What follows a state in its epoch."""
+    loader = loader_of(plan, options)
+    loader.load_state_dict(state)
+    return [comparable(batch) for batch in loader]
+
+
+def owned_positions(owners: Tensor, parts: int, epoch: int, options: dict[str, Any], groups: int = 1) -> list[Tensor]:
+    """The positions of the inputs of all batches of an epoch in which each part has an order of its own.
+
+    Args:
+        owners: the part of each input.
+        options: of the loader: batch_size, seed, shuffle, drop_last, uneven.
+        groups: of ranks.
+    """
+    size, uneven, chunks = options["batch_size"] // parts, options.get("uneven", "pad"), []
+    for part in range(parts):
+        own = (owners == part).nonzero().flatten()
+        if options.get("shuffle", True):
+            own = own[ops.permutation(len(own), batch_key(options["seed"], epoch, part, Purpose.SHUFFLE))]
+        smallest = size if options.get("drop_last") else 1
+        chunks.append([chunk for chunk in own.split(size) if len(chunk) >= smallest])
+    steps = (min if uneven == "drop" else max)(len(of_part) for of_part in chunks)
+    whole = {"pad": -(-steps // groups) * groups, "drop": steps // groups * groups, "serve": steps}[uneven]
+    if uneven == "serve":
+        chunks = [[*of_part, *[own[:0]] * (steps - len(of_part))] for of_part in chunks]
+    return [torch.cat([of_part[number % len(of_part)] for of_part in chunks]) for number in range(whole)]
+
+
 def expected_batches(plan: GivenPlan, epochs: int, world: int, options: dict[str, Any]) -> list[list[list[Any]]]:
     """found[rank][epoch]: the twin's cuts of one process's whole batches."""
     parts = 1 if world == 1 else plan.parts
     owners = plan.owners if parts > 1 else torch.zeros_like(plan.owners)
     groups = world // parts
-    loader = loader_of(None, {name: value for name, value in options.items() if name not in ("uneven", "bulk")})
+    given = {name: value for name, value in options.items() if name not in ("uneven", "bulk", "seed_order")}
+    loader = loader_of(None, given)
+    owned = options.get("seed_order") == "owned"
+    orders = {"batch_size": loader.batch_size, "seed": loader.seed, **options}
     found: list[list[list[Any]]] = [[] for _ in range(world)]
     for epoch in range(epochs):
+        whole: Any = loader
+        if owned:
+            positions = owned_positions(plan.owners[loader.input_data.node], plan.parts, epoch, orders, groups)
+            whole = [loader.collate_fn(NumberedBatch(epoch, k, taken.numpy())) for k, taken in enumerate(positions)]
         cuts = [
             cut_batches(batch, owners, parts, batch_key(loader.seed, epoch, number))
-            for number, batch in enumerate(loader)
+            for number, batch in enumerate(whole)
         ]
         for rank in range(world):
             steps = range(0, len(cuts) - groups + 1 if options.get("uneven") == "drop" else len(cuts), groups)
             batches = []
             for begin in steps:
                 numbers = [(begin + group) % len(cuts) for group in range(groups)]
+                if options.get("uneven") == "serve":
+                    numbers = numbers[: len(cuts) - begin]
+                if rank // parts >= len(numbers):
+                    continue
                 seeds = sum(cuts[number][0].global_batch_size for number in numbers)
                 made = comparable(cuts[numbers[rank // parts]][rank % parts])
                 batches.append({**made, "global_batch_size": seeds})

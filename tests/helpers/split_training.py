@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +32,14 @@ def model_of(norm: str | None) -> nn.Module:
     return GraphSAGE(8, 16, 2, 4, dropout=0.5, norm=norm).double()
 
 
+def saved_plan(folder: Path, parts: int) -> str:
+    """The path of a plan of the graph."""
+    data = graph()
+    plan = split.plan(data, data.train_mask, FANOUTS, parts=parts, batch_size=BATCH, epochs=2, seed=1)
+    plan.save(folder / "plan")
+    return str(folder / "plan")
+
+
 def trained(
     plan: str, epochs: int, groups: int = 1, options: dict[str, Any] | None = None, norm: str | None = "batch_norm"
 ) -> dict[str, Tensor]:
@@ -45,8 +54,8 @@ def trained(
     """
     data = graph()
     loader = NeighborLoader(
-        data, FANOUTS, input_nodes=data.train_mask, batch_size=BATCH, shuffle=True, seed=3,
-        split=split.Plan.open(plan), **(options or {}),
+        data, FANOUTS, input_nodes=data.train_mask, shuffle=True, seed=3, split=split.Plan.open(plan),
+        **{"batch_size": BATCH, **(options or {})},
     )  # fmt: skip
     model = split.parallelize(model_of(norm))
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
@@ -62,3 +71,12 @@ def trained(
             optimizer.zero_grad()
     model.close()
     return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def check_weights(found: list[dict[str, Tensor]], expected: dict[str, Tensor]) -> None:
+    """Raises unless all ranks have the same weights, those that are expected to 1e-12."""
+    for of_rank in found:
+        assert of_rank.keys() == expected.keys()
+        for name in expected:
+            torch.testing.assert_close(of_rank[name], expected[name], rtol=1e-12, atol=1e-12)
+            assert torch.equal(of_rank[name], found[0][name]), f"{name} differs between ranks"

@@ -5,6 +5,7 @@ import math
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 import torch
 from helpers import forked
@@ -16,6 +17,7 @@ from torch.utils.data import DistributedSampler, RandomSampler
 
 from torch_gnnscale import LinkNeighborLoader, NeighborLoader
 from torch_gnnscale.feature.contract import Ranks
+from torch_gnnscale.loader.chunks import Chunks
 from torch_gnnscale.loader.share import Share
 
 
@@ -140,7 +142,7 @@ def test_owned_shares(parts, copies, counts, uneven, done):
         found = list(share.positions(0))
         assert [step.number for step in found] == [s * world + rank for s in range(steps)]
         taken = [rank % copies + s * copies for s in range(steps)]
-        assert [step.chunk for step in found] == [t % counts[rank // copies] for t in taken]
+        assert [step.chunk for step in found] == taken
         assert share.rounds(0) == longest
         later = min(done, len(found))
         assert list(share.positions(later * world)) == found[later:]  # after `later` steps of all ranks
@@ -220,7 +222,11 @@ def test_shard_true_is_the_share_of_the_process_group_and_its_seed_is_rank_0s(tm
 
 
 def test_inputs_of_a_step_of_all_ranks():
-    share = Share(Ranks(1, 3), "global", "pad").with_counts([5])  # 5 batches of 4 of 18 inputs
-    assert [share.inputs_of_step(number, 4, 18) for number in (1, 4)] == [12, 10]  # the last has 2, then the first
-    serving = Share(Ranks(1, 3), "global", "serve").with_counts([5])
-    assert [serving.inputs_of_step(number, 4, 18) for number in (1, 4)] == [12, 6]
+    chunks = Chunks(np.arange, 18, 4, drop_last=False)
+    share = Share(Ranks(1, 3), "global", "pad").with_counts(chunks.counts)  # 5 batches
+    assert [share.inputs_of_step(number, chunks.size_of) for number in (1, 4)] == [
+        12,
+        10,
+    ]  # the last has 2, then the first
+    serving = Share(Ranks(1, 3), "global", "serve").with_counts(chunks.counts)
+    assert [serving.inputs_of_step(number, chunks.size_of) for number in (1, 4)] == [12, 6]

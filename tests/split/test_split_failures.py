@@ -11,7 +11,7 @@ import torch
 from helpers.cluster import Cluster, cluster
 from helpers.data import make_data
 from helpers.hetero import make_hetero
-from helpers.split import GivenPlan, comparable, expected_batches, loader_of, random_owners
+from helpers.split import GivenPlan, comparable, expected_batches, first_batches, loader_of, random_owners, rest_of
 from torch import distributed as dist
 from torch_geometric.data import Data
 
@@ -23,22 +23,6 @@ PLAN = GivenPlan(random_owners(200, 2), 2)
 
 
 # Positions and states ################################################################################################
-
-
-def first_batches(plan, count, options):
-    """The first ``count`` batches of an epoch, which all ranks leave then; and the state."""
-    loader = loader_of(plan, options)
-    iterator = iter(loader)
-    found = [comparable(next(iterator)) for _ in range(count)]
-    iterator.close()
-    return found, loader.state_dict()
-
-
-def rest_of(plan, state, options):
-    """What follows a state in its epoch."""
-    loader = loader_of(plan, options)
-    loader.load_state_dict(state)
-    return [comparable(batch) for batch in loader]
 
 
 def keys_of(batches):
@@ -244,7 +228,6 @@ REFUSED = [
     ({"layers": True}, "layers=True with split parallelism is not implemented"),
     ({"time_attr": "time"}, "time_attr, input_time with split parallelism is not implemented"),
     ({"edge_layout": "EdgeIndex"}, "edge_layout='EdgeIndex' with split= is not implemented; use 'coo'"),
-    ({"seed_order": "owned"}, "seed_order='owned' with split= is not implemented; use 'global'"),
     (
         {"num_workers": 2, "multiprocessing_context": "fork"},
         "worker processes (num_workers=2) with split= are not implemented; num_workers alone means threads",

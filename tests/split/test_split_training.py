@@ -4,9 +4,7 @@ import pytest
 import torch
 from helpers.cluster import cluster
 from helpers.slow import SLOW, quick
-from helpers.split_training import BATCH, FANOUTS, graph, trained
-
-from torch_gnnscale import split
+from helpers.split_training import check_weights, saved_plan, trained
 
 OPTIONS = {
     "as usual": {}, "bulk": {"bulk": 2}, "drop": {"drop_last": True}, "ladies": {"method": "ladies"},
@@ -14,27 +12,12 @@ OPTIONS = {
 }  # fmt: skip
 
 
-def saved_plan(folder, parts):
-    data = graph()
-    plan = split.plan(data, data.train_mask, FANOUTS, parts=parts, batch_size=BATCH, epochs=2, seed=1)
-    plan.save(folder / "plan")
-    return str(folder / "plan")
-
-
-def check(found, expected):
-    for of_rank in found:
-        assert of_rank.keys() == expected.keys()
-        for name in expected:
-            torch.testing.assert_close(of_rank[name], expected[name], rtol=1e-12, atol=1e-12)
-            assert torch.equal(of_rank[name], found[0][name]), f"{name} differs between ranks"
-
-
 @pytest.mark.parametrize("options", quick(OPTIONS, "as usual"))
 @pytest.mark.parametrize("world", [2, SLOW(3), SLOW(4)])
 def test_weights_are_those_of_one_process(tmp_path, world, options):
     plan = saved_plan(tmp_path, world)
     expected = trained(plan, 2, options=options)
-    check(cluster(world).run(trained, plan, 2, 1, options), expected)
+    check_weights(cluster(world).run(trained, plan, 2, 1, options), expected)
     untrained = trained(plan, 0)
     assert not any(torch.equal(expected[name], untrained[name]) for name in expected if "weight" in name)
 
@@ -43,7 +26,7 @@ def test_weights_are_those_of_one_process(tmp_path, world, options):
 def test_two_groups_of_two_ranks(tmp_path):
     plan = saved_plan(tmp_path, 2)
     expected = trained(plan, 2, groups=2, norm=None)
-    check(cluster(4).run(trained, plan, 2, 1, {}, None), expected)
+    check_weights(cluster(4).run(trained, plan, 2, 1, {}, None), expected)
 
 
 @pytest.mark.slow

@@ -19,12 +19,13 @@ from ..memory import move_to_huge_pages
 from ..ops.arguments import to_int
 from ..sampler.keyed import KeyedSampler, Output
 from . import checks
+from .chunks import Chunks, ChunksOfParts, KeyedShuffle
 from .collate import Collator
 from .execution import Execution
 from .fetch import row_source, row_tensors
 from .layout import EdgeLayout, edge_layouts_of
 from .line import Line
-from .order import KeyedShuffle, NumberedBatch, SeedOrder
+from .order import NumberedBatch, SeedOrder
 from .prefetch import USUAL
 from .resumable import ResumableLoader
 from .share import Shard, SharedOrder, Uneven, agreed_share, common_seed, share_of
@@ -82,6 +83,7 @@ class KeyedLoader(ResumableLoader):
         checks.check_input_id(kwargs.get("input_id"), num_inputs)
         groups = None if self._split is None else self._split.ranks
         share = share_of(shard, seed_order, uneven, data, kwargs, seed, groups)
+        self._seeds_of_parts = self._split is not None and seed_order == "owned"  # in each batch
         self._order = SeedOrder(common_seed(share, seed, kwargs.get("generator")), share)
         if kwargs.get("in_order") is False:
             raise ValueError("in_order: expected True, because batches are numbered in their order, found False")
@@ -140,6 +142,8 @@ class KeyedLoader(ResumableLoader):
         if share is None:
             return
         if self._split is not None:
+            if self._seeds_of_parts:
+                self._order.of_parts = self._order_of_parts(self._split, repeats=share.uneven != "serve")
             self._steps = self._split.open_steps(self.timeout)
         elif checks.reads_together(self.data):
             store: CollectiveRowStore = self.data[0]
@@ -147,15 +151,26 @@ class KeyedLoader(ResumableLoader):
             problem = store.beyond_part(*self._owned_ids()) if share.order == "owned" else None
         else:
             return
-        count = len(self.batch_sampler)  # type: ignore[arg-type]
         decides = {**self._fingerprint(), "seed": self.seed, "uneven": share.uneven, "bulk": self.bulk}
-        self._order.share, self._of_parts = agreed_share(share, self._steps, decides, count, problem)
+        self._order.share, self._of_parts = agreed_share(share, self._steps, decides, self._chunks.counts, problem)
         if isinstance(self._sampler, KeyedSampler):
             self._sampler.join(self._steps, own_seeds=share.order == "owned")
 
+    def _order_of_parts(self, split: SplitBatches, repeats: bool) -> ChunksOfParts:
+        owners = split.owners_of(self._owned_ids()[0])
+        shuffle = self.sampler if isinstance(self.sampler, KeyedShuffle) else None
+        assert self.batch_size is not None
+        return ChunksOfParts(owners, split.parts, self.batch_size, self.drop_last, shuffle, repeats)
+
+    @property
+    def _chunks(self) -> Chunks | ChunksOfParts:
+        """The inputs of batches, by number, of a loader whose batches ranks share."""
+        chunks = self._index_sampler.chunks
+        assert chunks is not None  # a share goes with no sampler of the user's
+        return chunks
+
     def _owned_ids(self) -> tuple[Tensor, Any]:
-        """The stores' ids of the nodes that must be of this rank's part where each part has its own seeds, and their
-        type."""
+        """The stores' ids of the nodes whose parts count where each part has its own seeds, and their type."""
         raise NotImplementedError
 
     def _label(self, batch: Data | HeteroData, out: Output) -> None:
@@ -183,8 +198,7 @@ class KeyedLoader(ResumableLoader):
         share = self._order.share
         if self._steps is None or share is None:
             return None
-        batches: Any = self.batch_sampler
-        return Together(self._line, self._steps, share, self.bulk, (batches.batch_size, len(batches.sampler)))
+        return Together(self._line, self._steps, share, self.bulk, self._chunks.size_of)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self._order.begin()

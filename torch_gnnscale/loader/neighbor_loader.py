@@ -76,10 +76,14 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             torch.distributed; (rank, number of ranks): that share; False: all. By default all, and the ranks' share
             with the stores of a part. Without ``seed``, all ranks use the one that rank 0 draws.
         seed_order: ``global``: batch k of the epoch, the one that a single process makes, is made by rank k mod P.
-            ``owned``, the default with the stores of a part: each part's seeds are ordered by themselves.
+            ``owned``, the default with the stores of a part: each part's seeds are ordered by themselves. With
+            ``split`` and K parts, batch t then has ``batch_size / K`` seeds of each part, those of its own order: chunk
+            t of part 0, then of part 1, and so on, for any number of ranks.
         uneven: what a rank does that has fewer batches than others. ``pad``: it takes seeds a second time, with new
             draws. ``drop``: the others leave out batches. ``serve``: it ends earlier, so that each seed is taken once;
-            with the stores of a part it still sends rows to the others. For evaluation, not under DDP.
+            with the stores of a part it still sends rows to the others. For evaluation, not under DDP. With ``split``
+            and the order ``owned``, this also holds for parts: one that has fewer seeds begins again, ends the epoch,
+            or adds none to later batches.
         device: where batches are made: ``cpu`` or a CUDA device. On a CUDA device, the graph is copied there (see
             ``graph_on_gpu``), batches are made on CUDA streams of their own, and all of their fields are there. They
             equal those of the CPU. Homogeneous graphs and uniform draws only. The data must not change while an

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
-from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
 
-from .. import ops
-from ..random import Purpose, batch_key
+from ..random import batch_key
+from .chunks import Chunks, ChunksOfParts
 from .share import Share
 
 FORMAT = 2
@@ -26,32 +25,16 @@ class NumberedBatch(NamedTuple):
     positions: np.ndarray
 
 
-class KeyedShuffle(RandomSampler):
-    """A permutation of the inputs that is a function of (seed, epoch, part); the part is 0 unless each part's seeds
-    are ordered by themselves."""
-
-    def __init__(self, data_source: Sequence, seed: int, part: int = 0) -> None:
-        if len(data_source):
-            super().__init__(data_source)
-        else:  # which RandomSampler refuses, although a rank may have no seeds
-            self.data_source, self.replacement, self._num_samples, self.generator = data_source, False, None, None
-        self.seed, self.part = seed, part
-        self.epoch = 0
-
-    def positions(self, epoch: int) -> np.ndarray:
-        """The positions in the order of an epoch: int64, shape [inputs]."""
-        return ops.permutation(len(self.data_source), batch_key(self.seed, epoch, self.part, Purpose.SHUFFLE)).numpy()
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.positions(self.epoch).tolist())
-
-
 class NumberedBatches:
     """The batches of a torch batch sampler, numbered. ``start()`` returns (epoch, number of the first batch, counted
-    over all ranks). With a ``share``, only the batches that this rank makes."""
+    over all ranks). With a ``share``, only the batches that this rank makes. ``chunks``: the inputs of batches; None
+    if the sampler is the user's."""
 
-    def __init__(self, batches: Any, start: Callable[[], tuple[int, int]], share: Share | None = None) -> None:
-        self.batches = batches
+    def __init__(
+        self, batches: Any, chunks: Chunks | ChunksOfParts | None, start: Callable[[], tuple[int, int]],
+        share: Share | None = None,
+    ) -> None:  # fmt: skip
+        self.batches, self.chunks = batches, chunks
         self.start = start
         self.share = share
 
@@ -61,19 +44,15 @@ class NumberedBatches:
     @property
     def keyed(self) -> bool:
         """Whether an epoch's batches are a function of (seed, epoch); False for a sampler of the user's."""
-        return type(self.batches) is BatchSampler and type(self.batches.sampler) in (KeyedShuffle, SequentialSampler)
+        return self.chunks is not None
 
     def __iter__(self) -> Iterator[NumberedBatch]:
         epoch, first = self.start()
-        batches = self.batches
-        if not self.keyed:
-            return self._number(islice(iter(batches), first, None), epoch, first)
-        # Equal to iterating over the batch sampler, but faster.
-        shuffle = batches.sampler if isinstance(batches.sampler, KeyedShuffle) else None
-        positions = np.arange(len(batches.sampler)) if shuffle is None else shuffle.positions(epoch)
-        size = batches.batch_size
-        chosen = ((k, k) for k in range(first, len(batches))) if self.share is None else self.share.positions(first)
-        return (NumberedBatch(epoch, number, positions[i * size : (i + 1) * size]) for number, i in chosen)
+        if self.chunks is None:
+            return self._number(islice(iter(self.batches), first, None), epoch, first)
+        inputs, share = self.chunks.of_epoch(epoch), self.share
+        chosen = ((k, k) for k in range(first, len(self.batches))) if share is None else share.positions(first)
+        return (NumberedBatch(epoch, number, inputs(chunk)) for number, chunk in chosen)
 
     @staticmethod
     def _number(chosen: Iterator[Any], epoch: int, first: int) -> Iterator[NumberedBatch]:
@@ -92,6 +71,8 @@ class SeedOrder:
     def __init__(self, seed: int, share: Share | None = None) -> None:
         self.seed = seed
         self.share = share
+        self.of_parts: ChunksOfParts | None = None
+        """The inputs of batches, where each batch has some of every part's; set by the loader."""
         self.epoch, self.batch = 0, 0
         """The epoch of the next batch to be delivered, and how many of its batches all ranks have made before."""
         self._next = (0, 0)  # where the next iterator begins
@@ -103,7 +84,12 @@ class SeedOrder:
 
     def numbered(self, batches: Any, epoch: int | None = None) -> NumberedBatches:
         """A batch sampler's batches from the current position on, or all batches of ``epoch``."""
-        return NumberedBatches(batches, lambda: (self.epoch, self.batch) if epoch is None else (epoch, 0), self.share)
+        chunks = Chunks.of(batches) if self.of_parts is None else self.of_parts
+
+        def start() -> tuple[int, int]:
+            return (self.epoch, self.batch) if epoch is None else (epoch, 0)
+
+        return NumberedBatches(batches, chunks, start, self.share)
 
     # The position of training ########################################################################################
 
@@ -139,7 +125,10 @@ class SeedOrder:
     # States ##########################################################################################################
 
     def options(self) -> dict[str, Any]:
-        """What decides which batches an epoch has, in plain values. A global order may go on with other ranks."""
+        """What decides which batches an epoch has, in plain values. One sequence of batches may go on with other
+        ranks."""
+        if self.of_parts is not None:
+            return {"seed_order": "owned", **self.of_parts.options()}
         if self.share is None or self.share.order == "global":
             return {"seed_order": "global"}
         ranks = self.share.ranks

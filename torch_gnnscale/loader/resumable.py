@@ -12,7 +12,7 @@ from torch_geometric.sampler import BaseSampler
 from ..random import ids_key
 from ..sampler.keyed import KeyedSampler
 from .adapter import PyGLoaderAdapter
-from .order import KeyedShuffle
+from .chunks import KeyedShuffle
 
 
 class ResumableLoader(PyGLoaderAdapter):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
@@ -17,7 +17,8 @@ Shard: TypeAlias = bool | tuple[int, int] | None
 """A loader's ``shard``: True for the ranks of torch.distributed, or (rank, number of ranks)."""
 SharedOrder: TypeAlias = Literal["global", "owned"]
 """``global``: the batches that one process would make, dealt to the ranks in turn. ``owned``: each part's seeds are
-ordered by themselves, and the ranks of a part take its batches in turn."""
+ordered by themselves, and the ranks of a part take its batches in turn. With a split plan, ranks share batches of every
+part's seeds, so that a :class:`Share` is global either way (:class:`torch_gnnscale.loader.chunks.ChunksOfParts`)."""
 Uneven: TypeAlias = Literal["pad", "drop", "serve"]
 """Where some ranks have more batches than others: ``pad`` repeats seeds under new keys, ``drop`` leaves batches out,
 ``serve`` lets the others end earlier; they still answer requests for rows."""
@@ -29,7 +30,8 @@ class Position(NamedTuple):
     number: int
     """The number of the batch over all ranks, which its key is made of."""
     chunk: int
-    """Which batch of the order's seeds it takes: seeds ``chunk * batch_size`` and following."""
+    """Which batch of the order's seeds it takes, counted on past the order's end
+    (:class:`torch_gnnscale.loader.chunks.Chunks`)."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,8 @@ class Share:
     order: SharedOrder
     uneven: Uneven
     counts: tuple[int, ...] = ()
-    """Batches of each part's seeds (``owned``), or of all seeds (one entry)."""
+    """Batches of each order of seeds: of each part's, or of all seeds (one entry). Where the share is global and there
+    are several orders, each adds to every batch."""
 
     @property
     def copies(self) -> int:
@@ -58,7 +61,7 @@ class Share:
         return 0 if self.order == "global" else self.ranks.part
 
     def with_counts(self, counts: list[int]) -> Share:
-        """The share of an epoch of so many batches, per part or, where the order is global, of all seeds.
+        """The share of an epoch of so many batches, by order of seeds.
 
         Raises:
             ValueError: a part without a batch, or ``drop`` that leaves no step, unless ``serve``.
@@ -66,7 +69,7 @@ class Share:
         share = replace(self, counts=tuple(counts))
         if self.uneven != "serve":
             if 0 in counts:
-                of = "" if self.order == "global" else f"part {counts.index(0)} to have "
+                of = f"part {counts.index(0)} to have " if self.order == "owned" or len(counts) > 1 else ""
                 raise ValueError(f"uneven={self.uneven!r}: expected {of}at least one batch, found none; use 'serve'")
             if share.steps(0) == 0:
                 raise ValueError(
@@ -77,7 +80,8 @@ class Share:
     def steps(self, first: int) -> int:
         """Steps of this rank in an epoch of which ``first`` batches were made, by all ranks together."""
         if self.uneven == "serve":
-            return self._own_steps(self.part, self._turn, first)
+            walked = [self.part] if self.order == "owned" else range(len(self.counts))
+            return max(self._own_steps(part, self._turn, first) for part in walked)
         # Turns of lower numbers have as many batches as later ones, or one more.
         turn = 0 if self.uneven == "pad" else self.copies - 1
         each = [self._own_steps(part, turn, first) for part in range(len(self.counts))]
@@ -96,26 +100,23 @@ class Share:
         left = self.counts[part] - first * self.copies // self.ranks.world - turn
         return max(0, -(-left // self.copies))
 
-    def inputs_of_step(self, number: int, size: int, inputs: int) -> int:
+    def inputs_of_step(self, number: int, size_of: Callable[[int], int]) -> int:
         """How many inputs all ranks have together in a step; the order is global.
 
         Args:
             number: of this rank's batch in that step.
-            size: inputs of a batch.
-            inputs: of an epoch.
+            size_of: returns how many inputs a batch has, by its number.
         """
-        chunks = [number - self.ranks.rank + rank for rank in range(self.ranks.world)]
-        if self.uneven == "serve":
-            chunks = [chunk for chunk in chunks if chunk < self.counts[0]]
-        return sum(min(size, inputs - chunk % self.counts[0] * size) for chunk in chunks)
+        numbers = [number - self.ranks.rank + rank for rank in range(self.ranks.world)]
+        return sum(size_of(of_rank) for of_rank in numbers if self.uneven != "serve" or of_rank < max(self.counts))
 
     def positions(self, first: int) -> Iterator[Position]:
         """The steps of this rank after ``first`` batches of all ranks."""
-        world, count = self.ranks.world, self.counts[self.part]
+        world = self.ranks.world
         for step in range(self.steps(first)):
             number = first + step * world + self.ranks.rank
             chunk = first * self.copies // world + step * self.copies + self._turn
-            yield Position(number, chunk % count)
+            yield Position(number, chunk)
 
 
 def share_of(
@@ -133,7 +134,6 @@ def share_of(
 
     Raises:
         TypeError, ValueError: arguments that contradict each other, or ``shard=True`` without a process group.
-        NotImplementedError: an order of seeds that groups do not have.
     """
     features = data[0] if isinstance(data, (tuple, list)) else None
     ranks = features.ranks if isinstance(features, RowStore) else None
@@ -143,9 +143,7 @@ def share_of(
     if groups is not None:
         if shard is not None:
             raise ValueError(f"shard: expected none with split=, by which ranks share each batch, found {shard!r}")
-        if order == "owned":
-            raise NotImplementedError("seed_order='owned' with split= is not implemented; use 'global'")
-        ranks, order = groups, "global"
+        ranks, order = groups, "global"  # one sequence of batches, whatever the seeds of each
     elif ranks is not None:
         if shard is not None and shard is not True:
             raise ValueError(f"shard: expected True or None with the stores of a part, found {shard!r}")
@@ -201,7 +199,7 @@ def common_seed(share: Share | None, seed: int | None, generator: torch.Generato
 
 
 def agreed_share(
-    share: Share, steps: Steps, decides: dict[str, Any], count: int, problem: str | None
+    share: Share, steps: Steps, decides: dict[str, Any], counts: list[int], problem: str | None
 ) -> tuple[Share, dict[str, Any]]:
     """The share of a rank whose batches all ranks make together, after they have told each other what they have.
 
@@ -210,7 +208,7 @@ def agreed_share(
         steps: of the loader.
         decides: what decides this rank's batches, in plain values; all ranks have the same but, where each part's seeds
             are ordered by themselves, for ``inputs`` and ``key_of_inputs``.
-        count: the batches of this rank's order of seeds.
+        counts: the batches of each order of seeds that this rank knows: of its part's, or of all that it takes.
         problem: what is wrong with this rank's inputs; all ranks then raise it.
 
     Returns:
@@ -220,7 +218,7 @@ def agreed_share(
         ValueError: on all ranks, naming what differs between them.
     """
     own = ("inputs", "key_of_inputs") if share.order == "owned" else ()
-    found = steps.gather((decides, count, share.part, problem))
+    found = steps.gather((decides, counts, share.part, problem))
     if problems := [f"rank {rank}: {entry[3]}" for rank, entry in enumerate(found) if entry[3] is not None]:
         raise ValueError(problems[0])
     for name in decides:
@@ -230,7 +228,7 @@ def agreed_share(
                 of = "all ranks" if part is None else f"the ranks of part {part}"
                 raise ValueError(f"{name}: expected the same on {of}, found {values}")
     if share.order == "global":
-        return share.with_counts([count]), {}
+        return share.with_counts(counts), {}
     of_part = {entry[2]: entry for entry in found}
     inputs = {name: [of_part[part][0][name] for part in range(share.ranks.parts)] for name in own}
-    return share.with_counts([of_part[part][1] for part in range(share.ranks.parts)]), inputs
+    return share.with_counts([count for part in range(share.ranks.parts) for count in of_part[part][1]]), inputs

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from torch import Tensor
+
 from ..feature.contract import Ranks, Steps
 from ..sampler.keyed import Inputs, KeyedSampler
 from .fetch import CollectiveSource, RowSource
@@ -17,6 +19,12 @@ class SplitBatches(ABC):
     ranks: Ranks
     """Batches are shared over groups of ranks, as over ranks elsewhere: ``rank`` is this rank's group, ``world`` the
     number of groups."""
+    parts: int
+    """The number of parts, K, whatever the number of ranks."""
+
+    @abstractmethod
+    def owners_of(self, nodes: Tensor) -> Tensor:
+        """The part of each node: integers, shape [nodes]. ``nodes``: stored ids, all in range."""
 
     @abstractmethod
     def source(self, rows: RowSource) -> CollectiveSource:

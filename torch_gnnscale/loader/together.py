@@ -94,12 +94,12 @@ class Together:
         steps: of this loader.
         share: of this rank.
         bulk: how many batches are sampled at once.
-        sizes: how many inputs a batch and an epoch have.
+        size_of: returns how many inputs a batch has, by its number.
     """
 
-    def __init__(self, line: Line, steps: Steps, share: Share, bulk: int, sizes: tuple[int, int]) -> None:
+    def __init__(self, line: Line, steps: Steps, share: Share, bulk: int, size_of: Callable[[int], int]) -> None:
         assert isinstance(line.collator.source, CollectiveSource)
-        self.line, self.steps, self.share, self.bulk, self.sizes = line, steps, share, bulk, sizes
+        self.line, self.steps, self.share, self.bulk, self.size_of = line, steps, share, bulk, size_of
         self.source: CollectiveSource = line.collator.source
         self._samples_together = isinstance(line.sampler, KeyedSampler) and line.sampler.collective
         self._ahead: deque[_Prepared] = deque()  # steps whose plans were announced
@@ -172,7 +172,7 @@ class Together:
         collator = self.line.collator
         prepared.sampled = collator.sampled(prepared.bulk.samples(self.line)[prepared.at])
         if self.share.order == "global":
-            self.source.in_step(prepared.sampled, self.share.inputs_of_step(prepared.turn.batch.number, *self.sizes))
+            self.source.in_step(prepared.sampled, self.share.inputs_of_step(prepared.turn.batch.number, self.size_of))
         prepared.plan = self.source.plan(prepared.sampled, collator.bounds)
 
     def _step(self, coming: _Prepared | None) -> _Prepared | Served:

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch import distributed as dist
 from torch_geometric.sampler import NodeSamplerInput
 
+from .. import ops
 from ..distributed.grid import Grid
 from ..distributed.meeting import Meeting
 from ..distributed.steps import RankSteps
@@ -61,10 +62,15 @@ class OwnedBatches(SplitBatches):
         rank, world = (dist.get_rank(), dist.get_world_size()) if known else (0, 1)
         self.rank, self.grid = rank, Grid(world, 1 if world == 1 else plan.parts, "parts")
         self.ranks = Ranks(self.grid.copy(rank), self.grid.copies)
+        self.parts, self._owners = plan.parts, plan.owners
         self.sampler: KeyedSampler = SplitSampler(sampler, plan.owners, self.grid.parts, self.grid.part(rank))
         self._identity: dict[str, Any] = {"version": __version__}
         if world > 1:
             self._identity |= {"parts of the split plan": plan.parts, "split plan": plan.fingerprint}
+
+    def owners_of(self, nodes: Tensor) -> Tensor:
+        """See :meth:`SplitBatches.owners_of`."""
+        return ops.gather_rows(self._owners, nodes)
 
     def source(self, rows: RowSource) -> CollectiveSource:
         """See :meth:`SplitBatches.source`."""

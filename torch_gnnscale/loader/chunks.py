@@ -1,0 +1,147 @@
+"""Which inputs a batch has: a chunk of all inputs in their order, or of each part's in an order of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.utils.data import BatchSampler, RandomSampler, SequentialSampler
+
+from .. import ops
+from ..random import Purpose, batch_key, ids_key
+
+
+class KeyedShuffle(RandomSampler):
+    """A permutation of the inputs that is a function of (seed, epoch, part); the part is 0 unless each part's seeds
+    are ordered by themselves."""
+
+    def __init__(self, data_source: Sequence, seed: int, part: int = 0) -> None:
+        if len(data_source):
+            super().__init__(data_source)
+        else:  # which RandomSampler refuses, although a rank may have no seeds
+            self.data_source, self.replacement, self._num_samples, self.generator = data_source, False, None, None
+        self.seed, self.part = seed, part
+        self.epoch = 0
+
+    def positions(self, epoch: int) -> np.ndarray:
+        """The positions in the order of an epoch: int64, shape [inputs]."""
+        return self.permutation(len(self.data_source), epoch, self.part)
+
+    def permutation(self, count: int, epoch: int, part: int) -> np.ndarray:
+        """The order of ``count`` inputs of a part in an epoch: int64, shape [count]."""
+        return ops.permutation(count, batch_key(self.seed, epoch, part, Purpose.SHUFFLE)).numpy()
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.positions(self.epoch).tolist())
+
+
+@dataclass(frozen=True)
+class Chunks:
+    """One order of inputs in chunks of ``size``. Past the last chunk, they begin again."""
+
+    order: Callable[[int], np.ndarray]
+    """Returns the positions of the inputs, in the order of an epoch."""
+    inputs: int
+    size: int
+    drop_last: bool
+    """Leaves out a last chunk that is smaller."""
+
+    @classmethod
+    def of(cls, batches: Any) -> Chunks | None:
+        """The chunks of a torch batch sampler, by which its batches are made faster; None for the user's own."""
+        if type(batches) is not BatchSampler or type(batches.sampler) not in (KeyedShuffle, SequentialSampler):
+            return None
+        inputs = len(batches.sampler)  # type: ignore[arg-type]
+        shuffle = batches.sampler if isinstance(batches.sampler, KeyedShuffle) else None
+        order = (lambda epoch: np.arange(inputs)) if shuffle is None else shuffle.positions
+        return cls(order, inputs, batches.batch_size, batches.drop_last)
+
+    @property
+    def count(self) -> int:
+        """How many chunks there are."""
+        return self.inputs // self.size if self.drop_last else -(-self.inputs // self.size)
+
+    @property
+    def counts(self) -> list[int]:
+        """How many chunks each order has; this is the only one."""
+        return [self.count]
+
+    def of_epoch(self, epoch: int) -> Callable[[int], np.ndarray]:
+        """A function that returns the positions of the inputs of an epoch's chunk, by its number: int64."""
+        positions, count = self.order(epoch), self.count
+
+        def chunk(number: int) -> np.ndarray:
+            begin = number % count * self.size
+            return positions[begin : begin + self.size]
+
+        return chunk
+
+    def size_of(self, number: int) -> int:
+        """How many inputs a chunk has."""
+        return min(self.size, self.inputs - number % self.count * self.size)
+
+
+class ChunksOfParts:
+    """An order of inputs for each part: batch t has chunk t of each, one part after the other.
+
+    Part i permutes its inputs by batch_key(seed, epoch, i, SHUFFLE). Past its last chunk, a part begins again
+    (``repeats``), or adds no inputs.
+
+    Args:
+        owners: the part of each input: integers, shape [inputs].
+        parts: K, how many there are.
+        batch_size: inputs of a batch, of which each part adds ``batch_size / K``.
+        drop_last: leave out a part's last chunk if it is smaller.
+        shuffle: permutes; None: the inputs of a part stay in their order.
+        repeats: whether a part begins again.
+
+    Raises:
+        ValueError: a batch size that is no multiple of K.
+    """
+
+    def __init__(
+        self, owners: Tensor, parts: int, batch_size: int, drop_last: bool, shuffle: KeyedShuffle | None, repeats: bool
+    ) -> None:
+        if batch_size % parts:
+            raise ValueError(
+                f"batch_size: expected a multiple of {parts} parts with seed_order='owned', found {batch_size}"
+            )
+        self._key_of_owners = ids_key(0, owners)
+        self.repeats = repeats
+        owner = owners.numpy()
+        self.of_parts = [
+            _chunks_of_part(np.flatnonzero(owner == part), part, batch_size // parts, drop_last, shuffle)
+            for part in range(parts)
+        ]
+        self.counts = [chunks.count for chunks in self.of_parts]
+        """How many chunks each part has."""
+
+    def options(self) -> dict[str, Any]:
+        """What decides the chunks besides inputs, seed and batch size, in plain values."""
+        return {"parts": len(self.of_parts), "key_of_owners": self._key_of_owners}
+
+    def of_epoch(self, epoch: int) -> Callable[[int], np.ndarray]:
+        """See :meth:`Chunks.of_epoch`."""
+        each = [chunks.of_epoch(epoch) for chunks in self.of_parts]
+        return lambda number: np.concatenate([each[part](number) for part in self._adding(number)] or [_NONE])
+
+    def size_of(self, number: int) -> int:
+        """See :meth:`Chunks.size_of`."""
+        return sum(self.of_parts[part].size_of(number) for part in self._adding(number))
+
+    def _adding(self, number: int) -> list[int]:
+        """The parts that add inputs to a batch."""
+        return [part for part, count in enumerate(self.counts) if number < count or self.repeats]
+
+
+_NONE = np.empty(0, dtype=np.int64)
+
+
+def _chunks_of_part(inputs: np.ndarray, part: int, size: int, drop_last: bool, shuffle: KeyedShuffle | None) -> Chunks:
+    def order(epoch: int) -> np.ndarray:
+        return inputs if shuffle is None else inputs[shuffle.permutation(len(inputs), epoch, part)]
+
+    return Chunks(order, len(inputs), size, drop_last)
