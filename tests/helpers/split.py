@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from helpers.data import make_data
 from hypothesis import strategies as st
@@ -13,6 +15,7 @@ from torch import Tensor
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, ops, reference
+from torch_gnnscale.distributed.grid import Grid
 from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.ops.cuts import Cut
 from torch_gnnscale.random import Purpose, batch_key
@@ -186,36 +189,48 @@ def owned_positions(owners: Tensor, parts: int, epoch: int, options: dict[str, A
 
 def expected_batches(plan: GivenPlan, epochs: int, world: int, options: dict[str, Any]) -> list[list[list[Any]]]:
     """found[rank][epoch]: the twin's cuts of one process's whole batches."""
-    parts = 1 if world == 1 else plan.parts
-    owners = plan.owners if parts > 1 else torch.zeros_like(plan.owners)
-    groups = world // parts
     given = {name: value for name, value in options.items() if name not in ("uneven", "bulk", "seed_order")}
-    loader = loader_of(None, given)
-    owned = options.get("seed_order") == "owned"
+    loader, grid = loader_of(None, given), Grid(world, 1 if world == 1 else plan.parts, "parts")
     orders = {"batch_size": loader.batch_size, "seed": loader.seed, **options}
-    found: list[list[list[Any]]] = [[] for _ in range(world)]
+
+    def owned(epoch: int) -> list[np.ndarray]:
+        of_inputs = plan.owners[loader.input_data.node]
+        return [entry.numpy() for entry in owned_positions(of_inputs, plan.parts, epoch, orders, grid.copies)]
+
+    positions = owned if options.get("seed_order") == "owned" else None
+    return cut_over_ranks(loader, plan.owners, grid, epochs, options.get("uneven", "pad"), positions)
+
+
+def cut_over_ranks(
+    loader: NeighborLoader, owners: Tensor, grid: Grid, epochs: int, uneven: str,
+    positions_of: Callable[[int], list[np.ndarray]] | None = None,
+) -> list[list[list[Any]]]:  # fmt: skip
+    """found[rank][epoch]: the twin's cuts of a loader's whole batches, which the columns of a grid take in turn.
+
+    Args:
+        loader: of one process.
+        owners: owners[i]: the part of the node whose ``n_id`` is i.
+        grid: of the ranks.
+        epochs: so many.
+        uneven: of the ranks' loaders.
+        positions_of: returns those of the inputs of an epoch's batches; None: the loader's.
+    """
+    owners = owners if grid.parts > 1 else torch.zeros_like(owners)
+    found: list[list[list[Any]]] = [[[] for _ in range(epochs)] for _ in range(grid.ranks)]
     for epoch in range(epochs):
-        whole: Any = loader
-        if owned:
-            positions = owned_positions(plan.owners[loader.input_data.node], plan.parts, epoch, orders, groups)
-            whole = [loader.collate_fn(NumberedBatch(epoch, k, taken.numpy())) for k, taken in enumerate(positions)]
-        cuts = [
-            cut_batches(batch, owners, parts, batch_key(loader.seed, epoch, number))
-            for number, batch in enumerate(whole)
-        ]
-        for rank in range(world):
-            steps = range(0, len(cuts) - groups + 1 if options.get("uneven") == "drop" else len(cuts), groups)
-            batches = []
-            for begin in steps:
-                numbers = [(begin + group) % len(cuts) for group in range(groups)]
-                if options.get("uneven") == "serve":
-                    numbers = numbers[: len(cuts) - begin]
-                if rank // parts >= len(numbers):
-                    continue
-                seeds = sum(cuts[number][0].global_batch_size for number in numbers)
-                made = comparable(cuts[numbers[rank // parts]][rank % parts])
-                batches.append({**made, "global_batch_size": seeds})
-            found[rank].append(batches)
+        if positions_of is None:
+            positions = [index.positions for index in loader._order.numbered(loader.batch_sampler, epoch)]
+        else:
+            positions = positions_of(epoch)
+        count, groups = len(positions), grid.copies
+        for begin in range(0, count - groups + 1 if uneven == "drop" else count, groups):
+            numbers = [begin + group for group in range(groups) if uneven != "serve" or begin + group < count]
+            seeds = sum(len(positions[number % count]) for number in numbers)
+            for copy, number in enumerate(numbers):
+                whole = loader.collate_fn(NumberedBatch(epoch, number, positions[number % count]))
+                cuts = cut_batches(whole, owners, grid.parts, batch_key(loader.seed, epoch, number))
+                for part, cut in enumerate(cuts):
+                    found[grid.rank(part, copy)][epoch].append({**comparable(cut), "global_batch_size": seeds})
     return found
 
 
