@@ -191,14 +191,25 @@ def expected_batches(plan: GivenPlan, epochs: int, world: int, options: dict[str
     """found[rank][epoch]: the twin's cuts of one process's whole batches."""
     given = {name: value for name, value in options.items() if name not in ("uneven", "bulk", "seed_order")}
     loader, grid = loader_of(None, given), Grid(world, 1 if world == 1 else plan.parts, "parts")
+    owned = owned_orders(loader, plan.owners[loader.input_data.node], plan.parts, options, grid.copies)
+    return cut_over_ranks(loader, plan.owners, grid, epochs, options.get("uneven", "pad"), owned)
+
+
+def owned_orders(
+    loader: NeighborLoader, owners: Tensor, parts: int, options: dict[str, Any], groups: int
+) -> Callable[[int], list[np.ndarray]] | None:
+    """The positions of the inputs of an epoch's batches where parts have orders of their own; None where they do not.
+
+    Args:
+        loader: of one process.
+        owners: the part of each input.
+        options: of the ranks' loaders.
+        groups: of ranks.
+    """
+    if options.get("seed_order") != "owned":
+        return None
     orders = {"batch_size": loader.batch_size, "seed": loader.seed, **options}
-
-    def owned(epoch: int) -> list[np.ndarray]:
-        of_inputs = plan.owners[loader.input_data.node]
-        return [entry.numpy() for entry in owned_positions(of_inputs, plan.parts, epoch, orders, grid.copies)]
-
-    positions = owned if options.get("seed_order") == "owned" else None
-    return cut_over_ranks(loader, plan.owners, grid, epochs, options.get("uneven", "pad"), positions)
+    return lambda epoch: [entry.numpy() for entry in owned_positions(owners, parts, epoch, orders, groups)]
 
 
 def cut_over_ranks(

@@ -53,10 +53,17 @@ def trained(
         norm: of the model.
     """
     data = graph()
-    loader = NeighborLoader(
-        data, FANOUTS, input_nodes=data.train_mask, shuffle=True, seed=3, split=split.Plan.open(plan),
-        **{"batch_size": BATCH, **(options or {})},
-    )  # fmt: skip
+    return trained_by(loader_over(data, data.train_mask, split.Plan.open(plan), options or {}), epochs, groups, norm)
+
+
+def loader_over(data: Any, seeds: Tensor, plan: Any, options: dict[str, Any]) -> NeighborLoader:
+    """The loader of a training."""
+    options = {"batch_size": BATCH, "shuffle": True, "seed": 3, **options}
+    return NeighborLoader(data, FANOUTS, input_nodes=seeds, split=plan, **options)
+
+
+def trained_by(loader: NeighborLoader, epochs: int, groups: int, norm: str | None) -> dict[str, Tensor]:
+    """The weights after some epochs of a loader; arguments as of :func:`trained`."""
     model = split.parallelize(model_of(norm))
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
     for _ in range(epochs):

@@ -141,6 +141,18 @@ class PartitionedExecutor(OverParts, Executor):
         self.check(drawing, f"bulk={len(keys)}", many=True)
         return self._made([by_hops(of[0], drawing.fanouts[0], layers=drawing.layers) for of in seeds], keys, drawing)
 
+    def pick_own(self, node: Tensor, key: int, hop: int, drawing: Drawing) -> ops.Picks:
+        """The edges that one batch draws into nodes of this part, in their order, without other ranks.
+
+        Args:
+            node: stored ids of this part, int64, shape [n].
+            key: of the batch.
+            hop: from 0.
+            drawing: without trees and times.
+        """
+        requests = Requests(node, None, None, [0, len(node)], [check_key(key)])
+        return self._drawn(requests, Frontier(hop, drawing.fanouts[0][hop], node, None, None), drawing)
+
     def _made(self, samples: Sequence[Hops], keys: Sequence[int], drawing: Drawing) -> list[ops.Sample]:
         def draw(requests: Requests, frontier: Frontier) -> ops.Picks:
             return self._drawn(requests, frontier, drawing)

@@ -46,22 +46,21 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
     The loaders of this package read all rows, in steps that all ranks take together.
 
     Args:
-        parts, part, ranks, tiers: of :class:`PartRows`.
-        open_steps: makes the steps of a loader.
+        parts, part, ranks, tiers, open_steps: of :class:`PartRows`.
         kept: which rows of other parts each loader keeps.
         row_group: in which the thread that iterates exchanges rows; None: the thread of the steps does.
     """
 
     def __init__(
         self, parts: StoredParts, part: StoredPart, ranks: Ranks, tiers: TieredFeatureStore | None,
-        open_steps: Callable[[], RankSteps], kept: Kept, row_group: RowGroup | None,
+        open_steps: Callable[..., RankSteps], kept: Kept, row_group: RowGroup | None,
     ) -> None:  # fmt: skip
-        super().__init__(parts, part, ranks, tiers)
+        super().__init__(parts, part, ranks, open_steps, tiers)
         state = self.__dict__
         state["rows_here"], state["_row_group"] = row_group is not None, row_group
         device = torch.device("cpu") if row_group is None else row_group.device
         state["_device"], state["_stream"] = device, None if device.type == "cpu" else torch.cuda.Stream(device)
-        state["_open_steps"], state["_kept"], state["_buffers"] = open_steps, kept, {}
+        state["_kept"], state["_buffers"] = kept, {}
 
     # What loaders ask ################################################################################################
 
@@ -70,6 +69,13 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         steps = self._open_steps()
         self._buffers[steps] = LoaderBuffers(self._make_buffers())
         return steps
+
+    def check_split(self) -> None:
+        """See :meth:`PartRows.check_split`."""
+        if self.rows_here:
+            raise NotImplementedError("open_part(backend=...) with split= is not implemented; use 'gloo'")
+        if self._kept.budget is not None:
+            raise NotImplementedError(f"open_part(buffer={self._kept.budget!r}) with split= is not implemented")
 
     def _make_buffers(self) -> list[PrefetchBuffer | None]:
         """By type; None for edges, and where nothing is kept."""

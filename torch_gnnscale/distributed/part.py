@@ -64,7 +64,7 @@ class Part:
         self.features: PartRows
         """The rows. ``features.tiers`` has the tier plan and counts what is read, if the part was opened with tiers."""
         if ranks.world == 1 and parts.topology == "replicated":  # nobody to meet
-            self.features = PartRows(parts, stored, ranks, tiers)
+            self.features = PartRows(parts, stored, ranks, self._open_steps, tiers)
         else:
             self.features = PartitionedFeatureStore(parts, stored, ranks, tiers, self._open_steps, kept, row_group)
         self.graph: GraphStore | PartitionedGraphStore
@@ -100,7 +100,8 @@ class Part:
         """What the loaders of this part exchanged so far, by purpose: the entries of :class:`Traffic`.
 
         ``headers``, ``counts``, ``ids`` and ``rows``; with a partitioned topology, ``requests`` of nodes and ``picks``,
-        the drawn edges, or, by LADIES and FastGCN, ``edges``, all stored edges of these nodes. Between the ranks of one
+        the drawn edges, or, by LADIES and FastGCN, ``edges``, all stored edges of these nodes; of loaders with
+        ``split=``, ``frontiers``, the ids of nodes that a rank is asked to draw for. Between the ranks of one
         part, these two methods exchange ``seeds``, ``scores`` and ``drawn`` edges; what they sum over all parts when a
         loader is made is ``tables``.
         """
@@ -111,10 +112,11 @@ class Part:
                     total[purpose] = total.get(purpose, Traffic()) + traffic
         return {purpose: asdict(traffic) for purpose, traffic in total.items()}
 
-    def _open_steps(self) -> RankSteps:
-        ranks = self.ranks
-        identity = {"version": __version__, "partition book": self.parts.fingerprint}
-        steps = RankSteps(self._meeting, Grid(ranks.world, ranks.parts), identity, row_group=self._row_group)
+    def _open_steps(self, identity: Mapping[str, Any] | None = None, *, by_column: bool = False) -> RankSteps:
+        """The steps of a loader; ``identity`` and ``by_column`` as of :class:`RankSteps`, for one of split batches."""
+        grid = Grid(self.ranks.world, self.ranks.parts)
+        alike = {"version": __version__, "partition book": self.parts.fingerprint, **(identity or {})}
+        steps = RankSteps(self._meeting, grid, alike, by_column=by_column, row_group=self._row_group)
         self._steps.append(steps)
         return steps
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from .numbering import numbering_of
 from .one_thread import CLOSED
 from .own_rows import MappedRows, OwnRows, TierRows
 from .rows import RowKind
+from .steps import RankSteps
 
 N_ID = "n_id"
 """The attribute of each node type that holds the user's ids."""
@@ -33,6 +35,7 @@ class PartRows(RowStore):
         parts: the opened directory of parts.
         part: the opened part.
         ranks: the ranks of the run.
+        open_steps: makes the steps of a loader (:meth:`Part._open_steps`).
         tiers: has the rows of attributes of the part's nodes, by row number in the part; all others are read where they
             are mapped. None: no tiers.
     """
@@ -42,10 +45,12 @@ class PartRows(RowStore):
     """The rows of the part's own nodes, if they are in tiers."""
 
     def __init__(
-        self, parts: StoredParts, part: StoredPart, ranks: Ranks, tiers: TieredFeatureStore | None = None
-    ) -> None:
+        self, parts: StoredParts, part: StoredPart, ranks: Ranks, open_steps: Callable[..., RankSteps],
+        tiers: TieredFeatureStore | None = None,
+    ) -> None:  # fmt: skip
         super().__init__()
         state = self.__dict__
+        state["_open_steps"] = open_steps
         state["parts"], state["part"], state["ranks"], state["closed"] = parts, part, ranks, False
         state["tiers"] = tiers
         state["order"] = numbering_of(parts)
@@ -73,6 +78,17 @@ class PartRows(RowStore):
         self.__dict__["closed"] = True
 
     # What loaders ask ################################################################################################
+
+    def open_split_steps(self, identity: dict[str, Any]) -> RankSteps:
+        """The steps of a loader whose batches the ranks of a column make together. They end with the part.
+
+        Args:
+            identity: what all ranks must have alike besides the parts, by name.
+        """
+        return self._open_steps(identity, by_column=True)
+
+    def check_split(self) -> None:
+        """Raises NotImplementedError for what a part was opened with that has no place where batches are split."""
 
     def all_attrs(self) -> list[TensorAttr]:
         """See :meth:`RowStore.all_attrs`. With several parts, the user's ids of nodes are the attribute ``n_id``."""

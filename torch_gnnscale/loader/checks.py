@@ -104,17 +104,15 @@ def check_part(data: Any, sampler: Any, options: Mapping[str, Any]) -> None:
         )
 
 
-def opened_split(split: Any, sampler: Any, inputs: type[Inputs]) -> SplitBatches:
+def opened_split(split: Any, sampler: Any, inputs: type[Inputs], data: Any) -> SplitBatches:
     """What a loader uses instead of ``sampler``. Raises TypeError for what is no plan; see :meth:`Split.of_loader`."""
     if not isinstance(split, Split):
         raise TypeError(f"split: expected a split plan, found {type(split).__name__}")
-    return split.of_loader(sampler, inputs)
+    return split.of_loader(sampler, inputs, data)
 
 
-def check_split(data: Any, options: Mapping[str, Any]) -> None:
+def check_split(options: Mapping[str, Any]) -> None:
     """Raises NotImplementedError for what a loader of split batches lacks."""
-    if of_part(data):
-        raise NotImplementedError("the stores of a part with split= are not implemented")
     if workers := options.get("num_workers", 0):
         raise NotImplementedError(
             f"worker processes (num_workers={workers}) with split= are not implemented; num_workers alone means threads"

@@ -73,13 +73,13 @@ class KeyedLoader(ResumableLoader):
         sampler = neighbor_sampler
         self._split: SplitBatches | None = None  # of batches that several ranks make together
         if split is not None:
-            self._split = checks.opened_split(split, sampler, self.inputs_type)
+            self._split = checks.opened_split(split, sampler, self.inputs_type, data)
             sampler = self._split.sampler
         kwargs = without_processes(data, sampler, kwargs)
         checks.check_features(data, sampler)
         checks.check_part(data, sampler, kwargs)
         if split is not None:
-            checks.check_split(data, kwargs)
+            checks.check_split(kwargs)
         checks.check_input_id(kwargs.get("input_id"), num_inputs)
         groups = None if self._split is None else self._split.ranks
         share = share_of(shard, seed_order, uneven, data, kwargs, seed, groups)

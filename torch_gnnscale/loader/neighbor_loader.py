@@ -76,9 +76,9 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             torch.distributed; (rank, number of ranks): that share; False: all. By default all, and the ranks' share
             with the stores of a part. Without ``seed``, all ranks use the one that rank 0 draws.
         seed_order: ``global``: batch k of the epoch, the one that a single process makes, is made by rank k mod P.
-            ``owned``, the default with the stores of a part: each part's seeds are ordered by themselves. With
-            ``split`` and K parts, batch t then has ``batch_size / K`` seeds of each part, those of its own order: chunk
-            t of part 0, then of part 1, and so on, for any number of ranks.
+            ``owned``, the default with the stores of a part, unless there is ``split``: each part's seeds are ordered
+            by themselves. With ``split`` and K parts, batch t then has ``batch_size / K`` seeds of each part, those of
+            its own order: chunk t of part 0, then of part 1, and so on, for any number of ranks.
         uneven: what a rank does that has fewer batches than others. ``pad``: it takes seeds a second time, with new
             draws. ``drop``: the others leave out batches. ``serve``: it ends earlier, so that each seed is taken once;
             with the stores of a part it still sends rows to the others. For evaluation, not under DDP. With ``split``
@@ -97,7 +97,9 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         split: a plan: each batch is computed by several ranks, each a part of its nodes (:mod:`torch_gnnscale.split`).
             ``batch_size`` is the whole batch's. Batches have the rows of this rank's own nodes, and ``shuffle_index``,
             ``batch_key``, ``global_batch_size`` and, if there is ``x``, ``x_halo``. Homogeneous graphs and seeds only.
-            ``timeout``: seconds after which a rank that does not answer is an error; by default 600.
+            With the stores of a part, which is to be written by the plan's owners, ranks that hold all parts make a
+            batch together, of the seeds of all parts. ``timeout``: seconds after which a rank that does not answer is
+            an error; by default 600, with the stores of a part that of ``open_part``.
         **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
             ``num_workers`` means threads unless something needs processes; the default of 0 is as fast.
 

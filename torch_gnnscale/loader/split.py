@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 from torch import Tensor
 
@@ -28,14 +29,18 @@ class SplitBatches(ABC):
 
     @abstractmethod
     def source(self, rows: RowSource) -> CollectiveSource:
-        """Reads what this rank has of a batch. ``rows``: reads the rows of any nodes and edges."""
+        """Reads what this rank has of a batch. ``rows``: would read the rows of whole batches."""
 
     @abstractmethod
     def open_steps(self, timeout: float | None) -> Steps:
         """The loader's steps, called once by all ranks.
 
         Args:
-            timeout: seconds after which a rank that does not answer is an error; None for a usual number.
+            timeout: seconds after which a rank that does not answer is an error; None for a usual number. With the
+                stores of a part, that of the part counts.
+
+        Raises:
+            ValueError: on all ranks: their splits differ, or do not fit the stores.
         """
 
 
@@ -43,12 +48,13 @@ class Split(ABC):
     """Which rank computes which nodes of a batch."""
 
     @abstractmethod
-    def of_loader(self, sampler: KeyedSampler, inputs: type[Inputs]) -> SplitBatches:
+    def of_loader(self, sampler: KeyedSampler, inputs: type[Inputs], data: Any) -> SplitBatches:
         """What a new loader uses instead of ``sampler``.
 
         Args:
             sampler: samples whole batches.
             inputs: what batches are sampled from.
+            data: of the loader.
 
         Raises:
             NotImplementedError, ValueError: a sampler whose batches cannot be split, or not over these ranks.

@@ -13,6 +13,7 @@ from torch_geometric.sampler import NodeSamplerInput
 from .. import ops
 from ..distributed.grid import Grid
 from ..distributed.meeting import Meeting
+from ..distributed.part_rows import PartRows
 from ..distributed.steps import RankSteps
 from ..feature.contract import Ranks, Steps
 from ..loader.fetch import CollectiveSource, RowSource
@@ -20,6 +21,7 @@ from ..loader.split import Split, SplitBatches
 from ..sampler.keyed import Inputs, KeyedSampler
 from ..version import __version__
 from .halo_rows import SplitRows
+from .part_batches import PartBatches
 from .split_sampler import SplitSampler
 
 TIMEOUT = 600.0
@@ -42,10 +44,13 @@ class SplitByOwners(Split):
     fingerprint: str
     """Equal for plans with equal owners."""
 
-    def of_loader(self, sampler: KeyedSampler, inputs: type[Inputs]) -> OwnedBatches:
+    def of_loader(self, sampler: KeyedSampler, inputs: type[Inputs], data: Any) -> SplitBatches:
         """See :meth:`Split.of_loader`."""
         if inputs is not NodeSamplerInput:
             raise NotImplementedError("links with split= are not implemented; use NeighborLoader")
+        features = data[0] if isinstance(data, (tuple, list)) else None
+        if isinstance(features, PartRows):
+            return PartBatches(sampler, features, self.owners, self.parts, self.fingerprint)
         return OwnedBatches(self, sampler)
 
 
@@ -74,6 +79,8 @@ class OwnedBatches(SplitBatches):
 
     def source(self, rows: RowSource) -> CollectiveSource:
         """See :meth:`SplitBatches.source`."""
+        if not rows.threads:
+            raise ValueError("data: expected stores that threads may read (thread_safe) with split=, found others")
         return SplitRows(rows)
 
     def open_steps(self, timeout: float | None) -> Steps:

@@ -9,9 +9,13 @@ from torch_geometric.sampler.base import SubgraphType
 from ..sampler.keyed import KeyedSampler
 
 
-def check_sampler(sampler: Any) -> None:
+def check_sampler(sampler: Any, collective: bool = False) -> None:
     """Refuses samplers whose batches cannot be cut: an edge must have one group, that of the hop which found its
     destination.
+
+    Args:
+        sampler: of whole batches.
+        collective: whether it may be one of ranks that sample together.
 
     Raises:
         ValueError: it is no KeyedSampler.
@@ -27,7 +31,7 @@ def check_sampler(sampler: Any) -> None:
         "time_attr, input_time": sampler.is_temporal,
         "disjoint=True": getattr(sampler, "disjoint", False),
         f"subgraph_type={str(SubgraphType(subgraph).value)!r}": subgraph != SubgraphType.directional,
-        "the stores of a part": sampler.collective,
+        "a collective sampler": sampler.collective and not collective,
         f"device={str(sampler.device)!r}": sampler.device.type != "cpu",
     }
     for name, asked in modes.items():

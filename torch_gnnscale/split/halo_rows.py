@@ -34,8 +34,8 @@ class HaloPlan:
     index: ShuffleIndex
     x: Tensor | None
     """The features of own nodes."""
-    alike: list[int]
-    """Numbers that are equal on all ranks of a batch."""
+    alike: dict[str, int]
+    """Numbers, by name, that are equal on all ranks of a batch."""
     halo: Tensor | None = None
     """The features of the halo, once they have come."""
 
@@ -44,14 +44,10 @@ class SplitRows(CollectiveSource):
     """Reads the rows of a rank's part of a batch; those of its halo come from their owners, in one round.
 
     Args:
-        rows: reads rows of any nodes and edges.
+        rows: reads the rows of own nodes and of the edges into them; several threads may read at once.
     """
 
     def __init__(self, rows: RowSource) -> None:
-        if rows.collective:
-            raise NotImplementedError("the stores of a part with split= are not implemented")
-        if not rows.threads:
-            raise ValueError("data: expected stores that threads may read (thread_safe) with split=, found others")
         self.inner = rows
 
     def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> tuple[Any, Tensor | None]:
@@ -77,11 +73,11 @@ class SplitRows(CollectiveSource):
         x = self.inner.node_rows(rows, X)
         x = x if isinstance(x, Tensor) and x.layout == torch.strided else None
         size = -1 if x is None else _kind(x).num_bytes
-        return HaloPlan(rows, out.fields["shuffle_index"], x, [*out.whole, size])
+        return HaloPlan(rows, out.fields["shuffle_index"], x, {**out.whole, "bytes of a row of x": size})
 
     def counts(self, plan: HaloPlan, steps: Steps) -> Tensor:
         """See :meth:`CollectiveSource.counts`: how many rows come from each rank, and what must be alike."""
-        received = [[sum(levels), *plan.alike] for levels in plan.index.num_received]
+        received = [[sum(levels), *plan.alike.values()] for levels in plan.index.num_received]
         return torch.tensor(received, dtype=torch.int64)
 
     def read(self, plan: HaloPlan, asked: Tensor, steps: Steps) -> None:
@@ -92,9 +88,9 @@ class SplitRows(CollectiveSource):
         """
         assert isinstance(steps, RankSteps)
         wanted, *alike = asked.t().tolist()
-        for number, name in zip(range(len(alike)), _ALIKE, strict=True):
-            if any(value != plan.alike[number] for value in alike[number]):
-                raise ValueError(f"{name}: expected the same on all ranks of a batch, found {alike[number]}")
+        for (name, own), found in zip(plan.alike.items(), alike, strict=True):
+            if any(value != own for value in found):
+                raise ValueError(f"{name}: expected the same on all ranks of a batch, found {found}")
         sizes = [sum(levels) for levels in plan.index.num_sent]
         if wanted != sizes:
             raise RuntimeError(f"rows of the halo: expected ranks to ask for {sizes}, found {wanted}")
@@ -126,9 +122,6 @@ class SplitRows(CollectiveSource):
     def node_rows(self, rows: tuple[Any, Tensor | None], name: str) -> Any:
         """See :meth:`RowSource.node_rows`."""
         return self.inner.node_rows(rows[0], name)
-
-
-_ALIKE = ("key", "number of nodes", "number of edges", "sum of ids", "sum of sources", "bytes of a row of x")
 
 
 def _kind(x: Tensor) -> RowKind:

@@ -177,21 +177,23 @@ class Parallelized(Layered):
                 raise ValueError(f"batch: expected one of NeighborLoader(split=plan) with {name}, found none")
 
     def _transport_of(self, index: ShuffleIndex) -> Transport:
-        """To the ranks over which the batch is cut; they are the first ``parts``, the next, and so on."""
+        """To the ranks over which the batch is cut: a column of the grid of ranks in which all have their parts."""
         if index.parts in self._transports:
             return self._transports[index.parts]
         if index.parts > MAX_TABLES:
             raise ValueError(f"batch: expected at most {MAX_TABLES} parts, found {index.parts}")
-        said = self._gradients.exchange.objects(index.parts)
-        if len(set(said)) > 1:
-            raise ValueError(f"batch: expected as many parts on all ranks, found {said}")
-        grid = Grid(self.world, index.parts, consecutive="parts")
-        groups = [grid.column(copy) for copy in range(grid.copies)]
-        made = [self._group(ranks) for ranks in groups]
-        group, part = made[grid.copy(self.rank)], grid.part(self.rank)
-        if any(self._gradients.exchange.objects(part != index.part)):
-            raise ValueError(f"batch: expected part {part} on rank {self.rank}, found {index.part} there or elsewhere")
-        transport = self._transports[index.parts] = self._connected(Exchange(group, index.parts, part))
+        said = self._gradients.exchange.objects((index.parts, index.part))
+        counts, of_ranks = [parts for parts, _ in said], [part for _, part in said]
+        if len(set(counts)) > 1:
+            raise ValueError(f"batch: expected as many parts on all ranks, found {counts}")
+        grids = [Grid(self.world, index.parts), Grid(self.world, index.parts, consecutive="parts")]
+        expected = [[grid.part(rank) for rank in range(self.world)] for grid in grids]
+        if of_ranks not in expected:
+            raise ValueError(f"batch: expected ranks of the parts {expected[0]} or {expected[1]}, found {of_ranks}")
+        grid = grids[expected.index(of_ranks)]
+        made = [self._group(grid.column(copy)) for copy in range(grid.copies)]
+        group = made[grid.copy(self.rank)]
+        transport = self._transports[index.parts] = self._connected(Exchange(group, index.parts, index.part))
         return transport
 
     def _connected(self, exchange: Exchange) -> Transport:

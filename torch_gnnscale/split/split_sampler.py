@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -12,6 +13,8 @@ from torch_geometric.sampler import NegativeSampling, NodeSamplerInput
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
+from ..ops.cuts import Cut
+from ..partition import PartitionBook
 from ..random import ids_key
 from ..sampler.keyed import Inputs, KeyedSampler, Output
 from ..sampler.output import NeighborOutput
@@ -23,41 +26,30 @@ from .shuffle_index import ShuffleIndex
 class SplitOutput(NeighborOutput):
     """One rank's part of a sample."""
 
-    whole: tuple[int, ...] = ()
-    """Numbers that are alike on all ranks that have parts of one sample."""
+    whole: dict[str, int] = field(default_factory=dict)
+    """Numbers, by name, that are alike on all ranks that have parts of one sample."""
 
 
-class SplitSampler(KeyedSampler):
-    """Samples the part of each batch that one rank computes (GSplit, section 5).
+class RankSampler(KeyedSampler):
+    """Base of the samplers of the part of each batch that one rank computes.
 
-    Every rank draws the whole batch, by its key, and cuts it (:func:`torch_gnnscale.ops.cut_batch`), so that both sides
-    know without a message which rows travel. Batches get the fields ``shuffle_index``
-    (:class:`torch_gnnscale.split.ShuffleIndex`), ``batch_key`` and ``global_batch_size``, the number of seeds of the
-    whole batch. ``batch_key`` is the key by which the batch was drawn; where batches share it (``batch_dependency``), a
-    hash of it and the batch's seeds.
+    Batches get the fields ``shuffle_index`` (:class:`torch_gnnscale.split.ShuffleIndex`), ``batch_key`` and
+    ``global_batch_size``, the number of seeds of the whole batch. ``batch_key`` is the key by which the batch was
+    drawn; where batches share it (``batch_dependency``), a hash of it and the batch's seeds.
 
     Args:
-        sampler: samples whole batches of a homogeneous graph from nodes, without trees; sampled edges are those that
-            were drawn.
-        owners: owners[i]: the rank of the node of stored id i: int32 or int64, shape [nodes].
-        parts: the number of ranks. A single one computes all nodes, whoever their owners are.
+        sampler: would sample whole batches.
+        parts: the number of ranks.
         part: the number of this one.
-
-    Raises:
-        NotImplementedError: a sampler whose batches cannot be cut.
-        ValueError: owners of another number of nodes.
     """
 
-    def __init__(self, sampler: KeyedSampler, owners: Tensor, parts: int = 1, part: int = 0) -> None:
-        check_sampler(sampler)
-        bounds = sampler.node_bounds()
-        if bounds is not None and len(owners) != bounds[None]:
-            raise ValueError(f"split: expected a plan of {bounds[None]} nodes, found one of {len(owners)}")
-        self.sampler, self.owners, self.parts, self.part = sampler, owners, parts, part
-        self._check_ids = bounds is None
-        self.thread_safe = sampler.thread_safe
+    def __init__(self, sampler: KeyedSampler, parts: int, part: int) -> None:
+        self.sampler, self.parts, self.part = sampler, parts, part
         self.batches_per_key, self.weight_name = sampler.batches_per_key, sampler.weight_name
-        self.usual_bulk = sampler.usual_bulk
+
+    @abstractmethod
+    def sample_from_nodes(self, inputs: NodeSamplerInput, key: int | None = None) -> SplitOutput:  # type: ignore[override]
+        """This rank's part of the batch of ``inputs.node``, the seeds of all ranks, which need one key."""
 
     def options(self) -> dict[str, Any]:
         """See :meth:`KeyedSampler.options`: those of whole batches, which may be cut in any way."""
@@ -71,14 +63,78 @@ class SplitSampler(KeyedSampler):
         """See :meth:`KeyedSampler.edge_bound`."""
         return self.sampler.edge_bound(edge_type)
 
+    def _output(self, cut: Cut, edge: Tensor | None, metadata: Any, seeds: Tensor, key: int) -> SplitOutput:
+        """What samples are, still without weights and ``whole``.
+
+        Args:
+            cut: its ``local`` are ids.
+            edge: the ids of its edges.
+            metadata: of the rank's own seeds.
+            seeds: of all ranks.
+            key: of the batch.
+        """
+        columns = torch.arange(len(cut.colptr) - 1)
+        edge_index = torch.stack([cut.row, columns.repeat_interleave(cut.colptr.diff(), output_size=len(cut.row))])
+        return SplitOutput(
+            cut.local,
+            *edge_index.unbind(),
+            edge,
+            None,
+            cut.num_nodes,
+            cut.num_edges,
+            metadata=metadata,
+            colptr=cut.colptr,
+            edge_index=edge_index,
+            fields={
+                "shuffle_index": ShuffleIndex(self.parts, self.part, cut.sent, cut.num_sent, cut.num_received),
+                "batch_key": key if self.batches_per_key == 1 else ids_key(key, seeds),
+                "global_batch_size": len(seeds),
+            },
+        )
+
+
+def key_of_all(key: int | None) -> int:
+    """The key of a batch; ValueError if there is none."""
+    if key is None:
+        raise ValueError("key: expected one, by which all ranks draw the same batch, found None")
+    return key
+
+
+class SplitSampler(RankSampler):
+    """Every rank draws the whole batch, by its key, and cuts it (:func:`torch_gnnscale.ops.cut_batch`), so that both
+    sides know without a message which rows travel (GSplit, section 5).
+
+    Args:
+        sampler: samples whole batches of a homogeneous graph from nodes, without trees; sampled edges are those that
+            were drawn.
+        owners: owners[i]: the rank of the node of stored id i: int32 or int64, shape [nodes]; or the book of the parts
+            whose numbers are those of the ranks.
+        parts: the number of ranks. A single one computes all nodes, whoever their owners are.
+        part: the number of this one.
+
+    Raises:
+        NotImplementedError: a sampler whose batches cannot be cut.
+        ValueError: owners of another number of nodes.
+    """
+
+    def __init__(self, sampler: KeyedSampler, owners: Tensor | PartitionBook, parts: int = 1, part: int = 0) -> None:
+        check_sampler(sampler)
+        bounds, count = sampler.node_bounds(), owners.num_nodes() if isinstance(owners, PartitionBook) else len(owners)
+        if bounds is not None and count != bounds[None]:
+            raise ValueError(f"split: expected a plan of {bounds[None]} nodes, found one of {count}")
+        super().__init__(sampler, parts, part)
+        self.owners = owners
+        self._check_ids = bounds is None
+        self.thread_safe = sampler.thread_safe
+        self.usual_bulk = sampler.usual_bulk
+
     def check_many(self, inputs: type[Inputs], how: str) -> None:
         """See :meth:`KeyedSampler.check_many`."""
         self.sampler.check_many(inputs, how)
 
     def sample_from_nodes(self, inputs: NodeSamplerInput, key: int | None = None) -> SplitOutput:  # type: ignore[override]
-        """This rank's part of the batch of ``inputs.node``, the seeds of all ranks, which need one key."""
-        if key is None:
-            raise ValueError("key: expected one, by which all ranks draw the same batch, found None")
+        """See :meth:`RankSampler.sample_from_nodes`."""
+        key = key_of_all(key)
         return self._cut(self.sampler.sample_from_nodes(inputs, key), key)
 
     def sample_many(
@@ -99,32 +155,25 @@ class SplitSampler(KeyedSampler):
         cut = ops.cut_batch(
             out.node, out.num_sampled_nodes, out.colptr, out.row, self._owners_of(out.node), self.parts, self.part
         )
-        seeds, num_seeds = cut.local[: cut.num_nodes[0]], int(out.num_sampled_nodes[0])
-        columns = torch.arange(len(cut.colptr) - 1)
-        edge_index = torch.stack([cut.row, columns.repeat_interleave(cut.colptr.diff(), output_size=len(cut.row))])
-        row, col = edge_index.unbind()
-        return SplitOutput(
-            out.node[cut.local],
-            row,
-            col,
+        seeds = cut.local[: cut.num_nodes[0]]
+        found = self._output(
+            cut._replace(local=out.node[cut.local]),
             None if out.edge is None else out.edge[cut.edge],
-            None,
-            cut.num_nodes,
-            cut.num_edges,
-            metadata=tuple(None if entry is None else entry[seeds] for entry in out.metadata),
-            colptr=cut.colptr,
-            edge_index=edge_index,
-            edge_weight=None if out.edge_weight is None else out.edge_weight[cut.edge],
-            fields={
-                **out.fields,
-                "shuffle_index": ShuffleIndex(self.parts, self.part, cut.sent, cut.num_sent, cut.num_received),
-                "batch_key": key if self.batches_per_key == 1 else ids_key(key, out.node[:num_seeds]),
-                "global_batch_size": num_seeds,
-            },
-            whole=(key, len(out.node), len(out.row), int(out.node.sum()), int(out.row.sum())),
+            tuple(None if entry is None else entry[seeds] for entry in out.metadata),
+            out.node[: int(out.num_sampled_nodes[0])],
+            key,
         )
+        found.fields = {**out.fields, **found.fields}
+        found.edge_weight = None if out.edge_weight is None else out.edge_weight[cut.edge]
+        found.whole = {
+            "key": key, "number of nodes": len(out.node), "number of edges": len(out.row),
+            "sum of ids": int(out.node.sum()), "sum of sources": int(out.row.sum()),
+        }  # fmt: skip
+        return found
 
     def _owners_of(self, node: Tensor) -> Tensor:
         if self.parts == 1:
             return torch.zeros(len(node), dtype=torch.int32)
+        if isinstance(self.owners, PartitionBook):
+            return self.owners.part_of(node)
         return ops.gather_rows(self.owners, node, check=self._check_ids)

@@ -1,0 +1,320 @@
+"""Split batches over the stores of a part, drawn by all ranks together or whole on each: the twin's cuts of the batches
+that one process makes of the same stored graph."""
+
+import pytest
+import torch
+from helpers import split_training
+from helpers.cluster import cluster
+from helpers.parts import HERE, check_batches, stores_of
+from helpers.slow import SLOW, quick
+from helpers.split import GivenPlan, comparable, random_owners
+from helpers.split_parts import batches_over_part, expected_over_parts, parts_of_owners, split_loader, whole_loader
+from torch import distributed as dist
+
+from torch_gnnscale import partition
+from torch_gnnscale.distributed import open_part
+
+TOPOLOGIES = ["partitioned", "replicated"]
+MODES = {
+    "shuffled": {},
+    "in input order": {"shuffle": False},
+    "one hop": {"num_neighbors": [4]},
+    "three hops": {"num_neighbors": [3, 2, 2]},
+    "nothing in one hop": {"num_neighbors": [2, 0, 2]},
+    "all neighbors": {"num_neighbors": [-1, 2]},
+    "replace": {"replace": True, "num_neighbors": [4, 4]},
+    "weights": {"weight_attr": "edge_chance"},
+    "weights, all, replace": {"weight_attr": "edge_chance", "replace": True, "num_neighbors": [-1, 3]},
+    "without threads": {"prefetch": 0},
+    "drop": {"batch_size": 9, "uneven": "drop"},
+    "serve": {"batch_size": 9, "uneven": "serve"},
+    "owned": {"seed_order": "owned", "batch_size": 12},
+    "owned, serve": {"seed_order": "owned", "batch_size": 12, "uneven": "serve"},
+    "repeated seeds": {"seeds": [7, 3, 7, 7, 150, 3, 9, 3, 0, 199, 0], "batch_size": 6},
+}
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    return parts_of_owners(lambda: tmp_path_factory.mktemp("parts"))
+
+
+def check(parts, owners, count, world, topology, options, epochs=2):
+    path = parts(tuple(owners.tolist()), count, topology)
+    found = cluster(world).run(batches_over_part, path, GivenPlan(owners, count), epochs, options)
+    check_batches(found, expected_over_parts(path, owners, count, epochs, world, options))
+
+
+@pytest.mark.parametrize("options", quick(MODES, "shuffled", "three hops", "weights", "owned", "repeated seeds"))
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize(("count", "world"), [(2, 2), SLOW(3, 3), SLOW(4, 4), SLOW(2, 4)])
+def test_batches_are_cuts_of_one_process_s(parts, topology, count, world, options):
+    check(parts, random_owners(200, count), count, world, topology, options)
+
+
+NODES = torch.arange(200)
+OWNERS = {
+    "50 to 1": (NODES % 50 == 0).long(),
+    "without seeds": (NODES % 3 == 1).long(),
+    "a single node": (NODES == 100).long(),
+    "a single seed": (NODES == 99).long(),
+    "no nodes": torch.ones(200, dtype=torch.int64),
+}
+
+
+@pytest.mark.parametrize("owners", OWNERS.values(), ids=OWNERS)
+@pytest.mark.parametrize("topology", ["partitioned", SLOW("replicated")])
+def test_parts_of_unequal_sizes(parts, topology, owners):
+    check(parts, owners, 2, 2, topology, {"num_neighbors": [4, 3]}, epochs=1)
+
+
+def test_own_rows_in_tiers(parts):
+    owners = random_owners(200, 2)
+    path, options = parts(tuple(owners.tolist()), 2, "partitioned"), {"shuffle": False}
+    found = cluster(2).run(batches_over_part, path, GivenPlan(owners, 2), 1, options, {"tiers": {"host": "50%"}})
+    check_batches(found, expected_over_parts(path, owners, 2, 1, 2, options))
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_one_part_needs_no_process_group(parts, topology):
+    owners = torch.zeros(200, dtype=torch.int64)
+    path = parts(tuple(owners.tolist()), 1, topology)
+    assert not dist.is_initialized()
+    found = [batches_over_part(path, GivenPlan(owners, 1), 2, {})]
+    check_batches(found, expected_over_parts(path, owners, 1, 2, 1, {}))
+
+
+# Rounds and bytes ####################################################################################################
+
+
+def traffic(path, plan, options):
+    """(this rank's batches of an epoch, what it exchanged, by purpose)."""
+    with open_part(path) as part:
+        loader = split_loader(part, plan, options)
+        batches = [batch.shuffle_index for batch in loader]
+        return batches, part.stats()
+
+
+@pytest.mark.parametrize("hops", [1, 3])
+@pytest.mark.parametrize("owners", [OWNERS["50 to 1"], OWNERS["no nodes"]], ids=["unequal", "nothing is missing"])
+def test_a_batch_takes_a_round_for_each_hop_and_one_for_the_halo(parts, hops, owners):
+    path, options = parts(tuple(owners.tolist()), 2, "partitioned"), {"num_neighbors": [3] * hops}
+    for batches, stats in cluster(2).run(traffic, path, GivenPlan(owners, 2), options):
+        rounds = {purpose: entry["rounds"] for purpose, entry in stats.items() if entry["rounds"]}
+        assert rounds == {"frontiers": hops * len(batches), "rows": len(batches)}
+        came = sum(sum(map(sum, index.num_received)) for index in batches)
+        asked = sum(sum(map(sum, index.num_sent)) for index in batches)
+        assert (stats["frontiers"]["bytes_sent"], stats["frontiers"]["bytes_received"]) == (4 * came, 4 * asked)
+        of_replies = 8 * len(batches)
+        assert stats["rows"]["bytes_received"] == of_replies + 3 * 8 * came  # x has 3 columns of float64
+
+
+def test_whole_batches_exchange_rows_of_the_halo_alone(parts):
+    owners = random_owners(200, 2)
+    path = parts(tuple(owners.tolist()), 2, "replicated")
+    for batches, stats in cluster(2).run(traffic, path, GivenPlan(owners, 2), {}):
+        assert {purpose: entry["rounds"] for purpose, entry in stats.items() if entry["rounds"]} == {
+            "rows": len(batches)
+        }
+
+
+# Positions and states ################################################################################################
+
+
+def first_batches(path, plan, count):
+    """The first ``count`` batches of the second epoch, and the state that follows them."""
+    with open_part(path) as part:
+        loader = split_loader(part, plan, {})
+        for _ in loader:
+            pass
+        iterator = iter(loader)
+        found = [comparable(next(iterator)) for _ in range(count)]
+        iterator.close()
+        return found, loader.state_dict()
+
+
+def rest_of(path, plan, state):
+    """What follows a state in its epoch."""
+    with open_part(path) as part:
+        loader = split_loader(part, plan, {})
+        loader.load_state_dict(state)
+        return [comparable(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_a_state_goes_on_and_in_one_process_too(parts, topology):
+    owners = random_owners(200, 2)
+    path, plan = parts(tuple(owners.tolist()), 2, topology), GivenPlan(owners, 2)
+    found = cluster(2).run(first_batches, path, plan, 3)
+    state = found[0][1]
+    assert (state, state["epoch"], state["batch"]) == (found[1][1], 1, 3)
+    expected = [of_rank[1] for of_rank in expected_over_parts(path, owners, 2, 2, 2, {})]
+    assert [batches for batches, _ in found] == [batches[:3] for batches in expected]
+    assert cluster(2).run(rest_of, path, plan, state) == [batches[3:] for batches in expected]
+    whole = whole_loader(path, {})
+    whole.load_state_dict(state)
+    keys = [(batch.batch_size, sorted(batch.n_id.tolist())) for batch in whole]
+    assert keys == [
+        (first["global_batch_size"], sorted(first["n_id"][1] + second["n_id"][1]))
+        for first, second in zip(*(batches[3:] for batches in expected), strict=True)
+    ]
+
+
+# Training ############################################################################################################
+
+
+def trained_over_part(path, plan, norm):
+    with open_part(path) as part:
+        stores, seeds = (part.features, part.graph), part.input_nodes("train", of="all")
+        return split_training.trained_by(split_training.loader_over(stores, seeds, plan, {}), 2, 1, norm)
+
+
+@pytest.mark.parametrize(
+    ("topology", "count", "world"),
+    [("partitioned", 2, 2), SLOW("partitioned", 3, 3), SLOW("replicated", 2, 2), SLOW("partitioned", 2, 4)],
+)
+def test_weights_are_those_of_one_process(tmp_path, topology, count, world):
+    data = split_training.graph()
+    owners, groups = random_owners(data.num_nodes, count), world // count
+    path = str(tmp_path / "parts")
+    partition.write(data, path, parts=count, owners=owners, topology=topology)
+    norm = "batch_norm" if groups == 1 else None
+    loader = split_training.loader_over(stores_of(data, path), data.train_mask, GivenPlan(owners, count), {})
+    expected = split_training.trained_by(loader, 2, groups, norm)
+    found = cluster(world).run(trained_over_part, path, GivenPlan(owners, count), norm)
+    for of_rank in found:
+        for name, value in expected.items():
+            torch.testing.assert_close(of_rank[name], value, rtol=1e-12, atol=1e-12)
+            assert torch.equal(of_rank[name], found[0][name])
+
+
+# Errors ##############################################################################################################
+
+
+def outcomes(path, plan, where):
+    """What each batch of this rank came to; rank 1 fails at its third."""
+
+    def fails(*args, hop=1):
+        if dist.get_rank() == 1 and hop == 1 and next(calls) == 2:
+            raise KeyError("no luck")
+
+    def transform(out):
+        if where == "transform":
+            fails()
+        return out
+
+    with open_part(path) as part:
+        calls = iter(range(1000))
+        loader = split_loader(part, plan, {"prefetch": 1, "transform_sampler_output": transform})
+        if where == "hop":
+            executor = loader._sampler._executor
+            pick = executor.pick_own
+
+            def picks(node, key, hop, drawing):
+                fails(hop=hop)
+                return pick(node, key, hop, drawing)
+
+            executor.pick_own = picks
+        iterator, found = iter(loader), []
+        while True:
+            try:
+                found.append(comparable(next(iterator))["batch_key"])
+            except StopIteration:
+                return found
+            except (KeyError, RuntimeError) as error:
+                found.append(f"{type(error).__name__}: {error}")
+
+
+@pytest.mark.parametrize("where", ["hop", "transform"])
+@pytest.mark.parametrize("world", [2, SLOW(4)])
+def test_an_error_of_one_rank_is_raised_on_all_and_the_next_batches_follow(parts, where, world):
+    owners = random_owners(200, 2)
+    path, plan = parts(tuple(owners.tolist()), 2, "partitioned"), GivenPlan(owners, 2)
+    whole = cluster(world).run(outcomes, path, plan, None)
+    found = cluster(world).run(outcomes, path, plan, where)
+    assert found[1][2] == "KeyError: 'no luck'"
+    text = (
+        "sampling: expected it of all ranks, found that rank 1 failed" if world == 2
+        else "rank 1 failed to make batch 5: KeyError: 'no luck'"
+    )  # fmt: skip
+    assert {entry[2] for rank, entry in enumerate(found) if rank != 1} == {f"RuntimeError: {text}"}
+    for ours, expected in zip(found, whole, strict=True):
+        assert ours[:2] + ours[3:] == expected[:2] + expected[3:]
+
+
+def outside_of_iterations(path, plan):
+    with open_part(path) as part:
+        loader = split_loader(part, plan, {})
+        found = []
+        for call in (lambda: next(loader.samples(0)), lambda: loader(torch.arange(3))):
+            try:
+                call()
+            except RuntimeError as error:
+                found.append(str(error))
+        return found
+
+
+def test_samples_outside_of_iterations(parts):
+    owners = random_owners(200, 2)
+    path = parts(tuple(owners.tolist()), 2, "partitioned")
+    text = (
+        "sample: expected an iteration of a torch_gnnscale.NeighborLoader over the stores of a part, in whose steps "
+        "all ranks sample together, found a call outside of one"
+    )
+    assert cluster(2).run(outside_of_iterations, path, GivenPlan(owners, 2)) == [[text] * 2] * 2
+
+
+# Refused #############################################################################################################
+
+
+def refused(path, plans, options, kept):
+    """The error of a loader on this rank, whose plan is plans[rank % len(plans)]."""
+    try:
+        with open_part(path, **kept) as part:
+            split_loader(part, plans[dist.get_rank() % len(plans)], options)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+OWN, OTHERS = random_owners(200, 2), random_owners(200, 2, seed=1)
+FIRST = int(((OWN == 0) & (OTHERS == 1)).nonzero()[0])
+IN_WHOLE = " with a partitioned topology is not implemented; write the parts with topology='replicated'"
+PLANS = [
+    ([GivenPlan(OTHERS, 3)], "expected a plan of 2 parts, as the graph has, found one of 3"),
+    ([GivenPlan(OTHERS[:100], 2)], "expected a plan of 200 nodes, found one of 100"),
+    (
+        [GivenPlan(OTHERS, 2)],
+        f"expected parts that were written by the plan's owners, found node {FIRST} of part 1 in part 0; "
+        f"partition.write(..., owners=plan.owners) writes them",
+    ),
+    (
+        [GivenPlan(OWN, 2), GivenPlan(OTHERS, 2, "other")],
+        "plan: expected the same on all ranks, found ['given', 'other']",
+    ),
+]
+
+
+@pytest.mark.parametrize(("plans", "text"), PLANS)
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_plans_by_which_the_parts_were_not_written(parts, topology, plans, text):
+    text = f"ValueError: split{' ' if text.startswith('plan') else ': '}{text}"
+    assert cluster(2).run(refused, parts(tuple(OWN.tolist()), 2, topology), plans, {}, {}) == [text] * 2
+
+
+REFUSED = [
+    ({"layers": True}, {}, "layers=True with split parallelism is not implemented"),
+    ({"disjoint": True}, {}, "disjoint=True with split parallelism is not implemented"),
+    ({"method": "ladies"}, {}, f"split= of a LayerSampler{IN_WHOLE}"),
+    ({"bulk": 2}, {}, f"bulk=2 with split={IN_WHOLE}"),
+    ({"edge_layout": "EdgeIndex"}, {}, "edge_layout='EdgeIndex' with split= is not implemented; use 'coo'"),
+    ({}, {"buffer": 0.5}, "open_part(buffer=0.5) with split= is not implemented"),
+    ({}, HERE, "open_part(backend=...) with split= is not implemented; use 'gloo'"),
+]
+
+
+@pytest.mark.parametrize(("options", "kept", "text"), REFUSED)
+def test_refused_by_name(parts, options, kept, text):
+    path = parts(tuple(OWN.tolist()), 2, "partitioned")
+    found = cluster(2).run(refused, path, [GivenPlan(OWN, 2)], options, kept)
+    assert found == [f"NotImplementedError: {text}"] * 2

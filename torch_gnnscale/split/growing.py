@@ -1,0 +1,102 @@
+"""One rank's cut of a batch that no rank has whole, made hop by hop (GSplit, algorithm 1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .. import ops
+from ..ops.cuts import Cut
+from ..sampler.output import NO_IDS
+
+
+class GrowingCut:
+    """The cut of one rank, while the ranks of a batch draw it together.
+
+    For each hop, the rank draws the edges into its own nodes of ``frontier``, sends the others what :meth:`drawn`
+    returns, and gives :meth:`came` what they sent. Each remote node is sent once to its owner, in the first hop whose
+    edges come from it, so that both know its level. All nodes have numbers in the order in which this rank finds them;
+    :meth:`cut` turns them into rows.
+
+    Args:
+        seeds: the rank's own, in the batch's order, with repeats: int64, shape [s].
+        bounds: rank i owns the nodes bounds[i]..bounds[i + 1] - 1: int64, shape [ranks + 1].
+        part: the number of this rank.
+    """
+
+    def __init__(self, seeds: Tensor, bounds: Tensor, part: int) -> None:
+        self.frontier = seeds
+        """The own nodes of the last group, by rising id but for seeds."""
+        self._bounds, self._part = bounds, part
+        self._known = seeds  # ids by number
+        self._groups = [torch.arange(len(seeds))]  # numbers of own nodes
+        self._asked: list[list[Tensor]] = []  # numbers of remote nodes, by level and owner
+        self._sent: list[Sequence[Tensor]] = []  # numbers of own nodes, by level and the rank that asked
+        self._found: tuple[Tensor, Tensor] = NO_IDS, NO_IDS  # ids and numbers of the own nodes that this hop found here
+        self._degrees: list[Tensor] = []
+        self._edges: list[tuple[Tensor, Tensor]] = []  # numbers of sources, and ids of edges, by hop
+
+    def drawn(self, picks: ops.Picks) -> list[Tensor]:
+        """Takes the edges drawn into the frontier, in its order; returns the ids to send to each rank.
+
+        Args:
+            picks: with the ids of edges.
+
+        Returns:
+            For each rank, those of its nodes that are new to this one, rising; none for this rank: int64.
+        """
+        assert picks.edge_id is not None
+        found, first = ops.relabel(self._known, picks.source), len(self._known)
+        self._known = torch.cat([self._known, found.node])
+        self._degrees.append(picks.num_edges)
+        self._edges.append((found.local, picks.edge_id))
+        ids, order = found.node.sort()
+        sizes = torch.searchsorted(ids, self._bounds).diff().tolist()
+        of_ranks, numbers = list(ids.split(sizes)), list((order + first).split(sizes))
+        self._found = of_ranks[self._part], numbers[self._part]
+        of_ranks[self._part] = numbers[self._part] = NO_IDS
+        self._asked.append(numbers)
+        return of_ranks
+
+    def came(self, asked: Sequence[Tensor]) -> None:
+        """Takes what each rank sent, which ends the hop: the own nodes that are new are the next frontier."""
+        ids, first = torch.cat(list(asked)), len(self._known)
+        found = ops.relabel(self._known, ids)
+        self._known = torch.cat([self._known, found.node])
+        self._sent.append(found.local.split([len(of_rank) for of_rank in asked]))
+        numbers = torch.cat([self._found[1], torch.arange(first, len(self._known))])
+        self.frontier, order = torch.cat([self._found[0], found.node]).sort()
+        self._groups.append(numbers[order])
+
+    def cut(self) -> Cut:
+        """The cut after the last hop: that of :func:`torch_gnnscale.ops.cut_batch`, with ids in the place of numbers in
+        the batch: ``local`` and ``halo`` have nodes, ``edge`` edges."""
+        ranks = range(len(self._bounds) - 1)
+        own, halo, sent = (
+            torch.cat([*pieces, NO_IDS])
+            for pieces in (self._groups, _by_rank(self._asked, ranks), _by_rank(self._sent, ranks))
+        )
+        row = torch.empty_like(self._known)
+        row[own] = torch.arange(len(own))
+        row[halo] = torch.arange(len(own), len(own) + len(halo))
+        degrees, sources, edges = (
+            torch.cat([*pieces, NO_IDS])
+            for pieces in (self._degrees, [hop[0] for hop in self._edges], [hop[1] for hop in self._edges])
+        )
+        return Cut(
+            self._known[own], [len(group) for group in self._groups], [len(hop[0]) for hop in self._edges],
+            torch.cat([NO_IDS.new_zeros(1), degrees.cumsum(0)]), row[sources], edges, self._known[halo],
+            _counts(self._asked, ranks), row[sent], _counts(self._sent, ranks),
+        )  # fmt: skip
+
+
+def _by_rank(levels: Sequence[Sequence[Tensor]], ranks: range) -> list[Tensor]:
+    """By (rank, level) what is by (level, rank)."""
+    return [level[rank] for rank in ranks for level in levels]
+
+
+def _counts(levels: Sequence[Sequence[Tensor]], ranks: range) -> list[list[int]]:
+    """counts[rank][level]."""
+    return [[len(level[rank]) for level in levels] for rank in ranks]
