@@ -15,6 +15,7 @@ from torch_gnnscale.distributed.exchange import Exchange
 from torch_gnnscale.distributed.meeting import end_group
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.peers import Peers
+from torch_gnnscale.split.shuffle_index import ShuffleIndex
 from torch_gnnscale.split.transport import Moves, Transport
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
@@ -42,9 +43,12 @@ def swaps(kind, steps, most):
         index = [torch.randint(50, (int(counts[of].sum()),), generator=generator) for of in range(world)]
         given = counts[rank].tolist(), counts[:, rank].tolist()
         if step % 2:
-            found = transport.swap(tables[rank], index[rank], *given, "test")
+            shuffled = ShuffleIndex(world, rank, index[rank], *([[count] for count in counts] for counts in given))
+            out = torch.empty((sum(given[1]), *shape), dtype=dtype)
+            transport.pull(tables[rank], Moves(shuffled, 1), "test", out)
+            found = out.split(given[1])
         else:
-            found = transport.swap(tables[rank][index[rank]], None, *given, "test")
+            found = transport.swap(tables[rank][index[rank]], *given, "test")
         for of, block in enumerate(found):
             begin = int(counts[of, :rank].sum())
             expected = tables[of][index[of][begin : begin + int(counts[of, rank])]]
@@ -62,6 +66,16 @@ def test_rows_arrive(kind):
     for world in (2, 3):
         found = cluster(world).run(swaps, kind, 20, 9)
         assert sum(sent for sent, _ in found) == sum(received for _, received in found) > 0
+
+
+def test_a_row_travels_once_however_many_ranks_read_it():
+    sent = torch.tensor([7, 2, 5, 2, 9, 7, 7])
+    moves = Moves(ShuffleIndex(4, 0, sent, [[0], [3], [2], [2]], [[0]] * 4), 1)
+    rows, places = moves.once(12)
+    assert rows.tolist() == [2, 5, 7, 9]
+    assert torch.equal(rows[places], sent)
+    to_one = Moves(ShuffleIndex(4, 0, sent[:3], [[0], [3], [0], [0]], [[0]] * 4), 1)
+    assert to_one.once(12) == (to_one.sent, None)
 
 
 def test_buffers_of_peers_grow():
@@ -84,7 +98,7 @@ def mixed(kind):
         scale = torch.arange(1.0, len(out) + 1, dtype=torch.float64).view(-1, 1)
         (out * scale).sum().backward()
         times = scale[: len(x)].clone()
-        came = transport.swap(scale[len(x) :].contiguous(), None, moves.num_received, moves.num_sent, "test")
+        came = transport.swap(scale[len(x) :].contiguous(), moves.num_received, moves.num_sent, "test")
         for row, value in zip(moves.sent.tolist(), torch.cat(came).tolist(), strict=True):
             times[row] += value[0]
         assert torch.equal(x.grad, times.expand(-1, 5))

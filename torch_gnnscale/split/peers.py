@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import accumulate
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..distributed.exchange import Exchange
 from ..memory import HostMemory
-from .transport import Transport
+from .transport import Moves, Transport
 
 _LEAST = 1 << 20
 """Bytes of each of the first buffers."""
 _PAGE = 4096
 """Sizes of buffers are multiples of it."""
+_PLACE = 8
+"""Bytes of the place of a row."""
 _HINT = "make batches smaller"
 
 
@@ -24,7 +30,7 @@ class Peers(Transport):
     """Each rank writes what others need into one of its two buffers, and after a barrier they read it there.
 
     A rank comes to the barrier of a swap when it has read what it needed of the swap before; so a buffer that is
-    written again has been read by all. The barrier carries where each reader's rows begin.
+    written again has been read by all. The barrier carries where each reader's rows begin, or the list of them.
 
     Args:
         exchange: between the ranks over which batches are cut, all of one machine.
@@ -56,44 +62,85 @@ class Peers(Transport):
         found = all(exchange.objects(len(memories) == exchange.size))
         return cls(exchange, memories) if found else None
 
-    def swap(
-        self, rows: Tensor, index: Tensor | None, num_sent: list[int], num_received: list[int], purpose: str
-    ) -> list[Tensor]:
-        """See :class:`Transport`; the rows are those of the peers' buffers, until the next swap but one."""
+    def pull(self, own: Tensor, moves: Moves, purpose: str, out: Tensor) -> None:
+        """See :class:`Transport`. A row is written once, however many ranks read it; where several do, the places of
+        the rows that each of them reads follow."""
+        rows, places = moves.once(len(own))
+        width = own.shape[1:].numel() * own.element_size()
+        listed = -(-width * len(rows) // _PLACE) * _PLACE
+        num_bytes = listed + (0 if places is None else _PLACE * len(places))
+
+        def write(memory: HostMemory, turn: int) -> None:
+            torch.index_select(own, 0, rows, out=_rows_at(memory, turn, 0, len(rows), own))
+            if places is not None:
+                _rows_at(memory, turn, listed, len(places), places).copy_(places)
+
+        begin, step = (0, width) if places is None else (listed, _PLACE)
+        begins = [begin + step * count for count in accumulate(moves.num_sent, initial=0)]
+        told = [[at, 0 if places is None else len(rows)] for at in begins[:-1]]
+        parts = out.split(moves.num_received)
+        with self._counted(purpose, width * sum(moves.num_sent), width * len(out)):
+            for part, (memory, turn, at, count) in zip(parts, self._met(num_bytes, write, told, purpose), strict=True):
+                if count:  # of its rows, those at the places that are listed for this rank
+                    wanted = _rows_at(memory, turn, at, len(part), rows)
+                    torch.index_select(_rows_at(memory, turn, 0, count, own), 0, wanted, out=part)
+                else:
+                    part.copy_(_rows_at(memory, turn, at, len(part), own))
+
+    def swap(self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str) -> list[Tensor]:
+        """See :class:`Transport`; the rows are those of the peers' buffers."""
+        width = rows.shape[1:].numel() * rows.element_size()
+        total = width * len(rows)
+        told = [[width * count] for count in list(accumulate(num_sent, initial=0))[:-1]]
+
+        def write(memory: HostMemory, turn: int) -> None:
+            _rows_at(memory, turn, 0, len(rows), rows).copy_(rows)
+
+        with self._counted(purpose, total, width * sum(num_received)):
+            met = self._met(total, write, told, purpose)
+            return [
+                _rows_at(memory, turn, at, count, rows)
+                for (memory, turn, at), count in zip(met, num_received, strict=True)
+            ]
+
+    def _met(
+        self, num_bytes: int, write: Callable[[HostMemory, int], None], told: list[list[int]], purpose: str
+    ) -> list[tuple[Any, ...]]:
+        """Writes into this rank's next buffer, and meets the others. Returns the memory of each rank, which of its
+        buffers was written, and what it told this one.
+
+        Args:
+            num_bytes: how many are written at most.
+            write: into a buffer, the first or the second of a memory.
+            told: numbers for each rank; equally many on all.
+        """
         exchange, place, turn = self.exchange, self.exchange.place, self._turn % 2
         self._turn += 1
-        begin = time.perf_counter()
-        shape, width = rows.shape[1:], rows.shape[1:].numel() * rows.element_size()
-        total = width * sum(num_sent)
         before = self._memories[place]  # until others have come to the barrier: they may still have to open it
-        grows = total > before.num_bytes // 2
+        grows = num_bytes > before.num_bytes // 2
         if grows:
-            self._memories[place] = HostMemory(2 * _PAGE * -(-total * 5 // (4 * _PAGE)), "split", _HINT)
-        to = _rows_at(self._memories[place], turn, 0, sum(num_sent), rows.dtype, shape)
-        if index is None:
-            to.copy_(rows)
-        else:
-            torch.index_select(rows, 0, index, out=to)
-        begins = [width * count for count in accumulate(num_sent, initial=0)]
-        said = torch.tensor([[begins[rank], int(grows)] for rank in range(exchange.size)])
-        heard = exchange.numbers(said, purpose)
+            self._memories[place] = HostMemory(2 * _PAGE * -(-num_bytes * 5 // (4 * _PAGE)), "split", _HINT)
+        write(self._memories[place], turn)
+        heard = exchange.numbers(torch.tensor([[*values, int(grows)] for values in told]), purpose).tolist()
         if grows:
             before.close()
-        if int(heard[:, 1].sum()):
+        if any(values[-1] for values in heard):
             given = exchange.objects(self._memories[place] if grows else None)
             self._memories = [
                 known if new is None or rank == place else new
                 for rank, (known, new) in enumerate(zip(self._memories, given, strict=True))
             ]
-        traffic = exchange.traffic[purpose]
+        return [(memory, turn, *values[:-1]) for memory, values in zip(self._memories, heard, strict=True)]
+
+    @contextmanager
+    def _counted(self, purpose: str, sent: int, received: int) -> Iterator[None]:
+        traffic, begin = self.exchange.traffic[purpose], time.perf_counter()
+        before = traffic.seconds
+        yield
         traffic.rounds += 1
-        traffic.bytes_sent += total
-        traffic.bytes_received += width * sum(num_received)
-        traffic.seconds += time.perf_counter() - begin
-        return [
-            _rows_at(memory, turn, offset, count, rows.dtype, shape)
-            for memory, offset, count in zip(self._memories, heard[:, 0].tolist(), num_received, strict=True)
-        ]
+        traffic.bytes_sent += sent
+        traffic.bytes_received += received
+        traffic.seconds = before + time.perf_counter() - begin
 
     def close(self) -> None:
         """Closes the memory."""
@@ -101,10 +148,11 @@ class Peers(Transport):
             memory.close()
 
 
-def _rows_at(memory: HostMemory, turn: int, offset: int, count: int, dtype: torch.dtype, shape: torch.Size) -> Tensor:
-    """``count`` rows of one of the two buffers, from a byte on."""
-    if count * shape.numel() == 0:
-        return torch.empty((count, *shape), dtype=dtype)
+def _rows_at(memory: HostMemory, turn: int, offset: int, count: int, like: Tensor) -> Tensor:
+    """``count`` rows of one of the two buffers, from a byte on, of the type of ``like`` and its width."""
+    shape = (count, *like.shape[1:])
+    num_bytes = math.prod(shape) * like.element_size()
+    if num_bytes == 0:
+        return like.new_empty(shape)
     begin = turn * (memory.num_bytes // 2) + offset
-    data = memory._check()[begin : begin + count * shape.numel() * dtype.itemsize]
-    return data.view(dtype).view(count, *shape)
+    return memory._check()[begin : begin + num_bytes].view(like.dtype).view(shape)

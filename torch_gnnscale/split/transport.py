@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -25,6 +26,18 @@ class Moves:
     def __init__(self, index: ShuffleIndex, groups: int) -> None:
         self.sent, self.num_sent, self.halo, self.num_received = index.before_layer(groups)
         self._added: tuple[Tensor, Tensor, Tensor] | None = None
+        self._once: tuple[Tensor, Tensor | None] | None = None
+
+    def once(self, num_own: int) -> tuple[Tensor, Tensor | None]:
+        """The own rows that travel, each once, and for each entry of ``sent`` its place among them; None: its own."""
+        if self._once is None:
+            if sum(count > 0 for count in self.num_sent) <= 1:
+                self._once = self.sent, None
+            else:
+                travels = torch.zeros(num_own, dtype=torch.bool, device=self.sent.device)
+                travels[self.sent] = True
+                self._once = travels.nonzero()[:, 0], (travels.cumsum(0) - 1)[self.sent]
+        return self._once
 
     def added(self, num_own: int) -> tuple[Tensor, Tensor, Tensor]:
         """``ptr``, ``part`` and ``row`` of :func:`torch_gnnscale.ops.shuffle_rows`: the gradients that ranks send back
@@ -48,24 +61,33 @@ class Transport:
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
 
-    def swap(
-        self, rows: Tensor, index: Tensor | None, num_sent: list[int], num_received: list[int], purpose: str
-    ) -> list[Tensor]:
-        """The rows from rank 0, then 1, ...: [num_received[p], ...] each.
+    def pull(self, own: Tensor, moves: Moves, purpose: str, out: Tensor) -> None:
+        """Fills ``out``, [t, ...], with the rows of the halo, in its order.
 
         Args:
-            rows: contiguous, [n, ...].
-            index: which of them go to rank 0, then 1, ...: int64, shape [sum(num_sent)]; None: all in their order.
+            own: contiguous, [n, ...]; the others read rows of it.
+            moves: rows in [0, n).
+            purpose: what the exchange is counted as.
+        """
+        packed = ops.shuffle_rows(None, [own], None, moves.sent, check=False)
+        out.copy_(self._exchanged(packed, moves.num_sent, moves.num_received, purpose))
+
+    def swap(self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str) -> list[Tensor]:
+        """The rows from rank 0, then 1, ...: [num_received[p], ...] each; valid until the next exchange but one.
+
+        Args:
+            rows: those to rank 0, then 1, ...: contiguous, [sum(num_sent), ...].
             num_sent, num_received: how many rows go to each rank, and come from each.
             purpose: what the exchange is counted as.
         """
-        packed = rows if index is None else ops.shuffle_rows(None, [rows], None, index, check=False)
+        return list(self._exchanged(rows, num_sent, num_received, purpose).split(num_received))
+
+    def _exchanged(self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str) -> Tensor:
         width = rows.shape[1:].numel() * rows.element_size()
-        sent = packed.cpu().reshape(-1).view(torch.uint8)
+        sent = rows.cpu().reshape(-1).view(torch.uint8)
         lengths, sizes = ([width * count for count in counts] for counts in (num_sent, num_received))
         received = self.exchange.bytes(sent, lengths, sizes, purpose)
-        found = received.view(rows.dtype).view(sum(num_received), *rows.shape[1:]).to(rows.device)
-        return list(found.split(num_received))
+        return received.view(rows.dtype).view(sum(num_received), *rows.shape[1:]).to(rows.device)
 
     def close(self) -> None:
         """Frees what the transport holds, but for its group."""
@@ -83,20 +105,30 @@ class Transport:
         return _Mixed.apply(own, self, moves, purpose)
 
 
+def empty_rows(count: int, like: Tensor) -> Tensor:
+    """[count, ...] with any contents, of the type of ``like`` and its width; on the CPU in recycled memory."""
+    shape = (count, *like.shape[1:])
+    if like.device.type != "cpu":
+        return like.new_empty(shape)
+    return ops.empty_bytes(math.prod(shape) * like.element_size()).view(like.dtype).view(shape)
+
+
 class _Mixed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Tensor, transport: Transport, moves: Moves, purpose: str) -> Tensor:
         ctx.transport, ctx.moves, ctx.purpose = transport, moves, purpose
         own = own if own.is_contiguous() else own.contiguous()
-        halo = transport.swap(own, moves.sent, moves.num_sent, moves.num_received, f"forward {purpose}")
-        return torch.cat([own, *halo])
+        out = empty_rows(len(own) + sum(moves.num_received), own)
+        out[: len(own)] = own
+        transport.pull(own, moves, f"forward {purpose}", out[len(own) :])
+        return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         moves, grad = ctx.moves, grad.contiguous()
         own, of_halo = grad.split([len(grad) - sum(moves.num_received), sum(moves.num_received)])
-        came = ctx.transport.swap(of_halo, None, moves.num_received, moves.num_sent, f"backward {ctx.purpose}")
+        came = ctx.transport.swap(of_halo, moves.num_received, moves.num_sent, f"backward {ctx.purpose}")
         ptr, part, row = moves.added(len(own))
         return ops.shuffle_rows(own, came, part, row, ptr, check=False), None, None, None
 
