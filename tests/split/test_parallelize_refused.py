@@ -83,6 +83,8 @@ def different(what):
     split = parallelize(model)
     if what == "model":
         model.convs[2] = pyg_nn.SAGEConv(HIDDEN, CLASSES, aggr="max" if rank else "mean", bias=bool(rank)).double()
+    if what == "frozen" and rank == 1:
+        model.convs[0].requires_grad_(False)
     if what == "batch_key":
         batch.batch_key = rank
     if what == "training":
@@ -103,7 +105,8 @@ def different(what):
         ("model", "ValueError: split: model: expected the same on all ranks, found"),
         ("batch_key", "ValueError: split: batch_key: expected the same on all ranks, found"),
         ("training", "ValueError: split: training: expected the same on all ranks, found"),
-        ("rows", "ValueError: split: batch: expected"),
+        ("rows", "ValueError: split: batch: expected ["),
+        ("frozen", "ValueError: split: model: expected the same on all ranks, found"),
         ("parts", "ValueError: batch: expected as many parts on all ranks, found [1, 2]"),
     ],
 )

@@ -30,6 +30,8 @@ class GradientSum:
         self._hooked: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._before: WeakIdKeyDictionary = WeakIdKeyDictionary()
         """Of parameters whose ``grad`` is this rank's alone: what was there before."""
+        self._awaited: list[int] = []
+        """The numbers of the parameters that had a gradient on any rank when they were summed last."""
         self._pass = -1
 
     @contextmanager
@@ -81,34 +83,53 @@ class GradientSum:
                 parameter.grad = before
 
     def _totals(self, parameters: list[nn.Parameter], own: list[Tensor | None]) -> list[Tensor | None]:
+        """The sums over ranks; None where no rank has a gradient. Which ones have goes with the first sums, which are
+        those of the parameters that had one in the pass before: all ranks know them."""
         if any(grad is not None and grad.layout != torch.strided for grad in own):
             raise NotImplementedError(
                 "split: expected dense gradients, found sparse ones; make Embedding(sparse=False)"
             )
-        has = torch.tensor([[grad is not None for grad in own]], dtype=torch.int64)
-        anyone = self.exchange.numbers(has.repeat(self.exchange.size, 1), "gradients").sum(0).tolist()
-        found: list[Tensor | None] = [None] * len(parameters)
+        has = torch.tensor([grad is not None for grad in own])
+        awaited = [number for number in self._awaited if number < len(parameters)]
+        found, having = self._sums(parameters, own, awaited, has)
+        self._awaited = having.nonzero()[:, 0].tolist()
+        if late := [number for number in self._awaited if number not in found]:
+            found |= self._sums(parameters, own, late, has[:0])[0]
+        return [found[number] if there else None for number, there in enumerate(having.tolist())]
+
+    def _sums(
+        self, parameters: list[nn.Parameter], own: list[Tensor | None], numbers: list[int], has: Tensor
+    ) -> tuple[dict[int, Tensor], Tensor]:
+        """The sums over ranks of the gradients with some numbers, and whether ``has`` is true on any rank."""
         kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
-        for number, (parameter, ranks) in enumerate(zip(parameters, anyone, strict=True)):
-            if ranks:
-                kinds.setdefault((parameter.dtype, parameter.device), []).append(number)
-        for members in kinds.values():
+        for number in numbers:
+            kinds.setdefault((parameters[number].dtype, parameters[number].device), []).append(number)
+        found: dict[int, Tensor] = {}
+        having = has
+        for at, ((dtype, device), members) in enumerate(kinds.items() or [((torch.float32, torch.device("cpu")), [])]):
             pieces = [own[n] if own[n] is not None else torch.zeros_like(parameters[n]) for n in members]
-            flat = torch.cat([piece.reshape(-1) for piece in pieces])  # type: ignore[union-attr]
-            total = self._sum(flat.cpu()).to(flat.device)
-            for number, piece in zip(members, total.split([parameters[n].numel() for n in members]), strict=True):
-                found[number] = piece.view(parameters[number].shape).clone()
-        return found
+            flat = [piece.reshape(-1).cpu() for piece in pieces]  # type: ignore[union-attr]
+            total = self._sum(torch.cat([*flat, *([has.to(dtype)] if at == 0 else [])]))
+            sizes = [len(piece) for piece in flat]
+            *sums, rest = total.split([*sizes, len(total) - sum(sizes)])
+            having = rest != 0 if at == 0 else having
+            for number, piece in zip(members, sums, strict=True):
+                found[number] = piece.to(device).view(parameters[number].shape).clone()
+        return found, having
 
     def _sum(self, flat: Tensor) -> Tensor:
-        """The sum over ranks in their order: each rank adds up its share, and gives it to all."""
+        """The sum over ranks in their order: each rank adds up its share, and gives it to all. Two ranks give each
+        other the whole: as many bytes, in one round."""
         exchange = self.exchange
-        shares = list(flat.tensor_split(exchange.size))
+        whole = exchange.size == 2
+        shares = [flat, flat] if whole else list(flat.tensor_split(exchange.size))
         own = len(shares[exchange.place])
         total, *others = exchange.tensors(shares, [own] * exchange.size, "gradients")
         total = total.clone()
         for other in others:
             total += other
+        if whole:
+            return total
         return torch.cat(exchange.tensors([total] * exchange.size, [len(share) for share in shares], "gradients"))
 
 

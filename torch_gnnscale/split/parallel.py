@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -23,9 +22,9 @@ from ..distributed.meeting import end_group
 from ..nn.compare import agree, first_difference, outputs
 from ..nn.layered import Layered
 from ..nn.weigh import default_call
-from ..ops import MAX_HOPS
 from ..ops.shuffle import MAX_TABLES
 from .gradients import GradientSum
+from .header import compare_headers, describe
 from .layer import Call, SplitLayer, SplitPass, refuse_recomputing
 from .norms import SplitNorms
 from .own_hops import OwnHops
@@ -77,7 +76,7 @@ class Parallelized(Layered):
         self._check_batch(batch)
         index: ShuffleIndex = batch.shuffle_index
         transport = self._transport_of(index)
-        knows_halo = self._compare_headers(batch, transport)
+        knows_halo = compare_headers(self.module, batch, transport.exchange)
         hops = len(batch.num_sampled_edges)
         if hops not in self._calls:
             self._calls[hops] = self._probe(batch, transport)
@@ -149,7 +148,7 @@ class Parallelized(Layered):
         group = self._gradients.exchange.group
         if group is None:
             return
-        said = self._gradients.exchange.objects(_describe(self.module))
+        said = self._gradients.exchange.objects(describe(self.module))
         if other := next((rank for rank, model in enumerate(said) if model != said[0]), None):
             raise ValueError(f"model: expected the same on all ranks, found other layers or shapes on rank {other}")
         for tensor in (*self.module.parameters(), *self.module.buffers()):
@@ -210,35 +209,6 @@ class Parallelized(Layered):
                     "rows are exchanged by all_to_all"
                 )
         return Transport(exchange)
-
-    def _compare_headers(self, batch: Any, transport: Transport) -> bool:
-        """Raises ValueError unless the ranks of a split have shares of one batch, and run it in one way. Returns
-        whether all of them have the halo's rows of ``batch.x``."""
-        index, exchange = batch.shuffle_index, transport.exchange
-        knows_halo = "x_halo" in batch and index.knows_halo_of(batch.x)
-        if exchange.size == 1:
-            return knows_halo
-        model = hashlib.blake2b(repr(_describe(self.module)).encode(), digest_size=7).digest()
-        said = [
-            len(batch.num_sampled_edges), int(batch.batch_key), int.from_bytes(model, "little"), int(self.training),
-            int(torch.is_grad_enabled()),
-        ]  # fmt: skip
-        padding = [0] * (MAX_HOPS - said[0])
-        sent = torch.tensor([[*said, *index.num_sent[rank], *padding] for rank in range(exchange.size)])
-        received = exchange.numbers(sent, "header").tolist()
-        names = ("hops", "batch_key", "model", "training", "grad mode")
-        text = ""
-        for rank, values in enumerate(received):
-            for name, ours, theirs in zip(names, said, values, strict=False):
-                if ours != theirs:
-                    text = text or f"{name}: expected the same on all ranks, found {ours} and on rank {rank} {theirs}"
-            if not text and values[len(said) : len(said) + said[0]] != index.num_received[rank]:
-                text = f"batch: expected {index.num_received[rank]} rows by level from part {rank}, which sends others"
-        told = torch.tensor([[int(bool(text)), int(knows_halo)]] * exchange.size)
-        failed, known = exchange.numbers(told, "header").unbind(1)
-        if int(failed.sum()):
-            raise ValueError(f"split: {text or 'another rank has a batch that does not fit'}")
-        return bool(known.all())
 
     def _run(self, batch: Any, split_pass: SplitPass) -> Tensor:
         norms = SplitNorms(self.module if self.world > 1 or split_pass.finds_out else None)
@@ -354,12 +324,3 @@ def _refuse(model: nn.Module) -> None:
             )
         if type(module).__name__ == "OptimizedModule":
             raise NotImplementedError("model: expected one that is not compiled, found the result of torch.compile")
-
-
-def _describe(model: nn.Module) -> list[tuple[str, str, Any]]:
-    """What must be the same on all ranks: the names and shapes of all that a model keeps, and its layers."""
-    kept = [
-        (name, str(tensor.dtype), None if is_lazy(tensor) else tuple(tensor.shape))
-        for name, tensor in (*model.named_parameters(), *model.named_buffers())
-    ]
-    return [*kept, *((name, type(module).__name__, None) for name, module in model.named_modules())]
