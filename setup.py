@@ -71,7 +71,7 @@ def extension(name: str, files: list[str], cuda_home: str | None) -> cpp_extensi
     cxx += ["-Wno-maybe-uninitialized"]  # GCC 12 finds it in its own header of AVX-512
     link = ["-Wl,--no-as-needed", "-ltorch"]
     sanitizers = {
-        "1": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g", "-O1"],
+        "1": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1", "-Og"],
         "thread": ["-fsanitize=thread", "-g", "-O1"],
     }
     if flags := sanitizers.get(os.environ.get("GNNSCALE_SANITIZE", "")):
