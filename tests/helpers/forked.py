@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import sys
@@ -30,6 +31,7 @@ runpy.run_path(sys.argv[0], run_name="__main__")
 def _main(code: str, arguments: tuple[str, ...], environment: dict[str, str], *streams: Connection) -> None:
     """``python -c code arguments`` in a fork, and the end of an interpreter: functions of atexit are called and modules
     destroyed."""
+    gc.freeze()  # at its end, an interpreter would look for garbage among all that was imported, for more than a second
     for number, stream in enumerate(streams, 1):
         os.dup2(stream.fileno(), number)
         stream.close()
