@@ -3,12 +3,11 @@
 import os
 import pickle
 import re
-import subprocess
-import sys
 
 import pytest
 import torch
-from helpers.data import DTYPES, environment, make_data, no_loader_threads, plain, processes, status_of_fork
+from helpers import forked
+from helpers.data import DTYPES, make_data, no_loader_threads, plain, processes, status_of_fork
 from helpers.tiers import BUDGETS, NODES, WIDE, make, node_data, own_ids, score_of
 from torch_geometric.data import Data, TensorAttr
 from torch_geometric.loader import NodeLoader
@@ -253,8 +252,8 @@ def test_pickled_stores_share_memory_with_another_process(way, name, tmp_path):
         "import pickle, sys, torch; store = pickle.load(open(sys.argv[1], 'rb'));"
         "print(store[None, 'x', torch.tensor([3, 150])][:, 0].tolist()); print(store.order is None);"
     )
-    command = [sys.executable, "-c", code, str(tmp_path / "store.pickle")]
-    run = subprocess.run(command, env=environment(), capture_output=True, text=True, check=True, timeout=120)
+    run = forked.run(code, str(tmp_path / "store.pickle"))
+    assert run.returncode == 0, run.stderr
     ids = [3, 150] if store.order is None else store.order.old[[3, 150]].tolist()
     assert run.stdout.splitlines() == [str([float(i) for i in ids]), str(store.order is None)]
     assert sum(use.rows for use in store.stats().values()) == 2  # the other process's

@@ -1,4 +1,4 @@
-"""Tiered stores sent to spawned processes, which share nothing by birth: equal rows, one memory, common counts."""
+"""Tiered stores sent to processes that share nothing by birth: equal rows, one memory, common counts."""
 
 import multiprocessing.queues
 import os
@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.multiprocessing
 from helpers.data import plain
+from helpers.forked import FORKED
 from helpers.tiers import NODES, make, node_data, own_ids
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
@@ -21,9 +22,16 @@ def read(store: Tiered, index: torch.Tensor, found: multiprocessing.queues.Queue
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("way", "budgets"), [("from_data", "renumbered memory and disk"), ("open", "memory and disk")])
-def test_a_spawned_process(way, budgets, tmp_path):
-    data, context = node_data(), torch.multiprocessing.get_context("spawn")
+@pytest.mark.parametrize(
+    ("way", "budgets", "context"),
+    [
+        ("from_data", "renumbered memory and disk", torch.multiprocessing.get_context("spawn")),
+        ("open", "memory and disk", FORKED),
+    ],
+    ids=["spawned", "forked elsewhere"],
+)
+def test_another_process(way, budgets, context, tmp_path):
+    data = node_data()
     index = torch.randint(NODES, (300,), generator=torch.Generator().manual_seed(0))
     with make(way, budgets, tmp_path) as store:
         files = sorted(tmp_path.rglob("*"))
@@ -41,14 +49,14 @@ def test_a_spawned_process(way, budgets, tmp_path):
 
 
 @pytest.mark.slow
-def test_spawned_workers(tmp_path):
+def test_workers(tmp_path):
     data = node_data()
     options = {"num_neighbors": [4, 3], "batch_size": 20, "shuffle": True, "seed": 5}
     seeds = torch.arange(0, NODES, 3)
     with make("from_data", "renumbered memory and disk", tmp_path) as store:
         graph = GraphStore.from_data(data, order=store.order)
         loader = NeighborLoader(
-            (store, graph), input_nodes=seeds, num_workers=2, multiprocessing_context="spawn",
+            (store, graph), input_nodes=seeds, num_workers=2, multiprocessing_context=FORKED,
             filter_per_worker=True, **options,
         )  # fmt: skip
         moved = reorder_data(data, store.order)

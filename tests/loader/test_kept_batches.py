@@ -5,8 +5,8 @@ import time
 
 import pytest
 import torch
-import torch.multiprocessing
 from helpers.data import make_data, plain
+from helpers.forked import FORKED
 from helpers.slow import SLOW
 
 from torch_gnnscale import NeighborLoader, ops
@@ -113,9 +113,8 @@ def send_back(inbox, outbox):
 
 @pytest.mark.slow
 def test_batches_travel_through_a_queue(data):
-    context = torch.multiprocessing.get_context("spawn")
-    there, back = context.Queue(), context.Queue()
-    process = context.Process(target=send_back, args=(there, back))
+    there, back = FORKED.Queue(), FORKED.Queue()
+    process = FORKED.Process(target=send_back, args=(there, back))
     process.start()
     try:
         for batch in NeighborLoader(data, [4, 3], batch_size=32, seed=1, edge_layout="coo"):

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch_geometric.loader
 from helpers.data import edge_rows, node_rows, processes
+from helpers.forked import FORKED
 from helpers.links import (
     NEGATIVES,
     RATES,
@@ -101,7 +102,7 @@ def test_workers_and_prefetch_do_not_matter(edge_type, negatives, temporal):
 
 
 @pytest.mark.slow
-def test_workers_that_are_spawned():
+def test_workers_that_do_not_descend_from_this_process():
     data = homogeneous()
     options = {
         "neg_sampling": NegativeSampling("binary", 1, torch.rand(60)),
@@ -109,7 +110,7 @@ def test_workers_that_are_spawned():
         "batch_size": 100,
     }
     expected = [ids(batch, None) for batch in loader_of(data, None, **options)]
-    loader = loader_of(data, None, num_workers=1, multiprocessing_context="spawn", **options)
+    loader = loader_of(data, None, num_workers=1, multiprocessing_context=FORKED, **options)
     assert [ids(batch, None) for batch in loader] == expected
 
 

@@ -2,15 +2,12 @@
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 
 import pytest
 import torch
 from helpers import forked
 from helpers.data import (
-    environment,
     loader_threads,
     no_loader_threads,
     status_of_fork,
@@ -103,20 +100,20 @@ except KeyboardInterrupt:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("prefetch", "workers"), [(0, 0), (4, 0), (4, 2)])
-def test_keyboard_interrupt(prefetch, workers):
-    process = subprocess.Popen(
-        [sys.executable, "-c", INTERRUPTED, str(prefetch), str(workers)],
-        env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+def test_keyboard_interrupt(prefetch, workers, tmp_path):
+    out, error = ((tmp_path / name).open("w") for name in ("out", "error"))
+    with out, error:
+        process = forked.start(INTERRUPTED, str(prefetch), str(workers), out=out.fileno(), err=error.fileno())
     try:
-        assert process.stdout.readline() == "ready\n", process.stderr.read()
-        process.send_signal(signal.SIGINT)
-        out, error = process.communicate(timeout=60)
+        wait_for(lambda: (tmp_path / "out").read_text() or not process.is_alive(), 60)
+        os.kill(process.pid, signal.SIGINT)
+        process.join(60)
     finally:
         process.kill()
-    assert out.splitlines()[-1] == "interrupted True"
+    printed, error = ((tmp_path / name).read_text() for name in ("out", "error"))
+    assert process.exitcode == 1, error
+    assert printed == "ready\ninterrupted True\n"
     assert "KeyboardInterrupt" in error
-    assert process.returncode in (1, -signal.SIGINT, 128 + signal.SIGINT)
 
 
 LEFT_OPEN = """

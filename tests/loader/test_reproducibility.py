@@ -5,6 +5,7 @@ import pytest
 import torch
 from helpers import forked
 from helpers.data import no_loader_threads, plain, processes
+from helpers.forked import FORKED
 from helpers.slow import SLOW
 from torch_geometric.data import Data
 
@@ -66,19 +67,19 @@ def test_forked_workers(data, expected, filter_per_worker, persistent, workers):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("filter_per_worker", "persistent"), [(True, True), (False, False)])
-def test_spawned_workers(data, expected, filter_per_worker, persistent):
+def test_workers_that_do_not_descend_from_this_process(data, expected, filter_per_worker, persistent):
     loader = loader_of(data, num_workers=1, filter_per_worker=filter_per_worker, persistent_workers=persistent,
-                       multiprocessing_context="spawn")  # fmt: skip
+                       multiprocessing_context=FORKED)  # fmt: skip
     assert [epoch_of(loader) for _ in range(2)] == expected[:2]
     stop_workers(loader)
 
 
 @pytest.mark.slow
-def test_spawned_workers_over_stores(data, expected, tmp_path):
+def test_stores_sent_to_workers(data, expected, tmp_path):
     FeatureStore.from_data(data).save(tmp_path / "features")
     GraphStore.from_data(data).save(tmp_path / "graph")
     stores = FeatureStore.open(tmp_path / "features"), GraphStore.open(tmp_path / "graph")
-    loader = loader_of(stores, input_nodes=torch.arange(200), num_workers=1, multiprocessing_context="spawn")
+    loader = loader_of(stores, input_nodes=torch.arange(200), num_workers=1, multiprocessing_context=FORKED)
     for found, batch in zip(epoch_of(loader), expected[0], strict=True):
         assert dict(found).items() <= {**dict(batch), "num_nodes": dict(found)["num_nodes"]}.items()
 
