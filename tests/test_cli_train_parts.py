@@ -2,13 +2,13 @@
 
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from helpers import forked
 from helpers.data import environment
 
 from torch_gnnscale import partition
@@ -26,6 +26,7 @@ def parts(tmp_path_factory):
     return {count: str(out / str(count)) for count in (1, 2)}
 
 
+COMMAND = "import sys; from torch_gnnscale.cli import main; main(sys.argv[1:])"
 SHORT = ["--epochs", "2", "--hidden", "8", "--fanouts", "3", "3", "--batch-size", "64"]
 
 
@@ -96,30 +97,26 @@ def test_ranks_and_parts_that_do_not_go_together(parts, tmp_path, capsys, monkey
 # Several processes ###################################################################################################
 
 
-def launch_environment():
-    return {**environment(), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-
-
 @pytest.mark.slow
 def test_torchrun(parts, tmp_path):
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
-    command = [*launcher, "torch_gnnscale", "train", "--parts", parts[2], *SHORT, "--out", str(tmp_path)]
-
-    def run(*more):
-        done = subprocess.run(
-            [*command, *more], env=launch_environment(), capture_output=True, text=True, timeout=240, check=False
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    printed = run("--buffer", "0.25", "--policy", "static")
+    command = ["train", "--parts", parts[2], *SHORT, "--out", str(tmp_path)]
+    given = {**environment(), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*launcher, "torch_gnnscale", *command, "--buffer", "0.25", "--policy", "static"],
+        env=given, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    printed = done.stdout
     assert printed.count("GraphSAGE, ") == printed.count("test accuracy ") == printed.count("plot in ") == 1
     assert "batches of 64, 2 ranks\n" in printed
     assert printed.count("epoch   2  loss ") == 1
     summary = json.loads((tmp_path / "summary.json").read_text())
     assert len(torch.load(tmp_path / "checkpoint.pt", weights_only=True)["ranks"]) == 2
     assert {path.name for path in tmp_path.iterdir()} == {"checkpoint.pt", "summary.json", "run.png"}
-    assert "continues after epoch 2 in " in run("--resume")
+    ranks = forked.run_ranks(2, COMMAND, *command, "--resume")
+    assert [rank.returncode for rank in ranks] == [0, 0], ranks
+    assert "continues after epoch 2 in " in "".join(rank.stdout for rank in ranks)
     again = json.loads((tmp_path / "summary.json").read_text())
     assert (again["test"], again["history"]) == (summary["test"], summary["history"])
 
@@ -142,24 +139,8 @@ cli.main(sys.argv[1:])
 
 @pytest.mark.slow
 def test_a_rank_that_fails_ends_all_with_an_error(parts, tmp_path):
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    command = [sys.executable, "-c", FAILS, "train", "--parts", parts[2], *SHORT, "--batch-size", "4"]
-    both = {**launch_environment(), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    processes = [
-        subprocess.Popen(
-            [*command, "--out", str(tmp_path)], env={**both, "RANK": str(rank), "LOCAL_RANK": str(rank)},
-            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    told = []
-    try:
-        told = [process.communicate(timeout=120)[1] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-    assert [process.returncode for process in processes] == [1, 2], told
-    assert "\ngnnscale: a batch that fails\n" in f"\n{told[1]}"
+    command = ["train", "--parts", parts[2], *SHORT, "--batch-size", "4", "--out", str(tmp_path)]
+    ranks = forked.run_ranks(2, FAILS, *command)
+    assert [rank.returncode for rank in ranks] == [1, 2], ranks
+    assert "\ngnnscale: a batch that fails\n" in f"\n{ranks[1].stderr}"
     assert os.listdir(tmp_path) in ([], ["checkpoint.pt"])

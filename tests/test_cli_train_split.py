@@ -1,16 +1,15 @@
 """The command ``gnnscale train --split-plan``, by one process and by several."""
 
 import json
-import subprocess
-import sys
 
 import pytest
-from helpers.data import environment
+from helpers import forked
 
 from torch_gnnscale import split
 from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import planted
 
+COMMAND = "import sys; from torch_gnnscale.cli import main; main(sys.argv[1:])"
 SHORT = ["--epochs", "2", "--hidden", "8", "--fanouts", "3", "3", "--batch-size", "2048"]
 
 
@@ -43,18 +42,15 @@ def test_what_is_refused_beside_a_plan(plan, arguments, message, capsys, monkeyp
 
 @pytest.mark.slow
 def test_two_ranks_train_what_one_process_does(plan, tmp_path):
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m"]
     command = ["train", "--split-plan", plan, *SHORT]
-    given = {**environment(), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
 
     def summary(folder):
         return json.loads((tmp_path / folder / "summary.json").read_text())
 
     def run(folder, *more):
-        call = [*launcher, "torch_gnnscale", *command, "--out", str(tmp_path / folder), *more]
-        done = subprocess.run(call, env=given, capture_output=True, text=True, timeout=240, check=False)
-        assert done.returncode == 0, done.stderr
-        return done.stdout, summary(folder)
+        ranks = forked.run_ranks(2, COMMAND, *command, "--out", str(tmp_path / folder), *more)
+        assert [rank.returncode for rank in ranks] == [0, 0], ranks
+        return "".join(rank.stdout for rank in ranks), summary(folder)
 
     printed, both = run("two")
     assert "batches of 2048, 2 ranks\n" in printed

@@ -1,8 +1,6 @@
 """The Python of README and documentation runs: the blocks of a page, one after the other, are one program."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +11,6 @@ ROOT = Path(__file__).parents[1]
 NAMES = ("from_pyg", "layerwise", "matrix", "inference", "sources", "questions", "ddp_lightning", "scaling", "split")
 PAGES = ["README.md"] + [f"docs/{name}.md" for name in NAMES]
 ON_RANKS = ("docs/ddp_lightning.md", "docs/scaling.md")
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
 LIGHTNING = """
 import sys, types
 try:
@@ -37,12 +34,13 @@ def test_the_blocks_of_a_page_are_a_program(page, tmp_path):
     assert blocks
     lightning = page.endswith("lightning.md")
     (tmp_path / "page.py").write_text("\n".join([LIGHTNING, *blocks] if lightning else blocks))
-    if page == "README.md" or page in ON_RANKS:
-        command = [sys.executable, *(TORCHRUN if page in ON_RANKS else []), "page.py"]
-        done = subprocess.run(command, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    if page in ON_RANKS:
+        program = f"import os, runpy; os.chdir({str(tmp_path)!r}); runpy.run_path('page.py', run_name='__main__')"
+        for done in forked.run_ranks(2, program, **environment()):
+            assert done.returncode == 0, done.stderr
     else:
         done = forked.run_file(tmp_path / "page.py", folder=tmp_path, **environment())
-    assert done.returncode == 0, done.stderr
+        assert done.returncode == 0, done.stderr
     if page == "README.md":
         accuracy = re.search(r"^test accuracy: (\d\.\d+)$", done.stdout, re.MULTILINE)
         assert accuracy is not None, done.stdout

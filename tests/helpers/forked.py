@@ -6,9 +6,11 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import socket
 import sys
 import tempfile
 import traceback
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -18,6 +20,9 @@ FORKED = multiprocessing.get_context("forkserver")
 """Forks of a process that has imported nothing of this package: its library reads the environment when it is loaded."""
 FORKED.set_forkserver_preload(["torch_geometric", "pytest", "hypothesis", "tqdm"])
 
+
+ELSEWHERE = "import ctypes; assert ctypes.CDLL(None).unshare(0x50000000) == 0  # CLONE_NEWUSER | CLONE_NEWNET\n"
+"""The line by which a program enters a network namespace of its own."""
 
 _PROGRAM = """
 import os, runpy, sys
@@ -73,6 +78,18 @@ def run(code: str, *arguments: str, timeout: float = 120.0, **environment: str) 
         out.seek(0)
         err.seek(0)
         return CompletedProcess(["-c", *arguments], process.exitcode, out.read(), err.read())
+
+
+def run_ranks(world: int, code: str, *arguments: str, **environment: str) -> list[CompletedProcess]:
+    """Runs ``code`` in processes that have, of torch's threads, one each, and the environment that a launcher gives."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        where = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1]), "GLOO_SOCKET_IFNAME": "lo"}
+    of_all = {**where, "WORLD_SIZE": str(world), "LOCAL_WORLD_SIZE": str(world), **environment}
+    code = f"import torch; torch.set_num_threads(1)\n{code}"
+    with ThreadPoolExecutor(world) as pool:
+        started = [pool.submit(run, code, *arguments, **of_all, RANK=str(k), LOCAL_RANK=str(k)) for k in range(world)]
+        return [process.result() for process in started]
 
 
 def run_file(path: Path, *arguments: str, folder: Path, timeout: float = 600.0, **environment: str) -> CompletedProcess:
