@@ -11,6 +11,7 @@ from helpers.slow import SLOW
 from torch_geometric.data import HeteroData
 
 from torch_gnnscale import (
+    CSC,
     FeatureStore,
     GraphStore,
     LayerSampler,
@@ -21,6 +22,7 @@ from torch_gnnscale import (
 )
 from torch_gnnscale.datasets import planted
 from torch_gnnscale.split.checks import check_sampler
+from torch_gnnscale.split.owners import owners_by
 from torch_gnnscale.split.planning import FIRST_EPOCH
 
 pytest.importorskip("pymetis")
@@ -90,6 +92,21 @@ def test_presampling_cuts_less_than_nodes_alone():
         if weights == "presampled":
             assert plan.imbalance < 1.1
     assert cuts["presampled"] < 0.9 * min(cuts["node"], cuts["edge"]) < 0.45 * cuts["random"]
+
+
+@pytest.mark.parametrize("evenly", [True, False])
+def test_edges_into_a_node_weigh_their_mean_where_they_are_drawn_equally_often(evenly):
+    data = make_data()
+    data.w = torch.rand(data.num_edges, generator=torch.Generator().manual_seed(3)) + 0.5
+    plan, csc = planned(data, **({} if evenly else {"weight_attr": "w"})), CSC.from_data(data)
+    drawn = plan.edge_load.double() if csc.edge_id is None else plan.edge_load.double()[csc.edge_id]
+    columns = drawn.split(csc.colptr.diff().tolist())
+    mean = torch.cat([column.mean().expand(len(column)) for column in columns])
+    given = {name: owners_by("presampled", csc, plan.node_load.long(), load, SEEDS, 3, 5) for name, load in (
+        ("mean", mean), ("each", drawn),
+    )}  # fmt: skip
+    assert torch.equal(plan.owners, given["mean" if evenly else "each"])
+    assert not torch.equal(given["mean"], given["each"])
 
 
 def test_anybodys_owners_are_by_the_users_ids():

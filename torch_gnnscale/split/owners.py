@@ -13,8 +13,10 @@ from ..topology import CSC
 
 WEIGHTS = ("presampled", "node", "edge", "random")
 """By what nodes are given to parts: see :func:`torch_gnnscale.split.plan`."""
-_EDGE_FACTOR = 10
-"""An edge weighs 1 + 10 N_e: 1, so that edges that were never drawn are cut last among equals."""
+_NODE_FACTOR = 10
+"""A node weighs 1 + 10 N_v: with 1 + N_v, the nodes of a large graph that were never drawn would decide."""
+_EDGE_FACTOR = 100
+"""An edge weighs 1 + 100 N_e: 1, so that edges that were never drawn are cut last among equals."""
 _TOLERANCE = 1.01
 """What max / mean of the loads may be: every batch waits for the part that has most."""
 _LIMIT = 1 << 53
@@ -30,7 +32,7 @@ def owners_by(
         weights: one of :data:`WEIGHTS`.
         csc: the graph.
         node_load: N_v, int64, shape [n].
-        edge_load: N_e, in the order of ``csc.row``: int64, shape [E].
+        edge_load: N_e, or what it is expected to be, in the order of ``csc.row``: float64, shape [E].
         seeds: of training.
         parts, seed: as of :func:`torch_gnnscale.split.plan`.
 
@@ -47,16 +49,16 @@ def owners_by(
     whole = Whole.of(relations, sizes, {}, ["nodes"])
     whole = replace(
         whole,
-        weight=weights_of(node_load, 1).unsqueeze(1),
+        weight=weights_of(node_load, _NODE_FACTOR).unsqueeze(1),
         names=["load"],
         edge_weight=[weights_of(edge_load, _EDGE_FACTOR)] if weights == "presampled" else None,
     )
     return by_metis(whole, parts, seed, _TOLERANCE).owner.to(torch.int32)
 
 
-def weights_of(count: Tensor, factor: int) -> Tensor:
-    """1 + factor * count, with a smaller factor where these numbers would add up to more than 2^53: int64, as many."""
-    most, total = _LIMIT - len(count), float(count.sum(dtype=torch.float64))
-    if factor * total <= most:
-        return 1 + factor * count
-    return 1 + (count.to(torch.float64) * (most / total)).floor_().to(torch.int64)
+def weights_of(load: Tensor, factor: int) -> Tensor:
+    """1 + factor * load, rounded down, with a smaller factor where these numbers would add up to more than 2^53: int64,
+    as many."""
+    most, load = _LIMIT - len(load), load.to(torch.float64)
+    total = float(load.sum())
+    return 1 + (load * (factor if factor * total <= most else most / total)).floor_().to(torch.int64)

@@ -13,6 +13,7 @@ from ..loader import NeighborLoader
 from ..loader.checks import of_part
 from ..ops.arguments import check_int, to_int
 from ..partition.inputs import given_owners
+from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.relations import sampled_graph
 from ..topology import CSC
@@ -53,7 +54,9 @@ def plan(
 
     weights:
 
-    - "presampled": METIS with nodes of weight 1 + N_v and edges of weight 1 + 10 N_e, both directions of an edge added.
+    - "presampled": METIS with nodes of weight 1 + 10 N_v and edges of weight 1 + 100 N_e; both directions of an edge
+      are added. Where all edges into a node are drawn equally often (neighbor sampling without weights), N_e is here
+      its mean over them: a few epochs tell how often a node is expanded, but not how often each of its edges is drawn.
     - "node": nodes alone have weights.
     - "edge": without presampling: METIS with equal numbers of edges and of seeds in all parts.
     - "random": a random permutation of the nodes, in equal ranges.
@@ -101,13 +104,19 @@ def plan(
             0, loader.order.to_stored(torch.arange(len(given))), given
         )  # fmt: skip
     else:
-        owners = owners_by(weights, csc, node_load, by_place, loader.input_data.node, parts, seed)
+        edge_load = counts.expected(csc) if _draws_evenly(loader._sampler) else by_place.to(torch.float64)
+        owners = owners_by(weights, csc, node_load, edge_load, loader.input_data.node, parts, seed)
     about = {
         "weights": weights, "load": load, "sampler": loader._sampler.options(), "batch_size": batch_size,
         "epochs": epochs, "seed": seed,
     }  # fmt: skip
-    node_load, edge_load, rows = (_compact(count) for count in (node_load, counts.edges, counts.rows))
-    return Plan(owners, parts, node_load, edge_load, rows, _cut(csc, by_place, owners), about)
+    node_load, edges, rows = (_compact(count) for count in (node_load, counts.edges, counts.rows))
+    return Plan(owners, parts, node_load, edges, rows, _cut(csc, by_place, owners), about)
+
+
+def _draws_evenly(sampler: Any) -> bool:
+    """Whether all edges into a node are drawn equally often."""
+    return isinstance(sampler, NeighborSampler) and sampler.graph.relations[0].weight is None
 
 
 def _graph(data: Any) -> CSC:

@@ -36,12 +36,22 @@ class Presampled(NamedTuple):
         """
         if load == "layers":
             return self.layers + self.rows
-        drawn = torch.cat([self.edges.new_zeros(1), self.by_place(csc).cumsum(0)])
-        return self.layers + drawn[csc.colptr].diff()
+        return self.layers + self._drawn_into(csc)
 
     def by_place(self, csc: CSC) -> Tensor:
         """``edges`` in the order of ``csc.row``."""
         return self.edges[: csc.num_edges] if csc.edge_id is None else self.edges[csc.edge_id]
+
+    def expected(self, csc: CSC) -> Tensor:
+        """What N_e is expected to be where all edges into a node are drawn equally often: each has an equal share of
+        what was drawn into the node. In the order of ``csc.row``: float64, shape [edges]."""
+        degree = csc.colptr.diff()
+        share = self._drawn_into(csc).to(torch.float64) / degree.clamp(min=1)
+        return share.repeat_interleave(degree, output_size=csc.num_edges)
+
+    def _drawn_into(self, csc: CSC) -> Tensor:
+        """The sum of N_e over the edges into each node: int64, shape [n]."""
+        return torch.cat([self.edges.new_zeros(1), self.by_place(csc).cumsum(0)])[csc.colptr].diff()
 
 
 def presample(loader: KeyedLoader, epochs: Sequence[int], progress: bool = False) -> Presampled:
