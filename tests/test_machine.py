@@ -1,13 +1,10 @@
 """A process takes its share of the machine: what its affinity and control groups allow, over LOCAL_WORLD_SIZE."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from helpers import forked
-from helpers.data import environment
 
 from torch_gnnscale import machine
 
@@ -171,10 +168,9 @@ def test_a_number_of_processes_that_is_none(value, monkeypatch):
 @pytest.mark.slow
 def test_identity():
     """Equal in another process of this machine, another one in another network namespace."""
-    print_it = [sys.executable, "-c", "from torch_gnnscale import machine; print(machine.identity())"]
-    env = environment()
-    assert subprocess.run(print_it, env=env, text=True, capture_output=True).stdout.strip() == machine.identity()
-    elsewhere = subprocess.run(["unshare", "-Urn", *print_it], env=env, text=True, capture_output=True)
+    print_it = "from torch_gnnscale import machine; print(machine.identity())"
+    assert forked.run(print_it).stdout.strip() == machine.identity()
+    elsewhere = forked.run(forked.ELSEWHERE + print_it)
     if elsewhere.returncode:
         pytest.skip("network namespaces cannot be made here")
     assert elsewhere.stdout.strip() not in ("", machine.identity())

@@ -2,11 +2,9 @@
 
 import re
 import subprocess
-import sys
 
 import pytest
 from helpers import forked
-from helpers.data import environment
 from helpers.parts import homogeneous
 
 from torch_gnnscale import partition
@@ -65,12 +63,14 @@ def test_an_interface_that_is_not_there(monkeypatch):
     assert gloo_address() == ""
 
 
-ELSEWHERE = """
-import sys
+OPENS = f"""
+import os, sys
+if os.environ["RANK"] == "1":
+    {forked.ELSEWHERE}
 from torch import distributed as dist
 from torch.testing._internal.distributed import fake_pg  # a group that is no Gloo one, as NCCL's
 from torch_gnnscale.distributed import open_part
-dist.init_process_group("fake", store=dist.FileStore(sys.argv[1], 2), rank=int(sys.argv[3]), world_size=2)
+dist.init_process_group("fake", store=dist.FileStore(sys.argv[1], 2), rank=int(os.environ["RANK"]), world_size=2)
 try:
     open_part(sys.argv[2], timeout=60)
 except ValueError as error:
@@ -84,15 +84,7 @@ def test_two_machines_of_which_one_listens_at_loopback(tmp_path):
     if subprocess.run(["unshare", "-Urn", "true"], capture_output=True).returncode:
         pytest.skip("network namespaces cannot be made here")
     partition.write(homogeneous(), tmp_path / "parts", parts=2, method="random")
-    arguments = ["-c", ELSEWHERE, str(tmp_path / "store"), str(tmp_path / "parts")]
-    started = [
-        subprocess.Popen(
-            [*where, sys.executable, *arguments, str(rank)], env={**environment(), "GLOO_SOCKET_IFNAME": "lo"},
-            text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )
-        for rank, where in enumerate([[], ["unshare", "-Urn"]])
-    ]  # fmt: skip
-    said = [process.communicate(timeout=60) for process in started]
-    assert said[0][0] == said[1][0], said
-    assert said[0][0].startswith("rank 0 on "), said
-    assert "found that Gloo listens at 127.0.0.1; set GLOO_SOCKET_IFNAME there to the name of a " in said[0][0]
+    said = forked.run_ranks(2, OPENS, str(tmp_path / "store"), str(tmp_path / "parts"))
+    assert said[0].stdout == said[1].stdout, said
+    assert said[0].stdout.startswith("rank 0 on "), said
+    assert "found that Gloo listens at 127.0.0.1; set GLOO_SOCKET_IFNAME there to the name of a " in said[0].stdout
