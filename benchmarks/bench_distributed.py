@@ -33,7 +33,8 @@ from typing import Any
 import overlap
 import torch
 from common import compare, has, judged, parser, report, save, say_aims, web_graph
-from torch import Tensor, multiprocessing
+from ranks import is_parent, start
+from torch import Tensor
 from torch import distributed as dist
 from torch_geometric.data import Data, TensorAttr
 
@@ -52,6 +53,8 @@ TINY, PLAIN_BATCHES = 16, 40
 """Seeds of a tiny batch, and at most so many batches an epoch, where one part is compared with the plain loader."""
 TABLE = 200_000
 """Rows of the tables that exchanges of given sizes read."""
+LIMIT = 7200
+"""Seconds after which ranks are ended."""
 
 
 def graphs(small: bool) -> Iterator[tuple[str, Data]]:
@@ -77,13 +80,16 @@ def loader_of(stores: Any, seeds: Tensor, batch_size: int = BATCH, **options: An
 # A rank ###############################################################################################################
 
 
-def rank_main(rank: int, world: int, folder: str, rounds: int) -> None:
-    """What each process does; leaves ``rank-R.json`` and, of its batches in global order, ``rank-R.pt``."""
-    os.environ["LOCAL_RANK"] = str(rank)
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/ranks", rank=rank, world_size=world)
+def in_rank(folder: Path) -> dict[str, Any]:
+    """What each process does: what ``given.json`` in the folder says."""
+    given = json.loads((folder / "given.json").read_text())
+    return of_sizes(**given) if "megabytes" in given else of_batches(folder, **given)
+
+
+def of_batches(folder: Path, rounds: int) -> dict[str, Any]:
+    """Epochs in both orders, and the exchange of a batch. Leaves the batches in global order in ``rank-R.pt``."""
     found: dict[str, Any] = {}
-    with open_part(f"{folder}/parts") as part:
+    with open_part(folder / "parts") as part:
         for order in ORDERS:
             seeds = part.input_nodes("train", "part" if order == "owned" else "all")
             before = sockets()
@@ -92,10 +98,9 @@ def rank_main(rank: int, world: int, folder: str, rounds: int) -> None:
             expected, counted, n_id = epoch_of(part, loader)
             found[order] = {"expected": expected, "counted": counted, "steps": len(loader)}
             if order == "global":
-                torch.save(n_id, f"{folder}/rank-{rank}.pt")
+                torch.save(n_id, folder / f"rank-{dist.get_rank()}.pt")
         found["exchange"] = exchange_of(part, loader, rounds)
-    Path(f"{folder}/rank-{rank}.json").write_text(json.dumps(found))
-    dist.destroy_process_group()
+    return found
 
 
 def sockets() -> int:
@@ -156,10 +161,9 @@ def exchange_of(part: Part, loader: NeighborLoader, rounds: int) -> dict[str, An
     return against_bare(steps.rows, read, counts.sum(1), asked.sum(1), row_bytes(part), rounds)
 
 
-def sizes_main(rank: int, world: int, folder: str, rounds: int, megabytes: list[int]) -> None:
-    """What each process does with tables in memory; leaves ``rank-R.json``: an exchange per number of megabytes."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/ranks", rank=rank, world_size=world)
+def of_sizes(rounds: int, megabytes: list[int]) -> dict[str, Any]:
+    """An exchange of tables in memory for each number of megabytes."""
+    rank, world = dist.get_rank(), dist.get_world_size()
     exchange, others = Exchange(dist.group.WORLD, world, rank), torch.arange(world) != rank
     tables = [torch.randn(TABLE, FEATURES), torch.arange(TABLE)]
     kinds = [RowKind(table.dtype, tuple(table.shape[1:])) for table in tables]
@@ -173,8 +177,7 @@ def sizes_main(rank: int, world: int, folder: str, rounds: int, megabytes: list[
         own = [[MappedRows(entry) for entry in tables]]
         rows = partial(exchange_rows, exchange, table, [ids], table, [kinds], own)
         found[f"{number} MB"] = against_bare(exchange, rows, counts, counts, size, rounds)
-    Path(f"{folder}/rank-{rank}.json").write_text(json.dumps(found))
-    dist.destroy_process_group()
+    return found
 
 
 def against_bare(
@@ -218,16 +221,10 @@ def against_bare(
 # All ranks ############################################################################################################
 
 
-def run_ranks(world: int, folder: Path, *given_to: Any, main: Callable[..., None] = rank_main) -> list[dict[str, Any]]:
+def run_ranks(world: int, folder: Path, **given: Any) -> list[dict[str, Any]]:
     """Starts the processes; what each found."""
-    given = {"GLOO_SOCKET_IFNAME": "lo", "LOCAL_WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
-    os.environ.update(given)
-    try:
-        multiprocessing.spawn(main, (world, str(folder), *given_to), nprocs=world)
-    finally:
-        for name in given:
-            del os.environ[name]
-    return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
+    (folder / "given.json").write_text(json.dumps(given))
+    return start(__file__, folder, world, None, LIMIT)
 
 
 def check_batches(data: Data, world: int, folder: Path) -> int:
@@ -248,7 +245,7 @@ def measure(data: Data, world: int, method: str, rounds: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         partition.write(data, folder / "parts", parts=world, method=method)
-        found = run_ranks(world, folder, rounds)
+        found = run_ranks(world, folder, rounds=rounds)
         checked = check_batches(data, world, folder)
         _, cut = partition.read_report(folder / "parts")
     entry: dict[str, Any] = {"batches checked": checked, "cut": cut.cut, "sockets of a loader": found[0]["sockets"]}
@@ -290,7 +287,7 @@ def of_slowest(of_ranks: list[dict[str, Any]]) -> dict[str, Any]:
 def by_size(megabytes: list[int], rounds: int) -> dict[str, Any]:
     """Exchanges of so many megabytes a step between two processes."""
     with tempfile.TemporaryDirectory() as folder:
-        found = run_ranks(2, Path(folder), rounds, megabytes, main=sizes_main)
+        found = run_ranks(2, Path(folder), rounds=rounds, megabytes=megabytes)
     results = {name: of_slowest([rank[name] for rank in found]) for name in found[0]}
     for name, entry in results.items():
         print(f"  {name}: " + json.dumps(entry), flush=True)
@@ -379,5 +376,5 @@ def main() -> None:
         save("distributed", results)
 
 
-if __name__ == "__main__":
+if __name__ == "__main__" and not is_parent(in_rank):
     main()

@@ -69,7 +69,8 @@ def is_parent(rank_main: Callable[[Path], Any]) -> bool:
         return False
     folder, world = sys.argv[2], int(sys.argv[3])
     (Path(folder) / "store").unlink(missing_ok=True)
-    multiprocessing.spawn(_rank, (world, folder, rank_main), nprocs=world)
+    # As forks they need not import anything again; this process has no threads yet.
+    multiprocessing.start_processes(_rank, (world, folder, rank_main), nprocs=world, start_method="fork")
     return True
 
 
