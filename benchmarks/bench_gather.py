@@ -2,7 +2,7 @@
 
     python benchmarks/bench_gather.py
 
-Every candidate gathers the same random rows, 48 MiB of payload, of one table in huge pages that is larger than any
+Every candidate gathers the same random rows, 48 MiB of payload, of one table of 1 GiB in huge pages: larger than any
 cache. A copy counts what it reads and what it writes; a gather's share is payload / that bandwidth on as many threads
 (a gather at the speed of a copy would have 0.5). The limit reads the lines of the same rows, prefetched, and writes
 nothing.
@@ -15,13 +15,14 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import torch
-from common import arguments, compare, on_threads, report, save
+from common import compare, on_threads, parser, report, save
 from limits import row_reader
 from torch import Tensor
 
 from torch_gnnscale import ops
 
-TABLE, PAYLOAD = 1 << 30, 48 << 20  # bytes
+PAYLOAD = 48 / 1024
+"""Of the table."""
 SIZES = [64, 128, 256, 512, 1024, 2048, 4096]
 THREADS = [1, 2]
 
@@ -50,7 +51,7 @@ def measure_copy(table: Tensor, rounds: int) -> dict[str, dict[str, float]]:
 def measure(table: Tensor, size: int, bandwidth: dict[str, float], rounds: int) -> dict[str, dict[str, float]]:
     """All candidates on rows of one size."""
     rows = table.view(-1, size // table.element_size())
-    index = [torch.randint(len(rows), (PAYLOAD // size,)) for _ in range(rounds)]
+    index = [torch.randint(len(rows), (int(PAYLOAD * len(rows)),)) for _ in range(rounds)]
     assert torch.equal(ops.gather_rows(rows, index[0]), rows[index[0]])
     out = torch.empty(len(index[0]), rows.shape[1])
     read = row_reader(rows)
@@ -78,12 +79,14 @@ def measure(table: Tensor, size: int, bandwidth: dict[str, float], rounds: int) 
 
 
 def main() -> None:
-    args = arguments(__doc__.splitlines()[0], graphs=False)
-    table = torch.arange(TABLE // 4, dtype=torch.float32)
+    options = parser(__doc__.splitlines()[0], graphs=False)
+    options.add_argument("--table", type=int, default=1024, help="MiB that rows are gathered from")
+    args = options.parse_args()
+    table = torch.arange(args.table << 18, dtype=torch.float32)
     ops.huge_pages(table)
     copies = measure_copy(table, args.rounds)
     bandwidth = {name.split(", ")[-1]: entry["gb_per_s"] for name, entry in copies.items()}
-    results: dict = {"payload_bytes": PAYLOAD, "copy": copies}
+    results: dict = {"payload_bytes": int(PAYLOAD * table.nbytes), "copy": copies}
     for size in SIZES:
         results[str(size)] = measure(table, size, bandwidth, args.rounds)
     if not args.no_save:
