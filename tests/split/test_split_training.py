@@ -1,5 +1,7 @@
 """A model that ranks train together on split batches gets the weights that one process gives it."""
 
+import functools
+
 import pytest
 import torch
 from helpers.cluster import cluster
@@ -12,10 +14,16 @@ OPTIONS = {
 }  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory):
+    """plans(parts): a saved plan, made once."""
+    return functools.cache(lambda parts: saved_plan(tmp_path_factory.mktemp("plans"), parts))
+
+
 @pytest.mark.parametrize("options", quick(OPTIONS, "as usual"))
 @pytest.mark.parametrize("world", [2, SLOW(3), SLOW(4)])
-def test_weights_are_those_of_one_process(tmp_path, world, options):
-    plan = saved_plan(tmp_path, world)
+def test_weights_are_those_of_one_process(plans, world, options):
+    plan = plans(world)
     expected = trained(plan, 2, options=options)
     check_weights(cluster(world).run(trained, plan, 2, 1, options), expected)
     untrained = trained(plan, 0)
@@ -23,15 +31,15 @@ def test_weights_are_those_of_one_process(tmp_path, world, options):
 
 
 @pytest.mark.slow
-def test_two_groups_of_two_ranks(tmp_path):
-    plan = saved_plan(tmp_path, 2)
+def test_two_groups_of_two_ranks(plans):
+    plan = plans(2)
     expected = trained(plan, 2, groups=2, norm=None)
     check_weights(cluster(4).run(trained, plan, 2, 1, {}, None), expected)
 
 
 @pytest.mark.slow
-def test_groups_of_ranks_keep_one_set_of_statistics(tmp_path):
-    plan = saved_plan(tmp_path, 2)
+def test_groups_of_ranks_keep_one_set_of_statistics(plans):
+    plan = plans(2)
     first, *others = cluster(4).run(trained, plan, 1)
     assert any("running_var" in name for name in first)
     for of_rank in others:
