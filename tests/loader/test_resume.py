@@ -3,15 +3,12 @@
 import json
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
 from helpers import forked
-from helpers.data import environment, make_data, processes, silent
+from helpers.data import make_data, processes, silent
 from helpers.slow import SLOW
 from torch.utils.data import BatchSampler, SequentialSampler
 
@@ -239,26 +236,31 @@ def test_another_run_is_refused(task, tmp_path):
 @pytest.mark.slow
 def test_kill_at_any_moment(task, tmp_path):
     task.save(tmp_path / "task")
-    command = [sys.executable, "-m", "torch_gnnscale", "train", "--dataset", str(tmp_path / "task"), "--hidden", "16",
-               "--fanouts", "4", "3", "--batch-size", "64", "--epochs", "4", "--checkpoint-every", "1",
-               "--resume"]  # fmt: skip
-    env = {**environment(), "OMP_NUM_THREADS": "1"}
-    subprocess.run([*command, "--out", str(tmp_path / "whole")], env=env, check=True, capture_output=True, timeout=100)
+    code = "import sys, torch; torch.set_num_threads(1); from torch_gnnscale.cli import main; main(sys.argv[1:])"
+    command = [code, "train", "--dataset", str(tmp_path / "task"), "--hidden", "16", "--fanouts", "4", "3",
+               "--batch-size", "64", "--epochs", "4", "--checkpoint-every", "1", "--resume"]  # fmt: skip
+
+    def to_its_end(folder):
+        done = forked.run(*command, "--out", str(folder))
+        assert done.returncode == 0, done.stderr
+
+    to_its_end(tmp_path / "whole")
     generator, folder, killed = random.Random(0), tmp_path / "killed", 0
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     for _ in range(20 if os.environ.get("GNNSCALE_SOAK") == "1" else 3):
-        process = subprocess.Popen([*command, "--out", str(folder)], env=env, stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL)  # fmt: skip
+        process = forked.start(*command, "--out", str(folder), out=nowhere, err=nowhere)
         start = time.time()
         file = folder / CHECKPOINT
-        while process.poll() is None and not (file.exists() and file.stat().st_mtime > start):
+        while process.is_alive() and not (file.exists() and file.stat().st_mtime > start):
             time.sleep(0.005)
         time.sleep(generator.uniform(0, 0.3))
-        killed += process.poll() is None
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        killed += process.is_alive()
+        process.kill()
+        process.join()
         torch.load(file, weights_only=True)
     assert killed > 0
-    subprocess.run([*command, "--out", str(folder)], env=env, check=True, capture_output=True, timeout=100)
+    os.close(nowhere)
+    to_its_end(folder)
     whole, other = (torch.load(tmp_path / name / CHECKPOINT, weights_only=True) for name in ("whole", "killed"))
     assert all(torch.equal(value, other["model"][name]) for name, value in whole["model"].items())
     assert [entry["loss"] for entry in whole["history"]] == [entry["loss"] for entry in other["history"]]
