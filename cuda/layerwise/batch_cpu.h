@@ -11,9 +11,9 @@
 
 namespace gnnscale {
 
-// A drawn edge of a column: its stored position, and the correction c_v of its source.
+// A drawn edge of a column: its source, its stored position, and the correction c_v.
 struct DrawnEdge {
-  int64_t position;
+  int64_t source, position;
   double correction;
 };
 
@@ -66,10 +66,7 @@ class LayerBatch {
   }
 
   // Prefetches what add_column() reads for an edge from a node.
-  void prefetch(int64_t node, int64_t position) const {
-    GNNSCALE_PREFETCH(request.graph.row + position * request.graph.row_stride);
-    GNNSCALE_PREFETCH_WRITE(work->map + node);
-  }
+  GNNSCALE_INLINE void prefetch(int64_t node) const { GNNSCALE_PREFETCH_WRITE(work->map + node); }
 
   void begin_hop() {
     if (columns + (end - begin) + 1 > column_room_) {
@@ -83,23 +80,22 @@ class LayerBatch {
     block_ = nodes.count;
   }
 
-  // Appends the column of a node with its drawn edges.
+  // Appends the column of a node with its `count` drawn edges.
   template <typename Id>
-  void add_column(int64_t node, const Vector<DrawnEdge>& drawn) {
-    const int64_t count = static_cast<int64_t>(drawn.size());
+  void add_column(int64_t node, const DrawnEdge* drawn, int64_t count) {
     room_for_edges(count);
     room_for_nodes(nodes.count + count + 1);
     uint32_t local = static_cast<uint32_t>(nodes.count - block_);
     int64_t* const found = nodes.id.data() + block_;
     const MapCells map = cells();
     for (int64_t k = 0; k < count; ++k) {
-      const int64_t id = source_at<Id>(drawn[k].position);
+      const int64_t id = drawn[k].source;
       found[local] = id;  // kept if map.add() counts the node as new, else overwritten or never read
       row[edges + k] = map.add(id, local);
       edge_id[edges + k] = edge_id_at(drawn[k].position);
     }
     nodes.count = block_ + local;
-    if (count > 0) weigh<Id>(node, drawn);
+    if (count > 0) weigh<Id>(node, drawn, count);
     edges += count;
     colptr[++columns] = edges;
   }
@@ -142,27 +138,28 @@ class LayerBatch {
   }
 
   template <typename Id>
-  void weigh(int64_t node, const Vector<DrawnEdge>& drawn) {
+  void weigh(int64_t node, const DrawnEdge* drawn, int64_t count) {
     const auto [first, last] = stored(node);
     const int64_t degree = last - first;
     const Aggregation kind = request.aggregation;
-    const auto factor = [&](int64_t position) {
-      if (kind != Aggregation::kGcn) return edge_factor(kind, degree, 0);
-      const auto [from, to] = stored(source_at<Id>(position));
+    const double of_all = kind == Aggregation::kGcn ? 0.0 : edge_factor(kind, degree, 0);
+    const auto factor = [&](int64_t source) {
+      if (kind != Aggregation::kGcn) return of_all;
+      const auto [from, to] = stored(source);
       return edge_factor(kind, degree, to - from);
     };
-    weights_.resize(drawn.size());
-    for (size_t k = 0; k < drawn.size(); ++k) weights_[k] = factor(drawn[k].position) * drawn[k].correction;
+    weights_.resize(count);
+    for (int64_t k = 0; k < count; ++k) weights_[k] = factor(drawn[k].source) * drawn[k].correction;
     if (request.weights == Weights::kSelfNormalized) {
       double whole = kind == Aggregation::kMean ? 1.0 : kind == Aggregation::kSum ? static_cast<double>(degree) : 0.0;
       if (kind == Aggregation::kGcn) {
-        for (int64_t position = first; position < last; ++position) whole += factor(position);
+        for (int64_t position = first; position < last; ++position) whole += factor(source_at<Id>(position));
       }
       double sum = 0;
       for (const double entry : weights_) sum += entry;
       for (double& entry : weights_) entry = normalized_weight(entry, whole, sum);
     }
-    for (size_t k = 0; k < drawn.size(); ++k) weight[edges + static_cast<int64_t>(k)] = rounded_weight(weights_[k]);
+    for (int64_t k = 0; k < count; ++k) weight[edges + k] = rounded_weight(weights_[k]);
   }
 
   RelationReader reader_;

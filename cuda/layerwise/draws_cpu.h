@@ -58,7 +58,35 @@ GNNSCALE_AVX512 inline int64_t draw_nodes_avx512(uint64_t key, uint32_t tail, co
   }
   return i;
 }
+
+GNNSCALE_AVX512 inline int64_t find_below_avx512(const uint64_t* draws, int64_t count, uint64_t limit, int64_t* found) {
+  const __m512i most = _mm512_set1_epi64(static_cast<int64_t>(limit)), step = _mm512_set1_epi64(kLanes);
+  __m512i at = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
+  int64_t k = 0;
+  for (int64_t i = 0; i < count; i += kLanes) {
+    const __mmask8 there = static_cast<__mmask8>(count - i < kLanes ? (1u << (count - i)) - 1 : 0xFF);
+    const __mmask8 below = _mm512_mask_cmple_epu64_mask(there, _mm512_maskz_loadu_epi64(there, draws + i), most);
+    _mm512_storeu_si512(found + k, _mm512_maskz_compress_epi64(below, at));
+    k += __builtin_popcount(below);
+    at = _mm512_add_epi64(at, step);
+  }
+  return k;
+}
 #endif
+
+// Stores at `found`, which has room for kLanes more, which of `count` draws are at most `limit`, ascending. Returns how
+// many they are.
+inline int64_t find_below(const uint64_t* draws, int64_t count, uint64_t limit, int64_t* found) {
+#if defined(__x86_64__)
+  if (simd() == Simd::kAvx512) return find_below_avx512(draws, count, limit, found);
+#endif
+  int64_t k = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    found[k] = i;
+    k += draws[i] <= limit;
+  }
+  return k;
+}
 
 // draws[i] = draw 0 of nodes[i] in a hop.
 inline void draw_nodes(uint64_t key, int hop, const int64_t* nodes, int64_t count, uint64_t* draws) {

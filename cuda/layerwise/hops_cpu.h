@@ -305,10 +305,10 @@ class LayerHop {
       for (; position < last; ++position) look(position);
       drawn.resize(count);
       for (int64_t k = 0; k < count; ++k) {
-        const uint32_t number = slots_[sources_.checked(found[k], bad)] - base_;
-        drawn[k] = {found[k], chosen_[number].correction};
+        const auto id = static_cast<int64_t>(sources_.checked(found[k], bad));
+        drawn[k] = {id, found[k], chosen_[slots_[id] - base_].correction};
       }
-      batch_.add_column<Id>(frontier_[i], drawn);
+      batch_.add_column<Id>(frontier_[i], drawn.data(), count);
     };
     each_list(frontier_.data(), static_cast<int64_t>(frontier_.size()), prefetch, write_list);
     batch_.note_bad_row(bad);
@@ -318,7 +318,7 @@ class LayerHop {
   void write_kept() {
     Vector<DrawnEdge> drawn;
     for (const auto& [node, position] : kept_) {
-      if (has_bit(node)) batch_.prefetch(node, position);
+      if (has_bit(node)) batch_.prefetch(node);
     }
     const int64_t first = batch_.begin, last = batch_.end;
     for (int64_t column = first; column < last; ++column) {
@@ -326,9 +326,9 @@ class LayerHop {
       drawn.clear();
       for (int64_t k = ends_[l]; k < ends_[l + 1]; ++k) {
         const auto [node, position] = kept_[k];
-        if (has_bit(node)) drawn.push_back({position, chosen_[slots_[node] - base_].correction});
+        if (has_bit(node)) drawn.push_back({node, position, chosen_[slots_[node] - base_].correction});
       }
-      batch_.add_column<Id>(batch_.nodes.id[column], drawn);
+      batch_.add_column<Id>(batch_.nodes.id[column], drawn.data(), static_cast<int64_t>(drawn.size()));
     }
   }
 

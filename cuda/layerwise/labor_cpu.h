@@ -1,10 +1,11 @@
 // One hop of LABOR-0 on the CPU: each destination draws among its own edges, by the random numbers of their sources.
+//
+// Columns are worked on in blocks, so that numbers are drawn in whole vectors and what is read next is prefetched.
 #pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <numeric>
 
 #include "batch_cpu.h"
 #include "draws_cpu.h"
@@ -19,71 +20,149 @@ class LaborHop {
 
   void run() {
     batch_.begin_hop();
-    const int64_t fanout = request_.num_nodes[hop_];
-    const int draws_of = request_.layer_dependency ? 0 : hop_;
-    Vector<DrawnEdge> drawn;
-    Vector<int64_t> ids;
-    Vector<uint64_t> draws;
-    int64_t bad = -1;
-    for (int64_t column = batch_.begin; column < batch_.end; ++column) {
-      const int64_t node = batch_.nodes.id[column];
-      const auto [first, last] = batch_.stored(node);
-      const int64_t degree = last - first;
-      drawn.clear();
-      if (fanout < 0 || fanout >= degree) {
-        for (int64_t position = first; position < last; ++position) drawn.push_back({position, 1.0});
-      } else if (fanout > 0) {
-        const int64_t size = (degree + kLanes - 1) / kLanes * kLanes;  // whole vectors of draws
-        ids.assign(size, 0);
-        draws.resize(size);
-        for (int64_t at = 0; at < degree; ++at) ids[at] = static_cast<int64_t>(sources_.checked(first + at, bad));
-        draw_nodes(request_.key, draws_of, ids.data(), size, draws.data());
-        const double correction = labor_correction(static_cast<uint64_t>(degree), static_cast<uint64_t>(fanout));
-        choose_neighbors(first, degree, draws, fanout);
-        for (const int64_t position : positions_) drawn.push_back({position, correction});
+    for (int64_t column = batch_.begin; column < batch_.end;) {
+      column = read_lists(column);
+      choose_edges();
+      for (const Column& entry : columns_) {
+        batch_.add_column<Id>(entry.node, drawn_.data() + entry.begin, entry.end - entry.begin);
       }
-      batch_.add_column<Id>(node, drawn);
     }
-    batch_.note_bad_row(bad);
+    batch_.note_bad_row(bad_);
     batch_.end_hop();
   }
 
  private:
-  // Stores in positions_ the stored positions of a node's drawn edges, ascending.
-  void choose_neighbors(int64_t first, int64_t degree, const Vector<uint64_t>& draws, int64_t fanout) {
-    positions_.clear();
-    if (request_.scheme == Scheme::kPoisson) {
-      for (int64_t at = 0; at < degree; ++at) {
-        if (labor_draws(draws[at], static_cast<uint64_t>(degree), static_cast<uint64_t>(fanout))) {
-          positions_.push_back(first + at);
-        }
+  static constexpr int64_t kBlockColumns = 64, kBlockEdges = 1024;  // a block ends when it has one or the other
+  static constexpr int64_t kListsAhead = 8, kPointersAhead = 16;    // how many columns ahead they are prefetched
+  static constexpr int64_t kBytesAhead = 512;                       // of a list; the processor prefetches the others
+  static constexpr int kGuesses = 16;                               // then intervals are halved
+  static constexpr int64_t kVectors = 32;                           // draws are made for a multiple of so many edges
+
+  // A node whose edges are at the stored positions [first, last). Where draws decide, its sources are at
+  // ids_[read, read + last - first). Its drawn edges: drawn_[begin, end).
+  struct Column {
+    int64_t node, first, last, read, begin, end;
+  };
+
+  bool draws(const Column& column) const { return fanout_ >= 0 && fanout_ < column.last - column.first; }
+
+  // Reads the lists of the next block, from a column on; returns the column after it.
+  int64_t read_lists(int64_t column) {
+    const Relation& graph = request_.graph;
+    const int64_t* const nodes = batch_.nodes.id.data();
+    columns_.clear();
+    int64_t edges = 0;
+    filled_ = 0;
+    for (; column < batch_.end && edges < kBlockEdges && std::ssize(columns_) < kBlockColumns; ++column) {
+      if (column + kPointersAhead < batch_.end) GNNSCALE_PREFETCH(graph.pointer_of(nodes[column + kPointersAhead]));
+      if (column + kListsAhead < batch_.end) {
+        const auto [first, last] = batch_.stored(nodes[column + kListsAhead]);
+        prefetch_lines(graph.row + first * graph.row_stride, std::min((last - first) * graph.row_stride, kBytesAhead));
       }
-      return;
+      const auto [first, last] = batch_.stored(nodes[column]);
+      columns_.push_back({nodes[column], first, last, filled_, 0, 0});
+      edges += last - first;
+      if (!draws(columns_.back()) || fanout_ == 0) continue;
+      make_room(ids_, filled_ + last - first + kVectors);
+      sources_.read(first, last - first, ids_.data() + filled_, bad_);
+      filled_ += last - first;
     }
-    const auto before = [&](int64_t a, int64_t b) { return draws[a] < draws[b] || (draws[a] == draws[b] && a < b); };
-    const double wanted = static_cast<double>(fanout) + 4 * std::sqrt(static_cast<double>(fanout)) + 4;
-    const double guess = std::ldexp(wanted / static_cast<double>(degree), kDrawBits);
-    const uint64_t limit = guess < 0x1p63 ? static_cast<uint64_t>(guess) : UINT64_MAX;
-    for (int64_t at = 0; at < degree; ++at) {
-      if (draws[at] <= limit) positions_.push_back(at);
+    return column;
+  }
+
+  // Stores in drawn_ the drawn edges of the block.
+  void choose_edges() {
+    drawn_.clear();
+    const int64_t size = (filled_ + kVectors - 1) / kVectors * kVectors;
+    if (size > 0) std::fill(ids_.data() + filled_, ids_.data() + size, 0);
+    make_room(draws_, size);
+    draw_nodes(request_.key, request_.layer_dependency ? 0 : hop_, ids_.data(), size, draws_.data());
+    for (Column& column : columns_) {
+      const int64_t degree = column.last - column.first;
+      column.begin = std::ssize(drawn_);
+      if (!draws(column)) {
+        for (int64_t position = column.first; position < column.last; ++position) {
+          add(static_cast<int64_t>(sources_.checked(position, bad_)), position, 1.0);
+        }
+      } else if (fanout_ > 0) {
+        make_room(chosen_, degree + kLanes);
+        const int64_t count = choose_neighbors(draws_.data() + column.read, degree);
+        const double correction = labor_correction(static_cast<uint64_t>(degree), static_cast<uint64_t>(fanout_));
+        for (int64_t k = 0; k < count; ++k) add(ids_[column.read + chosen_[k]], column.first + chosen_[k], correction);
+      }
+      column.end = std::ssize(drawn_);
     }
-    if (static_cast<int64_t>(positions_.size()) < fanout) {
-      positions_.resize(degree);
-      std::iota(positions_.begin(), positions_.end(), 0);
+  }
+
+  GNNSCALE_INLINE void add(int64_t source, int64_t position, double correction) {
+    drawn_.push_back({source, position, correction});
+    batch_.prefetch(source);
+  }
+
+  // Stores in chosen_ which of `degree` > fanout_ edges are drawn, ascending. Returns how many they are.
+  int64_t choose_neighbors(const uint64_t* draws, int64_t degree) {
+    if (request_.scheme == Scheme::kPoisson) {
+      const uint64_t limit = labor_limit(static_cast<uint64_t>(degree), static_cast<uint64_t>(fanout_));
+      return find_below(draws, degree, limit, chosen_.data());
     }
-    if (static_cast<int64_t>(positions_.size()) > fanout) {
-      std::nth_element(positions_.begin(), positions_.begin() + fanout, positions_.end(), before);
+    for (double guess = wanted_ / static_cast<double>(degree) * 0x1p64;; guess *= 2) {
+      const uint64_t limit = guess < 0x1p63 ? static_cast<uint64_t>(guess) : UINT64_MAX;
+      const int64_t count = find_below(draws, degree, limit, chosen_.data());
+      if (count == fanout_) return count;
+      if (count > fanout_) return keep_least(draws, count, limit);
     }
-    positions_.resize(fanout);
-    std::sort(positions_.begin(), positions_.end());
-    for (int64_t& position : positions_) position += first;
+  }
+
+  // Keeps, of `count` > fanout_ edges in chosen_, whose draws are at most `limit`, those of the least draws, the first
+  // ones where draws are equal. Returns how many they are.
+  int64_t keep_least(const uint64_t* draws, int64_t count, uint64_t limit) {
+    few_.clear();
+    for (int64_t i = 0; i < count; ++i) few_.push_back(draws[chosen_[i]]);
+    // `below` <= fanout_ draws are less than `low`, and `above` > fanout_ at most `high`.
+    uint64_t low = 0, high = limit;
+    int64_t below = 0, above = count;
+    for (int guesses = 0; below < fanout_ && low < high; ++guesses) {
+      const double rest = static_cast<double>(fanout_ - below) + 0.5, all = static_cast<double>(above - below) + 1;
+      const double step = static_cast<double>(high - low) * (guesses < kGuesses ? rest / all : 0.5);
+      const uint64_t middle = low + std::clamp<uint64_t>(static_cast<uint64_t>(step), 1, high - low);
+      int64_t less = 0;
+      for (const uint64_t draw : few_) less += draw < middle;
+      if (less <= fanout_) {
+        low = middle;
+        below = less;
+      } else {
+        high = middle - 1;
+        above = less;
+      }
+    }
+    int64_t equal = fanout_ - below, kept = 0;  // of the draws that are `low`, so many are kept
+    for (int64_t i = 0; i < count; ++i) {
+      chosen_[kept] = chosen_[i];
+      const bool is_kept = few_[i] < low || (few_[i] == low && equal > 0);
+      equal -= is_kept && few_[i] == low;
+      kept += is_kept;
+    }
+    return kept;
+  }
+
+  template <typename T>
+  static void make_room(Vector<T>& array, int64_t size) {
+    if (std::ssize(array) < size) array.resize(size);
   }
 
   LayerBatch& batch_;
   const LayerRequest& request_;
   const Sources<Id, kStride> sources_;
   const int hop_;
-  Vector<int64_t> positions_;
+  const int64_t fanout_ = request_.num_nodes[hop_];
+  // How many edges a guessed limit lets pass, in expectation, so that most likely fanout_ do.
+  const double wanted_ = static_cast<double>(fanout_) + 2 * std::sqrt(std::max(static_cast<double>(fanout_), 0.0)) + 2;
+  int64_t bad_ = -1;
+  int64_t filled_ = 0;  // how many of ids_ the block has
+  Vector<Column> columns_;
+  Vector<int64_t> ids_, chosen_;
+  Vector<uint64_t> draws_, few_;
+  Vector<DrawnEdge> drawn_;
 };
 
 }  // namespace gnnscale

@@ -28,6 +28,18 @@ struct Sources {
     bad = position;
     return 0;
   }
+  // The sources at [first, first + count); those that are not below num_src as checked() has them.
+  void read(int64_t first, int64_t count, int64_t* ids, int64_t& bad) const {
+    uint64_t signs = 0;  // bit 63 is set if an id is negative or not below num_src
+    for (int64_t i = 0; i < count; ++i) {
+      const uint64_t id = at(first + i);
+      ids[i] = static_cast<int64_t>(id);
+      signs |= id | (num_src - 1 - id);
+    }
+    if (signs >> 63 == 0) [[likely]]
+      return;
+    for (int64_t i = 0; i < count; ++i) ids[i] = static_cast<int64_t>(checked(first + i, bad));
+  }
 };
 
 }  // namespace gnnscale

@@ -4,6 +4,7 @@ import re
 
 import pytest
 import torch
+from helpers import forked
 from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids, small_graphs
 from helpers.layers import BATCH, FIGURE, both
 from hypothesis import example, given
@@ -14,7 +15,8 @@ from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, MAX_DRAWN, METHODS, S
 from torch_gnnscale.ops.samples import MAX_HOPS
 from torch_gnnscale.reference import layerwise as twin
 
-LADIES = ops.LayerDrawing()
+INDEX = [torch.int32, torch.int64]
+LADIES, LABOR = ops.LayerDrawing(), ops.LayerDrawing("labor", "sequential")
 
 
 @st.composite
@@ -53,6 +55,31 @@ def test_hubs_and_every_scheme_of_a_larger_graph(method):
             drawing = ops.LayerDrawing(method, scheme, scores, aggregation="gcn")
             for num_nodes in ([30, 40], [1, 150], [0, 5], [-1, 3], [199, 2]):
                 both(graph, seeds, num_nodes, 11, drawing)
+
+
+@pytest.mark.parametrize("dtype", INDEX)
+def test_neighbors_with_equal_draws(dtype):
+    """40 parallel edges of each of six sources: of edges with equal draws the first ones are drawn."""
+    row = torch.arange(6).repeat(40)
+    graph = Graph(torch.tensor([0, 240, 480, 720, 726, 727, 727]), torch.cat([row, row, row, row[:7]]).to(dtype))
+    for fanout in (1, 2, 39, 40, 41, 79, 80, 200, 239, 240):
+        for key in range(3):
+            both(graph, torch.arange(6), [fanout, 3], key, LABOR)
+
+
+def check_labor():
+    """Blocks of many short lists, of a long one, and of both."""
+    degrees = [*[1, 0, 2] * 25, 40, 9, 1100, 1, *[11] * 20]
+    for dtype, fanout in zip(INDEX * 2, (8, 100, 0, 1050), strict=True):
+        graph = graph_of_degrees(degrees, seed=5, dtype=dtype)
+        for scheme in SCHEMES_OF["labor"]:
+            both(graph, torch.arange(len(degrees)), [fanout], 4, LABOR._replace(scheme=scheme))
+
+
+@pytest.mark.parametrize("simd", ["", "avx2", "0"])
+def test_blocks_of_lists_in_each_instruction_set(simd):
+    done = forked.run("from test_layerwise import *; check_labor()", GNNSCALE_SIMD=simd)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("keep_known", [False, True])
