@@ -1,6 +1,7 @@
 """Models on batches that are cut over ranks give the outputs and gradients of one process."""
 
 import copy
+from itertools import product
 
 import pytest
 import torch
@@ -121,9 +122,14 @@ def test_what_depends_on_all_rows_is_refused_on_all_ranks():
         )
 
 
-@pytest.mark.parametrize("world", [1, SLOW(3), SLOW(4)])
-@pytest.mark.parametrize("owners", OWNERS)
-@pytest.mark.parametrize("name", ["sage", "gcn", "gat", "edge"])
+def models_owners_and_ranks():
+    """All models with all owners: on one rank, and on three or four."""
+    for (i, name), (j, owners) in product(enumerate(["sage", "gcn", "gat", "edge"]), enumerate(OWNERS)):
+        yield name, owners, 1
+        yield SLOW(name, owners, 3 + (i + j) % 2)
+
+
+@pytest.mark.parametrize(("name", "owners", "world"), models_owners_and_ranks())
 def test_owners_and_numbers_of_ranks(name, owners, world):
     run(world, name, owners, world, True, False)
 
