@@ -114,7 +114,7 @@ dist: $(VENV)/wheel $(VENV)/test ## the source distribution and the manylinux wh
 	PATH="$(abspath $(BIN)):$$PATH" auditwheel repair --exclude 'libtorch*.so' --exclude 'libc10*.so' -w dist build/wheel/*-py3-none-*.whl
 	tar xzf dist/*.tar.gz -C build/sdist --strip-components 1 && rm -r build/sdist/torch_gnnscale
 	$(INSTALL) --no-deps --target build/site dist/*.whl
-	cd build/sdist && PYTHONPATH=../site ../../$(BIN)/python -m pytest $(TWO) -p no:cacheprovider -m "not slow" tests/native tests/topology/test_topology.py tests/topology/test_files.py tests/loader/test_loader.py
+	cd build/sdist && PYTHONPATH=../site ../../$(BIN)/python -m pytest -p no:cacheprovider -m "not slow" tests/native tests/topology/test_topology.py tests/topology/test_files.py tests/loader/test_loader.py
 
 $(VENV)/docs: $(VENV)/installed
 	$(INSTALL) $$($(EXTRA) docs)
