@@ -45,13 +45,10 @@ def inclusion(scores, count):
 def frequencies(scores, count, scheme, keys):
     """(how often each candidate is drawn, the sum of its corrections) over ``keys``."""
     node, score = torch.tensor(list(scores)), torch.tensor(list(scores.values()))
-    often, sums, squares = (torch.zeros(len(scores), dtype=torch.float64) for _ in range(3))
-    for key in keys:
-        at, correction = ops.choose_nodes(node, score, count, scheme, key, 0)
-        often[at] += 1
-        sums[at] += correction
-        squares[at] += correction.square()
-    return often, sums, squares
+    found = zip(*(ops.choose_nodes(node, score, count, scheme, key, 0) for key in keys), strict=True)
+    at, correction = (torch.cat(of_keys) for of_keys in found)
+    terms = torch.ones_like(correction), correction, correction.square()
+    return tuple(torch.bincount(at, term, len(scores)) for term in terms)
 
 
 def test_inclusion_by_successive_draws_in_figure_1():
