@@ -123,8 +123,8 @@ $(VENV)/docs: $(VENV)/installed
 docs: $(VENV)/docs ## the documentation in build/docs; a warning is an error
 	$(BIN)/python -m sphinx -q -W --keep-going -b html docs build/docs
 
-notebooks: $(VENV)/lint ## run the notebooks
-	$(BIN)/python notebooks/execute.py notebooks/*.ipynb
+notebooks: $(VENV)/lint ## run the notebooks, two at a time
+	printf '%s\n' notebooks/*.ipynb | xargs -P 2 -n 1 $(BIN)/python notebooks/execute.py
 
 fuzz: $(VENV)/test ## 100,000 cases of arguments and files that nobody would write; GNNSCALE_FUZZ_SEED repeats a run
 	seed=$${GNNSCALE_FUZZ_SEED:-$$(od -An -N4 -tu4 /dev/urandom | tr -d ' ')}; \
