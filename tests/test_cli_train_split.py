@@ -7,17 +7,25 @@ from helpers import forked
 
 from torch_gnnscale import split
 from torch_gnnscale.cli import main
-from torch_gnnscale.datasets import planted
+from torch_gnnscale.datasets import NodeTask, planted
 
 COMMAND = "import sys; from torch_gnnscale.cli import main; main(sys.argv[1:])"
-SHORT = ["--epochs", "2", "--hidden", "8", "--fanouts", "3", "3", "--batch-size", "2048"]
+SHORT = ["--epochs", "2", "--hidden", "8", "--fanouts", "3", "3", "--batch-size", "512"]
 
 
 @pytest.fixture(scope="module")
-def plan(tmp_path_factory):
-    """A plan of two parts for the graph of ``--dataset planted``."""
-    data, out = planted(), str(tmp_path_factory.mktemp("split") / "plan")
-    split.plan(data, data.train_mask, [3, 3], 2, weights="random", batch_size=2048, epochs=1, seed=0).save(out)
+def task(tmp_path_factory):
+    """A folder of a graph whose nodes are to be classified."""
+    folder = tmp_path_factory.mktemp("split")
+    NodeTask.from_data("small", planted(10_000)).save(folder / "task")
+    return folder / "task"
+
+
+@pytest.fixture(scope="module")
+def plan(task):
+    """A plan of two parts of the graph."""
+    data, out = planted(10_000), str(task.parent / "plan")
+    split.plan(data, data.train_mask, [3, 3], 2, weights="random", batch_size=512, epochs=1, seed=0).save(out)
     return out
 
 
@@ -41,8 +49,8 @@ def test_what_is_refused_beside_a_plan(plan, arguments, message, capsys, monkeyp
 
 
 @pytest.mark.slow
-def test_two_ranks_train_what_one_process_does(plan, tmp_path):
-    command = ["train", "--split-plan", plan, *SHORT]
+def test_two_ranks_train_what_one_process_does(task, plan, tmp_path):
+    command = ["train", "--dataset", str(task), "--split-plan", plan, *SHORT]
 
     def summary(folder):
         return json.loads((tmp_path / folder / "summary.json").read_text())
@@ -53,7 +61,7 @@ def test_two_ranks_train_what_one_process_does(plan, tmp_path):
         return "".join(rank.stdout for rank in ranks), summary(folder)
 
     printed, both = run("two")
-    assert "batches of 2048, 2 ranks\n" in printed
+    assert "batches of 512, 2 ranks\n" in printed
     assert printed.count("test accuracy ") == 1
     main([*command, "--out", str(tmp_path / "one")])
     alone = summary("one")
