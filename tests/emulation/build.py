@@ -21,7 +21,7 @@ from torch.utils import cpp_extension
 HERE = Path(__file__).parent
 SOURCES, OUT = Path("cuda"), Path("build/emulated")
 FLAGS = [
-    "-std=c++20", "-fPIC", "-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-Wall",
+    "-std=c++20", "-fPIC", "-Og", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-Wall",
     "-Wno-unknown-pragmas", "-Wno-maybe-uninitialized", "-DTORCH_TARGET_VERSION=0x020b000000000000", "-DUSE_CUDA",
 ]  # fmt: skip
 WITH_BARRIERS = "gather_kernel"
