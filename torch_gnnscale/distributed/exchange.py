@@ -73,6 +73,8 @@ class Exchange:
         """By purpose."""
         self.broken = False
         """Whether the last collective failed."""
+        self.waits = False
+        """Whether one was begun that has not ended: who waited for it was interrupted."""
         self._given_up = threading.Event()
 
     def numbers(self, sent: Tensor, purpose: str) -> Tensor:
@@ -185,10 +187,12 @@ class Exchange:
         if tensors[0].is_cuda:
             work.wait()
             return
+        self.waits = True
         while not _has_ended(work):
             if self._given_up.is_set():
                 keep_for_ever((work, tensors))  # the backend's thread would need the interpreter to free them
                 raise RuntimeError("the part was closed before other ranks came to this step")
+        self.waits = False
         try:
             work.wait()
         except RuntimeError as error:

@@ -99,6 +99,28 @@ class Meeting:
         gone = "" if self._presence is None else self._presence.gone()
         return f"{gone or 'a rank failed'}: {error}"
 
+    def fail(self, why: str) -> None:
+        """Tells the other ranks why this one fails, before it ends its groups."""
+        if self._presence is not None:
+            self._presence.say(why)
+
+    def blamed(self, error: Broken) -> str:
+        """As :meth:`lost`, where all ranks whose collective failed call it: names a rank that told why it failed, else
+        those that are gone, else those that are elsewhere."""
+        presence = self._presence
+        if presence is None:
+            return str(error)
+        presence.say("")
+        gone = "" if any(presence.heard().values()) else presence.gone()
+        heard = presence.heard()
+        for rank, why in heard.items():
+            if why:
+                return f"rank {rank}: {why}"
+        elsewhere = ", ".join(str(rank) for rank in range(self.world) if rank not in heard)
+        if not gone and elsewhere:
+            gone = f"rank {elsewhere} did not come to what the others do together"
+        return f"{gone or 'a rank failed'}: {error}"
+
     def close(self) -> None:
         """Ends the group."""
         group, self._exchange.group = self._exchange.group, None

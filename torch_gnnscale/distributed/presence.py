@@ -134,11 +134,27 @@ class Presence:
         self._store.set("silent", json.dumps(silent))
         return f"rank {', '.join(map(str, silent))} is gone or does not answer"
 
+    def say(self, text: str) -> None:
+        """Leaves a text for the other ranks, "" if this one waits in vain; its last one is what they hear."""
+        self._asked(lambda: self._store.set(f"text/{self.rank}", text))
+
+    def heard(self) -> dict[int, str]:
+        """The texts that ranks have left, by rank; none if the store does not answer."""
+        return self._asked(self._texts) or {}
+
+    def _texts(self) -> dict[int, str]:
+        keys = {rank: f"text/{rank}" for rank in range(self.world)}
+        return {rank: self._store.get(key).decode() for rank, key in keys.items() if self._store.check([key])}
+
     def _silent(self) -> list[int] | None:
         """The ranks that do not answer; None if the store does not."""
+        return self._asked(self._ask)
+
+    def _asked(self, ask: Callable[[], T]) -> T | None:
+        """What the store says, asked by another thread; None if it does not answer."""
         asking = self._thread_for("asking")
         try:
-            return asking.submit(self._ask).result(2 * self._within)
+            return asking.submit(ask).result(2 * self._within)
         except Exception:  # also a timeout: a call of a store whose process has ended may take minutes to fail
             return None
         finally:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
 from ..distributed.exchange import Exchange
+from .links import Links
 
 
 class GradientSum:
@@ -20,7 +21,7 @@ class GradientSum:
     so that they are equal bit for bit on all ranks. A parameter without a gradient on all ranks keeps none.
 
     Args:
-        exchange: over the ranks that train the model, for this purpose alone.
+        exchange: over the ranks that train the model.
     """
 
     def __init__(self, exchange: Exchange) -> None:
@@ -43,21 +44,27 @@ class GradientSum:
         finally:
             self.holds = before
 
-    def watch(self, model: nn.Module, out: Tensor) -> None:
-        """Makes a backward pass through ``out`` sum the gradients of the model's parameters."""
+    def watch(self, model: nn.Module, out: Tensor, links: Links) -> None:
+        """Makes a backward pass through ``out``, which keeps the links, sum the gradients of the model's parameters."""
         if self.exchange.size == 1 or not torch.is_grad_enabled() or not out.requires_grad:
             return
         for parameter in model.parameters():
             if parameter.requires_grad and parameter not in self._hooked:
                 self._hooked[parameter] = parameter.register_hook(_Aside(self, parameter))
-        out.register_hook(lambda _: self._begin(model))  # the first of the pass: all other gradients follow from it
+        out.register_hook(lambda _: self._begin(model, links))  # the first: all other gradients follow from it
 
-    def _begin(self, model: nn.Module) -> None:
+    def close(self) -> None:
+        """Leaves the parameters' gradients alone from now on."""
+        for handle in self._hooked.values():
+            handle.remove()
+        self._hooked.clear()
+
+    def _begin(self, model: nn.Module, links: Links) -> None:
         """Called when a backward pass begins; several forward passes may be in one."""
         current = torch._C._current_graph_task_id()
         if current != self._pass:
             self._pass = current
-            torch.autograd.Variable._execution_engine.queue_callback(lambda: self._finish(model))
+            torch.autograd.Variable._execution_engine.queue_callback(_Pass(self, model, links))
 
     def set_aside(self, parameter: nn.Parameter) -> None:
         """Called before a gradient is added to ``parameter.grad``: this is then of this rank alone."""
@@ -67,7 +74,8 @@ class GradientSum:
             self._before[parameter], parameter.grad = parameter.grad, None
 
     @torch.no_grad()
-    def _finish(self, model: nn.Module) -> None:
+    def finish(self, model: nn.Module) -> None:
+        """Called when a backward pass has ended: sums what it left."""
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         for parameter in parameters:
             if parameter.grad is None and parameter in self._before:  # it was asked for by torch.autograd.grad
@@ -134,12 +142,29 @@ class GradientSum:
 
 
 class _Aside:
-    """A hook of a parameter; it does not keep the parameter alive."""
+    """A hook of a parameter; it keeps neither alive."""
 
     def __init__(self, of: GradientSum, parameter: nn.Parameter) -> None:
-        self.of, self.parameter = of, weakref.ref(parameter)
+        self.of, self.parameter = weakref.ref(of), weakref.ref(parameter)
 
     def __call__(self, grad: Tensor) -> None:
-        parameter = self.parameter()
-        if parameter is not None:
-            self.of.set_aside(parameter)
+        of, parameter = self.of(), self.parameter()
+        if of is not None and parameter is not None:
+            of.set_aside(parameter)
+
+
+class _Pass:
+    """The last call of a backward pass. If it fails before, it is dropped without that call: the others are told."""
+
+    def __init__(self, of: GradientSum, model: nn.Module, links: Links) -> None:
+        self.of, self.model, self.links = of, model, links
+        self.has_ended = False
+
+    def __call__(self) -> None:
+        with self.links.told():
+            self.of.finish(self.model)
+        self.has_ended = True
+
+    def __del__(self) -> None:
+        if not self.has_ended:
+            self.links.fail("its backward pass failed")

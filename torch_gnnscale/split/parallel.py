@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import Any, Literal
 
 import torch
@@ -16,9 +15,8 @@ from torch_geometric.data import HeteroData
 
 from .. import machine
 from .._warn import warn
-from ..distributed.exchange import Broken, Exchange, Traffic
+from ..distributed.exchange import Exchange, Traffic
 from ..distributed.grid import Grid
-from ..distributed.meeting import end_group
 from ..nn.compare import agree, first_difference, outputs
 from ..nn.layered import Layered
 from ..nn.weigh import default_call
@@ -26,6 +24,7 @@ from ..ops.shuffle import MAX_TABLES
 from .gradients import GradientSum
 from .header import compare_headers, describe
 from .layer import Call, SplitLayer, SplitPass, refuse_recomputing
+from .links import ENDED, Links
 from .norms import SplitNorms
 from .own_hops import OwnHops
 from .peers import Peers
@@ -70,42 +69,22 @@ class Parallelized(Layered):
             ValueError: the batch is not one of a loader with ``split=``, or is of another plan, key or mode than on
                 other ranks; or the model cannot be split, which all ranks raise, naming the module.
             NotImplementedError: the model does what split models cannot: the message names it.
-            RuntimeError: another rank failed, which the message names, has ended or does not answer. The model cannot
-                be called any more.
+            RuntimeError: another rank failed, is gone or does not come, which the message names; a backward pass raises
+                it, too. The model cannot be called any more, nor after an error of this rank alone.
         """
-        self._check_batch(batch)
-        index: ShuffleIndex = batch.shuffle_index
-        transport = self._transport_of(index)
+        with self._links.told():
+            self._check_batch(batch)
+        transport = self._transport_of(batch.shuffle_index)
         knows_halo = compare_headers(self.module, batch, transport.exchange)
         hops = len(batch.num_sampled_edges)
         if hops not in self._calls:
             self._calls[hops] = self._probe(batch, transport)
-        own_hops = OwnHops(batch, verify=False)
-        split_pass = SplitPass(own_hops, transport, batch, self._calls[hops], knows_halo, self._weight(batch))
-        try:
-            out = self._run(batch, split_pass)
-        except Exception as error:
-            self._leave(error)
-            raise
-        self._gradients.watch(self.module, out)
+        with self._links.told():
+            own_hops = OwnHops(batch, verify=False)
+            weight = self._weight(batch)
+            out = self._run(batch, SplitPass(own_hops, transport, batch, self._calls[hops], knows_halo, weight))
+        self._gradients.watch(self.module, out, self._links)
         return out
-
-    def _leave(self, error: Exception) -> None:
-        """Ends the groups of this model, so that ranks that wait for this one do not wait on, and tells them why.
-
-        Raises:
-            RuntimeError: another rank failed before; the message names it.
-        """
-        group = self._gradients.exchange.group
-        if group is None:
-            return
-        store, key = dist.distributed_c10d._get_default_store(), f"gnnscale split {group.group_name}"
-        del group
-        if isinstance(error, Broken):
-            text = store.get(key).decode() if store.check([key]) else f"a rank has ended or does not answer: {error}"
-            raise RuntimeError(f"split: {text}") from error
-        store.set(key, f"rank {self.rank}: {type(error).__name__}: {error}")
-        self.close()
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
@@ -118,43 +97,30 @@ class Parallelized(Layered):
         """What was exchanged, by purpose: ``forward NAME`` and ``backward NAME`` are shuffles of the rows that the
         layer NAME reads, ``degrees`` of a GCN's; ``header``; ``gradients``."""
         found: dict[str, Traffic] = {}
-        for exchange in (*(transport.exchange for transport in self._transports.values()), self._gradients.exchange):
+        for exchange in (*(transport.exchange for transport in self._links.transports.values()), self._links.all):
             for purpose, traffic in exchange.traffic.items():
                 found[purpose] = found.get(purpose, Traffic()) + traffic
         return found
 
     def close(self) -> None:
-        """Ends the groups of this model; it cannot be called any more."""
-        self._is_closed = True
-        for transport in self._transports.values():
-            transport.close()
-            _end(transport.exchange)
-        _end(self._gradients.exchange)
+        """Ends the groups of this model; it cannot be called any more. Without, they end when it is dropped."""
+        self._gradients.close()
+        self._links.end()
 
     def _connect(self) -> None:
-        group = self._group(list(range(self.world)))
-        self._gradients = GradientSum(Exchange(group, self.world, self.rank))
-        self._transports: dict[int, Transport] = {}
-        """By number of parts."""
-        self._is_closed = False
-
-    def _group(self, ranks: list[int]) -> dist.ProcessGroup | None:
-        """A Gloo group; all ranks call it for all groups, in the same order."""
-        return None if len(ranks) == 1 else dist.new_group(ranks, timedelta(seconds=self.timeout), "gloo")
+        self._links = Links(self.rank, self.world, self.timeout)
+        self._gradients = GradientSum(self._links.all)
 
     @torch.no_grad()
     def _share_weights(self) -> None:
         """Gives all ranks the parameters and buffers of rank 0; those without a size yet keep none."""
-        group = self._gradients.exchange.group
-        if group is None:
-            return
-        said = self._gradients.exchange.objects(describe(self.module))
+        said = self._links.all.objects(describe(self.module))
         if other := next((rank for rank, model in enumerate(said) if model != said[0]), None):
             raise ValueError(f"model: expected the same on all ranks, found other layers or shapes on rank {other}")
         for tensor in (*self.module.parameters(), *self.module.buffers()):
             if not is_lazy(tensor):
                 there = tensor.detach().cpu().contiguous()
-                dist.broadcast(there.view(-1).view(torch.uint8), 0, group)
+                self._links.all.broadcast(there.view(-1).view(torch.uint8))
                 tensor.copy_(there)
 
     def _layers_changed(self) -> None:
@@ -162,8 +128,8 @@ class Parallelized(Layered):
 
     def _check_batch(self, batch: Any) -> None:
         refuse_recomputing("split")
-        if self._is_closed:
-            raise RuntimeError("split: expected a model that is connected, found one that was closed, or that failed")
+        if self._links.ended:
+            raise RuntimeError(f"split: {ENDED}")
         if DistributedDataParallel._get_active_ddp_module() is not None:
             raise ValueError(
                 "split: expected parallelize(model) by itself, found it within DistributedDataParallel, which would "
@@ -177,11 +143,11 @@ class Parallelized(Layered):
 
     def _transport_of(self, index: ShuffleIndex) -> Transport:
         """To the ranks over which the batch is cut: a column of the grid of ranks in which all have their parts."""
-        if index.parts in self._transports:
-            return self._transports[index.parts]
+        if index.parts in self._links.transports:
+            return self._links.transports[index.parts]
         if index.parts > MAX_TABLES:
             raise ValueError(f"batch: expected at most {MAX_TABLES} parts, found {index.parts}")
-        said = self._gradients.exchange.objects((index.parts, index.part))
+        said = self._links.all.objects((index.parts, index.part))
         counts, of_ranks = [parts for parts, _ in said], [part for _, part in said]
         if len(set(counts)) > 1:
             raise ValueError(f"batch: expected as many parts on all ranks, found {counts}")
@@ -190,9 +156,8 @@ class Parallelized(Layered):
         if of_ranks not in expected:
             raise ValueError(f"batch: expected ranks of the parts {expected[0]} or {expected[1]}, found {of_ranks}")
         grid = grids[expected.index(of_ranks)]
-        made = [self._group(grid.column(copy)) for copy in range(grid.copies)]
-        group = made[grid.copy(self.rank)]
-        transport = self._transports[index.parts] = self._connected(Exchange(group, index.parts, index.part))
+        exchange = self._links.exchange([grid.column(copy) for copy in range(grid.copies)])
+        transport = self._links.transports[index.parts] = self._connected(exchange)
         return transport
 
     def _connected(self, exchange: Exchange) -> Transport:
@@ -212,7 +177,7 @@ class Parallelized(Layered):
 
     def _run(self, batch: Any, split_pass: SplitPass) -> Tensor:
         norms = SplitNorms(self.module if self.world > 1 or split_pass.finds_out else None)
-        norms.enter(Transport(self._gradients.exchange), split_pass.own_rows)  # over the ranks of all groups
+        norms.enter(Transport(self._links.all), split_pass.own_rows)  # over the ranks of all groups
         try:
             for name in self._of_nodes:
                 split_pass.own_rows.mark(getattr(batch, name, None), len(split_pass.hops.rows))
@@ -234,7 +199,7 @@ class Parallelized(Layered):
         whole, had_lazy = probe_batch(fields, batch.edge_index.device), self._has_lazy()
         local = torch.arange(whole.num_nodes)
         with self._evaluating():
-            with outputs(self.module) as of_whole:
+            with self._links.told(), outputs(self.module) as of_whole:
                 expected = self._whole(whole)[:SEEDS]
             if had_lazy:
                 self._share_weights()
@@ -245,7 +210,7 @@ class Parallelized(Layered):
                 split_pass = SplitPass(
                     OwnHops(share, True), to, share, calls or None, fields.has_halo, self._weight(share)
                 )
-                with outputs(self.module) as of_share:
+                with self._links.told(), outputs(self.module) as of_share:
                     found = self._run(share, split_pass)
                 calls = split_pass.calls
                 text = None
@@ -262,7 +227,7 @@ class Parallelized(Layered):
         return calls
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_gradients": None, "_transports": {}}
+        return {**super().__getstate__(), "_gradients": None, "_links": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
@@ -297,7 +262,7 @@ def parallelize(
 
         transport: ``peers``: ranks read rows in each other's memory, where all are on CPUs of one machine, else
             ``all_to_all``, with a warning. ``all_to_all``: over Gloo. None: ``peers`` where it can be, without a word.
-        timeout: seconds after which a rank that does not answer is an error.
+        timeout: seconds after which a rank that does not answer is an error, forward, backward, and here.
 
     Returns:
         A module to be called with a batch of ``NeighborLoader(split=plan)``; it shares the model's parameters.
@@ -307,13 +272,6 @@ def parallelize(
         NotImplementedError: it is compiled.
     """
     return Parallelized(model, call, transport, timeout)
-
-
-def _end(exchange: Exchange) -> None:
-    """Ends its group, of which nothing must be left: its connections end with the last reference."""
-    group, exchange.group = exchange.group, None
-    if group is not None:
-        end_group(group)
 
 
 def _refuse(model: nn.Module) -> None:

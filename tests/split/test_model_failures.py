@@ -1,0 +1,210 @@
+"""What the ranks of a split model do when one of them fails, ends, stops or leaves: the others raise, and name it."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+import torch_geometric.nn as pyg_nn
+from helpers.cluster import Cluster, cluster
+from helpers.narrow import CLASSES, FEATURES, HIDDEN
+from test_parallelize_training import own_batches, place
+
+from torch_gnnscale.split import parallelize
+
+TRANSPORTS = ["peers", "all_to_all"]
+
+
+def made(transport, timeout=60.0):
+    """A model and a batch of this rank."""
+    rank, world = place()
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
+    _, batch, _ = next(own_batches(world, rank))
+    return model, parallelize(model, transport=transport, timeout=timeout), batch
+
+
+class Fails(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        raise KeyError("no luck")
+
+
+def fails(transport, where):
+    """Rank 1 fails in its second step."""
+    rank, _ = place()
+    model, split, batch = made(transport)
+    split(batch).sum().backward()
+    if rank == 1 and where == "forward":
+        model.convs[1].register_forward_pre_hook(lambda *_: 1 // 0)
+    if rank == 1 and where == "backward":
+        model.convs[1].register_forward_hook(lambda _, __, out: Fails.apply(out))
+    if rank == 1 and where == "batch":
+        del batch.shuffle_index
+    begin = time.monotonic()
+    try:
+        split(batch).sum().backward()
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+    try:
+        split(batch)
+    except RuntimeError as error:
+        return text, str(error), time.monotonic() - begin
+
+
+SAID = {
+    "forward": ("ZeroDivisionError: integer division or modulo by zero",) * 2,
+    "backward": ("KeyError: 'no luck'", "its backward pass failed"),
+    "batch": ("ValueError: batch: expected one of NeighborLoader(split=plan) with shuffle_index, found none",) * 2,
+}
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("where", SAID)
+def test_an_error_of_one_rank_is_raised_on_all(where, transport):
+    own, told = SAID[where]
+    first, second, third = cluster(3).run(fails, transport, where)
+    assert second[0] == own
+    assert first[0] == third[0] == f"RuntimeError: split: rank 1: {told}"
+    for _, text, seconds in (first, second, third):
+        assert text == "split: expected a model that is connected, found one that was closed, or that failed"
+        assert seconds < 30
+
+
+def trains(transport, timeout, steps):
+    """Some steps; returns the error, and after how many seconds it came."""
+    _, split, batch = made(transport, timeout)
+    for _ in range(steps):
+        begin = time.monotonic()
+        try:
+            split(batch).sum().backward()
+        except RuntimeError as error:
+            return str(error), time.monotonic() - begin
+    return split is None
+
+
+_kept = []
+
+
+def leaves(transport, keeps):
+    """Rank 1 leaves the loop alone, and goes on living, with its model or without."""
+    if place()[0] == 0:
+        return trains(transport, 2.0, 3)
+    _, split, batch = made(transport, 2.0)
+    for _ in range(2):
+        split(batch).sum().backward()
+    _kept.extend([split] * keeps)
+    return None
+
+
+def forget():
+    _kept.clear()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize(
+    ("keeps", "said"),
+    [
+        pytest.param(True, "split: rank 1 did not come to what the others do together: ", marks=pytest.mark.slow),
+        (False, "split: rank 1: its model was closed or dropped"),
+    ],
+)
+def test_a_rank_that_leaves_alone(keeps, said, transport):
+    (text, seconds), _ = cluster(2).run(leaves, transport, keeps)
+    assert text.startswith(said)
+    assert seconds < 30
+    cluster(2).run(forget)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_is_killed_or_stopped(number, transport):
+    ranks = Cluster(3)
+    try:
+        ranks.run(trains, transport, 60.0, 1)  # by then they have started
+        for rank in range(3):
+            ranks.tell(rank, trains, transport, 5.0, 100_000)
+        time.sleep(4)
+        ranks.send_signal(1, number)
+        for rank in (0, 2):
+            returned, (text, seconds) = ranks.answer(rank, time.monotonic() + 90)
+            assert returned
+            assert text.startswith("split: rank 1 is gone or does not answer: ")
+            assert seconds < 60
+    finally:
+        ranks.kill()
+
+
+def open_things():
+    """How many threads and files are open, and shared memory."""
+    return [len(os.listdir(name)) for name in ("/proc/self/task", "/proc/self/fd", "/dev/shm")]
+
+
+def drop(count, transport):
+    """Makes and drops so many models after a step, with and without its way back; the parameters stay."""
+    parameters = []
+    for number in range(count):
+        model, split, batch = made(transport)
+        out = split(batch).sum()
+        parameters += model.parameters()
+        del split
+        if number % 2:
+            out.backward()  # the graph has kept the groups
+        del out, model
+    return parameters
+
+
+def drops(transport):
+    """What is open after a few dropped models, and after many more: threads take a moment to end."""
+    _first = drop(2, transport)
+    time.sleep(1.0)
+    few = open_things()
+    _more = drop(18, transport)
+    until = time.monotonic() + 10
+    while (many := open_things()) != few and time.monotonic() < until:
+        time.sleep(0.05)
+    return few, many
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_dropped_models_leave_nothing_open(transport):
+    for few, many in cluster(2).run(drops, transport):
+        assert all(after <= before for before, after in zip(few, many, strict=True)), (few, many)
+
+
+PROGRAM = """
+import os, sys
+import torch
+from torch import distributed as dist
+from torch_geometric.nn import GraphSAGE
+from torch_gnnscale import split
+rank = int(sys.argv[1])
+store = dist.TCPStore("127.0.0.1", int(sys.argv[2]), 2, rank == 0)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+model = split.parallelize(GraphSAGE(4, 8, 2, 3))
+print("made", flush=True)
+"""
+
+
+@pytest.mark.slow
+def test_a_program_that_ends_with_a_model():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", PROGRAM, str(rank), str(port)], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"})
+        for rank in range(2)
+    ]  # fmt: skip
+    for rank in ranks:
+        out, errors = rank.communicate(timeout=120)
+        assert (rank.returncode, out) == (0, b"made\n"), errors

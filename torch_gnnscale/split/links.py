@@ -1,0 +1,141 @@
+"""The process groups of a split model: who else computes with this rank, why one failed, and the end of all."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+from torch import distributed as dist
+
+from ..distributed.exchange import Broken, Exchange, keep_for_ever
+from ..distributed.meeting import Meeting, end_group
+from .transport import Transport
+
+ENDED = "expected a model that is connected, found one that was closed, or that failed"
+"""What is wrong with a call after the end."""
+_ENDED: Any = object()
+"""In the place of a group that has ended; without one an exchange would have one rank."""
+
+
+class Links:
+    """What connects one split model to those of the other ranks; without a process group, nothing.
+
+    It ends with the last reference to this object, and with the program at the latest: groups, memory and threads are
+    then freed, and ranks that wait for this one fail.
+
+    Args:
+        rank, world: of torch.distributed.
+        timeout: seconds after which a rank that does not answer is an error.
+    """
+
+    def __init__(self, rank: int, world: int, timeout: float) -> None:
+        self.rank, self.world = rank, world
+        self._held = _Held(Meeting(rank, world, timeout))
+        self._end = weakref.finalize(self, self._held.end)
+        self.all = self.exchange([list(range(world))])
+        """Between all ranks."""
+        self.transports: dict[int, Transport] = self._held.transports
+        """By number of parts."""
+
+    def exchange(self, of_ranks: list[list[int]]) -> _Linked:
+        """Makes a group for each list of ranks, of which this rank is in one; all ranks call it alike.
+
+        A collective of it that fails is a RuntimeError that names the rank which failed, is gone, or did not come.
+        """
+        own = next(number for number, ranks in enumerate(of_ranks) if self.rank in ranks)
+        ranks, group = of_ranks[own], self._held.meeting.groups(of_ranks)[own]
+        made = _Linked(group, len(ranks), ranks.index(self.rank), self._held)
+        self._held.exchanges.append(made)
+        return made
+
+    @property
+    def ended(self) -> bool:
+        """Whether the model cannot be called any more."""
+        return self._held.ended
+
+    @contextmanager
+    def told(self) -> Iterator[None]:
+        """Within, an error is this rank's alone: the others are told, and the model ends."""
+        try:
+            yield
+        except BaseException as error:
+            self.fail(f"{type(error).__name__}: {error}")
+            raise
+
+    def fail(self, why: str) -> None:
+        """Ends the model on all ranks: the others, which may wait for this one, raise an error that says why."""
+        if self.world > 1:
+            self._held.end(why)
+
+    def end(self) -> None:
+        """Ends the model on this rank."""
+        self._end()
+
+
+@dataclass
+class _Held:
+    """What ends with the links."""
+
+    meeting: Meeting
+    exchanges: list[Exchange] = field(default_factory=list)
+    transports: dict[int, Transport] = field(default_factory=dict)
+    ended: bool = False
+
+    def end(self, why: str = "its model was closed or dropped") -> None:
+        """Tells the others why, "": they know it, and frees everything, once; any thread may call it."""
+        if self.ended:
+            return
+        self.ended = True
+        if why:
+            with suppress(RuntimeError):  # no thread can be started any more, or there is no store
+                self.meeting.fail(why)
+        for transport in self.transports.values():
+            transport.close()
+        for exchange in self.exchanges:  # the others notice it when the last reference to a group is gone
+            group, exchange.group = exchange.group, None
+            if group is None:
+                continue
+            exchange.group = _ENDED
+            if exchange.waits:
+                keep_for_ever(group)  # its end would wait, too
+            else:
+                end_group(group)
+            del group
+        self.meeting.close()
+
+
+class _Linked(Exchange):
+    """An exchange whose errors name the rank that failed."""
+
+    def __init__(self, group: dist.ProcessGroup | None, size: int, place: int, held: _Held) -> None:
+        super().__init__(group, size, place)
+        self._held = weakref.ref(held)
+
+    def broadcast(self, tensor: Tensor) -> None:
+        """Gives all ranks the first one's."""
+        if self.group is not None:
+            with self._named():
+                try:
+                    dist.broadcast(tensor, dist.get_global_rank(self.group, 0), self.group)
+                except RuntimeError as error:
+                    raise Broken(str(error)) from error
+
+    def _all_to_all(self, *args: Any, **options: Any) -> None:
+        with self._named():
+            super()._all_to_all(*args, **options)
+
+    @contextmanager
+    def _named(self) -> Iterator[None]:
+        held = self._held()
+        if held is None or held.ended:
+            raise RuntimeError(f"split: {ENDED}")
+        try:
+            yield
+        except Broken as error:
+            why = held.meeting.blamed(error)
+            held.end("")
+            raise RuntimeError(f"split: {why}") from error
