@@ -15,7 +15,7 @@ from ..sampler.neighbor import NeighborSampler
 from ..topology.sort_on_disk import id_dtype
 from .checks import check_sampler
 from .growing import GrowingCut
-from .split_sampler import RankSampler, SplitOutput, key_of_all
+from .split_sampler import RankSampler, SplitOutput
 
 
 class CooperativeSampler(RankSampler):
@@ -56,23 +56,18 @@ class CooperativeSampler(RankSampler):
         """See :meth:`KeyedSampler.check_many`."""
         raise not_implemented(f"{how} with split=")
 
-    def sample_from_nodes(self, inputs: NodeSamplerInput, key: int | None = None) -> SplitOutput:  # type: ignore[override]
-        """See :meth:`RankSampler.sample_from_nodes`; in a step of the loader.
-
-        Raises:
-            RuntimeError: not in a step; or another rank could not draw.
-        """
-        key, steps = key_of_all(key), self._executor.owners.steps
-        seeds = inputs.node.to(torch.int64)
+    def _sampled(self, inputs: NodeSamplerInput, key: int) -> SplitOutput:
+        """In a step of the loader; else, or if another rank could not draw, raises RuntimeError."""
+        steps, seeds = self._executor.owners.steps, inputs.node.to(torch.int64)
         own = ((seeds >= self._bounds[self.part]) & (seeds < self._bounds[self.part + 1])).nonzero().view(-1)
         drawing = self._neighbors._drawing()
         growing = GrowingCut(seeds[own], self._bounds, self.part)
         # What a rank fails at between the rounds, the others learn in their next `counted`, the last one in the step's.
         for hop in range(len(drawing.fanouts[0])):
             wanted = growing.drawn(self._executor.pick_own(growing.frontier, key, hop, drawing))
-            counts = torch.tensor([[len(ids), 0] for ids in wanted], dtype=torch.int64)
+            counts, sent = torch.tensor([[len(ids), 0] for ids in wanted]), [ids.to(self._ids) for ids in wanted]
             sizes = steps.counted(counts, None, "sampling")[:, 0].tolist()
-            asked = steps.rows.tensors([ids.to(self._ids) for ids in wanted], sizes, "frontiers")
+            asked = steps.rows.tensors(sent, sizes, "frontiers")
             growing.came([ids.to(torch.int64) for ids in asked])
         cut = growing.cut()
         metadata: list[Any] = [None if entry is None else entry[own] for entry in (inputs.input_id, inputs.time)]

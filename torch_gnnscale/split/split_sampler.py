@@ -48,8 +48,14 @@ class RankSampler(KeyedSampler):
         self.batches_per_key, self.weight_name = sampler.batches_per_key, sampler.weight_name
 
     @abstractmethod
+    def _sampled(self, inputs: NodeSamplerInput, key: int) -> SplitOutput:
+        """What :meth:`sample_from_nodes` returns."""
+
     def sample_from_nodes(self, inputs: NodeSamplerInput, key: int | None = None) -> SplitOutput:  # type: ignore[override]
         """This rank's part of the batch of ``inputs.node``, the seeds of all ranks, which need one key."""
+        if key is None:
+            raise ValueError("key: expected one, by which all ranks draw the same batch, found None")
+        return self._sampled(inputs, key)
 
     def options(self) -> dict[str, Any]:
         """See :meth:`KeyedSampler.options`: those of whole batches, which may be cut in any way."""
@@ -93,13 +99,6 @@ class RankSampler(KeyedSampler):
         )
 
 
-def key_of_all(key: int | None) -> int:
-    """The key of a batch; ValueError if there is none."""
-    if key is None:
-        raise ValueError("key: expected one, by which all ranks draw the same batch, found None")
-    return key
-
-
 class SplitSampler(RankSampler):
     """Every rank draws the whole batch, by its key, and cuts it (:func:`torch_gnnscale.ops.cut_batch`), so that both
     sides know without a message which rows travel (GSplit, section 5).
@@ -132,9 +131,7 @@ class SplitSampler(RankSampler):
         """See :meth:`KeyedSampler.check_many`."""
         self.sampler.check_many(inputs, how)
 
-    def sample_from_nodes(self, inputs: NodeSamplerInput, key: int | None = None) -> SplitOutput:  # type: ignore[override]
-        """See :meth:`RankSampler.sample_from_nodes`."""
-        key = key_of_all(key)
+    def _sampled(self, inputs: NodeSamplerInput, key: int) -> SplitOutput:
         return self._cut(self.sampler.sample_from_nodes(inputs, key), key)
 
     def sample_many(
