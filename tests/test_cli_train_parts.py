@@ -86,8 +86,10 @@ def test_ranks_and_parts_that_do_not_go_together(parts, tmp_path, capsys, monkey
         return capsys.readouterr().err
 
     assert refused("--parts", parts[2]) == "gnnscale: ranks: expected a multiple of 2 parts, found 1 ranks\n"
-    for option, value in (("--buffer", "0.5"), ("--policy", "static"), ("--seed-order", "global")):
+    for option, value in (("--buffer", "0.5"), ("--policy", "static")):
         assert refused(option, value) == f"gnnscale: {option}: expected --parts beside it, found none\n"
+    text = "gnnscale: --seed-order: expected --parts or --split-plan beside it, found none\n"
+    assert refused("--seed-order", "global") == text
     lost = tmp_path / "lost"
     assert refused("--parts", str(lost)) == f"gnnscale: {lost}: expected a directory of parts, found no book in it\n"
     monkeypatch.setenv("WORLD_SIZE", "2")

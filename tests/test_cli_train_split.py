@@ -48,9 +48,19 @@ def test_what_is_refused_beside_a_plan(plan, arguments, message, capsys, monkeyp
     assert capsys.readouterr().err == f"gnnscale: {message.format(plan=plan)}\n"
 
 
+def test_the_loader_gets_the_order_of_seeds(task, plan, tmp_path, capsys):
+    order = ["--seed-order", "owned", "--batch-size", "2047", "--out", str(tmp_path / "o")]
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--dataset", str(task), "--split-plan", plan, *order])
+    assert stop.value.code == 2
+    message = "batch_size: expected a multiple of 2 parts with seed_order='owned', found 2047"
+    assert capsys.readouterr().err == f"gnnscale: {message}\n"
+
+
 @pytest.mark.slow
-def test_two_ranks_train_what_one_process_does(task, plan, tmp_path):
-    command = ["train", "--dataset", str(task), "--split-plan", plan, *SHORT]
+@pytest.mark.parametrize("order", [[], ["--seed-order", "owned"]], ids=["global", "owned"])
+def test_two_ranks_train_what_one_process_does(task, plan, tmp_path, order):
+    command = ["train", "--dataset", str(task), "--split-plan", plan, *SHORT, *order]
 
     def summary(folder):
         return json.loads((tmp_path / folder / "summary.json").read_text())

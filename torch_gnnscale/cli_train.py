@@ -26,7 +26,7 @@ from .tasks.split_nodes import SplitNodeTrainer, SplitRanks
 from .training import Config, RankGroup, Trainer, plot_run
 from .training.ranks import launched, launched_ranks
 
-_OF_PARTS = ("stage", "buffer", "policy", "seed_order")
+_OF_PARTS = ("stage", "buffer", "policy")
 """Options that only --parts understands."""
 
 _OPTIONS: dict[str, dict[str, Any]] = {
@@ -99,8 +99,8 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
     add(
         "--seed-order",
         choices=get_args(SharedOrder),
-        help="of parts: owned (each part's seeds by themselves) or global (the batches of one process) "
-        "(default: owned)",
+        help="owned (each part's seeds by themselves) or global (all seeds together) (default: owned with --parts, "
+        "global with --split-plan)",
         **unless_given,
     )
     add(
@@ -127,6 +127,8 @@ def train(args: argparse.Namespace) -> None:
         with launched():
             _train_split(args)
         return
+    if "seed_order" in args:
+        raise ValueError("--seed-order: expected --parts or --split-plan beside it, found none")
     if (world := launched_ranks()) > 1:
         raise ValueError(f"WORLD_SIZE: expected 1 without --parts or --split-plan, found {world}")
     kind = getattr(args, "task", "nodes")
@@ -156,7 +158,7 @@ def _train_split(args: argparse.Namespace) -> None:
     if kind != "nodes":
         raise NotImplementedError(f"--task {kind} with --split-plan is not implemented; use nodes")
     plan, config = Plan.open(args.split_plan), _config(kind, args)
-    trainer = partial(SplitNodeTrainer, plan=plan)
+    trainer = partial(SplitNodeTrainer, plan=plan, order=getattr(args, "seed_order", "global"))
     ranks = SplitRanks(Ranks(int(os.environ.get("RANK", "0")), launched_ranks()))
     path = _folder(args, kind, cli_data.dataset(args), config)
     _run(args, trainer, cli_data.load(kind, args), config, ranks.first(lambda: _checked(path)), ranks)

@@ -27,13 +27,14 @@ from torch_gnnscale.loader.chunks import ChunksOfParts, KeyedShuffle
 OWNED = {"seed_order": "owned"}
 EVEN = GivenPlan(random_owners(200, 2), 2)  # of the 67 seeds, 34 and 33
 UNEVEN = GivenPlan((torch.arange(200) % 5 == 0).long(), 2)  # 53 and 14 seeds
+SHORT_FIRST = GivenPlan(1 - UNEVEN.owners, 2)
 EMPTY = GivenPlan(torch.arange(200) % 3, 3)  # all seeds are of part 0
 MODES = {
     "shuffled": (EVEN, {}),
     "in input order": (EVEN, {"shuffle": False}),
     "pad": (UNEVEN, {}),
     "drop": (UNEVEN, {"uneven": "drop"}),
-    "serve": (UNEVEN, {"uneven": "serve"}),
+    "serve": (SHORT_FIRST, {"uneven": "serve"}),
     "drop last": (UNEVEN, {"drop_last": True, "batch_size": 12}),
     "serve, drop last, in input order": (
         UNEVEN, {"uneven": "serve", "drop_last": True, "batch_size": 12, "shuffle": False}
@@ -151,10 +152,10 @@ def test_ranks_have_the_parts_of_one_process_s_batches(world, plan, options):
 
 @pytest.mark.parametrize("uneven", quick({"pad": "pad", "drop": "drop", "serve": "serve"}, "pad"))
 def test_groups_of_ranks_take_batches_in_turn(uneven):
-    options = {**OWNED, "uneven": uneven, "batch_size": 16}  # 7 and 2 chunks
+    options = {**OWNED, "uneven": uneven, "batch_size": 10}  # 11 and 3 chunks
     found = cluster(4).run(batches_of_rank, UNEVEN, 2, options)
     assert found == expected_batches(UNEVEN, 2, 4, options)
-    assert [len(rank[0]) for rank in found] == {"pad": [4] * 4, "drop": [1] * 4, "serve": [4, 4, 3, 3]}[uneven]
+    assert [len(rank[0]) for rank in found] == {"pad": [6] * 4, "drop": [1] * 4, "serve": [6, 6, 5, 5]}[uneven]
 
 
 # Training ############################################################################################################

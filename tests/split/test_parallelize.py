@@ -129,7 +129,7 @@ def models_owners_and_ranks():
         yield SLOW(name, owners, 3 + (i + j) % 2)
 
 
-@pytest.mark.parametrize(("name", "owners", "world"), models_owners_and_ranks())
+@pytest.mark.parametrize(("name", "owners", "world"), list(models_owners_and_ranks()))
 def test_owners_and_numbers_of_ranks(name, owners, world):
     run(world, name, owners, world, True, False)
 

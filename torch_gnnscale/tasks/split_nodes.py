@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .. import split
+from ..loader.share import SharedOrder
 from ..sampler.methods import NEIGHBOR
 from ..training import RankGroup
 from .nodes import NodeTrainer, SeedScores
@@ -27,6 +28,7 @@ class SplitNodeTrainer(NodeTrainer):
 
     Args:
         plan: which rank computes which nodes.
+        order: of the seeds of training (:class:`torch_gnnscale.NeighborLoader`).
         options, others: as of :class:`Trainer`; ``ranks`` are :class:`SplitRanks`, a multiple of the plan's parts, or
             one.
 
@@ -35,14 +37,16 @@ class SplitNodeTrainer(NodeTrainer):
         NotImplementedError: a device other than the CPU.
     """
 
-    def __init__(self, task: Any, config: Any, *options: Any, plan: split.Plan, **others: Any) -> None:
+    def __init__(
+        self, task: Any, config: Any, *options: Any, plan: split.Plan, order: SharedOrder = "global", **others: Any
+    ) -> None:
         if config.loader != "gnnscale":
             raise ValueError(f"loader: expected 'gnnscale' with a split plan, found {config.loader!r}")
         if config.model == "mlp":
             raise ValueError("model: expected one with messages to be split, found 'mlp'")
         if config.device != "cpu":
             raise NotImplementedError(f"device {config.device!r} with a split plan is not implemented; use 'cpu'")
-        self.plan = plan
+        self.plan, self.order = plan, order
         super().__init__(task, config, *options, **others)
 
     def called_module(self) -> nn.Module:
@@ -51,7 +55,8 @@ class SplitNodeTrainer(NodeTrainer):
 
     def drawing(self, fanouts: list[int], training: bool) -> dict[str, Any]:
         """See :meth:`ClassTrainer.drawing`."""
-        return {**super().drawing(fanouts, training), "split": self.plan, "uneven": "pad" if training else "serve"}
+        shared = {"seed_order": self.order} if training else {"uneven": "serve"}
+        return {**super().drawing(fanouts, training), "split": self.plan, **shared}
 
     def loss(self, batch: Any) -> tuple[Tensor, int]:
         """(sum of the cross entropies of this rank's seeds that have a class / its seeds, their number); (0, 0) without
