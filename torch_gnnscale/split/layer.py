@@ -16,7 +16,7 @@ from ..nn.layer import ForwardPass, NarrowedLayer, Read
 from ..random import Purpose, batch_key
 from .own_hops import OwnHops
 from .own_rows import OwnNodeRows
-from .transport import Transport
+from .transport import Transport, empty_rows
 
 _CHECKPOINT = "/".join(("torch", "utils", "checkpoint.py"))
 
@@ -86,7 +86,8 @@ class SplitPass(ForwardPass):
         own, moves = first_rows(value, hops.rows[groups - 1]), hops.moves(groups - 1)
         if self.knows_halo and value is self.batch.x and not value.requires_grad:
             came = self.batch.x_halo
-            found = torch.cat([own, came if len(moves.halo) == len(came) else came[moves.halo]])
+            came = came if len(moves.halo) == len(came) else came[moves.halo]
+            found = torch.cat([own, came], out=empty_rows(len(own) + len(came), own))
         else:
             found = self.transport.mixed(own, moves, name)
         self._mixed[id(value)] = value, value._version, groups, found
