@@ -7,7 +7,7 @@ from torch import Tensor
 from ..distributed.grid import Grid
 from ..distributed.part_rows import PartRows
 from ..feature.contract import Ranks, Steps
-from ..loader.fetch import CollectiveSource, RowSource, StoreRows
+from ..loader.fetch import CollectiveSource, RowSource
 from ..loader.split import SplitBatches
 from ..sampler.keyed import KeyedSampler
 from .cooperative import CooperativeSampler
@@ -48,9 +48,8 @@ class PartBatches(SplitBatches):
         return self._features.parts.book.part_of(nodes)
 
     def source(self, rows: RowSource) -> CollectiveSource:
-        """See :meth:`SplitBatches.source`: own rows are all in this part, and need no other rank."""
-        assert isinstance(rows, StoreRows)
-        return SplitRows(StoreRows(rows.features, rows.graph, rows.custom_cls))
+        """See :meth:`SplitBatches.source`: own rows are all in this part, so that they are read without other ranks."""
+        return SplitRows(rows)
 
     def open_steps(self, timeout: float | None) -> Steps:
         """See :meth:`SplitBatches.open_steps`."""
