@@ -35,7 +35,8 @@ class PartRows(RowStore):
         parts: the opened directory of parts.
         part: the opened part.
         ranks: the ranks of the run.
-        open_steps: makes the steps of a loader (:meth:`Part._open_steps`).
+        open_steps: makes the steps of a loader; for split batches it is given what ranks must have alike, by name, and
+            ``by_column=True``.
         tiers: has the rows of attributes of the part's nodes, by row number in the part; all others are read where they
             are mapped. None: no tiers.
     """
