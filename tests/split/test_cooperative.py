@@ -306,7 +306,7 @@ REFUSED = [
     ({"layers": True}, {}, "layers=True with split parallelism is not implemented"),
     ({"disjoint": True}, {}, "disjoint=True with split parallelism is not implemented"),
     ({"method": "ladies"}, {}, f"split= of a LayerSampler{IN_WHOLE}"),
-    ({"bulk": 2}, {}, f"bulk=2 with split={IN_WHOLE}"),
+    ({"bulk": 2}, {}, f"bulk=2 of split batches{IN_WHOLE}"),
     ({"edge_layout": "EdgeIndex"}, {}, "edge_layout='EdgeIndex' with split= is not implemented; use 'coo'"),
     ({}, {"buffer": 0.5}, "open_part(buffer=0.5) with split= is not implemented"),
     ({}, HERE, "open_part(backend=...) with split= is not implemented; use 'gloo'"),

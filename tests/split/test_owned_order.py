@@ -82,7 +82,7 @@ def test_chunks_of_parts_are_the_twin_s(owners, size, shuffle, drop_last, uneven
 def test_a_part_s_chunk_is_had_without_the_others():
     owner = torch.arange(20) % 2
     chunks = ChunksOfParts(owner, 2, 6, False, KeyedShuffle(range(20), 7), repeats=True)
-    of_batch, own = chunks.of_epoch(4), chunks.of_parts[1].of_epoch(4)
+    of_batch, own = chunks.of_epoch(4), chunks.each[1].of_epoch(4)
     assert [own(number).tolist() for number in range(6)] == [
         [position for position in of_batch(number).tolist() if owner[position] == 1] for number in range(6)
     ]
@@ -215,6 +215,7 @@ def test_states_of_other_orders_are_refused():
         (EVEN, {}, "seed_order='owned', found seed_order='global'"),
         (three, {**OWNED, "batch_size": 12}, "parts=2, found parts=3"),
         (UNEVEN, OWNED, f"key_of_owners={keys[0]}, found key_of_owners={keys[1]}"),
+        (EVEN, {**OWNED, "uneven": "serve"}, "repeats=True, found repeats=False"),
     ):
         with pytest.raises(ValueError, match=f"^state: expected a loader with {re.escape(text)}$"):
             loader_of(plan, options).load_state_dict(state)

@@ -109,28 +109,27 @@ class ChunksOfParts:
             raise ValueError(
                 f"batch_size: expected a multiple of {parts} parts with seed_order='owned', found {batch_size}"
             )
-        self._key_of_owners = ids_key(0, owners)
-        self.repeats = repeats
+        self._key_of_owners, self.repeats = ids_key(0, owners), repeats
         owner = owners.numpy()
-        self.of_parts = [
+        self.each = [
             _chunks_of_part(np.flatnonzero(owner == part), part, batch_size // parts, drop_last, shuffle)
             for part in range(parts)
         ]
-        self.counts = [chunks.count for chunks in self.of_parts]
+        self.counts = [chunks.count for chunks in self.each]
         """How many chunks each part has."""
 
     def options(self) -> dict[str, Any]:
         """What decides the chunks besides inputs, seed and batch size, in plain values."""
-        return {"parts": len(self.of_parts), "key_of_owners": self._key_of_owners}
+        return {"parts": len(self.each), "key_of_owners": self._key_of_owners, "repeats": self.repeats}
 
     def of_epoch(self, epoch: int) -> Callable[[int], np.ndarray]:
         """See :meth:`Chunks.of_epoch`."""
-        each = [chunks.of_epoch(epoch) for chunks in self.of_parts]
-        return lambda number: np.concatenate([each[part](number) for part in self._adding(number)] or [_NONE])
+        taken = [chunks.of_epoch(epoch) for chunks in self.each]
+        return lambda number: np.concatenate([taken[part](number) for part in self._adding(number)] or [_NONE])
 
     def size_of(self, number: int) -> int:
         """See :meth:`Chunks.size_of`."""
-        return sum(self.of_parts[part].size_of(number) for part in self._adding(number))
+        return sum(self.each[part].size_of(number) for part in self._adding(number))
 
     def _adding(self, number: int) -> list[int]:
         """The parts that add inputs to a batch."""

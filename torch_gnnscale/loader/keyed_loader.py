@@ -127,7 +127,7 @@ class KeyedLoader(ResumableLoader):
             kwargs["filter_per_worker"] = False
         super().__init__(data, num_neighbors, sampler, **kwargs)
         self._steps: Steps | None = None  # of stores that all ranks read together
-        self._of_parts: dict[str, Any] = {}  # what the ranks said of their inputs
+        self._said_of_inputs: dict[str, Any] = {}  # what the ranks said of their inputs
         if share is not None and self._split is None and not checks.reads_together(data):
             self._order.share = share.with_counts([len(self.batch_sampler)])  # type: ignore[arg-type]
 
@@ -142,9 +142,9 @@ class KeyedLoader(ResumableLoader):
         if share is None:
             return
         if self._split is not None:
-            if self._seeds_of_parts:
-                self._order.of_parts = self._order_of_parts(self._split, repeats=share.uneven != "serve")
             self._steps = self._split.open_steps(self.timeout)
+            if self._seeds_of_parts:
+                problem = self._order_parts(self._split, repeats=share.uneven != "serve")
         elif checks.reads_together(self.data):
             store: CollectiveRowStore = self.data[0]
             self._steps = store.open_steps()
@@ -152,15 +152,24 @@ class KeyedLoader(ResumableLoader):
         else:
             return
         decides = {**self._fingerprint(), "seed": self.seed, "uneven": share.uneven, "bulk": self.bulk}
-        self._order.share, self._of_parts = agreed_share(share, self._steps, decides, self._chunks.counts, problem)
+        self._order.share, self._said_of_inputs = agreed_share(
+            share, self._steps, decides, self._chunks.counts, problem
+        )
         if isinstance(self._sampler, KeyedSampler):
             self._sampler.join(self._steps, own_seeds=share.order == "owned")
 
-    def _order_of_parts(self, split: SplitBatches, repeats: bool) -> ChunksOfParts:
+    def _order_parts(self, split: SplitBatches, repeats: bool) -> str | None:
+        """Orders the seeds of each part by themselves; returns why that cannot be, if so."""
         owners = split.owners_of(self._owned_ids()[0])
         shuffle = self.sampler if isinstance(self.sampler, KeyedShuffle) else None
         assert self.batch_size is not None
-        return ChunksOfParts(owners, split.parts, self.batch_size, self.drop_last, shuffle, repeats)
+        try:
+            self._order.chunks_of_parts = ChunksOfParts(
+                owners, split.parts, self.batch_size, self.drop_last, shuffle, repeats
+            )
+        except ValueError as error:
+            return str(error)
+        return None
 
     @property
     def _chunks(self) -> Chunks | ChunksOfParts:

@@ -71,7 +71,7 @@ class SeedOrder:
     def __init__(self, seed: int, share: Share | None = None) -> None:
         self.seed = seed
         self.share = share
-        self.of_parts: ChunksOfParts | None = None
+        self.chunks_of_parts: ChunksOfParts | None = None
         """The inputs of batches, where each batch has some of every part's; set by the loader."""
         self.epoch, self.batch = 0, 0
         """The epoch of the next batch to be delivered, and how many of its batches all ranks have made before."""
@@ -84,7 +84,7 @@ class SeedOrder:
 
     def numbered(self, batches: Any, epoch: int | None = None) -> NumberedBatches:
         """A batch sampler's batches from the current position on, or all batches of ``epoch``."""
-        chunks = Chunks.of(batches) if self.of_parts is None else self.of_parts
+        chunks = Chunks.of(batches) if self.chunks_of_parts is None else self.chunks_of_parts
 
         def start() -> tuple[int, int]:
             return (self.epoch, self.batch) if epoch is None else (epoch, 0)
@@ -127,8 +127,8 @@ class SeedOrder:
     def options(self) -> dict[str, Any]:
         """What decides which batches an epoch has, in plain values. One sequence of batches may go on with other
         ranks."""
-        if self.of_parts is not None:
-            return {"seed_order": "owned", **self.of_parts.options()}
+        if self.chunks_of_parts is not None:
+            return {"seed_order": "owned", **self.chunks_of_parts.options()}
         if self.share is None or self.share.order == "global":
             return {"seed_order": "global"}
         ranks = self.share.ranks

@@ -20,7 +20,7 @@ class ResumableLoader(PyGLoaderAdapter):
 
     input_data: Any
     _sampler: BaseSampler
-    _of_parts: dict[str, Any]
+    _said_of_inputs: dict[str, Any]
     """What the ranks of other parts told of their inputs, for the state; empty without other parts."""
 
     def _ids(self, inputs: Any) -> Tensor:
@@ -70,7 +70,7 @@ class ResumableLoader(PyGLoaderAdapter):
             "drop_last": self.drop_last,
             "order": "shuffled" if isinstance(self.sampler, KeyedShuffle) else order,
             **(self._sampler.options() if isinstance(self._sampler, KeyedSampler) else {}),
-            **self._of_parts,
+            **self._said_of_inputs,
         }
 
     @cached_property

@@ -219,8 +219,10 @@ def agreed_share(
     """
     own = ("inputs", "key_of_inputs") if share.order == "owned" else ()
     found = steps.gather((decides, counts, share.part, problem))
-    if problems := [f"rank {rank}: {entry[3]}" for rank, entry in enumerate(found) if entry[3] is not None]:
-        raise ValueError(problems[0])
+    texts = [entry[3] for entry in found]
+    if problems := [(rank, text) for rank, text in enumerate(texts) if text is not None]:
+        rank, text = problems[0]
+        raise ValueError(text if all(other == text for other in texts) else f"rank {rank}: {text}")
     for name in decides:
         for part in {entry[2] for entry in found} if name in own else [None]:
             values = [entry[0].get(name) for entry in found if part is None or entry[2] == part]

@@ -54,7 +54,7 @@ class CooperativeSampler(RankSampler):
 
     def check_many(self, inputs: type[Inputs], how: str) -> None:
         """See :meth:`KeyedSampler.check_many`."""
-        raise not_implemented(f"{how} with split=")
+        raise not_implemented(f"{how} of split batches")
 
     def _sampled(self, inputs: NodeSamplerInput, key: int) -> SplitOutput:
         """In a step of the loader; else, or if another rank could not draw, raises RuntimeError."""

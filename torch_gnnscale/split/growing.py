@@ -15,8 +15,8 @@ from ..sampler.output import NO_IDS
 class GrowingCut:
     """The cut of one rank, while the ranks of a batch draw it together.
 
-    For each hop, the rank draws the edges into its own nodes of ``frontier``, sends the others what :meth:`drawn`
-    returns, and gives :meth:`came` what they sent. Each remote node is sent once to its owner, in the first hop whose
+    In each hop, draw the edges into ``frontier``, pass them to :meth:`drawn`, send the others what it returns, and pass
+    what they sent to :meth:`came`. Each remote node is sent once to its owner, in the first hop whose
     edges come from it, so that both know its level. All nodes have numbers in the order in which this rank finds them;
     :meth:`cut` turns them into rows.
 

@@ -76,9 +76,10 @@ class SplitRows(CollectiveSource):
         return HaloPlan(rows, out.fields["shuffle_index"], x, {**out.whole, "bytes of a row of x": size})
 
     def counts(self, plan: HaloPlan, steps: Steps) -> Tensor:
-        """See :meth:`CollectiveSource.counts`: how many rows come from each rank, and what must be alike."""
-        received = [[sum(levels), *plan.alike.values()] for levels in plan.index.num_received]
-        return torch.tensor(received, dtype=torch.int64)
+        """See :meth:`CollectiveSource.counts`: rows from and to each rank, and what must be alike."""
+        index, alike = plan.index, plan.alike.values()
+        of_ranks = zip(index.num_received, index.num_sent, strict=True)
+        return torch.tensor([[sum(received), sum(sent), *alike] for received, sent in of_ranks], dtype=torch.int64)
 
     def read(self, plan: HaloPlan, asked: Tensor, steps: Steps) -> None:
         """See :meth:`CollectiveSource.read`.
@@ -87,18 +88,19 @@ class SplitRows(CollectiveSource):
             ValueError: on all ranks, if they have parts of different batches, or features of different sizes.
         """
         assert isinstance(steps, RankSteps)
-        wanted, *alike = asked.t().tolist()
+        wanted, coming, *alike = asked.t().tolist()
         for (name, own), found in zip(plan.alike.items(), alike, strict=True):
             if any(value != own for value in found):
                 raise ValueError(f"{name}: expected the same on all ranks of a batch, found {found}")
-        sizes = [sum(levels) for levels in plan.index.num_sent]
-        if wanted != sizes:
-            raise RuntimeError(f"rows of the halo: expected ranks to ask for {sizes}, found {wanted}")
+        sizes, counts = ([sum(levels) for levels in of] for of in (plan.index.num_sent, plan.index.num_received))
+        if (wanted, coming) != (sizes, counts):  # two ranks find this, or none
+            raise RuntimeError(
+                f"rows of the halo: expected ranks to ask for {sizes} and to send {counts}, found {wanted} and {coming}"
+            )
         if plan.x is None:
             return
         x = plan.x.to("cpu")
         sent = plan.index.sent.split(sizes)
-        counts = [sum(levels) for levels in plan.index.num_received]
         came = exchange_known_rows(steps.rows, MappedRows(x), _kind(x), sent, counts)
         plan.halo = came.rows(x).to(plan.x.device)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from .._warn import warn
 from ..distributed.grid import Grid
 from ..distributed.part_rows import PartRows
 from ..feature.contract import Ranks, Steps
@@ -53,6 +54,8 @@ class PartBatches(SplitBatches):
 
     def open_steps(self, timeout: float | None) -> Steps:
         """See :meth:`SplitBatches.open_steps`."""
+        if timeout:
+            warn(f"timeout={timeout} has no effect with the stores of a part: open_part(timeout=) decides")
         steps = self._features.open_split_steps(
             {"parts of the split plan": self._parts_of_plan, "split plan": self._fingerprint}
         )
