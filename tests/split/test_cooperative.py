@@ -1,10 +1,13 @@
 """Split batches over the stores of a part, drawn by all ranks together or whole on each: the twin's cuts of the batches
 that one process makes of the same stored graph."""
 
+import signal
+import time
+
 import pytest
 import torch
 from helpers import split_training
-from helpers.cluster import cluster
+from helpers.cluster import Cluster, cluster
 from helpers.parts import HERE, check_batches, stores_of
 from helpers.slow import SLOW, quick
 from helpers.split import GivenPlan, comparable, random_owners
@@ -240,6 +243,39 @@ def test_an_error_of_one_rank_is_raised_on_all_and_the_next_batches_follow(parts
     assert {entry[2] for rank, entry in enumerate(found) if rank != 1} == {f"RuntimeError: {text}"}
     for ours, expected in zip(found, whole, strict=True):
         assert ours[:2] + ours[3:] == expected[:2] + expected[3:]
+
+
+def goes_on(path, plan, timeout):
+    """(error, seconds since the last batch) of a rank that iterates until another one fails."""
+    with open_part(path, timeout=timeout) as part:
+        loader = split_loader(part, plan, {})
+        begin = time.monotonic()
+        try:
+            while True:
+                for _ in loader:
+                    begin = time.monotonic()
+        except RuntimeError as error:
+            return str(error), time.monotonic() - begin
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_rank_that_is_killed_or_stopped_ends_the_others(parts, number):
+    owners, ranks = random_owners(200, 3), Cluster(3)
+    path = parts(tuple(owners.tolist()), 3, "partitioned")
+    try:
+        ranks.run(traffic, path, GivenPlan(owners, 3), {})  # by then they have started
+        for rank in range(3):
+            ranks.tell(rank, goes_on, path, GivenPlan(owners, 3), 5.0)
+        time.sleep(2)
+        ranks.send_signal(1, number)
+        for rank in (0, 2):
+            returned, (text, seconds) = ranks.answer(rank, time.monotonic() + 90)
+            assert returned
+            assert text.startswith("rank 1 is gone or does not answer: ")
+            assert seconds < 60
+    finally:
+        ranks.kill()
 
 
 def outside_of_iterations(path, plan):
