@@ -12,6 +12,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from ..distributed.exchange import Broken, Exchange, keep_for_ever
+from ..distributed.grid import Grid
 from ..distributed.meeting import Meeting, end_group
 from .transport import Transport
 
@@ -38,8 +39,8 @@ class Links:
         self._end = weakref.finalize(self, self._held.end)
         self.all = self.exchange([list(range(world))])
         """Between all ranks."""
-        self.transports: dict[int, Transport] = self._held.transports
-        """By number of parts."""
+        self.transports: dict[Grid, Transport] = self._held.transports
+        """By the grid of ranks of which each column has the parts of a batch."""
 
     def exchange(self, of_ranks: list[list[int]]) -> _Linked:
         """Makes a group for each list of ranks, of which this rank is in one; all ranks call it alike.
@@ -82,7 +83,7 @@ class _Held:
 
     meeting: Meeting
     exchanges: list[Exchange] = field(default_factory=list)
-    transports: dict[int, Transport] = field(default_factory=dict)
+    transports: dict[Grid, Transport] = field(default_factory=dict)
     ended: bool = False
 
     def end(self, why: str = "its model was closed or dropped") -> None:

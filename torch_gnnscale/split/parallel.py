@@ -21,8 +21,9 @@ from ..nn.compare import agree, first_difference, outputs
 from ..nn.layered import Layered
 from ..nn.weigh import default_call
 from ..ops.shuffle import MAX_TABLES
+from .description import Description
 from .gradients import GradientSum
-from .header import compare_headers, describe
+from .header import compare_headers, own_header
 from .layer import Call, SplitLayer, SplitPass, refuse_recomputing
 from .links import ENDED, Links
 from .norms import SplitNorms
@@ -74,16 +75,20 @@ class Parallelized(Layered):
         """
         with self._links.told():
             self._check_batch(batch)
-        transport = self._transport_of(batch.shuffle_index)
-        knows_halo = compare_headers(self.module, batch, transport.exchange)
-        hops = len(batch.num_sampled_edges)
-        if hops not in self._calls:
-            self._calls[hops] = self._probe(batch, transport)
+            self._layers()  # a model may have got others
+            header = own_header(self._description, batch, self.world, self._calls)
+        agreed = compare_headers(header, self._description, self._links.all)
+        transport = self._transport_between(agreed.grid)
+        with self._links.told():
+            refused = None if agreed.knows_calls else self._probe(batch, transport)
+        if refused is not None:
+            raise ValueError(refused)
         with self._links.told():
             own_hops = OwnHops(batch, verify=False)
             weight = self._weight(batch)
-            out = self._run(batch, SplitPass(own_hops, transport, batch, self._calls[hops], knows_halo, weight))
-        self._gradients.watch(self.module, out, self._links)
+            calls = self._calls[len(batch.num_sampled_edges)]
+            out = self._run(batch, SplitPass(own_hops, transport, batch, calls, agreed.knows_halo, weight))
+            self._gradients.watch(self.module, out, self._links)
         return out
 
     @contextmanager
@@ -110,13 +115,13 @@ class Parallelized(Layered):
     def _connect(self) -> None:
         self._links = Links(self.rank, self.world, self.timeout)
         self._gradients = GradientSum(self._links.all)
+        self._description = Description(self.module)
 
     @torch.no_grad()
     def _share_weights(self) -> None:
         """Gives all ranks the parameters and buffers of rank 0; those without a size yet keep none."""
-        said = self._links.all.objects(describe(self.module))
-        if other := next((rank for rank, model in enumerate(said) if model != said[0]), None):
-            raise ValueError(f"model: expected the same on all ranks, found other layers or shapes on rank {other}")
+        if found := self._description.compare(self._links.all):
+            raise ValueError(f"model: expected the same on all ranks, found {found}")
         for tensor in (*self.module.parameters(), *self.module.buffers()):
             if not is_lazy(tensor):
                 there = tensor.detach().cpu().contiguous()
@@ -141,24 +146,15 @@ class Parallelized(Layered):
             if getattr(batch, name, None) is None:
                 raise ValueError(f"batch: expected one of NeighborLoader(split=plan) with {name}, found none")
 
-    def _transport_of(self, index: ShuffleIndex) -> Transport:
+    def _transport_between(self, grid: Grid) -> Transport:
         """To the ranks over which the batch is cut: a column of the grid of ranks in which all have their parts."""
-        if index.parts in self._links.transports:
-            return self._links.transports[index.parts]
-        if index.parts > MAX_TABLES:
-            raise ValueError(f"batch: expected at most {MAX_TABLES} parts, found {index.parts}")
-        said = self._links.all.objects((index.parts, index.part))
-        counts, of_ranks = [parts for parts, _ in said], [part for _, part in said]
-        if len(set(counts)) > 1:
-            raise ValueError(f"batch: expected as many parts on all ranks, found {counts}")
-        grids = [Grid(self.world, index.parts), Grid(self.world, index.parts, consecutive="parts")]
-        expected = [[grid.part(rank) for rank in range(self.world)] for grid in grids]
-        if of_ranks not in expected:
-            raise ValueError(f"batch: expected ranks of the parts {expected[0]} or {expected[1]}, found {of_ranks}")
-        grid = grids[expected.index(of_ranks)]
-        exchange = self._links.exchange([grid.column(copy) for copy in range(grid.copies)])
-        transport = self._links.transports[index.parts] = self._connected(exchange)
-        return transport
+        if grid not in self._links.transports:
+            if grid.parts > MAX_TABLES:
+                raise ValueError(f"batch: expected at most {MAX_TABLES} parts, found {grid.parts}")
+            exchange = self._links.exchange([grid.column(copy) for copy in range(grid.copies)])
+            with self._links.told():
+                self._links.transports[grid] = self._connected(exchange)
+        return self._links.transports[grid]
 
     def _connected(self, exchange: Exchange) -> Transport:
         """By the memory of peers, where all ranks can read it, unless the user wants another transport."""
@@ -186,11 +182,12 @@ class Parallelized(Layered):
             norms.leave()
 
     @torch.no_grad()
-    def _probe(self, batch: Any, transport: Transport) -> list[Call]:
-        """How the model calls its layers, found out on a batch that all ranks have in common, in evaluation mode.
+    def _probe(self, batch: Any, transport: Transport) -> str | None:
+        """Finds out how the model calls its layers, on a batch that all ranks have in common, in evaluation mode.
 
-        Raises:
-            ValueError: on all ranks, unless the model on that batch, on its parts by one rank, and split, agree.
+        Returns:
+            None; or, on all ranks, why the model is refused: it differs on that batch, on its parts by one rank, and
+            split.
         """
         said = transport.exchange.objects(fields_of(batch))
         fields = max(said, key=lambda entry: entry.num_nodes)
@@ -199,7 +196,7 @@ class Parallelized(Layered):
         whole, had_lazy = probe_batch(fields, batch.edge_index.device), self._has_lazy()
         local = torch.arange(whole.num_nodes)
         with self._evaluating():
-            with self._links.told(), outputs(self.module) as of_whole:
+            with outputs(self.module) as of_whole:
                 expected = self._whole(whole)[:SEEDS]
             if had_lazy:
                 self._share_weights()
@@ -210,7 +207,7 @@ class Parallelized(Layered):
                 split_pass = SplitPass(
                     OwnHops(share, True), to, share, calls or None, fields.has_halo, self._weight(share)
                 )
-                with self._links.told(), outputs(self.module) as of_share:
+                with outputs(self.module) as of_share:
                     found = self._run(share, split_pass)
                 calls = split_pass.calls
                 text = None
@@ -219,15 +216,16 @@ class Parallelized(Layered):
                     text = first_difference(self.module, rows, of_share)
                 text = next((entry for entry in to.exchange.objects(text) if entry is not None), None)
                 if text is not None:
-                    raise ValueError(
+                    return (
                         f"{text}: expected the seeds' rows to be those of the whole batch, found others; it reads more "
                         f"than a node and its sampled neighbors (the degrees of sources, several hops, statistics of "
                         f"all rows), so the model cannot be split"
                     )
-        return calls
+        self._calls[fields.hops] = calls
+        return None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_gradients": None, "_links": None}
+        return {**super().__getstate__(), "_gradients": None, "_links": None, "_description": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -1,0 +1,152 @@
+"""What ranks compare before a batch: one that differs, or fails before, is named on all of them; none waits."""
+
+import re
+
+import pytest
+import torch
+import torch_geometric.nn as pyg_nn
+from helpers.cluster import cluster
+from helpers.narrow import CLASSES, FEATURES, HIDDEN
+from helpers.split import cut_batches, random_owners
+from test_parallelize_training import NODES, own_batches, place
+from torch import distributed as dist
+
+from torch_gnnscale.distributed.grid import Grid
+from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.split import parallelize
+from torch_gnnscale.split.description import Description
+
+
+def sage():
+    torch.manual_seed(0)
+    return pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, dropout=0.5, norm="BatchNorm").double()
+
+
+def differs(what, parts):
+    """Rank 1 is another in its second step; returns its error, which comes long before the timeout."""
+    rank, _ = place()
+    saving.LEAST_SAVED = 0
+    model, (_, batch, _) = sage(), next(own_batches(parts, rank % parts))
+    split = parallelize(model, timeout=20.0)
+    split(batch).sum().backward()
+    autocast = False
+    if rank == 1:
+        if what == "autocast":
+            autocast = True
+        elif what == "type of x":
+            batch.x = batch.x.float()
+        elif what == "width of x":
+            batch.x = batch.x[:, :2]
+        elif what == "norm":
+            model.norms[1].eval()
+        elif what == "all":
+            model.eval()
+        elif what == "no edges":
+            del batch.num_sampled_edges
+        elif what == "aggr":
+            model.convs[1] = pyg_nn.SAGEConv(HIDDEN, HIDDEN, aggr="max").double()
+        elif what == "p":
+            model.dropout = torch.nn.Dropout(0.4)
+    try:
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            out = split(batch)
+        out.sum().backward()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    finally:
+        split.close()
+    return None
+
+
+SAME = "expected the same on all ranks, found"
+SAID = {
+    "autocast": f"ValueError: split: autocast: {SAME} none and on rank 1 bfloat16",
+    "type of x": f"ValueError: split: x: {SAME} rows of 3 float64 and on rank 1 rows of 3 float32",
+    "width of x": f"ValueError: split: x: {SAME} rows of 3 float64 and on rank 1 rows of 2 float64",
+    "norm": f"ValueError: split: model: {SAME} norms.1.training True and on rank 1 False",
+    "aggr": f"ValueError: split: model: {SAME} convs.1.aggr 'mean' and on rank 1 'max'",
+    "p": f"ValueError: split: model: {SAME} dropout.p 0.5 and on rank 1 0.4",
+}
+
+
+@pytest.mark.parametrize("what", SAID)
+def test_ranks_that_differ(what):
+    assert cluster(2).run(differs, what, 2) == [SAID[what]] * 2
+
+
+@pytest.mark.parametrize("what", ["norm", "p"])
+def test_copies_that_differ(what):
+    assert cluster(2).run(differs, what, 1) == [SAID[what]] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what", ["norm", "aggr", "type of x"])
+def test_a_rank_of_one_column_that_differs(what):
+    assert cluster(4).run(differs, what, 2) == [SAID[what]] * 4
+
+
+def test_a_batch_that_lacks_a_field_on_one_rank():
+    first, second = cluster(2).run(differs, "no edges", 2)
+    assert re.match(r"\w+Error: .*num_sampled_edges", second)
+    assert first == f"RuntimeError: split: rank 1: {second}"
+
+
+def lacks_edges_at_first():
+    rank, world = place()
+    _, batch, _ = next(own_batches(world, rank))
+    if rank == 1:
+        del batch.edge_index
+    try:
+        parallelize(sage(), timeout=20.0)(batch)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def test_a_first_batch_that_lacks_a_field_on_one_rank():
+    first, second = cluster(2).run(lacks_edges_at_first)
+    assert second.startswith("AttributeError: ")
+    assert first == f"RuntimeError: split: rank 1: {second}"
+
+
+def two_grids():
+    """Batches of loaders whose columns are ranks of consecutive parts, and of consecutive copies."""
+    rank, found = dist.get_rank(), []
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
+    split, alone = parallelize(model, timeout=20.0), narrow(model)
+    wholes = [whole for whole, *_ in own_batches(2, 0, 2)]
+    for kind in ("parts", "copies", "parts"):
+        grid = Grid(4, 2, consecutive=kind)
+        whole, part = wholes[grid.copy(rank)], grid.part(rank)
+        owners = random_owners(NODES, 2, 3)
+        batch = cut_batches(whole, owners, 2, key=grid.copy(rank))[part]
+        seeds = (owners[whole.n_id[: whole.batch_size]] == part).nonzero()[:, 0]
+        torch.testing.assert_close(split(batch), alone(whole)[seeds], rtol=1e-12, atol=1e-12)
+        found.append(len(split._links.transports))
+    split.close()
+    return found
+
+
+@pytest.mark.slow
+def test_loaders_whose_columns_are_other_ranks():
+    assert cluster(4).run(two_grids) == [[1, 2, 2]] * 4
+
+
+def test_a_description_follows_modes_types_and_modules():
+    model = sage()
+    description = Description(model)
+    seen = {description.digest}
+    for change in (
+        lambda: model.norms[0].eval(),
+        lambda: model.convs[0].lin_l.weight.requires_grad_(False),
+        lambda: model.float(),
+        lambda: setattr(model, "dropout", torch.nn.Dropout(0.1)),
+        lambda: model.register_parameter("more", torch.nn.Parameter(torch.ones(2))),
+    ):
+        change()
+        assert description.digest not in seen
+        seen.add(description.digest)
+    assert description.entries is description.entries
+    assert Description(model).digest == description.digest
+    assert description.entries["the type of convs.2"] == "SAGEConv"
+    assert description.entries["convs.2.normalize"] == "False"

@@ -1,0 +1,29 @@
+"""The type and width of rows as one number, which ranks compare."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+DTYPES = tuple(sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str))
+"""All there are, in the same order on all ranks."""
+
+
+def kind_of(rows: Tensor | None) -> int:
+    """The type of a tensor and how many numbers each of its rows has; -1 without a tensor of rows."""
+    if not isinstance(rows, Tensor) or rows.dim() == 0:
+        return -1
+    return rows.shape[1:].numel() * len(DTYPES) + DTYPES.index(rows.dtype)
+
+
+def kind_text(kind: int) -> str:
+    """What :func:`kind_of` said, in words."""
+    if kind < 0:
+        return "none"
+    width, dtype = divmod(kind, len(DTYPES))
+    return f"rows of {width} {dtype_text(dtype)}"
+
+
+def dtype_text(number: int) -> str:
+    """The name of a type by its number in ``DTYPES``."""
+    return str(DTYPES[number]).removeprefix("torch.")
