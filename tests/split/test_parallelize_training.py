@@ -118,6 +118,39 @@ def test_holding_is_the_same_as_not_holding():
     assert torch.equal(held[0], plain[0])
 
 
+CLEARS = {
+    "zeroed": lambda model: model.zero_grad(set_to_none=False),
+    "dropped": lambda model: model.zero_grad(),
+    "replaced": lambda model: [setattr(p, "grad", torch.full_like(p, 2.0)) for p in model.parameters()],
+    "left": lambda model: None,
+}
+
+
+def clears(how):
+    """A pass that is summed, one held, a change of gradients, one held and one summed, against one process."""
+    rank, world = place()
+    saving.LEAST_SAVED = 0
+    torch.manual_seed(0)
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
+    split, alone = parallelize(model), copy.deepcopy(model)
+    whole_model = narrow(alone)
+    for number, (whole, batch, _) in enumerate([*own_batches(world, rank), *own_batches(world, rank, 1)]):
+        if number == 2:
+            CLEARS[how](model)
+            CLEARS[how](alone)
+        with split.no_sync() if number in (1, 2) else nullcontext():
+            loss_of(split(batch), batch, whole.batch_size).backward()
+        loss_of(whole_model(whole), whole, whole.batch_size).backward()
+    for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-12, atol=1e-12)
+    split.close()
+
+
+@pytest.mark.parametrize("how", CLEARS)
+def test_gradients_that_are_changed_between_held_passes(how):
+    cluster(2).run(clears, how)
+
+
 class Partly(nn.Module):
     """Frozen, unused and late parameters."""
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakIdKeyDictionary
+from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
 
 from ..distributed.exchange import Exchange
 from .links import Links
@@ -31,6 +31,8 @@ class GradientSum:
         self._hooked: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._before: WeakIdKeyDictionary = WeakIdKeyDictionary()
         """Of parameters whose ``grad`` is this rank's alone: what was there before."""
+        self._left: WeakIdKeyDictionary = WeakIdKeyDictionary()
+        """The same parameters' ``grad`` when a pass had ended that left the sum to a later one, and its version."""
         self._awaited: list[int] = []
         """The numbers of the parameters that had a gradient on any rank when they were summed last."""
         self._pass = -1
@@ -64,7 +66,16 @@ class GradientSum:
         current = torch._C._current_graph_task_id()
         if current != self._pass:
             self._pass = current
+            self._forget_cleared()
             torch.autograd.Variable._execution_engine.queue_callback(_Pass(self, model, links))
+
+    def _forget_cleared(self) -> None:
+        """Forgets what was there before gradients that the user zeroed or replaced since a pass left them."""
+        for parameter, (left, version) in self._left.items():
+            grad = parameter.grad
+            if grad is not None and (left() is not grad or (grad._version != version and not grad.any())):
+                self._before.pop(parameter, None)
+        self._left.clear()
 
     def set_aside(self, parameter: nn.Parameter) -> None:
         """Called before a gradient is added to ``parameter.grad``: this is then of this rank alone."""
@@ -81,6 +92,9 @@ class GradientSum:
             if parameter.grad is None and parameter in self._before:  # it was asked for by torch.autograd.grad
                 parameter.grad = self._before.pop(parameter)
         if self.holds:
+            for parameter in parameters:
+                if parameter.grad is not None and parameter in self._before:
+                    self._left[parameter] = TensorWeakRef(parameter.grad), parameter.grad._version
             return
         own = [parameter.grad if parameter in self._before else None for parameter in parameters]
         for parameter, total in zip(parameters, self._totals(parameters, own), strict=True):
@@ -91,8 +105,8 @@ class GradientSum:
                 parameter.grad = before
 
     def _totals(self, parameters: list[nn.Parameter], own: list[Tensor | None]) -> list[Tensor | None]:
-        """The sums over ranks; None where no rank has a gradient. Which ones have goes with the first sums, which are
-        those of the parameters that had one in the pass before: all ranks know them."""
+        """The sums over ranks; None where no rank has a gradient. The first exchange carries the gradients of the
+        parameters that had one last time, and a mask of those that have one now; others follow in a second."""
         if any(grad is not None and grad.layout != torch.strided for grad in own):
             raise NotImplementedError(
                 "split: expected dense gradients, found sparse ones; make Embedding(sparse=False)"

@@ -93,7 +93,10 @@ class Parallelized(Layered):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within, backward passes add up this rank's gradients; the next one outside sums them over ranks."""
+        """Within, backward passes add up this rank's gradients; the next one outside sums them over ranks.
+
+        Before that, ``grad`` may be set to zero, to None or to another tensor, but not scaled.
+        """
         with self._gradients.held():
             yield
 
