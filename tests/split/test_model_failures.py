@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg_nn
 from helpers.cluster import Cluster, cluster
+from helpers.mapped import memories
 from helpers.narrow import CLASSES, FEATURES, HIDDEN
 from test_parallelize_training import own_batches, place
 
@@ -19,10 +20,10 @@ from torch_gnnscale.split import parallelize
 TRANSPORTS = ["peers", "all_to_all"]
 
 
-def made(transport, timeout=60.0):
+def made(transport, timeout=60.0, hidden=HIDDEN, layers=3):
     """A model and a batch of this rank."""
     rank, world = place()
-    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
+    model = pyg_nn.GraphSAGE(FEATURES, hidden, layers, CLASSES).double()
     _, batch, _ = next(own_batches(world, rank))
     return model, parallelize(model, transport=transport, timeout=timeout), batch
 
@@ -76,6 +77,24 @@ def test_an_error_of_one_rank_is_raised_on_all(where, transport):
     for _, text, seconds in (first, second, third):
         assert text == "split: expected a model that is connected, found one that was closed, or that failed"
         assert seconds < 30
+
+
+def closed(transport):
+    """A backward pass after the end of its model."""
+    _, split, batch = made(transport)
+    out = split(batch).sum()
+    split.close()
+    try:
+        out.backward()
+    except RuntimeError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_backward_pass_after_the_end(transport):
+    said = "split: expected a model that is connected, found one that was closed, or that failed"
+    assert cluster(2).run(closed, transport) == [said] * 2
 
 
 def trains(transport, timeout, steps):
@@ -144,16 +163,19 @@ def test_a_rank_that_is_killed_or_stopped(number, transport):
 
 
 def open_things():
-    """How many threads and files are open, and shared memory."""
-    return [len(os.listdir(name)) for name in ("/proc/self/task", "/proc/self/fd", "/dev/shm")]
+    """How many threads and files are open, and shared memories mapped."""
+    return [len(os.listdir("/proc/self/task")), len(os.listdir("/proc/self/fd")), memories()]
 
 
 def drop(count, transport):
-    """Makes and drops so many models after a step, with and without its way back; the parameters stay."""
+    """Makes and drops so many models after a step, with and without its way back; the parameters stay. Batches are
+    too large for the first buffers of peers."""
     parameters = []
     for number in range(count):
-        model, split, batch = made(transport)
+        model, split, batch = made(transport, hidden=8192, layers=2)
         out = split(batch).sum()
+        grown = [memory.num_bytes for of in split._links.transports.values() for memory in getattr(of, "_memories", [])]
+        assert all(num_bytes > 1 << 21 for num_bytes in grown)
         parameters += model.parameters()
         del split
         if number % 2:

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
+from helpers.mapped import memories
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
 from helpers.split import cut_batches, own_and_halo, random_owners
 from torch import distributed as dist
@@ -78,6 +79,60 @@ def test_a_row_travels_once_however_many_ranks_read_it():
     assert to_one.once(12) == (to_one.sent, None)
 
 
+def read_by_all():
+    """Each rank reads all rows of both others: one set of them fits into its buffer, two do not."""
+    transport = made("peers")
+    rank, count, before = transport.exchange.place, 100, transport._memories[transport.exchange.place]
+    own = torch.full((count, 700), float(rank), dtype=torch.float64)
+    assert own.nbytes <= before.num_bytes // 2 < 2 * own.nbytes
+    counts = [[count * (place != rank)] for place in range(3)]
+    moves = Moves(ShuffleIndex(3, rank, torch.arange(count).repeat(2), counts, counts), 1)
+    out = torch.empty((2 * count, 700), dtype=torch.float64)
+    transport.pull(own, moves, "test", out)
+    assert [set(rows.unique().tolist()) for rows in out.split(count)] == [
+        {float(place)} for place in range(3) if place != rank
+    ]
+    assert transport._memories[rank] is before
+    transport.close()
+    end_group(transport.exchange.group)
+
+
+def test_rows_that_several_ranks_read_are_written_once():
+    cluster(3).run(read_by_all)
+
+
+def pulls_others(dtype, width):
+    """Rank 1 has rows of another type or width."""
+    transport = made("peers")
+    rank = transport.exchange.place
+    own = torch.ones(4, width if rank else 3, dtype=dtype if rank else torch.float32)
+    moves = Moves(ShuffleIndex(2, rank, torch.arange(4), *[[[4 * (place != rank)] for place in range(2)]] * 2), 1)
+    errors = []
+    for call in (
+        lambda: transport.pull(own, moves, "forward conv", torch.empty_like(own)),
+        lambda: transport.swap(own, moves.num_sent, moves.num_received, "backward conv"),
+    ):
+        try:
+            call()
+        except ValueError as error:
+            errors.append(str(error))
+    transport.close()
+    end_group(transport.exchange.group)
+    return errors
+
+
+@pytest.mark.parametrize(
+    ("dtype", "width", "kind"),
+    [(torch.bfloat16, 6, "6 bfloat16"), (torch.float32, 4, "4 float32"), (torch.int32, 3, "3 int32")],
+)
+def test_rows_of_another_kind(dtype, width, kind):
+    said = [
+        f"split: {purpose} conv: expected the same on all ranks, found rows of 3 float32 and on rank 1 rows of {kind}"
+        for purpose in ("forward", "backward")
+    ]
+    assert cluster(2).run(pulls_others, dtype, width) == [said] * 2
+
+
 def test_buffers_of_peers_grow():
     cluster(2).run(swaps, "peers", 6, 30_000)
 
@@ -115,6 +170,7 @@ def without_descriptors(transport):
     """Trains a step where this process may open no further file."""
     batch = cut_batches(next(iter(batches())), random_owners(200, dist.get_world_size(), 1), dist.get_world_size())
     model = parallelize(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double(), transport=transport)
+    open_before = memories()
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always")
@@ -128,14 +184,14 @@ def without_descriptors(transport):
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
     end_group(group)
     model.close()
-    return type(found).__name__, [str(entry.message) for entry in said]
+    return type(found).__name__, [str(entry.message) for entry in said], memories() - open_before
 
 
 def test_ranks_that_cannot_read_their_peers():
-    for kind, said in cluster(2).run(without_descriptors, None):
-        assert (kind, said) == ("Transport", [])
-    for kind, said in cluster(2).run(without_descriptors, "peers"):
-        assert kind == "Transport"
+    for kind, said, memory in cluster(2).run(without_descriptors, None):
+        assert (kind, said, memory) == ("Transport", [], 0)
+    for kind, said, memory in cluster(2).run(without_descriptors, "peers"):
+        assert (kind, memory) == ("Transport", 0)
         assert [text[:72] for text in said] == [
             "transport: expected ranks on CPUs of one machine that can read each other"[:72]
         ]

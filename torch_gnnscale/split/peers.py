@@ -6,7 +6,7 @@ import math
 import pickle
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import accumulate
 from typing import Any
 
@@ -15,6 +15,8 @@ from torch import Tensor
 
 from ..distributed.exchange import Exchange
 from ..memory import HostMemory
+from .kinds import kind_of, kind_text
+from .links import ENDED
 from .transport import Moves, Transport
 
 _LEAST = 1 << 20
@@ -45,26 +47,27 @@ class Peers(Transport):
     @classmethod
     def connect(cls, exchange: Exchange) -> Peers | None:
         """The transport, if every rank can read the memory of every other; all ranks call it together."""
-        try:
-            own = HostMemory(2 * _LEAST, "split", _HINT)
-            own._check()[:1] = exchange.place % 251
-            given = pickle.dumps(own)
-        except (OSError, MemoryError):
-            given = b""
-        memories = []
+        memories, given = [], b""
+        with suppress(OSError, MemoryError):
+            memories.append(HostMemory(2 * _LEAST, "split", _HINT))
+            memories[0]._check()[:1] = exchange.place % 251
+            given = pickle.dumps(memories[0])
         for place, pickled in enumerate(exchange.objects(given)):
-            try:
-                memory = own if place == exchange.place else pickle.loads(pickled)
-                if int(memory._check()[0]) == place % 251:
-                    memories.append(memory)
-            except (OSError, EOFError, NameError):
-                break
-        found = all(exchange.objects(len(memories) == exchange.size))
-        return cls(exchange, memories) if found else None
+            with suppress(OSError, EOFError):  # the end of what was pickled, b"": that rank has none
+                if place != exchange.place:
+                    memories.append(pickle.loads(pickled))
+        places = [int(memory._check()[0]) for memory in memories]
+        expected = [exchange.place, *(place for place in range(exchange.size) if place != exchange.place)]
+        if all(exchange.objects(places == [place % 251 for place in expected])):
+            memories.insert(exchange.place, memories.pop(0))
+            return cls(exchange, memories)
+        for memory in memories:
+            memory.close()
+        return None
 
     def pull(self, own: Tensor, moves: Moves, purpose: str, out: Tensor) -> None:
-        """See :class:`Transport`. A row is written once, however many ranks read it; where several do, the places of
-        the rows that each of them reads follow."""
+        """See :class:`Transport`. A row is written once, however many ranks read it; where several do, after the rows
+        comes, for each reader, the list of places that it reads."""
         rows, places = moves.once(len(own))
         width = own.shape[1:].numel() * own.element_size()
         listed = -(-width * len(rows) // _PLACE) * _PLACE
@@ -80,7 +83,9 @@ class Peers(Transport):
         told = [[at, 0 if places is None else len(rows)] for at in begins[:-1]]
         parts = out.split(moves.num_received)
         with self._counted(purpose, width * sum(moves.num_sent), width * len(out)):
-            for part, (memory, turn, at, count) in zip(parts, self._met(num_bytes, write, told, purpose), strict=True):
+            for part, (memory, turn, at, count) in zip(
+                parts, self._met(own, num_bytes, write, told, purpose), strict=True
+            ):
                 if count:  # of its rows, those at the places that are listed for this rank
                     wanted = _rows_at(memory, turn, at, len(part), rows)
                     torch.index_select(_rows_at(memory, turn, 0, count, own), 0, wanted, out=part)
@@ -97,23 +102,31 @@ class Peers(Transport):
             _rows_at(memory, turn, 0, len(rows), rows).copy_(rows)
 
         with self._counted(purpose, total, width * sum(num_received)):
-            met = self._met(total, write, told, purpose)
+            met = self._met(rows, total, write, told, purpose)
             return [
                 _rows_at(memory, turn, at, count, rows)
                 for (memory, turn, at), count in zip(met, num_received, strict=True)
             ]
 
     def _met(
-        self, num_bytes: int, write: Callable[[HostMemory, int], None], told: list[list[int]], purpose: str
-    ) -> list[tuple[Any, ...]]:
+        self, rows: Tensor, num_bytes: int, write: Callable[[HostMemory, int], None], told: list[list[int]],
+        purpose: str,
+    ) -> list[tuple[Any, ...]]:  # fmt: skip
         """Writes into this rank's next buffer, and meets the others. Returns the memory of each rank, which of its
         buffers was written, and what it told this one.
 
         Args:
+            rows: of the type and width that all ranks exchange.
             num_bytes: how many are written at most.
             write: into a buffer, the first or the second of a memory.
             told: numbers for each rank; equally many on all.
+            purpose: what the exchange is counted as.
+
+        Raises:
+            ValueError: on all ranks, if one of them has rows of another type or width.
         """
+        if not self._memories:
+            raise RuntimeError(f"split: {ENDED}")
         exchange, place, turn = self.exchange, self.exchange.place, self._turn % 2
         self._turn += 1
         before = self._memories[place]  # until others have come to the barrier: they may still have to open it
@@ -121,7 +134,8 @@ class Peers(Transport):
         if grows:
             self._memories[place] = HostMemory(2 * _PAGE * -(-num_bytes * 5 // (4 * _PAGE)), "split", _HINT)
         write(self._memories[place], turn)
-        heard = exchange.numbers(torch.tensor([[*values, int(grows)] for values in told]), purpose).tolist()
+        kind = kind_of(rows)
+        heard = exchange.numbers(torch.tensor([[*values, kind, int(grows)] for values in told]), purpose).tolist()
         if grows:
             before.close()
         if any(values[-1] for values in heard):
@@ -130,7 +144,13 @@ class Peers(Transport):
                 known if new is None or rank == place else new
                 for rank, (known, new) in enumerate(zip(self._memories, given, strict=True))
             ]
-        return [(memory, turn, *values[:-1]) for memory, values in zip(self._memories, heard, strict=True)]
+        for rank, (*_, other, _) in enumerate(heard):
+            if other != heard[0][-2]:
+                raise ValueError(
+                    f"split: {purpose}: expected the same on all ranks, found {kind_text(heard[0][-2])} and on rank "
+                    f"{rank} {kind_text(other)}"
+                )
+        return [(memory, turn, *values[:-2]) for memory, values in zip(self._memories, heard, strict=True)]
 
     @contextmanager
     def _counted(self, purpose: str, sent: int, received: int) -> Iterator[None]:
@@ -144,7 +164,8 @@ class Peers(Transport):
 
     def close(self) -> None:
         """Closes the memory."""
-        for memory in self._memories:
+        memories, self._memories = self._memories, []
+        for memory in memories:
             memory.close()
 
 

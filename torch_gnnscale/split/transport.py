@@ -73,7 +73,7 @@ class Transport:
         out.copy_(self._exchanged(packed, moves.num_sent, moves.num_received, purpose))
 
     def swap(self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str) -> list[Tensor]:
-        """The rows from rank 0, then 1, ...: [num_received[p], ...] each; valid until the next exchange but one.
+        """The rows from rank 0, then 1, ...: [num_received[p], ...] each; valid until the next exchange.
 
         Args:
             rows: those to rank 0, then 1, ...: contiguous, [sum(num_sent), ...].
