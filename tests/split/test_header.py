@@ -122,7 +122,7 @@ def two_grids():
         batch = cut_batches(whole, owners, 2, key=grid.copy(rank))[part]
         seeds = (owners[whole.n_id[: whole.batch_size]] == part).nonzero()[:, 0]
         torch.testing.assert_close(split(batch), alone(whole)[seeds], rtol=1e-12, atol=1e-12)
-        found.append(len(split._links.transports))
+        found.append(len(split._connection.transports))
     split.close()
     return found
 

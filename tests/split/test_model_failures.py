@@ -174,7 +174,9 @@ def drop(count, transport):
     for number in range(count):
         model, split, batch = made(transport, hidden=8192, layers=2)
         out = split(batch).sum()
-        grown = [memory.num_bytes for of in split._links.transports.values() for memory in getattr(of, "_memories", [])]
+        grown = [
+            memory.num_bytes for of in split._connection.transports.values() for memory in getattr(of, "_memories", [])
+        ]
         assert all(num_bytes > 1 << 21 for num_bytes in grown)
         parameters += model.parameters()
         del split

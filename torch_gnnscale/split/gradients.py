@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.weak import TensorWeakRef, WeakIdKeyDictionary
 
 from ..distributed.exchange import Exchange
-from .links import Links
+from .connection import Connection
 
 
 class GradientSum:
@@ -46,14 +46,15 @@ class GradientSum:
         finally:
             self.holds = before
 
-    def watch(self, model: nn.Module, out: Tensor, links: Links) -> None:
-        """Makes a backward pass through ``out``, which keeps the links, sum the gradients of the model's parameters."""
+    def watch(self, model: nn.Module, out: Tensor, connection: Connection) -> None:
+        """Makes a backward pass through ``out`` sum the gradients of the model's parameters; ``out`` keeps the
+        connection."""
         if self.exchange.size == 1 or not torch.is_grad_enabled() or not out.requires_grad:
             return
         for parameter in model.parameters():
             if parameter.requires_grad and parameter not in self._hooked:
                 self._hooked[parameter] = parameter.register_hook(_Aside(self, parameter))
-        out.register_hook(lambda _: self._begin(model, links))  # the first: all other gradients follow from it
+        out.register_hook(lambda _: self._begin(model, connection))  # the first: all other gradients follow from it
 
     def close(self) -> None:
         """Leaves the parameters' gradients alone from now on."""
@@ -61,13 +62,13 @@ class GradientSum:
             handle.remove()
         self._hooked.clear()
 
-    def _begin(self, model: nn.Module, links: Links) -> None:
+    def _begin(self, model: nn.Module, connection: Connection) -> None:
         """Called when a backward pass begins; several forward passes may be in one."""
         current = torch._C._current_graph_task_id()
         if current != self._pass:
             self._pass = current
             self._forget_cleared()
-            torch.autograd.Variable._execution_engine.queue_callback(_Pass(self, model, links))
+            torch.autograd.Variable._execution_engine.queue_callback(_Pass(self, model, connection))
 
     def _forget_cleared(self) -> None:
         """Forgets what was there before gradients that the user zeroed or replaced since a pass left them."""
@@ -170,15 +171,15 @@ class _Aside:
 class _Pass:
     """The last call of a backward pass. If it fails before, it is dropped without that call: the others are told."""
 
-    def __init__(self, of: GradientSum, model: nn.Module, links: Links) -> None:
-        self.of, self.model, self.links = of, model, links
+    def __init__(self, of: GradientSum, model: nn.Module, connection: Connection) -> None:
+        self.of, self.model, self.connection = of, model, connection
         self.has_ended = False
 
     def __call__(self) -> None:
-        with self.links.told():
+        with self.connection.failing_alone():
             self.of.finish(self.model)
         self.has_ended = True
 
     def __del__(self) -> None:
         if not self.has_ended:
-            self.links.fail("its backward pass failed")
+            self.connection.fail("its backward pass failed")

@@ -21,11 +21,11 @@ from ..nn.compare import agree, first_difference, outputs
 from ..nn.layered import Layered
 from ..nn.weigh import default_call
 from ..ops.shuffle import MAX_TABLES
+from .connection import ENDED, Connection
 from .description import Description
 from .gradients import GradientSum
 from .header import compare_headers, own_header
 from .layer import Call, SplitLayer, SplitPass, refuse_recomputing
-from .links import ENDED, Links
 from .norms import SplitNorms
 from .own_hops import OwnHops
 from .peers import Peers
@@ -73,22 +73,22 @@ class Parallelized(Layered):
             RuntimeError: another rank failed, is gone or does not come, which the message names; a backward pass raises
                 it, too. The model cannot be called any more, nor after an error of this rank alone.
         """
-        with self._links.told():
+        with self._connection.failing_alone():
             self._check_batch(batch)
             self._layers()  # a model may have got others
             header = own_header(self._description, batch, self.world, self._calls)
-        agreed = compare_headers(header, self._description, self._links.all)
+        agreed = compare_headers(header, self._description, self._connection.all)
         transport = self._transport_between(agreed.grid)
-        with self._links.told():
+        with self._connection.failing_alone():
             refused = None if agreed.knows_calls else self._probe(batch, transport)
         if refused is not None:
             raise ValueError(refused)
-        with self._links.told():
+        with self._connection.failing_alone():
             own_hops = OwnHops(batch, verify=False)
             weight = self._weight(batch)
             calls = self._calls[len(batch.num_sampled_edges)]
             out = self._run(batch, SplitPass(own_hops, transport, batch, calls, agreed.knows_halo, weight))
-            self._gradients.watch(self.module, out, self._links)
+            self._gradients.watch(self.module, out, self._connection)
         return out
 
     @contextmanager
@@ -105,7 +105,10 @@ class Parallelized(Layered):
         """What was exchanged, by purpose: ``forward NAME`` and ``backward NAME`` are shuffles of the rows that the
         layer NAME reads, ``degrees`` of a GCN's; ``header``; ``gradients``."""
         found: dict[str, Traffic] = {}
-        for exchange in (*(transport.exchange for transport in self._links.transports.values()), self._links.all):
+        for exchange in (
+            *(transport.exchange for transport in self._connection.transports.values()),
+            self._connection.all,
+        ):
             for purpose, traffic in exchange.traffic.items():
                 found[purpose] = found.get(purpose, Traffic()) + traffic
         return found
@@ -113,22 +116,22 @@ class Parallelized(Layered):
     def close(self) -> None:
         """Ends the groups of this model; it cannot be called any more. Without, they end when it is dropped."""
         self._gradients.close()
-        self._links.end()
+        self._connection.end()
 
     def _connect(self) -> None:
-        self._links = Links(self.rank, self.world, self.timeout)
-        self._gradients = GradientSum(self._links.all)
+        self._connection = Connection(self.rank, self.world, self.timeout)
+        self._gradients = GradientSum(self._connection.all)
         self._description = Description(self.module)
 
     @torch.no_grad()
     def _share_weights(self) -> None:
         """Gives all ranks the parameters and buffers of rank 0; those without a size yet keep none."""
-        if found := self._description.compare(self._links.all):
+        if found := self._description.compare(self._connection.all):
             raise ValueError(f"model: expected the same on all ranks, found {found}")
         for tensor in (*self.module.parameters(), *self.module.buffers()):
             if not is_lazy(tensor):
                 there = tensor.detach().cpu().contiguous()
-                self._links.all.broadcast(there.view(-1).view(torch.uint8))
+                self._connection.all.broadcast(there.view(-1).view(torch.uint8))
                 tensor.copy_(there)
 
     def _layers_changed(self) -> None:
@@ -136,7 +139,7 @@ class Parallelized(Layered):
 
     def _check_batch(self, batch: Any) -> None:
         refuse_recomputing("split")
-        if self._links.ended:
+        if self._connection.ended:
             raise RuntimeError(f"split: {ENDED}")
         if DistributedDataParallel._get_active_ddp_module() is not None:
             raise ValueError(
@@ -151,13 +154,13 @@ class Parallelized(Layered):
 
     def _transport_between(self, grid: Grid) -> Transport:
         """To the ranks over which the batch is cut: a column of the grid of ranks in which all have their parts."""
-        if grid not in self._links.transports:
+        if grid not in self._connection.transports:
             if grid.parts > MAX_TABLES:
                 raise ValueError(f"batch: expected at most {MAX_TABLES} parts, found {grid.parts}")
-            exchange = self._links.exchange([grid.column(copy) for copy in range(grid.copies)])
-            with self._links.told():
-                self._links.transports[grid] = self._connected(exchange)
-        return self._links.transports[grid]
+            exchange = self._connection.exchange([grid.column(copy) for copy in range(grid.copies)])
+            with self._connection.failing_alone():
+                self._connection.transports[grid] = self._connected(exchange)
+        return self._connection.transports[grid]
 
     def _connected(self, exchange: Exchange) -> Transport:
         """By the memory of peers, where all ranks can read it, unless the user wants another transport."""
@@ -176,7 +179,7 @@ class Parallelized(Layered):
 
     def _run(self, batch: Any, split_pass: SplitPass) -> Tensor:
         norms = SplitNorms(self.module if self.world > 1 or split_pass.finds_out else None)
-        norms.enter(Transport(self._links.all), split_pass.own_rows)  # over the ranks of all groups
+        norms.enter(Transport(self._connection.all), split_pass.own_rows)  # over the ranks of all groups
         try:
             for name in self._of_nodes:
                 split_pass.own_rows.mark(getattr(batch, name, None), len(split_pass.hops.rows))
@@ -228,7 +231,7 @@ class Parallelized(Layered):
         return None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_gradients": None, "_links": None, "_description": None}
+        return {**super().__getstate__(), "_gradients": None, "_connection": None, "_description": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from ..distributed.exchange import Exchange
 from ..memory import HostMemory
+from .connection import ENDED
 from .kinds import kind_of, kind_text
-from .links import ENDED
 from .transport import Moves, Transport
 
 _LEAST = 1 << 20

@@ -22,7 +22,7 @@ _ENDED: Any = object()
 """In the place of a group that has ended; without one an exchange would have one rank."""
 
 
-class Links:
+class Connection:
     """What connects one split model to those of the other ranks; without a process group, nothing.
 
     It ends with the last reference to this object, and with the program at the latest: groups, memory and threads are
@@ -42,14 +42,14 @@ class Links:
         self.transports: dict[Grid, Transport] = self._held.transports
         """By the grid of ranks of which each column has the parts of a batch."""
 
-    def exchange(self, of_ranks: list[list[int]]) -> _Linked:
+    def exchange(self, of_ranks: list[list[int]]) -> _Connected:
         """Makes a group for each list of ranks, of which this rank is in one; all ranks call it alike.
 
         A collective of it that fails is a RuntimeError that names the rank which failed, is gone, or did not come.
         """
         own = next(number for number, ranks in enumerate(of_ranks) if self.rank in ranks)
         ranks, group = of_ranks[own], self._held.meeting.groups(of_ranks)[own]
-        made = _Linked(group, len(ranks), ranks.index(self.rank), self._held)
+        made = _Connected(group, len(ranks), ranks.index(self.rank), self._held)
         self._held.exchanges.append(made)
         return made
 
@@ -59,7 +59,7 @@ class Links:
         return self._held.ended
 
     @contextmanager
-    def told(self) -> Iterator[None]:
+    def failing_alone(self) -> Iterator[None]:
         """Within, an error is this rank's alone: the others are told, and the model ends."""
         try:
             yield
@@ -79,7 +79,7 @@ class Links:
 
 @dataclass
 class _Held:
-    """What ends with the links."""
+    """What ends with the connection."""
 
     meeting: Meeting
     exchanges: list[Exchange] = field(default_factory=list)
@@ -109,7 +109,7 @@ class _Held:
         self.meeting.close()
 
 
-class _Linked(Exchange):
+class _Connected(Exchange):
     """An exchange whose errors name the rank that failed."""
 
     def __init__(self, group: dist.ProcessGroup | None, size: int, place: int, held: _Held) -> None:
