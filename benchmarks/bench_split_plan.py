@@ -36,8 +36,10 @@ KINDS: dict[str, dict[str, Any]] = {
     "presampled": {"weights": "presampled"},
     "presampled, load='layers'": {"weights": "presampled", "load": "layers"},
     "presampled, 30 epochs": {"weights": "presampled", "epochs": 30},
+    "presampled, owned seeds": {"weights": "presampled", "seed_order": "owned"},
 }
-"""The rows of the table, and what :func:`split.plan` is given for them."""
+"""The rows of the table, and what :func:`split.plan` is given for them. With an order of seeds, the measured batches
+have it, and an epoch ends where the first part has no more seeds."""
 
 DRAWN = ("random", "edge", "node", "presampled")
 """What the figure shows."""
@@ -63,8 +65,11 @@ def measured(data: Data, seeds: Tensor, options: dict[str, Any], seed: int) -> t
         csc = CSC.from_data(data)
         found = assign({None: csc}, {None: csc.num_src}, PARTS, method="metis", balance=["edges"], seed=seed)
         options = {"weights": found.owner[None]}
-    plan = split.plan(data, seeds, FANOUTS, PARTS, batch_size=BATCH, seed=seed, **options)
-    loader = NeighborLoader(data, FANOUTS, seeds, batch_size=BATCH, shuffle=True, seed=seed)
+    given = dict(options)
+    order = given.pop("seed_order", None)
+    plan = split.plan(data, seeds, FANOUTS, PARTS, batch_size=BATCH, seed=seed, **given)
+    ordered = {} if order is None else {"split": plan, "seed_order": order, "uneven": "drop"}
+    loader = NeighborLoader(data, FANOUTS, seeds, batch_size=BATCH, shuffle=True, seed=seed, **ordered)
     batches = split.measure(plan, loader, [0, 1])
     rows = batches.rows.to(torch.float64)
     by_layer = batches.imbalance.mean(0).tolist()
