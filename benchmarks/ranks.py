@@ -77,7 +77,8 @@ def is_parent(rank_main: Callable[[Path], Any]) -> bool:
 def _rank(rank: int, world: int, folder: str, rank_main: Callable[[Path], Any]) -> None:
     os.environ["LOCAL_RANK"] = str(rank)
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"file://{folder}/store", rank=rank, world_size=world)
+    store = dist.FileStore(f"{folder}/store", world)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
     found = rank_main(Path(folder))
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()
