@@ -33,7 +33,7 @@ def grids_windows_and_bulks():
             yield SLOW(*[(3, 3), (2, 4)][(i + j) % 5], window, options)
 
 
-@pytest.mark.parametrize(("count", "world", "window", "options"), grids_windows_and_bulks())
+@pytest.mark.parametrize(("count", "world", "window", "options"), list(grids_windows_and_bulks()))
 def test_batches_are_those_of_one_process(parts, options, window, count, world):
     data, path = parts(count)
     expected = expected_batches(data, path, "nodes", 2, options, world)
