@@ -87,6 +87,14 @@ def test_one_part_needs_no_process_group(parts, topology):
     check_batches(found, expected_over_parts(path, owners, 1, 2, 1, {}))
 
 
+def test_a_timeout_of_the_loader_has_no_effect(parts):
+    owners = torch.zeros(200, dtype=torch.int64)
+    path = parts(tuple(owners.tolist()), 1, "replicated")
+    text = r"^timeout=5 has no effect with the stores of a part: open_part\(timeout=\) decides$"
+    with open_part(path) as part, pytest.warns(UserWarning, match=text):
+        split_loader(part, GivenPlan(owners, 1), {"timeout": 5, "num_workers": 0})
+
+
 # Rounds and bytes ####################################################################################################
 
 
