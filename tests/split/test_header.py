@@ -1,12 +1,14 @@
 """What ranks compare before a batch: one that differs, or fails before, is named on all of them; none waits."""
 
 import re
+from dataclasses import replace
 
 import pytest
 import torch
 import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
 from helpers.narrow import CLASSES, FEATURES, HIDDEN
+from helpers.slow import SLOW
 from helpers.split import cut_batches, random_owners
 from test_parallelize_training import NODES, own_batches, place
 from torch import distributed as dist
@@ -45,6 +47,10 @@ def differs(what, parts):
             del batch.num_sampled_edges
         elif what == "aggr":
             model.convs[1] = pyg_nn.SAGEConv(HIDDEN, HIDDEN, aggr="max").double()
+        elif what == "rows":
+            index = batch.shuffle_index
+            more = [[count + 1 for count in levels] for levels in index.num_received]
+            batch.shuffle_index = replace(index, num_received=more)
         elif what == "p":
             model.dropout = torch.nn.Dropout(0.4)
     try:
@@ -72,6 +78,14 @@ SAID = {
 @pytest.mark.parametrize("what", SAID)
 def test_ranks_that_differ(what):
     assert cluster(2).run(differs, what, 2) == [SAID[what]] * 2
+
+
+@pytest.mark.parametrize("world", [2, SLOW(4)])
+def test_rows_that_two_ranks_do_not_expect_alike(world):
+    found = cluster(world).run(differs, "rows", 2)
+    text = r"ValueError: split: batch: expected \[\d+(, \d+)*\] rows by level from part 0 for part 1, found others"
+    assert len(set(found)) == 1
+    assert re.fullmatch(text, found[0])
 
 
 @pytest.mark.parametrize("what", ["norm", "p"])

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from typing import Any, NamedTuple
+import hashlib
+from collections.abc import Callable, Container, Sequence
+from typing import Any, NamedTuple, NoReturn
 
 import torch
-from torch import Tensor
 
 from ..distributed.exchange import Exchange
 from ..distributed.grid import Grid
-from ..ops import MAX_HOPS
 from .description import Description
 from .kinds import DTYPES, dtype_text, kind_of, kind_text
 from .shuffle_index import ShuffleIndex
@@ -25,7 +24,6 @@ _COMMON: dict[str, Callable[[int], str]] = {
     "model": str,
 }
 """What must be the same on all ranks, and the words for its numbers."""
-_SAID = len(_COMMON) + 4
 
 
 class Agreed(NamedTuple):
@@ -39,8 +37,8 @@ class Agreed(NamedTuple):
     """Whether all ranks of this one's column have the halo's rows of ``batch.x``."""
 
 
-def own_header(model: Description, batch: Any, world: int, known: Container[int]) -> Tensor:
-    """What this rank tells all others: int64, [n], n being the same on all.
+def own_header(model: Description, batch: Any, world: int, known: Container[int]) -> list[int]:
+    """What this rank tells all others, equally many numbers on all.
 
     Args:
         model: what is computed.
@@ -54,28 +52,39 @@ def own_header(model: Description, batch: Any, world: int, known: Container[int]
     knows_halo = "x_halo" in batch and index.knows_halo_of(x)
     digest = model.digest if world > 1 else 0
     said = [index.parts, hops, model.model.training, torch.is_grad_enabled(), autocast, kind_of(x), digest,
-            index.part, int(batch.batch_key), hops in known, knows_halo]  # fmt: skip
-    rows = torch.zeros(2, world, MAX_HOPS, dtype=torch.int64)
-    if index.parts <= world:
-        rows[:, : index.parts, :hops] = torch.tensor([index.num_sent, index.num_received])
-    return torch.cat([torch.tensor([int(value) for value in said]), rows.view(-1)])
+            index.part, batch.batch_key, _balance(index), hops in known, knows_halo]  # fmt: skip
+    return [int(value) for value in said]
 
 
-def compare_headers(own: Tensor, model: Description, exchange: Exchange) -> Agreed:
+def _balance(index: ShuffleIndex) -> int:
+    """Hashes of the rows that go to each rank, less hashes of those awaited from it: 64 bits, signed. Over the ranks of
+    a batch these numbers add up to 0, modulo 2^64, unless two ranks expect other rows of each other."""
+    total = 0
+    for peer, (sent, awaited) in enumerate(zip(index.num_sent, index.num_received, strict=True)):
+        total += _hash(index.part, peer, sent) - _hash(peer, index.part, awaited)
+    return (total + (1 << 63)) % (1 << 64) - (1 << 63)
+
+
+def _hash(sender: int, reader: int, levels: Sequence[int]) -> int:
+    text = repr((sender, reader, list(levels)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
+
+
+def compare_headers(own: list[int], model: Description, index: ShuffleIndex, exchange: Exchange) -> Agreed:
     """In one round between all ranks: all get the same numbers, and so all decide alike.
 
     Args:
         own: of :func:`own_header`.
         model: what is computed.
+        index: of this rank's batch.
         exchange: between all ranks.
 
     Raises:
         ValueError: on all ranks, unless each column has shares of one batch, and all run one model in one way.
     """
-    headers = own.unsqueeze(0)
+    said = [own]
     if exchange.size > 1:
-        headers = exchange.numbers(own.expand(exchange.size, -1), "header")
-    said, rows = headers[:, :_SAID].tolist(), headers[:, _SAID:].view(exchange.size, 2, exchange.size, MAX_HOPS)
+        said = exchange.numbers(torch.tensor(own).expand(exchange.size, -1), "header").tolist()
     parts = [of_rank[0] for of_rank in said]
     if len(set(parts)) > 1:
         raise ValueError(f"batch: expected as many parts on all ranks, found {parts}")
@@ -85,11 +94,15 @@ def compare_headers(own: Tensor, model: Description, exchange: Exchange) -> Agre
                 words = f"{text(first)} and on rank {rank} {text(their)}"
                 found = model.compare(exchange) or words if name == "model" else words
                 raise ValueError(f"split: {name}: expected the same on all ranks, found {found}")
-    grid = _grid_of([part for *_, part, _, _, _ in said], parts[0])
+    part_of, keys, balances, know_calls, know_halo = zip(*(theirs[len(_COMMON) :] for theirs in said), strict=True)
+    grid = _grid_of(list(part_of), parts[0])
     for copy in range(grid.copies):
-        _compare_shares([said[rank][-3] for rank in grid.column(copy)], rows[grid.column(copy)], grid.column(copy))
+        column = grid.column(copy)
+        _compare_keys(keys, column)
+        if sum(balances[rank] for rank in column) % (1 << 64):
+            _raise_other_rows(exchange.objects((index.num_sent, index.num_received)), column)
     column = grid.column(grid.copy(exchange.place))
-    return Agreed(grid, all(of_rank[-2] for of_rank in said), all(said[rank][-1] for rank in column))
+    return Agreed(grid, all(know_calls), all(know_halo[rank] for rank in column))
 
 
 def _grid_of(part_of: list[int], parts: int) -> Grid:
@@ -100,23 +113,27 @@ def _grid_of(part_of: list[int], parts: int) -> Grid:
     return grids[expected.index(part_of)]
 
 
-def _compare_shares(keys: list[int], rows: Tensor, column: list[int]) -> None:
-    """Raises ValueError unless the ranks of a column have shares of one batch.
+def _compare_keys(keys: Sequence[int], column: list[int]) -> None:
+    """Raises ValueError unless the ranks of a column have batches of one key; ``keys``: of all ranks."""
+    for rank in column:
+        if keys[rank] != keys[column[0]]:
+            raise ValueError(
+                f"split: batch_key: expected the same on all ranks of a batch, found {keys[column[0]]} on rank "
+                f"{column[0]} and {keys[rank]} on rank {rank}"
+            )
+
+
+def _raise_other_rows(rows: list[tuple[list[list[int]], list[list[int]]]], column: list[int]) -> NoReturn:
+    """Raises ValueError for the first two ranks of a column that expect other rows of each other.
 
     Args:
-        keys: of their batches.
-        rows: how many they send and await, by peer and level: [parts, 2, ranks, levels].
+        rows: of each rank, how many rows it sends and awaits, by peer and level.
         column: the ranks, by part.
     """
-    for rank, key in zip(column, keys, strict=True):
-        if key != keys[0]:
-            raise ValueError(
-                f"split: batch_key: expected the same on all ranks of a batch, found {keys[0]} on rank {column[0]} "
-                f"and {key} on rank {rank}"
-            )
-    sent, awaited = rows[:, :, : len(column)].unbind(1)
-    for reader, sender in (sent.transpose(0, 1) != awaited).any(2).nonzero().tolist():
-        levels = awaited[reader, sender].tolist()
-        raise ValueError(
-            f"split: batch: expected {levels} rows by level from part {sender} for part {reader}, found others"
-        )
+    for reader, rank in enumerate(column):
+        for sender, levels in enumerate(rows[rank][1]):
+            if rows[column[sender]][0][reader] != levels:
+                raise ValueError(
+                    f"split: batch: expected {levels} rows by level from part {sender} for part {reader}, found others"
+                )
+    raise AssertionError("the hashes of equal numbers differ")

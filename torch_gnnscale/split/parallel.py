@@ -77,7 +77,7 @@ class Parallelized(Layered):
             self._check_batch(batch)
             self._layers()  # a model may have got others
             header = own_header(self._description, batch, self.world, self._calls)
-        agreed = compare_headers(header, self._description, self._connection.all)
+        agreed = compare_headers(header, self._description, batch.shuffle_index, self._connection.all)
         transport = self._transport_between(agreed.grid)
         with self._connection.failing_alone():
             refused = None if agreed.knows_calls else self._probe(batch, transport)
