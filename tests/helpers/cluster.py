@@ -113,6 +113,30 @@ class Cluster:
         assert [process.exitcode for process in self.processes] == [0] * self.world
 
 
+def answers_without_one(
+    world: int, number: signal.Signals, first: tuple[Any, ...], call: tuple[Any, ...], seconds: float
+) -> list[tuple[bool, Any]]:
+    """The answers of all ranks but rank 1, which gets a signal while they run; then all are killed.
+
+    Args:
+        world: how many new ranks there are.
+        number: of the signal.
+        first: a function and its arguments, called before: by then all have started.
+        call: a function and its arguments.
+        seconds: after the beginning of that call, the signal is sent.
+    """
+    ranks = Cluster(world)
+    try:
+        ranks.run(*first)
+        for rank in range(world):
+            ranks.tell(rank, *call)
+        time.sleep(seconds)
+        ranks.send_signal(1, number)
+        return [ranks.answer(rank, time.monotonic() + 90) for rank in range(world) if rank != 1]
+    finally:
+        ranks.kill()
+
+
 _shared: dict[int, Cluster] = {}
 
 

@@ -149,6 +149,18 @@ def batches_of_rank(plan: GivenPlan, epochs: int, options: dict[str, Any]) -> li
     return [[comparable(batch) for batch in loader] for _ in range(epochs)]
 
 
+def outcomes_of(loader: NeighborLoader) -> list[Any]:
+    """What each batch of an epoch came to: its key, or the error in its place."""
+    iterator, found = iter(loader), []
+    while True:
+        try:
+            found.append(comparable(next(iterator))["batch_key"])
+        except StopIteration:
+            return found
+        except (KeyError, RuntimeError) as error:
+            found.append(f"{type(error).__name__}: {error}")
+
+
 def first_batches(plan: GivenPlan, count: int, options: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """The first ``count`` batches of an epoch, which all ranks leave then; and the state."""
     loader = loader_of(plan, options)

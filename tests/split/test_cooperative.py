@@ -7,10 +7,10 @@ import time
 import pytest
 import torch
 from helpers import split_training
-from helpers.cluster import Cluster, cluster
+from helpers.cluster import answers_without_one, cluster
 from helpers.parts import HERE, check_batches, stores_of
 from helpers.slow import SLOW, quick
-from helpers.split import GivenPlan, comparable, random_owners
+from helpers.split import GivenPlan, comparable, outcomes_of, random_owners
 from helpers.split_parts import batches_over_part, expected_over_parts, parts_of_owners, split_loader, whole_loader
 from torch import distributed as dist
 
@@ -226,14 +226,7 @@ def outcomes(path, plan, where):
                 return pick(node, key, hop, drawing)
 
             executor.pick_own = picks
-        iterator, found = iter(loader), []
-        while True:
-            try:
-                found.append(comparable(next(iterator))["batch_key"])
-            except StopIteration:
-                return found
-            except (KeyError, RuntimeError) as error:
-                found.append(f"{type(error).__name__}: {error}")
+        return outcomes_of(loader)
 
 
 @pytest.mark.parametrize("where", ["hop", "transform"])
@@ -269,21 +262,12 @@ def goes_on(path, plan, timeout):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_rank_that_is_killed_or_stopped_ends_the_others(parts, number):
-    owners, ranks = random_owners(200, 3), Cluster(3)
-    path = parts(tuple(owners.tolist()), 3, "partitioned")
-    try:
-        ranks.run(traffic, path, GivenPlan(owners, 3), {})  # by then they have started
-        for rank in range(3):
-            ranks.tell(rank, goes_on, path, GivenPlan(owners, 3), 5.0)
-        time.sleep(2)
-        ranks.send_signal(1, number)
-        for rank in (0, 2):
-            returned, (text, seconds) = ranks.answer(rank, time.monotonic() + 90)
-            assert returned
-            assert text.startswith("rank 1 is gone or does not answer: ")
-            assert seconds < 60
-    finally:
-        ranks.kill()
+    owners = random_owners(200, 3)
+    given = parts(tuple(owners.tolist()), 3, "partitioned"), GivenPlan(owners, 3)
+    for returned, (text, seconds) in answers_without_one(3, number, (traffic, *given, {}), (goes_on, *given, 5.0), 2):
+        assert returned
+        assert text.startswith("rank 1 is gone or does not answer: ")
+        assert seconds < 60
 
 
 def outside_of_iterations(path, plan):

@@ -10,7 +10,7 @@ import time
 import pytest
 import torch
 import torch_geometric.nn as pyg_nn
-from helpers.cluster import Cluster, cluster
+from helpers.cluster import answers_without_one, cluster
 from helpers.mapped import memories
 from helpers.narrow import CLASSES, FEATURES, HIDDEN
 from test_parallelize_training import own_batches, place
@@ -146,20 +146,11 @@ def test_a_rank_that_leaves_alone(keeps, said, transport):
 @pytest.mark.parametrize("transport", TRANSPORTS)
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_rank_that_is_killed_or_stopped(number, transport):
-    ranks = Cluster(3)
-    try:
-        ranks.run(trains, transport, 60.0, 1)  # by then they have started
-        for rank in range(3):
-            ranks.tell(rank, trains, transport, 5.0, 100_000)
-        time.sleep(4)
-        ranks.send_signal(1, number)
-        for rank in (0, 2):
-            returned, (text, seconds) = ranks.answer(rank, time.monotonic() + 90)
-            assert returned
-            assert text.startswith("split: rank 1 is gone or does not answer: ")
-            assert seconds < 60
-    finally:
-        ranks.kill()
+    call = trains, transport, 5.0, 100_000
+    for returned, (text, seconds) in answers_without_one(3, number, (trains, transport, 60.0, 1), call, 4):
+        assert returned
+        assert text.startswith("split: rank 1 is gone or does not answer: ")
+        assert seconds < 60
 
 
 def open_things():

@@ -8,10 +8,19 @@ import time
 
 import pytest
 import torch
-from helpers.cluster import Cluster, cluster
+from helpers.cluster import answers_without_one, cluster
 from helpers.data import make_data
 from helpers.hetero import make_hetero
-from helpers.split import GivenPlan, comparable, expected_batches, first_batches, loader_of, random_owners, rest_of
+from helpers.split import (
+    GivenPlan,
+    comparable,
+    expected_batches,
+    first_batches,
+    loader_of,
+    outcomes_of,
+    random_owners,
+    rest_of,
+)
 from torch import distributed as dist
 from torch_geometric.data import Data
 
@@ -103,14 +112,7 @@ def outcomes(at):
         return sample(inputs, key)
 
     loader._sampler.sampler.sample_from_nodes = fails
-    iterator, found = iter(loader), []
-    while True:
-        try:
-            found.append(comparable(next(iterator))["batch_key"])
-        except StopIteration:
-            return found
-        except (KeyError, RuntimeError) as error:
-            found.append(f"{type(error).__name__}: {error}")
+    return outcomes_of(loader)
 
 
 def test_an_error_of_one_rank_is_raised_on_all_and_the_next_batches_follow():
@@ -194,18 +196,9 @@ def iterates(plan):
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_rank_that_is_killed_or_stopped_ends_the_others(number):
-    ranks = Cluster(2)
-    try:
-        ranks.run(first_batches, PLAN, 1, {})  # by then they have started
-        for rank in range(2):
-            ranks.tell(rank, iterates, PLAN)
-        time.sleep(3)
-        ranks.send_signal(1, number)
-        returned, text = ranks.answer(0, time.monotonic() + 60)
-        assert not returned
-        assert "rank 1 is gone or does not answer" in text
-    finally:
-        ranks.kill()
+    [(returned, text)] = answers_without_one(2, number, (first_batches, PLAN, 1, {}), (iterates, PLAN), 3)
+    assert not returned
+    assert "rank 1 is gone or does not answer" in text
 
 
 # Refused #############################################################################################################
