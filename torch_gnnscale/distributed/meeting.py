@@ -105,8 +105,8 @@ class Meeting:
             self._presence.say(why)
 
     def blamed(self, error: Broken) -> str:
-        """As :meth:`lost`, where all ranks whose collective failed call it: names a rank that told why it failed, else
-        those that are gone, else those that are elsewhere."""
+        """As :meth:`lost`, for models: every rank whose collective failed calls it. The text names a rank that said why
+        it failed; else the ranks that are gone; else those that did not come."""
         presence = self._presence
         if presence is None:
             return str(error)

@@ -135,7 +135,8 @@ class Presence:
         return f"rank {', '.join(map(str, silent))} is gone or does not answer"
 
     def say(self, text: str) -> None:
-        """Leaves a text for the other ranks, "" if this one waits in vain; its last one is what they hear."""
+        """Leaves a text for the other ranks: why this one failed, or "" if it failed because of another one. A later
+        text replaces an earlier one."""
         self._asked(lambda: self._store.set(f"text/{self.rank}", text))
 
     def heard(self) -> dict[int, str]:

@@ -51,7 +51,7 @@ class Chunks:
 
     @classmethod
     def of(cls, batches: Any) -> Chunks | None:
-        """The chunks of a torch batch sampler, by which its batches are made faster; None for the user's own."""
+        """The chunks that a torch batch sampler makes of its sampler's order; None for samplers of the user's own."""
         if type(batches) is not BatchSampler or type(batches.sampler) not in (KeyedShuffle, SequentialSampler):
             return None
         inputs = len(batches.sampler)  # type: ignore[arg-type]

@@ -87,7 +87,8 @@ class _Held:
     ended: bool = False
 
     def end(self, why: str = "its model was closed or dropped") -> None:
-        """Tells the others why, "": they know it, and frees everything, once; any thread may call it."""
+        """Frees everything, the first time it is called; any thread may call it. The other ranks are told ``why``; ""
+        if they know."""
         if self.ended:
             return
         self.ended = True

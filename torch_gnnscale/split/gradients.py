@@ -169,7 +169,8 @@ class _Aside:
 
 
 class _Pass:
-    """The last call of a backward pass. If it fails before, it is dropped without that call: the others are told."""
+    """What is called when a backward pass has ended. If the pass fails, this object is dropped without that call, and
+    the other ranks are told."""
 
     def __init__(self, of: GradientSum, model: nn.Module, connection: Connection) -> None:
         self.of, self.model, self.connection = of, model, connection
