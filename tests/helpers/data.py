@@ -165,6 +165,16 @@ def processes(count: int) -> dict[str, Any]:
     return {"num_workers": count, "multiprocessing_context": "fork"} if count else {}
 
 
+def stop_workers(iterator: Any) -> None:
+    """Ends the worker processes of a loader's iterator, if it has any.
+
+    Where a loader or an error holds it, the garbage collector would end it and wait for each process in vain, 5 s.
+    """
+    workers = getattr(iterator, "iterator", iterator)
+    if hasattr(workers, "_shutdown_workers"):
+        workers._shutdown_workers()
+
+
 def environment() -> dict[str, str]:
     """The environment of a new interpreter that can import the tests, their helpers and this very package."""
     tests = [TESTS, *(folder for folder in TESTS.iterdir() if folder.is_dir())]

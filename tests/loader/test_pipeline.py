@@ -16,6 +16,7 @@ from helpers.data import (
     no_loader_threads,
     plain,
     processes,
+    stop_workers,
     wait_for,
 )
 from helpers.slow import SLOW
@@ -169,6 +170,7 @@ def test_an_error_in_a_thread_arrives_where_the_batch_would_have(data, options):
         next(iterator)
     names = [frame.name for frame in traceback.extract_tb(caught.value.__traceback__)]
     assert "fails_in_the_thread" in names or "num_workers" in options
+    stop_workers(iterator)
     del iterator, caught
     assert no_loader_threads()
 

@@ -4,7 +4,7 @@ import pickle
 import pytest
 import torch
 from helpers import forked
-from helpers.data import no_loader_threads, plain, processes
+from helpers.data import no_loader_threads, plain, processes, stop_workers
 from helpers.forked import FORKED
 from helpers.slow import SLOW
 from torch_geometric.data import Data
@@ -19,12 +19,6 @@ def loader_of(data, seed=7, **kwargs):
 
 def epoch_of(loader):
     return [plain(batch) for batch in loader]
-
-
-def stop_workers(loader):
-    """Ends persistent workers now: left to the garbage collector, DataLoader waits for each of them in vain."""
-    if loader._iterator is not None:
-        getattr(loader._iterator, "iterator", loader._iterator)._shutdown_workers()
 
 
 @pytest.fixture(scope="module")
@@ -56,13 +50,13 @@ def test_threads_of_torch(data, expected, threads):
 
 
 @pytest.mark.parametrize("filter_per_worker", [True, False])
-@pytest.mark.parametrize("persistent", [True, False])
+@pytest.mark.parametrize("persistent", [True, SLOW(False)])
 @pytest.mark.parametrize("workers", [SLOW(1), 2])
 def test_forked_workers(data, expected, filter_per_worker, persistent, workers):
     loader = loader_of(data, **processes(workers), filter_per_worker=filter_per_worker, persistent_workers=persistent)
     assert [epoch_of(loader) for _ in range(3)] == expected
     assert len(loader) == 7
-    stop_workers(loader)
+    stop_workers(loader._iterator)
 
 
 @pytest.mark.slow
@@ -71,7 +65,7 @@ def test_workers_that_do_not_descend_from_this_process(data, expected, filter_pe
     loader = loader_of(data, num_workers=1, filter_per_worker=filter_per_worker, persistent_workers=persistent,
                        multiprocessing_context=FORKED)  # fmt: skip
     assert [epoch_of(loader) for _ in range(2)] == expected[:2]
-    stop_workers(loader)
+    stop_workers(loader._iterator)
 
 
 @pytest.mark.slow
@@ -88,7 +82,7 @@ def test_persistent_workers_after_an_epoch_that_was_left(data, expected):
     loader = loader_of(data, **processes(2), persistent_workers=True)
     assert plain(next(iter(loader))) == expected[0][0]
     assert epoch_of(loader) == expected[1]
-    stop_workers(loader)
+    stop_workers(loader._iterator)
 
 
 OTHER_PROCESS = """
@@ -128,6 +122,7 @@ def test_epochs_differ_without_a_shuffle(data):
     assert len(set(drawn)) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [0, 2])
 def test_set_epoch(data, expected, workers):
     loader = loader_of(data, **processes(workers), persistent_workers=workers > 0)
@@ -135,7 +130,7 @@ def test_set_epoch(data, expected, workers):
         loader.set_epoch(epoch)
         assert epoch_of(loader) == expected[epoch]
     assert epoch_of(loader) == expected[2]
-    stop_workers(loader)
+    stop_workers(loader._iterator)
 
 
 def test_every_iterator_is_the_next_epoch(data, expected):
@@ -145,8 +140,8 @@ def test_every_iterator_is_the_next_epoch(data, expected):
     assert epoch_of(loader) == expected[2]
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 4])
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("prefetch", [0, SLOW(1), 4])
+@pytest.mark.parametrize("workers", [0, SLOW(1)])
 def test_interleaved_iterators(data, expected, prefetch, workers):
     loader = loader_of(data, prefetch=prefetch, **processes(workers))
     one, two, three = iter(loader), iter(loader), iter(loader)

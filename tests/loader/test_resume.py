@@ -8,7 +8,7 @@ import time
 import pytest
 import torch
 from helpers import forked
-from helpers.data import make_data, processes, silent
+from helpers.data import make_data, processes, silent, stop_workers
 from helpers.slow import SLOW
 from torch.utils.data import BatchSampler, SequentialSampler
 
@@ -31,7 +31,7 @@ def take(iterator, count):
 
 
 @pytest.mark.parametrize("shuffle", [SLOW(False), True])
-@pytest.mark.parametrize(("workers", "then"), [(0, 0), (0, 2), (2, 0), SLOW(2, 2)])
+@pytest.mark.parametrize(("workers", "then"), [(0, 0), SLOW(0, 2), SLOW(2, 0), SLOW(2, 2)])
 def test_the_batches_that_would_have_come(shuffle, workers, then):
     data = make_data()
     whole = loader_of(data, shuffle=shuffle)
@@ -58,6 +58,7 @@ def test_with_persistent_workers():
     list(loader)
     loader.load_state_dict(state)
     assert ids(loader) == expected[3:]
+    stop_workers(loader._iterator)
 
 
 RESUMED = """

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from helpers.data import processes
+from helpers.data import processes, stop_workers
 from helpers.links import (
     RATES,
     edges,
@@ -202,8 +202,10 @@ def test_a_link_without_a_negative_is_named(workers):
     data = homogeneous()
     time = times_of(300, 1).index_fill(0, torch.tensor([7]), -1)
     loader = loader_of(data, None, edge_label_time=time, time_attr="time", neg_sampling="binary", **processes(workers))
+    iterator = iter(loader)
     with pytest.raises(ValueError, match="negative 7: expected a link of nodes not later than -1, found none"):
-        list(loader)
+        list(iterator)
+    stop_workers(iterator)
 
 
 def test_reverses_that_are_not_there():
