@@ -84,9 +84,10 @@ def test_a_copy_that_cannot_be_made(parts, tmp_path):
 
 def warned(path):
     """The warnings of this rank, if all file systems were networks'."""
-    places.network_file_system = lambda _: "nfs4"
-    with warnings.catch_warnings(record=True) as found, open_part(path):
-        return [(str(warning.message), warning.filename) for warning in found]
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings(record=True) as found:
+        patch.setattr(places, "network_file_system", lambda _: "nfs4")
+        with open_part(path):
+            return [(str(warning.message), warning.filename) for warning in found]
 
 
 def test_a_network_file_system(parts):
