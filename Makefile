@@ -30,8 +30,8 @@ help: ## this list
 train: $(VENV)/installed ## install, build and train GraphSAGE on a generated graph
 	$(BIN)/gnnscale train
 
-quick: lint ## what a change needs: lint and the fast tests
-	$(PYTEST) $(THREE) -m "not slow"
+quick: lint ## what a change needs: lint and the fast tests, without those for a GPU
+	$(PYTEST) $(TWO) -m "not slow and not cuda"
 
 test: $(VENV)/test ## all tests
 	$(PYTEST) $(THREE)

@@ -16,6 +16,16 @@ settings.register_profile("fresh", settings.get_profile("repeatable"), derandomi
 settings.load_profile("repeatable")
 
 
+def pytest_sessionstart(session) -> None:
+    """Of several processes that run tests, each lets its fork server import torch while it collects tests."""
+    if hasattr(session.config, "workerinput"):
+        from multiprocessing import forkserver
+
+        import helpers.forked  # noqa: F401, what the server imports
+
+        forkserver.ensure_running()
+
+
 def pytest_collection_modifyitems(items) -> None:
     import torch
 

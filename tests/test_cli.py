@@ -187,6 +187,7 @@ def test_runs_with_pygs_loader_have_folders_of_their_own(short, monkeypatch):
     assert [path.name for path in Path("runs").iterdir()] == ["nodes-planted-sage-pyg"]
 
 
+@pytest.mark.slow
 def test_a_refused_resume_names_out(short, capsys):
     short("--lr", "0.01")
     with pytest.raises(SystemExit) as stop:

@@ -30,6 +30,7 @@ COMMAND = "import sys; from torch_gnnscale.cli import main; main(sys.argv[1:])"
 SHORT = ["--epochs", "2", "--hidden", "8", "--fanouts", "3", "3", "--batch-size", "64"]
 
 
+@pytest.mark.slow
 def test_one_part_needs_no_other_process(parts, tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
     main(["train", "--parts", parts[1], *SHORT, "--buffer", "0.5"])

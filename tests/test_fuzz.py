@@ -160,6 +160,7 @@ CALLS = {
 WRAPPED = {"sample_neighbors": sample, "sample_layers": layers, "sample_layers_bulk": layer_bulk}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CALLS)
 def test_arguments(name):
     call = WRAPPED.get(name) or getattr(ops, name)

@@ -29,7 +29,7 @@ POLICIES = {
 }
 
 
-@pytest.mark.parametrize("kept", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize("kept", quick(POLICIES, "massivegnn", "lookahead"))
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -55,6 +55,7 @@ def test_less_is_fetched_in_the_same_rounds(parts):
             assert without[1] == 2 * without[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", quick(POLICIES, "massivegnn", "lookahead"))
 def test_loops_that_are_left_and_batches_that_fail(parts, kept):
     expected = cluster(2).run(disturbed, parts[1], {}, {})

@@ -3,6 +3,7 @@
 import threading
 from dataclasses import asdict
 
+import pytest
 import torch
 from helpers.cluster import cluster
 from hypothesis import given
@@ -89,6 +90,7 @@ def test_contiguous_rows_as_those_that_travelled():
     assert torch.equal(Travelled.of(rows[:0]).rows(rows), rows[:0])
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(0, 8), min_size=1, max_size=5), st.data())
 def test_where_rows_lie(sizes, data):
     bounds = torch.tensor([0, *sizes]).cumsum(0)
@@ -119,6 +121,7 @@ def waits_alone():
     return found
 
 
+@pytest.mark.slow
 def test_who_waits_for_other_ranks_may_give_up():
     found = cluster(2).run(waits_alone)
     assert found == [("the part was closed before other ranks came to this step", True), None]

@@ -18,7 +18,7 @@ from helpers.parts import (
     traffic_of_an_epoch,
     with_links,
 )
-from helpers.slow import SLOW
+from helpers.slow import SLOW, quick
 
 from torch_gnnscale import LayerSampler, LinkNeighborLoader, partition
 from torch_gnnscale.distributed import open_part
@@ -41,7 +41,7 @@ def replicated(tmp_path_factory):
     return with_links(tmp_path_factory, 2)
 
 
-@pytest.mark.parametrize("options", METHODS.values(), ids=METHODS)
+@pytest.mark.parametrize("options", quick(METHODS, "ladies", "labor"))
 def test_where_every_rank_has_all_edges(replicated, options):
     data, path = replicated
     expected = expected_batches(data, path, "nodes", 1, options, 2)
@@ -176,6 +176,7 @@ def test_batches_of_two_ranks_are_those_of_one_process(parts):
     check(*parts(2), 2, FEW, GIVEN["bulk"])
 
 
+@pytest.mark.slow
 def test_one_part_on_one_rank(parts):
     data, path = parts(1)
     expected = by_one_process(data, path, list(FEW.values()), 1, GIVEN["bulk"])
@@ -186,8 +187,8 @@ def test_one_part_on_one_rank(parts):
 # What travels #########################################################################################################
 
 
-@pytest.mark.parametrize("hops", [1, 3])
-@pytest.mark.parametrize("order", ["owned", "global"])
+@pytest.mark.parametrize("hops", [SLOW(1), 3])
+@pytest.mark.parametrize("order", ["owned", SLOW("global")])
 def test_rounds(parts, hops, order):
     """2L + 2 rounds of a batch become 2 of its rows, and 2L for a bulk; the first hop's are left out with own seeds."""
     given = {"seed_order": order, "bulk": 2, "batch_size": 20}
@@ -254,6 +255,7 @@ def seconds_of_rank(path, cases):
         return found
 
 
+@pytest.mark.slow
 def test_all_time_counts_once(parts):
     """``sample`` and ``gather`` are parts of the epoch, and the phases are parts of ``sample``."""
     cases = [None, LABOR["default"], OF_NODES["ladies"]]

@@ -5,7 +5,7 @@ import torch
 from helpers.cluster import cluster
 from helpers.hetero import PAPER, make_hetero
 from helpers.parts import as_plain, batches_of_rank, expected_batches, homogeneous, loader_over, with_links
-from helpers.slow import SLOW
+from helpers.slow import SLOW, quick
 
 from torch_gnnscale import partition
 from torch_gnnscale.distributed import open_part
@@ -29,8 +29,8 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize(("kind", "options"), MODES.values(), ids=MODES)
-@pytest.mark.parametrize("kept", [{}, SLOW({"buffer": 0.5}), {"buffer": "1KiB", "policy": "lookahead"}])
+@pytest.mark.parametrize(("kind", "options"), quick(MODES, "nodes", "with threads", "bulk", "serve"))
+@pytest.mark.parametrize("kept", [SLOW({}), SLOW({"buffer": 0.5}), {"buffer": "1KiB", "policy": "lookahead"}])
 def test_batches_are_those_of_plain_stores(parts, kind, options, kept):
     data, path = parts
     assert [batches_of_rank(path, kind, 2, options, kept)] == expected_batches(data, path, kind, 2, options, 1)

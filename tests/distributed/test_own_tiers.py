@@ -10,7 +10,7 @@ from helpers.cluster import cluster
 from helpers.data import DTYPES
 from helpers.hetero import PAPER, make_hetero
 from helpers.parts import batches_of_rank, check_batches, expected_batches, homogeneous, loader_over, stores_of
-from helpers.slow import SLOW
+from helpers.slow import SLOW, quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import distributed as dist
@@ -56,13 +56,14 @@ CASES = {
 
 
 @pytest.mark.parametrize(("kind", "options", "kept"), CASES.values(), ids=CASES)
-@pytest.mark.parametrize("tiers", TIERS.values(), ids=TIERS)
+@pytest.mark.parametrize("tiers", quick(TIERS, "memory"))
 def test_batches_are_those_of_one_process(parts, tiers, kind, options, kept):
     data, path = parts(2)
     found = cluster(2).run(batches_of_rank, path, kind, 1, options, {"tiers": tiers, **kept})
     check_batches(found, expected_batches(data, path, kind, 1, options, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("world", "count"), [(2, 1), SLOW(4, 2), SLOW(4, 4)])
 def test_with_copies(parts, world, count):
     data, path = parts(count)
@@ -70,7 +71,7 @@ def test_with_copies(parts, world, count):
     check_batches(found, expected_batches(data, path, "nodes", 2, {}, world))
 
 
-@pytest.mark.parametrize("name", TIERS)
+@pytest.mark.parametrize("name", quick({name: name for name in TIERS}, "files"))
 def test_partitioned_topology(parts, name):
     data, path = parts(2, "partitioned")
     found = cluster(2).run(batches_of_rank, path, "nodes", 1, {}, {"tiers": TIERS[name]})
@@ -209,6 +210,7 @@ def counted(path):
         return before, read, part.features.tiers.plan.tiers[0].hit_rate
 
 
+@pytest.mark.slow
 def test_scores_that_ranks_count_together(parts):
     for before, read, share in cluster(2).run(counted, parts(2)[1]):
         assert torch.equal(before, read)
@@ -247,6 +249,7 @@ def test_rows_joined_on_another_device(data):
     assert torch.equal(as_words(found), as_words(expected))
 
 
+@pytest.mark.slow
 def test_every_dtype(tmp_path):
     data = homogeneous()
     for number, dtype in enumerate(DTYPES):

@@ -52,6 +52,7 @@ def with_buffer(path, epochs):
     return trained_on_share(path, epochs, [OPTIONS], buffer=0.3)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, SLOW(4)])
 def test_weights_are_those_of_one_process(tmp_path, world):
     data, epochs = homogeneous(), 2
@@ -99,6 +100,7 @@ def check_bulks(path, world, order, epochs=1):
                 assert torch.equal(with_bulks[name], value), (given, name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("count", "world", "order"), [
     SLOW(2, 2, "owned"), (2, 2, "global"), SLOW(4, 4, "owned"), SLOW(2, 4, "owned"), SLOW(2, 4, "global"),
 ])  # fmt: skip

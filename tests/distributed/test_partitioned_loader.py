@@ -49,9 +49,7 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize(
-    ("kind", "options"), quick(MODES, "nodes", "layers", "times", "links", "global", "serve global")
-)
+@pytest.mark.parametrize(("kind", "options"), quick(MODES, "nodes", "global"))
 @pytest.mark.parametrize(("count", "world"), [(2, 2), SLOW(3, 3), SLOW(2, 4)])
 def test_batches_are_those_of_one_process(parts, kind, options, count, world):
     data, path = parts(count)
@@ -88,6 +86,7 @@ def typed_parts(tmp_path_factory):
     return data, str(path)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:edge type")
 @pytest.mark.parametrize(("kind", "options"), quick(TYPED, "nodes", "links"))
 @pytest.mark.parametrize("world", [2, SLOW(4)])
@@ -114,6 +113,7 @@ def test_a_rank_without_seeds_serves_the_others(tmp_path):
     assert cluster(2).results(batches_of_rank, str(path), "nodes", 2, {}) == [(False, text)] * 2
 
 
+@pytest.mark.slow
 def test_one_part_needs_no_process_group(parts):
     data, path = parts(1)
     assert not torch.distributed.is_initialized()

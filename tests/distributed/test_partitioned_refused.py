@@ -100,6 +100,7 @@ def test_types_are_refused(tmp_path):
         open_part(tmp_path / "parts")
 
 
+@pytest.mark.slow
 def test_fanouts_above_every_degree_are_the_same_on_all_ranks(parts):
     """-1 stands for them only if no node of any part has more neighbors."""
     data, path = parts(2)

@@ -57,7 +57,7 @@ def parts(tmp_path_factory):
     return parts_of_edges(lambda: tmp_path_factory.mktemp("parts"))
 
 
-QUICK = quick(MODES, "nodes", "layers of trees", "times and weights", "global disjoint", "serve global")
+QUICK = quick(MODES, "nodes", "times and weights")
 
 
 @pytest.mark.parametrize("options", QUICK)
@@ -78,6 +78,7 @@ def test_a_part_without_nodes(parts, options):
     )
 
 
+@pytest.mark.slow
 def test_one_part_needs_no_process_group(parts):
     data, path = parts(1)
     assert not dist.is_initialized()
@@ -99,6 +100,7 @@ def loader_with_times(stores, seeds, **options):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_times_of_edges(parts):
     data, path = parts(2)
     with partition.open_parts(path) as opened:
@@ -108,6 +110,7 @@ def test_times_of_edges(parts):
     assert [found[number % 2][number // 2] for number in range(len(expected))] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", ["massivegnn", "static"])
 def test_a_prefetch_buffer_changes_no_batch(parts, policy):
     data, path = parts(2)
@@ -118,7 +121,7 @@ def test_a_prefetch_buffer_changes_no_batch(parts, policy):
 # Rounds ###############################################################################################################
 
 
-@pytest.mark.parametrize("hops", [1, SLOW(2), 3, SLOW(4)])
+@pytest.mark.parametrize("hops", [SLOW(1), SLOW(2), 3, SLOW(4)])
 @pytest.mark.parametrize("order", ["owned", "global"])
 def test_rounds(parts, hops, order):
     """2L rounds per batch if the seeds are the rank's own, else 2L + 2."""
@@ -135,6 +138,7 @@ def test_rounds(parts, hops, order):
         assert sum(rounds.values()) == (of_hops + 2) * steps
 
 
+@pytest.mark.slow
 def test_a_bulk_takes_the_rounds_of_one_batch(parts):
     """2L + 2 rounds per batch become 2 of rows, and 2L for ``bulk`` batches together."""
     for bulk in (1, 3):

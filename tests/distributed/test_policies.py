@@ -6,6 +6,7 @@ from fractions import Fraction
 import pytest
 import torch
 from helpers.policies import LookaheadTwin, MassiveGNNTwin, StaticTwin, fewest_misses, ids_of, played
+from helpers.slow import SLOW
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -63,7 +64,7 @@ def test_massivegnn_by_hand():
 
 
 @pytest.mark.parametrize("gamma", [0.5, 0.9, 0.995, 0.9999, 1 - 1e-6])
-@pytest.mark.parametrize("delta", [1, 2, 3, 16, 17, 64, 1000])
+@pytest.mark.parametrize("delta", [1, 2, 3, 16, 17, 64, SLOW(1000)])
 def test_a_due_of_exactly_0_leaves_at_the_next_round(gamma, delta):
     policy = MassiveGNN(1, torch.tensor([0, 1]), torch.tensor([2, 1]), gamma=gamma, delta=delta)
     # 0 leaves with gamma^delta for 1, which is never used and leaves for 0: s = gamma^delta, and rounding does not make
@@ -79,6 +80,7 @@ def test_lookahead_equals_the_twin(capacity, batches, window):
     assert_plays_like(Lookahead(capacity, window=window), twin, batches)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 12), BATCHES, st.sampled_from([0, 3, "epoch"]))
 def test_lookahead_forgets_ids(capacity, batches, window):
     twin = LookaheadTwin(capacity, batches, len(batches) if window == "epoch" else window)

@@ -47,7 +47,7 @@ def edges(tmp_path_factory):
     return parts_of_edges(lambda: tmp_path_factory.mktemp("parts"))
 
 
-@pytest.mark.parametrize("kept", quick(BUFFERS, "none", "massivegnn", "a whole epoch"))
+@pytest.mark.parametrize("kept", quick(BUFFERS, "massivegnn"))
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -63,6 +63,7 @@ def test_batches_are_those_of_one_process(parts, kept, kind, options, world):
     check_batches(cluster(world).run(batches_of_rank, path, kind, 3, options, {**kept, **HERE}), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", quick(BUFFERS, "lookahead"))
 @pytest.mark.parametrize("options", [{"bulk": 3, "uneven": "serve", "seed_order": "global", "batch_size": 7}, SLOW({})])
 @pytest.mark.parametrize(("count", "world"), [(2, 2), SLOW(3, 3), SLOW(2, 4)])
@@ -72,6 +73,7 @@ def test_where_edges_are_in_parts(edges, kept, options, count, world):
     check_batches(cluster(world).run(batches_of_rank, path, "nodes", 2, options, {**kept, **HERE}), expected)
 
 
+@pytest.mark.slow
 def test_a_part_without_nodes(edges):
     data, path = edges(0)
     options = {"uneven": "serve"}
@@ -79,6 +81,7 @@ def test_a_part_without_nodes(edges):
     assert cluster(3).run(batches_of_rank, path, "nodes", 1, options, HERE) == expected
 
 
+@pytest.mark.slow
 def test_types(tmp_path):
     data = make_hetero()
     splits = {"train": (PAPER, torch.arange(0, 40, 2))}
@@ -97,6 +100,7 @@ def test_tiers(parts):
     check_batches(cluster(2).run(batches_of_rank, path, "nodes", 3, {}, kept), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", quick(BUFFERS, "massivegnn"))
 def test_what_travels_is_the_same_but_for_the_status_of_replies(parts, kept):
     options = {"num_neighbors": [9, 9]}
@@ -140,6 +144,7 @@ def test_the_thread_that_iterates_exchanges_rows_once_per_step(parts, prefetch):
 # Errors ###############################################################################################################
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", quick(BUFFERS, "lookahead"))
 @pytest.mark.parametrize("world", [2, SLOW(4)])
 def test_loops_that_are_left_and_batches_that_fail(parts, kept, world):
@@ -148,6 +153,7 @@ def test_loops_that_are_left_and_batches_that_fail(parts, kept, world):
     assert cluster(world).run(disturbed, parts[1], {**kept, **HERE}, {}) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bulk", [1, SLOW(2)])
 def test_sampling_that_fails_on_one_rank(edges, bulk):
     expected = cluster(2).run(unanswerable, edges(2)[1], 1, bulk)
@@ -173,6 +179,7 @@ def unreadable(path, bad_rank, kept):
         return results_of(loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {}))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kept", quick(BUFFERS, "massivegnn"))
 @pytest.mark.parametrize(("bad_rank", "world"), [(1, 2), SLOW(0, 4)])
 def test_rows_that_a_rank_cannot_read_fail_on_all_before_they_travel(parts, kept, bad_rank, world):
@@ -252,5 +259,6 @@ def two_iterators(path, here):
         return [(batch.n_id.tolist(), batch.x.tolist()) for batch in map(next, (newer, older, older))]
 
 
+@pytest.mark.slow
 def test_batches_that_were_on_their_way_when_another_iterator_began(parts):
     assert cluster(2).run(two_iterators, parts[1], True) == cluster(2).run(two_iterators, parts[1], False)

@@ -8,6 +8,7 @@ import pytest
 import torch
 from helpers import forked
 from helpers.data import DTYPES, make_data, no_loader_threads, plain, processes, status_of_fork
+from helpers.slow import SLOW
 from helpers.tiers import BUDGETS, NODES, WIDE, make, node_data, own_ids, score_of
 from torch_geometric.data import Data, TensorAttr
 from torch_geometric.loader import NodeLoader
@@ -52,7 +53,7 @@ def test_rows(store):
     assert torch.equal(y, data.y[index])
 
 
-@pytest.mark.parametrize("kwargs", [{}, {"prefetch": 0}, processes(2)], ids=str)
+@pytest.mark.parametrize("kwargs", [{}, {"prefetch": 0}, SLOW(processes(2))], ids=str)
 def test_batches_are_those_of_the_untiered_loader(store, kwargs):
     data = node_data()
     seeds = torch.randperm(NODES, generator=torch.Generator().manual_seed(1))[:80]

@@ -235,6 +235,7 @@ def test_custom_cls():
     assert type(next(iter(loader_of(our_stores(make_hetero()), custom_cls=Mine)))) is Mine
 
 
+@pytest.mark.slow
 def test_a_model_on_all_neighbors_is_the_model_on_the_graph():
     torch.manual_seed(0)
 

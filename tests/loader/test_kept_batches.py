@@ -34,6 +34,7 @@ def all_slow_ops():
     return slow_ops()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["coo_to_csc", SLOW("gather_rows"), "rmat_edges", SLOW("random_bits"), SLOW("permutation"), "sample_neighbors"],
@@ -130,6 +131,7 @@ def test_batches_travel_through_a_queue(data):
         process.kill()
 
 
+@pytest.mark.slow
 def test_many_loaders_at_once(data):
     expected = [plain(batch) for batch in NeighborLoader(data, [4, 3], batch_size=8, seed=1, prefetch=0)]
     answers = queue.Queue()

@@ -29,7 +29,7 @@ from torch_gnnscale import LinkNeighborLoader, NeighborSampler
 
 @pytest.mark.parametrize("edge_type", TYPES, ids=str)
 @pytest.mark.parametrize("negatives", NEGATIVES, ids=str)
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, SLOW(2)])
 def test_batches(edge_type, negatives, workers):
     data = graph_of(edge_type)
     loader = loader_of(data, edge_type, neg_sampling=negatives, **processes(workers), exclude_seed_edges=True)
@@ -81,6 +81,7 @@ def test_fields_and_their_order_are_those_of_pyg(edge_type, negatives, temporal)
         assert sorted(found.keys()) == sorted(expected.keys())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("edge_type", [SLOW(None), RATES], ids=str)
 @pytest.mark.parametrize("negatives", NEGATIVES[1:], ids=str)
 @pytest.mark.parametrize("temporal", [SLOW(False), True])
@@ -115,7 +116,7 @@ def test_workers_that_do_not_descend_from_this_process():
 
 
 @pytest.mark.parametrize("edge_type", [None, RATES], ids=str)
-@pytest.mark.parametrize(("workers", "then"), [(0, 0), SLOW(0, 2), (2, 0)])
+@pytest.mark.parametrize(("workers", "then"), [(0, 0), SLOW(0, 2), SLOW(2, 0)])
 def test_resume(edge_type, workers, then):
     data = graph_of(edge_type)
     options = {"neg_sampling": "binary", "shuffle": True, "strict_negatives": True}

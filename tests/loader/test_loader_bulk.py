@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from helpers.data import make_data, processes
+from helpers.slow import SLOW
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
 from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
@@ -58,7 +59,7 @@ def assert_equal(found, expected, target="dealt"):
             assert found[name] == value, name
 
 
-@pytest.mark.parametrize("prefetch", [0, 1, 4, 7])
+@pytest.mark.parametrize("prefetch", [SLOW(0), SLOW(1), 4, SLOW(7)])
 @pytest.mark.parametrize("options", [
     {}, {"shuffle": True}, {"shuffle": True, "drop_last": True}, {"layers": True}, {"replace": True},
     {"edge_layout": "EdgeIndex"}, {"edge_layout": "sparse_csr"},

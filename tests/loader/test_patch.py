@@ -18,6 +18,7 @@ from helpers.hetero import (
     make_hetero,
     with_times,
 )
+from helpers.slow import SLOW
 from helpers.tiers import node_data
 from torch_geometric.data import Data
 from torch_geometric.loader import LinkNeighborLoader, NeighborLoader, NodeLoader  # before the patch
@@ -83,7 +84,7 @@ def test_a_sampler_outlives_the_patch():
 
 @pytest.mark.parametrize("source", [lambda data: data, our_stores, foreign_stores], ids=["data", "ours", "foreign"])
 @pytest.mark.parametrize("subgraph", ["directional", "bidirectional", "induced"])
-@pytest.mark.parametrize("options", [{}, {"disjoint": True}, {"time_attr": "time", "num_workers": 1}], ids=str)
+@pytest.mark.parametrize("options", [{}, {"disjoint": True}, SLOW({"time_attr": "time", "num_workers": 1})], ids=str)
 def test_heterogeneous_batches(patched, source, subgraph, options):
     data = with_times(make_hetero())
     loader = NeighborLoader(source(data), [2, 2], PAPER, batch_size=20, subgraph_type=subgraph, **options)

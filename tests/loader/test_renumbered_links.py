@@ -7,6 +7,7 @@ import pytest
 import torch
 from helpers.data import plain, processes
 from helpers.links import homogeneous, pairs_of
+from helpers.slow import SLOW
 from torch_geometric.sampler import NegativeSampling
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader
@@ -43,7 +44,7 @@ def stores():
         yield store, GraphStore.from_data(data, order=store.order), reorder_data(data, store.order), data
 
 
-@pytest.mark.parametrize("links", [None, LINKS, LINKS.int()], ids=["all edges", "links", "int32"])
+@pytest.mark.parametrize("links", [SLOW(None), LINKS, SLOW(LINKS.int())], ids=["all edges", "links", "int32"])
 @pytest.mark.parametrize("negatives", NEGATIVES)
 @pytest.mark.parametrize("strict", [False, True, LINKS.flip(0)], ids=["", "strict", "strict with links"])
 @pytest.mark.parametrize("temporal", [False, True])
@@ -90,6 +91,7 @@ def test_batches(stores, links, negatives, strict, temporal):
             assert bool((drawn[1] % 5 > 0).all())
 
 
+@pytest.mark.slow
 def test_workers(stores):
     store, graph, _, _ = stores
     options = {"neg_sampling": NEGATIVES["weighted"], "batch_size": 32, "shuffle": True, "seed": 5}

@@ -25,6 +25,7 @@ def in_huge_pages(tensor) -> int:
     return found
 
 
+@pytest.mark.slow
 def test_a_samplers_graph_and_large_features_move_to_huge_pages():
     probe = torch.zeros(20 << 20, dtype=torch.uint8)
     ops.huge_pages(probe)
@@ -45,6 +46,7 @@ def test_a_samplers_graph_and_large_features_move_to_huge_pages():
     assert bool((data.x == 1).all())
 
 
+@pytest.mark.slow
 def test_only_large_tensors_of_ones_own_are_moved(monkeypatch):
     moved = []
     monkeypatch.setattr(huge_pages, "_Move", lambda tensors: threading.Thread(target=moved.extend, args=(tensors,)))

@@ -30,6 +30,7 @@ def symbols(path: Path, *options: str) -> list[str]:
     return [line.split(maxsplit=1 if "--undefined-only" in options else 2)[-1] for line in run.stdout.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_only_the_stable_interface_of_torch_is_used(name):
     needed = symbols(library(name), "--undefined-only")
@@ -37,6 +38,7 @@ def test_only_the_stable_interface_of_torch_is_used(name):
     assert [symbol for symbol in needed if re.search(r"\b(c10|at|torch|caffe2)::", symbol)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", LIBRARIES)
 def test_no_python_is_used(name):
     path = library(name)

@@ -41,7 +41,7 @@ def gradients(model: nn.Module, out: torch.Tensor) -> list[torch.Tensor]:
 
 
 @pytest.mark.parametrize("name", MODELS)
-@pytest.mark.parametrize("options", [{}, SLOW({"replace": True}), {"edge_layout": "EdgeIndex"}], ids=str)
+@pytest.mark.parametrize("options", [{}, SLOW({"replace": True}), SLOW({"edge_layout": "EdgeIndex"})], ids=str)
 def test_outputs_and_gradients(name, options):
     if name == "light" and "edge_layout" in options:
         pytest.skip("PyG's GraphConv does not take an EdgeIndex with float64")
@@ -271,6 +271,7 @@ def test_a_batch_without_edges_whose_messages_have_weights_or_features(name):
     torch.testing.assert_close(narrow(model, call)(batch), call(model, batch), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_smaller_types_take_pygs_aggregation():
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).bfloat16()
     narrowed = narrow(model, lambda model, batch: model(batch.x.bfloat16(), batch.edge_index))

@@ -263,6 +263,7 @@ def test_repeated_seeds_and_seeds_without_edges():
         assert_same(model, expected, weigh(model)(batch), narrow(weigh(model))(batch))
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(st.data())
 def test_any_batch(data):

@@ -110,6 +110,7 @@ def test_small_graphs(graph, data, fanouts, key, flags, mode):
         assert_same(by_hops(by, stored, seeds, fanouts, key, bounds=bounds, **options), expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_requests_of_several_keys_and_threads(mode):
     graph, node = random_graph(3000, 12, seed=8), random_ids(3000, 2500, seed=9)
@@ -141,6 +142,7 @@ def check_high_words() -> None:
         assert not torch.equal(found[0], found[first])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("simd", ["", "avx2", "0"])
 def test_nodes_beyond_2_to_32_in_each_instruction_set(simd):
     code = "from test_hops import *; check_high_words()"

@@ -7,6 +7,7 @@ import torch
 from helpers import forked
 from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids, small_graphs
 from helpers.layers import BATCH, FIGURE, both
+from helpers.slow import quick
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -46,7 +47,7 @@ def test_samples_equal_the_twin(graph, drawing, num_nodes, key, data):
     both(graph, seeds, num_nodes, key, drawing, layers=layers, include_dst=include_dst)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", quick({name: name for name in METHODS}, "labor"))
 def test_hubs_and_every_scheme_of_a_larger_graph(method):
     graph = graph_of_degrees([900, 0, 300, *[7] * 120, *[1] * 80], seed=3, dtype=torch.int32)
     seeds = torch.tensor([0, 2, 5, 0, 1], dtype=torch.int32)
@@ -57,6 +58,7 @@ def test_hubs_and_every_scheme_of_a_larger_graph(method):
                 both(graph, seeds, num_nodes, 11, drawing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", INDEX)
 def test_neighbors_with_equal_draws(dtype):
     """40 parallel edges of each of six sources: of edges with equal draws the first ones are drawn."""
@@ -76,6 +78,7 @@ def check_labor():
             both(graph, torch.arange(len(degrees)), [fanout], 4, LABOR._replace(scheme=scheme))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("simd", ["", "avx2", "0"])
 def test_blocks_of_lists_in_each_instruction_set(simd):
     done = forked.run("from test_layerwise import *; check_labor()", GNNSCALE_SIMD=simd)

@@ -78,6 +78,7 @@ def of_priority(scores, count, steps=4_000):
     return torch.tensor(found, dtype=torch.float64)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 2, 4])
 def test_priority_takes_nodes_with_the_probabilities_of_the_integral(count):
     scores, keys = [1, 1, 2, 5, 8, 30], 5_000

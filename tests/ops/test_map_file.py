@@ -70,6 +70,7 @@ def mappings_and_descriptors(file) -> tuple[int, int]:
     return mapped, len(os.listdir("/proc/self/fd"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not os.path.isdir("/proc/self/fd"), reason="this system has no /proc")
 def test_nothing_remains(file):
     before = mappings_and_descriptors(file)

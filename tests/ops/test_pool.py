@@ -32,6 +32,7 @@ def output(rows: int, fill: int = 0) -> torch.Tensor:
     return ops.gather_rows(torch.full((1, ROW), fill, dtype=torch.uint8), torch.zeros(rows, dtype=torch.int64))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("empty_pool")
 def test_memory_comes_back_and_is_used_again():
     before = ops.pool_stats()
@@ -54,6 +55,7 @@ def test_memory_comes_back_and_is_used_again():
     assert ops.pool_stats().idle_bytes == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("empty_pool")
 def test_trimming_also_frees_the_tables_of_samplers():
     graph = random_graph(3000, 10, seed=1)
@@ -62,6 +64,7 @@ def test_trimming_also_frees_the_tables_of_samplers():
     assert ops.pool_stats().idle_bytes == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("empty_pool")
 def test_a_much_larger_buffer_is_not_spent_on_a_small_output():
     large = output(16)
@@ -71,6 +74,7 @@ def test_a_much_larger_buffer_is_not_spent_on_a_small_output():
     del small
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("empty_pool")
 def test_idle_bytes_are_bounded():
     before = ops.pool_stats().live_bytes
@@ -91,6 +95,7 @@ def test_idle_bytes_are_bounded():
     assert ops.pool_stats().idle_bytes == 0
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("empty_pool")
 def test_trim():
     kept = output(2, fill=3)
@@ -125,6 +130,7 @@ def test_kept_batches_are_never_overwritten():
     assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(spans))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("empty_pool")
 @pytest.mark.parametrize("layers", [False, SLOW(True)])
 @pytest.mark.parametrize("with_col", [False, SLOW(True)])
@@ -144,6 +150,7 @@ def test_a_kept_batch_keeps_no_room_of_a_larger_one(layers, with_col):
         assert_same(kept, graph.sample(reference, random_ids(20_000, seeds, seed=2), fanouts, 3, **options))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("empty_pool")
 def test_the_buffer_that_came_back_last_is_reused_first():
     rows, ids = torch.ones(1000, 64), torch.arange(1000)
@@ -153,6 +160,7 @@ def test_the_buffer_that_came_back_last_is_reused_first():
     assert ops.gather_rows(rows, ids).data_ptr() == latest
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("empty_pool")
 def test_batches_alike_reuse_each_others_buffers():
     graph = random_graph(20_000, 20, seed=1)
@@ -164,6 +172,7 @@ def test_batches_alike_reuse_each_others_buffers():
     assert after.misses == before.misses
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("empty_pool")
 def test_everything_comes_back_after_errors_and_from_other_threads():
     graph = random_graph(500, 8, seed=1)

@@ -40,7 +40,7 @@ def test_small_graphs(graph, data, fanouts, key, flags, threads):
     check(graph, seeds, fanouts, key, threads, **options)
 
 
-@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("replace", [False, SLOW(True)])
 @pytest.mark.parametrize("fanout", [-1, 0, 1, 2, 5, 15, 32, 33, 63, 64, 65, 66, 129, 511, 512, 513, 1000, 1500])
 def test_degrees_around_the_bounds_of_the_method(fanout, replace):
     degrees = [

@@ -49,6 +49,7 @@ def test_equal_for_any_number_of_threads_and_for_a_mapped_graph(tmp_path):
     assert not torch.equal(assigned("coarse", seed=6), expected)
 
 
+@pytest.mark.slow
 def test_metis_runs_beside_no_pages_of_the_graph(tmp_path, monkeypatch):
     def part_graph(*given):
         found.append(resident_bytes(tmp_path / "graph" / "0_edges.npy"))
@@ -103,6 +104,7 @@ def test_nodes_move_after_metis_only_where_parts_stay_equal(monkeypatch):
         assert found <= max(before.balance()[name], 1.05) + 1e-9
 
 
+@pytest.mark.slow
 def test_types_are_clustered_together():
     data = planted_types()
     relations = {t: CSC.from_storage(data[t], (data[t[0]].num_nodes, data[t[2]].num_nodes)) for t in data.edge_types}
@@ -117,6 +119,7 @@ def test_types_are_clustered_together():
     assert counted["coarse"].cut < 0.9 * counted["random"].cut
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("degree", [0, SLOW(1), SLOW(5)])
 def test_odd_graphs(degree):
     graph = random_graph(300, degree, seed=1)

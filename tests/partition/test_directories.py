@@ -24,6 +24,7 @@ def report_left_out(written: dict[str, bytes]) -> dict[str, bytes]:
     return {name: data for name, data in written.items() if name != "book/gnnscale.json"}
 
 
+@pytest.mark.slow
 def test_machines_share_the_work(tmp_path):
     """Calls with only=, the first of which writes the book, leave what one call leaves."""
     data = make_hetero()

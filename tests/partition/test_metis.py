@@ -7,6 +7,7 @@ import sys
 import pytest
 import torch
 from helpers.graphs import random_graph
+from helpers.slow import SLOW
 
 from torch_gnnscale import CSC
 from torch_gnnscale.datasets import planted
@@ -40,6 +41,7 @@ def test_a_ring_is_cut_twice():
     assert torch.equal(part(40, RING).owner, found.owner)
 
 
+@pytest.mark.slow
 def test_three_constraints_are_balanced():
     generator = torch.Generator().manual_seed(1)
     weight = torch.stack([torch.ones(400), torch.arange(400) < 200, torch.arange(400) % 5], 1).long()
@@ -49,11 +51,13 @@ def test_three_constraints_are_balanced():
     assert (sums.amax(0) / sums.double().mean(0)).max() < 1.06
 
 
+@pytest.mark.slow
 def test_no_edges_and_no_weights():
     assert part(100, [], parts=4).owner.bincount().tolist() == [25] * 4
     assert part(100, [], weight=torch.ones(100, 0, dtype=torch.int64), parts=4).owner.bincount().tolist() == [25] * 4
 
 
+@pytest.mark.slow
 def test_parts_without_nodes_are_told():
     with pytest.warns(UserWarning, match=r"^METIS left \d of 4 parts without nodes: expected fewer parts for 5 nodes$"):
         assert len(part(5, [(0, i) for i in range(1, 5)], 50 * torch.eye(5, 1).long() + 1, parts=4).owner.unique()) < 4
@@ -80,6 +84,7 @@ def test_a_graph_with_communities():
     assert torch.equal(found.owner[None], again.owner[None])
 
 
+@pytest.mark.slow
 def test_loops_and_directions_do_not_matter():
     graph = random_graph(300, 6, seed=1)
     dst = torch.arange(300).repeat_interleave(graph.colptr.diff())
@@ -93,6 +98,7 @@ def test_loops_and_directions_do_not_matter():
     assert torch.equal(*owners)
 
 
+@pytest.mark.slow
 def test_types_are_parted_together():
     generator = torch.Generator().manual_seed(1)
     half = torch.randint(2, (4000,), generator=generator)
@@ -148,7 +154,7 @@ def test_a_child_that_fails(monkeypatch, tmp_path, body):
         part(40, RING)
 
 
-@pytest.mark.parametrize("spoilt", ["symbol", "width", "crash"])
+@pytest.mark.parametrize("spoilt", ["symbol", SLOW("width"), SLOW("crash")])
 def test_without_the_symbol_one_weight_is_balanced(monkeypatch, tmp_path, spoilt):
     source = metis._CHILD.read_text()
     changes = {
@@ -175,6 +181,7 @@ def test_without_pymetis(monkeypatch, method):
     assert assign({None: chain}, {None: 3}, 2, method="ranges").owner[None].tolist() == [0, 1, 1]
 
 
+@pytest.mark.slow
 def test_no_descriptor_is_left_open():
     before = len(os.listdir("/proc/self/fd"))
     part(40, RING)

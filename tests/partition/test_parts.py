@@ -106,6 +106,7 @@ def test_a_graph_with_types(tmp_path, topology):
         parts.stored_edges(REV_WRITES)
 
 
+@pytest.mark.slow
 def test_stores_give_the_same_parts(tmp_path):
     """Ours, opened or in memory, and foreign ones."""
     data = make_data()

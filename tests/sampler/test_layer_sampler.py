@@ -6,6 +6,7 @@ import pytest
 import torch
 from helpers.data import make_data, plain, processes
 from helpers.hetero import make_hetero
+from helpers.slow import SLOW
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphConv
 from torch_geometric.utils import trim_to_layer
@@ -108,7 +109,7 @@ def test_layers_are_those_of_the_twin(data, method, include_dst):
 
 @pytest.mark.parametrize(
     "options",
-    [{"prefetch": 3}, {"bulk": 3, "prefetch": 0}, processes(2), {**processes(1), "filter_per_worker": False}],
+    [{"prefetch": 3}, {"bulk": 3, "prefetch": 0}, processes(2), SLOW({**processes(1), "filter_per_worker": False})],
 )
 @pytest.mark.parametrize("method", METHODS)
 def test_the_same_batches_in_every_way(data, method, options):

@@ -21,6 +21,7 @@ from helpers.links import (
     times_of,
     triplets,
 )
+from helpers.slow import SLOW
 from torch_geometric.sampler import NegativeSampling
 
 from torch_gnnscale import NeighborSampler, ops, reference
@@ -293,6 +294,7 @@ def test_where_edges_have_their_reverses_known_links_count_both_ways(undirected)
     assert len(negatives) == 64 - (4 if undirected else 3)
 
 
+@pytest.mark.slow
 def test_edges_of_weight_zero_are_edges():
     data = homogeneous()
     data.weight = torch.zeros(300).index_fill(0, torch.arange(10), 1)
@@ -305,7 +307,7 @@ def test_edges_of_weight_zero_are_edges():
 # PyG's own loader ####################################################################################################
 
 
-@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("workers", [0, SLOW(2)])
 @pytest.mark.parametrize("edge_type", TYPES, ids=str)
 @pytest.mark.parametrize("mode", ["binary", "triplet"])
 def test_in_pygs_link_loader(edge_type, mode, workers):

@@ -48,7 +48,7 @@ def check(parts, owners, count, world, topology, options, epochs=2):
     check_batches(found, expected_over_parts(path, owners, count, epochs, world, options))
 
 
-@pytest.mark.parametrize("options", quick(MODES, "shuffled", "three hops", "weights", "owned", "repeated seeds"))
+@pytest.mark.parametrize("options", quick(MODES, "shuffled"))
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 @pytest.mark.parametrize(("count", "world"), [(2, 2), SLOW(3, 3), SLOW(4, 4), SLOW(2, 4)])
 def test_batches_are_cuts_of_one_process_s(parts, topology, count, world, options):
@@ -65,12 +65,13 @@ OWNERS = {
 }
 
 
-@pytest.mark.parametrize("owners", OWNERS.values(), ids=OWNERS)
+@pytest.mark.parametrize("owners", quick(OWNERS, "no nodes"))
 @pytest.mark.parametrize("topology", ["partitioned", SLOW("replicated")])
 def test_parts_of_unequal_sizes(parts, topology, owners):
     check(parts, owners, 2, 2, topology, {"num_neighbors": [4, 3]}, epochs=1)
 
 
+@pytest.mark.slow
 def test_own_rows_in_tiers(parts):
     owners = random_owners(200, 2)
     path, options = parts(tuple(owners.tolist()), 2, "partitioned"), {"shuffle": False}
@@ -106,7 +107,7 @@ def traffic(path, plan, options):
         return batches, part.stats()
 
 
-@pytest.mark.parametrize("hops", [1, 3])
+@pytest.mark.parametrize("hops", [SLOW(1), 3])
 @pytest.mark.parametrize("owners", [OWNERS["50 to 1"], OWNERS["no nodes"]], ids=["unequal", "nothing is missing"])
 def test_a_batch_takes_a_round_for_each_hop_and_one_for_the_halo(parts, hops, owners):
     path, options = parts(tuple(owners.tolist()), 2, "partitioned"), {"num_neighbors": [3] * hops}
@@ -152,6 +153,7 @@ def rest_of(path, plan, state):
         return [comparable(batch) for batch in loader]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_a_state_goes_on_and_in_one_process_too(parts, topology):
     owners = random_owners(200, 2)
@@ -180,6 +182,7 @@ def trained_over_part(path, plan, norm):
         return split_training.trained_by(split_training.loader_over(stores, seeds, plan, {}), 2, 1, norm)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("topology", "count", "world"),
     [("partitioned", 2, 2), SLOW("partitioned", 3, 3), SLOW("replicated", 2, 2), SLOW("partitioned", 2, 4)],
@@ -229,6 +232,7 @@ def outcomes(path, plan, where):
         return outcomes_of(loader)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["hop", "transform"])
 @pytest.mark.parametrize("world", [2, SLOW(4)])
 def test_an_error_of_one_rank_is_raised_on_all_and_the_next_batches_follow(parts, where, world):

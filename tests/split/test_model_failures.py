@@ -13,6 +13,7 @@ import torch_geometric.nn as pyg_nn
 from helpers.cluster import answers_without_one, cluster
 from helpers.mapped import memories
 from helpers.narrow import CLASSES, FEATURES, HIDDEN
+from helpers.slow import quick
 from test_parallelize_training import own_batches, place
 
 from torch_gnnscale.split import parallelize
@@ -67,8 +68,8 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
-@pytest.mark.parametrize("where", SAID)
+@pytest.mark.parametrize("transport", quick({name: name for name in TRANSPORTS}, "peers"))
+@pytest.mark.parametrize("where", quick({where: where for where in SAID}, "forward", "backward"))
 def test_an_error_of_one_rank_is_raised_on_all(where, transport):
     own, told = SAID[where]
     first, second, third = cluster(3).run(fails, transport, where)

@@ -70,7 +70,7 @@ def check(found: list[tuple], tiers: list[str]) -> None:
 
 
 @pytest.mark.parametrize("options", [{}, {"host": "40%"}], ids=str)
-@pytest.mark.parametrize("files", [False, True])
+@pytest.mark.parametrize("files", [False, SLOW(True)])
 def test_without_other_ranks_all_rows_are_own(tmp_path, options, files):
     if files:
         FeatureStore.from_data(graph()).save(tmp_path / "features")
@@ -79,6 +79,7 @@ def test_without_other_ranks_all_rows_are_own(tmp_path, options, files):
     check([read(3, str(tmp_path) if files else None, options)], ["host", "disk"] if options else ["host"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", [False, True])
 @pytest.mark.parametrize(("world", "parts"), [(2, 2), SLOW(4, 2), SLOW(3, 3)])
 def test_ranks_share_memory_and_read_what_was_predicted(tmp_path, world, parts, files):
@@ -143,6 +144,7 @@ def test_refusals(make, error, message):
         plan_of(3).store(make())
 
 
+@pytest.mark.slow
 def test_a_loader_reads_it(tmp_path):
     data = graph()
     with plan_of(3).store(data, host="40%", disk=tmp_path) as store:

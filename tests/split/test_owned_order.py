@@ -150,6 +150,7 @@ def test_ranks_have_the_parts_of_one_process_s_batches(world, plan, options):
     assert cluster(world).run(batches_of_rank, plan, 2, options) == expected_batches(plan, 2, world, options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uneven", quick({"pad": "pad", "drop": "drop", "serve": "serve"}, "pad"))
 def test_groups_of_ranks_take_batches_in_turn(uneven):
     options = {**OWNED, "uneven": uneven, "batch_size": 10}  # 11 and 3 chunks
@@ -161,6 +162,7 @@ def test_groups_of_ranks_take_batches_in_turn(uneven):
 # Training ############################################################################################################
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", quick({"as usual": {}, "drop": {"uneven": "drop", "drop_last": True}}, "as usual"))
 @pytest.mark.parametrize("world", [2, SLOW(4)])
 def test_weights_are_those_of_one_process(tmp_path, world, options):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers.data import edges_of
+from helpers.slow import SLOW
 
 from torch_gnnscale import CSC, ops
 from torch_gnnscale.partition.whole import Whole
@@ -39,6 +40,7 @@ def by(weights: str, node_load: torch.Tensor, edge_load: torch.Tensor, seeds: to
     return owners.owners_by(weights, ring(40), node_load, edge_load, seeds, 2, 1)
 
 
+@pytest.mark.slow
 def test_a_ring_is_cut_where_nothing_was_drawn():
     drawn = torch.full((40,), 9.0)
     drawn[[3, 23]] = 0  # edges into nodes 3 and 23
@@ -47,7 +49,8 @@ def test_a_ring_is_cut_where_nothing_was_drawn():
     assert owner.dtype == torch.int32
 
 
-@pytest.mark.parametrize("weights", ["presampled", "node"])
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["presampled", SLOW("node")])
 def test_parts_have_equal_loads(weights):
     load = torch.zeros(40, dtype=torch.int64)
     load[:10] = 99
@@ -57,6 +60,7 @@ def test_parts_have_equal_loads(weights):
     assert int((owner != owner.roll(1)).sum()) == 2
 
 
+@pytest.mark.slow
 def test_edge_has_equal_numbers_of_seeds():
     seeds = torch.tensor([0, 0, 1, 2, 3, 4, 5, 5])
     owner = by("edge", torch.zeros(40, dtype=torch.int64), torch.zeros(40, dtype=torch.int64), seeds)

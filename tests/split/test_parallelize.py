@@ -8,7 +8,7 @@ import torch
 import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, MODELS, Branches, batches, sequence
-from helpers.slow import SLOW
+from helpers.slow import SLOW, quick
 from helpers.split import cut_batches, cut_of, random_owners
 from torch import distributed as dist
 from torch import nn
@@ -107,7 +107,10 @@ def _check(*arguments):
     return check_model(torch.distributed.get_rank(), *arguments)
 
 
-@pytest.mark.parametrize("name", [name for name in (*MODELS, "branches") if name != "sage lstm"])
+FEW = ("sage", "jumping, cat", "gcn", "gat", "branches")
+
+
+@pytest.mark.parametrize("name", quick({name: name for name in (*MODELS, "branches") if name != "sage lstm"}, *FEW))
 def test_outputs_and_gradients(name):
     run(2, name, "random", 2, False, False)
 
@@ -134,7 +137,7 @@ def test_owners_and_numbers_of_ranks(name, owners, world):
     run(world, name, owners, world, True, False)
 
 
-@pytest.mark.parametrize("name", ["sage", "gcn", "gcn2", "branches"])
+@pytest.mark.parametrize("name", ["sage", SLOW("gcn"), SLOW("gcn2"), SLOW("branches")])
 @pytest.mark.parametrize("with_halo", [False, True])
 def test_rounds(name, with_halo):
     """A shuffle for each layer forward, and backward but for the first; degrees, and what all layers read, once."""
@@ -185,11 +188,11 @@ def test_without_memory_of_peers(name):
     run(3, name, "random", 3, False, False, "all_to_all")
 
 
-@pytest.mark.parametrize("name", ["sage min", "batch norm within", "batch norm of edges"])
+@pytest.mark.parametrize("name", ["sage min", SLOW("batch norm within"), SLOW("batch norm of edges")])
 def test_batch_norm_in_training(name):
     run(2, name, "random", 2, True, True)
 
 
-@pytest.mark.parametrize("owners", OWNERS)
+@pytest.mark.parametrize("owners", quick({name: name for name in OWNERS}, "50:1"))
 def test_batch_norm_on_uneven_ranks(owners):
     run(3, "sage min", owners, 3, True, True)

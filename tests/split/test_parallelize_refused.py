@@ -7,6 +7,7 @@ import torch
 import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, sequence
+from helpers.slow import quick
 from helpers.split import cut_batches, random_owners
 from test_parallelize_training import NODES, own_batches, place
 from torch import nn
@@ -68,7 +69,7 @@ def refused(name):
         split.close()
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", quick({name: name for name in REFUSED}, "too deep", "checkpoint"))
 def test_models_that_cannot_be_split_are_refused_on_all_ranks(name):
     for returned, text in cluster(2).results(refused, name):
         assert not returned

@@ -8,6 +8,7 @@ import torch
 import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
+from helpers.slow import SLOW
 from helpers.split import cut_batches, cut_of, random_owners
 from torch import distributed as dist
 from torch import nn
@@ -95,10 +96,10 @@ MAKERS = {
     ("name", "options"),
     [
         ("dropping", {}),
-        ("sage", {}),
-        ("layer norm", {}),
-        ("dropping", {"every": 2}),
-        ("dropping", {"every": 2, "hold": True}),
+        SLOW("sage", {}),
+        SLOW("layer norm", {}),
+        SLOW("dropping", {"every": 2}),
+        SLOW("dropping", {"every": 2, "hold": True}),
         ("sage", {"clip": True, "zero": True}),
     ],
     ids=str,
@@ -146,6 +147,7 @@ def clears(how):
     split.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", CLEARS)
 def test_gradients_that_are_changed_between_held_passes(how):
     cluster(2).run(clears, how)
@@ -229,6 +231,7 @@ def check_inputs():
     split.close()
 
 
+@pytest.mark.slow
 def test_gradients_of_inputs_and_weighed_models():
     cluster(2).run(check_inputs)
 

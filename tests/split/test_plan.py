@@ -64,6 +64,7 @@ def test_a_plans_cut_and_loads_are_those_of_the_batches(load, options):
     assert plan.imbalance == max(plan.loads) * 3 / sum(plan.loads)
 
 
+@pytest.mark.slow
 def test_ladies_and_repeated_seeds_are_counted_too():
     data, seeds = make_data(), torch.tensor([1, 1, 7, 7, 7, 30, 2])
     sampler = LayerSampler(data, [8, 8])
@@ -94,6 +95,7 @@ def test_presampling_cuts_less_than_nodes_alone():
     assert cuts["presampled"] < 0.9 * min(cuts["node"], cuts["edge"]) < 0.45 * cuts["random"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("evenly", [True, False])
 def test_edges_into_a_node_weigh_their_mean_where_they_are_drawn_equally_often(evenly):
     data = make_data()

@@ -98,7 +98,7 @@ def scores_of_one_process(task, kind, weights):
 @pytest.mark.parametrize(
     ("kind", "order", "kept", "world"),
     [
-        SLOW("nodes", "owned", {}, 2), SLOW("auc", "owned", {"buffer": 0.3}, 2), ("hetero", "owned", {}, 2),
+        SLOW("nodes", "owned", {}, 2), SLOW("auc", "owned", {"buffer": 0.3}, 2), SLOW("hetero", "owned", {}, 2),
         SLOW("links", "owned", {}, 2), ("links", "global", {}, 2), SLOW("hetero", "global", {}, 4),
         SLOW("links", "owned", {"buffer": 0.3, "policy": "lookahead"}, 4), SLOW("auc", "global", {}, 4),
     ],
@@ -266,6 +266,7 @@ def without_about(task, path, **options):
     return open_part(path)
 
 
+@pytest.mark.slow
 def test_parts_that_say_nothing_of_their_task(tmp_path):
     task = whole_task("nodes")
     with without_about(task, tmp_path / "nodes") as part:

@@ -204,6 +204,7 @@ def content(store):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("renumbered", [False, SLOW(True)])
 @pytest.mark.parametrize("kind", [FeatureStore, SLOW(GraphStore)])
 def test_every_edit_of_a_manifest_is_found_or_changes_nothing(tmp_path, kind, renumbered):

@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers.edges import assert_same_csc, random_edges
+from helpers.slow import SLOW
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ EDGE = sort_on_disk._SORT_BYTES
 
 
 @pytest.mark.parametrize("edge_ids", [False, True])
-@pytest.mark.parametrize("memory", [EDGE, 50 * EDGE, 1 << 30])
+@pytest.mark.parametrize("memory", [SLOW(EDGE), 50 * EDGE, 1 << 30])
 @pytest.mark.parametrize("hub", [0, 9])
 def test_the_graph_is_that_of_all_edges_at_once(tmp_path, edge_ids, memory, hub):
     edges = random_edges(300, 170, 3000, hub=hub)

@@ -6,6 +6,7 @@ import pytest
 from torch_gnnscale.training import plot_run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("baseline", [False, True])
 def test_the_legend_covers_no_panel(baseline, tmp_path, monkeypatch):
     figures, save = [], matplotlib.figure.Figure.savefig

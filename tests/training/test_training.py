@@ -23,10 +23,12 @@ def run(task, **changes):
     return NodeTrainer(task, config, quiet=True).run(lambda _: None)
 
 
+@pytest.mark.slow
 def test_a_gnn_clearly_beats_an_mlp(task):
     assert run(task)["test"] > run(task, model="mlp")["test"] + 0.2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "changes", [{"model": "gcn"}, SLOW({"model": "gat"}), {"residual": True}, SLOW({"model": "gcn", "residual": True})]
 )
@@ -46,6 +48,7 @@ def test_a_model_without_weighed_messages_is_named(task):
         run(task, model="gcn", method="ladies")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [16, 2048])
 def test_the_report_says_where_batches_were_made(task, batch_size):
     lines, config = [], NodeConfig(hidden=8, fanouts=[8, 8], batch_size=batch_size, epochs=1)
@@ -53,6 +56,7 @@ def test_the_report_says_where_batches_were_made(task, batch_size):
     assert "(sample and gather run in threads while train goes on, or in the loop, as a part of wait)" in lines
 
 
+@pytest.mark.slow
 def test_a_seed_decides_the_run(task, one_thread):
     first, second = run(task, epochs=2), run(task, epochs=2)
     assert [entry["loss"] for entry in first["history"]] == [entry["loss"] for entry in second["history"]]
@@ -169,6 +173,7 @@ def test_stopping_and_going_on_on_a_gpu(task, tmp_path):
         assert one["loss"] == pytest.approx(other["loss"], rel=0.02)  # scatters of a GPU add in no fixed order
 
 
+@pytest.mark.slow
 @pytest.mark.cuda
 def test_pygs_loader_beside_a_model_on_a_gpu(task):
     pytest.importorskip("pyg_lib")
