@@ -174,7 +174,7 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         buffers, coming, exchange = self._buffers[steps], plan.coming, steps.rows_here
         was_lost, buffers.is_lost = buffers.is_lost, True  # until the rows that entered the buffer are there
         try:
-            came = steps.told(lambda: coming.exchanged(exchange))
+            came = steps.named(lambda: coming.exchanged(exchange))
         except BaseException as error:
             steps.lose(f"rows: expected those of an earlier step, found that their exchange failed: {error}")
             raise

@@ -101,7 +101,7 @@ class RankSteps(Steps):
         return [value for _, value in found]
 
     def _gathered(self, value: Any) -> list[Any]:
-        return self.told(lambda: self.headers.objects(value))
+        return self.named(lambda: self.headers.objects(value))
 
     def begin(self, epoch: int, first: int, count: int) -> None:
         """See :meth:`Steps.begin`."""
@@ -121,7 +121,7 @@ class RankSteps(Steps):
         found: list[Exception] = []
         made: Any = None
         try:
-            made = self.told(lambda: run(nothing if counts is None else self.rows.numbers(counts, "counts")))
+            made = self.named(lambda: run(nothing if counts is None else self.rows.numbers(counts, "counts")))
         except Exception as failed:
             if self._lost is not None:
                 raise
@@ -132,7 +132,7 @@ class RankSteps(Steps):
         if self.grid.copies > 1:  # a column does not notice the error of another one
             status = Status.GO if own is None else Status.FAIL
             told = torch.tensor([status, number]).expand(self.grid.ranks, -1)
-            self._raise_alike(self.told(lambda: self.headers.numbers(told, "headers")).tolist(), own)
+            self._raise_alike(self.named(lambda: self.headers.numbers(told, "headers")).tolist(), own)
         if own is not None:
             raise own
         if found:
@@ -164,7 +164,7 @@ class RankSteps(Steps):
 
     def sum_of_column(self, values: Tensor, purpose: str) -> Tensor:
         """The sums over the ranks of this one's column, as of :meth:`Exchange.sum`. Called while a loader is made."""
-        return self.thread.submit(self.told, lambda: self.rows.sum(values, purpose)).result()
+        return self.thread.submit(self.named, lambda: self.rows.sum(values, purpose)).result()
 
     @property
     def running(self) -> bool:
@@ -264,7 +264,7 @@ class RankSteps(Steps):
         if self._stopped is None:
             common = [self._iteration, self._epoch, self._first, self._count, self._taken, self._left]
             own = torch.tensor([status, number, *common]).expand(self.grid.ranks, -1)
-            headers = self.told(lambda: self.headers.numbers(own, "headers")).tolist()
+            headers = self.named(lambda: self.headers.numbers(own, "headers")).tolist()
             stopped = [rank for rank, header in enumerate(headers) if header[0] == Status.STOP]
             if not stopped:
                 for at, name in enumerate(_COMMON, 2):
@@ -283,8 +283,8 @@ class RankSteps(Steps):
             )
         raise RuntimeError(self._stopped)
 
-    def told(self, communicate: Callable[[], T]) -> T:
-        """Calls what communicates. If another rank is gone, the error says which, and so do all later steps."""
+    def named(self, communicate: Callable[[], T]) -> T:
+        """Calls what communicates. If another rank is gone, the error names it, and so do those of all later steps."""
         try:
             return communicate()
         except Broken as error:

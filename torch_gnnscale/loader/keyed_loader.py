@@ -148,7 +148,7 @@ class KeyedLoader(ResumableLoader):
         elif checks.reads_together(self.data):
             store: CollectiveRowStore = self.data[0]
             self._steps = store.open_steps()
-            problem = store.beyond_part(*self._owned_ids()) if share.order == "owned" else None
+            problem = store.beyond_part(*self._owned_ids()) if share.seed_order == "owned" else None
         else:
             return
         decides = {**self._fingerprint(), "seed": self.seed, "uneven": share.uneven, "bulk": self.bulk}
@@ -156,7 +156,7 @@ class KeyedLoader(ResumableLoader):
             share, self._steps, decides, self._chunks.counts, problem
         )
         if isinstance(self._sampler, KeyedSampler):
-            self._sampler.join(self._steps, own_seeds=share.order == "owned")
+            self._sampler.join(self._steps, own_seeds=share.seed_order == "owned")
 
     def _order_parts(self, split: SplitBatches, repeats: bool) -> str | None:
         """Orders the seeds of each part by themselves; returns why that cannot be, if so."""

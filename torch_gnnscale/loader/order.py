@@ -129,7 +129,7 @@ class SeedOrder:
         ranks."""
         if self.chunks_of_parts is not None:
             return {"seed_order": "owned", **self.chunks_of_parts.options()}
-        if self.share is None or self.share.order == "global":
+        if self.share is None or self.share.seed_order == "global":
             return {"seed_order": "global"}
         ranks = self.share.ranks
         return {"seed_order": "owned", "ranks": ranks.world, "parts": ranks.parts}

@@ -44,7 +44,7 @@ class Share:
     """
 
     ranks: Ranks
-    order: SharedOrder
+    seed_order: SharedOrder
     uneven: Uneven
     counts: tuple[int, ...] = ()
     """Batches of each order of seeds: of each part's, or of all seeds (one entry). Where the share is global and there
@@ -53,12 +53,12 @@ class Share:
     @property
     def copies(self) -> int:
         """c: how many ranks take the batches of one order of seeds; all of them if it is global."""
-        return self.ranks.world if self.order == "global" else self.ranks.world // self.ranks.parts
+        return self.ranks.world if self.seed_order == "global" else self.ranks.world // self.ranks.parts
 
     @property
     def part(self) -> int:
         """Whose order of seeds this rank walks: its part's number, 0 where the order is global."""
-        return 0 if self.order == "global" else self.ranks.part
+        return 0 if self.seed_order == "global" else self.ranks.part
 
     def with_counts(self, counts: list[int]) -> Share:
         """The share of an epoch of so many batches, by order of seeds.
@@ -69,7 +69,7 @@ class Share:
         share = replace(self, counts=tuple(counts))
         if self.uneven != "serve":
             if 0 in counts:
-                of = f"part {counts.index(0)} to have " if self.order == "owned" or len(counts) > 1 else ""
+                of = f"part {counts.index(0)} to have " if self.seed_order == "owned" or len(counts) > 1 else ""
                 raise ValueError(f"uneven={self.uneven!r}: expected {of}at least one batch, found none; use 'serve'")
             if share.steps(0) == 0:
                 raise ValueError(
@@ -80,7 +80,7 @@ class Share:
     def steps(self, first: int) -> int:
         """Steps of this rank in an epoch of which ``first`` batches were made, by all ranks together."""
         if self.uneven == "serve":
-            walked = [self.part] if self.order == "owned" else range(len(self.counts))
+            walked = [self.part] if self.seed_order == "owned" else range(len(self.counts))
             return max(self._own_steps(part, self._turn, first) for part in walked)
         # Turns of lower numbers have as many batches as later ones, or one more.
         turn = 0 if self.uneven == "pad" else self.copies - 1
@@ -94,7 +94,7 @@ class Share:
     @property
     def _turn(self) -> int:
         """j: this rank's place among those that take turns at one order of seeds."""
-        return self.ranks.rank if self.order == "global" else self.ranks.rank % self.copies
+        return self.ranks.rank if self.seed_order == "global" else self.ranks.rank % self.copies
 
     def _own_steps(self, part: int, turn: int, first: int) -> int:
         left = self.counts[part] - first * self.copies // self.ranks.world - turn
@@ -217,7 +217,7 @@ def agreed_share(
     Raises:
         ValueError: on all ranks, naming what differs between them.
     """
-    own = ("inputs", "key_of_inputs") if share.order == "owned" else ()
+    own = ("inputs", "key_of_inputs") if share.seed_order == "owned" else ()
     found = steps.gather((decides, counts, share.part, problem))
     texts = [entry[3] for entry in found]
     if problems := [(rank, text) for rank, text in enumerate(texts) if text is not None]:
@@ -229,7 +229,7 @@ def agreed_share(
             if any(value != values[0] for value in values):
                 of = "all ranks" if part is None else f"the ranks of part {part}"
                 raise ValueError(f"{name}: expected the same on {of}, found {values}")
-    if share.order == "global":
+    if share.seed_order == "global":
         return share.with_counts(counts), {}
     of_part = {entry[2]: entry for entry in found}
     inputs = {name: [of_part[part][0][name] for part in range(share.ranks.parts)] for name in own}

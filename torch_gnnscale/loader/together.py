@@ -171,7 +171,7 @@ class Together:
     def _sample(self, prepared: _Prepared) -> None:
         collator = self.line.collator
         prepared.sampled = collator.sampled(prepared.bulk.samples(self.line)[prepared.at])
-        if self.share.order == "global":
+        if self.share.seed_order == "global":
             self.source.in_step(prepared.sampled, self.share.inputs_of_step(prepared.turn.batch.number, self.size_of))
         prepared.plan = self.source.plan(prepared.sampled, collator.bounds)
 
