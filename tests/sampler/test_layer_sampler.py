@@ -56,8 +56,8 @@ def twins_of(data, seeds, number, drawing, **options):
 
 
 DEFAULTS = {
-    "ladies": ops.LayerDrawing(keep_known=True),
-    "fastgcn": ops.LayerDrawing("fastgcn", keep_known=True),
+    "ladies": ops.LayerDrawing(),
+    "fastgcn": ops.LayerDrawing("fastgcn"),
     "labor": ops.LayerDrawing("labor", "sequential"),
 }
 
@@ -83,10 +83,10 @@ def test_batches_are_those_of_the_twin(data, method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("include_dst", [True, False])
-def test_layers_are_those_of_the_twin(data, method, include_dst):
-    drawing = DEFAULTS[method]._replace(keep_known=method != "labor" and include_dst)
-    sampler = LayerSampler(data, HOPS, method, layers=True, include_dst=include_dst)
+@pytest.mark.parametrize(("include_dst", "keep"), [(True, False), (True, True), (False, False)])
+def test_layers_are_those_of_the_twin(data, method, include_dst, keep):
+    drawing = DEFAULTS[method]._replace(keep_known=keep and method != "labor")
+    sampler = LayerSampler(data, HOPS, method, layers=True, include_dst=include_dst, keep_known=drawing.keep_known)
     assert sampler.drawing == drawing
     conv = GraphConv((3, 3), 3)
     for number, batch in enumerate(loader_of(data, "neighbor", neighbor_sampler=sampler, layers=True)):

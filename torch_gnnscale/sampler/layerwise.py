@@ -53,8 +53,8 @@ class LayerSampler(PyGAttributes, KeyedSampler):
             not added.
         weights: ``unbiased``: the expectation of a node's weighted sum is the aggregation over all of its neighbors;
             ``self_normalized``: the weights of a node's edges are scaled to the sum that they have with all neighbors.
-        keep_known: all candidates that are already in the batch are taken, and others are drawn in addition. Default:
-            True; False for LABOR and with ``include_dst=False``.
+        keep_known: with LADIES and FastGCN, not with ``include_dst=False``: candidates already in the batch are all
+            taken, and as many others as without it are drawn.
         layer_dependency: with LABOR: all hops have the same random numbers, so that fewer nodes are found.
         batch_dependency: with LABOR: this many consecutive batches have the same random numbers, so that they have
             many rows in common.
@@ -82,7 +82,7 @@ class LayerSampler(PyGAttributes, KeyedSampler):
         scores: str = "squares",
         aggregation: str = "mean",
         weights: str = "self_normalized",
-        keep_known: bool | None = None,
+        keep_known: bool = False,
         layer_dependency: bool = False,
         batch_dependency: int = 1,
         layers: bool = False,
@@ -98,8 +98,6 @@ class LayerSampler(PyGAttributes, KeyedSampler):
             raise ValueError(f"graph_on_gpu={graph_on_gpu!r}: expected a GPU as device, found cpu")
         if scheme is None and method in SCHEMES_OF:
             scheme = SCHEMES_OF[method][0]
-        if keep_known is None:
-            keep_known = method != "labor" and include_dst
         self.drawing = ops.LayerDrawing(
             method, str(scheme), scores, aggregation, weights, bool(keep_known), bool(layer_dependency)
         )
