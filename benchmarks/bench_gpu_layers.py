@@ -22,8 +22,8 @@ from torch_gnnscale.topology.segmented import SegmentedCSC
 BATCH = 1024
 DEVICE = "cuda:0"
 METHODS = {
-    "ladies": (ops.LayerDrawing("ladies", keep_known=True), [1024, 1024]),
-    "fastgcn": (ops.LayerDrawing("fastgcn", keep_known=True), [1024, 1024]),
+    "ladies": (ops.LayerDrawing("ladies"), [1024, 1024]),
+    "fastgcn": (ops.LayerDrawing("fastgcn"), [1024, 1024]),
     "labor": (ops.LayerDrawing("labor", "sequential"), [10, 10]),
 }
 

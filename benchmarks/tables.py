@@ -233,14 +233,37 @@ def accuracy(results: Any) -> str:
     return table(["task", "metric", "torch_gnnscale", "PyG", "difference", "two standard errors", ""], rows)
 
 
-def methods(results: Any) -> str:
-    def cell(row: dict[str, Any]) -> str:
-        without = f" ({100 * row['seeds without edges']:.1f})" if row["seeds without edges"] >= 0.0005 else ""
-        return f"{100 * row['mean']:.1f} ± {100 * row['deviation']:.1f}{without}{'' if row['equal nodes'] else ' *'}"
+def _score(row: dict[str, Any]) -> str:
+    """Mean and deviation in %, seeds without edges, * where the numbers of nodes differ."""
+    without = f" ({100 * row['seeds without edges']:.1f})" if row["seeds without edges"] >= 0.0005 else ""
+    return f"{100 * row['mean']:.1f} ± {100 * row['deviation']:.1f}{without}{'' if row['equal nodes'] else ' *'}"
 
-    names = dict.fromkeys(name for entry in results.values() for name in entry["rows"])
-    rows = ([n, *(cell(e["rows"][n]) if n in e["rows"] else "" for e in results.values())] for n in names)
+
+def methods(results: Any) -> str:
+    """The rows of all data sets, without those where ``keep_known`` is one of several options."""
+    first, *others = (entry["rows"] for entry in results.values())
+    order = ("neighbor", "labor", "ladies", "fastgcn")
+    names = [
+        name
+        for name, row in sorted(first.items(), key=lambda e: (order.index(e[1]["method"]), len(e[1]["options"])))
+        if all(name in rows for rows in others) and (len(row["options"]) < 2 or "keep_known" not in row["options"])
+    ]
+    rows = ([name, *(_score(entry["rows"][name]) for entry in results.values())] for name in names)
     return table(["", *(f"{name}, {e['rows']['neighbor']['nodes']:.0f} nodes" for name, e in results.items())], rows)
+
+
+def method_options(results: Any) -> str:
+    """All combinations of the options of LADIES and FastGCN on the schools: a column for each scheme."""
+    found: dict[tuple[str, ...], dict[str, str]] = {}
+    for row in results["six schools"]["rows"].values():
+        given = {"scheme": "priority", "scores": "squares", "weights": "self_normalized", "keep_known": False}
+        given |= row["options"]
+        if row["method"] in ("ladies", "fastgcn"):
+            of = (row["method"], given["scores"], given["weights"], str(given["keep_known"]))
+            found.setdefault(of, {})[given["scheme"]] = _score(row)
+    schemes = sorted({scheme for some in found.values() for scheme in some})
+    head = ["method", "scores", "weights", "keep_known", *schemes]
+    return table(head, ([*of, *(found[of].get(scheme, "") for scheme in schemes)] for of in sorted(found)[::-1]))
 
 
 def hit_rates(results: Any) -> str:
@@ -290,6 +313,7 @@ TABLES: dict[Callable[[Any], str], str] = {
     accuracy: "accuracy", hit_rates: "hotness", depths: "hotness", traffic: "hotness", hotness_cost: "hotness",
     schemes: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
     bulks: "bulk", ranks: "cost_model", sizes: "cost_model", checks: "cost_model", methods: "methods",
+    method_options: "methods",
     grid: "grid", grid_epoch: "grid_epoch", grid_memory: "grid_memory", own_tiers: "own_tiers",
     split_plans: "split_plan", split_steps: "split",
 }  # fmt: skip
