@@ -3,14 +3,16 @@
 import random
 import threading
 import time
+from itertools import groupby
 
 import pytest
 import torch
 from helpers.data import make_data, no_loader_threads, plain
 
 from torch_gnnscale import NeighborLoader
+from torch_gnnscale.loader import prefetch
 from torch_gnnscale.loader.pipeline import Pipeline, Stage
-from torch_gnnscale.loader.prefetch import TURNS, USUAL, WINDOW, PrefetchTrial
+from torch_gnnscale.loader.prefetch import LEAST_SECONDS, TURNS, USUAL, WINDOW, PrefetchTrial
 
 
 def same(value):
@@ -156,6 +158,17 @@ def trial_of(ahead):
     return trial.choice
 
 
+def test_windows_of_tiny_batches_last_longer():
+    """Else a pause of the system decides, or the start of threads."""
+    slow, quick = LEAST_SECONDS / 40, LEAST_SECONDS / 80
+    choice, used = run_trial({0: quick, USUAL: slow})
+    lengths = [len(list(steps)) for _, steps in groupby(used)]
+    assert all(84 < length < 88 for length in lengths[:TURNS:2])  # the first five steps do not count
+    assert all(44 < length < 48 for length in lengths[1 : TURNS - 1 : 2])
+    assert choice == 0
+    assert run_trial({0: slow, USUAL: quick})[0] == USUAL
+
+
 def test_batches_that_come_in_bursts_count_by_their_mean():
     assert trial_of(lambda window, step: 8.0 if step % 4 == 0 else 0.1) == 0
     assert trial_of(lambda window, step: 2.0 if step % 4 == 0 else 0.1) == USUAL
@@ -186,7 +199,8 @@ def test_a_window_that_an_epoch_cuts_off_is_repeated():
     assert trial.choice == USUAL
 
 
-def test_short_epochs_start_no_threads_and_batches_are_the_same():
+def test_short_epochs_start_no_threads_and_batches_are_the_same(monkeypatch):
+    monkeypatch.setattr(prefetch, "LEAST_SECONDS", 0.0)
     data = make_data()
     short = NeighborLoader(data, [2], torch.arange(200), batch_size=200, seed=1)
     for _ in range(5):

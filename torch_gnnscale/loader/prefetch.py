@@ -12,7 +12,9 @@ from .pipeline import Pipeline
 USUAL = 4
 """Batches in preparation, where threads prepare batches."""
 WINDOW = 12
-"""Batches per window; within a window ``prefetch`` does not change."""
+"""The least number of batches per window; within a window ``prefetch`` does not change."""
+LEAST_SECONDS = 0.02
+"""The least time of a window's steps: a pause of the system is as long as a few tiny batches."""
 TURNS = 6
 """Windows of a trial, in turn with prefetch 0 and :data:`USUAL`."""
 GAIN = 0.97
@@ -26,8 +28,8 @@ class PrefetchTrial:
 
     A step is the time from one request for a batch to the next: it includes making or awaiting the batch and what the
     user does with it. Whether threads help depends on what else uses the cores, so it is measured. A trial that
-    does not fit into an epoch goes on in the next; a window that an epoch cuts off is repeated, so that loaders with
-    fewer than :data:`WINDOW` batches never start threads.
+    does not fit into an epoch goes on in the next; a window that an epoch cuts off is repeated, so that loaders whose
+    epochs are shorter than a window never start threads.
 
     The time per step is the mean over a window, since threads deliver batches in bursts. Other work on the machine
     makes some windows slower, never faster, so threads are chosen only if both the median of their windows and the
@@ -40,7 +42,7 @@ class PrefetchTrial:
         """0 or :data:`USUAL`; None until the trial ends."""
         self._clock = clock
         self._windows: dict[int, list[float]] = {0: [], USUAL: []}
-        """The time of each window's steps, by prefetch."""
+        """The mean time of each window's steps, by prefetch."""
         self._turn, self._in_turn, self._seconds = 0, 0, 0.0
 
     @property
@@ -60,8 +62,8 @@ class PrefetchTrial:
         if self._in_turn > USUAL:
             self._seconds += seconds
         self._in_turn += 1
-        if self._in_turn == WINDOW:
-            self._windows[self.prefetch].append(self._seconds)
+        if self._in_turn >= WINDOW and self._seconds >= LEAST_SECONDS:
+            self._windows[self.prefetch].append(self._seconds / (self._in_turn - USUAL - 1))
             self._turn += 1
             self.begin()
         if self._turn == TURNS:
