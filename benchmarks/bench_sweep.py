@@ -108,8 +108,9 @@ def trainers(case: Case, features: int) -> dict[str, Callable[[Data], None]]:
     narrowed = narrow(model)
 
     def trimmed(batch: Data) -> torch.Tensor:
-        return model(batch.x, batch.edge_index, num_sampled_nodes_per_hop=batch.num_sampled_nodes,
-                     num_sampled_edges_per_hop=batch.num_sampled_edges)  # fmt: skip
+        out = model(batch.x, batch.edge_index, num_sampled_nodes_per_hop=batch.num_sampled_nodes,
+                    num_sampled_edges_per_hop=batch.num_sampled_edges)  # fmt: skip
+        return out if case.mode == "links" else out[: batch.batch_size]
 
     def train(forward: Callable[[Data], torch.Tensor], batch: Data) -> None:
         model.zero_grad()
@@ -118,7 +119,7 @@ def trainers(case: Case, features: int) -> dict[str, Callable[[Data], None]]:
             src, dst = batch.edge_label_index
             loss = nn.functional.binary_cross_entropy_with_logits((out[src] * out[dst]).sum(-1), batch.edge_label)
         else:
-            loss = nn.functional.cross_entropy(out[: batch.batch_size], batch.y[: batch.batch_size])
+            loss = nn.functional.cross_entropy(out, batch.y[: batch.batch_size])  # a narrowed model returns seeds' rows
         loss.backward()
 
     ours = trimmed if case.mode == "links" else narrowed  # seeds of links are the ends, in no prefix of their own
