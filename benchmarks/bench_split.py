@@ -11,7 +11,9 @@ all data lie on every rank. Models are narrowed in both. Epochs take turns.
   and the whole step with it, over data parallel's in the same round;
 - traffic of split: rounds, rows and bytes by direction;
 - figure 5 and 6: the step over ranks, hidden sizes, batch sizes and numbers of layers;
-- figure 7: accuracy on the validation nodes by epoch.
+- figure 7: accuracy on the validation nodes by epoch, the mean of several seeds.
+
+Each run is saved when it is done; ``--more`` keeps those that are saved already.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import torch
-from common import judged, parser, save, say_aims
+from common import RESULTS, judged, parser, save, say_aims
 from matplotlib.figure import Figure
 from ranks import graph_of, is_parent, race, start
 from torch import distributed as dist
@@ -50,16 +52,19 @@ WAYS = ("split", "data parallel")
 class Way:
     """A loader and a model of its own, and what its epochs took."""
 
-    def __init__(self, name: str, data: Data, setting: dict[str, Any], plan: split.Plan | None, prefetch: int | None):
+    def __init__(
+        self, name: str, data: Data, setting: dict[str, Any], plan: split.Plan | None, prefetch: int | None,
+        seed: int = SEED,
+    ) -> None:  # fmt: skip
         rank, world = dist.get_rank(), dist.get_world_size()
         self.name, self.world = name, world
         given: dict[str, Any] = {"split": plan} if plan is not None else {"shard": (rank, world)}
         size = setting["batch"] if plan is not None else setting["batch"] // world
         self.loader = NeighborLoader(
-            data, setting["fanouts"], input_nodes=data.train_mask, batch_size=size, shuffle=True, seed=SEED,
+            data, setting["fanouts"], input_nodes=data.train_mask, batch_size=size, shuffle=True, seed=seed,
             drop_last=True, prefetch=prefetch, **given,
         )  # fmt: skip
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         inner = GraphSAGE(data.num_features, setting["hidden"], len(setting["fanouts"]), CLASSES)
         self.model: nn.Module = split.parallelize(inner) if plan is not None else narrow(inner)
         if plan is None and world > 1:
@@ -140,20 +145,25 @@ def in_rank(folder: Path) -> dict[str, Any]:
             loaded = {key: way.loader.seconds[key] - started[key] for key in ("sample", "gather")}
             found[name] |= {"S": loaded["sample"], "L": loaded["gather"], "FB": way.computing}
     if options["epochs"]:
-        found["accuracy"] = {name: learned(name, data, setting, plan, options) for name, plan in plans.items()}
+        found["accuracy"] = {
+            name: [learned(name, data, setting, plan, options["epochs"], seed) for seed in range(options["seeds"])]
+            for name, plan in plans.items()
+        }
     dist.barrier()
     return found
 
 
-def learned(name: str, data: Data, setting: dict[str, Any], plan: split.Plan | None, options: dict) -> list[float]:
-    """Accuracy on the validation nodes after each epoch."""
-    way = Way(name, data, setting, plan, None)
+def learned(
+    name: str, data: Data, setting: dict[str, Any], plan: split.Plan | None, epochs: int, seed: int
+) -> list[float]:
+    """Accuracy on the validation nodes after each epoch of a run with this seed."""
+    way = Way(name, data, setting, plan, None, seed)
     given: dict[str, Any] = {"shard": True} if plan is None else {"split": plan}
     loader = NeighborLoader(
         data, setting["fanouts"], input_nodes=data.val_mask, batch_size=4096, seed=SEED, uneven="serve", **given
     )
     found = []
-    for epoch in range(options["epochs"]):
+    for epoch in range(epochs):
         way.train(epoch)
         loader.set_epoch(0)
         found.append(way.accuracy(loader, data))
@@ -213,7 +223,9 @@ def measure(graph: str, world: int, setting: dict[str, Any], args: Any, breakdow
             seed=SEED,
         )  # fmt: skip
         made.save(folder / "plan")
-        options = {"setting": setting, "rounds": args.rounds, "breakdown": breakdown, "epochs": epochs}
+        options = {
+            "setting": setting, "rounds": args.rounds, "breakdown": breakdown, "epochs": epochs, "seeds": args.seeds
+        }  # fmt: skip
         (folder / "options.json").write_text(json.dumps(options))
         found = summed_up(start(__file__, folder, world, None, args.limit))
     found["cut"], found["imbalance"] = made.cut_share, made.imbalance
@@ -247,8 +259,8 @@ def plot(results: dict[str, Any]) -> None:
         row[0].tick_params(labelsize=7)
         row[0].set(title=f"{graph}: steps of split over data parallel", xlabel="times as fast")
         for key, entry in runs.items():
-            for way, curve in entry.get("accuracy", {}).items():
-                style = "-" if way == "split" else "--"
+            for way, curves in entry.get("accuracy", {}).items():
+                style, curve = "-" if way == "split" else "--", [mean(of) for of in zip(*curves, strict=True)]
                 row[1].plot(range(1, len(curve) + 1), curve, style, label=f"{key.split(', ')[1]}, {way}")
         if row[1].lines:
             row[1].legend(fontsize=7)
@@ -257,6 +269,20 @@ def plot(results: dict[str, Any]) -> None:
             row[1].axis("off")
     figure.savefig(FIGURE, dpi=110)
     print(f"written: {FIGURE}")
+
+
+def aims_of(results: dict[str, Any]) -> dict[str, Any]:
+    """What the runs should reach."""
+    aims: dict[str, Any] = {}
+    for graph, least in (("Oklahoma97", 1.15), ("planted", 0.95)):
+        if (run := results.get(f"{graph}, 2 ranks")) is not None:
+            aims[f"{graph}, 2 ranks: steps over data parallel's"] = judged(run["speedup"], least=least)
+    for key, run in results.items():
+        if "accuracy" in run:
+            last = {way: mean(curve[-1] for curve in curves) for way, curves in run["accuracy"].items()}
+            apart = last["split"] - last["data parallel"]
+            aims[f"{key}: accuracy of the last epoch over data parallel's"] = judged(apart, least=-0.005)
+    return aims
 
 
 def main() -> None:
@@ -268,32 +294,30 @@ def main() -> None:
     options.add_argument("--steps", type=int, default=8, help="of an epoch")
     options.add_argument("--presampled", type=int, default=10, help="epochs")
     options.add_argument("--epochs", type=int, default=6, help="of the curves of accuracy")
+    options.add_argument("--seeds", type=int, default=5, help="of the curves of accuracy, which are means")
     options.add_argument("--limit", type=int, default=400, help="seconds after which ranks are ended")
     options.add_argument("--usual", action="store_true", help="the usual setting alone")
+    options.add_argument("--more", action="store_true", help="keep the runs of benchmarks/results/split.json")
     args = options.parse_args()
-    results: dict[str, Any] = {}
+    saved = RESULTS / "split.json"
+    results: dict[str, Any] = json.loads(saved.read_text())["results"] if args.more and saved.exists() else {}
+    results.pop("aims", None)
     for graph in args.graphs:
-        for world in args.ranks:
-            epochs = args.epochs if graph == "planted" and world > 1 else 0
-            results[f"{graph}, {world} rank{'s' if world > 1 else ''}"] = measure(
-                graph, world, USUAL, args, True, epochs
-            )
-        for name, values in {} if args.usual else OTHERS.items():
-            for value in values:
-                setting = {**USUAL, name: value}
-                results[f"{graph}, 2 ranks, {name} {value}"] = measure(graph, 2, setting, args, False, 0)
-    aims = {}
-    for graph, least in (("Oklahoma97", 1.15), ("planted", 0.95)):
-        if (run := results.get(f"{graph}, 2 ranks")) is not None:
-            aims[f"{graph}, 2 ranks: steps over data parallel's"] = judged(run["speedup"], least=least)
-    for key, run in results.items():
-        if "accuracy" in run:
-            curves = run["accuracy"]
-            apart = curves["split"][-1] - curves["data parallel"][-1]
-            aims[f"{key}: accuracy of the last epoch over data parallel's"] = judged(apart, least=-0.005)
-    say_aims(aims)
+        usual = [(f"{graph}, {world} rank{'s' if world > 1 else ''}", world, USUAL) for world in args.ranks]
+        others = [
+            (f"{graph}, 2 ranks, {name} {value}", 2, {**USUAL, name: value})
+            for name, values in OTHERS.items()
+            for value in values
+        ]
+        for title, world, setting in usual if args.usual else usual + others:
+            if title in results:
+                continue
+            epochs = args.epochs if graph == "planted" and world > 1 and setting is USUAL else 0
+            results[title] = measure(graph, world, setting, args, setting is USUAL, epochs)
+            if not args.no_save:
+                save("split", {**results, "aims": aims_of(results)})
+    say_aims(aims_of(results))
     if not args.no_save:
-        save("split", {**results, "aims": aims})
         plot(results)
 
 
