@@ -10,7 +10,7 @@ from helpers.cluster import cluster
 from helpers.data import DTYPES
 from helpers.hetero import PAPER, make_hetero
 from helpers.parts import batches_of_rank, check_batches, expected_batches, homogeneous, loader_over, stores_of
-from helpers.slow import SLOW, quick
+from helpers.slow import quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import distributed as dist
@@ -64,14 +64,14 @@ def test_batches_are_those_of_one_process(parts, tiers, kind, options, kept):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("world", "count"), [(2, 1), SLOW(4, 2), SLOW(4, 4)])
+@pytest.mark.parametrize(("world", "count"), [(2, 1), (4, 2), (4, 4)])
 def test_with_copies(parts, world, count):
     data, path = parts(count)
     found = cluster(world).run(batches_of_rank, path, "nodes", 2, {}, {"tiers": {"host": "40%"}})
     check_batches(found, expected_batches(data, path, "nodes", 2, {}, world))
 
 
-@pytest.mark.parametrize("name", quick({name: name for name in TIERS}, "files"))
+@pytest.mark.parametrize("name", quick(list(TIERS), "files"))
 def test_partitioned_topology(parts, name):
     data, path = parts(2, "partitioned")
     found = cluster(2).run(batches_of_rank, path, "nodes", 1, {}, {"tiers": TIERS[name]})

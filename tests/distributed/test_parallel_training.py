@@ -5,7 +5,6 @@ import pytest
 import torch
 from helpers.cluster import cluster
 from helpers.parts import homogeneous, loader_over, parts_of_edges, stores_of
-from helpers.slow import SLOW
 from helpers.training import trained
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -53,7 +52,7 @@ def with_buffer(path, epochs):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [2, SLOW(4)])
+@pytest.mark.parametrize("world", [2, 4])
 def test_weights_are_those_of_one_process(tmp_path, world):
     data, epochs = homogeneous(), 2
     partition.write(data, tmp_path / "parts", parts=2, method="random")
@@ -102,7 +101,7 @@ def check_bulks(path, world, order, epochs=1):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("count", "world", "order"), [
-    SLOW(2, 2, "owned"), (2, 2, "global"), SLOW(4, 4, "owned"), SLOW(2, 4, "owned"), SLOW(2, 4, "global"),
+    (2, 2, "owned"), (2, 2, "global"), (4, 4, "owned"), (2, 4, "owned"), (2, 4, "global"),
 ])  # fmt: skip
 def test_bulks_where_edges_are_in_parts_change_no_bit(edges, count, world, order):
     check_bulks(edges(count)[1], world, order, epochs=1 if world == 2 else 2)

@@ -88,8 +88,8 @@ def typed_parts(tmp_path_factory):
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:edge type")
-@pytest.mark.parametrize(("kind", "options"), quick(TYPED, "nodes", "links"))
-@pytest.mark.parametrize("world", [2, SLOW(4)])
+@pytest.mark.parametrize(("kind", "options"), TYPED.values(), ids=TYPED)
+@pytest.mark.parametrize("world", [2, 4])
 def test_batches_of_a_typed_graph_are_those_of_one_process(typed_parts, kind, options, world):
     data, path = typed_parts
     options = {"batch_size": 4, **options}

@@ -64,9 +64,9 @@ def test_batches_are_those_of_one_process(parts, kept, kind, options, world):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kept", quick(BUFFERS, "lookahead"))
-@pytest.mark.parametrize("options", [{"bulk": 3, "uneven": "serve", "seed_order": "global", "batch_size": 7}, SLOW({})])
-@pytest.mark.parametrize(("count", "world"), [(2, 2), SLOW(3, 3), SLOW(2, 4)])
+@pytest.mark.parametrize("kept", BUFFERS.values(), ids=BUFFERS)
+@pytest.mark.parametrize("options", [{"bulk": 3, "uneven": "serve", "seed_order": "global", "batch_size": 7}, {}])
+@pytest.mark.parametrize(("count", "world"), [(2, 2), (3, 3), (2, 4)])
 def test_where_edges_are_in_parts(edges, kept, options, count, world):
     data, path = edges(count)
     expected = expected_batches(data, path, "nodes", 2, options, world)
@@ -101,7 +101,7 @@ def test_tiers(parts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kept", quick(BUFFERS, "massivegnn"))
+@pytest.mark.parametrize("kept", BUFFERS.values(), ids=BUFFERS)
 def test_what_travels_is_the_same_but_for_the_status_of_replies(parts, kept):
     options = {"num_neighbors": [9, 9]}
     usual = cluster(2).run(fetched, parts[1], kept, 3, options)
@@ -145,8 +145,8 @@ def test_the_thread_that_iterates_exchanges_rows_once_per_step(parts, prefetch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kept", quick(BUFFERS, "lookahead"))
-@pytest.mark.parametrize("world", [2, SLOW(4)])
+@pytest.mark.parametrize("kept", BUFFERS.values(), ids=BUFFERS)
+@pytest.mark.parametrize("world", [2, 4])
 def test_loops_that_are_left_and_batches_that_fail(parts, kept, world):
     expected = cluster(world).run(disturbed, parts[1], {}, {})
     assert any("failed" in batches for batches in expected[0])
@@ -154,7 +154,7 @@ def test_loops_that_are_left_and_batches_that_fail(parts, kept, world):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bulk", [1, SLOW(2)])
+@pytest.mark.parametrize("bulk", [1, 2])
 def test_sampling_that_fails_on_one_rank(edges, bulk):
     expected = cluster(2).run(unanswerable, edges(2)[1], 1, bulk)
     assert cluster(2).run(unanswerable, edges(2)[1], 1, bulk, {**BUFFERS["massivegnn"], **HERE}) == expected
@@ -180,8 +180,8 @@ def unreadable(path, bad_rank, kept):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kept", quick(BUFFERS, "massivegnn"))
-@pytest.mark.parametrize(("bad_rank", "world"), [(1, 2), SLOW(0, 4)])
+@pytest.mark.parametrize("kept", BUFFERS.values(), ids=BUFFERS)
+@pytest.mark.parametrize(("bad_rank", "world"), [(1, 2), (0, 4)])
 def test_rows_that_a_rank_cannot_read_fail_on_all_before_they_travel(parts, kept, bad_rank, world):
     whole = cluster(world).run(unreadable, parts[1], -1, kept)
     found = cluster(world).run(unreadable, parts[1], bad_rank, kept)

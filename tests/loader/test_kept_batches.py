@@ -7,7 +7,6 @@ import pytest
 import torch
 from helpers.data import make_data, plain
 from helpers.forked import FORKED
-from helpers.slow import SLOW
 
 from torch_gnnscale import NeighborLoader, ops
 
@@ -37,7 +36,7 @@ def all_slow_ops():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["coo_to_csc", SLOW("gather_rows"), "rmat_edges", SLOW("random_bits"), SLOW("permutation"), "sample_neighbors"],
+    ["coo_to_csc", "gather_rows", "rmat_edges", "random_bits", "permutation", "sample_neighbors"],
 )
 def test_an_op_lets_other_python_threads_run(all_slow_ops, name):
     # With a switch interval of minutes, this thread gives the lock up only where the op itself does.

@@ -82,9 +82,9 @@ def test_fields_and_their_order_are_those_of_pyg(edge_type, negatives, temporal)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("edge_type", [SLOW(None), RATES], ids=str)
+@pytest.mark.parametrize("edge_type", [None, RATES], ids=str)
 @pytest.mark.parametrize("negatives", NEGATIVES[1:], ids=str)
-@pytest.mark.parametrize("temporal", [SLOW(False), True])
+@pytest.mark.parametrize("temporal", [False, True])
 def test_workers_and_prefetch_do_not_matter(edge_type, negatives, temporal):
     data = graph_of(edge_type)
     links = edges(data, edge_type)

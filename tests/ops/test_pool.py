@@ -9,7 +9,6 @@ import pytest
 import torch
 from helpers.data import status_of_fork
 from helpers.graphs import assert_same, random_graph, random_ids
-from helpers.slow import SLOW
 
 from torch_gnnscale import ops, reference
 from torch_gnnscale.ops.arguments import resolve_threads
@@ -132,8 +131,8 @@ def test_kept_batches_are_never_overwritten():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("empty_pool")
-@pytest.mark.parametrize("layers", [False, SLOW(True)])
-@pytest.mark.parametrize("with_col", [False, SLOW(True)])
+@pytest.mark.parametrize("layers", [False, True])
+@pytest.mark.parametrize("with_col", [False, True])
 def test_a_kept_batch_keeps_no_room_of_a_larger_one(layers, with_col):
     graph, all_nodes = random_graph(20_000, 20, seed=1), torch.arange(20_000)
     options = {"layers": layers, "with_col": with_col}

@@ -185,7 +185,7 @@ def trained_over_part(path, plan, norm):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("topology", "count", "world"),
-    [("partitioned", 2, 2), SLOW("partitioned", 3, 3), SLOW("replicated", 2, 2), SLOW("partitioned", 2, 4)],
+    [("partitioned", 2, 2), ("partitioned", 3, 3), ("replicated", 2, 2), ("partitioned", 2, 4)],
 )
 def test_weights_are_those_of_one_process(tmp_path, topology, count, world):
     data = split_training.graph()
@@ -234,7 +234,7 @@ def outcomes(path, plan, where):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["hop", "transform"])
-@pytest.mark.parametrize("world", [2, SLOW(4)])
+@pytest.mark.parametrize("world", [2, 4])
 def test_an_error_of_one_rank_is_raised_on_all_and_the_next_batches_follow(parts, where, world):
     owners = random_owners(200, 2)
     path, plan = parts(tuple(owners.tolist()), 2, "partitioned"), GivenPlan(owners, 2)

@@ -3,7 +3,6 @@
 import pytest
 import torch
 from helpers.data import edges_of
-from helpers.slow import SLOW
 
 from torch_gnnscale import CSC, ops
 from torch_gnnscale.partition.whole import Whole
@@ -50,7 +49,7 @@ def test_a_ring_is_cut_where_nothing_was_drawn():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weights", ["presampled", SLOW("node")])
+@pytest.mark.parametrize("weights", ["presampled", "node"])
 def test_parts_have_equal_loads(weights):
     load = torch.zeros(40, dtype=torch.int64)
     load[:10] = 99

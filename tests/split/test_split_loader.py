@@ -53,7 +53,7 @@ def test_ranks_without_seeds_or_without_anything(owners):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", quick({"pad": {"batch_size": 12}, "drop": {"uneven": "drop"}}, "pad"))
+@pytest.mark.parametrize("options", [{"batch_size": 12}, {"uneven": "drop"}], ids=["pad", "drop"])
 def test_groups_of_ranks_take_batches_in_turn(options):
     check(4, GivenPlan(random_owners(200, 2), 2), options)
 

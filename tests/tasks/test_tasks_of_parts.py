@@ -186,7 +186,7 @@ def unbroken_and_resumed(path, kind, order, folder, step):
     ("kind", "order", "world", "step"),
     [
         ("nodes", "owned", 2, 4), ("links", "global", 2, 4), ("hetero", "owned", 2, 8),
-        SLOW("nodes", "owned", 4, 4), SLOW("hetero", "global", 4, 5),
+        ("nodes", "owned", 4, 4), ("hetero", "global", 4, 5),
     ],
 )  # fmt: skip
 def test_a_stopped_run_goes_on_to_the_same_weights(written, tmp_path, kind, order, world, step):

@@ -8,7 +8,6 @@ import pytest
 import torch
 from helpers import forked
 from helpers.data import edges_of, node_rows
-from helpers.slow import SLOW
 from torch_geometric.data import HeteroData
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, files
@@ -205,8 +204,8 @@ def content(store):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("renumbered", [False, SLOW(True)])
-@pytest.mark.parametrize("kind", [FeatureStore, SLOW(GraphStore)])
+@pytest.mark.parametrize("renumbered", [False, True])
+@pytest.mark.parametrize("kind", [FeatureStore, GraphStore])
 def test_every_edit_of_a_manifest_is_found_or_changes_nothing(tmp_path, kind, renumbered):
     folder = tmp_path / "saved"
     data = HeteroData()
