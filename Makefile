@@ -9,7 +9,8 @@ INSTALL := $(BIN)/python -m pip --disable-pip-version-check -q install --no-comp
 PYTEST := $(BIN)/python -m pytest
 # Not --dist worksteal, by which pytest-xdist was seen to wait for ever near the end of the tests.
 TWO := -n 2
-# Of the package's own tests many wait for processes that they start: two of them left two cores idle for a quarter of the time.
+# Of all tests many wait for processes that they start: two at a time left two cores idle for a quarter of the time. Few of the
+# fast ones do.
 THREE := -n 3
 # Prints the packages of extras of pyproject.toml; installing the project with them would compile everything again.
 EXTRA := $(BIN)/python -c 'import importlib.metadata as m, sys; print(*(r.split(";")[0] for r in m.requires("torch_gnnscale") if r.partition("extra == ")[2][1:-1] in sys.argv[1:]))'

@@ -17,7 +17,7 @@ settings.load_profile("repeatable")
 
 
 def pytest_sessionstart(session) -> None:
-    """Of several processes that run tests, each lets its fork server import torch while it collects tests."""
+    """Each of several test processes starts its fork server now: it imports torch while tests are collected."""
     if hasattr(session.config, "workerinput"):
         from multiprocessing import forkserver
 

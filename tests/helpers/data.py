@@ -168,7 +168,8 @@ def processes(count: int) -> dict[str, Any]:
 def stop_workers(iterator: Any) -> None:
     """Ends the worker processes of a loader's iterator, if it has any.
 
-    Where a loader or an error holds it, the garbage collector would end it and wait for each process in vain, 5 s.
+    If a loader or an error still refers to it, only the garbage collector would end it, and DataLoader would then wait
+    5 s for each process.
     """
     workers = getattr(iterator, "iterator", iterator)
     if hasattr(workers, "_shutdown_workers"):

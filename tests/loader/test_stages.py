@@ -159,7 +159,7 @@ def trial_of(ahead):
 
 
 def test_windows_of_tiny_batches_last_longer():
-    """Else a pause of the system decides, or the start of threads."""
+    """So that neither a pause of the system decides, nor the start of threads."""
     slow, quick = LEAST_SECONDS / 40, LEAST_SECONDS / 80
     choice, used = run_trial({0: quick, USUAL: slow})
     lengths = [len(list(steps)) for _, steps in groupby(used)]

@@ -14,7 +14,7 @@ USUAL = 4
 WINDOW = 12
 """The least number of batches per window; within a window ``prefetch`` does not change."""
 LEAST_SECONDS = 0.02
-"""The least time of a window's steps: a pause of the system is as long as a few tiny batches."""
+"""The least time of a window's steps. In a shorter window of tiny batches, one pause of the system would decide."""
 TURNS = 6
 """Windows of a trial, in turn with prefetch 0 and :data:`USUAL`."""
 GAIN = 0.97

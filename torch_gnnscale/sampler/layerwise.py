@@ -53,8 +53,8 @@ class LayerSampler(PyGAttributes, KeyedSampler):
             not added.
         weights: ``unbiased``: the expectation of a node's weighted sum is the aggregation over all of its neighbors;
             ``self_normalized``: the weights of a node's edges are scaled to the sum that they have with all neighbors.
-        keep_known: with LADIES and FastGCN, not with ``include_dst=False``: candidates already in the batch are all
-            taken, and as many others as without it are drawn.
+        keep_known: LADIES and FastGCN take all candidates that are already in the batch, and draw the hop's number of
+            others. Not with ``include_dst=False``.
         layer_dependency: with LABOR: all hops have the same random numbers, so that fewer nodes are found.
         batch_dependency: with LABOR: this many consecutive batches have the same random numbers, so that they have
             many rows in common.
