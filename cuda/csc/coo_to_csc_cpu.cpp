@@ -3,7 +3,8 @@
 // Pass 1 distributes the edges over buckets of consecutive destinations. A bucket is the range of the output that its
 // edges fill in the end; the low bits of their destinations are stored in an array of their own. Pass 2 sorts each
 // bucket by destination through a copy of it. Memory besides input and output: two bytes per edge (four if a bucket
-// holds more than 2^16 destinations), and per thread a copy of the largest bucket that it sorts.
+// holds more than 2^16 destinations), and per thread a copy of the largest bucket that it sorts. Graphs that the caches
+// hold are sorted in one pass without further memory.
 #include <atomic>
 #include <cstring>
 #include <memory>
@@ -16,27 +17,65 @@ namespace {
 
 constexpr int64_t kMaxBuckets = 1024;
 constexpr int64_t kGrain = 1 << 16;
-constexpr int kLine = 16;  // edges that are collected for a bucket before they are written
+constexpr int kLine = 16;          // edges that are collected for a bucket before they are written
+constexpr int64_t kFew = 1 << 15;  // edges and destinations together that are sorted in one pass
 
 template <typename Id>
 struct StoredEdge {  // one row of the output
   Id src, edge_id;
 };
 
+// Edges from sources in [0, num_src) to destinations in [0, num_dst), as the caller says.
+template <typename Input>
+struct Ends {
+  const Input *src, *dst;
+  int64_t num_edges, num_src, num_dst;
+
+  bool inside(int64_t edge) const {
+    return static_cast<uint64_t>(src[edge]) < static_cast<uint64_t>(num_src) &&
+           static_cast<uint64_t>(dst[edge]) < static_cast<uint64_t>(num_dst);
+  }
+};
+
+// Returns whether all ends are in range; else the output has no meaning.
+template <typename Input, typename Id>
+bool sort_few_edges(const Ends<Input>& ends, int64_t* colptr, StoredEdge<Id>* edges) {
+  const int64_t num_dst = ends.num_dst;
+  std::fill(colptr, colptr + num_dst + 1, 0);
+  for (int64_t e = 0; e < ends.num_edges; ++e) {
+    if (!ends.inside(e)) return false;
+    ++colptr[ends.dst[e] + 1];
+  }
+  for (int64_t i = 0; i < num_dst; ++i) colptr[i + 1] += colptr[i];
+  for (int64_t e = 0; e < ends.num_edges; ++e) {
+    edges[colptr[ends.dst[e]]++] = {static_cast<Id>(ends.src[e]), static_cast<Id>(e)};
+  }
+  std::copy_backward(colptr, colptr + num_dst, colptr + num_dst + 1);  // each was moved to where the next one begins
+  colptr[0] = 0;
+  return true;
+}
+
+// Returns whether all ends are in range; else the output has no meaning.
 template <typename Input, typename Id, typename Low>
-void sort_edges(const Input* src, const Input* dst, int64_t num_edges, int64_t num_dst, int shift, int64_t threads,
-                int64_t* colptr, StoredEdge<Id>* edges) {
+bool sort_edges(const Ends<Input>& ends, int shift, int64_t threads, int64_t* colptr, StoredEdge<Id>* edges) {
+  const Input *src = ends.src, *dst = ends.dst;
+  const int64_t num_edges = ends.num_edges, num_dst = ends.num_dst;
   const int64_t buckets = (num_dst >> shift) + 1;
   const int64_t tasks = num_tasks(num_edges, kGrain, threads);
   PooledArray<Low> low(num_edges);
 
   // offsets[task][bucket]: where the task's next edge of the bucket goes.
   std::vector<int64_t> offsets(static_cast<size_t>(tasks * buckets), 0);
+  std::atomic<bool> inside{true};
   run_tasks(tasks, [&](int64_t task) {
     const auto [begin, end] = part(num_edges, task, tasks);
     int64_t* counts = offsets.data() + task * buckets;
-    for (int64_t e = begin; e < end; ++e) ++counts[dst[e] >> shift];
+    for (int64_t e = begin; e < end; ++e) {
+      if (!ends.inside(e)) return inside.store(false);
+      ++counts[dst[e] >> shift];
+    }
   });
+  if (!inside.load()) return false;
   std::vector<int64_t> bucket_begin(static_cast<size_t>(buckets + 1), 0);
   int64_t sum = 0;
   for (int64_t bucket = 0; bucket < buckets; ++bucket) {
@@ -102,35 +141,39 @@ void sort_edges(const Input* src, const Input* dst, int64_t num_edges, int64_t n
     }
   });
   colptr[num_dst] = num_edges;
+  return true;
 }
 
 template <typename Input, typename Id>
-std::tuple<Tensor, Tensor> build(const Tensor& src, const Tensor& dst, int64_t num_dst, ScalarType type,
-                                 int64_t threads) {
+std::tuple<Tensor, Tensor> build(const Tensor& src, const Tensor& dst, int64_t num_src, int64_t num_dst,
+                                 ScalarType type, int64_t threads) {
   const int64_t num_edges = src.numel();
+  const Ends<Input> ends{static_cast<const Input*>(src.const_data_ptr()),
+                         static_cast<const Input*>(dst.const_data_ptr()), num_edges, num_src, num_dst};
   int shift = 0;
   while ((num_dst >> shift) >= kMaxBuckets) ++shift;
   PooledArray<int64_t> colptr(num_dst + 1);
   PooledArray<StoredEdge<Id>> edges(num_edges);
   const auto run = [&](auto* tag) {
     using Low = std::remove_pointer_t<decltype(tag)>;
-    sort_edges<Input, Id, Low>(static_cast<const Input*>(src.const_data_ptr()),
-                               static_cast<const Input*>(dst.const_data_ptr()), num_edges, num_dst, shift, threads,
-                               colptr.data(), edges.data());
+    return sort_edges<Input, Id, Low>(ends, shift, threads, colptr.data(), edges.data());
   };
-  shift <= 16 ? run(static_cast<uint16_t*>(nullptr)) : run(static_cast<uint32_t*>(nullptr));
+  const bool inside = num_edges <= kFew - std::min(num_dst, kFew) ? sort_few_edges(ends, colptr.data(), edges.data())
+                      : shift <= 16                               ? run(static_cast<uint16_t*>(nullptr))
+                                                                  : run(static_cast<uint32_t*>(nullptr));
+  STD_TORCH_CHECK(inside, "expected sources in [0, ", num_src, ") and destinations in [0, ", num_dst, ")");
   return {to_tensor(std::move(colptr), {num_dst + 1}, ScalarType::Long),
           to_tensor(std::move(edges), {num_edges, 2}, type)};
 }
 
-// See torch_gnnscale.ops.coo_to_csc, which checks the arguments.
-std::tuple<Tensor, Tensor> coo_to_csc(const Tensor& src, const Tensor& dst, int64_t num_dst, bool int32,
-                                      int64_t threads) {
+// See torch_gnnscale.ops.coo_to_csc, which checks types and shapes.
+std::tuple<Tensor, Tensor> coo_to_csc(const Tensor& src, const Tensor& dst, int64_t num_src, int64_t num_dst,
+                                      bool int32, int64_t threads) {
   const ScalarType type = int32 ? ScalarType::Int : ScalarType::Long;
   return dispatch_index(src.scalar_type(), [&](auto* input) {
     return dispatch_index(type, [&](auto* id) {
-      return build<std::remove_pointer_t<decltype(input)>, std::remove_pointer_t<decltype(id)>>(src, dst, num_dst, type,
-                                                                                                threads);
+      return build<std::remove_pointer_t<decltype(input)>, std::remove_pointer_t<decltype(id)>>(src, dst, num_src,
+                                                                                                num_dst, type, threads);
     });
   });
 }

@@ -29,8 +29,8 @@ def check(op, *args, tests=EVERY_CHECK) -> None:
 @pytest.mark.parametrize("int32", [False, True])
 def test_coo_to_csc(dtype, int32):
     src, dst = random_ids(20, 50, seed=1, dtype=dtype), random_ids(30, 50, seed=2, dtype=dtype)
-    check(OPS.coo_to_csc.default, src, dst, 30, int32, 0)
-    check(OPS.coo_to_csc.default, src[:0], dst[:0], 30, int32, 1)
+    check(OPS.coo_to_csc.default, src, dst, 40, 30, int32, 0)
+    check(OPS.coo_to_csc.default, src[:0], dst[:0], 40, 30, int32, 1)
 
 
 @pytest.mark.parametrize("dtype", INDEX)

@@ -1,4 +1,5 @@
 import itertools
+import re
 
 import pytest
 import torch
@@ -103,7 +104,24 @@ def test_gather_rows_gradient(device):
 @pytest.mark.parametrize("dtype", INDEX)
 @pytest.mark.parametrize(
     ("num_dst", "num_edges"),
-    [(1, 0), (1, 40), (2, 1), (7, 100), (1023, 3000), (1024, 3000), (1025, 4000), (5000, 0), (5000, 20_000)],
+    [
+        (1, 0),
+        (1, 40),
+        (2, 1),
+        (7, 100),
+        (1023, 3000),
+        (1025, 4000),
+        (5000, 0),
+        (5000, 20_000),
+        (1, (1 << 15) - 1),
+        (1, 1 << 15),
+        (1023, 40_000),
+        (1024, 40_000),
+        (1025, 40_000),
+        (32_767, 1),
+        (32_768, 0),
+        (40_000, 2),
+    ],
 )
 def test_coo_to_csc(num_dst, num_edges, dtype):
     src, dst = (random_ids(limit, num_edges, seed=limit, dtype=dtype) for limit in (900, num_dst))
@@ -127,6 +145,18 @@ def test_coo_to_csc_by_several_threads(num_dst):
         colptr, edges = ops.coo_to_csc(src, dst, 50, num_dst, threads)
         assert torch.equal(colptr, expected[0])
         assert torch.equal(edges, expected[1])
+
+
+@pytest.mark.parametrize("num_edges", [3, 1 << 15, 200_000])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_coo_to_csc_of_an_id_out_of_range(num_edges, threads):
+    for name, at in (("src", 0), ("src", num_edges - 1), ("dst", num_edges // 2), ("dst", num_edges - 1)):
+        for wrong in (-1, 7, 1 << 62):
+            ends = {"src": random_ids(7, num_edges, seed=1), "dst": random_ids(7, num_edges, seed=2)}
+            ends[name][at] = wrong
+            message = f"{name}[{at}] = {wrong} is out of range: expected ids in [0, 7)"
+            with pytest.raises(IndexError, match=re.escape(message)):
+                ops.coo_to_csc(*ends.values(), 7, 7, threads)
 
 
 @pytest.mark.slow

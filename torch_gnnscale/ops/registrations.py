@@ -9,7 +9,7 @@ from .samples import DISJOINT, WITH_COL, WITH_EDGE_ID
 
 
 @torch.library.register_fake("gnnscale::coo_to_csc")
-def _(src, dst, num_dst, int32, threads):
+def _(src, dst, num_src, num_dst, int32, threads):
     edges = src.new_empty((src.numel(), 2), dtype=torch.int32 if int32 else torch.int64)
     return src.new_empty(num_dst + 1, dtype=torch.int64), edges
 

@@ -63,14 +63,19 @@ def coo_to_csc(src: Tensor, dst: Tensor, num_src: int, num_dst: int, threads: in
     """
     check_int("num_src", num_src)
     check_int("num_dst", num_dst, most=MAX_COUNT)
-    check_ids("src", src, num_src, threads=threads)
-    check_ids("dst", dst, num_dst, threads=threads)
+    check_ids("src", src)
+    check_ids("dst", dst)
     if src.dtype != dst.dtype or len(src) != len(dst):
         raise ValueError(
             f"src and dst: expected one dtype and length, found {src.dtype} [{len(src)}] and {dst.dtype} [{len(dst)}]"
         )
     int32 = max(num_src, len(src)) <= torch.iinfo(torch.int32).max
-    return OPS.coo_to_csc(src.contiguous(), dst.contiguous(), num_dst, int32, resolve_threads(threads))
+    try:
+        return OPS.coo_to_csc(src.contiguous(), dst.contiguous(), num_src, num_dst, int32, resolve_threads(threads))
+    except RuntimeError:  # an id out of range, which this names
+        check_ids("src", src, num_src, threads=threads)
+        check_ids("dst", dst, num_dst, threads=threads)
+        raise
 
 
 def renumber(
