@@ -111,24 +111,20 @@ class _Aggregate(torch.autograd.Function):
         if grad is None:
             of_x = torch.zeros_like(x)
         else:
-            grad = grad.contiguous()
-            share = None  # [e, 1]: 1 / the degree of the edge's destination, under "mean"
-            if ctx.reduce == "mean":
-                share = columns.ptr.diff().to(grad.dtype).reciprocal_()[edges.index[1]].unsqueeze(1)
+            # Under "mean" each destination's row, divided by its degree; rows without edges are not read.
+            grad = grad / columns.ptr.diff().unsqueeze(1) if ctx.reduce == "mean" else grad.contiguous()
             if ctx.needs_input_grad[0]:
                 ptr, node, edge = edges.transposed()
                 ptr = ptr[: edges.num_src + 1]
                 if extreme is None:
-                    scale = weight if share is None else share if weight is None else weight * share
-                    of_x = ops.aggregate(ptr, node, grad, "sum", weight=scale, edge=edge, num_edges=edges.num_edges)
+                    of_x = ops.aggregate(ptr, node, grad, "sum", weight=weight, edge=edge, num_edges=edges.num_edges)
                 else:
                     shares = ops.share_of_extremes(columns.ptr, columns.node, x, extreme, grad)
                     of_x = ops.extreme_backward(ptr, node, x, extreme, shares, edge=edge, num_edges=edges.num_edges)
             if weight is not None and ctx.needs_input_grad[1]:
                 of_weight = ops.edge_dot(columns.ptr, columns.node, x, grad, weight.size(1), edge=columns.edge)
-                of_weight = of_weight if share is None else of_weight.mul_(share)
         if of_root is not None and of_x is not None:
-            of_x[: edges.num_dst] += of_root
+            of_x[: edges.num_dst].add_(of_root)
         return of_x, of_weight, None, None
 
 

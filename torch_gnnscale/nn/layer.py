@@ -41,7 +41,7 @@ _MULTIPLIES_DESTINATIONS = {pyg_nn.SAGEConv.forward, pyg_nn.GINConv.forward, pyg
 """Layers that multiply the aggregated rows; others multiply the rows of sources, before the aggregation."""
 _WIDE = (torch.float32, torch.float64)
 _HOOKED = ("propagate", "message", "aggregate", "message_and_aggregate")
-_AROUND = ("forward", "forward_pre", "backward", "backward_pre")
+_AROUND = tuple(f"_{when}_hooks" for when in ("forward", "forward_pre", "backward", "backward_pre"))
 
 
 class ForwardPass:
@@ -307,12 +307,13 @@ def _adds_root(layer: pyg_nn.MessagePassing, x: Any) -> bool:
     """
     if not layer.root_weight or not isinstance(x, tuple):
         return False
-    plain = all(
-        type(linear) is pyg_nn.Linear
-        and "forward" not in vars(linear)
-        and not any(getattr(linear, f"_{when}_hooks") for when in _AROUND)
-        for linear in (layer.lin_l, layer.lin_r)
-    )
     root = x[1]
-    wide = isinstance(root, Tensor) and root.dim() == 2 and root.dtype in _WIDE
-    return plain and wide and not torch.is_autocast_enabled(root.device.type)
+    if not isinstance(root, Tensor) or root.dim() != 2 or root.dtype not in _WIDE:
+        return False
+    return _is_plain(layer.lin_l) and _is_plain(layer.lin_r) and not torch.is_autocast_enabled(root.device.type)
+
+
+def _is_plain(linear: Any) -> bool:
+    """Whether calling the module does no more than PyG's ``Linear``."""
+    own = vars(linear)
+    return type(linear) is pyg_nn.Linear and "forward" not in own and not any(map(own.get, _AROUND))

@@ -13,7 +13,7 @@ from torch.nn.parameter import is_lazy
 from .hops import first_rows
 from .layer import ForwardPass, NarrowedLayer
 from .weigh import Weighed, default_call
-from .wrapper import Wrapper
+from .wrapper import Wrapper, modules_of
 
 
 class Layered(Wrapper):
@@ -46,7 +46,7 @@ class Layered(Wrapper):
 
     def _layers(self) -> list[NarrowedLayer]:
         """The model's layers, each prepared when it is first seen: a model may get others."""
-        layers = [module for module in self.module.modules() if isinstance(module, pyg_nn.MessagePassing)]
+        layers = [module for module in modules_of(self.module) if isinstance(module, pyg_nn.MessagePassing)]
         if any(layer not in self._prepared for layer in layers):
             names = {module: name for name, module in self.module.named_modules()}
             self._prepared = {layer: self.layer_type(names[layer], layer) for layer in layers}
