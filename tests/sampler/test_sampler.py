@@ -329,6 +329,21 @@ def test_times_of_any_type(times, seed_time, allowed):
     assert sorted(out.edge.tolist()) == allowed
 
 
+@pytest.mark.parametrize(("num_nodes", "num_edges"), [(5, 5), (5, 6)])
+@pytest.mark.parametrize("source", ["HeteroData", "our stores"])
+@pytest.mark.parametrize("name", ["time", "when", "edge_time"])
+def test_times_with_as_many_nodes_as_edges(name, source, num_nodes, num_edges):
+    """Times are those of nodes, as PyG has it; in stores only if they are called "time"."""
+    ends = torch.arange(num_edges) % num_nodes
+    data = Data(x=torch.ones(num_nodes, 1), edge_index=torch.stack([ends, ends.roll(1)]))  # homogeneous
+    of_nodes = name == "time" or (name == "when" and (source == "HeteroData" or num_nodes != num_edges))
+    data[name] = torch.arange(num_nodes if of_nodes else num_edges)
+    sampler = NeighborSampler(SOURCES[source](data), [2], time_attr=name)
+    assert ((sampler.node_time is None), (sampler.edge_time is None)) == (not of_nodes, of_nodes)
+    if of_nodes:
+        assert torch.equal(sampler.node_time, data[name])
+
+
 def test_times_in_sorted_edges_are_sorted_again():
     data = Data(edge_index=torch.tensor([[0, 1, 2], [3, 3, 3]]), num_nodes=4, time=torch.tensor([5, 1, 3, 9]))
     for is_sorted in (False, True):

@@ -182,8 +182,8 @@ def _times(
 ) -> tuple[dict[NodeType | None, Tensor] | None, dict[EdgeType | None, Tensor] | None]:
     """(times of nodes by type, None) or (None, times of edges by type)."""
     of_nodes, of_edges = source.of_nodes(name, sizes), source.of_edges(name, cscs)
-    if of_nodes and of_edges and of_nodes.get(None) is of_edges.get(None) is not None:
-        # There are as many nodes as edges. As in PyG, they are times of nodes in a Data and of edges in a store.
+    if of_nodes and of_edges and len(source.shapes(name)) == 1:
+        # One attribute, and as many nodes as edges. As in PyG, a Data means nodes, and stores mean edges.
         of_nodes, of_edges = (of_nodes, {}) if isinstance(source, DataSource) else ({}, of_edges)
     if of_nodes and of_edges:
         raise ValueError(
