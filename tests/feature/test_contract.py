@@ -63,6 +63,17 @@ def test_foreign_stores_are_read_where_they_say(data, attributes, thread):
     assert not store.at_once or "thread_safe" in attributes
 
 
+def test_a_slow_store_is_read_ahead_in_epochs_of_few_batches_too(data):
+    store = Recording(data, thread_safe=True)
+    loader = NeighborLoader((store, GraphStore.from_data(data)), [3], torch.arange(40), batch_size=10, seed=1)
+    for epoch in range(7):
+        del store.names[:]
+        for _ in loader:
+            time.sleep(0.005)
+        ahead = {name.startswith("gnnscale-loader_") for name in store.names}
+        assert ahead == {epoch % 2 == 1 if epoch < 6 else loader._execution.trial.choice > 0}
+
+
 def test_a_store_says_how_it_may_be_read():
     assert may_be_read_by_threads(FeatureStore())
     assert not is_collective(FeatureStore())

@@ -199,7 +199,41 @@ def test_a_window_that_an_epoch_cuts_off_is_repeated():
     assert trial.choice == USUAL
 
 
-def test_short_epochs_start_no_threads_and_batches_are_the_same(monkeypatch):
+def run_epochs(first, others, batches, epochs):
+    """The trial's choice and the prefetch of each epoch: its first step takes ``first[prefetch]``, all others
+    ``others[prefetch]``."""
+    trial, used = PrefetchTrial(), []
+    for _ in range(epochs):
+        trial.begin()
+        used.append(trial.prefetch)
+        for step in range(batches):
+            trial.step((others if step else first)[trial.prefetch])
+        trial.end()
+        trial.end()  # asked again after its end
+    return trial.choice, used
+
+
+def test_epochs_shorter_than_a_window_are_windows():
+    for batches in (2, WINDOW - 1):
+        faster, slower = {0: 1.0, USUAL: 1.0}, {0: 1.0, USUAL: 9.0}
+        assert run_epochs(faster, {0: 1.0, USUAL: 0.5}, batches, 9) == (USUAL, [0, USUAL] * 3 + [USUAL] * 3)
+        assert run_epochs(slower, {0: 1.0, USUAL: 0.9}, batches, 9) == (0, [0, USUAL] * 3 + [0] * 3)
+    quick = LEAST_SECONDS / 40  # a window is ten epochs
+    assert run_epochs(*[{0: quick, USUAL: quick / 2}] * 2, 4, 29) == (None, ([0] * 10 + [USUAL] * 20)[:29])
+    assert run_epochs(*[{0: quick, USUAL: quick / 2}] * 2, 4, 200)[0] == USUAL
+
+
+def test_epochs_of_one_batch_and_those_that_are_left_are_no_windows():
+    assert run_epochs(*[{0: 1.0, USUAL: 0.5}] * 2, 1, 50) == (None, [0] * 50)
+    trial = PrefetchTrial()
+    for _ in range(50):
+        trial.begin()
+        for _ in range(3):
+            trial.step(1.0)
+    assert (trial.choice, trial.prefetch) == (None, 0)
+
+
+def test_epochs_of_one_batch_start_no_threads_and_batches_are_the_same(monkeypatch):
     monkeypatch.setattr(prefetch, "LEAST_SECONDS", 0.0)
     data = make_data()
     short = NeighborLoader(data, [2], torch.arange(200), batch_size=200, seed=1)

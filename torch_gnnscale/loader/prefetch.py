@@ -14,7 +14,7 @@ USUAL = 4
 WINDOW = 12
 """The least number of batches per window; within a window ``prefetch`` does not change."""
 LEAST_SECONDS = 0.02
-"""The least time of a window's steps. In a shorter window of tiny batches, one pause of the system would decide."""
+"""The least time of a window's steps. In a shorter one, of tiny batches, one pause of the system would decide."""
 TURNS = 6
 """Windows of a trial, in turn with prefetch 0 and :data:`USUAL`."""
 GAIN = 0.97
@@ -28,8 +28,9 @@ class PrefetchTrial:
 
     A step is the time from one request for a batch to the next: it includes making or awaiting the batch and what the
     user does with it. Whether threads help depends on what else uses the cores, so it is measured. A trial that
-    does not fit into an epoch goes on in the next; a window that an epoch cuts off is repeated, so that loaders whose
-    epochs are shorter than a window never start threads.
+    does not fit into an epoch goes on in the next; a window that an epoch cuts off is repeated. Where an epoch is
+    shorter than a window, whole epochs are a window: with their first steps, for which threads must start. Epochs of
+    one batch are no window, for there is nothing to prepare ahead.
 
     The time per step is the mean over a window, since threads deliver batches in bursts. Other work on the machine
     makes some windows slower, never faster, so threads are chosen only if both the median of their windows and the
@@ -43,7 +44,13 @@ class PrefetchTrial:
         self._clock = clock
         self._windows: dict[int, list[float]] = {0: [], USUAL: []}
         """The mean time of each window's steps, by prefetch."""
-        self._turn, self._in_turn, self._seconds = 0, 0, 0.0
+        self._turn = 0
+        self._in_turn, self._seconds = 0, 0.0
+        """How many steps the window has within the epoch, and the time of those that count."""
+        self._in_epoch: list[float] | None = []
+        """The times of the epoch's steps; None after a window in it, and after its end."""
+        self._in_epochs: list[float] = []
+        """Those of whole epochs since the last window."""
 
     @property
     def prefetch(self) -> int:
@@ -53,6 +60,7 @@ class PrefetchTrial:
     def begin(self) -> None:
         """Called when an epoch begins: repeats a window that was not finished."""
         self._in_turn, self._seconds = 0, 0.0
+        self._in_epoch = []
 
     def step(self, seconds: float) -> None:
         """Called after each step with its duration."""
@@ -62,10 +70,25 @@ class PrefetchTrial:
         if self._in_turn > USUAL:
             self._seconds += seconds
         self._in_turn += 1
+        if self._in_epoch is not None:
+            self._in_epoch.append(seconds)
         if self._in_turn >= WINDOW and self._seconds >= LEAST_SECONDS:
-            self._windows[self.prefetch].append(self._seconds / (self._in_turn - USUAL - 1))
-            self._turn += 1
-            self.begin()
+            self._end_window(self._seconds / (self._in_turn - USUAL - 1))
+
+    def end(self) -> None:
+        """Called when an epoch has delivered all of its batches."""
+        if self.choice is not None or self._in_epoch is None or len(self._in_epoch) < 2:
+            return
+        self._in_epochs += self._in_epoch
+        self._in_epoch = None
+        if sum(self._in_epochs) >= LEAST_SECONDS:
+            self._end_window(sum(self._in_epochs) / len(self._in_epochs))
+
+    def _end_window(self, mean: float) -> None:
+        self._windows[self.prefetch].append(mean)
+        self._turn += 1
+        self._in_turn, self._seconds = 0, 0.0
+        self._in_epoch, self._in_epochs = None, []
         if self._turn == TURNS:
             ahead, without = self._windows[USUAL], self._windows[0]
             faster = all(of(ahead) < GAIN * of(without) for of in (min, median))
@@ -96,7 +119,12 @@ class _Timed:
             self._trial.step(now - self._asked)
         self._asked = now
         self._pipeline.set_prefetch(self._trial.prefetch)
-        return next(self._pipeline)
+        try:
+            return next(self._pipeline)
+        except StopIteration:
+            self._trial.end()
+            self._asked = None
+            raise
 
     def close(self) -> None:
         """Stops what prepares batches."""
