@@ -76,6 +76,14 @@ def test_training_goes_on_where_it_was_stopped(parts):
         assert found + [as_plain(batch) for batch in again] == whole
         with pytest.raises(ValueError, match="expected a loader with ranks=2, found ranks=1"):
             again.load_state_dict({**state, "ranks": 2})
+        for uneven in ("drop", "serve"):
+            other = loader_over(stores, seeds, "nodes", {"uneven": uneven})
+            for loader, saved, text in (
+                (other, state, f"uneven='pad', found uneven='{uneven}'"),
+                (again, other.state_dict(), f"uneven='{uneven}', found uneven='pad'"),
+            ):
+                with pytest.raises(ValueError, match=f"^state: expected a loader with {text}$"):
+                    loader.load_state_dict(saved)
 
 
 def test_after_close(parts):

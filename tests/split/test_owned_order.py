@@ -217,7 +217,8 @@ def test_states_of_other_orders_are_refused():
         (EVEN, {}, "seed_order='owned', found seed_order='global'"),
         (three, {**OWNED, "batch_size": 12}, "parts=2, found parts=3"),
         (UNEVEN, OWNED, f"key_of_owners={keys[0]}, found key_of_owners={keys[1]}"),
-        (EVEN, {**OWNED, "uneven": "serve"}, "repeats=True, found repeats=False"),
+        (EVEN, {**OWNED, "uneven": "drop"}, "uneven='pad', found uneven='drop'"),
+        (EVEN, {**OWNED, "uneven": "serve"}, "uneven='pad', found uneven='serve'"),
     ):
         with pytest.raises(ValueError, match=f"^state: expected a loader with {re.escape(text)}$"):
             loader_of(plan, options).load_state_dict(state)

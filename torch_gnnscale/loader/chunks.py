@@ -119,8 +119,8 @@ class ChunksOfParts:
         """How many chunks each part has."""
 
     def options(self) -> dict[str, Any]:
-        """What decides the chunks besides inputs, seed and batch size, in plain values."""
-        return {"parts": len(self.each), "key_of_owners": self._key_of_owners, "repeats": self.repeats}
+        """What decides the chunks besides inputs, seed, batch size and ``repeats``, in plain values."""
+        return {"parts": len(self.each), "key_of_owners": self._key_of_owners}
 
     def of_epoch(self, epoch: int) -> Callable[[int], np.ndarray]:
         """See :meth:`Chunks.of_epoch`."""

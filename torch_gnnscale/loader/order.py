@@ -126,13 +126,14 @@ class SeedOrder:
 
     def options(self) -> dict[str, Any]:
         """What decides which batches an epoch has, in plain values. One sequence of batches may go on with other
-        ranks."""
-        if self.chunks_of_parts is not None:
-            return {"seed_order": "owned", **self.chunks_of_parts.options()}
-        if self.share is None or self.share.seed_order == "global":
+        ranks, and if it is global, in another way where their numbers are uneven."""
+        share = self.share
+        if share is None or (share.seed_order == "global" and self.chunks_of_parts is None):
             return {"seed_order": "global"}
-        ranks = self.share.ranks
-        return {"seed_order": "owned", "ranks": ranks.world, "parts": ranks.parts}
+        of_parts: dict[str, Any] = {"ranks": share.ranks.world, "parts": share.ranks.parts}
+        if self.chunks_of_parts is not None:
+            of_parts = self.chunks_of_parts.options()
+        return {"seed_order": "owned", **of_parts, "uneven": share.uneven}
 
     def state(self) -> dict[str, Any]:
         """The seed and the position in plain values."""
