@@ -18,6 +18,7 @@ from torch_gnnscale import (
     NeighborLoader,
     NeighborSampler,
     TieredFeatureStore,
+    partition,
     split,
 )
 from torch_gnnscale.datasets import planted
@@ -117,11 +118,74 @@ def test_anybodys_owners_are_by_the_users_ids():
     plan = planned(data, weights=owners.to(torch.uint8))
     assert torch.equal(plan.owners, owners.int())
     assert plan.about["weights"] == "given"
-    score = torch.rand(200, generator=torch.Generator().manual_seed(1))
+
+
+# Renumbered stores ###################################################################################################
+
+
+@pytest.fixture(scope="module")
+def renumbered():
+    """(data, a pair of stores of it in another order of nodes)."""
+    data, score = make_data(), torch.rand(200, generator=torch.Generator().manual_seed(1))
     with TieredFeatureStore.from_data(data, hotness=score, renumbered=True, names=["x"]) as store:
-        stored = planned((store, GraphStore.from_data(data, order=store.order)), weights=owners.tolist())
-        assert torch.equal(stored.owners[store.order.new], plan.owners)
-        assert not torch.equal(stored.owners, plan.owners)
+        yield data, (store, GraphStore.from_data(data, order=store.order))
+
+
+def test_counts_of_renumbered_stores_are_by_the_users_ids(renumbered):
+    """All edges are drawn, so that the numbering decides nothing."""
+    data, stores = renumbered
+    options = {"num_neighbors": [-1, -1], "weights": (torch.arange(200) % 3).tolist()}
+    plan, stored = planned(data, **options), planned(stores, **options)
+    for name in ("owners", "node_load", "edge_load", "rows"):
+        assert torch.equal(getattr(stored, name), getattr(plan, name)), name
+    assert (stored.cut, stored.loads, stored.fingerprint) == (plan.cut, plan.loads, plan.fingerprint)
+
+
+@pytest.mark.parametrize("weights", ["presampled", "node", "random"])
+def test_a_plan_of_renumbered_stores_is_by_the_users_ids(renumbered, tmp_path, weights):
+    """What is planned is what batches are cut by, and what parts are written by."""
+    data, stores = renumbered
+    plan = planned(stores, weights=weights)
+    loader = NeighborLoader(stores, [3, 2], SEEDS, batch_size=16, shuffle=True, seed=5, shard=False)
+    assert (plan.cut, plan.loads) == counted(loader, plan.owners[stores[0].order.old], 3, "edges")
+    plan.save(tmp_path / "plan")
+    partition.write(data, tmp_path / "parts", parts=3, owners=np.load(tmp_path / "plan" / "owners.npy"))
+    with partition.open_parts(tmp_path / "parts") as parts:
+        for number in range(3):
+            assert parts.part(number).user_ids[None].tolist() == (plan.owners == number).nonzero().view(-1).tolist()
+
+
+def test_batches_of_renumbered_stores_are_cut_by_the_users_ids(renumbered):
+    data, stores = renumbered
+    plan = planned(data, weights="random")
+    options = {"batch_size": 18, "split": plan, "seed_order": "owned"}
+    for batch in NeighborLoader(stores, [3, 2], torch.arange(180), **options):
+        of_seeds = plan.owners[batch.n_id[: batch.batch_size]].tolist()
+        assert of_seeds == sorted(of_seeds)
+        assert set(of_seeds) == {0, 1, 2}
+    samplers = [NeighborLoader(given, [3, 2], SEEDS, split=plan)._sampler for given in (data, stores)]
+    assert torch.equal(samplers[1].owners[stores[0].order.new], samplers[0].owners)
+
+
+def test_what_is_measured_over_renumbered_stores_is_by_the_users_ids(renumbered):
+    data, stores = renumbered
+    plan = planned(data, weights="random")
+    found, expected = (
+        split.measure(plan, NeighborLoader(given, [-1, -1], SEEDS, batch_size=16, seed=5), [0])
+        for given in (stores, data)
+    )
+    assert torch.equal(found.edges, expected.edges)
+    assert torch.equal(found.cross, expected.cross)
+    assert torch.equal(found.rows, expected.rows)
+
+
+def test_a_plan_of_fewer_nodes_than_renumbered_stores_is_refused(renumbered):
+    plan = planned(make_data(100), weights="random", input_nodes=torch.arange(50))
+    with pytest.raises(ValueError, match=r"^split: expected a plan of 200 nodes, found one of 100$"):
+        NeighborLoader(renumbered[1], [3, 2], SEEDS, split=plan)
+
+
+# Saved plans #########################################################################################################
 
 
 @pytest.mark.parametrize("weights", ["presampled", "random"])

@@ -6,6 +6,7 @@ import atexit
 import weakref
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch import distributed as dist
 from torch_geometric.sampler import NodeSamplerInput
@@ -16,10 +17,13 @@ from ..distributed.meeting import Meeting
 from ..distributed.part_rows import PartRows
 from ..distributed.steps import RankSteps
 from ..feature.contract import Ranks, Steps
+from ..loader.checks import common_numbering
 from ..loader.fetch import CollectiveSource, RowSource
 from ..loader.split import Split, SplitBatches
 from ..sampler.keyed import Inputs, KeyedSampler
+from ..topology.numbering import Numbering
 from ..version import __version__
+from .checks import check_nodes
 from .halo_rows import SplitRows
 from .part_batches import PartBatches
 from .split_sampler import SplitSampler
@@ -38,7 +42,7 @@ class SplitByOwners(Split):
     """
 
     owners: Tensor
-    """The part of each node, by stored id: int32 or int64, shape [nodes]."""
+    """The part of each node, by the user's ids: int32 or int64, shape [nodes]."""
     parts: int
     """K."""
     fingerprint: str
@@ -51,7 +55,17 @@ class SplitByOwners(Split):
         features = data[0] if isinstance(data, (tuple, list)) else None
         if isinstance(features, PartRows):
             return PartBatches(sampler, features, self.owners, self.parts, self.fingerprint)
-        return OwnedBatches(self, sampler)
+        order = common_numbering(data) if isinstance(data, (tuple, list)) else None
+        if order is not None:
+            check_nodes(sampler, len(self.owners))
+        return OwnedBatches(self, sampler, self.owners_in(order))
+
+    def owners_in(self, order: Numbering | None) -> Tensor:
+        """``owners`` by stored ids. ``order``: of the stores; None if they have the user's ids."""
+        if order is None:
+            return self.owners
+        stored = order.to_stored(torch.arange(len(self.owners)))
+        return torch.empty_like(self.owners).index_copy_(0, stored, self.owners)
 
 
 class OwnedBatches(SplitBatches):
@@ -60,15 +74,16 @@ class OwnedBatches(SplitBatches):
     Args:
         plan: of the loader.
         sampler: samples whole batches.
+        owners: the plan's, by stored ids.
     """
 
-    def __init__(self, plan: SplitByOwners, sampler: KeyedSampler) -> None:
+    def __init__(self, plan: SplitByOwners, sampler: KeyedSampler, owners: Tensor) -> None:
         known = dist.is_available() and dist.is_initialized()
         rank, world = (dist.get_rank(), dist.get_world_size()) if known else (0, 1)
         self.rank, self.grid = rank, Grid(world, 1 if world == 1 else plan.parts, "parts")
         self.ranks = Ranks(self.grid.copy(rank), self.grid.copies)
-        self.parts, self._owners = plan.parts, plan.owners
-        self.sampler: KeyedSampler = SplitSampler(sampler, plan.owners, self.grid.parts, self.grid.part(rank))
+        self.parts, self._owners = plan.parts, owners
+        self.sampler: KeyedSampler = SplitSampler(sampler, owners, self.grid.parts, self.grid.part(rank))
         self._identity: dict[str, Any] = {"version": __version__}
         if world > 1:
             self._identity |= {"parts of the split plan": plan.parts, "split plan": plan.fingerprint}

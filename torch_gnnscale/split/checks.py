@@ -37,3 +37,10 @@ def check_sampler(sampler: Any, collective: bool = False) -> None:
     for name, asked in modes.items():
         if asked:
             raise NotImplementedError(f"{name} with split parallelism is not implemented")
+
+
+def check_nodes(sampler: KeyedSampler, count: int) -> None:
+    """Raises ValueError if a plan has another number of nodes than what a sampler draws from."""
+    bounds = sampler.node_bounds()
+    if bounds is not None and count != bounds[None]:
+        raise ValueError(f"split: expected a plan of {bounds[None]} nodes, found one of {count}")

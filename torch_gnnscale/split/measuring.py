@@ -60,10 +60,11 @@ def measure(plan: Plan, loader: KeyedLoader, epochs: Sequence[int]) -> Measured:
     bounds = loader._sampler.node_bounds()
     if bounds != {None: plan.num_nodes}:
         raise ValueError(f"loader: expected one of {plan.num_nodes} nodes, found {bounds}")
+    owners = plan.owners_in(loader.order)
     edges, cross, rows = [], [], []
     for epoch in epochs:
         for out in loader.samples(epoch):
-            owner = plan.owners[out.node.cpu()].to(torch.int64)
+            owner = owners[out.node.cpu()].to(torch.int64)
             dst = owner[out.col.cpu()]
             crosses = owner[out.row.cpu()] != dst
             sizes = list(out.num_sampled_edges)  # of hop 0, which all layers compute, then 1, ...

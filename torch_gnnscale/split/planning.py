@@ -99,10 +99,11 @@ def plan(
     check_sampler(loader._sampler)
     counts = presample(loader, range(FIRST_EPOCH, FIRST_EPOCH + epochs), progress)
     node_load, by_place = counts.node_load(csc, load), counts.by_place(csc)
+    stored = torch.arange(csc.num_dst)  # by the user's ids
+    if loader.order is not None:
+        stored = loader.order.to_stored(stored)
     if weights == "given":
-        owners = given if loader.order is None else torch.empty_like(given).index_copy_(
-            0, loader.order.to_stored(torch.arange(len(given))), given
-        )  # fmt: skip
+        owners = torch.empty_like(given).index_copy_(0, stored, given)
     else:
         edge_load = counts.expected(csc) if _draws_evenly(loader._sampler) else by_place.to(torch.float64)
         owners = owners_by(weights, csc, node_load, edge_load, loader.input_data.node, parts, seed)
@@ -110,8 +111,9 @@ def plan(
         "weights": weights, "load": load, "sampler": loader._sampler.options(), "batch_size": batch_size,
         "epochs": epochs, "seed": seed,
     }  # fmt: skip
-    node_load, edges, rows = (_compact(count) for count in (node_load, counts.edges, counts.rows))
-    return Plan(owners, parts, node_load, edges, rows, _cut(csc, by_place, owners), about)
+    cut = _cut(csc, by_place, owners)
+    node_load, edges, rows = (_compact(count) for count in (node_load[stored], counts.edges, counts.rows[stored]))
+    return Plan(owners[stored], parts, node_load, edges, rows, cut, about)
 
 
 def _draws_evenly(sampler: Any) -> bool:

@@ -29,8 +29,8 @@ class Plan(SplitByOwners):
     """Which part computes which node of a homogeneous graph; made by :func:`torch_gnnscale.split.plan`, and a loader's
     ``split``.
 
-    Nodes are numbered as in the stores that were sampled: for renumbered ones by stored ids, else by the user's.
-    Counts are sums over the presampled batches.
+    Nodes and edges have the user's ids, also where the stores that were sampled are renumbered. Counts are sums over
+    the presampled batches.
     """
 
     owners: Tensor
@@ -40,7 +40,7 @@ class Plan(SplitByOwners):
     node_load: Tensor
     """What each node adds to its part's load, N_v. int32, or int64 where a count needs it, shape [n]."""
     edge_load: Tensor
-    """In how many layers each edge was computed, N_e, by the user's ids of edges. int32 or int64, shape [m]."""
+    """In how many layers each edge was computed, N_e. int32 or int64, shape [m]."""
     rows: Tensor
     """How often each node's features were read. int32 or int64, shape [n]."""
     cut: int

@@ -18,7 +18,7 @@ from ..partition import PartitionBook
 from ..random import ids_key
 from ..sampler.keyed import Inputs, KeyedSampler, Output
 from ..sampler.output import NeighborOutput
-from .checks import check_sampler
+from .checks import check_nodes, check_sampler
 from .shuffle_index import ShuffleIndex
 
 
@@ -118,12 +118,10 @@ class SplitSampler(RankSampler):
 
     def __init__(self, sampler: KeyedSampler, owners: Tensor | PartitionBook, parts: int = 1, part: int = 0) -> None:
         check_sampler(sampler)
-        bounds, count = sampler.node_bounds(), owners.num_nodes() if isinstance(owners, PartitionBook) else len(owners)
-        if bounds is not None and count != bounds[None]:
-            raise ValueError(f"split: expected a plan of {bounds[None]} nodes, found one of {count}")
+        check_nodes(sampler, owners.num_nodes() if isinstance(owners, PartitionBook) else len(owners))
         super().__init__(sampler, parts, part)
         self.owners = owners
-        self._check_ids = bounds is None
+        self._check_ids = sampler.node_bounds() is None
         self.thread_safe = sampler.thread_safe
         self.usual_bulk = sampler.usual_bulk
 
