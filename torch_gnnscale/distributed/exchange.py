@@ -7,8 +7,8 @@ import pickle
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any
@@ -72,20 +72,28 @@ class Exchange:
         self.traffic: dict[str, Traffic] = defaultdict(Traffic)
         """By purpose."""
         self.broken = False
-        """Whether the last collective failed."""
+        """Whether the last collective failed, or did not come about: the other ranks may wait for this one."""
         self.waits = False
         """Whether one was begun that has not ended: who waited for it was interrupted."""
         self._given_up = threading.Event()
+
+    @contextmanager
+    def awaited(self) -> Iterator[None]:
+        """Within, a collective is prepared to which the other ranks have come, or will: an error leaves them waiting,
+        and this exchange ``broken``."""
+        self.broken = self.size > 1
+        yield
+        self.broken = False
 
     def numbers(self, sent: Tensor, purpose: str) -> Tensor:
         """received[i]: what rank i sent to this one. Sends sent[i] to rank i: int64, [size, n], the same n on all."""
         assert (sent.dtype, sent.dim(), len(sent)) == (torch.int64, 2, self.size)
         traffic, begin = self.traffic[purpose], time.perf_counter()
-        if self.group is None:
-            received = sent
-        else:
-            received = torch.empty_like(sent)
-            self._all_to_all(received, sent.contiguous())
+        with self.awaited():
+            received = sent if self.group is None else torch.empty_like(sent)
+            given = sent.contiguous()
+        if self.group is not None:
+            self._all_to_all(received, given)
         traffic.headers += 1
         traffic.header_bytes += (self.size - 1) * sent[0].nbytes
         traffic.seconds += time.perf_counter() - begin
@@ -110,7 +118,8 @@ class Exchange:
         traffic, begin = self.traffic[purpose], time.perf_counter()
         total, device = sum(sizes), sent.device
         on_cpu = device.type == "cpu"
-        received = ops.empty_bytes(total) if on_cpu else torch.empty(total, dtype=torch.uint8, device=device)
+        with self.awaited():
+            received = ops.empty_bytes(total) if on_cpu else torch.empty(total, dtype=torch.uint8, device=device)
         if self.group is not None:
             self._all_to_all(received, sent, list(sizes), list(lengths), meanwhile)
         traffic.rounds += 1
@@ -131,14 +140,18 @@ class Exchange:
         each = [own[:0] if rank == self.place else piece.reshape(-1) for rank, piece in enumerate(pieces)]
         given = [entry.nbytes for entry in each]
         sizes = [0 if rank == self.place else own.element_size() * length for rank, length in enumerate(lengths)]
-        found = self.bytes(torch.cat(each).view(torch.uint8), given, sizes, purpose).split(sizes)
+        with self.awaited():
+            sent = torch.cat(each).view(torch.uint8)
+        found = self.bytes(sent, given, sizes, purpose).split(sizes)
         return [own if rank == self.place else entry.view(own.dtype) for rank, entry in enumerate(found)]
 
     def sum(self, values: Tensor, purpose: str) -> Tensor:
         """The sums over all ranks, in 2 rounds: int64, shape [n], as ``values``, n being the same on all."""
         slices = list(values.tensor_split(self.size))
         own = len(slices[self.place])
-        mine = torch.stack(self.tensors(slices, [own] * self.size, purpose)).sum(0)
+        pieces = self.tensors(slices, [own] * self.size, purpose)
+        with self.awaited():
+            mine = torch.stack(pieces).sum(0)
         return torch.cat(self.tensors([mine] * self.size, [len(entry) for entry in slices], purpose))
 
     def objects(self, value: Any) -> list[Any]:
@@ -151,8 +164,10 @@ class Exchange:
         own = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
         sizes = torch.empty(self.size, dtype=torch.int64)
         self._all_to_all(sizes, torch.full_like(sizes, len(own)))
-        received, lengths = torch.empty(int(sizes.sum()), dtype=torch.uint8), sizes.tolist()
-        self._all_to_all(received, own.repeat(self.size), lengths, [len(own)] * self.size)
+        with self.awaited():
+            received, lengths = torch.empty(int(sizes.sum()), dtype=torch.uint8), sizes.tolist()
+            sent = own.repeat(self.size)
+        self._all_to_all(received, sent, lengths, [len(own)] * self.size)
         return [pickle.loads(of_rank.numpy().tobytes()) for of_rank in received.split(lengths)]
 
     def give_up(self) -> None:

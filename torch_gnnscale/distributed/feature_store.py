@@ -139,9 +139,10 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         assert isinstance(steps, RankSteps)
         assert plan.asked is not None
         assert plan.counts is not None
-        starts = (self._bounds(group)[:-1] for group in self._groups)
-        each = zip(plan.asked.ids, starts, plan.counts.unbind(1), strict=True)
-        wanted = [ids - start.repeat_interleave(count) for ids, start, count in each]
+        with steps.rows.awaited():
+            starts = (self._bounds(group)[:-1] for group in self._groups)
+            each = zip(plan.asked.ids, starts, plan.counts.unbind(1), strict=True)
+            wanted = [ids - start.repeat_interleave(count) for ids, start, count in each]
         buffers = self._buffers[steps]
         if not self.rows_here:
             came = exchange_rows(steps.rows, asked, wanted, plan.counts, self._kinds, self._own, buffers.update)
@@ -176,7 +177,7 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         try:
             came = steps.named(lambda: coming.exchanged(exchange))
         except BaseException as error:
-            steps.lose(f"rows: expected those of an earlier step, found that their exchange failed: {error}")
+            steps.lose(f"{type(error).__name__}: {error}")
             raise
         if was_lost:
             raise RuntimeError("the prefetch buffer has lost rows by an error of an earlier step")

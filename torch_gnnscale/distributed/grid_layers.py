@@ -245,9 +245,9 @@ class _OfRow:
             self.fetched.add(node, stored_edges(graph, node - first))
             return
         wanted = counts_by_part(node, self.bounds)
-        dtype = id_dtype(self.executor.num_nodes)
+        sent = node.to(id_dtype(self.executor.num_nodes)).split(wanted.tolist())
         asked = steps.sizes(_first_of_two(wanted), self.column, None, "sampling")[:, 0].tolist()
-        answered = steps.rows.tensors(node.to(dtype).split(wanted.tolist()), asked, "requests")
+        answered = steps.rows.tensors(sent, asked, "requests")
         sizes, error = torch.zeros_like(wanted), None
         replies: list[Tensor] = []
         try:

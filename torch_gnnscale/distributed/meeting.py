@@ -20,7 +20,7 @@ T = TypeVar("T")
 class Meeting:
     """The ranks of a run, in a Gloo group of their own; without a group for a single rank. All ranks make it together.
 
-    Every method except :meth:`lost` is called by one thread, in the same order on all ranks.
+    Every method except :meth:`lost` and :meth:`fail` is called by one thread, in the same order on all ranks.
 
     Args:
         rank, world: of torch.distributed.
@@ -35,6 +35,7 @@ class Meeting:
         self.rank, self.world, self._timeout = rank, world, timeout
         self._presence: Presence | None = None
         self._exchange = Exchange(None, 1, 0)
+        self._topics = 0
         self.machines = [machine.identity()]
         """The machine of each rank: :func:`torch_gnnscale.machine.identity`."""
         if world == 1:
@@ -94,32 +95,40 @@ class Meeting:
         self.all_made(lambda: check_open_files(sum(map(_files, own))))
         return self._presence.together(lambda: [_group(ranks, self._timeout, backend) for ranks in of_ranks])
 
-    def lost(self, error: Broken) -> str:
-        """A text that names the ranks that are gone, of an error of a collective of these ranks."""
-        gone = "" if self._presence is None else self._presence.gone()
-        return f"{gone or 'a rank failed'}: {error}"
+    def topic(self) -> int:
+        """A new number, equal on all ranks, for what may fail without the rest: see :meth:`fail`."""
+        self._topics += 1
+        return self._topics
 
-    def fail(self, why: str) -> None:
-        """Tells the other ranks why this one fails, before it ends its groups."""
+    def fail(self, why: str, about: int = 0) -> None:
+        """Tells the other ranks why this one fails, before it ends its groups.
+
+        Args:
+            why: a text.
+            about: what fails: a :meth:`topic`, or all that the ranks do together.
+        """
         if self._presence is not None:
-            self._presence.say(why)
+            with contextlib.suppress(RuntimeError):  # no thread can be started any more, or there is no store
+                self._presence.say(why, about)
 
-    def blamed(self, error: Broken) -> str:
-        """As :meth:`lost`, for models: every rank whose collective failed calls it. The text names a rank that said why
-        it failed; else the ranks that are gone; else those that did not come."""
+    def lost(self, error: Broken, about: int = 0) -> str:
+        """Why a collective of these ranks failed; every rank on which it did calls it. The text names a rank that said
+        why it failed; else the ranks that are gone; else those that did not come. ``about``: as of :meth:`fail`."""
         presence = self._presence
         if presence is None:
             return str(error)
-        presence.say("")
-        gone = "" if any(presence.heard().values()) else presence.gone()
-        heard = presence.heard()
+        presence.say("", about)
+        heard = presence.heard(about)
+        if not any(heard.values()):
+            if gone := presence.gone():
+                return f"{gone}: {error}"
+            heard = presence.heard(about)  # by now the others have said something, too
         for rank, why in heard.items():
             if why:
                 return f"rank {rank}: {why}"
         elsewhere = ", ".join(str(rank) for rank in range(self.world) if rank not in heard)
-        if not gone and elsewhere:
-            gone = f"rank {elsewhere} did not come to what the others do together"
-        return f"{gone or 'a rank failed'}: {error}"
+        found = f"rank {elsewhere} did not come to what the others do together" if elsewhere else "a rank failed"
+        return f"{found}: {error}"
 
     def close(self) -> None:
         """Ends the group."""

@@ -134,17 +134,17 @@ class Presence:
         self._store.set("silent", json.dumps(silent))
         return f"rank {', '.join(map(str, silent))} is gone or does not answer"
 
-    def say(self, text: str) -> None:
+    def say(self, text: str, about: int) -> None:
         """Leaves a text for the other ranks: why this one failed, or "" if it failed because of another one. A later
-        text replaces an earlier one."""
-        self._asked(lambda: self._store.set(f"text/{self.rank}", text))
+        text about the same topic replaces an earlier one."""
+        self._asked(lambda: self._store.set(f"text/{about}/{self.rank}", text))
 
-    def heard(self) -> dict[int, str]:
-        """The texts that ranks have left, by rank; none if the store does not answer."""
-        return self._asked(self._texts) or {}
+    def heard(self, about: int) -> dict[int, str]:
+        """The texts that ranks have left about a topic, by rank; none if the store does not answer."""
+        return self._asked(lambda: self._texts(about)) or {}
 
-    def _texts(self) -> dict[int, str]:
-        keys = {rank: f"text/{rank}" for rank in range(self.world)}
+    def _texts(self, about: int) -> dict[int, str]:
+        keys = {rank: f"text/{about}/{rank}" for rank in range(self.world)}
         return {rank: self._store.get(key).decode() for rank, key in keys.items() if self._store.check([key])}
 
     def _silent(self) -> list[int] | None:

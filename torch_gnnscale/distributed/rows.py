@@ -123,7 +123,8 @@ def exchange_rows(
         Elsewhere: another rank could not read the rows.
         Exception: this rank could not read rows for others; the error as it was raised, after the exchange.
     """
-    given, taken = Layout(asked, kinds, exchange.place), Layout(counts, kinds, exchange.place)
+    with exchange.awaited():
+        given, taken = Layout(asked, kinds, exchange.place), Layout(counts, kinds, exchange.place)
     ids = exchange_ids(exchange, wanted, taken.counts, given.counts)
     return _replied(exchange, given, taken, ids, own, meanwhile)
 
@@ -146,10 +147,11 @@ def exchange_known_rows(
     Raises:
         Elsewhere, Exception: as of :func:`exchange_rows`.
     """
-    given, taken = (
-        Layout(torch.tensor(sizes, dtype=torch.int64)[:, None], [[kind]], exchange.place)
-        for sizes in ([len(ids) for ids in sent], counts)
-    )
+    with exchange.awaited():
+        given, taken = (
+            Layout(torch.tensor(sizes, dtype=torch.int64)[:, None], [[kind]], exchange.place)
+            for sizes in ([len(ids) for ids in sent], counts)
+        )
     return _replied(exchange, given, taken, sent, [[own]], None)[0][0]
 
 
@@ -162,8 +164,10 @@ def _replied(
     try:
         replies = _packed(given, ids, own)
     except Exception as failed:  # the others expect replies of this size
-        error, replies = failed, torch.zeros(given.total, dtype=torch.uint8)
-        replies[given.status] = 1
+        error = failed
+        with exchange.awaited():
+            replies = torch.zeros(given.total, dtype=torch.uint8)
+            replies[given.status] = 1
     received = exchange.bytes(replies, given.lengths, taken.lengths, "rows", meanwhile)
     if error is not None:
         raise error
@@ -183,8 +187,9 @@ def exchange_ids(
         exchange, wanted: of :func:`exchange_rows`.
         taken, given: ``counts`` and ``asked`` of :func:`exchange_rows`.
     """
-    requests = wanted[0] if len(wanted) == 1 else _by_part(wanted, taken)
-    lengths, sizes = ([sum(row) * ID_BYTES for row in counts] for counts in (taken, given))
+    with exchange.awaited():
+        requests = wanted[0] if len(wanted) == 1 else _by_part(wanted, taken)
+        lengths, sizes = ([sum(row) * ID_BYTES for row in counts] for counts in (taken, given))
     found = exchange.bytes(requests.view(torch.uint8), lengths, sizes, "ids")
     return found.view(torch.int64).split([n for row in given for n in row])
 

@@ -83,7 +83,8 @@ def answered(
         device: where rows are sent from, and batches have them.
         stream: on which a GPU gathers them; None on the CPU.
     """
-    given, taken = (Layout(entry, kinds, exchange.place, status=0) for entry in (asked, counts))
+    with exchange.awaited():
+        given, taken = (Layout(entry, kinds, exchange.place, status=0) for entry in (asked, counts))
     requested = exchange_ids(exchange, wanted, taken.counts, given.counts)
     with torch.cuda.stream(stream):
         each = [

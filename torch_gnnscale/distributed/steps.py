@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 
 from ..feature.contract import Steps
 from .exchange import Broken, Elsewhere, Exchange, keep_for_ever
@@ -70,23 +71,24 @@ class RankSteps(Steps):
         groups = meeting.groups([every] if grid.copies == 1 else [every, *columns])
         self.thread: OneThread = OneThread("gnnscale-steps")
         own = grid.copy(rank)
-        self._groups = [groups[0]] if grid.copies == 1 else [groups[0], groups[1 + own]]
         self.headers = Exchange(groups[0], grid.ranks, rank)
         """Over all ranks."""
-        self.rows = Exchange(self._groups[-1], grid.parts, grid.part(rank))
+        self.rows = Exchange(groups[0 if grid.copies == 1 else 1 + own], grid.parts, grid.part(rank))
         """Over the ranks of this one's column, by part."""
         self.rows_here: Exchange | None = None
         """The same ranks, in the group in which the thread that iterates exchanges rows."""
         if row_group is not None:
-            self._groups.append(meeting.groups(columns, row_group.backend)[own])
-            self.rows_here = Exchange(self._groups[-1], grid.parts, grid.part(rank))
+            group = meeting.groups(columns, row_group.backend)[own]
+            self.rows_here = Exchange(group, grid.parts, grid.part(rank))
         self.row = Exchange(None, 1, 0) if grid.copies == 1 else None
         """Over the ranks of this one's row, by copy; with copies, once :meth:`open_row` was called."""
         self._turns = [grid.copy(other) if by_column else other for other in every]
         self._iteration = self._epoch = self._first = self._count = self._taken = 0
+        self._about = meeting.topic()  # in which the ranks say why these steps have ended
         self._left = COMPLETED  # or how many batches were delivered when the last iteration was left
         self._stopped: str | None = None  # why the iteration has ended before its last step
         self._lost: str | None = None  # which rank is gone
+        self._behind = False  # whether it is this one, whose groups have ended or will
         self._running: int | None = None  # the thread on which a step is under way
         self._failed = False  # whether the ranks of this step know that it failed
         self._closed = False
@@ -159,7 +161,6 @@ class RankSteps(Steps):
             return
         rows = [self.grid.row(part) for part in range(self.grid.parts)]
         group = self._meeting.groups(rows)[part := self.grid.part(self.rank)]
-        self._groups.append(group)
         self.row = Exchange(group, self.grid.copies, rows[part].index(self.rank))
 
     def sum_of_column(self, values: Tensor, purpose: str) -> Tensor:
@@ -284,17 +285,36 @@ class RankSteps(Steps):
         raise RuntimeError(self._stopped)
 
     def named(self, communicate: Callable[[], T]) -> T:
-        """Calls what communicates. If another rank is gone, the error names it, and so do those of all later steps."""
+        """Calls what communicates. If another rank is gone, the error names it, and so do those of all later steps. If
+        this rank fails at what the others wait for, these errors name it, and the steps end on all ranks."""
+        if self._behind:
+            raise RuntimeError(self._lost)
         try:
             return communicate()
         except Broken as error:
-            self._stopped = self._lost = lost = self._meeting.lost(error)
+            self._stopped = self._lost = lost = self._meeting.lost(error, self._about)
             raise RuntimeError(lost) from error
+        except Exception as error:
+            if self._is_broken and not self._closed:
+                self.lose(f"{type(error).__name__}: {error}")
+            raise
 
     def lose(self, why: str) -> None:
-        """All later steps of this rank fail, for it may not be where the others are."""
-        if self._lost is None:
-            self._stopped = self._lost = why
+        """All later steps fail, for this rank is not where the others are: they are told, and no longer wait for it.
+        Called on the thread of the steps, or on that which exchanges rows."""
+        if self._lost is not None:
+            return
+        self._behind = True
+        self._stopped = self._lost = f"rank {self.rank}: {why}"
+        self._meeting.fail(why, self._about)
+        of_thread = [exchange for exchange in self.exchanges if exchange is not self.rows_here]
+        if threading.current_thread() is self.thread.thread:
+            self._end_groups(of_thread)
+            return
+        here = self.rows_here
+        if here is not None and here.group is not None and dist.get_backend(here.group) == "gloo" and not here.waits:
+            self._end_groups([here])
+        self.thread.submit(self._end_groups, of_thread)
 
     def close(self, timeout: float | None = None) -> None:
         """Leaves an iteration that has not ended, then ends the thread and the groups. If other ranks have not come to
@@ -307,9 +327,10 @@ class RankSteps(Steps):
             for exchange in self.exchanges:
                 exchange.give_up()
             self.thread.end(GIVING_UP)
-            keep_for_ever(self._groups)  # the end of a group in which a collective waits would wait, too
+            # The end of a group in which a collective waits would wait, too.
+            keep_for_ever([exchange.group for exchange in self.exchanges])
             return
-        self._end_groups()
+        self._end_groups(self.exchanges)
 
     def drop(self, then: Callable[[], None]) -> None:
         """As :meth:`close`, without waiting; ``then`` is called afterwards, on the thread of the steps. The garbage
@@ -317,14 +338,14 @@ class RankSteps(Steps):
         if self._closed:
             return
         self._closed = True
-        for call in (partial(self.leave, 0), self._end_groups, then):
+        for call in (partial(self.leave, 0), partial(self._end_groups, self.exchanges), then):
             self.thread.submit(call)
         self.thread.end(0.0)
 
-    def _end_groups(self) -> None:
-        for exchange in self.exchanges:
+    @staticmethod
+    def _end_groups(exchanges: Sequence[Exchange]) -> None:
+        groups = {exchange.group for exchange in exchanges if exchange.group is not None}
+        for exchange in exchanges:
             exchange.group = None
-        while self._groups:  # the others notice that this rank is gone when its last reference to a group is
-            group = self._groups.pop()
-            if group is not None:
-                end_group(group)
+        while groups:  # the others notice that this rank is gone when its last reference to a group is
+            end_group(groups.pop())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,8 +93,7 @@ class _Held:
             return
         self.ended = True
         if why:
-            with suppress(RuntimeError):  # no thread can be started any more, or there is no store
-                self.meeting.fail(why)
+            self.meeting.fail(why)
         for transport in self.transports.values():
             transport.close()
         for exchange in self.exchanges:  # the others notice it when the last reference to a group is gone
@@ -138,6 +137,6 @@ class _Connected(Exchange):
         try:
             yield
         except Broken as error:
-            why = held.meeting.blamed(error)
+            why = held.meeting.lost(error)
             held.end("")
             raise RuntimeError(f"split: {why}") from error

@@ -1,0 +1,87 @@
+"""What ranks do when one of them has no memory for an exchange to which the others have come: all raise and name it."""
+
+import functools
+import time
+from types import SimpleNamespace
+from unittest import mock
+
+import pytest
+from helpers.cluster import cluster
+from helpers.parts import HERE, homogeneous, loader_over
+from helpers.slow import SLOW, quick
+from helpers.split import GivenPlan
+from torch import distributed as dist
+
+from torch_gnnscale import ops, partition
+from torch_gnnscale.distributed import exchange, open_part
+
+WAIT = 60.0
+"""Seconds after which a rank that waits gives up; no test takes as long."""
+MODES = {
+    "rows": {"topology": "replicated"},
+    "rows here": {"topology": "replicated", "kept": HERE},
+    "rows of a buffer": {"topology": "replicated", "kept": {"buffer": 0.5}},
+    "neighbors": {},
+    "neighbors, global": {"seed_order": "global"},
+    "neighbors in bulks": {"bulk": 2},
+    "neighbors ahead": {"kept": {"buffer": 0.5, "policy": "lookahead", "policy_options": {"window": 2}}},
+    "labor": {"method": "labor"},
+    "ladies": {"method": "ladies", "num_neighbors": [20, 20]},
+    "split": {"split": True},
+    "split, whole": {"split": True, "topology": "replicated"},
+}
+
+
+@pytest.fixture(scope="module")
+def parts(tmp_path_factory):
+    """Of a topology: a directory of two parts."""
+
+    @functools.cache
+    def of(topology):
+        path = tmp_path_factory.mktemp("parts") / "parts"
+        partition.write(homogeneous(), path, parts=2, method="random", topology=topology)
+        return str(path)
+
+    return of
+
+
+def loader_of(part, options):
+    options = {"prefetch": 1, "batch_size": 8, **options}
+    if options.pop("split", False):
+        options["split"] = GivenPlan(part.parts.book.part_of(part.parts.stored_ids()), 2)
+    of = "all" if "split" in options or options.get("seed_order") == "global" else "part"
+    return loader_over((part.features, part.graph), part.input_nodes("train", of), "nodes", options)
+
+
+def without_memory(path, at, kept, options):
+    """Rank 1 has none for what it receives, from its allocation ``at`` on. What two epochs came to, the seconds of the
+    first one, and whether another loader over the part makes all batches."""
+
+    def empty_bytes(count):
+        if dist.get_rank() == 1 and next(calls) >= at:
+            raise MemoryError("no luck")
+        return ops.empty_bytes(count)
+
+    calls, found, seconds = iter(range(1000)), [], []
+    with open_part(path, timeout=WAIT, **kept) as part:
+        loader = loader_of(part, options)
+        with mock.patch.object(exchange, "ops", SimpleNamespace(empty_bytes=empty_bytes)):
+            for _ in range(2):
+                begin = time.monotonic()
+                with pytest.raises((MemoryError, RuntimeError)) as error:
+                    list(loader)
+                found.append(f"{error.type.__name__}: {error.value}")
+                seconds.append(time.monotonic() - begin)
+        return found, seconds, len(list(loader_of(part, options)))
+
+
+@pytest.mark.parametrize(("world", "at"), [SLOW(2, 0), SLOW(2, 1), (2, 3), SLOW(2, 6), SLOW(4, 3)])
+@pytest.mark.parametrize("mode", quick(MODES, "rows", "neighbors", "split"))
+def test_a_rank_without_memory_is_named(parts, world, mode, at):
+    options = dict(mode)
+    path, kept = parts(options.pop("topology", "partitioned")), options.pop("kept", {})
+    for rank, (texts, seconds, batches) in enumerate(cluster(world).run(without_memory, path, at, kept, options)):
+        assert texts[0] == ("MemoryError: no luck" if rank == 1 else "RuntimeError: rank 1: MemoryError: no luck")
+        assert texts[1] == "RuntimeError: rank 1: MemoryError: no luck"
+        assert max(seconds) < WAIT / 2
+        assert batches > 2
