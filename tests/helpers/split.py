@@ -157,7 +157,7 @@ def outcomes_of(loader: NeighborLoader) -> list[Any]:
             found.append(comparable(next(iterator))["batch_key"])
         except StopIteration:
             return found
-        except (KeyError, RuntimeError) as error:
+        except (KeyError, RuntimeError, ValueError) as error:
             found.append(f"{type(error).__name__}: {error}")
 
 

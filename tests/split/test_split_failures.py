@@ -5,12 +5,14 @@ import os
 import re
 import signal
 import time
+from dataclasses import replace
 
 import pytest
 import torch
 from helpers.cluster import answers_without_one, cluster
 from helpers.data import make_data
 from helpers.hetero import make_hetero
+from helpers.slow import SLOW
 from helpers.split import (
     GivenPlan,
     comparable,
@@ -146,6 +148,37 @@ def test_rows_that_their_owner_cannot_send():
     first, second = cluster(2).run(unsendable_rows)
     assert first == "RuntimeError: rows: expected those of part 1, found that its rank could not read them"
     assert second.startswith("IndexError: ")
+
+
+def falsified(plan, at, levels):
+    """What each batch of this rank came to; a transform says that rank 1 sends rank 0 other rows of batch ``at``."""
+
+    def transform(out):
+        if dist.get_rank() == 1 and next(calls) == at:
+            index = out.fields["shuffle_index"]
+            sent = [[count + more for count, more in zip(index.num_sent[0], levels, strict=True)], *index.num_sent[1:]]
+            out.fields["shuffle_index"] = replace(index, num_sent=sent)
+        return out
+
+    calls = iter(range(1000))
+    return outcomes_of(loader_of(plan, {"prefetch": 1, "timeout": 20, "transform_sampler_output": transform}))
+
+
+@pytest.mark.parametrize("levels", [(0, -1), (1, -1)], ids=["fewer", "other levels"])
+@pytest.mark.parametrize("world", [SLOW(2), 3, SLOW(4)])
+def test_rows_of_a_halo_that_two_ranks_do_not_expect_alike(world, levels):
+    """In the last case, the other two ranks make another batch."""
+    parts = min(world, 3) if world < 4 else 2
+    plan = GivenPlan(random_owners(200, parts), parts)
+    expected = cluster(world).run(falsified, plan, -1, levels)
+    found = cluster(world).run(falsified, plan, 2, levels)
+    assert [entry[:2] + entry[3:] for entry in found] == [entry[:2] + entry[3:] for entry in expected]
+    own = [entry[2] for entry in found[:parts]]
+    assert len(set(own)) == 1
+    assert re.fullmatch(
+        r"ValueError: split: batch: expected \[\d+, \d+\] rows by level from part 1 for part 0, found others", own[0]
+    )
+    assert all(entry[2].startswith("RuntimeError: rank 0 failed to make batch") for entry in found[parts:])
 
 
 def differing(what):

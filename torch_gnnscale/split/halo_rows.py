@@ -34,6 +34,8 @@ class HaloPlan:
     index: ShuffleIndex
     x: Tensor | None
     """The features of own nodes."""
+    balance: int
+    """:attr:`ShuffleIndex.balance`."""
     alike: dict[str, int]
     """Numbers, by name, that are equal on all ranks of a batch."""
     halo: Tensor | None = None
@@ -73,34 +75,34 @@ class SplitRows(CollectiveSource):
         x = self.inner.node_rows(rows, X)
         x = x if isinstance(x, Tensor) and x.layout == torch.strided else None
         size = -1 if x is None else _kind(x).num_bytes
-        return HaloPlan(rows, out.fields["shuffle_index"], x, {**out.whole, "bytes of a row of x": size})
+        index = out.fields["shuffle_index"]
+        return HaloPlan(rows, index, x, index.balance, {**out.whole, "bytes of a row of x": size})
 
     def counts(self, plan: HaloPlan, steps: Steps) -> Tensor:
-        """See :meth:`CollectiveSource.counts`: rows from and to each rank, and what must be alike."""
-        index, alike = plan.index, plan.alike.values()
-        of_ranks = zip(index.num_received, index.num_sent, strict=True)
-        return torch.tensor([[sum(received), sum(sent), *alike] for received, sent in of_ranks], dtype=torch.int64)
+        """See :meth:`CollectiveSource.counts`: to each rank the same, which says what rows are exchanged and what must
+        be alike."""
+        said = torch.tensor([plan.balance, *plan.alike.values()], dtype=torch.int64)
+        return said.expand(plan.index.parts, -1)
 
     def read(self, plan: HaloPlan, asked: Tensor, steps: Steps) -> None:
         """See :meth:`CollectiveSource.read`.
 
         Raises:
-            ValueError: on all ranks, if they have parts of different batches, or features of different sizes.
+            ValueError: on all ranks, if they have parts of different batches, features of different sizes, or expect
+                other rows of each other.
         """
         assert isinstance(steps, RankSteps)
-        wanted, coming, *alike = asked.t().tolist()
+        balances, *alike = asked.t().tolist()
         for (name, own), found in zip(plan.alike.items(), alike, strict=True):
             if any(value != own for value in found):
                 raise ValueError(f"{name}: expected the same on all ranks of a batch, found {found}")
-        sizes, counts = ([sum(levels) for levels in of] for of in (plan.index.num_sent, plan.index.num_received))
-        if (wanted, coming) != (sizes, counts):  # two ranks find this, or none
-            raise RuntimeError(
-                f"rows of the halo: expected ranks to ask for {sizes} and to send {counts}, found {wanted} and {coming}"
-            )
+        plan.index.check_balances(balances, steps.rows, range(plan.index.parts))
         if plan.x is None:
             return
-        x = plan.x.to("cpu")
-        sent = plan.index.sent.split(sizes)
+        with steps.rows.awaited():
+            sizes, counts = ([sum(levels) for levels in of] for of in (plan.index.num_sent, plan.index.num_received))
+            x = plan.x.to("cpu")
+            sent = plan.index.sent.split(sizes)
         came = exchange_known_rows(steps.rows, MappedRows(x), _kind(x), sent, counts)
         plan.halo = came.rows(x).to(plan.x.device)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Container, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import torch
 
@@ -52,22 +51,8 @@ def own_header(model: Description, batch: Any, world: int, known: Container[int]
     knows_halo = "x_halo" in batch and index.knows_halo_of(x)
     digest = model.digest if world > 1 else 0
     said = [index.parts, hops, model.model.training, torch.is_grad_enabled(), autocast, kind_of(x), digest,
-            index.part, batch.batch_key, _balance(index), hops in known, knows_halo]  # fmt: skip
+            index.part, batch.batch_key, index.balance, hops in known, knows_halo]  # fmt: skip
     return [int(value) for value in said]
-
-
-def _balance(index: ShuffleIndex) -> int:
-    """Hashes of the rows that go to each rank, less hashes of those awaited from it: 64 bits, signed. Over the ranks of
-    a batch these numbers add up to 0, modulo 2^64, unless two ranks expect other rows of each other."""
-    total = 0
-    for peer, (sent, awaited) in enumerate(zip(index.num_sent, index.num_received, strict=True)):
-        total += _hash(index.part, peer, sent) - _hash(peer, index.part, awaited)
-    return (total + (1 << 63)) % (1 << 64) - (1 << 63)
-
-
-def _hash(sender: int, reader: int, levels: Sequence[int]) -> int:
-    text = repr((sender, reader, list(levels)))
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def compare_headers(own: list[int], model: Description, index: ShuffleIndex, exchange: Exchange) -> Agreed:
@@ -99,8 +84,7 @@ def compare_headers(own: list[int], model: Description, index: ShuffleIndex, exc
     for copy in range(grid.copies):
         column = grid.column(copy)
         _compare_keys(keys, column)
-        if sum(balances[rank] for rank in column) % (1 << 64):
-            _raise_other_rows(exchange.objects((index.num_sent, index.num_received)), column)
+        index.check_balances([balances[rank] for rank in column], exchange, column)
     column = grid.column(grid.copy(exchange.place))
     return Agreed(grid, all(know_calls), all(know_halo[rank] for rank in column))
 
@@ -121,19 +105,3 @@ def _compare_keys(keys: Sequence[int], column: list[int]) -> None:
                 f"split: batch_key: expected the same on all ranks of a batch, found {keys[column[0]]} on rank "
                 f"{column[0]} and {keys[rank]} on rank {rank}"
             )
-
-
-def _raise_other_rows(rows: list[tuple[list[list[int]], list[list[int]]]], column: list[int]) -> NoReturn:
-    """Raises ValueError for the first two ranks of a column that expect other rows of each other.
-
-    Args:
-        rows: of each rank, how many rows it sends and awaits, by peer and level.
-        column: the ranks, by part.
-    """
-    for reader, rank in enumerate(column):
-        for sender, levels in enumerate(rows[rank][1]):
-            if rows[column[sender]][0][reader] != levels:
-                raise ValueError(
-                    f"split: batch: expected {levels} rows by level from part {sender} for part {reader}, found others"
-                )
-    raise AssertionError("the hashes of equal numbers differ")

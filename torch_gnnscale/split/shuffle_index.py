@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from ..distributed.exchange import Exchange
 
 
 class Shuffled(NamedTuple):
@@ -55,6 +59,38 @@ class ShuffleIndex:
         return replace(self, x=x, x_version=x._version)
 
     @property
+    def balance(self) -> int:
+        """Hashes of the rows that go to each rank, less hashes of those awaited from it: 64 bits, signed. Over the
+        ranks of a batch these numbers add up to 0, modulo 2^64, unless two ranks expect other rows of each other."""
+        total = 0
+        for peer, (sent, awaited) in enumerate(zip(self.num_sent, self.num_received, strict=True)):
+            total += _hash(self.part, peer, sent) - _hash(peer, self.part, awaited)
+        return (total + (1 << 63)) % (1 << 64) - (1 << 63)
+
+    def check_balances(self, balances: Sequence[int], exchange: Exchange, column: Sequence[int]) -> None:
+        """Called with equal numbers by all ranks of ``exchange``.
+
+        Args:
+            balances: of the ranks of a batch, by part.
+            exchange: between these ranks, and perhaps others.
+            column: their places in it, by part.
+
+        Raises:
+            ValueError: on all ranks, for the first two ranks that expect other rows of each other.
+        """
+        if sum(balances) % (1 << 64) == 0:
+            return
+        said = exchange.objects((self.num_sent, self.num_received))
+        for reader, place in enumerate(column):
+            for sender, levels in enumerate(said[place][1]):
+                if said[column[sender]][0][reader] != levels:
+                    raise ValueError(
+                        f"split: batch: expected {levels} rows by level from part {sender} for part {reader}, found "
+                        f"others"
+                    )
+        raise AssertionError("the hashes of equal numbers differ")
+
+    @property
     def num_halo(self) -> int:
         """The number of nodes of the whole halo."""
         return sum(map(sum, self.num_received))
@@ -68,6 +104,11 @@ class ShuffleIndex:
     def to(self, device: torch.device | str, non_blocking: bool = False) -> ShuffleIndex:
         """The index on a device; ``Data.to`` calls it. ``x_halo`` is then not used any more."""
         return replace(self, sent=self.sent.to(device, non_blocking=non_blocking), x=None)
+
+
+def _hash(sender: int, reader: int, levels: Sequence[int]) -> int:
+    text = repr((sender, reader, list(levels)))
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
 def _prefixes(counts: list[list[int]], groups: int) -> tuple[Tensor, list[int]]:
