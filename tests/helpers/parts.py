@@ -15,8 +15,9 @@ from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, partition
 from torch_gnnscale.distributed import open_part
+from torch_gnnscale.distributed.grid import Grid
 from torch_gnnscale.distributed.row_group import RowGroup
-from torch_gnnscale.feature.contract import Ranks
+from torch_gnnscale.feature.contract import Consecutive
 from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.loader.share import Share
 from torch_gnnscale.topology.reorder import Order, TypedOrder
@@ -123,17 +124,18 @@ _expected: dict[bytes, list[list[list[Any]]]] = {}
 
 
 def expected_batches(
-    data: Data | HeteroData, path: str, kind: str, epochs: int, options: dict[str, Any], world: int
-) -> list[list[list[Any]]]:
+    data: Data | HeteroData, path: str, kind: str, epochs: int, options: dict[str, Any], world: int,
+    consecutive: Consecutive = "copies",
+) -> list[list[list[Any]]]:  # fmt: skip
     """found[rank][epoch]: what one process makes of the same stored graph in the same order of seeds; made once."""
-    call = pickle.dumps((path, kind, epochs, options, world))
+    call = pickle.dumps((path, kind, epochs, options, world, consecutive))
     if call not in _expected:
-        _expected[call] = _made_by_one_process(data, path, kind, epochs, options, world)
+        _expected[call] = _made_by_one_process(data, path, kind, epochs, options, world, consecutive)
     return _expected[call]
 
 
 def _made_by_one_process(
-    data: Data | HeteroData, path: str, kind: str, epochs: int, options: dict[str, Any], world: int
+    data: Data | HeteroData, path: str, kind: str, epochs: int, options: dict[str, Any], world: int, consecutive: Any
 ) -> list[list[list[Any]]]:
     stores = stores_of(data, path)
     with partition.open_parts(path) as parts:
@@ -145,8 +147,8 @@ def _made_by_one_process(
     sizes = [len(loader) for loader in loaders]
     found = []
     for rank in range(world):
-        part = rank // (world // count)
-        share = Share(Ranks(rank, world, part, count), "owned" if owned else "global", uneven).with_counts(sizes)
+        ranks = Grid(world, count, consecutive).ranks_of(rank)
+        share = Share(ranks, "owned" if owned else "global", uneven).with_counts(sizes)
         loader = loaders[share.part]
         if hasattr(loader.sampler, "part"):
             loader.sampler.part = share.part

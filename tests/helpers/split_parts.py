@@ -16,6 +16,7 @@ from torch_geometric.data import Data
 from torch_gnnscale import partition
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.grid import Grid
+from torch_gnnscale.feature.contract import Consecutive
 
 SEEDS = torch.arange(0, 200, 3)
 
@@ -70,10 +71,16 @@ def whole_loader(path: str, options: dict[str, Any]) -> Any:
 
 
 def expected_over_parts(
-    path: str, owners: Tensor, parts: int, epochs: int, world: int, options: dict[str, Any]
+    path: str,
+    owners: Tensor,
+    parts: int,
+    epochs: int,
+    world: int,
+    options: dict[str, Any],
+    consecutive: Consecutive = "copies",
 ) -> list[list[list[Any]]]:
     """found[rank][epoch]: the twin's cuts of these batches."""
-    loader, grid = whole_loader(path, options), Grid(world, parts)
+    loader, grid = whole_loader(path, options), Grid(world, parts, consecutive)
     of_inputs = owners[torch.tensor(options["seeds"]) if "seeds" in options else SEEDS]
     owned = owned_orders(loader, of_inputs, parts, options, grid.copies)
     return cut_over_ranks(loader, owners, grid, epochs, options.get("uneven", "pad"), owned)

@@ -42,10 +42,10 @@ def parts(tmp_path_factory):
     return parts_of_owners(lambda: tmp_path_factory.mktemp("parts"))
 
 
-def check(parts, owners, count, world, topology, options, epochs=2):
-    path = parts(tuple(owners.tolist()), count, topology)
-    found = cluster(world).run(batches_over_part, path, GivenPlan(owners, count), epochs, options)
-    check_batches(found, expected_over_parts(path, owners, count, epochs, world, options))
+def check(parts, owners, count, world, topology, options, epochs=2, consecutive="copies"):
+    path, kept = parts(tuple(owners.tolist()), count, topology), {"consecutive": consecutive}
+    found = cluster(world).run(batches_over_part, path, GivenPlan(owners, count), epochs, options, kept)
+    check_batches(found, expected_over_parts(path, owners, count, epochs, world, options, consecutive))
 
 
 @pytest.mark.parametrize("options", quick(MODES, "shuffled"))
@@ -53,6 +53,12 @@ def check(parts, owners, count, world, topology, options, epochs=2):
 @pytest.mark.parametrize(("count", "world"), [(2, 2), SLOW(3, 3), SLOW(4, 4), SLOW(2, 4)])
 def test_batches_are_cuts_of_one_process_s(parts, topology, count, world, options):
     check(parts, random_owners(200, count), count, world, topology, options)
+
+
+@pytest.mark.parametrize("options", quick({name: MODES[name] for name in ("shuffled", "serve", "owned")}, "shuffled"))
+@pytest.mark.parametrize("topology", [SLOW("partitioned"), "replicated"])
+def test_groups_of_consecutive_ranks(parts, topology, options):
+    check(parts, random_owners(200, 2), 2, 4, topology, options, 1, "parts")
 
 
 NODES = torch.arange(200)
@@ -176,18 +182,24 @@ def test_a_state_goes_on_and_in_one_process_too(parts, topology):
 # Training ############################################################################################################
 
 
-def trained_over_part(path, plan, norm):
-    with open_part(path) as part:
+def trained_over_part(path, plan, norm, consecutive):
+    with open_part(path, consecutive=consecutive) as part:
         stores, seeds = (part.features, part.graph), part.input_nodes("train", of="all")
         return split_training.trained_by(split_training.loader_over(stores, seeds, plan, {}), 2, 1, norm)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("topology", "count", "world"),
-    [("partitioned", 2, 2), ("partitioned", 3, 3), ("replicated", 2, 2), ("partitioned", 2, 4)],
+    ("topology", "count", "world", "consecutive"),
+    [
+        ("partitioned", 2, 2, "copies"),
+        ("partitioned", 3, 3, "copies"),
+        ("replicated", 2, 2, "copies"),
+        ("partitioned", 2, 4, "copies"),
+        ("partitioned", 2, 4, "parts"),
+    ],
 )
-def test_weights_are_those_of_one_process(tmp_path, topology, count, world):
+def test_weights_are_those_of_one_process(tmp_path, topology, count, world, consecutive):
     data = split_training.graph()
     owners, groups = random_owners(data.num_nodes, count), world // count
     path = str(tmp_path / "parts")
@@ -195,7 +207,7 @@ def test_weights_are_those_of_one_process(tmp_path, topology, count, world):
     norm = "batch_norm" if groups == 1 else None
     loader = split_training.loader_over(stores_of(data, path), data.train_mask, GivenPlan(owners, count), {})
     expected = split_training.trained_by(loader, 2, groups, norm)
-    found = cluster(world).run(trained_over_part, path, GivenPlan(owners, count), norm)
+    found = cluster(world).run(trained_over_part, path, GivenPlan(owners, count), norm, consecutive)
     for of_rank in found:
         for name, value in expected.items():
             torch.testing.assert_close(of_rank[name], value, rtol=1e-12, atol=1e-12)

@@ -138,8 +138,8 @@ class PartNodeTask(_PartTask):
         """See :meth:`NodeTask.labelled`: those of this rank. The ranks together have each node once."""
         part, node_type = self.part, self.node_type
         stored = part.parts.stored_ids(node_type)[part.stored.seeds[node_type, subset]].to(torch.int64)
-        copies = part.ranks.world // part.ranks.parts
-        rows = (stored - part.parts.book.nodes(part.ranks.part, node_type).start)[part.ranks.rank % copies :: copies]
+        ranks = part.ranks
+        rows = (stored - part.parts.book.nodes(ranks.part, node_type).start)[ranks.copy :: ranks.copies]
         return part.stored.rows[node_type, "x"][rows].float(), part.stored.rows[node_type, "y"][rows].long()
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+
+from ..feature.contract import Consecutive, Ranks
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,7 @@ class Grid:
 
     ranks: int
     parts: int
-    consecutive: Literal["copies", "parts"] = "copies"
+    consecutive: Consecutive = "copies"
 
     def __post_init__(self) -> None:
         if self.parts < 1 or self.ranks < 1 or self.ranks % self.parts:
@@ -46,6 +47,10 @@ class Grid:
     def rank(self, part: int, copy: int) -> int:
         """The rank that holds a copy of a part."""
         return part * self.copies + copy if self.consecutive == "copies" else copy * self.parts + part
+
+    def ranks_of(self, rank: int) -> Ranks:
+        """What a rank's stores say of the ranks."""
+        return Ranks(rank, self.ranks, self.part(rank), self.parts, self.consecutive)
 
     def row(self, part: int) -> list[int]:
         """The ranks that hold a part, by copy."""

@@ -9,13 +9,13 @@ from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from torch import distributed as dist
 from torch_geometric.typing import EdgeType, NodeType
 
 from ..feature import TieredFeatureStore
-from ..feature.contract import Ranks
+from ..feature.contract import Consecutive
 from ..memory import Budget
 from ..partition import StoredPart, StoredParts, open_parts
 from ..topology import GraphStore
@@ -46,8 +46,8 @@ class Part:
 
     Args:
         parts: the opened directory.
-        stored: the part of it that this rank holds, ``ranks.part``.
-        ranks: of the run.
+        stored: the part of it that this rank holds.
+        grid: of the run's ranks.
         meeting: of the run's ranks; closed with the part.
         kept: which rows of other parts its loaders keep.
         tiers: the rows of the part's own nodes, if they are in tiers; closed with the part.
@@ -55,10 +55,11 @@ class Part:
     """
 
     def __init__(
-        self, parts: StoredParts, stored: StoredPart, ranks: Ranks, meeting: Meeting, kept: Kept,
+        self, parts: StoredParts, stored: StoredPart, grid: Grid, meeting: Meeting, kept: Kept,
         tiers: TieredFeatureStore | None, row_group: RowGroup | None,
     ) -> None:  # fmt: skip
-        self.parts, self.stored, self.ranks, self._meeting = parts, stored, ranks, meeting
+        ranks = grid.ranks_of(meeting.rank)
+        self.parts, self.stored, self.ranks, self._grid, self._meeting = parts, stored, ranks, grid, meeting
         self._row_group = row_group
         self._steps: list[RankSteps] = []
         self.features: PartRows
@@ -114,9 +115,8 @@ class Part:
 
     def _open_steps(self, identity: Mapping[str, Any] | None = None, *, by_column: bool = False) -> RankSteps:
         """The steps of a loader; ``identity`` and ``by_column`` as of :class:`RankSteps`, for one of split batches."""
-        grid = Grid(self.ranks.world, self.ranks.parts)
         alike = {"version": __version__, "partition book": self.parts.fingerprint, **(identity or {})}
-        steps = RankSteps(self._meeting, grid, alike, by_column=by_column, row_group=self._row_group)
+        steps = RankSteps(self._meeting, self._grid, alike, by_column=by_column, row_group=self._row_group)
         self._steps.append(steps)
         return steps
 
@@ -140,7 +140,8 @@ class Part:
 def open_part(
     path: str | os.PathLike, *, buffer: Budget | None = None, policy: str | None = None,
     policy_options: Mapping[str, Any] | None = None, tiers: Mapping[str, Any] | None = None,
-    stage: str | os.PathLike | None = None, verify: bool = True, backend: Backend = "gloo", timeout: float = 600.0,
+    stage: str | os.PathLike | None = None, verify: bool = True, backend: Backend = "gloo",
+    consecutive: Consecutive = "copies", timeout: float = 600.0,
 ) -> Part:  # fmt: skip
     """Opens this rank's part of a directory that :func:`torch_gnnscale.partition.write` made.
 
@@ -168,14 +169,17 @@ def open_part(
             rows of batches and of the buffer are on that GPU. A :class:`RowGroup` does so with any backend and device.
             Headers, counts and ids always take Gloo. All ranks have the same. No batch changes. The only rank of one
             part exchanges nothing, and its rows are where its tiers are.
+        consecutive: which ranks have consecutive numbers. "copies": those of one part, which then share a machine's
+            memory. "parts": rank r holds part r mod K, so that a machine of K ranks has all parts, which then exchange
+            rows within it. All ranks have the same.
         timeout: seconds after which a rank that does not answer is an error.
 
     Raises:
         ValueError: on all ranks: the number of ranks is not a multiple of that of parts; the directory is unfinished; a
             file is missing or damaged; a rank cannot connect to others (open files, network interface), cannot fill
-            its tiers, has no GPU or NCCL for ``backend="nccl"``, or has another ``stage``, ``backend`` or other
-            budgets. One rank alone raises FileNotFoundError or OSError for files that it cannot read, MemoryError where
-            its tiers do not fit.
+            its tiers, has no GPU or NCCL for ``backend="nccl"``, or has another ``stage``, ``backend``, ``consecutive``
+            or other budgets. One rank alone raises FileNotFoundError or OSError for files that it cannot read,
+            MemoryError where its tiers do not fit.
         NotImplementedError: ``tiers`` of a graph with types.
         RuntimeError: a rank does not come, or ends in the meantime; names it.
     """
@@ -183,7 +187,8 @@ def open_part(
     meeting = Meeting(rank, world, timeout)
     try:
         kept = partial(Kept, buffer, policy, policy_options)
-        return _opened(Path(path), None if stage is None else Path(stage), meeting, verify, kept, tiers, backend)
+        to = None if stage is None else Path(stage)
+        return _opened(Path(path), to, meeting, verify, kept, tiers, backend, consecutive)
     except BaseException:
         meeting.close()
         raise
@@ -191,34 +196,37 @@ def open_part(
 
 def _opened(
     path: Path, stage: Path | None, meeting: Meeting, verify: bool, kept: Callable[[], Kept],
-    tiers: Mapping[str, Any] | None, backend: Backend,
+    tiers: Mapping[str, Any] | None, backend: Backend, consecutive: Consecutive,
 ) -> Part:  # fmt: skip
     by = f"{backend.backend} on {backend.device}" if isinstance(backend, RowGroup) else str(backend)
-    given = meeting.gather((stage is not None, tiers is not None, by))
-    stages, with_tiers, backends = (list(found) for found in zip(*given, strict=True))
+    given = meeting.gather((stage is not None, tiers is not None, by, consecutive))
+    stages, with_tiers, backends, layouts = (list(found) for found in zip(*given, strict=True))
     if len(set(stages)) > 1:
         raise ValueError(f"stage: expected a folder on all ranks or on none, found {stages}")
     if len(set(with_tiers)) > 1:
         raise ValueError(f"tiers: expected them on all ranks or on none, found {with_tiers}")
     if len(set(backends)) > 1:
         raise ValueError(f"backend: expected the same on all ranks, found {backends}")
+    if len(set(layouts)) > 1:
+        raise ValueError(f"consecutive: expected the same on all ranks, found {layouts}")
+    if consecutive not in get_args(Consecutive):
+        raise ValueError(f"consecutive: expected one of {get_args(Consecutive)}, found {consecutive!r}")
     row_group = meeting.all_made(lambda: (row_group_of(backend),))[0]
     if stage is not None:
-        path, verify = staged(path, stage, meeting, verify), False  # the copy is verified
+        path, verify = staged(path, stage, meeting, verify, consecutive), False  # the copy is verified
     where, rank = places(path / "book", meeting), meeting.rank
     warn_of_network(path, where, meeting)
 
-    def opened() -> tuple[StoredParts, StoredPart, Ranks, list[Hashable], Kept, OwnTiers | None]:
+    def opened() -> tuple[StoredParts, StoredPart, Grid, list[Hashable], Kept, OwnTiers | None]:
         parts = open_parts(path, verify and is_first(where, rank))
-        grid = Grid(meeting.world, parts.book.num_parts)
+        grid = Grid(meeting.world, parts.book.num_parts, consecutive)
         holds: list[Hashable] = [(of, grid.part(other)) for other, of in enumerate(where)]
-        ranks = Ranks(rank, meeting.world, grid.part(rank), grid.parts)
-        stored = parts.part(ranks.part, verify and is_first(holds, rank))
-        return parts, stored, ranks, holds, kept(), None if tiers is None else OwnTiers.of(tiers, parts)
+        stored = parts.part(grid.part(rank), verify and is_first(holds, rank))
+        return parts, stored, grid, holds, kept(), None if tiers is None else OwnTiers.of(tiers, parts)
 
-    parts, stored, ranks, holds, keeping, own = meeting.all_made(opened)
+    parts, stored, grid, holds, keeping, own = meeting.all_made(opened)
     store = None if own is None else open_together(own, parts, stored, holds, meeting)
-    return meeting.all_made(lambda: Part(parts, stored, ranks, meeting, keeping, store, row_group))
+    return meeting.all_made(lambda: Part(parts, stored, grid, meeting, keeping, store, row_group))
 
 
 def _is_own(of: str) -> bool:

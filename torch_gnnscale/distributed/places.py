@@ -7,6 +7,7 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 from .._warn import warn
+from ..feature.contract import Consecutive
 from ..partition import open_parts
 from ..partition.staging import network_file_system, stage
 from .grid import Grid
@@ -29,8 +30,10 @@ def places(path: Path, meeting: Meeting) -> list[Hashable]:
     return [(machine, *entry) for machine, entry in zip(meeting.machines, meeting.gather(own), strict=True)]
 
 
-def staged(path: Path, to: Path, meeting: Meeting, verify: bool) -> Path:
+def staged(path: Path, to: Path, meeting: Meeting, verify: bool, consecutive: Consecutive) -> Path:
     """The directory of parts to open in place of ``path``: a copy below ``to``, made once per machine.
+
+    ``consecutive``: of the ranks' grid.
 
     Raises:
         ValueError: on all ranks, if one of them cannot copy, or finds damaged files.
@@ -46,7 +49,7 @@ def staged(path: Path, to: Path, meeting: Meeting, verify: bool) -> Path:
         if not is_first(where, meeting.rank):
             return to
         with open_parts(path, verify=False) as parts:
-            grid = Grid(meeting.world, parts.book.num_parts)
+            grid = Grid(meeting.world, parts.book.num_parts, consecutive)
         return stage(path, to, [grid.part(rank) for rank, of in enumerate(where) if of == where[meeting.rank]], verify)
 
     copies = meeting.gather(str(meeting.all_made(copied)))

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor
@@ -17,6 +17,8 @@ from torch_geometric.typing import NodeType
 from ..topology.numbering import Numbering
 
 T = TypeVar("T")
+Consecutive: TypeAlias = Literal["copies", "parts"]
+"""See :attr:`Ranks.consecutive`."""
 
 
 class Ranks(NamedTuple):
@@ -29,6 +31,18 @@ class Ranks(NamedTuple):
     """The part that this rank holds."""
     parts: int = 1
     """How many parts there are; ``world`` is a multiple of it."""
+    consecutive: Consecutive = "copies"
+    """Which ranks have consecutive numbers: those that hold one part, or those that together hold all parts."""
+
+    @property
+    def copies(self) -> int:
+        """How many ranks hold a part."""
+        return self.world // self.parts
+
+    @property
+    def copy(self) -> int:
+        """Which of the ranks that hold its part this one is, from 0."""
+        return self.rank % self.copies if self.consecutive == "copies" else self.rank // self.parts
 
 
 class RowStore(PyGFeatureStore):

@@ -130,7 +130,8 @@ class SeedOrder:
         share = self.share
         if share is None or (share.seed_order == "global" and self.chunks_of_parts is None):
             return {"seed_order": "global"}
-        of_parts: dict[str, Any] = {"ranks": share.ranks.world, "parts": share.ranks.parts}
+        ranks = share.ranks
+        of_parts: dict[str, Any] = {"ranks": ranks.world, "parts": ranks.parts, "consecutive": ranks.consecutive}
         if self.chunks_of_parts is not None:
             of_parts = self.chunks_of_parts.options()
         return {"seed_order": "owned", **of_parts, "uneven": share.uneven}

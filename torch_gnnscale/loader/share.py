@@ -53,7 +53,7 @@ class Share:
     @property
     def copies(self) -> int:
         """c: how many ranks take the batches of one order of seeds; all of them if it is global."""
-        return self.ranks.world if self.seed_order == "global" else self.ranks.world // self.ranks.parts
+        return self.ranks.world if self.seed_order == "global" else self.ranks.copies
 
     @property
     def part(self) -> int:
@@ -94,7 +94,7 @@ class Share:
     @property
     def _turn(self) -> int:
         """j: this rank's place among those that take turns at one order of seeds."""
-        return self.ranks.rank if self.seed_order == "global" else self.ranks.rank % self.copies
+        return self.ranks.rank if self.seed_order == "global" else self.ranks.copy
 
     def _own_steps(self, part: int, turn: int, first: int) -> int:
         left = self.counts[part] - first * self.copies // self.ranks.world - turn

@@ -5,7 +5,6 @@ from __future__ import annotations
 from torch import Tensor
 
 from .._warn import warn
-from ..distributed.grid import Grid
 from ..distributed.part_rows import PartRows
 from ..feature.contract import Ranks, Steps
 from ..loader.fetch import CollectiveSource, RowSource
@@ -36,8 +35,7 @@ class PartBatches(SplitBatches):
         features.check_split()
         self._features, self._owners, self._parts_of_plan, self._fingerprint = features, owners, parts, fingerprint
         ranks, book = features.ranks, features.parts.book
-        grid, self.parts = Grid(ranks.world, ranks.parts), book.num_parts
-        self.ranks = Ranks(grid.copy(ranks.rank), grid.copies)
+        self.parts, self.ranks = book.num_parts, Ranks(ranks.copy, ranks.copies)
         self.sampler: RankSampler
         if features.parts.topology == "partitioned":
             self.sampler = CooperativeSampler(sampler, book, ranks.part)
