@@ -20,7 +20,7 @@ from statistics import mean, stdev
 from typing import Any
 
 import torch
-from common import RESULTS, parser, save
+from common import RESULTS, layer_defaults, parser, save
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 from torch_geometric.data import Batch, Data
@@ -96,7 +96,7 @@ def every_row() -> Iterator[Row]:
         ("ladies", "fastgcn"), SCHEMES_OF["ladies"], SCORES, WEIGHTS, (True, False)
     ):
         given = {"scheme": scheme, "scores": scores, "weights": weights, "keep_known": keep}
-        usual = {"scheme": "priority", "scores": "squares", "weights": "self_normalized", "keep_known": False}
+        usual = layer_defaults()
         yield Row(method, {name: value for name, value in given.items() if value != usual[name]})
     yield Row("labor", {"scheme": "poisson", "weights": "unbiased"})
     yield Row("labor", {"scheme": "poisson", "layer_dependency": True})

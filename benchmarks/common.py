@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import inspect
 import json
 import os
 import platform
@@ -19,7 +20,8 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data
 
-from torch_gnnscale import CSC, __version__, ops
+from torch_gnnscale import CSC, LayerSampler, __version__, ops
+from torch_gnnscale.ops.layer_drawing import SCHEMES_OF
 from torch_gnnscale.topology import rmat
 
 RESULTS = Path(__file__).parent / "results"
@@ -48,6 +50,13 @@ def parser(description: str, graphs: bool = True) -> argparse.ArgumentParser:
 def arguments(description: str, graphs: bool = True) -> argparse.Namespace:
     """The command line as given."""
     return parser(description, graphs).parse_args()
+
+
+def layer_defaults() -> dict[str, Any]:
+    """The defaults of the options of LADIES and FastGCN that are compared."""
+    usual = inspect.signature(LayerSampler).parameters
+    given = {name: usual[name].default for name in ("scores", "weights", "keep_known")}
+    return {"scheme": SCHEMES_OF["ladies"][0], **given}
 
 
 def on_threads(count: int) -> str:

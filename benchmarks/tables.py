@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, on_threads
+from common import RESULTS, layer_defaults, on_threads
 from markdown import by_graph, table, taken_on, title
 from tables_of_ranks import (
     breakdown,
@@ -256,8 +256,7 @@ def method_options(results: Any) -> str:
     """All combinations of the options of LADIES and FastGCN on the schools: a column for each scheme."""
     found: dict[tuple[str, ...], dict[str, str]] = {}
     for row in results["six schools"]["rows"].values():
-        given = {"scheme": "priority", "scores": "squares", "weights": "self_normalized", "keep_known": False}
-        given |= row["options"]
+        given = layer_defaults() | row["options"]
         if row["method"] in ("ladies", "fastgcn"):
             of = (row["method"], given["scores"], given["weights"], str(given["keep_known"]))
             found.setdefault(of, {})[given["scheme"]] = _score(row)
