@@ -11,7 +11,8 @@ FastSample's figure 6 with its model (GraphSAGE of three layers, (15, 10, 5)), i
 
 The batches of the first three are equal, which is checked. All train under DDP, so their gradients travel, too; and all
 make their batches without a model. Epochs of the schemes take turns. In a network namespace of the ranks
-(``unshare -Urn``) a token bucket holds what all of them send together over the loopback device to a rate.
+(``unshare -Urn``) a token bucket holds what all of them send together over the loopback device to a rate. What was
+measured is saved after each rate; the usual sizes took four minutes on two cores that had other work, too.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from __future__ import annotations
 import json
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -36,6 +37,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
+from tqdm import tqdm
 
 from torch_gnnscale import NeighborLoader, NeighborSampler, ops, partition
 from torch_gnnscale.distributed import Part, open_part
@@ -176,9 +178,10 @@ def summed_up(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     return result
 
 
-def measure(graph: str, world: int, rates: Sequence[str | None], steps: int, rounds: int, limit: int) -> dict[str, Any]:
-    """A graph in random parts, one process for each, at each rate."""
-    results = {}
+def measure(
+    graph: str, world: int, rates: Sequence[str | None], steps: int, rounds: int, limit: int
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A graph in random parts, one process for each: (name, figures) of each rate."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         data = data_of(graph, FEATURES, CLASSES, steps * BATCH * world)
@@ -188,14 +191,16 @@ def measure(graph: str, world: int, rates: Sequence[str | None], steps: int, rou
         (folder / "options.json").write_text(json.dumps({"rounds": rounds}))
         for rate in rates:
             title = rate or "as it is"
-            found = results[title] = summed_up(start(__file__, folder, world, rate, limit))
-            print(f"{graph}, {world} ranks, lo {title}: {found['steps']} steps of {found['nodes a batch']:.0f} nodes")
+            found = summed_up(start(__file__, folder, world, rate, limit))
+            lines = [
+                f"{graph}, {world} ranks, lo {title}: {found['steps']} steps of {found['nodes a batch']:.0f} nodes"
+            ]
             for scheme in SCHEMES:
-                print(
-                    f"  {scheme:12s}" + "".join(f"  {key} {value:.3g}" for key, value in found[scheme].items()),
-                    flush=True,
+                lines.append(
+                    f"  {scheme:12s}" + "".join(f"  {key} {value:.3g}" for key, value in found[scheme].items())
                 )
-    return results
+            tqdm.write("\n".join(lines))
+            yield title, found
 
 
 def plot(results: dict[str, Any]) -> None:
@@ -222,22 +227,25 @@ def main() -> None:
     if is_parent(in_rank):
         return
     options = parser(__doc__.splitlines()[0], graphs=False)
-    options.add_argument("--graphs", nargs="+", default=["planted", "cnr2000"])
-    options.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="processes, and parts")
+    options.set_defaults(rounds=5)
+    options.add_argument("--graphs", nargs="+", default=["planted"], help="also cnr2000")
+    options.add_argument("--ranks", type=int, nargs="+", default=[2], help="processes, and parts")
     options.add_argument(
         "--rates", nargs="+", help="of lo, as tc writes them; by default " + ", ".join(map(str, RATES))
     )
-    options.add_argument("--steps", type=int, default=10, help="of an epoch")
+    options.add_argument("--steps", type=int, default=3, help="of an epoch, about")
     options.add_argument("--limit", type=int, default=400, help="seconds after which ranks are ended")
     args = options.parse_args()
     rates = RATES if args.rates is None else [None if rate == "none" else rate for rate in args.rates]
-    results = {
-        f"{graph}, {world} ranks": measure(graph, world, rates, args.steps, args.rounds, args.limit)
-        for graph in args.graphs
-        for world in args.ranks
-    }
+    results: dict[str, dict[str, Any]] = {}
+    with tqdm(total=len(args.graphs) * len(args.ranks) * len(rates), unit="setting") as bar:
+        for graph, world in product(args.graphs, args.ranks):
+            for rate, found in measure(graph, world, rates, args.steps, args.rounds, args.limit):
+                results.setdefault(f"{graph}, {world} ranks", {})[rate] = found
+                bar.update()
+                if not args.no_save:
+                    save("network", results)
     if not args.no_save:
-        save("network", results)
         plot(results)
 
 

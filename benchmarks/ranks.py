@@ -18,6 +18,7 @@ from common import web_graph
 from torch import Tensor, multiprocessing
 from torch import distributed as dist
 from torch_geometric.data import Data
+from tqdm import tqdm
 
 from torch_gnnscale.datasets import load, planted
 
@@ -88,9 +89,10 @@ def race(candidates: Mapping[str, Callable[[int], None]], rounds: int) -> dict[s
     """Seconds of each candidate by round, on the slowest rank. All ranks call it alike.
 
     Each round runs all candidates in an order of its own, after one untimed round; each is called with the number of
-    the round.
+    the round. Rank 0 shows a progress bar.
     """
     times: dict[str, list[float]] = {name: [] for name in candidates}
+    bar = tqdm(total=(rounds + 1) * len(candidates), unit="run", leave=False, disable=dist.get_rank() > 0 or None)
     for round_ in range(-1, rounds):
         for name, run in random.Random(round_).sample(list(candidates.items()), len(candidates)):
             dist.barrier()
@@ -100,6 +102,8 @@ def race(candidates: Mapping[str, Callable[[int], None]], rounds: int) -> dict[s
             dist.all_reduce(took, dist.ReduceOp.MAX)
             if round_ >= 0:
                 times[name].append(float(took))
+            bar.update()
+    bar.close()
     return times
 
 
