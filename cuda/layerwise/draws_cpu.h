@@ -1,12 +1,15 @@
 // r_v of many nodes on the CPU: draw 0 of each, several at a time where the processor has AVX2 or AVX-512.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "../sample/pick_lanes_cpu.h"
 #include "schemes.h"
 
 namespace gnnscale {
+
+constexpr int64_t kDrawsTogether = 32;  // of find_low_draws()
 
 #if defined(__x86_64__)
 GNNSCALE_AVX2 inline int64_t draw_nodes_avx2(uint64_t key, uint32_t tail, const int64_t* nodes, int64_t count,
@@ -72,6 +75,76 @@ GNNSCALE_AVX512 inline int64_t find_below_avx512(const uint64_t* draws, int64_t 
   }
   return k;
 }
+
+// The high words of products, ^ b ^ c.
+GNNSCALE_AVX512 GNNSCALE_INLINE __m512i high_xor(__m512i product, __m512i b, __m512i c) {
+  return _mm512_ternarylogic_epi64(_mm512_srli_epi64(product, kWordBits), b, c, kXor3);
+}
+
+// Replaces ids of 32 bits by the high words of their draws 0: as draw_nodes(), without what does not decide these.
+template <int count>
+GNNSCALE_AVX512 GNNSCALE_INLINE void high_words(const RoundKeys& keys, __m512i tail, __m512i (&word)[count]) {
+  const __m512i m0 = _mm512_set1_epi64(kPhiloxM0), m1 = _mm512_set1_epi64(kPhiloxM1);
+  const auto& key = keys.word;
+  // Rounds 0 and 1: words 1 and 2 of a counter are 0, so that word 0 of round 1 is a key.
+  const __m512i product = _mm512_mul_epu32(_mm512_set1_epi64(key[0][0]), m0);
+  const __m512i high = _mm512_xor_si512(_mm512_srli_epi64(product, kWordBits), _mm512_set1_epi64(key[1][1]));
+  __m512i w0[count], w1[count], w2[count], w3[count];
+#pragma GCC unroll 4
+  for (int c = 0; c < count; ++c) {
+    const __m512i p0 = _mm512_mul_epu32(word[c], m0);
+    const __m512i p1 = _mm512_mul_epu32(high_xor(p0, tail, _mm512_set1_epi64(key[0][1])), m1);
+    w0[c] = _mm512_xor_si512(_mm512_srli_epi64(p1, kWordBits), _mm512_set1_epi64(key[1][0]));
+    w1[c] = p1;
+    w2[c] = _mm512_xor_si512(high, p0);
+    w3[c] = product;
+  }
+#pragma GCC unroll 6
+  for (int round = 2; round < 8; ++round) {
+    const __m512i key0 = _mm512_set1_epi64(key[round][0]), key1 = _mm512_set1_epi64(key[round][1]);
+#pragma GCC unroll 4
+    for (int c = 0; c < count; ++c) {
+      const __m512i p0 = _mm512_mul_epu32(w0[c], m0), p1 = _mm512_mul_epu32(w2[c], m1);
+      w0[c] = high_xor(p1, w1[c], key0);
+      w1[c] = p1;
+      w2[c] = high_xor(p0, w3[c], key1);
+      w3[c] = p0;
+    }
+  }
+  // Rounds 8 and 9: word 1 is a product of word 2, and that one of words 0 and 3.
+#pragma GCC unroll 4
+  for (int c = 0; c < count; ++c) {
+    word[c] = _mm512_mul_epu32(high_xor(_mm512_mul_epu32(w0[c], m0), w3[c], _mm512_set1_epi64(key[8][1])), m1);
+  }
+}
+
+GNNSCALE_AVX512 inline int64_t find_low_draws_avx512(uint64_t key, uint32_t tail, const uint32_t* ids,
+                                                     const uint32_t* limits, int64_t count, uint32_t* found) {
+  constexpr int kHalves = 2;  // of kDrawsTogether
+  const RoundKeys keys(key);
+  const __m512i tails = _mm512_set1_epi64(tail), step = _mm512_set1_epi32(kDrawsTogether / kHalves);
+  __m512i at = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  int64_t k = 0;
+  for (int64_t i = 0; i < count; i += kDrawsTogether) {
+    __m512i word[2 * kHalves];  // of a half: even ids, then odd ones
+#pragma GCC unroll 2
+    for (int h = 0; h < kHalves; ++h) {
+      word[2 * h] = _mm512_loadu_si512(ids + i + h * kDrawsTogether / kHalves);
+      word[2 * h + 1] = _mm512_srli_epi64(word[2 * h], kWordBits);
+    }
+    high_words(keys, tails, word);
+#pragma GCC unroll 2
+    for (int h = 0; h < kHalves; ++h) {
+      const __m512i high = _mm512_mask_blend_epi32(0xAAAA, word[2 * h], _mm512_slli_epi64(word[2 * h + 1], kWordBits));
+      const __m512i limit = _mm512_loadu_si512(limits + i + h * kDrawsTogether / kHalves);
+      const __mmask16 low = _mm512_cmple_epu32_mask(high, limit);
+      _mm512_storeu_si512(found + k, _mm512_maskz_compress_epi32(low, at));
+      k += __builtin_popcount(low);
+      at = _mm512_add_epi32(at, step);
+    }
+  }
+  return k;
+}
 #endif
 
 // Stores at `found`, which has room for kLanes more, which of `count` draws are at most `limit`, ascending. Returns how
@@ -97,6 +170,28 @@ inline void draw_nodes(uint64_t key, int hop, const int64_t* nodes, int64_t coun
   if (simd() != Simd::kNone) i += draw_nodes_avx2(key, tail, nodes + i, count - i, draws + i);
 #endif
   for (; i < count; ++i) draws[i] = node_draw(key, hop, nodes[i]);
+}
+
+// Stores at `found`, which has room for kDrawsTogether more, at which i < count the high word of draw 0 of ids[i] is at
+// most limits[i], ascending. Returns how many they are. count: a multiple of kDrawsTogether.
+inline int64_t find_low_draws(uint64_t key, int hop, const uint32_t* ids, const uint32_t* limits, int64_t count,
+                              uint32_t* found) {
+#if defined(__x86_64__)
+  if (simd() == Simd::kAvx512) {
+    return find_low_draws_avx512(key, make_counter(0, 0, hop, kNodeDraws).tail, ids, limits, count, found);
+  }
+#endif
+  int64_t nodes[kDrawsTogether], k = 0;
+  uint64_t draws[kDrawsTogether];
+  for (int64_t i = 0; i < count; i += kDrawsTogether) {
+    std::copy_n(ids + i, kDrawsTogether, nodes);
+    draw_nodes(key, hop, nodes, kDrawsTogether, draws);
+    for (int64_t j = 0; j < kDrawsTogether; ++j) {
+      found[k] = static_cast<uint32_t>(i + j);
+      k += draws[j] >> 32 <= limits[i + j];
+    }
+  }
+  return k;
 }
 
 }  // namespace gnnscale

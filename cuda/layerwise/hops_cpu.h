@@ -9,6 +9,7 @@
 
 #include <climits>
 
+#include "../prefetch.h"
 #include "batch_cpu.h"
 #include "choosing_cpu.h"
 #include "sieve_cpu.h"
@@ -20,6 +21,7 @@ constexpr int64_t kBits = 64;           // in a word of bits
 constexpr int64_t kCellsAhead = 32;     // how many edges ahead the cells of sources are prefetched
 constexpr int64_t kListsAhead = 4;      // how many nodes ahead their lists of edges are prefetched
 constexpr int64_t kPointersAhead = 16;  // how many nodes ahead the bounds of their lists are prefetched
+constexpr int64_t kBytesAhead = 512;    // of a list; the processor prefetches the others
 constexpr int64_t kEdgesToSift = 8;     // edges are sifted if they are at least so many times the nodes to draw
 
 template <typename Id, int64_t kStride>
@@ -42,10 +44,10 @@ class LayerHop {
     }
     if (!sifted_) choose(candidates_, count, request_.scheme, request_.key, hop_, chosen_);
     candidates_ = Scored();
-    mark();
     if (sifted_) {
       write_kept();
     } else {
+      mark();
       write();
     }
     batch_.end_hop();
@@ -111,14 +113,16 @@ class LayerHop {
     }
   }
 
-  // The edges into a node: the first stored position, how many edges are in lists before it, what an edge adds to a
-  // score.
+  // The edges into a node: the stored positions [first, last), how many edges are in lists before it, what an edge adds
+  // to a score.
   struct List {
-    int64_t first, begin;
+    int64_t first, last, begin;
     uint64_t term;
   };
+  // An edge that was kept: its source, the number of that candidate, its stored position.
   struct Kept {
-    int64_t node, position;
+    uint32_t node, number;
+    int64_t position;
   };
 
   // Numbers candidates and sums their scores.
@@ -132,8 +136,8 @@ class LayerHop {
     Tally(uint32_t* slots_of, uint32_t base_of, Scored& scored)
         : slots(slots_of), base(base_of), nodes(scored.nodes()), scores(scored.scores()) {}
 
-    // Which source is new cannot be predicted, so there is no branch.
-    GNNSCALE_INLINE void add(uint64_t id, uint64_t term) {
+    // Returns the candidate's number. Which source is new cannot be predicted, so there is no branch.
+    GNNSCALE_INLINE uint32_t add(uint64_t id, uint64_t term) {
       const uint32_t number = slots[id] - base;
       const bool is_new = number >= found;
       const uint32_t slot = is_new ? found : number;
@@ -141,8 +145,23 @@ class LayerHop {
       nodes[found] = static_cast<int64_t>(id);
       scores[slot] = (is_new ? 0 : scores[slot]) + term;
       found += is_new;
+      return slot;
     }
   };
+
+  // Calls f(list) for each of lists_, whose edges are prefetched before.
+  template <typename F>
+  void each_known(F&& f) {
+    const Relation& graph = request_.graph;
+    for (size_t l = 0; l < lists_.size(); ++l) {
+      if (l + kListsAhead < lists_.size()) {
+        const List& ahead = lists_[l + kListsAhead];
+        prefetch_lines(graph.row + ahead.first * graph.row_stride,
+                       std::min((ahead.last - ahead.first) * graph.row_stride, kBytesAhead));
+      }
+      f(lists_[l]);
+    }
+  }
 
   // LADIES by squares, without the scores of candidates that cannot be drawn. Chooses; stores in kept_ the edges from
   // the other candidates, those into frontier_[l] at [ends_[l], ends_[l + 1]). Returns whether that could be done, and
@@ -158,25 +177,24 @@ class LayerHop {
     for (int64_t l = 0; l < expanded; ++l) {
       if (l + kPointersAhead < expanded) GNNSCALE_PREFETCH(request_.graph.pointer_of(frontier_[l + kPointersAhead]));
       const auto [first, last] = batch_.stored(frontier_[l]);
-      lists_.push_back({first, edges, last == first ? 1 : square_term(bits, static_cast<uint64_t>(last - first))});
+      lists_.push_back(
+          {first, last, edges, last == first ? 1 : square_term(bits, static_cast<uint64_t>(last - first))});
       edges += last - first;
       total += static_cast<uint64_t>(last - first) * lists_.back().term;
     }
-    if (edges < kEdgesToSift * count || edges >= Sieve<Id>::kMostEdges) return false;
-    Sieve<Id> sieve(edges, request_.graph.num_src, total);
-    int64_t bad = -1;
-    const auto nothing = [](int64_t) {};
-    each_list(frontier_.data(), expanded, nothing, [&](int64_t l, int64_t first, int64_t last) {
-      sieve.add(last - first, lists_[l].term,
-                [&](int64_t i) GNNSCALE_INLINE_LAMBDA { return sources_.checked(first + i, bad); });
-    });
-    batch_.note_bad_row(bad);
-    const uint64_t limit = sieve.guess(enough(count), batch_.nodes.id.data(), request_.keep_known ? batch_.end : 0);
+    if (edges < kEdgesToSift * count || edges >= Sieve::kMostEdges) return false;
+    if (request_.graph.num_src > Sieve::kMostNodes) return false;
+    const int64_t known = request_.keep_known ? batch_.end : 0;
+    Sieve sieve(edges, count + known, total);
+    each_known([&](const List& list) { sieve.add(sources_, list.first, list.last - list.first, list.term); });
+    if (sieve.largest() >= static_cast<uint64_t>(request_.graph.num_src)) return false;  // score_sources() finds it
+    const uint64_t limit = sieve.guess(enough(count), batch_.nodes.id.data(), known);
     if (limit == 0) return false;
-    Vector<uint32_t> kept;
+    Vector<Sieve::Kept> kept;
     start_numbers();
-    sieve.sift(request_.key, hop_, limit, kept,
-               [this](int64_t node) GNNSCALE_INLINE_LAMBDA { GNNSCALE_PREFETCH_WRITE(slots_ + node); });
+    each_known(
+        [&](const List& list) { sieve.sift(sources_, list.first, list.last - list.first, request_.key, hop_, kept); });
+    sieve.finish(request_.key, hop_, kept);
     const auto all = static_cast<int64_t>(kept.size());
     Scored scored(all);
     Tally tally(slots_, base_, scored);
@@ -185,9 +203,10 @@ class LayerHop {
     for (size_t l = 0; l < lists_.size(); ++l) {
       ends_.push_back(k);
       const int64_t end = l + 1 < lists_.size() ? lists_[l + 1].begin : edges;
-      for (; k < all && kept[k] < end; ++k) {
-        kept_[k] = {sieve.source(kept[k]), lists_[l].first + kept[k] - lists_[l].begin};
-        tally.add(static_cast<uint64_t>(kept_[k].node), lists_[l].term);
+      for (; k < all && kept[k].edge < end; ++k) {
+        if (k + kCellsAhead < all) GNNSCALE_PREFETCH_WRITE(slots_ + kept[k + kCellsAhead].source);
+        const uint32_t number = tally.add(kept[k].source, lists_[l].term);
+        kept_[k] = {kept[k].source, number, lists_[l].first + kept[k].edge - lists_[l].begin};
       }
     }
     ends_.push_back(k);
@@ -196,6 +215,8 @@ class LayerHop {
     if (request_.keep_known) total -= choose_known(scored);
     sifted_ = choose_below(scored, limit, count, request_.scheme, request_.key, hop_, total, chosen_);
     if (!sifted_) chosen_.clear();
+    corrections_.resize(tally.found);
+    for (const Chosen& entry : chosen_) corrections_[slots_[entry.node] - base_] = entry.correction;
     return sifted_;
   }
 
@@ -314,21 +335,22 @@ class LayerHop {
     batch_.note_bad_row(bad);
   }
 
-  // The same, of the edges that were kept.
+  // The same, by corrections_, of the edges that were kept.
   void write_kept() {
-    Vector<DrawnEdge> drawn;
-    for (const auto& [node, position] : kept_) {
-      if (has_bit(node)) batch_.prefetch(node);
-    }
+    for (const Chosen& entry : chosen_) batch_.prefetch(entry.node);
+    int64_t most = 0;
+    for (size_t l = 0; l < lists_.size(); ++l) most = std::max(most, ends_[l + 1] - ends_[l]);
+    Vector<DrawnEdge> drawn(most + 1);
     const int64_t first = batch_.begin, last = batch_.end;
     for (int64_t column = first; column < last; ++column) {
       const int64_t l = list_of_.empty() ? column - first : list_of_[column - first];
-      drawn.clear();
+      int64_t count = 0;
       for (int64_t k = ends_[l]; k < ends_[l + 1]; ++k) {
-        const auto [node, position] = kept_[k];
-        if (has_bit(node)) drawn.push_back({node, position, chosen_[slots_[node] - base_].correction});
+        const double correction = corrections_[kept_[k].number];
+        drawn[count] = {kept_[k].node, kept_[k].position, correction};  // overwritten or not read if it is not drawn
+        count += correction > 0;
       }
-      batch_.add_column<Id>(batch_.nodes.id[column], drawn.data(), static_cast<int64_t>(drawn.size()));
+      batch_.add_column<Id>(batch_.nodes.id[column], drawn.data(), count);
     }
   }
 
@@ -344,6 +366,7 @@ class LayerHop {
   Vector<List> lists_;
   Vector<Kept> kept_;
   Vector<int64_t> ends_;
+  Vector<double> corrections_;  // by number; 0 of candidates that are not drawn
   bool sifted_ = false;
   Scored candidates_;
   Vector<Chosen> chosen_;

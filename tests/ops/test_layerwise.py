@@ -85,9 +85,7 @@ def test_blocks_of_lists_in_each_instruction_set(simd):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("keep_known", [False, True])
-@pytest.mark.parametrize("scheme", ["priority", "poisson"])
-def test_many_more_edges_than_nodes_to_draw(scheme, keep_known):
+def check_ladies(scheme, keep_known):
     """Of nodes of very unlike degrees, some are certain; the ids of 3,000 sources share the cells of some 500 edges."""
     graph = graph_of_degrees([1, 2, 400, 0, *[12] * 40, *[0] * 2956], seed=9, dtype=torch.int64)
     hubs = graph_of_degrees([250, 1, *[90] * 30, *[3] * 60], seed=8, dtype=torch.int32)
@@ -97,6 +95,20 @@ def test_many_more_edges_than_nodes_to_draw(scheme, keep_known):
         both(graph, torch.tensor([3]), [1], key, drawing)
         both(hubs, torch.arange(20).repeat(2), [10, 40], key, drawing, layers=True)
         both(hubs, torch.tensor([5, 0, 40]), [30, 5, 9], key, drawing)
+
+
+@pytest.mark.parametrize("keep_known", [False, True])
+@pytest.mark.parametrize("scheme", ["priority", "poisson"])
+def test_many_more_edges_than_nodes_to_draw(scheme, keep_known):
+    check_ladies(scheme, keep_known)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("simd", ["avx2", "0"])
+def test_edges_are_sifted_by_every_instruction_set(simd):
+    code = "from test_layerwise import *; check_ladies('poisson', True); check_ladies('priority', False)"
+    done = forked.run(code, GNNSCALE_SIMD=simd)
+    assert done.returncode == 0, done.stderr
 
 
 def test_draws_of_nodes():
@@ -299,6 +311,12 @@ def test_seeds_and_graphs_that_are_malformed():
         with pytest.raises(RuntimeError, match=r"row\[1\] = 6 in a graph of 6 nodes"):
             ops.sample_layers(corrupt.relations(), BATCH, [2], 1, drawing, score=score)
         both(FIGURE, BATCH, [2, 2], 1, drawing)  # nothing is left behind
+    for dtype in INDEX:
+        sifted = graph_of_degrees([20, 20], dtype=dtype)
+        for entry in (2, -1, 1 << 30):
+            sifted.row[25] = entry
+            with pytest.raises(RuntimeError, match=rf"row\[25\] = {entry} in a graph of 2 nodes"):
+                ops.sample_layers(sifted.relations(), torch.arange(2), [1], 1, LADIES)
     pointers = Graph(torch.tensor([0, 0, 9, 3, 3, 3, 5]), FIGURE.row)
     with pytest.raises(RuntimeError, match=r"colptr\[1\] = 0, colptr\[2\] = 9 with 5 edges"):
         ops.sample_layers(pointers.relations(), BATCH, [2], 1, LADIES)
