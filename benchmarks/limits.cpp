@@ -1,5 +1,6 @@
 // What the memory of a machine allows: loops that make a sampler's accesses and nothing else; and what its random
 // numbers cost. Built by limits.py.
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -111,6 +112,34 @@ uint64_t list_draws(const int64_t* colptr, const int64_t* nodes, int64_t num_nod
     }
   }
   return found;
+}
+
+// Reads the lists of nodes, in order, and draws the high word of a random number for each source: what no sampler that
+// draws few of these sources can leave out. Returns how many high words are at most `limit`.
+uint64_t list_high_words(const int64_t* colptr, const int64_t* nodes, int64_t num_nodes, const char* stored,
+                         int64_t entry_bytes, uint64_t key, uint32_t limit) {
+  constexpr int64_t kListsAhead = 4, kChunk = 512;
+  uint32_t ids[kChunk] = {}, limits[kChunk], low[kChunk + gnnscale::kDrawsTogether];
+  std::fill_n(limits, kChunk, limit);
+  int64_t filled = 0;
+  uint64_t found = 0;
+  for (int64_t i = 0; i < num_nodes; ++i) {
+    if (i + 2 * kListsAhead < num_nodes) __builtin_prefetch(colptr + nodes[i + 2 * kListsAhead]);
+    if (i + kListsAhead < num_nodes) __builtin_prefetch(stored + colptr[nodes[i + kListsAhead]] * entry_bytes);
+    for (int64_t e = colptr[nodes[i]], last = colptr[nodes[i] + 1]; e < last;) {
+      const int64_t some = std::min(last - e, kChunk - filled);
+      for (int64_t k = 0; k < some; ++k) {
+        ids[filled + k] = *reinterpret_cast<const uint32_t*>(stored + (e + k) * entry_bytes);
+      }
+      e += some;
+      filled += some;
+      if (filled < kChunk) continue;
+      found += static_cast<uint64_t>(gnnscale::find_low_draws(key, 0, ids, limits, kChunk, low));
+      filled = 0;
+    }
+  }
+  std::fill(limits + filled, limits + kChunk, 0);
+  return found + static_cast<uint64_t>(gnnscale::find_low_draws(key, 0, ids, limits, kChunk, low));
 }
 
 // Reads every 64-byte line of the given rows of a table, each prefetched. Returns a sum that depends on all of them.

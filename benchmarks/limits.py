@@ -25,7 +25,7 @@ def library() -> ctypes.CDLL:
         source = Path(__file__).with_name("limits.cpp")
         subprocess.run([compiler, "-std=c++20", "-O3", "-fPIC", "-shared", source, "-o", path], check=True)
         loaded = ctypes.CDLL(str(path))
-    for name in ("sampler_accesses", "row_accesses", "list_touches", "list_draws"):
+    for name in ("sampler_accesses", "row_accesses", "list_touches", "list_draws", "list_high_words"):
         getattr(loaded, name).restype = ctypes.c_uint64
     return loaded
 
@@ -89,6 +89,17 @@ def draw_lists(csc: CSC, nodes: Tensor, key: int, fanout: int, positions: Tensor
     found: int = library().list_draws(
         pointer(csc.colptr), pointer(nodes), ctypes.c_int64(len(nodes)), pointer(csc.row),
         ctypes.c_int64(csc.row.stride(0) * 4), ctypes.c_uint64(key), ctypes.c_uint64(fanout), pointer(positions),
+    )  # fmt: skip
+    return found
+
+
+def draw_high_words(csc: CSC, nodes: Tensor, key: int, part: float) -> int:
+    """Reads the lists of ``nodes`` (int64) and draws the high word of a number for each source; returns how many of
+    these are in the least ``part`` of all."""
+    assert csc.row.element_size() == 4
+    found: int = library().list_high_words(
+        pointer(csc.colptr), pointer(nodes), ctypes.c_int64(len(nodes)), pointer(csc.row),
+        ctypes.c_int64(csc.row.stride(0) * 4), ctypes.c_uint64(key), ctypes.c_uint32(int(part * 2**32)),
     )  # fmt: skip
     return found
 
