@@ -67,8 +67,8 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "Tensor(a!)? counts, int threads) -> Tensor");
   // Aggregation.
   library.def(
-      "aggregate(Tensor ptr, Tensor node, Tensor? edge, int num_edges, Tensor x, Tensor? weight, str reduce, "
-      "int threads) -> Tensor");
+      "aggregate(Tensor ptr, Tensor node, Tensor? edge, int num_edges, Tensor x, Tensor? more, Tensor? weight, "
+      "str reduce, int threads) -> Tensor");
   library.def("edge_dot(Tensor ptr, Tensor node, Tensor? edge, Tensor x, Tensor y, int heads, int threads) -> Tensor");
   library.def(
       "share_of_extremes(Tensor ptr, Tensor node, Tensor x, Tensor extreme, Tensor grad, int threads) -> Tensor");

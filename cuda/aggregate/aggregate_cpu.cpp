@@ -82,6 +82,15 @@ void for_each_column(const Entries<Id>& entries, int64_t items_per_entry, int64_
   }
 }
 
+// The rows of one table, and after them those of another one.
+template <typename T>
+struct Rows {
+  const T *first, *rest;
+  int64_t count, width;  // rows of the first table
+
+  const T* operator()(int64_t i) const { return i < count ? first + i * width : rest + (i - count) * width; }
+};
+
 template <typename T>
 void add(T* __restrict out, const T* __restrict x, int64_t width) {
   for (int64_t c = 0; c < width; ++c) out[c] += x[c];
@@ -137,13 +146,16 @@ Tensor dispatch(const Tensor& node, const Tensor& x, F&& f) {
 
 // See torch_gnnscale.ops.aggregate, which checks the arguments.
 Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tensor>& edge, int64_t num_edges,
-                 const Tensor& x, const std::optional<Tensor>& weight, const std::string& reduce, int64_t threads) {
+                 const Tensor& x, const std::optional<Tensor>& more, const std::optional<Tensor>& weight,
+                 const std::string& reduce, int64_t threads) {
   return dispatch(node, x, [&](auto* id_tag, auto* item_tag) {
     using Id = std::remove_pointer_t<decltype(id_tag)>;
     using T = std::remove_pointer_t<decltype(item_tag)>;
-    const Entries<Id> entries = entries_of<Id>(ptr, node, edge, x.size(0), num_edges);
+    const int64_t num_rows = x.size(0) + (more.has_value() ? more->size(0) : 0);
+    const Entries<Id> entries = entries_of<Id>(ptr, node, edge, num_rows, num_edges);
     const int64_t width = x.size(1), heads = weight.has_value() ? weight->size(1) : 1, head = width / heads;
-    const T* from = static_cast<const T*>(x.const_data_ptr());
+    const Rows<T> from{static_cast<const T*>(x.const_data_ptr()),
+                       more.has_value() ? static_cast<const T*>(more->const_data_ptr()) : nullptr, x.size(0), width};
     const T* weights = weight.has_value() ? static_cast<const T*>(weight->const_data_ptr()) : nullptr;
     const bool is_mean = reduce == "mean", is_max = reduce == "max", is_min = reduce == "min";
     const int64_t row_bytes = width * static_cast<int64_t>(sizeof(T));
@@ -156,10 +168,10 @@ Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tens
         if (k + kEntriesAhead < entries.count) {
           const int64_t ahead = entries.node_of(k + kEntriesAhead);
           if (static_cast<uint64_t>(ahead) < static_cast<uint64_t>(entries.num_nodes)) {
-            prefetch_lines(from + ahead * width, row_bytes);
+            prefetch_lines(from(ahead), row_bytes);
           }
         }
-        const T* row = from + entries.node_of(k) * width;
+        const T* row = from(entries.node_of(k));
         if (weights != nullptr) {
           const T* scale = weights + entries.edge_of(k) * heads;
           for (int64_t h = 0; h < heads; ++h) add_scaled(to + h * head, row + h * head, scale[h], head);

@@ -41,6 +41,21 @@ def test_aggregate(dtype, reduce, width):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("reduce", ops.REDUCTIONS)
+@pytest.mark.parametrize("first", [0, 1, 25, 40])
+def test_rows_of_two_tables(dtype, reduce, first):
+    _, ptr, node, edge = entries(40, 30, 200)
+    x = rows(40, 12, dtype)
+    for options in ({}, {"weight": rows(200, 2, dtype, seed=1), "edge": edge, "num_edges": 77}):
+        if options and reduce in ("max", "min"):
+            continue
+        expected = ops.aggregate(ptr, node, x, reduce, **options)
+        for threads in (1, 2):
+            found = ops.aggregate(ptr, node, x[:first], reduce, more=x[first:], threads=threads, **options)
+            assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("heads", [1, 2, 6])
 def test_weights(dtype, heads):
     _, ptr, node, edge = entries(40, 30, 200)
@@ -202,6 +217,8 @@ PTR, NODE, X = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1]), torch.ones(2, 4
         (lambda: ops.aggregate(PTR, NODE.float(), X), TypeError, "node: expected int32 or int64 ids, found torch.flo"),
         (lambda: ops.aggregate(PTR, NODE, X.half()), TypeError, "x: expected float32 or float64, found torch.float16"),
         (lambda: ops.aggregate(PTR, NODE, X[0]), ValueError, r"x: expected a matrix, found shape \(4,\)"),
+        (lambda: ops.aggregate(PTR, NODE, X, more=X[:, :1]), ValueError, "more: expected torch.float32 of width 4"),
+        (lambda: ops.aggregate(PTR, NODE + 3, X, more=X), RuntimeError, "entry 1: expected a node below 4 .* found 4"),
         (lambda: ops.aggregate(PTR, NODE, X, "median"), ValueError, "reduce: expected one of .* found 'median'"),
         (lambda: ops.aggregate(PTR, NODE, X, edge=NODE.int()), ValueError, r"edge: expected torch.int64 \[3\] like"),
         (lambda: ops.aggregate(PTR, NODE, X, num_edges=4), ValueError, "num_edges: expected 0 <= num_edges <= 3"),

@@ -53,6 +53,7 @@ def aggregate(
     weight: Tensor | None = None,
     edge: Tensor | None = None,
     num_edges: int | None = None,
+    more: Tensor | None = None,
     threads: int = 0,
 ) -> Tensor:
     """Row i is the ``reduce`` of ``weight[edge[k]] * x[node[k]]`` over the entries k of column i, in stored order.
@@ -65,6 +66,7 @@ def aggregate(
         weight: the dtype of x, shape [E, H]: head h applies to columns h * F / H .. (h + 1) * F / H of x.
         edge: the edge of each entry, the dtype of ``node``, shape [K]; rising within a column for ``num_edges``.
         num_edges: entries with ``edge[k] >= num_edges`` are left out.
+        more: further rows, of the dtype of x, shape [M, F]: node N + i is ``more[i]``.
         threads: 0 for torch's number of threads.
 
     Returns:
@@ -76,6 +78,7 @@ def aggregate(
     """
     _check_entries(ptr, node, edge)
     x = _check_rows("x", x)
+    more = None if more is None else _check_rows("more", more, x)
     if reduce not in REDUCTIONS:
         raise ValueError(f"reduce: expected one of {REDUCTIONS}, found {reduce!r}")
     limit = _ALL_EDGES if num_edges is None else check_int("num_edges", num_edges, most=len(node))
@@ -91,7 +94,7 @@ def aggregate(
         if weight.size(1) == 0 or x.size(1) % weight.size(1):
             raise ValueError(f"weight: expected heads that divide x's width {x.size(1)}, found {weight.size(1)}")
         weight = weight.contiguous()
-    return OPS.aggregate(ptr, node, edge, limit, x, weight, reduce, resolve_threads(threads))
+    return OPS.aggregate(ptr, node, edge, limit, x, more, weight, reduce, resolve_threads(threads))
 
 
 def edge_dot(

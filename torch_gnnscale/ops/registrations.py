@@ -266,7 +266,7 @@ torch.library.register_autograd("gnnscale::dropout_rows", _drop_again, setup_con
 
 
 @torch.library.register_fake("gnnscale::aggregate")
-def _(ptr, node, edge, num_edges, x, weight, reduce, threads):
+def _(ptr, node, edge, num_edges, x, more, weight, reduce, threads):
     return x.new_empty((ptr.numel() - 1, x.size(1)))
 
 
