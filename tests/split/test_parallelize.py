@@ -49,8 +49,22 @@ def with_norm(width):
     return nn.Sequential(nn.Linear(width, HIDDEN, bias=False), nn.BatchNorm1d(HIDDEN, momentum=None), nn.ReLU())
 
 
+class Siblings(nn.Module):
+    """Two layers that read one tensor, whose gradients come from both."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = pyg_nn.SAGEConv(FEATURES, HIDDEN)
+        self.left, self.right = pyg_nn.SAGEConv(HIDDEN, HIDDEN), pyg_nn.GraphConv(HIDDEN, HIDDEN)
+        self.last = pyg_nn.SAGEConv(HIDDEN, CLASSES)
+
+    def forward(self, x, edge_index):
+        x = self.first(x, edge_index).relu()
+        return self.last(self.left(x, edge_index) + self.right(x, edge_index), edge_index)
+
+
 OTHERS = {
-    "branches": Branches,
+    "branches": Branches, "siblings": Siblings,
     "batch norm within": sequence(
         lambda: pyg_nn.GINConv(with_norm(FEATURES)), lambda: pyg_nn.GINConv(with_norm(HIDDEN)),
         lambda: pyg_nn.SAGEConv(HIDDEN, CLASSES),
@@ -137,12 +151,12 @@ def test_owners_and_numbers_of_ranks(name, owners, world):
     run(world, name, owners, world, True, False)
 
 
-@pytest.mark.parametrize("name", ["sage", SLOW("gcn"), SLOW("gcn2"), SLOW("branches")])
+@pytest.mark.parametrize("name", ["sage", "siblings", SLOW("gcn"), SLOW("gcn2"), SLOW("branches")])
 @pytest.mark.parametrize("with_halo", [False, True])
 def test_rounds(name, with_halo):
     """A shuffle for each layer forward, and backward but for the first; degrees, and what all layers read, once."""
     found = run(2, name, "random", 2, with_halo, False)
-    names = {"gcn2": ["convs.0", "convs.1", "convs.2"], "branches": ["first", "last"]}.get(
+    names = {"siblings": ["first", "left", "last"], "branches": ["first", "last"]}.get(
         name, ["convs.0", "convs.1", "convs.2"]
     )
     expected = {f"{way} {layer}": 1 for way in ("forward", "backward") for layer in names} | {"gradients": 1}

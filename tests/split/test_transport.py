@@ -14,7 +14,9 @@ from torch import distributed as dist
 
 from torch_gnnscale.distributed.exchange import Exchange
 from torch_gnnscale.distributed.meeting import end_group
+from torch_gnnscale.nn.aggregate import aggregate_and_root
 from torch_gnnscale.split import parallelize
+from torch_gnnscale.split.own_hops import OwnHops
 from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 from torch_gnnscale.split.transport import Moves, Transport
@@ -99,6 +101,41 @@ def read_by_all():
 
 def test_rows_that_several_ranks_read_are_written_once():
     cluster(3).run(read_by_all)
+
+
+def aggregates(kind, dtype):
+    """The aggregate of [own rows; halo] in one tensor and in two: results, gradients, and what each received."""
+    transport = made(kind)
+    rank, found = dist.get_rank(), []
+    for whole in (*batches(),)[:2]:
+        batch = cut_batches(whole, random_owners(200, 3, 3), 3)[rank]
+        hops, groups = OwnHops(batch, False), len(batch.num_sampled_nodes)
+        edges, moves = hops.edges.prefix(groups), hops.moves(groups - 1)
+        made_of = torch.randn(batch.num_nodes, 7, dtype=dtype, generator=torch.Generator().manual_seed(rank))
+        for way in ("mixed", "apart"):
+            before = transport.exchange.traffic[f"backward {way}"].bytes_received
+            own = made_of.clone().requires_grad_()
+            if way == "mixed":
+                out, root = aggregate_and_root(transport.mixed(own, moves, way), edges, "mean")
+            else:
+                out, root = aggregate_and_root(own, edges, "mean", None, transport.apart(own, moves, way))
+            ((out + root) * torch.arange(1.0, 8.0)).square().sum().backward()
+            received = transport.exchange.traffic[f"backward {way}"].bytes_received - before
+            found.append((out.detach(), root.detach(), own.grad, received, torch.equal(own.detach(), made_of)))
+    transport.close()
+    end_group(transport.exchange.group)
+    return found
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("kind", ["all_to_all", "peers"])
+def test_halo_apart(kind, dtype):
+    """Rows of the halo need not be copied beside the own ones: results and gradients are equal bit for bit."""
+    for found in cluster(3).run(aggregates, kind, dtype):
+        for mixed, apart in zip(found[::2], found[1::2], strict=True):
+            assert all(torch.equal(ours, theirs) for ours, theirs in zip(mixed[:3], apart[:3], strict=True))
+            assert mixed[3] == apart[3] > 0
+            assert apart[4]  # what was added to the gradient was not added to the rows
 
 
 def pulls_others(dtype, width):

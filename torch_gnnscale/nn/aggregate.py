@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -88,14 +89,26 @@ class Adjacency:
         )
 
 
+class Apart(NamedTuple):
+    """Rows of the last sources, which lie in a tensor of their own; they get no gradient."""
+
+    rows: Tensor
+    """Shape [k, ...], like x."""
+    give_back: Callable[[Tensor, Tensor], None] | None
+    """``give_back(of_x, of_rows)``, called once with the gradients of x, [n, F], and of ``rows``, [k, F], if x needs
+    one: adds to the first, in place, what others have of x's gradient."""
+
+
 class _Aggregate(torch.autograd.Function):
     """The aggregate, and ``x[:num_dst]``: the gradients of both are added in one tensor of x's size."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor | None, edges: Adjacency, reduce: str) -> tuple[Tensor, Tensor]:
-        columns = edges.forward
-        out = ops.aggregate(columns.ptr, columns.node, x, reduce, weight=weight, edge=columns.edge)
-        ctx.edges, ctx.reduce = edges, reduce
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, edges: Adjacency, reduce: str, apart: Apart | None
+    ) -> tuple[Tensor, Tensor]:
+        columns, more = edges.forward, None if apart is None else _as_matrix(apart.rows)
+        out = ops.aggregate(columns.ptr, columns.node, x, reduce, weight=weight, edge=columns.edge, more=more)
+        ctx.edges, ctx.reduce, ctx.give_back = edges, reduce, None if apart is None else apart.give_back
         if ctx.needs_input_grad[0]:
             edges.want_transposed()
         ctx.save_for_backward(x, weight, out if reduce in ("max", "min") else None)
@@ -109,7 +122,7 @@ class _Aggregate(torch.autograd.Function):
         columns = edges.forward
         of_x = of_weight = None
         if grad is None:
-            of_x = torch.zeros_like(x)
+            of_x = x.new_zeros(edges.num_src, x.size(1))
         else:
             # Under "mean" each destination's row, divided by its degree; rows without edges are not read.
             grad = grad / columns.ptr.diff().unsqueeze(1) if ctx.reduce == "mean" else grad.contiguous()
@@ -125,7 +138,11 @@ class _Aggregate(torch.autograd.Function):
                 of_weight = ops.edge_dot(columns.ptr, columns.node, x, grad, weight.size(1), edge=columns.edge)
         if of_root is not None and of_x is not None:
             of_x[: edges.num_dst].add_(of_root)
-        return of_x, of_weight, None, None
+        if of_x is not None and ctx.give_back is not None:
+            of_x, of_rows = of_x.split([len(x), edges.num_src - len(x)])
+            if ctx.needs_input_grad[0]:
+                ctx.give_back(of_x, of_rows)
+        return of_x, of_weight, None, None, None
 
 
 def sort_edges(index: Tensor, num_src: int, num_dst: int) -> tuple[Adjacency, Tensor]:
@@ -145,12 +162,15 @@ def _as_matrix(x: Tensor) -> Tensor:
 
 
 def aggregate_and_root(
-    x: Tensor, edges: Adjacency, reduce: str = "sum", weight: Tensor | None = None
+    x: Tensor, edges: Adjacency, reduce: str = "sum", weight: Tensor | None = None, apart: Apart | None = None
 ) -> tuple[Tensor, Tensor]:
-    """:func:`aggregate`, and the destinations' own rows ``x[:num_dst]``."""
+    """:func:`aggregate`, and the destinations' own rows ``x[:num_dst]``.
+
+    ``apart``: x has no rows of the last sources, these are they; of a sum or mean, without a gradient of ``weight``.
+    """
     if weight is not None and weight.dim() == 1:
         weight = weight.unsqueeze(1)
-    out, root = _Aggregate.apply(_as_matrix(x), weight, edges, reduce)
+    out, root = _Aggregate.apply(_as_matrix(x), weight, edges, reduce, apart)
     if x.dim() == 2:
         return out, root
     shape = (edges.num_dst, *x.shape[1:])

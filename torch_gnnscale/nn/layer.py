@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from .. import ops
-from .aggregate import Adjacency, aggregate, aggregate_and_root, sort_edges
+from .aggregate import Adjacency, Apart, aggregate, aggregate_and_root, sort_edges
 from .hops import HopEdges, Hops, first_rows
 from .messages import refuse_twice, weigh_messages
 from .rows import CommonRows
@@ -105,6 +105,7 @@ class NarrowedLayer:
         self._is_gat = kind.forward is pyg_nn.GATConv.forward
         self._edges: Adjacency | None = None  # within a call
         self._of_edges: Tensor | None = None  # the forward pass's weights of these edges
+        self._apart: Apart | None = None  # rows of sources that the layer's input lacks
         self._aggregated: tuple[Tensor, Tensor | None, Tensor] | None = None  # what of, the layer's weights, result
 
     def size(self) -> LayerSize:
@@ -167,7 +168,7 @@ class NarrowedLayer:
                         out = self.forward(*args, **given)
             finally:
                 self._options.restore()
-                self._edges = self._of_edges = self._aggregated = None
+                self._edges = self._of_edges = self._aggregated = self._apart = None
             if isinstance(out, tuple):
                 return first_rows(out[0], edges.num_dst), *out[1:]
             return first_rows(out, edges.num_dst)
@@ -241,9 +242,24 @@ class NarrowedLayer:
         x, own = given["x"][0], None if self.weight is None else given.get(self.weight)
         reduce, weight = self._weighed(x, own)
         if self._can_aggregate(x, weight):
-            out, root = aggregate_and_root(x, edges, reduce, weight)
+            out, root = aggregate_and_root(x, edges, reduce, weight, self._apart)
             given["x"] = (x, root)
             self._aggregated = x, own, out
+
+    def _reads_sum_alone(self, x: Any, weight: Any) -> bool:
+        """Whether the layer reads nothing of the sources' rows x but their sum or mean, which
+        :meth:`_aggregate_first` computes; ``weight``: the layer's own, of all edges, or None."""
+        of_batch = self.forward_pass.weight
+        return (
+            self._rows_agree
+            and type(self.layer).forward in _MULTIPLIES_DESTINATIONS
+            and not getattr(self.layer, "project", False)
+            and self.reduce in ("sum", "mean")
+            and "x" in self._takes_pair
+            and (weight is None or isinstance(weight, Tensor))
+            and not any(given is not None and given.requires_grad for given in (weight, of_batch))
+            and self._can_aggregate(x, weight)
+        )
 
     def _weighed(self, x: Any, own: Tensor | None) -> tuple[str, Tensor | None]:
         """The reduction and the weights of messages: the layer's ``own``, times the forward pass's if it has any. The

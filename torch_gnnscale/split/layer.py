@@ -10,13 +10,13 @@ from torch import Tensor
 from torch_geometric.utils import add_remaining_self_loops, scatter
 
 from .. import ops
-from ..nn.aggregate import Adjacency, sort_edges
+from ..nn.aggregate import Adjacency, Apart, sort_edges
 from ..nn.hops import HopEdges, first_rows
 from ..nn.layer import ForwardPass, NarrowedLayer, Read
 from ..random import Purpose, batch_key
 from .own_hops import OwnHops
 from .own_rows import OwnNodeRows
-from .transport import Transport, empty_rows
+from .transport import Moves, Transport, empty_rows
 
 _CHECKPOINT = "/".join(("torch", "utils", "checkpoint.py"))
 
@@ -27,6 +27,8 @@ class Call(NamedTuple):
     title: str
     groups: int
     read: Read
+    shares: bool = False
+    """Whether another call reads the same tensor, whose halo is then exchanged once for all of them."""
 
 
 class SplitPass(ForwardPass):
@@ -56,6 +58,7 @@ class SplitPass(ForwardPass):
         self._called = 0
         self._dropouts = 0
         self._mixed: dict[int, tuple[Tensor, int, int, Tensor]] = {}
+        self._readers: dict[int, tuple[Tensor, list[int]]] = {}
 
     def next_call(self, title: str) -> Call:
         """What the layer that is called now reads.
@@ -72,6 +75,27 @@ class SplitPass(ForwardPass):
             )
         return self.calls[number]
 
+    def note_reader(self, value: Tensor) -> None:
+        """While it is found out how a model calls its layers: says that the last call reads a tensor."""
+        readers = self._readers.setdefault(id(value), (value, []))[1]  # with the tensor, whose id stays its own
+        readers.append(len(self.calls) - 1)
+        if len(readers) > 1:
+            for number in readers:
+                self.calls[number] = self.calls[number]._replace(shares=True)
+
+    def apart(self, value: Tensor, groups: int, name: str) -> tuple[Tensor, Apart]:
+        """As :meth:`mixed`, in two tensors, for the only layer that reads ``value``."""
+        own, moves = first_rows(value, self.hops.rows[groups - 1]), self.hops.moves(groups - 1)
+        came = self._known_halo(value, moves)
+        return own, self.transport.apart(own, moves, name) if came is None else Apart(came, None)
+
+    def _known_halo(self, value: Tensor, moves: Moves) -> Tensor | None:
+        """Those of the halo's rows that the loader exchanged, if the tensor is ``batch.x`` without a gradient."""
+        if not self.knows_halo or value is not self.batch.x or value.requires_grad:
+            return None
+        came: Tensor = self.batch.x_halo
+        return came if len(moves.halo) == len(came) else came[moves.halo]
+
     def mixed(self, value: Tensor, groups: int, name: str) -> Tensor:
         """[own rows of the first ``groups`` groups; halo] of a tensor; the halo's rows come from other ranks once."""
         hops = self.hops
@@ -84,12 +108,10 @@ class SplitPass(ForwardPass):
             own = torch.arange(hops.rows[groups - 1], device=halo.device)
             return found[torch.cat([own, halo + hops.rows[most - 1]])]
         own, moves = first_rows(value, hops.rows[groups - 1]), hops.moves(groups - 1)
-        if self.knows_halo and value is self.batch.x and not value.requires_grad:
-            came = self.batch.x_halo
-            came = came if len(moves.halo) == len(came) else came[moves.halo]
-            found = torch.cat([own, came], out=empty_rows(len(own) + len(came), own))
-        else:
+        if (came := self._known_halo(value, moves)) is None:
             found = self.transport.mixed(own, moves, name)
+        else:
+            found = torch.cat([own, came], out=empty_rows(len(own) + len(came), own))
         self._mixed[id(value)] = value, value._version, groups, found
         return found
 
@@ -155,9 +177,15 @@ class SplitLayer(NarrowedLayer):
         return self._call.read
 
     def sources(self, value: Tensor, groups: int, edges: Adjacency) -> Tensor:
-        """The own rows, and after them the halo's, which other ranks send."""
+        """The own rows, and after them the halo's, which other ranks send; these apart, where that is enough."""
         forward_pass = self.forward_pass
         name = self.title.split(" ")[0]
+        if forward_pass.finds_out:
+            forward_pass.note_reader(value)
+        if self._sums_apart:
+            own, self._apart = forward_pass.apart(value, groups, name)
+            forward_pass.own_rows.mark(own, groups)
+            return own
         found = super().sources(value, groups, edges) if forward_pass.alone else forward_pass.mixed(value, groups, name)
         if forward_pass.finds_out and found is value:
             found = value.view_as(value)  # so that the mark is not the model's own tensor's
@@ -165,6 +193,12 @@ class SplitLayer(NarrowedLayer):
         return found
 
     def _cut(self, given: dict[str, Any], read: Read, groups: int, edges: Adjacency) -> None:
+        forward_pass, x = self.forward_pass, given.get("x")
+        self._sums_apart = (
+            read.nodes == ("x",)
+            and not (forward_pass.alone or forward_pass.finds_out or self._call.shares)
+            and self._reads_sum_alone(x, None if self.weight is None else given.get(self.weight))
+        )
         super()._cut(given, read, groups, edges)
         for name in read.nodes:
             if isinstance(given[name], tuple):

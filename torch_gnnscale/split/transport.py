@@ -11,7 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from .. import ops
 from ..distributed.exchange import Exchange
-from ..nn.aggregate import sort_edges
+from ..nn.aggregate import Apart, sort_edges
 from .shuffle_index import ShuffleIndex
 
 
@@ -103,6 +103,20 @@ class Transport:
             purpose: what the exchanges are counted as.
         """
         return _Mixed.apply(own, self, moves, purpose)
+
+    def apart(self, own: Tensor, moves: Moves, purpose: str) -> Apart:
+        """The rows of :meth:`mixed` that are not ``own``, float32 or float64, in memory of their own. On the way back,
+        where own needs a gradient, the others' shares are added to it without a copy."""
+        own = own.detach().contiguous()
+        rows = empty_rows(sum(moves.num_received), own)
+        self.pull(own, moves, f"forward {purpose}", rows)
+
+        def give_back(of_own: Tensor, of_rows: Tensor) -> None:
+            came = self.swap(of_rows, moves.num_received, moves.num_sent, f"backward {purpose}")
+            for sent, of_sent in zip(moves.sent.split(moves.num_sent), came, strict=True):
+                of_own.index_add_(0, sent, of_sent)  # of one rank no row comes twice
+
+        return Apart(rows, give_back)
 
 
 def empty_rows(count: int, like: Tensor) -> Tensor:
