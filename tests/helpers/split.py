@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.ops.cuts import Cut
 from torch_gnnscale.random import Purpose, batch_key
 from torch_gnnscale.split.batches import SplitByOwners
+from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 
 
@@ -149,6 +151,17 @@ def batches_of_rank(plan: GivenPlan, epochs: int, options: dict[str, Any]) -> li
     return [[comparable(batch) for batch in loader] for _ in range(epochs)]
 
 
+@contextmanager
+def without_peers() -> Iterator[None]:
+    """Within, the ranks of a machine cannot read each other's memory."""
+    connect = Peers.connect
+    Peers.connect = lambda *_, **__: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Peers.connect = connect  # type: ignore[method-assign]
+
+
 def outcomes_of(loader: NeighborLoader) -> list[Any]:
     """What each batch of an epoch came to: its key, or the error in its place."""
     iterator, found = iter(loader), []
@@ -157,7 +170,7 @@ def outcomes_of(loader: NeighborLoader) -> list[Any]:
             found.append(comparable(next(iterator))["batch_key"])
         except StopIteration:
             return found
-        except (KeyError, RuntimeError, ValueError) as error:
+        except (LookupError, RuntimeError, ValueError) as error:
             found.append(f"{type(error).__name__}: {error}")
 
 

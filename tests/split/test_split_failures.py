@@ -1,5 +1,6 @@
 """What ranks of split batches do when one of them fails, leaves, differs or ends: all raise, and none waits."""
 
+import contextlib
 import gc
 import os
 import re
@@ -22,6 +23,7 @@ from helpers.split import (
     outcomes_of,
     random_owners,
     rest_of,
+    without_peers,
 )
 from torch import distributed as dist
 from torch_geometric.data import Data
@@ -125,29 +127,31 @@ def test_an_error_of_one_rank_is_raised_on_all_and_the_next_batches_follow():
     assert [*first[:2], *first[3:]] == [*second[:2], *second[3:]] == [*keys[:2], *keys[3:]]
 
 
-def unsendable_rows():
+def unsendable_rows(by_peers):
+    """What the first three batches came to; rank 1 cannot send the rows of the second one."""
     loader = loader_of(PLAN, {"prefetch": 0})
     source = loader._line.collator.source
     plan = source.plan
 
     def planned(sampled, bounds):
         found = plan(sampled, bounds)
-        if dist.get_rank() == 1:
-            found.index.sent[0] = 1 << 40
+        if dist.get_rank() == 1 and next(numbers) == 1:
+            found.moves.sent[0] = 1 << 40
         return found
 
-    source.plan = planned
-    try:
-        next(iter(loader))
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return None
+    source.plan, numbers = planned, iter(range(1000))
+    with contextlib.nullcontext() if by_peers else without_peers():
+        return outcomes_of(loader)
 
 
-def test_rows_that_their_owner_cannot_send():
-    first, second = cluster(2).run(unsendable_rows)
-    assert first == "RuntimeError: rows: expected those of part 1, found that its rank could not read them"
-    assert second.startswith("IndexError: ")
+@pytest.mark.parametrize("by_peers", [True, False])
+def test_rows_that_their_owner_cannot_send(by_peers):
+    first, second = cluster(2).run(unsendable_rows, by_peers)
+    how = "write" if by_peers else "read"
+    assert first[1] == f"RuntimeError: rows: expected those of part 1, found that its rank could not {how} them"
+    assert second[1].startswith("IndexError: ")
+    keys = keys_of(expected_batches(PLAN, 1, 2, {})[0][0])
+    assert [first[0], *first[2:]] == [second[0], *second[2:]] == [keys[0], *keys[2:]]
 
 
 def falsified(plan, at, levels):

@@ -1,11 +1,14 @@
 """Loaders of split batches: each rank gets the twin's cut of the batch that one process makes."""
 
+import gc
+
 import pytest
 import torch
 from helpers.cluster import cluster
 from helpers.data import make_data
+from helpers.mapped import memories
 from helpers.slow import SLOW, quick
-from helpers.split import GivenPlan, batches_of_rank, expected_batches, random_owners
+from helpers.split import GivenPlan, batches_of_rank, expected_batches, loader_of, random_owners, without_peers
 
 from torch_gnnscale import LayerSampler, NeighborLoader
 
@@ -29,16 +32,16 @@ MODES = {
 }
 
 
-def check(world: int, plan: GivenPlan, options: dict, epochs: int = 2) -> None:
-    found = cluster(world).run(batches_of_rank, plan, epochs, options)
+def check(world: int, plan: GivenPlan, options: dict, epochs: int = 2, of_rank=batches_of_rank) -> None:
+    found = cluster(world).run(of_rank, plan, epochs, options)
     expected = expected_batches(plan, epochs, world, options)
     assert [[len(epoch) for epoch in rank] for rank in found] == [[len(epoch) for epoch in rank] for rank in expected]
-    for of_rank, of_expected in zip(found, expected, strict=True):
-        for epoch, as_expected in zip(of_rank, of_expected, strict=True):
-            for ours, theirs in zip(epoch, as_expected, strict=True):
-                assert ours.keys() == theirs.keys()
-                for name in theirs:
-                    assert ours[name] == theirs[name], name
+    for theirs, of_expected in zip(found, expected, strict=True):
+        for epoch, as_expected in zip(theirs, of_expected, strict=True):
+            for batch, of_twin in zip(epoch, as_expected, strict=True):
+                assert batch.keys() == of_twin.keys()
+                for name in of_twin:
+                    assert batch[name] == of_twin[name], name
 
 
 @pytest.mark.parametrize("options", quick(MODES, "shuffled", "labor", "stores", "bulk", "repeated seeds"))
@@ -50,6 +53,31 @@ def test_batches_are_cuts_of_one_process_s(world, options):
 @pytest.mark.parametrize("owners", [UNEQUAL, torch.zeros(200, dtype=torch.int32)], ids=["unequal", "all of one"])
 def test_ranks_without_seeds_or_without_anything(owners):
     check(2, GivenPlan(owners, 2), {})
+
+
+def batches_over_gloo(*arguments):
+    with without_peers():
+        return batches_of_rank(*arguments)
+
+
+@pytest.mark.parametrize("world", [2, SLOW(3)])
+def test_ranks_that_cannot_read_each_other_s_memory(world):
+    check(world, GivenPlan(random_owners(200, world), world), {}, of_rank=batches_over_gloo)
+
+
+def memory_of_loader(plan):
+    """How many shared memories a loader has mapped, and how many are left when it was dropped."""
+    before, loader = memories(), loader_of(plan, {})
+    for _ in loader:
+        pass
+    while_open = memories() - before
+    del loader
+    gc.collect()
+    return while_open, memories() - before
+
+
+def test_the_memory_of_peers_ends_with_the_loader():
+    assert cluster(2).run(memory_of_loader, GivenPlan(random_owners(200, 2), 2)) == [(2, 0)] * 2
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from ..distributed.exchange import Exchange
 from ..distributed.own_rows import MappedRows
 from ..distributed.rows import RowKind, exchange_known_rows
 from ..distributed.steps import RankSteps
@@ -16,8 +17,10 @@ from ..feature.contract import Steps
 from ..loader.fetch import Bounds, CollectiveSource, RowSource
 from ..loader.layout import EdgeLayout
 from ..loader.sampled import SampledGraphPart
+from .peers import Peers
 from .shuffle_index import ShuffleIndex
 from .split_sampler import SplitOutput
+from .transport import Moves, empty_rows
 
 X = "x"
 """The attribute of nodes whose rows a batch also has of its halo."""
@@ -32,6 +35,8 @@ class HaloPlan:
     rows: Any
     """The rows of own nodes and edges."""
     index: ShuffleIndex
+    moves: Moves
+    """All rows that travel, of all levels."""
     x: Tensor | None
     """The features of own nodes."""
     balance: int
@@ -51,6 +56,7 @@ class SplitRows(CollectiveSource):
 
     def __init__(self, rows: RowSource) -> None:
         self.inner = rows
+        self._peers: dict[Exchange, Peers | None] = {}  # for each exchange over which rows were swapped
 
     def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> tuple[Any, Tensor | None]:
         """See :meth:`RowSource.fetch`; without the other ranks, so that there may be none."""
@@ -75,8 +81,11 @@ class SplitRows(CollectiveSource):
         x = self.inner.node_rows(rows, X)
         x = x if isinstance(x, Tensor) and x.layout == torch.strided else None
         size = -1 if x is None else _kind(x).num_bytes
-        index = out.fields["shuffle_index"]
-        return HaloPlan(rows, index, x, index.balance, {**out.whole, "bytes of a row of x": size})
+        index: ShuffleIndex = out.fields["shuffle_index"]
+        moves = Moves(index, len(index.num_sent[0]))
+        if x is not None:
+            moves.once(len(x))  # here, where an error is told to the others, and on another thread than the steps
+        return HaloPlan(rows, index, moves, x, index.balance, {**out.whole, "bytes of a row of x": size})
 
     def counts(self, plan: HaloPlan, steps: Steps) -> Tensor:
         """See :meth:`CollectiveSource.counts`: to each rank the same, which says what rows are exchanged and what must
@@ -96,15 +105,20 @@ class SplitRows(CollectiveSource):
         for (name, own), found in zip(plan.alike.items(), alike, strict=True):
             if any(value != own for value in found):
                 raise ValueError(f"{name}: expected the same on all ranks of a batch, found {found}")
-        plan.index.check_balances(balances, steps.rows, range(plan.index.parts))
+        exchange, moves = steps.rows, plan.moves
+        plan.index.check_balances(balances, exchange, range(plan.index.parts))
         if plan.x is None:
             return
-        with steps.rows.awaited():
-            sizes, counts = ([sum(levels) for levels in of] for of in (plan.index.num_sent, plan.index.num_received))
-            x = plan.x.to("cpu")
-            sent = plan.index.sent.split(sizes)
-        came = exchange_known_rows(steps.rows, MappedRows(x), _kind(x), sent, counts)
-        plan.halo = came.rows(x).to(plan.x.device)
+        if exchange not in self._peers:
+            self._peers[exchange] = Peers.connect(exchange, tells=True)
+        with exchange.awaited():
+            x = plan.x.to("cpu").contiguous()
+            halo, sent = empty_rows(sum(moves.num_received), x), moves.sent.split(moves.num_sent)
+        if (peers := self._peers[exchange]) is not None:
+            peers.pull(x, moves, "rows", halo)
+        else:
+            halo = exchange_known_rows(exchange, MappedRows(x), _kind(x), sent, moves.num_received).rows(x)
+        plan.halo = halo.to(plan.x.device)
 
     def rows(self, plan: HaloPlan) -> tuple[Any, Tensor | None]:
         """See :meth:`CollectiveSource.rows`."""

@@ -13,7 +13,6 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch_geometric.data import HeteroData
 
-from .. import machine
 from .._warn import warn
 from ..distributed.exchange import Exchange, Traffic
 from ..distributed.grid import Grid
@@ -164,10 +163,9 @@ class Parallelized(Layered):
 
     def _connected(self, exchange: Exchange) -> Transport:
         """By the memory of peers, where all ranks can read it, unless the user wants another transport."""
-        one_machine = len(set(exchange.objects(machine.identity()))) == 1
         if exchange.size > 1 and self.transport != "all_to_all":
             on_cpu = all(exchange.objects(all(parameter.device.type == "cpu" for parameter in self.parameters())))
-            peers = Peers.connect(exchange) if one_machine and on_cpu else None
+            peers = Peers.connect(exchange) if on_cpu else None
             if peers is not None:
                 return peers
             if self.transport == "peers":

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..distributed.exchange import Exchange
+from .. import machine
+from ..distributed.exchange import Elsewhere, Exchange
 from ..memory import HostMemory
 from .connection import ENDED
 from .kinds import kind_of, kind_text
@@ -26,6 +27,8 @@ _PAGE = 4096
 _PLACE = 8
 """Bytes of the place of a row."""
 _HINT = "make batches smaller"
+_WROTE, _GREW, _FAILED = range(3)
+"""What a rank says at the barrier: it wrote its rows; it did, into new memory; it could not."""
 
 
 class Peers(Transport):
@@ -37,16 +40,21 @@ class Peers(Transport):
     Args:
         exchange: between the ranks over which batches are cut, all of one machine.
         memories: of all ranks, in their order; each is two buffers of the same size.
+        tells: whether a rank that cannot write its rows comes to the barrier, says so, and raises afterwards, when the
+            others raise :class:`Elsewhere`; all can then go on. Else it raises at once, and the others wait.
     """
 
-    def __init__(self, exchange: Exchange, memories: list[HostMemory]) -> None:
+    def __init__(self, exchange: Exchange, memories: list[HostMemory], tells: bool = False) -> None:
         super().__init__(exchange)
-        self._memories = memories
+        self._memories, self._tells = memories, tells
         self._turn = 0
 
     @classmethod
-    def connect(cls, exchange: Exchange) -> Peers | None:
-        """The transport, if every rank can read the memory of every other; all ranks call it together."""
+    def connect(cls, exchange: Exchange, tells: bool = False) -> Peers | None:
+        """The transport, if all ranks are on one machine, and every rank can read the memory of every other; all ranks
+        call it together."""
+        if exchange.size == 1 or len(set(exchange.objects(machine.identity()))) > 1:
+            return None
         memories, given = [], b""
         with suppress(OSError, MemoryError):
             memories.append(HostMemory(2 * _LEAST, "split", _HINT))
@@ -60,7 +68,7 @@ class Peers(Transport):
         expected = [exchange.place, *(place for place in range(exchange.size) if place != exchange.place)]
         if all(exchange.objects(places == [place % 251 for place in expected])):
             memories.insert(exchange.place, memories.pop(0))
-            return cls(exchange, memories)
+            return cls(exchange, memories, tells)
         for memory in memories:
             memory.close()
         return None
@@ -124,26 +132,31 @@ class Peers(Transport):
 
         Raises:
             ValueError: on all ranks, if one of them has rows of another type or width.
+            Elsewhere: another rank could not write its rows, and tells.
         """
-        if not self._memories:
-            raise RuntimeError(f"split: {ENDED}")
-        exchange, place, turn = self.exchange, self.exchange.place, self._turn % 2
+        exchange, turn = self.exchange, self._turn % 2
         self._turn += 1
-        before = self._memories[place]  # until others have come to the barrier: they may still have to open it
-        grows = num_bytes > before.num_bytes // 2
-        if grows:
-            self._memories[place] = HostMemory(2 * _PAGE * -(-num_bytes * 5 // (4 * _PAGE)), "split", _HINT)
-        write(self._memories[place], turn)
-        kind = kind_of(rows)
-        heard = exchange.numbers(torch.tensor([[*values, kind, int(grows)] for values in told]), purpose).tolist()
-        if grows:
-            before.close()
-        if any(values[-1] for values in heard):
-            given = exchange.objects(self._memories[place] if grows else None)
-            self._memories = [
-                known if new is None or rank == place else new
-                for rank, (known, new) in enumerate(zip(self._memories, given, strict=True))
-            ]
+        made, error = None, None
+        try:
+            made = self._written(num_bytes, write, turn)
+        except Exception as failed:
+            if not self._tells:
+                raise
+            error = failed
+        kind, status = kind_of(rows), _FAILED if error is not None else _WROTE if made is None else _GREW
+        heard = exchange.numbers(torch.tensor([[*values, kind, status] for values in told]), purpose).tolist()
+        said = [values[-1] for values in heard]
+        if _GREW in said:
+            try:
+                self._take(made, exchange.objects(made))
+            except Exception:  # memory of another rank cannot be opened: what is known of it is old
+                self.close()
+                raise
+        if error is not None:
+            raise error
+        if _FAILED in said:
+            part = said.index(_FAILED)
+            raise Elsewhere(f"{purpose}: expected those of part {part}, found that its rank could not write them")
         for rank, (*_, other, _) in enumerate(heard):
             if other != heard[0][-2]:
                 raise ValueError(
@@ -151,6 +164,27 @@ class Peers(Transport):
                     f"{rank} {kind_text(other)}"
                 )
         return [(memory, turn, *values[:-2]) for memory, values in zip(self._memories, heard, strict=True)]
+
+    def _written(self, num_bytes: int, write: Callable[[HostMemory, int], None], turn: int) -> HostMemory | None:
+        """Writes into this rank's next buffer, or, if it is too small, into that of new memory, which is returned."""
+        if not self._memories:
+            raise RuntimeError(f"split: {ENDED}")
+        made, known = None, self._memories[self.exchange.place]
+        if num_bytes > known.num_bytes // 2:
+            made = HostMemory(2 * _PAGE * -(-num_bytes * 5 // (4 * _PAGE)), "split", _HINT)
+        write(made or known, turn)
+        return made
+
+    def _take(self, made: HostMemory | None, given: list[HostMemory | None]) -> None:
+        """Takes new memory, this rank's, ``made``, and that of others, in the place of what they had; called when all
+        ranks have come to a barrier after the last that had still to open the old."""
+        if not self._memories:
+            return
+        place = self.exchange.place
+        if made is not None:
+            self._memories[place].close()
+            given = [*given[:place], made, *given[place + 1 :]]
+        self._memories = [new or known for known, new in zip(self._memories, given, strict=True)]
 
     @contextmanager
     def _counted(self, purpose: str, sent: int, received: int) -> Iterator[None]:
