@@ -67,6 +67,7 @@ def test_ranks_that_cannot_read_each_other_s_memory(world):
 
 def memory_of_loader(plan):
     """How many shared memories a loader has mapped, and how many are left when it was dropped."""
+    gc.collect()  # what earlier tests left in this process
     before, loader = memories(), loader_of(plan, {})
     for _ in loader:
         pass

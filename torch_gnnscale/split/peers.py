@@ -18,7 +18,7 @@ from ..distributed.exchange import Elsewhere, Exchange
 from ..memory import HostMemory
 from .connection import ENDED
 from .kinds import kind_of, kind_text
-from .transport import Moves, Transport
+from .transport import Moves, Transport, empty_rows
 
 _LEAST = 1 << 20
 """Bytes of each of the first buffers."""
@@ -74,31 +74,44 @@ class Peers(Transport):
         return None
 
     def pull(self, own: Tensor, moves: Moves, purpose: str, out: Tensor) -> None:
-        """See :class:`Transport`. A row is written once, however many ranks read it; where several do, after the rows
-        comes, for each reader, the list of places that it reads."""
-        rows, places = moves.once(len(own))
+        """See :class:`Transport`."""
         width = own.shape[1:].numel() * own.element_size()
-        listed = -(-width * len(rows) // _PLACE) * _PLACE
-        num_bytes = listed + (0 if places is None else _PLACE * len(places))
+        with self._counted(purpose, width * sum(moves.num_sent), width * len(out)):
+            for part, offered in zip(out.split(moves.num_received), self._offered(own, moves, purpose), strict=True):
+                _take_rows(part, *offered)
+
+    def rows(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
+        """See :class:`Transport`: if they come from one rank, which writes them for this one alone, where it did."""
+        senders = [place for place, count in enumerate(moves.num_received) if count]
+        if len(senders) != 1:
+            return super().rows(own, moves, purpose)
+        total, width = sum(moves.num_received), own.shape[1:].numel() * own.element_size()
+        with self._counted(purpose, width * sum(moves.num_sent), width * total):
+            memory, turn, at, count = self._offered(own, moves, purpose)[senders[0]]
+            if count == 0:
+                return _rows_at(memory, turn, at, total, own)
+            out = empty_rows(total, own)
+            _take_rows(out, memory, turn, at, count)
+            return out
+
+    def _offered(self, own: Tensor, moves: Moves, purpose: str) -> list[tuple[Any, ...]]:
+        """Writes the rows that others read, each once, however many ranks read it; where several do, after the rows
+        comes, for each reader, the list of places that it reads. Returns what :func:`_take_rows` needs of each rank."""
+        with self.exchange.awaited():
+            rows, places = moves.once(len(own))
+            width = own.shape[1:].numel() * own.element_size()
+            listed = -(-width * len(rows) // _PLACE) * _PLACE
+            num_bytes = listed + (0 if places is None else _PLACE * len(places))
+            begin, step = (0, width) if places is None else (listed, _PLACE)
+            begins = [begin + step * count for count in accumulate(moves.num_sent, initial=0)]
+            told = [[at, 0 if places is None else len(rows)] for at in begins[:-1]]
 
         def write(memory: HostMemory, turn: int) -> None:
             torch.index_select(own, 0, rows, out=_rows_at(memory, turn, 0, len(rows), own))
             if places is not None:
                 _rows_at(memory, turn, listed, len(places), places).copy_(places)
 
-        begin, step = (0, width) if places is None else (listed, _PLACE)
-        begins = [begin + step * count for count in accumulate(moves.num_sent, initial=0)]
-        told = [[at, 0 if places is None else len(rows)] for at in begins[:-1]]
-        parts = out.split(moves.num_received)
-        with self._counted(purpose, width * sum(moves.num_sent), width * len(out)):
-            for part, (memory, turn, at, count) in zip(
-                parts, self._met(own, num_bytes, write, told, purpose), strict=True
-            ):
-                if count:  # of its rows, those at the places that are listed for this rank
-                    wanted = _rows_at(memory, turn, at, len(part), rows)
-                    torch.index_select(_rows_at(memory, turn, 0, count, own), 0, wanted, out=part)
-                else:
-                    part.copy_(_rows_at(memory, turn, at, len(part), own))
+        return self._met(own, num_bytes, write, told, purpose)
 
     def swap(self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str) -> list[Tensor]:
         """See :class:`Transport`; the rows are those of the peers' buffers."""
@@ -201,6 +214,16 @@ class Peers(Transport):
         memories, self._memories = self._memories, []
         for memory in memories:
             memory.close()
+
+
+def _take_rows(out: Tensor, memory: HostMemory, turn: int, at: int, count: int) -> None:
+    """Fills ``out`` with rows that another rank wrote: those from a byte on, or, if it wrote ``count`` rows for several
+    ranks, those at the places that are listed there."""
+    if count:
+        wanted = _rows_at(memory, turn, at, len(out), torch.empty(0, dtype=torch.int64))
+        torch.index_select(_rows_at(memory, turn, 0, count, out), 0, wanted, out=out)
+    else:
+        out.copy_(_rows_at(memory, turn, at, len(out), out))
 
 
 def _rows_at(memory: HostMemory, turn: int, offset: int, count: int, like: Tensor) -> Tensor:

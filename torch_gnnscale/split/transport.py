@@ -72,6 +72,12 @@ class Transport:
         packed = ops.shuffle_rows(None, [own], None, moves.sent, check=False)
         out.copy_(self._exchanged(packed, moves.num_sent, moves.num_received, purpose))
 
+    def rows(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
+        """The rows of the halo, in its order, [t, ...]; valid until the next exchange. Arguments as of :meth:`pull`."""
+        out = empty_rows(sum(moves.num_received), own)
+        self.pull(own, moves, purpose, out)
+        return out
+
     def swap(self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str) -> list[Tensor]:
         """The rows from rank 0, then 1, ...: [num_received[p], ...] each; valid until the next exchange.
 
@@ -105,11 +111,9 @@ class Transport:
         return _Mixed.apply(own, self, moves, purpose)
 
     def apart(self, own: Tensor, moves: Moves, purpose: str) -> Apart:
-        """The rows of :meth:`mixed` that are not ``own``, float32 or float64, in memory of their own. On the way back,
-        where own needs a gradient, the others' shares are added to it without a copy."""
-        own = own.detach().contiguous()
-        rows = empty_rows(sum(moves.num_received), own)
-        self.pull(own, moves, f"forward {purpose}", rows)
+        """The rows of :meth:`mixed` that are not ``own``, float32 or float64; valid until the next exchange. On the way
+        back, where own needs a gradient, the others' shares are added to it without a copy."""
+        rows = self.rows(own.detach().contiguous(), moves, f"forward {purpose}")
 
         def give_back(of_own: Tensor, of_rows: Tensor) -> None:
             came = self.swap(of_rows, moves.num_received, moves.num_sent, f"backward {purpose}")
