@@ -164,7 +164,7 @@ def compared(parts: list[Part]) -> dict[str, dict[str, Any]]:
         print(
             f"  {title:24s} {results[title]['fetched']:.3f}   parts "
             + " ".join(f"{value:.3f}" for value in results[title]["by_part"])
-            + f"   of it the start {results[title]['start']:.3f}   {results[title]['step_ms']:.2f} ms a step"
+            + f"   of it the start {results[title]['start']:.3f}   {results[title]['step_ms']:.2f} ms per step"
         )
     return results
 

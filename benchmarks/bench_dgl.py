@@ -119,7 +119,7 @@ def measure(name: str, python: str, rounds: int) -> dict:
         fused = results[f"DGL, fused, {title.split(', ')[-1]}"]
         entry["speedup"] = fused["median_ns_per_edge"] / entry["median_ns_per_edge"]
         print(
-            f"  {title:46s} {entry['median_ms']:8.2f} ms a batch of {entry['edges_per_batch']:,} edges, "
+            f"  {title:46s} {entry['median_ms']:8.2f} ms per batch of {entry['edges_per_batch']:,} edges, "
             f"{entry['million_edges_per_s']:6.1f} million edges/s, {entry['speedup']:5.2f} x DGL's fused"
         )
     return results

@@ -12,7 +12,7 @@ a node and a tenth of the nodes as seeds, in 2 and 4 parts: one process for each
 - one part in one process, without a group, against the plain loader over a pair of stores, in memory and mapped, in
   turn, with batches of 500 and of 16 seeds.
 
-Besides: exchanges of 1 to 64 MB a step, and steps of training that take twice as long as their exchange alone, over a
+Besides: exchanges of 1 to 64 MB per step, and steps of training that take twice as long as their exchange alone, over a
 loopback device that ``tc`` slows down (``overlap.py``).
 """
 
@@ -50,7 +50,7 @@ ORDERS = ("owned", "global")
 HEADER_BYTES, STATUS_BYTES = 64, 8
 """Of a step's header to each other rank; of a reply's beginning."""
 TINY, PLAIN_BATCHES = 16, 40
-"""Seeds of a tiny batch, and at most so many batches an epoch, where one part is compared with the plain loader."""
+"""Seeds of a tiny batch, and at most so many batches per epoch, where one part is compared with the plain loader."""
 TABLE = 200_000
 """Rows of the tables that exchanges of given sizes read."""
 LIMIT = 7200
@@ -285,7 +285,7 @@ def of_slowest(of_ranks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def by_size(megabytes: list[int], rounds: int) -> dict[str, Any]:
-    """Exchanges of so many megabytes a step between two processes."""
+    """Exchanges of so many megabytes per step between two processes."""
     with tempfile.TemporaryDirectory() as folder:
         found = run_ranks(2, Path(folder), rounds=rounds, megabytes=megabytes)
     results = {name: of_slowest([rank[name] for rank in found]) for name in found[0]}

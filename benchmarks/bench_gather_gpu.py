@@ -238,7 +238,7 @@ def main() -> None:
         show(f"Rows of {size} bytes", entry)
     if not args.no_save:
         save("gather_gpu", results)
-    if (rival := peer()) is not None:  # behind what is saved, for it may end the process
+    if (rival := peer()) is not None:  # after what is saved, for it may end the process
         for size in args.sizes:
             results["beside"][str(size)] = entry = beside(rival, hot, cold, size, payload, args.rounds)
             show(f"Rows of {size} bytes, in turn with WholeGraph", entry)

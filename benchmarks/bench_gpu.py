@@ -3,8 +3,8 @@
     python benchmarks/bench_gpu.py
 
 Samples are compared with the CPU's before anything is timed. One batch of 1024 x (15, 10, 5) is to take less than
-0.6 ms, and 32 at a time are to give more than a billion edges a second, host waits included. The epoch gathers 128
-features a node, on the GPU.
+0.6 ms, and 32 at a time are to give more than a billion edges per second, host waits included. The epoch gathers 128
+features per node, on the GPU.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def main() -> None:
         first, second = drawn["1 at a time, on the GPU"], drawn[f"{BULK} at a time, on the GPU"]
         aims = {
             "milliseconds of one batch": judged(first["median_ms"], most=0.6),
-            f"edges a second, {BULK} at a time": judged(second["edges_per_second"], least=1e9),
+            f"edges per second, {BULK} at a time": judged(second["edges_per_second"], least=1e9),
         }
         say_aims(aims)
         results[name] = {"sampling": drawn, "aims": aims}

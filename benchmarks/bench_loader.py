@@ -1,4 +1,4 @@
-"""Complete batches (Data objects, 128 floats a node) of 1024 x (15, 10, 5): this loader against PyG's with pyg-lib.
+"""Complete batches (Data objects, 128 floats per node) of 1024 x (15, 10, 5): this loader against PyG's with pyg-lib.
 
     python benchmarks/bench_loader.py
 

@@ -1,4 +1,4 @@
-"""Accuracy of models that are trained with each sampling method, at the same number of input nodes a batch.
+"""Accuracy of models that are trained with each sampling method, at the same number of input nodes per batch.
 
     GNNSCALE_DATA=path/to/data python benchmarks/bench_methods.py
 
@@ -36,7 +36,7 @@ from torch_gnnscale.tasks.metrics import METRICS
 FIGURE = Path(__file__).parents[1] / "docs" / "methods.png"
 SEEDS = range(5)
 NEAR = 0.05
-"""How far a row's nodes a batch may be from those of neighbor sampling."""
+"""How far a row's nodes per batch may be from those of neighbor sampling."""
 FANOUTS = [5, 5]
 """Of neighbor sampling."""
 SCHOOLS = ["Caltech36", "Reed98", "Haverford76", "Simmons81", "USFCA72", "Bowdoin47"]
@@ -224,7 +224,7 @@ def equal_sizes(row: Row, task: NodeTask, batch_size: int, wanted: float) -> lis
 def measure(
     row: Row, task: NodeTask, config: NodeConfig, whole: Whole, wanted: float | None, seeds: Sequence[int] = SEEDS
 ) -> dict[str, Any]:
-    """Scores of each seed, and what the batches had; ``wanted``: nodes a batch, None: as neighbor sampling finds."""
+    """Scores of each seed, and what the batches had; ``wanted``: nodes per batch, None: as neighbor sampling finds."""
     num_nodes = FANOUTS if wanted is None else equal_sizes(row, task, config.batch_size, wanted)
     sampler = row.sampler(task.data, num_nodes)
     scores, counted = [], torch.zeros(4)

@@ -182,7 +182,7 @@ def measure(name: str, case: Case, rounds: int, clock: Callable[[], float]) -> d
     times = compare({title: run(sampler) for title, sampler in candidates.items()}, rounds, again=True, clock=clock)
     drawn = run(ours)(0).edge
     edges = sum(map(len, drawn.values())) if isinstance(drawn, dict) else len(drawn)
-    report(f"{name}, {edges:,} edges a batch", times, "PyG with pyg-lib")
+    report(f"{name}, {edges:,} edges per batch", times, "PyG with pyg-lib")
     return {"edges_per_batch": edges, **times}
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/bench_own_tiers.py --folder DIR
 
-An R-MAT graph with 128 floats a node in 2 random parts, one process for each; both read DIR. A hundredth of the nodes
+An R-MAT graph with 128 floats per node in 2 random parts, one process for each; both read DIR. A hundredth of the nodes
 are seeds, batches of 1024 x (15, 10, 5). A batch's rows are those of the part and those of the other one, for which the
 other rank reads its own. Cold: before each batch the files of the rows are taken out of the page cache, which is
 checked; warm: all that is read is in it. The batches are equal, which is checked.

@@ -6,7 +6,7 @@
 METIS, METIS over clusters, and random parts of the planted graph and, where GNNSCALE_DATA (or ../shared/data) has them,
 of cnr-2000, musae_facebook and the school Oklahoma97 of Facebook100, whose ids are shuffled before. Memory: a mapped
 R-MAT graph in a process of its own, the growth of its peak (with METIS's process) over the bytes of the graph's files;
-and beside it that of its memory that is no file's, looked at 50 times a second.
+and beside it that of its memory that is no file's, looked at 50 times per second.
 """
 
 from __future__ import annotations

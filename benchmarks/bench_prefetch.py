@@ -220,7 +220,7 @@ def measure(model: str, networks: list[str], rounds: int, limit: int, folder: Pa
             bits, seconds = 2 * 8 * plain["bytes"], plain["breakdown_ms"]["ddp"] / 1e3
             rates |= {t: f"{round(bits / share / seconds / 1000)}kbit" for t, share in NETWORKS.items() if share}
         found["rate"] = rates[title]
-        print(f"{model}, lo {title} ({rates[title]}), {found['steps']} steps an epoch")
+        print(f"{model}, lo {title} ({rates[title]}), {found['steps']} steps per epoch")
         for name in SETTINGS:
             print(f"  {name:24s} {json.dumps(found[name])}")
         print(f"  model {json.dumps(found['model'])}", flush=True)

@@ -1,4 +1,4 @@
-"""Local ids through a map of 4 bytes a node of the graph, or through a table that is sized to the batch.
+"""Local ids through a map of 4 bytes per node of the graph, or through a table that is sized to the batch.
 
     python benchmarks/bench_relabel.py
 

@@ -117,7 +117,7 @@ def measure(csc, edge_index, seeds, rounds: int) -> dict:
     single_times = compare(single, rounds, IN_A_ROW)
     alone = single_times["gnnscale, 1 thread"]
     alone["times_limit"] = alone["median_ms"] / single_times[LIMIT]["median_ms"]
-    report(f"{edges:,} edges a batch, one batch at a time", single_times, "pyg-lib")
+    report(f"{edges:,} edges per batch, one batch at a time", single_times, "pyg-lib")
     double_times = compare(double, rounds, IN_A_ROW)
     report("two batches in flight, time a batch", double_times, "pyg-lib, 2 Python threads")
     pool.shutdown()

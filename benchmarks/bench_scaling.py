@@ -4,8 +4,8 @@
 
 Each number of cores is a process that may run on so many of them and uses as many threads. It measures: COO to CSC;
 batches of 1024 x (15, 10, 5) sampled one after the other by all threads, and as many at a time as there are threads, by
-one thread each; the loader with 128 features a node; epochs of ``gnnscale train``; and the limits: a copy, and rows of
-64 and of 512 bytes gathered at random, which is what sampling and loading do to the memory. What grows less than its
+one thread each; the loader with 128 features per node; epochs of ``gnnscale train``; and the limits: a copy, and rows
+of 64 and of 512 bytes gathered at random, which is what sampling and loading do to the memory. What grows less than its
 limit does is held up by something else. All processes have to draw the same samples.
 """
 

@@ -184,7 +184,7 @@ def data_of(graph: str, seeds: int) -> Data:
 
 
 def summed_up(ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """A run's figures a step."""
+    """A run's figures per step."""
     first, steps = ranks[0], ranks[0]["split"]["steps"]
     result: dict[str, Any] = {"steps": steps}
     for name in WAYS:

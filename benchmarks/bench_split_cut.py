@@ -46,7 +46,7 @@ def measure(name: str, data: Data, rounds: int) -> dict:
             whole[round_], round_
         )
     times = compare(runs, rounds, again=True, clock=time.process_time)
-    report(f"{name}: {len(whole[0].node):,} nodes, {len(whole[0].row):,} edges a batch", times, "sampling")
+    report(f"{name}: {len(whole[0].node):,} nodes, {len(whole[0].row):,} edges per batch", times, "sampling")
     worst = max(times[f"cut over {parts}"]["median_ms"] for parts in PARTS) / times["sampling"]["median_ms"]
     aims = {"cut over sampling": judged(worst, most=AIM)}
     say_aims(aims)

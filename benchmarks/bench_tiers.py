@@ -8,7 +8,7 @@ page cache, which is checked; the plain memory map is read by gather_rows, once 
 madvise(MADV_RANDOM), which turns the kernel's readahead off. The limit reads as many bytes as the distinct pages of the
 batch's rows have, in sequence.
 
-The plain map is also read with a page cache as large as the tiers' budget: behind each gather, pages are evicted until
+The plain map is also read with a page cache as large as the tiers' budget: after each gather, pages are evicted until
 no more are left, either those that were not read for the longest time or those that a presampled epoch reads least.
 Within a gather the cache may grow, which is in the plain map's favour.
 """

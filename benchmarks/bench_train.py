@@ -2,7 +2,7 @@
 
     python benchmarks/bench_train.py
 
-A batch of 1024 x (15, 10, 5), 128 features a node, three layers of 256 hidden channels; forward, loss, backward. The
+A batch of 1024 x (15, 10, 5), 128 features per node, three layers of 256 hidden channels; forward, loss, backward. The
 limit is the dense products of the narrowed model alone, forward and backward; a second one also has its biases and
 ReLUs, so that only aggregation is left out. Each candidate runs once untimed before it is timed, for what one leaves to
 the memory allocator another would have to pay.
@@ -119,7 +119,7 @@ def main() -> None:
         seeds = torch.randperm(data.num_nodes)[: 12 * BATCH]
         loader = NeighborLoader(data, FANOUTS, seeds, batch_size=BATCH, seed=0)
         batches = [batch for batch, _ in zip(loader, range(args.rounds), strict=False)]
-        print(f"\nR-MAT {name}: {batches[0].num_nodes:,} nodes and {batches[0].num_edges:,} edges a batch")
+        print(f"\nR-MAT {name}: {batches[0].num_nodes:,} nodes and {batches[0].num_edges:,} edges per batch")
         results[name] = {model: measure_steps(model, batches, args.rounds) for model in MODELS}
     if not args.no_save:
         save("train", results)

@@ -89,7 +89,7 @@ def as_csc(csc: CSC) -> CSC:
 
 
 def data_of(name: str, features: int, classes: int | None = None) -> Data:
-    """An R-MAT graph as a Data with so many random features a node, and labels if classes are given."""
+    """An R-MAT graph as a Data with so many random features per node, and labels if classes are given."""
     num_nodes, num_edges = GRAPHS[name]
     data = Data(x=torch.randn(num_nodes, features), edge_index=rmat(num_nodes, num_edges, seed=1))
     if classes is not None:
@@ -109,8 +109,8 @@ def compare(
 
     Each round has an order of its own, so that none always finds the caches as the same other one left them. Each is
     called with the number of the round and does ``batches`` batches; with ``again`` it is called once more before,
-    untimed. Returns milliseconds a batch by ``clock``: median and quartiles of the rounds; with ``cpu`` also the median
-    of CPU time, that of all threads together.
+    untimed. Returns milliseconds per batch by ``clock``: median and quartiles of the rounds; with ``cpu`` also the
+    median of CPU time, that of all threads together.
     """
     times: dict[str, list[float]] = {name: [] for name in candidates}
     cpu_times: dict[str, list[float]] = {name: [] for name in candidates}

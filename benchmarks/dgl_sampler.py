@@ -1,4 +1,4 @@
-"""DGL's samplers behind a pipe, for bench_dgl.py: runs in DGL's own environment, where this package cannot be.
+"""DGL's samplers, asked through a pipe, for bench_dgl.py: runs in DGL's own environment, where this package cannot be.
 
 Reads lines ``CANDIDATE ROUND`` and answers each with a line of JSON: seconds and edges of the round's batches. The
 first line it writes names versions and candidates.

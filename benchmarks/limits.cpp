@@ -50,7 +50,7 @@ extern "C" {
 // The memory accesses of a sample, in the sampler's order and prefetched: reads of colptr at every expanded node; for
 // every edge its stored entry (of 4 bytes: its source, or of 8: source and edge id), the source's cell of the relabel
 // map (4 bytes, read and written again) and the two output ids (16 bytes); and the writes of node ids and colptr (8
-// bytes each). What to access is given, in place of the sampler's own arithmetic: two more arrays (16 bytes an edge)
+// bytes each). What to access is given, in place of the sampler's own arithmetic: two more arrays (16 bytes per edge)
 // that are read in order. Returns a sum that depends on all reads.
 uint64_t sampler_accesses(const int64_t* colptr, const int64_t* expanded, int64_t num_expanded, const void* stored,
                           int64_t entry_bytes, const int64_t* positions, uint32_t* map, const int64_t* sources,

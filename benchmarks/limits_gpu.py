@@ -39,7 +39,7 @@ def library() -> ctypes.CDLL:
 class ClaimsAndAdds:
     """A hop of LADIES for several batches that only claims a cell for each (batch, source) and adds to its score.
 
-    ``frontiers``: the nodes of each batch (int64). The graph and the table, 32 to 64 bytes an edge, are on the GPU.
+    ``frontiers``: the nodes of each batch (int64). The graph and the table, 32 to 64 bytes per edge, are on the GPU.
     """
 
     def __init__(self, csc: CSC, frontiers: Sequence[Tensor], device: torch.device) -> None:

@@ -1,9 +1,9 @@
-"""Whether the exchange of rows hides behind training: two ranks over a network that is slow enough to be waited for.
+"""Whether training hides the exchange of rows: two ranks over a network that is slow enough to be waited for.
 
 ``measured`` writes a graph in two random parts and starts this file in a network namespace of its own, whose loopback
 device ``tc`` limits to a rate. Each rank there times
 
-- steps of a loader without training: the exchange alone, X seconds a step;
+- steps of a loader without training: the exchange alone, X seconds per step;
 - forward, backward and optimizer of a network of three layers, again and again for T = 2 X seconds: a step of training;
 - both: a step takes T and what is waited for. Other work of the machine does not change T.
 """

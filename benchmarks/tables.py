@@ -53,7 +53,7 @@ def sampling(results: Any) -> str:
     def make(entry: dict) -> str:
         head = [""]
         for given in entry:
-            head += [f"{given}: ms a batch", "over pyg-lib", "times the limit"]
+            head += [f"{given}: ms per batch", "over pyg-lib", "times the limit"]
         keys = ["median_ms", "speedup", "times_limit"]
         return table(
             head,
@@ -64,7 +64,7 @@ def sampling(results: Any) -> str:
             ),
         )
 
-    return by_graph(results, make, lambda entry: f", {entry['as CSC']['edges_per_batch']:,} edges a batch")
+    return by_graph(results, make, lambda entry: f", {entry['as CSC']['edges_per_batch']:,} edges per batch")
 
 
 def relabel(results: Any) -> str:
@@ -86,14 +86,14 @@ def modes(results: Any) -> str:
         )
         if least := entry.get("no neighbors"):
             rows.append([f"{mode}: its tensors, without edges", 0, least["median_ms"], theirs, least["speedup"]])
-    return table(["mode", "edges a batch", "gnnscale, ms", "PyG with pyg-lib, ms", "speed-up"], rows)
+    return table(["mode", "edges per batch", "gnnscale, ms", "PyG with pyg-lib, ms", "speed-up"], rows)
 
 
 def batches(results: Any) -> str:
     def make(entry: dict) -> str:
         runs = {key: value for key, value in entry.items() if isinstance(value, dict)}
         return table(
-            ["", "ms a batch", "speed-up over PyG's best"],
+            ["", "ms per batch", "speed-up over PyG's best"],
             ([key, run["median_ms"], run["speedup"]] for key, run in runs.items()),
         )
 
@@ -118,7 +118,7 @@ def figure(results: Any) -> str:
 def corners(results: Any) -> str:
     """The other settings of the sweep."""
     return table(
-        ["nodes", "edges", "bytes a row", "mode", "batch size", "fanouts", "batch, ms", "PyG, ms", "speed-up",
+        ["nodes", "edges", "bytes per row", "mode", "batch size", "fanouts", "batch, ms", "PyG, ms", "speed-up",
          "step, ms", "PyG, ms", "speed-up"],
         (
             [
@@ -141,7 +141,7 @@ def gather(results: Any) -> str:
             if size.isdigit():
                 runs = [entry[f"{name}, {on_threads(threads)}"] for name in candidates]
                 rows.append([size, *(run["gb_per_s"] for run in runs), runs[0]["of_copy"]])
-        head = ["bytes a row", "gnnscale", "index_select", "index_select(out=)", "rows only read", "gnnscale / copy"]
+        head = ["bytes per row", "gnnscale", "index_select", "index_select(out=)", "rows only read", "gnnscale / copy"]
         parts.append(f"**{on_threads(threads)}**, copy {copy:.1f} GB/s\n\n{table(head, rows)}")
     return "\n\n".join(parts)
 
@@ -174,9 +174,9 @@ def large(results: Any) -> str:
     rows = [
         ["build", f"{results['build']['seconds']:.0f} s, {results['build']['edges_per_s'] / 1e6:.1f} million edges/s"],
         ["check", f"{results['check']['edges_compared']:,} edges compared with the generator's"],
-        ["load, files out of the page cache", f"{results['load']['cold_ms_per_batch']:.0f} ms a batch"],
-        ["load, files in the page cache", f"{results['load']['warm_ms_per_batch']:.1f} ms a batch"],
-        ["train", f"{results['train']['ms_per_step']:.0f} ms a step"],
+        ["load, files out of the page cache", f"{results['load']['cold_ms_per_batch']:.0f} ms per batch"],
+        ["load, files in the page cache", f"{results['load']['warm_ms_per_batch']:.1f} ms per batch"],
+        ["train", f"{results['train']['ms_per_step']:.0f} ms per step"],
     ]
     peaks = [results[row[0].split(",")[0]]["peak_gib"] for row in rows]
     return table(["", "", "peak memory, GiB"], ([*row, peak] for row, peak in zip(rows, peaks, strict=True)))
@@ -199,7 +199,7 @@ def dgl(results: Any) -> str:
                 rows.append(
                     [name, run["edges_per_batch"], run["median_ms"], run["million_edges_per_s"], run["speedup"]]
                 )
-        return table(["", "edges a batch", "ms a batch", "million edges/s", "an edge, against DGL's fused"], rows)
+        return table(["", "edges per batch", "ms per batch", "million edges/s", "an edge, against DGL's fused"], rows)
 
     return by_graph(results, make)
 
@@ -214,9 +214,9 @@ def tiers(results: Any) -> str:
                 f"{run[rate]:.3f}" if rate in run else "" for rate in ("expected_hit_rate", "found_hit_rate"))]
             for key, run in entry["candidates"].items()
         ]  # fmt: skip
-        head = ["", "cold, ms a batch", "over the plain map", "warm, ms", "a third cached: recent pages, ms",
+        head = ["", "cold, ms per batch", "over the plain map", "warm, ms", "a third cached: recent pages, ms",
                 "hottest pages, ms", "expected hit rate", "found"]  # fmt: skip
-        intro = f", {entry['features_mib']:.0f} MiB of features, {entry['rows_per_batch']:,.0f} rows a batch"
+        intro = f", {entry['features_mib']:.0f} MiB of features, {entry['rows_per_batch']:,.0f} rows per batch"
         ahead = f", the kernel reads {entry['readahead_kib']:,} KiB ahead" if entry["readahead_kib"] else ""
         parts.append(f"{title(graph)}{intro}{ahead}\n\n{table(head, rows)}")
     return "\n\n".join(parts)
@@ -302,7 +302,7 @@ def bulks(results: Any) -> str:
             one, *_, many = runs.values()
             rows.append([graph, what, one["median_ms"], many["median_ms"], one["median_ms"] / many["median_ms"],
                          one["cpu"], many["cpu"]])  # fmt: skip
-    head = ["one at a time, ms a batch", "in bulk, ms", "speed-up", "CPU time, ms", "in bulk: CPU time, ms"]
+    head = ["one at a time, ms per batch", "in bulk, ms", "speed-up", "CPU time, ms", "in bulk: CPU time, ms"]
     return table(["graph", "", *head], rows)
 
 

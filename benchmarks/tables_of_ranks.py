@@ -19,11 +19,11 @@ def schemes(results: Any) -> str:
             rows.append(
                 [title, f"lo {rate}", f"{run['fused']['train_ms']:.0f} / {run['fused']['load_ms']:.0f}", *cells]
             )
-    return table(["training / batches alone", "", "fused, ms a step", *(f"{n}, over fused" for n in names)], rows)
+    return table(["training / batches alone", "", "fused, ms per step", *(f"{n}, over fused" for n in names)], rows)
 
 
 def overlap(results: Any) -> str:
-    """MassiveGNN's figures 6 and 7: milliseconds a step without a buffer, and the others over it."""
+    """MassiveGNN's figures 6 and 7: milliseconds per step without a buffer, and the others over it."""
     models = {model: networks for model, networks in results.items() if model != "aims"}
     first = next(iter(next(iter(models.values())).values()))
     names = [name for name, entry in first.items() if isinstance(entry, dict) and "step_ms" in entry]
@@ -45,7 +45,7 @@ def breakdown(results: Any) -> str:
             for name in ("no buffer, no overlap", "massivegnn, no overlap") if model != "aims" else ():
                 parts = run[name]["breakdown_ms"]
                 rows.append([model, rate, name, *(parts.get(key, "") for key in keys), run[name]["step_ms"]])
-    return table(["ms a step", "rows take", "", *keys, "all"], rows)
+    return table(["ms per step", "rows take", "", *keys, "all"], rows)
 
 
 def overlap_model(results: Any) -> str:
@@ -62,7 +62,7 @@ def overlap_model(results: Any) -> str:
 
 def ranks(results: Any) -> str:
     """The cost model for 8 to 512 ranks."""
-    head = ["ranks", "parts", "memory, GB", "in parts, GB", "sockets", "messages a step", "MB received",
+    head = ["ranks", "parts", "memory, GB", "in parts, GB", "sockets", "messages per step", "MB received",
             "exchange, ms: 10 Gbit/s", "topology in parts", "100 Gbit/s", "epoch, s: 10 Gbit/s",
             "100 Gbit/s"]  # fmt: skip
     rows = []
@@ -146,7 +146,7 @@ def grid_memory(results: Any) -> str:
 
 def own_tiers(results: Any) -> str:
     """A part's own rows in tiers against all of them mapped."""
-    head = ["", "rows of a part, MiB", "rows a batch", "own rows from memory"]
+    head = ["", "rows of a part, MiB", "rows per batch", "own rows from memory"]
     for state in ("cold", "warm"):
         head += [f"{state}: mapped, ms", "tiers, ms", "speed-up (quartiles)"]
     rows = []
@@ -187,6 +187,6 @@ def split_steps(results: Any) -> str:
         work = [f"{run[key]:.2f}" for key in ("rows over split's", "edges over split's")]
         step = f"{run['split']['step_ms']:.0f}"
         rows.append([name, *work, ours, theirs, f"{travelled:.1f}", step, times])
-    head = ["setting", "rows, data parallel / split", "edges", "S L FB of split, ms", "of data parallel", "MB a step",
+    head = ["setting", "rows, data parallel / split", "edges", "S L FB of split, ms", "of data parallel", "MB per step",
             "step of split, ms", "times as fast (quartiles)"]  # fmt: skip
     return table(head, rows)

@@ -41,7 +41,7 @@ class Tally {
     } else if (8 * entries_.size() > cells_.size()) {
       std::fill(cells_.begin(), cells_.end(), 0);
     } else {
-      // Every walk ends at the end of an unbroken run, so that no cell of a run remains behind an empty one.
+      // Every walk ends at the end of an unbroken run, so that no cell of a run remains after an empty one.
       for (const Entry& entry : entries_) {
         for (size_t cell = at(entry.value); cells_[cell] != 0; cell = (cell + 1) & (cells_.size() - 1))
           cells_[cell] = 0;

@@ -19,7 +19,7 @@ struct ShuffleArguments {
   int64_t row_bytes = 0;
 };
 
-// address(tensor): where rows of a table, perhaps of a peer, are read.
+// address(tensor): where rows of a table are read; the table may be a peer's.
 template <typename Address>
 ShuffleArguments shuffle_arguments(const std::optional<Tensor>& base, const std::vector<Tensor>& parts,
                                    const std::optional<Tensor>& part, const Tensor& row,

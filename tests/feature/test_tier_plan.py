@@ -15,7 +15,7 @@ SCORE = torch.tensor([1.0, 8.0, 4.0, 3.0])
 
 def test_a_plan():
     plan = plan_tiers(SCORE, {"x": 100}, gpu=16 + 100, peers=[50, 50], host="220B", disk=True)
-    # the map takes 4 bytes a node of the GPU's budget; a peer has no room for a row
+    # the map takes 4 bytes per node of the GPU's budget; a peer has no room for a row
     assert [(tier.name, tier.rows, tier.num_bytes, tier.hit_rate) for tier in plan.tiers] == [
         ("gpu", 1, 100, 0.5), ("host", 2, 200, 7 / 16), ("disk", 1, 100, 1 / 16),
     ]  # fmt: skip
@@ -23,10 +23,10 @@ def test_a_plan():
     assert (plan.rows("host"), plan.rows("peers")) == (2, 0)
     assert plan.bytes_per_read("host") == 43.75
     assert str(plan).splitlines() == [
-        "tier  rows  bytes  expected hit rate  expected bytes a row read",
-        " gpu     1  100 B              0.500                       50.0",
-        "host     2  200 B              0.438                       43.8",
-        "disk     1  100 B              0.062                        6.2",
+        "tier  rows  bytes  expected hit rate  expected bytes per row read",
+        " gpu     1  100 B              0.500                         50.0",
+        "host     2  200 B              0.438                         43.8",
+        "disk     1  100 B              0.062                          6.2",
         "map of places: 16 B in gpu",
     ]
 

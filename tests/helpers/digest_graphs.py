@@ -32,7 +32,7 @@ def timed() -> Data:
 
 
 def hubs(dtype: torch.dtype = torch.int64) -> Data:
-    """Degrees far above and far below the fanouts, weights and many nodes a batch."""
+    """Degrees far above and far below the fanouts, weights and many nodes per batch."""
     edges = rmat(3000, 30000, seed=2).to(dtype)
     weight = torch.arange(edges.size(1)) * 7919 % 1009 / 256
     return Data(x=node_rows(torch.arange(3000), 1), edge_index=edges, weight=weight)

@@ -63,7 +63,7 @@ class TierPlan:
         return sum(tier.hit_rate for tier in self.tiers if tier.name == name) * self.row_bytes
 
     def __str__(self) -> str:
-        head = ("tier", "rows", "bytes", "expected hit rate", "expected bytes a row read")
+        head = ("tier", "rows", "bytes", "expected hit rate", "expected bytes per row read")
         lines = [head]
         for tier in self.tiers:
             share, read = f"{tier.hit_rate:.3f}", f"{self.bytes_per_read(tier.name):.1f}"

@@ -29,7 +29,7 @@ def reverse_pagerank(
             at most twice what n nodes of score 1 have.
         iterations: how many, at least 0.
         damping: in [0, 1].
-        threads: see the module; every further one takes 8 bytes a node.
+        threads: see the module; every further one takes 8 bytes per node.
 
     Returns:
         int64, shape [n].
@@ -63,9 +63,9 @@ def count_ids(ids: Tensor, size: int, threads: int = 0) -> Tensor:
     """How often each id occurs.
 
     Args:
-        ids: int32 or int64, shape [n], in [0, ``size``); any stride, perhaps mapped from a file.
+        ids: int32 or int64, shape [n], in [0, ``size``); any stride; it may be mapped from a file.
         size: how many different ids there may be.
-        threads: see the module; every further one takes 8 bytes an id.
+        threads: see the module; every further one takes 8 bytes per id.
 
     Returns:
         int64, shape [size].

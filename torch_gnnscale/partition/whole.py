@@ -93,7 +93,7 @@ class Whole:
         return cls(sizes, sides, weight, names)
 
     def both_sides(self) -> list[ops.Side]:
-        """The edges into nodes, and copies of them from nodes: 4 bytes an edge more where ids fit in 31 bits."""
+        """The edges into nodes, and copies of them from nodes: 4 more bytes per edge where ids fit in 31 bits."""
         return [*self.sides, *(side.transposed() for side in self.sides)]
 
     def merged(self) -> tuple[Tensor, Tensor, Tensor]:

@@ -115,7 +115,7 @@ _open: weakref.WeakSet[RankSteps] = weakref.WeakSet()
 
 
 def _drop(steps: RankSteps, meeting: Meeting) -> None:
-    """Ends the steps of a loader that is dropped, perhaps by the garbage collector on their own thread."""
+    """Ends the steps of a loader that is dropped, which the garbage collector may do on their own thread."""
     steps.drop(meeting.close)
 
 

@@ -38,7 +38,7 @@ class Measured(NamedTuple):
 
     def table(self) -> str:
         """Means over the batches, by layer."""
-        lines: list[tuple[str, ...]] = [("layer", "edges a batch", "that cross", "max / mean over the parts")]
+        lines: list[tuple[str, ...]] = [("layer", "edges per batch", "that cross", "max / mean over the parts")]
         for layer, imbalance in enumerate(self.imbalance.mean(0).tolist()):
             edges, cross = int(self.edges[:, layer].sum()), int(self.cross[:, layer].sum())
             share = 100 * cross / max(edges, 1)

@@ -29,8 +29,8 @@ class EdgeFiles:
     Args:
         sources: files of edges: ``.npy`` of shape [2, E] or [E, 2] (2 x 2 is [2, E]), or a pair of ``.npy`` vectors
             (sources, destinations); ``.parquet``; text (``.csv``, ``.tsv``, ``.txt``, ``.edges``) in UTF-8. Text has
-            an edge per line, after comment lines that begin with # and perhaps a header. Ids are decimal or, in text,
-            hexadecimal (0x1f), below 2^63, and may be quoted. Parquet and text are read by pyarrow.
+            an edge per line, after comment lines that begin with # and a header, where there are any. Ids are decimal,
+            in text also hexadecimal (0x1f), below 2^63, and may be quoted. Parquet and text are read by pyarrow.
         columns: the names of the columns of sources and of destinations, in files whose columns have names. By default
             those named as a pair of ``edge_columns.ENDS`` is (src and dst, ...), else a file's only two columns.
             Without names the first two columns count.

@@ -12,7 +12,7 @@ from typing import TextIO
 from .edge_columns import find_ends, pairs_among
 
 HEADERS = ("auto", "yes", "no")
-"""Whether a file's first line is a header: if it names the columns, always, never."""
+"""Whether a file's first line is a header. ``auto``: if it names the columns; ``yes``: always; ``no``: never."""
 _DELIMITERS = ",\t; "
 _ID = re.compile(r"[ \t]*([0-9]+|0[xX][0-9a-fA-F]+)[ \t]*")
 _FOREIGN = {b"\x1f\x8b": "gzip: unpack it first", b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16", b"PK": "a zip archive",
