@@ -10,6 +10,7 @@ import pytest
 import torch
 from helpers import forked
 from helpers.cluster import Cluster, cluster
+from helpers.data import plain
 from helpers.parts import HERE, as_plain, homogeneous, loader_over, rank_and_world
 from torch import distributed as dist
 
@@ -293,6 +294,17 @@ def test_a_program_that_ends_without_closing_its_part_exits_with_0(parts, tmp_pa
 def worker_processes(path):
     with open_part(path) as part:
         loader_of(part, num_workers=1, multiprocessing_context="fork")
+
+
+def threads_for_workers(path):
+    with open_part(path) as part:
+        with pytest.warns(UserWarning, match="^num_workers=2: threads prepare the batches"):
+            loader = loader_of(part, num_workers=2)
+        return [plain(batch) for batch in loader] == [plain(batch) for batch in loader_of(part)]
+
+
+def test_num_workers_alone_means_threads(parts):
+    assert cluster(2).results(threads_for_workers, parts) == [(True, True)] * 2
 
 
 def test_what_is_not_implemented(parts):

@@ -65,6 +65,25 @@ def test_a_resumed_epoch_goes_on_with_its_loss_its_seconds_and_its_bar(task, tmp
     assert resumed.bars[0][0].postfix == f"loss={expected['loss']:.4f}"
 
 
+def test_what_ranks_take_up_where_there_were_others():
+    saved = [
+        {
+            "random_state": f"of rank {rank}",
+            "device_random_state": None,
+            "epoch": {"seconds": 5.0 + rank, "batches": 6.0 + rank, "loss": 10.0 * (rank + 1)},
+        }
+        for rank in range(3)
+    ]
+    for world in (1, 2, 4):
+        found = [checkpoint.state_of_rank(saved, rank, world) for rank in range(world)]
+        assert [entry["random_state"] for entry in found] == ["of rank 0", "of rank 1", "of rank 2", None][:world]
+        # Batches are counted by each rank: those of an epoch are shared by fewer or more from now on.
+        assert [entry["epoch"]["batches"] for entry in found] == [21 // world] * world
+        assert [entry["epoch"]["loss"] for entry in found] == [60.0] + [0.0] * (world - 1)
+        assert [entry["epoch"]["seconds"] for entry in found] == [5.0] * world
+    assert [checkpoint.state_of_rank(saved, rank, 3) for rank in range(3)] == saved
+
+
 def test_the_time_that_a_checkpoint_takes_is_nobody_s(task, tmp_path, monkeypatch):
     now, counted = [0.0], []
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
