@@ -79,13 +79,13 @@ sanitize: build/sanitize/library ## the native tests under AddressSanitizer and 
 		tests/split/test_cut.py tests/feature/test_hotness.py tests/topology/test_reorder.py \
 		tests/topology/test_topology.py -k "not wrap_of_its_tags and not a_billion_nodes"
 
-# In a copy of the sources. The threads are Python's, for ThreadSanitizer does not know those of OpenMP; a race makes the
-# exit status 66.
+# In a copy of the sources, with the plain library's objects but for what is watched. The threads are Python's, for
+# ThreadSanitizer does not know those of OpenMP; a race makes the exit status 66.
 races: $(VENV)/test ## what several threads write, under ThreadSanitizer
 	rm -rf build/races && mkdir -p build/races
-	cp -r setup.py pyproject.toml README.md LICENSE cuda torch_gnnscale tests build/races
+	cp -r pyproject.toml cuda torch_gnnscale tests build/races
 	rm -f build/races/torch_gnnscale/*.so
-	cd build/races && FORCE_CUDA=0 GNNSCALE_SANITIZE=thread ../../$(BIN)/python setup.py -q build_ext --inplace
+	cd build/races && ../../$(BIN)/python tests/native/races.py ../objects
 	cd build/races && LD_PRELOAD="$$(gcc -print-file-name=libtsan.so)" TSAN_OPTIONS=exitcode=66 PYTHONPATH=. \
 		../../$(BIN)/python -m pytest -p no:cacheprovider tests/ops/test_gather_tiers.py -k several_threads
 

@@ -1,7 +1,7 @@
 """Builds the native library: ``_C`` for the CPU and, where nvcc is found, ``_CUDA`` beside it.
 
 FORCE_CUDA=0 leaves the CUDA part out, FORCE_CUDA=1 insists on it; TORCH_CUDA_ARCH_LIST and MAX_JOBS mean what they mean
-to every torch extension; GNNSCALE_SANITIZE=1 builds with AddressSanitizer and UBSan, =thread with ThreadSanitizer.
+to every torch extension; GNNSCALE_SANITIZE=1 builds with AddressSanitizer and UBSan.
 """
 
 from __future__ import annotations
@@ -70,13 +70,9 @@ def extension(name: str, files: list[str], cuda_home: str | None) -> cpp_extensi
     cxx = [*common, "-g0", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
     cxx += ["-Wno-maybe-uninitialized"]  # GCC 12 finds it in its own header of AVX-512
     link = ["-Wl,--no-as-needed", "-ltorch"]
-    sanitizers = {
-        "1": ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1", "-Og"],
-        "thread": ["-fsanitize=thread", "-g", "-O1"],
-    }
-    if flags := sanitizers.get(os.environ.get("GNNSCALE_SANITIZE", "")):
-        cxx += flags
-        link += flags[:1]
+    if os.environ.get("GNNSCALE_SANITIZE") == "1":
+        cxx += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-g1", "-Og"]
+        link += ["-fsanitize=address,undefined"]
     options: dict = {"extra_compile_args": {"cxx": cxx}}
     if cuda_home is not None:
         options["extra_compile_args"]["nvcc"] = [*common, "-DUSE_CUDA", "-Xcompiler", "-fvisibility=hidden"]
