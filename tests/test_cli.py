@@ -1,10 +1,12 @@
 """The command line."""
 
 import fcntl
+import io
 import json
 import os
 import pty
 import struct
+import sys
 import termios
 from pathlib import Path
 
@@ -17,7 +19,7 @@ import torch_gnnscale
 from torch_gnnscale import machine
 from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import NodeTask, planted, planted_links
-from torch_gnnscale.tasks import LinkConfig
+from torch_gnnscale.tasks import LinkConfig, NodeConfig, NodeTrainer
 from torch_gnnscale.training import Trainer, plot_run
 
 
@@ -218,6 +220,19 @@ def test_checkpoints_are_as_many_as_asked_for(short, every, expected, monkeypatc
     assert len(written) == expected
 
 
+def test_batches_between_checkpoints_reach_the_trainer(short, monkeypatch):
+    class Asked(Exception):
+        pass
+
+    def build_model(trainer):
+        raise Asked(trainer.checkpoint_every)
+
+    monkeypatch.setattr(NodeTrainer, "build_model", build_model)
+    for given, expected in (([], 100), (["--checkpoint-every", "7"], 7), (["--checkpoint-every", "0"], 0)):
+        with pytest.raises(Asked, match=f"^{expected}$"):
+            short(*given)
+
+
 @pytest.mark.parametrize(("given", "expected"), [("0.5", 2**29), ("3", 3 * 2**30), (None, 2**30)])
 def test_memory_is_given_in_gib(given, expected, tmp_path, monkeypatch):
     np.save(tmp_path / "edges.npy", np.array([[0, 1], [1, 2]]))
@@ -291,6 +306,25 @@ def test_an_error_stands_below_a_bar_that_is_gone(where, tmp_path):
     assert after == "\r\n"
     assert before.endswith("\r")
     assert before.rstrip("\r").rpartition("\r")[2].strip() == ""  # the bar was overwritten with blanks
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+@pytest.mark.parametrize("kind", [io.StringIO, Terminal])
+def test_bars_are_for_terminals(kind, task, tmp_path, monkeypatch):
+    np.save(tmp_path / "edges.npy", np.array([[0, 1], [1, 2]]))
+    monkeypatch.setattr(sys, "stderr", kind())
+    with NodeTrainer(task, NodeConfig(epochs=1)).progress(range(3), "epoch 1", 3) as batches:
+        assert list(batches) == [0, 1, 2]
+    of_training = sys.stderr.getvalue()
+    main(["convert", str(tmp_path / "edges.npy"), "--out", str(tmp_path / "graph")])
+    of_convert = sys.stderr.getvalue()[len(of_training) :]
+    assert ("epoch 1: " in of_training, "edges sorted: 100%" in of_convert) == (kind is Terminal,) * 2
+    if kind is not Terminal:
+        assert sys.stderr.getvalue() == ""
 
 
 @pytest.mark.slow

@@ -142,6 +142,10 @@ def check_high_words() -> None:
         assert not torch.equal(found[0], found[first])
 
 
+def test_nodes_beyond_2_to_32():
+    check_high_words()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("simd", ["", "avx2", "0"])
 def test_nodes_beyond_2_to_32_in_each_instruction_set(simd):
