@@ -144,6 +144,18 @@ def test_refusals(make, error, message):
         plan_of(3).store(make())
 
 
+class Halved(FeatureStore):
+    """Rows that are not as they lie in memory."""
+
+    def _get_tensor(self, attr):
+        return super()._get_tensor(attr) / 2
+
+
+def test_rows_are_those_that_a_store_returns():
+    with plan_of(3).store(Halved.from_data(graph()), names=["x"]) as store:
+        assert torch.equal(store[None, "x", None], graph().x / 2)
+
+
 @pytest.mark.slow
 def test_a_loader_reads_it(tmp_path):
     data = graph()

@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy.stats import mannwhitneyu
 
-from torch_gnnscale import FeatureStore, GraphStore
+from torch_gnnscale import FeatureStore, GraphStore, TieredFeatureStore
 from torch_gnnscale.datasets import NodeTask, planted
 from torch_gnnscale.tasks import NodeConfig, NodeTrainer
 from torch_gnnscale.tasks.metrics import roc_auc
@@ -101,6 +101,12 @@ def test_a_damaged_checkpoint_is_named(tmp_path, task):
         file.write_bytes(damaged)
         with pytest.raises(ValueError, match=rf"{CHECKPOINT}: expected a checkpoint, found another or a damaged file"):
             trainer.resume()
+
+
+def test_rows_in_tiers_are_put_where_the_model_is(task):
+    with TieredFeatureStore.from_data(task.data, hotness="out_degree", names=["x"]) as store:
+        moved, _ = with_rows_on((store, GraphStore.from_data(task.data)), torch.device("cpu"))
+    assert torch.equal(moved[None, "x", None], task.data.x)
 
 
 @pytest.mark.parametrize("of_stores", [False, True])

@@ -140,6 +140,11 @@ class FeatureStore(RowStore):
 
     # Files ###########################################################################################################
 
+    def file_of(self, attr: TensorAttr) -> tuple[str, str] | None:
+        """The directory of a saved store and the name of the array there that an attribute is mapped from; None for one
+        in memory."""
+        return self._origins.get((attr.group_name, attr.attr_name))
+
     def save(self, path: str | os.PathLike) -> None:
         """Writes the store into a new directory (see :mod:`torch_gnnscale.files`), or nothing at all.
 

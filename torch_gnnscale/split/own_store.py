@@ -64,16 +64,16 @@ def _sources(data: Any, names: Sequence[str] | None) -> list[Source]:
     """The attributes of nodes that are put into tiers."""
     if isinstance(data, Data):
         return [Source((None, name), t.detach(), t.dtype) for name, t in node_attributes(data, names).items()]
-    if type(data) is not FeatureStore or data.order is not None:
+    if not isinstance(data, FeatureStore) or isinstance(data, TieredFeatureStore) or data.order is not None:
         kind = f"{'' if getattr(data, 'order', None) is None else 'renumbered '}{type(data).__name__}"
         raise NotImplementedError(f"data: expected a Data, or a FeatureStore in the user's ids, found a {kind}")
-    kept = {key: tensor for key, tensor in data._tensors.items() if names is None or key[1] in names}
+    attrs = data.all_attrs()
+    kept = {(attr.group_name, attr.attr_name): attr for attr in attrs if names is None or attr.attr_name in names}
     if wrong := [key for key in kept if key[0] is not None]:
         raise NotImplementedError(f"tiers of typed nodes or of edges are not implemented, found {wrong}; give names=")
     if (missing := [name for name in names or () if (None, name) not in kept]) or not kept:
-        raise ValueError(f"names: expected some of {[name for _, name in data._tensors]}, found {missing}")
-    in_files = all(key in data._origins for key in kept)
-    return [
-        Source(key, t, t.dtype, FileRows(data._origins[key][0], KIND, data._origins[key][1], 0) if in_files else None)
-        for key, t in kept.items()
-    ]
+        raise ValueError(f"names: expected some of {[attr.attr_name for attr in attrs]}, found {missing}")
+    tensors = {key: data.get_tensor(group_name=key[0], attr_name=key[1], index=None) for key in kept}
+    files = [data.file_of(attr) for attr in kept.values()]
+    rows = [None if file is None or None in files else FileRows(file[0], KIND, file[1], 0) for file in files]
+    return [Source(key, t, t.dtype, origin) for (key, t), origin in zip(tensors.items(), rows, strict=True)]

@@ -120,8 +120,9 @@ def with_rows_on(data: Any, device: torch.device) -> Any:
         return copy.copy(data).to(device, *names)
     features, graph = data
     moved = FeatureStore()
-    for (group_name, attr_name), tensor in features._tensors.items():
-        moved.put_tensor(tensor.to(device), group_name=group_name, attr_name=attr_name, index=None)
+    for attr in features.all_attrs():
+        where = {"group_name": attr.group_name, "attr_name": attr.attr_name, "index": None}
+        moved.put_tensor(features.get_tensor(**where).to(device), **where)
     return moved, graph
 
 
