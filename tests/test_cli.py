@@ -354,5 +354,12 @@ def test_debug_shows_the_traceback(tmp_path):
     assert "Traceback (most recent call last)" in done.stderr
     assert "in train_epoch" in done.stderr
     assert done.stderr.endswith("ValueError: a batch that fails\n")
-    with pytest.raises(ValueError, match="--memory: expected a finite number of GiB above 0"):
-        main(["convert", "none.npy", "--out", str(tmp_path / "graph"), "--memory", "0", "--debug"])
+
+
+def test_debug_stands_before_or_after_the_command(tmp_path):
+    wrong = ["convert", "none.npy", "--out", str(tmp_path / "graph"), "--memory", "0"]
+    for arguments in (["--debug", *wrong], [*wrong, "--debug"]):
+        with pytest.raises(ValueError, match="--memory: expected a finite number of GiB above 0"):
+            main(arguments)
+    with pytest.raises(SystemExit):
+        main(wrong)

@@ -58,7 +58,10 @@ def main(arguments: list[str] | None = None) -> None:
     """The entry point."""
     parser = argparse.ArgumentParser(prog="gnnscale", description="Mini-batch GNN training for PyTorch Geometric.")
     common = argparse.ArgumentParser(add_help=False)
-    common.add_argument("--debug", action="store_true", help="after an error, print Python's traceback")
+    for taker, usual in ((parser, False), (common, argparse.SUPPRESS)):  # before the command, and after it
+        taker.add_argument(
+            "--debug", action="store_true", default=usual, help="after an error, print Python's traceback"
+        )
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("info", parents=[common], help="versions, libraries, devices, threads")
     cli_train.add_command(commands, [common, cli_data.parent()])
