@@ -115,7 +115,8 @@ def test_no_line_of_text_is_lost(tmp_path, name):
 
 REFUSED = {
     "empty cell": (b",1\n2,3\n", 1, "expected two ids, found ',1'; is it a header"),
-    "floats": (b"0.0,1.0\n2,3\n", 1, "expected two ids, found '0.0,1.0'; is it a header"),
+    "floats": (b"0.0,1.0\n2,3\n", 1, "expected two ids, found '0.0,1.0'$"),
+    "negative first": (b"1,-2\n2,3\n", 1, "expected two ids, found '1,-2'$"),
     "letter": (b"O,1\n2,3\n", 1, "expected two ids, found 'O,1'; is it a header"),
     "names that say nothing": (b"a,b\n1,2\n", 1, r"expected two ids, found 'a,b'; is it a header\? Then say so"),
     "one known name": (b"src,x\n1,2\n", 1, "expected two ids, found 'src,x'; is it a header"),

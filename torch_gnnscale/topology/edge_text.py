@@ -101,10 +101,19 @@ def first_refused(path: Path, how: TextFormat, read: int) -> str | None:
         if len(fields) != how.num_columns:
             return f"{path}, line {number}: expected {how.num_columns} columns, found {len(fields)}: {_shown(line)}"
         if not all(is_id(fields[end]) for end in how.ends):
-            hint = "" if how.header or not first else "; is it a header? Then say so (header='yes', --header yes)"
+            header = first and not how.header and not all(_is_number(fields[end]) for end in how.ends)
+            hint = "; is it a header? Then say so (header='yes', --header yes)" if header else ""
             return f"{path}, line {number}: expected two ids, found {_shown(line)}{hint}"
         first = False
     return None
+
+
+def _is_number(field: str) -> bool:
+    try:
+        float(field)
+    except ValueError:
+        return False
+    return True
 
 
 def _edge_lines(path: Path, skipped: int) -> Iterator[tuple[int, str]]:
