@@ -42,7 +42,7 @@ from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, partition
 from torch_gnnscale.datasets import planted
 from torch_gnnscale.distributed import Exchange, Part, open_part
 from torch_gnnscale.distributed.own_rows import MappedRows
-from torch_gnnscale.distributed.rows import RowKind, exchange_rows
+from torch_gnnscale.distributed.row_exchange import RowKind, exchange_rows
 from torch_gnnscale.topology.reorder import Order
 
 FANOUTS, BATCH, FEATURES, SEED = [10, 5], 500, 100, 1

@@ -15,7 +15,7 @@ from torch_gnnscale.distributed.exchange import keep_for_ever
 from torch_gnnscale.distributed.meeting import Meeting
 from torch_gnnscale.distributed.own_rows import MappedRows
 from torch_gnnscale.distributed.presence import Presence
-from torch_gnnscale.distributed.rows import RowKind, Travelled, counts_by_part, exchange_rows, locate
+from torch_gnnscale.distributed.row_exchange import RowKind, Travelled, counts_by_part, exchange_rows, locate
 
 
 def exchange_of_all():

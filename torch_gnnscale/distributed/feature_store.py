@@ -17,8 +17,8 @@ from ..partition import StoredPart, StoredParts
 from .buffer import Kept, PrefetchBuffer, capacities
 from .loader_buffers import Asked, LoaderBuffers
 from .part_rows import PartRows
+from .row_exchange import NOWHERE, Came, Located, Travelled, counts_by_part, exchange_rows, locate
 from .row_group import RowGroup
-from .rows import NOWHERE, Came, Located, Travelled, counts_by_part, exchange_rows, locate
 from .rows_here import Arrived, Coming, answered
 from .steps import RankSteps
 

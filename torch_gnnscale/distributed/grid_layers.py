@@ -15,7 +15,7 @@ from ..topology.sort_on_disk import id_dtype
 from .layer_edges import drawn_weights, stored_edges
 from .layers import PartitionedLayers
 from .owners import Owners, divided, expanded, joined, packed, taken, unpacked
-from .rows import counts_by_part
+from .row_exchange import counts_by_part
 from .steps import RankSteps
 
 

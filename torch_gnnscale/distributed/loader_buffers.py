@@ -13,7 +13,7 @@ from ..feature.tiered_rows import sent
 from ..ops.rows import as_words
 from .buffer import PrefetchBuffer
 from .policies import BufferStep
-from .rows import Came
+from .row_exchange import Came
 
 
 class Asked(NamedTuple):

@@ -104,7 +104,7 @@ class OwnTiers:
             return named_scores(self.hotness, _within(part.relations[None], nodes), labelled)
         return named_scores(self.hotness, parts.graph().relation(None), labelled)[nodes.start : nodes.stop]
 
-    def fill(self, parts: StoredParts, part: StoredPart, sharers: int) -> TieredFeatureStore:
+    def filled(self, parts: StoredParts, part: StoredPart, sharers: int) -> TieredFeatureStore:
         """The tiers of the part's own nodes; ``sharers``: how many ranks of this machine open them."""
         of_nodes = {key: rows for key, rows in part.rows.items() if key[0] is None}
         sources = [Source(key, rows, rows.dtype, FileRows(*part.origins[key], 0)) for key, rows in of_nodes.items()]
@@ -142,14 +142,14 @@ def open_together(
         ValueError: on all ranks, if one of them cannot fill or open its tiers, or ranks that share them have been given
             different budgets.
     """
-    return opened_once(tiers.budgets, holds, meeting, lambda sharers: tiers.fill(parts, part, sharers), tiers.opened)
+    return opened_once(tiers.budgets, holds, meeting, lambda sharers: tiers.filled(parts, part, sharers), tiers.opened)
 
 
 def opened_once(
     budgets: str,
     holds: Sequence[Hashable],
     meeting: Meeting,
-    fill: Callable[[int], TieredFeatureStore],
+    make_store: Callable[[int], TieredFeatureStore],
     opened: Callable[[bytes], TieredFeatureStore],
 ) -> TieredFeatureStore:
     """A store that the first rank fills of those that hold an equal value, and the others open.
@@ -158,7 +158,7 @@ def opened_once(
         budgets: equal texts for equal budgets.
         holds: by rank, a value that is equal for ranks that share memory.
         meeting: of all ranks.
-        fill: makes the store; called with the number of ranks that share it.
+        make_store: makes the store; called with the number of ranks that share it.
         opened: opens what ForkingPickler made of the store of another process of this machine.
 
     Raises:
@@ -173,7 +173,7 @@ def opened_once(
             raise ValueError(f"tiers: expected equal budgets on ranks that share them, found {given}")
         if meeting.rank != first:
             return b""
-        filled.append(fill(len(given)))
+        filled.append(make_store(len(given)))
         return bytes(ForkingPickler.dumps(filled[0])) if len(given) > 1 else b""
 
     sent = meeting.gather(meeting.all_made(make))

@@ -18,7 +18,7 @@ from ..partition import RowsMeta, StoredPart, StoredParts
 from .numbering import numbering_of
 from .one_thread import CLOSED
 from .own_rows import MappedRows, OwnRows, TierRows
-from .rows import RowKind
+from .row_exchange import RowKind
 from .steps import RankSteps
 
 N_ID = "n_id"

@@ -7,11 +7,11 @@ fused operators are faster. Needs scipy (``pip install "torch_gnnscale[matrix]"`
 """
 
 from .algebra import Adjacency, Edges, Frontier, adjacency, one_node_each, stacked_sets, stored_order
-from .batches import sample_batches
 from .choosing import Drawn, choose, choose_by_its, choose_neighbors
 from .draws import draw
 from .extracting import extract
 from .methods import Step, fastgcn, graphsage, ladies, squared
+from .stacked import sample_batches
 
 __all__ = [
     "Adjacency", "Drawn", "Edges", "Frontier", "Step", "adjacency", "choose", "choose_by_its", "choose_neighbors",

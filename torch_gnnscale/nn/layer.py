@@ -12,9 +12,9 @@ from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from .. import ops
 from .aggregate import Adjacency, Apart, aggregate, aggregate_and_root, sort_edges
+from .common_rows import CommonRows
 from .hops import HopEdges, Hops, first_rows
 from .messages import refuse_twice, weigh_messages
-from .rows import CommonRows
 from .saving import LayerSize
 from .shadow import Shadow
 

@@ -11,7 +11,7 @@ from torch_geometric.data import Data, HeteroData
 
 from ..distributed.exchange import Exchange
 from ..distributed.own_rows import MappedRows
-from ..distributed.rows import RowKind, exchange_known_rows
+from ..distributed.row_exchange import RowKind, exchange_known_rows
 from ..distributed.steps import RankSteps
 from ..feature.contract import Steps
 from ..loader.fetch import Bounds, CollectiveSource, RowSource

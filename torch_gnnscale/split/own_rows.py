@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from ..nn.common_rows import JOINS, NARROWED, CommonRows
 from ..nn.hops import first_rows
-from ..nn.rows import JOINS, NARROWED, CommonRows
 from .own_hops import OwnHops
 
 _DROPOUTS = {"dropout", "dropout_"}

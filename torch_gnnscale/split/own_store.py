@@ -48,12 +48,12 @@ def own_store(
         counts = counts.to(torch.int64)
         spill = os.curdir if disk is None and sources[0].origin is not None else disk  # rows in files stay there
 
-        def fill(sharers: int) -> TieredFeatureStore:
+        def make_store(sharers: int) -> TieredFeatureStore:
             score = torch.where(here, counts, 0)
             cpu = torch.device("cpu")
             return TieredFeatureStore.of_sources(sources, score, False, 0, (), host, spill, cpu, sharers)
 
-        store = opened_once(str({"host": host}), machines, meeting, fill, ForkingPickler.loads)
+        store = opened_once(str({"host": host}), machines, meeting, make_store, ForkingPickler.loads)
         own = mine.nonzero().view(-1)
         return meeting.all_made(lambda: own_view(store, own, counts[own], gpu, device))
     finally:
