@@ -63,7 +63,7 @@ class Parallelized(Layered):
         self._share_weights()
 
     def forward(self, batch: Any) -> Tensor:
-        """The model's output for this rank's seeds: [batch_size, ...], perhaps no rows.
+        """The model's output for this rank's seeds: [batch_size, ...]; batch_size may be 0.
 
         Raises:
             ValueError: the batch is not one of a loader with ``split=``, or is of another plan, key or mode than on

@@ -72,7 +72,7 @@ class ShuffleIndex:
 
         Args:
             balances: of the ranks of a batch, by part.
-            exchange: between these ranks, and perhaps others.
+            exchange: between these ranks; it may have others, too.
             column: their places in it, by part.
 
         Raises:
