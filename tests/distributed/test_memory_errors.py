@@ -1,5 +1,6 @@
 """What ranks do when one of them has no memory for an exchange to which the others have come: all raise and name it."""
 
+import contextlib
 import functools
 import time
 from types import SimpleNamespace
@@ -9,11 +10,12 @@ import pytest
 from helpers.cluster import cluster
 from helpers.parts import HERE, homogeneous, loader_over
 from helpers.slow import SLOW, quick
-from helpers.split import GivenPlan
+from helpers.split import GivenPlan, without_peers
 from torch import distributed as dist
 
 from torch_gnnscale import ops, partition
 from torch_gnnscale.distributed import exchange, open_part
+from torch_gnnscale.split import transport
 
 WAIT = 60.0
 """Seconds after which a rank that waits gives up; no test takes as long."""
@@ -29,6 +31,7 @@ MODES = {
     "ladies": {"method": "ladies", "num_neighbors": [20, 20]},
     "split": {"split": True},
     "split, whole": {"split": True, "topology": "replicated"},
+    "split, whole, not of one machine": {"split": True, "topology": "replicated", "peers": False},
 }
 
 
@@ -53,9 +56,9 @@ def loader_of(part, options):
     return loader_over((part.features, part.graph), part.input_nodes("train", of), "nodes", options)
 
 
-def without_memory(path, at, kept, options):
-    """Rank 1 has none for what it receives, from its allocation ``at`` on. What two epochs came to, the seconds of the
-    first one, and whether another loader over the part makes all batches."""
+def without_memory(path, at, kept, peers, options):
+    """Rank 1 has none for what it receives, from its allocation ``at`` on. What two epochs came to, the seconds of
+    each, and how many batches another loader over the part makes."""
 
     def empty_bytes(count):
         if dist.get_rank() == 1 and next(calls) >= at:
@@ -63,9 +66,11 @@ def without_memory(path, at, kept, options):
         return ops.empty_bytes(count)
 
     calls, found, seconds = iter(range(1000)), [], []
-    with open_part(path, timeout=WAIT, **kept) as part:
+    fake = SimpleNamespace(empty_bytes=empty_bytes, shuffle_rows=ops.shuffle_rows)
+    same_machine = contextlib.nullcontext() if peers else without_peers()
+    with open_part(path, timeout=WAIT, **kept) as part, same_machine:
         loader = loader_of(part, options)
-        with mock.patch.object(exchange, "ops", SimpleNamespace(empty_bytes=empty_bytes)):
+        with mock.patch.object(exchange, "ops", fake), mock.patch.object(transport, "ops", fake):
             for _ in range(2):
                 begin = time.monotonic()
                 with pytest.raises((MemoryError, RuntimeError)) as error:
@@ -79,8 +84,8 @@ def without_memory(path, at, kept, options):
 @pytest.mark.parametrize("mode", quick(MODES, "rows", "neighbors", "split"))
 def test_a_rank_without_memory_is_named(parts, world, mode, at):
     options = dict(mode)
-    path, kept = parts(options.pop("topology", "partitioned")), options.pop("kept", {})
-    for rank, (texts, seconds, batches) in enumerate(cluster(world).run(without_memory, path, at, kept, options)):
+    given = [parts(options.pop("topology", "partitioned")), at, options.pop("kept", {}), options.pop("peers", True)]
+    for rank, (texts, seconds, batches) in enumerate(cluster(world).run(without_memory, *given, options)):
         assert texts[0] == ("MemoryError: no luck" if rank == 1 else "RuntimeError: rank 1: MemoryError: no luck")
         assert texts[1] == "RuntimeError: rank 1: MemoryError: no luck"
         assert max(seconds) < WAIT / 2
