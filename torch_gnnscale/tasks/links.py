@@ -132,7 +132,7 @@ class LinkTrainer(Trainer):
         """(name, Recall@20 on test) of recommending the destinations with the most training links to every source."""
         src_type, _, dst_type = self.task.edge_type
         links, ids = self.task.links["train"], torch.arange(self.task.sizes[src_type].num_nodes)
-        ids = ids[self.ranks.rank :: self.ranks.world]
+        ids = ids[self.ranks.rank :: self.ranks.world].contiguous()
         popularity = torch.bincount(links[1], minlength=self.task.sizes[dst_type].num_nodes).float()
         return "popularity", self._recall("test", ids, torch.ones(len(ids), 1), popularity[:, None])
 
