@@ -13,7 +13,7 @@ all data lie on every rank. Models are narrowed in both. Epochs take turns.
 - figure 5 and 6: the step over ranks, hidden sizes, batch sizes and numbers of layers;
 - figure 7: accuracy on the validation nodes by epoch, the mean of several seeds.
 
-Each run is saved when it is done; ``--more`` keeps those that are saved already.
+Each run is saved when it is done, beside those of settings that are not measured.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+import numpy as np
 import torch
 from common import RESULTS, judged, parser, save, say_aims
 from matplotlib.figure import Figure
@@ -243,30 +244,39 @@ def first_of(mask: torch.Tensor, count: int) -> torch.Tensor:
 
 
 def plot(results: dict[str, Any]) -> None:
-    """Speed-ups over data parallelism by setting, and accuracy by epoch; a row for each graph."""
+    """On the left a chart for each graph: speed-ups over data parallelism by setting. On the right, where accuracy was
+    measured: its means by epoch, and how far split's are from data parallelism's, with standard errors."""
     graphs = list(dict.fromkeys(key.split(",")[0] for key in results))
-    figure = Figure(figsize=(11, 3.4 * len(graphs)), layout="constrained")
-    rows = figure.subplots(len(graphs), 2, squeeze=False)
-    for row, graph in zip(rows, graphs, strict=True):
+    figure = Figure(figsize=(11, 3.4 * max(2, len(graphs))), layout="constrained")
+    left, right = figure.subfigures(1, 2)
+    for row, graph in zip(left.subplots(len(graphs), 1, squeeze=False)[:, 0], graphs, strict=True):
         runs = {key: entry for key, entry in results.items() if key.startswith(f"{graph},")}
         names = [key.split(", ", 1)[1] for key in runs]
         middle = [entry["speedup"] for entry in runs.values()]
         low = [entry["speedup"] - entry["speedup low"] for entry in runs.values()]
         high = [entry["speedup high"] - entry["speedup"] for entry in runs.values()]
-        row[0].barh(names, middle, xerr=[low, high], color="tab:blue", error_kw={"linewidth": 0.8})
-        row[0].axvline(1.0, color="black", linewidth=0.8)
-        row[0].invert_yaxis()
-        row[0].tick_params(labelsize=7)
-        row[0].set(title=f"{graph}: steps of split over data parallel", xlabel="times as fast")
-        for key, entry in runs.items():
-            for way, curves in entry.get("accuracy", {}).items():
-                style, curve = "-" if way == "split" else "--", [mean(of) for of in zip(*curves, strict=True)]
-                row[1].plot(range(1, len(curve) + 1), curve, style, label=f"{key.split(', ')[1]}, {way}")
-        if row[1].lines:
-            row[1].legend(fontsize=7)
-            row[1].set(title=f"{graph}: accuracy on validation nodes", xlabel="epoch")
-        else:
-            row[1].axis("off")
+        row.barh(names, middle, xerr=[low, high], color="tab:blue", error_kw={"linewidth": 0.8})
+        row.axvline(1.0, color="black", linewidth=0.8)
+        row.invert_yaxis()
+        row.tick_params(labelsize=7)
+        row.set(title=f"{graph}: steps of split over data parallel", xlabel="times as fast")
+    learned = {key: entry["accuracy"] for key, entry in results.items() if "accuracy" in entry}
+    if learned:
+        above, below = right.subplots(2, 1, sharex=True)
+        for place, (key, curves) in enumerate(learned.items()):
+            ours, theirs = (np.array(curves[way]) for way in WAYS)  # [seeds, epochs]
+            epochs = np.arange(1, ours.shape[1] + 1)
+            above.plot(epochs, theirs.mean(0), color=f"C{place}", linewidth=5, alpha=0.3, label=f"{key}, data parallel")
+            above.plot(epochs, ours.mean(0), color=f"C{place}", linestyle=(4 * place, (4, 4)), label=f"{key}, split")
+            apart = 100 * (ours - theirs)
+            error = apart.std(0, ddof=1) / len(apart) ** 0.5 if len(apart) > 1 else None
+            at = epochs + 0.1 * (place - (len(learned) - 1) / 2)
+            below.errorbar(at, apart.mean(0), error, fmt="o", capsize=3, color=f"C{place}", label=key)
+        below.axhline(0.0, color="black", linewidth=0.8)
+        above.legend(fontsize=7)
+        below.legend(fontsize=7)
+        above.set(title="accuracy on validation nodes")
+        below.set(title="split's less data parallelism's, points", xlabel="epoch")
     figure.savefig(FIGURE, dpi=110)
     print(f"written: {FIGURE}")
 
@@ -296,29 +306,35 @@ def main() -> None:
     options.add_argument("--epochs", type=int, default=6, help="of the curves of accuracy")
     options.add_argument("--seeds", type=int, default=5, help="of the curves of accuracy, which are means")
     options.add_argument("--limit", type=int, default=400, help="seconds after which ranks are ended")
-    options.add_argument("--usual", action="store_true", help="the usual setting alone")
-    options.add_argument("--more", action="store_true", help="keep the runs of benchmarks/results/split.json")
+    options.add_argument("--settings", choices=["all", "usual", "others"], default="all", help="those to measure")
     args = options.parse_args()
     saved = RESULTS / "split.json"
-    results: dict[str, Any] = json.loads(saved.read_text())["results"] if args.more and saved.exists() else {}
+    results: dict[str, Any] = json.loads(saved.read_text())["results"] if saved.exists() else {}
     results.pop("aims", None)
-    for graph in args.graphs:
-        usual = [(f"{graph}, {world} rank{'s' if world > 1 else ''}", world, USUAL) for world in args.ranks]
-        others = [
-            (f"{graph}, 2 ranks, {name} {value}", 2, {**USUAL, name: value})
-            for name, values in OTHERS.items()
-            for value in values
-        ]
-        for title, world, setting in usual if args.usual else usual + others:
-            if title in results:
-                continue
-            epochs = args.epochs if graph == "planted" and world > 1 and setting is USUAL else 0
-            results[title] = measure(graph, world, setting, args, setting is USUAL, epochs)
-            if not args.no_save:
-                save("split", {**results, "aims": aims_of(results)})
-    say_aims(aims_of(results))
+    measured = {}
+    for title, (graph, world, setting) in runs_of(args.graphs, args.ranks).items():
+        usual = setting is USUAL
+        if args.settings != "all" and usual != (args.settings == "usual"):
+            continue
+        epochs = args.epochs if graph == "planted" and world > 1 and usual else 0
+        results[title] = measured[title] = measure(graph, world, setting, args, usual, epochs)
+        if not args.no_save:
+            save("split", {**results, "aims": aims_of(results)})
+    say_aims(aims_of(measured))
     if not args.no_save:
         plot(results)
+
+
+def runs_of(graphs: list[str], ranks: list[int]) -> dict[str, tuple[str, int, dict[str, Any]]]:
+    """By title: graph, number of ranks and setting."""
+    runs = {}
+    for graph in graphs:
+        for world in ranks:
+            runs[f"{graph}, {world} rank{'s' if world > 1 else ''}"] = (graph, world, USUAL)
+        for name, values in OTHERS.items():
+            for value in values:
+                runs[f"{graph}, 2 ranks, {name} {value}"] = (graph, 2, {**USUAL, name: value})
+    return runs
 
 
 if __name__ == "__main__":

@@ -42,7 +42,7 @@ def output(command: str, folder: Path) -> str:
         "bench_prefetch.py --rounds 1 --graph small --steps 2 --models GraphSAGE --alone",
         "bench_scaling.py --rounds 1 --graph tiny --table 16 --epochs 0",
         "bench_shuffle.py --rounds 1 --rows 1000 --sent 300",
-        "bench_split.py --rounds 1 --graphs small --ranks 2 --steps 1 --presampled 1 --usual",
+        "bench_split.py --rounds 1 --graphs small --ranks 2 --steps 1 --presampled 1 --settings usual",
         "bench_split_cut.py --rounds 1 --graphs tiny",
         "bench_split_parts.py --rounds 1 --graphs small --ranks 2 --steps 1 --presampled 1",
         "bench_split_plan.py --seeds 1 --graphs small",
