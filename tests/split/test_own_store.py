@@ -145,15 +145,17 @@ def test_refusals(make, error, message):
 
 
 class Halved(FeatureStore):
-    """Rows that are not as they lie in memory."""
+    """Rows that are not as they lie in memory or in files."""
 
     def _get_tensor(self, attr):
         return super()._get_tensor(attr) / 2
 
 
-def test_rows_are_those_that_a_store_returns():
-    with plan_of(3).store(Halved.from_data(graph()), names=["x"]) as store:
-        assert torch.equal(store[None, "x", None], graph().x / 2)
+def test_rows_are_those_that_a_store_returns(tmp_path):
+    FeatureStore.from_data(graph()).save(tmp_path / "features")
+    for halved in (Halved.from_data(graph()), Halved.open(tmp_path / "features")):
+        with plan_of(3).store(halved, names=["x"], host=1000, disk=tmp_path) as store:
+            assert torch.equal(store[None, "x", None], graph().x / 2)
 
 
 @pytest.mark.slow

@@ -74,6 +74,7 @@ def _sources(data: Any, names: Sequence[str] | None) -> list[Source]:
     if (missing := [name for name in names or () if (None, name) not in kept]) or not kept:
         raise ValueError(f"names: expected some of {[attr.attr_name for attr in attrs]}, found {missing}")
     tensors = {key: data.get_tensor(group_name=key[0], attr_name=key[1], index=None) for key in kept}
-    files = [data.file_of(attr) for attr in kept.values()]
+    as_stored = type(data) is FeatureStore  # another class may return other rows than its files have
+    files = [data.file_of(attr) if as_stored else None for attr in kept.values()]
     rows = [None if file is None or None in files else FileRows(file[0], KIND, file[1], 0) for file in files]
     return [Source(key, t, t.dtype, origin) for (key, t), origin in zip(tensors.items(), rows, strict=True)]
