@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import threading
 import time
 from types import SimpleNamespace
 from unittest import mock
@@ -90,3 +91,36 @@ def test_a_rank_without_memory_is_named(parts, world, mode, at):
         assert texts[1] == "RuntimeError: rank 1: MemoryError: no luck"
         assert max(seconds) < WAIT / 2
         assert batches > 2
+
+
+def without_memory_ahead(path):
+    """Rank 1 has none in its third step, which is taken while the rows of the second are still to be exchanged."""
+
+    def empty_bytes(count):
+        if dist.get_rank() == 1 and threading.current_thread().name == "gnnscale-steps" and next(calls) == 2:
+            assert delivered.wait(WAIT)
+            raise MemoryError("no luck")
+        return ops.empty_bytes(count)
+
+    calls, delivered, found, begin = iter(range(1000)), threading.Event(), [], time.monotonic()
+    with open_part(path, timeout=WAIT, **HERE) as part:
+        loader = loader_of(part, {"prefetch": 4})
+        iterator = iter(loader)
+        with mock.patch.object(exchange, "ops", SimpleNamespace(empty_bytes=empty_bytes)):
+            next(iterator)
+            delivered.set()
+            while dist.get_rank() == 1 and not loader._steps._behind:
+                time.sleep(0.01)
+            for _ in range(2):
+                with pytest.raises((MemoryError, RuntimeError)) as error:
+                    next(iterator)
+                found.append(f"{error.type.__name__}: {error.value}")
+        return found, time.monotonic() - begin, len(list(loader_of(part, {})))
+
+
+def test_rows_of_steps_before_that_of_the_error_are_not_awaited(parts):
+    text = "RuntimeError: rank 1: MemoryError: no luck"
+    found = cluster(2).run(without_memory_ahead, parts("replicated"))
+    assert [texts for texts, _, _ in found] == [[text, text], [text, "MemoryError: no luck"]]
+    assert max(seconds for _, seconds, _ in found) < WAIT / 2
+    assert min(batches for _, _, batches in found) > 2

@@ -292,8 +292,9 @@ class RankSteps(Steps):
         try:
             return communicate()
         except Broken as error:
-            self._stopped = self._lost = lost = self._meeting.lost(error, self._about)
-            raise RuntimeError(lost) from error
+            if not self._behind:  # else the others know why, which must not be overwritten
+                self._stopped = self._lost = self._meeting.lost(error, self._about)
+            raise RuntimeError(self._lost) from error
         except Exception as error:
             if self._is_broken and not self._closed:
                 self.lose(f"{type(error).__name__}: {error}")
@@ -301,12 +302,13 @@ class RankSteps(Steps):
 
     def lose(self, why: str) -> None:
         """All later steps fail, for this rank is not where the others are: they are told, and no longer wait for it.
-        Called on the thread of the steps, or on that which exchanges rows."""
-        if self._lost is not None:
+        Called on the thread of the steps, or on that which exchanges rows: there again if the former has failed."""
+        if self._lost is None:
+            self._stopped = self._lost = f"rank {self.rank}: {why}"
+            self._meeting.fail(why, self._about)
+            self._behind = True
+        if not self._behind:
             return
-        self._behind = True
-        self._stopped = self._lost = f"rank {self.rank}: {why}"
-        self._meeting.fail(why, self._about)
         of_thread = [exchange for exchange in self.exchanges if exchange is not self.rows_here]
         if threading.current_thread() is self.thread.thread:
             self._end_groups(of_thread)
