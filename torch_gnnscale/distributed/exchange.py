@@ -161,9 +161,11 @@ class Exchange:
         """
         if self.group is None:
             return [value]
-        own = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
-        sizes = torch.empty(self.size, dtype=torch.int64)
-        self._all_to_all(sizes, torch.full_like(sizes, len(own)))
+        with self.awaited():
+            own = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+            sizes = torch.empty(self.size, dtype=torch.int64)
+            length = torch.full_like(sizes, len(own))
+        self._all_to_all(sizes, length)
         with self.awaited():
             received, lengths = torch.empty(int(sizes.sum()), dtype=torch.uint8), sizes.tolist()
             sent = own.repeat(self.size)

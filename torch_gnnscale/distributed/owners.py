@@ -100,11 +100,10 @@ class Owners:
         dtype = self._requests if frontier.time is None else torch.int64
         sent = torch.stack([entry[order] for entry in fields], 1).to(dtype).split(wanted.tolist())
         head = torch.tensor(keys[0] if batches == 1 else batches).expand(parts)
+        told = torch.cat([table, torch.tensor(keys).expand(parts, -1)], 1)
         received = steps.counted(torch.stack([wanted, head], 1), None, "sampling")
-        asked, of_batches = received[:, 0].tolist(), received
-        if batches > 1:
-            told = torch.cat([table, torch.tensor(keys).expand(parts, -1)], 1)
-            of_batches = steps.rows.numbers(told, "counts")
+        asked = received[:, 0].tolist()
+        of_batches = received if batches == 1 else steps.rows.numbers(told, "counts")
         each, of_keys = of_batches[:, :batches].flatten(), of_batches[:, batches:].flatten()
         answered = steps.rows.tensors(sent, [len(fields) * count for count in asked], "requests")
 

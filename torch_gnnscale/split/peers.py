@@ -61,7 +61,7 @@ class Peers(Transport):
             memories[0]._check()[:1] = exchange.place % 251
             given = pickle.dumps(memories[0])
         for place, pickled in enumerate(exchange.objects(given)):
-            with suppress(OSError, EOFError):  # the end of what was pickled, b"": that rank has none
+            with suppress(OSError, EOFError, MemoryError):  # the end of what was pickled, b"": that rank has none
                 if place != exchange.place:
                     memories.append(pickle.loads(pickled))
         places = [int(memory._check()[0]) for memory in memories]
