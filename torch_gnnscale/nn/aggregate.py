@@ -168,6 +168,7 @@ def aggregate_and_root(
 
     ``apart``: x has no rows of the last sources, these are they; of a sum or mean, without a gradient of ``weight``.
     """
+    assert apart is None or (reduce in ("sum", "mean") and not (weight is not None and weight.requires_grad))
     if weight is not None and weight.dim() == 1:
         weight = weight.unsqueeze(1)
     out, root = _Aggregate.apply(_as_matrix(x), weight, edges, reduce, apart)

@@ -113,11 +113,13 @@ class SplitRows(CollectiveSource):
             self._peers[exchange] = Peers.connect(exchange, tells=True)
         with exchange.awaited():
             x = plan.x.to("cpu").contiguous()
-            halo, sent = empty_rows(sum(moves.num_received), x), moves.sent.split(moves.num_sent)
-        if (peers := self._peers[exchange]) is not None:
-            peers.pull(x, moves, "rows", halo)
-        else:
+            sent = moves.sent.split(moves.num_sent)
+        if (peers := self._peers[exchange]) is None:
             halo = exchange_known_rows(exchange, MappedRows(x), _kind(x), sent, moves.num_received).rows(x)
+        else:
+            with exchange.awaited():
+                halo = empty_rows(sum(moves.num_received), x)
+            peers.pull(x, moves, "rows", halo)
         plan.halo = halo.to(plan.x.device)
 
     def rows(self, plan: HaloPlan) -> tuple[Any, Tensor | None]:
