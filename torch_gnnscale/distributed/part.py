@@ -145,7 +145,7 @@ def open_part(
 ) -> Part:  # fmt: skip
     """Opens this rank's part of a directory that :func:`torch_gnnscale.partition.write` made.
 
-    With torch.distributed, P ranks hold K parts, P a multiple of K: rank r holds part r // (P / K). One part needs no
+    With torch.distributed, P ranks hold K parts, P a multiple of K: ``consecutive`` says which. One part needs no
     process group. A rank opens the book, its own part and, mapped, what all ranks share.
 
     Args:
@@ -169,9 +169,9 @@ def open_part(
             rows of batches and of the buffer are on that GPU. A :class:`RowGroup` does so with any backend and device.
             Headers, counts and ids always take Gloo. All ranks have the same. No batch changes. The only rank of one
             part exchanges nothing, and its rows are where its tiers are.
-        consecutive: which ranks have consecutive numbers. "copies": those of one part, which then share a machine's
-            memory. "parts": rank r holds part r mod K, so that a machine of K ranks has all parts, which then exchange
-            rows within it. All ranks have the same.
+        consecutive: which ranks have consecutive numbers. "copies": rank r holds part r // (P / K), so that the ranks
+            of one part share a machine's memory. "parts": rank r holds part r mod K, so that a machine of K ranks has
+            all parts, and they exchange rows within it. All ranks have the same.
         timeout: seconds after which a rank that does not answer is an error.
 
     Raises:
