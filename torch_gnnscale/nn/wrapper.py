@@ -11,15 +11,12 @@ from torch import nn
 def modules_of(model: nn.Module) -> list[nn.Module]:
     """``list(model.modules())``, in a fifth of the time: narrowed models ask for it for each batch."""
     found: dict[nn.Module, None] = {}
-
-    def visit(module: nn.Module) -> None:
+    left = [model]
+    while left:
+        module = left.pop()
         if module not in found:
             found[module] = None
-            for child in module._modules.values():
-                if child is not None:
-                    visit(child)
-
-    visit(model)
+            left += [child for child in reversed(module._modules.values()) if child is not None]
     return list(found)
 
 
