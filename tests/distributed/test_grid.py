@@ -14,6 +14,9 @@ def test_every_rank_is_in_one_row_and_one_column(parts, copies, consecutive):
     for rank in range(grid.ranks):
         part, copy = grid.part(rank), grid.copy(rank)
         assert grid.rank(part, copy) == rank
+        ranks = grid.ranks_of(rank)
+        assert (ranks.rank, ranks.world, ranks.part, ranks.parts) == (rank, grid.ranks, part, parts)
+        assert (ranks.copy, ranks.copies) == (copy, copies)
         assert grid.row(part)[copy] == grid.column(copy)[part] == rank
     for groups in ([grid.row(part) for part in range(parts)], [grid.column(copy) for copy in range(copies)]):
         assert sorted(rank for group in groups for rank in group) == list(range(grid.ranks))

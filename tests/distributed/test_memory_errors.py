@@ -1,4 +1,4 @@
-"""What ranks do when one of them has no memory for an exchange to which the others have come: all raise and name it."""
+"""What ranks do when one of them fails before an exchange to which the others have come: all raise and name it."""
 
 import contextlib
 import functools
@@ -124,3 +124,18 @@ def test_rows_of_steps_before_that_of_the_error_are_not_awaited(parts):
     assert [texts for texts, _, _ in found] == [[text, text], [text, "MemoryError: no luck"]]
     assert max(seconds for _, seconds, _ in found) < WAIT / 2
     assert min(batches for _, _, batches in found) > 2
+
+
+def unpicklable(path):
+    with open_part(path, timeout=WAIT) as part:
+        begin, steps = time.monotonic(), loader_of(part, {})._steps
+        with pytest.raises((TypeError, RuntimeError)) as error:
+            steps.gather(threading.Lock() if dist.get_rank() == 1 else None)
+        return f"{error.type.__name__}: {error.value}", time.monotonic() - begin
+
+
+def test_a_rank_whose_value_cannot_be_sent_is_named(parts):
+    found = cluster(2).run(unpicklable, parts("replicated"))
+    text = "TypeError: cannot pickle '_thread.lock' object"
+    assert [entry for entry, _ in found] == [f"RuntimeError: rank 1: {text}", text]
+    assert max(seconds for _, seconds in found) < WAIT / 2

@@ -271,6 +271,8 @@ def test_a_data_is_a_store_of_the_same_tensors():
 def test_a_mapped_tensor_that_was_replaced_is_pickled(features):
     store = FeatureStore.open(features)
     store.put_tensor(torch.full((100,), 7), group_name=None, attr_name="y", index=None)
+    assert [store.file_of(attr) is None for attr in store.all_attrs()].count(True) == 1
+    assert store.file_of(TensorAttr(None, "y", None)) is None
     other = pickle.loads(pickle.dumps(store))
     assert torch.equal(other.get_tensor(group_name=None, attr_name="y", index=None), torch.full((100,), 7))
     assert torch.equal(other["paper", "x", None], store["paper", "x", None])
