@@ -7,6 +7,7 @@ import re
 import signal
 import time
 from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
@@ -30,6 +31,7 @@ from torch_geometric.data import Data
 
 from torch_gnnscale import LinkNeighborLoader, NeighborLoader
 from torch_gnnscale.sampler.keyed import KeyedSampler
+from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.split_sampler import SplitSampler
 
 PLAN = GivenPlan(random_owners(200, 2), 2)
@@ -152,6 +154,24 @@ def test_rows_that_their_owner_cannot_send(by_peers):
     assert second[1].startswith("IndexError: ")
     keys = keys_of(expected_batches(PLAN, 1, 2, {})[0][0])
     assert [first[0], *first[2:]] == [second[0], *second[2:]] == [keys[0], *keys[2:]]
+
+
+def unconnected():
+    """What the batches came to; rank 1 fails after the first of the exchanges by which ranks connect."""
+
+    def connect(exchange, tells):
+        exchange.objects(None)
+        raise KeyError("no luck")
+
+    fails = mock.patch.object(Peers, "connect", connect) if dist.get_rank() == 1 else contextlib.nullcontext()
+    with fails:
+        return outcomes_of(loader_of(PLAN, {"prefetch": 0, "timeout": 60}))
+
+
+def test_a_rank_that_cannot_connect_is_named():
+    first, second = cluster(2).run(unconnected)
+    assert second[0] == "KeyError: 'no luck'"
+    assert {*first, *second[1:]} == {"RuntimeError: rank 1: KeyError: 'no luck'"}
 
 
 def falsified(plan, at, levels):

@@ -72,7 +72,7 @@ class Exchange:
         self.traffic: dict[str, Traffic] = defaultdict(Traffic)
         """By purpose."""
         self.broken = False
-        """Whether the last collective failed, or did not come about: the other ranks may wait for this one."""
+        """Whether a collective failed, or did not come about: the other ranks may wait for this one."""
         self.waits = False
         """Whether one was begun that has not ended: who waited for it was interrupted."""
         self._given_up = threading.Event()
@@ -80,10 +80,10 @@ class Exchange:
     @contextmanager
     def awaited(self) -> Iterator[None]:
         """Within, a collective is prepared to which the other ranks have come, or will: an error leaves them waiting,
-        and this exchange ``broken``."""
-        self.broken = self.size > 1
+        and this exchange ``broken``. There may be other collectives within."""
+        before, self.broken = self.broken, self.size > 1
         yield
-        self.broken = False
+        self.broken = before
 
     def numbers(self, sent: Tensor, purpose: str) -> Tensor:
         """received[i]: what rank i sent to this one. Sends sent[i] to rank i: int64, [size, n], the same n on all."""
@@ -183,7 +183,7 @@ class Exchange:
         self, received: Tensor, sent: Tensor, sizes: list[int] | None = None, lengths: list[int] | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
-        self.broken = True
+        before, self.broken = self.broken, True
         try:
             work = dist.all_to_all_single(received, sent, sizes, lengths, self.group, async_op=True)
         except RuntimeError as error:
@@ -193,7 +193,7 @@ class Exchange:
                 meanwhile()
         finally:
             self._wait(work, (received, sent))
-            self.broken = False
+            self.broken = before
 
     def _wait(self, work: Any, tensors: tuple[Tensor, Tensor]) -> None:
         """Until a collective has ended.

@@ -110,7 +110,8 @@ class SplitRows(CollectiveSource):
         if plan.x is None:
             return
         if exchange not in self._peers:
-            self._peers[exchange] = Peers.connect(exchange, tells=True)
+            with exchange.awaited():
+                self._peers[exchange] = Peers.connect(exchange, tells=True)
         with exchange.awaited():
             x = plan.x.to("cpu").contiguous()
             sent = moves.sent.split(moves.num_sent)

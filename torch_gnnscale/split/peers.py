@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import accumulate
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -29,6 +29,18 @@ _PLACE = 8
 _HINT = "make batches smaller"
 _WROTE, _GREW, _FAILED = range(3)
 """What a rank says at the barrier: it wrote its rows; it did, into new memory; it could not."""
+
+
+class _Offered(NamedTuple):
+    """The rows that a rank wrote for another one."""
+
+    memory: HostMemory
+    turn: int
+    """Which of its two buffers they are in."""
+    begin: int
+    """The byte where they begin or, if rows are listed, the list of their places."""
+    listed: int
+    """How many rows the rank wrote for several ones, each of which has a list; 0: it wrote rows for this one alone."""
 
 
 class Peers(Transport):
@@ -78,7 +90,7 @@ class Peers(Transport):
         width = own.shape[1:].numel() * own.element_size()
         with self._counted(purpose, width * sum(moves.num_sent), width * len(out)):
             for part, offered in zip(out.split(moves.num_received), self._offered(own, moves, purpose), strict=True):
-                _take_rows(part, *offered)
+                _take_rows(part, offered)
 
     def rows(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
         """See :class:`Transport`: if they come from one rank, which writes them for this one alone, where it did."""
@@ -87,16 +99,16 @@ class Peers(Transport):
             return super().rows(own, moves, purpose)
         total, width = sum(moves.num_received), own.shape[1:].numel() * own.element_size()
         with self._counted(purpose, width * sum(moves.num_sent), width * total):
-            memory, turn, at, count = self._offered(own, moves, purpose)[senders[0]]
-            if count == 0:
-                return _rows_at(memory, turn, at, total, own)
+            offered = self._offered(own, moves, purpose)[senders[0]]
+            if offered.listed == 0:
+                return _rows_at(offered.memory, offered.turn, offered.begin, total, own)
             out = empty_rows(total, own)
-            _take_rows(out, memory, turn, at, count)
+            _take_rows(out, offered)
             return out
 
-    def _offered(self, own: Tensor, moves: Moves, purpose: str) -> list[tuple[Any, ...]]:
+    def _offered(self, own: Tensor, moves: Moves, purpose: str) -> list[_Offered]:
         """Writes the rows that others read, each once, however many ranks read it; where several do, after the rows
-        comes, for each reader, the list of places that it reads. Returns what :func:`_take_rows` needs of each rank."""
+        comes, for each reader, the list of places that it reads. Returns where each rank's rows for this one are."""
         with self.exchange.awaited():
             rows, places = moves.once(len(own))
             width = own.shape[1:].numel() * own.element_size()
@@ -111,7 +123,7 @@ class Peers(Transport):
             if places is not None:
                 _rows_at(memory, turn, listed, len(places), places).copy_(places)
 
-        return self._met(own, num_bytes, write, told, purpose)
+        return [_Offered(*entry) for entry in self._met(own, num_bytes, write, told, purpose)]
 
     def swap(self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str) -> list[Tensor]:
         """See :class:`Transport`; the rows are those of the peers' buffers."""
@@ -216,14 +228,14 @@ class Peers(Transport):
             memory.close()
 
 
-def _take_rows(out: Tensor, memory: HostMemory, turn: int, at: int, count: int) -> None:
-    """Fills ``out`` with rows that another rank wrote: those from a byte on, or, if it wrote ``count`` rows for several
-    ranks, those at the places that are listed there."""
-    if count:
-        wanted = _rows_at(memory, turn, at, len(out), torch.empty(0, dtype=torch.int64))
-        torch.index_select(_rows_at(memory, turn, 0, count, out), 0, wanted, out=out)
+def _take_rows(out: Tensor, offered: _Offered) -> None:
+    """Fills ``out`` with rows that another rank wrote."""
+    memory, turn, begin, listed = offered
+    if listed:
+        wanted = _rows_at(memory, turn, begin, len(out), torch.empty(0, dtype=torch.int64))
+        torch.index_select(_rows_at(memory, turn, 0, listed, out), 0, wanted, out=out)
     else:
-        out.copy_(_rows_at(memory, turn, at, len(out), out))
+        out.copy_(_rows_at(memory, turn, begin, len(out), out))
 
 
 def _rows_at(memory: HostMemory, turn: int, offset: int, count: int, like: Tensor) -> Tensor:
