@@ -47,7 +47,7 @@ struct Batch {
   const Request& request;
   std::vector<Nodes> nodes;
   std::vector<Edges> edges;
-  std::vector<ActiveColumns> active;  // of each node type with IncomingRelations, in the hop at hand
+  std::vector<std::vector<ActiveColumns>> active;  // of each hop begun and each node type with IncomingRelations
   CompactColumns compact;
   WorkspaceLease work;
   Scratch scratch;
@@ -56,7 +56,6 @@ struct Batch {
       : request(asked),
         nodes(asked.sizes.size()),
         edges(asked.relations.size()),
-        active(asked.sizes.size()),
         work(asked.lookup == Lookup::kMap ? std::accumulate(asked.sizes.begin(), asked.sizes.end(), int64_t{0}) : 0) {
     const auto each_type = [&](auto&& f) {
       for (size_t t = 0; t < nodes.size(); ++t) {
@@ -85,16 +84,18 @@ struct Batch {
   }
 
   void begin_hop() {
+    active.emplace_back(nodes.size());
     for (size_t t = 0; t < nodes.size(); ++t) {
       if (request.incoming[t].words == 0) continue;
-      active[t].find(request.incoming[t], nodes[t].id.data() + nodes[t].frontier, nodes[t].known - nodes[t].frontier);
+      active.back()[t].find(request.incoming[t], nodes[t].id.data() + nodes[t].frontier,
+                            nodes[t].known - nodes[t].frontier);
     }
   }
 
   // Of the columns of a relation that have stored edges, where these are.
   void prefetch_columns(const Relation& relation) const {
     if (relation.incoming < 0) return;
-    const ActiveColumns& columns = active[relation.dst];
+    const ActiveColumns& columns = active.back()[relation.dst];
     const int64_t* const position = columns.positions(relation.incoming);
     const int64_t* const node = nodes[relation.dst].id.data() + nodes[relation.dst].frontier;
     for (int64_t k = 0; k < columns.count(relation.incoming); ++k) {

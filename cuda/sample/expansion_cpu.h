@@ -28,7 +28,7 @@ class Expansion {
         out_(batch.edges[relation.number]),
         hop_(static_cast<int>(hop)),
         fanout_(relation.fanouts[hop]),
-        active_(relation.incoming < 0 ? nullptr : &batch.active[relation.dst]) {}
+        active_(relation.incoming < 0 ? nullptr : &batch.active.back()[relation.dst]) {}
 
   void run() {
     const int64_t size = destinations_.known - destinations_.frontier, columns = out_.columns;

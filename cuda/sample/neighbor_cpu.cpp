@@ -7,6 +7,7 @@
 #include <string>
 #include <tuple>
 
+#include "../memory/shared_tensors.h"
 #include "dealing_cpu.h"
 #include "expansion_cpu.h"
 #include "held_graph.h"
@@ -49,6 +50,23 @@ void write_destinations(Edges& edges, bool layers) {
       end += edges.columns_per_hop[hop++];
     }
     std::fill(col + colptr[column], col + colptr[column + 1], column - first);
+  }
+}
+
+// The same for edges that were drawn by a relation with ActiveColumns: no other column is looked at.
+void write_destinations(const Batch& batch, const Relation& relation, Edges& edges) {
+  edges.row.reserve(edges.count, 2 * edges.count);
+  int64_t* const col = edges.row.data() + edges.count;
+  const int64_t* colptr = edges.colptr.data();
+  int64_t first = 0;
+  for (size_t hop = 0; hop < batch.active.size(); ++hop) {
+    const ActiveColumns& active = batch.active[hop][relation.dst];
+    const int64_t* const position = active.positions(relation.incoming);
+    for (int64_t k = 0; k < active.count(relation.incoming); ++k) {
+      std::fill(col + colptr[position[k]], col + colptr[position[k] + 1], first + position[k]);
+    }
+    colptr += edges.columns_per_hop[hop];
+    if (!batch.request.layers) first += edges.columns_per_hop[hop];
   }
 }
 
@@ -165,8 +183,15 @@ Outcome sample_batch(const Request& request, const std::vector<Seeds>& seeds) {
     nodes.id.fit(nodes.count);
     if (request.disjoint) nodes.tree.fit(nodes.count);
   }
-  for (Edges& edges : batch.edges) {
-    if (request.with_col) write_destinations(edges, request.layers);
+  const bool drawn = !request.induced && !request.bidirectional;
+  for (size_t r = 0; r < batch.edges.size(); ++r) {
+    Edges& edges = batch.edges[r];
+    if (!request.with_col) {
+    } else if (drawn && request.relations[r].incoming >= 0) {
+      write_destinations(batch, request.relations[r], edges);
+    } else {
+      write_destinations(edges, request.layers);
+    }
     edges.row.fit(edges.count * (request.with_col ? 2 : 1));
     edges.colptr.fit(edges.columns + 1);
     if (request.with_edge_id) edges.id.fit(edges.count);
@@ -178,18 +203,19 @@ Outcome sample_batch(const Request& request, const std::vector<Seeds>& seeds) {
   return found;
 }
 
-void append_arrays(const Request& request, Outcome& found, Tensors& out) {
-  for (Nodes& nodes : found.nodes) out.push_back(to_tensor(std::move(nodes.id), {nodes.count}));
-  for (Edges& edges : found.edges) {
-    out.push_back(to_tensor(std::move(edges.row), {request.with_col ? 2 : 1, edges.count}));
-  }
-  for (Edges& edges : found.edges) out.push_back(to_tensor(std::move(edges.colptr), {edges.columns + 1}));
+// Appends the tensors of a batch.
+void append_tensors(const Request& request, Outcome& found, Tensors& out) {
+  SharedTensors tensors(2 * found.nodes.size() + 3 * found.edges.size());
+  for (Nodes& nodes : found.nodes) tensors.add(std::move(nodes.id), nodes.count);
+  for (Edges& edges : found.edges) tensors.add(std::move(edges.row), edges.count, request.with_col ? 2 : 1);
+  for (Edges& edges : found.edges) tensors.add(std::move(edges.colptr), edges.columns + 1);
   if (request.with_edge_id) {
-    for (Edges& edges : found.edges) out.push_back(to_tensor(std::move(edges.id), {edges.count}));
+    for (Edges& edges : found.edges) tensors.add(std::move(edges.id), edges.count);
   }
   if (request.disjoint) {
-    for (Nodes& nodes : found.nodes) out.push_back(to_tensor(std::move(nodes.tree), {nodes.count}));
+    for (Nodes& nodes : found.nodes) tensors.add(std::move(nodes.tree), nodes.count);
   }
+  tensors.append_to(out);
 }
 
 // A row of `columns` counts, one a hop, for each entry of `parts` of each batch.
@@ -265,7 +291,7 @@ Tensors sample_neighbors(const Tensor& graph, int64_t relations, const Tensors& 
 
   Tensors out;
   out.reserve(batches * (2 + 2 * types + 3 * held.relations.size()));
-  for (size_t b = 0; b < batches; ++b) append_arrays(requests[b], found[b], out);
+  for (size_t b = 0; b < batches; ++b) append_tensors(requests[b], found[b], out);
   out.push_back(counts_of(found, &Outcome::nodes, static_cast<int64_t>(types), common.hops + 1));
   out.push_back(counts_of(found, &Outcome::edges, relations, common.hops));
   return out;

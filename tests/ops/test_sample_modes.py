@@ -87,6 +87,26 @@ def test_many_relations(number):
         assert_same(ops.sample_neighbors(*arguments, **options, threads=threads), expected)
 
 
+@pytest.mark.parametrize("layers", [False, True])
+def test_many_relations_of_different_sizes(layers):
+    """Small arrays share a buffer, large ones have their own; neither is used again while a tensor of it lives."""
+    graphs = [random_graph(300, 1 + 8 * (r % 10 == 0), seed=r) for r in range(40)]
+    relations = ops.relations([graph.colptr for graph in graphs], [graph.row for graph in graphs])
+    found, expected = (
+        [executor.sample_neighbors(relations, [random_ids(300, 20)], [4, 3], key, layers=layers) for key in range(3)]
+        for executor in (ops, reference)
+    )
+    sizes = [index.numel() for index in found[0].edge_index]
+    assert min(sizes) < 512 < max(sizes)
+    for sample, twin in zip(found, expected, strict=True):
+        assert_same(sample, twin)
+    kept = [[sample.edge_id[r] for sample in found] for r in (0, 1)]
+    del sample, found
+    ops.sample_neighbors(relations, [random_ids(300, 20)], [4, 3], 9, layers=layers)
+    for r, ids in enumerate(kept):
+        assert all(torch.equal(entry, twin.edge_id[r]) for entry, twin in zip(ids, expected, strict=True))
+
+
 @pytest.mark.parametrize("block", range(20))
 def test_random_cases(block):
     for number in range(30 * block, 30 * block + 30):
