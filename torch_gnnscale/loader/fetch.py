@@ -48,13 +48,16 @@ class Ids:
 
 
 def rows_at(value: Any, ids: Ids, dim: int, below: int | None = None) -> Any:
-    """``value.index_select(dim, ids)``, by the native gather where possible.
+    """``value.index_select(dim, ids)``, by the native gather where that is possible and sooner.
 
     ``below``: all ids are known to be in [0, below); if the tensor has that many rows, they are not checked again.
     """
     index = ids.on(getattr(value, "device", _HOST))  # NumPy arrays have no device
     if isinstance(value, Tensor) and dim == 0 and ops.can_gather_rows(value):
-        return ops.gather_rows(value, index, check=below is None or below > value.size(0))
+        check = below is None or below > value.size(0)
+        if not check and ops.torch_selects_sooner(value, len(index)):
+            return value.index_select(0, index)
+        return ops.gather_rows(value, index, check=check)
     return index_select(value, index, dim=dim)
 
 

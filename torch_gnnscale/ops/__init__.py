@@ -31,7 +31,7 @@ from .memory import (
 from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negatives
 from .neighbors import PreparedNeighbors, sample_neighbors, weight_sums
 from .partition import MAX_STEPS, Side, contract, propagate_labels, transpose
-from .rows import can_gather_rows, gather_rows
+from .rows import can_gather_rows, gather_rows, torch_selects_sooner
 from .samples import MAX_FANOUT, MAX_HOPS, Sample, Subgraph
 from .scores import count_ids, reverse_pagerank, score_unit
 from .shuffle import shuffle_rows
@@ -49,5 +49,5 @@ __all__ = [
     "pick_neighbors", "place_dtype", "pool_limit", "pool_stats", "pool_trim", "propagate_labels", "random_bits",
     "relabel", "relations", "release_pages", "renumber", "reverse_pagerank", "rmat_edges", "sample_bulk",
     "sample_layers", "sample_layers_bulk", "sample_negatives", "sample_neighbors", "score_unit",
-    "share_of_extremes", "shuffle_rows", "transpose", "weight_sums",
+    "share_of_extremes", "shuffle_rows", "torch_selects_sooner", "transpose", "weight_sums",
 ]  # fmt: skip
