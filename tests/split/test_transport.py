@@ -2,6 +2,8 @@
 
 import resource
 import warnings
+from contextlib import nullcontext
+from unittest import mock
 
 import pytest
 import torch
@@ -14,8 +16,10 @@ from torch import distributed as dist
 
 from torch_gnnscale.distributed.exchange import Exchange
 from torch_gnnscale.distributed.meeting import end_group
+from torch_gnnscale.memory import HostMemory
 from torch_gnnscale.nn.aggregate import aggregate_and_root
 from torch_gnnscale.split import parallelize
+from torch_gnnscale.split.connection import ENDED
 from torch_gnnscale.split.own_hops import OwnHops
 from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
@@ -176,6 +180,61 @@ def test_rows_of_another_kind(dtype, width, kind):
 
 def test_buffers_of_peers_grow():
     cluster(2).run(swaps, "peers", 6, 30_000)
+
+
+def grows_out_of_reach():
+    """Rank 0 takes new memory, which rank 1 cannot open; then all try again."""
+    exchange = Exchange(dist.new_group(backend="gloo"), 2, dist.get_rank())
+    transport, rank = Peers.connect(exchange, tells=True), exchange.place
+    sent, received = (300_000, 1) if rank == 0 else (1, 300_000)
+    counts = ([[count], [0]] if rank else [[0], [count]] for count in (sent, received))
+    own, out, errors = torch.arange(sent), torch.empty(received, dtype=torch.int64), []
+    moves = Moves(ShuffleIndex(2, rank, own, *counts), 1)
+    for reached in (rank == 0, True):
+        attach = nullcontext() if reached else mock.patch.object(HostMemory, "_attach", side_effect=OSError("no map"))
+        try:
+            with attach:
+                transport.pull(own, moves, "rows", out)
+        except (OSError, RuntimeError) as error:
+            errors.append(str(error))
+    transport.close()
+    end_group(exchange.group)
+    return errors
+
+
+def fails_while_the_other_grows():
+    """Rank 1 cannot write its rows when rank 0 takes new memory; then it can. What is larger than a buffer, smaller
+    than both, has new memory, too."""
+    exchange = Exchange(dist.new_group(backend="gloo"), 2, dist.get_rank())
+    transport, rank = Peers.connect(exchange, tells=True), exchange.place
+    before, errors = transport._memories[0].num_bytes, []
+    count = before // 8 * 3 // 4
+    counts = ([[count], [0]] if rank else [[0], [count]] for _ in range(2))
+    moves, out = Moves(ShuffleIndex(2, rank, torch.arange(count), *counts), 1), torch.empty(count, dtype=torch.int64)
+    for step in range(4):
+        own, fails = torch.full((count,), 10 * step + rank), rank == 1 and step == 0
+        with mock.patch.object(Peers, "_written", side_effect=MemoryError("full")) if fails else nullcontext():
+            try:
+                transport.pull(own, moves, "rows", out)
+                errors.append((out == 10 * step + 1 - rank).all().item())
+            except (MemoryError, RuntimeError) as error:
+                errors.append(str(error))
+    grew = transport._memories[0].num_bytes > before
+    transport.close()
+    end_group(exchange.group)
+    return grew, errors
+
+
+def test_a_rank_that_cannot_write_takes_new_memory_of_others():
+    elsewhere = "rows: expected those of part 1, found that its rank could not write them"
+    found = cluster(2).run(fails_while_the_other_grows)
+    assert found == [(True, [elsewhere, True, True, True]), (True, ["full", True, True, True])]
+
+
+def test_after_memory_out_of_reach_nothing_is_read():
+    """What such a rank has open is old: it would read rows of an earlier batch."""
+    elsewhere = "rows: expected those of part 1, found that its rank could not write them"
+    assert cluster(2).run(grows_out_of_reach) == [[elsewhere], ["no map", f"split: {ENDED}"]]
 
 
 def mixed(kind):
