@@ -17,6 +17,8 @@ from torch_gnnscale.distributed.grid import Grid
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.description import Description
+from torch_gnnscale.split.header import compare_headers
+from torch_gnnscale.split.shuffle_index import ShuffleIndex
 
 
 def sage():
@@ -164,3 +166,44 @@ def test_a_description_follows_modes_types_and_modules():
     assert Description(model).digest == description.digest
     assert description.entries["the type of convs.2"] == "SAGEConv"
     assert description.entries["convs.2.normalize"] == "False"
+
+
+class Heard:
+    """The headers of all ranks, of which this is rank 0."""
+
+    def __init__(self, keys, parts, part_of, knows_halo):
+        common = [parts, 2, 1, 1, -1, 5, 99]
+        self.said = [
+            [*common, part, key, 0, 1, halo] for part, key, halo in zip(part_of, keys, knows_halo, strict=True)
+        ]
+        self.size, self.place = len(keys), 0
+
+    def numbers(self, sent, purpose):
+        return torch.tensor(self.said)
+
+
+INDEX = ShuffleIndex(2, 0, torch.arange(0), [[0], [0]], [[0], [0]])
+
+
+@pytest.mark.parametrize("knows_halo", [(1, 1), (1, 0), (0, 1)])
+def test_the_halo_is_known_where_all_ranks_of_a_batch_know_it(knows_halo):
+    heard = Heard([7, 7], 2, [0, 1], knows_halo)
+    assert compare_headers(heard.said[0], None, INDEX, heard).knows_halo == all(knows_halo)
+    others = Heard([7, 8, 7, 8], 2, [0, 0, 1, 1], (1, knows_halo[0], 1, knows_halo[1]))
+    assert compare_headers(others.said[0], None, INDEX, others).knows_halo
+
+
+@pytest.mark.parametrize(("keys", "ranks"), [([7, 5, 8, 5], (0, 2)), ([7, 5, 7, 6], (1, 3))])
+def test_keys_of_each_batch_are_compared(keys, ranks):
+    heard = Heard(keys, 2, [0, 0, 1, 1], [1] * 4)
+    first, second = ranks
+    text = f"{keys[first]} on rank {first} and {keys[second]} on rank {second}$"
+    with pytest.raises(ValueError, match=f"batch_key: expected the same on all ranks of a batch, found {text}"):
+        compare_headers(heard.said[0], None, INDEX, heard)
+
+
+def test_an_index_that_was_moved_knows_no_halo():
+    x = torch.ones(3, 2)
+    index = INDEX.with_halo_of(x)
+    assert index.knows_halo_of(x)
+    assert not index.to("cpu").knows_halo_of(x)

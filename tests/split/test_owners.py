@@ -1,10 +1,13 @@
 """Weights of nodes and edges get through to METIS."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from helpers.data import edges_of
 
 from torch_gnnscale import CSC, ops
+from torch_gnnscale.partition.metis import Found
 from torch_gnnscale.partition.whole import Whole
 from torch_gnnscale.split import owners
 
@@ -37,6 +40,37 @@ def ring(num_nodes: int) -> CSC:
 
 def by(weights: str, node_load: torch.Tensor, edge_load: torch.Tensor, seeds: torch.Tensor) -> torch.Tensor:
     return owners.owners_by(weights, ring(40), node_load, edge_load, seeds, 2, 1)
+
+
+@pytest.mark.parametrize("weights", ["presampled", "node"])
+def test_what_metis_is_told(weights, monkeypatch):
+    told = []
+
+    def by_metis(whole, parts, seed, tolerance):
+        told.append((whole, parts, seed, tolerance))
+        return Found(torch.zeros(40, dtype=torch.int64), 0)
+
+    monkeypatch.setattr(owners, "by_metis", by_metis)
+    by(weights, torch.arange(40), torch.arange(40) / 4, torch.arange(3))
+    ((whole, *others),) = told
+    assert others == [2, 1, 1.01]
+    assert whole.weight.tolist() == [[1 + 10 * load] for load in range(40)]
+    expected = [1 + 25 * load for load in range(40)]
+    assert whole.edge_weight is None if weights == "node" else whole.edge_weight[0].tolist() == expected
+
+
+def test_what_is_balanced_without_presampling(monkeypatch):
+    told = []
+
+    def assign(relations, sizes, parts, **options):
+        told.append((parts, options))
+        return SimpleNamespace(owner={None: torch.zeros(40, dtype=torch.int32)})
+
+    monkeypatch.setattr(owners, "assign", assign)
+    by("edge", torch.zeros(40), torch.zeros(40), torch.tensor([5, 3, 5]))
+    ((parts, options),) = told
+    assert options.pop("train")[None].tolist() == [3, 5]
+    assert (parts, options) == (2, {"method": "metis", "balance": ("edges", "train"), "seed": 1})
 
 
 @pytest.mark.slow

@@ -22,9 +22,10 @@ from torch_gnnscale import (
     split,
 )
 from torch_gnnscale.datasets import planted
+from torch_gnnscale.loader import accesses
 from torch_gnnscale.split.checks import check_sampler
 from torch_gnnscale.split.owners import owners_by
-from torch_gnnscale.split.planning import FIRST_EPOCH
+from torch_gnnscale.split.planning import FIRST_EPOCH, _compact, _draws_evenly
 
 pytest.importorskip("pymetis")
 
@@ -110,6 +111,29 @@ def test_edges_into_a_node_weigh_their_mean_where_they_are_drawn_equally_often(e
     )}  # fmt: skip
     assert torch.equal(plan.owners, given["mean" if evenly else "each"])
     assert not torch.equal(given["mean"], given["each"])
+
+
+def test_edges_are_drawn_equally_often_without_weights():
+    data = make_data()
+    data.w = torch.ones(data.num_edges)
+    assert _draws_evenly(NeighborSampler(data, [2]))
+    assert not _draws_evenly(NeighborSampler(data, [2], weight_attr="w"))
+    assert not _draws_evenly(LayerSampler(data, [2]))
+
+
+def test_epochs_of_training_are_not_presampled():
+    data = make_data()
+    plan = planned(data, weights="random", epochs=1)
+    loader = NeighborLoader(data, [3, 2], SEEDS, batch_size=16, shuffle=True, seed=5)
+    assert torch.equal(plan.rows.long(), accesses(loader, [FIRST_EPOCH]))
+    assert not any(torch.equal(plan.rows.long(), accesses(loader, [epoch])) for epoch in range(3))
+
+
+def test_counts_are_stored_in_32_bits_where_they_fit():
+    for largest, dtype in ((2**31 - 1, torch.int32), (2**31, torch.int64)):
+        count = torch.tensor([0, largest])
+        assert _compact(count).tolist() == count.tolist()
+        assert _compact(count).dtype == dtype
 
 
 def test_anybodys_owners_are_by_the_users_ids():

@@ -1,0 +1,69 @@
+"""What layers share in a forward pass over a rank's share of a batch, without processes."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+import torch_geometric.nn as pyg_nn
+from helpers.narrow import batches
+from helpers.split import cut_batches, random_owners
+
+from torch_gnnscale.distributed.exchange import Exchange
+from torch_gnnscale.nn.layer import ForwardPass, Read
+from torch_gnnscale.split.layer import Call, SplitLayer, SplitPass
+from torch_gnnscale.split.own_hops import OwnHops
+from torch_gnnscale.split.transport import Transport
+
+
+@pytest.fixture
+def forward_pass():
+    """Of the only part of a batch, as if there were others."""
+    (batch,) = cut_batches(next(iter(batches())), random_owners(200, 1), 1)
+    found = SplitPass(OwnHops(batch, False), Transport(Exchange(None, 1, 0)), batch, [], knows_halo=True)
+    found.alone = False
+    return found
+
+
+def test_a_tensor_that_was_changed_travels_again(forward_pass):
+    groups = len(forward_pass.hops.rows)
+    x = torch.ones(forward_pass.hops.rows[-1], 2)
+    mixed = forward_pass.mixed(x, groups, "conv")
+    assert forward_pass.mixed(x, groups, "conv") is mixed
+    x += 1
+    assert torch.equal(forward_pass.mixed(x, groups, "conv"), x)
+
+
+def test_rows_that_the_loader_exchanged(forward_pass):
+    batch = forward_pass.batch
+    batch.x_halo = torch.arange(8.0).view(4, 2)
+    for halo in ([0, 1, 2, 3], [3, 1]):
+        moves = SimpleNamespace(halo=torch.tensor(halo))
+        assert torch.equal(forward_pass._known_halo(batch.x, moves), batch.x_halo[halo])
+    assert forward_pass._known_halo(batch.x.clone(), moves) is None
+    batch.x.requires_grad_()
+    assert forward_pass._known_halo(batch.x, moves) is None
+
+
+def test_each_dropout_has_random_numbers_of_its_own(forward_pass):
+    x = torch.ones(forward_pass.hops.rows[-1], 8)
+    first, second = (forward_pass._drop(x, 0.5, len(x)) for _ in range(2))
+    assert 0 < int((first == 0).sum()) < x.numel()
+    assert not torch.equal(first, second)
+
+
+@pytest.mark.parametrize("loops", [False, True])
+def test_weights_by_degrees_are_those_of_the_whole_batch(forward_pass, loops):
+    options = (None, False, loops, "source_to_target", torch.float64)
+    expected = ForwardPass(forward_pass.hops).normalized(*options)[1]
+    assert (forward_pass.hops.edges.edges.forward.ptr.diff() == 0).any()
+    torch.testing.assert_close(forward_pass.normalized(*options)[1], expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("lacking", ["x", "edge_weight"])
+def test_calls_have_the_arguments_of_the_first_batch(lacking):
+    layer = SplitLayer("conv", pyg_nn.GraphConv(2, 2))
+    layer.forward_pass, layer._call = SimpleNamespace(finds_out=False), Call("", 2, Read(("x",), ("edge_weight",)))
+    given = {"x": torch.ones(1), "edge_weight": torch.ones(1)}
+    assert layer.read(given, 1) == layer._call.read
+    with pytest.raises(RuntimeError, match=f"expected the arguments that the first batch had, found no {lacking}$"):
+        layer.read({**given, lacking: None}, 1)
