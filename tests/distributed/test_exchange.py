@@ -25,7 +25,9 @@ def exchange_of_all():
 def numbers():
     exchange, rank = exchange_of_all(), dist.get_rank()
     sent = torch.tensor([[rank * 10 + other, 7] for other in range(exchange.size)])
-    return exchange.numbers(sent, "headers").tolist(), asdict(exchange.traffic["headers"])
+    found = exchange.numbers(sent, "headers").tolist()
+    assert (exchange.broken, exchange.waits) == (False, False)
+    return found, asdict(exchange.traffic["headers"])
 
 
 def test_numbers_of_each_rank_to_each():
@@ -33,6 +35,36 @@ def test_numbers_of_each_rank_to_each():
         assert found == [[other * 10 + rank, 7] for other in range(3)]
         assert (traffic["headers"], traffic["header_bytes"], traffic["rounds"]) == (1, 2 * 16, 0)
         assert traffic["seconds"] > 0
+
+
+class Unreached(Exchange):
+    """An exchange whose collectives bring zeros."""
+
+    def _all_to_all(self, received, *_):
+        received.zero_()
+
+
+@pytest.mark.parametrize(
+    ("function", "number", "call"),
+    [
+        ("empty_like", 0, lambda exchange: exchange.numbers(torch.zeros(2, 1, dtype=torch.int64), "test")),
+        ("cat", 0, lambda exchange: exchange.tensors([torch.ones(1)] * 2, [1, 1], "test")),
+        ("stack", 0, lambda exchange: exchange.sum(torch.arange(4), "test")),
+        ("empty", 1, lambda exchange: exchange.objects("text")),
+    ],
+)
+def test_who_lacks_memory_for_a_collective_leaves_the_others_waiting(function, number, call, monkeypatch):
+    exchange, calls, real = Unreached(object(), 2, 0), iter(range(9)), getattr(torch, function)
+
+    def lacking(*given, **options):
+        if next(calls) == number:
+            raise MemoryError("no luck")
+        return real(*given, **options)
+
+    monkeypatch.setattr(torch, function, lacking)
+    with pytest.raises(MemoryError, match="no luck"):
+        call(exchange)
+    assert exchange.broken
 
 
 def ragged():
@@ -157,3 +189,13 @@ def seconds_between_looks(worlds):
 def test_more_ranks_do_not_ask_the_store_more_often():
     (found,) = set(map(tuple, cluster(2).run(seconds_between_looks, [2, 50, 512])))
     assert found == (0.5, 0.5, 5.12)
+
+
+def sums(count):
+    exchange = exchange_of_all()
+    return exchange.sum(torch.arange(count) + 10 * exchange.place, "sums").tolist()
+
+
+@pytest.mark.parametrize("count", [0, 2, 4])
+def test_sums_of_any_length(count):
+    assert cluster(3).run(sums, count) == [[3 * i + 30 for i in range(count)]] * 3

@@ -136,3 +136,10 @@ def test_knowing_the_epoch_is_optimal(capacity, batches):
 def test_bad_input(make, error):
     with pytest.raises(ValueError, match=re.escape(error)):
         make(torch.tensor([1, 2, 3]))
+
+
+def test_of_equal_scores_the_smallest_out_degree_leaves():
+    policy = MassiveGNN(2, torch.tensor([10, 20, 30]), torch.tensor([3, 5, 1]), gamma=0.5, delta=1)
+    assert policy.start().tolist() == [10, 20]
+    step = policy.step(torch.tensor([30]))
+    assert (step.enter.tolist(), step.at.tolist()) == ([30], [0])

@@ -26,6 +26,8 @@ from torch import distributed as dist
 from torch_gnnscale import partition
 from torch_gnnscale.distributed import open_part, rows_here
 from torch_gnnscale.distributed.own_rows import MappedRows
+from torch_gnnscale.distributed.row_exchange import RowKind
+from torch_gnnscale.distributed.rows_here import _replies
 
 BUFFERS = {
     "none": {},
@@ -262,3 +264,11 @@ def two_iterators(path, here):
 @pytest.mark.slow
 def test_batches_that_were_on_their_way_when_another_iterator_began(parts):
     assert cluster(2).run(two_iterators, parts[1], True) == cluster(2).run(two_iterators, parts[1], False)
+
+
+def test_ids_that_others_ask_for_are_checked():
+    rows, kind = MappedRows(torch.arange(6).view(3, 2)), RowKind(torch.int64, (2,))
+    found = _replies([torch.tensor([2, 0]), torch.tensor([1])], rows, kind, torch.device("cpu"))
+    assert [piece.view(torch.int64).tolist() for piece in found] == [[4, 5, 0, 1], [2, 3]]
+    with pytest.raises(IndexError, match=r"^ids\[1\] = 3 is out of range: expected rows in \[0, 3\)$"):
+        _replies([torch.tensor([2]), torch.tensor([3])], rows, kind, torch.device("cpu"))

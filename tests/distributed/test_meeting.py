@@ -1,0 +1,85 @@
+"""What ranks do together besides their steps, without processes: what one rank of several decides and says."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from torch_gnnscale.distributed import meeting as meetings
+from torch_gnnscale.distributed.exchange import Broken
+from torch_gnnscale.distributed.meeting import Meeting
+
+
+class Asked(Exception):
+    pass
+
+
+class Said:
+    """What a rank tells the others, who have said ``heard``."""
+
+    def __init__(self, heard):
+        self.said, self.told = [], heard
+
+    def say(self, why, about):
+        self.said.append((why, about))
+
+    def heard(self, about):
+        return self.told
+
+    def together(self, make):
+        return "made"
+
+
+def rank_of(rank, world, heard=None):
+    """A rank of a group that is not there; each rank gathers what this one says, and None of the others."""
+    meeting = Meeting(0, 1, 1.0)
+    meeting.rank, meeting.world, meeting._presence = rank, world, Said(heard or {})
+    meeting.gather = lambda value: [value if place == rank else None for place in range(world)]
+    return meeting
+
+
+def failing(error):
+    def make():
+        raise error
+
+    return make
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), ValueError("wrong"), MemoryError("full")])
+def test_errors_that_users_mend_name_the_rank(error):
+    with pytest.raises(ValueError, match=f"^rank 1: {type(error).__name__}: {error}$"):
+        rank_of(1, 3).all_made(failing(error))
+
+
+def test_other_errors_are_raised_as_they_are():
+    with pytest.raises(KeyError, match=r"^'name'$"):
+        rank_of(1, 3).all_made(failing(KeyError("name")))
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), MemoryError("full"), KeyError("name")])
+def test_a_rank_alone_raises_errors_as_they_are(error):
+    with pytest.raises(type(error)) as raised:
+        Meeting(0, 1, 1.0).all_made(failing(error))
+    assert raised.value is error
+
+
+def test_a_rank_that_lost_the_others_says_so_about_what_it_did():
+    meeting = rank_of(1, 3, {0: "", 2: "the disk is full"})
+    assert meeting.lost(Broken("closed"), 7) == "rank 2: the disk is full"
+    assert meeting._presence.said == [("", 7)]
+
+
+@pytest.mark.parametrize(("rank", "files"), [(0, 5 + 3 + 5), (2, 5 + 3 + 1)])
+def test_files_that_a_rank_opens_to_meet_the_others(rank, files, monkeypatch):
+    def own_card(count):
+        raise Asked(count)
+
+    monkeypatch.setattr(meetings, "own_card", own_card)
+    with pytest.raises(Asked, match=f"^{files}$"):
+        Meeting(rank, 5, 1.0)
+
+
+def test_files_of_the_groups_that_a_rank_is_in(monkeypatch):
+    counts = []
+    monkeypatch.setattr(meetings, "check_open_files", lambda count: counts.append(count) or SimpleNamespace())
+    assert rank_of(2, 4).groups([[0, 1], [2, 3], [1, 2, 3]]) == "made"
+    assert counts == [2 + 3 + 3 + 3]
