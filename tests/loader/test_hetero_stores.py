@@ -134,3 +134,12 @@ def test_features_of_fewer_nodes_are_refused():
     features.put_tensor(data[PAPER].x[:7], group_name=PAPER, attr_name="x", index=None)
     with pytest.raises(ValueError, match=r"^data: expected a row of \('paper', 'x'\) for each of 40 nodes, found 7$"):
         NeighborLoader((features, GraphStore.from_data(data)), [2], PAPER)
+
+
+@pytest.mark.parametrize("last", [0, 1])
+def test_numbers_of_nodes_that_nobody_says_are_those_of_all_edges(last):
+    graph, relations = ForeignGraphStore(), [torch.tensor([[0, 7], [2, 7]]), torch.tensor([[5], [1]])]
+    for number in (1 - last, last):
+        graph.put_edge_index(relations[number].unbind(), ("a", f"r{number}", "b"), "coo")
+    sampler = NeighborSampler((ForeignFeatureStore(), graph), [2])
+    assert sampler.node_bounds() == {"a": 8, "b": 8}

@@ -224,9 +224,27 @@ def test_batches_that_depend_on_each_other_draw_alike(data):
     assert found[3][0] == found[3][1] == found[3][2] != found[3][3] == found[3][4] == found[3][5]
     bulk = NeighborLoader(data, HOPS, seeds, neighbor_sampler=sampler, batch_size=10, seed=2, bulk=4)
     assert [batch.e_id.tolist() for batch in bulk] == found[3]
+    sampler = LayerSampler(data, HOPS, "labor", batch_dependency=2)
+    with pytest.raises(ValueError, match=r"^state: expected a loader with batch_dependency=3, found batch_dep"):
+        NeighborLoader(data, HOPS, seeds, neighbor_sampler=sampler, batch_size=10).load_state_dict(bulk.state_dict())
     links = {"neg_sampling": "binary", "neighbor_sampler": sampler}
-    with pytest.raises(ValueError, match=r"^batch_dependency=3: expected 1 with negatives, which are drawn for each"):
+    with pytest.raises(ValueError, match=r"^batch_dependency=2: expected 1 with negatives, which are drawn for each"):
         LinkNeighborLoader(data, HOPS, data.edge_index, **links)
+
+
+def test_strict_negatives_that_are_set_later(data):
+    links, known = data.edge_index[:, :60], torch.tensor([[1], [2]])
+    sampler = LayerSampler(data, HOPS)
+    assert not sampler.options()["strict_negatives"]
+    sampler.strict_negatives = known
+    assert sampler.strict_negatives is known
+    assert sampler.options()["strict_negatives"]
+    loader = LinkNeighborLoader(data, HOPS, links, neighbor_sampler=sampler, neg_sampling="binary", batch_size=60)
+    known_pairs = {(1, 2), *zip(*data.edge_index.tolist(), strict=True)}
+    for _ in range(3):
+        for batch in loader:
+            negatives = batch.n_id[batch.edge_label_index[:, 60:]]
+            assert not known_pairs & set(zip(*negatives.tolist(), strict=True))
 
 
 def test_the_name_of_the_weights(data):

@@ -281,17 +281,53 @@ def test_no_strict_negative_is_an_edge(edge_type, mode):
     assert not negatives(stricter) & (pairs_of(links) | pairs_of(held_out))
 
 
-@pytest.mark.parametrize("undirected", [False, True])
-def test_where_edges_have_their_reverses_known_links_count_both_ways(undirected):
+@pytest.mark.parametrize(
+    ("links", "undirected"), [([[1, 3], [2, 1]], False), ([[1, 2], [2, 1]], True), ([[], []], False)]
+)
+def test_where_edges_have_their_reverses_known_links_count_both_ways(links, undirected):
     data = homogeneous(8, 0)
-    data.edge_index = torch.tensor([[1, 2], [2, 1]] if undirected else [[1, 3], [2, 1]])
+    data.edge_index = torch.tensor(links, dtype=torch.int64)
     del data.edge_attr
     sampler = NeighborSampler(data, [0], strict_negatives=torch.tensor([[4], [5]]))
     out = sampler.sample_from_edges(inputs_of(torch.tensor([[4], [5]])), NegativeSampling("binary", 2000), key=1)
     negatives = pairs_of(binary_links(out)[:, 1:])
     assert (4, 5) not in negatives
     assert ((5, 4) in negatives) == (not undirected)
-    assert len(negatives) == 64 - (4 if undirected else 3)
+    assert len(negatives) == 64 - len(links[0]) - (2 if undirected else 1)
+
+
+def test_known_links_of_the_sampler_and_of_a_loader():
+    data = homogeneous(4, 0)
+    del data.edge_attr
+    sampler = NeighborSampler(data, [0], strict_negatives=torch.tensor([[0], [1]]))
+    of_batches = NegativeSampling("binary", 500)
+    sampler.prepare_links(None, of_batches, torch.tensor([[2], [3]]))
+    out = sampler.sample_from_edges(inputs_of(torch.tensor([[0], [0]])), of_batches, key=1)
+    everything = pairs_of(torch.cartesian_prod(torch.arange(4), torch.arange(4)).t())
+    assert pairs_of(binary_links(out)[:, 1:]) == everything - {(0, 1), (2, 3)}
+
+
+def test_other_weights_of_candidates():
+    sampler, links = NeighborSampler(homogeneous(), [0]), torch.zeros(2, 5, dtype=torch.int64)
+    for node in (7, 3):
+        weights = [torch.zeros(60).index_fill(0, torch.tensor(end), 1) for end in (node, node + 1)]
+        out = sampler.sample_from_edges(inputs_of(links), NegativeSampling("binary", 2, *weights), key=1)
+        assert pairs_of(binary_links(out)[:, 5:]) == {(node, node + 1)}
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_options_of_links_that_are_set_later(order):
+    data = homogeneous()
+    sampler, expected = NeighborSampler(data, [3]), NeighborSampler(
+        data, [3], exclude_seed_edges=True, strict_negatives=True
+    )  # fmt: skip
+    for name in ("exclude_seed_edges", "strict_negatives")[::order]:
+        setattr(sampler, name, True)
+    assert sampler.options() == expected.options()
+    negatives = NegativeSampling("binary", 30)
+    found, twin = (s.sample_from_edges(inputs_of(data.edge_index), negatives, key=2) for s in (sampler, expected))
+    assert torch.equal(found.edge, twin.edge)
+    assert not pairs_of(binary_links(found)[:, 300:]) & pairs_of(data.edge_index)
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])

@@ -24,7 +24,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.sampler.base import DataType, NumNeighbors
 
-from torch_gnnscale import CSC, NeighborSampler, ops
+from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborSampler, ops
 from torch_gnnscale.random import batch_key
 from torch_gnnscale.sampler.edge_types import reverse_relations
 from torch_gnnscale.sampler.fanouts import drawable
@@ -327,6 +327,21 @@ def test_times_of_any_type(times, seed_time, allowed):
     data = Data(edge_index=torch.tensor([[0, 1, 2, 3], [4, 4, 4, 4]]), num_nodes=5, edge_time=times)
     out = NeighborSampler(data, [-1], time_attr="edge_time").sample(torch.tensor([4]), seed_time, KEY)
     assert sorted(out.edge.tolist()) == allowed
+
+
+def test_the_last_two_edges_are_sorted_by_time_after_a_node_without_edges():
+    data = Data(edge_index=torch.tensor([[0, 1], [2, 2]]), num_nodes=3, edge_time=torch.tensor([5, 3]))
+    out = NeighborSampler(data, [-1], time_attr="edge_time").sample(torch.tensor([2]), torch.tensor([4]), KEY)
+    assert out.edge.tolist() == [1]
+
+
+@pytest.mark.parametrize("weights", [(1.0, 2.0), (1.0, 0.0)])
+def test_edges_that_were_chosen_from_a_file_lie_in_memory(weights, tmp_path):
+    data = Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0, 1], [1, 2]]), edge_attr=torch.tensor(weights))
+    GraphStore.from_data(data).save(tmp_path / "graph")
+    stores = FeatureStore.from_data(data), GraphStore.open(tmp_path / "graph")
+    (relation,) = NeighborSampler(stores, [2], weight_attr="edge_attr").graph.relations
+    assert relation.mapped == all(weights)
 
 
 @pytest.mark.parametrize(("num_nodes", "num_edges"), [(5, 5), (5, 6)])

@@ -79,14 +79,14 @@ def test_size(size, expected):
 
 
 @pytest.mark.parametrize("sort_order", ["col", "row", None])
-@pytest.mark.parametrize("size", [(40, 40), (None, None)])
+@pytest.mark.parametrize("size", [(40, 40), (None, None), (45, 50)])
 def test_from_edge_index_class(sort_order, size):
     plain = edges_of(40, 300)
     plain[:, 0] = 39
     if sort_order is not None:
         plain = plain[:, plain[0 if sort_order == "row" else 1].sort(stable=True).indices]
     csc = CSC.from_edge_index(EdgeIndex(plain, sparse_size=size, sort_order=sort_order))
-    check_csc(csc, plain, 40, 40)
+    check_csc(csc, plain, size[0] or 40, size[1] or 40)
     assert (csc.edge_id is None) == (sort_order == "col")
 
 
@@ -230,6 +230,16 @@ def dense_order(layout):
 def test_from_adj_t(layout):
     adj_t, edge_index = dense_order(layout)
     check_csc(CSC.from_data(Data(num_nodes=4, adj_t=adj_t)), edge_index, 4, 4)
+
+
+@pytest.mark.parametrize("layout", [torch.sparse_csr, torch.sparse_csc, torch.sparse_coo])
+def test_from_adj_t_between_two_types(layout):
+    edge_index = torch.tensor([[2, 0, 4, 1], [0, 1, 1, 2]])
+    adj_t = torch.sparse_coo_tensor(edge_index.flip(0), torch.ones(4), (3, 5)).coalesce()
+    adj_t = adj_t if layout == torch.sparse_coo else adj_t.to_sparse(layout=layout)
+    csc = CSC.from_adj_t(adj_t)
+    assert (csc.num_src, csc.num_dst) == (5, 3)
+    assert sorted(zip(csc.row.tolist(), csc.col().tolist(), strict=True)) == sorted(map(tuple, edge_index.t().tolist()))
 
 
 def test_from_uncoalesced_adj_t():
