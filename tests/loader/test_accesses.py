@@ -4,7 +4,9 @@ import pytest
 import torch
 from helpers.data import loader_of
 
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
 from torch_gnnscale.loader import accesses, accesses_by_hop
+from torch_gnnscale.topology.reorder import by_score
 
 
 @pytest.mark.parametrize("replace", [False, True])
@@ -34,3 +36,12 @@ def test_edges_without_hops_are_refused(data, subgraph_type):
     loader = loader_of(data, subgraph_type=subgraph_type)
     with pytest.raises(ValueError, match=r"^loader: expected samples with edge ids and sizes of hops"):
         accesses_by_hop(loader, [0])
+
+
+def test_counts_are_by_the_users_ids(data):
+    order = by_score(torch.arange(data.num_nodes) * 7 % 31)
+    stores = FeatureStore.from_data(data, order=order), GraphStore.from_data(data, order=order)
+    loader = NeighborLoader(stores, [3, 2], batch_size=40, seed=1)
+    expected = sum(torch.bincount(batch.n_id, minlength=data.num_nodes) for batch in loader)
+    assert torch.equal(accesses(loader, [0]), expected)
+    assert torch.equal(accesses_by_hop(loader, [0]).nodes.sum(0), expected)

@@ -1,3 +1,4 @@
+import copy
 import importlib.util
 
 import numpy as np
@@ -350,3 +351,11 @@ def test_data_with_a_sparse_tensor():
     assert as_pyg_gives(plain(batch)) == plain(theirs)
     row, col, value = batch.adj_t.coo()
     assert torch.equal(data.edge_index[:, value], batch.n_id[torch.stack([col, row])])
+
+
+def test_copies_of_a_batch_have_attributes_of_their_own():
+    batch = next(iter(NeighborLoader(make_data(), [3], batch_size=20)))
+    copied = copy.deepcopy(batch)
+    batch.added, copied.added = torch.zeros(batch.num_edges), torch.zeros(batch.num_nodes)
+    assert copied.is_node_attr("added")
+    assert not batch.is_node_attr("added")

@@ -14,6 +14,7 @@ from torch.utils.data import BatchSampler, SequentialSampler
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.datasets import NodeTask, planted
+from torch_gnnscale.loader.order import SeedOrder
 from torch_gnnscale.tasks import NodeConfig, NodeTrainer
 from torch_gnnscale.training import CHECKPOINT
 
@@ -82,6 +83,20 @@ def test_in_another_process_with_a_seed_of_its_own(workers):
     done = forked.run(RESUMED, state, str(workers))
     assert done.returncode == 0, done.stderr
     assert [tuple(batch) for batch in json.loads(done.stdout)] == rest
+
+
+def test_older_iterators_move_no_position():
+    order = SeedOrder(seed=1)
+    order.begin()
+    older = order.follow(iter("ab"))
+    next(older)
+    assert (order.epoch, order.batch) == (0, 1)
+    order.begin()
+    assert list(older) == ["b"]
+    assert (order.epoch, order.batch) == (1, 0)
+    order.set_next(4, 2)
+    assert next(older, None) is None
+    assert (order.epoch, order.batch) == (4, 2)
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from torch.utils.data import DistributedSampler, RandomSampler
 from torch_gnnscale import LinkNeighborLoader, NeighborLoader
 from torch_gnnscale.feature.contract import Ranks
 from torch_gnnscale.loader.chunks import Chunks
-from torch_gnnscale.loader.share import Share
+from torch_gnnscale.loader.share import Share, agreed_share
 
 
 def loader_of(shard=None, nodes=75, **options):
@@ -230,3 +230,31 @@ def test_inputs_of_a_step_of_all_ranks():
     ]  # the last has 2, then the first
     serving = Share(Ranks(1, 3), "global", "serve").with_counts(chunks.counts)
     assert [serving.inputs_of_step(number, chunks.size_of) for number in (1, 4)] == [12, 6]
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_steps_after_a_resume_are_those_that_were_left(rank):
+    share = Share(Ranks(rank, 4, rank // 2, 2), "owned", "pad", (8, 7))
+    assert list(share.positions(8)) == list(share.positions(0))[2:]
+
+
+def test_all_ranks_take_as_many_rounds_as_the_part_with_most():
+    share = Share(Ranks(0, 4, 0, 2), "owned", "serve", (3, 5))
+    assert (share.rounds(0), share.rounds(4)) == (3, 2)
+
+
+class Steps:
+    """Steps with another rank, which says ``others``."""
+
+    def __init__(self, *others):
+        self.others = others
+
+    def gather(self, value):
+        return [value, *self.others]
+
+
+def test_what_is_wrong_with_the_inputs_of_one_rank_names_it():
+    share, decides = Share(Ranks(0, 2, 0, 2), "owned", "pad"), {"seed": 1}
+    for own, other, text in ((None, "too few", "rank 1: too few"), ("too few", "too few", "too few")):
+        with pytest.raises(ValueError, match=f"^{text}$"):
+            agreed_share(share, Steps((decides, [1], 1, other)), decides, [1], own)

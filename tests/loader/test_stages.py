@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from itertools import groupby
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from torch_gnnscale import NeighborLoader
 from torch_gnnscale.loader import prefetch
 from torch_gnnscale.loader.pipeline import Pipeline, Stage
 from torch_gnnscale.loader.prefetch import LEAST_SECONDS, TURNS, USUAL, WINDOW, PrefetchTrial
+from torch_gnnscale.loader.together import Served, TogetherBatches
 
 
 def same(value):
@@ -245,3 +247,38 @@ def test_epochs_of_one_batch_start_no_threads_and_batches_are_the_same(monkeypat
         assert [plain(batch) for batch in long] == [plain(batch) for batch in plainly]
     assert long._execution.trial.choice in (0, USUAL)
     assert no_loader_threads()
+
+
+def test_what_a_trial_chose_is_set_in_later_epochs():
+    trial, pipeline = PrefetchTrial(), Pipeline(iter("abc"), [Stage(same)], same, 0)
+    trial.choice = USUAL
+    assert trial.follow(pipeline) is pipeline
+    assert any(thread.name.startswith("gnnscale-loader") for thread in threading.enumerate())
+    assert list(pipeline) == list("abc")
+
+
+class Left:
+    """Steps of ranks whose thread runs what it is given at once; keeps with how many batches they were left."""
+
+    def __init__(self):
+        self.thread, self.batches = SimpleNamespace(submit=lambda run, *given: run(*given)), []
+
+    def leave(self, batches):
+        self.batches.append(batches)
+
+
+def test_a_batch_that_failed_is_one_of_those_before_an_iteration_is_left():
+    def fails(item):
+        if item == "b":
+            raise ValueError(item)
+        return Served() if item == "c" else item
+
+    steps = Left()
+    batches = TogetherBatches(Pipeline(iter("abcde"), [], fails, 0), steps)
+    assert next(batches) == "a"
+    with pytest.raises(ValueError, match=r"^b$"):
+        next(batches)
+    assert next(batches) == "d"
+    batches.close()
+    batches.close()
+    assert steps.batches == [3]
