@@ -1,17 +1,20 @@
 """The training tasks on graphs of several node types, links and events; on real data where there is some."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
 from helpers.data import REAL, silent
 from torch_geometric.data import HeteroData
 
-from torch_gnnscale import datasets
+from torch_gnnscale import datasets, tasks
 from torch_gnnscale.datasets import EventTask, LinkTask, NodeTask, planted_events, planted_links, planted_types
 from torch_gnnscale.datasets.planted_types import with_reverses
 from torch_gnnscale.tasks import TASKS, EventConfig, EventTrainer
-from torch_gnnscale.tasks.metrics import average_precision, recall_at
+from torch_gnnscale.tasks.metrics import Accuracy, average_precision, recall_at
 from torch_gnnscale.tasks.temporal import Pairs
+from torch_gnnscale.training import RankGroup
 
 SMALL = {
     "hetero": {"epochs": 6},
@@ -102,8 +105,9 @@ def test_no_batch_holds_what_it_is_asked(kind):
             assert not torch.isin(negative, train[0] * size + train[1]).any()
         else:
             for store, ends in ((batch[edge_type], dst), (batch[reverse], src)):
-                limit = ends.seed_time[ends.batch[store.edge_index[1]]]
-                assert (store.time <= limit).all()
+                events = trainer.task.events["train"][batch[edge_type].input_id]
+                time = trainer.task.data[edge_type].time[events]
+                assert (store.time < time[ends.batch[store.edge_index[1]]]).all()
 
 
 def test_recency_is_what_a_loop_finds():
@@ -149,8 +153,8 @@ def test_average_precision_counts_ties_together():
     assert average_precision(score, positive) == pytest.approx(float(expected))
 
 
-@pytest.mark.parametrize("chunk", [2, 100])
-def test_recall_is_what_a_loop_finds(chunk):
+@pytest.mark.parametrize(("k", "chunk"), [(5, 2), (5, 100), (20, 100)])
+def test_recall_is_what_a_loop_finds(k, chunk):
     generator = torch.Generator().manual_seed(1)
     sources, destinations = torch.randn(9, 4, generator=generator), torch.randn(12, 4, generator=generator)
     pairs = torch.randperm(9 * 12, generator=generator)[:60]
@@ -161,8 +165,23 @@ def test_recall_is_what_a_loop_finds(chunk):
         wanted = set(links[1, links[0] == source].tolist())
         score = destinations @ sources[source]
         score[known[1, known[0] == source]] = -torch.inf
-        shares.append(len(wanted & set(score.topk(5).indices.tolist())) / len(wanted))
-    assert recall_at(5, sources, destinations, links, known, chunk).tolist() == pytest.approx(shares)
+        shares.append(len(wanted & set(score.topk(min(k, 12)).indices.tolist())) / len(wanted))
+    assert recall_at(k, sources, destinations, links, known, chunk).tolist() == pytest.approx(shares)
+
+
+def test_links_of_earlier_splits_are_not_recommended(monkeypatch):
+    trainer, found = trainer_of("links"), {}
+    links, sizes = trainer.task.links, trainer.task.sizes
+    monkeypatch.setattr(tasks.links, "recall_at", lambda k, s, d, asked, known: found.update(known=known) or known[0])
+    ids, destinations = torch.arange(sizes["user"].num_nodes), torch.zeros(sizes["item"].num_nodes, 2)
+    for subset, before in (("train", []), ("val", ["train"]), ("test", ["train", "val"])):
+        trainer._recall(subset, ids, torch.zeros(len(ids), 2), destinations)
+        expected = torch.cat([links["train"][:, :0], *(links[name] for name in before)], dim=1)
+        assert torch.equal(found["known"], expected)
+
+
+def test_accuracy_of_no_nodes_is_no_number():
+    assert math.isnan(Accuracy().value(RankGroup()))
 
 
 # Generated graphs ####################################################################################################

@@ -150,6 +150,13 @@ def test_settings_of_the_run_before(tmp_path, saved, run, message):
         checkpoint.read(tmp_path, run)
 
 
+def test_a_checkpoint_of_other_data_is_refused(task, tmp_path):
+    Observed(task, tmp_path).save_checkpoint()
+    other = NodeTask.from_data("other", task.data)
+    with pytest.raises(ValueError, match=f"{CHECKPOINT}: expected task='other', found 'small'$"):
+        Observed(other, tmp_path).resume()
+
+
 def test_the_baseline_leaves_the_random_state_alone(task):
     class WithBaseline(Observed):
         def baseline(self):

@@ -9,7 +9,7 @@ from torch import nn
 
 from torch_gnnscale.feature.contract import Ranks
 from torch_gnnscale.training import RankGroup
-from torch_gnnscale.training.ranks import launched_ranks
+from torch_gnnscale.training.ranks import launched, launched_ranks
 
 
 def group():
@@ -121,3 +121,17 @@ def test_a_world_size_that_is_none(value, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", value)
     with pytest.raises(ValueError, match=f"^WORLD_SIZE: expected an integer of at least 1, found '{value}'$"):
         launched_ranks()
+
+
+def test_ranks_of_a_restart_meet_under_keys_of_their_own(monkeypatch):
+    store, made = dist.HashStore(), []
+    monkeypatch.setattr(dist, "rendezvous", lambda _: iter([(store, 1, 2)]))
+    monkeypatch.setattr(dist, "init_process_group", lambda *_, **options: made.append(options))
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for attempt in ("0", "3"):
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", attempt)
+        with launched():
+            made[-1]["store"].set("key", attempt)
+    assert [(options["rank"], options["world_size"]) for options in made] == [(1, 2)] * 2
+    assert [options["store"].get("key") for options in made] == [b"0", b"3"]

@@ -1,11 +1,16 @@
 """The loop that all tasks share: what an epoch reports, which epoch is tested, and what a resumed run knows."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from helpers.data import silent
 
 from torch_gnnscale.datasets import NodeTask, planted
+from torch_gnnscale.feature.contract import Ranks
 from torch_gnnscale.tasks import NodeConfig, NodeTrainer
+from torch_gnnscale.training import RankGroup
+from torch_gnnscale.training.clock import Clock
 
 
 @pytest.fixture(scope="module")
@@ -122,3 +127,46 @@ def test_seeds_beyond_64_bits_are_refused(seed):
 @pytest.mark.parametrize("seed", [-(2**63), 2**64 - 1])
 def test_the_largest_seeds_train(task, seed):
     assert Scripted(task, [0.1], seed=seed).run(silent)["history"]
+
+
+class Told(RankGroup):
+    """A rank whose group is not there: rank 0 always says -1."""
+
+    def parallel(self, module, unused):
+        return module
+
+    def first(self, make):
+        make()
+        return -1.0
+
+
+def test_ranks_drop_out_by_random_numbers_of_their_own(task):
+    seeds = []
+    for rank in range(3):
+        NodeTrainer(task, NodeConfig(seed=5), quiet=True, ranks=Told(Ranks(rank, 3)))
+        seeds.append(torch.initial_seed())
+    assert seeds[0] == 5
+    assert len(set(seeds)) == 3
+
+
+def test_all_ranks_have_the_score_of_rank_0(task):
+    trainer = NodeTrainer(task, NodeConfig(hidden=8), quiet=True, ranks=Told(Ranks(1, 2)))
+    trainer.score = lambda subset: 0.7
+    assert trainer.evaluate("val") == -1
+
+
+def test_a_loader_for_evaluation_begins_with_its_first_epoch(task):
+    trainer = NodeTrainer(task, NodeConfig(hidden=8), quiet=True)
+    loader = trainer.kept_loader("some", trainer.training_batches)
+    first = [batch.n_id.tolist() for batch in loader]
+    assert trainer.kept_loader("some", pytest.fail) is loader
+    assert [batch.n_id.tolist() for batch in loader] == first
+
+
+def test_what_a_loader_counts_is_added_once():
+    counted = SimpleNamespace(seconds={"sample": 1.0, "gather": 2.0})
+    clock = Clock(counted)
+    clock.collect()
+    counted.seconds = {"sample": 1.5, "gather": 2.0}
+    clock.collect()
+    assert (clock.seconds["sample"], clock.seconds["gather"]) == (1.5, 2.0)

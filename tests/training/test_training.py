@@ -183,3 +183,9 @@ def test_stopping_and_going_on_on_a_gpu(task, tmp_path):
 def test_pygs_loader_beside_a_model_on_a_gpu(task):
     pytest.importorskip("pyg_lib")
     assert run(task, device="cuda", loader="pyg")["test"] > 0.5
+
+
+def test_all_neighbors_are_drawn_without_weights(task):
+    trainer = NodeTrainer(task, NodeConfig(hidden=8, fanouts=[20], method="ladies"), quiet=True)
+    assert trainer.drawing([20], training=True) == {"method": "ladies"}
+    assert trainer.drawing([-1], training=False) == {}
