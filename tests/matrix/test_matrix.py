@@ -82,6 +82,15 @@ def test_bulks_of_graphsage_equal_the_fused_sampler(bulk, fanouts, replace):
         assert_same(sample, ops.sample_neighbors(relations, [ids], fanouts, key, layers=True, replace=replace))
 
 
+@pytest.mark.parametrize("replace", [False, True])
+def test_graphsage_of_nodes_without_edges(replace):
+    relations, seeds = FIGURE.relations(), torch.tensor([0, 1, 2])
+    adjacency = matrix.adjacency(relations)
+    (found,) = matrix.sample_batches(adjacency, [seeds], [4], [3], matrix.graphsage(adjacency, replace))
+    assert_same(found, ops.sample_neighbors(relations, [seeds], [4], 3, layers=True, replace=replace))
+    assert found.colptr[0].diff().tolist() == [0, 4 if replace else 3, 0]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("include_dst", "keep_known"), [(True, False), (True, True), (False, False)])
 @pytest.mark.parametrize("method", LAYERWISE)

@@ -4,14 +4,14 @@ import re
 
 import pytest
 
-from torch_gnnscale.memory import budget_bytes, format_bytes
+from torch_gnnscale.memory import budget_bytes, format_bytes, is_bytes
 
 
 @pytest.mark.parametrize(
     ("budget", "expected"),
     [
         (0, 0), (7, 7), ("7B", 7), ("8 KiB", 8192), ("1.5MB", 1_500_000), ("2GiB", 2 << 30), ("3TB", 3 * 10**12),
-        (0.25, 250), ("25%", 250), (1.0, 1000), ("100%", 1000), ("12.5%", 125),
+        (0.25, 250), ("25%", 250), (1.0, 1000), ("100%", 1000), ("12.5%", 125), (" 25% ", 250),
     ],
 )  # fmt: skip
 def test_budgets(budget, expected):
@@ -34,6 +34,11 @@ def test_budgets(budget, expected):
 def test_wrong_budgets(budget, error, message):
     with pytest.raises(error, match=f"^{re.escape(message)}"):
         budget_bytes("host", budget, 1000)
+
+
+@pytest.mark.parametrize(("budget", "expected"), [(7, True), (" 8 KiB ", True), (0.5, False), (" 25% ", False)])
+def test_what_says_bytes(budget, expected):
+    assert is_bytes(budget) == expected
 
 
 def test_bytes_are_printed():

@@ -1,12 +1,16 @@
 """Host memory that processes share."""
 
+import os
+import pickle
 import threading
 
 import pytest
+import torch
 from helpers import forked
 from helpers.data import status_of_fork
 
 from torch_gnnscale.memory import HostMemory, host
+from torch_gnnscale.memory.host import HostLayout
 
 # A process of its own: garbage of other tests that is collected meanwhile would give memory back to the pool.
 SHORT_OF_MEMORY = """
@@ -71,3 +75,19 @@ def test_a_forked_process_waits_for_no_reader():
     with memory.reading():
         assert status_of_fork(memory.close) == 0
     memory.close()
+
+
+def test_another_file_in_the_place_of_host_memory_is_refused():
+    memory, other = HostMemory(4096), HostMemory(4096)
+    pickled = pickle.dumps(memory)
+    assert pickle.loads(pickled).num_bytes == 4096
+    os.dup2(other._descriptor, memory._descriptor)
+    with pytest.raises(OSError, match=r"expected host memory that process \d+ has open, found that it closed it$"):
+        pickle.loads(pickled)
+
+
+def test_arrays_begin_with_pages():
+    layout = HostLayout()
+    arrays = [layout.add(shape, torch.int32) for shape in ((3,), (0, 5), (1024,), (1025,), ())]
+    assert [array.offset for array in arrays] == [0, 4096, 4096, 8192, 16384]
+    assert layout.num_bytes == 20480

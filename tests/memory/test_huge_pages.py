@@ -46,17 +46,26 @@ def test_a_samplers_graph_and_large_features_move_to_huge_pages():
     assert bool((data.x == 1).all())
 
 
-@pytest.mark.slow
 def test_only_large_tensors_of_ones_own_are_moved(monkeypatch):
     moved = []
+    monkeypatch.setattr(huge_pages, "_SMALLEST", 4096)
     monkeypatch.setattr(huge_pages, "_Move", lambda tensors: threading.Thread(target=moved.extend, args=(tensors,)))
-    large = torch.zeros(16 << 20, dtype=torch.uint8)
-    others = [large[1:], torch.zeros(2, 16 << 20, dtype=torch.uint8).T, torch.zeros(16 << 20).share_memory_(),
-              torch.zeros(16 << 20, device="meta"), torch.zeros(3, 4096, 4096).to_sparse()]  # fmt: skip
+    large = torch.zeros(4096, dtype=torch.uint8)
+    others = [large[1:], torch.zeros(2, 4096, dtype=torch.uint8).T, torch.zeros(4096).share_memory_(),
+              torch.zeros(4096, device="meta"), torch.zeros(3, 64, 64).to_sparse()]  # fmt: skip
     move_to_huge_pages([*others, large])
     for thread in list(huge_pages._moves):
         thread.join()
     assert [id(tensor) for tensor in moved] == [id(large)]
+
+
+def test_pieces_have_the_page_across_their_border(monkeypatch):
+    moved, tensor = [], torch.arange(70)
+    monkeypatch.setattr(huge_pages.ops, "huge_pages", lambda piece: moved.append((int(piece[0]), len(piece))))
+    monkeypatch.setattr(huge_pages, "_PIECE", 32 * 8)
+    monkeypatch.setattr(huge_pages, "_HUGE_PAGE", 4 * 8)
+    huge_pages._Move([tensor]).run()
+    assert moved == [(0, 36), (32, 36), (64, 6)]
 
 
 MOVES = """

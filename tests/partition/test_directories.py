@@ -135,6 +135,16 @@ def test_damage_is_found_and_named(tmp_path, topology):
     open_parts(path).part(1)
 
 
+def test_a_book_says_which_nodes_the_parts_have(tmp_path):
+    ids = torch.arange(4)
+    ring = Data(edge_index=torch.stack([ids, ids.roll(-1)]), num_nodes=4)
+    for name, owners in (("halves", [0, 0, 1, 1]), ("in turn", [0, 1, 0, 1])):
+        write(ring, tmp_path / name, 2, owners=torch.tensor(owners))
+    first, second = (open_parts(tmp_path / name) for name in ("halves", "in turn"))
+    assert torch.equal(first.book.edge_bounds[None], second.book.edge_bounds[None])
+    assert layout.fingerprint_of(tmp_path / "halves") != layout.fingerprint_of(tmp_path / "in turn")
+
+
 def test_parts_of_another_partition_are_found(tmp_path):
     for number in range(2):
         write(make_data(), tmp_path / str(number), 3, method="random", seed=number)

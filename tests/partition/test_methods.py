@@ -56,6 +56,13 @@ def test_types_have_parts_of_their_own():
     assert {t: len(owner) for t, owner in found.items()} == SIZES
     assert torch.bincount(found["user"]).tolist() == [15] * 4
     assert sorted(torch.bincount(found["item"]).tolist()) == [6, 6, 6, 7]
+    alike = {"a": 60, "b": 60}
+    found = assign({("a", "to", "b"): csc(60)}, alike, 4, method="random").owner
+    assert not torch.equal(found["a"], found["b"])
+
+
+def test_each_of_as_many_parts_as_nodes_has_one():
+    assert assign({None: csc(6, 2)}, {None: 6}, 6, method="metis").owner[None].tolist() == list(range(6))
 
 
 @pytest.mark.parametrize("chunk", [1, 7, 1 << 22])

@@ -9,6 +9,7 @@ from helpers.hetero import AUTHOR, CITES, PAPER, VENUE, WRITES, make_hetero
 from torch_geometric.data import Data
 
 from torch_gnnscale.partition import open_parts, write
+from torch_gnnscale.partition.inputs import Inputs
 
 
 def masked(name: str, data: Data, share: float) -> Data:
@@ -125,3 +126,10 @@ def test_a_mask_of_several_data_splits_is_refused(tmp_path):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         write(data, tmp_path / "parts", 2, method="random")
     write(data, tmp_path / "parts", 2, method="random", splits={"train": data.train_mask[:, 3]})
+
+
+def test_training_nodes_are_those_given_or_destinations_of_training_links():
+    links = {(CITES, "train"): torch.tensor([[1, 2], [7, 7]]), (CITES, "val"): torch.tensor([[1], [3]])}
+    assert {t: ids.tolist() for t, ids in Inputs({}, {}, [], {}, links).train().items()} == {PAPER: [7]}
+    both = Inputs({}, {}, [], {(PAPER, "train"): torch.tensor([4]), (PAPER, "val"): torch.tensor([5])}, links)
+    assert {t: ids.tolist() for t, ids in both.train().items()} == {PAPER: [4]}
