@@ -1,5 +1,6 @@
 """The command line."""
 
+import argparse
 import fcntl
 import io
 import json
@@ -16,7 +17,7 @@ import torch
 from helpers import forked
 
 import torch_gnnscale
-from torch_gnnscale import machine
+from torch_gnnscale import cli_train, machine
 from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import NodeTask, planted, planted_links
 from torch_gnnscale.tasks import LinkConfig, NodeConfig, NodeTrainer
@@ -70,7 +71,7 @@ def test_command_says_what_is_wrong(tmp_path, capsys):
         (["--residual", "--model", "mlp"], "residual: expected a model with convolutions"),
         (["--epochs", "0"], "--epochs: expected at least 1, found 0"),
         (["--hidden", "0"], "--hidden: expected at least 1, found 0"),
-        (["--checkpoint-every", "-5"], "--checkpoint-every: expected at least 0, found -5"),
+        (["--checkpoint-every", "-1"], "--checkpoint-every: expected at least 0, found -1"),
         (["--task", "temporal", "--hidden", "7"], "hidden: expected an even number, because layers have two"),
         (["--out", __file__], f"--out: expected a folder or a new path, found {__file__}, which is or is below a file"),
         (["--out", f"{__file__}/run"], f"--out: expected a folder or a new path, found {__file__}/run, which is or"),
@@ -243,6 +244,27 @@ def test_memory_is_given_in_gib(given, expected, tmp_path, monkeypatch):
     option = [] if given is None else ["--memory", given]
     main(["convert", str(tmp_path / "edges.npy"), "--out", str(tmp_path / "graph"), *option])
     assert found == [expected]
+
+
+@pytest.mark.parametrize("given", [[], ["--no-edge-ids"]])
+def test_edge_ids_are_kept_unless_it_is_said(given, tmp_path):
+    np.save(tmp_path / "edges.npy", np.array([[0, 1, 2], [2, 1, 0]]))
+    main(["convert", str(tmp_path / "edges.npy"), "--out", str(tmp_path / "graph"), *given])
+    edge_id = torch_gnnscale.GraphStore.open(tmp_path / "graph").relation().edge_id
+    assert (None if edge_id is None else edge_id.tolist()) == (None if given else [2, 1, 0])
+
+
+@pytest.mark.parametrize(
+    ("given", "folder"),
+    [
+        ({}, "runs/nodes-small-sage"),
+        ({"parts": "p"}, "runs/nodes-small-sage-parts"),
+        ({"split_plan": "p"}, "runs/nodes-small-sage-split"),
+        ({"parts": "p", "out": "mine"}, "mine"),
+    ],
+)
+def test_runs_of_parts_and_plans_have_folders_of_their_own(given, folder):
+    assert cli_train._folder(argparse.Namespace(**given), "nodes", "below/small", NodeConfig()) == Path(folder)
 
 
 # What is missing #####################################################################################################

@@ -89,6 +89,24 @@ def test_owners_of_a_graph_without_types(tmp_path, task, capfd):
     assert "parts by owners; this report" in capfd.readouterr().out
 
 
+def test_options_of_the_method_reach_it(tmp_path, task, monkeypatch):
+    class Asked(Exception):
+        pass
+
+    def write(*_, balance, seed, **others):
+        raise Asked(f"{balance} {seed}")
+
+    monkeypatch.setattr("torch_gnnscale.datasets.nodes.planted", lambda: task.data)
+    monkeypatch.setattr("torch_gnnscale.cli_partition.write", write)
+    command = ["partition", "--parts", "2", "--out", str(tmp_path / "parts")]
+    for given, expected in (
+        ([], "['nodes', 'edges', 'train'] 0"),
+        (["--balance", "edges", "--seed", "3"], "['edges'] 3"),
+    ):
+        with pytest.raises(Asked, match=f"^{re.escape(expected)}$"):
+            main([*command, *given])
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -48,6 +48,22 @@ def test_parts_are_written_by_a_plans_file(saved, tmp_path):
     assert parts.part(2).user_ids[None].tolist() == (plan.owners == 2).nonzero().view(-1).tolist()
 
 
+def test_options_reach_the_plan(saved, tmp_path, monkeypatch):
+    class Asked(Exception):
+        pass
+
+    def plan(data, seeds, fanouts, parts, **options):
+        raise Asked(fanouts, parts, options)
+
+    monkeypatch.setattr("torch_gnnscale.cli_split.plan", plan)
+    given = {"epochs": 2, "weights": "node", "load": "layers", "batch_size": 7, "seed": 3, "method": "labor"}
+    options = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    command = ["split", "--dataset", saved[0], "--out", str(tmp_path / "plan"), "--parts", "5"]
+    with pytest.raises(Asked) as asked:
+        main([*command, "--fanouts", "3", "2", *options])
+    assert asked.value.args == ([3, 2], 5, {**given, "progress": True})
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
