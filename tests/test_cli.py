@@ -246,6 +246,14 @@ def test_memory_is_given_in_gib(given, expected, tmp_path, monkeypatch):
     assert found == [expected]
 
 
+@pytest.mark.parametrize("given", ["inf", "nan", "0"])
+def test_memory_without_end_is_refused(given, tmp_path, capsys):
+    with pytest.raises(SystemExit):
+        main(["convert", "edges.npy", "--out", str(tmp_path / "graph"), "--memory", given])
+    message = f"--memory: expected a finite number of GiB above 0, found {float(given)}"
+    assert capsys.readouterr().err == f"gnnscale: {message}\n"
+
+
 @pytest.mark.parametrize("given", [[], ["--no-edge-ids"]])
 def test_edge_ids_are_kept_unless_it_is_said(given, tmp_path):
     np.save(tmp_path / "edges.npy", np.array([[0, 1, 2], [2, 1, 0]]))

@@ -133,3 +133,10 @@ def test_every_row_lies_somewhere_and_no_budget_is_exceeded(nodes, row, gpu, pee
 def test_bad_input(error, message, call):
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
         call()
+
+
+def test_narrow_attributes_lie_where_there_is_a_budget_the_narrowest_first():
+    row_bytes = {"x": 256, "a": 16, "b": 4}
+    plan = plan_tiers(torch.arange(10), row_bytes, host=170, disk=True)
+    assert plan.whole == {"b": "host", "a": "disk"}
+    assert plan_tiers(torch.zeros(0), row_bytes, host="1KiB").whole == {"a": "host", "b": "host"}

@@ -8,8 +8,9 @@ from helpers.data import make_data, our_stores
 from helpers.hetero import AUTHOR, CITES, PAPER, VENUE, WRITES, make_hetero
 from torch_geometric.data import Data
 
+from torch_gnnscale import CSC, FeatureStore
 from torch_gnnscale.partition import open_parts, write
-from torch_gnnscale.partition.inputs import Inputs
+from torch_gnnscale.partition.inputs import Inputs, Rows, _given_links
 
 
 def masked(name: str, data: Data, share: float) -> Data:
@@ -133,3 +134,20 @@ def test_training_nodes_are_those_given_or_destinations_of_training_links():
     assert {t: ids.tolist() for t, ids in Inputs({}, {}, [], {}, links).train().items()} == {PAPER: [7]}
     both = Inputs({}, {}, [], {(PAPER, "train"): torch.tensor([4]), (PAPER, "val"): torch.tensor([5])}, links)
     assert {t: ids.tolist() for t, ids in both.train().items()} == {PAPER: [4]}
+
+
+def test_ends_of_links_are_nodes_of_their_types():
+    wide = {WRITES: CSC.from_edge_index(torch.tensor([[6], [1]]), (7, 2))}
+    ends = torch.tensor([[6, 0], [1, 1]])
+    assert torch.equal(_given_links({"train": (WRITES, ends)}, wide)[WRITES, "train"], ends)
+    with pytest.raises(IndexError, match=r"^links\['train'\]: expected nodes in \[0, 2\), found 6$"):
+        _given_links({"train": (WRITES, ends.flip(0).flip(1))}, wide)
+
+
+def test_rows_beyond_the_nodes_are_left_out():
+    store = FeatureStore()
+    store.put_tensor(torch.arange(5), group_name=None, attr_name="y", index=None)
+    (attr,) = store.all_attrs()
+    assert Rows.of(store, attr, 3).meta.num_rows == 3
+    with pytest.raises(ValueError, match=r"^data: expected 6 rows of \(None, 'y'\), found 5$"):
+        Rows.of(store, attr, 6)

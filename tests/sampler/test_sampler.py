@@ -290,6 +290,7 @@ def test_two_relations_that_lead_back_are_no_reverse():
     there, back, again = ("a", "to", "b"), ("b", "from", "a"), ("b", "again", "a")
     assert reverse_relations([there, back]) == [1, 0]
     assert reverse_relations([there, back, again]) == [-1, 0, 0]
+    assert reverse_relations([("a", "rev_to", "b"), back]) == [-1, 0]
 
 
 def test_directed_is_deprecated():

@@ -59,6 +59,16 @@ def test_weights_by_degrees_are_those_of_the_whole_batch(forward_pass, loops):
     torch.testing.assert_close(forward_pass.normalized(*options)[1], expected, rtol=1e-12, atol=0)
 
 
+@pytest.mark.parametrize("kind", [ForwardPass, SplitPass])
+def test_each_weight_is_normalized_by_itself(forward_pass, kind):
+    found = forward_pass if kind is SplitPass else ForwardPass(forward_pass.hops)
+    weights = [torch.full((found.hops.num_edges[-1],), value, dtype=torch.float64) for value in (1.0, 3.0)]
+    norms = [found.normalized(weight, False, True, "source_to_target", torch.float64)[1] for weight in weights]
+    assert not torch.equal(*norms)
+    again = found.normalized(weights[0], False, True, "source_to_target", torch.float64)[1]
+    assert again is norms[0]
+
+
 @pytest.mark.parametrize("lacking", ["x", "edge_weight"])
 def test_calls_have_the_arguments_of_the_first_batch(lacking):
     layer = SplitLayer("conv", pyg_nn.GraphConv(2, 2))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import CSC, ops, reference
-from torch_gnnscale.topology.reorder import Order, by_score, reorder_csc, reorder_data
+from torch_gnnscale.topology.reorder import Order, TypedOrder, by_score, reorder_csc, reorder_data
 
 
 @pytest.mark.slow
@@ -169,3 +169,10 @@ def test_a_malformed_graph():
 def test_bad_input(error, message, call):
     with pytest.raises(error, match=f"^{re.escape(message)}"):
         call()
+
+
+def test_orders_of_other_types_are_others():
+    a, b = (by_score(torch.tensor(score)) for score in ([1, 2, 3], [2, 1]))
+    assert TypedOrder(a=a, b=b).equals(TypedOrder(b=b, a=a))
+    for other in (TypedOrder(a=a), TypedOrder(a=a, b=b, c=b), TypedOrder(a=a, c=b), TypedOrder(a=b, b=b), a):
+        assert not TypedOrder(a=a, b=b).equals(other)

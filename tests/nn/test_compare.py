@@ -1,0 +1,23 @@
+"""What is compared of two runs of a model."""
+
+import torch
+from torch import nn
+
+from torch_gnnscale.nn.compare import outputs
+
+
+class Twice(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(1, 1, bias=False)
+        nn.init.constant_(self.inner.weight, 2.0)
+
+    def forward(self, x):
+        return self.inner(self.inner(x))
+
+
+def test_of_a_module_that_is_called_twice_the_first_output():
+    model = Twice()
+    with outputs(model) as found:
+        assert model(torch.ones(3, 1)).tolist() == [[4.0]] * 3
+    assert {name: out.tolist() for name, out in found.items()} == {"inner": [[2.0]] * 3}
