@@ -162,11 +162,11 @@ def trial_of(ahead):
 
 def test_windows_of_tiny_batches_last_longer():
     """So that neither a pause of the system decides, nor the start of threads."""
-    slow, quick = LEAST_SECONDS / 40, LEAST_SECONDS / 80
+    slow, quick = LEAST_SECONDS / 70, LEAST_SECONDS / 80
     choice, used = run_trial({0: quick, USUAL: slow})
     lengths = [len(list(steps)) for _, steps in groupby(used)]
     assert all(84 < length < 88 for length in lengths[:TURNS:2])  # the first five steps do not count
-    assert all(44 < length < 48 for length in lengths[1 : TURNS - 1 : 2])
+    assert all(74 < length < 78 for length in lengths[1 : TURNS - 1 : 2])
     assert choice == 0
     assert run_trial({0: slow, USUAL: quick})[0] == USUAL
 
@@ -179,6 +179,17 @@ def test_batches_that_come_in_bursts_count_by_their_mean():
 def test_one_window_that_is_disturbed_decides_nothing_unless_it_is_much_slower():
     for first, choice in ((1.15, USUAL), (1.3, 0)):
         assert trial_of(lambda window, step, first=first: first if window == 0 else 0.8) == choice
+
+
+def test_a_window_that_is_much_slower_with_threads_ends_the_trial():
+    choice, used = run_trial({0: 1.0, USUAL: 1.25}, 3 * WINDOW)
+    assert (choice, used) == (0, [0] * WINDOW + [USUAL] * WINDOW + [0] * WINDOW)
+    trial = PrefetchTrial()
+    for turn, seconds in enumerate([1.0, 0.8, 0.9, 1.2]):
+        assert trial.choice is None, turn
+        for _ in range(WINDOW):
+            trial.step(seconds)
+    assert trial.choice == 0
 
 
 def test_other_work_during_most_windows_without_threads_is_not_a_gain_of_threads():
@@ -219,7 +230,7 @@ def test_epochs_shorter_than_a_window_are_windows():
     for batches in (2, WINDOW - 1):
         faster, slower = {0: 1.0, USUAL: 1.0}, {0: 1.0, USUAL: 9.0}
         assert run_epochs(faster, {0: 1.0, USUAL: 0.5}, batches, 9) == (USUAL, [0, USUAL] * 3 + [USUAL] * 3)
-        assert run_epochs(slower, {0: 1.0, USUAL: 0.9}, batches, 9) == (0, [0, USUAL] * 3 + [0] * 3)
+        assert run_epochs(slower, {0: 1.0, USUAL: 0.9}, batches, 9) == (0, [0, USUAL] + [0] * 7)
     quick = LEAST_SECONDS / 40  # a window is ten epochs
     assert run_epochs(*[{0: quick, USUAL: quick / 2}] * 2, 4, 29) == (None, ([0] * 10 + [USUAL] * 20)[:29])
     assert run_epochs(*[{0: quick, USUAL: quick / 2}] * 2, 4, 200)[0] == USUAL

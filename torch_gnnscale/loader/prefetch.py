@@ -16,11 +16,11 @@ WINDOW = 12
 LEAST_SECONDS = 0.02
 """The least time of a window's steps. In a shorter one, of tiny batches, one pause of the system would decide."""
 TURNS = 6
-"""Windows of a trial, in turn with prefetch 0 and :data:`USUAL`."""
+"""At most so many windows has a trial, in turn with prefetch 0 and :data:`USUAL`."""
 GAIN = 0.97
 """Preparing ahead is chosen if its time per step < GAIN * (the time without): it costs memory and threads."""
 SLOWEST = 1.2
-"""It is not chosen if a window with it takes longer than SLOWEST * (the median time of windows without)."""
+"""The trial ends, and it is not chosen, after a window with it of SLOWEST * (the median time of windows without)."""
 
 
 class PrefetchTrial:
@@ -34,8 +34,8 @@ class PrefetchTrial:
 
     The time per step is the mean over a window, since threads deliver batches in bursts. Other work on the machine
     makes some windows slower, never faster, so threads are chosen only if both the median of their windows and the
-    fastest of them are better than without threads. They are not chosen if one of their windows is much slower: with
-    tiny batches they may spend most of the time waiting for Python's lock.
+    fastest of them are better than without threads. One window with threads that is much slower ends the trial without
+    them: with tiny batches they may spend most of the time waiting for Python's lock.
     """
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
@@ -89,10 +89,11 @@ class PrefetchTrial:
         self._turn += 1
         self._in_turn, self._seconds = 0, 0.0
         self._in_epoch, self._in_epochs = None, []
-        if self._turn == TURNS:
-            ahead, without = self._windows[USUAL], self._windows[0]
-            faster = all(of(ahead) < GAIN * of(without) for of in (min, median))
-            self.choice = USUAL if faster and max(ahead) < SLOWEST * median(without) else 0
+        ahead, without = self._windows[USUAL], self._windows[0]
+        if ahead and max(ahead) >= SLOWEST * median(without):
+            self.choice = 0
+        elif self._turn == TURNS:
+            self.choice = USUAL if all(of(ahead) < GAIN * of(without) for of in (min, median)) else 0
 
     def follow(self, pipeline: Pipeline) -> Any:
         """Wraps an epoch's pipeline: sets its prefetch and times its steps until the trial ends."""
