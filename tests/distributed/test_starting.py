@@ -321,7 +321,8 @@ with launched(), open_part(os.environ["PARTS"]) as part:
     if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0" and dist.get_rank() == 1:
         os._exit(3)
     count = len(list(loader))
-    print("rank", dist.get_rank(), os.environ.get("LOCAL_RANK"), count, flush=True)
+    line = f"rank {dist.get_rank()} {os.environ.get('LOCAL_RANK')} {count}\\n"
+    print(line, end="", flush=True)  # at once, where two processes write into one pipe
 """
 
 

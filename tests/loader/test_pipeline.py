@@ -104,6 +104,7 @@ def test_features_are_gathered_in_the_threads(data, stores, monkeypatch):
         return gather_rows(*args, **kwargs)
 
     monkeypatch.setattr(ops, "gather_rows", note)
+    data.x = torch.randn(200, 1000)  # so wide that torch does not select them sooner
     source = (FeatureStore.from_data(data), GraphStore.from_data(data)) if stores else data
     assert len(list(NeighborLoader(source, [2], torch.arange(200), batch_size=64, prefetch=2))) == 4
     assert where == {"gnnscale-loader"}

@@ -105,7 +105,7 @@ def test_keyboard_interrupt(prefetch, workers, tmp_path):
     with out, error:
         process = forked.start(INTERRUPTED, str(prefetch), str(workers), out=out.fileno(), err=error.fileno())
     try:
-        wait_for(lambda: (tmp_path / "out").read_text() or not process.is_alive(), 60)
+        wait_for(lambda: (tmp_path / "out").read_text().endswith("\n") or not process.is_alive(), 60)
         os.kill(process.pid, signal.SIGINT)
         process.join(60)
     finally:
