@@ -96,7 +96,9 @@ class Peers(Transport):
         """See :class:`Transport`: if they come from one rank, which writes them for this one alone, where it did."""
         senders = [place for place, count in enumerate(moves.num_received) if count]
         if len(senders) != 1:
-            return super().rows(own, moves, purpose)
+            out = empty_rows(sum(moves.num_received), own)
+            self.pull(own, moves, purpose, out)
+            return out
         total, width = sum(moves.num_received), own.shape[1:].numel() * own.element_size()
         with self._counted(purpose, width * sum(moves.num_sent), width * total):
             offered = self._offered(own, moves, purpose)[senders[0]]

@@ -69,14 +69,12 @@ class Transport:
             moves: rows in [0, n).
             purpose: what the exchange is counted as.
         """
-        packed = ops.shuffle_rows(None, [own], None, moves.sent, check=False)
-        out.copy_(self._exchanged(packed, moves.num_sent, moves.num_received, purpose))
+        out.copy_(self.rows(own, moves, purpose))
 
     def rows(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
         """The rows of the halo, in its order, [t, ...]; valid until the next exchange. Arguments as of :meth:`pull`."""
-        out = empty_rows(sum(moves.num_received), own)
-        self.pull(own, moves, purpose, out)
-        return out
+        packed = ops.shuffle_rows(None, [own], None, moves.sent, check=False)
+        return self._exchanged(packed, moves.num_sent, moves.num_received, purpose)
 
     def swap(self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str) -> list[Tensor]:
         """The rows from rank 0, then 1, ...: [num_received[p], ...] each; valid until the next exchange.
