@@ -76,7 +76,7 @@ def test_an_error_of_one_rank_is_raised_on_all(where, transport):
     assert second[0] == own
     assert first[0] == third[0] == f"RuntimeError: split: rank 1: {told}"
     for _, text, seconds in (first, second, third):
-        assert text == "split: expected a model that is connected, found one that was closed, or that failed"
+        assert text == "split: expected a connection between the ranks, found one that was closed, or that failed"
         assert seconds < 30
 
 
@@ -94,7 +94,7 @@ def closed(transport):
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_backward_pass_after_the_end(transport):
-    said = "split: expected a model that is connected, found one that was closed, or that failed"
+    said = "split: expected a connection between the ranks, found one that was closed, or that failed"
     assert cluster(2).run(closed, transport) == [said] * 2
 
 

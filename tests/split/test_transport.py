@@ -203,8 +203,8 @@ def grows_out_of_reach():
 
 
 def fails_while_the_other_grows():
-    """Rank 1 cannot write its rows when rank 0 takes new memory; then it can. What is larger than a buffer, smaller
-    than both, has new memory, too."""
+    """Rank 1 cannot write its rows when rank 0 takes new memory; then it can. The rows take three quarters of a memory,
+    more than one of its two buffers."""
     exchange = Exchange(dist.new_group(backend="gloo"), 2, dist.get_rank())
     transport, rank = Peers.connect(exchange, tells=True), exchange.place
     before, errors = transport._memories[0].num_bytes, []

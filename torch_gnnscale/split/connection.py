@@ -16,7 +16,7 @@ from ..distributed.grid import Grid
 from ..distributed.meeting import Meeting, end_group
 from .transport import Transport
 
-ENDED = "expected a model that is connected, found one that was closed, or that failed"
+ENDED = "expected a connection between the ranks, found one that was closed, or that failed"
 """What is wrong with a call after the end."""
 _ENDED: Any = object()
 """In the place of a group that has ended; without one an exchange would have one rank."""
