@@ -186,11 +186,9 @@ Outcome sample_batch(const Request& request, const std::vector<Seeds>& seeds) {
   const bool drawn = !request.induced && !request.bidirectional;
   for (size_t r = 0; r < batch.edges.size(); ++r) {
     Edges& edges = batch.edges[r];
-    if (!request.with_col) {
-    } else if (drawn && request.relations[r].incoming >= 0) {
-      write_destinations(batch, request.relations[r], edges);
-    } else {
-      write_destinations(edges, request.layers);
+    if (request.with_col) {
+      const bool sparse = drawn && request.relations[r].incoming >= 0;
+      sparse ? write_destinations(batch, request.relations[r], edges) : write_destinations(edges, request.layers);
     }
     edges.row.fit(edges.count * (request.with_col ? 2 : 1));
     edges.colptr.fit(edges.columns + 1);
