@@ -11,6 +11,8 @@ the GPU and from one in pinned memory (figure 5 of matrix-based sampling; its UV
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import torch
 from common import compare, data_of, judged, parser, report, save, say_aims
 from limits_gpu import ClaimsAndAdds
@@ -55,7 +57,7 @@ def scanned_edges(csc: CSC, found: list[ops.Sample]) -> int:
 
 def frontiers(found: list[ops.Sample]) -> list[list[Tensor]]:
     """For each hop, the distinct nodes that each batch expands."""
-    ends = [[0, *sample.num_nodes[0].cumsum(0).tolist()] for sample in found]
+    ends = [[0, *accumulate(sample.num_nodes[0])] for sample in found]
     return [
         [sample.node[0][end[hop] : end[hop + 1]].unique() for sample, end in zip(found, ends, strict=True)]
         for hop in range(len(ends[0]) - 2)

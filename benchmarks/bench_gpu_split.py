@@ -44,7 +44,7 @@ def cuts(csc: CSC, rounds: int) -> tuple[dict, dict]:
         return sample
 
     sample = draw(0)
-    batch = sample.node[0], sample.num_nodes[0].tolist(), sample.colptr[0], sample.edge_index[0][0]
+    batch = sample.node[0], sample.num_nodes[0], sample.colptr[0], sample.edge_index[0][0]
     in_host = [entry.cpu() if isinstance(entry, Tensor) else entry for entry in batch]
 
     def cut(owner: Tensor, parts: int, round_: int) -> None:

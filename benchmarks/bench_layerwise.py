@@ -140,7 +140,7 @@ def all_layers(step: Any, matrix: Any, seeds: np.ndarray, number: int) -> list[A
 def check(sample: ops.Sample, layers: list[Any], matrix: Any) -> None:
     """Both draw as many nodes, and their edges are the graph's."""
     counts = [len(drawn) for drawn, _ in layers]
-    assert counts[0] == len(sample.edge_index[0][0][: int(sample.num_edges[0, 0])].unique()) == LAYERS[0]
+    assert counts[0] == len(sample.edge_index[0][0][: sample.num_edges[0][0]].unique()) == LAYERS[0]
     for (_, edges), frontier in zip(layers, [None, layers[0][0]], strict=True):
         if frontier is not None:
             assert (edges != matrix[frontier][:, layers[1][0]]).nnz == 0
@@ -152,7 +152,7 @@ def ladies(csc: Any, rounds: int) -> dict[str, Any]:
     prepared = ops.PreparedLayers(relations, LAYERS, LADIES)
     seeds = [torch.randperm(csc.num_dst)[:BATCH] for _ in range(rounds)]
     samples = [prepared.sample(part, number) for number, part in enumerate(seeds)]
-    frontiers = [sample.node[0][: int(sample.num_nodes[0, :-1].sum())].contiguous() for sample in samples]
+    frontiers = [sample.node[0][: sum(sample.num_nodes[0][:-1])].contiguous() for sample in samples]
     cells = torch.zeros(csc.num_dst, dtype=torch.int64)
     ops.huge_pages(cells)
     candidates = {
@@ -210,7 +210,7 @@ def labor(csc: Any, rounds: int) -> dict[str, Any]:
     }
     candidates["neighbor sampling, 1 thread"] = lambda i: neighbors.sample([seeds[i]], i, threads=1)
     samples = [prepared["LABOR, poisson"].sample(part, number) for number, part in enumerate(seeds)]
-    frontiers = [sample.node[0][: int(sample.num_nodes[0, :-1].sum())].contiguous() for sample in samples]
+    frontiers = [sample.node[0][: sum(sample.num_nodes[0][:-1])].contiguous() for sample in samples]
     positions = room_for_edges(csc, frontiers)
     limit = {DRAWING: lambda i: draw_lists(csc, frontiers[i], i, FANOUTS[0], positions)}
     results = compare(candidates | limit, rounds, clock=time.process_time)

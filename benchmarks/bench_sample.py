@@ -34,8 +34,8 @@ def check(csc, edge_index, seeds) -> None:
     node, (row, col), edge = sample.node[0], sample.edge_index[0], sample.edge_id[0]
     assert torch.equal(torch.stack([node[row], node[col]]), edge_index[:, edge])
     degree = csc.colptr.diff()
-    expanded = node[: sample.num_nodes[0, :-1].sum()]
-    fanout = torch.repeat_interleave(torch.tensor(FANOUTS), sample.num_nodes[0, :-1])
+    expanded = node[: sum(sample.num_nodes[0][:-1])]
+    fanout = torch.repeat_interleave(torch.tensor(FANOUTS), torch.tensor(sample.num_nodes[0][:-1]))
     assert torch.equal(sample.colptr[0].diff(), torch.minimum(degree[expanded], fanout))
     one, two = draw(graph, seeds, 7, 1), draw(graph, seeds, 7, 2)
     assert all(torch.equal(a[0], b[0]) for a, b in zip(one[:4], two[:4], strict=True))

@@ -48,7 +48,7 @@ class SamplerAccesses:
         self.entry_bytes = csc.row.stride(0) * csc.row.element_size()  # with the edge id, where there is one
         self.num_nodes = len(sample.node[0])
         self.sources = sample.node[0][sample.edge_index[0][0]]
-        self.expanded = sample.node[0][: int(sample.num_nodes[0, :-1].sum())].contiguous()
+        self.expanded = sample.node[0][: sum(sample.num_nodes[0][:-1])].contiguous()
 
     def run(self) -> int:
         """Makes the accesses; returns a sum that depends on all of them."""

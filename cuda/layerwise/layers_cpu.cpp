@@ -81,17 +81,21 @@ LayerOutcome sample_batch(const LayerRequest& request, ScalarType ids, const int
           std::move(batch.edges_per_hop)};
 }
 
-// A row of counts, one a hop, for each batch.
-Tensor counts_of(const std::vector<LayerOutcome>& found, std::vector<int64_t> LayerOutcome::* counts, int64_t columns) {
-  const int64_t rows = static_cast<int64_t>(found.size());
-  PooledArray<int64_t> array(rows * columns);
-  for (int64_t r = 0; r < rows; ++r) std::copy_n((found[r].*counts).data(), columns, array.data() + r * columns);
-  return to_tensor(std::move(array), {rows, columns}, ScalarType::Long);
+// For each batch, the counts of its hops: of nodes, then of edges.
+Tensor counts_of(const std::vector<LayerOutcome>& found, int64_t hops) {
+  const int64_t batches = static_cast<int64_t>(found.size()), each = 2 * hops + 1;
+  PooledArray<int64_t> array(batches * each);
+  int64_t* at = array.data();
+  for (const LayerOutcome& batch : found) {
+    at = std::copy_n(batch.nodes_per_hop.data(), hops + 1, at);
+    at = std::copy_n(batch.edges_per_hop.data(), hops, at);
+  }
+  return to_tensor(std::move(array), {batches, each}, ScalarType::Long);
 }
 
 // See torch_gnnscale.ops.sample_layers, which checks the arguments. A batch for each key, dealt to threads. `choices`:
 // the numbers of method, scheme, scores, aggregation and weights. Returns, batch after batch: node, edge_index, colptr,
-// edge_id, edge_weight. Then, of all batches: num_nodes, num_edges.
+// edge_id, edge_weight. Then, of all batches, the counts of their hops.
 std::vector<Tensor> sample_layers(const Tensor& graph, const std::vector<Tensor>& seeds,
                                   const std::optional<Tensor>& score, const Ints& num_nodes, const Ints& keys,
                                   const Ints& choices, int64_t options, int64_t threads) {
@@ -124,7 +128,7 @@ std::vector<Tensor> sample_layers(const Tensor& graph, const std::vector<Tensor>
                [&](int64_t b) { found[b] = sample_batch(requests[b], ids, given[b].first, given[b].second); });
 
   std::vector<Tensor> out;
-  out.reserve(5 * keys.size() + 2);
+  out.reserve(5 * keys.size() + 1);
   for (LayerOutcome& batch : found) {
     out.push_back(to_tensor(std::move(batch.node), {batch.nodes}, ScalarType::Long));
     out.push_back(to_tensor(std::move(batch.edge_index), {2, batch.edges}, ScalarType::Long));
@@ -132,9 +136,7 @@ std::vector<Tensor> sample_layers(const Tensor& graph, const std::vector<Tensor>
     out.push_back(to_tensor(std::move(batch.edge_id), {batch.edges}, ScalarType::Long));
     out.push_back(to_tensor(std::move(batch.weight), {batch.edges}, ScalarType::Float));
   }
-  const int64_t hops = static_cast<int64_t>(num_nodes.size());
-  out.push_back(counts_of(found, &LayerOutcome::nodes_per_hop, hops + 1));
-  out.push_back(counts_of(found, &LayerOutcome::edges_per_hop, hops));
+  out.push_back(counts_of(found, static_cast<int64_t>(num_nodes.size())));
   return out;
 }
 

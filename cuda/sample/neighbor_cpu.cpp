@@ -216,23 +216,23 @@ void append_tensors(const Request& request, Outcome& found, Tensors& out) {
   tensors.append_to(out);
 }
 
-// A row of `columns` counts, one a hop, for each entry of `parts` of each batch.
-template <typename Part>
-Tensor counts_of(const std::vector<Outcome>& found, std::vector<Part> Outcome::* parts, int64_t count,
-                 int64_t columns) {
-  PooledArray<int64_t> array(count * static_cast<int64_t>(found.size()) * columns);
+// For each batch, the counts of its hops: of nodes by type, then of edges by relation.
+Tensor counts_of(const std::vector<Outcome>& found, int64_t types, int64_t relations, int64_t hops) {
+  const int64_t batches = static_cast<int64_t>(found.size()), each = types * (hops + 1) + relations * hops;
+  PooledArray<int64_t> array(batches * each);
   int64_t* at = array.data();
   for (const Outcome& batch : found) {
-    for (const Part& part : batch.*parts) at = std::copy_n(part.per_hop.data(), columns, at);
+    for (const Nodes& nodes : batch.nodes) at = std::copy_n(nodes.per_hop.data(), hops + 1, at);
+    for (const Edges& edges : batch.edges) at = std::copy_n(edges.per_hop.data(), hops, at);
   }
-  return to_tensor(std::move(array), {count * static_cast<int64_t>(found.size()), columns});
+  return to_tensor(std::move(array), {batches, each});
 }
 
 // See torch_gnnscale.ops.sample_neighbors, which checks the arguments. A batch for each key: `seeds`, `seed_time` and
 // `exclude` are those of the first batch, then those of the second, and so on; the last two may be empty. One batch is
 // sampled by all threads, several are dealt to them. All tensors are returned in one list, because converting a list
 // for Python takes time. Their order, batch after batch: nodes by type; edge_index, colptr and, if asked for, edge ids
-// by relation; trees by type if they are disjoint. Then, of all batches: num_nodes, num_edges.
+// by relation; trees by type if they are disjoint. Then, of all batches, the counts of their hops.
 Tensors sample_neighbors(const Tensor& graph, int64_t relations, const Tensors& seeds, const OptionalTensors& seed_time,
                          const OptionalTensors& exclude, const Ints& fanouts, const Ints& keys, int64_t options,
                          int64_t threads) {
@@ -288,10 +288,9 @@ Tensors sample_neighbors(const Tensor& graph, int64_t relations, const Tensors& 
                [&](int64_t b) { found[b] = sample_batch(requests[b], seeds_by_batch[b]); });
 
   Tensors out;
-  out.reserve(batches * (2 + 2 * types + 3 * held.relations.size()));
+  out.reserve(batches * (2 * types + 3 * held.relations.size()) + 1);
   for (size_t b = 0; b < batches; ++b) append_tensors(requests[b], found[b], out);
-  out.push_back(counts_of(found, &Outcome::nodes, static_cast<int64_t>(types), common.hops + 1));
-  out.push_back(counts_of(found, &Outcome::edges, relations, common.hops));
+  out.push_back(counts_of(found, static_cast<int64_t>(types), relations, common.hops));
   return out;
 }
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import pairwise
 
 import torch
-from helpers.graphs import Graph, assert_same, graph_of_degrees
+from helpers.graphs import Graph, assert_same, graph_of_degrees, with_tensors
 from torch import Tensor
 
 from torch_gnnscale import ops, reference
@@ -97,7 +97,7 @@ def check_random_sample(seed: int, put: Put, most: int = 4000) -> None:
         **options,
     )  # fmt: skip
     for key, (sample, seeds) in enumerate(zip(found, batches, strict=True)):
-        here = ops.Sample(*(x.cpu() if isinstance(x, Tensor) else [y.cpu() for y in x] for x in sample))
+        here = with_tensors(sample, Tensor.cpu)
         assert_same(here, graph.sample(ops, seeds, fanouts, key, **options))
 
 
@@ -145,7 +145,7 @@ def check_random_layers(seed: int, put: Put, most: int = 2000) -> None:
         score=None if score is None else put(score, choice(generator, PLACES)), **options,
     )  # fmt: skip
     for key, (sample, seeds) in enumerate(zip(found, batches, strict=True), start=seed):
-        here = ops.Sample(*(x.cpu() if isinstance(x, Tensor) else [y.cpu() for y in x] for x in sample))
+        here = with_tensors(sample, Tensor.cpu)
         by = reference if nodes <= 60 else ops  # the twin, where it is not too slow
         assert_same(here, by.sample_layers(stored, seeds, num_nodes, key, drawing, score=score, **options))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -63,9 +63,19 @@ def random_ids(limit: int, count: int, seed: int = 0, dtype: torch.dtype = torch
     return torch.randint(limit, (count,), generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
+TENSORS = [name for name in ops.Sample._fields if name not in ("num_nodes", "num_edges")]
+"""The fields of a sample that are lists of tensors."""
+
+
+def with_tensors(sample: ops.Sample, change: Callable[[Tensor], Tensor]) -> ops.Sample:
+    """The sample with ``change(tensor)`` in place of each tensor."""
+    return sample._replace(**{name: [change(tensor) for tensor in getattr(sample, name)] for name in TENSORS})
+
+
 def assert_same(found: ops.Sample, expected: ops.Sample) -> None:
-    for name, left, right in zip(ops.Sample._fields, found, expected, strict=True):
-        left, right = ([x] if isinstance(x, Tensor) else x for x in (left, right))
+    assert (found.num_nodes, found.num_edges) == (expected.num_nodes, expected.num_edges)
+    for name in TENSORS:
+        left, right = getattr(found, name), getattr(expected, name)
         assert len(left) == len(right), name
         for ours, theirs in zip(left, right, strict=True):
             assert ours.dtype == theirs.dtype == (torch.float32 if name == "edge_weight" else torch.int64), name

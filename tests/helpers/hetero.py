@@ -151,7 +151,7 @@ def assert_output(out: Any, expected: Any, data: HeteroData, *, backward: bool =
         if expected.tree:
             assert torch.equal(out.batch[node_type], expected.tree[t])
         if out.num_sampled_nodes is not None:
-            assert out.num_sampled_nodes[node_type] == expected.num_nodes[t].tolist()
+            assert out.num_sampled_nodes[node_type] == expected.num_nodes[t]
     for r, edge_type in enumerate(data.edge_types):
         row, col = expected.edge_index[r].flip(0) if backward else expected.edge_index[r]
         assert torch.equal(out.row[edge_type], row)
@@ -161,4 +161,4 @@ def assert_output(out: Any, expected: Any, data: HeteroData, *, backward: bool =
         if out.colptr is not None:
             assert torch.equal(out.colptr[edge_type], expected.colptr[r])
         if out.num_sampled_edges is not None:
-            assert out.num_sampled_edges[edge_type] == expected.num_edges[r].tolist()
+            assert out.num_sampled_edges[edge_type] == expected.num_edges[r]

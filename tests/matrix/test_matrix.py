@@ -102,7 +102,7 @@ def test_a_larger_graph_with_every_scheme(method, include_dst, keep_known):
             for aggregation in AGGREGATIONS:
                 drawing = ops.LayerDrawing(method, scheme, scores, aggregation, keep_known=keep_known)
                 found = layerwise(graph, seeds, [30, 50, 40], [7, 8, 9, -1], drawing, include_dst)
-                assert all(sample.num_edges[0, 0] > 0 for sample in found)
+                assert all(sample.num_edges[0][0] > 0 for sample in found)
 
 
 def test_hubs_of_graphsage():

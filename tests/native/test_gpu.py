@@ -21,7 +21,7 @@ from helpers.gpu_cases import (
     check_random_sample,
     check_random_shuffle,
 )
-from helpers.graphs import assert_same, random_graph, random_ids
+from helpers.graphs import assert_same, random_graph, random_ids, with_tensors
 from helpers.tiers import NODES, node_data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, ops
@@ -84,7 +84,7 @@ def test_hop_by_hop(disjoint):
 
     found = sample_by_hops(pick, seeds.cuda(), [5, -1, 40], disjoint=disjoint)
     assert found.node[0].is_cuda
-    here = ops.Sample(*(x if isinstance(x, torch.Tensor) else [y.cpu() for y in x] for x in found))
+    here = with_tensors(found, torch.Tensor.cpu)
     assert_same(here, graph.sample(ops, seeds, [5, -1, 40], 7, disjoint=disjoint))
 
 

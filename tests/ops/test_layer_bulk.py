@@ -6,7 +6,7 @@ from itertools import accumulate
 import pytest
 import torch
 from helpers.gpu_cases import check_random_choice, check_random_layers
-from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids
+from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids, with_tensors
 from torch import Tensor
 
 from torch_gnnscale import ops, reference
@@ -26,10 +26,7 @@ def bulk(graph: Graph, batches: list[Tensor], num_nodes, drawing=LADIES, device=
     found = ops.sample_layers_bulk(colptr, row, seeds, ends, num_nodes, keys, drawing, edge_id=edge_id, **options)
     for sample in found:
         assert sample.edge_weight[0].device.type == sample.node[0].device.type == torch.device(device).type
-        assert sample.num_nodes.device.type == "cpu"
-    return [
-        ops.Sample(*(x.cpu() if isinstance(x, Tensor) else [y.cpu() for y in x] for x in sample)) for sample in found
-    ]
+    return [with_tensors(sample, Tensor.cpu) for sample in found]
 
 
 def check(graph: Graph, batches: list[Tensor], num_nodes, drawing=LADIES, device="cpu", **options) -> None:
@@ -73,7 +70,7 @@ def test_one_batch_on_its_own_device(device):
     graph = random_graph(60, 6, seed=2)
     there = ops.relations([graph.colptr.to(device)], [graph.row.to(device)])
     sample = ops.sample_layers(there, random_ids(60, 9).to(device), [8, 8], 5, LADIES)
-    here = ops.Sample(*(x.cpu() if isinstance(x, Tensor) else [y.cpu() for y in x] for x in sample))
+    here = with_tensors(sample, Tensor.cpu)
     assert_same(here, ops.sample_layers(graph.relations(), random_ids(60, 9), [8, 8], 5, LADIES))
     assert torch.equal(ops.node_scores(there).cpu(), ops.node_scores(graph.relations()))
 

@@ -186,7 +186,7 @@ def test_no_edge_and_no_seed():
         drawing = ops.LayerDrawing(method, SCHEMES_OF[method][0])
         found = both(lonely, torch.tensor([1, 1]), [3, 3], 5, drawing)
         assert found.node[0].tolist() == [1, 1]
-        assert found.num_edges.tolist() == [[0, 0]]
+        assert found.num_edges == [[0, 0]]
         assert both(FIGURE, BATCH[:0], [3], 5, drawing).node[0].tolist() == []
 
 
@@ -242,7 +242,7 @@ def test_known_candidates_stay_beside_s_others():
     sources = found.node[0][found.edge_index[0][0]].unique()
     known = torch.cat([graph.row[graph.colptr[i] : graph.colptr[i + 1]] for i in seeds]).unique()
     assert set(sources[sources < 30].tolist()) == set(known[known < 30].tolist())
-    assert found.num_nodes.tolist() == [[30, 4]]
+    assert found.num_nodes == [[30, 4]]
     assert (sources >= 30).sum() == 4
     for method in METHODS[:2]:  # those of all hops before, not of the last one alone
         for layers in (False, True):
@@ -259,11 +259,11 @@ def test_exactly_s_distinct_nodes_are_sources():
 def test_sources_without_their_destinations():
     graph, seeds = random_graph(60, 6, seed=8), torch.tensor([3, 9, 9, 40])
     found = both(graph, seeds, [8, 5], 2, LADIES, layers=True, include_dst=False)
-    first, second = found.edge_index[0].split(found.num_edges[0].tolist(), dim=1)
-    blocks = found.node[0].split(found.num_nodes[0].tolist())
+    first, second = found.edge_index[0].split(found.num_edges[0], dim=1)
+    blocks = found.node[0].split(found.num_nodes[0])
     edges = torch.stack([graph.row, torch.arange(60).repeat_interleave(graph.colptr.diff())])[:, found.edge_id[0]]
     for hop, local in enumerate((first, second)):
-        begin = int(found.num_edges[0][:hop].sum())
+        begin = sum(found.num_edges[0][:hop])
         assert torch.equal(blocks[hop + 1][local[0]], edges[0, begin : begin + local.size(1)])
         assert torch.equal(blocks[hop][local[1]], edges[1, begin : begin + local.size(1)])
     assert len(blocks[1]) == 8

@@ -139,6 +139,6 @@ def test_labor_draws_a_source_for_all_destinations_alike():
     for dependent in (False, True):
         drawing = ops.LayerDrawing("labor", "sequential", layer_dependency=dependent)
         found = both(loop, torch.tensor([0]), [6, 6], 3, drawing, layers=True)
-        first, second = found.edge_id[0].split(found.num_edges[0].tolist())
+        first, second = found.edge_id[0].split(found.num_edges[0])
         again = second[torch.isin(second, torch.arange(30))]
         assert torch.equal(first, again) == dependent

@@ -8,7 +8,7 @@ import os
 import pytest
 import torch
 from helpers.data import status_of_fork
-from helpers.graphs import assert_same, random_graph, random_ids
+from helpers.graphs import assert_same, random_graph, random_ids, with_tensors
 
 from torch_gnnscale import ops, reference
 from torch_gnnscale.ops.arguments import resolve_threads
@@ -114,11 +114,8 @@ def test_kept_batches_are_never_overwritten():
         sample = graph.sample(ops, random_ids(3000, 50 + key, seed=key), [10, 5], key, threads=1 + key % 2)
         return sample, ops.gather_rows(features, sample.node[0])
 
-    def copy(sample: ops.Sample) -> ops.Sample:
-        return ops.Sample(*(x.clone() if isinstance(x, torch.Tensor) else [t.clone() for t in x] for x in sample))
-
     kept = [batch(key) for key in range(50)]
-    copies = [(copy(sample), rows.clone()) for sample, rows in kept]
+    copies = [(with_tensors(sample, torch.clone), rows.clone()) for sample, rows in kept]
     for key in range(50, 150):
         batch(key)
     for (sample, rows), (sample_copy, rows_copy) in zip(kept, copies, strict=True):

@@ -3,6 +3,7 @@
 import concurrent.futures
 import hashlib
 import os
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -80,7 +81,7 @@ def test_degrees_around_the_bounds_of_the_method(fanout, replace):
 def test_largest_fanout():
     graph = graph_of_degrees([ops.MAX_FANOUT + 1, 3], seed=4, dtype=torch.int32)
     found = graph.sample(ops, torch.tensor([0, 1]), [ops.MAX_FANOUT], 3)
-    assert found.num_edges.tolist() == [[ops.MAX_FANOUT + 3]]
+    assert found.num_edges == [[ops.MAX_FANOUT + 3]]
     picked = found.edge_id[0][: ops.MAX_FANOUT]
     assert len(picked.unique()) == ops.MAX_FANOUT
     assert picked.tolist() == reference.choose(3, 0, 0, ops.MAX_FANOUT + 1, ops.MAX_FANOUT, False)
@@ -140,7 +141,7 @@ def big_graph() -> Graph:
 def test_parallel_path_equals_reference(options):
     graph, seeds = big_graph(), random_ids(30_000, BIG_SEEDS, seed=9)
     found = check(graph, seeds, BIG_FANOUTS[:2], threads=2, **options)
-    assert found.num_edges[0, 1] > 2 * 2048
+    assert found.num_edges[0][1] > 2 * 2048
 
 
 @pytest.mark.parametrize("layers", [False, True])
@@ -150,13 +151,14 @@ def test_threads_do_not_matter(fanouts, layers):
     for key in range(12):
         seeds = random_ids(30_000, BIG_SEEDS, seed=key)
         expected = graph.sample(ops, seeds, fanouts, key, threads=1, layers=layers)
-        assert expected.num_edges.max() > 2 * 2048
+        assert max(expected.num_edges[0]) > 2 * 2048
         for threads in (2, 0, 5):
             assert_same(graph.sample(ops, seeds, fanouts, key, threads=threads, layers=layers), expected)
 
 
 def digest(sample: ops.Sample) -> str:
-    parts = [*sample.node, *sample.colptr, *sample.edge_index, *sample.edge_id, sample.num_nodes, sample.num_edges]
+    counts = torch.tensor(sample.num_nodes), torch.tensor(sample.num_edges)
+    parts = [*sample.node, *sample.colptr, *sample.edge_index, *sample.edge_id, *counts]
     return hashlib.sha256(b"".join(part.numpy().tobytes() for part in parts)).hexdigest()
 
 
@@ -276,12 +278,12 @@ def test_edges_are_edges_of_the_graph(layers, replace):
     assert torch.equal(graph.row[position].long(), source)
     assert torch.equal(torch.searchsorted(graph.colptr, position, right=True) - 1, destination)
 
-    known = found.num_nodes[0].cumsum(0).tolist()
+    known = list(accumulate(found.num_nodes[0]))
     columns = [torch.arange(0 if layers or hop == 0 else known[hop - 1], known[hop]) for hop in range(3)]
     degree = graph.colptr.diff()[found.node[0]]
     counts = [degree[c].gt(0) * f if replace else degree[c].clamp(max=f) for c, f in zip(columns, fanouts, strict=True)]
     assert torch.equal(found.colptr[0].diff(), torch.cat(counts))
-    assert found.num_edges[0].tolist() == [int(count.sum()) for count in counts]
+    assert found.num_edges[0] == [int(count.sum()) for count in counts]
     assert torch.equal(found.edge_index[0][1], torch.cat(columns).repeat_interleave(torch.cat(counts)))
     if not replace:
         column = torch.arange(len(found.colptr[0]) - 1).repeat_interleave(torch.cat(counts))
@@ -298,7 +300,7 @@ def test_layers_with_all_neighbors_are_the_induced_edges():
     graph = random_graph(400, 3, seed=12)
     seeds = torch.randperm(400, generator=torch.Generator().manual_seed(1))[:10]
     found = graph.sample(ops, seeds, [-1, -1, -1], 0, layers=True)
-    ends, known = found.num_edges[0].cumsum(0).tolist(), found.num_nodes[0].cumsum(0).tolist()
+    ends, known = list(accumulate(found.num_edges[0])), list(accumulate(found.num_nodes[0]))
     destination = torch.arange(400).repeat_interleave(graph.colptr.diff())
     reached = seeds
     for hop, begin in enumerate([0, *ends[:-1]]):

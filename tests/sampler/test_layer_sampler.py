@@ -72,8 +72,8 @@ def test_batches_are_those_of_the_twin(data, method):
         assert torch.equal(batch.edge_index, twin.edge_index[0])
         assert torch.equal(batch.e_id, twin.edge_id[0])
         assert torch.equal(batch.edge_weight, twin.edge_weight[0])
-        assert [batch.num_sampled_nodes] == twin.num_nodes.tolist()
-        assert [batch.num_sampled_edges] == twin.num_edges.tolist()
+        assert [batch.num_sampled_nodes] == twin.num_nodes
+        assert [batch.num_sampled_edges] == twin.num_edges
         assert torch.equal(batch.x, data.x[batch.n_id])
         assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])
         x, edge_index, weight = trim_to_layer(

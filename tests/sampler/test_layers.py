@@ -1,5 +1,7 @@
 """The papers' list of bipartite layers."""
 
+from itertools import accumulate
+
 import pytest
 import torch
 from helpers.data import edge_rows, make_data, node_rows, our_stores, processes
@@ -30,9 +32,9 @@ def test_layers_are_the_hops_of_the_twin(source):
         assert torch.equal(batch.n_id, expected.node[0])
         assert torch.equal(batch.x, node_rows(batch.n_id))
         assert "edge_index" not in batch
-        counts = expected.num_nodes[0].cumsum(0).tolist()
-        edges = expected.edge_index[0].split(expected.num_edges[0].tolist(), dim=1)
-        ids = expected.edge_id[0].split(expected.num_edges[0].tolist())
+        counts = list(accumulate(expected.num_nodes[0]))
+        edges = expected.edge_index[0].split(expected.num_edges[0], dim=1)
+        ids = expected.edge_id[0].split(expected.num_edges[0])
         assert len(batch.layers) == 3
         for hop, (edge_index, e_id, size) in enumerate(reversed(batch.layers)):
             assert torch.equal(edge_index, edges[hop])

@@ -124,8 +124,8 @@ class _Batch:
             edge_index=[edges[:2].contiguous()],
             edge_id=[edges[2].clone() if names is None else names[edges[2]].to(torch.int64)],
             tree=[],
-            num_nodes=torch.tensor([[len(nodes) for nodes in self.nodes]]),
-            num_edges=torch.tensor([[part.shape[1] for part in self._edges[1:]]], dtype=torch.int64),
+            num_nodes=[[len(nodes) for nodes in self.nodes]],
+            num_edges=[[part.shape[1] for part in self._edges[1:]]],
             edge_weight=weights,
         )
 

@@ -61,8 +61,7 @@ def sample_bulk(
         threads: see the module; of no effect on a GPU.
 
     Returns:
-        A sample for each batch, its tensors views of buffers that all of them share, on the device of ``seeds``, but
-        for ``num_nodes`` [1, hops + 1] and ``num_edges`` [1, hops], which lie in host memory.
+        A sample for each batch, its tensors views of buffers that all of them share, on the device of ``seeds``.
 
     Raises:
         TypeError, ValueError, IndexError: wrong dtypes, shapes, devices, numbers of entries or fanouts; seeds out of
@@ -139,18 +138,19 @@ def split_bulk(
 ) -> list[Sample]:
     """The samples of a bulk, views of the buffers that an operator returned. ``layers``: every hop expands all nodes
     found so far. ``with_col``: ``edge_index`` has destinations beside the sources."""
-    num_nodes_of = counts[: batches * (hops + 1)].view(batches, 1, hops + 1)
-    num_edges_of = counts[batches * (hops + 1) : -1].view(batches, 1, hops)
-    nodes, edges = num_nodes_of.sum((1, 2)).tolist(), num_edges_of.sum((1, 2)).tolist()
-    known = num_nodes_of[:, 0, :hops]
+    num_nodes_of = counts[: batches * (hops + 1)].view(batches, hops + 1)
+    num_edges_of = counts[batches * (hops + 1) : -1].view(batches, hops)
+    nodes, edges = num_nodes_of.sum(1).tolist(), num_edges_of.sum(1).tolist()
+    known = num_nodes_of[:, :hops]
     columns = ((known.cumsum(1) if layers else known).sum(1) + 1).tolist()
+    num_nodes, num_edges = num_nodes_of.tolist(), num_edges_of.tolist()
     ends_of_edges = edge_index.split([count * (1 + with_col) for count in edges])
     edge_ids: list[list[Tensor]] = [[]] * batches if edge_id is None else [[part] for part in edge_id.split(edges)]
     weights: list[list[Tensor]] = [[]] * batches
     if edge_weight is not None:
         weights = [[part] for part in edge_weight.split(edges)]
     return [
-        Sample([n], [c], [e.view(1 + with_col, -1)], i, [], num_nodes_of[b], num_edges_of[b], w)
+        Sample([n], [c], [e.view(1 + with_col, -1)], i, [], [num_nodes[b]], [num_edges[b]], w)
         for b, (n, c, e, i, w) in enumerate(
             zip(node.split(nodes), colptr.split(columns), ends_of_edges, edge_ids, weights, strict=True)
         )

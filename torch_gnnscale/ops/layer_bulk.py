@@ -51,7 +51,7 @@ def sample_layers_bulk(
 
     Returns:
         A sample for each batch with ``edge_weight``, its tensors views of buffers that all of them share, on the device
-        of ``seeds``, but for ``num_nodes`` [1, hops + 1] and ``num_edges`` [1, hops], which lie in host memory.
+        of ``seeds``.
 
     Raises:
         NotImplementedError: ``successive``, of which each draw depends on those before.

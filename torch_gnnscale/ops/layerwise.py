@@ -226,15 +226,14 @@ class PreparedLayers:
         try:
             if (held := self._held) is None:
                 held = self._held = OPS.hold_relations(*self._graph[:-1])
-            *arrays, num_nodes, num_edges = OPS.sample_layers(
+            *arrays, counts = OPS.sample_layers(
                 held, ids, self._score, self._num_nodes, keys, self._choices, self._options, threads
             )
             of_batch = [[[array] for array in arrays[first : first + 5]] for first in range(0, len(arrays), 5)]
+            hops = len(self._num_nodes)
             return [
-                Sample(node, colptr, edges, edge_id, [], nodes, counts, weight)
-                for (node, edges, colptr, edge_id, weight), nodes, counts in zip(
-                    of_batch, num_nodes.split(1), num_edges.split(1), strict=bool(of_batch)
-                )
+                Sample(node, colptr, edges, edge_id, [], [of_hops[: hops + 1]], [of_hops[hops + 1 :]], weight)
+                for (node, edges, colptr, edge_id, weight), of_hops in zip(of_batch, counts.tolist(), strict=True)
             ]
         except RuntimeError as failed:
             error = failed

@@ -123,9 +123,11 @@ class PreparedNeighbors:
                          | LAYERS * bool(layers) | WITH_EDGE_ID * bool(with_edge_id) | WITH_COL * bool(with_col)
                          | OF_SUBGRAPH[subgraph])  # fmt: skip
         self._subgraph = subgraph
-        self._trees = self._types * bool(disjoint)
-        ids = self._relations * bool(with_edge_id)
-        self._bounds = list(accumulate([self._types, self._relations, self._relations, ids]))
+        ids, trees = self._relations * bool(with_edge_id), self._types * bool(disjoint)
+        self._bounds = list(accumulate([self._types, self._relations, self._relations, ids, trees]))
+        hops = len(self._fanouts) // max(self._relations, 1)
+        self._node_hops = _ranges(0, self._types, hops + 1)
+        self._edge_hops = _ranges(self._types * (hops + 1), self._relations, hops)
         self._held: Tensor | None = None  # the number by which the operator knows the graph in this process
         self._op = OPS.sample_neighbors.default  # without a choice among overloads in each call
 
@@ -145,14 +147,15 @@ class PreparedNeighbors:
     ) -> Sample:
         """The sample of a batch; arguments and errors as of :func:`sample_neighbors`."""
         ids = self._checked("seeds", seeds)
-        if any(entry.is_cuda for entry in ids):
-            return self._sample_on_gpu(ids[0], key, exclude)
+        for entry in ids:
+            if entry.is_cuda:
+                return self._sample_on_gpu(ids[0], key, exclude)
         times = _seed_times(self._graph, ids, seed_time) if self._graph.timed or seed_time is not None else []
         pairs = [] if exclude is None else _excluded(exclude, self._relations)
         key, threads = check_key(key), resolve_threads(threads)
         try:
             found = self._run(ids, times, pairs, [key], threads)
-            return self._sample_of(found, found[-2], found[-1])
+            return self._sample_of(found, found[-1].tolist()[0])
         except NotImplementedError:
             raise
         except RuntimeError as failed:
@@ -205,13 +208,10 @@ class PreparedNeighbors:
                 raise ValueError(f"seeds: expected them in host memory, found some on {entry.device}")
         threads = resolve_threads(threads)
         try:
-            *arrays, num_nodes, num_edges = self._run(ids, times, pairs, keys, threads)
+            *arrays, counts = self._run(ids, times, pairs, keys, threads)
             size = len(arrays) // max(batches, 1)
-            nodes_of, edges_of = num_nodes.split(self._types), (num_edges,) * batches
-            if self._relations:
-                edges_of = num_edges.split(self._relations)
             return [
-                self._sample_of(arrays[b * size : (b + 1) * size], nodes_of[b], edges_of[b]) for b in range(batches)
+                self._sample_of(arrays[b * size : (b + 1) * size], of_hops) for b, of_hops in enumerate(counts.tolist())
             ]
         except RuntimeError as failed:
             error = failed
@@ -244,10 +244,12 @@ class PreparedNeighbors:
             held = self._held = OPS.hold_relations(*self._graph[:-1])
         return self._op(held, self._relations, ids, times, pairs, self._fanouts, keys, self._options, threads)
 
-    def _sample_of(self, found: list[Tensor], num_nodes: Tensor, num_edges: Tensor) -> Sample:
-        """The sample whose tensors the operator returned in one list."""
-        a, b, c, d = self._bounds
-        return Sample(found[:a], found[b:c], found[a:b], found[c:d], found[d : d + self._trees], num_nodes, num_edges)
+    def _sample_of(self, found: list[Tensor], counts: list[int]) -> Sample:
+        """The sample of a batch: its tensors, which the operator returned in one list, and the counts of its hops."""
+        a, b, c, d, e = self._bounds
+        num_nodes = [counts[hops] for hops in self._node_hops]
+        num_edges = [counts[hops] for hops in self._edge_hops]
+        return Sample(found[:a], found[b:c], found[a:b], found[c:d], found[d:e], num_nodes, num_edges)
 
     def _sample_on_gpu(self, seeds: Tensor, key: int, exclude: Sequence[Tensor | None] | None) -> Sample:
         """A bulk of one batch, unless a mode is asked for that bulks do not have."""
@@ -273,6 +275,11 @@ class PreparedNeighbors:
 
 def _name(name: str, number: int, count: int) -> str:
     return f"{name}[{number}]" if count > 1 else name
+
+
+def _ranges(begin: int, count: int, size: int) -> list[slice]:
+    """``count`` ranges of ``size`` each, one after the other."""
+    return [slice(begin + number * size, begin + (number + 1) * size) for number in range(count)]
 
 
 def _some(entries: Sequence[Tensor | None]) -> bool:

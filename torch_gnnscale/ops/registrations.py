@@ -78,7 +78,7 @@ def _(graph, relations, seeds, seed_time, exclude, fanouts, keys, options, threa
             *((size,) for size in edges if options & WITH_EDGE_ID),
             *((size,) for size in nodes if options & DISJOINT),
         )
-    shapes += ((batches * types, hops + 1), (batches * relations, hops))
+    shapes.append((batches, types * (hops + 1) + relations * hops))
     return [graph.new_empty(shape, dtype=torch.int64) for shape in shapes]
 
 
@@ -124,7 +124,7 @@ def _(graph, seeds, score, num_nodes, keys, choices, options, threads):
         nodes, edges, columns = (context.new_dynamic_size() for _ in range(3))
         found += [graph.new_empty(shape, dtype=torch.int64) for shape in (nodes, (2, edges), columns, edges)]
         found.append(graph.new_empty(edges, dtype=torch.float32))
-    return [*found, graph.new_empty((batches, hops + 1)), graph.new_empty((batches, hops))]
+    return [*found, graph.new_empty((batches, 2 * hops + 1))]
 
 
 @torch.library.register_fake("gnnscale::sample_layers_bulk")

@@ -38,10 +38,10 @@ class Sample(NamedTuple):
     """Per relation, original edge ids, if asked for: int64, shape [e]. -1 for an edge that another relation drew."""
     tree: list[Tensor]
     """Per node type, each node's tree, if trees are disjoint: int64, shape [n]. Seeds are numbered over all types."""
-    num_nodes: Tensor
-    """Nodes found in each hop, the seeds first: int64, shape [types, hops + 1]."""
-    num_edges: Tensor
-    """Edges drawn in each hop: int64, shape [relations, hops]."""
+    num_nodes: list[list[int]]
+    """Per node type, how many nodes each hop found, after the number of seeds: hops + 1 entries."""
+    num_edges: list[list[int]]
+    """Per relation, how many edges each hop drew."""
     edge_weight: Sequence[Tensor] = ()
     """Per relation, a weight of each edge, if the sampler has weights: floating point, shape [e]."""
 

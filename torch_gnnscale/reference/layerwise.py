@@ -264,7 +264,7 @@ def sample_layers(
         edge_index=[ids([[edge[0] for edge in edges], [edge[1] for edge in edges]])],  # type: ignore[list-item]
         edge_id=[ids([edge[2] for edge in edges])],
         tree=[],
-        num_nodes=ids([found_nodes]),  # type: ignore[list-item]
-        num_edges=ids(found_edges).reshape(1, len(num_nodes)),
+        num_nodes=[found_nodes],
+        num_edges=[found_edges],
         edge_weight=[torch.tensor([edge[3] for edge in edges], dtype=torch.float64).to(torch.float32)],
     )

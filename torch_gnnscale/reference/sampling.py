@@ -135,8 +135,8 @@ def sample_neighbors(
         ],
         edge_id=[ids([name for _, _, name in entry]) for entry in edges] if with_edge_id else [],
         tree=[ids([tree for tree, _ in entry]) for entry in nodes] if disjoint else [],
-        num_nodes=ids(num_nodes),
-        num_edges=ids(num_edges).reshape(count, len(hop_lists[0]) if count else 0),
+        num_nodes=num_nodes,
+        num_edges=num_edges,
     )
 
 

@@ -96,7 +96,7 @@ class BidirectionalNeighborSampler(NeighborSampler):
         # A step is one direction of one hop. Its edges are (neighbor, node) forward and (node, neighbor) backward.
         ways = [
             torch.cat([index, ids.unsqueeze(0)]).split(counts, dim=1)
-            for index, ids, counts in zip(sample.edge_index, sample.edge_id, sample.num_edges.tolist(), strict=True)
+            for index, ids, counts in zip(sample.edge_index, sample.edge_id, sample.num_edges, strict=True)
         ]
         steps = [step for hop in zip(*ways, strict=True) for step in hop]
         num_nodes, known = [], 0

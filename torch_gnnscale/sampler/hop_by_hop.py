@@ -96,7 +96,7 @@ def by_hops(
     edge_index = torch.stack([torch.cat(local), torch.cat(column)])
     return ops.Sample(
         [node], [torch.cat(colptr)], [edge_index], [torch.cat(edge_id)], [] if tree is None else [tree],
-        torch.tensor([num_nodes]), torch.tensor(num_edges, dtype=torch.int64).view(1, -1),
+        [num_nodes], [num_edges],
         [torch.cat(weight)] if weighted else (),
     )  # fmt: skip
 

@@ -126,7 +126,7 @@ def as_output(
         subgraph: how edges were chosen; hops have counts only where they are ``directional``.
     """
     drawn = subgraph == "directional"
-    num_nodes, num_edges = (sample.num_nodes.tolist(), sample.num_edges.tolist()) if drawn else ([], [])
+    num_nodes, num_edges = sample.num_nodes, sample.num_edges
     if not graph.is_hetero:
         index = sample.edge_index[0]
         row, col = reversed(index.unbind()) if graph.backward else index.unbind()
