@@ -1,5 +1,8 @@
 """NeighborSampler on every kind of data in every mode, against the twin on columns made edge by edge."""
 
+import copy
+import dataclasses
+import pickle
 import warnings
 
 import numpy as np
@@ -279,6 +282,29 @@ def test_bidirectional_is_what_pyg_makes_of_directional():
             ]
             assert pairs[0] == pairs[1]
             assert (found.edge[edge_type] is None) == (expected.edge[edge_type] is None)
+
+
+@pytest.mark.parametrize("backward", [False, True])
+@pytest.mark.parametrize("hetero", [False, True])
+def test_ends_of_edges_are_made_on_first_use(hetero, backward):
+    data, seeds = (make_hetero(), {PAPER: torch.arange(6)}) if hetero else (make_data(), torch.arange(6))
+
+    def drawn(direction="backward" if backward else "forward"):
+        return NeighborSampler(data, [3, 2], sample_direction=direction).sample(seeds, None, KEY)
+
+    def lists(ends):
+        return [{t: end.tolist() for t, end in by.items()} if hetero else by.tolist() for by in ends]
+
+    out = drawn()
+    expected = lists(out.to_pyg().__dict__[name] for name in ("row", "col"))
+    for made in (drawn(), copy.copy(drawn()), pickle.loads(pickle.dumps(drawn())), dataclasses.replace(drawn())):
+        assert lists((made.row, made.col)) == expected
+        assert made.row is made.row
+    if not backward:
+        index = [{t: ends[i] for t, ends in out.edge_index.items()} if hetero else out.edge_index[i] for i in (0, 1)]
+        assert lists(index) == expected
+    out.row = out.col
+    assert lists((out.row, out.col)) == expected[1:] * 2
 
 
 def test_relations_without_a_reverse_are_named():

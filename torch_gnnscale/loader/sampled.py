@@ -66,18 +66,18 @@ class SampledGraphPart:
         return len(self.nodes.get(src, NO_IDS)), len(self.nodes.get(dst, NO_IDS))
 
 
-def drawn_ends(out: Output) -> dict[Any, tuple[Tensor, Tensor]]:
-    """(row, col) by edge type: the sampler's own tensors, to tell later whether a transform replaced them."""
+def ends_by_type(out: Output) -> dict[Any, tuple[Tensor, Tensor]]:
+    """(row, col) by edge type."""
     col = by_type(out, out.col)
     return {edge_type: (row, col[edge_type]) for edge_type, row in by_type(out, out.row).items()}
 
 
-def sampled_part(out: Output, drawn: dict, permutation: Any, layouts: dict[Any, EdgeLayout]) -> SampledGraphPart:
+def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: dict[Any, EdgeLayout]) -> SampledGraphPart:
     """The output by type; edges have the user's ids, and are sorted by destination where their layout needs it.
 
     Args:
         out: the output, possibly changed by the user's transform.
-        drawn: what :func:`drawn_ends` returned before the transform.
+        drawn: what :func:`ends_by_type` returned before that transform; None without one.
         permutation: permutation[i]: the user's id of the output's edge id i; None if they are the same.
         layouts: layouts of edges, by edge type.
 
@@ -86,23 +86,20 @@ def sampled_part(out: Output, drawn: dict, permutation: Any, layouts: dict[Any, 
     """
     if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
         raise TypeError(f"sampler output: expected PyG's SamplerOutput, found {type(out).__name__}")
-    keeps = isinstance(out, (NeighborOutput, HeteroNeighborOutput))
-    colptrs, indices, weights = (
-        (by_type(out, out.colptr), by_type(out, out.edge_index), by_type(out, out.edge_weight))
-        if keeps
-        else ({}, {}, {})
-    )
+    weights = by_type(out, out.edge_weight) if isinstance(out, (NeighborOutput, HeteroNeighborOutput)) else {}
     ids, permutations, nodes = by_type(out, out.edge), by_type(out, permutation), dict(by_type(out, out.node))
+    made = _as_drawn(out, drawn)
+    ends = {} if made and drawn is None else ends_by_type(out)
     edges = {}
-    for edge_type, (row, col) in drawn_ends(out).items():
+    for edge_type in ends or made:
         edge_id, order = ids.get(edge_type), permutations.get(edge_type)
         if edge_id is not None and order is not None:
             edge_id = order[edge_id.to(torch.int64)]
         weight = weights.get(edge_type)
-        ends = drawn.get(edge_type)
-        if edge_type in colptrs and ends is not None and row is ends[0] and col is ends[1]:
-            edges[edge_type] = SampledEdges(indices[edge_type], colptrs[edge_type], edge_id, weight)
+        if edge_type in made:
+            edges[edge_type] = SampledEdges(*made[edge_type], edge_id, weight)
             continue
+        row, col = ends[edge_type]
         found = SampledEdges(torch.stack([row, col]), None, edge_id, weight)
         if layouts[edge_type] in ("EdgeIndex", "sparse_csr"):
             order, colptr = sort_by_destination(col, len(nodes.get(end_types(edge_type)[1], NO_IDS)))
@@ -114,3 +111,21 @@ def sampled_part(out: Output, drawn: dict, permutation: Any, layouts: dict[Any, 
             )
         edges[edge_type] = found
     return SampledGraphPart(out, nodes, edges)
+
+
+def _as_drawn(out: Output, drawn: dict | None) -> dict[Any, tuple[Tensor, Tensor]]:
+    """(edge_index, colptr) of the edges that are as the sampler drew them, sorted by destination. ``drawn`` as above:
+    a transform that replaced ``row`` or ``col`` has made others of them."""
+    if not isinstance(out, (NeighborOutput, HeteroNeighborOutput)) or out.colptr is None:
+        return {}
+    indices = by_type(out, out.edge_index)
+    made = {edge_type: (indices[edge_type], colptr) for edge_type, colptr in by_type(out, out.colptr).items()}
+    if drawn is None:
+        return made
+    now = ends_by_type(out)
+
+    def kept(edge_type: Any) -> bool:
+        before, after = drawn.get(edge_type), now.get(edge_type)
+        return before is not None and after is not None and before[0] is after[0] and before[1] is after[1]
+
+    return {edge_type: entry for edge_type, entry in made.items() if kept(edge_type)}

@@ -12,7 +12,8 @@ from ..ops.arguments import as_ids
 from .fanouts import NumNeighborsLike
 from .keyed import Inputs, KeyedSampler
 from .neighbor import NeighborSampler
-from .output import NeighborOutput, Seeds
+from .output import NeighborOutput
+from .requests import SeedRequest
 from .seeds import exclusions, typed
 
 
@@ -79,14 +80,14 @@ class BidirectionalNeighborSampler(NeighborSampler):
 
     sample_many = KeyedSampler.sample_many
 
-    def sample(self, seeds: Seeds, seed_time: Seeds | None, key: int, exclude: Any = None) -> NeighborOutput:
-        """See :meth:`NeighborSampler.sample`; there are no times."""
-        if seed_time is not None:
+    def _sampled(self, request: SeedRequest, key: int) -> NeighborOutput:
+        if request.seed_time is not None:
             raise ValueError("seed_time: expected none from a sampler without time_attr, found some")
-        excluded = [pairs for s in (self, self._backward) for pairs in exclusions(s.graph, exclude) or [None]]
+        seeds = as_ids("seeds", typed(self.graph, "seeds", request.seeds)[None])
+        excluded = [pairs for s in (self, self._backward) for pairs in exclusions(s.graph, request.exclude) or [None]]
         sample = ops.sample_neighbors(
             self._both_ways(),
-            [as_ids("seeds", typed(self.graph, "seeds", seeds)[None])],
+            [seeds],
             self.fanouts * 2,
             key,
             exclude=excluded,

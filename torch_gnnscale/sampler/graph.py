@@ -76,11 +76,14 @@ class SampledGraph:
 
     is_hetero: bool = field(init=False)
     """Whether nodes and edges have types."""
+    edge_types: list[EdgeType | None] = field(init=False)
+    """The type of each relation."""
     _stored: ops.Relations | None = field(default=None, init=False, repr=False)
     _own_limits: dict[NodeType | None, Tensor] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         self.is_hetero = self.node_types != [None]
+        self.edge_types = [relation.edge_type for relation in self.relations]
         self._numbers = {node_type: number for number, node_type in enumerate(self.node_types)}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -122,11 +125,6 @@ class SampledGraph:
     def largest_degree(self) -> int:
         """The largest number of neighbors that any node has in one relation."""
         return max((relation.largest_degree for relation in self.relations), default=0)
-
-    @property
-    def edge_types(self) -> list[EdgeType | None]:
-        """The type of each relation."""
-        return [relation.edge_type for relation in self.relations]
 
     @property
     def is_temporal(self) -> bool:

@@ -252,7 +252,7 @@ class LayerSampler(PyGAttributes, KeyedSampler):
     def _sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[NeighborOutput]:
         outputs = []
         for sample in self.executor.sample_many(seeds, [batch_key(key, purpose=Purpose.LAYER) for key in keys]):
-            out = as_output(sample, self.graph, [], "directional")
+            out = as_output(sample, self.graph, "directional")
             assert isinstance(out, NeighborOutput)
             out.separate_sources = not self.include_dst
             outputs.append(out)

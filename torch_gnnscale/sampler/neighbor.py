@@ -25,7 +25,7 @@ from .executor import Drawing, Executor, GPUExecutor, HostExecutor, check_bulk
 from .fanouts import NumNeighborsLike, drawable, fanouts_of
 from .keyed import Inputs, KeyedSampler
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
-from .output import HeteroNeighborOutput, NeighborOutput, Seeds, as_output
+from .output import HeteroNeighborOutput, NeighborOutput, Seeds, as_output, renumbered_trees
 from .pyg_attributes import PyGAttributes
 from .relations import sampled_graph
 from .requests import SeedRequest, request_of_nodes
@@ -288,7 +288,7 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
     ) -> NeighborOutput | HeteroNeighborOutput:
         key = draw_seed() if key is None else key
         request = self._request(inputs, neg_sampling, key)
-        return request.finish(self.sample(request.seeds, request.seed_time, key, request.exclude))
+        return request.finish(self._sampled(request, key))
 
     def sample_many(
         self, inputs: Sequence[Inputs], keys: Sequence[int], neg_sampling: NegativeSampling | None = None
@@ -332,7 +332,10 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
             PyG's output without metadata. ``batch[i]`` is the tree of node i; trees are numbered like the seeds given.
             ``num_sampled_nodes`` and ``num_sampled_edges`` are None for ``bidirectional`` and ``induced``.
         """
-        of = prepared_seeds(self.graph, SeedRequest(seeds, seed_time, exclude), self.device)
+        return self._sampled(SeedRequest(seeds, seed_time, exclude), key)
+
+    def _sampled(self, request: SeedRequest, key: int) -> NeighborOutput | HeteroNeighborOutput:
+        of = prepared_seeds(self.graph, request, self.device)
         drawing = self._drawing_of_outputs()
         return self._output(self.executor.sample(of.nodes, key, drawing, of.times, of.pairs), of, drawing)
 
@@ -345,8 +348,10 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
 
     def _output(self, sample: ops.Sample, of: PreparedSeeds, drawing: Drawing) -> NeighborOutput | HeteroNeighborOutput:
         """PyG's output of a sample that was drawn by :meth:`_drawing_of_outputs`."""
-        seeds = [(number, len(of.nodes[number])) for number in of.numbers]
-        out = as_output(sample, self.graph, seeds, drawing.subgraph)
+        if sample.tree:
+            seeds = [(number, len(of.nodes[number])) for number in of.numbers]
+            sample = sample._replace(tree=renumbered_trees(sample.tree, seeds))
+        out = as_output(sample, self.graph, drawing.subgraph)
         if self._keeps_both:
             out = out.to_bidirectional(keep_orig_edges=True)
             out.colptr = out.edge_index = None

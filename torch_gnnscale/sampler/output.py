@@ -20,9 +20,30 @@ def _as_pyg(output: SamplerOutput | HeteroSamplerOutput, kind: type) -> Any:
     return kind(**{entry.name: getattr(output, entry.name) for entry in dataclasses.fields(kind) if entry.init})
 
 
+def _end(number: int) -> Any:
+    """The property ``row`` (0) or ``col`` (1) of an output: ``edge_index[number]``, in a dictionary where edges have
+    types, made on first use; or what it was set to, unless that is None."""
+    name = ("_row", "_col")[number]
+
+    def get(self: Any) -> Any:
+        if (end := self.__dict__[name]) is None and (index := self.edge_index) is not None:
+            typed = isinstance(index, dict)
+            end = {edge_type: ends[number] for edge_type, ends in index.items()} if typed else index[number]
+            self.__dict__[name] = end
+        return end
+
+    def put(self: Any, end: Any) -> None:
+        self.__dict__[name] = end
+
+    return property(get, put)
+
+
 @dataclass(repr=False)
 class NeighborOutput(SamplerOutput):
-    """A SamplerOutput with its CSC. ``row, col = edge_index``; ``edge`` holds the user's edge ids."""
+    """A SamplerOutput with its CSC. ``edge`` holds the user's edge ids; ``row`` and ``col``, where None is given for
+    them, are the rows of ``edge_index``."""
+
+    row, col = _end(0), _end(1)
 
     colptr: Tensor | None = None
     """Edges colptr[i]..colptr[i+1]-1 lead to node i: int64, shape [columns + 1]. Later nodes have no edges. With
@@ -49,6 +70,8 @@ class NeighborOutput(SamplerOutput):
 @dataclass(repr=False)
 class HeteroNeighborOutput(HeteroSamplerOutput):
     """A HeteroSamplerOutput with a CSC per relation; see :class:`NeighborOutput`."""
+
+    row, col = _end(0), _end(1)
 
     colptr: dict[EdgeType, Tensor] | None = None
     edge_index: dict[EdgeType, Tensor] | None = None
@@ -114,28 +137,25 @@ def renumbered_trees(trees: list[Tensor], seeds: list[tuple[int, int]]) -> list[
     return [renumber[tree] for tree in trees]
 
 
-def as_output(
-    sample: ops.Sample, graph: SampledGraph, seeds: list[tuple[int, int]], subgraph: str
-) -> NeighborOutput | HeteroNeighborOutput:
+def as_output(sample: ops.Sample, graph: SampledGraph, subgraph: str) -> NeighborOutput | HeteroNeighborOutput:
     """The operator's lists as PyG's output without metadata.
 
     Args:
         sample: of ``graph``.
         graph: what was sampled.
-        seeds: (number of the node type, number of seeds), in the order in which the seeds were given.
         subgraph: how edges were chosen; hops have counts only where they are ``directional``.
     """
     drawn = subgraph == "directional"
     num_nodes, num_edges = sample.num_nodes, sample.num_edges
     if not graph.is_hetero:
         index = sample.edge_index[0]
-        row, col = reversed(index.unbind()) if graph.backward else index.unbind()
+        col, row = index.unbind() if graph.backward else (None, None)
         return NeighborOutput(
             sample.node[0],
             row,
             col,
             sample.edge_id[0],
-            renumbered_trees(sample.tree, seeds)[0] if sample.tree else None,
+            sample.tree[0] if sample.tree else None,
             num_nodes[0] if drawn else None,
             num_edges[0] if drawn else None,
             colptr=None if graph.backward else sample.colptr[0],
@@ -143,29 +163,26 @@ def as_output(
             edge_weight=sample.edge_weight[0] if sample.edge_weight else None,
         )
     node = dict(zip(graph.node_types, sample.node, strict=True))
-    trees = dict(zip(graph.node_types, renumbered_trees(sample.tree, seeds), strict=True)) if sample.tree else None
+    trees = dict(zip(graph.node_types, sample.tree, strict=True)) if sample.tree else None
     edge_index = dict(zip(graph.edge_types, sample.edge_index, strict=True))
-    colptr = dict(zip(graph.edge_types, sample.colptr, strict=True))
-    rows, cols = ({edge_type: index[end] for edge_type, index in edge_index.items()} for end in (0, 1))
     edge: dict[Any, Tensor | None] = dict(zip(graph.edge_types, sample.edge_id, strict=True))
     if subgraph == "bidirectional":  # the ids of reversed edges belong to another edge type
         edge = {
             edge_type: None if reverse >= 0 else edge[edge_type]
             for edge_type, reverse in zip(graph.edge_types, graph.stored.reverse, strict=True)
         }
+    ends: Any = (None, None)
     if graph.backward:
-        rows, cols = cols, rows
-    kept: Any = (None, None) if graph.backward else (colptr, edge_index)
+        ends = tuple({edge_type: index[end] for edge_type, index in edge_index.items()} for end in (1, 0))
     weight = dict(zip(graph.edge_types, sample.edge_weight, strict=True)) if sample.edge_weight else None
     return HeteroNeighborOutput(
         node,
-        rows,
-        cols,
+        *ends,
         edge,
         trees,
         dict(zip(graph.node_types, num_nodes, strict=True)) if drawn else None,
         dict(zip(graph.edge_types, num_edges, strict=True)) if drawn else None,
-        colptr=kept[0],
-        edge_index=kept[1],
+        colptr=None if graph.backward else dict(zip(graph.edge_types, sample.colptr, strict=True)),
+        edge_index=None if graph.backward else edge_index,
         edge_weight=weight,
     )

@@ -28,16 +28,16 @@ class PreparedSeeds(NamedTuple):
 
 def prepared_seeds(graph: SampledGraph, request: SeedRequest, device: torch.device) -> PreparedSeeds:
     """What is asked for, checked against the graph; seeds on ``device``."""
-    given = typed(graph, "seeds", request.seeds)
-    if graph.is_hetero:
+    if not graph.is_hetero:
+        numbers, nodes = [0], [as_ids("seeds", request.seeds).to(device)]  # type: ignore[arg-type]  # raises for a dict
+    else:
+        given = typed(graph, "seeds", request.seeds)
         numbers = [graph.node_index(node_type) for node_type in given]
         nodes = [NO_IDS] * len(graph.sizes)
         for number, ids in zip(numbers, given.values(), strict=True):
             nodes[number] = as_ids("seeds", ids).to(device)
-    else:
-        numbers, nodes = [0], [as_ids("seeds", given[None]).to(device)]
     timed = request.seed_time is not None or graph.is_temporal
-    times = _seed_times(graph, given, nodes, request.seed_time) if timed else None
+    times = _seed_times(graph, numbers, nodes, request.seed_time) if timed else None
     pairs = None if request.exclude is None else exclusions(graph, request.exclude)
     return PreparedSeeds(nodes, times, pairs, numbers)
 
@@ -59,13 +59,15 @@ def exclusions(graph: SampledGraph, exclude: Any) -> list[Tensor | None]:
     return [sorted_pairs(pairs.get(edge_type), graph.backward) for edge_type in graph.edge_types]
 
 
-def _seed_times(graph: SampledGraph, given: dict, nodes: list[Tensor], seed_time: Seeds | None) -> list[Tensor | None]:
+def _seed_times(
+    graph: SampledGraph, numbers: list[int], nodes: list[Tensor], seed_time: Seeds | None
+) -> list[Tensor | None]:
     if not graph.is_temporal:
         raise ValueError("seed_time: expected none from a sampler without time_attr, found some")
     times = {} if seed_time is None else typed(graph, "seed_time", seed_time)
     result: list[Tensor | None] = [None] * len(nodes)
-    for node_type in given:
-        number = graph.node_index(node_type)
+    for number in numbers:
+        node_type = graph.node_types[number]
         if (time := times.get(node_type)) is not None:
             name = "seed_time" if node_type is None else f"seed_time of {node_type!r}"
             check_times(name, time, len(nodes[number]))
