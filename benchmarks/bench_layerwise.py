@@ -88,7 +88,7 @@ def matrix_rows(csc: CSC, batches: int) -> dict[str, Any]:
     rows = torch.zeros(len(MATRIX_FANOUTS), dtype=torch.int64)
     for number in range(batches):
         seeds = torch.randperm(csc.num_dst)[:SEEDS]
-        rows += sampler.sample([seeds], number).num_nodes[0, :-1].cumsum(0)
+        rows += torch.tensor(sampler.sample([seeds], number).num_nodes[0][:-1]).cumsum(0)
     ours = [int(row) // batches for row in rows]
     paper = [SEEDS * prod(MATRIX_FANOUTS[:hop]) for hop in range(len(MATRIX_FANOUTS))]
     print(f"\nGraphSAGE {SEEDS} x {MATRIX_FANOUTS}, rows of Q by hop: distinct nodes {ours}, b s^l {paper}")
@@ -247,7 +247,7 @@ def scratch(lists: int, degree: int = 20) -> dict[str, Any]:
             before = status("VmRSS")
             sample = layers.sample(seeds, 1)
             peak = status("VmHWM") - before
-            outputs = sum(x.nbytes for part in sample for x in (part if isinstance(part, (list, tuple)) else [part]))
+            outputs = sum(x.nbytes for part in (*sample[:4], sample.edge_weight) for x in part)
             name = f"{method}, {scheme}: bytes of scratch memory per scanned edge"
             found[name] = judged((peak - outputs) / edges, most=32)
             del sample
