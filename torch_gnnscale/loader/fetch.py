@@ -55,7 +55,7 @@ def rows_at(value: Any, ids: Ids, dim: int, below: int | None = None) -> Any:
     index = ids.on(getattr(value, "device", _HOST))  # NumPy arrays have no device
     if isinstance(value, Tensor) and dim == 0 and ops.can_gather_rows(value):
         check = below is None or below > value.size(0)
-        if not check and ops.torch_selects_sooner(value, len(index)):
+        if not check and ops.torch_selects_sooner(value, index.numel()):
             return value.index_select(0, index)
         return ops.gather_rows(value, index, check=check)
     return index_select(value, index, dim=dim)

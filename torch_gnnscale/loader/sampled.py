@@ -63,7 +63,7 @@ class SampledGraphPart:
     def size(self, edge_type: Any) -> tuple[int, int]:
         """(number of sampled nodes of the source type, of the destination type)."""
         src, dst = end_types(edge_type)
-        return len(self.nodes.get(src, NO_IDS)), len(self.nodes.get(dst, NO_IDS))
+        return self.nodes.get(src, NO_IDS).numel(), self.nodes.get(dst, NO_IDS).numel()
 
 
 def ends_by_type(out: Output) -> dict[Any, tuple[Tensor, Tensor]]:

@@ -81,9 +81,9 @@ def aggregate(
     more = None if more is None else _check_rows("more", more, x)
     if reduce not in REDUCTIONS:
         raise ValueError(f"reduce: expected one of {REDUCTIONS}, found {reduce!r}")
-    limit = _ALL_EDGES if num_edges is None else check_int("num_edges", num_edges, most=len(node))
+    limit = _ALL_EDGES if num_edges is None else check_int("num_edges", num_edges, most=node.numel())
     if weight is not None:
-        least = min(limit, len(node))
+        least = min(limit, node.numel())
         if reduce in ("max", "min"):
             raise ValueError(f"weight: expected none with reduce={reduce!r}")
         check_tensor("weight", weight)
@@ -120,7 +120,7 @@ def edge_dot(
     """
     _check_entries(ptr, node, edge)
     x = _check_rows("x", x)
-    y = _check_rows("y", y, x, len(ptr) - 1)
+    y = _check_rows("y", y, x, ptr.numel() - 1)
     if x.size(1) % check_int("heads", heads, 1):
         raise ValueError(f"heads: expected a divisor of x's width {x.size(1)}, found {heads}")
     return OPS.edge_dot(ptr, node, edge, x, y, heads, resolve_threads(threads))
@@ -148,8 +148,8 @@ def share_of_extremes(
     """
     _check_entries(ptr, node, None)
     x = _check_rows("x", x)
-    extreme = _check_rows("extreme", extreme, x, len(ptr) - 1)
-    grad = _check_rows("grad", grad, x, len(ptr) - 1)
+    extreme = _check_rows("extreme", extreme, x, ptr.numel() - 1)
+    grad = _check_rows("grad", grad, x, ptr.numel() - 1)
     return OPS.share_of_extremes(ptr, node, x, extreme, grad, resolve_threads(threads))
 
 
@@ -184,8 +184,8 @@ def extreme_backward(
         RuntimeError: a malformed ``ptr``, nodes or edges out of range.
     """
     _check_entries(ptr, node, edge)
-    x = _check_rows("x", x, count=len(ptr) - 1)
+    x = _check_rows("x", x, count=ptr.numel() - 1)
     extreme = _check_rows("extreme", extreme, x)
     share = _check_rows("share", share, x, extreme.size(0))
-    limit = _ALL_EDGES if num_edges is None else check_int("num_edges", num_edges, most=len(node))
+    limit = _ALL_EDGES if num_edges is None else check_int("num_edges", num_edges, most=node.numel())
     return OPS.extreme_backward(ptr, node, edge, limit, x, extreme, share, resolve_threads(threads))

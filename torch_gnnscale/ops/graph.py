@@ -95,7 +95,7 @@ def relations(
 
 def check_vector(name: str, value: Tensor | None, size: int, number: int | None = None) -> None:
     """Raises unless it is an int64 vector of that size; ``number``: its position in a list of this name."""
-    if isinstance(value, Tensor) and value.dtype == torch.int64 and value.dim() == 1 and len(value) == size:
+    if isinstance(value, Tensor) and value.dtype == torch.int64 and value.dim() == 1 and value.numel() == size:
         return
     name = name if number is None else f"{name}[{number}]"
     if not isinstance(value, Tensor) or value.dtype != torch.int64:

@@ -139,7 +139,7 @@ def sample_negatives(
     else:
         check_ids("src", src)
         _check_host("src", src)
-        if len(src) != count:
+        if src.numel() != count:
             raise ValueError(f"src: expected {count} sources, found {len(src)}")
         given, num_src = src.to(torch.int64).contiguous(), None
     if timed:
@@ -148,10 +148,10 @@ def sample_negatives(
         _check_vector("seed_time", seed_time, count)
         if seed_time.dtype != torch.int64:
             raise TypeError(f"seed_time: expected int64, found {seed_time.dtype}")
-    if edges is not None and num_src not in (None, len(edges.ptr) - 1):
-        raise ValueError(f"edges: expected those of {num_src} sources, found {len(edges.ptr) - 1}")
+    if edges is not None and num_src not in (None, edges.ptr.numel() - 1):
+        raise ValueError(f"edges: expected those of {num_src} sources, found {edges.ptr.numel() - 1}")
     if given is not None and edges is not None:
-        check_ids("src", given, len(edges.ptr) - 1, "nodes", threads)
+        check_ids("src", given, edges.ptr.numel() - 1, "nodes", threads)
     drawn = src if isinstance(src, Candidates) else Candidates(0, 0, None, None, None, None)
     found, failed = OPS.sample_negatives.default(
         count,

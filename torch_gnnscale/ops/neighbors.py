@@ -291,8 +291,8 @@ def _seed_times(graph: Relations, seeds: list[Tensor], given: Sequence[Tensor | 
     if len(times) != len(seeds):
         raise ValueError(f"seed_time: expected one entry for each of {len(seeds)} node types, found {len(times)}")
     for t, (ids, time) in enumerate(zip(seeds, times, strict=True)):
-        if time is not None or (graph.timed and len(ids)):
-            check_vector("seed_time", time, len(ids), t)
+        if time is not None or (graph.timed and ids.numel()):
+            check_vector("seed_time", time, ids.numel(), t)
             assert time is not None
             times[t] = time.contiguous() if graph.timed else None
     return times

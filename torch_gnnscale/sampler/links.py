@@ -150,7 +150,7 @@ class LinkSampling:
         """
         triplets = neg_sampling is not None and neg_sampling.is_triplet()
         src, dst, label = as_ids("row", inputs.row), as_ids("col", inputs.col), inputs.label
-        links, time, edge_type = len(src), inputs.time, inputs.input_type
+        links, time, edge_type = src.numel(), inputs.time, inputs.input_type
         if triplets and label is not None:
             raise ValueError("edge_label: expected none with negatives in triplets, found some")
         exclude = self._exclusions(src, dst, edge_type) if self.exclude_seed_edges else None

@@ -348,7 +348,7 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
 
     def _output(self, sample: ops.Sample, of: PreparedSeeds, drawing: Drawing) -> NeighborOutput | HeteroNeighborOutput:
         """PyG's output of a sample that was drawn by :meth:`_drawing_of_outputs`."""
-        if sample.tree:
+        if sample.tree and len(of.numbers) > 1:
             seeds = [(number, len(of.nodes[number])) for number in of.numbers]
             sample = sample._replace(tree=renumbered_trees(sample.tree, seeds))
         out = as_output(sample, self.graph, drawing.subgraph)
