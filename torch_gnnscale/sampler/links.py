@@ -26,6 +26,9 @@ StrictNegatives: TypeAlias = bool | Tensor | dict[EdgeType, Tensor]
 """True: negatives are never edges. Links [2, m] (by edge type in a heterogeneous graph): nor any of these. If every
 edge has its reverse, the reverses of these links are no negatives either."""
 
+_FEW_IDS = 8
+"""Up to so many ids a dictionary finds the distinct ones sooner than torch does."""
+
 
 class _Ends(NamedTuple):
     """Candidates for one end of negatives, and the user's weights from which they were prepared."""
@@ -163,7 +166,7 @@ class LinkSampling:
                 check_times("edge_label_time", time, links)
                 neg_time = _repeated(time, count)
                 dst_time = torch.cat([time, neg_time])
-            neg_src, neg_dst = self._negatives(src, count, neg_time, edge_type, neg_sampling, key)
+            neg_src, neg_dst = self._negatives(src, count, neg_time, edge_type, neg_sampling, key).unbind()
             destinations.append(neg_dst)
             if not triplets:
                 sources.append(neg_src)
@@ -304,10 +307,21 @@ def _each_once(ends: Seeds, disjoint: bool) -> tuple[Seeds, Tensor]:
     if disjoint:
         found = {node_type: (ids, torch.arange(len(ids))) for node_type, ids in by_type.items()}
     else:
-        found = {node_type: ids.unique(return_inverse=True) for node_type, ids in by_type.items()}
+        found = {node_type: _distinct(ids) for node_type, ids in by_type.items()}
     seeds = {node_type: ids for node_type, (ids, _) in found.items()}
     index = [inverse for _, inverse in found.values()]
     return seeds if isinstance(ends, dict) else seeds[None], index[0] if len(index) == 1 else torch.cat(index)
+
+
+def _distinct(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """``ids.unique(return_inverse=True)``, which takes longer than this for a few ids."""
+    if ids.numel() > _FEW_IDS:
+        return ids.unique(return_inverse=True)
+    given = ids.tolist()
+    found = sorted(set(given))
+    position = {node: number for number, node in enumerate(found)}
+    index = [position[node] for node in given]
+    return torch.tensor(found, dtype=ids.dtype), torch.tensor(index, dtype=torch.int64)
 
 
 def _map(value: Any, function: Callable) -> Any:
