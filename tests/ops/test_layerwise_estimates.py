@@ -26,18 +26,17 @@ def simple_graph(num_nodes=14, seed=0):
     return Graph(torch.cat([torch.zeros(1, dtype=torch.int64), degree.cumsum(0)]), src)
 
 
-def samples_of(graph, seeds, keys, drawing, score, size=2_000):
-    """A hop of 3 nodes, or neighbors, for each key; of many keys in bulks, whose samples are equal."""
-    if keys < 10_000:
-        prepared = ops.PreparedLayers(graph.relations(), [3], drawing, score=score)
-        return [prepared.sample(seeds, key) for key in range(keys)]
-    ends, found = range(0, len(seeds) * (size + 1), len(seeds)), []
+def moments(graph, seeds, keys, drawing, score, size=2_000):
+    """Means of the weight and of its square for each stored edge, over a hop of 3 nodes, or neighbors, by key."""
+    prepared = ops.PreparedLayers(graph.relations(), [3], drawing, score=score)
+    sums = torch.zeros(2, len(graph.row), dtype=torch.float64)
     for first in range(0, keys, size):
-        of_bulk = range(first, first + size)
-        found += ops.sample_layers_bulk(
-            graph.colptr, graph.row, seeds.repeat(size), ends, [3], of_bulk, drawing, score=score
-        )
-    return found
+        of_bulk = range(first, min(first + size, keys))
+        found = prepared.sample_many([seeds] * len(of_bulk), of_bulk, threads=1)
+        edge = torch.cat([sample.edge_id[0] for sample in found])
+        weight = torch.cat([sample.edge_weight[0] for sample in found]).double()
+        sums += torch.stack([torch.bincount(edge, w, len(graph.row)) for w in (weight, weight.square())])
+    return sums / keys
 
 
 @pytest.mark.slow
@@ -53,10 +52,7 @@ def test_unbiased_weights_have_the_terms_of_the_aggregation_as_expectations(meth
     score = ops.node_scores(relations) if method == "fastgcn" else None
     for aggregation in AGGREGATIONS if keys < 10_000 else AGGREGATIONS[:1]:
         drawing = ops.LayerDrawing(method, scheme, aggregation=aggregation, weights="unbiased")
-        found = samples_of(graph, seeds, keys, drawing, score)
-        edge = torch.cat([sample.edge_id[0] for sample in found])
-        weight = torch.cat([sample.edge_weight[0] for sample in found]).double()
-        means, squares = (torch.bincount(edge, w, len(into)) / keys for w in (weight, weight.square()))
+        means, squares = moments(graph, seeds, keys, drawing, score)
         deviation = (squares - means.square()).clamp(min=0).sqrt()
         assert (means[~asked] == 0).all()
         bound = 4.5 * deviation / math.sqrt(keys) + 1e-6
