@@ -143,3 +143,21 @@ def test_numbers_of_nodes_that_nobody_says_are_those_of_all_edges(last):
         graph.put_edge_index(relations[number].unbind(), ("a", f"r{number}", "b"), "coo")
     sampler = NeighborSampler((ForeignFeatureStore(), graph), [2])
     assert sampler.node_bounds() == {"a": 8, "b": 8}
+
+
+@pytest.mark.parametrize("layout", ["coo", "csc", "csr"])
+def test_rows_of_features_say_how_many_nodes_there_are_where_edges_do_not(layout):
+    features, graph = ForeignFeatureStore(), ForeignGraphStore()
+    for node_type, rows in (("a", 6), ("b", 4)):
+        features.put_tensor(torch.zeros(rows, 1), group_name=node_type, attr_name="x", index=None)
+    src, dst = torch.tensor([4, 0]), torch.tensor([1, 2])  # node 5 of a and node 3 of b have no edge
+    value = {
+        "coo": (src, dst),
+        "csc": (src, torch.tensor([0, 0, 1, 2])),
+        "csr": (torch.tensor([0, 1, 1, 1, 1, 2]), dst.flip(0)),
+    }
+    graph.put_edge_index(value[layout], ("a", "to", "b"), layout)
+    sampler = NeighborSampler((features, graph), [2])
+    assert sampler.node_bounds() == {"a": 6, "b": 4}
+    out = sampler.sample({"b": torch.arange(4)}, None, 1)
+    assert out.node["a"][out.row["a", "to", "b"]].tolist() == [4, 0]

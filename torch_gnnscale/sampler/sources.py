@@ -129,10 +129,15 @@ class StoreSource(Source):
         if isinstance(self.graph, GraphStore):
             return {edge_type: self.graph.relation(edge_type) for edge_type in self.edge_types}
         ours = GraphStore()  # converts every layout by a stable sort, so that samples do not depend on the store
+        counts = self.num_nodes()
         for edge_type in self.edge_types:
             attrs = [attr for attr in self.attrs if attr.edge_type == edge_type]
             attr = min(attrs, key=lambda attr: _PREFERRED.index(attr.layout))
-            ours.put_edge_index(self.graph.get_edge_index(attr), copy.copy(attr))
+            put = copy.copy(attr)
+            if put.size is None and edge_type is not None:  # a pointer says how many nodes its own end has
+                src, dst = counts[edge_type[0]], counts[edge_type[-1]]
+                put.size = None if put.layout == EdgeLayout.CSR else src, None if put.layout == EdgeLayout.CSC else dst
+            ours.put_edge_index(self.graph.get_edge_index(attr), put)
         return {edge_type: ours.relation(edge_type) for edge_type in self.edge_types}
 
     def of_nodes(self, name: str, sizes: dict) -> dict[NodeType | None, Tensor]:
