@@ -1,4 +1,4 @@
-"""Sampling in every mode against PyG's own sampler with pyg-lib, on one thread.
+"""Sampling in every mode against PyG's own sampler with pyg-lib, on one thread but where another number is named.
 
     python benchmarks/bench_modes.py
     python benchmarks/bench_modes.py --modes "temporal, last"    # these alone, not saved
@@ -45,6 +45,7 @@ class Case(NamedTuple):
     check: Callable | None = None
     tensors_alone: bool = False
     """Whether the same output without edges is timed as well."""
+    threads: int = 1
 
 
 def ids(limit: int, number: int, count: int = BATCH) -> Tensor:
@@ -63,11 +64,12 @@ def homogeneous() -> Data:
 
 
 def academic() -> HeteroData:
-    """Papers, authors and fields, each relation with its reverse."""
+    """Papers, authors and fields with times, each relation with its reverse."""
     data = HeteroData()
     sizes = {"paper": 700_000, "author": 500_000, "field": 20_000}
-    for node_type, size in sizes.items():
+    for seed, (node_type, size) in enumerate(sizes.items()):
         data[node_type].num_nodes = size
+        data[node_type].time = torch.randint(TIMES, (size,), generator=torch.Generator().manual_seed(seed))
     relations = [("author", "writes", "paper", 5_000_000), ("paper", "cites", "paper", 6_000_000),
                  ("paper", "about", "field", 3_000_000)]  # fmt: skip
     for seed, (src, name, dst, edges) in enumerate(relations):
@@ -113,10 +115,16 @@ def check_edges(data: Data | HeteroData, out) -> None:
         assert torch.equal(ends, data[edge_type].edge_index[:, edge])
 
 
-def check_times(data: Data, out) -> None:
+def check_times(data: Data | HeteroData, out) -> None:
     """No neighbor is later than its tree's seed."""
-    seed_time = data.time[out.node[:BATCH]]
-    assert (data.time[out.node] <= seed_time[out.batch])[BATCH:].all()
+    typed = isinstance(data, HeteroData)
+    nodes, trees = (out.node, out.batch) if typed else ({None: out.node}, {None: out.batch})
+    times = data.time_dict if typed else {None: data.time}
+    seeds = next(iter(times))
+    seed_time = times[seeds][nodes[seeds][:BATCH]]
+    for node_type, node in nodes.items():
+        late = times[node_type][node] > seed_time[trees[node_type]]
+        assert not late[BATCH if node_type == seeds else 0 :].any()
 
 
 def cases() -> dict[str, Callable[[], Case]]:
@@ -146,6 +154,9 @@ def cases() -> dict[str, Callable[[], Case]]:
         "heterogeneous, 237 relations": lambda: Case(
             knowledge_graph(), {"num_neighbors": [5, 2]}, entities, tensors_alone=True
         ),
+        "heterogeneous, temporal, 2 threads": lambda: Case(
+            academic(), {"num_neighbors": [10, 5], "time_attr": "time"}, papers, check=check_times, threads=2
+        ),
         "disjoint": of(disjoint=True),
         "temporal, uniform": of(check_times, time_attr="time"),
         "temporal, last": of(check_times, time_attr="time", temporal_strategy="last"),
@@ -158,6 +169,7 @@ def cases() -> dict[str, Callable[[], Case]]:
 
 def measure(name: str, case: Case, rounds: int, clock: Callable[[], float]) -> dict:
     """Both samplers on one case, by ``clock``."""
+    torch.set_num_threads(case.threads)
     ours = NeighborSampler(case.data, **case.options)
     candidates = {"gnnscale": ours}
     if has("pyg_lib"):
@@ -194,7 +206,6 @@ def main() -> None:
     )
     args = options.parse_args()
     warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
     results = {}
     chosen = cases()
     for name in args.modes or chosen:
