@@ -164,6 +164,16 @@ def test_a_homogeneous_graph_without_size_is_square(put):
     assert (store.relation().num_src, store.relation().num_dst) == (40, 40)
 
 
+@pytest.mark.parametrize("put", LAYOUTS)
+@pytest.mark.parametrize(("edge_type", "size"), [(("a", "to", "b"), (5, 4)), (("a", "to", "a"), (5, 5))])
+def test_each_type_has_the_nodes_up_to_its_largest_id(put, edge_type, size):
+    edge_index = torch.tensor([[0, 4], [3, 1]])
+    value, _ = as_layout(edge_index, put, 5, size[1])
+    store = GraphStore()
+    store.put_edge_index(value, edge_type, put)
+    assert (store.relation(edge_type).num_src, store.relation(edge_type).num_dst) == size
+
+
 @pytest.mark.parametrize(("put", "size"), [("csc", (40, 41)), ("csr", (41, 40))])
 def test_size_and_pointer_disagree(put, size):
     value, _ = as_layout(edges_of(40, 300), put, 40, 40)

@@ -103,7 +103,10 @@ class GraphStore(PyGGraphStore):
                 torch.stack([by_source.col().to(col.dtype), col]), (by_source.num_dst, by_source.num_src)
             )
         else:
-            csc = CSC.from_edge_index(torch.stack([row, col]), (num_src, num_dst), edge_attr.is_sorted)
+            size, of = (num_src, num_dst), edge_attr.edge_type
+            if edge_attr.size is None and of is not None and of[0] != of[-1]:  # else both ends have as many nodes
+                size = self._other_size(edge_attr, col, row), self._other_size(edge_attr, row, col)
+            csc = CSC.from_edge_index(torch.stack([row, col]), size, edge_attr.is_sorted)
         for name, given, found in (("sources", num_src, csc.num_src), ("destinations", num_dst, csc.num_dst)):
             if given is not None and given != found:
                 raise ValueError(f"size: expected {found} {name}, as the edges' pointer says, found {given}")
@@ -112,9 +115,13 @@ class GraphStore(PyGGraphStore):
 
     @staticmethod
     def _other_size(edge_attr: EdgeAttr, pointer: Tensor, ids: Tensor) -> int:
-        """The number of nodes of ``ids``: in a homogeneous graph that of the pointer, else the largest id + 1."""
+        """The number of nodes of ``ids``: in a homogeneous graph that of the pointer, else the largest id + 1; at least
+        that of the pointer where both ends are of one type."""
+        at_pointer, of = pointer.numel() - 1, edge_attr.edge_type
+        if of is None:
+            return at_pointer
         largest = int(ids.max()) + 1 if ids.numel() else 0
-        return largest if edge_attr.edge_type is not None else pointer.numel() - 1
+        return largest if of[0] != of[-1] else max(largest, at_pointer)
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
         if edge_attr.edge_type not in self._relations:
