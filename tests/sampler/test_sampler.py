@@ -312,6 +312,20 @@ def test_relations_without_a_reverse_are_named():
         NeighborSampler(make_hetero(), [2], "bidirectional")
 
 
+@pytest.mark.parametrize("forward", [False, True])
+def test_a_relation_that_is_named_a_reverse_but_is_none_is_named(forward):
+    data = HeteroData()
+    data["a"].num_nodes = data["b"].num_nodes = 3
+    data["a", "rev_to", "b"].edge_index = torch.tensor([[0, 1], [1, 2]])
+    if forward:
+        data["b", "to", "a"].edge_index = torch.tensor([[1, 2], [0, 1]])
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        NeighborSampler(data, [2], "bidirectional")
+    named = [str(entry.message) for entry in found if "stays directional" in str(entry.message)]
+    assert named == [] if forward else len(named) == 1 and named[0].startswith("edge type ('a', 'rev_to', 'b') stays")
+
+
 def test_two_relations_that_lead_back_are_no_reverse():
     there, back, again = ("a", "to", "b"), ("b", "from", "a"), ("b", "again", "a")
     assert reverse_relations([there, back]) == [1, 0]

@@ -175,8 +175,10 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
     def subgraph_type(self, subgraph_type: SubgraphType | str) -> None:
         self._subgraph_type = SubgraphType(subgraph_type)
         if self._subgraph_type == SubgraphType.bidirectional:
-            for edge_type, reverse in zip(self.graph.edge_types, self.graph.stored.reverse, strict=True):
-                if reverse < 0 and edge_type is not None and not edge_type[1].startswith("rev_"):
+            reverses = self.graph.stored.reverse
+            for number, (edge_type, reverse) in enumerate(zip(self.graph.edge_types, reverses, strict=True)):
+                is_reverse = edge_type is not None and edge_type[1].startswith("rev_") and number in reverses
+                if reverse < 0 and not is_reverse:
                     warn(f"edge type {edge_type} stays directional: there is no reverse edge type, or not a unique one")
 
     @property
