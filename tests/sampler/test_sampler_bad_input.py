@@ -172,6 +172,7 @@ def test_bad_seeds_of_a_homogeneous_graph():
 def test_times_that_cannot_be_compared():
     data = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2, edge_time=torch.tensor([0.5]))
     sampler = NeighborSampler(data, [-1], time_attr="edge_time")
+    assert sampler.sample(torch.tensor([1]), torch.tensor([1 << 53]), KEY).edge.tolist() == [0]
     with pytest.raises(ValueError, match=r"^seed_time: expected times up to 2\^53"):
         sampler.sample(torch.tensor([1]), torch.tensor([(1 << 53) + 1]), KEY)
     with pytest.raises(ValueError, match=r"^seed_time\[0\]: expected a number, found nan"):
