@@ -6,7 +6,7 @@ import time
 
 import pytest
 import torch
-from helpers.data import ForeignFeatureStore, make_data, plain
+from helpers.data import ForeignFeatureStore, make_data, node_rows, plain
 from helpers.hetero import make_hetero
 from torch_geometric.data import TensorAttr
 
@@ -72,6 +72,22 @@ def test_a_slow_store_is_read_ahead_in_epochs_of_few_batches_too(data):
             time.sleep(0.005)
         ahead = {name.startswith("gnnscale-loader_") for name in store.names}
         assert ahead == {epoch % 2 == 1 if epoch < 6 else loader._execution.trial.choice > 0}
+
+
+def test_stores_that_all_ranks_read_together_try_nothing_out(data):
+    """A trial chooses by the time that this rank measures: others could choose otherwise."""
+    store = Recording(data, collective=True)
+    loader = NeighborLoader((store, GraphStore.from_data(data)), [3], torch.arange(40), batch_size=10, seed=1)
+    for _ in range(2):
+        assert len(list(loader)) == 4
+    assert {name.startswith("gnnscale-loader-in-order") for name in store.names} == {True}
+
+
+def test_features_may_have_more_rows_than_there_are_nodes(data):
+    features = FeatureStore()
+    features.put_tensor(node_rows(torch.arange(300)), group_name=None, attr_name="x", index=None)
+    for batch in loader_of(data, features):
+        assert torch.equal(batch.x, node_rows(batch.n_id))
 
 
 def test_a_store_says_how_it_may_be_read():

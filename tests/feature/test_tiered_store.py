@@ -241,6 +241,9 @@ def test_other_hotness(tmp_path):
         assert torch.equal(store.order.old, by_score(hotness.reverse_pagerank(csc, labelled)).old)
     with Tiered.from_data(data, hotness=torch.rand(NODES), names=["y"]) as store:
         assert [attr.attr_name for attr in store.get_all_tensor_attrs()] == ["y"]
+    data.edge_attr, data.titles = torch.zeros(data.num_edges, 2), [""] * NODES  # which tiers do not hold
+    with Tiered.from_data(data, hotness=torch.rand(NODES), names=["y"]) as store:
+        assert [attr.attr_name for attr in store.get_all_tensor_attrs()] == ["y"]
 
 
 @pytest.mark.slow

@@ -1,10 +1,11 @@
-"""Few rows are selected by torch, many by the native gather: the same rows."""
+"""Which rows are read, and by whom: few rows by torch, many by the native gather."""
 
 import pytest
 import torch
+from torch_geometric.data import TensorAttr
 
-from torch_gnnscale import ops
-from torch_gnnscale.loader.fetch import Ids, rows_at
+from torch_gnnscale import FeatureStore, ops
+from torch_gnnscale.loader.fetch import Ids, StoreRows, rows_at
 from torch_gnnscale.ops import rows
 
 
@@ -43,3 +44,10 @@ def test_ids_that_may_be_outside_are_checked_by_the_native_gather(monkeypatch):
     for below, native in ((None, True), (41, True), (40, False)):
         assert gathered(monkeypatch, value, index, below)[1] is native
     assert gathered(monkeypatch, torch.rand(40, 6)[:, :3], index, 40)[1]  # rows with gaps between them
+
+
+def test_rows_of_nodes_are_told_from_those_of_edges_of_the_same_name():
+    source, of_nodes = StoreRows(FeatureStore(), None), torch.ones(2)
+    rows = [(TensorAttr((None, None), "x"), torch.zeros(2)), (TensorAttr(None, "x"), of_nodes)]
+    assert source.node_rows(rows, "x") is of_nodes
+    assert source.node_rows(rows[:1], "x") is None

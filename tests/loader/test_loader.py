@@ -21,7 +21,7 @@ from torch_geometric import EdgeIndex, Index
 from torch_geometric.data import Data
 from torch_geometric.utils import k_hop_subgraph
 
-from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler
 
 I64, F64 = torch.int64, torch.float64
 TAIL = [
@@ -359,3 +359,13 @@ def test_copies_of_a_batch_have_attributes_of_their_own():
     batch.added, copied.added = torch.zeros(batch.num_edges), torch.zeros(batch.num_nodes)
     assert copied.is_node_attr("added")
     assert not batch.is_node_attr("added")
+
+
+def test_original_edges_of_bidirectional_samples_are_kept():
+    data = make_data()
+    sampler = NeighborSampler(data, [2, 2], "bidirectional")
+    sampler.keep_orig_edges = True
+    options = {"batch_size": 20, "seed": 1}
+    both = next(iter(NeighborLoader(data, [2, 2], neighbor_sampler=sampler, **options)))
+    drawn = next(iter(NeighborLoader(data, [2, 2], **options)))
+    assert torch.equal(both._orig_edge_index, drawn.edge_index)

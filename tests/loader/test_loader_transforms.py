@@ -3,6 +3,7 @@ import dataclasses
 import pytest
 import torch
 from helpers.data import double, loader_of, node_rows, plain
+from helpers.hetero import PAPER, make_hetero
 from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 
@@ -73,6 +74,28 @@ def test_transform_sampler_output(data, change, layout):
         # Edge ids and features stay beside their edges.
         assert torch.equal(found.n_id[edges], data.edge_index[:, found.e_id])
         assert torch.equal(found.edge_attr[:, 0], -1.0 - found.e_id)
+
+
+@pytest.mark.parametrize("layout", ["coo", "EdgeIndex", "sparse_csr"])
+def test_transform_sampler_output_of_types(layout):
+    data, types = make_hetero(), set()
+
+    def change(out):
+        return dataclasses.replace(
+            out,
+            **{
+                name: {t: ends.flip(0)[::2] for t, ends in getattr(out, name).items()}
+                for name in ("row", "col", "edge")
+            },
+        )
+
+    for batch in loader_of(data, input_nodes=PAPER, transform_sampler_output=change, edge_layout=layout):
+        for src, name, dst in batch.edge_types:
+            edges = edges_in(batch[src, name, dst], layout)
+            ends = torch.stack([batch[src].n_id[edges[0]], batch[dst].n_id[edges[1]]])
+            assert torch.equal(ends, data[src, name, dst].edge_index[:, batch[src, name, dst].e_id])
+            types |= {len(batch[src].n_id) > len(batch[dst].n_id)} if edges.numel() else set()
+    assert types == {False, True}  # more sources than destinations, and fewer
 
 
 def test_transform_sampler_output_of_edge_ids(data):

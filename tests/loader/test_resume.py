@@ -9,6 +9,7 @@ import pytest
 import torch
 from helpers import forked
 from helpers.data import make_data, processes, silent, stop_workers
+from helpers.hetero import CITES, PAPER, make_hetero
 from helpers.slow import SLOW
 from torch.utils.data import BatchSampler, SequentialSampler
 
@@ -178,6 +179,14 @@ def test_other_inputs_and_graphs_are_refused():
         NeighborLoader(make_data(), [3, 2], torch.arange(1, 151), batch_size=16).load_state_dict(state)
     with pytest.raises(ValueError, match="state: expected a loader with edges="):
         loader_of(make_data(200, 900)).load_state_dict(state)
+
+
+def test_weights_of_one_relation_are_told_from_none():
+    data, options = make_hetero(), {"input_nodes": PAPER, "batch_size": 8, "seed": 1}
+    data[CITES].part = torch.ones(data[CITES].num_edges)
+    weighted = NeighborLoader(data, [2], weight_attr="part", **options)
+    with pytest.raises(ValueError, match=r"^state: expected a loader with weighted=False, found weighted=True$"):
+        weighted.load_state_dict(NeighborLoader(data, [2], **options).state_dict())
 
 
 # Training ############################################################################################################

@@ -4,6 +4,7 @@ import itertools
 import math
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler, RandomSampler
 
-from torch_gnnscale import LinkNeighborLoader, NeighborLoader
-from torch_gnnscale.feature.contract import Ranks
+from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
+from torch_gnnscale.feature.contract import CollectiveRowStore, Ranks
 from torch_gnnscale.loader.chunks import Chunks
 from torch_gnnscale.loader.share import Share, agreed_share
 
@@ -258,3 +259,23 @@ def test_what_is_wrong_with_the_inputs_of_one_rank_names_it():
     for own, other, text in ((None, "too few", "rank 1: too few"), ("too few", "too few", "too few")):
         with pytest.raises(ValueError, match=f"^{text}$"):
             agreed_share(share, Steps((decides, [1], 1, other)), decides, [1], own)
+
+
+class RowsOfTwo(FeatureStore, CollectiveRowStore):
+    """Rows that two ranks read together, of which the other one has another ``bulk``."""
+
+    ranks = Ranks(0, 2)
+    beyond_part = plan = counts = read = rows = None
+
+    def open_steps(self):
+        def gather(value):
+            decides, *others = value
+            return [value, ({**decides, "bulk": 3}, *others)]
+
+        return SimpleNamespace(gather=gather)
+
+
+def test_ranks_whose_bulks_differ_are_told():
+    stores = RowsOfTwo(), GraphStore.from_data(make_data())
+    with pytest.raises(ValueError, match=r"^bulk: expected the same on all ranks, found \[2, 3\]$"):
+        NeighborLoader(stores, [3], batch_size=10, seed=4, seed_order="global", bulk=2)

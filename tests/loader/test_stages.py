@@ -3,6 +3,7 @@
 import random
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from types import SimpleNamespace
 
@@ -11,10 +12,14 @@ import torch
 from helpers.data import make_data, no_loader_threads, plain
 
 from torch_gnnscale import NeighborLoader
+from torch_gnnscale.feature.contract import Ranks
 from torch_gnnscale.loader import prefetch
+from torch_gnnscale.loader.fetch import CollectiveRows
+from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.loader.pipeline import Pipeline, Stage
 from torch_gnnscale.loader.prefetch import LEAST_SECONDS, TURNS, USUAL, WINDOW, PrefetchTrial
-from torch_gnnscale.loader.together import Served, TogetherBatches
+from torch_gnnscale.loader.share import Share
+from torch_gnnscale.loader.together import Served, Together, TogetherBatches
 
 
 def same(value):
@@ -293,3 +298,42 @@ def test_a_batch_that_failed_is_one_of_those_before_an_iteration_is_left():
     batches.close()
     batches.close()
     assert steps.batches == [3]
+
+
+def announced_two_steps_before():
+    """Rows of a store that wants to be told what the next two steps read; a plan's rows are the plan."""
+    return CollectiveRows(
+        SimpleNamespace(
+            thread_safe=False, collective=True, rows_here=False, plans_ahead=lambda steps: 2, plan=same,
+            announce=lambda plan, steps: None, withdraw=lambda steps: None, counts=lambda plan, steps: None,
+            read=lambda plan, asked, steps: None, rows=same,
+        ),
+        None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_steps_that_were_announced_are_not_taken_after_the_epoch_was_left(prefetch):
+    source = announced_two_steps_before()
+    source.wanted = lambda sampled, bounds: [sampled]
+    line = SimpleNamespace(
+        collator=SimpleNamespace(source=source, sampled=same, bounds=None), sampler=None,
+        sample=lambda batch: (batch.epoch, batch.number), collate=lambda fetched: fetched.sampled,
+        seconds={"sample": 0.0, "gather": 0.0},
+    )  # fmt: skip
+    with ThreadPoolExecutor(1) as thread:
+        steps = SimpleNamespace(
+            thread=thread, begin=lambda *_: None, leave=lambda delivered: None,
+            step=lambda number, error, counts, run: run(None),
+        )  # fmt: skip
+        share = Share(Ranks(0, 1), "global", "pad", (6,))
+        together = Together(line, steps, share, 1, lambda number: 1)
+
+        def batches(epoch):
+            numbered = (NumberedBatch(epoch, number, None) for number in range(6))
+            return together.batches(numbered, epoch, 0, same, prefetch)
+
+        left = batches(0)
+        assert [next(left), next(left)] == [(0, 0), (0, 1)]
+        left.close()
+        assert list(batches(1)) == [(1, number) for number in range(6)]

@@ -236,6 +236,7 @@ PTR, NODE, X = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1]), torch.ones(2, 4
         (lambda: ops.edge_dot(PTR, NODE, X, X, edge=NODE + 2), RuntimeError, "an edge below 3, found 1 and 3"),
         (lambda: ops.share_of_extremes(PTR, NODE, X, X.double(), X), ValueError, "extreme: expected torch.float32 of"),
         (lambda: ops.extreme_backward(PTR, NODE, X[:1], X, X), ValueError, "x: expected 2 rows, found 1"),
+        (lambda: ops.extreme_backward(PTR, NODE, X, X, X[:1]), ValueError, "share: expected 2 rows, found 1"),
         (lambda: ops.extreme_backward(PTR, NODE + 1, X, X, X), RuntimeError, "expected a node below 2"),
     ],
 )  # fmt: skip

@@ -148,6 +148,8 @@ INDEX = torch.arange(3)
          "found torch.float64", lambda: ops.gather_tiers(SEGMENTS, INDEX, dtype=torch.float64)),
         (ValueError, "counts: expected contiguous int64 of shape (2, 2) on cpu, found torch.int64 (2,) on cpu",
          lambda: ops.gather_tiers(SEGMENTS, INDEX, counts=torch.zeros(2, dtype=torch.int64))),
+        (ValueError, "counts: expected contiguous int64 of shape (2, 2) on cpu, found torch.int64 (2, 2) on cpu",
+         lambda: ops.gather_tiers(SEGMENTS, INDEX, counts=torch.zeros(2, 2, dtype=torch.int64).t())),
     ],
 )  # fmt: skip
 def test_bad_input(error, message, call):

@@ -52,6 +52,8 @@ def test_bad_files(tmp_path, file):
     for arguments in ((0, 25_601), (25_600, 1), (30_000, 1)):
         with pytest.raises(ValueError, match=rf"bytes: expected at least {sum(arguments)} bytes, found 25600"):
             ops.map_file(file, *arguments)
+    with pytest.raises(ValueError, match="bytes: expected at least 30000 bytes, found 25600"):
+        ops.map_file(file, 30_000)  # up to the end, which lies before
     with pytest.raises(ValueError, match="offset: expected 0 <= offset"):
         ops.map_file(file, -1)
 

@@ -234,6 +234,15 @@ def test_fakes_have_the_shapes_and_types_of_the_real_ones():
         assert fake.stride() == real.stride()
 
 
+def test_fakes_of_new_nodes_have_trees_only_with_trees():
+    ids = torch.tensor([3, 1, 3])
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        given = mode.from_tensor(ids)
+        without, within = OPS.relabel.default(given, given, None, None), OPS.relabel.default(*[given] * 4)
+    assert without[2].shape == OPS.relabel.default(ids, ids, None, None)[2].shape == (0,)
+    assert within[2].shape == within[1].shape
+
+
 @pytest.mark.parametrize("with_edge_id", [False, True])
 def test_fake_sample(with_edge_id):
     relations, arguments = sample_arguments(with_edge_id, not with_edge_id, with_edge_id)

@@ -68,6 +68,18 @@ def test_gather_rows_of_lazy_views():
     assert torch.equal(ops.gather_rows(negative.clone(), index), negative[index])
 
 
+class Labelled(torch.Tensor):
+    pass
+
+
+def test_rows_of_subclasses_are_not_gathered():
+    rows = torch.ones(3, 2)
+    assert ops.can_gather_rows(rows)
+    assert ops.can_gather_rows(torch.nn.Parameter(rows))
+    assert not ops.can_gather_rows(rows.as_subclass(Labelled))  # they would be plain tensors
+    assert not ops.can_gather_rows(rows[0, 0])
+
+
 @pytest.mark.parametrize("num_rows", [0, 5])
 def test_gather_rows_of_nothing(device, num_rows):
     src = torch.ones(num_rows, 3, device=device)

@@ -329,3 +329,19 @@ def test_what_a_sampler_does_not_have(data):
     empty = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=3)
     (batch,) = NeighborLoader(empty, HOPS, method="ladies", batch_size=3)
     assert batch.edge_weight.shape == (0,)
+
+
+def test_edges_that_are_sorted_already(data):
+    order = data.edge_index[1].sort(stable=True).indices
+    given = Data(x=data.x, edge_index=data.edge_index[:, order], edge_attr=data.edge_attr[order])
+    loader = loader_of(given, is_sorted=True)
+    assert loader._sampler.graph.relations[0].csc.edge_id is None
+    assert batches(loader) == batches(loader_of(given))
+
+
+@pytest.mark.parametrize("kind", [LayerSampler, NeighborSampler])
+def test_edge_ids_may_be_beyond_the_number_of_edges(data, kind):
+    csc = CSC.from_data(data)
+    moved = CSC.from_csc(csc.colptr, csc.row, csc.edge_id + 100)
+    sampler = kind((FeatureStore(), GraphStore.from_csc(moved)), [5])
+    assert sampler.edge_bound(None) == 1600 == int(moved.edge_id.max()) + 1

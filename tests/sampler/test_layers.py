@@ -130,3 +130,15 @@ def test_changed_edges_are_refused():
         ValueError, match=r"^layers=True: expected the sampler's own edges, found edges that were changed"
     ):
         next(iter(batches(make_data(), [2], transform_sampler_output=drop)))
+
+
+def test_layers_take_the_place_of_an_adj_t():
+    data = make_data()
+    edge_index = torch.unique(data.edge_index, dim=1)
+    ones = torch.ones(edge_index.size(1))
+    adj_t = torch.sparse_coo_tensor(edge_index.flip(0), ones, (200, 200)).to_sparse_csr()
+    for batch in batches(Data(x=data.x, adj_t=adj_t), [3, 2]):
+        assert "adj_t" not in batch
+        for layer in batch.layers:
+            assert layer.edge_index.layout == torch.sparse_csr
+            assert tuple(layer.edge_index.shape) == layer.size[::-1]

@@ -1,8 +1,10 @@
 """What NeighborSampler refuses, by its exact error."""
 
+import re
+
 import pytest
 import torch
-from helpers.data import make_data, our_stores
+from helpers.data import ForeignFeatureStore, ForeignGraphStore, make_data, our_stores
 from helpers.hetero import (
     CITES,
     LIKES,
@@ -170,6 +172,7 @@ def test_bad_seeds_of_a_homogeneous_graph():
 def test_times_that_cannot_be_compared():
     data = Data(edge_index=torch.tensor([[0], [1]]), num_nodes=2, edge_time=torch.tensor([0.5]))
     sampler = NeighborSampler(data, [-1], time_attr="edge_time")
+    assert sampler.sample(torch.tensor([1]), torch.tensor([1 << 53]), KEY).edge.tolist() == [0]
     with pytest.raises(ValueError, match=r"^seed_time: expected times up to 2\^53"):
         sampler.sample(torch.tensor([1]), torch.tensor([(1 << 53) + 1]), KEY)
     with pytest.raises(ValueError, match=r"^seed_time\[0\]: expected a number, found nan"):
@@ -188,3 +191,38 @@ def test_stores_that_disagree():
     graph.put_edge_index((torch.zeros(1).long(), torch.zeros(1).long()), REV_WRITES, "coo", size=(1, 1))
     with pytest.raises(ValueError, match=r"^data: expected typed edges, or only edges of type None, found"):
         NeighborSampler((features, graph), [2])
+
+
+def test_a_time_of_stores_is_one_of_nodes():
+    data = make_data()
+    features, graph = our_stores(data)
+    features.put_tensor(torch.arange(data.num_edges), group_name=None, attr_name="time", index=None)
+    with pytest.raises(ValueError, match=r"^time_attr='time': expected 200 times, found shape \(1500,\)$"):
+        NeighborSampler((features, graph), [2], time_attr="time")
+
+
+def foreign_stores(sizes, layout, row, col):
+    """Stores that know the numbers of nodes of two types by their rows alone."""
+    features, graph = ForeignFeatureStore(), ForeignGraphStore()
+    for node_type, size in sizes.items():
+        features.put_tensor(torch.zeros(size, 1), group_name=node_type, attr_name="x", index=None)
+    graph.put_edge_index((torch.tensor(row), torch.tensor(col)), ("a", "to", "b"), layout)
+    return features, graph
+
+
+@pytest.mark.parametrize(
+    ("layout", "row", "col", "sizes"),
+    [("csc", [4, 0], [0, 0, 1, 1, 2], {"a": 5, "b": 3}), ("csr", [0, 1, 1, 1, 1, 2], [3, 1], {"a": 4, "b": 4})],
+)
+def test_pointers_of_more_nodes_than_there_are_rows(layout, row, col, sizes):
+    message = f"data: expected edges between {sizes['a']} and {sizes['b']} nodes, found CSC(num_src=5, num_dst=4, "
+    with pytest.raises(ValueError, match=rf"^{re.escape(message)}"):
+        NeighborSampler(foreign_stores(sizes, layout, row, col), [2])
+
+
+def test_a_number_of_nodes_that_one_relation_tells_holds_for_the_others():
+    features, graph = foreign_stores({"a": 8}, "coo", [0, 4], [3, 1])  # with a row to spare
+    there, back = graph.get_edge_index(("a", "to", "b"), "coo")
+    graph.put_edge_index((back, there), ("b", "from", "a"), "coo", size=(9, 7))
+    graph.put_edge_index((there, back), ("a", "too", "b"), "coo")
+    assert NeighborSampler((features, graph), [2]).num_nodes == {"a": 7, "b": 9}

@@ -124,6 +124,7 @@ REFUSED = {
     "negative": (b"1,2\n\n-1,2\n", 3, "expected two ids, found '-1,2'$"),
     "2^63": (b"1,2\n9223372036854775808,2\n", 2, "expected two ids, found '9223372036854775808,2'$"),
     "hexadecimal 2^63": (b"1,2\n2,0x8000000000000000\n", 2, "expected two ids, found '2,0x8000000000000000'$"),
+    "hexadecimal before": (b"1,2\n3,0X4\nO,1\n", 3, "expected two ids, found 'O,1'$"),
     "missing value": (b"1,2\nNA,2\n", 2, "expected two ids, found 'NA,2'$"),
     "second header": (b"src,dst\n1,2\nsrc,dst\n", 3, "expected two ids, found 'src,dst'$"),
     "comment in the middle": (b"1,2\n# a\n", 2, "expected 2 columns, found 1: '# a'$"),
@@ -249,10 +250,11 @@ def test_bad_parquet(tmp_path):
     for values, message in (
         ([1.0, 2.0], ": expected integers, found double"), (["1", "2"], ": expected integers, found string"),
         ([1, None], ", row 1: expected an id, found an empty cell"), ([True, False], ": expected integers, found bool"),
+        ([*range(6), None], ", row 6: expected an id, found an empty cell"),
     ):  # fmt: skip
-        pq.write_table(pa.table({"src": [1, 2], "dst": values}), path)
+        pq.write_table(pa.table({"src": range(len(values)), "dst": values}), path)
         with pytest.raises(ValueError, match=rf"^{path}{message}$"):
-            list(EdgeFiles([path]).chunks())
+            list(EdgeFiles([path]).chunks(4))
     pq.write_table(pa.table({"src": np.arange(5000), "dst": np.arange(5000)}), path)
     whole = path.read_bytes()
     damaged = bytearray(whole)

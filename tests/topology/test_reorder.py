@@ -101,7 +101,7 @@ def test_data_there_and_back():
         train_mask=torch.arange(50) < 9, edge_index=torch.stack([graph.row, column]), edge_attr=torch.arange(edges),
         name="graph", titles=[f"{i}" for i in range(50)], array=np.arange(50), columns=torch.arange(100).view(2, 50),
         split_index=torch.tensor([3, 49, 0]), pair_index=torch.arange(100).view(2, 50) % 50, train_idx=torch.arange(3),
-        sparse=torch.eye(50).to_sparse_coo(),
+        face=torch.tensor([[3], [49], [7]]), sparse=torch.eye(50).to_sparse_coo(),
     )  # fmt: skip
     order = by_score(torch.rand(50, generator=torch.Generator().manual_seed(1)))
     moved = reorder_data(data, order)
@@ -116,6 +116,7 @@ def test_data_there_and_back():
     assert torch.equal(order.old[moved.split_index], data.split_index)
     assert torch.equal(order.old[moved.pair_index], data.pair_index[:, order.old])
     assert torch.equal(moved.train_idx, data.train_idx)
+    assert torch.equal(order.old[moved.face], data.face)
     assert torch.equal(moved.sparse.to_dense(), data.sparse.to_dense()[order.old])
     back = reorder_data(moved, order.inverse())
     for name, value in data.items():

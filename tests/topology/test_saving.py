@@ -2,6 +2,7 @@
 
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -35,6 +36,18 @@ def test_saving_refuses_a_file_and_takes_an_empty_directory(tmp_path):
     GraphStore().save(tmp_path / "empty")
     GraphStore().save(tmp_path / "new" / "deep")
     assert GraphStore.open(tmp_path / "new" / "deep").get_all_edge_attrs() == []
+
+
+def test_the_manifest_is_the_last_file_of_an_empty_directory(tmp_path, monkeypatch):
+    """Without it nothing is opened, so a process that is killed meanwhile leaves nothing that looks complete."""
+    moved, rename = [], Path.rename
+    monkeypatch.setattr(Path, "rename", lambda file, to: moved.append(to.name) or rename(file, to))
+    data = HeteroData()
+    data["paper"].x = torch.arange(3.0)
+    order = TypedOrder({"paper": by_score(data["paper"].x)})
+    FeatureStore.from_data(data, order=order).save(tmp_path)
+    assert sorted(moved) == sorted(file.name for file in tmp_path.iterdir())
+    assert moved[-1] == files.MANIFEST < max(moved)
 
 
 SAVE_TWICE = """
