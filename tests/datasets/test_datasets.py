@@ -11,7 +11,7 @@ from helpers.data import REAL
 from scipy.stats import spearmanr
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, datasets
-from torch_gnnscale.datasets import NodeTask, downloads, planted
+from torch_gnnscale.datasets import NodeTask, archives, downloads, planted
 
 SMALL = {"num_nodes": 2000, "num_classes": 5, "num_features": 8}
 
@@ -48,6 +48,7 @@ def test_planted_has_what_it_promises():
     [
         ({"exponent": 2.0}, "exponent: expected more than 2, found 2.0"),
         ({"split": (0.5, 0.5)}, "split: expected two positive fractions"),
+        ({"split": (0.5, 0.0)}, "split: expected two positive fractions"),
     ],
 )
 def test_planted_refuses(arguments, message):
@@ -115,6 +116,15 @@ def test_archive_with_sparse_features_and_undirected_edges(tmp_path):
     assert task.data.edge_index.tolist() == [[0, 1, 2, 3], [2, 3, 0, 1]]
     assert task.y.tolist() == [0, 1, -1, 1]
     assert task.num_classes == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"), [([0, 255], torch.uint8), ([1, 256], torch.float32), ([-1, 2], torch.float32)]
+)
+def test_sparse_features_take_a_byte_where_that_holds_them(values, dtype):
+    arrays = {"x_indptr": np.array([0, 1, 2]), "x_indices": np.array([1, 0]), "x_dim": 2, "x_data": np.array(values)}
+    x = archives.features(arrays)
+    assert (x.dtype, x.tolist()) == (dtype, [[0, values[0]], [values[1], 0]])
 
 
 def test_facebook_codes_become_one_hot(tmp_path):
