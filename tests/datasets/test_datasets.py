@@ -212,6 +212,17 @@ def test_each_class_of_torch_geometric_takes_a_root_and_reads_from_its_own_folde
     assert roots == [str(tmp_path / name) for name in downloads.CLASSES]
 
 
+@pytest.mark.parametrize(
+    ("kind", "names"), [("Planetoid", downloads.PLANETOID), ("HeterophilousGraphDataset", downloads.HETEROPHILOUS)]
+)
+def test_each_class_of_several_data_sets_is_given_the_root_and_the_name(kind, names, tmp_path, monkeypatch):
+    data, asked = planted(seed=0, **SMALL), []
+    monkeypatch.setattr(torch_geometric.datasets, kind, lambda *given: asked.append(given) or [data.clone()])
+    for name in names:
+        assert torch.equal(datasets.load(name, tmp_path).y, data.y)
+    assert asked == [(str(tmp_path), name) for name in names]
+
+
 @pytest.mark.parametrize("name", ["Flickr", "cora", "minesweeper", "WikiCS"])
 @pytest.mark.parametrize("there", [False, True])
 def test_without_a_network_the_error_names_the_data_set_and_its_root(name, there, tmp_path, monkeypatch):

@@ -171,7 +171,9 @@ def test_batches_are_those_of_one_process(parts, count, world, given):
     check(*parts(count), world, (OF_NODES, LABOR)[number % 2], GIVEN[given])
 
 
-FEW = {name: OF_NODES[name] for name in ("ladies", "fastgcn's own")} | {"labor": LABOR["poisson, gcn"]}
+FEW = {name: OF_NODES[name] for name in ("ladies", "fastgcn's own")} | {
+    name: LABOR[name] for name in ("default", "poisson, gcn")
+}
 
 
 def test_batches_of_two_ranks_are_those_of_one_process(parts):

@@ -203,6 +203,29 @@ def test_a_link_is_chosen_among_it_and_its_negatives():
     assert (float(loss), links) == (pytest.approx(expected), 2)
 
 
+def test_popularity_recommends_what_has_most_links():
+    trainer = trainer_of("links")
+    links, items = trainer.task.links, trainer.task.sizes["item"].num_nodes
+    known = torch.cat([links["train"], links["val"]], dim=1)
+    popularity = torch.bincount(links["train"][1], minlength=items).float()
+    users = trainer.task.sizes["user"].num_nodes
+    expected = recall_at(20, torch.ones(users, 1), popularity[:, None], links["test"], known).mean()
+    assert trainer.baseline() == ("popularity", pytest.approx(float(expected)))
+
+
+def test_each_event_and_its_negative_are_scored():
+    data = planted_events(60, 20, 600, 5, seed=0)
+    parts = dict(zip(("train", "val", "test"), torch.arange(600).tensor_split([400, 500]), strict=True))
+    task = EventTask("small", data, ("user", "visits", "page"), parts)
+    trainer = EventTrainer(task, EventConfig(hidden=8, fanouts=[3], batch_size=32), quiet=True)
+    batch = next(iter(trainer.train_loader))
+    assert [out.shape for out in trainer.forward(batch)] == [(32,), (32,)]
+    loss, events = trainer.loss(batch)
+    loss.backward()
+    assert events == 32
+    assert all(bool(parameter.grad.isfinite().all()) for parameter in trainer.model.parameters())
+
+
 def test_embeddings_have_the_standard_deviation_asked_for():
     data = HeteroData()
     data["node"].num_nodes = 500
