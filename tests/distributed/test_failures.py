@@ -371,3 +371,15 @@ def test_the_rank_of_a_column_that_failed_is_named():
     steps.rows = SimpleNamespace(numbers=lambda counts, purpose: torch.tensor([[FAILED, FAILED], [0, 0]]))
     with pytest.raises(Elsewhere, match=r"^sampling: expected it of all ranks, found that rank 1 failed$"):
         steps.counted(torch.zeros(2, 2, dtype=torch.int64), None, "sampling")
+
+
+@pytest.mark.parametrize(("ranks", "parts", "has_row"), [(2, 2, True), (4, 2, False)])
+def test_ranks_of_a_row_meet_when_there_are_copies_and_they_are_asked(ranks, parts, has_row):
+    groups = SimpleNamespace(rank=0, groups=lambda of_ranks: [object() for _ in of_ranks], topic=lambda: 1)
+    steps = RankSteps(groups, Grid(ranks, parts), {})
+    try:
+        assert (steps.row is not None) == has_row
+        steps.open_row()
+        assert steps.row.size == ranks // parts
+    finally:
+        steps.thread.end(None)
