@@ -37,6 +37,24 @@ def test_a_plan_of_a_data_set(saved, tmp_path, capfd):
     assert (tmp_path / "plan" / "plan.png").stat().st_size > 10_000
 
 
+def test_the_batches_of_training_are_measured(saved, tmp_path, monkeypatch):
+    class Asked(Exception):
+        pass
+
+    def measure(plan, loader, epochs):
+        raise Asked([out.node for epoch in epochs for out in loader.samples(epoch)])
+
+    monkeypatch.setattr("torch_gnnscale.cli_split.measure", measure)
+    options = ["--weights", "random", "--epochs", "0", "--fanouts", "2", "--batch-size", "100", "--seed", "9"]
+    with pytest.raises(Asked) as asked:
+        main(["split", "--dataset", saved[0], "--out", str(tmp_path / "plan"), *options])
+    task = saved[1]
+    loader = NeighborLoader(task.data, [2], task.seeds("train"), batch_size=100, shuffle=True, seed=9)
+    (found,) = asked.value.args
+    assert len(found) == len(loader)
+    assert all(torch.equal(nodes, batch.n_id) for nodes, batch in zip(found, loader, strict=True))
+
+
 @pytest.mark.slow
 def test_parts_are_written_by_a_plans_file(saved, tmp_path):
     path, _ = saved

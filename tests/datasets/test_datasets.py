@@ -11,7 +11,7 @@ from helpers.data import REAL
 from scipy.stats import spearmanr
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, datasets
-from torch_gnnscale.datasets import NodeTask, downloads, planted
+from torch_gnnscale.datasets import NodeTask, archives, downloads, planted
 
 SMALL = {"num_nodes": 2000, "num_classes": 5, "num_features": 8}
 
@@ -48,6 +48,7 @@ def test_planted_has_what_it_promises():
     [
         ({"exponent": 2.0}, "exponent: expected more than 2, found 2.0"),
         ({"split": (0.5, 0.5)}, "split: expected two positive fractions"),
+        ({"split": (0.5, 0.0)}, "split: expected two positive fractions"),
     ],
 )
 def test_planted_refuses(arguments, message):
@@ -115,6 +116,15 @@ def test_archive_with_sparse_features_and_undirected_edges(tmp_path):
     assert task.data.edge_index.tolist() == [[0, 1, 2, 3], [2, 3, 0, 1]]
     assert task.y.tolist() == [0, 1, -1, 1]
     assert task.num_classes == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "dtype"), [([0, 255], torch.uint8), ([1, 256], torch.float32), ([-1, 2], torch.float32)]
+)
+def test_sparse_features_take_a_byte_where_that_holds_them(values, dtype):
+    arrays = {"x_indptr": np.array([0, 1, 2]), "x_indices": np.array([1, 0]), "x_dim": 2, "x_data": np.array(values)}
+    x = archives.features(arrays)
+    assert (x.dtype, x.tolist()) == (dtype, [[0, values[0]], [values[1], 0]])
 
 
 def test_facebook_codes_become_one_hot(tmp_path):
@@ -200,6 +210,17 @@ def test_each_class_of_torch_geometric_takes_a_root_and_reads_from_its_own_folde
         monkeypatch.setattr(torch_geometric.datasets, name, lambda root: roots.append(root) or [data.clone()])
         assert torch.equal(datasets.load(name.lower(), tmp_path).y, data.y)
     assert roots == [str(tmp_path / name) for name in downloads.CLASSES]
+
+
+@pytest.mark.parametrize(
+    ("kind", "names"), [("Planetoid", downloads.PLANETOID), ("HeterophilousGraphDataset", downloads.HETEROPHILOUS)]
+)
+def test_each_class_of_several_data_sets_is_given_the_root_and_the_name(kind, names, tmp_path, monkeypatch):
+    data, asked = planted(seed=0, **SMALL), []
+    monkeypatch.setattr(torch_geometric.datasets, kind, lambda *given: asked.append(given) or [data.clone()])
+    for name in names:
+        assert torch.equal(datasets.load(name, tmp_path).y, data.y)
+    assert asked == [(str(tmp_path), name) for name in names]
 
 
 @pytest.mark.parametrize("name", ["Flickr", "cora", "minesweeper", "WikiCS"])

@@ -69,6 +69,17 @@ def test_only_rows_that_did_not_come_are_fetched_again(fails):
         buffer.entered(step)
 
 
+def test_a_row_that_did_not_come_makes_room_for_another():
+    policy = POLICIES["lookahead"](1, HALO, HALO, window=2)
+    buffer = PrefetchBuffer(policy, {"x": (torch.float64, (3,))})
+    batches = [torch.tensor(ids) for ids in ([4], [4, 6], [6])]
+    for ids in batches:
+        policy.announce(ids)
+    buffer.step(batches[0])
+    step = buffer.step(batches[1])
+    assert (step.fetch.tolist(), step.enter.tolist(), step.at.tolist()) == ([4, 6], [6], [0])
+
+
 def test_rows_taken_stay_when_others_enter():
     buffer = PrefetchBuffer(POLICIES["lookahead"](1, HALO, HALO, window=0), {"x": (torch.float64, (3,))})
     taken = []

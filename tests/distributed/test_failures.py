@@ -5,6 +5,7 @@ import shutil
 import signal
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -16,7 +17,10 @@ from torch import distributed as dist
 
 from torch_gnnscale import NeighborLoader, partition
 from torch_gnnscale.distributed import open_part
+from torch_gnnscale.distributed.exchange import Elsewhere
+from torch_gnnscale.distributed.grid import Grid
 from torch_gnnscale.distributed.own_rows import MappedRows
+from torch_gnnscale.distributed.steps import FAILED, RankSteps
 
 
 def loader_of(part, **options):
@@ -359,3 +363,23 @@ def test_remote_rows_outside_a_loader_are_an_error_and_no_hidden_collective(part
         "NeighborLoader and LinkNeighborLoader read them, in steps that all ranks take together"
     )
     assert cluster(2).results(remote_rows, parts) == [(False, text.format(rank)) for rank in range(2)]
+
+
+def test_the_rank_of_a_column_that_failed_is_named():
+    steps = RankSteps.__new__(RankSteps)
+    steps.grid, steps.rank, steps.headers, steps.row = Grid(4, 2), 3, None, None
+    steps.rows = SimpleNamespace(numbers=lambda counts, purpose: torch.tensor([[FAILED, FAILED], [0, 0]]))
+    with pytest.raises(Elsewhere, match=r"^sampling: expected it of all ranks, found that rank 1 failed$"):
+        steps.counted(torch.zeros(2, 2, dtype=torch.int64), None, "sampling")
+
+
+@pytest.mark.parametrize(("ranks", "parts", "has_row"), [(2, 2, True), (4, 2, False)])
+def test_ranks_of_a_row_meet_when_there_are_copies_and_they_are_asked(ranks, parts, has_row):
+    groups = SimpleNamespace(rank=0, groups=lambda of_ranks: [object() for _ in of_ranks], topic=lambda: 1)
+    steps = RankSteps(groups, Grid(ranks, parts), {})
+    try:
+        assert (steps.row is not None) == has_row
+        steps.open_row()
+        assert steps.row.size == ranks // parts
+    finally:
+        steps.thread.end(None)

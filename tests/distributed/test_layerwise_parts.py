@@ -22,9 +22,11 @@ from helpers.slow import SLOW, quick
 
 from torch_gnnscale import LayerSampler, LinkNeighborLoader, partition
 from torch_gnnscale.distributed import open_part
+from torch_gnnscale.distributed.grid_layers import _squared
 from torch_gnnscale.feature.contract import Ranks
 from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.loader.share import Share
+from torch_gnnscale.reference.layerwise import count_score, count_shift
 
 METHODS = {
     "ladies": {"method": "ladies", "num_neighbors": [12, 9]},
@@ -169,7 +171,9 @@ def test_batches_are_those_of_one_process(parts, count, world, given):
     check(*parts(count), world, (OF_NODES, LABOR)[number % 2], GIVEN[given])
 
 
-FEW = {name: OF_NODES[name] for name in ("ladies", "fastgcn's own")} | {"labor": LABOR["poisson, gcn"]}
+FEW = {name: OF_NODES[name] for name in ("ladies", "fastgcn's own")} | {
+    name: LABOR[name] for name in ("default", "poisson, gcn")
+}
 
 
 def test_batches_of_two_ranks_are_those_of_one_process(parts):
@@ -327,3 +331,10 @@ def test_an_error_at_one_rank_is_raised_on_all(parts, count, world, case):
     ends = [of_rank[-1] for of_rank in found]
     assert ends[0].startswith("RuntimeError: the graph is malformed: row[")
     assert all("rank 0" in text for text in ends[1:])
+
+
+@pytest.mark.parametrize("large", [(1 << 30) - 3, (1 << 30) - 2, 1 << 33])
+def test_large_sums_of_counts_are_shifted_as_in_the_twin(large):
+    counts = [[large, 2], [5, 7]]
+    expected = [count_score(count, count_shift(sum(of_batch))) for of_batch in counts for count in of_batch]
+    assert _squared(torch.tensor(counts).view(-1), torch.tensor([0, 0, 1, 1]), 2).tolist() == expected

@@ -14,10 +14,10 @@ class Asked(Exception):
 
 
 class Said:
-    """What a rank tells the others, who have said ``heard``."""
+    """What a rank tells the others, who have said ``heard``; ``silent``: who is gone."""
 
-    def __init__(self, heard):
-        self.said, self.told = [], heard
+    def __init__(self, heard, silent):
+        self.said, self.told, self.silent = [], heard, silent
 
     def say(self, why, about):
         self.said.append((why, about))
@@ -25,14 +25,17 @@ class Said:
     def heard(self, about):
         return self.told
 
+    def gone(self):
+        return self.silent
+
     def together(self, make):
         return "made"
 
 
-def rank_of(rank, world, heard=None):
+def rank_of(rank, world, heard=None, silent=""):
     """A rank of a group that is not there; each rank gathers what this one says, and None of the others."""
     meeting = Meeting(0, 1, 1.0)
-    meeting.rank, meeting.world, meeting._presence = rank, world, Said(heard or {})
+    meeting.rank, meeting.world, meeting._presence = rank, world, Said(heard or {}, silent)
     meeting.gather = lambda value: [value if place == rank else None for place in range(world)]
     return meeting
 
@@ -66,6 +69,14 @@ def test_a_rank_that_lost_the_others_says_so_about_what_it_did():
     meeting = rank_of(1, 3, {0: "", 2: "the disk is full"})
     assert meeting.lost(Broken("closed"), 7) == "rank 2: the disk is full"
     assert meeting._presence.said == [("", 7)]
+
+
+@pytest.mark.parametrize(
+    ("silent", "why"),
+    [("rank 2 is gone", "rank 2 is gone"), ("", "rank 2 did not come to what the others do together")],
+)
+def test_ranks_that_say_nothing_are_gone_or_did_not_come(silent, why):
+    assert rank_of(1, 3, {0: "", 1: ""}, silent).lost(Broken("closed")) == f"{why}: closed"
 
 
 @pytest.mark.parametrize(("rank", "files"), [(0, 5 + 3 + 5), (2, 5 + 3 + 1)])

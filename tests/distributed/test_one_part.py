@@ -44,6 +44,14 @@ def test_batches_of_a_typed_graph(tmp_path):
     assert [batches_of_rank(path, "nodes", 2, options)] == expected_batches(data, path, "nodes", 2, options, 1)
 
 
+def test_an_attribute_of_all_edges_is_by_the_users_ids(tmp_path):
+    data = homogeneous()
+    partition.write(data, tmp_path / "parts", parts=1, method="random", graph_attrs=["kind"])
+    with open_part(tmp_path / "parts") as part:
+        found = part.features.get_tensor(group_name=(None, None), attr_name="kind", index=None)
+    assert torch.equal(found, data.kind)
+
+
 def test_a_graph_without_rows(tmp_path):
     data, path = homogeneous(), str(tmp_path / "parts")
     for name in set(data.keys()) - {"edge_index", "num_nodes"}:

@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from torch import distributed as dist
 from torch_gnnscale import TieredFeatureStore, partition
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.own_rows import MappedRows, joined_there
-from torch_gnnscale.distributed.own_tiers import OwnTiers
+from torch_gnnscale.distributed.own_tiers import OwnTiers, opened_once
 from torch_gnnscale.feature import hotness
 from torch_gnnscale.loader import accesses
 from torch_gnnscale.memory import host
@@ -151,6 +152,15 @@ def test_ranks_of_a_part_share_memory(parts):
     assert torch.equal(second[1], data.x)
     first, second = cluster(2).run(memory_of, apart)
     assert first[0] != second[0]
+
+
+def test_ranks_of_other_machines_share_nothing():
+    meeting = SimpleNamespace(rank=0, gather=lambda value: [value, "other"], all_made=lambda make: make())
+    sharers = []
+    assert (
+        opened_once("own", ["here", "there"], meeting, lambda count: sharers.append(count) or "store", None) == "store"
+    )
+    assert sharers == [1]
 
 
 # Scores ###############################################################################################################

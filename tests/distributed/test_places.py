@@ -2,6 +2,8 @@
 
 import shutil
 import warnings
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers.cluster import cluster
@@ -68,6 +70,16 @@ def test_staged_parts(parts, tmp_path):
     assert cluster(2).run(batches, parts, disks) == found
     apart = cluster(2).run(batches, parts, [str(tmp_path / "a"), str(tmp_path / "b")])
     assert [entry[1:] for entry in apart] == [([f"part-0000{rank}"], whole[rank][2]) for rank in range(2)]
+
+
+@pytest.mark.parametrize("rank", range(2))
+def test_a_machine_copies_the_parts_of_its_ranks(parts, tmp_path, rank):
+    machines = ["this", "the other"] if rank == 0 else ["the other", "this"]
+    meeting = SimpleNamespace(
+        rank=rank, world=2, machines=machines, gather=lambda value: [value] * 2, all_made=lambda make: make()
+    )
+    copy = places.staged(Path(parts), tmp_path, meeting, True, "copies")
+    assert [folder.name for folder in copy.glob("part-*")] == [f"part-0000{rank}"]
 
 
 def test_ranks_of_which_some_have_no_stage(parts, tmp_path):

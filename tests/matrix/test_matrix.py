@@ -64,6 +64,14 @@ def bulks(draw):
     return graph, [torch.tensor(draw(nodes), dtype=dtype) for _ in keys], keys
 
 
+@pytest.mark.parametrize("scores", SCORES)
+@pytest.mark.parametrize("method", LAYERWISE)
+def test_each_score_of_a_small_graph(method, scores):
+    graph = without_parallel_edges(random_graph(100, 8, seed=1))
+    (found,) = layerwise(graph, [random_ids(100, 10, 0)], [12], [7], ops.LayerDrawing(method, scores=scores), True)
+    assert found.num_edges[0][0] > 0
+
+
 @pytest.mark.slow
 @given(bulks(), drawings(), st.lists(st.integers(-1, 6), min_size=1, max_size=3), st.booleans())
 def test_layer_wise_bulks_equal_the_fused_operator(bulk, drawing, num_nodes, include_dst):

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from torch_gnnscale.nn.compare import outputs
+from torch_gnnscale.nn.compare import agree, outputs
 
 
 class Twice(nn.Module):
@@ -21,3 +21,8 @@ def test_of_a_module_that_is_called_twice_the_first_output():
     with outputs(model) as found:
         assert model(torch.ones(3, 1)).tolist() == [[4.0]] * 3
     assert {name: out.tolist() for name, out in found.items()} == {"inner": [[2.0]] * 3}
+
+
+def test_infinite_outputs_agree_where_they_are_equal():
+    expected = torch.tensor([[1.0, torch.inf], [-torch.inf, 2.0]])
+    assert agree(expected, expected.clone())

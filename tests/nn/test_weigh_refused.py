@@ -9,6 +9,7 @@ from torch import nn
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import narrow, saving, weigh
+from torch_gnnscale.nn.weigh import _is_prefix
 
 
 @pytest.fixture(autouse=True)
@@ -79,6 +80,12 @@ def test_other_edges_and_weights_are_refused():
         ValueError, match=r"^conv \(SAGEConv\): expected the batch's edge_index or a prefix of it, found"
     ):
         weigh(Flipped().double())(batch)
+    for edges, fits in (
+        (batch.edge_index[:, :5], True),
+        (batch.edge_index[:, ::2], False),
+        (batch.edge_index[:, 1:5], False),
+    ):
+        assert _is_prefix(edges, batch.edge_index) == fits
     model = pyg_nn.Sequential("x, e, w", [(pyg_nn.GraphConv(FEATURES, CLASSES), "x, e, w -> x")]).double()
     weighed = weigh(model, lambda model, batch: model(batch.x, batch.edge_index, batch.edge_weight))
     message = r"^module_0 \(GraphConv\): expected no edge_weight, or another, found the one that weigh multiplies"

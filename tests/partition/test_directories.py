@@ -264,6 +264,8 @@ def test_partition_book():
     for ids, found in (([0, 9], 9), ([1, -1], -1)):
         with pytest.raises(IndexError, match=rf"^ids\[1\] = {found} is out of range: expected nodes in \[0, 9\)$"):
             book.part_of(torch.tensor(ids), "a")
+    with pytest.raises(IndexError, match=r"^ids\[0\] = 9 is out of range"):
+        book.part_of(torch.tensor([9, 0]), "a")
     with pytest.raises(ValueError, match=r"^node type None: expected one of \['a'\]$"):
         book.part_of(torch.tensor([0]))
     with pytest.raises(IndexError, match=r"^part: expected a part in \[0, 4\), found 4$"):

@@ -10,6 +10,7 @@ from helpers.graphs import random_graph
 from torch_gnnscale import CSC
 from torch_gnnscale.partition import report as reports
 from torch_gnnscale.partition.methods import assign, report
+from torch_gnnscale.partition.whole import Whole
 
 TYPED = {("user", "likes", "item"): (60, 25), ("item", "of", "user"): (25, 60), ("user", "knows", "user"): (60, 60)}
 SIZES = {"user": 60, "item": 25, "empty": 0}
@@ -59,6 +60,16 @@ def test_types_have_parts_of_their_own():
     alike = {"a": 60, "b": 60}
     found = assign({("a", "to", "b"): csc(60)}, alike, 4, method="random").owner
     assert not torch.equal(found["a"], found["b"])
+
+
+def test_edges_of_all_relations_into_a_type_count():
+    relations = typed_relations()
+    whole = Whole.of(relations, SIZES, {}, ["edges"])
+    expected = dict.fromkeys(SIZES, 0)
+    for (_, _, dst), csc in relations.items():
+        expected[dst] = expected[dst] + csc.colptr.diff()
+    found = whole.by_type(whole.weight[:, 0])
+    assert all(torch.equal(found[node_type], expected[node_type]) for node_type in ("user", "item"))
 
 
 def test_each_of_as_many_parts_as_nodes_has_one():

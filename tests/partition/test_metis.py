@@ -154,6 +154,15 @@ def test_a_child_that_fails(monkeypatch, tmp_path, body):
         part(40, RING)
 
 
+@pytest.mark.parametrize("parts", [2, 3])
+def test_parts_that_metis_leaves_empty_are_counted(monkeypatch, parts):
+    status = {"stage": "done", "code": 1, "count": 40, "all_weights": True, "peak": 1}
+    monkeypatch.setattr(metis, "_run", lambda request, descriptors: (status, ""))  # the owner of all nodes is 0
+    text = f"^METIS left {parts - 1} of {parts} parts without nodes: expected fewer parts for 40 nodes$"
+    with pytest.warns(UserWarning, match=text):
+        assert not part(40, RING, parts=parts).owner.any()
+
+
 @pytest.mark.parametrize("spoilt", ["symbol", SLOW("width"), SLOW("crash")])
 def test_without_the_symbol_one_weight_is_balanced(monkeypatch, tmp_path, spoilt):
     source = metis._CHILD.read_text()

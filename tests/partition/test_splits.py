@@ -40,6 +40,16 @@ def test_masks_are_splits_and_rows(tmp_path, stores):
     assert torch.equal(part.rows[None, "y"], data.y[part.user_ids[None]])
 
 
+def test_masks_of_edges_are_no_splits(tmp_path):
+    data = make_data()
+    data.train_mask = torch.arange(data.num_edges) % 2 == 0
+    assert data.is_edge_attr("train_mask")
+    write(data, tmp_path / "parts", 2, method="random")
+    parts = open_parts(tmp_path / "parts")
+    assert parts.splits == []
+    assert ((None, None), "train_mask") in parts.part(0).rows
+
+
 def test_given_splits(tmp_path):
     """Ids keep their order and repetitions; a given split replaces the mask of its name."""
     data = masked("train_mask", make_data(), 0.5)

@@ -101,6 +101,10 @@ def test_too_little_space(parts, tmp_path, monkeypatch):
         OSError, match=rf"^{tmp_path}/disk: expected \d+ bytes of free space for a copy of {parts}, found 10$"
     ):
         stage(parts, tmp_path / "disk", [0])
+    monkeypatch.undo()
+    copy = stage(parts, tmp_path / "disk", [0])
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=10))
+    assert stage(parts, tmp_path / "disk", [0]) == copy  # what is there needs no space
 
 
 @pytest.mark.parametrize(

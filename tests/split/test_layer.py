@@ -51,6 +51,15 @@ def test_each_dropout_has_random_numbers_of_its_own(forward_pass):
     assert not torch.equal(first, second)
 
 
+def test_dropout_in_place(forward_pass):
+    x = torch.ones(forward_pass.hops.rows[-1], 8)
+    forward_pass.own_rows.mark(x, len(forward_pass.hops.rows))
+    with forward_pass.own_rows:
+        out = torch.dropout_(x, 0.5, True)
+    assert out is x
+    assert 0 < int((x == 0).sum()) < x.numel()
+
+
 @pytest.mark.parametrize("loops", [False, True])
 def test_weights_by_degrees_are_those_of_the_whole_batch(forward_pass, loops):
     options = (None, False, loops, "source_to_target", torch.float64)
@@ -67,6 +76,8 @@ def test_each_weight_is_normalized_by_itself(forward_pass, kind):
     assert not torch.equal(*norms)
     again = found.normalized(weights[0], False, True, "source_to_target", torch.float64)[1]
     assert again is norms[0]
+    without_loops = found.normalized(weights[0], False, False, "source_to_target", torch.float64)[1]
+    assert len(without_loops) == found.hops.num_edges[-1] < len(again)
 
 
 @pytest.mark.parametrize("lacking", ["x", "edge_weight"])

@@ -3,6 +3,7 @@
 import functools
 import os
 import re
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -91,7 +92,19 @@ def test_ranks_share_memory_and_read_what_was_predicted(tmp_path, world, parts, 
     check(found[:parts], ["host", "disk"])
 
 
-def test_hot_rows_of_all_ranks_are_in_memory(tmp_path):
+@pytest.mark.parametrize("world", [1, 3])
+def test_hot_rows_of_all_ranks_are_in_memory(tmp_path, monkeypatch, world):
+    """The first of several ranks makes the store of its machine, which is seen here before others open it."""
+    meeting = SimpleNamespace(machines=["here"] * world, all_made=lambda make: make(), close=lambda: None)
+    said = {"is_available": True, "is_initialized": True, "get_rank": 0, "get_world_size": world}
+    fakes = {
+        "dist": SimpleNamespace(**{name: lambda value=value: value for name, value in said.items()}),
+        "Meeting": lambda *_: meeting,
+        "opened_once": lambda budgets, machines, meeting, make_store, opened: make_store(world),
+        "own_view": lambda store, *_: store,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(f"torch_gnnscale.split.own_store.{name}", fake)
     with plan_of(3).store(graph(), host="40%", disk=tmp_path) as store:
         rows, hot = plan_of(3).rows, torch.arange(200)
         place = store._tensors[None, "x"].place

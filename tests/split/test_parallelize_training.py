@@ -14,8 +14,10 @@ from torch import distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
 
+from torch_gnnscale.distributed.exchange import Exchange
 from torch_gnnscale.nn import narrow, saving, weigh
 from torch_gnnscale.split import parallelize
+from torch_gnnscale.split.gradients import GradientSum
 
 NODES = 200
 
@@ -117,6 +119,15 @@ def test_training_is_that_of_one_process(name, options):
 def test_holding_is_the_same_as_not_holding():
     held, plain = (train(1, "dropping", 4, {"every": 2, **more}) for more in ({}, {"hold": True}))
     assert torch.equal(held[0], plain[0])
+
+
+def test_holding_within_holding():
+    gradients = GradientSum(Exchange(None, 1, 0))
+    with gradients.held():
+        with gradients.held():
+            assert gradients.holds
+        assert gradients.holds
+    assert not gradients.holds
 
 
 CLEARS = {

@@ -267,6 +267,7 @@ def test_the_table():
         ({"parts": 0}, ValueError, "parts: expected 1 <= parts <= 2147483647, found 0"),
         ({"epochs": -1}, ValueError, "epochs: expected 0 <= epochs <= 4611686018427387904, found -1"),
         ({"epochs": 0}, ValueError, "epochs: expected at least 1 for weights='presampled', found 0"),
+        ({"epochs": 0, "weights": "node"}, ValueError, "epochs: expected at least 1 for weights='node', found 0"),
         (
             {"weights": "metis"},
             ValueError,

@@ -1,6 +1,7 @@
 """Loaders of split batches: each rank gets the twin's cut of the batch that one process makes."""
 
 import gc
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,7 +11,9 @@ from helpers.mapped import memories
 from helpers.slow import SLOW, quick
 from helpers.split import GivenPlan, batches_of_rank, expected_batches, loader_of, random_owners, without_peers
 
-from torch_gnnscale import LayerSampler, NeighborLoader
+from torch_gnnscale import LayerSampler, NeighborLoader, NeighborSampler
+from torch_gnnscale.feature.contract import Ranks
+from torch_gnnscale.split import batches
 
 UNEQUAL = (torch.arange(200) % 50 == 0).long()
 """Of 200 nodes, the second part owns 4."""
@@ -85,6 +88,16 @@ def test_the_memory_of_peers_ends_with_the_loader():
 @pytest.mark.parametrize("options", [{"batch_size": 12}, {"uneven": "drop"}], ids=["pad", "drop"])
 def test_groups_of_ranks_take_batches_in_turn(options):
     check(4, GivenPlan(random_owners(200, 2), 2), options)
+
+
+@pytest.mark.parametrize("rank", range(4))
+def test_groups_are_of_consecutive_ranks(rank, monkeypatch):
+    here = {"is_available": True, "is_initialized": True, "get_rank": rank, "get_world_size": 4}
+    said = {name: lambda value=value: value for name, value in here.items()}
+    monkeypatch.setattr(batches, "dist", SimpleNamespace(**said))
+    plan = GivenPlan(random_owners(200, 2), 2)
+    made = batches.OwnedBatches(plan, NeighborSampler(make_data(), [2]), plan.owners)
+    assert (made.sampler.part, made.ranks) == (rank % 2, Ranks(rank // 2, 2))
 
 
 def test_one_process_computes_all_parts():

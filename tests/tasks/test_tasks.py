@@ -1,6 +1,7 @@
 """The training tasks on graphs of several node types, links and events; on real data where there is some."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +13,10 @@ from torch_gnnscale import datasets, tasks
 from torch_gnnscale.datasets import EventTask, LinkTask, NodeTask, planted_events, planted_links, planted_types
 from torch_gnnscale.datasets.planted_types import with_reverses
 from torch_gnnscale.tasks import TASKS, EventConfig, EventTrainer
-from torch_gnnscale.tasks.metrics import Accuracy, average_precision, recall_at
+from torch_gnnscale.tasks.links import LinkTrainer
+from torch_gnnscale.tasks.metrics import Accuracy, RocAuc, average_precision, recall_at
+from torch_gnnscale.tasks.models import Encoder
+from torch_gnnscale.tasks.split_nodes import SplitNodeTrainer
 from torch_gnnscale.tasks.temporal import Pairs
 from torch_gnnscale.training import RankGroup
 
@@ -178,6 +182,61 @@ def test_links_of_earlier_splits_are_not_recommended(monkeypatch):
         trainer._recall(subset, ids, torch.zeros(len(ids), 2), destinations)
         expected = torch.cat([links["train"][:, :0], *(links[name] for name in before)], dim=1)
         assert torch.equal(found["known"], expected)
+
+
+def test_roc_auc_is_of_the_second_class():
+    metric = RocAuc()
+    metric.add(torch.tensor([[0.0, 1.0], [5.0, 5.5]]), torch.tensor([1, 0]))
+    metric.add(torch.tensor([[3.0, 0.0]]), torch.tensor([0]))
+    assert metric.value(RankGroup()) == 1.0
+
+
+def test_a_link_is_chosen_among_it_and_its_negatives():
+    trainer = LinkTrainer.__new__(LinkTrainer)
+    trainer.task = SimpleNamespace(edge_type=("user", "chooses", "item"))
+    rows = {"user": torch.eye(2), "item": torch.tensor([[3.0, 0.0], [0.0, 4.0], [0.0, 0.0]])}
+    trainer.forward = lambda batch: rows
+    ends = {"dst_pos_index": torch.tensor([0, 1]), "dst_neg_index": torch.tensor([[1, 2], [0, 2]])}
+    batch = {"user": SimpleNamespace(src_index=torch.tensor([0, 1])), "item": SimpleNamespace(**ends)}
+    loss, links = trainer.loss(batch)
+    expected = sum(math.log(1 + 2 * math.exp(-score)) for score in (3.0, 4.0)) / 2
+    assert (float(loss), links) == (pytest.approx(expected), 2)
+
+
+def test_popularity_recommends_what_has_most_links():
+    trainer = trainer_of("links")
+    links, items = trainer.task.links, trainer.task.sizes["item"].num_nodes
+    known = torch.cat([links["train"], links["val"]], dim=1)
+    popularity = torch.bincount(links["train"][1], minlength=items).float()
+    users = trainer.task.sizes["user"].num_nodes
+    expected = recall_at(20, torch.ones(users, 1), popularity[:, None], links["test"], known).mean()
+    assert trainer.baseline() == ("popularity", pytest.approx(float(expected)))
+
+
+def test_each_event_and_its_negative_are_scored():
+    data = planted_events(60, 20, 600, 5, seed=0)
+    parts = dict(zip(("train", "val", "test"), torch.arange(600).tensor_split([400, 500]), strict=True))
+    task = EventTask("small", data, ("user", "visits", "page"), parts)
+    trainer = EventTrainer(task, EventConfig(hidden=8, fanouts=[3], batch_size=32), quiet=True)
+    batch = next(iter(trainer.train_loader))
+    assert [out.shape for out in trainer.forward(batch)] == [(32,), (32,)]
+    loss, events = trainer.loss(batch)
+    loss.backward()
+    assert events == 32
+    assert all(bool(parameter.grad.isfinite().all()) for parameter in trainer.model.parameters())
+
+
+def test_embeddings_have_the_standard_deviation_asked_for():
+    data = HeteroData()
+    data["node"].num_nodes = 500
+    table = Encoder(data, 16, scale=0.125).rows["node"].weight
+    assert float(table.std()) == pytest.approx(0.125, rel=0.1)
+
+
+def test_a_rank_starts_from_its_share_of_the_mean_over_a_split_batch():
+    trainer, batch = SplitNodeTrainer.__new__(SplitNodeTrainer), SimpleNamespace(global_batch_size=12)
+    assert float(trainer.objective(torch.tensor(2.0), 3, batch)) == 0.5
+    assert float(trainer.objective(torch.tensor(0.0), 0, batch)) == 0.0
 
 
 def test_accuracy_of_no_nodes_is_no_number():

@@ -293,6 +293,12 @@ def test_parts_that_say_nothing_of_their_task(tmp_path):
         }
 
 
+def test_classes_are_those_of_all_ranks(tmp_path):
+    with without_about(whole_task("nodes"), tmp_path / "parts") as part:
+        for others, expected in ((6, 7), (2, 4)):
+            assert task_of_part(part, everyone=lambda own, others=others: [others, own]).num_classes == expected
+
+
 def test_parts_of_an_unknown_task(tmp_path):
     with without_about(whole_task("nodes"), tmp_path / "parts", about={"task": "notes"}) as part:
         message = r"parts: expected parts of a task of \('nodes', 'hetero', 'links'\), found 'notes'$"

@@ -1,0 +1,28 @@
+"""What BatchNorm of a split model keeps."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from torch_gnnscale.distributed.exchange import Exchange
+from torch_gnnscale.split.norms import _normalize, _track
+from torch_gnnscale.split.transport import Transport
+
+
+@pytest.mark.parametrize("momentum", [0.1, None])
+def test_running_statistics_are_those_of_torch(momentum):
+    ours, theirs = (nn.BatchNorm1d(3, momentum=momentum).double() for _ in range(2))
+    for x in torch.arange(45.0, dtype=torch.float64).square().view(3, 5, 3):
+        theirs(x)
+        _track(ours, x.mean(0), x.var(0, correction=0), 5.0)
+    for name, value in theirs.named_buffers():
+        torch.testing.assert_close(ours.get_buffer(name), value)
+
+
+def test_a_single_row_over_all_ranks_has_no_variance():
+    arguments = Transport(Exchange(None, 1, 0)), SimpleNamespace(rows_of=lambda x: None)
+    text = r"^Expected more than 1 value per channel when training, got 1 rows over all ranks$"
+    with pytest.raises(ValueError, match=text):
+        _normalize("norm", nn.BatchNorm1d(3), None, *arguments, torch.ones(1, 3))

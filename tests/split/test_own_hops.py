@@ -1,0 +1,26 @@
+"""The edges that a layer reads of a rank's share of a batch, without processes."""
+
+import pytest
+from helpers.narrow import batches
+from helpers.split import cut_batches, random_owners
+
+from torch_gnnscale.split.own_hops import OwnHops
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_prefixes_are_of_own_rows_and_the_halo_that_a_layer_gets(last):
+    """``last``: whether rank 0 has nodes of the last group."""
+    whole = next(iter(batches()))
+    owners = random_owners(200, 3)
+    if not last:
+        found = whole.n_id[-whole.num_sampled_nodes[-1] :]
+        owners[found] = 1 + found.to(owners.dtype) % 2
+    hops = OwnHops(cut_batches(whole, owners, 3)[0], verify=True)
+    assert (hops.rows[-1] > hops.rows[-2]) == last
+    assert all(sum(levels) for levels in hops.index.num_received[1:])
+    source, num_own = hops.edges.edges.index[0].tolist(), hops.rows[-1]
+    for groups in range(2, len(hops.rows) + 1):
+        own, count = hops.rows[groups - 1], hops.num_edges[groups - 2]
+        place = {num_own + at: own + number for number, at in enumerate(hops.moves(groups - 1).halo.tolist())}
+        expected = [at if at < own else place[at] for at in source[:count]]
+        assert hops.edges.prefix(groups).index.tolist() == [expected, hops.edges.edges.index[1, :count].tolist()]

@@ -1,0 +1,15 @@
+"""What is told of a batch, so that all ranks make one like it."""
+
+import torch
+from helpers.narrow import batches
+from helpers.split import cut_batches
+
+from torch_gnnscale.split.probe import fields_of
+
+
+def test_a_batch_without_nodes_has_the_fields_of_others():
+    owners = torch.zeros(200, dtype=torch.int64)
+    whole, nothing = map(fields_of, cut_batches(next(iter(batches())), owners, 2))
+    assert (nothing.hops, nothing.num_nodes, nothing.has_halo) == (whole.hops, 0, True)
+    assert not nothing.tensors["x"].of_edges
+    assert nothing.tensors["x"].rows.shape == (0, *whole.tensors["x"].rows.shape[1:])
