@@ -26,3 +26,8 @@ def test_of_a_module_that_is_called_twice_the_first_output():
 def test_infinite_outputs_agree_where_they_are_equal():
     expected = torch.tensor([[1.0, torch.inf], [-torch.inf, 2.0]])
     assert agree(expected, expected.clone())
+    assert agree(expected, expected + torch.tensor([[1e-4, 0.0], [0.0, -1e-4]]))
+    assert not agree(expected, expected + torch.tensor([[0.1, 0.0], [0.0, 0.0]]))
+    for other in (-torch.inf, torch.nan, 1e30):
+        assert not agree(expected, torch.tensor([[1.0, other], [-torch.inf, 2.0]]))
+    assert agree(torch.full((2, 1), torch.nan), torch.full((2, 1), torch.nan))
