@@ -71,6 +71,18 @@ def test_further_epochs_are_compared_with_the_best_so_far(task, tmp_path):
     assert equal(first.after_epoch[0], longer.model.state_dict())
 
 
+def test_a_batch_may_have_no_seeds(task):
+    class Empty(Scripted):
+        def loss(self, batch):
+            loss, seeds = super().loss(batch)
+            return (loss, seeds) if len(self.losses) > 2 else (loss * 0, 0)
+
+    trainer = Empty(task, [0.1])
+    (entry,) = trainer.run(silent)["history"]
+    losses = trainer.losses[2:]
+    assert entry["loss"] == pytest.approx(sum(a * b for a, b in losses) / sum(seeds for _, seeds in losses))
+
+
 def test_the_loss_of_an_epoch_is_the_mean_over_its_own_seeds(task):
     trainer = Scripted(task, [0.1, 0.2, 0.3])
     history = trainer.run(silent)["history"]

@@ -214,7 +214,8 @@ class Trainer(ABC):
                 due = self.checkpoint_every and so_far["batches"] % self.checkpoint_every == 0
                 if due or self.device.type == "cpu" or time.perf_counter() - shown > SHOWN_EVERY:
                     so_far["loss"], shown = float(total), time.perf_counter()  # which waits for a GPU
-                    bar.set_postfix(loss=f"{so_far['loss'] / so_far['seeds']:.4f}")
+                    if so_far["seeds"]:  # of a batch that is cut over ranks, some may have none
+                        bar.set_postfix(loss=f"{so_far['loss'] / so_far['seeds']:.4f}")
                 so_far["seconds"] += self.clock.trained()
                 if due:
                     self.clock.collect()
