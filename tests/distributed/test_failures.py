@@ -135,6 +135,45 @@ def test_ranks_that_leave_the_loop_at_different_steps_are_told(parts, kept):
     assert second.startswith((told, "RuntimeError: rank 0 left the loop of epoch 0: all ranks must leave it after the"))
 
 
+def leaves_when_all_is_made(path, steps, kept):
+    """As :func:`leaves_at`, once all steps of the epoch were taken."""
+    with open_part(path, **kept) as part:
+        loader = loader_of(part, prefetch=10)
+        iterator = iter(loader)
+        for _ in range(steps[dist.get_rank()]):
+            next(iterator)
+        loader._steps.thread.submit(int).result()
+        del iterator
+        return [as_plain(batch) for batch in loader]
+
+
+@pytest.mark.parametrize("kept", [{}, HERE], ids=["", "here"])
+def test_ranks_that_leave_the_loop_at_different_steps_are_told_although_no_step_is_left(parts, kept):
+    told = "ValueError: loader: expected all ranks at the same batch at which they left the last iteration, found "
+    for steps, found in (([1, 2], [1, 2]), ([4, 5], [4, -1])):
+        assert cluster(2).results(leaves_when_all_is_made, parts, steps, kept) == [(False, f"{told}{found}")] * 2
+
+
+def begins_again(path, steps, kept):
+    """Takes ``steps`` batches, and begins an iterator while the one before is kept; what becomes of both."""
+    with open_part(path, **kept) as part:
+        loader = loader_of(part)
+        before = iter(loader)
+        for _ in range(steps):
+            next(before)
+        iterator = iter(loader)
+        found = [as_plain(batch) for batch in iterator]
+        with pytest.raises(RuntimeError, match=r"^expected one iterator at a time .* that a later one has begun$"):
+            next(before)
+        return found, loader.state_dict()["epoch"]
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5])
+@pytest.mark.parametrize("kept", [{}, HERE], ids=["", "here"])
+def test_an_iterator_ends_when_a_later_one_begins(parts, steps, kept):
+    assert cluster(2).run(begins_again, parts, steps, kept) == cluster(2).run(leaves_at, parts, [0, 0], {})
+
+
 def other_options(path, of_ranks, close=True):
     with open_part(path) as part:
         loader_of(part, **of_ranks[dist.get_rank()])

@@ -283,21 +283,22 @@ class Left:
         self.batches.append(batches)
 
 
-def test_a_batch_that_failed_is_one_of_those_before_an_iteration_is_left():
+@pytest.mark.parametrize(("count", "left"), [(5, 3), (4, 3), (3, None)])
+def test_a_batch_that_failed_is_one_of_those_before_an_iteration_is_left(count, left):
     def fails(item):
         if item == "b":
             raise ValueError(item)
         return Served() if item == "c" else item
 
     steps = Left()
-    batches = TogetherBatches(Pipeline(iter("abcde"), [], fails, 0), steps)
+    batches = TogetherBatches(Pipeline(iter("abcde"), [], fails, 0), steps, count)
     assert next(batches) == "a"
     with pytest.raises(ValueError, match=r"^b$"):
         next(batches)
     assert next(batches) == "d"
     batches.close()
     batches.close()
-    assert steps.batches == [3]
+    assert steps.batches == [left]
 
 
 def announced_two_steps_before():

@@ -32,7 +32,7 @@ class Status(IntEnum):
 
 
 COMPLETED = -1
-"""Of an iteration that no rank left before its last step."""
+"""In place of the batch at which a rank left an iteration: it had all of its own."""
 FAILED = -1
 """In place of a count."""
 GIVING_UP = 5.0
@@ -85,7 +85,7 @@ class RankSteps(Steps):
         self._turns = [grid.copy(other) if by_column else other for other in every]
         self._iteration = self._epoch = self._first = self._count = self._taken = 0
         self._about = meeting.topic()  # in which the ranks say why these steps have ended
-        self._left = COMPLETED  # or how many batches were delivered when the last iteration was left
+        self._left = COMPLETED  # or how many batches the last iteration had delivered when it was left
         self._stopped: str | None = None  # why the iteration has ended before its last step
         self._lost: str | None = None  # which rank is gone
         self._behind = False  # whether it is this one, whose groups have ended or will
@@ -115,8 +115,6 @@ class RankSteps(Steps):
         """See :meth:`Steps.step`."""
         headers = self._agree(Status.GO if error is None else Status.FAIL, number)
         self._taken += 1
-        if self._taken == self._count:
-            self._left = COMPLETED
         self._raise_alike(headers, error)
         nothing = torch.empty(self.grid.parts, 0, dtype=torch.int64)
         self._running, self._failed = threading.get_ident(), False
@@ -246,14 +244,12 @@ class RankSteps(Steps):
         """All of them."""
         return [entry for entry in (self.headers, self.rows, self.rows_here, self.row) if entry is not None]
 
-    def leave(self, delivered: int) -> None:
+    def leave(self, delivered: int | None) -> None:
         """See :meth:`Steps.leave`."""
-        if self._taken == self._count:
-            return
-        if self._stopped is None:
+        if self._taken < self._count and self._stopped is None:
             with contextlib.suppress(Exception):  # what the others say concerns this rank no more
                 self._agree(Status.STOP, 0)
-        self._left = delivered
+        self._left = COMPLETED if delivered is None else delivered
 
     def _agree(self, status: Status, number: int) -> list[list[int]]:
         """Exchanges headers, (status, number of the batch, ...) of each rank.

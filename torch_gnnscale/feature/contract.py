@@ -158,8 +158,9 @@ class Steps(ABC):
         """
 
     @abstractmethod
-    def leave(self, delivered: int) -> None:
-        """This rank leaves the iteration after so many batches; without effect after its last step."""
+    def leave(self, delivered: int | None) -> None:
+        """This rank leaves the iteration after so many batches; None: after all of its own. If steps are left, those
+        ranks that take one raise; if ranks left after other batches, all of them raise in the next iteration."""
 
 
 class CollectiveRowStore(RowStore):

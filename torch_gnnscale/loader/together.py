@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -102,6 +103,7 @@ class Together:
         self.line, self.steps, self.share, self.bulk, self.size_of = line, steps, share, bulk, size_of
         self.source: CollectiveSource = line.collator.source
         self._samples_together = isinstance(line.sampler, KeyedSampler) and line.sampler.collective
+        self._latest: weakref.ref[TogetherBatches] | None = None
         self._ahead: deque[_Prepared] = deque()  # steps whose plans were announced
         self._window = 0
         self._here = self.source.rows_here
@@ -114,7 +116,10 @@ class Together:
     def batches(
         self, numbered: Iterator[NumberedBatch], epoch: int, first: int, finish: Callable[[Any], T], prefetch: int
     ) -> TogetherBatches[T]:
-        """Iterates over this rank's batches of an epoch of which ``first`` were made before, by all ranks."""
+        """Iterates over this rank's batches of an epoch of which ``first`` were made before, by all ranks. The iterator
+        before this one ends."""
+        if self._latest is not None and (before := self._latest()) is not None:
+            before.supersede()
         count = self.share.rounds(first) if self.share.uneven == "serve" else self.share.steps(first)
         self.steps.thread.submit(self._begin, epoch, first, count).result()
         while self._owed:  # of an iteration that was left: the others may wait for rows
@@ -131,7 +136,10 @@ class Together:
                 made = self._collate(made)
             return made if isinstance(made, Served) else finish(made)
 
-        return TogetherBatches(Pipeline(turns, stages, finished, prefetch, self.steps.thread), self.steps)
+        pipeline = Pipeline(turns, stages, finished, prefetch, self.steps.thread)
+        made: TogetherBatches[T] = TogetherBatches(pipeline, self.steps, self.share.steps(first))
+        self._latest = weakref.ref(made)
+        return made
 
     def _begin(self, epoch: int, first: int, count: int) -> None:
         self.steps.begin(epoch, first, count)
@@ -268,17 +276,21 @@ class Together:
 
 
 class TogetherBatches(Generic[T]):
-    """Iterates over this rank's batches; closed or dropped before its end, this rank leaves the iteration."""
+    """Iterates over this rank's ``count`` batches; closed or dropped before its end, this rank leaves the iteration."""
 
-    def __init__(self, pipeline: Pipeline, steps: Steps) -> None:
-        self._pipeline, self._steps = pipeline, steps
+    def __init__(self, pipeline: Pipeline, steps: Steps, count: int) -> None:
+        self._pipeline, self._steps, self._count = pipeline, steps, count
         self._delivered = 0
         self._open = True
+        self._superseded = False
 
     def __iter__(self) -> TogetherBatches[T]:
         return self
 
     def __next__(self) -> T:
+        if self._superseded:
+            raise RuntimeError("expected one iterator at a time over a loader whose ranks read or sample together, "
+                               "found that a later one has begun")  # fmt: skip
         while True:
             try:
                 made = next(self._pipeline)
@@ -297,7 +309,12 @@ class TogetherBatches(Generic[T]):
         if self._open:
             self._open = False
             self._pipeline.close(wait=False)
-            self._steps.thread.submit(self._steps.leave, self._delivered)
+            self._steps.thread.submit(self._steps.leave, None if self._delivered >= self._count else self._delivered)
+
+    def supersede(self) -> None:
+        """Leaves the iteration, if it is not over: another one begins."""
+        self._superseded = self._open
+        self.close()
 
     def __del__(self) -> None:
         self.close()
