@@ -89,6 +89,7 @@ class RankSteps(Steps):
         self._stopped: str | None = None  # why the iteration has ended before its last step
         self._lost: str | None = None  # which rank is gone
         self._behind = False  # whether it is this one, whose groups have ended or will
+        self._losing = threading.Lock()
         self._running: int | None = None  # the thread on which a step is under way
         self._failed = False  # whether the ranks of this step know that it failed
         self._closed = False
@@ -299,10 +300,11 @@ class RankSteps(Steps):
     def lose(self, why: str) -> None:
         """All later steps fail, for this rank is not where the others are: they are told, and no longer wait for it.
         Called on the thread of the steps, or on that which exchanges rows: there again if the former has failed."""
-        if self._lost is None:
-            self._stopped = self._lost = f"rank {self.rank}: {why}"
-            self._meeting.fail(why, self._about)
-            self._behind = True
+        with self._losing:  # both threads may fail at once
+            if self._lost is None:
+                self._stopped = self._lost = f"rank {self.rank}: {why}"
+                self._meeting.fail(why, self._about)
+                self._behind = True
         if not self._behind:
             return
         of_thread = [exchange for exchange in self.exchanges if exchange is not self.rows_here]
