@@ -7,7 +7,7 @@ from torch_geometric.data import Data, remote_backend_utils
 from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from torch_geometric.utils import index_sort
 
-from torch_gnnscale import CSC, FeatureStore, GraphStore
+from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborSampler
 
 LAYOUTS = ("coo", "csc", "csr")
 CITES = ("paper", "cites", "paper")
@@ -172,6 +172,14 @@ def test_each_type_has_the_nodes_up_to_its_largest_id(put, edge_type, size):
     store = GraphStore()
     store.put_edge_index(value, edge_type, put)
     assert (store.relation(edge_type).num_src, store.relation(edge_type).num_dst) == size
+
+
+@pytest.mark.parametrize("put", LAYOUTS)
+def test_types_of_a_foreign_store_have_the_nodes_up_to_their_largest_id(put):
+    graph = ForeignGraphStore()
+    value, _ = as_layout(torch.tensor([[0, 4], [3, 1]]), put, 5, 4)
+    graph.put_edge_index(value, ("a", "to", "b"), put)
+    assert NeighborSampler((FeatureStore(), graph), [2]).node_bounds() == {"a": 5, "b": 4}
 
 
 @pytest.mark.parametrize(("put", "size"), [("csc", (40, 41)), ("csr", (41, 40))])

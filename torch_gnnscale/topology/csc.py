@@ -38,7 +38,8 @@ def _tensor(name: str, value: Any) -> Tensor:
     return value.detach().cpu()
 
 
-def _count(ids: Tensor) -> int:
+def bound_of(ids: Tensor) -> int:
+    """All ids are in [0, bound_of(ids)): the largest one + 1, or 0."""
     return int(ids.max()) + 1 if ids.numel() else 0
 
 
@@ -114,9 +115,9 @@ class CSC:
         num_src, num_dst = _check_size(num_src=num_src, num_dst=num_dst)
         src, dst = edge_index.detach().cpu()
         if num_src is None and num_dst is None:
-            num_src = num_dst = max(_count(src), _count(dst))
-        num_src = _count(src) if num_src is None else num_src
-        num_dst = _count(dst) if num_dst is None else num_dst
+            num_src = num_dst = max(bound_of(src), bound_of(dst))
+        num_src = bound_of(src) if num_src is None else num_src
+        num_dst = bound_of(dst) if num_dst is None else num_dst
         if not is_sorted:
             try:
                 colptr, edges = ops.coo_to_csc(src, dst, num_src, num_dst)

@@ -14,7 +14,7 @@ from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import files, ops
-from .csc import CSC
+from .csc import CSC, bound_of
 from .numbering import Numbering
 from .reorder import Order, TypedOrder, order_arrays, reorder_csc, reorder_relation, saved_order
 
@@ -104,8 +104,8 @@ class GraphStore(PyGGraphStore):
             )
         else:
             size, of = (num_src, num_dst), edge_attr.edge_type
-            if edge_attr.size is None and of is not None and of[0] != of[-1]:  # else both ends have as many nodes
-                size = self._other_size(edge_attr, col, row), self._other_size(edge_attr, row, col)
+            if size == (None, None) and of is not None and of[0] != of[-1]:  # else both ends have as many nodes
+                size = bound_of(row), bound_of(col)
             csc = CSC.from_edge_index(torch.stack([row, col]), size, edge_attr.is_sorted)
         for name, given, found in (("sources", num_src, csc.num_src), ("destinations", num_dst, csc.num_dst)):
             if given is not None and given != found:
@@ -120,8 +120,7 @@ class GraphStore(PyGGraphStore):
         at_pointer, of = pointer.numel() - 1, edge_attr.edge_type
         if of is None:
             return at_pointer
-        largest = int(ids.max()) + 1 if ids.numel() else 0
-        return largest if of[0] != of[-1] else max(largest, at_pointer)
+        return bound_of(ids) if of[0] != of[-1] else max(bound_of(ids), at_pointer)
 
     def _get_edge_index(self, edge_attr: EdgeAttr) -> tuple[Tensor, Tensor] | None:
         if edge_attr.edge_type not in self._relations:
