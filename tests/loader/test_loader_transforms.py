@@ -3,7 +3,7 @@ import dataclasses
 import pytest
 import torch
 from helpers.data import double, loader_of, node_rows, plain
-from helpers.hetero import PAPER, make_hetero
+from helpers.hetero import PAPER, WRITES, make_hetero
 from torch_geometric.data import Data
 from torch_geometric.sampler import BaseSampler, SamplerOutput
 
@@ -116,6 +116,33 @@ def test_transform_sampler_output_of_one_end(data, end, layout):
         expected = whole.edge_index.clone()
         expected[["row", "col"].index(end)] = 0
         assert torch.equal(edges_in(found, layout), expected)
+
+
+def no_edge_index(out):
+    out.row, out.col = out.row.clone(), out.col.clone()
+    out.edge_index = None
+    return out
+
+
+def test_transform_sampler_output_that_removes_the_edge_index(data):
+    for found, whole in zip(loader_of(data, transform_sampler_output=no_edge_index), loader_of(data), strict=True):
+        assert torch.equal(found.edge_index, whole.edge_index)
+
+
+def without_writes(out):
+    for by_type in (out.row, out.col, out.edge, out.edge_index):
+        del by_type[WRITES]
+    return out
+
+
+def test_transform_sampler_output_that_removes_a_type():
+    data = make_hetero()
+    for found, whole in zip(loader_of(data, input_nodes=PAPER, transform_sampler_output=without_writes),
+                            loader_of(data, input_nodes=PAPER), strict=True):  # fmt: skip
+        assert whole[WRITES].edge_index.numel()
+        assert "edge_index" not in found[WRITES] or not found[WRITES].edge_index.numel()
+        for edge_type in set(data.edge_types) - {WRITES}:
+            assert torch.equal(found[edge_type].edge_index, whole[edge_type].edge_index)
 
 
 def test_edge_ids_become_int64(data):

@@ -88,8 +88,9 @@ def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: dic
         raise TypeError(f"sampler output: expected PyG's SamplerOutput, found {type(out).__name__}")
     weights = by_type(out, out.edge_weight) if isinstance(out, (NeighborOutput, HeteroNeighborOutput)) else {}
     ids, permutations, nodes = by_type(out, out.edge), by_type(out, permutation), dict(by_type(out, out.node))
-    made = _as_drawn(out, drawn)
-    ends = {} if made and drawn is None else ends_by_type(out)
+    now = None if drawn is None else ends_by_type(out)
+    made = _as_drawn(out, drawn, now)
+    ends = now if now is not None else {} if made else ends_by_type(out)
     edges = {}
     for edge_type in ends or made:
         edge_id, order = ids.get(edge_type), permutations.get(edge_type)
@@ -113,19 +114,18 @@ def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: dic
     return SampledGraphPart(out, nodes, edges)
 
 
-def _as_drawn(out: Output, drawn: dict | None) -> dict[Any, tuple[Tensor, Tensor]]:
-    """(edge_index, colptr) of the edges that are as the sampler drew them, sorted by destination. ``drawn`` as above:
-    a transform that replaced ``row`` or ``col`` has made others of them."""
+def _as_drawn(out: Output, drawn: dict | None, now: dict | None) -> dict[Any, tuple[Tensor, Tensor]]:
+    """(edge_index, colptr) of the edges that are as the sampler drew them, sorted by destination. ``drawn`` as above,
+    ``now``: the ends after the transform. Where it replaced ``row`` or ``col``, it has made others of them."""
     if not isinstance(out, (NeighborOutput, HeteroNeighborOutput)) or out.colptr is None:
         return {}
-    indices = by_type(out, out.edge_index)
-    made = {edge_type: (indices[edge_type], colptr) for edge_type, colptr in by_type(out, out.colptr).items()}
-    if drawn is None:
-        return made
-    now = ends_by_type(out)
 
     def kept(edge_type: Any) -> bool:
+        if drawn is None or now is None:
+            return True
         before, after = drawn.get(edge_type), now.get(edge_type)
         return before is not None and after is not None and before[0] is after[0] and before[1] is after[1]
 
-    return {edge_type: entry for edge_type, entry in made.items() if kept(edge_type)}
+    pointers = {edge_type: colptr for edge_type, colptr in by_type(out, out.colptr).items() if kept(edge_type)}
+    indices = by_type(out, out.edge_index)
+    return {edge_type: (indices[edge_type], colptr) for edge_type, colptr in pointers.items()}
