@@ -202,7 +202,7 @@ def main() -> None:
     options = parser(__doc__.splitlines()[0], graphs=False)
     options.add_argument("--modes", nargs="+", help="these modes alone; nothing is saved")
     options.add_argument(
-        "--cpu-time", action="store_true", help="time of the thread, not of the clock; nothing is saved"
+        "--cpu-time", action="store_true", help="time of the process, not of the clock; nothing is saved"
     )
     args = options.parse_args()
     warnings.simplefilter("ignore")
@@ -210,7 +210,7 @@ def main() -> None:
     chosen = cases()
     for name in args.modes or chosen:
         case = chosen[name]
-        results[name] = measure(name, case(), args.rounds, time.thread_time if args.cpu_time else time.perf_counter)
+        results[name] = measure(name, case(), args.rounds, time.process_time if args.cpu_time else time.perf_counter)
         ops.pool_trim()
     if not (args.no_save or args.modes or args.cpu_time):
         save("modes", results)

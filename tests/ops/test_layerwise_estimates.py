@@ -27,7 +27,8 @@ def simple_graph(num_nodes=14, seed=0):
 
 
 def moments(graph, seeds, keys, drawing, score, size=2_000):
-    """Means of the weight and of its square for each stored edge, over a hop of 3 nodes, or neighbors, by key."""
+    """Means, over one sample per key, of each stored edge's weight and its square; a sample is a hop of 3 nodes (LABOR:
+    3 neighbors)."""
     prepared = ops.PreparedLayers(graph.relations(), [3], drawing, score=score)
     sums = torch.zeros(2, len(graph.row), dtype=torch.float64)
     for first in range(0, keys, size):
