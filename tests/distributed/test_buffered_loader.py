@@ -5,7 +5,7 @@ import re
 import pytest
 from helpers.cluster import cluster
 from helpers.disturbed import disturbed
-from helpers.parts import batches_of_rank, expected_batches, fetched, homogeneous, loader_over, with_links
+from helpers.parts import batches_of_rank, expected_batches, fetched, homogeneous, loader_of_part, with_links
 from helpers.slow import SLOW, quick
 
 from torch_gnnscale import partition
@@ -76,4 +76,4 @@ def test_bad_input(tmp_path, kept, message):
     partition.write(homogeneous(), tmp_path / "parts", parts=1, method="random")
     expected = pytest.raises(ValueError, match=rf"^{re.escape(message)}$")
     with expected, open_part(tmp_path / "parts", **kept) as part:
-        loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {})
+        loader_of_part(part)

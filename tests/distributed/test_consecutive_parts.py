@@ -4,7 +4,7 @@ import functools
 
 import pytest
 from helpers.cluster import cluster
-from helpers.parts import HERE, batches_of_rank, check_batches, expected_batches, homogeneous, loader_over
+from helpers.parts import HERE, batches_of_rank, check_batches, expected_batches, homogeneous, loader_of_part
 from helpers.slow import quick
 from torch import distributed as dist
 
@@ -52,7 +52,7 @@ def test_batches_are_those_of_one_process(parts, topology, options, kept):
 
 def seeds_of_rank(path):
     with open_part(path, **PARTS) as part:
-        loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {"uneven": "serve"})
+        loader = loader_of_part(part, uneven="serve")
         return [node for batch in loader for node in batch.n_id[: batch.batch_size].tolist()]
 
 
@@ -76,7 +76,7 @@ def outcome(path, layouts, states):
     rank = dist.get_rank()
     try:
         with open_part(path, consecutive=layouts[rank % len(layouts)]) as part:
-            loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {})
+            loader = loader_of_part(part)
             if states is not None:
                 loader.load_state_dict(states[rank])
             return part.ranks.part, loader.state_dict()

@@ -1,31 +1,21 @@
-"""What the ranks of a loader do when one of them fails, leaves, differs or ends: all of them raise, and none waits."""
+"""What the ranks of a loader do when one of them fails, differs or ends: all of them raise, and none waits."""
 
 import os
 import shutil
 import signal
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers import forked
 from helpers.cluster import Cluster, cluster
 from helpers.data import plain
-from helpers.parts import HERE, as_plain, homogeneous, loader_over, rank_and_world
+from helpers.parts import HERE, as_plain, homogeneous, loader_of_part, rank_and_world
 from torch import distributed as dist
 
 from torch_gnnscale import NeighborLoader, partition
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.distributed.exchange import Elsewhere
-from torch_gnnscale.distributed.grid import Grid
 from torch_gnnscale.distributed.own_rows import MappedRows
-from torch_gnnscale.distributed.steps import FAILED, RankSteps
-
-
-def loader_of(part, **options):
-    of = "all" if options.get("seed_order") == "global" else "part"
-    return loader_over((part.features, part.graph), part.input_nodes("train", of), "nodes", options)
 
 
 def fails_at(path, rank, at):
@@ -39,7 +29,7 @@ def fails_at(path, rank, at):
     calls = iter(range(1000))
     found = []
     with open_part(path) as part:
-        loader = loader_of(part, transform_sampler_output=transform, prefetch=1)
+        loader = loader_of_part(part, transform_sampler_output=transform, prefetch=1)
         iterator = iter(loader)
         while True:
             try:
@@ -67,7 +57,7 @@ def unreadable_rows(path):
         if dist.get_rank() == 1:
             part.features._own[0][0] = MappedRows(None)
         try:
-            list(loader_of(part, prefetch=0, shuffle=False))
+            list(loader_of_part(part, prefetch=0, shuffle=False))
         except Exception as error:
             return f"{type(error).__name__}: {error}"
     return None
@@ -82,7 +72,7 @@ def test_rows_that_their_owner_cannot_read(parts):
 def unreadable_at(path, bad_rank, at):
     """The rows of one rank cannot be read by it for others in its step ``at``; what each batch of this rank came to."""
     with open_part(path) as part:
-        loader = loader_of(part, prefetch=0, seed_order="global")
+        loader = loader_of_part(part, prefetch=0, seed_order="global")
         iterator, rows, found = iter(loader), part.features._own[0], []
         for number in range(len(loader)):
             intact, rows[0] = rows[0], MappedRows(None) if (dist.get_rank(), number) == (bad_rank, at) else rows[0]
@@ -104,79 +94,9 @@ def test_rows_that_their_owner_cannot_read_are_an_error_in_all_columns(parts):
     assert [of_rank[:1] + of_rank[2:] for of_rank in found] == [of_rank[:1] + of_rank[2:] for of_rank in whole]
 
 
-def leaves_at(path, steps, kept):
-    """Leaves the loop after steps[rank] batches, then goes through an epoch."""
-    with open_part(path, **kept) as part:
-        loader = loader_of(part)
-        iterator = iter(loader)
-        for _ in range(steps[dist.get_rank()]):
-            next(iterator)
-        del iterator
-        return [as_plain(batch) for batch in loader], loader.state_dict()["epoch"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("steps", [0, 1, 3])
-@pytest.mark.parametrize("kept", [{}, HERE], ids=["", "here"])
-def test_all_ranks_may_leave_the_loop_at_one_step_and_iterate_again(parts, steps, kept):
-    whole = cluster(2).run(leaves_at, parts, [0, 0], {})
-    found = cluster(2).run(leaves_at, parts, [steps, steps], kept)
-    assert found == whole
-    assert [epoch for _, epoch in found] == [2, 2]
-
-
-@pytest.mark.parametrize("kept", [{}, HERE], ids=["", "here"])
-def test_ranks_that_leave_the_loop_at_different_steps_are_told(parts, kept):
-    results = cluster(2).results(leaves_at, parts, [1, 2], kept)
-    assert [returned for returned, _ in results] == [False, False]
-    first, second = (text for _, text in results)
-    told = "ValueError: loader: expected all ranks at the same batch at which they left the last iteration, "
-    assert first.startswith((told, "RuntimeError: rank 1 is gone"))
-    assert second.startswith((told, "RuntimeError: rank 0 left the loop of epoch 0: all ranks must leave it after the"))
-
-
-def leaves_when_all_is_made(path, steps, kept):
-    """As :func:`leaves_at`, once all steps of the epoch were taken."""
-    with open_part(path, **kept) as part:
-        loader = loader_of(part, prefetch=10)
-        iterator = iter(loader)
-        for _ in range(steps[dist.get_rank()]):
-            next(iterator)
-        loader._steps.thread.submit(int).result()
-        del iterator
-        return [as_plain(batch) for batch in loader]
-
-
-@pytest.mark.parametrize("kept", [{}, HERE], ids=["", "here"])
-def test_ranks_that_leave_the_loop_at_different_steps_are_told_although_no_step_is_left(parts, kept):
-    told = "ValueError: loader: expected all ranks at the same batch at which they left the last iteration, found "
-    for steps, found in (([1, 2], [1, 2]), ([4, 5], [4, -1])):
-        assert cluster(2).results(leaves_when_all_is_made, parts, steps, kept) == [(False, f"{told}{found}")] * 2
-
-
-def begins_again(path, steps, kept):
-    """Takes ``steps`` batches, and begins an iterator while the one before is kept; what becomes of both."""
-    with open_part(path, **kept) as part:
-        loader = loader_of(part)
-        before = iter(loader)
-        for _ in range(steps):
-            next(before)
-        iterator = iter(loader)
-        found = [as_plain(batch) for batch in iterator]
-        with pytest.raises(RuntimeError, match=r"^expected one iterator at a time .* that a later one has begun$"):
-            next(before)
-        return found, loader.state_dict()["epoch"]
-
-
-@pytest.mark.parametrize("steps", [0, 1, 5])
-@pytest.mark.parametrize("kept", [{}, HERE], ids=["", "here"])
-def test_an_iterator_ends_when_a_later_one_begins(parts, steps, kept):
-    assert cluster(2).run(begins_again, parts, steps, kept) == cluster(2).run(leaves_at, parts, [0, 0], {})
-
-
 def other_options(path, of_ranks, close=True):
     with open_part(path) as part:
-        loader_of(part, **of_ranks[dist.get_rank()])
+        loader_of_part(part, **of_ranks[dist.get_rank()])
 
 
 DIFFERENT = {
@@ -199,7 +119,7 @@ def test_ranks_that_differ_get_the_same_error(parts, first, second, message):
 
 def other_books(paths):
     with open_part(paths[dist.get_rank()]) as part:
-        loader_of(part)
+        loader_of_part(part)
 
 
 def test_ranks_with_other_books_get_the_same_error(parts, tmp_path):
@@ -258,7 +178,7 @@ def test_ranks_that_are_no_multiple_of_the_parts(parts):
 def endless(path, timeout, told, kept):
     """Iterates for ever; makes a file once the loader is made."""
     with open_part(path, timeout=timeout, **kept) as part:
-        loader = loader_of(part)
+        loader = loader_of_part(part)
         (Path(told) / str(dist.get_rank())).touch()
         while True:
             for _ in loader:
@@ -311,39 +231,16 @@ def test_when_a_rank_is_stopped_the_others_raise_at_the_timeout(parts, tmp_path)
     own.kill()
 
 
-NO_CLOSE = """
-import sys
-from torch import distributed as dist
-from test_failures import loader_of, open_part
-dist.init_process_group("gloo", f"file://{sys.argv[1]}/ranks", rank=int(sys.argv[3]), world_size=2)
-part = open_part(sys.argv[2])
-loader = loader_of(part)
-iterator = iter(loader)
-next(iterator)
-print("here", flush=True)
-"""
-
-
-@pytest.mark.slow
-def test_a_program_that_ends_without_closing_its_part_exits_with_0(parts, tmp_path):
-    from concurrent.futures import ThreadPoolExecutor
-
-    with ThreadPoolExecutor(2) as pool:
-        arguments = [(str(tmp_path), parts, str(rank)) for rank in range(2)]
-        ended = list(pool.map(lambda given: forked.run(NO_CLOSE, *given, timeout=60), arguments))
-    assert [(process.returncode, process.stdout) for process in ended] == [(0, "here\n")] * 2, ended
-
-
 def worker_processes(path):
     with open_part(path) as part:
-        loader_of(part, num_workers=1, multiprocessing_context="fork")
+        loader_of_part(part, num_workers=1, multiprocessing_context="fork")
 
 
 def threads_for_workers(path):
     with open_part(path) as part:
         with pytest.warns(UserWarning, match="^num_workers=2: threads prepare the batches"):
-            loader = loader_of(part, num_workers=2)
-        return [plain(batch) for batch in loader] == [plain(batch) for batch in loader_of(part)]
+            loader = loader_of_part(part, num_workers=2)
+        return [plain(batch) for batch in loader] == [plain(batch) for batch in loader_of_part(part)]
 
 
 def test_num_workers_alone_means_threads(parts):
@@ -365,7 +262,7 @@ def wrong_ids(path):
         return out
 
     with open_part(path) as part:
-        return list(loader_of(part, transform_sampler_output=transform))
+        return list(loader_of_part(part, transform_sampler_output=transform))
 
 
 def test_ids_without_rows_are_an_error_on_all_ranks(parts):
@@ -376,7 +273,7 @@ def test_ids_without_rows_are_an_error_on_all_ranks(parts):
 
 def after_close(path):
     with open_part(path) as part:
-        loader = loader_of(part)
+        loader = loader_of_part(part)
     return list(loader)
 
 
@@ -402,23 +299,3 @@ def test_remote_rows_outside_a_loader_are_an_error_and_no_hidden_collective(part
         "NeighborLoader and LinkNeighborLoader read them, in steps that all ranks take together"
     )
     assert cluster(2).results(remote_rows, parts) == [(False, text.format(rank)) for rank in range(2)]
-
-
-def test_the_rank_of_a_column_that_failed_is_named():
-    steps = RankSteps.__new__(RankSteps)
-    steps.grid, steps.rank, steps.headers, steps.row = Grid(4, 2), 3, None, None
-    steps.rows = SimpleNamespace(numbers=lambda counts, purpose: torch.tensor([[FAILED, FAILED], [0, 0]]))
-    with pytest.raises(Elsewhere, match=r"^sampling: expected it of all ranks, found that rank 1 failed$"):
-        steps.counted(torch.zeros(2, 2, dtype=torch.int64), None, "sampling")
-
-
-@pytest.mark.parametrize(("ranks", "parts", "has_row"), [(2, 2, True), (4, 2, False)])
-def test_ranks_of_a_row_meet_when_there_are_copies_and_they_are_asked(ranks, parts, has_row):
-    groups = SimpleNamespace(rank=0, groups=lambda of_ranks: [object() for _ in of_ranks], topic=lambda: 1)
-    steps = RankSteps(groups, Grid(ranks, parts), {})
-    try:
-        assert (steps.row is not None) == has_row
-        steps.open_row()
-        assert steps.row.size == ranks // parts
-    finally:
-        steps.thread.end(None)

@@ -7,7 +7,7 @@ import time
 
 import pytest
 from helpers.cluster import cluster
-from helpers.parts import loader_over
+from helpers.parts import loader_of_part
 
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.meeting import end_group
@@ -26,7 +26,7 @@ def grows(files):
 
 def over_epochs(path, epochs):
     with open_part(path, buffer=0.25) as part:
-        loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {})
+        loader = loader_of_part(part)
         found = []
         for epoch in range(epochs):
             for number, _ in enumerate(loader):
@@ -47,10 +47,7 @@ def over_parts(path, times):
     found = []
     for _ in range(times):
         with open_part(path) as part:
-            train, test = (
-                loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {"uneven": uneven})
-                for uneven in ("pad", "serve")
-            )
+            train, test = (loader_of_part(part, uneven=uneven) for uneven in ("pad", "serve"))
             list(train)
             list(test)
         del part, train, test

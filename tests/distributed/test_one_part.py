@@ -4,7 +4,15 @@ import pytest
 import torch
 from helpers.cluster import cluster
 from helpers.hetero import PAPER, make_hetero
-from helpers.parts import as_plain, batches_of_rank, expected_batches, homogeneous, loader_over, with_links
+from helpers.parts import (
+    as_plain,
+    batches_of_rank,
+    expected_batches,
+    homogeneous,
+    loader_of_part,
+    loader_over,
+    with_links,
+)
 from helpers.slow import SLOW, quick
 
 from torch_gnnscale import partition
@@ -66,7 +74,7 @@ def test_nobody_is_met(parts):
     with open_part(parts[1]) as part:
         assert torch.equal(part.stored.user_ids[None], torch.arange(200))
         assert (part.features.collective, part.features.thread_safe, part.graph.order) == (False, True, None)
-        list(loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {}))
+        list(loader_of_part(part))
         assert part.stats() == {}
 
 
@@ -117,7 +125,7 @@ def test_after_close(parts):
 )  # fmt: skip
 def test_what_is_refused(parts, options, error, message):
     with open_part(parts[1]) as part, pytest.raises(error, match=message):
-        loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", options)
+        loader_of_part(part, **options)
 
 
 def test_rows_of_a_part_do_not_change(parts):

@@ -10,7 +10,7 @@ import torch
 from helpers.cluster import cluster
 from helpers.data import DTYPES
 from helpers.hetero import PAPER, make_hetero
-from helpers.parts import batches_of_rank, check_batches, expected_batches, homogeneous, loader_over, stores_of
+from helpers.parts import batches_of_rank, check_batches, expected_batches, homogeneous, loader_of_part, stores_of
 from helpers.slow import quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -92,9 +92,9 @@ def test_whole_attributes_and_after_close(parts):
     with open_part(path, tiers={"host": "40%"}) as part:
         tiers = part.features.tiers
         assert torch.equal(part.features[None, "x", None], data.x)
-        loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {"prefetch": 0})
+        loader = loader_of_part(part, prefetch=0)
         kept = next(iter(loader)).x.clone()
-        delivered = next(iter(loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {})))
+        delivered = next(iter(loader_of_part(part)))
     assert tiers.closed
     assert torch.equal(delivered.x, kept)
     with pytest.raises(RuntimeError, match=r"^expected the stores of an open part, found that it was closed$"):
@@ -108,7 +108,7 @@ def read_of(path, tiers):
     """(rows that were read from each tier, own rows in this rank's batches, rows that it asked others for)."""
     with open_part(path, tiers=tiers) as part:
         nodes, own, others = part.parts.book.nodes(part.ranks.part), 0, 0
-        for batch in loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {}):
+        for batch in loader_of_part(part):
             stored = part.parts.stored_ids()[batch.n_id]
             is_own = (stored >= nodes.start) & (stored < nodes.stop)
             own, others = own + int(is_own.sum()), others + len(stored[~is_own].unique())
@@ -211,10 +211,10 @@ def counted(path):
     """What the batches of all ranks read of each node in the first epoch: counted beforehand, and then; and the share
     of it that tiers by these counts, of a third of the rows, have in memory."""
     with open_part(path) as part:
-        before = accesses(loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {}), [0])
+        before = accesses(loader_of_part(part), [0])
     dist.all_reduce(before)
     with open_part(path, tiers={"host": "40%", "hotness": before}) as part:
-        loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {})
+        loader = loader_of_part(part)
         read = sum(batch.n_id.bincount(minlength=200) for batch in loader)
         dist.all_reduce(read)
         return before, read, part.features.tiers.plan.tiers[0].hit_rate

@@ -9,6 +9,7 @@ from helpers.parts import (
     batches_of_rank,
     check_batches,
     expected_batches,
+    loader_of_part,
     loader_over,
     parts_of_edges,
     stores_of,
@@ -204,7 +205,7 @@ def test_the_next_batches_follow_an_error_at_an_owner(parts):
 
 def other_bulks(path):
     with open_part(path) as part:
-        loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {"bulk": 2 + dist.get_rank()})
+        loader_of_part(part, bulk=2 + dist.get_rank())
 
 
 def test_bulks_of_other_sizes_are_refused(parts):
@@ -241,7 +242,7 @@ def bad_weights(path):
     with open_part(path) as part:
         if dist.get_rank() == 1:
             part.stored.rows[(None, None), "weight"] = part.stored.rows[(None, None), "weight"] - 1
-        loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {"weight_attr": "weight"})
+        loader_of_part(part, weight_attr="weight")
 
 
 def test_weights_that_are_malformed_in_one_part(parts):

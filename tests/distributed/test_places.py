@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 from helpers.cluster import cluster
-from helpers.parts import as_plain, homogeneous, loader_over
+from helpers.parts import as_plain, homogeneous, loader_of_part
 from torch import distributed as dist
 
 from torch_gnnscale import files, partition
@@ -23,7 +23,7 @@ def one(tmp_path_factory):
 
 
 def loader_of(part):
-    return loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {})
+    return loader_of_part(part)
 
 
 def verified(paths):

@@ -2,7 +2,6 @@
 
 import re
 import threading
-import time
 
 import pytest
 import torch
@@ -11,12 +10,13 @@ from helpers.disturbed import disturbed, results_of, unanswerable
 from helpers.hetero import PAPER, make_hetero
 from helpers.parts import (
     HERE,
+    as_plain,
     batches_of_rank,
     check_batches,
     expected_batches,
     fetched,
     homogeneous,
-    loader_over,
+    loader_of_part,
     parts_of_edges,
     with_links,
 )
@@ -117,7 +117,7 @@ def test_what_travels_is_the_same_but_for_the_status_of_replies(parts, kept):
 def exchanging_threads(path, prefetch):
     """(how many all-to-alls of rows each step took, whether the thread that iterates issued all of them)."""
     with open_part(path, **HERE) as part:
-        loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {"prefetch": prefetch})
+        loader = loader_of_part(part, prefetch=prefetch)
         exchange = loader._steps.rows_here
         issued = exchange.bytes
         threads = []
@@ -178,7 +178,7 @@ def unreadable(path, bad_rank, kept):
     with open_part(path, **kept, **HERE) as part:
         if dist.get_rank() == bad_rank:
             part.features._own[0][0] = Unreadable(part.features._own[0][0]._rows)
-        return results_of(loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {}))
+        return results_of(loader_of_part(part))
 
 
 @pytest.mark.slow
@@ -229,7 +229,7 @@ def out_of_memory(path, kept):
     rows_here._rows, said = rows, []
     try:
         with open_part(path, **kept, **HERE) as part:
-            batches = iter(loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {}))
+            batches = iter(loader_of_part(part))
             for _ in range(4):
                 try:
                     next(batches)
@@ -248,22 +248,24 @@ def test_no_batch_follows_rows_that_were_lost(parts, kept):
         assert "a batch" not in said
 
 
-def two_iterators(path, here):
-    """What the older iterator of a loader delivers after the newer one."""
-    with open_part(path, **(HERE if here else {})) as part:
-        loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {"prefetch": 2})
+def two_iterators(path):
+    """What the newer iterator of a loader delivers, when rows of the older one's steps are still to be exchanged."""
+    with open_part(path, **HERE) as part:
+        loader = loader_of_part(part, prefetch=2)
         older = iter(loader)
         next(older)
-        until = time.monotonic() + 30
-        while loader._steps._taken < 3:
-            assert time.monotonic() < until
+        loader._steps.thread.submit(int).result()
+        assert len(loader._together._owed) == 2
         newer = iter(loader)
-        return [(batch.n_id.tolist(), batch.x.tolist()) for batch in map(next, (newer, older, older))]
+        with pytest.raises(RuntimeError, match=r" that a later one has begun$"):
+            next(older)
+        return [as_plain(batch) for batch in newer]
 
 
 @pytest.mark.slow
-def test_batches_that_were_on_their_way_when_another_iterator_began(parts):
-    assert cluster(2).run(two_iterators, parts[1], True) == cluster(2).run(two_iterators, parts[1], False)
+def test_rows_that_were_on_their_way_when_another_iterator_began(parts):
+    found = cluster(2).run(two_iterators, parts[1])
+    assert found == [epochs[1] for epochs in cluster(2).run(batches_of_rank, parts[1], "nodes", 2, {})]
 
 
 def test_ids_that_others_ask_for_are_checked():

@@ -15,7 +15,7 @@ import pytest
 from helpers import forked
 from helpers.cluster import Cluster, cluster
 from helpers.data import environment
-from helpers.parts import homogeneous, loader_over
+from helpers.parts import homogeneous, loader_of_part
 from torch import distributed as dist
 
 from torch_gnnscale import partition
@@ -34,10 +34,6 @@ def three(tmp_path_factory):
     path = tmp_path_factory.mktemp("parts") / "parts"
     partition.write(homogeneous(), path, parts=3, method="random")
     return str(path)
-
-
-def loader_of(part):
-    return loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {})
 
 
 # A rank that is killed ################################################################################################
@@ -60,7 +56,7 @@ def waits_at(path, where, rank, told):
             waits(told)
         if dist.get_rank() == rank and where == "group of a loader":
             meeting._group = lambda *_: waits(told)
-        loader_of(part)
+        loader_of_part(part)
 
 
 def texts_when_killed(own, killed, told):
@@ -97,7 +93,7 @@ def busy(path, told):
             time.sleep(9)
         if dist.get_rank() == 1:
             waits(told)
-        loader_of(part)
+        loader_of_part(part)
 
 
 @pytest.mark.slow
@@ -287,7 +283,7 @@ def with_few_files(path, rank, more, loader):
         with open_part(path) as part:
             if loader:
                 limit()
-                loader_of(part)
+                loader_of_part(part)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -310,13 +306,13 @@ def test_too_few_open_files(parts, loader):
 TRAIN = """
 import os, sys
 from torch import distributed as dist
-from helpers.parts import loader_over
+from helpers.parts import loader_of_part
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.training.ranks import launched
 if "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" in os.environ:
     dist.init_process_group("gloo")
 with launched(), open_part(os.environ["PARTS"]) as part:
-    loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", {})
+    loader = loader_of_part(part)
     next(iter(loader))
     if os.environ.get("TORCHELASTIC_RESTART_COUNT") == "0" and dist.get_rank() == 1:
         os._exit(3)

@@ -84,6 +84,12 @@ def loader_over(stores: Any, seeds: Any, kind: str, options: dict[str, Any]) -> 
     return NeighborLoader(stores, input_nodes=seeds, **options)
 
 
+def loader_of_part(part: Any, **options: Any) -> Any:
+    """A loader of nodes over an open part."""
+    of = "all" if options.get("seed_order") == "global" else "part"
+    return loader_over((part.features, part.graph), part.input_nodes("train", of), "nodes", options)
+
+
 def as_plain(batch: Any) -> Any:
     """A batch with its fields in the order of their names, for stores may have them in another one."""
     if isinstance(batch, HeteroData):
@@ -105,8 +111,7 @@ def batches_of_rank(
 def traffic_of_an_epoch(path: str, options: dict[str, Any]) -> tuple[int, dict[str, dict[str, Any]]]:
     """(this rank's batches of an epoch, what it exchanged, by purpose)."""
     with open_part(path) as part:
-        of = "all" if options.get("seed_order") == "global" else "part"
-        loader = loader_over((part.features, part.graph), part.input_nodes("train", of), "nodes", options)
+        loader = loader_of_part(part, **options)
         steps = sum(1 for _ in loader)
         return steps, part.stats()
 
@@ -114,7 +119,7 @@ def traffic_of_an_epoch(path: str, options: dict[str, Any]) -> tuple[int, dict[s
 def fetched(path: str, kept: dict[str, Any], epochs: int, options: dict[str, Any]) -> tuple[int, int, int]:
     """Bytes of rows that this rank got, rounds for them, and steps; ``kept``: arguments of the prefetch buffer."""
     with open_part(path, **kept) as part:
-        loader = loader_over((part.features, part.graph), part.input_nodes("train"), "nodes", options)
+        loader = loader_of_part(part, **options)
         steps = sum(1 for _ in range(epochs) for _ in loader)
         stats = part.stats()
         return stats["rows"]["bytes_received"], stats["rows"]["rounds"] + stats["ids"]["rounds"], steps

@@ -283,15 +283,15 @@ class Left:
         self.batches.append(batches)
 
 
-@pytest.mark.parametrize(("count", "left"), [(5, 3), (4, 3), (3, None)])
-def test_a_batch_that_failed_is_one_of_those_before_an_iteration_is_left(count, left):
+@pytest.mark.parametrize(("turns", "left"), [(5, 3), (4, None)])
+def test_a_batch_that_failed_is_one_of_those_before_an_iteration_is_left(turns, left):
     def fails(item):
         if item == "b":
             raise ValueError(item)
         return Served() if item == "c" else item
 
     steps = Left()
-    batches = TogetherBatches(Pipeline(iter("abcde"), [], fails, 0), steps, count)
+    batches = TogetherBatches(Pipeline(iter("abcde"), [], fails, 0), steps, turns)
     assert next(batches) == "a"
     with pytest.raises(ValueError, match=r"^b$"):
         next(batches)

@@ -32,7 +32,7 @@ class Status(IntEnum):
 
 
 COMPLETED = -1
-"""In place of the batch at which a rank left an iteration: it had all of its own."""
+"""In place of the batch after which a rank left an iteration: it left it after the last step."""
 FAILED = -1
 """In place of a count."""
 GIVING_UP = 5.0
@@ -43,7 +43,7 @@ _COMMON = (
     "first batch",
     "number of steps",
     "step",
-    "batch at which they left the last iteration",
+    "batch after which they left the last iteration (-1: all)",
 )
 """What all ranks must have alike: entries of a header after its status and the number of the batch."""
 

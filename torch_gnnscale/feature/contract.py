@@ -159,8 +159,8 @@ class Steps(ABC):
 
     @abstractmethod
     def leave(self, delivered: int | None) -> None:
-        """This rank leaves the iteration after so many batches; None: after all of its own. If steps are left, those
-        ranks that take one raise; if ranks left after other batches, all of them raise in the next iteration."""
+        """This rank leaves the iteration after so many batches; None: after the last step. Ranks that take a further
+        step raise; if ranks left after different numbers of batches, all raise in the next iteration."""
 
 
 class CollectiveRowStore(RowStore):

@@ -131,13 +131,13 @@ class Together:
 
         def finished(made: Any) -> Any:
             if isinstance(made, _Prepared):
-                while any(owed is made for owed in self._owed):  # unless a later iteration has exchanged them
-                    self._arrive()
+                assert self._owed[0] is made
+                self._arrive()
                 made = self._collate(made)
             return made if isinstance(made, Served) else finish(made)
 
         pipeline = Pipeline(turns, stages, finished, prefetch, self.steps.thread)
-        made: TogetherBatches[T] = TogetherBatches(pipeline, self.steps, self.share.steps(first))
+        made: TogetherBatches[T] = TogetherBatches(pipeline, self.steps, count + self._window)
         self._latest = weakref.ref(made)
         return made
 
@@ -276,11 +276,12 @@ class Together:
 
 
 class TogetherBatches(Generic[T]):
-    """Iterates over this rank's ``count`` batches; closed or dropped before its end, this rank leaves the iteration."""
+    """Iterates over this rank's batches, of a pipeline with so many ``turns``; closed or dropped before its end, this
+    rank leaves the iteration."""
 
-    def __init__(self, pipeline: Pipeline, steps: Steps, count: int) -> None:
-        self._pipeline, self._steps, self._count = pipeline, steps, count
-        self._delivered = 0
+    def __init__(self, pipeline: Pipeline, steps: Steps, turns: int) -> None:
+        self._pipeline, self._steps = pipeline, steps
+        self._turns, self._delivered = turns, 0
         self._open = True
         self._superseded = False
 
@@ -298,8 +299,10 @@ class TogetherBatches(Generic[T]):
                 self.close()
                 raise
             except Exception:
+                self._turns -= 1
                 self._delivered += 1
                 raise
+            self._turns -= 1
             if not isinstance(made, Served):
                 self._delivered += 1
                 return made
@@ -309,7 +312,7 @@ class TogetherBatches(Generic[T]):
         if self._open:
             self._open = False
             self._pipeline.close(wait=False)
-            self._steps.thread.submit(self._steps.leave, None if self._delivered >= self._count else self._delivered)
+            self._steps.thread.submit(self._steps.leave, self._delivered if self._turns else None)
 
     def supersede(self) -> None:
         """Leaves the iteration, if it is not over: another one begins."""

@@ -1,0 +1,59 @@
+"""The steps of ranks, without the ranks."""
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import distributed as dist
+
+from torch_gnnscale.distributed.exchange import Elsewhere, Exchange
+from torch_gnnscale.distributed.grid import Grid
+from torch_gnnscale.distributed.steps import FAILED, RankSteps
+
+
+def test_the_rank_of_a_column_that_failed_is_named():
+    steps = RankSteps.__new__(RankSteps)
+    steps.grid, steps.rank, steps.headers, steps.row = Grid(4, 2), 3, None, None
+    steps.rows = SimpleNamespace(numbers=lambda counts, purpose: torch.tensor([[FAILED, FAILED], [0, 0]]))
+    with pytest.raises(Elsewhere, match=r"^sampling: expected it of all ranks, found that rank 1 failed$"):
+        steps.counted(torch.zeros(2, 2, dtype=torch.int64), None, "sampling")
+
+
+@pytest.mark.parametrize(("ranks", "parts", "has_row"), [(2, 2, True), (4, 2, False)])
+def test_ranks_of_a_row_meet_when_there_are_copies_and_they_are_asked(ranks, parts, has_row):
+    groups = SimpleNamespace(rank=0, groups=lambda of_ranks: [object() for _ in of_ranks], topic=lambda: 1)
+    steps = RankSteps(groups, Grid(ranks, parts), {})
+    try:
+        assert (steps.row is not None) == has_row
+        steps.open_row()
+        assert steps.row.size == ranks // parts
+    finally:
+        steps.thread.end(None)
+
+
+def test_both_threads_may_fail_at_once(monkeypatch):
+    """The thread that iterates fails while that of the steps tells the others of its own failure."""
+    telling, told, ended = threading.Event(), threading.Event(), []
+
+    def fail(why, about):
+        telling.set()
+        assert told.wait(30)
+
+    groups = SimpleNamespace(rank=0, groups=lambda of_ranks: [object() for _ in of_ranks], topic=lambda: 1, fail=fail)
+    steps = RankSteps(groups, Grid(2, 2), {})
+    steps.rows_here = Exchange(object(), 2, 0)
+    monkeypatch.setattr(dist, "get_backend", lambda group: "gloo")
+    monkeypatch.setattr(steps, "_end_groups", ended.append)
+    first = steps.thread.submit(steps.lose, "of the steps")
+    assert telling.wait(30)
+    second = threading.Thread(target=steps.lose, args=["of the iteration"])
+    second.start()
+    second.join(0.1)
+    told.set()
+    first.result()
+    second.join(30)
+    steps.thread.end(None)
+    assert [steps.rows_here] in ended
+    with pytest.raises(RuntimeError, match=r"^rank 0: of the steps$"):
+        steps.named(int)
