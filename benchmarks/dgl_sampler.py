@@ -1,5 +1,7 @@
 """DGL's samplers, asked through a pipe, for bench_dgl.py: runs in DGL's own environment, where this package cannot be.
 
+    python dgl_sampler.py FOLDER THREADS FANOUTS neighbor|labor
+
 Reads lines ``CANDIDATE ROUND`` and answers each with a line of JSON: seconds and edges of the round's batches. The
 first line it writes names versions and candidates.
 """
@@ -17,29 +19,45 @@ import numpy as np
 import torch
 
 
-def check_blocks(blocks: list, colptr: torch.Tensor, row: torch.Tensor, fanouts: list[int]) -> None:
-    """Edges are the graph's, and each destination has as many as were asked for."""
-    for block, fanout in zip(reversed(blocks), fanouts, strict=True):
-        sources, destinations = block.srcdata[dgl.NID], block.dstdata[dgl.NID]
-        src, _ = block.edges()
-        assert torch.equal(row[block.edata[dgl.EID]], sources[src])
-        degree = colptr[destinations + 1] - colptr[destinations]
-        assert torch.equal(block.in_degrees().long(), degree.clamp(max=fanout).long())
+def wanted(block: dgl.DGLGraph, colptr: torch.Tensor, fanout: int) -> torch.Tensor:
+    """For each destination, min(fanout, its stored edges)."""
+    destinations = block.dstdata[dgl.NID]
+    return (colptr[destinations + 1] - colptr[destinations]).clamp(max=fanout)
 
 
 class Samplers:
     """Each method named in ``candidates`` samples batches of the given seeds and returns their number of edges."""
 
-    candidates = ("fused", "unfused", "graphbolt")
+    candidates: tuple[str, ...]
 
     def __init__(self, folder: Path, fanouts: list[int]) -> None:
         self.colptr, self.row = (torch.from_numpy(np.load(folder / f"{name}.npy")) for name in ("colptr", "row"))
         no_ids = torch.empty(0, dtype=torch.int64)  # an edge's id is its position
         self.graph = dgl.graph(("csc", (self.colptr, self.row, no_ids)), num_nodes=len(self.colptr) - 1)
         self.bolt = gb.fused_csc_sampling_graph(self.colptr, self.row)
+        self.fanouts = fanouts
+
+    def check_edges(self, block: dgl.DGLGraph) -> None:
+        """The edges of a block are the graph's."""
+        src, _ = block.edges()
+        assert torch.equal(self.row[block.edata[dgl.EID]], block.srcdata[dgl.NID][src])
+
+    def bolt_edges(self, batches: torch.Tensor, draw: str) -> int:
+        """Edges of GraphBolt's batches, drawn by its step of this name; it gives no edge ids."""
+        pipe = gb.ItemSampler(gb.ItemSet(batches.flatten(), names="seed_nodes"), batches.shape[1])
+        pipe = getattr(pipe, draw)(self.bolt, self.fanouts[::-1])
+        return sum(len(layer.sampled_csc.indices) for batch in pipe for layer in batch.sampled_subgraphs)
+
+
+class NeighborSamplers(Samplers):
+    """Uniform neighbors."""
+
+    candidates = ("fused", "unfused", "graphbolt")
+
+    def __init__(self, folder: Path, fanouts: list[int]) -> None:
+        super().__init__(folder, fanouts)
         self.sampler = dgl.dataloading.NeighborSampler(fanouts[::-1], fused=False)
         self.mapping: dict = {}  # kept from batch to batch, as DGL does
-        self.fanouts = fanouts
 
     def fused_blocks(self, seeds: torch.Tensor) -> list:
         """What DGL's NeighborSampler does with fused=True, which it leaves undone on one thread."""
@@ -54,9 +72,11 @@ class Samplers:
         return self.sampler.sample_blocks(self.graph, seeds)[2]
 
     def check(self, seeds: torch.Tensor) -> None:
-        """Checks what the samplers give."""
+        """Checks what the samplers give: each destination has as many edges as were asked for."""
         for make in (self.fused_blocks, self.unfused_blocks):
-            check_blocks(make(seeds), self.colptr, self.row, self.fanouts)
+            for block, fanout in zip(reversed(make(seeds)), self.fanouts, strict=True):
+                self.check_edges(block)
+                assert torch.equal(block.in_degrees().long(), wanted(block, self.colptr, fanout).long())
         edges = [self.fused(seeds[None]), self.graphbolt(seeds[None])]
         assert abs(edges[1] / edges[0] - 1) < 0.1, f"GraphBolt and DGL do not sample alike: {edges} edges"
 
@@ -69,17 +89,46 @@ class Samplers:
         return sum(block.num_edges() for seeds in batches for block in self.unfused_blocks(seeds))
 
     def graphbolt(self, batches: torch.Tensor) -> int:
-        """GraphBolt's; it gives no edge ids."""
-        pipe = gb.ItemSampler(gb.ItemSet(batches.flatten(), names="seed_nodes"), batches.shape[1])
-        pipe = pipe.sample_neighbor(self.bolt, self.fanouts[::-1])
-        return sum(len(layer.sampled_csc.indices) for batch in pipe for layer in batch.sampled_subgraphs)
+        """GraphBolt's."""
+        return self.bolt_edges(batches, "sample_neighbor")
+
+
+class LaborSamplers(Samplers):
+    """LABOR-0."""
+
+    candidates = ("LaborSampler", "graphbolt")
+
+    def __init__(self, folder: Path, fanouts: list[int]) -> None:
+        super().__init__(folder, fanouts)
+        self.sampler = dgl.dataloading.LaborSampler(fanouts[::-1])
+
+    def blocks(self, seeds: torch.Tensor) -> list:
+        """The layers of a batch."""
+        return self.sampler.sample_blocks(self.graph, seeds)[2]
+
+    def check(self, seeds: torch.Tensor) -> None:
+        """Checks what the samplers give: as many edges as were asked for, on average over a block's destinations."""
+        for block, fanout in zip(reversed(self.blocks(seeds)), self.fanouts, strict=True):
+            self.check_edges(block)
+            asked = int(wanted(block, self.colptr, fanout).sum())
+            assert abs(block.num_edges() / asked - 1) < 0.1, f"{block.num_edges()} edges, expected about {asked}"
+        edges = [self.LaborSampler(seeds[None]), self.graphbolt(seeds[None])]
+        assert abs(edges[1] / edges[0] - 1) < 0.1, f"GraphBolt and DGL do not sample alike: {edges} edges"
+
+    def LaborSampler(self, batches: torch.Tensor) -> int:
+        """DGL's, with to_block."""
+        return sum(block.num_edges() for seeds in batches for block in self.blocks(seeds))
+
+    def graphbolt(self, batches: torch.Tensor) -> int:
+        """GraphBolt's."""
+        return self.bolt_edges(batches, "sample_layer_neighbor")
 
 
 def main() -> None:
     folder, threads, fanouts = Path(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
     torch.set_num_threads(threads)
     seeds = torch.from_numpy(np.load(folder / "seeds.npy"))
-    samplers = Samplers(folder, fanouts)
+    samplers = {"neighbor": NeighborSamplers, "labor": LaborSamplers}[sys.argv[4]](folder, fanouts)
     samplers.check(seeds[0, 0])
     hello = {"dgl": dgl.__version__, "torch": torch.__version__, "threads": dgl.utils.get_num_threads()}
     print(json.dumps(hello | {"candidates": samplers.candidates}), flush=True)
