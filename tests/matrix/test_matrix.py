@@ -1,9 +1,12 @@
 """Samples by products of matrices equal those of the fused operators, bit for bit."""
 
 import re
+from contextlib import nullcontext
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 from helpers.graphs import Graph, assert_same, random_graph, random_ids, small_graphs
 from hypothesis import given
@@ -162,6 +165,70 @@ def test_large_sums_of_counts_are_shifted_as_in_the_twin():
     shift = reference.layerwise.count_shift(sum(ones))
     assert shift == 1
     assert p.data.tolist() == [*(reference.layerwise.count_score(count, shift) for count in ones), 1, 9]
+
+
+# Products on a GPU ###################################################################################################
+
+# cupy's functions that products call, by NumPy: a CPU has no cuSPARSE, but the same doubles.
+IN_CUPYS_PLACE = SimpleNamespace(
+    asarray=np.asarray, asnumpy=np.asarray, cuda=SimpleNamespace(Device=lambda _: nullcontext())
+)
+
+
+def held(csr):
+    return matrix.DeviceMatrix(csr, IN_CUPYS_PLACE, scipy.sparse, 0)
+
+
+@given(st.integers(0, 1000), st.integers(1, 61))
+def test_products_of_doubles_are_those_of_integers(seed, bits):
+    generator = np.random.default_rng(seed)
+    rows, inner, columns = generator.integers(1, 9, 3)
+    left = generator.integers(1, 1 << bits, (rows, inner)) // inner * (generator.random((rows, inner)) < 0.5)
+    right = (generator.random((inner, columns)) < 0.5).astype(np.int64)
+    q, a = (scipy.sparse.csr_array(dense.astype(np.int64)) for dense in (left, right))
+    found, expected = q @ held(a), q @ a
+    assert found.dtype == np.int64
+    assert np.array_equal(found.toarray(), expected.toarray())
+    assert found.has_sorted_indices
+
+
+def test_products_that_no_parts_make_exact():
+    a = scipy.sparse.csr_array(np.full((2, 1), (1 << 52) - 1))
+    q = scipy.sparse.csr_array(np.array([[1, 0], [0, 1]]))
+    assert (q @ held(a)).toarray().ravel().tolist() == [(1 << 52) - 1] * 2
+    with pytest.raises(ValueError, match=r"^expected products that sum up to less than 2\^53, found sums of up to "):
+        scipy.sparse.csr_array(np.array([[1, 1]])) @ held(a)
+
+
+@pytest.mark.parametrize("method", [*LAYERWISE, "graphsage"])
+def test_samples_by_products_of_doubles(method):
+    graph = matrix.adjacency(without_parallel_edges(random_graph(300, 9, seed=2)).relations())
+    of_gpu = graph._replace(position=held(graph.position), ones=held(graph.ones), hold=held)
+    seeds = [random_ids(300, 15, seed) for seed in range(3)]
+    for options in [{}] if method == "graphsage" else [{"scores": scores} for scores in SCORES]:
+        make = getattr(matrix, method)
+        expected, found = (
+            matrix.sample_batches(entry, seeds, [12, 20], [1, 2, 3], make(entry, **options))
+            for entry in (graph, of_gpu)
+        )
+        for one, other in zip(found, expected, strict=True):
+            assert one.num_edges[0][1] > 0
+            assert_same(one, other)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("method", [*LAYERWISE, "graphsage"])
+def test_samples_of_a_graph_on_a_gpu(method):
+    pytest.importorskip("cupy")
+    graph = without_parallel_edges(random_graph(300, 9, seed=2))
+    there = Graph(graph.colptr.cuda(), graph.row.cuda(), None)
+    here, there = (matrix.adjacency(entry.relations()) for entry in (Graph(graph.colptr, graph.row), there))
+    seeds, step = [random_ids(300, 15, seed) for seed in range(3)], getattr(matrix, method)
+    expected, found = (matrix.sample_batches(entry, seeds, [12, 20], [1, 2, 3], step(entry)) for entry in (here, there))
+    for one, other in zip(found, expected, strict=True):
+        assert one.node[0].is_cuda
+        for name in ("node", "colptr", "edge_index", "edge_id", "edge_weight"):
+            assert all(torch.equal(x.cpu(), y) for x, y in zip(getattr(one, name), getattr(other, name), strict=True))
 
 
 # Inverse transform sampling ##########################################################################################

@@ -3,7 +3,7 @@
 A hop is algorithm 1: P = QA, NORM, SAMPLE, EXTRACT. The matrices of k batches are stacked (equation 1). Matrices have
 integer entries, and SAMPLE draws by the random integers of the fused operators, so that :func:`sample_batches` returns
 the samples of these operators, bit for bit. Use it to state a method in the paper's terms, or to try a new method; the
-fused operators are faster. Needs scipy (``pip install "torch_gnnscale[matrix]"``).
+fused operators are faster. Needs scipy (``pip install "torch_gnnscale[matrix]"``), and cupy for a graph on a GPU.
 """
 
 from .algebra import Adjacency, Edges, Frontier, adjacency, one_node_each, stacked_sets, stored_order
@@ -11,10 +11,11 @@ from .choosing import Drawn, choose, choose_by_its, choose_neighbors
 from .draws import draw
 from .extracting import extract
 from .methods import Step, fastgcn, graphsage, ladies, squared
+from .products import DeviceMatrix
 from .stacked import sample_batches
 
 __all__ = [
-    "Adjacency", "Drawn", "Edges", "Frontier", "Step", "adjacency", "choose", "choose_by_its", "choose_neighbors",
-    "draw", "extract", "fastgcn", "graphsage", "ladies", "one_node_each", "sample_batches", "squared",
-    "stacked_sets", "stored_order",
+    "Adjacency", "DeviceMatrix", "Drawn", "Edges", "Frontier", "Step", "adjacency", "choose", "choose_by_its",
+    "choose_neighbors", "draw", "extract", "fastgcn", "graphsage", "ladies", "one_node_each", "sample_batches",
+    "squared", "stacked_sets", "stored_order",
 ]  # fmt: skip

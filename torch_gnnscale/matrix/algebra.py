@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 
 from ..ops import Relations
 from ..ops.layer_drawing import check_layer_graph
-
-try:
-    from scipy.sparse import csr_array
-except ImportError as error:
-    raise ImportError('torch_gnnscale.matrix needs scipy: pip install "torch_gnnscale[matrix]"') from error
+from .products import DeviceMatrix, csr_array, holder
 
 
 class Adjacency(NamedTuple):
-    """The graph as int64 matrices of n x n: each edge j -> i has an entry in row i, column j."""
+    """The graph as int64 matrices of n x n: each edge j -> i has an entry in row i, column j.
+
+    ``position`` and ``ones`` are right-hand sides of products: ``q @ graph.ones``, for a matrix q of scipy, is computed
+    where the graph's tensors are, and is a matrix of scipy.
+    """
 
     graph: Relations
-    position: csr_array
+    """In host memory."""
+    position: csr_array | DeviceMatrix
     """The entries are 1 + the edge's position in the stored order of all edges."""
-    ones: csr_array
+    ones: csr_array | DeviceMatrix
     """The entries are 1."""
     degree: np.ndarray
     """The number of edges into each node: int64, shape [n]."""
+    hold: Callable[[csr_array], Any]
+    """Makes other right-hand sides of products that are computed there."""
+    device: torch.device
+    """Where the graph was, and samples are."""
 
     @property
     def num_nodes(self) -> int:
@@ -84,11 +90,20 @@ def ptr_of(counts: np.ndarray) -> np.ndarray:
 def adjacency(graph: Relations) -> Adjacency:
     """The matrices of a graph of one relation between nodes of one type, without edge weights and times.
 
+    If the graph is on a GPU, its matrices are, too, and cupy multiplies.
+
     Raises:
         TypeError, ValueError: another graph, or parallel edges, whose entries a matrix product would add.
+        ImportError: a graph on a GPU, and cupy is not installed.
     """
     check_layer_graph(graph)
-    colptr, row, count = graph.colptr[0].numpy(), graph.row[0].numpy().astype(np.int64), graph.sizes[0]
+    device = graph.colptr[0].device
+    hold = holder(device)
+    names = graph.edge_id[0]
+    host = graph._replace(
+        colptr=[graph.colptr[0].cpu()], row=[graph.row[0].cpu()], edge_id=[None if names is None else names.cpu()]
+    )
+    colptr, row, count = host.colptr[0].numpy(), host.row[0].numpy().astype(np.int64), host.sizes[0]
     position = csr_array((np.arange(1, len(row) + 1), row, colptr), shape=(count, count))
     position.sort_indices()
     into = np.repeat(np.arange(count), np.diff(colptr))
@@ -97,7 +112,7 @@ def adjacency(graph: Relations) -> Adjacency:
         at = int(repeated.argmax())
         raise ValueError(f"graph: expected no parallel edges, found two {int(position.indices[at])} -> {into[at]}")
     ones = csr_array((np.ones(len(row), np.int64), position.indices, position.indptr), shape=(count, count))
-    return Adjacency(graph, position, ones, np.diff(colptr))
+    return Adjacency(host, hold(position), hold(ones), np.diff(colptr), hold, device)
 
 
 def one_node_each(frontier: Frontier, num_nodes: int) -> csr_array:

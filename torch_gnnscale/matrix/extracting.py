@@ -31,6 +31,6 @@ def extract(graph: Adjacency, frontier: Frontier, drawn: Drawn) -> Edges:
     number = (np.arange(len(wanted)) - drawn.ptr[batch_of])[occurs]
     width = int(counts.max(initial=0))
     q_c = csr_array((np.ones(len(number), np.int64), (at[occurs], number)), shape=(len(occurring), width))
-    a_s = stored_order(diagonal @ q_c)
+    a_s = stored_order(diagonal @ graph.hold(q_c))
     of_draw = drawn.ptr[batch[a_s.row]] + a_s.source
     return a_s._replace(source=drawn.node[of_draw], correction=drawn.correction[of_draw])

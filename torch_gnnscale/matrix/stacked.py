@@ -31,7 +31,7 @@ def sample_batches(
 
     Args:
         graph: from :func:`adjacency`.
-        seeds: for each batch, int32 or int64; a repeated seed has a row and edges of its own.
+        seeds: for each batch, int32 or int64, on any device; a repeated seed has a row and edges of its own.
         num_nodes: for each hop, the number that ``step`` gets.
         keys: for each batch, 64 bits.
         step: the method, such as :func:`ladies` returns.
@@ -41,7 +41,7 @@ def sample_batches(
         weights: of :class:`torch_gnnscale.ops.LayerDrawing`.
 
     Returns:
-        A sample for each batch, with ``edge_weight`` if the method's edges have corrections.
+        A sample for each batch, where the graph is, with ``edge_weight`` if the method's edges have corrections.
 
     Raises:
         TypeError, ValueError, IndexError: wrong options or numbers of entries; ``include_dst=False`` with a step that
@@ -52,6 +52,7 @@ def sample_batches(
             raise ValueError(f"{name}: expected one of {values}, found {option!r}")
     if len(seeds) != len(keys):
         raise ValueError(f"seeds: expected one entry for each of {len(keys)} keys, found {len(seeds)}")
+    seeds = [entry.cpu() if isinstance(entry, Tensor) else entry for entry in seeds]
     for batch, entry in enumerate(seeds):
         check_ids(f"seeds[{batch}]", entry, graph.num_nodes, "nodes")
     counts = check_num_nodes(num_nodes)
@@ -114,19 +115,23 @@ class _Batch:
 
     def sample(self, graph: Adjacency) -> Sample:
         """The sample of all hops."""
-        edges = torch.from_numpy(np.concatenate(self._edges, axis=1))
+        edges = np.concatenate(self._edges, axis=1)
         degrees = np.concatenate([np.empty(0, np.int64), *self._degrees])
-        names = graph.graph.edge_id[0]
-        weights = [torch.from_numpy(np.concatenate(self._weights)).to(torch.float32)] if self._weights else []
+        names, position = graph.graph.edge_id[0], torch.from_numpy(edges[2].copy())
+        weights = [np.concatenate(self._weights).astype(np.float32)] if self._weights else []
+
+        def put(array: np.ndarray) -> Tensor:
+            return torch.from_numpy(array).to(graph.device)
+
         return Sample(
-            node=[torch.from_numpy(np.concatenate(self.nodes))],
-            colptr=[torch.from_numpy(ptr_of(degrees))],
-            edge_index=[edges[:2].contiguous()],
-            edge_id=[edges[2].clone() if names is None else names[edges[2]].to(torch.int64)],
+            node=[put(np.concatenate(self.nodes))],
+            colptr=[put(ptr_of(degrees))],
+            edge_index=[put(edges[:2].copy())],
+            edge_id=[(position if names is None else names[position].to(torch.int64)).to(graph.device)],
             tree=[],
             num_nodes=[[len(nodes) for nodes in self.nodes]],
             num_edges=[[part.shape[1] for part in self._edges[1:]]],
-            edge_weight=weights,
+            edge_weight=[put(weight) for weight in weights],
         )
 
 
