@@ -8,7 +8,8 @@ draw a layer with scipy: indexing rows and columns, products of sparse matrices 
 and dense vectors over all nodes, as in the authors' code (Zou et al. 2019).
 LABOR beside a loop that reads the lists and draws a number for each source, and beside neighbor sampling, with the
 number of nodes that each finds. The rows of GraphSAGE's matrices beside the paper's, whose frontiers keep repeated
-nodes. Where fb100 is there, on its 24 largest schools, too. And how much memory a hop takes beside its outputs.
+nodes. Where fb100 is there, on its 24 largest schools, too. How much memory a hop takes beside its outputs, and how
+much 64 batches of three layers take as matrices, on cnr-2000 where that is there.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import as_csc, compare, graph, has, judged, parser, report, save, say_aims
+from common import as_csc, compare, graph, has, judged, parser, report, save, say_aims, web_graph
 from limits import draw_high_words, draw_lists, touch_lists
+from torch_geometric.utils import coalesce
 
 from torch_gnnscale import CSC, ops
+from torch_gnnscale.datasets import planted
 from torch_gnnscale.ops.layer_drawing import SCHEMES_OF
 
 LAYERS, BATCH = [512, 512], 512
@@ -257,9 +260,30 @@ def scratch(lists: int, degree: int = 20) -> dict[str, Any]:
     return found
 
 
+def matrix_memory(edge_index: torch.Tensor, num_nodes: int, batches: int = 64) -> dict[str, Any]:
+    """The most memory that stacked batches of three layers take by products of matrices, in GiB; the graph and what was
+    freed before are not in it."""
+    from torch_gnnscale import matrix
+
+    graph_ = matrix.adjacency(CSC.from_edge_index(coalesce(edge_index.long()), num_nodes).relations())
+    seeds, found = [torch.randperm(num_nodes)[:BATCH] for _ in range(batches)], {}
+    libc = ctypes.CDLL(None)
+    for method, counts in (("ladies", [512] * 3), ("fastgcn", [512] * 3), ("graphsage", MATRIX_FANOUTS)):
+        step = getattr(matrix, method)(graph_)
+        libc.malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before = status("VmRSS")
+        samples = matrix.sample_batches(graph_, seeds, counts, list(range(batches)), step)
+        gib = (status("VmHWM") - before) / 2**30
+        del samples
+        found[f"{method}, {batches} batches of {BATCH} x {counts} as matrices: GiB"] = judged(gib, most=1.0)
+    say_aims(found)
+    return found
+
+
 def main() -> None:
     options = parser(__doc__.splitlines()[0])
-    options.add_argument("--no-schools", action="store_true", help="leave out fb100")
+    options.add_argument("--no-schools", action="store_true", help="leave out fb100 and cnr-2000")
     options.add_argument("--lists", type=int, default=100_000, help="lists of the graph for scratch memory")
     args = options.parse_args()
     torch.set_num_threads(1)
@@ -286,6 +310,13 @@ def main() -> None:
         del csc
         ops.pool_trim()
     results["scratch"] = scratch(args.lists)
+    if has("scipy"):
+        web = None if args.no_schools else web_graph()
+        edge_index, num_nodes = (planted(2000).edge_index, 2000) if web is None else web
+        results["matrix memory"] = {
+            "graph": "planted" if web is None else "cnr-2000",
+            **matrix_memory(edge_index, num_nodes),
+        }
     if not args.no_save:
         save("layerwise", results)
 
