@@ -42,7 +42,7 @@ class Traffic:
 
 
 class Elsewhere(RuntimeError):
-    """Another rank failed, and raises the error itself. Raised within a step, which passes it on to the user."""
+    """Another rank failed and raises its own error. Raised within a step, which raises it again as a RuntimeError."""
 
 
 class Broken(RuntimeError):
@@ -50,11 +50,11 @@ class Broken(RuntimeError):
 
 
 _LOOK = timedelta(seconds=0.5)
-"""How long a thread waits for other ranks before it looks whether it shall wait on."""
+"""How long a thread waits for other ranks before it looks whether :meth:`Exchange.give_up` was called."""
 
 
 class Exchange:
-    """All-to-alls over a group, of Gloo or, for bytes on GPUs, of NCCL; without one if there is one rank.
+    """All-to-alls over a process group of Gloo or, for bytes on GPUs, of NCCL. A single rank needs no group.
 
     One thread calls these methods, in the same order on all ranks, with sizes on which the ranks agreed before: Gloo
     would not notice sizes that disagree, or two threads in one group, and would return wrong rows. A collective that
@@ -74,19 +74,20 @@ class Exchange:
         self.broken = False
         """Whether a collective failed, or did not come about: the other ranks may wait for this one."""
         self.waits = False
-        """Whether one was begun that has not ended: who waited for it was interrupted."""
+        """Whether a collective was begun and has not ended: its thread waits for it, or the wait was interrupted."""
         self._given_up = threading.Event()
 
     @contextmanager
     def awaited(self) -> Iterator[None]:
-        """Within, a collective is prepared to which the other ranks have come, or will: an error leaves them waiting,
-        and this exchange ``broken``. There may be other collectives within."""
+        """A context in which a collective is prepared to which the other ranks come. An error in it leaves them
+        waiting, so this exchange is then ``broken``. The context may contain other collectives."""
         before, self.broken = self.broken, self.size > 1
         yield
         self.broken = before
 
     def numbers(self, sent: Tensor, purpose: str) -> Tensor:
-        """received[i]: what rank i sent to this one. Sends sent[i] to rank i: int64, [size, n], the same n on all."""
+        """Sends ``sent[i]`` to rank i, and returns ``received``: ``received[i]`` is what rank i sent to this one. Both
+        int64, shape [size, n], with the same n on all ranks."""
         assert (sent.dtype, sent.dim(), len(sent)) == (torch.int64, 2, self.size)
         traffic, begin = self.traffic[purpose], time.perf_counter()
         with self.awaited():
@@ -146,7 +147,8 @@ class Exchange:
         return [own if rank == self.place else entry.view(own.dtype) for rank, entry in enumerate(found)]
 
     def sum(self, values: Tensor, purpose: str) -> Tensor:
-        """The sums over all ranks, in 2 rounds: int64, shape [n], as ``values``, n being the same on all."""
+        """The sums of ``values`` over all ranks, in 2 rounds: int64, shape [n], like ``values``; n is the same on all
+        ranks."""
         slices = list(values.tensor_split(self.size))
         own = len(slices[self.place])
         pieces = self.tensors(slices, [own] * self.size, purpose)
@@ -155,9 +157,12 @@ class Exchange:
         return torch.cat(self.tensors([mine] * self.size, [len(entry) for entry in slices], purpose))
 
     def objects(self, value: Any) -> list[Any]:
-        """The values of all ranks; ``value``: what pickle takes. Not counted in ``traffic``.
+        """The values of all ranks, by rank. Not counted in ``traffic``.
 
-        By an all-to-all, so that every rank notices at once if one is gone; in a ring only its neighbors would.
+        This is an all-to-all, in which every rank notices at once if one is gone; in a ring only its neighbors would.
+
+        Args:
+            value: this rank's; anything that can be pickled.
         """
         if self.group is None:
             return [value]
@@ -196,10 +201,10 @@ class Exchange:
             self.broken = before
 
     def _wait(self, work: Any, tensors: tuple[Tensor, Tensor]) -> None:
-        """Until a collective has ended.
+        """Returns when a collective has ended.
 
-        It waits for a moment at a time: a thread that is in native code when the interpreter ends aborts the process
-        when it comes back. Where the tensors are on a GPU, its current stream waits instead.
+        It waits ``_LOOK`` at a time, because a thread that is in native code when the interpreter ends aborts the
+        process when it comes back. If the tensors are on a GPU, the GPU's current stream waits instead.
         """
         if tensors[0].is_cuda:
             work.wait()
@@ -217,7 +222,8 @@ class Exchange:
 
 
 def keep_for_ever(value: Any) -> None:
-    """Keeps an object also when the interpreter ends: for what a collective holds that may not end before it."""
+    """Keeps an object for ever, also when the interpreter ends: for tensors and groups of a collective that has not
+    ended."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(value))
 
 

@@ -74,9 +74,10 @@ class OverParts:
         return self._owners
 
     def _drawn_by_owners(self, samples: Sequence[Hops], keys: list[int], draw: Draw, hops: int) -> list[ops.Sample]:
-        """Makes samples of which the owners of nodes draw the edges, with ``draw``.
+        """Makes samples, whose edges are drawn by the owners of the nodes, with ``draw``.
 
-        ``laps``: requests are P, drawing is SAMPLE; EXTRACT are the way of the edges and the numbering of their nodes.
+        In ``laps``, P is the exchange of requests, SAMPLE the drawing, and EXTRACT the exchange of the drawn edges and
+        the numbering of their nodes.
         """
         owners, laps = self.owners, self.laps
 
@@ -99,8 +100,8 @@ class OverParts:
 class PartitionedExecutor(OverParts, Executor):
     """Draws hop by hop: for each node of a frontier, the rank that owns its column draws the neighbors.
 
-    A hop takes two rounds, of requests and of drawn edges, for all batches of a bulk. The first hop takes none where
-    all seeds are the rank's own. All ranks take the same rounds, whatever their frontiers hold.
+    A hop takes two rounds, of requests and of drawn edges, for all batches of a bulk. The first hop takes none if all
+    seeds are the rank's own. All ranks take the same rounds, even if their frontiers are empty.
     """
 
     device = torch.device("cpu")
@@ -109,7 +110,7 @@ class PartitionedExecutor(OverParts, Executor):
         """See :meth:`Executor.check`."""
         if drawing.subgraph != "directional":
             raise not_implemented(f"subgraph_type={drawing.subgraph!r}")
-        if many and drawing.disjoint:  # which edges with times imply
+        if many and drawing.disjoint:  # also if edges have times: samples are then disjoint
             raise not_implemented(f"disjoint trees with {how}")
 
     def sample(
@@ -142,13 +143,13 @@ class PartitionedExecutor(OverParts, Executor):
         return self._made([by_hops(of[0], drawing.fanouts[0], layers=drawing.layers) for of in seeds], keys, drawing)
 
     def pick_own(self, node: Tensor, key: int, hop: int, drawing: Drawing) -> ops.Picks:
-        """The edges that one batch draws into nodes of this part, in their order, without other ranks.
+        """The edges that one batch draws into nodes of this part, in the order of ``node``, without other ranks.
 
         Args:
             node: stored ids of this part, int64, shape [n].
-            key: of the batch.
-            hop: from 0.
-            drawing: without trees and times.
+            key: the batch's.
+            hop: the number of the hop, from 0.
+            drawing: must not have trees or times.
         """
         requests = Requests(node, None, None, [0, len(node)], [check_key(key)])
         return self._drawn(requests, Frontier(hop, drawing.fanouts[0][hop], node, None, None), drawing)

@@ -11,7 +11,7 @@ from ..feature.contract import Consecutive, Ranks
 class Grid:
     """P ranks that hold K parts, each part c = P / K times.
 
-    A row are the c ranks of one part, a column K ranks that hold all parts.
+    A row of the grid is the c ranks that hold one part; a column is K ranks that together hold all parts.
 
     Args:
         ranks: P.

@@ -20,20 +20,21 @@ from .steps import RankSteps
 
 
 class GridLayers(PartitionedLayers):
-    """P ranks are a grid of p/c rows and c columns; the ranks of a row sample all of its batches together (algorithm
+    """p ranks are a grid of p/c rows and c columns; the ranks of a row sample all of its batches together (algorithm
     2).
 
-    In a hop, the rank of column j asks the ranks of its column for the stored edges of the frontiers' nodes that are of
-    parts j p/c^2, ..., (j + 1) p/c^2 - 1: 2 rounds, in which each edge comes once, for P and for EXTRACT. The scores of
-    LADIES, exact integers, are summed over the row. Selection takes no round: r_v depends on the key and the node. Then
-    each rank sends the drawn edges to the rank of its row that makes the batch. With c = 1 the row's rounds are none.
+    In a hop, a rank of column j asks the ranks of its column for the stored edges of the frontiers' nodes that belong
+    to parts j p/c^2, ..., (j + 1) p/c^2 - 1. This takes 2 rounds, in which each edge comes once, for both P and
+    EXTRACT. LADIES' scores, which are exact integers, are summed over the row. Selection takes no round: r_v depends on
+    the key and the node. Then each rank sends the drawn edges to the rank of its row that makes the batch. With c = 1
+    there are no rounds over the row.
     """
 
     def join(self, steps: Steps, own_seeds: bool) -> None:
         """See :meth:`LayerExecutor.join`.
 
         Raises:
-            ValueError: on all ranks: p/c^2 is no whole number; and as of :meth:`PartitionedLayers.join`.
+            ValueError: on all ranks: p/c^2 is not a whole number; or as in :meth:`PartitionedLayers.join`.
         """
         assert isinstance(steps, RankSteps)
         grid = steps.grid
@@ -47,7 +48,7 @@ class GridLayers(PartitionedLayers):
         self.own_seeds = own_seeds and grid.copies == 1
         """Whether the first frontier's edges are this rank's own."""
         self.score: Tensor | None = None
-        """FastGCN: of each node of the graph."""
+        """FastGCN's score of each node of the graph; None for LADIES."""
         if self.plan.drawing.method == "fastgcn":
             own = ops.node_scores(self.graph.stored, self.plan.drawing.scores)
             self.score = steps.sum_of_column(own, "tables")
@@ -139,7 +140,7 @@ class _OfRow:
         return divided(taken(picks, at), [len(entry) for entry in wanted])
 
     def _is_of(self, copy: int, node: Tensor) -> Tensor:
-        """Which nodes' edges a column asks for."""
+        """Whether column ``copy`` asks for the edges of each node: bool, shape of ``node``."""
         return (node >= self.blocks[copy]) & (node < self.blocks[copy + 1])
 
     def _expand(self, found: Tensor) -> None:
@@ -210,7 +211,8 @@ class _OfRow:
         """Each rank sends the edges that it has drawn to the rank of the row that makes the batch.
 
         Returns:
-            The codes of the columns of this rank's own batches, their drawn edges, what the row has found.
+            (The codes of the frontier's nodes of this rank's own batches, the edges drawn into them, the codes of the
+            sources that all ranks of the row have drawn).
         """
         bounds = torch.arange(self.copies + 1) * (self.each * self.n)
         counts = torch.searchsorted(mine, bounds).diff().tolist()
@@ -237,7 +239,7 @@ class _OfRow:
 
         Args:
             node: distinct, ascending.
-            local: all of them are of this rank's part, and so are those of all other ranks: no round.
+            local: on every rank, all nodes are of its own part, so that no round is needed.
         """
         graph, first, steps = self.executor.graph.stored, self.executor.first, self.steps
         node = node[~_places(self.fetched.node, node)[1]]

@@ -13,18 +13,18 @@ from ..ops.arguments import check_int
 from .policies import NONE, BufferStep, Policy, id_array, least
 
 NEVER = 1 << 62
-"""The number of a step that is not announced."""
+"""The step of the next use of a row that no announced batch uses; larger than any step."""
 LEAST_COUNT = 1 << 16
-"""So many numbers may be given to ids before the first ones are taken back."""
+"""How many ids may have a number before numbers are taken back for the first time."""
 
 
 class Lookahead(Policy):
     """Keeps, of the rows that it has and those of the batch, the rows whose next use is nearest among the announced
     batches, then those that were used last (ties: rows that it has, then smaller ids). Starts empty.
 
-    A row of the batch that is worth less than all that the buffer has does not enter. Where all of an epoch is
-    announced, its misses are the fewest that any policy can have that fetches only what batches ask for (Belady's MIN
-    with bypass). Where nothing is announced, the rows that were used last stay (LRU).
+    A row of the batch does not enter if all rows that the buffer keeps come before it in this order. If all of an epoch
+    is announced, no policy that fetches only what batches ask for has fewer misses (Belady's MIN with bypass). If
+    nothing is announced, the rows that were used last stay (LRU).
 
     Ids are searched for once, when they are announced; a step follows links from each use of a row to its next one.
     Memory: 24 bytes per slot, 32 per announced use, and 40 per distinct id, up to twice the number of those that are in
@@ -104,12 +104,14 @@ class Lookahead(Policy):
         if len(stay) > self.capacity:
             until = self._next[np.append(self._number[:filled], number)]
             unknown = np.flatnonzero(until == NEVER)
-            until[unknown] = self._announced + 1  # after all that are announced, those used longer ago later
+            # Rows without an announced use come after all others. Among them, those that were used longer ago come
+            # later; the batch's own rows are used now.
+            until[unknown] = self._announced + 1
             unknown = unknown[: np.searchsorted(unknown, filled)]
             until[unknown] += self._step - self._last[unknown]
 
             def tie(at: np.ndarray) -> np.ndarray:
-                kept = at[at < filled]  # before the others, for ``at`` is sorted
+                kept = at[at < filled]  # they come first, because ``at`` is sorted
                 return np.append(self._id[kept] - NEVER, ids[at[len(kept) :] - filled])
 
             stay[:] = False
@@ -149,7 +151,8 @@ class _Batch(NamedTuple):
 
 
 class _Links:
-    """The step of the next use of each announced use, in the order of the uses, which are numbered on and on."""
+    """For each announced use of a row, the step of the row's next use. Uses are numbered 0, 1, ... in their order,
+    through all batches."""
 
     def __init__(self) -> None:
         self.first = 0
@@ -158,7 +161,7 @@ class _Links:
         self._base = self._end = 0  # the number of the use at the front of ``_step``, and one past the last use
 
     def add(self, count: int) -> np.ndarray:
-        """Adds uses without a next one; returns their numbers."""
+        """Adds ``count`` uses whose rows have no next use yet; returns their numbers."""
         if self._end + count - self._base > len(self._step):
             rest = self._step[self.first - self._base : self._end - self._base]
             self._step = np.empty(2 * (len(rest) + count), dtype=np.int64)

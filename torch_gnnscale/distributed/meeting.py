@@ -96,7 +96,7 @@ class Meeting:
         return self._presence.together(lambda: [_group(ranks, self._timeout, backend) for ranks in of_ranks])
 
     def topic(self) -> int:
-        """A new number, equal on all ranks, for what may fail without the rest: see :meth:`fail`."""
+        """A new number, equal on all ranks, for something that may fail on its own: ``about`` of :meth:`fail`."""
         self._topics += 1
         return self._topics
 
@@ -104,16 +104,24 @@ class Meeting:
         """Tells the other ranks why this one fails, before it ends its groups.
 
         Args:
-            why: a text.
-            about: what fails: a :meth:`topic`, or all that the ranks do together.
+            why: the text that the others' errors show.
+            about: what fails: a :meth:`topic`; or 0, everything that the ranks do together.
         """
         if self._presence is not None:
             with contextlib.suppress(RuntimeError):  # no thread can be started any more, or there is no store
                 self._presence.say(why, about)
 
     def lost(self, error: Broken, about: int = 0) -> str:
-        """Why a collective of these ranks failed; every rank on which it did calls it. The text names a rank that said
-        why it failed; else the ranks that are gone; else those that did not come. ``about``: as of :meth:`fail`."""
+        """Why a collective of these ranks failed. Every rank on which it failed calls this.
+
+        Args:
+            error: of the collective.
+            about: as in :meth:`fail`.
+
+        Returns:
+            A text that names a rank that said why it failed; if none did, the ranks that are gone; if none are, the
+            ranks that did not come.
+        """
         presence = self._presence
         if presence is None:
             return str(error)

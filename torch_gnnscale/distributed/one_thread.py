@@ -1,4 +1,4 @@
-"""An executor of one thread that may be told of work by the garbage collector."""
+"""An executor of one thread, to which also the garbage collector may submit calls."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any
 
 CLOSED = "expected the stores of an open part, found that it was closed"
-"""What is wrong with a call after the end."""
+"""The error of a call that is submitted after the end."""
 
 
 class OneThread(Executor):
@@ -61,4 +61,4 @@ def _run(calls: SimpleQueue) -> None:
             future.set_result(call())
         except BaseException as error:
             future.set_exception(error)
-        del future, call, entry  # what they refer to may wait to be dropped
+        del future, call, entry  # else this thread would keep what they refer to until the next call

@@ -29,13 +29,21 @@ class OwnRows(ABC):
 
     @abstractmethod
     def table(self, ids: Sequence[Tensor]) -> tuple[Tensor, Sequence[Tensor]]:
-        """What other ranks ask for: a tensor in host memory that has these rows, and for each entry of ``ids`` where in
-        it its rows are. Ids are checked here, or where they are used."""
+        """The rows that other ranks ask for.
+
+        Args:
+            ids: for each other rank, the rows that it asks for.
+
+        Returns:
+            A tensor in host memory, shape [m, ...], and for each entry of ``ids`` the positions of its rows in this
+            tensor. Ids are checked here, or when the positions are used.
+        """
 
     @abstractmethod
     def join(self, place: Tensor, other: Tensor, at: Tensor) -> Tensor:
-        """The rows of a batch, on that device: row i is the part's row ``place[i]`` if ``place[i] >= 0``, else the row
-        whose bytes begin at ``other[at[-1 - place[i]]]``. Arguments as of :func:`torch_gnnscale.ops.join_rows`."""
+        """The rows of a batch, on the device of :meth:`gather`: row i is the part's row ``place[i]`` if ``place[i] >=
+        0``, else the row whose bytes begin at ``other[at[-1 - place[i]]]``. Arguments as in
+        :func:`torch_gnnscale.ops.join_rows`."""
 
 
 class MappedRows(OwnRows):
@@ -102,7 +110,7 @@ def joined_there(own: Tensor, is_own: Tensor, other: Tensor, at: Tensor, place: 
     Args:
         own: those of this part, shape [m, ...].
         is_own: which rows of the batch they are: bool, shape [n].
-        other, at, place: of :meth:`OwnRows.join`.
+        other, at, place: as in :meth:`OwnRows.join`.
 
     Returns:
         Shape [n, ...].

@@ -31,14 +31,14 @@ class OwnTiers:
     """
 
     gpu: Budget = 0
-    """As of :meth:`TieredFeatureStore.from_data`, and so are all others; shares are of the rows of the part's nodes."""
+    """All entries are as in :meth:`TieredFeatureStore.from_data`; shares are of the rows of the part's own nodes."""
     peers: Sequence[Budget] = ()
     host: Budget | None = None
     hotness: str | Tensor = "weighted_reverse_pagerank"
-    """A score of each node of the graph by the user's ids, or a name. With a partitioned topology, named scores are
-    those of the edges within the part."""
+    """A score of each node of the graph by the user's ids, or a name. With a partitioned topology, a named score is
+    computed from the edges within the part alone."""
     labelled: Tensor | None = None
-    """The user's ids of nodes, or a mask of all; by default the seeds of the split ``train`` in all parts."""
+    """The user's ids of nodes, or a mask of all nodes; by default the seeds of the split ``train`` in all parts."""
     device: torch.device | str | int | None = None
 
     @classmethod
@@ -76,7 +76,7 @@ class OwnTiers:
         return str({"gpu": self.gpu, "peers": list(self.peers), "host": self.host})
 
     def _labelled(self, parts: StoredParts) -> Tensor:
-        """Stored ids: int64."""
+        """The stored ids of ``labelled``: int64."""
         ids = self.labelled
         if ids is None:
             if (None, "train") not in parts.splits:
@@ -152,7 +152,8 @@ def opened_once(
     make_store: Callable[[int], TieredFeatureStore],
     opened: Callable[[bytes], TieredFeatureStore],
 ) -> TieredFeatureStore:
-    """A store that the first rank fills of those that hold an equal value, and the others open.
+    """A store that ranks of one machine share: of the ranks with equal ``holds``, the first one makes it, and the
+    others open it.
 
     Args:
         budgets: equal texts for equal budgets.

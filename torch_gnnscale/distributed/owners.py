@@ -30,7 +30,8 @@ class Requests(NamedTuple):
 
 
 Draw = Callable[[Requests, Frontier], Picked]
-"""Draws the edges of requests. Of the frontier, the hop and the fanout are those of the requests."""
+"""Draws the edges of requests. It reads the number of the hop and the fanout from the frontier, and whether seeds have
+times."""
 
 
 class Owners:
@@ -61,12 +62,13 @@ class Owners:
                 raise ValueError(f"rank {rank}: {text}") from problem
 
     def picks(self, frontiers: list[Frontier], keys: list[int], draw: Draw) -> list[Any]:
-        """The edges that the owners draw for the frontiers of batches, each in its order, as ``draw`` returns them.
+        """The edges that the owners draw for the frontiers of batches, as ``draw`` returns them: for each frontier, in
+        the order of its nodes.
 
         Args:
-            frontiers: of as many batches on each rank.
-            keys: of the batches.
-            draw: of this rank; it also draws for the others.
+            frontiers: one per batch; all ranks have the same number of batches.
+            keys: the batches'.
+            draw: draws the edges of nodes that this rank owns, for its own batches and for other ranks'.
         """
         counts = [len(frontier.node) for frontier in frontiers]
         asked = _all_of(frontiers)
@@ -80,8 +82,8 @@ class Owners:
     def _exchanged(self, frontier: Frontier, counts: list[int], keys: list[int], draw: Draw) -> Picked:
         """The edges that the owners of a frontier's nodes draw; meanwhile this rank draws for the others.
 
-        All that may fail is done before sizes are exchanged, so that an error travels in their place: a rank that has
-        told sizes sends the bytes.
+        Everything that may fail is done before sizes are exchanged, so that an error travels in place of the sizes: a
+        rank that has sent sizes also sends the bytes.
 
         Args:
             frontier: of all batches, one after the other.
@@ -138,7 +140,7 @@ def packed(picks: Picked, dtype: torch.dtype) -> Tensor:
 
 
 def unpacked(vector: Tensor, count: int, edges: int, weighted: bool) -> Picked:
-    """Picks from their vector: of ``count`` requests, with so many edges."""
+    """Picks from their vector, which are those of ``count`` requests and have ``edges`` edges together."""
     number, source, edge_id, *bits = vector.split([count, edges, edges, edges] if weighted else [count, edges, edges])
     number, source, edge_id = (entry.to(torch.int64) for entry in (number, source, edge_id))
     if not weighted:

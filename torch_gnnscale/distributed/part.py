@@ -36,8 +36,8 @@ from .steps import RankSteps
 Of = Literal["part", "all"]
 """Whose seeds: this part's, or those of all parts."""
 AT_EXIT = 5.0
-"""Seconds that the end of a program, or an error, waits for ranks that have not left a loop: they may wait for this one
-elsewhere, in the sum of their gradients."""
+"""Seconds that this rank waits, when its program ends or an error has left the context, for ranks that have not left a
+loop. Those may be waiting for this one elsewhere, such as in the sum of their gradients."""
 _open: weakref.WeakSet[Part] = weakref.WeakSet()
 
 
@@ -100,11 +100,12 @@ class Part:
     def stats(self) -> dict[str, dict[str, Any]]:
         """What the loaders of this part exchanged so far, by purpose: the entries of :class:`Traffic`.
 
-        ``headers``, ``counts``, ``ids`` and ``rows``; with a partitioned topology, ``requests`` of nodes and ``picks``,
-        the drawn edges, or, by LADIES and FastGCN, ``edges``, all stored edges of these nodes; of loaders with
-        ``split=``, ``frontiers``, the ids of nodes that a rank is asked to draw for. Between the ranks of one
-        part, these two methods exchange ``seeds``, ``scores`` and ``drawn`` edges; what they sum over all parts when a
-        loader is made is ``tables``.
+        - All loaders: ``headers``, ``counts``, ``ids`` and ``rows``.
+        - With a partitioned topology: ``requests``, the nodes whose edges a rank asks for, and ``picks``, the drawn
+          edges. With ``split=``, in place of both, ``frontiers``, the nodes that a rank is asked to draw for.
+        - With LADIES and FastGCN over a partitioned topology: ``requests`` and ``edges``, all stored edges of the
+          nodes; between the ranks of one part, ``seeds``, ``scores`` and ``drawn`` edges; and ``tables``, which are
+          summed over all parts when a loader is made.
         """
         total: dict[str, Traffic] = {}
         for steps in self._steps:
@@ -114,7 +115,8 @@ class Part:
         return {purpose: asdict(traffic) for purpose, traffic in total.items()}
 
     def _open_steps(self, identity: Mapping[str, Any] | None = None, *, by_column: bool = False) -> RankSteps:
-        """The steps of a loader; ``identity`` and ``by_column`` as of :class:`RankSteps`, for one of split batches."""
+        """The steps of a loader. ``identity`` and ``by_column``, as in :class:`RankSteps`, are given for a loader of
+        split batches."""
         alike = {"version": __version__, "partition book": self.parts.fingerprint, **(identity or {})}
         steps = RankSteps(self._meeting, self._grid, alike, by_column=by_column, row_group=self._row_group)
         self._steps.append(steps)
@@ -153,7 +155,7 @@ def open_part(
         buffer: how many rows of other parts' nodes each loader keeps: a share of the part's halo (0.25), or bytes
             ("2GiB"). None: none. A buffer changes no batch.
         policy: which rows: ``massivegnn`` (scores; MassiveGNN, section 3; the default), ``static`` (those with the
-            largest out-degrees, for ever) or ``lookahead`` (those that are needed next, for batches are sampled ahead).
+            largest out-degrees, for ever) or ``lookahead`` (those that are needed next: batches are sampled ahead).
         policy_options: of the policy: ``gamma`` and ``delta`` of massivegnn, ``window`` of lookahead: a number of
             batches or "epoch".
         tiers: where the rows of the part's own nodes lie: arguments of :meth:`TieredFeatureStore.from_data`, of which
@@ -166,9 +168,9 @@ def open_part(
         verify: read all files once and compare checksums, by one process of each machine.
         backend: how rows travel between ranks. "gloo": in host memory, exchanged by a thread of each loader. "nccl":
             from the current GPU of a rank to another one's, exchanged by the thread that iterates, once per batch; all
-            rows of batches and of the buffer are on that GPU. A :class:`RowGroup` does so with any backend and device.
-            Headers, counts and ids always take Gloo. All ranks have the same. No batch changes. The only rank of one
-            part exchanges nothing, and its rows are where its tiers are.
+            rows of batches and of the buffer are on that GPU. A :class:`RowGroup`: as with "nccl", by any backend and
+            on any device. Headers, counts and ids always take Gloo. All ranks have the same. No batch changes. The only
+            rank of one part exchanges nothing, and its rows are where its tiers are.
         consecutive: which ranks have consecutive numbers. "copies": rank r holds part r // (P / K), so that the ranks
             of one part share a machine's memory. "parts": rank r holds part r mod K, so that a machine of K ranks has
             all parts, and they exchange rows within it. All ranks have the same.
@@ -255,6 +257,6 @@ def _with_order(graph: GraphStore, order: PartNumbering | None) -> GraphStore:
 
 @atexit.register
 def _close_all() -> None:
-    """A group that is still there when the interpreter ends may abort it."""
+    """Closes all parts that are open, because a group that is still there when the interpreter ends may abort it."""
     for part in list(_open):
         part.close(AT_EXIT)

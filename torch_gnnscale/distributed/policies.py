@@ -17,7 +17,7 @@ from ..ops.arguments import check_int
 from ..topology.reorder import by_score
 
 ROUNDING = 1e-11
-"""A score whose logarithm is larger by less than this, as after many decays it may be by rounding, counts as equal."""
+"""Scores whose logarithms differ by less than this count as equal: after many decays they may differ by rounding."""
 NONE: np.ndarray = np.empty(0, dtype=np.int64)
 """No ids."""
 
@@ -51,7 +51,7 @@ class Policy:
     capacity: int
     """The number of slots."""
     window: int | Literal["epoch"] = 0
-    """How many batches are announced before they come: W, or all of the epoch."""
+    """How many batches are announced before their step: a number, or "epoch" for all of the epoch."""
 
     def start(self) -> Tensor:
         """The ids that the buffer is filled with before the first step, sorted: int64, shape [at most capacity]."""
@@ -65,10 +65,10 @@ class Policy:
         raise NotImplementedError
 
     def update(self) -> None:
-        """Does what is left of a step's work. The next step begins with it, if it was not called."""
+        """Does the rest of the work of the last step. If it was not called, the next step begins with it."""
 
     def withdraw(self) -> None:
-        """Takes back the announcements of steps that will not come, for the run goes on at another place."""
+        """Takes back the announcements of steps that will not come, because the run goes on with other batches."""
 
 
 class HaloPolicy(Policy):
@@ -130,8 +130,9 @@ class MassiveGNN(HaloPolicy):
     may enter (ties: larger out-degree, then smaller id): as many as there are of both. A row that leaves gets S_A = its
     S_E, one that enters S_E = s = its S_A.
 
-    S_E <= gamma^delta is decided by counting: a row's unused steps since it entered, whether it was used in between or
-    not, are at least its due, ``delta + ceil(ln s / -ln gamma)``, which is computed once, when it enters.
+    S_E <= gamma^delta is decided by counting the steps since the row entered in which it was not used, whether it was
+    used in between or not. The row may leave if they are at least ``delta + ceil(ln s / -ln gamma)``, its due, which is
+    computed once, when it enters.
 
     In rounds of eviction, algorithm 2 forgets to count S_A; equation 1 and section 3.2 (both scores in every batch) are
     followed here. The paper's S_E < alpha never evicts a row that is unused in exactly ``delta`` steps.
@@ -223,8 +224,8 @@ def buffer_step(ids: np.ndarray, slot: np.ndarray, enter: np.ndarray, at: np.nda
 
 
 def least(values: np.ndarray, count: int, tie: Callable[[np.ndarray], np.ndarray]) -> np.ndarray:
-    """The positions of the ``count`` smallest values, in no order. Of equal values those come first whose ``tie`` is
-    smaller: distinct numbers of the positions that it is given."""
+    """The positions of the ``count`` smallest values, in no order. Of equal values, those with a smaller ``tie`` come
+    first; ``tie`` is given positions, and returns a distinct number for each."""
     if count == len(values):
         return np.arange(count)
     if count == 0:

@@ -1,5 +1,5 @@
-"""Which ranks are alive, by the store of torch.distributed: each announces itself with a value, then answers questions
-whether it is alive until its process ends."""
+"""Which ranks are alive, through the store of torch.distributed: each rank announces itself with a value, then answers
+the question whether it is alive until its process ends."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .one_thread import OneThread
 
 T = TypeVar("T")
 ANSWER = 2.5
-"""Seconds that a rank which is alive may take to answer, after it has looked whether another one asks."""
+"""Seconds that a rank which is alive may take to answer, once it has seen the question."""
 _EVERY = 0.5
-"""Seconds after which a rank looks again, at least."""
+"""The least number of seconds between two looks of a rank for a question."""
 REQUESTS = 100
-"""Requests per second, of all ranks that look, that the store gets at most."""
+"""How many requests per second the store gets at most from all ranks that look for questions."""
 AT_EXIT = 5.0
 """Seconds for which the end of a program waits for threads that ask other ranks; 0 on rank 0, which keeps the store."""
 _numbers = itertools.count()
@@ -185,8 +185,9 @@ class Presence:
 
 
 class _Ended:
-    """Whether a rank has ended that may not be announced yet: an all-to-all over the default group, which all ranks
-    make before they are announced, then fails. Never, unless Gloo is that group's backend on the CPU.
+    """Finds out whether a rank has ended, which may not be announced yet. All ranks begin an all-to-all over the
+    default group before they are announced, and it fails if a rank ends. Without Gloo as that group's backend on the
+    CPU, nothing is found.
 
     Args:
         world: of the default group.
@@ -197,13 +198,13 @@ class _Ended:
         self._work: Any = None
         if "cpu:gloo" in dist.get_backend_config().split(","):
             options = dist.AllToAllOptions()
-            options.timeout = timedelta(seconds=2 * timeout)  # one that ran out would break the group
+            options.timeout = timedelta(seconds=2 * timeout)  # a timeout that ran out would break the group
             sent, received = torch.zeros(2, world).unbind()
             group: Any = dist.group.WORLD
             self._work = group.alltoall_base(received, sent, [], [], options)
 
     def found(self) -> str:
-        """The error by which it is known; "" without one."""
+        """The error of the all-to-all; "" if it has not failed."""
         if self._work is None or not self._work.is_completed():
             return ""
         try:
@@ -245,8 +246,9 @@ def _serve(answer: _Answer, ended: threading.Event, every: float) -> None:
 
 @atexit.register
 def _end_threads() -> None:
-    """A thread that comes back from native code while the interpreter ends aborts the process. Such calls fail when the
-    store ends with rank 0, which often ends for the same reason as this process: so it ends first."""
+    """Waits for threads that ask other ranks, because a thread that comes back from native code while the interpreter
+    ends aborts the process. Rank 0 often ends for the same reason as this process. It does not wait, so the store ends
+    with it, and the calls of the other ranks fail."""
     begin = time.monotonic()
     for thread, seconds in list(_asking.items()):
         thread.join(max(0.0, begin + seconds - time.monotonic()))

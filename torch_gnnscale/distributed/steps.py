@@ -36,7 +36,7 @@ COMPLETED = -1
 FAILED = -1
 """In place of a count."""
 GIVING_UP = 5.0
-"""Seconds that a thread may take to notice that it shall wait no more."""
+"""Seconds that the thread of the steps may take to end after :meth:`Exchange.give_up`."""
 _COMMON = (
     "iteration",
     "epoch",
@@ -84,11 +84,11 @@ class RankSteps(Steps):
         """Over the ranks of this one's row, by copy; with copies, once :meth:`open_row` was called."""
         self._turns = [grid.copy(other) if by_column else other for other in every]
         self._iteration = self._epoch = self._first = self._count = self._taken = 0
-        self._about = meeting.topic()  # in which the ranks say why these steps have ended
+        self._about = meeting.topic()  # under which the ranks say why these steps have ended
         self._left = COMPLETED  # or how many batches the last iteration had delivered when it was left
         self._stopped: str | None = None  # why the iteration has ended before its last step
-        self._lost: str | None = None  # which rank is gone
-        self._behind = False  # whether it is this one, whose groups have ended or will
+        self._lost: str | None = None  # the error of all later steps, which names the rank that is gone or has failed
+        self._behind = False  # whether that is this rank, whose groups have ended or will
         self._losing = threading.Lock()
         self._running: int | None = None  # the thread on which a step is under way
         self._failed = False  # whether the ranks of this step know that it failed
@@ -163,7 +163,7 @@ class RankSteps(Steps):
         self.row = Exchange(group, self.grid.copies, rows[part].index(self.rank))
 
     def sum_of_column(self, values: Tensor, purpose: str) -> Tensor:
-        """The sums over the ranks of this one's column, as of :meth:`Exchange.sum`. Called while a loader is made."""
+        """The sums over the ranks of this one's column; see :meth:`Exchange.sum`. Called while a loader is made."""
         return self.thread.submit(self.named, lambda: self.rows.sum(values, purpose)).result()
 
     @property
@@ -173,17 +173,17 @@ class RankSteps(Steps):
 
     @property
     def _counting(self) -> Exchange:
-        """In which :meth:`counted` exchanges: over all ranks where rows take part, else over a column."""
+        """The exchange of :meth:`counted`: over all ranks if the rows of the grid exchange too, else over a column."""
         return self.headers if self.row is not None and self.grid.copies > 1 else self.rows
 
     def counted(self, counts: Tensor, error: Exception | None, what: str) -> Tensor:
-        """Within a step, exchanges numbers with the ranks of this one's column, after :meth:`open_row` with all ranks,
-        which learn of an error.
+        """Within a step, exchanges numbers with the ranks of this one's column or, after :meth:`open_row`, with all
+        ranks. All of these learn of an error.
 
         Args:
-            counts: int64, shape [ranks, 2], the first ones at least 0.
-            error: why this rank has none; it must not communicate in this step any more.
-            what: it was to do, for the others' error.
+            counts: two numbers for each rank: int64, shape [ranks, 2], the first ones at least 0.
+            error: why this rank has no counts; it must not communicate in this step any more.
+            what: what the rank was to do, for the others' error.
 
         Raises:
             Elsewhere: another rank failed. All of these ranks raise.
@@ -201,8 +201,8 @@ class RankSteps(Steps):
         return received
 
     def sizes(self, numbers: Tensor, ranks: Sequence[int], error: Exception | None, what: str) -> Tensor:
-        """Within a step, tells ``numbers[i]`` to ``ranks[i]``, and returns what these told this one: int64, shape
-        [ranks, 2]. All ranks call it. Errors as of :meth:`counted`."""
+        """Within a step, sends ``numbers[i]`` to ``ranks[i]``, and returns what these ranks sent to this one: int64,
+        shape [len(ranks), 2]. All ranks call it. Errors as in :meth:`counted`."""
         table = torch.zeros(self._counting.size, 2, dtype=torch.int64)
         table[ranks] = numbers
         return self.counted(table, error, what)[ranks]
@@ -217,8 +217,8 @@ class RankSteps(Steps):
         """Within a step, ends a part of its work on all ranks of :meth:`counted` alike.
 
         Args:
-            error: why this rank failed; it is raised, and by the others, unless they know of it, Elsewhere.
-            what: it was to do, for the others' error.
+            error: why this rank failed. It is raised here; the others, unless they know of it, raise Elsewhere.
+            what: what the rank was to do, for the others' error.
         """
         if error is not None and (self._failed or self._is_broken):
             raise error
@@ -248,7 +248,7 @@ class RankSteps(Steps):
     def leave(self, delivered: int | None) -> None:
         """See :meth:`Steps.leave`."""
         if self._taken < self._count and self._stopped is None:
-            with contextlib.suppress(Exception):  # what the others say concerns this rank no more
+            with contextlib.suppress(Exception):  # this rank has left, so errors of the others do not matter to it
                 self._agree(Status.STOP, 0)
         self._left = COMPLETED if delivered is None else delivered
 
@@ -282,8 +282,13 @@ class RankSteps(Steps):
         raise RuntimeError(self._stopped)
 
     def named(self, communicate: Callable[[], T]) -> T:
-        """Calls what communicates. If another rank is gone, the error names it, and so do those of all later steps. If
-        this rank fails at what the others wait for, these errors name it, and the steps end on all ranks."""
+        """Calls ``communicate()`` and returns its result.
+
+        Raises:
+            RuntimeError: another rank is gone. The error names it, and so do the errors of all later steps.
+            Exception: what ``communicate`` raised. If the others wait for this rank, the steps end on all ranks, and
+                the others' errors name this one.
+        """
         if self._behind:
             raise RuntimeError(self._lost)
         try:
@@ -298,8 +303,9 @@ class RankSteps(Steps):
             raise
 
     def lose(self, why: str) -> None:
-        """All later steps fail, for this rank is not where the others are: they are told, and no longer wait for it.
-        Called on the thread of the steps, or on that which exchanges rows: there again if the former has failed."""
+        """Makes all later steps fail, because this rank does not come to what the others wait for. Tells them why, and
+        ends its groups, so that they wait no longer. Called by the thread of the steps or by the one that exchanges
+        rows; by the latter again if the former has failed."""
         with self._losing:  # both threads may fail at once
             if self._lost is None:
                 self._stopped = self._lost = f"rank {self.rank}: {why}"
@@ -317,8 +323,8 @@ class RankSteps(Steps):
         self.thread.submit(self._end_groups, of_thread)
 
     def close(self, timeout: float | None = None) -> None:
-        """Leaves an iteration that has not ended, then ends the thread and the groups. If other ranks have not come to
-        that after ``timeout`` seconds, it gives them up; the groups then remain."""
+        """Leaves an iteration that has not ended, then ends the thread and the groups. If the other ranks have not left
+        it within ``timeout`` seconds, this rank waits no longer; the groups then remain."""
         if self._closed:
             return
         self._closed = True
@@ -347,5 +353,5 @@ class RankSteps(Steps):
         groups = {exchange.group for exchange in exchanges if exchange.group is not None}
         for exchange in exchanges:
             exchange.group = None
-        while groups:  # the others notice that this rank is gone when its last reference to a group is
+        while groups:  # pop, because the others notice the end only when this rank's last reference to a group is gone
             end_group(groups.pop())
