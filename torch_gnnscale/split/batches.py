@@ -1,4 +1,4 @@
-"""What a loader gets of a split plan: a sampler of its rank's part, and the steps of all ranks."""
+"""What a split plan gives to a loader: a sampler of its rank's part, and the steps of all ranks."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class SplitByOwners(Split):
         return OwnedBatches(self, sampler, self.owners_in(order))
 
     def owners_in(self, order: Numbering | None) -> Tensor:
-        """``owners`` by stored ids. ``order``: of the stores; None if they have the user's ids."""
+        """``owners`` by stored ids. ``order``: the numbering of the stores; None if they have the user's ids."""
         if order is None:
             return self.owners
         stored = order.to_stored(torch.arange(len(self.owners)))
@@ -99,7 +99,7 @@ class OwnedBatches(SplitBatches):
         return SplitRows(rows)
 
     def open_steps(self, timeout: float | None) -> Steps:
-        """See :meth:`SplitBatches.open_steps`. They end with this object."""
+        """See :meth:`SplitBatches.open_steps`. The steps end when this object is dropped."""
         meeting = Meeting(self.rank, self.grid.ranks, timeout or TIMEOUT)
         try:
             steps = RankSteps(meeting, self.grid, self._identity, by_column=True)
@@ -121,6 +121,6 @@ def _drop(steps: RankSteps, meeting: Meeting) -> None:
 
 @atexit.register
 def _close_all() -> None:
-    """A group that is still there when the interpreter ends may abort it."""
+    """Closes all steps that are open, because a group that is still there when the interpreter ends may abort it."""
     for steps in list(_open):
         steps.close(AT_EXIT)

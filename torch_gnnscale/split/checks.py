@@ -18,7 +18,7 @@ def check_sampler(sampler: Any, collective: bool = False) -> None:
         collective: whether it may be one of ranks that sample together.
 
     Raises:
-        ValueError: it is no KeyedSampler.
+        ValueError: it is not a KeyedSampler.
         NotImplementedError: its mode, by name.
     """
     if not isinstance(sampler, KeyedSampler):

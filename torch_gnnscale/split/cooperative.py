@@ -22,8 +22,9 @@ class CooperativeSampler(RankSampler):
     """Every rank draws the edges into its own nodes, and tells the owners of remote sources that they are needed
     (GSplit, section 3 and algorithm 1).
 
-    A hop takes one round: of the ids of remote nodes, each sent once per batch. All ranks take the rounds of all hops,
-    whatever their frontiers hold. Samples equal those of :class:`SplitSampler` over the whole graph, bit for bit.
+    A hop takes one round, of the ids of remote nodes, each of which is sent once per batch. All ranks take the rounds
+    of all hops, even if their frontiers are empty. Samples equal those of :class:`SplitSampler` over the whole graph,
+    bit for bit.
 
     Args:
         sampler: a :class:`NeighborSampler` over the stores of a part whose topology is partitioned.
@@ -57,12 +58,13 @@ class CooperativeSampler(RankSampler):
         raise not_implemented(f"{how} of split batches")
 
     def _sampled(self, inputs: NodeSamplerInput, key: int) -> SplitOutput:
-        """In a step of the loader; else, or if another rank could not draw, raises RuntimeError."""
+        """Called in a step of the loader. Raises RuntimeError outside of one, or if another rank could not draw."""
         steps, seeds = self._executor.owners.steps, inputs.node.to(torch.int64)
         own = ((seeds >= self._bounds[self.part]) & (seeds < self._bounds[self.part + 1])).nonzero().view(-1)
         drawing = self._neighbors._drawing()
         growing = GrowingCut(seeds[own], self._bounds, self.part)
-        # What a rank fails at between the rounds, the others learn in their next `counted`, the last one in the step's.
+        # If a rank fails between two rounds, the others learn it in their next `counted`; after the last round, in the
+        # `counted` of the step.
         for hop in range(len(drawing.fanouts[0])):
             wanted = growing.drawn(self._executor.pick_own(growing.frontier, key, hop, drawing))
             counts, sent = torch.tensor([[len(ids), 0] for ids in wanted]), [ids.to(self._ids) for ids in wanted]

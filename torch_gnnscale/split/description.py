@@ -16,12 +16,12 @@ from ..distributed.exchange import Exchange
 class Description:
     """The entries of a model that ranks compare, and a digest of them.
 
-    Hyperparameters are attributes named as an argument of the constructor, of plain values, as ``aggr`` and ``p``. The
-    entries are made anew when modules or parameters were replaced, or changed their mode, type or ``requires_grad``:
-    other changes, of a hyperparameter say, are not noticed before.
+    Hyperparameters are attributes of plain values that have the name of an argument of the constructor, such as
+    ``aggr`` and ``p``. The entries are made anew when a module or parameter was replaced, or has another mode, type or
+    ``requires_grad``. Other changes, such as those of a hyperparameter, are noticed only then.
 
     Args:
-        model: that it describes.
+        model: the model to describe.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -15,7 +15,7 @@ from .connection import Connection
 
 
 class GradientSum:
-    """Leaves in each parameter's ``grad`` what one process would: the sum over ranks is added to what was there.
+    """Leaves in each parameter's ``grad`` what one process would: what was there plus the sum over the ranks.
 
     The gradients of a backward pass are kept apart until it ends, then summed rank by rank, ((g_0 + g_1) + g_2) + ...,
     so that they are equal bit for bit on all ranks. A parameter without a gradient on all ranks keeps none.
@@ -27,19 +27,20 @@ class GradientSum:
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
         self.holds = False
-        """Whether backward passes leave the sum to a later one."""
+        """Whether backward passes leave the sum over ranks to a later backward pass."""
         self._hooked: WeakIdKeyDictionary = WeakIdKeyDictionary()
         self._before: WeakIdKeyDictionary = WeakIdKeyDictionary()
-        """Of parameters whose ``grad`` is this rank's alone: what was there before."""
+        """For each parameter whose ``grad`` is the gradient of this rank alone: its ``grad`` before."""
         self._left: WeakIdKeyDictionary = WeakIdKeyDictionary()
-        """The same parameters' ``grad`` when a pass had ended that left the sum to a later one, and its version."""
+        """For each of these parameters: the ``grad`` that the last pass without a sum left, and its version."""
         self._awaited: list[int] = []
         """The numbers of the parameters that had a gradient on any rank when they were summed last."""
         self._pass = -1
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Within, backward passes add up each rank's own gradients; the next one outside sums them over ranks."""
+        """A context in which backward passes add up each rank's own gradients; the next one outside of it sums them
+        over the ranks."""
         before, self.holds = self.holds, True
         try:
             yield
@@ -54,7 +55,7 @@ class GradientSum:
         for parameter in model.parameters():
             if parameter.requires_grad and parameter not in self._hooked:
                 self._hooked[parameter] = parameter.register_hook(_Aside(self, parameter))
-        out.register_hook(lambda _: self._begin(model, connection))  # the first: all other gradients follow from it
+        out.register_hook(lambda _: self._begin(model, connection))  # runs first: all gradients follow from that of out
 
     def close(self) -> None:
         """Leaves the parameters' gradients alone from now on."""
@@ -63,7 +64,7 @@ class GradientSum:
         self._hooked.clear()
 
     def _begin(self, model: nn.Module, connection: Connection) -> None:
-        """Called when a backward pass begins; several forward passes may be in one."""
+        """Called when a backward pass begins: once for each output of the model that is in the pass."""
         current = torch._C._current_graph_task_id()
         if current != self._pass:
             self._pass = current
@@ -71,7 +72,8 @@ class GradientSum:
             torch.autograd.Variable._execution_engine.queue_callback(_Pass(self, model, connection))
 
     def _forget_cleared(self) -> None:
-        """Forgets what was there before gradients that the user zeroed or replaced since a pass left them."""
+        """Drops the entries of ``_before`` of parameters whose ``grad`` the user zeroed or replaced since the last
+        pass."""
         for parameter, (left, version) in self._left.items():
             grad = parameter.grad
             if grad is not None and (left() is not grad or (grad._version != version and not grad.any())):
@@ -79,15 +81,16 @@ class GradientSum:
         self._left.clear()
 
     def set_aside(self, parameter: nn.Parameter) -> None:
-        """Called before a gradient is added to ``parameter.grad``: this is then of this rank alone."""
+        """Called before a gradient is added to ``parameter.grad``: moves the old ``grad`` to ``_before``, so that the
+        new one is the gradient of this rank alone."""
         if torch._C._current_graph_task_id() != self._pass:
-            return  # of a loss that does not come from this model's output
+            return  # the gradient of a loss that does not come from this model's output
         if parameter.grad is None or parameter not in self._before:
             self._before[parameter], parameter.grad = parameter.grad, None
 
     @torch.no_grad()
     def finish(self, model: nn.Module) -> None:
-        """Called when a backward pass has ended: sums what it left."""
+        """Called when a backward pass has ended: sums the gradients over the ranks, unless ``holds``."""
         parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         for parameter in parameters:
             if parameter.grad is None and parameter in self._before:  # it was asked for by torch.autograd.grad
@@ -107,7 +110,8 @@ class GradientSum:
 
     def _totals(self, parameters: list[nn.Parameter], own: list[Tensor | None]) -> list[Tensor | None]:
         """The sums over ranks; None where no rank has a gradient. The first exchange carries the gradients of the
-        parameters that had one last time, and a mask of those that have one now; others follow in a second."""
+        parameters that had one last time, and a mask of those that have one now; if others have one now, a second
+        exchange follows."""
         if any(grad is not None and grad.layout != torch.strided for grad in own):
             raise NotImplementedError(
                 "split: expected dense gradients, found sparse ones; make Embedding(sparse=False)"
@@ -141,8 +145,8 @@ class GradientSum:
         return found, having
 
     def _sum(self, flat: Tensor) -> Tensor:
-        """The sum over ranks in their order: each rank adds up its share, and gives it to all. Two ranks give each
-        other the whole: as many bytes, in one round."""
+        """The sum over ranks, in their order: each rank adds up one share of ``flat``, and sends it to all. Two ranks
+        send each other the whole: as many bytes, in one round instead of two."""
         exchange = self.exchange
         whole = exchange.size == 2
         shares = [flat, flat] if whole else list(flat.tensor_split(exchange.size))
@@ -169,8 +173,8 @@ class _Aside:
 
 
 class _Pass:
-    """What is called when a backward pass has ended. If the pass fails, this object is dropped without that call, and
-    the other ranks are told."""
+    """Called when a backward pass has ended. If the pass fails, this object is dropped without a call, and tells the
+    other ranks."""
 
     def __init__(self, of: GradientSum, model: nn.Module, connection: Connection) -> None:
         self.of, self.model, self.connection = of, model, connection

@@ -16,9 +16,9 @@ class GrowingCut:
     """The cut of one rank, while the ranks of a batch draw it together.
 
     In each hop, draw the edges into ``frontier``, pass them to :meth:`drawn`, send the others what it returns, and pass
-    what they sent to :meth:`came`. Each remote node is sent once to its owner, in the first hop whose
-    edges come from it, so that both know its level. All nodes have numbers in the order in which this rank finds them;
-    :meth:`cut` turns them into rows.
+    what they sent to :meth:`came`. Each remote node is sent once to its owner, in the first hop in which this rank
+    draws an edge from it, so that both know its level. All nodes have numbers in the order in which this rank finds
+    them; :meth:`cut` turns the numbers into rows.
 
     Args:
         seeds: the rank's own, in the batch's order, with repeats: int64, shape [s].
@@ -28,7 +28,7 @@ class GrowingCut:
 
     def __init__(self, seeds: Tensor, bounds: Tensor, part: int) -> None:
         self.frontier = seeds
-        """The own nodes of the last group, by rising id but for seeds."""
+        """The own nodes of the last group: int64, ascending, except for seeds, which have the order of the batch."""
         self._bounds, self._part = bounds, part
         self._known = seeds  # ids by number
         self._groups = [torch.arange(len(seeds))]  # numbers of own nodes
@@ -45,7 +45,7 @@ class GrowingCut:
             picks: with the ids of edges.
 
         Returns:
-            For each rank, those of its nodes that are new to this one, rising; none for this rank: int64.
+            For each rank, those of its nodes that are new to this one: int64, ascending; none for this rank.
         """
         assert picks.edge_id is not None
         found, first = ops.relabel(self._known, picks.source), len(self._known)
@@ -71,8 +71,8 @@ class GrowingCut:
         self._groups.append(numbers[order])
 
     def cut(self) -> Cut:
-        """The cut after the last hop: that of :func:`torch_gnnscale.ops.cut_batch`, with ids in the place of numbers in
-        the batch: ``local`` and ``halo`` have nodes, ``edge`` edges."""
+        """The cut after the last hop, as :func:`torch_gnnscale.ops.cut_batch` would return it, but with ids in place of
+        positions in the batch: ``local`` and ``halo`` have ids of nodes, ``edge`` ids of edges."""
         ranks = range(len(self._bounds) - 1)
         own, halo, sent = (
             torch.cat([*pieces, NO_IDS])
@@ -93,7 +93,7 @@ class GrowingCut:
 
 
 def _by_rank(levels: Sequence[Sequence[Tensor]], ranks: range) -> list[Tensor]:
-    """By (rank, level) what is by (level, rank)."""
+    """The pieces in the order of (rank, level), given in the order of (level, rank)."""
     return [level[rank] for rank in ranks for level in levels]
 
 

@@ -22,14 +22,14 @@ _COMMON: dict[str, Callable[[int], str]] = {
     "x": kind_text,
     "model": str,
 }
-"""What must be the same on all ranks, and the words for its numbers."""
+"""The entries of a header that must be equal on all ranks, and for each how its number is shown."""
 
 
 class Agreed(NamedTuple):
     """What all ranks find in the headers."""
 
     grid: Grid
-    """The grid of ranks of which each column has shares of one batch."""
+    """The grid of all ranks: each column has the shares of one batch."""
     knows_calls: bool
     """Whether all ranks know how the model calls its layers."""
     knows_halo: bool
@@ -37,10 +37,10 @@ class Agreed(NamedTuple):
 
 
 def own_header(model: Description, batch: Any, world: int, known: Container[int]) -> list[int]:
-    """What this rank tells all others, equally many numbers on all.
+    """The header that this rank sends to all others: as many numbers on every rank.
 
     Args:
-        model: what is computed.
+        model: the description of this rank's model.
         batch: of this rank.
         world: the number of ranks.
         known: the numbers of hops with which this rank knows how the model calls its layers.
@@ -56,11 +56,11 @@ def own_header(model: Description, batch: Any, world: int, known: Container[int]
 
 
 def compare_headers(own: list[int], model: Description, index: ShuffleIndex, exchange: Exchange) -> Agreed:
-    """In one round between all ranks: all get the same numbers, and so all decide alike.
+    """Exchanges headers between all ranks, in one round. All ranks get the same numbers, so all decide alike.
 
     Args:
-        own: of :func:`own_header`.
-        model: what is computed.
+        own: what :func:`own_header` returned.
+        model: the description of this rank's model.
         index: of this rank's batch.
         exchange: between all ranks.
 

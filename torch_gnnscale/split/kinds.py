@@ -6,18 +6,18 @@ import torch
 from torch import Tensor
 
 DTYPES = tuple(sorted({value for value in vars(torch).values() if isinstance(value, torch.dtype)}, key=str))
-"""All there are, in the same order on all ranks."""
+"""All dtypes of torch, in the same order on all ranks."""
 
 
 def kind_of(rows: Tensor | None) -> int:
-    """The type of a tensor and how many numbers each of its rows has; -1 without a tensor of rows."""
+    """A number for the type and the width of a tensor's rows; -1 if ``rows`` is not a tensor that has rows."""
     if not isinstance(rows, Tensor) or rows.dim() == 0:
         return -1
     return rows.shape[1:].numel() * len(DTYPES) + DTYPES.index(rows.dtype)
 
 
 def kind_text(kind: int) -> str:
-    """What :func:`kind_of` said, in words."""
+    """What a number of :func:`kind_of` means, in words."""
     if kind < 0:
         return "none"
     width, dtype = divmod(kind, len(DTYPES))

@@ -22,7 +22,7 @@ _CHECKPOINT = "/".join(("torch", "utils", "checkpoint.py"))
 
 
 class Call(NamedTuple):
-    """What a layer reads in one call: the same on all ranks, whatever their numbers of rows."""
+    """What a layer reads in one call: the same on all ranks, even if their numbers of rows differ."""
 
     title: str
     groups: int
@@ -76,28 +76,29 @@ class SplitPass(ForwardPass):
         return self.calls[number]
 
     def note_reader(self, value: Tensor) -> None:
-        """While it is found out how a model calls its layers: says that the last call reads a tensor."""
-        readers = self._readers.setdefault(id(value), (value, []))[1]  # with the tensor, whose id stays its own
+        """Notes that the last call reads a tensor; called while it is found out how a model calls its layers."""
+        readers = self._readers.setdefault(id(value), (value, []))[1]  # keeps the tensor, so that its id is not reused
         readers.append(len(self.calls) - 1)
         if len(readers) > 1:
             for number in readers:
                 self.calls[number] = self.calls[number]._replace(shares=True)
 
     def apart(self, value: Tensor, groups: int, name: str) -> tuple[Tensor, Apart]:
-        """As :meth:`mixed`, in two tensors, for the only layer that reads ``value``."""
+        """As :meth:`mixed`, but own rows and halo are two tensors; for a layer that is the only reader of ``value``."""
         own, moves = first_rows(value, self.hops.rows[groups - 1]), self.hops.moves(groups - 1)
         came = self._known_halo(value, moves)
         return own, self.transport.apart(own, moves, name) if came is None else Apart(came, None)
 
     def _known_halo(self, value: Tensor, moves: Moves) -> Tensor | None:
-        """Those of the halo's rows that the loader exchanged, if the tensor is ``batch.x`` without a gradient."""
+        """The halo's rows of ``value``, if the loader has exchanged them: if it is ``batch.x`` without a gradient."""
         if not self.knows_halo or value is not self.batch.x or value.requires_grad:
             return None
         came: Tensor = self.batch.x_halo
         return came if len(moves.halo) == len(came) else came[moves.halo]
 
     def mixed(self, value: Tensor, groups: int, name: str) -> Tensor:
-        """[own rows of the first ``groups`` groups; halo] of a tensor; the halo's rows come from other ranks once."""
+        """The own rows of the first ``groups`` groups of a tensor, and after them the halo's rows, which come from
+        other ranks once."""
         hops = self.hops
         known = self._mixed.get(id(value))
         if known is not None and known[0] is value and known[1] == value._version and known[2] >= groups:
@@ -118,7 +119,7 @@ class SplitPass(ForwardPass):
     def normalized(
         self, weight: Tensor | None, improved: bool, loops: bool, flow: str, dtype: torch.dtype
     ) -> tuple[HopEdges, Tensor]:
-        """After PyG's ``gcn_norm``: a node's degree is its owner's; the halo's come by one shuffle."""
+        """As PyG's ``gcn_norm``. A node's degree is computed by its owner; those of the halo come by one shuffle."""
         if self.alone:
             return super().normalized(weight, improved, loops, flow, dtype)
         key = (id(weight), improved, loops, dtype)
@@ -159,7 +160,7 @@ class SplitLayer(NarrowedLayer):
         return out
 
     def groups(self, given: dict[str, Any]) -> int:
-        """As on the batch by which the ranks found it out; numbers of rows say it there only."""
+        """As on the probe, where numbers of rows tell it."""
         if self.forward_pass.finds_out:
             self._call = Call(self.title, super().groups(given), Read((), ()))
         else:
@@ -167,7 +168,7 @@ class SplitLayer(NarrowedLayer):
         return self._call.groups
 
     def read(self, given: dict[str, Any], num_edges: int) -> Read:
-        """As on the batch by which the ranks found it out."""
+        """As on the probe."""
         if self.forward_pass.finds_out:
             self._call = self._call._replace(read=super().read(given, num_edges))
             self.forward_pass.calls.append(self._call)
@@ -177,7 +178,8 @@ class SplitLayer(NarrowedLayer):
         return self._call.read
 
     def sources(self, value: Tensor, groups: int, edges: Adjacency) -> Tensor:
-        """The own rows, and after them the halo's, which other ranks send; these apart, where that is enough."""
+        """The own rows, and after them the halo's, which other ranks send. If the layer needs only sums of its sources,
+        the own rows alone; the halo's are kept in ``_apart``."""
         forward_pass = self.forward_pass
         name = self.title.split(" ")[0]
         if forward_pass.finds_out:
@@ -188,7 +190,7 @@ class SplitLayer(NarrowedLayer):
             return own
         found = super().sources(value, groups, edges) if forward_pass.alone else forward_pass.mixed(value, groups, name)
         if forward_pass.finds_out and found is value:
-            found = value.view_as(value)  # so that the mark is not the model's own tensor's
+            found = value.view_as(value)  # so that the model's own tensor is not marked
         forward_pass.own_rows.mark(found, groups, mixed=True)
         return found
 
@@ -210,7 +212,7 @@ class SplitLayer(NarrowedLayer):
             self.forward_pass.own_rows.mark(given["x"][1], self._call.groups - 1)
 
     def aggregated(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
-        """``propagate``, whose messages are no rows of nodes."""
+        """``propagate``; what it computes with are rows of edges, so rows of nodes are not followed meanwhile."""
         own_rows, edges = self.forward_pass.own_rows, self._edges
         with own_rows.paused():
             out = super().aggregated(edge_index, size, **kwargs)
@@ -223,7 +225,7 @@ class SplitLayer(NarrowedLayer):
 
 def refuse_recomputing(title: str) -> None:
     """Raises NotImplementedError within ``torch.utils.checkpoint``, which runs the layer again in the backward pass,
-    and while ``torch.compile`` traces it."""
+    and while ``torch.compile`` traces the layer."""
     if torch.compiler.is_compiling():
         raise NotImplementedError(f"{title}: expected a model that is not compiled, found it within torch.compile")
     frame = sys._getframe(1)

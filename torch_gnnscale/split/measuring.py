@@ -1,4 +1,4 @@
-"""How equally a plan shares batches out, and what crosses between its parts (GSplit, section 6.3)."""
+"""How equally a plan divides the work of batches, and how many edges cross between its parts (GSplit, section 6.3)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Measured(NamedTuple):
     """edges[k, l, p]: the edges that part p computes in layer l for batch k: those into its nodes. int64, shape
     [b, L, parts]."""
     cross: Tensor
-    """cross[k, l]: how many of them come from nodes of other parts. int64, shape [b, L]."""
+    """cross[k, l]: how many edges of layer l of batch k, in all parts, come from another part. int64, shape [b, L]."""
     rows: Tensor
     """rows[k, p]: the rows that part p loads for batch k. int64, shape [b, parts]."""
 
@@ -37,7 +37,7 @@ class Measured(NamedTuple):
         return self.cross.sum(1) / self.edges.sum((1, 2)).clamp(min=1).to(torch.float64)
 
     def table(self) -> str:
-        """Means over the batches, by layer."""
+        """A text table of means over the batches, by layer."""
         lines: list[tuple[str, ...]] = [("layer", "edges per batch", "that cross", "max / mean over the parts")]
         for layer, imbalance in enumerate(self.imbalance.mean(0).tolist()):
             edges, cross = int(self.edges[:, layer].sum()), int(self.cross[:, layer].sum())

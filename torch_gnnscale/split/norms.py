@@ -17,12 +17,12 @@ from .transport import Transport, of_all_ranks
 class SplitNorms:
     """The BatchNorm modules of a model, which between :meth:`enter` and :meth:`leave` have statistics of all ranks.
 
-    In training the mean and variance of a column are those of the rows of all ranks, of which each row is one rank's
-    own, as are the running ones that are kept: with n_p rows of mean m_p and sum of squared deviations s_p on rank p,
-    N = sum n_p, m = sum n_p m_p / N, v = sum (s_p + n_p (m_p - m)^2) / N (Chan, Golub & LeVeque, 1979).
+    In training, the mean and variance of a column of x are those of the rows of all ranks, where each row belongs to
+    one rank; so are the running statistics. If rank p has n_p rows of mean m_p whose squared deviations add up to s_p,
+    then N = sum n_p, m = sum n_p m_p / N, v = sum (s_p + n_p (m_p - m)^2) / N (Chan, Golub & LeVeque, 1979).
 
     Args:
-        model: whose modules they are; None: none are changed.
+        model: the model; None: no module is changed.
     """
 
     def __init__(self, model: nn.Module | None) -> None:

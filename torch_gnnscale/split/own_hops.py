@@ -15,8 +15,8 @@ from .transport import Moves
 class OwnHops(Hops):
     """The own nodes of a batch that is cut over ranks, and the edges into them.
 
-    ``rows`` and ``num_edges`` count own nodes, and edges into them. Sources of ``edge_index`` are own nodes, or
-    the number of own nodes + a place in the halo.
+    ``rows`` and ``num_edges`` count own nodes, and edges into them. A source in ``edge_index`` below the number of own
+    nodes is an own node; a larger one is that number plus a position in the halo.
 
     Args:
         batch: of a loader with ``split=``.
@@ -44,12 +44,12 @@ class OwnHops(Hops):
         return self._moves[groups]
 
     def mixed_rows(self, groups: int) -> int:
-        """How many rows a layer reads that gets the own rows of the first ``groups`` groups."""
+        """How many rows a layer reads whose sources are the first ``groups`` groups: own rows and the halo's."""
         return self.rows[groups - 1] + len(self.moves(groups - 1).halo)
 
 
 class _MixedEdges(HopEdges):
-    """Edges whose prefixes have sources in [own rows; halo rows] of what a layer reads."""
+    """Edges whose prefixes have sources among the rows that a layer reads: own rows, and after them the halo's."""
 
     hops: OwnHops
 

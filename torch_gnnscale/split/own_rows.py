@@ -25,16 +25,17 @@ class Rows(NamedTuple):
     """The nodes that a tensor has rows of."""
 
     groups: int
-    """The own nodes of the first so many groups."""
+    """The rows are those of the own nodes of the first ``groups`` groups."""
     mixed: bool = False
     """Whether rows of the halo follow."""
 
 
 class OwnNodeRows(CommonRows):
-    """Knows, by where they came from, the tensors that have a row for each own node of a batch's first groups.
+    """Keeps track of the tensors that have a row for each own node of a batch's first groups.
 
-    Numbers of rows would not tell: on a rank they may be zero, one, or equal for several groups. It cuts the operands
-    of element-wise functions and joins to the rows that all have, and gives rows of nodes the masks of dropout.
+    It follows tensors from function to function, because numbers of rows do not tell: on a rank they may be zero, one,
+    or equal for several groups. It cuts the operands of element-wise functions and joins to the rows that all of them
+    have, and applies dropout to rows of nodes by masks that do not depend on the number of ranks.
 
     Args:
         hops: of the batch.
@@ -47,8 +48,8 @@ class OwnNodeRows(CommonRows):
         super().__init__(hops)
         self.own_hops, self.drop = hops, drop
         self.refuses_mixed = False
-        """Whether dropout and BatchNorm of mixed rows are errors also in evaluation mode, on one rank too: while it is
-        found out how a model calls its layers."""
+        """Whether dropout and BatchNorm of mixed rows are errors also in evaluation mode and on a single rank. True
+        while it is found out how a model calls its layers."""
         self._known: dict[int, tuple[weakref.ref[Tensor], Rows]] = {}
 
     def mark(self, tensor: Any, groups: int, mixed: bool = False) -> None:
@@ -65,7 +66,7 @@ class OwnNodeRows(CommonRows):
         return found[1] if found is not None and found[0]() is value else None
 
     def count(self, rows: Rows) -> int:
-        """How many rows they are on this rank."""
+        """How many rows these are on this rank."""
         return self.own_hops.mixed_rows(rows.groups) if rows.mixed else self.own_hops.rows[rows.groups - 1]
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -29,7 +29,7 @@ def own_store(
     disk: str | os.PathLike | None, names: Sequence[str] | None, device: torch.device | str | int | None,
     timeout: float,
 ) -> TieredFeatureStore:  # fmt: skip
-    """:meth:`torch_gnnscale.split.Plan.store` of a plan's owners and counts of rows."""
+    """What :meth:`torch_gnnscale.split.Plan.store` returns, given the plan's owners and counts of rows."""
     sources = _sources(data, names)
     for source in sources:
         if (rows := len(source.tensor)) != len(owners):

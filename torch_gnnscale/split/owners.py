@@ -12,13 +12,13 @@ from ..partition.whole import Whole
 from ..topology import CSC
 
 WEIGHTS = ("presampled", "node", "edge", "random")
-"""By what nodes are given to parts: see :func:`torch_gnnscale.split.plan`."""
+"""The ways of giving nodes to parts: see :func:`torch_gnnscale.split.plan`."""
 _NODE_FACTOR = 10
-"""A node weighs 1 + 10 N_v: with 1 + N_v, the nodes of a large graph that were never drawn would decide."""
+"""A node weighs 1 + 10 N_v: with 1 + N_v, the many nodes of a large graph that were never drawn would decide."""
 _EDGE_FACTOR = 100
-"""An edge weighs 1 + 100 N_e: 1, so that edges that were never drawn are cut last among equals."""
+"""An edge weighs 1 + 100 N_e: the 1 lets edges that were never drawn decide between cuts that are equal otherwise."""
 _TOLERANCE = 1.01
-"""What max / mean of the loads may be: every batch waits for the part that has most."""
+"""What max / mean of the loads may be: every batch waits for the part with the largest load."""
 _LIMIT = 1 << 53
 """Weights are scaled down where their sum is above it: METIS adds them up as int64 and compares sums as floats."""
 
@@ -57,8 +57,8 @@ def owners_by(
 
 
 def weights_of(load: Tensor, factor: int) -> Tensor:
-    """1 + factor * load, rounded down, with a smaller factor where these numbers would add up to more than 2^53: int64,
-    as many."""
+    """1 + factor * load, rounded down, with a smaller factor if these numbers would add up to more than 2^53: int64,
+    the shape of ``load``."""
     most, load = _LIMIT - len(load), load.to(torch.float64)
     total = float(load.sum())
     return 1 + (load * (factor if factor * total <= most else most / total)).floor_().to(torch.int64)

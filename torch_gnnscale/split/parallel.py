@@ -69,12 +69,12 @@ class Parallelized(Layered):
             ValueError: the batch is not one of a loader with ``split=``, or is of another plan, key or mode than on
                 other ranks; or the model cannot be split, which all ranks raise, naming the module.
             NotImplementedError: the model does what split models cannot: the message names it.
-            RuntimeError: another rank failed, is gone or does not come, which the message names; a backward pass raises
-                it, too. The model cannot be called any more, nor after an error of this rank alone.
+            RuntimeError: another rank failed, is gone or does not come; the message names it. A backward pass raises
+                this, too. After it, and after an error of this rank alone, the model cannot be called any more.
         """
         with self._connection.failing_alone():
             self._check_batch(batch)
-            self._layers()  # a model may have got others
+            self._layers()  # the model may have other layers than in the last call
             header = own_header(self._description, batch, self.world, self._calls)
         agreed = compare_headers(header, self._description, batch.shuffle_index, self._connection.all)
         transport = self._transport_between(agreed.grid)
@@ -92,9 +92,8 @@ class Parallelized(Layered):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Within, backward passes add up this rank's gradients; the next one outside sums them over ranks.
-
-        Before that, ``grad`` may be set to zero, to None or to another tensor, but not scaled.
+        """A context in which backward passes add up this rank's gradients alone; the next backward pass outside of it
+        sums them over the ranks. Until then, ``grad`` may be set to zero, to None or to another tensor, but not scaled.
         """
         with self._gradients.held():
             yield
@@ -102,7 +101,8 @@ class Parallelized(Layered):
     @property
     def traffic(self) -> dict[str, Traffic]:
         """What was exchanged, by purpose: ``forward NAME`` and ``backward NAME`` are shuffles of the rows that the
-        layer NAME reads, ``degrees`` of a GCN's; ``header``; ``gradients``."""
+        layer NAME reads, or, with ``degrees`` as NAME, of the degrees that GCN layers read; ``header``; ``gradients``.
+        """
         found: dict[str, Traffic] = {}
         for exchange in (
             *(transport.exchange for transport in self._connection.transports.values()),
@@ -113,7 +113,7 @@ class Parallelized(Layered):
         return found
 
     def close(self) -> None:
-        """Ends the groups of this model; it cannot be called any more. Without, they end when it is dropped."""
+        """Ends the groups of this model, which cannot be called any more. A model that is dropped ends them, too."""
         self._gradients.close()
         self._connection.end()
 
@@ -124,7 +124,7 @@ class Parallelized(Layered):
 
     @torch.no_grad()
     def _share_weights(self) -> None:
-        """Gives all ranks the parameters and buffers of rank 0; those without a size yet keep none."""
+        """Gives all ranks the parameters and buffers of rank 0, except for lazy ones, which have no size yet."""
         if found := self._description.compare(self._connection.all):
             raise ValueError(f"model: expected the same on all ranks, found {found}")
         for tensor in (*self.module.parameters(), *self.module.buffers()):
@@ -152,7 +152,7 @@ class Parallelized(Layered):
                 raise ValueError(f"batch: expected one of NeighborLoader(split=plan) with {name}, found none")
 
     def _transport_between(self, grid: Grid) -> Transport:
-        """To the ranks over which the batch is cut: a column of the grid of ranks in which all have their parts."""
+        """The transport to the ranks over which the batch is cut: this rank's column of ``grid``."""
         if grid not in self._connection.transports:
             if grid.parts > MAX_TABLES:
                 raise ValueError(f"batch: expected at most {MAX_TABLES} parts, found {grid.parts}")
@@ -162,7 +162,8 @@ class Parallelized(Layered):
         return self._connection.transports[grid]
 
     def _connected(self, exchange: Exchange) -> Transport:
-        """By the memory of peers, where all ranks can read it, unless the user wants another transport."""
+        """The transport over ``exchange``: the memory of peers, if all ranks can read it and the user did not ask for
+        all-to-alls."""
         if exchange.size > 1 and self.transport != "all_to_all":
             on_cpu = all(exchange.objects(all(parameter.device.type == "cpu" for parameter in self.parameters())))
             peers = Peers.connect(exchange) if on_cpu else None
@@ -189,9 +190,11 @@ class Parallelized(Layered):
     def _probe(self, batch: Any, transport: Transport) -> str | None:
         """Finds out how the model calls its layers, on a batch that all ranks have in common, in evaluation mode.
 
+        Its outputs for the whole batch are compared with those for the same batch as one part on this rank, and cut
+        over the ranks.
+
         Returns:
-            None; or, on all ranks, why the model is refused: it differs on that batch, on its parts by one rank, and
-            split.
+            None; or, on all ranks, the text by which the model is refused, because its outputs differ.
         """
         said = transport.exchange.objects(fields_of(batch))
         fields = max(said, key=lambda entry: entry.num_nodes)
@@ -244,27 +247,28 @@ def parallelize(
 ) -> Parallelized:
     """Makes a PyG model compute mini-batches that are cut over ranks: of each layer, a rank computes its own nodes.
 
-    Before a layer, ranks send one another the rows of nodes from which edges lead to other ranks' nodes, and on the way
-    back their gradients (GSplit, algorithm 2). Outputs are those of :func:`torch_gnnscale.nn.narrow` for this rank's
-    seeds, and after a backward pass of a loss, of which each rank has its seeds' share, all parameters have on all
-    ranks the gradient of the sum: no DistributedDataParallel. All ranks call the model, its backward pass and this
-    function together, in the same order, also with a batch without seeds; whether they do so must not depend on a
-    rank's batch. The weights are those of rank 0.
+    Before a layer, ranks send one another the rows of nodes from which edges lead to other ranks' nodes; in the
+    backward pass, they send the gradients of these rows back (GSplit, algorithm 2). Outputs are those of
+    :func:`torch_gnnscale.nn.narrow` for this rank's seeds. The loss of a batch is the sum of the ranks' losses, each of
+    which is of the rank's own seeds. After a backward pass, the parameters have the gradient of this sum on all ranks,
+    without DistributedDataParallel. All ranks call this function, the model and its backward pass together, in the same
+    order, also if a rank's batch has no seeds; whether they do so must not depend on a rank's batch. The weights are
+    those of rank 0.
 
     BatchNorm in training has statistics of the rows of all ranks. Dropout of rows of nodes draws masks by (the batch's
     key, the number of the call, node, column), so that they do not depend on the number of ranks; dropout of rows of
     edges, as in attention, draws from the rank's generator.
 
-    On its first batch the model is run, in evaluation mode, on a batch of 32 seeds that all ranks make alike: whole,
-    and cut. A model whose results differ is refused on all ranks by the module that differs first.
+    On the first batch, the model is first run in evaluation mode on a batch of 32 seeds that is equal on all ranks,
+    both whole and cut. If the results differ, all ranks refuse the model, and name the first module that differs.
 
     Args:
         model: any module with MessagePassing layers that get the batch's ``edge_index``; or ``nn.weigh`` of it.
         call: how the model is called with a batch; the default of a weighed model is what ``nn.weigh`` was given.
-
-        transport: ``peers``: ranks read rows in each other's memory, where all are on CPUs of one machine, else
-            ``all_to_all``, with a warning. ``all_to_all``: over Gloo. None: ``peers`` where it can be, without a word.
-        timeout: seconds after which a rank that does not answer is an error, forward, backward, and here.
+        transport: ``peers``: ranks read rows in each other's memory; if they are not all on CPUs of one machine, they
+            use ``all_to_all``, with a warning. ``all_to_all``: over Gloo. None: as ``peers``, without the warning.
+        timeout: seconds after which a rank that does not answer is an error, in this call and in every forward and
+            backward pass.
 
     Returns:
         A module to be called with a batch of ``NeighborLoader(split=plan)``; it shares the model's parameters.

@@ -1,4 +1,4 @@
-"""What a loader over the stores of a part gets of a split plan by which the parts were written."""
+"""What a split plan gives to a loader over the stores of a part, if the parts were written by that plan."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from .split_sampler import RankSampler, SplitSampler
 class PartBatches(SplitBatches):
     """One loader's share of batches of a graph in parts: rank i of a column computes the nodes of part i.
 
-    Where each part has its own edges, the ranks of a column draw a batch together; else each draws it whole.
+    If edges are in parts, the ranks of a column draw a batch together; else each rank draws the whole batch.
 
     Args:
         sampler: of whole batches, over the stores of the part.
         features: the rows of the part.
-        owners: of the plan: the part of each node, by the user's ids: int32 or int64, shape [nodes].
-        parts: of the plan: their number.
-        fingerprint: of the plan.
+        owners: the plan's: the part of each node, by the user's ids: int32 or int64, shape [nodes].
+        parts: the plan's number of parts.
+        fingerprint: the plan's.
 
     Raises:
         NotImplementedError: a sampler whose batches cannot be split, or a part that was opened for other loaders.

@@ -26,7 +26,7 @@ LOADS = ("edges", "layers")
 """What a node adds to its part: see :func:`plan`."""
 FIRST_EPOCH = 1 << 32
 """The number of the first epoch that is presampled: those of training are smaller."""
-_CHUNK = 1 << 22  # edges looked at at a time
+_CHUNK = 1 << 22  # edges that are read at a time
 
 
 def plan(
@@ -55,20 +55,21 @@ def plan(
     weights:
 
     - "presampled": METIS with nodes of weight 1 + 10 N_v and edges of weight 1 + 100 N_e; both directions of an edge
-      are added. Where all edges into a node are drawn equally often (neighbor sampling without weights), N_e is here
-      its mean over them: a few epochs tell how often a node is expanded, but not how often each of its edges is drawn.
-    - "node": nodes alone have weights.
-    - "edge": without presampling: METIS with equal numbers of edges and of seeds in all parts.
+      are added. If all edges into a node are drawn equally often (neighbor sampling without weights), the weights take
+      the mean of N_e over these edges: a few epochs tell how often a node is expanded, but not how often each of its
+      edges is drawn.
+    - "node": as "presampled", but all edges have the same weight.
+    - "edge": METIS with equal numbers of edges and of seeds in all parts; needs no presampling.
     - "random": a random permutation of the nodes, in equal ranges.
-    - anybody's: the part of each node by the user's ids, integers in [0, parts), shape [n].
+    - a vector: the part of each node by the user's ids, integers in [0, parts), shape [n].
 
     Equal arguments give equal plans, on all ranks too, with one version of METIS.
 
     Args:
         data: a Data, or a (FeatureStore, GraphStore) pair that has the whole topology; only that is read.
         input_nodes, num_neighbors, batch_size: of training, as :class:`torch_gnnscale.NeighborLoader` takes them.
-        parts: how many.
-        epochs: how many are presampled. 0, for "edge", "random" and anybody's alone, leaves all counts 0.
+        parts: how many parts.
+        epochs: how many epochs are presampled. 0, which "presampled" and "node" refuse, leaves all counts 0.
         weights: how nodes are given to parts.
         load: "edges" or "layers".
         seed: of the draws and of the method.

@@ -26,11 +26,11 @@ KIND = "split plan"
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Plan(SplitByOwners):
-    """Which part computes which node of a homogeneous graph; made by :func:`torch_gnnscale.split.plan`, and a loader's
-    ``split``.
+    """Which part computes which node of a homogeneous graph: made by :func:`torch_gnnscale.split.plan`, and given to a
+    loader as ``split``.
 
-    Nodes and edges have the user's ids, also where the stores that were sampled are renumbered. Counts are sums over
-    the presampled batches.
+    Nodes and edges have the user's ids, also if the sampled stores are renumbered. Counts are sums over the presampled
+    batches.
     """
 
     owners: Tensor
@@ -114,24 +114,25 @@ class Plan(SplitByOwners):
         device: torch.device | str | int | None = None,
         timeout: float = 600.0,
     ) -> TieredFeatureStore:
-        """The features as this rank of a split reads them, by the plan's counts: its own rows.
+        """The features in tiers by the plan's counts, for this rank, which reads the rows of its own nodes.
 
-        The ranks of one machine share host memory and files, in which the rows lie by how often any of them reads them:
-        one copy of all rows on each machine. A rank's GPU has its own hottest rows besides. Where there is a process
-        group, all of its ranks call this together, rank r for part r mod ``parts``; without one, every node is own.
-        ``store.plan`` expects, and ``store.stats()`` counts, the reads of this rank alone.
+        Each machine has one copy of all rows, in host memory and files that its ranks share. The rows that these ranks
+        read most are in memory. Besides, a rank's GPU has copies of the rank's own hottest rows. With a process group,
+        all of its ranks call this together, rank r for part r mod ``parts``; without one, all nodes are the rank's own.
+        ``store.plan`` predicts, and ``store.stats()`` counts, the reads of this rank alone.
 
         Args:
-            data: a Data, or a FeatureStore, of which rows that no budget holds stay in its files.
+            data: a Data, or a FeatureStore; rows of the latter that no budget holds stay in its files.
             gpu: the budget of this rank's GPU, in bytes ("4GiB") or as a share of its own rows (0.25).
             host: the budget of a machine's memory, the same on its ranks; by default it holds all rows.
             disk, names, device: as of :meth:`torch_gnnscale.TieredFeatureStore.from_data`.
             timeout: seconds after which a rank that does not come is an error.
 
         Raises:
-            TypeError, ValueError: wrong budgets or names, or rows of another graph; on all ranks what fails on one.
+            TypeError, ValueError: wrong budgets or names, or rows of another graph. What fails on one rank is an error
+                on all.
             NotImplementedError: other data, attributes of edges, renumbered stores.
-            RuntimeError: a rank does not come, or ends in the meantime; names it.
+            RuntimeError: a rank does not come, or ends in the meantime; the message names it.
         """
         return own_store(self.owners, self.parts, self.rows, data, gpu, host, disk, names, device, timeout)
 

@@ -43,8 +43,8 @@ class Presampled(NamedTuple):
         return self.edges[: csc.num_edges] if csc.edge_id is None else self.edges[csc.edge_id]
 
     def expected(self, csc: CSC) -> Tensor:
-        """What N_e is expected to be where all edges into a node are drawn equally often: each has an equal share of
-        what was drawn into the node. In the order of ``csc.row``: float64, shape [edges]."""
+        """The expected N_e of each edge if all edges into a node are drawn equally often: the mean of N_e over the
+        edges into the node. In the order of ``csc.row``: float64, shape [edges]."""
         degree = csc.colptr.diff()
         share = self._drawn_into(csc).to(torch.float64) / degree.clamp(min=1)
         return share.repeat_interleave(degree, output_size=csc.num_edges)

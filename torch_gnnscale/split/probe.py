@@ -15,10 +15,10 @@ from .shuffle_index import ShuffleIndex
 
 SEEDS = 32
 _NEW = 11
-"""Nodes that a group has more than the one before: no two numbers of rows are equal."""
+"""How many nodes a group has more than the one before, so that all groups differ in size."""
 _DEGREE = 3
 _SHOWN = 64
-"""Rows of a real batch that the probe's are made of."""
+"""How many rows of a real batch are taken, from which the rows of the probe are made."""
 _OWN_FIELDS = {"edge_index", "n_id", "e_id", "input_id", "x_halo", "shuffle_index", "num_nodes"}
 
 
@@ -40,13 +40,13 @@ class Fields:
     num_nodes: int
     tensors: dict[str, Field]
     others: dict[str, Any]
-    """What has no rows: the same on the probe."""
+    """Fields without rows, which the probe gets unchanged."""
     has_halo: bool
     """Whether the loader exchanges the rows of ``x``."""
 
 
 def fields_of(batch: Data) -> Fields:
-    """What a batch has for nodes and edges. Pickle takes it."""
+    """The fields of a batch, in a form that can be pickled."""
     num_nodes, num_edges = int(batch.num_nodes or 0), batch.edge_index.size(1)
     tensors, others = {}, {}
     for name, value in batch.to_dict().items():
@@ -67,10 +67,10 @@ def fields_of(batch: Data) -> Fields:
 
 
 def probe_batch(fields: Fields, device: torch.device) -> Data:
-    """A batch of SEEDS seeds, like the ``fields``; a function of them alone.
+    """A batch of SEEDS seeds with these fields; equal fields give equal batches.
 
-    Each node of all groups but the last has _DEGREE in-edges, from nodes of its own and earlier groups and the next
-    one, some of them from itself; each node of a later group has an edge into the one before.
+    The nodes of all groups but the last have _DEGREE - 1 edges each from random nodes of the groups up to the next one;
+    every fifth node also has an edge from itself. Each node of a later group has an edge into the group before.
     """
     generator = torch.Generator().manual_seed(0)
     sizes = [SEEDS + _NEW * g for g in range(fields.hops + 1)]
@@ -96,7 +96,7 @@ def probe_batch(fields: Fields, device: torch.device) -> Data:
         count = len(order) if field.of_edges else ends[-1]
         rows = field.rows if len(field.rows) else field.rows.new_zeros((1, *field.rows.shape[1:]))
         values = rows[torch.randint(len(rows), (count,), generator=generator)]
-        if values.is_floating_point():  # so that no two are equal, and none changes its sign
+        if values.is_floating_point():  # noise, so that no two values are equal; signs stay
             noise = torch.rand(values.shape, generator=generator).to(values.dtype)
             values = values * (1 + 0.5 * noise) if bool(rows.any()) else noise
         batch[name] = values
@@ -106,7 +106,7 @@ def probe_batch(fields: Fields, device: torch.device) -> Data:
 
 
 def cut_probe(whole: Data, parts: int, part: int, with_halo: bool) -> tuple[Data, Tensor]:
-    """One rank's share of the probe, and its nodes: their numbers in the whole. Owners are random."""
+    """One rank's cut of the probe by random owners, and the positions of its own nodes in ``whole``: int64."""
     owner = torch.randint(parts, (whole.num_nodes,), generator=torch.Generator().manual_seed(1))
     columns, device = sum(whole.num_sampled_nodes[:-1]), whole.edge_index.device
     index = whole.edge_index.cpu()

@@ -22,7 +22,7 @@ class Shuffled(NamedTuple):
     num_sent: list[int]
     """How many of them go to each rank; 0 to this one."""
     halo: Tensor
-    """Places in the whole halo of the rows that come from rank 0, then 1, ...: int64, shape [t]."""
+    """Positions in the whole halo of the rows that come from rank 0, then 1, ...: int64, shape [t]."""
     num_received: list[int]
     """How many rows come from each rank; 0 from this one."""
 
@@ -32,7 +32,7 @@ class ShuffleIndex:
     """The rows that ranks exchange for one batch; a field of it, ``shuffle_index``.
 
     Rows and levels are those of :class:`torch_gnnscale.ops.Cut`. A layer that computes the nodes of groups 0..g-1 needs
-    the rows of levels 1..g: of each rank's block of the halo, a prefix.
+    the rows of levels 1..g, which are the first rows of each rank's block of the halo.
     """
 
     parts: int
@@ -46,12 +46,12 @@ class ShuffleIndex:
     num_received: list[list[int]]
     """See :class:`torch_gnnscale.ops.Cut`."""
     x: Tensor | None = None
-    """The tensor ``batch.x`` of whose rows ``batch.x_halo`` has those of the halo; None without one."""
+    """The tensor ``batch.x`` whose rows of the halo ``batch.x_halo`` has; None if the batch has no ``x_halo``."""
     x_version: int = 0
-    """Its ``_version`` at that time."""
+    """The ``_version`` of ``x`` when ``x_halo`` was made."""
 
     def knows_halo_of(self, x: Tensor | None) -> bool:
-        """Whether ``x_halo`` still has rows of x: not after x was changed or replaced."""
+        """Whether ``x_halo`` has rows of x: False if x was changed or replaced since ``x_halo`` was made."""
         return x is not None and x is self.x and x._version == self.x_version
 
     def with_halo_of(self, x: Tensor) -> ShuffleIndex:
@@ -60,23 +60,23 @@ class ShuffleIndex:
 
     @property
     def balance(self) -> int:
-        """Hashes of the rows that go to each rank, less hashes of those awaited from it: 64 bits, signed. Over the
-        ranks of a batch these numbers add up to 0, modulo 2^64, unless two ranks expect other rows of each other."""
+        """The sum over the ranks of a hash of ``num_sent`` minus a hash of ``num_received``: 64 bits, signed. Over the
+        ranks of a batch, these numbers add up to 0 modulo 2^64, unless two ranks expect different numbers of rows."""
         total = 0
         for peer, (sent, awaited) in enumerate(zip(self.num_sent, self.num_received, strict=True)):
             total += _hash(self.part, peer, sent) - _hash(peer, self.part, awaited)
         return (total + (1 << 63)) % (1 << 64) - (1 << 63)
 
     def check_balances(self, balances: Sequence[int], exchange: Exchange, column: Sequence[int]) -> None:
-        """Called with equal numbers by all ranks of ``exchange``.
+        """Compares the balances of a batch's ranks. All ranks of ``exchange`` call it with equal arguments.
 
         Args:
             balances: of the ranks of a batch, by part.
             exchange: between these ranks; it may have others, too.
-            column: their places in it, by part.
+            column: the numbers of these ranks in ``exchange``, by part.
 
         Raises:
-            ValueError: on all ranks, for the first two ranks that expect other rows of each other.
+            ValueError: on all ranks, for the first two ranks that expect different numbers of rows.
         """
         if sum(balances) % (1 << 64) == 0:
             return
@@ -96,7 +96,7 @@ class ShuffleIndex:
         return sum(map(sum, self.num_received))
 
     def before_layer(self, groups: int) -> Shuffled:
-        """What travels before a layer that computes the nodes of groups 0..groups-1."""
+        """The rows that travel before a layer that computes the nodes of groups 0..groups-1."""
         sent, num_sent = _prefixes(self.num_sent, groups)
         halo, num_received = _prefixes(self.num_received, groups)
         return Shuffled(self.sent[sent.to(self.sent.device)], num_sent, halo.to(self.sent.device), num_received)
@@ -112,7 +112,7 @@ def _hash(sender: int, reader: int, levels: Sequence[int]) -> int:
 
 
 def _prefixes(counts: list[list[int]], groups: int) -> tuple[Tensor, list[int]]:
-    """The places of the first ``groups`` levels of each block, and how many of them each block has."""
+    """The positions of the rows of the first ``groups`` levels of each block, and how many each block has of them."""
     begins = accumulate((sum(block) for block in counts), initial=0)
     sizes = [sum(block[:groups]) for block in counts]
     places = [torch.arange(begin, begin + size) for begin, size in zip(begins, sizes, strict=False)]
