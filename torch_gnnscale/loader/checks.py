@@ -48,7 +48,7 @@ def checked_bulk(
     Args:
         bulk: the loader's argument.
         data, sampler: of the loader.
-        device: the GPU that makes batches; None: the data's device.
+        device: the GPU that makes batches; None: they are made where the data are.
         inputs: NodeSamplerInput or EdgeSamplerInput.
         layouts: of a batch's edges, by edge type.
         options: the loader's arguments of DataLoader.
@@ -90,7 +90,7 @@ def of_part(data: Any) -> bool:
 
 
 def check_part(data: Any, sampler: Any, options: Mapping[str, Any]) -> None:
-    """Raises ValueError or NotImplementedError for what a loader over a part lacks."""
+    """Raises ValueError or NotImplementedError for a sampler or an option that loaders over a part do not have."""
     if not of_part(data):
         return
     if not isinstance(sampler, KeyedSampler):
@@ -105,14 +105,15 @@ def check_part(data: Any, sampler: Any, options: Mapping[str, Any]) -> None:
 
 
 def opened_split(split: Any, sampler: Any, inputs: type[Inputs], data: Any) -> SplitBatches:
-    """What a loader uses instead of ``sampler``. Raises TypeError for what is no plan; see :meth:`Split.of_loader`."""
+    """What a loader uses instead of ``sampler``; see :meth:`Split.of_loader`. Raises TypeError if ``split`` is not a
+    plan."""
     if not isinstance(split, Split):
         raise TypeError(f"split: expected a split plan, found {type(split).__name__}")
     return split.of_loader(sampler, inputs, data)
 
 
 def check_split(options: Mapping[str, Any]) -> None:
-    """Raises NotImplementedError for what a loader of split batches lacks."""
+    """Raises NotImplementedError for an option that loaders of split batches do not have."""
     if workers := options.get("num_workers", 0):
         raise NotImplementedError(
             f"worker processes (num_workers={workers}) with split= are not implemented; num_workers alone means threads"
@@ -171,8 +172,8 @@ def _rows_of_store(data: Any) -> Iterator[tuple[str, torch.device]]:
 
 
 def warn_of_unshared_inputs(shared: bool) -> None:
-    """Warns if torch.distributed has several ranks and the loader of each goes through all inputs. ``shared``: the user
-    said what each rank takes, by ``shard`` or a sampler. Decided without communication."""
+    """Warns if torch.distributed has several ranks and the loader of each goes through all inputs. ``shared``: whether
+    the user said what each rank takes, by ``shard`` or a sampler. Ranks do not communicate."""
     distributed = torch.distributed
     if shared or not (distributed.is_available() and distributed.is_initialized()):
         return

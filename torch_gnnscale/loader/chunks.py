@@ -21,7 +21,7 @@ class KeyedShuffle(RandomSampler):
     def __init__(self, data_source: Sequence, seed: int, part: int = 0) -> None:
         if len(data_source):
             super().__init__(data_source)
-        else:  # which RandomSampler refuses, although a rank may have no seeds
+        else:  # RandomSampler refuses an empty data source, although a rank may have no seeds
             self.data_source, self.replacement, self._num_samples, self.generator = data_source, False, None, None
         self.seed, self.part = seed, part
         self.epoch = 0
@@ -31,7 +31,7 @@ class KeyedShuffle(RandomSampler):
         return self.permutation(len(self.data_source), epoch, self.part)
 
     def permutation(self, count: int, epoch: int, part: int) -> np.ndarray:
-        """The order of ``count`` inputs of a part in an epoch: int64, shape [count]."""
+        """A permutation of ``count`` inputs of a part, for an epoch: int64, shape [count]."""
         return ops.permutation(count, batch_key(self.seed, epoch, part, Purpose.SHUFFLE)).numpy()
 
     def __iter__(self) -> Iterator[int]:
@@ -40,7 +40,8 @@ class KeyedShuffle(RandomSampler):
 
 @dataclass(frozen=True)
 class Chunks:
-    """One order of inputs in chunks of ``size``. Past the last chunk, they begin again."""
+    """One order of inputs in chunks of ``size``. After the last chunk come those of the order once more, with larger
+    numbers."""
 
     order: Callable[[int], np.ndarray]
     """Returns the positions of the inputs, in the order of an epoch."""
@@ -87,19 +88,19 @@ class Chunks:
 class ChunksOfParts:
     """An order of inputs for each part: batch t has chunk t of each, one part after the other.
 
-    Part i permutes its inputs by batch_key(seed, epoch, i, SHUFFLE). Past its last chunk, a part begins again
+    Part i permutes its inputs by batch_key(seed, epoch, i, SHUFFLE). After its last chunk, a part begins again
     (``repeats``), or adds no inputs.
 
     Args:
         owners: the part of each input: integers, shape [inputs].
-        parts: K, how many there are.
-        batch_size: inputs of a batch, of which each part adds ``batch_size / K``.
+        parts: K, the number of parts.
+        batch_size: the inputs of a batch; each part adds ``batch_size / K``.
         drop_last: leave out a part's last chunk if it is smaller.
-        shuffle: permutes; None: the inputs of a part stay in their order.
+        shuffle: permutes a part's inputs; None: they stay in their order.
         repeats: whether a part begins again.
 
     Raises:
-        ValueError: a batch size that is no multiple of K.
+        ValueError: a batch size that is not a multiple of K.
     """
 
     def __init__(

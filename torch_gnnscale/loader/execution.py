@@ -34,8 +34,8 @@ class Execution:
     ) -> Iterator[Any]:
         """Iterates over the batches of an epoch, and keeps ``prefetch`` of them in preparation.
 
-        If ``prefetch`` is None, a trial chooses it where threads may make batches one by one; elsewhere it is USUAL.
-        Where ``line.ahead`` is False, no batch is made in advance.
+        If ``prefetch`` is None, a trial chooses it if threads make batches one by one; otherwise it is USUAL. If
+        ``line.ahead`` is False, no batch is made in advance.
         """
         in_bulks = self.bulk > 1 or self.gpu is not None
         tried = prefetch is None and line.ahead and not in_bulks and not line.collective

@@ -48,7 +48,7 @@ class Ids:
 
 
 def rows_at(value: Any, ids: Ids, dim: int, below: int | None = None) -> Any:
-    """``value.index_select(dim, ids)``, by the native gather where that is possible and sooner.
+    """``value.index_select(dim, ids)``, by the native gather if it can read ``value`` and is faster.
 
     ``below``: all ids are known to be in [0, below); if the tensor has that many rows, they are not checked again.
     """
@@ -80,7 +80,8 @@ def row_tensors(data: Any) -> Iterator[tuple[str, Tensor]]:
 
 
 class Bounds:
-    """Bounds of the sampled ids, as the sampler states them; none without one. Invalid if the output is changed."""
+    """Bounds of the sampled ids, as the sampler states them; no bounds if it is None. They do not hold for an output
+    that the user's transform has changed."""
 
     def __init__(self, sampler: KeyedSampler | None = None) -> None:
         self._sampler = sampler
@@ -110,7 +111,8 @@ class RowSource(ABC):
 
     @abstractmethod
     def node_rows(self, rows: Any, name: str) -> Any:
-        """The rows of an attribute of a homogeneous graph's nodes, of what :meth:`fetch` returned; None without it."""
+        """The rows of one attribute of a homogeneous graph's nodes, taken from ``rows``, which :meth:`fetch` returned;
+        None if there is no such attribute."""
 
 
 class DataRows(RowSource):
@@ -289,8 +291,8 @@ class CollectiveSource(RowSource):
     collective = True
 
     def in_step(self, sampled: SampledGraphPart, inputs: int) -> None:
-        """Says how many inputs all ranks have together in the step of a sample; called before :meth:`plan`, where the
-        order of inputs is global."""
+        """Says how many inputs all ranks have together in the step of a sample. Called before :meth:`plan` if the order
+        of inputs is global."""
 
     @abstractmethod
     def plan(self, sampled: SampledGraphPart, bounds: Bounds) -> Any:

@@ -132,8 +132,8 @@ class KeyedLoader(ResumableLoader):
             self._order.share = share.with_counts([len(self.batch_sampler)])  # type: ignore[arg-type]
 
     def _meet_others(self) -> None:
-        """Called at the end of a subclass's constructor: where all ranks read together, they compare what decides their
-        batches, and tell each other how many they have.
+        """Called at the end of a subclass's constructor. If all ranks read together, they compare what decides their
+        batches, and tell each other how many batches they have.
 
         Raises:
             ValueError: on all ranks, if they differ; or if the sampler of one cannot sample with the others.
@@ -159,7 +159,7 @@ class KeyedLoader(ResumableLoader):
             self._sampler.join(self._steps, own_seeds=share.seed_order == "owned")
 
     def _order_parts(self, split: SplitBatches, repeats: bool) -> str | None:
-        """Orders the seeds of each part by themselves; returns why that cannot be, if so."""
+        """Orders the seeds of each part by themselves; returns None, or why that is not possible."""
         owners = split.owners_of(self._owned_ids()[0])
         shuffle = self.sampler if isinstance(self.sampler, KeyedShuffle) else None
         assert self.batch_size is not None
@@ -175,11 +175,11 @@ class KeyedLoader(ResumableLoader):
     def _chunks(self) -> Chunks | ChunksOfParts:
         """The inputs of batches, by number, of a loader whose batches ranks share."""
         chunks = self._index_sampler.chunks
-        assert chunks is not None  # a share goes with no sampler of the user's
+        assert chunks is not None  # a loader with a share refuses a sampler of the user's
         return chunks
 
     def _owned_ids(self) -> tuple[Tensor, Any]:
-        """The stores' ids of the nodes whose parts count where each part has its own seeds, and their type."""
+        """(The stores' ids of the nodes that decide which part an input belongs to, their type)."""
         raise NotImplementedError
 
     def _label(self, batch: Data | HeteroData, out: Output) -> None:

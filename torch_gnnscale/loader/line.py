@@ -37,7 +37,7 @@ class Line:
 
     Args:
         order: makes the keys of batches.
-        sampler: any BaseSampler. One that is no KeyedSampler is called in the thread that iterates: it may keep state.
+        sampler: any BaseSampler. If it is not a KeyedSampler, the thread that iterates calls it: it may keep state.
         collator: fetches rows and makes batches.
         inputs: all inputs of the loader, indexed by position.
         ids_of: returns the ids that are hashed to the key of inputs without a batch number.

@@ -65,17 +65,18 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             KeyedSampler makes its random draws itself.
         directed: deprecated; False means ``subgraph_type="induced"``.
         method: as in :class:`torch_gnnscale.NeighborLoader`.
-        exclude_seed_edges: exclude the edges between the ends of a batch's links from its sample; ``"reverse"``: and
-            their reverses (see :class:`torch_gnnscale.NeighborSampler`).
-        strict_negatives: no negative is an edge of the links' type or a link of the loader. Given links [2, m], no
-            negative is one of these either. If every edge of that type has its reverse, the reverses of links are no
-            negatives either.
+        exclude_seed_edges: True: the edges between the ends of a batch's links are excluded from its sample;
+            ``"reverse"``: their reverses, too (see :class:`torch_gnnscale.NeighborSampler`).
+        strict_negatives: True: no negative is an edge of the links' type or a link of the loader. Links [2, m]: no
+            negative is one of these either. If every edge of that type has its reverse, the reverses of links are not
+            drawn either.
         seed: decides every draw and the order; by default drawn from ``generator`` or torch's own generator.
         prefetch: how many batches threads prepare while the model trains; the default is that of
             :class:`torch_gnnscale.NeighborLoader`.
         edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.layout.EdgeLayout`).
         shard, seed_order, uneven: as in :class:`torch_gnnscale.NeighborLoader`.
-        **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
+        **kwargs: ``input_id``, ``custom_cls``, ``bulk`` (as in :class:`torch_gnnscale.NeighborLoader`) and the
+            arguments of :class:`torch.utils.data.DataLoader`.
 
     Raises:
         TypeError, ValueError, IndexError: a malformed graph, fanout, link, label, time or weight. While iterating: a

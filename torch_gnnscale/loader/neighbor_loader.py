@@ -67,7 +67,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             model, in the model's order. Each hop expands every node found so far, as in the papers.
         seed: decides every draw and the order; by default drawn from ``generator`` or torch's own generator.
         prefetch: how many batches threads prepare while the model trains (at most one thread per core). No effect with
-            a ``neighbor_sampler`` that is no KeyedSampler. By default 0 or 4, whichever is faster in the first 72
+            a ``neighbor_sampler`` that is not a KeyedSampler. By default 0 or 4, whichever is faster in the first 72
             batches (:mod:`torch_gnnscale.loader.prefetch`); always 4 on a GPU, in bulks, and where sampling or reading
             rows is collective.
         edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.layout.EdgeLayout`); by default
@@ -79,11 +79,12 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             ``owned``, the default with the stores of a part, unless there is ``split``: each part's seeds are ordered
             by themselves. With ``split`` and K parts, batch t then has ``batch_size / K`` seeds of each part, those of
             its own order: chunk t of part 0, then of part 1, and so on, for any number of ranks.
-        uneven: what a rank does that has fewer batches than others. ``pad``: it takes seeds a second time, with new
+        uneven: what happens if a rank has fewer batches than others. ``pad``: it takes seeds a second time, with new
             draws. ``drop``: the others leave out batches. ``serve``: it ends earlier, so that each seed is taken once;
-            with the stores of a part it still sends rows to the others. For evaluation, not under DDP. With ``split``
-            and the order ``owned``, this also holds for parts: one that has fewer seeds begins again, ends the epoch,
-            or adds none to later batches.
+            with the stores of a part it still sends rows to the others. ``serve`` is for evaluation, not for training
+            under DDP. With ``split`` and the order ``owned``, the same holds for a part that has fewer seeds than
+            others: with ``pad`` it begins again, with ``drop`` it ends the epoch, with ``serve`` it adds no seeds to
+            later batches.
         device: where batches are made: ``cpu`` or a CUDA device. On a CUDA device, the graph is copied there (see
             ``graph_on_gpu``), batches are made on CUDA streams of their own, and all of their fields are there. They
             equal those of the CPU. Homogeneous graphs and uniform draws only. The data must not change while an
@@ -91,15 +92,15 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         graph_on_gpu: how much of the graph the GPU holds, in bytes ("4GiB") or as a share (0.5): the column pointers
             and the first edges; the rest is copied to pinned host memory, which the GPU reads. By default the whole
             graph if it fits, else nothing, with a warning; nothing of a graph that the user has pinned.
-        bulk: how many batches are sampled by one call; by default 4 on a GPU and 1 on a CPU. A CPU's threads take whole
-            batches, which suits small ones. ``prefetch`` is rounded up to a multiple of it. Where edges are in parts,
-            the requests of all of them travel together.
+        bulk: how many batches are sampled by one call; by default 4 on a GPU and 1 on a CPU. On a CPU, each thread
+            takes whole batches, which suits small batches. ``prefetch`` is rounded up to a multiple of ``bulk``. If
+            edges are in parts, the requests of all batches of a bulk travel together.
         split: a plan: each batch is computed by several ranks, each a part of its nodes (:mod:`torch_gnnscale.split`).
             ``batch_size`` is the whole batch's. Batches have the rows of this rank's own nodes, and ``shuffle_index``,
             ``batch_key``, ``global_batch_size`` and, if there is ``x``, ``x_halo``. Homogeneous graphs and seeds only.
-            With the stores of a part, which is to be written by the plan's owners, ranks that hold all parts make a
-            batch together, of the seeds of all parts. ``timeout``: seconds after which a rank that does not answer is
-            an error; by default 600, with the stores of a part that of ``open_part``.
+            With the stores of a part, which must have been written by the plan's owners, ranks that together hold all
+            parts make a batch of the seeds of all parts. ``timeout``: seconds after which a rank that does not answer
+            is an error; by default 600, with the stores of a part that of ``open_part``.
         **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
             ``num_workers`` means threads unless something needs processes; the default of 0 is as fast.
 

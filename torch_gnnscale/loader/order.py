@@ -26,9 +26,14 @@ class NumberedBatch(NamedTuple):
 
 
 class NumberedBatches:
-    """The batches of a torch batch sampler, numbered. ``start()`` returns (epoch, number of the first batch, counted
-    over all ranks). With a ``share``, only the batches that this rank makes. ``chunks``: the inputs of batches; None
-    if the sampler is the user's."""
+    """The batches of an epoch, numbered.
+
+    Args:
+        batches: a torch batch sampler.
+        chunks: the inputs of batches; None if the sampler is the user's.
+        start: returns (epoch, number of the first batch, counted over all ranks).
+        share: which batches this rank makes; None: all.
+    """
 
     def __init__(
         self, batches: Any, chunks: Chunks | ChunksOfParts | None, start: Callable[[], tuple[int, int]],
@@ -125,8 +130,8 @@ class SeedOrder:
     # States ##########################################################################################################
 
     def options(self) -> dict[str, Any]:
-        """What decides which batches an epoch has, in plain values. One sequence of batches may go on with other
-        ranks, and if it is global, in another way where their numbers are uneven."""
+        """What decides which batches an epoch has, in plain values. With one order for the seeds of all parts, neither
+        the ranks nor ``uneven`` are among them: a run may go on with others."""
         share = self.share
         if share is None or (share.seed_order == "global" and self.chunks_of_parts is None):
             return {"seed_order": "global"}

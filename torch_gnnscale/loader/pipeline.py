@@ -155,7 +155,7 @@ def _kind(stage: Stage) -> bool:
 
 
 def in_turn(runs: list[Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    """The composition of functions: the first is applied first. Without any, what returns its argument."""
+    """The composition of functions; the first is applied first. Without functions, the identity."""
     if len(runs) == 1:
         return runs[0]
 

@@ -14,13 +14,13 @@ USUAL = 4
 WINDOW = 12
 """The least number of batches per window; within a window ``prefetch`` does not change."""
 LEAST_SECONDS = 0.02
-"""The least time of a window's steps. In a shorter one, of tiny batches, one pause of the system would decide."""
+"""The least seconds of a window's steps. In a shorter window, of tiny batches, one pause of the system would decide."""
 TURNS = 6
-"""At most so many windows has a trial, in turn with prefetch 0 and :data:`USUAL`."""
+"""The most windows of a trial; they have prefetch 0 and :data:`USUAL` in turn."""
 GAIN = 0.97
 """Preparing ahead is chosen if its time per step < GAIN * (the time without): it costs memory and threads."""
 SLOWEST = 1.2
-"""The trial ends, and it is not chosen, after a window with it of SLOWEST * (the median time of windows without)."""
+"""The trial ends without preparing ahead after a window with it that takes SLOWEST * (the median of those without)."""
 
 
 class PrefetchTrial:
@@ -28,9 +28,9 @@ class PrefetchTrial:
 
     A step is the time from one request for a batch to the next: it includes making or awaiting the batch and what the
     user does with it. Whether threads help depends on what else uses the cores, so it is measured. A trial that
-    does not fit into an epoch goes on in the next; a window that an epoch cuts off is repeated. Where an epoch is
-    shorter than a window, whole epochs are a window: with their first steps, for which threads must start. Epochs of
-    one batch are no window, for there is nothing to prepare ahead.
+    does not fit into an epoch goes on in the next; a window that an epoch cuts off is repeated. If epochs are shorter
+    than a window, whole epochs are windows, with their first steps, in which threads start. Epochs of one batch are not
+    timed, because nothing can be prepared ahead.
 
     The time per step is the mean over a window, since threads deliver batches in bursts. Other work on the machine
     makes some windows slower, never faster, so threads are chosen only if both the median of their windows and the
@@ -50,7 +50,7 @@ class PrefetchTrial:
         self._in_epoch: list[float] | None = []
         """The times of the epoch's steps; None after a window in it, and after its end."""
         self._in_epochs: list[float] = []
-        """Those of whole epochs since the last window."""
+        """The times of the steps of whole epochs since the last window."""
 
     @property
     def prefetch(self) -> int:

@@ -115,8 +115,9 @@ def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: dic
 
 
 def _as_drawn(out: Output, drawn: dict | None, now: dict | None) -> dict[Any, tuple[Tensor, Tensor]]:
-    """(edge_index, colptr) of the edges that are as the sampler drew them, sorted by destination. ``drawn`` as above,
-    ``now``: the ends after the transform. Where it replaced ``row`` or ``col``, it has made others of them."""
+    """(edge_index, colptr) by edge type, for the types whose edges are those that the sampler drew, which are sorted by
+    destination. ``drawn``: as above; ``now``: the ends after the transform. If the transform replaced ``row`` or
+    ``col`` of a type, its edges are others."""
     if not isinstance(out, (NeighborOutput, HeteroNeighborOutput)) or out.colptr is None:
         return {}
 

@@ -30,7 +30,7 @@ class Position(NamedTuple):
     number: int
     """The number of the batch over all ranks, which its key is made of."""
     chunk: int
-    """Which batch of the order's seeds it takes, counted on past the order's end
+    """The number of the chunk that the batch takes from its order of seeds; numbers go on after the last chunk
     (:class:`torch_gnnscale.loader.chunks.Chunks`)."""
 
 
@@ -39,16 +39,16 @@ class Share:
     """What one rank takes of an epoch.
 
     Step s of rank r of P is batch k = k0 + sP + r, where k0 batches were made before. With the order ``global`` it
-    takes the k-th batch of all seeds; with ``owned`` the t-th batch of its part's, t = (k0 / P + s)c + j, where c
-    ranks share a part and this is the j-th of them.
+    takes chunk k of all seeds; with ``owned`` chunk t of its part's seeds, t = (k0 / P + s)c + j, where c ranks share
+    the part and this is rank j of them, from 0.
     """
 
     ranks: Ranks
     seed_order: SharedOrder
     uneven: Uneven
     counts: tuple[int, ...] = ()
-    """Batches of each order of seeds: of each part's, or of all seeds (one entry). Where the share is global and there
-    are several orders, each adds to every batch."""
+    """The number of chunks of each order of seeds: one entry per part, or one for all seeds. If the share is global and
+    there are several orders, each of them adds a chunk to every batch."""
 
     @property
     def copies(self) -> int:
@@ -57,11 +57,11 @@ class Share:
 
     @property
     def part(self) -> int:
-        """Whose order of seeds this rank walks: its part's number, 0 where the order is global."""
+        """The order of seeds that this rank takes batches of: its part's number; 0 if the order is global."""
         return 0 if self.seed_order == "global" else self.ranks.part
 
     def with_counts(self, counts: list[int]) -> Share:
-        """The share of an epoch of so many batches, by order of seeds.
+        """The share of an epoch that has ``counts[i]`` chunks of order of seeds i.
 
         Raises:
             ValueError: a part without a batch, or ``drop`` that leaves no step, unless ``serve``.
@@ -88,12 +88,12 @@ class Share:
         return max(each) if self.uneven == "pad" else min(each)
 
     def rounds(self, first: int) -> int:
-        """Steps in which all ranks take part: those of the rank that has most."""
+        """The number of steps in which all ranks take part: that of the rank with most batches."""
         return max(self._own_steps(part, 0, first) for part in range(len(self.counts)))
 
     @property
     def _turn(self) -> int:
-        """j: this rank's place among those that take turns at one order of seeds."""
+        """j: this rank's number among those that take the batches of one order of seeds in turn."""
         return self.ranks.rank if self.seed_order == "global" else self.ranks.copy
 
     def _own_steps(self, part: int, turn: int, first: int) -> int:
@@ -186,7 +186,7 @@ def _ranks_of(shard: bool | tuple[int, int], seed: Any) -> Ranks:
 
 
 def common_seed(share: Share | None, seed: int | None, generator: torch.Generator | None) -> int:
-    """The loader's seed; where none was given, one that is drawn, by rank 0 for all ranks that share an epoch."""
+    """The loader's seed. If none was given, one is drawn; for ranks that share an epoch, by rank 0."""
     if seed is not None:
         return to_int("seed", seed)
     drawn = draw_seed(generator)

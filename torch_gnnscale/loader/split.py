@@ -21,7 +21,7 @@ class SplitBatches(ABC):
     """Batches are shared over groups of ranks, as over ranks elsewhere: ``rank`` is this rank's group, ``world`` the
     number of groups."""
     parts: int
-    """The number of parts, K, whatever the number of ranks."""
+    """K, the number of parts of the plan; it does not depend on the number of ranks."""
 
     @abstractmethod
     def owners_of(self, nodes: Tensor) -> Tensor:
@@ -29,15 +29,15 @@ class SplitBatches(ABC):
 
     @abstractmethod
     def source(self, rows: RowSource) -> CollectiveSource:
-        """Reads what this rank has of a batch. ``rows``: would read the rows of whole batches."""
+        """A source that reads the rows that this rank has of a batch. ``rows``: the source for whole batches."""
 
     @abstractmethod
     def open_steps(self, timeout: float | None) -> Steps:
         """The loader's steps, called once by all ranks.
 
         Args:
-            timeout: seconds after which a rank that does not answer is an error; None for a usual number. With the
-                stores of a part, that of the part counts.
+            timeout: seconds after which a rank that does not answer is an error; None for the default. With the stores
+                of a part, the part's timeout counts instead.
 
         Raises:
             ValueError: on all ranks: their splits differ, or do not fit the stores.

@@ -62,7 +62,7 @@ class _Bulk:
 
 @dataclass
 class _Prepared:
-    """What one step needs, as far as no other rank is needed for it."""
+    """What one step needs that can be prepared without other ranks."""
 
     turn: Turn
     bulk: _Bulk
@@ -86,9 +86,9 @@ class Served:
 class Together:
     """Makes batches in steps that all ranks take together.
 
-    Where sampling needs no other rank, threads sample ahead and plan what rows are read; the rows come on the thread of
-    the steps. Where it does, the first step of a bulk samples the batches of all of its steps; or, if a prefetch buffer
-    looks W batches ahead, a step samples the bulk of the batch that is announced before the next one.
+    If sampling needs no other rank, threads sample ahead and plan what rows are read; the rows come on the thread of
+    the steps. If it needs other ranks, the first step of a bulk samples the batches of all of its steps; or, if a
+    prefetch buffer looks W batches ahead, a step samples the bulk of the batch that is announced before the next one.
 
     Args:
         line: the loader's line; its rows are a :class:`CollectiveSource`.
@@ -276,8 +276,8 @@ class Together:
 
 
 class TogetherBatches(Generic[T]):
-    """Iterates over this rank's batches, of a pipeline with so many ``turns``; closed or dropped before its end, this
-    rank leaves the iteration."""
+    """Iterates over this rank's batches, which a pipeline makes in ``turns`` turns. If it is closed or dropped before
+    its end, this rank leaves the iteration."""
 
     def __init__(self, pipeline: Pipeline, steps: Steps, turns: int) -> None:
         self._pipeline, self._steps = pipeline, steps

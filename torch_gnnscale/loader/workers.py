@@ -16,7 +16,7 @@ PROCESS_OPTIONS = ("worker_init_fn", "multiprocessing_context")
 
 
 def without_processes(data: Any, sampler: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """The DataLoader's options, without worker processes where threads can do the work.
+    """The DataLoader's options, without worker processes if threads can do the work.
 
     Threads are faster: processes have to send every batch. Processes are kept for a sampler or store that several
     threads must not use at once, and if ``worker_init_fn`` or ``multiprocessing_context`` is given. A warning names the
