@@ -75,9 +75,9 @@ class RowsMeta:
     attr_name: str
     dtype: torch.dtype
     shape: tuple[int, ...]
-    """Of a row."""
+    """The shape of a row."""
     num_rows: int
-    """In all parts: the number of nodes or edges of the type."""
+    """The number of rows in all parts: that of the nodes or edges of the type."""
 
     @property
     def of_edges(self) -> bool:

@@ -12,22 +12,22 @@ from . import metis
 from .whole import Whole
 
 CLUSTERS = 50
-"""A cluster takes nodes as long as it has at most the 50th part of what a part has on average, of each constraint."""
+"""A cluster takes nodes until it has 1/50 of what a part has on average, of any constraint."""
 _LEVELS = 8
-_ROUNDS, _WORTH = 3, 20  # of label propagation, per level, as long as one of so many groups moves in a round
+_ROUNDS, _WORTH = 3, 20  # per level: at most 3 rounds of label propagation, until less than 1/20 moves in one
 _REFINING, _WORTH_REFINING = 20, 200  # the same for nodes, after METIS
-_LEAST_EDGES = 1 << 22  # merged edges that METIS always takes
-_REDUCTION = 64  # it takes this part of the graph's edges in both directions, if that is more
-_STUCK = 0.95  # a level that leaves more clusters than this part of those before was the last
+_LEAST_EDGES = 1 << 22  # METIS takes a graph of at most this many merged edges,
+_REDUCTION = 64  # or of at most 1 / 64 of the graph's edges in both directions, if that is more
+_STUCK = 0.95  # no further level if the last one left more than this share of the clusters before it
 
 
 def partition(whole: Whole, parts: int, seed: int) -> metis.Found:
-    """Clusters the nodes by label propagation, then clusters of clusters, until METIS can take the graph between them;
-    and moves single nodes after METIS, where that cuts less and leaves the parts as equal.
+    """Clusters the nodes by label propagation, then the clusters, until the graph between them is small enough for
+    METIS. After METIS, moves single nodes if that cuts fewer edges and leaves the parts as equal.
 
-    It holds the edges a second time, by source, 4 bytes each, about 100 bytes per node, and 16 bytes for each merged
-    edge that METIS takes. METIS's process has about 70 bytes for each of those, when this one has neither the edges by
-    source nor pages of mapped files.
+    Memory: the edges a second time, by source, 4 bytes each; about 100 bytes per node; and 16 bytes per merged edge
+    that METIS takes. METIS's process takes about 70 bytes per merged edge; by then this process has freed the edges by
+    source and the pages of mapped files.
 
     Raises:
         ImportError, RuntimeError: see :func:`torch_gnnscale.partition.metis.part_graph`.
@@ -75,7 +75,7 @@ def _coarsely(whole: Whole, parts: int, seed: int) -> metis.Found:
             rounds=_ROUNDS,
             least=count // _WORTH,
         )
-        ops.pool_trim()  # the next buffers have other sizes
+        ops.pool_trim()  # the next buffers have other sizes, and could not reuse these
         label, found = _numbered(label)
         group = label if group is None else label[group]
         weight = _sums(weight, label, found)
@@ -86,7 +86,7 @@ def _coarsely(whole: Whole, parts: int, seed: int) -> metis.Found:
         count = found
     assert group is not None
     del sides, label
-    ops.pool_trim()  # METIS needs it more
+    ops.pool_trim()  # METIS needs the memory
     for side in whole.sides:
         ops.release_pages(side.colptr)
         ops.release_pages(side.row)

@@ -11,8 +11,8 @@ from torch import Tensor
 from ..topology import CSC
 from ..topology.sort_on_disk import id_dtype
 
-_PIECE_BYTES = 128  # of memory per edge or node, while a piece is made
-_LONGEST = 1 << 18  # larger pieces take longer: fresh memory is slow memory
+_PIECE_BYTES = 128  # of memory per edge or node of a piece, while it is made
+_LONGEST = 1 << 18  # edges or nodes; larger pieces take more time per edge, because fresh memory is slow
 
 
 class NodeOrder(NamedTuple):
@@ -46,7 +46,7 @@ class NodeOrder(NamedTuple):
 
     @classmethod
     def from_new(cls, new: Tensor, step: int) -> NodeOrder:
-        """The order of which the stored ids of the user's ids are known."""
+        """The order that has these stored ids, by the user's ids."""
         dtype = id_dtype(len(new))
         new, old = new.to(dtype), torch.empty(len(new), dtype=dtype)
         for at in range(0, len(new), step):
@@ -95,7 +95,7 @@ def edges(csc: CSC, columns: Tensor, new: Tensor, step: int) -> Iterator[tuple[T
 
 
 def positions(csc: CSC, order: Tensor, step: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Where the edges lie in the relation whose columns are ``order``, a permutation of all.
+    """The positions of edges in the relation whose columns are ``order``, a permutation of all columns.
 
     Yields:
         The user's ids of up to ``step`` edges, in the user's order, and their positions: int64.
@@ -115,7 +115,7 @@ def positions(csc: CSC, order: Tensor, step: int) -> Iterator[tuple[Tensor, Tens
 
 
 def _places(csc: CSC, columns: Tensor, step: int) -> Iterator[Tensor]:
-    """Where the edges of columns lie in the user's relation: int64, up to ``step`` at a time."""
+    """The positions of the edges of columns in the user's relation: int64, up to ``step`` at a time."""
     for part in columns.split(step):
         first = csc.colptr[part.to(torch.int64)]
         yield from _ranges(first, csc.colptr[part.to(torch.int64) + 1] - first, step)

@@ -23,7 +23,7 @@ from ..sampler.relations import sampled_graph
 from ..topology import CSC
 from .book import RowsMeta, edge_type_of
 
-_CHUNK = 1 << 22  # edges looked at at a time: they may be mapped
+_CHUNK = 1 << 22  # edges that are read at a time: they may be mapped
 _MASKS = ("train", "val", "test")
 """The splits that are read from the attributes SPLIT_mask, if they are not given."""
 
@@ -120,7 +120,7 @@ def inputs_of(
 
 
 def given_owners(owners: Any, num_nodes: dict[NodeType | None, int], parts: int) -> dict[NodeType | None, Tensor]:
-    """Anybody's partition, checked: the part of each node by type, int32.
+    """A partition that the user gave, checked: the part of each node, by type: int32.
 
     Raises:
         TypeError, ValueError, IndexError: not a vector of integers for each type, of its length, in [0, parts).
@@ -202,7 +202,7 @@ def _given_links(links: Mapping[str, Any], relations: dict) -> dict[tuple[EdgeTy
 
 
 def _typed(name: str, value: Any, types: dict) -> tuple[Any, Any]:
-    """(type, what follows it) of the value of a split; without types the value is bare."""
+    """(type, the rest) of the value of a split; without types, the value is the rest."""
     if None in types:
         return None, value
     typed = isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[0], (str, tuple))

@@ -33,7 +33,8 @@ class Assignment(NamedTuple):
     """The method that was used: what "auto" chose."""
     seconds: float
     peak_bytes: int
-    """The most resident memory that this process had since it began or, if that is more, had together with METIS's."""
+    """The largest resident memory of this process since it began or, if that is more, of it and METIS's process
+    together; in bytes."""
 
 
 def assign(
@@ -51,7 +52,8 @@ def assign(
 
     Methods:
 
-    - "metis": METIS's k-way partition of the graph of both directions, whose edges count how many edges they stand for.
+    - "metis": METIS's k-way partition of the graph with edges in both directions; parallel edges are one, weighted by
+      their number.
     - "coarse": METIS's partition of clusters (see :mod:`torch_gnnscale.partition.coarse`), for larger graphs.
     - "auto": "metis" if 127 bytes for each edge in both directions fit ``memory``, else "coarse".
     - "random": a keyed permutation of the nodes of each type, in equal ranges.
@@ -65,13 +67,13 @@ def assign(
         parts: how many parts there shall be.
         method: one of :data:`METHODS`.
         train: ids of the training nodes, by node type.
-        balance: what METIS gives all parts about equally much of, up to max / mean 1.05 where it can: "nodes" of each
+        balance: what METIS divides equally over the parts, up to max / mean 1.05 if that is possible: "nodes" of each
             type, "edges" by their destinations, "train" for training nodes.
         seed: of the random choices. METIS's answer may differ between its versions.
-        memory: what "auto" lets METIS take; a share is one of the available memory, and half of that the default.
+        memory: how much "auto" lets METIS take: bytes, or a share of the available memory; by default half of it.
 
     Raises:
-        TypeError, ValueError, IndexError: what cannot be; names it.
+        TypeError, ValueError, IndexError: an argument that is malformed or out of range; the message names it.
         ImportError: METIS is needed and pymetis is not installed.
         RuntimeError: METIS crashed or failed.
     """
@@ -98,7 +100,7 @@ def assign(
 
 
 def by_metis(whole: Whole, parts: int, seed: int, tolerance: float = metis.TOLERANCE) -> metis.Found:
-    """METIS's partition of a whole, in which max / mean of each constraint is at most ``tolerance`` where it can be.
+    """METIS's partition of a whole, in which max / mean of each constraint is at most ``tolerance``, if possible.
 
     Raises:
         ImportError, RuntimeError: as of :func:`assign`.
@@ -107,7 +109,7 @@ def by_metis(whole: Whole, parts: int, seed: int, tolerance: float = metis.TOLER
         return metis.Found(torch.arange(whole.num_nodes) % parts, 0)
     metis.check_installed()
     graph = whole.merged()
-    ops.pool_trim()  # METIS needs it more
+    ops.pool_trim()  # METIS needs the memory
     return metis.part_graph(*graph, whole.weight, whole.names, parts, seed, tolerance)
 
 

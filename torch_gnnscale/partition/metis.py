@@ -35,7 +35,7 @@ class Found(NamedTuple):
     owner: Tensor
     """The part of each node: int64, shape [n]."""
     peak_bytes: int
-    """The most resident memory that the child had, and what this process had meanwhile."""
+    """The largest resident memory of the child plus that of this process meanwhile, in bytes."""
 
 
 def check_installed() -> None:
@@ -62,7 +62,7 @@ def part_graph(
 
     Raises:
         ImportError: pymetis is not installed.
-        RuntimeError: METIS crashed or failed, or its answer is no partition.
+        RuntimeError: METIS crashed or failed, or its answer is not a partition.
     """
     check_installed()
     if weight.size(1) == 0:
@@ -81,7 +81,7 @@ def part_graph(
             "tolerance": _tolerance(weight, parts, tolerance), "one_weight": False,
         }  # fmt: skip
         status, ended = _run(request, list(files.values()))
-        if status.get("stage") == "trial":  # pymetis's library has other types than we pass
+        if status.get("stage") == "trial":  # it crashed there: pymetis's library takes other types than we pass
             status, ended = _run({**request, "one_weight": True}, list(files.values()))
         if ended or status.get("stage") != "done":
             raise RuntimeError(f"METIS {ended or 'ended early'}: {_ADVICE}")
@@ -98,7 +98,7 @@ def part_graph(
 
 
 def _tolerance(weight: Tensor, parts: int, wanted: float = TOLERANCE) -> list[float]:
-    """max / mean that is allowed for each constraint: more than ``wanted`` only where no partition could keep that."""
+    """The max / mean that METIS may have of each constraint: more than ``wanted`` only if no partition has less."""
     found = []
     for column in weight.unbind(1):
         mean = max(float(column.sum()) / parts, 1e-9)
@@ -121,7 +121,7 @@ def _write(descriptor: int, values: Tensor) -> None:
 
 
 def _run(request: dict[str, Any], descriptors: list[int]) -> tuple[dict[str, Any], str]:
-    """Runs the child: the last status that it told, and how it ended, if not well."""
+    """Runs the child; returns its last status, and how it ended: "" if well."""
     os.ftruncate(request["status"], 0)
     done = subprocess.run(
         [sys.executable, str(_CHILD), json.dumps(request)], pass_fds=descriptors, capture_output=True, text=True

@@ -1,4 +1,4 @@
-"""METIS in a process of its own, which it may crash: ``python metis_child.py REQUEST``, with what REQUEST says in JSON.
+"""METIS in a process of its own, because METIS may crash: ``python metis_child.py REQUEST``; REQUEST is JSON.
 
 It imports nothing of torch. Arrays are files that it inherits, each a descriptor and a number of int64 entries.
 """
@@ -19,9 +19,9 @@ _OPTIONS = 40  # METIS_NOPTIONS
 def main(request: dict[str, Any]) -> None:
     """Partitions the graph of a request; the answer is the part of each node, in the file ``owner``.
 
-    Stages are written to the file ``status`` in turn: "trial", which a library of other types might not survive;
-    "partition"; and "done", with METIS's code (1: all is well), whether all constraints were passed, and the peak of
-    the resident memory in bytes.
+    Stages are written to the file ``status`` in turn: "trial", in which a library with other types may crash;
+    "partition"; and "done", with METIS's code (1: all is well), whether all constraints were passed to METIS, and the
+    peak of the resident memory in bytes.
     """
     sys.path[:] = request["path"]
     import numpy as np
@@ -57,7 +57,8 @@ def main(request: dict[str, Any]) -> None:
 
 
 def exported(pymetis: Any, np: Any) -> Any:
-    """METIS_PartGraphKway of pymetis's library, if it is there with 64-bit ids and divides a small graph rightly."""
+    """METIS_PartGraphKway of pymetis's library; None if there is none, its ids do not have 64 bits, or it does not
+    divide a small graph correctly."""
     try:
         function = ctypes.CDLL(pymetis._internal.__file__).METIS_PartGraphKway
     except (AttributeError, OSError):

@@ -165,7 +165,7 @@ class PartWriter:
             arrays.write(f"{number}_edge_id", kind_of_id, (count,), pieces)
 
     def _write_halo(self, arrays: _Arrays, number: int, own: dict[Any, Tensor]) -> None:
-        """The sources outside the part of its edges, rising, and how many edges begin there in the whole graph."""
+        """The part's halo, ascending, and the out-degree in the whole graph of each of its nodes."""
         ids, _ = files.load(self.path / "ids", layout.IDS, verify=False)
         for i, node_type in enumerate(self.types):
             seen = torch.zeros(self.inputs.num_nodes[node_type], dtype=torch.bool)
@@ -189,7 +189,7 @@ class PartWriter:
                 arrays.write(f"rows_{i}", rows.meta.dtype, shape, self._rows(rows, whole))
 
     def _write_ids(self, arrays: _Arrays) -> None:
-        """What leads from the user's ids to stored ones, out-degrees, and the seeds and links of all parts."""
+        """The stored id of each of the user's ids, out-degrees, and the seeds and links of all parts."""
         for i, node_type in enumerate(self.types):
             order, count = self.order[node_type], self.inputs.num_nodes[node_type]
             arrays.write(f"stored_{i}", torch.int64, (count,), self._wide(order.new))
@@ -249,7 +249,7 @@ class _Arrays:
 
 
 def _entries_at(pieces: Iterator[Tensor], places: Tensor) -> Tensor:
-    """The entries at ``places``, which rise, of the vector that the pieces make."""
+    """The entries at ``places``, which are ascending, of the vector that consists of the pieces."""
     found, begin = [], 0
     for piece in pieces:
         here = places[(places >= begin) & (places < begin + len(piece))]

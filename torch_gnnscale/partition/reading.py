@@ -180,8 +180,8 @@ class StoredParts:
 def open_parts(path: str | os.PathLike, verify: bool = True) -> StoredParts:
     """Opens what all ranks share of a directory that :func:`write` has completed; a part is opened by ``part``.
 
-    Of the processes of a machine one needs to verify what they share, and one of those that open a part its files,
-    ``part(number, verify=...)``.
+    On each machine, one process needs to verify what all of them share, and one of those that open a part needs to
+    verify the part's files: ``part(number, verify=...)``.
 
     Args:
         path: the directory.

@@ -13,7 +13,7 @@ from torch_geometric.typing import EdgeType, NodeType
 from .. import ops
 from ..topology import CSC
 
-_CHUNK = 1 << 22  # edges looked at at a time
+_CHUNK = 1 << 22  # edges that are read at a time
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def report(
 
 
 def nodes_of(node_type: NodeType | None) -> str:
-    """What the numbers of nodes of a type are called."""
+    """The key under which the numbers of nodes of a type are reported."""
     return "nodes" if node_type is None else f"nodes {node_type}"
 
 

@@ -77,7 +77,7 @@ def stage(path: str | os.PathLike, to: str | os.PathLike, parts: Iterable[int], 
 
 @contextmanager
 def _alone(file: Path) -> Iterator[None]:
-    """Within, no other process of this machine is within for the same file, which is made and remains."""
+    """A context that one process of this machine at a time can be in for the same file, which is made and remains."""
     with file.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # ends with the process, however that ends
         yield

@@ -14,9 +14,9 @@ from ..ops.arguments import as_ids, check_ids, check_int
 from ..topology import CSC
 from .report import nodes_of
 
-_CHUNK = 1 << 22  # edges looked at at a time
+_CHUNK = 1 << 22  # edges that are read at a time
 BALANCED = ("nodes", "edges", "train")
-"""What parts can have equal numbers of."""
+"""The things that can be divided equally over the parts."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +32,7 @@ class Whole:
     names: list[str]
     """What each constraint counts."""
     edge_weight: list[Tensor] | None = None
-    """What each edge of each side counts where it is cut, int64, positive; None: 1."""
+    """By side, the weight of each edge in the cut: int64, positive; None: all weights are 1."""
 
     @property
     def num_nodes(self) -> int:
@@ -55,7 +55,7 @@ class Whole:
         """The whole of a graph's relations. No edge is copied.
 
         Constraints: the nodes of each type ("nodes"), edges by their destinations ("edges"), training nodes ("train").
-        One that no node adds to is left out.
+        A constraint to which no node adds is left out.
 
         Raises:
             TypeError, ValueError, IndexError: relations of other sizes or types, a training node that does not exist,
@@ -93,12 +93,12 @@ class Whole:
         return cls(sizes, sides, weight, names)
 
     def both_sides(self) -> list[ops.Side]:
-        """The edges into nodes, and copies of them from nodes: 4 more bytes per edge where ids fit in 31 bits."""
+        """The edges by destination, and copies of them by source: 4 more bytes per edge if ids fit in 31 bits."""
         return [*self.sides, *(side.transposed() for side in self.sides)]
 
     def merged(self) -> tuple[Tensor, Tensor, Tensor]:
         """The graph of both directions as METIS takes it (:func:`.metis.part_graph`): its ``colptr``, ``row`` and
-        ``edge_weight``. An edge between two nodes counts what all edges between them count; self loops are dropped."""
+        ``edge_weight``. All edges between two nodes become one, whose weight is their sum; self loops are dropped."""
         colptr, row, count = ops.contract(self.both_sides(), self.num_nodes)
         if self.edge_weight is None:
             return colptr, row, count

@@ -47,32 +47,34 @@ def write(
     """Partitions a graph and writes it, its rows and its data splits in parts, for :func:`open_parts`.
 
     The first call chooses the parts and writes the book, the ids and, if it is replicated, the graph; then it writes
-    the parts. Calls with ``only`` write some of them, so that several machines share the work: those after the first,
-    which has written the book, are given the same data and arguments. A call that finds all parts written checks their
-    manifests and marks the directory as complete. A part that is there already is not written again.
+    the parts. Calls with ``only`` write some of them, so that several machines can share the work. The first of these
+    calls writes the book; the later ones get the same data and arguments. A call that finds all parts written checks
+    their manifests and marks the directory as complete. A part that is there already is not written again.
 
-    Takes ``memory`` bytes and 16 bytes per node beside the data, not counting the pages of mapped files, which the
-    system takes back; edges that are no CSC are sorted in memory. Choosing the parts may take more (see ``method``).
+    Takes ``memory`` bytes and 16 bytes per node besides the data, not counting the pages of mapped files, which the
+    system takes back. Edges that are not a CSC are sorted in memory. Choosing the parts may take more (see ``method``).
 
     Args:
         data: a Data, a HeteroData or a (FeatureStore, GraphStore) pair, in the user's ids; mapped stores are streamed.
         out: the directory: a new one, or with ``only`` one that an earlier call has begun.
         parts: their number, K; with ``only`` by default that of the book.
         method: how parts are chosen, see :func:`torch_gnnscale.partition.assign`.
-        owners: anybody's partition instead: the part of each node, any integer type, shape [n], by type if the graph
-            has types.
+        owners: a partition to use instead of ``method``: the part of each node, any integer type, shape [n]; by type if
+            the graph has types.
         topology: ``replicated``: the graph is stored once, whole, for every rank to map; ``partitioned``: each part
             stores the edges of its nodes.
         splits: nodes by name of the split: ids, or a mask; in a graph with types a pair of the type and these. The
             attributes ``train_mask``, ``val_mask`` and ``test_mask`` of nodes are splits unless others are given.
         links: ends of links by name of the split: shape [2, m]; in a graph with types a pair of the edge type and
             these. A link belongs to its destination's part.
-        graph_attrs: names of attributes that samplers need of the whole graph (times, weights): stored whole besides.
+        graph_attrs: names of attributes that samplers need of the whole graph (times, weights); they are stored whole,
+            in addition to the rows of the parts.
         balance: what ``method`` balances.
         seed: of the method.
-        memory: bytes that may be used, by default 1 GiB, and for choosing the parts what is free.
+        memory: bytes that may be used; by default 1 GiB, and for choosing the parts as in
+            :func:`torch_gnnscale.partition.assign`.
         only: the parts to write, by default all.
-        about: what JSON keeps; :class:`StoredParts` returns it.
+        about: a value of the user's that JSON can hold; :class:`StoredParts` has it as ``about``.
         progress: show a progress bar, if stderr is a terminal.
 
     Returns:
@@ -157,7 +159,7 @@ def _given(inputs: Inputs, graph_attrs: Sequence[str]) -> dict[str, Any]:
 
 
 def _complete(path: Path, parts: int, fingerprint: int) -> None:
-    """Checks all parts, which are there, and marks the directory as complete."""
+    """Checks the parts, all of which are there, and marks the directory as complete."""
     checksums = []
     for part in range(parts):
         folder = layout.part_folder(path, part)
@@ -168,7 +170,7 @@ def _complete(path: Path, parts: int, fingerprint: int) -> None:
     try:
         with files.creating(path / "complete") as folder:
             files.finish(folder, layout.COMPLETE, {}, mark)
-    except OSError:  # an earlier call did so, or that of another machine, whose last part came at the same time
+    except OSError:  # it is marked: by an earlier call, or by another machine that has just written the last part
         if not (path / "complete" / files.MANIFEST).exists():
             raise
         _, found = files.load(path / "complete", layout.COMPLETE)
