@@ -22,7 +22,7 @@ class Relation:
 
     edge_type: EdgeType | None
     csc: CSC
-    """Columns are destinations, or sources where edges are followed backward. Times do not decrease within a column."""
+    """Columns are destinations, or sources if edges are followed backward. Times do not decrease within a column."""
     weight: Tensor | None = None
     """Prefix sums of the weights in each column, from :func:`torch_gnnscale.ops.weight_sums`."""
     time: Tensor | None = None
@@ -61,7 +61,7 @@ class SampledGraph:
     """A graph's relations, its nodes and their times.
 
     ``node_types`` and ``edge_types`` are [None] in a homogeneous graph. ``node_time`` and ``edge_time`` are the user's
-    own tensors by type; a type that is missing there has no times, and its nodes or edges may always be drawn.
+    own tensors by type. A type that is missing in them has no times, and its nodes or edges may always be drawn.
     """
 
     data_type: DataType
@@ -93,7 +93,7 @@ class SampledGraph:
     @property
     def stored(self) -> ops.Relations:
         """The operator's view of the relations, in the direction of sampling. Built on first use."""
-        if self._stored is None:  # no lock: a process that is forked while one is held could never take it
+        if self._stored is None:  # without a lock: a process forked while one is held could never acquire it
             self._stored = self._checked()
         return self._stored
 

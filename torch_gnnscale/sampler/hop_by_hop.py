@@ -1,4 +1,4 @@
-"""Samples made one hop at a time, where something else than the fused operators draws the neighbors."""
+"""Samples that are made one hop at a time, when neighbors are not drawn by the fused operators."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ class Frontier(NamedTuple):
     """The nodes whose neighbors a hop draws."""
 
     hop: int
-    """From 0."""
+    """The number of the hop, from 0."""
     fanout: int
     node: Tensor
     """Global ids: int64, shape [f]."""
     tree: Tensor | None
-    """The tree of each if trees are disjoint: int64, shape [f]."""
+    """The tree of each node, if trees are disjoint: int64, shape [f]."""
     time: Tensor | None
-    """The time of each one's seed if edges have times: int64, shape [f]."""
+    """The time of each node's seed, if edges have times: int64, shape [f]."""
 
 
 class WeightedPicks(NamedTuple):
@@ -54,16 +54,16 @@ def by_hops(
     seed_time: Tensor | None = None,
     relabel: Callable[..., ops.Relabelled] = ops.relabel,
 ) -> Hops:
-    """Makes what :func:`torch_gnnscale.ops.sample_neighbors`, or, of edges with weights,
-    :func:`torch_gnnscale.ops.sample_layers` returns for a graph of one relation, bit for bit, on the seeds' device.
+    """Makes the sample that :func:`torch_gnnscale.ops.sample_neighbors` returns for a graph of one relation or, if
+    edges have weights, :func:`torch_gnnscale.ops.sample_layers`: bit for bit, on the seeds' device.
 
     Args:
         seeds: global ids, int32 or int64, shape [s]; repeats allowed.
         fanouts: of each hop.
-        disjoint, layers: as of ``sample_neighbors``.
-        include_dst: as of ``sample_layers``.
+        disjoint, layers: as in ``sample_neighbors``.
+        include_dst: as in ``sample_layers``.
         weighted: whether picked edges have weights.
-        seed_time: if edges have times, that of each seed, int64, shape [s]; trees are disjoint then.
+        seed_time: the time of each seed, if edges have times: int64, shape [s]; trees are disjoint then.
         relabel: :func:`torch_gnnscale.ops.relabel`, or its twin.
     """
     node, tree = seeds.long(), torch.arange(len(seeds), device=seeds.device) if disjoint else None
@@ -108,8 +108,9 @@ def finish_together(
 
     Args:
         samples: from :func:`by_hops`, each of ``hops`` hops.
-        pick: the edges drawn for each of their frontiers, in the frontier's order.
-        hops: how often it is called.
+        pick: called once per hop with the frontiers of all samples; returns the edges drawn for each, in the order of
+            its nodes.
+        hops: the number of hops.
     """
     waiting: list[Frontier] = []
     made: list[ops.Sample] = []

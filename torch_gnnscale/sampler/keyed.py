@@ -48,9 +48,9 @@ class KeyedSampler(BaseSampler):
     """Whether several threads may sample at once. If not, one thread samples, in the order of the batches."""
     collective: bool = False
     """Whether all ranks of a process group sample together. If so, one thread samples, in the order of the batches, and
-    whether it samples never depends on what only one rank knows (time, queue length, memory)."""
+    whether it samples must not depend on what only one rank knows (time, queue length, memory)."""
     batches_per_key: int = 1
-    """So many batches in a row get the same key: batch k of an epoch that of number k // batches_per_key."""
+    """How many consecutive batches share a key: batch k of an epoch gets the key with number k // batches_per_key."""
     weight_name: str = "edge_weight"
     """The field of batches that holds the weights of edges, if outputs have weights."""
     usual_bulk: int = 1

@@ -18,7 +18,7 @@ class LayerPlan(NamedTuple):
     """The options of :func:`torch_gnnscale.ops.sample_layers`, which are the same for all batches."""
 
     num_nodes: list[int]
-    """Of each hop."""
+    """How many nodes are drawn in each hop."""
     drawing: ops.LayerDrawing
     layers: bool
     include_dst: bool
@@ -40,7 +40,7 @@ class LayerExecutor(ABC):
 
     @abstractmethod
     def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[ops.Sample]:
-        """One sample per batch of seeds; each as of :func:`torch_gnnscale.ops.sample_layers`."""
+        """One sample per batch of seeds; each as :func:`torch_gnnscale.ops.sample_layers` returns it."""
 
 
 class HostLayers(LayerExecutor):
@@ -56,7 +56,7 @@ class HostLayers(LayerExecutor):
         return {**self.__dict__, "_prepared": None}  # made again on first use; its tensors would be copied
 
     def check_links(self) -> None:
-        """See :meth:`LayerExecutor.check_links`: they can."""
+        """See :meth:`LayerExecutor.check_links`: does nothing, because links can be sampled."""
 
     def join(self, steps: Steps, own_seeds: bool) -> None:
         """See :meth:`LayerExecutor.join`."""

@@ -39,8 +39,8 @@ class LayerSampler(PyGAttributes, KeyedSampler):
 
     Args:
         data: a Data, or a pair of a FeatureStore and a GraphStore, of one node type and one edge type.
-        num_nodes: for each hop, how many nodes are drawn for the whole frontier; with LABOR, how many neighbors each
-            node of the frontier draws (``poisson``: in expectation). -1 takes all.
+        num_nodes: for each hop, how many nodes are drawn for the whole frontier; with LABOR, how many neighbors are
+            drawn for each of its nodes (``poisson``: in expectation). -1 takes all.
         method: ``ladies``: nodes, by scores from the frontier's edges; ``fastgcn``: nodes, by scores from all edges;
             ``labor``: neighbors of each node, where a source has the same random number for all destinations.
         scheme: how nodes are drawn by their scores: ``priority`` (default), ``poisson``, ``replace`` or ``successive``;
@@ -63,9 +63,9 @@ class LayerSampler(PyGAttributes, KeyedSampler):
         include_dst: False, with ``layers``: a layer's sources, and the next frontier, are the drawn nodes alone. The
             rows of a batch are then the rows of the nodes of each hop, hop after hop.
         is_sorted: edges are sorted by destination, so that an edge's id is its position.
-        strict_negatives: as of :class:`torch_gnnscale.NeighborSampler`.
+        strict_negatives: as in :class:`torch_gnnscale.NeighborSampler`.
         weight_name: the name of the batches' field with the weights.
-        device, graph_on_gpu: as of :class:`torch_gnnscale.NeighborSampler`.
+        device, graph_on_gpu: as in :class:`torch_gnnscale.NeighborSampler`.
 
     Raises:
         NotImplementedError: several types; on a GPU, ``successive``, links, and the stores of a part.

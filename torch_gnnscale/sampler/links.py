@@ -1,4 +1,4 @@
-"""Links as seeds: their negatives and labels, and the edges that are excluded because they answer the question."""
+"""Links as seeds: their negatives and labels, and the edges that are excluded because a model must predict them."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from .requests import SeedRequest
 from .times import check_times, ordered, ordered_limit
 
 ExcludeSeedEdges: TypeAlias = bool | Literal["reverse"]
-"""True: edges between the ends of a batch's links are excluded from its sample. "reverse": reverses too."""
+"""True: edges between the ends of a batch's links are excluded from its sample. "reverse": their reverses, too."""
 StrictNegatives: TypeAlias = bool | Tensor | dict[EdgeType, Tensor]
-"""True: negatives are never edges. Links [2, m] (by edge type in a heterogeneous graph): nor any of these. If every
-edge has its reverse, the reverses of these links are no negatives either."""
+"""True: negatives are never edges. Links [2, m] (by edge type in a heterogeneous graph): negatives are never edges or
+these links. If every edge has its reverse, negatives are never the reverses of these links either."""
 
 _FEW_IDS = 8
-"""Up to so many ids a dictionary finds the distinct ones sooner than torch does."""
+"""Up to this many ids, a dictionary finds the distinct ones faster than torch does."""
 
 
 class _Ends(NamedTuple):
@@ -314,7 +314,7 @@ def _each_once(ends: Seeds, disjoint: bool) -> tuple[Seeds, Tensor]:
 
 
 def _distinct(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """``ids.unique(return_inverse=True)``, which takes longer than this for a few ids."""
+    """What ``ids.unique(return_inverse=True)`` returns; faster than it for a few ids."""
     if ids.numel() > _FEW_IDS:
         return ids.unique(return_inverse=True)
     given = ids.tolist()

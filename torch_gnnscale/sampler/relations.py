@@ -74,7 +74,8 @@ def sampled_graph(
 
 
 def _found(source: Source, name: str, sizes: dict, cscs: dict) -> str:
-    """What there is of a name that a homogeneous graph's nodes and edges do not have, if anything."""
+    """For an error: the shape of the tensor of this name, which fits neither the nodes nor the edges of a homogeneous
+    graph; "" if there is none, or the graph is heterogeneous."""
     if source.is_hetero or not (shapes := source.shapes(name)):
         return ""
     return f"shape {shapes[0]} for {sizes[None]} nodes and {cscs[None].num_edges} edges"
@@ -109,10 +110,10 @@ def prepared_edges(
 
     Args:
         csc: the edges; its columns may be those of some nodes only.
-        name: of the weights, in errors.
-        weight: of each edge by its id, or None.
-        node_time: the time of each source, or None; then those of edges are taken.
-        edge_time: of each edge by its id, or None.
+        name: the name of the weights, for errors.
+        weight: the weight of each edge, by its id; or None.
+        node_time: the time of each source; or None, and then ``edge_time`` counts.
+        edge_time: the time of each edge, by its id; or None.
         floating: whether times are compared as float64.
 
     Raises:

@@ -15,7 +15,8 @@ from .layer_executor import LayerExecutor, LayerPlan
 
 
 class SampledStore(PyGGraphStore):
-    """Base class of graph stores that say themselves how they are sampled. A sampler does not ask them for edges."""
+    """Base class of graph stores that bring the executors by which they are sampled. A sampler does not ask them for
+    edges."""
 
     @abstractmethod
     def sampled_graph(
@@ -30,14 +31,15 @@ class SampledStore(PyGGraphStore):
 
     @abstractmethod
     def executor(self, graph: SampledGraph, device: torch.device) -> Executor:
-        """Draws from what :meth:`sampled_graph` returned; NotImplementedError for a device without such an executor."""
+        """An executor that draws from ``graph``, which :meth:`sampled_graph` returned; raises NotImplementedError for a
+        device that has none."""
 
     @abstractmethod
     def layer_executor(self, graph: SampledGraph, plan: LayerPlan) -> LayerExecutor:
-        """Draws layer-wise samples from what :meth:`sampled_graph` returned."""
+        """An executor that draws layer-wise samples from ``graph``, which :meth:`sampled_graph` returned."""
 
 
 def sampled_store(data: Any) -> SampledStore | None:
-    """The graph store of a pair of stores, if it is such a one."""
+    """The graph store of a pair of stores, if it is a SampledStore; else None."""
     graph = data[1] if isinstance(data, (tuple, list)) and len(data) == 2 else None
     return graph if isinstance(graph, SampledStore) else None
