@@ -20,7 +20,7 @@ def read(name: str, root: str | Path, needed: str) -> dict[str, np.ndarray]:
     """All arrays of the archive ``NAME.npz`` or ``NAME/NAME.npz`` below ``root``.
 
     Raises:
-        ValueError: there is no such archive. The message contains ``needed``, what was expected, and both paths.
+        ValueError: there is no such archive. The message has ``needed`` (which says what was expected) and both paths.
     """
     files = candidates(name, root)
     file = next((file for file in files if file.is_file()), None)

@@ -22,7 +22,8 @@ def from_pyg(name: str, root: Path) -> Data:
     """The graph of one of PyG's data sets.
 
     Args:
-        name: a name that Planetoid or HeterophilousGraphDataset accept, or one of :data:`CLASSES`; in any case.
+        name: a name that Planetoid or HeterophilousGraphDataset accept, or one of :data:`CLASSES`; upper and lower case
+            are equal.
         root: the folder to read from or to download to. Classes use the subfolder of their name.
 
     Raises:

@@ -24,7 +24,8 @@ class EventTask:
     """The graph: all events as relation ``edge_type``, in ascending order of ``time`` (int64), and its reverse."""
     edge_type: EdgeType
     events: dict[str, Tensor]
-    """Of ``train``, ``val`` and ``test``: ids of events, ascending. Events of val follow those of train, then test."""
+    """By data split, ``train``, ``val`` and ``test``: ids of events, ascending. In time, val follows train, and test
+    follows val."""
 
     def __str__(self) -> str:
         events = ", ".join(f"{len(ids):,} {subset} events" for subset, ids in self.events.items())

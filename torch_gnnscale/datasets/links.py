@@ -25,7 +25,7 @@ class LinkTask:
     """The graph: relation ``edge_type`` has the training links; every relation between two types has a reverse."""
     edge_type: EdgeType
     links: dict[str, Tensor]
-    """Of ``train``, ``val`` and ``test``: links, int64, shape [2, m]. No link is in two of them."""
+    """By data split, ``train``, ``val`` and ``test``: links, int64, shape [2, m]. No link is in two of them."""
 
     def __str__(self) -> str:
         links = ", ".join(f"{links.size(1):,} {subset} links" for subset, links in self.links.items())
@@ -38,7 +38,7 @@ class LinkTask:
 
     @property
     def num_edges(self) -> int:
-        """Of all relations."""
+        """The number of edges of all relations."""
         return self.data.num_edges
 
     def seeds(self, subset: str) -> tuple[EdgeType, Tensor]:

@@ -41,10 +41,11 @@ def about_task(kind: str, name: str, task: NodeTask | LinkTask) -> dict[str, Any
 
 
 def kind_of_parts(parts: StoredParts) -> str:
-    """The task that parts were written for, one of KINDS: what they say, or what their data splits are of.
+    """The task that parts were written for, one of KINDS: the one named in ``parts.about``, or, without a name, the one
+    that fits their data splits.
 
     Raises:
-        ValueError: they say another one.
+        ValueError: the name is not in KINDS.
     """
     if (kind := parts.about.get("task")) is not None:
         if kind not in KINDS:
@@ -56,7 +57,7 @@ def kind_of_parts(parts: StoredParts) -> str:
 
 
 class _PartTask:
-    """What tasks of all kinds ask of a part.
+    """What all kinds of tasks over parts have in common.
 
     Args:
         part: the opened part.
@@ -71,7 +72,7 @@ class _PartTask:
 
     @property
     def num_edges(self) -> int:
-        """Of all relations, in all parts."""
+        """The number of edges of all relations, in all parts."""
         return sum(self.part.parts.book.num_edges(edge_type) for edge_type in self.part.parts.book.edge_bounds)
 
     @property
@@ -155,7 +156,7 @@ class PartLinkTask(_PartTask):
             raise NotImplementedError(f"{parts.path}: links of a graph without types are not implemented as a task")
         self.edge_type: EdgeType = edge_type
         self.links: Mapping[str, Tensor] = {subset: parts.links(subset, edge_type) for subset in SUBSETS}
-        """Of all parts."""
+        """The links of all parts, by data split."""
 
     def __str__(self) -> str:
         links = ", ".join(f"{links.size(1):,} {subset} links" for subset, links in self.links.items())
@@ -173,15 +174,15 @@ class PartLinkTask(_PartTask):
 
 
 def task_of_part(part: Part, order: SharedOrder = "owned", everyone: Everyone = _alone) -> PartNodeTask | PartLinkTask:
-    """The task that parts were written for, of one of them.
+    """The task that parts were written for, as the rank of one part sees it.
 
     Args:
         part: the opened part.
         order: of seeds.
-        everyone: gives the values of all ranks for that of this one.
+        everyone: given this rank's value, returns the values of all ranks.
 
     Raises:
-        ValueError: they say that they are of an unknown task, or have no rows, labels or data splits as it needs them.
+        ValueError: the parts are of an unknown task, or lack the rows, labels or data splits that the task needs.
         NotImplementedError: they were written for links of a graph without types.
     """
     return PartLinkTask(part, order) if kind_of_parts(part.parts) == "links" else PartNodeTask(part, order, everyone)

@@ -1,4 +1,4 @@
-"""Amounts of memory, as users say them and as they are printed."""
+"""Amounts of memory: how users give them, and how they are printed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..ops.arguments import check_int
 _UNITS = {f"{p}{s}": b**i for i, p in enumerate("KMGT", 1) for s, b in (("B", 1000), ("iB", 1024))} | {"B": 1}
 
 Budget: TypeAlias = int | float | str
-"""A bound on memory: bytes, as an int or a string such as "8GiB", or a share of something, as a float or "25%"."""
+"""A bound on memory: bytes, as an int or a string such as "8GiB"; or a share of a whole, as a float or "25%"."""
 
 
 def budget_bytes(name: str, budget: Budget, whole: int) -> int:
@@ -40,7 +40,7 @@ def budget_bytes(name: str, budget: Budget, whole: int) -> int:
 
 
 def is_bytes(budget: Budget) -> bool:
-    """Whether a valid budget says bytes, and not a share."""
+    """Whether a valid budget is in bytes, and not a share."""
     return isinstance(budget, Integral) or (isinstance(budget, str) and not budget.strip().endswith("%"))
 
 

@@ -25,22 +25,22 @@ _REGISTER = 1 | 2  # cudaHostRegisterPortable, cudaHostRegisterMapped
 class HostMemory:
     """Memory that processes share: a forked process has it, and others can unpickle it.
 
-    A pickle names the process that made or unpickled the memory, which must still have it open. It is a memfd: the size
-    of /dev/shm does not bound it, and nothing is left when the processes end, even if they are killed. It is freed when
-    every process has closed it and dropped the tensors over it.
+    A pickle names the process that made or unpickled the memory; it must still have it open when the pickle is loaded.
+    The memory is a memfd: the size of /dev/shm does not bound it, and nothing is left when the processes end, even if
+    they are killed. It is freed when every process has closed it and dropped the tensors over it.
 
     Args:
         num_bytes: its size.
         name: what it holds; errors begin with it.
         hint: what a user can do if there is too little memory; the MemoryError ends with it.
-        insist: whether too little available memory is a warning and no error, since some machines give more memory than
-            they say is available.
-        sharers: how many processes of this machine, of LOCAL_WORLD_SIZE, are going to share it: each has a share of the
-            memory that is available.
+        insist: whether too little available memory is a warning instead of an error, because some machines give more
+            memory than they say is available.
+        sharers: how many of the LOCAL_WORLD_SIZE processes of this machine are going to share it. The memory may take
+            what is available to all of these together.
 
     Raises:
-        MemoryError: less is available to this process (:func:`torch_gnnscale.machine.available_memory`), although the
-            pool's idle buffers were freed, and not ``insist``.
+        MemoryError: less is available (:func:`torch_gnnscale.machine.available_memory`), even after the pool's idle
+            buffers were freed, and ``insist`` is False.
     """
 
     _name = "host"
@@ -80,7 +80,8 @@ class HostMemory:
         _open.add(self)
 
     def _start(self) -> None:
-        """The state in a process that has just mapped it or was just forked: no call reads, CUDA does not know it."""
+        """Sets the state of a process that has just mapped the memory or was just forked: no call reads it, and it is
+        not registered with CUDA."""
         self._readers, self._idle = 0, threading.Condition()
         self._pinned: int | None = None  # the address that is registered with CUDA
 
@@ -207,7 +208,7 @@ class HostArray(NamedTuple):
     """An array in a :class:`HostMemory`."""
 
     offset: int
-    """In bytes, from the beginning of the memory."""
+    """Where it begins, in bytes from the beginning of the memory."""
     shape: tuple[int, ...]
     dtype: torch.dtype
 

@@ -20,11 +20,11 @@ NARROWED = JOINS | {
 
 
 class CommonRows(TorchFunctionMode):
-    """Cuts the operands of element-wise functions and joins, where they have rows of different hops of a batch, to the
-    rows that all of them have. Torch itself would refuse them."""
+    """If the operands of an element-wise function or a join have rows of different hops of a batch, cuts them to the
+    rows that all of them have. Torch itself would refuse such operands."""
 
     everywhere = False
-    """Whether it works within layers, too, whose operands have rows of the same hops."""
+    """Whether it is active also within those layers whose operands have rows of the same hops, so that none is cut."""
 
     def __init__(self, hops: Hops) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class CommonRows(TorchFunctionMode):
         return func(*args, **kwargs)
 
     def paused(self) -> _Paused:
-        """A context in which operands are left as they are; without effect below another mode."""
+        """A context in which operands are left as they are. Without effect if this is not the innermost mode."""
         return _Paused(self)
 
     def _cut(self, name: str, args: Any, kwargs: Any) -> Any:

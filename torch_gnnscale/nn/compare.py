@@ -16,7 +16,7 @@ _TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-3}
 
 
 def agree(expected: Tensor, found: Tensor) -> bool:
-    """Whether the rows that both have agree; infinities and NaN with themselves alone."""
+    """Whether the rows that both have agree. An infinity or NaN agrees only with an equal one."""
     rows = min(len(expected), len(found))
     expected, found = expected[:rows], found[:rows]
     if expected.shape != found.shape or not expected.numel():

@@ -19,7 +19,7 @@ def first_rows(x: Tensor, count: int) -> Tensor:
 
 
 def _indexed(ids: Tensor) -> Any:
-    """The ids as what is indexed soonest: of a few entries torch's ways take three times as long as NumPy's."""
+    """The ids in the form that is indexed fastest: for a few entries, torch takes three times as long as NumPy."""
     return ids.numpy() if ids.device.type == "cpu" else ids
 
 
@@ -27,8 +27,8 @@ class HopEdges:
     """Edges between the nodes of a batch, sorted by destination, and the prefixes of them that layers need.
 
     Args:
-        edges: all of them.
-        rows, ends: as ``rows`` and ``num_edges`` of :class:`Hops`, of these edges.
+        edges: all edges.
+        rows, ends: ``rows`` and ``num_edges`` as in :class:`Hops`, counted for these edges.
     """
 
     def __init__(self, edges: Adjacency, rows: list[int], ends: list[int]) -> None:
@@ -38,7 +38,7 @@ class HopEdges:
         self._prefixes: dict[int, Adjacency] = {}
 
     def prefix(self, groups: int) -> Adjacency:
-        """The edges from the nodes of the first ``groups`` groups to those of one group less."""
+        """The edges from the nodes of the first ``groups`` groups to those of the first ``groups - 1``."""
         found = self._prefixes.get(groups)
         if found is None:
             sizes = self.rows[groups - 1], self.rows[groups - 2], self.ends[groups - 2]
@@ -61,7 +61,7 @@ class Hops:
             host then waits for the GPU. On a CPU edges are always checked.
 
     Raises:
-        ValueError: the batch has no hops, or others than it says.
+        ValueError: the batch has no hops, or its edges do not agree with the numbers of its hops.
     """
 
     def __init__(self, batch: Any, verify: bool = True) -> None:
@@ -106,5 +106,6 @@ class Hops:
         return _indexed(ptr)[self.rows[:-1]].tolist()
 
     def groups(self, rows: int) -> int:
-        """How many groups have that many nodes together: the largest such number, or 0."""
+        """The number of first groups that have ``rows`` nodes together; 0 if there is none, the largest if there are
+        several."""
         return self._groups.get(rows, 0)

@@ -28,8 +28,8 @@ _WEIGHT_OF_MESSAGE: dict[Any, str | None] = {
     pyg_nn.GATConv.message: "alpha",
     pyg_nn.GATv2Conv.message: "alpha",
 }
-"""Messages that are the source's row, times the argument of that name (a weight per edge) if there is one: they are
-aggregated over the CSC."""
+"""By function ``message``: the name of the argument (a weight per edge) by which the source's row is multiplied, if
+there is one. Such messages are aggregated over the CSC."""
 _KNOWN_FORWARD = {
     getattr(pyg_nn, name).forward
     for name in ("SAGEConv", "GINConv", "GraphConv", "GCNConv", "GCN2Conv", "LGConv", "GATConv", "GATv2Conv")
@@ -45,8 +45,10 @@ _AROUND = tuple(f"_{when}_hooks" for when in ("forward", "forward_pre", "backwar
 
 
 class ForwardPass:
-    """What the layers of a model share while it computes one batch; ``weight`` is what messages are multiplied by: a
-    number for each of the batch's edges."""
+    """What the layers of a model share while it computes one batch.
+
+    ``weight`` has a number for each of the batch's edges, by which its message is multiplied; or it is None.
+    """
 
     def __init__(self, hops: Hops, weight: Tensor | None = None) -> None:
         self.hops = hops
@@ -64,7 +66,7 @@ class ForwardPass:
             index, norm = gcn_norm(hops.edges.edges.index, weight, count, improved, loops, flow, dtype)
             edges, order = sort_edges(index, count, count)
             ends = hops.ends(edges.forward.ptr)
-            # The weight is kept: while it lives, no other tensor can have its id.
+            # The weight is kept, because its id may be reused when it is freed.
             self._normalized[key] = weight, HopEdges(edges, hops.rows, ends), norm[order]
         return self._normalized[key][1:]
 
@@ -82,8 +84,8 @@ class NarrowedLayer:
     """A layer that computes, between :meth:`enter` and :meth:`leave`, on prefixes of a batch.
 
     Args:
-        title: what errors call it.
-        layer: the layer; it stays as it is outside of the two calls.
+        title: the layer's name in errors.
+        layer: the layer; before :meth:`enter` and after :meth:`leave` it is unchanged.
     """
 
     def __init__(self, title: str, layer: pyg_nn.MessagePassing) -> None:
@@ -106,7 +108,7 @@ class NarrowedLayer:
         self._edges: Adjacency | None = None  # within a call
         self._of_edges: Tensor | None = None  # the forward pass's weights of these edges
         self._apart: Apart | None = None  # rows of sources that the layer's input lacks
-        self._aggregated: tuple[Tensor, Tensor | None, Tensor] | None = None  # what of, the layer's weights, result
+        self._aggregated: tuple[Tensor, Tensor | None, Tensor] | None = None  # (rows, the layer's weights, result)
 
     def size(self) -> LayerSize:
         """What the layer computes per row."""
@@ -186,7 +188,7 @@ class NarrowedLayer:
             raise ValueError(f"{self.title}: expected flow='source_to_target', found {self.layer.flow!r}")
 
     def groups(self, given: dict[str, Any]) -> int:
-        """The number of groups whose rows the layer gets; it returns the rows of one group less."""
+        """The number of first groups whose rows the layer gets; it returns the rows of one group less."""
         hops = self.forward_pass.hops
         x = next((v for k, v in given.items() if k != "edge_index" and isinstance(v, Tensor)), None)
         groups = 0 if x is None else hops.groups(x.size(0))
@@ -219,8 +221,8 @@ class NarrowedLayer:
         return Read(tuple(nodes), tuple(edges))
 
     def sources(self, value: Tensor, groups: int, edges: Adjacency) -> Tensor:
-        """The rows of ``edges``' sources, the destinations first; ``value`` has those of the first ``groups`` groups,
-        or of more."""
+        """The rows of the sources of ``edges``, which begin with those of the destinations. ``value`` has the rows of
+        the first ``groups`` groups, or more."""
         return first_rows(value, edges.num_src)
 
     def _cut(self, given: dict[str, Any], read: Read, groups: int, edges: Adjacency) -> None:
@@ -235,8 +237,8 @@ class NarrowedLayer:
             given[key] = given[key][: edges.num_edges]
 
     def _aggregate_first(self, given: dict[str, Any], edges: Adjacency) -> None:
-        """Aggregates the input's rows before the layer does, where it propagates them as they are, so that their
-        gradient and that of the destinations' own rows are added in one tensor."""
+        """If the layer propagates the input's rows as they are, aggregates them before the layer does, so that their
+        gradient and that of the destinations' own rows are added up in one tensor."""
         if self.weight == "alpha" or not isinstance(given.get("x"), tuple) or getattr(self.layer, "project", False):
             return
         x, own = given["x"][0], None if self.weight is None else given.get(self.weight)
@@ -284,7 +286,7 @@ class NarrowedLayer:
         self._options.set("root_weight", False)
 
     def _project_once(self, x: Tensor, root: Tensor) -> None:
-        """Takes GATConv's ``lin(root)`` from the first rows of ``lin(x)``, for ``root`` are the first rows of x."""
+        """Takes GATConv's ``lin(root)`` from the first rows of ``lin(x)``, because ``root`` is the first rows of x."""
         linear = self.layer.lin
         done: list[Tensor] = []
 
@@ -297,7 +299,7 @@ class NarrowedLayer:
         self._options.set("lin", project)
 
     def aggregated(self, edge_index: Any, size: Any = None, **kwargs: Any) -> Tensor:
-        """``propagate``: over the CSC where the layer's message is known, else PyG's own on the narrowed edges."""
+        """``propagate``: over the CSC if the layer's message is known, else PyG's own over the narrowed edges."""
         if self._fused and self._edges is not None:
             x = kwargs["x"]
             x, x_dst = x if isinstance(x, tuple) else (x, None)
@@ -319,7 +321,7 @@ class NarrowedLayer:
 def _adds_root(layer: pyg_nn.MessagePassing, x: Any) -> bool:
     """Whether a SAGEConv computes ``lin_l(aggregate) + lin_r(x[1])`` as two plain products in the dtype of x.
 
-    Of a type of 16 bits the sum would be rounded once, PyG's is rounded twice.
+    With a dtype of 16 bits, one product would round the sum once, while PyG rounds it twice.
     """
     if not layer.root_weight or not isinstance(x, tuple):
         return False

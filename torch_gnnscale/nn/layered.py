@@ -28,7 +28,7 @@ class Layered(Wrapper):
     """
 
     layer_type: type[NarrowedLayer] = NarrowedLayer
-    """What the layers become for the time of a forward pass."""
+    """The class that computes the layers during a forward pass."""
 
     def __init__(self, module: nn.Module, call: Callable[[Any, Any], Any] = default_call) -> None:
         super().__init__(module)
@@ -45,7 +45,8 @@ class Layered(Wrapper):
             raise ValueError(f"model: expected one with MessagePassing layers, found none in {type(module).__name__}")
 
     def _layers(self) -> list[NarrowedLayer]:
-        """The model's layers, each prepared when it is first seen: a model may get others."""
+        """The model's layers. They are looked up in each call, because a model may get others; a layer is prepared when
+        it is seen first."""
         layers = [module for module in modules_of(self.module) if isinstance(module, pyg_nn.MessagePassing)]
         if any(layer not in self._prepared for layer in layers):
             names = {module: name for name, module in self.module.named_modules()}
@@ -61,7 +62,7 @@ class Layered(Wrapper):
 
     @contextmanager
     def _evaluating(self) -> Iterator[None]:
-        """Evaluation mode, and afterwards the mode that each module had."""
+        """A context in which the model is in evaluation mode; afterwards each module has its mode again."""
         training = {module: module.training for module in self.modules()}
         self.eval()
         try:
@@ -78,7 +79,7 @@ class Layered(Wrapper):
         return self.call(self.module, batch)
 
     def _weight(self, batch: Any) -> Tensor | None:
-        """By what messages are multiplied: a number for each edge of the batch, if the model is weighed."""
+        """The numbers by which messages are multiplied, one per edge of the batch; None if the model is not weighed."""
         return self.module.edge_weight(batch) if isinstance(self.module, Weighed) else None
 
     def _compute(self, batch: Any, forward_pass: ForwardPass) -> Tensor:

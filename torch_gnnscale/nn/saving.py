@@ -8,10 +8,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 LEAST_SAVED = 6 << 20
-"""Multiply-adds of the forward pass: where less is saved, the whole batch is computed sooner. It is about where
-narrowing begins to pay for GraphSAGE, GCN and GAT of two layers (benchmarks/bench_narrow.py)."""
+"""Multiply-adds of the forward pass: if narrowing saves fewer, computing the whole batch is faster. Measured for
+GraphSAGE, GCN and GAT of two layers (benchmarks/bench_narrow.py)."""
 EDGE = 1000
-"""Multiply-adds in whose time PyG computes and aggregates the message of one edge."""
+"""The cost of an edge in multiply-adds: PyG computes and aggregates its message in the time of that many."""
 
 
 class LayerSize(NamedTuple):
@@ -29,7 +29,7 @@ def saved(num_nodes: Sequence[int], num_edges: Sequence[int], layers: Sequence[L
     Args:
         num_nodes, num_edges: ``num_sampled_nodes`` and ``num_sampled_edges`` of the batch.
         layers: in the order in which the model calls them.
-        others: parameters of the model that are not of a layer.
+        others: how many parameters the model has outside of these layers.
     """
     rows, ends = list(accumulate(num_nodes)), list(accumulate(num_edges))
     total, per_layer = 0, others // max(len(layers), 1)

@@ -75,7 +75,7 @@ class Weighed(Wrapper):
 
     @contextmanager
     def weighing(self, batch: Any) -> Iterator[None]:
-        """Within, the model's layers multiply the messages of this batch's edges by their weights."""
+        """A context in which the model's layers multiply the messages of this batch's edges by their weights."""
         weight = self.edge_weight(batch)
         with ExitStack() as stack:
             for title, layer in self._layers():
@@ -85,7 +85,7 @@ class Weighed(Wrapper):
             yield
 
     def _layers(self) -> list[tuple[str, pyg_nn.MessagePassing]]:
-        """Each MessagePassing layer of the model, after the title by which errors name it.
+        """(title for errors, layer) for each MessagePassing layer of the model.
 
         Raises:
             ValueError: a layer cannot be weighed.

@@ -9,7 +9,7 @@ from torch import nn
 
 
 def modules_of(model: nn.Module) -> list[nn.Module]:
-    """``list(model.modules())``, in a fifth of the time: narrowed models ask for it for each batch."""
+    """``list(model.modules())``, in a fifth of the time, because it is needed for each batch."""
     found: dict[nn.Module, None] = {}
     left = [model]
     while left:

@@ -140,8 +140,8 @@ def choose_nodes(score: Mapping[int, int], count: int, scheme: str, key: int, ho
 def choose_neighbors(
     sources: Sequence[int], fanout: int, scheme: str, key: int, hop: int
 ) -> list[tuple[int, Correction]]:
-    """LABOR-0: which of a destination's stored sources are drawn, as places in ``sources``, ascending, each with its
-    correction."""
+    """LABOR-0: which of a destination's stored sources are drawn: their positions in ``sources``, ascending, each with
+    its correction."""
     degree = len(sources)
     if fanout < 0 or fanout >= degree:
         return [(at, ONE) for at in range(degree)]
@@ -177,7 +177,7 @@ def edge_weights(
     Args:
         drawing: the options.
         source_degrees: the number of stored edges into the source of each stored edge.
-        drawn: places among the stored edges, ascending, each with its correction c_v.
+        drawn: positions among the stored edges, ascending, each with its correction c_v.
     """
     degree = len(source_degrees)
     factor = [edge_factor(drawing.aggregation, degree, source_degree) for source_degree in source_degrees]

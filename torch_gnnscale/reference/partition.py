@@ -67,8 +67,8 @@ def propagate_labels(
     steps: int = 16,
     least: int = 1,
 ) -> Tensor:
-    """In each step, that step's groups choose labels by the state before the step; then each label takes those that
-    chose it, in order of priority, as far as the bounds allow."""
+    """In each step, the groups of that step choose labels by the state before the step. Then each label takes the
+    groups that chose it, in order of priority, as far as the bounds allow."""
     of = list(range(num_nodes)) if group is None else group.tolist()
     labels, adds = label.tolist(), weight.tolist()
     neighbors: list[list[int]] = [[] for _ in labels]  # of each group: a neighboring group, once per edge
@@ -93,7 +93,7 @@ def propagate_labels(
             sums = [[0] * len(most) for _ in labels]
             for g, of_group in enumerate(labels):
                 sums[of_group] = [s + w for s, w in zip(sums[of_group], adds[g], strict=True)]
-            kept = [list(of_label) for of_label in sums]  # what has not left; `sums` is what has come, too
+            kept = [list(of_label) for of_label in sums]  # without groups that left; `sums` also has those that came
             chosen = {}
             for g in (g for g in range(len(labels)) if step_of[g] == step):
                 counts = Counter(labels[neighbor] for neighbor in neighbors[g])

@@ -13,7 +13,7 @@ from .draws import WORD, philox
 def shuffle_rows(
     base: Tensor | None, parts: Sequence[Tensor], part: Tensor | None, row: Tensor, ptr: Tensor | None = None
 ) -> Tensor:
-    """Rows are taken, or added to one another, one by one, numbers of 16 bits as float32."""
+    """Rows are copied, or added up, one by one; numbers of 16 bits are added as float32."""
     wide = torch.promote_types(parts[0].dtype, torch.float32) if ptr is not None or base is not None else None
     tables = [0] * len(row) if part is None else part.tolist()
     entries = [parts[table][at] for table, at in zip(tables, row.tolist(), strict=True)]

@@ -64,7 +64,7 @@ class ClassTrainer(Trainer):
         return torch_geometric.loader.NeighborLoader(self.task.data, fanouts, seeds, **options)
 
     def drawing(self, fanouts: list[int], training: bool) -> dict[str, Any]:
-        """Arguments of this package's loader that say how these fanouts are drawn, and which rank makes what."""
+        """Arguments of this package's loader that say how these fanouts are drawn, and which batches a rank makes."""
         return {}
 
     @property

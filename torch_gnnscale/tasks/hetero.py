@@ -54,7 +54,7 @@ class HeteroTrainer(ClassTrainer):
 
     @property
     def leaves_parameters_out(self) -> bool:
-        """True: of the last layer's relations, only those into the labelled type count."""
+        """True: of the last layer's relations, the loss depends only on those into the labelled type."""
         return True
 
     def baseline(self) -> tuple[str, float]:
@@ -72,7 +72,7 @@ class HeteroTrainer(ClassTrainer):
             model.train()
             optimizer.zero_grad()
             loss = nn.functional.cross_entropy(trained(x), y, ignore_index=-1, reduction="sum") / labels
-            (loss * ranks.world).backward()  # of which the ranks take the mean
+            (loss * ranks.world).backward()  # the ranks take the mean of their gradients
             optimizer.step()
             model.eval()
             with torch.no_grad():

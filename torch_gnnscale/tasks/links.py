@@ -94,7 +94,8 @@ class LinkTrainer(Trainer):
         return nn.functional.cross_entropy(scores, torch.zeros(links, dtype=torch.int64)), links
 
     def embeddings(self, node_type: str) -> tuple[Tensor, Tensor]:
-        """(ids, embeddings) of this rank's nodes of a type, on the graph of training links: rising [N], [N, hidden]."""
+        """(ids, embeddings) of this rank's nodes of a type, on the graph of training links: int64 [N], ascending, and
+        float32 [N, hidden]."""
         fanouts = fanouts_of_tests(self.config.fanouts, self.task.num_edges)
         loader = self.kept_loader(node_type, lambda: self._nodes_of(node_type, fanouts))
         ids, rows = [torch.empty(0, dtype=torch.int64)], [torch.empty(0, self.config.hidden)]
@@ -118,7 +119,7 @@ class LinkTrainer(Trainer):
         return self._recall(subset, *sources, torch.empty_like(rows).index_copy_(0, ids, rows))
 
     def _recall(self, subset: str, ids: Tensor, sources: Tensor, destinations: Tensor) -> float:
-        """Recall@20 over the sources of all ranks; ``ids`` are those of this rank's, rising."""
+        """Recall@20 over the sources of all ranks. ``ids``: of this rank's sources, ascending."""
         links = self.task.links
         known = {"train": [], "val": [links["train"]], "test": [links["train"], links["val"]]}[subset]
         found = recall_at(
@@ -138,7 +139,8 @@ class LinkTrainer(Trainer):
 
 
 def _among(ids: Tensor, links: Tensor) -> Tensor:
-    """The links whose source is among ``ids``, which rise: positions in ``ids`` and destinations, int64, [2, m]."""
+    """The links whose source is among ``ids``, which are ascending: positions in ``ids``, and destinations: int64,
+    shape [2, m]."""
     place = torch.searchsorted(ids, links[0])
     own = ids[place.clamp(max=len(ids) - 1)] == links[0] if len(ids) else torch.zeros_like(place, dtype=torch.bool)
     return torch.stack([place[own], links[1, own]])

@@ -24,7 +24,7 @@ class Metric(ABC):
 
 
 class Accuracy(Metric):
-    """mean(argmax(out[i]) == target[i]): the sums of both numbers over the ranks."""
+    """mean(argmax(out[i]) == target[i]) over the nodes of all ranks."""
 
     def __init__(self) -> None:
         self._right_and_all = torch.zeros(2, dtype=torch.int64)
@@ -40,7 +40,7 @@ class Accuracy(Metric):
 
 
 class RocAuc(Metric):
-    """:func:`roc_auc` of the second of two classes: of the gathered scores of all ranks."""
+    """:func:`roc_auc` of the second of two classes, over the nodes of all ranks."""
 
     def __init__(self) -> None:
         self._score: list[Tensor] = [torch.empty(0)]
@@ -57,7 +57,7 @@ class RocAuc(Metric):
 
 
 METRICS: dict[str, type[Metric]] = {"accuracy": Accuracy, "roc_auc": RocAuc}
-"""By the name that a :class:`NodeTask` says."""
+"""By name: ``metric`` of a :class:`NodeTask`."""
 
 
 def roc_auc(score: Tensor, positive: Tensor) -> float:

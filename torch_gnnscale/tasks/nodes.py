@@ -85,7 +85,7 @@ def call_model(model: nn.Module, batch: Any) -> Tensor:
 
 
 class SeedScores(nn.Module):
-    """Class scores of a batch's seeds by a model, which computes what they need where the model and the batch allow it.
+    """Class scores of a batch's seeds by a model, which computes only what they need, if model and batch allow that.
 
     Args:
         model: one of :data:`MODELS`.
@@ -151,5 +151,5 @@ class NodeTrainer(ClassTrainer):
         return SeedScores(self.model, self.config.method != NEIGHBOR)
 
     def drawing(self, fanouts: list[int], training: bool) -> dict[str, Any]:
-        """See :meth:`ClassTrainer.drawing`. All neighbors have no weights."""
+        """See :meth:`ClassTrainer.drawing`. If all neighbors are taken, edges have no weights."""
         return {} if -1 in fanouts else {"method": self.config.method}

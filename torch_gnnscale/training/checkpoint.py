@@ -19,8 +19,8 @@ MAY_DIFFER = ("epochs", "device")
 def write(folder: Path, state: dict[str, Any]) -> None:
     """Writes ``state`` to ``folder``, which is made if need be.
 
-    The file replaces the previous checkpoint only after it is on the disk: a process killed at any moment leaves the
-    one or the other, whole.
+    The file replaces the previous checkpoint only when it is on the disk: a process that is killed at any moment leaves
+    one of the two, complete.
     """
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / f"{CHECKPOINT}.partial"
@@ -37,9 +37,10 @@ def write(folder: Path, state: dict[str, Any]) -> None:
 
 
 def state_of_rank(saved: list[dict[str, Any]], rank: int, world: int) -> dict[str, Any]:
-    """What a rank takes up of what each rank of the stopped run had.
+    """The state with which a rank goes on, given the states of the ranks of the stopped run.
 
-    If there were other ranks, rank 0 has their sums of the epoch, and those that are new have no random state.
+    If the number of ranks differs, rank 0 gets the epoch's sums of all former ranks, and the others 0; ranks that were
+    not there before get no random state.
 
     Args:
         saved: by rank, ``random_state``, ``device_random_state`` and ``epoch``: sums over the batches so far.

@@ -10,9 +10,9 @@ class Clock(Laps):
     """Sums the loop's seconds by what they were spent on.
 
     ``seconds`` has ``train`` (forward, backward, step) and ``wait`` (the loop waits for a batch). With ``loader`` it
-    also has what that loader counts: ``sample`` and ``gather``, which its threads do beside the loop. Where a GPU makes
-    the batches, the host's waits say nothing: ``wait`` is then the time that the GPU stood still because no batch was
-    there (the loader's ``stall``), and ``train`` is the rest of the loop's time.
+    also has what that loader counts: ``sample`` and ``gather``, which its threads do while the loop trains. If a GPU
+    makes the batches, the host's waits say nothing: ``wait`` is then the time for which the GPU was idle because no
+    batch was ready (the loader's ``stall``), and ``train`` is the rest of the loop's time.
 
     Args:
         loader: a loader of this package that works in this process; None for any other.
@@ -27,15 +27,15 @@ class Clock(Laps):
 
     @property
     def knows_stall(self) -> bool:
-        """Whether the loader counts how long a GPU stood still."""
+        """Whether the loader counts for how long a GPU was idle."""
         return self._loader is not None and "stall" in self._loader.seconds
 
     def waited(self) -> float:
-        """The time since the last call, in seconds, was spent on waiting for a batch; returns it."""
+        """Counts the seconds since the last call as spent on waiting for a batch; returns them."""
         return self.lap("train" if self.knows_stall else "wait")
 
     def trained(self) -> float:
-        """The time since the last call, in seconds, was spent on training; returns it."""
+        """Counts the seconds since the last call as spent on training; returns them."""
         return self.lap("train")
 
     def collect(self) -> None:

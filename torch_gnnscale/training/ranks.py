@@ -38,7 +38,8 @@ class RankGroup:
         return self.rank == 0
 
     def parallel(self, module: nn.Module, unused: bool) -> nn.Module:
-        """The module, with the weights of rank 0 on all ranks; backward leaves the means of all ranks' gradients.
+        """The module, with the weights of rank 0 on all ranks. A backward pass leaves the means of the ranks'
+        gradients.
 
         Args:
             module: called once in each training step.
@@ -94,7 +95,7 @@ class RankGroup:
                 told[0] = make()
             except (OSError, ValueError) as error:
                 told[1] = own = error
-            except Exception as error:  # which pickle may not take
+            except Exception as error:  # sent as a text, because it may not be possible to pickle it
                 told[1], own = RuntimeError(f"rank 0: {type(error).__name__}: {error}"), error
         dist.broadcast_object_list(told, src=0)
         if told[1] is not None:
@@ -125,7 +126,7 @@ def _mean_in_order(world: int, flat: Tensor) -> torch.futures.Future[Tensor]:
 
 @contextmanager
 def launched() -> Iterator[None]:
-    """Within, there is the process group that a launcher such as torchrun describes in the environment, if it started
+    """A context with the process group that a launcher such as torchrun describes in the environment, if it started
     several ranks.
 
     torchrun may keep its store when it restarts ranks, so each attempt has keys of its own in the store.

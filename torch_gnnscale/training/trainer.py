@@ -22,7 +22,7 @@ from .clock import Clock
 from .ranks import RankGroup
 
 SUMMED = ("loss", "seeds", "edges", "nodes")
-"""What is summed over the batches of an epoch, and over the ranks."""
+"""The names of the sums over the batches of an epoch, and over the ranks."""
 SHOWN_EVERY = 0.5
 """Seconds between two reads of the loss from a GPU for the progress bar; a read waits for the GPU."""
 
@@ -56,8 +56,8 @@ class Trainer(ABC):
     A subclass defines the task, its configuration, the model, the training batches, their loss and the score. The model
     of the epoch with the highest score on ``val``, the first of equals, is tested.
 
-    Several ranks train one model: each on its own batches, with the mean of their gradients. They make their trainers
-    alike, and have the same weights, scores and history; rank 0 alone prints and writes.
+    Several ranks may train one model, each on its own batches, with the mean of their gradients. They make their
+    trainers with equal arguments, and have the same weights, scores and history; rank 0 alone prints and writes.
 
     Args:
         task: what is learned.
@@ -90,7 +90,7 @@ class Trainer(ABC):
         self.model = self.build_model().to(self.device)
         self._called = self.called_module()
         self._trained = self.ranks.parallel(self._called, self.leaves_parameters_out)
-        if not self.ranks.is_first:  # which would drop out what rank 0 does
+        if not self.ranks.is_first:  # else dropout would have the same masks on all ranks
             torch.manual_seed(batch_key(config.seed, batch=self.ranks.rank, purpose=Purpose.TRAIN))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=config.lr, weight_decay=config.weight_decay)
         self.train_loader = self.training_batches()
@@ -132,7 +132,7 @@ class Trainer(ABC):
         """The mean loss over a batch's seeds, and the number of these seeds. Calls :meth:`forward` once."""
 
     def objective(self, loss: Tensor, seeds: int, batch: Any) -> Tensor:
-        """What backward starts from, of what :meth:`loss` returned: by default the mean loss."""
+        """The scalar from which the backward pass starts, given what :meth:`loss` returned: by default its loss."""
         return loss
 
     @abstractmethod
@@ -161,7 +161,7 @@ class Trainer(ABC):
         return (self._trained if self.model.training else self._called)(batch)
 
     def evaluate(self, subset: str) -> float:
-        """The metric on ``train``, ``val`` or ``test``, on all ranks that of rank 0: they decide by it."""
+        """The metric on ``train``, ``val`` or ``test``. All ranks get the value of rank 0, by which they decide."""
         self.model.eval()
         with torch.no_grad():
             score = self.score(subset)
@@ -213,8 +213,8 @@ class Trainer(ABC):
                 so_far["nodes"] += batch.num_nodes
                 due = self.checkpoint_every and so_far["batches"] % self.checkpoint_every == 0
                 if due or self.device.type == "cpu" or time.perf_counter() - shown > SHOWN_EVERY:
-                    so_far["loss"], shown = float(total), time.perf_counter()  # which waits for a GPU
-                    if so_far["seeds"]:  # of a batch that is cut over ranks, some may have none
+                    so_far["loss"], shown = float(total), time.perf_counter()  # float() waits for a GPU
+                    if so_far["seeds"]:  # a rank may have none of a batch that is cut over ranks
                         bar.set_postfix(loss=f"{so_far['loss'] / so_far['seeds']:.4f}")
                 so_far["seconds"] += self.clock.trained()
                 if due:
@@ -276,7 +276,7 @@ class Trainer(ABC):
         return summary
 
     def _settings(self) -> dict[str, Any]:
-        """What a run that goes on has in common with the one that was stopped, but for :data:`MAY_DIFFER`."""
+        """The settings that a resumed run must have in common with the stopped one, except for :data:`MAY_DIFFER`."""
         run = {"format": checkpoint.FORMAT, "trainer": type(self).__name__, "task": self.task.name}
         return {**run, **asdict(self.config)}
 
@@ -335,4 +335,4 @@ class Trainer(ABC):
 
 
 def _say_nothing(_: str) -> None:
-    """What ranks other than 0 report."""
+    """The ``report`` of ranks other than 0."""
