@@ -3,10 +3,10 @@
     python benchmarks/bench_buffer.py
 
 A simulation without other processes: the web crawl cnr-2000 (in GNNSCALE_DATA, or ../shared/data) in 4 random parts, a
-tenth of the nodes as seeds, and the batches that each part's rank draws in owned order: batch s of rank r is batch
+tenth of the nodes as seeds, and the batches that each part's rank draws in owned order: step s of rank r is batch
 4 s + r of the epoch, from the part's own seeds. Rows are counted when they are fetched: misses, replacements, and the
-fill before the first step. The buffer keeps the ids as its rows, so each hit is checked. LRU is the policy that knows
-the future, told nothing of it.
+fill before the first step. The buffer keeps the ids as its rows, so each hit is checked. LRU is the policy
+``lookahead`` to which no batches are announced.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ POLICY: dict[str, tuple[str, dict[str, Any]]] = {
 }
 GAMMAS, DELTAS = (0.9, 0.95, 0.995, 0.9995), (4, 8, 16, 32, 64, 128)
 COST = {"halo": 400_000, "buffer": 100_000, "batch": 50_000}
-"""Rows, of the steps that are timed."""
+"""The numbers of rows in the steps that are timed."""
 
 
 class Part(NamedTuple):
@@ -50,35 +50,35 @@ class Part(NamedTuple):
     halo: Tensor
     """Sorted ids of the nodes of other parts from which edges lead into this one."""
     degree: Tensor
-    """The out-degree of each in the whole graph."""
+    """The out-degree of each of these nodes in the whole graph."""
     batches: list[list[Tensor]]
     """The sorted ids of other parts' rows of each batch, by epoch."""
 
 
 class Traffic(NamedTuple):
-    """Rows of a run."""
+    """What a run reads and fetches, in rows."""
 
     asked: int
     """Rows of other parts that the batches have."""
     fetched: int
     """Rows that other parts send."""
     start: int
-    """Those of them that fill the buffer before the first step."""
+    """The part of ``fetched`` that fills the buffer before the first step."""
     by_epoch: list[float]
     """The share of rows asked for that the buffer has, by epoch."""
     by_step: list[float]
-    """The same, by step."""
+    """The share of rows asked for that the buffer has, by step."""
     step_ms: float
     """Median time of the thread for a step's decisions."""
 
     @property
     def share(self) -> float:
-        """Rows fetched against no buffer."""
+        """Rows fetched, relative to a run without a buffer."""
         return self.fetched / self.asked
 
 
 def parts_of(edge_index: Tensor, num_nodes: int, epochs: int, numbers: Sequence[int] = range(PARTS)) -> list[Part]:
-    """Of the graph in random parts of equal size, stored one after the other, those of these numbers."""
+    """The parts with the given numbers, of a graph in random parts of equal size that are stored one after another."""
     shuffled = ops.permutation(num_nodes, batch_key(SEED, purpose=Purpose.GENERATE))
     bounds = [num_nodes * part // PARTS for part in range(PARTS + 1)]
     owner = torch.empty(num_nodes, dtype=torch.int64)
@@ -149,7 +149,7 @@ def saved(part: Part, share: float, name: str, options: dict[str, Any]) -> Traff
 
 
 def compared(parts: list[Part]) -> dict[str, dict[str, Any]]:
-    """Rows fetched against no buffer by policy, over all parts and by part."""
+    """Rows fetched, relative to runs without a buffer: by policy, over all parts and by part."""
     results = {}
     for title, (name, options) in POLICY.items():
         found = [saved(part, SHARE, name, options) for part in parts]
@@ -170,8 +170,8 @@ def compared(parts: list[Part]) -> dict[str, dict[str, Any]]:
 
 
 def begun_again(parts: list[Part], found: dict[str, dict[str, Any]]) -> dict[str, float]:
-    """Rows fetched more, of those of an epoch without a buffer, by a run that is stopped after half of its epochs and
-    goes on with the buffer of the beginning; ``found``: what :func:`compared` returned."""
+    """How many more rows a run fetches that is stopped after half of its epochs and goes on with a new buffer, as a
+    multiple of the rows of an epoch without a buffer. ``found``: what :func:`compared` returned."""
     results = {}
     for title, (name, options) in POLICY.items():
         asked, fetched, epochs = 0, 0, len(parts[0].batches)
@@ -185,8 +185,8 @@ def begun_again(parts: list[Part], found: dict[str, dict[str, Any]]) -> dict[str
 
 
 def cost(steps: int) -> dict[str, dict[str, float]]:
-    """Milliseconds of the thread for a step's decisions: medians over steps, of announcing, deciding and updating, and
-    of all three, and the mean of all three, which has the rounds of eviction."""
+    """Milliseconds that the thread takes for a step's decisions: medians over steps, of announcing, deciding and
+    updating, and of all three together; and the mean of all three, which includes rounds of eviction."""
     generator = torch.Generator().manual_seed(SEED)
     halo = torch.randperm(20 * COST["halo"], generator=generator)[: COST["halo"]].sort().values
     weight = (torch.randperm(COST["halo"], generator=generator) + 10.0) ** -0.6

@@ -5,8 +5,8 @@
 Neighbor sampling, LABOR and LADIES, in bulks of 64 batches of 64 and of 256 seeds, on R-MAT graphs and, where fb100 is
 there, on its 24 largest schools: by two threads that take whole batches, and by a call per batch, which neighbor
 sampling makes on two threads or on one. Complete batches of a loader with bulk=64 beside those of one without. And the
-matrix form (docs/matrix.md) of several batches, stacked, beside one batch at a time. Beside the time of a batch stands
-its CPU time, that of all threads, which other programs on the machine disturb less.
+matrix form (docs/matrix.md) of several batches, stacked, beside one batch at a time. The results have the time of a
+batch by the clock, and its CPU time over all threads, which other programs on the machine disturb less.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SINGLE, ALONE, DEALT = "a call per batch", "a call per batch, 1 thread", "bulk, 
 
 
 def candidates(csc: CSC, method: str, seeds: list[Tensor]) -> dict[str, Callable[[int], list[ops.Sample]]]:
-    """Three ways to the samples of a bulk; the argument is the number of the round, which makes the keys."""
+    """Three ways of making the samples of a bulk; their argument is the number of the round, which decides the keys."""
     relations, count = csc.relations(), len(seeds)
     if method == "neighbor sampling":
         neighbors = ops.PreparedNeighbors(relations, FANOUTS)
@@ -47,7 +47,7 @@ def candidates(csc: CSC, method: str, seeds: list[Tensor]) -> dict[str, Callable
         layers = ops.PreparedLayers(relations, [len(seeds[0])] * len(FANOUTS), LADIES)
     else:
         layers = ops.PreparedLayers(relations, FANOUTS, LABOR)
-    return {  # a thread alone samples a batch
+    return {  # LABOR and LADIES sample a batch on one thread
         SINGLE: lambda i: [layers.sample(ids, i * count + b) for b, ids in enumerate(seeds)],
         DEALT: lambda i: layers.sample_many(seeds, range(i * count, (i + 1) * count), threads=THREADS),
     }

@@ -4,10 +4,10 @@
     python benchmarks/bench_dgl.py --dgl-python PATH/TO/python --method labor
 
 DGL 2.1 needs torch 2.2 and this package torch 2.11, so DGL's samplers run in processes of their own, one for each
-number of threads, by the Python given; all take turns in rounds of the same seeds on the same graph. DGL expands every
-node of a batch in every hop (the papers' rule), this package only new ones by default (PyG's rule): both rules are
-measured for neighbors, DGL's for LABOR, and the figure that counts is the time per edge. LABOR reads all edges of its
-frontiers, in this package on one thread per batch. Both graphs are given as CSC, where an edge's id is its
+number of threads, run by the given Python. All take turns in rounds of the same seeds on the same graph. DGL expands
+every node of a batch in every hop (the papers' rule), this package only new ones by default (PyG's rule): both rules
+are measured for neighbors, DGL's for LABOR, and the figure that counts is the time per edge. LABOR reads all edges of
+its frontiers, in this package on one thread per batch. Both graphs are given as CSC, where an edge's id is its
 position.
 """
 

@@ -3,12 +3,13 @@
     python benchmarks/bench_distributed.py
 
 The planted graph and, where GNNSCALE_DATA (or ../shared/data) has it, the web crawl cnr-2000, with 100 random features
-a node and a tenth of the nodes as seeds, in 2 and 4 parts: one process for each, over the loopback device. In each run:
+per node and a tenth of the nodes as seeds, in 2 and 4 parts: one process for each, over the loopback device. In each
+run:
 
 - correctness: the batches of rank r in global order are batches r, r + P, ... of one process, and have its rows;
 - traffic of an epoch, as each rank counted it, against what ``loader.samples()`` predicts: it must agree to the byte;
-- the rows of a batch (requests, gather, replies, joining with own rows), and the two exchanges that this has in it,
-  against two bare all-to-alls of the same bytes, in turn; each takes as long as on its slowest rank;
+- the time of a batch's rows (requests, gather, replies, joining with own rows), and of the two exchanges among these,
+  against two bare all-to-alls of the same bytes, in turn, each as long as on its slowest rank;
 - one part in one process, without a group, against the plain loader over a pair of stores, in memory and mapped, in
   turn, with batches of 500 and of 16 seeds.
 
@@ -48,11 +49,11 @@ from torch_gnnscale.topology.reorder import Order
 FANOUTS, BATCH, FEATURES, SEED = [10, 5], 500, 100, 1
 ORDERS = ("owned", "global")
 HEADER_BYTES, STATUS_BYTES = 64, 8
-"""Of a step's header to each other rank; of a reply's beginning."""
+"""Bytes of a step's header to each other rank, and of the beginning of a reply."""
 TINY, PLAIN_BATCHES = 16, 40
-"""Seeds of a tiny batch, and at most so many batches per epoch, where one part is compared with the plain loader."""
+"""Where one part is compared with the plain loader: the seeds of a tiny batch, and the most batches per epoch."""
 TABLE = 200_000
-"""Rows of the tables that exchanges of given sizes read."""
+"""The number of rows of the tables that exchanges of given sizes read."""
 LIMIT = 7200
 """Seconds after which ranks are ended."""
 
@@ -81,7 +82,7 @@ def loader_of(stores: Any, seeds: Tensor, batch_size: int = BATCH, **options: An
 
 
 def in_rank(folder: Path) -> dict[str, Any]:
-    """What each process does: what ``given.json`` in the folder says."""
+    """What each process runs: the function that ``given.json`` in the folder names."""
     given = json.loads((folder / "given.json").read_text())
     return of_sizes(**given) if "megabytes" in given else of_batches(folder, **given)
 
@@ -104,13 +105,13 @@ def of_batches(folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def sockets() -> int:
-    """How many this process has open."""
+    """How many sockets this process has open."""
     links = (f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd"))
     return sum(os.readlink(link).startswith("socket:") for link in links if os.path.islink(link))
 
 
 def row_bytes(part: Part) -> int:
-    """Bytes of all attributes of a node, its user's id included."""
+    """Bytes of all attributes of a node, including the user's id."""
     return sum(meta.row_bytes for meta in part.parts.attrs) + 8
 
 
@@ -222,13 +223,13 @@ def against_bare(
 
 
 def run_ranks(world: int, folder: Path, **given: Any) -> list[dict[str, Any]]:
-    """Starts the processes; what each found."""
+    """Starts the processes; returns what each found."""
     (folder / "given.json").write_text(json.dumps(given))
     return start(__file__, folder, world, None, LIMIT)
 
 
 def check_batches(data: Data, world: int, folder: Path) -> int:
-    """Compares the batches of all ranks in global order with one process's; their number."""
+    """Compares the batches of all ranks in global order with those of one process; returns their number."""
     with partition.open_parts(folder / "parts") as parts:
         stored, seeds = parts.stored_ids(), parts.input_nodes("train")
         order = Order.from_permutation(torch.argsort(stored), parts.book.num_nodes())
@@ -265,8 +266,8 @@ def measure(data: Data, world: int, method: str, rounds: int) -> dict[str, Any]:
 
 
 def of_slowest(of_ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """What ``against_bare`` gave on each rank: each exchange takes as long as on its slowest. Throughputs are compared
-    at the lower quartiles, where other processes disturb least."""
+    """Summarizes what ``against_bare`` returned on each rank: an exchange takes as long as on its slowest rank.
+    Throughputs are compared at the lower quartiles, where other processes disturb least."""
     slowest = {
         kind: sorted(max(times) for times in zip(*(rank["wall"][kind] for rank in of_ranks), strict=True))
         for kind in ("rows", "exchanges", "bare")

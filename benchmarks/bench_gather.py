@@ -2,10 +2,10 @@
 
     python benchmarks/bench_gather.py
 
-Every candidate gathers the same random rows, 48 MiB of payload, of one table of 1 GiB in huge pages: larger than any
-cache. A copy counts what it reads and what it writes; a gather's share is payload / that bandwidth on as many threads
-(a gather at the speed of a copy would have 0.5). The limit reads the lines of the same rows, prefetched, and writes
-nothing.
+Every candidate gathers the same random rows, 48 MiB of payload, from one table of 1 GiB in huge pages, which is larger
+than any cache. The bandwidth is that of a copy on as many threads, which counts what it reads and what it writes. A
+gather's share is (payload per second) / bandwidth, so a gather at the speed of a copy would have 0.5. The limit reads
+the lines of the same rows, prefetched, and writes nothing.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from torch import Tensor
 from torch_gnnscale import ops
 
 PAYLOAD = 48 / 1024
-"""Of the table."""
+"""The payload, as a share of the table."""
 SIZES = [64, 128, 256, 512, 1024, 2048, 4096]
 THREADS = [1, 2]
 
 
 def on(threads: int, run: Callable[[], object]) -> None:
-    """Runs with as many threads of torch's own."""
+    """Runs with this number of torch's threads."""
     torch.set_num_threads(threads)
     run()
 

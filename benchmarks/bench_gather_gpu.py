@@ -2,13 +2,13 @@
 
     python benchmarks/bench_gather_gpu.py
 
-Every candidate gathers the same random rows of the same tables; all are checked before they are timed, by events on
-the stream. The limits are copies of as many bytes: within the GPU, which reads and writes each byte as a gather does,
-and from host memory, that of torch's pinned allocator and that of stores, of which the faster one counts. Rows are read
-from the latter. "mapped" finds rows by a map of places and counts them, as a store that is not renumbered does; no aim
-is set for it. Aims: 85 % of the copy within the GPU for rows of 512 bytes, 70 % for 128; 80 % of the
-copy from the host from 512 bytes on; half the rows from each within 10 % of the slower half alone. WholeGraph takes
-part where pylibwholegraph can be imported, and is to be slower at every size.
+Every candidate gathers the same random rows of the same tables. All are checked first, and then timed by events on the
+stream. The limits are copies of as many bytes: within the GPU, which reads and writes each byte as a gather does; and
+from host memory, the faster one of a copy from torch's pinned allocator and one from a store's memory. Gathers read
+from a store's memory. "mapped" looks up where each row is and counts it, as a store that is not renumbered does; it has
+no aim. Aims: 85 % of the copy within the GPU for rows of 512 bytes, 70 % for 128 bytes; 80 % of the copy from the host
+for rows of 512 bytes and more; with half of the rows in each memory, within 10 % of the slower half alone. WholeGraph
+takes part if pylibwholegraph can be imported, and is to be slower at every size.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def gather(parts: list[Tensor], index: Tensor) -> Callable[[], Tensor]:
 
 
 def mapped(parts: list[Tensor], index: Tensor) -> Callable[[], Tensor]:
-    """The same rows, by a map of places: a shuffle of ids, so that their rows are anywhere."""
+    """The same rows, found by a map from ids to positions, which is a random permutation."""
     rows = sum(map(len, parts))
     place = torch.randperm(rows, dtype=torch.int32, device=index.device)
     ids = torch.empty_like(place).scatter_(0, place.long(), torch.arange(rows, dtype=torch.int32, device=index.device))
@@ -109,19 +109,19 @@ class WholeGraph:
 
 
 def peer() -> WholeGraph | None:
-    """WholeGraph, if it can be started here; says why not."""
+    """WholeGraph if it can be started here; otherwise None, and the reason is printed."""
     if not has("pylibwholegraph"):
         print("WholeGraph is left out: pylibwholegraph is not installed")
         return None
     try:
         return WholeGraph()
-    except Exception as error:  # whatever keeps a peer from running is no matter of these measurements
+    except Exception as error:  # of any type: a peer that does not run must not stop the measurements
         print(f"WholeGraph is left out: {type(error).__name__}: {error}")
         return None
 
 
 def check(what: str, found: Tensor, ids: Tensor) -> None:
-    """Raises RuntimeError unless a sample of the rows are those of their ids in a table of rising numbers."""
+    """Raises RuntimeError unless some of the rows are those that the table, which counts upwards, has at their ids."""
     some = torch.randperm(len(ids), device=ids.device)[: 1 << 16]
     width = found.size(1)
     expected = ids[some, None] * width + torch.arange(width, device=ids.device)

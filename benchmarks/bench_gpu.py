@@ -23,7 +23,7 @@ DEVICE = "cuda:0"
 
 
 def draw(graph: SegmentedCSC, seeds: list[Tensor], keys: list[int]) -> list[ops.Sample]:
-    """A bulk's samples, when they are there."""
+    """A bulk's samples; returns when the GPU has made them."""
     samples = graph.sample(seeds, FANOUTS, keys, replace=False, layers=False)
     torch.cuda.synchronize()
     return samples
@@ -40,8 +40,8 @@ def check(found: list[ops.Sample], csc: CSC, seeds: list[Tensor], keys: list[int
 
 
 def sampling(csc: CSC, rounds: int) -> dict:
-    """Milliseconds a batch, one at a time and in bulk, with the graph on the GPU, in pinned host memory, and in both:
-    the GPU has the edges of the nodes of the highest in-degrees."""
+    """Milliseconds per batch, one at a time and in bulk, with the graph on the GPU, in pinned host memory, and in both:
+    the GPU then has the edges of the nodes with the highest in-degrees."""
     device = torch.device(DEVICE)
     order = by_score(csc.colptr.diff())
     places = {
@@ -67,7 +67,7 @@ def sampling(csc: CSC, rounds: int) -> dict:
 
 
 def loading(graph: str, rounds: int) -> dict:
-    """Milliseconds a batch of an epoch of 256 batches."""
+    """Milliseconds per batch of an epoch of 256 batches."""
     data = data_of(graph, FEATURES)
     seeds = torch.randperm(data.num_nodes, generator=torch.Generator().manual_seed(0))[: 256 * BATCH]
     options = {"num_neighbors": FANOUTS, "input_nodes": seeds, "batch_size": BATCH}

@@ -7,13 +7,13 @@ GraphSAGE with features from tiers that have 5 % of the rows' bytes on the GPU (
 alone (zero-copy), through PyG's loader on all cores where pyg-lib or torch-sparse can be imported, or from batches
 that are on the GPU beforehand, which is the limit; once for each width of the model (``--hidden``), because the steps
 of a narrow model are bound by the host that launches them. Every round reads the same epoch, whose accesses are the
-scores of the tiers: the plan's traffic is to be found within 2 %, and the epoch with tiers is to take at most 5 %
-more than the limit. Traffic is the rows that the gathers counted and, where nvidia-ml-py and the driver tell it, what
-the GPU received over PCIe with tiers, as a share of what it received without, less what it receives in an epoch of
-prepared batches. The batches must read more rows than the GPU's share holds, or nothing is left to read from the
-slower tier: the aims of traffic are then not judged. How well the accesses of another epoch would have predicted the
-traffic is counted, not measured. Without a GPU, memory over disk stands for it: that runs the same code, and measures
-nothing.
+scores of the tiers. Aims: the traffic differs from the plan's by at most 2 %, and the epoch with tiers takes at most
+5 % longer than the limit. Traffic is counted in rows, by the gathers; and, if nvidia-ml-py and the driver allow it, in
+bytes that the GPU received over PCIe with tiers, as a share of those without tiers, after those of an epoch of prepared
+batches are subtracted from both. The batches must read more rows than the GPU's share holds, or nothing is left to read
+from the slower tier: the aims of traffic are then not judged. How well the accesses of another epoch would have
+predicted the traffic is counted, not measured. Without a GPU, memory over disk takes its place, which runs the same
+code and measures nothing.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Training:
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=1e-3)
 
     def epoch(self, batches: Iterable[Any]) -> float:
-        """Seconds of an epoch, until the GPU has done it."""
+        """Seconds of an epoch, until the GPU has finished."""
         synchronize()
         begin = time.perf_counter()
         for given in batches:
@@ -105,7 +105,7 @@ def slow_bytes(store: TieredFeatureStore, tier: str) -> int:
 
 
 def predicted(store: TieredFeatureStore, tier: str, count: Tensor) -> float:
-    """Bytes that the plan expects to be read from a tier in an epoch of as many accesses."""
+    """Bytes that the plan expects an epoch with these accesses to read from a tier."""
     return store.plan.bytes_per_read(tier) * float(count.sum())
 
 

@@ -31,7 +31,7 @@ METHODS = {
 
 
 def draw(graph: ops.PreparedLayerBulks, seeds: list[Tensor], keys: list[int]) -> list[ops.Sample]:
-    """A bulk's samples, when they are there."""
+    """A bulk's samples; returns when the GPU has made them."""
     samples = graph.sample_many(seeds, keys)
     torch.cuda.synchronize()
     return samples
@@ -47,7 +47,8 @@ def check(found: list[ops.Sample], here: ops.PreparedLayers, seeds: list[Tensor]
 
 
 def scanned_edges(csc: CSC, found: list[ops.Sample]) -> int:
-    """The stored edges into all frontiers, repeats included: the nodes that a hop expands are those of the last one."""
+    """The number of stored edges into all frontiers, repeats included. A hop expands the nodes that the hop before it
+    found."""
     degree, total = csc.colptr.diff(), 0
     for sample in found:
         columns = len(sample.colptr[0]) - 1
@@ -65,7 +66,7 @@ def frontiers(found: list[ops.Sample]) -> list[list[Tensor]]:
 
 
 def sampling(csc: CSC, method: str, rounds: int, bulk: int) -> tuple[dict, dict]:
-    """Milliseconds a batch, and the aims, with so many batches."""
+    """Milliseconds per batch, one by one and in a bulk of ``bulk`` batches, and the aims."""
     drawing, num_nodes = METHODS[method]
     device, stored = torch.device(DEVICE), csc.relations()
     score = ops.node_scores(stored, drawing.scores) if method == "fastgcn" else None

@@ -6,9 +6,9 @@
 (10, 10, 10), trained on by GraphSAGE with 256 hidden features; it is to take 6 s, and loading alone 3 s. The graph is
 generated there: in-degrees are log-normal, and each source is drawn by a power law (node of rank r with density
 r^(-2/3)), independent of its own in-degree; an edge may be repeated. So a batch's size depends on the generator:
-degrees, distinct nodes and edges per batch, and the share of the accesses that the most read nodes have, are stated
-beside the time. Batches are compared with the CPU's, and rows with their nodes', before anything is timed. Without a
-GPU the CPU stands for it: that runs the same code at sizes that are given, and measures nothing.
+degrees, distinct nodes and edges per batch, and the share of the accesses that the most read nodes have, are reported
+with the time. Batches are compared with the CPU's, and rows with their nodes', before anything is timed. Without a
+GPU, the CPU takes its place, which runs the same code at the sizes given as arguments and measures nothing.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ QUANTILES = (0.5, 0.9, 0.99, 0.999)
 
 
 def column_pointers(nodes: int, edges: int) -> Tensor:
-    """Of in-degrees that are log-normal and add up to ``edges``: int64, shape [nodes + 1]."""
+    """The column pointers of log-normal in-degrees that add up to ``edges``: int64, shape [nodes + 1]."""
     ends = torch.randn(nodes, dtype=torch.float64, device=DEVICE).exp_().cumsum_(0)
     ends *= edges / float(ends[-1])
     colptr = torch.zeros(nodes + 1, dtype=torch.int64, device=DEVICE)
@@ -44,7 +44,7 @@ def column_pointers(nodes: int, edges: int) -> Tensor:
 
 
 def sources(nodes: int, edges: int) -> Tensor:
-    """Each drawn by a power law over ranks that are shuffled: int32, shape [edges]."""
+    """The sources of edges, each drawn by a power law over a shuffle of the nodes: int32, shape [edges]."""
     names = torch.randperm(nodes, device=DEVICE).to(torch.int32)
     row = torch.empty(edges, dtype=torch.int32, device=DEVICE)
     for part in row.split(CHUNK):
@@ -64,7 +64,7 @@ def features(nodes: int) -> Tensor:
 
 
 def widened(batch: Data) -> Data:
-    """With features in the model's 32 bits."""
+    """The batch with float32 features, which the model takes."""
     batch.x = batch.x.float()
     return batch
 

@@ -2,11 +2,11 @@
 
     python benchmarks/bench_gpu_split.py
 
-A batch is 1024 x (15, 10, 5), drawn on the GPU and cut over ranks by random owners, host waits included; aim: at most 3
-times the drawing. Rows are shuffled by the operator alone: "packed", random rows of one table, and "added", to each row
-of a table a random row of two others. Bytes read and written count, against those of a copy of rows; aim: 70 % for
-rows of 512 bytes. All results are compared with the CPU's before they are timed. That a rank reads another's GPU is
-timed nowhere yet.
+A batch is 1024 x (15, 10, 5), drawn on the GPU and cut over ranks by random owners, host waits included; aim: cutting
+takes at most 3 times as long as drawing. Rows are shuffled by the operator alone: "packed" copies random rows of one
+table, "added" adds a random row of two other tables to each row of a table. Its bytes read and written per second are
+compared with those of a copy of rows; aim: 70 % for rows of 512 bytes. All results are compared with the CPU's before
+they are timed. No benchmark reads another rank's GPU yet.
 """
 
 from __future__ import annotations

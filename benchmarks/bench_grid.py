@@ -2,10 +2,10 @@
 
     python benchmarks/bench_grid.py
 
-The planted graph in p / c random parts, with as many processes, all batches in one bulk (matrix-based sampling, section
-5.2). Each rank's counts of its exchange: stored edges (nonzeros of A) that came from other ranks, and scores of the
-all-reduce, beside kbd, the sum of the degrees of all seeds, and beside what the sparsity-oblivious algorithm would
-broadcast. What travels must be what the seeds' degrees say, to the edge.
+The planted graph in p / c random parts, p processes, all batches in one bulk (matrix-based sampling, section 5.2). Each
+rank counts the stored edges (nonzeros of A) that it receives from other ranks, and the scores of the all-reduce. Beside
+these stand kbd, the sum of the degrees of all seeds, and what the sparsity-oblivious algorithm would broadcast. The
+number of edges that travel must be exactly the one that follows from the seeds' degrees.
 """
 
 from __future__ import annotations

@@ -51,7 +51,7 @@ PURPOSES = {"P": ("seeds", "requests", "edges", "scores"), "EXTRACT": ("picks", 
 PARTS = (*PHASES, "fetch", "train")
 FIGURE = Path(__file__).parents[1] / "docs" / "grid_epoch.png"
 EPOCHS = 2
-"""Of each kind that a round times, after one that it does not."""
+"""How many epochs of each kind a round times, after one that does not count."""
 LIMIT = 900
 """Seconds after which ranks are ended."""
 
@@ -177,7 +177,7 @@ def measured(folder: Path, grids: list[Grid], rounds: int) -> dict[str, Any]:
 
 
 def plot(results: dict[str, Any]) -> None:
-    """A row for each method: where every rank has all edges, where edges are in parts, and what is received."""
+    """A row of panels for each method: epochs with all edges on every rank, with edges in parts, and bytes received."""
     figure = Figure(figsize=(11, 6), layout="constrained")
     rows = figure.subplots(len(METHODS), 3)
     for row, method in zip(rows, METHODS, strict=True):

@@ -2,9 +2,9 @@
 
     python benchmarks/bench_grid_memory.py
 
-The planted graph in p / c random parts, LADIES and GraphSAGE, one bulk on each rank: the growth of its peak over what
-is resident before, when an equal bulk has been sampled already, so that the pages of the part's files are there. The
-formula is :meth:`Needs.bytes`, of what :func:`expected` finds in the graph's degrees.
+The planted graph in p / c random parts, LADIES and GraphSAGE, one bulk on each rank: how much the peak of the rank's
+memory exceeds what is resident before the bulk. An equal bulk is sampled first, so that the pages of the part's files
+are resident already. The formula is :meth:`Needs.bytes`, given what :func:`expected` computes from the graph's degrees.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ METHODS: dict[str, dict[str, Any]] = {
     "GraphSAGE": {"num_neighbors": [10, 5], "batch_size": 256},
 }
 OF_HOP, OF_FETCHED, OF_DRAWN = 100, 16, 120
-"""Bytes of an edge into a frontier (LADIES), of one that came from its owner, and of a drawn one (GraphSAGE)."""
+"""Bytes per edge into a frontier (LADIES), per edge that came from its owner, and per drawn edge (GraphSAGE)."""
 OF_KEPT, OF_CANDIDATE, OF_SUMMED = 45, 22, 90
-"""The same while a row adds up its scores: bytes of an edge, of a candidate, and of one of each of c ranks."""
+"""While a row of the grid adds up scores: bytes per edge, per candidate, and per candidate of each of the c ranks."""
 
 
 class Needs(NamedTuple):
-    """Of a rank's bulk."""
+    """What a rank's bulk consists of."""
 
     hop: float = 0
-    """Edges into the frontier of the hop that has most."""
+    """Edges into the frontiers of the hop that has most of them."""
     fetched: float = 0
     """Edges into the distinct nodes of all frontiers."""
     candidates: float = 0
-    """Of its row's batches, sources of edges that it has, in the hop that has most edges."""
+    """Distinct sources of the edges that the rank has for the batches of its row, in the hop with most edges."""
     drawn: float = 0
     """Edges drawn in the hop that draws most."""
 
     def bytes(self, method: str, copies: int) -> float:
-        """What a bulk takes, without its batches' rows."""
+        """The memory of a bulk, without its batches' rows, in bytes."""
         if method == "GraphSAGE":
             return OF_DRAWN * self.drawn
         adding = OF_KEPT * self.hop + (OF_CANDIDATE + OF_SUMMED * copies) * self.candidates if copies > 1 else 0
@@ -58,14 +58,14 @@ class Needs(NamedTuple):
 
 
 def expected(method: str, indegree: Tensor, outdegree: Tensor, batches: int, copies: int) -> Needs:
-    """What a graph lets expect: of seeds drawn at random and nodes drawn as sources of random edges, none of them in
-    two batches; of GraphSAGE, at most.
+    """What is expected for a graph, if seeds are random nodes, other nodes are the sources of random edges, and no node
+    is in two batches; for GraphSAGE, an upper bound.
 
     Args:
         method: in METHODS.
-        indegree, outdegree: of each node: int64, shape [n].
-        batches: k.
-        copies: c.
+        indegree, outdegree: the degrees of each node: int64, shape [n].
+        batches: k, the number of batches.
+        copies: c, the number of ranks that hold each part.
     """
     options, e = METHODS[method], float(indegree.sum())
     seeds, numbers = options["batch_size"], options["num_neighbors"]
@@ -110,7 +110,8 @@ def in_rank(folder: Path) -> dict[str, Any]:
 
 
 def measure(graph: str, grid: Grid, batches: int) -> list[dict[str, Any]]:
-    """A row for each method: the largest peak of a rank, what was expected and, of GraphSAGE, what its edges need."""
+    """A row for each method: the largest peak of a rank, the expected one and, for GraphSAGE, what the formula gives
+    for the edges that were drawn."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         data = data_of(graph, 2, 2, 1 << 30)

@@ -32,7 +32,7 @@ from torch_gnnscale.topology.reorder import by_score, reorder_csc
 FANOUTS, BATCH, SHARES = [15, 10, 5], 64, (0.05, 0.10, 0.25)
 DEPTHS, FRACTIONS = (2, 3, 4, 5), (0.0, 0.05, 0.10, 0.15, 0.20, 0.25, 0.50)
 DOCS = Path(__file__).parents[1] / "docs"
-MEASURED, PRESAMPLED = 3, 1000  # epochs: the first of which accesses are measured, the one that is drawn beforehand
+MEASURED, PRESAMPLED = 3, 1000  # numbers of epochs: of the first measured one, and of the one that is drawn beforehand
 
 
 def cumulative(accesses: Tensor, score: Tensor) -> Tensor:
@@ -42,7 +42,7 @@ def cumulative(accesses: Tensor, score: Tensor) -> Tensor:
 
 
 def seeds_of(num_nodes: int) -> Tensor:
-    """One node of a hundred."""
+    """A hundredth of the nodes."""
     return torch.randperm(num_nodes, generator=torch.Generator().manual_seed(1))[: num_nodes // 100]
 
 
@@ -81,15 +81,15 @@ def deeper(edge_index: Tensor, num_nodes: int) -> dict[str, dict[str, Tensor]]:
 
 
 def traffic(edge_index: Tensor, num_nodes: int, width: int = 128) -> dict[str, float]:
-    """What an epoch reads from the slow tier, counted by stores, as a share of all that it reads, over the share of the
-    features that is in the fast one; rows by weighted reverse PageRank."""
+    """The share of an epoch's reads that are from the slow tier, counted by stores, by the share of the features that
+    is in the fast tier; rows are in the order of weighted reverse PageRank."""
     seeds = seeds_of(num_nodes)
     data = Data(x=torch.rand(num_nodes, width), edge_index=edge_index)
     score = hotness.reverse_pagerank(CSC.from_data(data), seeds)
     found = {}
     with tempfile.TemporaryDirectory(dir=".") as folder:
         for fraction in FRACTIONS:
-            # Renumbered, so that none of the share goes to a map of places.
+            # Renumbered, so that no memory of the fast tier goes to a map of positions.
             given = {"host": fraction, "disk": folder, "hotness": score, "renumbered": True}
             with TieredFeatureStore.from_data(data, **given) as store:
                 ordered = GraphStore.from_data(data, order=store.order)

@@ -2,8 +2,8 @@
 
     python benchmarks/bench_large.py --folder DIR
 
-DIR holds 10 GB in the end and 28 GB while the graph is built; all of it is deleted afterwards. Builds an R-MAT graph
-with build_on_disk and features beside it, each stage in a process of its own whose peak memory is reported; checks some
+DIR holds 28 GB while the graph is built and 10 GB afterwards; all of it is deleted in the end. Builds an R-MAT graph
+with build_on_disk and features for it, each stage in a process of its own whose peak memory is reported; checks some
 columns of the graph against the generator; then loads batches of 1024 x (15, 10, 5), with the files out of the page
 cache at first and in it afterwards, and trains on them.
 """
@@ -55,7 +55,7 @@ def build(folder: Path, nodes: int, edges: int) -> dict[str, float]:
 
 
 def check(folder: Path, nodes: int, edges: int) -> dict[str, float]:
-    """The columns of some nodes hold the edges that the generator gives them, in its order."""
+    """Checks that the columns of some nodes hold the edges that the generator gives them, in its order."""
     csc = GraphStore.open(folder / "graph", verify=False).relation()
     ops.check_colptr(csc.colptr, edges)
     some = torch.randperm(nodes, generator=torch.Generator().manual_seed(0))[:1000].sort().values

@@ -2,14 +2,14 @@
 
     python benchmarks/bench_layerwise.py
 
-Times are those of the CPU. LADIES beside a loop that reads the lists of the same frontiers and touches a cell per
-source, one that draws the high word of a number for each source, and a batch without seeds; and beside three ways to
-draw a layer with scipy: indexing rows and columns, products of sparse matrices (Tripathy et al. 2024, algorithm 1),
-and dense vectors over all nodes, as in the authors' code (Zou et al. 2019).
-LABOR beside a loop that reads the lists and draws a number for each source, and beside neighbor sampling, with the
-number of nodes that each finds. The rows of GraphSAGE's matrices beside the paper's, whose frontiers keep repeated
-nodes. Where fb100 is there, on its 24 largest schools, too. How much memory a hop takes beside its outputs, and how
-much 64 batches of three layers take as matrices, on cnr-2000 where that is there.
+Times are CPU times. LADIES is compared with what it cannot leave out (a loop that reads the lists of the same frontiers
+and touches a cell per source, a loop that draws the high word of a number for each source, and a batch without seeds),
+and with three ways to draw a layer with scipy: indexing rows and columns, products of sparse matrices (Tripathy et al.
+2024, algorithm 1), and dense vectors over all nodes, as in the authors' code (Zou et al. 2019). LABOR is compared with
+a loop that reads the lists and draws a number for each source, and with neighbor sampling, by time and by the number of
+nodes found. The rows of GraphSAGE's matrices are counted, and those of the paper's, whose frontiers keep repeated
+nodes. If fb100 is there, all this is also done on its 24 largest schools. Last, the memory that a hop takes besides its
+outputs, and the memory that 64 batches of three layers take as matrices, on cnr-2000 if that is there.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ DRAWING = "reading the lists, drawing for each source"
 HIGH_WORDS = "reading the lists, drawing a high word for each source"
 NO_SEEDS = "a batch without seeds"
 PASSED = 0.01
-"""The part of high words that are low enough, in the loop that draws them."""
+"""The share of high words that are below the limit, in the loop that draws them."""
 LADIES = ops.LayerDrawing()
 LABOR = ops.LayerDrawing("labor", "sequential")
 POISSON = ops.LayerDrawing("labor", "poisson")
 PEERS = {"scipy, indexing": 8, "scipy, products": 20, "scipy, dense vectors": 80}
-"""How many times as fast as each LADIES should be."""
+"""How many times as fast as each of these LADIES should be."""
 
 
 def schools() -> CSC | None:
@@ -63,7 +63,7 @@ def schools() -> CSC | None:
 
 
 def node_counts(csc: CSC, batches: int) -> dict[str, Any]:
-    """Nodes that LABOR finds beside those of neighbor sampling, both with layers."""
+    """The numbers of nodes that LABOR and neighbor sampling find, both with ``layers=True``."""
     relations, found = csc.relations(), {}
     for fanouts, drawing, most in (
         ([10, 10], LABOR, 0.65),
@@ -99,7 +99,7 @@ def matrix_rows(csc: CSC, batches: int) -> dict[str, Any]:
 
 
 def chosen(score: np.ndarray, count: int, generator: np.random.Generator) -> np.ndarray:
-    """Distinct places, in proportion to their scores among those left."""
+    """Distinct positions: each is drawn in proportion to its score among those left."""
     return generator.choice(len(score), min(count, len(score)), replace=False, p=score / score.sum())
 
 
@@ -141,7 +141,7 @@ def all_layers(step: Any, matrix: Any, seeds: np.ndarray, number: int) -> list[A
 
 
 def check(sample: ops.Sample, layers: list[Any], matrix: Any) -> None:
-    """Both draw as many nodes, and their edges are the graph's."""
+    """Checks that both draw equally many nodes, and that their edges are the graph's."""
     counts = [len(drawn) for drawn, _ in layers]
     assert counts[0] == len(sample.edge_index[0][0][: sample.num_edges[0][0]].unique()) == LAYERS[0]
     for (_, edges), frontier in zip(layers, [None, layers[0][0]], strict=True):
@@ -193,7 +193,7 @@ def ladies(csc: Any, rounds: int) -> dict[str, Any]:
 
 
 def room_for_edges(csc: Any, frontiers: list[torch.Tensor]) -> torch.Tensor:
-    """For the edges into any one of these frontiers, and one more."""
+    """A buffer with room for the edges into any one of these frontiers, and one more."""
     degree = csc.colptr.diff()
     return torch.zeros(1 + max(int(degree[frontier].sum()) for frontier in frontiers), dtype=torch.int64)
 
@@ -233,8 +233,8 @@ def status(field: str) -> int:
 
 
 def scratch(lists: int, degree: int = 20) -> dict[str, Any]:
-    """The most memory that a hop takes beside its outputs and the cells of the graph, in bytes per scanned edge: one
-    hop from ``lists`` nodes, whose lists have no source in common, so that each edge leads to a candidate."""
+    """The most memory that a hop takes besides its outputs and the cells of the graph, in bytes per scanned edge: one
+    hop from ``lists`` nodes, whose lists have no source in common, so that each edge has a candidate of its own."""
     nodes, edges = 2 * lists * degree, lists * degree
     colptr = torch.cat([torch.arange(0, edges + 1, degree), torch.full((nodes - lists,), edges)])
     graph_, seeds = ops.relations([colptr], [torch.randperm(nodes)[:edges].int()]), torch.arange(lists)
@@ -242,7 +242,7 @@ def scratch(lists: int, degree: int = 20) -> dict[str, Any]:
     libc.prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: pages that are touched, not those around them
     ops.pool_limit(0)  # no memory of earlier calls
     for method, schemes in SCHEMES_OF.items():
-        for scheme in schemes if method != "fastgcn" else ():  # whose candidates are all nodes
+        for scheme in schemes if method != "fastgcn" else ():  # FastGCN's candidates are all nodes, whatever the edges
             layers = ops.PreparedLayers(graph_, [512 if method == "ladies" else 5], ops.LayerDrawing(method, scheme))
             layers.sample(seeds, 0)
             libc.malloc_trim(0)

@@ -21,11 +21,11 @@ from torch_gnnscale import NeighborLoader, ops
 FANOUTS = [15, 10, 5]
 BATCH = 1024
 FEATURES = 128
-BATCHES = 12  # a round
+BATCHES = 12  # per round
 
 
 def check(loader, data) -> None:
-    """Rows are those of their nodes, and edges those of the graph."""
+    """Checks that rows are those of their nodes, and edges those of the graph."""
     batch = next(iter(loader))
     assert torch.equal(batch.x, data.x[batch.n_id])
     assert torch.equal(batch.n_id[batch.edge_index], data.edge_index[:, batch.e_id])

@@ -1,11 +1,11 @@
-"""A training loop with the loader beside it: what it waits for its data, and how much slower it is.
+"""A training loop whose loader prepares batches meanwhile: how long it waits for them, and how much slower it is.
 
     python benchmarks/bench_loop.py
 
 Whole epochs of 40 batches of 1024 x (15, 10, 5) with 128 features, a narrowed GraphSAGE and Adam, against the same loop
-over batches prepared beforehand. A wait is the time in the iterator's ``next``. The one for the first batch, when no
-step has run beside which it could have been prepared, is a figure of its own. Whatever else the loader's threads take
-from the loop is in the ratio, which their share of the cores bounds from below.
+over batches prepared beforehand. A wait is the time in the iterator's ``next``. The wait for the first batch, before
+which no step has run, is a figure of its own. The ratio of the two loops also contains whatever else the loader's
+threads take from the loop; the share of the cores that they take is a lower bound of that.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
     GNNSCALE_DATA=path/to/data python benchmarks/bench_methods.py
 
-On each data set, the numbers of nodes (LABOR: of neighbors) per hop are searched for with which a method's batches have
+On each data set, a search finds the numbers of nodes (LABOR: of neighbors) per hop with which a method's batches have
 as many nodes as those of neighbor sampling, within 5 %. Then a narrowed and weighed model is trained with five seeds.
 Evaluation takes all neighbors. Each row is saved when it is done; ``--more`` keeps the rows that are saved already.
 """
@@ -38,7 +38,7 @@ SEEDS = range(5)
 NEAR = 0.05
 """How far a row's nodes per batch may be from those of neighbor sampling."""
 FANOUTS = [5, 5]
-"""Of neighbor sampling."""
+"""The fanouts of neighbor sampling."""
 SCHOOLS = ["Caltech36", "Reed98", "Haverford76", "Simmons81", "USFCA72", "Bowdoin47"]
 _FB = NodeConfig(residual=True, fanouts=FANOUTS, hidden=64, batch_size=64, lr=0.005, dropout=0.0)
 TASKS = {
@@ -87,7 +87,7 @@ FEW = [
     *(Row("fastgcn", o) for o in ({"scores": "counts"}, {"weights": "unbiased"}, {"keep_known": True})),
     *(Row("fastgcn", {"scheme": scheme}) for scheme in ("poisson", "replace", "successive")),
 ]
-"""One change of the defaults at a time, too: the rows of all data sets."""
+"""These, and further single changes of the defaults: the rows of all data sets."""
 
 
 def every_row() -> Iterator[Row]:
@@ -103,8 +103,8 @@ def every_row() -> Iterator[Row]:
 
 
 def read(name: str, root: str) -> NodeTask:
-    """A data set; ``six schools`` are one graph without edges between schools. The features of schools are the places
-    of the ones in a row, filled up with the number of features."""
+    """A data set; ``six schools`` are one graph without edges between schools. The features of a school's nodes are the
+    positions of the ones in a row of features, padded with the number of features."""
     if name == "planted":
         return NodeTask.from_data(name, datasets.planted(1000, split=(0.3, 0.2)))
     if name != "six schools" and not name.startswith("fb100"):
@@ -121,7 +121,7 @@ def read(name: str, root: str) -> NodeTask:
 
 
 class EncodeCodes(nn.Module):
-    """A linear map of rows with ones at some places and zeros elsewhere, from these places."""
+    """A linear map of rows that are one at some positions and zero elsewhere, given these positions."""
 
     def __init__(self, features: int, hidden: int) -> None:
         super().__init__()
@@ -201,8 +201,8 @@ def nodes_of(row: Row, task: NodeTask, batch_size: int, num_nodes: list[int], ba
 
 
 def equal_sizes(row: Row, task: NodeTask, batch_size: int, wanted: float) -> list[int]:
-    """The numbers per hop by which a row's batches have nearest to ``wanted`` nodes: of neighbors, at most one more or
-    less in the second hop; of nodes, the same in both."""
+    """The numbers per hop with which a row's batches have a number of nodes closest to ``wanted``. Numbers of neighbors
+    differ by at most one between the hops; numbers of nodes are the same in both."""
     if row.method == "labor":
         tried: dict[tuple[int, int], float] = {}
         for first in range(1, 40):
@@ -224,7 +224,8 @@ def equal_sizes(row: Row, task: NodeTask, batch_size: int, wanted: float) -> lis
 def measure(
     row: Row, task: NodeTask, config: NodeConfig, whole: Whole, wanted: float | None, seeds: Sequence[int] = SEEDS
 ) -> dict[str, Any]:
-    """Scores of each seed, and what the batches had; ``wanted``: nodes per batch, None: as neighbor sampling finds."""
+    """The scores by seed, and what the batches had. ``wanted``: nodes per batch; None: as many as neighbor sampling
+    finds."""
     num_nodes = FANOUTS if wanted is None else equal_sizes(row, task, config.batch_size, wanted)
     sampler = row.sampler(task.data, num_nodes)
     scores, counted = [], torch.zeros(4)

@@ -1,15 +1,15 @@
-"""Sampling in every mode against PyG's own sampler with pyg-lib, on one thread but where another number is named.
+"""Sampling in every mode against PyG's own sampler with pyg-lib, on one thread unless another number is named.
 
     python benchmarks/bench_modes.py
-    python benchmarks/bench_modes.py --modes "temporal, last"    # these alone, not saved
-    python benchmarks/bench_modes.py --cpu-time                  # beside other work, not saved
+    python benchmarks/bench_modes.py --modes "temporal, last"    # only this mode; not saved
+    python benchmarks/bench_modes.py --cpu-time                  # for a machine with other work; not saved
 
 Both samplers get the same data, seeds and fanouts and return PyG's outputs with the user's edge ids: ours writes them,
 and PyG's positions are looked up in its permutation, as its loader does. Every case is checked first: the edges are the
 data's, and what the mode promises holds.
 
-With 237 relations much of the time goes into the tensors and dictionaries of an output. ``no neighbors`` is our sampler
-with fanouts of 0: as many of them, without an edge.
+With 237 relations, much of the time goes into the tensors and dictionaries of an output. ``no neighbors`` is our
+sampler with fanouts of 0: its outputs have as many tensors and dictionaries, but no edges.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TIMES = 1000
 
 
 class Case(NamedTuple):
-    """One mode: what both samplers get, and what holds of the outputs."""
+    """One mode: what both samplers get, and what must hold for their outputs."""
 
     data: Data | HeteroData
     options: dict
@@ -81,7 +81,7 @@ def academic() -> HeteroData:
 
 
 def knowledge_graph() -> HeteroData:
-    """As many relations as fb15k-237 has, between nodes of one type."""
+    """A graph with as many relations as fb15k-237, all between nodes of one type."""
     data = HeteroData()
     data["entity"].num_nodes = 14_541
     for number, edges in enumerate(
@@ -105,7 +105,7 @@ def with_users_ids(sampler, out):
 
 
 def check_edges(data: Data | HeteroData, out) -> None:
-    """Sampled edges are the data's, by their ids."""
+    """Checks by their ids that sampled edges are the data's."""
     if isinstance(data, Data):
         assert torch.equal(torch.stack([out.node[out.row], out.node[out.col]]), data.edge_index[:, out.edge])
         return
@@ -116,7 +116,7 @@ def check_edges(data: Data | HeteroData, out) -> None:
 
 
 def check_times(data: Data | HeteroData, out) -> None:
-    """No neighbor is later than its tree's seed."""
+    """Checks that no neighbor is later than its tree's seed."""
     typed = isinstance(data, HeteroData)
     nodes, trees = (out.node, out.batch) if typed else ({None: out.node}, {None: out.batch})
     times = data.time_dict if typed else {None: data.time}

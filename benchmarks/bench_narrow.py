@@ -1,7 +1,8 @@
 """Narrowed models on small batches, beside PyG's model on the whole batch: one thread, forward and backward.
 
-The ways take turns within a round, and their times are CPU times, so that other processes disturb all of them alike.
-"always narrowed" computes no batch whole: ``nn.saving`` is right if it changes over where that column crosses 1.
+The candidates take turns within a round, and their times are CPU times, so that other processes disturb all of them
+alike. "always narrowed" never computes a batch whole: ``nn.saving`` is right if it changes from whole to narrowed where
+that column crosses 1.
 
     python benchmarks/bench_narrow.py
 """
@@ -21,7 +22,7 @@ NODES, EDGES, CLASSES = 2708, 10556, 7  # Cora's
 
 
 def measure(model, batch, rounds: int, steps: int) -> dict[str, float]:
-    """Microseconds per step of each way, and the medians over the rounds of their ratios and differences."""
+    """Microseconds per step of each candidate, and the medians over the rounds of their ratios and differences."""
     narrowed, least = narrow(model), saving.LEAST_SAVED
 
     def whole():

@@ -4,15 +4,15 @@
 
 FastSample's figure 6 with its model (GraphSAGE of three layers, (15, 10, 5)), in random parts, one process for each:
 
-- partitioned: topology and features in parts, drawn hop by hop; its "vanilla";
-- hop by hop: the topology whole on every rank, features in parts, and the samples drawn hop by hop all the same;
-- fused: the same, all hops drawn in one native call; what the loaders do;
-- whole: every rank has graph and features, ``shard=True``: nothing is exchanged but gradients.
+- partitioned: topology and features in parts, drawn hop by hop; FastSample's "vanilla";
+- hop by hop: the topology whole on every rank, features in parts, and the samples nevertheless drawn hop by hop;
+- fused: as "hop by hop", but all hops are drawn in one native call, as the loaders do;
+- whole: every rank has the graph and all features, ``shard=True``: only gradients are exchanged.
 
 The batches of the first three are equal, which is checked. All train under DDP, so their gradients travel, too; and all
 make their batches without a model. Epochs of the schemes take turns. In a network namespace of the ranks
-(``unshare -Urn``) a token bucket holds what all of them send together over the loopback device to a rate. What was
-measured is saved after each rate; the usual sizes took four minutes on two cores that had other work, too.
+(``unshare -Urn``) a token bucket limits what all of them send together over the loopback device to a rate. Results are
+saved after each rate; with the default sizes this took four minutes on two cores that had other work, too.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ FIGURE = Path(__file__).parents[1] / "docs" / "schemes.png"
 
 
 class HopByHop(HostExecutor):
-    """Draws a whole graph as one in parts is drawn: a hop at a time."""
+    """Draws from a whole graph one hop at a time, as is done if edges are in parts."""
 
     def sample(
         self, seeds: Sequence[Tensor], key: int, drawing: Drawing, seed_time: Sequence[Tensor | None] | None = None,
@@ -105,7 +105,8 @@ class Scheme:
 
 
 def sizes(batch: Data) -> tuple[int, int, int]:
-    """Nodes of a batch; those of them whose neighbors were drawn, without the seeds; edges drawn for these."""
+    """(Nodes of a batch, those of them whose neighbors were drawn, without the seeds, and the edges drawn for
+    these)."""
     nodes, edges = batch.num_sampled_nodes, batch.num_sampled_edges
     return sum(nodes), sum(nodes[1:-1]), sum(edges[1:])
 
@@ -159,7 +160,7 @@ def in_rank(folder: Path) -> dict[str, Any]:
 
 
 def summed_up(ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """A run's figures: milliseconds a step, and ratios to ``fused`` within each round."""
+    """A run's figures: milliseconds per step, and ratios to ``fused`` within each round."""
     first, steps = ranks[0], ranks[0]["steps"]
     means = torch.tensor([rank["sizes"] for rank in ranks]).mean(0).tolist()
     result: dict[str, Any] = {"steps": steps, "row bytes": first["row bytes"], **dict(zip(SIZES, means, strict=True))}
@@ -204,7 +205,8 @@ def measure(
 
 
 def plot(results: dict[str, Any]) -> None:
-    """A row for each graph and number of ranks: what a step takes over "fused", training and batches alone."""
+    """A row of panels for each graph and number of ranks: the time of a step over that of "fused", of training and of
+    making batches alone."""
     figure = Figure(figsize=(10, 2.8 * len(results)), layout="constrained")
     rows = figure.subplots(len(results), 2, squeeze=False)
     for row, (title, rates) in zip(rows, results.items(), strict=True):

@@ -3,9 +3,9 @@
     python benchmarks/bench_own_tiers.py --folder DIR
 
 An R-MAT graph with 128 floats per node in 2 random parts, one process for each; both read DIR. A hundredth of the nodes
-are seeds, batches of 1024 x (15, 10, 5). A batch's rows are those of the part and those of the other one, for which the
-other rank reads its own. Cold: before each batch the files of the rows are taken out of the page cache, which is
-checked; warm: all that is read is in it. The batches are equal, which is checked.
+are seeds, batches of 1024 x (15, 10, 5). The rows of a batch are partly those of the rank's own part, partly those that
+the other rank reads and sends. Cold: before each batch the files of the rows are taken out of the page cache, which is
+checked. Warm: all that is read is in the page cache. It is checked that the batches are equal.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ TIERS = {"mapped": None, "tiers": {"host": SHARE}}
 
 
 class Candidate:
-    """A part that is opened, with tiers or without, and a loader that makes one batch after the other."""
+    """A part that was opened with tiers or without, and a loader that makes one batch after another."""
 
     def __init__(self, part: Part) -> None:
         self.part = part

@@ -5,8 +5,8 @@
 
 METIS, METIS over clusters, and random parts of the planted graph and, where GNNSCALE_DATA (or ../shared/data) has them,
 of cnr-2000, musae_facebook and the school Oklahoma97 of Facebook100, whose ids are shuffled before. Memory: a mapped
-R-MAT graph in a process of its own, the growth of its peak (with METIS's process) over the bytes of the graph's files;
-and beside it that of its memory that is no file's, looked at 50 times per second.
+R-MAT graph in a process of its own, the growth of its peak (with METIS's process) relative to the bytes of the graph's
+files; and the same for its memory without pages of files, which is read 50 times per second.
 """
 
 from __future__ import annotations
@@ -73,8 +73,8 @@ def measured(csc: CSC, train: Tensor, method: str, balance: tuple[str, ...], see
 
 
 def not_of_files() -> int:
-    """Bytes of resident memory of this process and its children that are no file's. Shared memory counts once for each
-    process that uses it."""
+    """Bytes of resident memory of this process and its children, without pages of files. Shared memory counts once for
+    each process that uses it."""
     own, total = os.getpid(), 0
     children = Path(f"/proc/{own}/task").glob("*/children")
     for process in [own, *(int(child) for file in children for child in file.read_text().split())]:

@@ -2,10 +2,10 @@
 
     python benchmarks/bench_policies.py
 
-As bench_buffer.py, whose functions these are: rank 0 of 4 random parts, a tenth of the nodes as seeds, owned batches of
-500 x (10, 25), about equally many steps of each graph. Graphs: planted and, where GNNSCALE_DATA (or ../shared/data) has
-them, cnr-2000 and the school Oklahoma97 of Facebook100. Figures 12 and 13: gamma and delta; figure 10: the hit rate by
-step; the policies over buffers of 5 to 50 % of the halo; figure 14: the memory of buffer and scoreboards.
+As in bench_buffer.py, whose functions it calls: rank 0 of 4 random parts, a tenth of the nodes as seeds, owned batches
+of 500 x (10, 25), about equally many steps on each graph. Graphs: planted and, where GNNSCALE_DATA (or ../shared/data)
+has them, cnr-2000 and the school Oklahoma97 of Facebook100. Figures 12 and 13: gamma and delta; figure 10: the hit rate
+by step; the policies over buffers of 5 to 50 % of the halo; figure 14: the memory of buffer and scoreboards.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def array_bytes(value: Any) -> int:
 
 
 def measure(graph: str, steps: int) -> dict[str, Any]:
-    """All figures of a graph, over about so many steps."""
+    """All figures of a graph, over about ``steps`` steps."""
     edge_index, num_nodes = graph_of(graph)
     an_epoch = -(-(num_nodes // 10 // PARTS) // BATCH)
     (part,) = parts_of(edge_index, num_nodes, max(1, steps // an_epoch), [0])
@@ -86,7 +86,7 @@ def measure(graph: str, steps: int) -> dict[str, Any]:
 
 
 def plot(results: dict[str, Any]) -> None:
-    """A row of three panels for each graph; what lines mean stands in the last one."""
+    """A row of three panels for each graph; the last panel has the legend."""
     figure = Figure(figsize=(11, 3.2 * len(results)), layout="constrained")
     for row, (graph, found) in zip(figure.subplots(len(results), 3, squeeze=False), results.items(), strict=True):
         left, middle, right = row

@@ -7,8 +7,8 @@ buffer of a quarter of the halo; GraphSAGE and GAT of two layers, GAT with two h
 Epochs of the candidates take turns: without a buffer, with each policy, and two without overlap (``prefetch=0``), whose
 parts are timed (figure 9). From these the model's equations 2 to 6 predict what the others take.
 
-Each over the loopback device as it is, and held to the rates at which the rows of a step without a buffer take half of
-what its training takes, and twice that.
+Each runs over the loopback device as it is, and over one that is limited to two rates: those at which the rows of a
+step without a buffer take half of the time of its training, and twice that time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MODELS = {
     "GAT": partial(GAT, FEATURES, HIDDEN, len(FANOUTS), CLASSES, heads=2),
 }
 NETWORKS = {"as it is": None, "half": 0.5, "twice": 2.0}
-"""By name: what the rows of a step without a buffer take of its training; None leaves the device as it is."""
+"""By name: the time of a step's rows without a buffer, relative to that of its training; None: the device as it is."""
 FIGURE = Path(__file__).parents[1] / "docs" / "overlap.png"
 
 
@@ -68,7 +68,7 @@ SETTINGS = {
 
 
 class Timed(MassiveGNN):
-    """The policy, which tells what it takes; the last one made stands in ``latest``."""
+    """The policy, which times itself; ``latest`` is the object that was made last."""
 
     latest: Timed
 
@@ -161,7 +161,7 @@ def in_rank(folder: Path) -> dict[str, Any]:
 
 
 def summed_up(ranks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Milliseconds a step of what was measured and predicted; the ratio to no buffer within each round."""
+    """Milliseconds per step, measured and predicted, and the ratio to no buffer within each round."""
     steps, result = ranks[0]["steps"], {}
     for name in SETTINGS:
         of_ranks = [rank[name] for rank in ranks]
@@ -187,8 +187,8 @@ def summed_up(ranks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def predicted(found: dict[str, Any]) -> dict[str, float]:
-    """The model's equations, from the parts of a step that were timed without overlap: milliseconds, and over those
-    that were measured."""
+    """The model's equations, given the parts of a step that were timed without overlap: milliseconds, and their ratio
+    to the measured ones."""
     plain, kept = found["no buffer, no overlap"]["breakdown_ms"], found["massivegnn, no overlap"]["breakdown_ms"]
     fetch = max(plain["rpc"], plain["copy"])
     baseline = plain["sampling"] + fetch + plain["ddp"]  # equation 2
@@ -228,7 +228,7 @@ def measure(model: str, networks: list[str], rounds: int, limit: int, folder: Pa
 
 
 def plot(results: dict[str, Any]) -> None:
-    """A panel for each model: what a step takes over one without a buffer, by network; quartiles of the rounds."""
+    """A panel for each model: the time of a step over that of one without a buffer, by network, with quartiles."""
     figure = Figure(figsize=(10, 3.4), layout="constrained")
     panels = figure.subplots(1, len(results), squeeze=False)[0]
     for axes, (model, networks) in zip(panels, results.items(), strict=True):

@@ -2,8 +2,8 @@
 
     python benchmarks/bench_relabel.py
 
-A batch of 1024 seeds that have neighbors, fanouts (15, 10, 5), on R-MAT graphs of growing size. A process takes one
-way, so each has one of its own; both take turns in rounds of the same seeds.
+A batch of 1024 seeds that have neighbors, fanouts (15, 10, 5), on R-MAT graphs of growing size. Map or table is decided
+once per process, so each runs in a process of its own; both take turns in rounds of the same seeds.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Way:
 
 
 def work(num_nodes: int, num_edges: int, rounds: int) -> None:
-    """What such a process does: samples rounds of batches as it is told."""
+    """What such a process runs: it samples a round of batches when it is told to."""
     csc = CSC.from_edge_index(rmat(num_nodes, num_edges, seed=1), num_nodes)
     ops.pool_trim()
     connected = (csc.colptr.diff() > 0).nonzero().view(-1)

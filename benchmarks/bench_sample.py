@@ -2,12 +2,11 @@
 
     python benchmarks/bench_sample.py
 
-Both return local sources, node ids and edge ids; the fused operator also writes the column pointer, and pyg-lib the
-destinations, as does one more candidate of ours. Once the graph is given as CSC, where an edge's id is its position;
-once as COO, where edges have the user's ids: the operator writes them itself, and pyg-lib's positions are looked up in
-the permutation, as PyG's loader does. This package keeps graphs in huge pages; another candidate is pyg-lib with its
-graph there. The limit is a loop that makes the operator's memory accesses, in its order and prefetched, and nothing
-else but reading what to access.
+Both return local sources, node ids and edge ids. The fused operator also writes the column pointer; pyg-lib writes the
+destinations, and so does one more candidate of ours. The graph is given as CSC, where an edge's id is its position; and
+as COO, where edges have the user's ids: the operator writes these itself, and pyg-lib's positions are looked up in the
+permutation, as PyG's loader does. This package keeps graphs in huge pages; one more candidate is pyg-lib with its graph
+in huge pages. The limit is a loop that only makes the operator's memory accesses, in the same order and prefetched.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ IN_A_ROW = 8  # batches of one candidate in a round, as a loader draws them; eac
 
 
 def check(csc, edge_index, seeds) -> None:
-    """The sample is one: its edges are the graph's, degrees are as asked for, and threads do not matter."""
+    """Checks a sample: its edges are the graph's, degrees are as asked for, and the number of threads does not
+    matter."""
     graph = csc.relations()
     sample = ops.sample_neighbors(graph, [seeds], FANOUTS, 7)
     node, (row, col), edge = sample.node[0], sample.edge_index[0], sample.edge_id[0]
@@ -43,7 +43,7 @@ def check(csc, edge_index, seeds) -> None:
 
 
 def check_peer(csc, theirs, edge_index, seeds) -> None:
-    """Its edges are the graph's, and as many as were asked for."""
+    """Checks that the peer's edges are the graph's, and as many as were asked for."""
     row, col, node, edge, num_nodes = theirs(seeds)
     assert torch.equal(torch.stack([node[row], node[col]]), edge_index[:, edge])
     expanded = node[: sum(num_nodes[:-1])]
@@ -56,7 +56,7 @@ def draw(graph, seeds, key, threads, with_col=False):
 
 
 def in_a_row(run, pool=None, threads=2):
-    """A round of ``run``, one batch after the other or ahead of each other in a pool, by so many of torch's threads."""
+    """A round of ``run``: one batch after another on ``threads`` of torch's threads, or several at once in a pool."""
 
     def all_batches(number):
         torch.set_num_threads(threads)

@@ -1,12 +1,12 @@
-"""What a machine's cores add up to: sampling, loading, building and training on 1, 2, 4, ... of them, and its memory.
+"""How sampling, loading, building and training scale over 1, 2, 4, ... cores of a machine, and how its memory does.
 
     python benchmarks/bench_scaling.py
 
-Each number of cores is a process that may run on so many of them and uses as many threads. It measures: COO to CSC;
-batches of 1024 x (15, 10, 5) sampled one after the other by all threads, and as many at a time as there are threads, by
+For each number of cores, a process that may run only on these cores uses as many threads. It measures: COO to CSC;
+batches of 1024 x (15, 10, 5), sampled one after another by all threads, and as many at a time as there are threads, by
 one thread each; the loader with 128 features per node; epochs of ``gnnscale train``; and the limits: a copy, and rows
-of 64 and of 512 bytes gathered at random, which is what sampling and loading do to the memory. What grows less than its
-limit does is held up by something else. All processes have to draw the same samples.
+of 64 and of 512 bytes gathered at random, which are the memory accesses of sampling and loading. What grows less than
+its limit is held up by something other than memory. All processes must draw the same samples.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def trained(epochs: int) -> float:
 
 
 def bandwidths(megabytes: int, rounds: int) -> dict[str, float]:
-    """What the memory gives to the threads of this process."""
+    """The memory bandwidths that the threads of this process reach."""
     table = torch.ones(megabytes << 18)
     target, found = torch.empty_like(table), {}
     found["copy"] = rate(lambda: target.copy_(table), 2 * table.nbytes / 1e9, rounds)
@@ -79,14 +79,14 @@ def bandwidths(megabytes: int, rounds: int) -> dict[str, float]:
 
 
 def built(edges: Path, num_nodes: int, rounds: int) -> tuple[CSC, float]:
-    """The graph, and how many edges were built into one per second."""
+    """(The graph, how many of its edges were built per second)."""
     edge_index = torch.from_numpy(np.load(edges))
     speed = rate(lambda: CSC.from_edge_index(edge_index, num_nodes), edge_index.size(1), rounds)
     return CSC.from_edge_index(edge_index, num_nodes), speed
 
 
 def measure(edges: Path, num_nodes: int, megabytes: int, epochs: int, rounds: int) -> dict[str, Any]:
-    """Rates on the threads of this process, and a number that all its samples decide."""
+    """Rates on the threads of this process, and a checksum of all its samples."""
     threads, found = torch.get_num_threads(), bandwidths(megabytes, rounds)
     csc, found["COO to CSC"] = built(edges, num_nodes, min(rounds, 2))
     graph, count = csc.relations(), 8 * threads
@@ -114,10 +114,10 @@ def measure(edges: Path, num_nodes: int, megabytes: int, epochs: int, rounds: in
 
 
 def on_cores(cores: list[int], arguments: list[str]) -> dict[str, Any]:
-    """What :func:`measure` finds in a process that has these cores alone."""
+    """What :func:`measure` finds in a process that may run only on these cores."""
     own = os.sched_getaffinity(0)
     environment = {**os.environ, "OMP_NUM_THREADS": str(len(cores)), "MKL_NUM_THREADS": str(len(cores))}
-    os.sched_setaffinity(0, cores)  # which the process begins with
+    os.sched_setaffinity(0, cores)  # the process inherits it
     try:
         done = subprocess.run(
             [sys.executable, __file__, "--one", *arguments], stdout=subprocess.PIPE, text=True, env=environment

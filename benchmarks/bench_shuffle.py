@@ -1,7 +1,7 @@
 """Rows that two ranks swap before a layer, and their gradients: by Gloo, and through the memory of peers.
 
-Each rank has 100,000 rows and sends 30,000 of them, of 512 bytes, over the loopback device. Both ways take turns within
-a round; times are those of the slower rank.
+Each rank has 100,000 rows of 512 bytes, and the other rank reads 30,000 of them: over the loopback device, or in its
+memory. Both ways take turns within a round; times are those of the slower rank.
 
     python benchmarks/bench_shuffle.py --out benchmarks/results/shuffle.json
 """

@@ -6,9 +6,10 @@ Both train the same model on batches of the same total size, on 1, 2 and 4 ranks
 ranks compute every batch together. Data parallel: each rank makes a micro-batch of batch size / P seeds under DDP, and
 all data lie on every rank. Models are narrowed in both. Epochs take turns.
 
-- work (table 1): rows of features that are read and edges that are computed, over all ranks, and over those of split;
+- work (table 1): rows of features that are read and edges that are computed, summed over the ranks, and their ratio to
+  those of split;
 - a step (table 3): S, sampling; L, loading; FB, forward, backward and the optimizer, without overlap (``prefetch=0``);
-  and the whole step with it, over data parallel's in the same round;
+  and the whole step with overlap, relative to data parallel's in the same round;
 - traffic of split: rounds, rows and bytes by direction;
 - figure 5 and 6: the step over ranks, hidden sizes, batch sizes and numbers of layers;
 - figure 7: accuracy on the validation nodes by epoch, the mean of several seeds.
@@ -92,7 +93,7 @@ class Way:
             self.step(batch)
 
     def accuracy(self, loader: NeighborLoader, data: Data) -> float:
-        """On the nodes of a loader."""
+        """The accuracy on the nodes of a loader."""
         self.model.eval()
         right = torch.zeros(2)
         with torch.no_grad():
@@ -212,7 +213,7 @@ def summed_up(ranks: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def measure(graph: str, world: int, setting: dict[str, Any], args: Any, breakdown: bool, epochs: int) -> dict[str, Any]:
-    """A graph on so many ranks."""
+    """The figures of a graph on ``world`` ranks."""
     data = data_of(graph, args.steps * setting["batch"])
     if graph == "planted":
         data.train_mask = first_of(data.train_mask, args.steps * setting["batch"])
@@ -237,7 +238,7 @@ def measure(graph: str, world: int, setting: dict[str, Any], args: Any, breakdow
 
 
 def first_of(mask: torch.Tensor, count: int) -> torch.Tensor:
-    """The first ``count`` nodes of a mask alone."""
+    """A mask of the first ``count`` nodes of a mask."""
     kept = torch.zeros_like(mask)
     kept[mask.nonzero().view(-1)[:count]] = True
     return kept
@@ -282,7 +283,7 @@ def plot(results: dict[str, Any]) -> None:
 
 
 def aims_of(results: dict[str, Any]) -> dict[str, Any]:
-    """What the runs should reach."""
+    """The aims, each with the figure that the runs reached."""
     aims: dict[str, Any] = {}
     for graph, least in (("Oklahoma97", 1.15), ("planted", 0.95)):
         if (run := results.get(f"{graph}, 2 ranks")) is not None:

@@ -3,7 +3,8 @@
     python benchmarks/bench_split_cut.py
 
 A batch of 1024 seeds, fanouts (15, 10, 5), of a graph with planted communities and of R-MAT graphs. Owners are random,
-so that most edges cross. What is timed of the cut is all that SplitSampler does after the whole batch is drawn.
+so that most edges cross. The time of cutting is that of everything that SplitSampler does after the whole batch is
+drawn.
 """
 
 from __future__ import annotations

@@ -2,14 +2,14 @@
 
     python benchmarks/bench_split_parts.py
 
-Both loaders read the same parts, written by a presampled plan and by random owners, of which one has edges in parts and
-the other maps all of them: 1024 seeds, fanouts (15, 10, 5), without overlap (``prefetch=0``), no model. Every process
-has one thread; epochs take turns. By batch and rank:
+Both loaders read equal parts, but in those of one, edges are in parts, and in those of the other, each rank maps all
+edges. Parts are written by a presampled plan and by random owners. 1024 seeds, fanouts (15, 10, 5), without overlap
+(``prefetch=0``), no model. Every process has one thread; epochs take turns. Per batch and rank:
 
-- CPU time of all threads, and what it is of drawing and cutting whole batches: it suffers less than the clock's where
-  more ranks than cores take turns;
+- CPU time of all threads, and its ratio to that of drawing and cutting whole batches; with more ranks than cores, it
+  is disturbed less than time by the clock;
 - seconds of sampling by the clock, waiting for other ranks included, and of the whole step;
-- rounds and bytes of ids that ranks send one another, and what edges a rank keeps.
+- rounds, bytes of ids that ranks send one another, and the edges that a rank keeps.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from torch_gnnscale.distributed import open_part
 
 FANOUTS, BATCH, SEED = [15, 10, 5], 1024, 1
 WAYS = {"together": "partitioned", "whole": "replicated"}
-"""The topology of the parts by how batches are drawn."""
+"""By how batches are drawn: the topology of the parts."""
 OWNERS = ("presampled", "random")
 
 
@@ -77,7 +77,7 @@ def in_rank(folder: Path) -> dict[str, Any]:
 
 
 def measure(graph: str, owners: str, world: int, args: Any) -> dict[str, Any]:
-    """A graph on so many ranks."""
+    """The figures of a graph on ``world`` ranks."""
     data = data_of(graph, 16, 8, args.steps * BATCH)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -1,9 +1,10 @@
 """Split plans (GSplit, section 6.3 and figure 5): how equal the parts' shares of batches are, and how many edges cross.
 
     python benchmarks/bench_split_plan.py
-    python benchmarks/bench_split_plan.py --graphs planted    # of others, the figures in results/split_plan.json stay
+    python benchmarks/bench_split_plan.py --graphs planted    # keeps the figures of other graphs in the results
 
-4 parts by each kind of weights, medians over METIS's seeds, of the batches of training's first two epochs. planted:
+4 parts by each kind of weights, measured on the batches of the first two epochs of training; medians over METIS's
+seeds. planted:
 planted(100_000, 20, 64, 8, homophily=0.8), the first 4,096 nodes of classes 0 to 3, (10, 5), batches of 512. cnr2000
 (in GNNSCALE_DATA, or ../shared/data): shuffled ids, 1 % of the nodes as seeds, (10, 5), batches of 512. Imbalance: the
 mean over batches of max / mean of a layer's edges over the parts, in the layer where that is largest.
@@ -38,11 +39,11 @@ KINDS: dict[str, dict[str, Any]] = {
     "presampled, 30 epochs": {"weights": "presampled", "epochs": 30},
     "presampled, owned seeds": {"weights": "presampled", "seed_order": "owned"},
 }
-"""The rows of the table, and what :func:`split.plan` is given for them. With an order of seeds, the measured batches
-have it, and an epoch ends where the first part has no more seeds."""
+"""The rows of the table, and the arguments of :func:`split.plan` for each. If there is a ``seed_order``, the measured
+batches have it, and an epoch ends as soon as one part has no more seeds."""
 
 DRAWN = ("random", "edge", "node", "presampled")
-"""What the figure shows."""
+"""The rows that the figure shows."""
 
 
 def graph_of(name: str) -> tuple[Data, Tensor] | None:
@@ -85,7 +86,7 @@ def measured(data: Data, seeds: Tensor, options: dict[str, Any], seed: int) -> t
 
 
 def quality(name: str, data: Data, seeds: Tensor, runs: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Medians by kind of weights; and of the first plans of those in the figure, the points of each batch."""
+    """Medians by kind of weights; and, for the first plan of each kind in the figure, the points of its batches."""
     print(f"\n{name}: {data.num_nodes:,} nodes, {data.num_edges:,} edges, {len(seeds):,} seeds")
     rows, batches = {}, {}
     for kind, options in KINDS.items():

@@ -4,10 +4,10 @@
 
 Redraws FastSample's figure 5 (speed-up of sampling and of whole training steps over batch sizes and fanouts) against
 PyG's loader, and looks for a setting in which this package would be the slower one: in the corners, on graphs from
-Cora's size on, also with disjoint trees, times and links. Both loaders work in this process
-(num_workers=0), this package's with its threads; each figure is of whole epochs of a few to 64 batches, features
-included, so that the first batch of an epoch, which nothing hides, counts as well. What is not counted are the first
-epochs, of half a second, in which this package's loader tries whether threads help.
+Cora's size on, also with disjoint trees, times and links. Both loaders work in this process (num_workers=0), this
+package's with its threads. Each figure is of whole epochs of a few to 64 batches, features included, so that the first
+batch of an epoch, before which nothing can be prepared, counts as well. The epochs of the first half second do not
+count, in which this package's loader tries whether threads help.
 """
 
 from __future__ import annotations
@@ -130,7 +130,7 @@ def trainers(case: Case, features: int) -> dict[str, Callable[[Data], None]]:
 
 
 def epochs(loader: Loader, count: int) -> Iterator[Data]:
-    """At least ``count`` batches, of whole epochs: nothing is prepared before, and nothing is left in preparation."""
+    """At least ``count`` batches, in whole epochs: none is prepared before, and none is left in preparation."""
     for _ in range(-(-count // len(loader))):
         yield from loader
 
@@ -152,12 +152,12 @@ def interleaved(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str,
 
 
 def ratio(times: dict[str, list[float]]) -> float:
-    """PyG's time over ours, the median over rounds: the two of a round are neighbors in time."""
+    """PyG's time over ours: the median over rounds, because the two times of a round are taken close together."""
     return median(pyg / ours for ours, pyg in zip(times["ours"], times["pyg"], strict=True))
 
 
 def measure(data: Data, case: Case, rounds: int) -> dict[str, float]:
-    """Milliseconds a batch, and a training step on it, by each loader."""
+    """Milliseconds per batch, and per training step on it, by each loader."""
     gc.collect()  # loaders refer to themselves: those of the setting before, and their graphs, are still there
     ops.pool_trim()
     count = max(4, min(64, 40_000 // case.batch_size))

@@ -41,7 +41,7 @@ from torch_gnnscale.feature.feature_store import KIND
 from torch_gnnscale.loader import accesses
 
 FEATURES, FANOUTS, BATCH, SHARE = 128, [15, 10, 5], 1024, 1 / 3
-MEASURED, PRESAMPLED = 3, 1000  # epochs: the one that is read, and the one that is drawn beforehand
+MEASURED, PRESAMPLED = 3, 1000  # numbers of epochs: of the one that is read, and of the one that is drawn beforehand
 LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -119,7 +119,7 @@ def evict(file: Path, mapped: Tensor, keep: np.ndarray) -> None:
 def with_cache(
     file: Path, mapped: Tensor, before: list[Tensor], batches: list[Tensor], budget: int, reads: np.ndarray | None
 ) -> float:
-    """Milliseconds a batch that a mapped tensor takes whose page cache has so many bytes.
+    """Milliseconds per batch of gathers from a mapped tensor, with a page cache of ``budget`` bytes.
 
     Args:
         file: what is mapped; no other mapping of it is in this process's page table.
@@ -127,7 +127,7 @@ def with_cache(
         before: ids that are gathered first, which fill the cache.
         batches: ids that are gathered while it is measured.
         budget: bytes of the cache.
-        reads: what a page is kept by, shape [pages]; None: by when it was read or read ahead last.
+        reads: pages with larger values are kept, shape [pages]; None: those that were read, or read ahead, last.
     """
     taken, rank = [], np.zeros(len(in_cache(mapped)), dtype=np.int64) if reads is None else reads
     for number, ids in enumerate([*before, *batches], 1):

@@ -4,8 +4,8 @@
 
 A batch of 1024 x (15, 10, 5), 128 features per node, three layers of 256 hidden channels; forward, loss, backward. The
 limit is the dense products of the narrowed model alone, forward and backward; a second one also has its biases and
-ReLUs, so that only aggregation is left out. Each candidate runs once untimed before it is timed, for what one leaves to
-the memory allocator another would have to pay.
+ReLUs, so that only aggregation is left out. Each candidate runs once untimed before it is timed, because it may find
+the memory allocator in another state than the one before it.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def step(model: nn.Module, run: Callable[[Data], torch.Tensor], batch: Data) -> 
 
 
 def dense_layers(batch: Data) -> list[tuple[nn.Linear, nn.Linear, torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """Of each layer of a narrowed GraphSAGE: its two products, what they multiply, and the gradient of the layer."""
+    """For each layer of a narrowed GraphSAGE: its two linear maps, their inputs, and the gradient of the layer."""
     rows = list(accumulate(batch.num_sampled_nodes))[-2::-1]
     sizes = [FEATURES, HIDDEN, HIDDEN, CLASSES]
     layers = []
@@ -73,7 +73,7 @@ def dense_products(batch: Data) -> Callable[[], None]:
 
 
 def all_but_aggregation(batch: Data) -> Callable[[], None]:
-    """The products of each layer in one memory, with biases and ReLUs."""
+    """The products of each layer, added up in one tensor, with biases and ReLUs."""
     layers = dense_layers(batch)
 
     def run() -> None:

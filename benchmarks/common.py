@@ -72,7 +72,7 @@ def graph(name: str) -> tuple[CSC, Tensor]:
 
 
 def web_graph() -> tuple[Tensor, int] | None:
-    """The edges of cnr-2000 and how many nodes it has, if it is there."""
+    """(The edges of cnr-2000, its number of nodes); None if the file is not there."""
     folder = Path(os.environ.get("GNNSCALE_DATA", Path(__file__).parents[2] / "shared" / "data")) / "cnr2000"
     files = sorted(folder.glob("*.npz")) if folder.is_dir() else []
     if not files:
@@ -89,7 +89,7 @@ def as_csc(csc: CSC) -> CSC:
 
 
 def data_of(name: str, features: int, classes: int | None = None) -> Data:
-    """An R-MAT graph as a Data with so many random features per node, and labels if classes are given."""
+    """An R-MAT graph as a Data with ``features`` random features per node, and with labels if classes are given."""
     num_nodes, num_edges = GRAPHS[name]
     data = Data(x=torch.randn(num_nodes, features), edge_index=rmat(num_nodes, num_edges, seed=1))
     if classes is not None:
@@ -107,10 +107,10 @@ def compare(
 ) -> dict[str, dict[str, float]]:
     """Times candidates in turn, ``rounds`` times each after two warm-up calls.
 
-    Each round has an order of its own, so that none always finds the caches as the same other one left them. Each is
-    called with the number of the round and does ``batches`` batches; with ``again`` it is called once more before,
-    untimed. Returns milliseconds per batch by ``clock``: median and quartiles of the rounds; with ``cpu`` also the
-    median of CPU time, that of all threads together.
+    Each round has an order of its own, so that a candidate does not always run after the same other one. A candidate is
+    called with the number of the round and does ``batches`` batches; with ``again``, an untimed call precedes it.
+    Returns milliseconds per batch by ``clock``: median and quartiles of the rounds; with ``cpu`` also the median of the
+    CPU time of all threads.
     """
     times: dict[str, list[float]] = {name: [] for name in candidates}
     cpu_times: dict[str, list[float]] = {name: [] for name in candidates}
@@ -158,9 +158,9 @@ def ratio(part: float, whole: float) -> float | None:
 def judged(
     found: float | None, *, least: float | None = None, most: float | None = None, within: float | None = None
 ) -> dict[str, Any]:
-    """A figure beside its one bound, and whether it keeps it: at least, at most, or at most that far from 0.
+    """A figure, its one bound (at least, at most, or at most that far from 0), and ``met``: whether it keeps the bound.
 
-    ``met`` is None where there is no figure to judge.
+    ``met`` is None if there is no figure.
     """
     ((kind, bound),) = ((k, v) for k, v in {"least": least, "most": most, "within": within}.items() if v is not None)
     met = None
@@ -170,7 +170,7 @@ def judged(
 
 
 def say_aims(aims: dict[str, dict[str, Any]]) -> None:
-    """Prints what :func:`judged` gave, by name."""
+    """Prints aims by name, as :func:`judged` returned them."""
     for name, aim in aims.items():
         (bound,) = (f"{text} {aim[kind]:.4g}" for kind, text in BOUNDS.items() if kind in aim)
         if aim["met"] is None:
@@ -180,7 +180,7 @@ def say_aims(aims: dict[str, dict[str, Any]]) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Where the figures were taken."""
+    """The machine and the versions with which figures are measured."""
     model = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -200,5 +200,5 @@ def save(name: str, results: Any) -> None:
     RESULTS.mkdir(exist_ok=True)
     written = RESULTS / f"{name}.json.part"
     written.write_text(json.dumps({"machine": machine(), "results": results}, indent=1) + "\n")
-    written.replace(RESULTS / f"{name}.json")  # who is stopped here leaves the file of before
+    written.replace(RESULTS / f"{name}.json")  # in one step: a process that is killed leaves the former file whole
     print(f"\nwritten: {RESULTS / name}.json")

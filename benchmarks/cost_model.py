@@ -44,38 +44,38 @@ class Training(NamedTuple):
     nodes: int
     edges: int
     row_bytes: int
-    """Of a node, all attributes and its id."""
+    """Bytes of a node's row: of all attributes and its id."""
     seeds: int
     batch: int
     hops: int
     batch_nodes: float
     """Distinct nodes of a batch."""
     frontier: float
-    """Those of them whose neighbors are drawn, without the seeds."""
+    """The number of these nodes whose neighbors are drawn, without the seeds."""
     drawn: float
-    """Edges drawn for these."""
+    """Edges drawn for the frontier."""
     load_s: float
-    """Seconds in which a rank makes a batch of what it holds, and ..."""
+    """Seconds in which a rank makes a batch from what it holds itself."""
     train_s: float
-    """... in which the model trains on one."""
+    """Seconds in which the model trains on a batch."""
     model_bytes: int
 
 
 class Network(NamedTuple):
-    """What lies between ranks."""
+    """The network between the ranks."""
 
     bytes_per_s: float
-    """Of a rank, in each direction."""
+    """The bandwidth of a rank in each direction, in bytes per second."""
     message_s: float
-    """Of a rank for each message to another one."""
+    """Seconds that a rank takes for each message to another one."""
 
 
 class Cost(NamedTuple):
-    """Of one rank; a rank is a machine, if ``memory`` is to be that of a machine."""
+    """The cost of one rank. ``memory`` is that of a machine if it runs one rank."""
 
     rounds: int
     messages: int
-    """In a step."""
+    """Messages in a step."""
     received: float
     """Bytes in a step."""
     sockets: int
@@ -84,11 +84,11 @@ class Cost(NamedTuple):
     exchange_s: float
     step_s: float
     steps: int
-    """In an epoch."""
+    """Steps in an epoch."""
 
 
 def topology_bytes(nodes: int, edges: int) -> float:
-    """Of a CSC with edge ids: 8 (n + 1) + 8 E, where ids of edges fit 31 bits; else 12 E."""
+    """Bytes of a CSC with edge ids: 8 (n + 1) + 8 E if edge ids fit in 31 bits, else 8 (n + 1) + 12 E."""
     return 8 * (nodes + 1) + (8 if edges < 2**31 else 12) * edges
 
 
@@ -99,7 +99,8 @@ def cost(
     """The cost of P ranks that hold K parts, owned order.
 
     Args:
-        run, network: what trains where.
+        run: the graph and what a rank does in a step.
+        network: between the ranks.
         ranks, parts: P and K.
         partitioned: whether the topology lies in parts, too.
         hits: the share of remote rows that the prefetch buffer has, less what it fetches to replace rows.
@@ -145,8 +146,8 @@ GRAPHS = {
 
 
 def message_times(_: Path) -> dict[str, float]:
-    """In each rank: microseconds of an all-to-all of headers per other rank, of the clock and of the CPU; the least of
-    ``BLOCKS`` blocks of calls, which other work on the machine disturbs least."""
+    """Run by each rank: microseconds per other rank of an all-to-all of headers, by the clock and by CPU time; the
+    least of ``BLOCKS`` blocks of calls, which other work on the machine disturbs least."""
     world = dist.get_world_size()
     exchange = Exchange(dist.new_group(list(range(world)), backend="gloo"), world, dist.get_rank())
     numbers = torch.zeros(world, HEADER // 8, dtype=torch.int64)
@@ -190,8 +191,8 @@ def check(results: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
     """What bench_network.py measured over the formulas: bytes received in a step, and milliseconds of a training step.
 
     A rank's seconds to make a batch and to train on it are those of the same run over the unshaped device: ``load`` of
-    the scheme itself, and ``train`` of "whole". What the gradients add is the difference of "whole" to "whole" at the
-    rate. The ranks share the device: each has the rate over their number.
+    the scheme, and ``train`` of "whole". The gradients add the difference between "whole" at the rate and "whole" over
+    the unshaped device. The ranks share the device: each has the rate divided by their number.
     """
     found: dict[str, dict[str, dict[str, float]]] = {}
     for title, rates in results.items():

@@ -20,7 +20,7 @@ import torch
 
 
 def wanted(block: dgl.DGLGraph, colptr: torch.Tensor, fanout: int) -> torch.Tensor:
-    """For each destination, min(fanout, its stored edges)."""
+    """For each destination, min(fanout, the number of its stored edges)."""
     destinations = block.dstdata[dgl.NID]
     return (colptr[destinations + 1] - colptr[destinations]).clamp(max=fanout)
 
@@ -60,7 +60,8 @@ class NeighborSamplers(Samplers):
         self.mapping: dict = {}  # kept from batch to batch, as DGL does
 
     def fused_blocks(self, seeds: torch.Tensor) -> list:
-        """What DGL's NeighborSampler does with fused=True, which it leaves undone on one thread."""
+        """The blocks that DGL's NeighborSampler makes with fused=True, which it does not fuse on one thread: so its
+        operator is called here."""
         blocks: list = []
         for fanout in self.fanouts:
             blocks.insert(0, self.graph.sample_neighbors_fused(seeds, fanout, mapping=self.mapping))

@@ -1,4 +1,4 @@
-"""What the machine's memory allows: loops of bare accesses, to which other benchmarks state their distance."""
+"""What the machine's memory allows: loops of bare memory accesses, which other benchmarks take as limits."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def pointer(tensor: Tensor) -> ctypes.c_void_p:
 class SamplerAccesses:
     """The memory accesses of one batch of the neighbor sampler, to be made again without the sampler.
 
-    ``map`` stands for the relabel map (int32, one a node) and ``outputs`` (int64, four rows) for the output memory.
+    ``map`` stands for the relabel map (int32, one per node) and ``outputs`` (int64, four rows) for the output memory.
     """
 
     def __init__(self, csc: CSC, map: Tensor, outputs: Tensor, seeds: Tensor, fanouts: Sequence[int], key: int) -> None:
@@ -62,7 +62,7 @@ class SamplerAccesses:
         return found
 
     def check(self) -> None:
-        """The loop has made all accesses: its sum is that of the values."""
+        """Checks that the loop makes all accesses: that its sum is that of the values."""
         csc = self.csc
         stored = csc.row[self.positions].long()
         if csc.edge_id is not None:
@@ -72,8 +72,8 @@ class SamplerAccesses:
 
 
 def touch_lists(csc: CSC, nodes: Tensor, cells: Tensor) -> int:
-    """Reads the lists of ``nodes`` (int64) and adds 1 to the cell (int64, one a node) of each source; returns how many
-    edges these are."""
+    """Reads the lists of ``nodes`` (int64) and adds 1 to the cell (int64, one per node) of each source; returns the
+    number of edges."""
     assert csc.row.element_size() == 4
     found: int = library().list_touches(
         pointer(csc.colptr), pointer(nodes), ctypes.c_int64(len(nodes)), pointer(csc.row),
@@ -83,8 +83,8 @@ def touch_lists(csc: CSC, nodes: Tensor, cells: Tensor) -> int:
 
 
 def draw_lists(csc: CSC, nodes: Tensor, key: int, fanout: int, positions: Tensor) -> int:
-    """Reads the lists of ``nodes`` (int64), draws a number for each source, and stores in ``positions`` (int64, room
-    for all these edges and one more) the edges that LABOR's scheme ``poisson`` draws; returns how many they are."""
+    """Reads the lists of ``nodes`` (int64), draws a number for each source, and stores the edges that LABOR's scheme
+    ``poisson`` draws in ``positions`` (int64, room for all edges of the lists and one more); returns their number."""
     assert csc.row.element_size() == 4
     found: int = library().list_draws(
         pointer(csc.colptr), pointer(nodes), ctypes.c_int64(len(nodes)), pointer(csc.row),
@@ -94,8 +94,8 @@ def draw_lists(csc: CSC, nodes: Tensor, key: int, fanout: int, positions: Tensor
 
 
 def draw_high_words(csc: CSC, nodes: Tensor, key: int, part: float) -> int:
-    """Reads the lists of ``nodes`` (int64) and draws the high word of a number for each source; returns how many of
-    these are in the least ``part`` of all."""
+    """Reads the lists of ``nodes`` (int64) and draws the high word of a number for each source; returns how many of the
+    words are below ``part`` of their range."""
     assert csc.row.element_size() == 4
     found: int = library().list_high_words(
         pointer(csc.colptr), pointer(nodes), ctypes.c_int64(len(nodes)), pointer(csc.row),

@@ -1,4 +1,4 @@
-"""What any sampler of LADIES does on a GPU, as a bare kernel, to which another benchmark states its distance."""
+"""What any sampler of LADIES must do on a GPU, as a bare kernel, whose time bench_gpu_layers.py gives as the limit."""
 
 from __future__ import annotations
 

@@ -4,8 +4,8 @@
 device ``tc`` limits to a rate. Each rank there times
 
 - steps of a loader without training: the exchange alone, X seconds per step;
-- forward, backward and optimizer of a network of three layers, again and again for T = 2 X seconds: a step of training;
-- both: a step takes T and what is waited for. Other work of the machine does not change T.
+- a step of training: forward, backward and optimizer of a network of three layers, repeated for T = 2 X seconds;
+- both: a step takes T plus the wait for its batch. Other work of the machine does not change T.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from torch_gnnscale.distributed import Part, open_part
 
 FANOUTS, BATCH, SEED, WORLD = [10, 5], 500, 1, 2
 STEPS, FILLING = 16, 6
-"""Of a round that are timed, after those in which the first batches come."""
+"""Steps of a round that are timed, and steps before these, in which the first batches come."""
 LIMIT = 600
 """Seconds after which the ranks are ended."""
 
@@ -54,7 +54,7 @@ def in_rank(folder: Path) -> dict[str, float]:
 
 
 def of_rank(part: Part, rounds: int) -> dict[str, float]:
-    """Milliseconds a step: of the exchange alone, of training, and of waiting."""
+    """Milliseconds per step: of the exchange alone, of training, and of waiting."""
     size = min(BATCH, part.parts.book.num_nodes() // (WORLD * (FILLING + STEPS)))  # an epoch has enough batches
     loader = NeighborLoader(
         (part.features, part.graph), FANOUTS, part.stored.user_ids[None], batch_size=size, shuffle=True, seed=SEED
@@ -75,7 +75,7 @@ def of_rank(part: Part, rounds: int) -> dict[str, float]:
 
 
 def exchange_of(part: Part, loader: NeighborLoader) -> float:
-    """Seconds a step in which this rank's exchanges are under way, without training."""
+    """Seconds per step in which this rank's exchanges are under way, without training."""
     before = traffic(part)
     for _ in islice(loader, STEPS):
         pass
@@ -105,7 +105,7 @@ class Work:
         self.x, self.y = torch.randn(512, 100), torch.arange(512) % 16
 
     def train(self, seconds: float) -> None:
-        """Trains for so long."""
+        """Trains for this many seconds."""
         until = time.perf_counter() + seconds
         while time.perf_counter() < until:
             self.optimizer.zero_grad()

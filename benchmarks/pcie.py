@@ -39,7 +39,7 @@ class Received:
 
     @contextmanager
     def counting(self, totals: list[int]) -> Iterator[None]:
-        """Appends what is received inside; work on the GPU has to have ended before it is left."""
+        """Appends the bytes that are received within the context; work on the GPU must have ended when it is left."""
         total, last, ended = 0, self.read(), threading.Event()
         failed: list[NotCounted] = []
 
@@ -70,7 +70,7 @@ class Received:
 
 @contextmanager
 def _not_counted() -> Iterator[None]:
-    """Whatever the driver or its package refuses is no matter of what is measured beside it."""
+    """Turns every error of the driver or its package into NotCounted, so that other measurements go on."""
     try:
         yield
     except Exception as error:

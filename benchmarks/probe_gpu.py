@@ -6,12 +6,11 @@ It tells what the machine is; how its memory grows; what a launch, an allocation
 what torch's profiler sees in one batch of 1024 x (15, 10, 5) and in a bulk of 32; and how fast the package's gather
 reads rows of 128, 512 and 2048 bytes from host memory: registered with and without huge pages, and of cudaHostAlloc.
 
-Each gather reads as many bytes: rows at random, the same rows in order of their ids, rows one after the other, random
-rows within 256 MiB, and the random ones by two gathers at once. The limit is a copy from the same memory. A gather
-that misses its aim, 80 % of the copy, has one of three reasons (:func:`reason`). Where rows that are near each other
-are faster, it is the translation of addresses: *page tables*. Where two gathers at once are faster than one, it is
-the *kernel*, which asks for too little at once. Where neither is, it is the *bus*, and how it carries requests of
-that size.
+Each gather reads as many bytes: rows at random, the same rows in order of their ids, rows one after another, random
+rows within 256 MiB, and the random ones by two gathers at once. The limit is a copy from the same memory. If a gather
+misses its aim, 80 % of the copy, one of three reasons is given (:func:`reason`). If rows that are near each other are
+faster, it is the translation of addresses: *page tables*. If two gathers at once are faster than one, it is the
+*kernel*, which asks for too little at once. Otherwise it is the *bus*, and how it carries requests of that size.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ BATCH = 1024
 SIZES = [128, 512, 2048]
 NEAR = 256 << 20  # bytes
 AIM = 0.8
-"""Of the copy, by a gather of random rows."""
+"""The share of the copy's throughput that a gather of random rows is to reach."""
 MATTERS = 1.1
-"""A gather that is so many times as fast tells what holds up the other one."""
+"""If another gather is at least this many times as fast, it shows what holds up the gather of random rows."""
 COMMANDS = """
 nvidia-smi
 nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.gen.max,pcie.link.width.current --format=csv
@@ -77,7 +76,7 @@ def microseconds(run: Callable[[], Any], count: int, synchronize: Callable[[], N
 
 
 def costs() -> dict[str, float]:
-    """Microseconds of the host for each, and of the GPU from one short kernel to the next."""
+    """Microseconds that the host takes for each call, and the GPU from one short kernel to the next."""
     one, pinned = torch.zeros(1, device="cuda"), torch.zeros(256).pin_memory()
     there, event, stream = torch.zeros(256, device="cuda"), torch.cuda.Event(), torch.cuda.Stream()
     row = gather([torch.zeros(64, 32, device="cuda")], torch.zeros(1, dtype=torch.int64, device="cuda"))
@@ -164,7 +163,7 @@ def profiled(run: Callable[[], Any], device: torch.device, rounds: int) -> dict[
 
 
 def sampled(graph: SegmentedCSC, num_nodes: int, batches: int) -> Callable[[], Any]:
-    """A bulk of so many batches, drawn."""
+    """A function that draws a bulk of ``batches`` batches."""
     seeds = torch.randperm(num_nodes, generator=torch.Generator().manual_seed(0))[: BATCH * batches].to(graph.device)
     return lambda: draw(graph, list(seeds.split(BATCH)), list(range(batches)))
 
@@ -199,7 +198,7 @@ def huge_bytes(smaps: str, address: int) -> int:
 
 @contextmanager
 def registered(items: int, huge: bool) -> Iterator[Tensor]:
-    """Rising numbers in a store's memory, registered with CUDA."""
+    """The numbers 0, 1, ... in a store's memory, registered with CUDA."""
     shared = HostMemory(items * 4, "the table", insist=True)
     try:
         table = torch.arange(items, dtype=torch.int32, out=shared.tensor(HostArray(0, (items,), torch.int32)))
@@ -213,7 +212,7 @@ def registered(items: int, huge: bool) -> Iterator[Tensor]:
 
 @contextmanager
 def allocated(items: int) -> Iterator[Tensor]:
-    """Rising numbers in memory that CUDA allocated."""
+    """The numbers 0, 1, ... in memory that CUDA allocated."""
     yield torch.arange(items, dtype=torch.int32, out=torch.empty(items, dtype=torch.int32, pin_memory=True))
 
 
@@ -384,7 +383,7 @@ def main() -> int:
             results[name] = run()
             print(f"\n== {name}, {time.perf_counter() - since:.1f} s", flush=True)
             say(results[name])
-        except Exception:  # whatever keeps one part from running, the others tell of the machine
+        except Exception:  # of any type: the other parts still tell about the machine
             failed = True
             results[name] = {"failed": traceback.format_exc()}
             print(f"\n== {name} failed\n{results[name]['failed']}", flush=True)

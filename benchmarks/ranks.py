@@ -26,11 +26,12 @@ DATA = Path(os.environ.get("GNNSCALE_DATA", Path(__file__).parents[2] / "shared"
 FLAG = "--ranks"
 """First argument of a script that runs as the ranks' parent: followed by the folder and the number of ranks."""
 SHAPED = "tc qdisc add dev lo root tbf rate {rate} burst 256k latency 1s"
-"""Holds what all ranks together send to ``rate``, such as 1gbit: they share the device."""
+"""Limits what all ranks together send to ``rate``, such as 1gbit: they share the device."""
 
 
 def shaped(rate: str) -> list[str]:
-    """Runs the command after it in a network namespace of its own, whose loopback device has this rate."""
+    """The beginning of a command line that runs the rest of it in a network namespace whose loopback device has this
+    rate."""
     return ["unshare", "-Urn", "sh", "-c", f'ip link set lo up && {SHAPED.format(rate=rate)} && exec "$@"', "sh"]
 
 
@@ -43,7 +44,7 @@ def can_shape(rate: str) -> bool:
 
 
 def start(script: str, folder: Path, world: int, rate: str | None, seconds: int) -> list[Any]:
-    """Runs the ranks of a script; what each has returned.
+    """Runs the ranks of a script; returns what each of them returned.
 
     Args:
         script: its main calls :func:`is_parent` first.
@@ -86,7 +87,7 @@ def _rank(rank: int, world: int, folder: str, rank_main: Callable[[Path], Any]) 
 
 
 def race(candidates: Mapping[str, Callable[[int], None]], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each candidate by round, on the slowest rank. All ranks call it alike.
+    """Seconds of each candidate by round, on the slowest rank. All ranks call it together, with the same candidates.
 
     Each round runs all candidates in an order of its own, after one untimed round; each is called with the number of
     the round. Rank 0 shows a progress bar.
