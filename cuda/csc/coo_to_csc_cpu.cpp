@@ -50,7 +50,7 @@ bool sort_few_edges(const Ends<Input>& ends, int64_t* colptr, StoredEdge<Id>* ed
   for (int64_t e = 0; e < ends.num_edges; ++e) {
     edges[colptr[ends.dst[e]]++] = {static_cast<Id>(ends.src[e]), static_cast<Id>(e)};
   }
-  std::copy_backward(colptr, colptr + num_dst, colptr + num_dst + 1);  // each was moved to where the next one begins
+  std::copy_backward(colptr, colptr + num_dst, colptr + num_dst + 1);  // the loop moved each to the next one's value
   colptr[0] = 0;
   return true;
 }

@@ -55,7 +55,7 @@ class ReversePageRank {
 
  private:
   void spread(const int64_t* scores, uint64_t damping, int64_t from, int64_t to, int64_t* gained) {
-    const Id* const row = row_;  // which the sums do not alias
+    const Id* const row = row_;  // local: members would be read again after each write of a sum
     const int64_t stride = stride_, num_edges = num_edges_;
     const uint64_t num_nodes = static_cast<uint64_t>(num_nodes_);
     for (int64_t node = from; node < to; ++node) {

@@ -1,4 +1,4 @@
-// Sums whose places in memory are random.
+// Additions at random positions in memory.
 #pragma once
 
 #include <atomic>

@@ -56,7 +56,8 @@ inline double enough(int64_t count) {
   return static_cast<double>(count) + 4 * std::sqrt(static_cast<double>(count)) + 8;
 }
 
-// The `count` candidates of least r_v / q_v, of which `below` has more, and all that come before any that it has not.
+// The `count` candidates of least r_v / q_v. `below` has all candidates below some limit of r_v / q_v, more than
+// `count`.
 inline void choose_first(Vector<Drawn>& below, int64_t count, Vector<Chosen>& chosen) {
   std::nth_element(below.begin(), below.begin() + count, below.end(),
                    [](const Drawn& a, const Drawn& b) { return comes_before(a, b); });
@@ -87,7 +88,7 @@ inline void choose_by_priority(const Scored& from, int64_t count, uint64_t key, 
   choose_first(few, count, chosen);
 }
 
-// What is left after the certain candidates: how many are drawn in expectation, and the sum of the others' scores.
+// Besides the certain candidates: how many are drawn in expectation, and the sum of the scores of those not certain.
 struct Uncertain {
   uint64_t left, rest;
 };

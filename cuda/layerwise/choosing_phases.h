@@ -47,17 +47,18 @@ struct Clear {
 
 // Priority ############################################################################################################
 
-// By coarse_rank: two levels of counts of ranks lead to the rank that is that of the first candidate not drawn, q* and
-// r*; the few candidates of that very rank are compared with each other.
+// Finds for each batch the rank (coarse_rank) of the first candidate that is not drawn, which has q* and r*: first the
+// upper bits of this rank, by counting the upper bits of all ranks, then its lower bits. The few candidates of exactly
+// this rank are compared with each other.
 struct Priorities {
   Candidates of;
-  int32_t *tally, *before;  // [batches * kLevelSize + 1]: of a level, and their sums
+  int32_t *tally, *before;  // [batches * kLevelSize + 1]: counts of upper or lower bits, and their prefix sums
   uint32_t* upper;          // [batches]: the upper bits of the rank
   uint32_t* rank;           // [batches]: the rank
-  int64_t *wanted, *left;   // [batches]: how many of these upper bits, and of this rank, are drawn
+  int64_t *wanted, *left;   // [batches]: how many candidates of these upper bits, and of this rank, are drawn
   Drawn* next;              // [batches]: r*, q*
-  uint64_t* num_tied;       // candidates of their batch's rank
-  int32_t* tied;            // [candidates]: these
+  uint64_t* num_tied;       // how many candidates have the rank of their batch
+  int32_t* tied;            // [candidates]: these candidates
 
   GNNSCALE_HD uint32_t rank_of(int64_t i, int64_t batch) const {
     const Drawn drawn = of.drawn(i, batch);
@@ -150,12 +151,13 @@ struct CorrectPriority {
 
 // Poisson #############################################################################################################
 
-// Nodes that are certain leave smaller sums to the others, which makes more nodes certain: rounds, until none follows.
+// Nodes that are certain leave smaller sums to the others, which may make more nodes certain: rounds are repeated until
+// no further node is.
 struct Poissons {
   Candidates of;
   const uint64_t* sums;             // [candidates + 1]: of scores, modulo 2^64
   uint64_t *left, *rest;            // [batches]: as in is_certain
-  uint64_t *certain, *certain_sum;  // [batches]: the nodes that are certain by these, and the sum of their scores
+  uint64_t *certain, *certain_sum;  // [batches]: how many nodes are certain by these, and the sum of their scores
   uint64_t* changed;                // whether more nodes became certain
 
   GNNSCALE_HD uint64_t total(int64_t batch) const { return sums[of.begin[batch + 1]] - sums[of.begin[batch]]; }

@@ -76,12 +76,12 @@ GNNSCALE_AVX512 inline int64_t find_below_avx512(const uint64_t* draws, int64_t 
   return k;
 }
 
-// The high words of products, ^ b ^ c.
+// (the high words of products) ^ b ^ c.
 GNNSCALE_AVX512 GNNSCALE_INLINE __m512i high_xor(__m512i product, __m512i b, __m512i c) {
   return _mm512_ternarylogic_epi64(_mm512_srli_epi64(product, kWordBits), b, c, kXor3);
 }
 
-// Replaces ids of 32 bits by the high words of their draws 0: as draw_nodes(), without what does not decide these.
+// Replaces ids of 32 bits by the high words of their draws 0: as draw_nodes(), but computes only what decides these.
 template <int count>
 GNNSCALE_AVX512 GNNSCALE_INLINE void high_words(const RoundKeys& keys, __m512i tail, __m512i (&word)[count]) {
   const __m512i m0 = _mm512_set1_epi64(kPhiloxM0), m1 = _mm512_set1_epi64(kPhiloxM1);
@@ -147,8 +147,8 @@ GNNSCALE_AVX512 inline int64_t find_low_draws_avx512(uint64_t key, uint32_t tail
 }
 #endif
 
-// Stores at `found`, which has room for kLanes more, which of `count` draws are at most `limit`, ascending. Returns how
-// many they are.
+// Stores at `found` the positions of those of `count` draws that are at most `limit`, ascending; returns their number.
+// `found` has room for kLanes more.
 inline int64_t find_below(const uint64_t* draws, int64_t count, uint64_t limit, int64_t* found) {
 #if defined(__x86_64__)
   if (simd() == Simd::kAvx512) return find_below_avx512(draws, count, limit, found);
@@ -172,8 +172,8 @@ inline void draw_nodes(uint64_t key, int hop, const int64_t* nodes, int64_t coun
   for (; i < count; ++i) draws[i] = node_draw(key, hop, nodes[i]);
 }
 
-// Stores at `found`, which has room for kDrawsTogether more, at which i < count the high word of draw 0 of ids[i] is at
-// most limits[i], ascending. Returns how many they are. count: a multiple of kDrawsTogether.
+// Stores at `found`, ascending, all i < count for which the high word of draw 0 of ids[i] is at most limits[i]; returns
+// their number. count: a multiple of kDrawsTogether. `found` has room for kDrawsTogether more.
 inline int64_t find_low_draws(uint64_t key, int hop, const uint32_t* ids, const uint32_t* limits, int64_t count,
                               uint32_t* found) {
 #if defined(__x86_64__)

@@ -2,9 +2,9 @@
 //
 // A cell per node of the graph stores the number of a candidate, later of a drawn node, as the relabel map stores local
 // ids (relabel.h). LADIES by squares sifts the frontier's edges (sieve_cpu.h), so that only candidates that can be
-// drawn are numbered. Else a pass over the edges numbers all candidates and sums their scores, and another one writes
-// the edges from drawn nodes: it tests a bit per node, as the bits fit the cache, and reads the cells of drawn nodes
-// alone. All bits are 0 between hops.
+// drawn are numbered. Otherwise a pass over the edges numbers all candidates and sums their scores, and another one
+// writes the edges from drawn nodes: it tests a bit per node, because the bits fit the cache, and reads only the cells
+// of drawn nodes. All bits are 0 between hops.
 #pragma once
 
 #include <climits>
@@ -163,9 +163,9 @@ class LayerHop {
     }
   }
 
-  // LADIES by squares, without the scores of candidates that cannot be drawn. Chooses; stores in kept_ the edges from
-  // the other candidates, those into frontier_[l] at [ends_[l], ends_[l + 1]). Returns whether that could be done, and
-  // chooses nothing if not: if there are few edges, or the sieve's guess was too low.
+  // LADIES by squares, which computes no scores of candidates that the sieve rules out. Chooses nodes, and stores the
+  // edges from the other candidates in kept_: those into frontier_[l] at [ends_[l], ends_[l + 1]). Returns false, and
+  // chooses nothing, if there are few edges, or the sieve's guess was too low.
   bool choose_sifted(int64_t count) {
     const bool by_threshold = request_.scheme == Scheme::kPriority || request_.scheme == Scheme::kPoisson;
     if (count <= 0 || !by_threshold || request_.scores != Scores::kSquares) return false;
@@ -335,7 +335,7 @@ class LayerHop {
     batch_.note_bad_row(bad);
   }
 
-  // The same, by corrections_, of the edges that were kept.
+  // As write(), but from the edges in kept_ and corrections_.
   void write_kept() {
     for (const Chosen& entry : chosen_) batch_.prefetch(entry.node);
     int64_t most = 0;
@@ -362,11 +362,11 @@ class LayerHop {
   uint32_t* slots_ = nullptr;
   uint32_t base_ = 0;
   Vector<int64_t> frontier_;
-  Vector<uint32_t> list_of_;  // of each node to expand: where it is in frontier_; empty: in the same order
+  Vector<uint32_t> list_of_;  // of each node to expand: its position in frontier_; empty: they have the same order
   Vector<List> lists_;
   Vector<Kept> kept_;
   Vector<int64_t> ends_;
-  Vector<double> corrections_;  // by number; 0 of candidates that are not drawn
+  Vector<double> corrections_;  // by number of a candidate; 0 if it is not drawn
   bool sifted_ = false;
   Scored candidates_;
   Vector<Chosen> chosen_;

@@ -1,6 +1,6 @@
 // One hop of LABOR-0 on the CPU: each destination draws among its own edges, by the random numbers of their sources.
 //
-// Columns are worked on in blocks, so that numbers are drawn in whole vectors and what is read next is prefetched.
+// Columns are processed in blocks, so that numbers are drawn in whole vectors and what is read next is prefetched.
 #pragma once
 
 #include <algorithm>
@@ -35,11 +35,11 @@ class LaborHop {
   static constexpr int64_t kBlockColumns = 64, kBlockEdges = 1024;  // a block ends when it has one or the other
   static constexpr int64_t kListsAhead = 8, kPointersAhead = 16;    // how many columns ahead they are prefetched
   static constexpr int64_t kBytesAhead = 512;                       // of a list; the processor prefetches the others
-  static constexpr int kGuesses = 16;                               // then intervals are halved
-  static constexpr int64_t kVectors = 32;                           // draws are made for a multiple of so many edges
+  static constexpr int kGuesses = 16;                               // of keep_least(); then intervals are halved
+  static constexpr int64_t kVectors = 32;                           // draws are made for a multiple of this many edges
 
-  // A node whose edges are at the stored positions [first, last). Where draws decide, its sources are at
-  // ids_[read, read + last - first). Its drawn edges: drawn_[begin, end).
+  // A node whose edges are at the stored positions [first, last), and its drawn edges at drawn_[begin, end). If draws
+  // decide, its sources are at ids_[read, read + last - first).
   struct Column {
     int64_t node, first, last, read, begin, end;
   };
@@ -99,7 +99,7 @@ class LaborHop {
     batch_.prefetch(source);
   }
 
-  // Stores in chosen_ which of `degree` > fanout_ edges are drawn, ascending. Returns how many they are.
+  // Stores in chosen_ which of `degree` > fanout_ edges are drawn, ascending; returns their number.
   int64_t choose_neighbors(const uint64_t* draws, int64_t degree) {
     if (request_.scheme == Scheme::kPoisson) {
       const uint64_t limit = labor_limit(static_cast<uint64_t>(degree), static_cast<uint64_t>(fanout_));
@@ -113,12 +113,12 @@ class LaborHop {
     }
   }
 
-  // Keeps, of `count` > fanout_ edges in chosen_, whose draws are at most `limit`, those of the least draws, the first
-  // ones where draws are equal. Returns how many they are.
+  // chosen_ has `count` > fanout_ edges, whose draws are at most `limit`. Keeps those of the least draws, and of equal
+  // draws the first ones; returns their number.
   int64_t keep_least(const uint64_t* draws, int64_t count, uint64_t limit) {
     few_.clear();
     for (int64_t i = 0; i < count; ++i) few_.push_back(draws[chosen_[i]]);
-    // `below` <= fanout_ draws are less than `low`, and `above` > fanout_ at most `high`.
+    // `below` <= fanout_ draws are less than `low`, and `above` > fanout_ draws are at most `high`.
     uint64_t low = 0, high = limit;
     int64_t below = 0, above = count;
     for (int guesses = 0; below < fanout_ && low < high; ++guesses) {
@@ -135,7 +135,7 @@ class LaborHop {
         above = less;
       }
     }
-    int64_t equal = fanout_ - below, kept = 0;  // of the draws that are `low`, so many are kept
+    int64_t equal = fanout_ - below, kept = 0;  // `equal`: how many of the draws that are `low` are kept
     for (int64_t i = 0; i < count; ++i) {
       chosen_[kept] = chosen_[i];
       const bool is_kept = few_[i] < low || (few_[i] == low && equal > 0);
@@ -158,7 +158,7 @@ class LaborHop {
   // How many edges a guessed limit lets pass, in expectation, so that most likely fanout_ do.
   const double wanted_ = static_cast<double>(fanout_) + 2 * std::sqrt(std::max(static_cast<double>(fanout_), 0.0)) + 2;
   int64_t bad_ = -1;
-  int64_t filled_ = 0;  // how many of ids_ the block has
+  int64_t filled_ = 0;  // how many entries of ids_ the block uses
   Vector<Column> columns_;
   Vector<int64_t> ids_, chosen_;
   Vector<uint64_t> draws_, few_;

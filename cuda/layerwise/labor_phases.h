@@ -8,8 +8,8 @@
 
 namespace gnnscale {
 
-// The edges of a column that may be among the `fanout` least: those whose draw is at most a limit, or all of its edges
-// if these are too few. Each of them is compared with the others.
+// The edges of a column that may have the `fanout` least draws: those whose draw is at most a limit, or, if these are
+// too few, all of its edges. Each of them is compared with the others.
 struct LaborScan {
   LayerScan scan;
   int64_t fanout;

@@ -1,11 +1,11 @@
 // Layer-wise batches, several at once, from their request to their buffers, over an executor (../executor.h): the order
-// of the phases of a hop, and what memory they get. The host waits twice a hop, for the number of scanned edges and for
-// that of drawn edges (with the scheme `poisson` also for whether more nodes became certain), and once at the end.
+// of the phases of a hop, and what memory they get. The host waits twice per hop, for the number of scanned edges and
+// for that of drawn edges (with the scheme `poisson` also for whether more nodes became certain), and once at the end.
 //
-// Memory of a hop beside what it returns, in bytes. LADIES, for each scanned edge: 32 of the table of scores, 12 of
-// columns and slots, 24 of candidates, and 4 (poisson: 8, replace: 24) to draw them. FastGCN, for each node and batch:
-// 32, and the same to draw them; LABOR, for each scanned edge: 20. Then, when these are freed, for each drawn edge: 32
-// to 64 of the table of nodes, and 32.
+// Memory of a hop besides what it returns, in bytes. LADIES, per scanned edge: 32 for the table of scores, 12 for
+// columns and slots, 24 for candidates, and 4 (poisson: 8, replace: 24) to draw them. FastGCN, per node and batch: 32,
+// and the same to draw them. LABOR, per scanned edge: 20. When these are freed, per drawn edge: 32 to 64 for the table
+// of nodes, and 32 more.
 #pragma once
 
 #include <optional>
@@ -46,7 +46,7 @@ LayersRequest layers_request(const Tensor& colptr, const std::vector<Tensor>& ro
           std::move(num_nodes), score.has_value() ? reinterpret_cast<const int64_t*>(address(*score)) : nullptr};
 }
 
-// For a single item.
+// A phase with a single item.
 struct SetWord {
   int64_t* word;
   int64_t value;
@@ -323,7 +323,7 @@ class LayerDriver : BulkBatches<Executor> {
     most_columns_ = edges + (bulk.layers ? known : 0);
   }
 
-  // Room for so many nodes that the hop finds, after those of earlier hops.
+  // Makes room for `more` nodes that the hop finds, after those of earlier hops.
   void make_room_for_nodes(int64_t hop, int64_t more, Memory& scratch) {
     int64_t* const node = make<int64_t>(node_room_ + more, memory);
     on.each(number(node_room_, scratch), node_room_, CopyNodes{bulk.node, node});
@@ -347,8 +347,8 @@ class LayerDriver : BulkBatches<Executor> {
   const LayerOptions asked_;
   int32_t* repeated_ = nullptr;     // [seeds]: see LayerScan
   const int64_t* items_ = nullptr;  // the number of the hop's scanned edges
-  int64_t most_columns_ = 0;        // that the next hop may have
-  int64_t node_room_ = 0;           // of all hops so far
+  int64_t most_columns_ = 0;        // the most columns that the next hop may have
+  int64_t node_room_ = 0;           // room for nodes, in all hops so far
 };
 
 }  // namespace gnnscale

@@ -28,8 +28,8 @@ GNNSCALE_HD double double_of(uint64_t bits) {
   return value;
 }
 
-// The candidates of LADIES, by batch and node. The value of a slot is first a score less 1, then the bits of c_v. That
-// of a node that is kept because it is known has bit 63 all the time: c_v = 1.
+// The candidates of LADIES, by batch and node. The value of a slot is first a score minus 1, later the bits of c_v. A
+// node that is kept because it is known has bit 63 in both: its c_v is 1.
 struct ScoreTable {
   using Slot = BulkTable::Slot;
   static constexpr uint64_t kKept = uint64_t{1} << 63;
@@ -161,8 +161,9 @@ struct FindColumn {
   }
 };
 
-// LADIES: candidates are the sources of edges into the frontier
-// ########################################################
+// LADIES ##############################################################################################################
+
+// Candidates are the sources of edges into the frontier.
 
 // With keep_known, for every node that an earlier hop found.
 struct KeepKnown {
@@ -238,8 +239,9 @@ struct ListSource {
   }
 };
 
-// FastGCN: candidates are all nodes of positive score; items are the nodes of each batch
-// ###############################
+// FastGCN #############################################################################################################
+
+// Candidates are all nodes of positive score; items are all nodes of the graph, for each batch.
 
 // With keep_known, for every node that an earlier hop found.
 struct KeepScored {
@@ -281,8 +283,7 @@ struct ListNode {
   }
 };
 
-// Both
-// #################################################################################################################
+// LADIES and FastGCN ##################################################################################################
 
 // For every candidate, when some are drawn: c_v goes where edges find it.
 struct ReturnCorrection {
@@ -307,8 +308,7 @@ struct TakeEdge {
   GNNSCALE_HD void operator()(int64_t e) const { scan.taken[e] = scan.correction_at(e) != 0; }
 };
 
-// Every method
-// #########################################################################################################
+// Every method ########################################################################################################
 
 // For every column and the end, after the sum over what is taken: where its drawn edges begin.
 struct PlaceDrawn {

@@ -1,4 +1,4 @@
-// The order of r_v / q_v in few bits, by which most candidates are told from the least ones without comparing them.
+// The order of r_v / q_v in few bits: most candidates are ruled out by these alone, without exact comparisons.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ GNNSCALE_HD uint32_t coarse_rank(uint64_t draw, uint64_t score) {
   uint64_t rest = draw << (64 - draw_bits);
   const uint64_t unit = score << (64 - score_bits);
   int exponent = 63 + draw_bits - score_bits;
-  if (rest < unit) {  // its double has a bit 64, which the subtraction takes away
+  if (rest < unit) {  // 2 rest has a 65th bit, which the subtraction of `unit` removes again
     rest <<= 1;
     --exponent;
   }

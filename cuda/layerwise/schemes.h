@@ -85,7 +85,7 @@ GNNSCALE_HD double counted_correction(uint64_t times, uint64_t total, uint64_t c
 GNNSCALE_HD bool labor_draws(uint64_t draw, uint64_t degree, uint64_t fanout) {
   return static_cast<Wide>(draw) * degree < static_cast<Wide>(fanout) << kDrawBits;
 }
-// The largest draw with which labor_draws() draws an edge. 0 < fanout < degree
+// The largest draw with which labor_draws() draws an edge. 0 < fanout < degree.
 GNNSCALE_HD uint64_t labor_limit(uint64_t degree, uint64_t fanout) {
   return static_cast<uint64_t>(((static_cast<Wide>(fanout) << kDrawBits) - 1) / degree);
 }

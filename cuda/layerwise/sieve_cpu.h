@@ -1,11 +1,12 @@
 // Which edges of a hop of LADIES can have a drawn source, on the CPU.
 //
-// A candidate v can be drawn only if r_v < q_v L, for a guess L that few candidates are below. Its score q_v is bounded
-// from above: a cell, at v modulo the number of cells, sums the terms of all edges with sources there, rounded up to
-// units of 2^shift. One pass over the edges adds to the cells; a second one draws the high word of each source's r_v
-// and keeps the edges where it is at most that of the cell's sum times L: all edges of all candidates below L, and
-// others, whose sources share a cell with many or large scores. There are few cells, so that they stay in the caches
-// however large the graph is, but many for each node to draw, so that few of the others are kept.
+// L is a guess of a limit with r_v / q_v < L for all drawn candidates v, and for few others. A candidate's score q_v is
+// bounded from above by the sum in its cell, number v modulo the number of cells: that of the terms of all edges whose
+// sources have this cell, rounded up to units of 2^shift. One pass over the edges adds to the cells. A second one draws
+// the high word of each source's r_v, and keeps an edge if this is at most the high word of (the cell's sum) L. So it
+// keeps all edges of all candidates with r_v < q_v L, and some others, whose sources share a cell with many or large
+// scores. Cells are few, so that they stay in the caches however large the graph is, but many more than the nodes to
+// draw, so that few other edges are kept.
 #pragma once
 
 #include <algorithm>
@@ -85,11 +86,11 @@ class Sieve {
     units_ += units * static_cast<double>(count);
   }
 
-  // The largest source of all edges that were added; a negative one counts as 2^64 less its absolute value.
+  // The largest source of all edges that were added, as an unsigned number, so that a negative source is a large one.
   uint64_t largest() const { return largest_; }
 
-  // L, which `wanted` candidates are below in expectation; 0: there are too few. The sources in the cells of `known`
-  // nodes are not counted, and sift() keeps all their edges. To be called once, after the last add().
+  // L: `wanted` candidates in expectation have r_v / q_v < L; 0: there are too few candidates. The sources in the cells
+  // of `known` nodes are not counted, and sift() keeps all their edges. To be called once, after the last add().
   uint64_t guess(double wanted, const int64_t* known, int64_t num_known) {
     double all = units_;
     for (int64_t i = 0; i < num_known; ++i) all -= std::exchange(sums_[cell(known[i])], 0);
@@ -108,8 +109,8 @@ class Sieve {
     return limit;
   }
 
-  // The edges that were added, in the same order. Stores in `kept` those of all candidates with r_v < q_v L, ascending,
-  // and of some others. After the last list: finish().
+  // Called for the edges that were added, in the same order. Appends to `kept` all edges of candidates with
+  // r_v < q_v L, and some others, in the order of edges. After the last list: finish().
   template <typename Stored>
   void sift(const Stored& stored, int64_t first, int64_t count, uint64_t key, int hop, Vector<Kept>& kept) {
     while (count > 0) {
@@ -184,7 +185,7 @@ class Sieve {
   const int64_t cells_;  // a power of 2
   PooledArray<uint32_t> sums_;
   uint64_t largest_ = 0;
-  double units_ = 0;                 // what was added
+  double units_ = 0;                 // the sum of all that was added to cells
   int64_t looked_ = 0, filled_ = 0;  // edges for which numbers were drawn; those that were read after them
   uint32_t ids_[kChunk], limits_[kChunk], found_[kChunk + kDrawsTogether];
 };

@@ -47,7 +47,7 @@ class Neighborhood {
     return sum;
   }
 
-  // Raises if a visited row held a number that is no node.
+  // Raises if a row that was visited held a number that is not a node.
   void check() const {
     STD_TORCH_CHECK(corrupt_.load() < 0, "the graph is malformed: row[", corrupt_.load(), "] is no node");
   }
@@ -70,8 +70,8 @@ class Neighborhood {
   mutable std::atomic<int64_t> corrupt_{-1};
 };
 
-// Nodes by group: those of group g are node[begin[g]] .. node[begin[g + 1] - 1], rising. Without groups each node is
-// its own.
+// Nodes by group: those of group g are node[begin[g]] .. node[begin[g + 1] - 1], ascending. Without groups, each node
+// is a group of its own.
 class Groups {
  public:
   Groups(const std::optional<Tensor>& group, int64_t count) {

@@ -1,6 +1,7 @@
 // Size-constrained label propagation (Meyerhenke, Sanders and Schulz, "Partitioning Complex Networks via
-// Size-constrained Clustering", SEA 2014), in steps whose results depend on no order of work: the groups of a step
-// choose labels by the state before it, and where a label cannot take all or lose all that wish it, first draws count.
+// Size-constrained Clustering", SEA 2014), in steps whose results do not depend on the order of work: the groups of a
+// step choose labels by the state before it. If a label cannot take or lose all groups that wish it, they are granted
+// their wishes in the order of a random priority, as far as the bounds allow.
 #include <algorithm>
 #include <atomic>
 
@@ -120,7 +121,7 @@ class Propagation {
     return best;
   }
 
-  // Of labels that are equally frequent: nothing precedes the own label (-1).
+  // Whether `label` is preferred to an equally frequent one. No label is preferred to a group's own, which is -1.
   bool precedes(int64_t label, int64_t other) const {
     if (other < 0) return false;
     return priority_[label] != priority_[other] ? priority_[label] < priority_[other] : label < other;
@@ -156,7 +157,7 @@ class Propagation {
       const Id g = members[a], h = members[b];
       return priority_[g] != priority_[h] ? priority_[g] < priority_[h] : g < h;
     });
-    // Of a label that cannot grant all wishes, all are in contested_: its sums are those of the wishes granted so far.
+    // If a label cannot grant all wishes, all of them are in contested_, so its sums now have only the wishes granted.
     const size_t uncontested = moving_.size();
     for (const Id at : contested_) {
       const int64_t group = members[at];
@@ -216,7 +217,7 @@ class Propagation {
   const int64_t* const weight_;  // [num_groups, constraints]
   const std::vector<int64_t> most_, fewest_;
   const int64_t num_groups_, constraints_, threads_;
-  PooledArray<Id> label_, of_node_;  // of each group, of each node
+  PooledArray<Id> label_, of_node_;  // the labels of each group, of each node
   PooledArray<Id> order_, choice_;   // the groups by step; what a step's groups choose
   PooledArray<uint32_t> priority_;
   PooledArray<uint16_t> step_;

@@ -41,7 +41,7 @@ class Tally {
     } else if (8 * entries_.size() > cells_.size()) {
       std::fill(cells_.begin(), cells_.end(), 0);
     } else {
-      // Every walk ends at the end of an unbroken run, so that no cell of a run remains after an empty one.
+      // Each walk empties an unbroken run of cells to its end, so no entry is left behind an empty cell of its run.
       for (const Entry& entry : entries_) {
         for (size_t cell = at(entry.value); cells_[cell] != 0; cell = (cell + 1) & (cells_.size() - 1))
           cells_[cell] = 0;
@@ -51,7 +51,7 @@ class Tally {
   }
 
  private:
-  static constexpr size_t kSmallest = 64, kLargest = 4096;  // cells, a power of two; kLargest: of a table that is kept
+  static constexpr size_t kSmallest = 64, kLargest = 4096;  // cells, powers of two; clear() shrinks a larger table
 
   size_t at(int64_t value) const { return mix64(static_cast<uint64_t>(value)) >> 32 & (cells_.size() - 1); }
 

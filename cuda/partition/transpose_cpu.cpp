@@ -9,7 +9,7 @@
 namespace gnnscale {
 namespace {
 
-constexpr int64_t kMaxTasks = 4;     // each has a count of every source
+constexpr int64_t kMaxTasks = 4;     // few, because each has a count for every source
 constexpr int64_t kGrain = 1 << 18;  // edges worth a task
 constexpr int64_t kAhead = 32;       // how far ahead places are prefetched
 
@@ -25,7 +25,7 @@ class Transposition {
         num_src_(num_src),
         tasks_(std::min(num_tasks(num_edges_, kGrain, threads), kMaxTasks)) {}
 
-  // Returns the position of an edge whose source is none, or -1; then the outputs are not filled.
+  // Returns -1, or the position of an edge whose source is not a node; the outputs are then not filled.
   int64_t run(int64_t* out_colptr, Out* out) {
     std::vector<PooledArray<int64_t>> next;  // per task and source: where the task's next edge goes
     for (int64_t task = 0; task < tasks_; ++task) next.emplace_back(num_src_);

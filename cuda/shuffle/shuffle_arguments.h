@@ -52,7 +52,7 @@ ShuffleArguments shuffle_arguments(const std::optional<Tensor>& base, const std:
   return found;
 }
 
-// Returns f(null pointer to the type of sums). Raises a RuntimeError for a dtype that is no float's.
+// Returns f(a null pointer to the type of the numbers). Raises a RuntimeError if the dtype is not a float type.
 template <typename F>
 auto dispatch_float(torch::headeronly::ScalarType dtype, F&& f) {
   using torch::headeronly::ScalarType;

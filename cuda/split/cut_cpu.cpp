@@ -12,7 +12,7 @@ namespace {
 
 constexpr int64_t kFew = 256;     // numbered ids that are sorted by comparing
 constexpr int kDigit = 11;        // bits by which a pass sorts, at most
-constexpr int64_t kFarther = 16;  // edges between one and the one whose source is fetched meanwhile
+constexpr int64_t kFarther = 16;  // how many edges ahead sources are prefetched
 
 struct Numbered {
   int64_t id;
@@ -86,7 +86,7 @@ class Cutting {
   }
 
  private:
-  // The number of each own node, in the batch's order; -1 - owner of the others.
+  // place_: own nodes are numbered in the batch's order; other nodes get -1 - owner.
   void find_own() {
     place_.reserve(0, count_);
     own_.reserve(0, count_);
@@ -104,7 +104,7 @@ class Cutting {
     }
   }
 
-  // The levels of remote sources of own nodes, and those that own nodes have for other ranks. Destinations come by
+  // The levels of remote sources of own nodes, and the levels of own nodes in other ranks' halos. Destinations come by
   // group, so the first level that is found is the least.
   void find_levels() {
     level_ = zeros<uint8_t>(count_);
@@ -164,7 +164,7 @@ class Cutting {
     for (int64_t t = 0; t < seeds; ++t) local_[t] = own_[t];
     // Own nodes are numbered by group, so the group of a number tells where it goes.
     const PooledArray<int64_t> begins = begins_of(counts_.data(), hops_ + 1), next = begins_of(counts_.data(), hops_);
-    PooledArray<int32_t> number(num_own_);  // of the own nodes: where each goes
+    PooledArray<int32_t> number(num_own_);  // the new number of each own node
     for (int64_t t = 0; t < seeds; ++t) number[t] = static_cast<int32_t>(t);
     for (int64_t i = 0; i < num_own_; ++i) {
       const int64_t t = by_id[i].number;
@@ -231,7 +231,7 @@ class Cutting {
   const std::vector<int64_t>& num_nodes_;
   const int64_t hops_, count_, num_edges_, parts_, part_, blocks_;  // a block: the nodes of one rank and level
   PooledArray<int32_t> place_, own_;    // by node: its place in the output; by own node: its number in the batch
-  PooledArray<uint8_t> level_, given_;  // by node; by own node and rank: the level that it has for that rank; 0: none
+  PooledArray<uint8_t> level_, given_;  // by node; by own node and rank: its level in that rank's halo; 0: none
   PooledArray<Numbered> halo_, spare_;
   PooledArray<int64_t> counts_;  // num_nodes, num_edges, num_received, num_sent
   int64_t *received_ = nullptr, *sent_ = nullptr;

@@ -1,7 +1,7 @@
 // Cutting a batch over ranks as loops over independent items, for many threads. Own nodes, the halo and what is sent
-// are keys of 64 bits, (block << 32 | place by id), in the order in which they are asked for; blocks are counted where
-// the sorted keys pass them. Each phase is called for every item, in any order and by any number of threads; the next
-// phase begins when all calls have returned.
+// get keys of 64 bits, (block << 32 | position in the order of ids), by which they are sorted into the order of the
+// output; the size of a block is found by searching for its bounds in the sorted keys. Each phase is called for every
+// item, in any order and by any number of threads; the next phase begins when all calls have returned.
 #pragma once
 
 #include <cstdint>
@@ -159,7 +159,7 @@ struct CountBlock {
   }
 };
 
-// For every own node, or node of the halo: writes it down, and where it stands.
+// For every own node, or node of the halo: writes its number in the batch to the output, and its position to `place`.
 struct WriteNode {
   const int32_t* values;
   int64_t first;
