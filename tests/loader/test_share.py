@@ -144,7 +144,7 @@ def test_owned_shares(parts, copies, counts, uneven, done):
         assert [step.number for step in found] == [s * world + rank for s in range(steps)]
         taken = [rank % copies + s * copies for s in range(steps)]
         assert [step.chunk for step in found] == taken
-        assert share.rounds(0) == longest
+        assert share.steps_of_all(0) == longest
         later = min(done, len(found))
         assert list(share.positions(later * world)) == found[later:]  # after `later` steps of all ranks
 
@@ -241,7 +241,7 @@ def test_steps_after_a_resume_are_those_that_were_left(rank):
 
 def test_all_ranks_take_as_many_rounds_as_the_part_with_most():
     share = Share(Ranks(0, 4, 0, 2), "owned", "serve", (3, 5))
-    assert (share.rounds(0), share.rounds(4)) == (3, 2)
+    assert (share.steps_of_all(0), share.steps_of_all(4)) == (3, 2)
 
 
 class Steps:

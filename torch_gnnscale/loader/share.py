@@ -87,7 +87,7 @@ class Share:
         each = [self._own_steps(part, turn, first) for part in range(len(self.counts))]
         return max(each) if self.uneven == "pad" else min(each)
 
-    def rounds(self, first: int) -> int:
+    def steps_of_all(self, first: int) -> int:
         """The number of steps in which all ranks take part: that of the rank with most batches."""
         return max(self._own_steps(part, 0, first) for part in range(len(self.counts)))
 

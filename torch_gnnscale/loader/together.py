@@ -120,7 +120,7 @@ class Together:
         before this one ends."""
         if self._latest is not None and (before := self._latest()) is not None:
             before.supersede()
-        count = self.share.rounds(first) if self.share.uneven == "serve" else self.share.steps(first)
+        count = self.share.steps_of_all(first) if self.share.uneven == "serve" else self.share.steps(first)
         self.steps.thread.submit(self._begin, epoch, first, count).result()
         while self._owed:  # of an iteration that was left: the others may wait for rows
             self._arrive()
