@@ -17,11 +17,11 @@ class Adjacency(NamedTuple):
     """The graph as int64 matrices of n x n: each edge j -> i has an entry in row i, column j.
 
     ``position`` and ``ones`` are right-hand sides of products: ``q @ graph.ones``, for a matrix q of scipy, is computed
-    where the graph's tensors are, and is a matrix of scipy.
+    on the device of the graph's tensors, and is a matrix of scipy.
     """
 
     graph: Relations
-    """In host memory."""
+    """The graph, in host memory."""
     position: csr_array | DeviceMatrix
     """The entries are 1 + the edge's position in the stored order of all edges."""
     ones: csr_array | DeviceMatrix
@@ -29,9 +29,9 @@ class Adjacency(NamedTuple):
     degree: np.ndarray
     """The number of edges into each node: int64, shape [n]."""
     hold: Callable[[csr_array], Any]
-    """Makes other right-hand sides of products that are computed there."""
+    """Makes a right-hand side of products on ``device`` from a matrix."""
     device: torch.device
-    """Where the graph was, and samples are."""
+    """The device of the graph's tensors, where products are computed and samples are put."""
 
     @property
     def num_nodes(self) -> int:

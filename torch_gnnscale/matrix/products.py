@@ -1,4 +1,4 @@
-"""Products of sparse matrices, where the graph is: by scipy, or by cupy on a GPU."""
+"""Products of sparse matrices: by scipy or, for a graph on a GPU, there by cupy."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class DeviceMatrix:
     """The right-hand side of products on a GPU: for a matrix q of scipy, ``q @ matrix`` is the matrix that scipy would
     return. All entries are int64.
 
-    cuSPARSE multiplies doubles, and no integers. So an entry of q is cut into parts of b bits, b being small enough for
-    the sums of a part's products to stay below 2^53. Each part has a product of its own; these are added as integers:
+    cuSPARSE multiplies doubles, not integers. So the entries of q are cut into parts of b bits, where b is so small
+    that the sums of a part's products stay below 2^53. Each part has its own product; these are added as integers:
 
         q @ matrix = sum over i of 2^(b i) * (q_i @ matrix),     q = sum over i of 2^(b i) * q_i,     0 <= q_i < 2^b
 
@@ -68,7 +68,8 @@ class DeviceMatrix:
 
 
 def holder(device: torch.device) -> Callable[[csr_array], Any]:
-    """What makes the right-hand sides of products: on a CPU the matrix itself, on a GPU a :class:`DeviceMatrix`.
+    """A function that makes the right-hand side of products from a matrix: on a CPU it is the matrix itself, on a GPU a
+    :class:`DeviceMatrix`.
 
     Raises:
         ImportError: a GPU, and cupy is not installed.
