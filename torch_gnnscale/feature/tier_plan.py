@@ -15,6 +15,7 @@ from ..memory import Budget, budget_bytes, format_bytes
 from ..ops import place_dtype
 from ..ops.arguments import check_int
 from ..ops.tiers import MAX_SEGMENTS
+from ..text import table
 from ..topology.reorder import Order, by_score
 
 TIERS = ("gpu", "peers", "host", "disk")
@@ -68,10 +69,8 @@ class TierPlan:
         for tier in self.tiers:
             share, read = f"{tier.hit_rate:.3f}", f"{self.bytes_per_read(tier.name):.1f}"
             lines.append((tier.name, f"{tier.rows:,}", format_bytes(tier.num_bytes), share, read))
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        table = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
-        table += [f"{name}: whole in {tier}" for name, tier in self.whole.items()]
-        return "\n".join([*table, f"map of places: {format_bytes(self.map_bytes)} in {self.map_tier}"])
+        whole = [f"{name}: whole in {tier}" for name, tier in self.whole.items()]
+        return "\n".join([*table(lines), *whole, f"map of places: {format_bytes(self.map_bytes)} in {self.map_tier}"])
 
 
 def plan_tiers(

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
+from ..text import table
 from ..topology import CSC
 
 _CHUNK = 1 << 22  # edges that are read at a time
@@ -52,9 +53,7 @@ class PartitionReport:
         lines += [[str(part), *(f"{counts[part]:,}" for counts in columns.values())] for part in range(len(self.edges))]
         balance = self.balance()
         lines += [["max / mean", *(f"{balance[name]:.3f}" if name in balance else "" for name in columns)]]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        table = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
-        return "\n".join([*table, f"cut: {self.cut_edges:,} of {self.num_edges:,} edges ({self.cut:.2%})"])
+        return "\n".join([*table(lines), f"cut: {self.cut_edges:,} of {self.num_edges:,} edges ({self.cut:.2%})"])
 
 
 def report(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..loader.keyed_loader import KeyedLoader
+from ..text import table
 from .checks import check_sampler
 from .plans import Plan
 
@@ -43,10 +44,7 @@ class Measured(NamedTuple):
             edges, cross = int(self.edges[:, layer].sum()), int(self.cross[:, layer].sum())
             share = 100 * cross / max(edges, 1)
             lines.append((str(layer), f"{edges / max(len(self.edges), 1):,.0f}", f"{share:.2f} %", f"{imbalance:.3f}"))
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        return "\n".join(
-            "  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines
-        )
+        return "\n".join(table(lines))
 
 
 def measure(plan: Plan, loader: KeyedLoader, epochs: Sequence[int]) -> Measured:

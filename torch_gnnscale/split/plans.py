@@ -17,6 +17,7 @@ from .. import files
 from ..feature import FeatureStore, TieredFeatureStore
 from ..memory import Budget
 from ..partition.report import of_parts
+from ..text import table
 from .batches import SplitByOwners
 from .own_store import own_store
 
@@ -142,10 +143,8 @@ class Plan(SplitByOwners):
         lines: list[tuple[str, ...]] = [("part", "nodes", "load", "rows read")]
         counted = zip(nodes, self.loads, rows, strict=True)
         lines += [(str(part), *(f"{count:,}" for count in counts)) for part, counts in enumerate(counted)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        table = ["  ".join(cell.rjust(width) for cell, width in zip(line, widths, strict=True)) for line in lines]
         share = f"{100 * self.cut_share:.2f} % of computed edges between parts"
-        return "\n".join([*table, f"max / mean of the loads {self.imbalance:.3f}, {share}"])
+        return "\n".join([*table(lines), f"max / mean of the loads {self.imbalance:.3f}, {share}"])
 
     def __repr__(self) -> str:
         return f"Plan({self.num_nodes} nodes in {self.parts} parts, {self.about})"
