@@ -20,6 +20,7 @@ from ranks import is_parent, race, start
 from torch import distributed as dist
 
 from torch_gnnscale.distributed.exchange import Exchange
+from torch_gnnscale.split.peer_memory import HostMemories
 from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 from torch_gnnscale.split.transport import Moves, Transport
@@ -30,8 +31,8 @@ def rank_main(folder: Path) -> dict[str, list[float]]:
     options = json.loads((folder / "options.json").read_text())
     rank, rows, sent = dist.get_rank(), options["rows"], options["sent"]
     exchanges = [Exchange(dist.new_group(backend="gloo"), 2, rank) for _ in range(2)]
-    peers = Peers.connect(exchanges[0])
-    assert peers is not None
+    peers = Peers.connect(exchanges[0], HostMemories())
+    assert isinstance(peers, Peers)
     transports = {"peers": peers, "gloo": Transport(exchanges[1])}
     counts = [[0], [0]]
     counts[1 - rank] = [sent]
@@ -44,10 +45,8 @@ def rank_main(folder: Path) -> dict[str, list[float]]:
     grads = [torch.autograd.grad(out, x, grad)[0] for out in found.values()]
     assert torch.equal(*grads)
 
-    halo = torch.empty(sent, x.size(1))
-
     def swap(name: str) -> None:
-        transports[name].pull(x.detach(), moves, "swap", halo)
+        transports[name].pull(x.detach(), moves, "swap")
 
     def both(name: str) -> None:
         torch.autograd.grad(transports[name].mixed(x, moves, "both"), x, grad)

@@ -155,7 +155,7 @@ def batches_of_rank(plan: GivenPlan, epochs: int, options: dict[str, Any]) -> li
 def without_peers() -> Iterator[None]:
     """Within, the ranks of a machine cannot read each other's memory."""
     connect = Peers.connect
-    Peers.connect = lambda *_, **__: None  # type: ignore[method-assign]
+    Peers.connect = lambda *_, **__: "a test"  # type: ignore[method-assign]
     try:
         yield
     finally:

@@ -159,8 +159,8 @@ def test_rows_that_their_owner_cannot_send(by_peers):
 def unconnected():
     """What the batches came to; rank 1 fails after the first of the exchanges by which ranks connect."""
 
-    def connect(exchange, tells):
-        exchange.objects(None)
+    def connect(exchange, *_, **__):
+        exchange.objects(("this machine", "cpu"))
         raise KeyError("no luck")
 
     fails = mock.patch.object(Peers, "connect", connect) if dist.get_rank() == 1 else contextlib.nullcontext()

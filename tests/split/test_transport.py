@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
+from helpers.cpu_as_gpu import OnTheCPU
 from helpers.mapped import memories
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
 from helpers.split import cut_batches, own_and_halo, random_owners
@@ -20,25 +21,51 @@ from torch_gnnscale.memory import HostMemory
 from torch_gnnscale.nn.aggregate import aggregate_and_root
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.connection import ENDED
+from torch_gnnscale.split.gpu_transport import FromGPUToGPU, Staged
 from torch_gnnscale.split.own_hops import OwnHops
+from torch_gnnscale.split.peer_memory import GPUMemories, HostMemories
 from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 from torch_gnnscale.split.transport import Moves, Transport
 
+WAYS = ["staged", "all_to_all", "from gpu to gpu", "peers", "peers, one kernel"]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
+
+
+class Shuffling(HostMemories):
+    """Host memory that is read as that of GPUs is."""
+
+    joined = GPUMemories.joined
 
 
 def made(kind):
     """A transport between all ranks."""
     exchange = Exchange(dist.new_group(backend="gloo"), dist.get_world_size(), dist.get_rank())
-    found = Peers.connect(exchange) if kind == "peers" else Transport(exchange)
-    assert found is not None
+    if kind == "from gpu to gpu":
+        return FromGPUToGPU(exchange, Exchange(dist.new_group(backend="gloo"), exchange.size, exchange.place))
+    if not kind.startswith("peers"):
+        return Transport(exchange) if kind == "all_to_all" else Staged(exchange)
+    found = Peers.connect(exchange, Shuffling() if kind == "peers, one kernel" else HostMemories())
+    assert isinstance(found, Peers)
     return found
+
+
+def ended(transport):
+    """Closes a transport and ends its groups."""
+    transport.close()
+    if isinstance(transport, FromGPUToGPU):
+        end_group(transport._rows.group)
+    end_group(transport.exchange.group)
 
 
 def swaps(kind, steps, most):
     """Random rows, of numbers on which ranks agree: few and many, none, of several types and shapes."""
-    transport = made(kind)
+    with OnTheCPU():  # where no memory can be pinned
+        return swapped(made(kind), steps, most)
+
+
+def swapped(transport, steps, most):
+    """See :func:`swaps`."""
     rank, world = transport.exchange.place, transport.exchange.size
     for step in range(steps):
         generator = torch.Generator().manual_seed(step)
@@ -54,8 +81,7 @@ def swaps(kind, steps, most):
             if step % 4 == 3:  # of three ranks one sends nothing, and each of the others has one to read from
                 out = transport.rows(tables[rank], Moves(shuffled, 1), "test")
             else:
-                out = torch.empty((sum(given[1]), *shape), dtype=dtype)
-                transport.pull(tables[rank], Moves(shuffled, 1), "test", out)
+                out = transport.pull(tables[rank], Moves(shuffled, 1), "test")
             found = out.split(given[1])
         else:
             found = transport.swap(tables[rank][index[rank]], *given, "test")
@@ -66,12 +92,11 @@ def swaps(kind, steps, most):
             assert torch.equal(block, expected)
     traffic = transport.exchange.traffic["test"]
     assert traffic.rounds == steps
-    transport.close()
-    end_group(transport.exchange.group)
+    ended(transport)
     return traffic.bytes_sent, traffic.bytes_received
 
 
-@pytest.mark.parametrize("kind", ["all_to_all", "peers"])
+@pytest.mark.parametrize("kind", WAYS)
 def test_rows_arrive(kind):
     for world in (2, 3):
         found = cluster(world).run(swaps, kind, 20, 9)
@@ -91,19 +116,17 @@ def test_a_row_travels_once_however_many_ranks_read_it():
 def read_by_all():
     """Each rank reads all rows of both others: one set of them fits into its buffer, two do not."""
     transport = made("peers")
-    rank, count, before = transport.exchange.place, 100, transport._memories[transport.exchange.place]
+    rank, count, before = transport.exchange.place, 100, len(transport._memories[transport.exchange.place].bytes)
     own = torch.full((count, 700), float(rank), dtype=torch.float64)
-    assert own.nbytes <= before.num_bytes // 2 < 2 * own.nbytes
+    assert own.nbytes <= before // 2 < 2 * own.nbytes
     counts = [[count * (place != rank)] for place in range(3)]
     moves = Moves(ShuffleIndex(3, rank, torch.arange(count).repeat(2), counts, counts), 1)
-    out = torch.empty((2 * count, 700), dtype=torch.float64)
-    transport.pull(own, moves, "test", out)
+    out = transport.pull(own, moves, "test")
     assert [set(rows.unique().tolist()) for rows in out.split(count)] == [
         {float(place)} for place in range(3) if place != rank
     ]
-    assert transport._memories[rank] is before
-    transport.close()
-    end_group(transport.exchange.group)
+    assert len(transport._memories[rank].bytes) == before
+    ended(transport)
 
 
 def test_rows_that_several_ranks_read_are_written_once():
@@ -129,13 +152,12 @@ def aggregates(kind, dtype):
             ((out + root) * torch.arange(1.0, 8.0)).square().sum().backward()
             received = transport.exchange.traffic[f"backward {way}"].bytes_received - before
             found.append((out.detach(), root.detach(), own.grad, received, torch.equal(own.detach(), made_of)))
-    transport.close()
-    end_group(transport.exchange.group)
+    ended(transport)
     return found
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("kind", ["all_to_all", "peers"])
+@pytest.mark.parametrize("kind", WAYS[1:])
 @pytest.mark.parametrize("world", [2, 3])
 def test_halo_apart(world, kind, dtype):
     """Rows of the halo need not be copied beside the own ones: results and gradients are equal bit for bit."""
@@ -154,15 +176,14 @@ def pulls_others(dtype, width):
     moves = Moves(ShuffleIndex(2, rank, torch.arange(4), *[[[4 * (place != rank)] for place in range(2)]] * 2), 1)
     errors = []
     for call in (
-        lambda: transport.pull(own, moves, "forward conv", torch.empty_like(own)),
+        lambda: transport.pull(own, moves, "forward conv"),
         lambda: transport.swap(own, moves.num_sent, moves.num_received, "backward conv"),
     ):
         try:
             call()
         except ValueError as error:
             errors.append(str(error))
-    transport.close()
-    end_group(transport.exchange.group)
+    ended(transport)
     return errors
 
 
@@ -182,23 +203,59 @@ def test_buffers_of_peers_grow():
     cluster(2).run(swaps, "peers", 6, 30_000)
 
 
+def grows():
+    """How many shared memories this process has mapped: before, after its peers' have grown, and after one more swap;
+    rank 0 sends more and more."""
+    transport, found = made("peers"), []
+    rank = transport.exchange.place
+    for count in (1, 300_000, 1):
+        rows = torch.arange(count * (rank == 0) + 1)
+        sent, received = ([0, len(rows)], [0, 1]) if rank == 0 else ([len(rows), 0], [count + 1, 0])
+        transport.swap(rows, sent, received, "test")
+        found.append(memories())
+    ended(transport)
+    return [*found, memories()]
+
+
+def test_memory_that_was_replaced_is_freed_after_the_next_barrier():
+    """By then the others have closed it; they close theirs at once."""
+    of_writer, of_reader = cluster(2).run(grows)
+    assert [entry - of_writer[0] for entry in of_writer] == [0, 1, 0, -2]
+    assert [entry - of_reader[0] for entry in of_reader] == [0, 0, 0, -2]
+
+
+def unlike():
+    """Why ranks do not connect: their rows are on other devices, or they have no GPU."""
+    exchange = Exchange(dist.new_group(backend="gloo"), 2, dist.get_rank())
+    gpu = GPUMemories(torch.device("cuda", 99))
+    found = [Peers.connect(exchange, gpu if exchange.place else HostMemories()), Peers.connect(exchange, gpu)]
+    end_group(exchange.group)
+    return found
+
+
+def test_why_peers_are_not_connected():
+    first, second = cluster(2).run(unlike)
+    assert first == second
+    assert first[0] == "rows on cpu and cuda"
+    assert first[1].startswith("rank 0: ")
+
+
 def grows_out_of_reach():
     """Rank 0 takes new memory, which rank 1 cannot open; then all try again."""
     exchange = Exchange(dist.new_group(backend="gloo"), 2, dist.get_rank())
-    transport, rank = Peers.connect(exchange, tells=True), exchange.place
+    transport, rank = Peers.connect(exchange, HostMemories(), tells=True), exchange.place
     sent, received = (300_000, 1) if rank == 0 else (1, 300_000)
     counts = ([[count], [0]] if rank else [[0], [count]] for count in (sent, received))
-    own, out, errors = torch.arange(sent), torch.empty(received, dtype=torch.int64), []
+    own, errors = torch.arange(sent), []
     moves = Moves(ShuffleIndex(2, rank, own, *counts), 1)
     for reached in (rank == 0, True):
         attach = nullcontext() if reached else mock.patch.object(HostMemory, "_attach", side_effect=OSError("no map"))
         try:
             with attach:
-                transport.pull(own, moves, "rows", out)
+                transport.pull(own, moves, "rows")
         except (OSError, RuntimeError) as error:
             errors.append(str(error))
-    transport.close()
-    end_group(exchange.group)
+    ended(transport)
     return errors
 
 
@@ -206,22 +263,21 @@ def fails_while_the_other_grows():
     """Rank 1 cannot write its rows when rank 0 takes new memory; then it can. The rows take three quarters of a memory,
     more than one of its two buffers."""
     exchange = Exchange(dist.new_group(backend="gloo"), 2, dist.get_rank())
-    transport, rank = Peers.connect(exchange, tells=True), exchange.place
-    before, errors = transport._memories[0].num_bytes, []
+    transport, rank = Peers.connect(exchange, HostMemories(), tells=True), exchange.place
+    before, errors = len(transport._memories[0].bytes), []
     count = before // 8 * 3 // 4
     counts = ([[count], [0]] if rank else [[0], [count]] for _ in range(2))
-    moves, out = Moves(ShuffleIndex(2, rank, torch.arange(count), *counts), 1), torch.empty(count, dtype=torch.int64)
+    moves = Moves(ShuffleIndex(2, rank, torch.arange(count), *counts), 1)
     for step in range(4):
         own, fails = torch.full((count,), 10 * step + rank), rank == 1 and step == 0
         with mock.patch.object(Peers, "_written", side_effect=MemoryError("full")) if fails else nullcontext():
             try:
-                transport.pull(own, moves, "rows", out)
+                out = transport.pull(own, moves, "rows")
                 errors.append((out == 10 * step + 1 - rank).all().item())
             except (MemoryError, RuntimeError) as error:
                 errors.append(str(error))
-    grew = transport._memories[0].num_bytes > before
-    transport.close()
-    end_group(exchange.group)
+    grew = len(transport._memories[0].bytes) > before
+    ended(transport)
     return grew, errors
 
 
@@ -257,11 +313,10 @@ def mixed(kind):
         for row, value in zip(moves.sent.tolist(), torch.cat(came).tolist(), strict=True):
             times[row] += value[0]
         assert torch.equal(x.grad, times.expand(-1, 5))
-    transport.close()
-    end_group(transport.exchange.group)
+    ended(transport)
 
 
-@pytest.mark.parametrize("kind", ["all_to_all", "peers"])
+@pytest.mark.parametrize("kind", WAYS[1:])
 def test_halos_and_their_gradients(kind):
     cluster(3).run(mixed, kind)
 
@@ -279,7 +334,7 @@ def without_descriptors(transport):
         if dist.get_rank() == 1:
             resource.setrlimit(resource.RLIMIT_NOFILE, (0, before[1]))  # those that are open stay so
         try:
-            found = model._connected(Exchange(group, index.parts, index.part))
+            found = model._connected(Exchange(group, index.parts, index.part), [[0, 1]], (-1, -1))
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, before)
     end_group(group)
@@ -287,14 +342,16 @@ def without_descriptors(transport):
     return type(found).__name__, [str(entry.message) for entry in said], memories() - open_before
 
 
+REFUSED = "transport: expected ranks that can read each other's memory, found rank 1: OSError: "
+
+
 def test_ranks_that_cannot_read_their_peers():
     for kind, said, memory in cluster(2).run(without_descriptors, None):
         assert (kind, said, memory) == ("Transport", [], 0)
     for kind, said, memory in cluster(2).run(without_descriptors, "peers"):
         assert (kind, memory) == ("Transport", 0)
-        assert [text[:72] for text in said] == [
-            "transport: expected ranks on CPUs of one machine that can read each other"[:72]
-        ]
+        assert [text[: len(REFUSED)] for text in said] == [REFUSED]
+        assert "Too many open files" in said[0]
 
 
 def test_a_transport_that_there_is_not():

@@ -102,7 +102,7 @@ class Exchange:
 
     def bytes(
         self, sent: Tensor, lengths: Sequence[int], sizes: Sequence[int], purpose: str,
-        meanwhile: Callable[[], None] | None = None,
+        meanwhile: Callable[[], None] | None = None, pinned: bool = False,
     ) -> Tensor:  # fmt: skip
         """The bytes from all ranks, one after another: uint8, shape [sum(sizes)], on the device of ``sent``; on the CPU
         in recycled memory.
@@ -113,14 +113,17 @@ class Exchange:
             sizes: how many bytes come from each rank; 0 from this rank.
             purpose: the entry of ``traffic`` in which they are counted.
             meanwhile: called while the bytes are exchanged.
+            pinned: whether they come in pinned memory instead, from which a GPU copies them.
         """
         assert len(lengths) == len(sizes) == self.size
         assert sizes[self.place] == lengths[self.place] == 0
         traffic, begin = self.traffic[purpose], time.perf_counter()
         total, device = sum(sizes), sent.device
-        on_cpu = device.type == "cpu"
         with self.awaited():
-            received = ops.empty_bytes(total) if on_cpu else torch.empty(total, dtype=torch.uint8, device=device)
+            if device.type == "cpu" and not pinned:
+                received = ops.empty_bytes(total)
+            else:
+                received = torch.empty(total, dtype=torch.uint8, device=device, pin_memory=pinned)
         if self.group is not None:
             self._all_to_all(received, sent, list(sizes), list(lengths), meanwhile)
         traffic.rounds += 1

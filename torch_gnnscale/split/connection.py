@@ -39,16 +39,16 @@ class Connection:
         self._end = weakref.finalize(self, self._held.end)
         self.all = self.exchange([list(range(world))])
         """Between all ranks."""
-        self.transports: dict[Grid, Transport] = self._held.transports
-        """By the grid of ranks of which each column has the parts of a batch."""
+        self.transports: dict[tuple[Grid, tuple[int, ...]], Transport] = self._held.transports
+        """By the grid of ranks of which each column has the parts of a batch, and the devices of the ranks."""
 
-    def exchange(self, of_ranks: list[list[int]]) -> _Connected:
+    def exchange(self, of_ranks: list[list[int]], backend: str = "gloo") -> _Connected:
         """Makes a group for each list of ranks, of which this rank is in one; all ranks call it alike.
 
         A collective of it that fails is a RuntimeError that names the rank which failed, is gone, or did not come.
         """
         own = next(number for number, ranks in enumerate(of_ranks) if self.rank in ranks)
-        ranks, group = of_ranks[own], self._held.meeting.groups(of_ranks)[own]
+        ranks, group = of_ranks[own], self._held.meeting.groups(of_ranks, backend)[own]
         made = _Connected(group, len(ranks), ranks.index(self.rank), self._held)
         self._held.exchanges.append(made)
         return made
@@ -83,7 +83,7 @@ class _Held:
 
     meeting: Meeting
     exchanges: list[Exchange] = field(default_factory=list)
-    transports: dict[Grid, Transport] = field(default_factory=dict)
+    transports: dict[tuple[Grid, tuple[int, ...]], Transport] = field(default_factory=dict)
     ended: bool = False
 
     def end(self, why: str = "its model was closed or dropped") -> None:
@@ -101,7 +101,7 @@ class _Held:
             if group is None:
                 continue
             exchange.group = _ENDED
-            if exchange.waits:
+            if exchange.waits or (why and dist.get_backend(group) == "nccl"):  # whose collectives may not end
                 keep_for_ever(group)  # its end would wait, too
             else:
                 end_group(group)

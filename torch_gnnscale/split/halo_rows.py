@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 from torch_geometric.data import Data, HeteroData
 
+from .. import ops
 from ..distributed.exchange import Exchange
 from ..distributed.own_rows import MappedRows
 from ..distributed.row_exchange import RowKind, exchange_known_rows
 from ..distributed.steps import RankSteps
 from ..feature.contract import Steps
+from ..feature.tiered_rows import sent
 from ..loader.fetch import Bounds, CollectiveSource, RowSource
 from ..loader.layout import EdgeLayout
 from ..loader.sampled import SampledGraphPart
+from .peer_memory import memories_on
 from .peers import Peers
 from .shuffle_index import ShuffleIndex
 from .split_sampler import SplitOutput
-from .transport import Moves, empty_rows
+from .transport import Moves
 
+Rows: TypeAlias = tuple[Any, Tensor | None, Tensor | None]
+"""All rows of own nodes and edges; their features, on the device of batches; those of the halo."""
 X = "x"
 """The attribute of nodes whose rows a batch also has of its halo."""
 HALO = "x_halo"
@@ -38,7 +43,7 @@ class HaloPlan:
     moves: Moves
     """All rows that travel, of all levels."""
     x: Tensor | None
-    """The features of own nodes."""
+    """The features of own nodes, on the device of the sample, or on a GPU."""
     balance: int
     """:attr:`ShuffleIndex.balance`."""
     alike: dict[str, int]
@@ -56,14 +61,14 @@ class SplitRows(CollectiveSource):
 
     def __init__(self, rows: RowSource) -> None:
         self.inner = rows
-        self._peers: dict[Exchange, Peers | None] = {}  # for each exchange over which rows were swapped
+        self._peers: dict[Exchange, Peers | str] = {}  # or why not, for each exchange over which rows were swapped
 
-    def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> tuple[Any, Tensor | None]:
+    def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> Rows:
         """See :meth:`RowSource.fetch`; without the other ranks, so that there may be none."""
         plan = self.plan(sampled, bounds)
         if plan.index.parts > 1:
             raise RuntimeError("split: expected to read in steps that all ranks take together; iterate over the loader")
-        return plan.rows, None if plan.x is None else plan.x[:0]
+        return plan.rows, plan.x, None if plan.x is None else plan.x[:0]
 
     def in_step(self, sampled: SampledGraphPart, inputs: int) -> None:
         """See :meth:`CollectiveSource.in_step`: a loss is a mean over the seeds of all groups of ranks."""
@@ -82,7 +87,9 @@ class SplitRows(CollectiveSource):
         x = x if isinstance(x, Tensor) and x.layout == torch.strided else None
         size = -1 if x is None else _kind(x).num_bytes
         index: ShuffleIndex = out.fields["shuffle_index"]
-        moves = Moves(index, len(index.num_sent[0]))
+        if x is not None and x.device.type == "cpu":
+            x = sent(x, index.sent.device)
+        moves = Moves(index if x is None else index.to(x.device), len(index.num_sent[0]))
         if x is not None:
             moves.once(len(x))  # here, where an error is told to the others, and on another thread than the steps
         return HaloPlan(rows, index, moves, x, index.balance, {**out.whole, "bytes of a row of x": size})
@@ -111,38 +118,42 @@ class SplitRows(CollectiveSource):
             return
         if exchange not in self._peers:
             with exchange.awaited():
-                self._peers[exchange] = Peers.connect(exchange, tells=True)
+                self._peers[exchange] = Peers.connect(exchange, memories_on(plan.x.device), tells=True)
         with exchange.awaited():
-            x = plan.x.to("cpu").contiguous()
-            sent = moves.sent.split(moves.num_sent)
-        if (peers := self._peers[exchange]) is None:
-            halo = exchange_known_rows(exchange, MappedRows(x), _kind(x), sent, moves.num_received).rows(x)
-        else:
-            with exchange.awaited():
-                halo = empty_rows(sum(moves.num_received), x)
-            peers.pull(x, moves, "rows", halo)
-        plan.halo = halo.to(plan.x.device)
+            x = plan.x.contiguous()
+        if isinstance(peers := self._peers[exchange], Peers):
+            plan.halo = peers.pull(x, moves, "rows")
+            return
+        with exchange.awaited():
+            table, ids = (x, moves.sent) if x.device.type == "cpu" else _in_host(x, moves.sent)
+            of_ranks = ids.split(moves.num_sent)
+        came = exchange_known_rows(exchange, MappedRows(table), _kind(x), of_ranks, moves.num_received)
+        plan.halo = sent(came.rows(table), x.device)
 
-    def rows(self, plan: HaloPlan) -> tuple[Any, Tensor | None]:
+    def rows(self, plan: HaloPlan) -> Rows:
         """See :meth:`CollectiveSource.rows`."""
-        return plan.rows, plan.halo
+        return plan.rows, plan.x, plan.halo
 
-    def batch(
-        self, sampled: SampledGraphPart, rows: tuple[Any, Tensor | None], layouts: dict[Any, EdgeLayout] | None
-    ) -> Data | HeteroData:
+    def batch(self, sampled: SampledGraphPart, rows: Rows, layouts: dict[Any, EdgeLayout] | None) -> Data | HeteroData:
         """See :meth:`RowSource.batch`."""
-        own, halo = rows
+        own, x, halo = rows
         batch = self.inner.batch(sampled, own, layouts)
         batch.num_nodes = len(sampled.nodes[None])  # a model's, for edges also come from the halo
         if halo is not None:
-            batch[HALO] = halo
+            batch[X], batch[HALO] = x, halo
             fields = sampled.out.fields  # type: ignore[union-attr]
             fields["shuffle_index"] = fields["shuffle_index"].with_halo_of(batch[X])
         return batch
 
-    def node_rows(self, rows: tuple[Any, Tensor | None], name: str) -> Any:
+    def node_rows(self, rows: Rows, name: str) -> Any:
         """See :meth:`RowSource.node_rows`."""
         return self.inner.node_rows(rows[0], name)
+
+
+def _in_host(x: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of a GPU's tensor with these ids, in pinned host memory, and their places there."""
+    there = torch.empty((len(ids), *x.shape[1:]), dtype=x.dtype, pin_memory=True)
+    return there.copy_(ops.shuffle_rows(None, [x], None, ids, check=False)), torch.arange(len(ids))
 
 
 def _kind(x: Tensor) -> RowKind:

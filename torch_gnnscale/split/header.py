@@ -34,6 +34,8 @@ class Agreed(NamedTuple):
     """Whether all ranks know how the model calls its layers."""
     knows_halo: bool
     """Whether all ranks of this one's column have the halo's rows of ``batch.x``."""
+    devices: tuple[int, ...]
+    """Where each rank has its batch: -1 for a CPU, else the number of the GPU."""
 
 
 def own_header(model: Description, batch: Any, world: int, known: Container[int]) -> list[int]:
@@ -46,12 +48,13 @@ def own_header(model: Description, batch: Any, world: int, known: Container[int]
         known: the numbers of hops with which this rank knows how the model calls its layers.
     """
     index: ShuffleIndex = batch.shuffle_index
-    x, hops, device = getattr(batch, "x", None), len(batch.num_sampled_edges), index.sent.device.type
-    autocast = DTYPES.index(torch.get_autocast_dtype(device)) if torch.is_autocast_enabled(device) else -1
+    x, hops, device = getattr(batch, "x", None), len(batch.num_sampled_edges), index.sent.device
+    kind, gpu = device.type, -1 if device.index is None else device.index
+    autocast = DTYPES.index(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else -1
     knows_halo = "x_halo" in batch and index.knows_halo_of(x)
     digest = model.digest if world > 1 else 0
     said = [index.parts, hops, model.model.training, torch.is_grad_enabled(), autocast, kind_of(x), digest,
-            index.part, batch.batch_key, index.balance, hops in known, knows_halo]  # fmt: skip
+            index.part, batch.batch_key, index.balance, hops in known, knows_halo, gpu]  # fmt: skip
     return [int(value) for value in said]
 
 
@@ -79,14 +82,16 @@ def compare_headers(own: list[int], model: Description, index: ShuffleIndex, exc
                 words = f"{text(first)} and on rank {rank} {text(their)}"
                 found = model.compare(exchange) or words if name == "model" else words
                 raise ValueError(f"split: {name}: expected the same on all ranks, found {found}")
-    part_of, keys, balances, know_calls, know_halo = zip(*(theirs[len(_COMMON) :] for theirs in said), strict=True)
+    part_of, keys, balances, know_calls, know_halo, devices = zip(
+        *(theirs[len(_COMMON) :] for theirs in said), strict=True
+    )
     grid = _grid_of(list(part_of), parts[0])
     for copy in range(grid.copies):
         column = grid.column(copy)
         _compare_keys(keys, column)
         index.check_balances([balances[rank] for rank in column], exchange, column)
     column = grid.column(grid.copy(exchange.place))
-    return Agreed(grid, all(know_calls), all(know_halo[rank] for rank in column))
+    return Agreed(grid, all(know_calls), all(know_halo[rank] for rank in column), devices)
 
 
 def _grid_of(part_of: list[int], parts: int) -> Grid:

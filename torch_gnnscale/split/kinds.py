@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -22,6 +24,16 @@ def kind_text(kind: int) -> str:
         return "none"
     width, dtype = divmod(kind, len(DTYPES))
     return f"rows of {width} {dtype_text(dtype)}"
+
+
+def check_kinds(purpose: str, kinds: Sequence[int]) -> None:
+    """Raises ValueError unless all ranks exchange rows of one type and width; ``kinds``: what :func:`kind_of` said."""
+    for rank, other in enumerate(kinds):
+        if other != kinds[0]:
+            raise ValueError(
+                f"split: {purpose}: expected the same on all ranks, found {kind_text(kinds[0])} and on rank {rank} "
+                f"{kind_text(other)}"
+            )
 
 
 def dtype_text(number: int) -> str:

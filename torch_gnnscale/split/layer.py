@@ -16,7 +16,8 @@ from ..nn.layer import ForwardPass, NarrowedLayer, Read
 from ..random import Purpose, batch_key
 from .own_hops import OwnHops
 from .own_rows import OwnNodeRows
-from .transport import Moves, Transport, empty_rows
+from .peer_memory import empty_rows
+from .transport import Moves, Transport
 
 _CHECKPOINT = "/".join(("torch", "utils", "checkpoint.py"))
 

@@ -22,11 +22,13 @@ from ..nn.weigh import default_call
 from ..ops.shuffle import MAX_TABLES
 from .connection import ENDED, Connection
 from .description import Description
+from .gpu_transport import FromGPUToGPU, Staged, nccl_exchange
 from .gradients import GradientSum
 from .header import compare_headers, own_header
 from .layer import Call, SplitLayer, SplitPass, refuse_recomputing
 from .norms import SplitNorms
 from .own_hops import OwnHops
+from .peer_memory import memories_on
 from .peers import Peers
 from .probe import SEEDS, cut_probe, fields_of, probe_batch
 from .shuffle_index import ShuffleIndex
@@ -77,7 +79,7 @@ class Parallelized(Layered):
             self._layers()  # the model may have other layers than in the last call
             header = own_header(self._description, batch, self.world, self._calls)
         agreed = compare_headers(header, self._description, batch.shuffle_index, self._connection.all)
-        transport = self._transport_between(agreed.grid)
+        transport = self._transport_between(agreed.grid, agreed.devices)
         with self._connection.failing_alone():
             refused = None if agreed.knows_calls else self._probe(batch, transport)
         if refused is not None:
@@ -151,30 +153,40 @@ class Parallelized(Layered):
             if getattr(batch, name, None) is None:
                 raise ValueError(f"batch: expected one of NeighborLoader(split=plan) with {name}, found none")
 
-    def _transport_between(self, grid: Grid) -> Transport:
-        """The transport to the ranks over which the batch is cut: this rank's column of ``grid``."""
-        if grid not in self._connection.transports:
+    def _transport_between(self, grid: Grid, devices: tuple[int, ...]) -> Transport:
+        """The transport to the ranks over which the batch is cut: this rank's column of ``grid``.
+
+        Args:
+            grid: of the ranks.
+            devices: where each rank has its rows: see :class:`torch_gnnscale.split.header.Agreed`.
+        """
+        if (grid, devices) not in self._connection.transports:
             if grid.parts > MAX_TABLES:
                 raise ValueError(f"batch: expected at most {MAX_TABLES} parts, found {grid.parts}")
-            exchange = self._connection.exchange([grid.column(copy) for copy in range(grid.copies)])
+            columns = [grid.column(copy) for copy in range(grid.copies)]
+            exchange = self._connection.exchange(columns)
             with self._connection.failing_alone():
-                self._connection.transports[grid] = self._connected(exchange)
-        return self._connection.transports[grid]
+                self._connection.transports[grid, devices] = self._connected(exchange, columns, devices)
+        return self._connection.transports[grid, devices]
 
-    def _connected(self, exchange: Exchange) -> Transport:
-        """The transport over ``exchange``: the memory of peers, if all ranks can read it and the user did not ask for
-        all-to-alls."""
-        if exchange.size > 1 and self.transport != "all_to_all":
-            on_cpu = all(exchange.objects(all(parameter.device.type == "cpu" for parameter in self.parameters())))
-            peers = Peers.connect(exchange) if on_cpu else None
-            if peers is not None:
-                return peers
-            if self.transport == "peers":
-                warn(
-                    "transport: expected ranks on CPUs of one machine that can read each other's memory, found others; "
-                    "rows are exchanged by all_to_all"
-                )
-        return Transport(exchange)
+    def _connected(self, exchange: Exchange, columns: list[list[int]], devices: tuple[int, ...]) -> Transport:
+        """The transport over ``exchange``: the memory of peers, if all of its ranks can read it and the user did not
+        ask for all-to-alls."""
+        if exchange.size == 1:
+            return Transport(exchange)
+        own = devices[self.rank]
+        device = torch.device("cpu") if own < 0 else torch.device("cuda", own)
+        peers = "all_to_all" if self.transport == "all_to_all" else Peers.connect(exchange, memories_on(device))
+        by_peers = isinstance(peers, Peers)
+        if self.transport == "peers" and not by_peers:
+            warn(
+                f"transport: expected ranks that can read each other's memory, found {peers}; rows are exchanged by "
+                f"all_to_all"
+            )
+        rows = nccl_exchange(self._connection, columns, device, not by_peers) if max(devices) >= 0 else None
+        if isinstance(peers, Peers):
+            return peers
+        return Transport(exchange) if own < 0 else Staged(exchange) if rows is None else FromGPUToGPU(exchange, rows)
 
     def _run(self, batch: Any, split_pass: SplitPass) -> Tensor:
         norms = SplitNorms(self.module if self.world > 1 or split_pass.finds_out else None)
@@ -265,8 +277,10 @@ def parallelize(
     Args:
         model: any module with MessagePassing layers that get the batch's ``edge_index``; or ``nn.weigh`` of it.
         call: how the model is called with a batch; the default of a weighed model is what ``nn.weigh`` was given.
-        transport: ``peers``: ranks read rows in each other's memory; if they are not all on CPUs of one machine, they
-            use ``all_to_all``, with a warning. ``all_to_all``: over Gloo. None: as ``peers``, without the warning.
+        transport: ``peers``: ranks of one machine read rows in each other's memory, that of the host or of GPUs, of
+            which several ranks may share one; if one cannot, they use ``all_to_all``, with a warning that says why.
+            ``all_to_all``: rows on GPUs go over NCCL, if torch.distributed was initialized with it and each rank has a
+            GPU of its own; else rows go over Gloo. None: as ``peers``, without the warning.
         timeout: seconds after which a rank that does not answer is an error, in this call and in every forward and
             backward pass.
 

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import math
-import pickle
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from .. import machine
 from ..distributed.exchange import Elsewhere, Exchange
-from ..memory import HostMemory
 from .connection import ENDED
-from .kinds import kind_of, kind_text
-from .transport import Moves, Transport, empty_rows
+from .kinds import check_kinds, kind_of
+from .peer_memory import Offered, PeerMemories, PeerMemory
+from .transport import Moves, Transport
 
 _LEAST = 1 << 20
 """Bytes of each of the first buffers."""
@@ -26,21 +25,10 @@ _PAGE = 4096
 """Sizes of buffers are multiples of it."""
 _PLACE = 8
 """Bytes of the place of a row."""
-_HINT = "make batches smaller"
+_PATTERN = 251
+"""The first byte of a rank's first memory is its place modulo this, by which the others see that they read it."""
 _WROTE, _GREW, _FAILED = range(3)
 """What a rank says at the barrier: it wrote its rows; it did, into new memory; it could not."""
-
-
-class _Offered(NamedTuple):
-    """The rows that a rank wrote for another one."""
-
-    memory: HostMemory
-    turn: int
-    """Which of its two buffers they are in."""
-    begin: int
-    """The byte where they begin or, if rows are listed, the list of their places."""
-    listed: int
-    """How many rows the rank wrote for several ones, each of which has a list; 0: it wrote rows for this one alone."""
 
 
 class Peers(Transport):
@@ -51,66 +39,83 @@ class Peers(Transport):
 
     Args:
         exchange: between the ranks over which batches are cut, all of one machine.
+        shared: how they share memory, the same way on all ranks.
         memories: of all ranks, in their order; each is two buffers of the same size.
         tells: whether a rank that cannot write its rows comes to the barrier, says so, and raises afterwards, when the
             others raise :class:`Elsewhere`; all can then go on. Else it raises at once, and the others wait.
     """
 
-    def __init__(self, exchange: Exchange, memories: list[HostMemory], tells: bool = False) -> None:
+    def __init__(
+        self, exchange: Exchange, shared: PeerMemories, memories: list[PeerMemory], tells: bool = False
+    ) -> None:
         super().__init__(exchange)
-        self._memories, self._tells = memories, tells
+        self.shared, self._memories, self._tells = shared, memories, tells
+        self._replaced: list[PeerMemory] = []  # this rank's, which all others have closed at the next barrier
         self._turn = 0
 
     @classmethod
-    def connect(cls, exchange: Exchange, tells: bool = False) -> Peers | None:
-        """The transport, if all ranks are on one machine, and every rank can read the memory of every other; all ranks
-        call it together."""
-        if exchange.size == 1 or len(set(exchange.objects(machine.identity()))) > 1:
-            return None
-        memories, given = [], b""
-        with suppress(OSError, MemoryError):
-            memories.append(HostMemory(2 * _LEAST, "split", _HINT))
-            memories[0]._check()[:1] = exchange.place % 251
-            given = pickle.dumps(memories[0])
-        for place, pickled in enumerate(exchange.objects(given)):
-            with suppress(OSError, EOFError, MemoryError):  # the end of what was pickled, b"": that rank has none
-                if place != exchange.place:
-                    memories.append(pickle.loads(pickled))
-        places = [int(memory._check()[0]) for memory in memories]
-        expected = [exchange.place, *(place for place in range(exchange.size) if place != exchange.place)]
-        if all(exchange.objects(places == [place % 251 for place in expected])):
+    def connect(cls, exchange: Exchange, shared: PeerMemories, tells: bool = False) -> Peers | str:
+        """The transport, if all ranks are on one machine, and every rank can read the memory of every other, which each
+        tries; else why not, the same text on all ranks. All ranks call it together; arguments as of the class."""
+        said = exchange.objects((machine.identity(), shared.device.type))
+        machines, kinds = (set(values) for values in zip(*said, strict=True))
+        if exchange.size == 1 or len(machines) > 1:
+            return "one rank" if exchange.size == 1 else "ranks on several machines"
+        if len(kinds) > 1:
+            return f"rows on {' and '.join(sorted(kinds))}"
+        memories: list[PeerMemory] = []
+        handles, problem = None, None
+        try:
+            memories.append(shared.allocated(2 * _LEAST))
+            memories[0].bytes[:1] = exchange.place % _PATTERN
+            shared.settle()
+            handles = [memories[0].handle() for _ in range(exchange.size - 1)]
+        except Exception as error:  # of a kind that only the driver knows
+            problem = _named(exchange.place, error)
+        given = exchange.objects(handles)
+        try:
+            for place, of_rank in enumerate(given):
+                if place != exchange.place and of_rank is not None and handles is not None:
+                    memories.append(shared.opened(of_rank[exchange.place - (exchange.place > place)]))
+                    found = shared.joined(memories[0].bytes[:0], [Offered(memories[-1].bytes[:1], None)])
+                    if int(found) != place % _PATTERN:
+                        problem = f"rank {exchange.place}: not the memory that rank {place} has written"
+        except Exception as error:
+            problem = _named(exchange.place, error)
+        problems = [text for text in exchange.objects(problem) if text is not None]
+        if not problems:
             memories.insert(exchange.place, memories.pop(0))
-            return cls(exchange, memories, tells)
-        for memory in memories:
-            memory.close()
-        return None
+            return cls(exchange, shared, memories, tells)
+        _close(memories)  # its own, the first, last
+        return problems[0]
 
-    def pull(self, own: Tensor, moves: Moves, purpose: str, out: Tensor) -> None:
+    def pull(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
         """See :class:`Transport`."""
-        width = own.shape[1:].numel() * own.element_size()
-        with self._counted(purpose, width * sum(moves.num_sent), width * len(out)):
-            for part, offered in zip(out.split(moves.num_received), self._offered(own, moves, purpose), strict=True):
-                _take_rows(part, offered)
+        return self._read(own[:0], own, moves, purpose)
+
+    def joined(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
+        """See :class:`Transport`."""
+        return self._read(own, own, moves, purpose)
 
     def rows(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
         """See :class:`Transport`: if they come from one rank, which writes them for this one alone, where it did."""
         senders = [place for place, count in enumerate(moves.num_received) if count]
         if len(senders) != 1:
-            out = empty_rows(sum(moves.num_received), own)
-            self.pull(own, moves, purpose, out)
-            return out
-        total, width = sum(moves.num_received), own.shape[1:].numel() * own.element_size()
-        with self._counted(purpose, width * sum(moves.num_sent), width * total):
+            return self.pull(own, moves, purpose)
+        with self._counted(purpose, *_num_bytes(own, moves)):
             offered = self._offered(own, moves, purpose)[senders[0]]
-            if offered.listed == 0:
-                return _rows_at(offered.memory, offered.turn, offered.begin, total, own)
-            out = empty_rows(total, own)
-            _take_rows(out, offered)
-            return out
+            return offered.rows if offered.places is None else self.shared.joined(own[:0], [offered])
 
-    def _offered(self, own: Tensor, moves: Moves, purpose: str) -> list[_Offered]:
+    def _read(self, first: Tensor, own: Tensor, moves: Moves, purpose: str) -> Tensor:
+        """``first`` and after it the rows of the halo."""
+        with self._counted(purpose, *_num_bytes(own, moves)):
+            offered = self._offered(own, moves, purpose)
+            with self.exchange.awaited():  # a rank that has no memory for them cannot go on alone
+                return self.shared.joined(first, [entry for entry in offered if len(entry)])
+
+    def _offered(self, own: Tensor, moves: Moves, purpose: str) -> list[Offered]:
         """Writes the rows that others read, each once, however many ranks read it; where several do, after the rows
-        comes, for each reader, the list of places that it reads. Returns where each rank's rows for this one are."""
+        comes, for each reader, the list of places that it reads. Returns what each rank wrote for this one."""
         with self.exchange.awaited():
             rows, places = moves.once(len(own))
             width = own.shape[1:].numel() * own.element_size()
@@ -120,12 +125,19 @@ class Peers(Transport):
             begins = [begin + step * count for count in accumulate(moves.num_sent, initial=0)]
             told = [[at, 0 if places is None else len(rows)] for at in begins[:-1]]
 
-        def write(memory: HostMemory, turn: int) -> None:
+        def write(memory: PeerMemory, turn: int) -> None:
             torch.index_select(own, 0, rows, out=_rows_at(memory, turn, 0, len(rows), own))
             if places is not None:
                 _rows_at(memory, turn, listed, len(places), places).copy_(places)
 
-        return [_Offered(*entry) for entry in self._met(own, num_bytes, write, told, purpose)]
+        def offered(count: int, memory: PeerMemory, turn: int, begin: int, listed: int) -> Offered:
+            if count == 0 or listed == 0:
+                return Offered(_rows_at(memory, turn, begin, count, own), None)
+            ids = _rows_at(memory, turn, begin, count, rows)
+            return Offered(_rows_at(memory, turn, 0, listed, own), ids)
+
+        met = self._met(own, num_bytes, write, told, purpose)
+        return [offered(count, *entry) for entry, count in zip(met, moves.num_received, strict=True)]
 
     def swap(self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str) -> list[Tensor]:
         """See :class:`Transport`; the rows are those of the peers' buffers."""
@@ -133,7 +145,7 @@ class Peers(Transport):
         total = width * len(rows)
         told = [[width * count] for count in list(accumulate(num_sent, initial=0))[:-1]]
 
-        def write(memory: HostMemory, turn: int) -> None:
+        def write(memory: PeerMemory, turn: int) -> None:
             _rows_at(memory, turn, 0, len(rows), rows).copy_(rows)
 
         with self._counted(purpose, total, width * sum(num_received)):
@@ -144,7 +156,7 @@ class Peers(Transport):
             ]
 
     def _met(
-        self, rows: Tensor, num_bytes: int, write: Callable[[HostMemory, int], None], told: list[list[int]],
+        self, rows: Tensor, num_bytes: int, write: Callable[[PeerMemory, int], None], told: list[list[int]],
         purpose: str,
     ) -> list[tuple[Any, ...]]:  # fmt: skip
         """Writes into this rank's next buffer, and meets the others. Returns the memory of each rank, which of its
@@ -166,16 +178,18 @@ class Peers(Transport):
         made, error = None, None
         try:
             made = self._written(num_bytes, write, turn)
+            self.shared.settle()
         except Exception as failed:
             if not self._tells:
                 raise
             error = failed
         kind, status = kind_of(rows), _FAILED if error is not None else _WROTE if made is None else _GREW
         heard = exchange.numbers(torch.tensor([[*values, kind, status] for values in told]), purpose).tolist()
+        _close(self._replaced)
         said = [values[-1] for values in heard]
         if _GREW in said:
             try:
-                self._take(made, exchange.objects(made))
+                self._take(made)
             except Exception:  # memory of another rank cannot be opened: what is known of it is old
                 self.close()
                 raise
@@ -184,34 +198,40 @@ class Peers(Transport):
         if _FAILED in said:
             part = said.index(_FAILED)
             raise Elsewhere(f"{purpose}: expected those of part {part}, found that its rank could not write them")
-        for rank, (*_, other, _) in enumerate(heard):
-            if other != heard[0][-2]:
-                raise ValueError(
-                    f"split: {purpose}: expected the same on all ranks, found {kind_text(heard[0][-2])} and on rank "
-                    f"{rank} {kind_text(other)}"
-                )
+        check_kinds(purpose, [values[-2] for values in heard])
         return [(memory, turn, *values[:-2]) for memory, values in zip(self._memories, heard, strict=True)]
 
-    def _written(self, num_bytes: int, write: Callable[[HostMemory, int], None], turn: int) -> HostMemory | None:
+    def _written(self, num_bytes: int, write: Callable[[PeerMemory, int], None], turn: int) -> PeerMemory | None:
         """Writes into this rank's next buffer, or, if it is too small, into that of new memory, which is returned."""
         if not self._memories:
             raise RuntimeError(f"split: {ENDED}")
         made, known = None, self._memories[self.exchange.place]
-        if num_bytes > known.num_bytes // 2:
-            made = HostMemory(2 * _PAGE * -(-num_bytes * 5 // (4 * _PAGE)), "split", _HINT)
+        if num_bytes > len(known.bytes) // 2:
+            made = self.shared.allocated(2 * _PAGE * -(-num_bytes * 5 // (4 * _PAGE)))
         write(made or known, turn)
         return made
 
-    def _take(self, made: HostMemory | None, given: list[HostMemory | None]) -> None:
-        """Takes new memory, this rank's, ``made``, and that of others, in the place of what they had; called when all
-        ranks have come to a barrier after the last that had still to open the old."""
+    def _take(self, made: PeerMemory | None) -> None:
+        """At a barrier, takes new memory, this rank's, ``made``, and that of others, in the place of what they had; no
+        rank reads the old any more. The others' is closed now, this rank's own when all others have closed it: after
+        the next barrier."""
+        place = self.exchange.place
+        with self.exchange.awaited():
+            handles = None if made is None else [made.handle() for _ in range(self.exchange.size - 1)]
+        given = self.exchange.objects(handles)
         if not self._memories:
             return
-        place = self.exchange.place
-        if made is not None:
-            self._memories[place].close()
-            given = [*given[:place], made, *given[place + 1 :]]
-        self._memories = [new or known for known, new in zip(self._memories, given, strict=True)]
+        for rank, of_rank in enumerate(given):
+            if of_rank is None:
+                continue
+            if rank == place:
+                assert made is not None
+                self._replaced.append(self._memories[rank])
+                self._memories[rank] = made
+            else:
+                new = self.shared.opened(of_rank[place - (place > rank)])
+                self._memories[rank].close()
+                self._memories[rank] = new
 
     @contextmanager
     def _counted(self, purpose: str, sent: int, received: int) -> Iterator[None]:
@@ -224,27 +244,33 @@ class Peers(Transport):
         traffic.seconds = before + time.perf_counter() - begin
 
     def close(self) -> None:
-        """Closes the memory."""
+        """Closes the memory: what others have written first."""
         memories, self._memories = self._memories, []
-        for memory in memories:
-            memory.close()
+        _close([memory for place, memory in enumerate(memories) if place != self.exchange.place])
+        _close(memories)
+        _close(self._replaced)
 
 
-def _take_rows(out: Tensor, offered: _Offered) -> None:
-    """Fills ``out`` with rows that another rank wrote."""
-    memory, turn, begin, listed = offered
-    if listed:
-        wanted = _rows_at(memory, turn, begin, len(out), torch.empty(0, dtype=torch.int64))
-        torch.index_select(_rows_at(memory, turn, 0, listed, out), 0, wanted, out=out)
-    else:
-        out.copy_(_rows_at(memory, turn, begin, len(out), out))
+def _close(memories: list[PeerMemory]) -> None:
+    while memories:
+        memories.pop().close()
 
 
-def _rows_at(memory: HostMemory, turn: int, offset: int, count: int, like: Tensor) -> Tensor:
+def _named(place: int, error: Exception) -> str:
+    return f"rank {place}: {type(error).__name__}: {error}"
+
+
+def _num_bytes(own: Tensor, moves: Moves) -> tuple[int, int]:
+    """How many bytes of rows others read, and how many this rank reads."""
+    width = own.shape[1:].numel() * own.element_size()
+    return width * sum(moves.num_sent), width * sum(moves.num_received)
+
+
+def _rows_at(memory: PeerMemory, turn: int, offset: int, count: int, like: Tensor) -> Tensor:
     """``count`` rows of one of the two buffers, from a byte on, of the type of ``like`` and its width."""
     shape = (count, *like.shape[1:])
     num_bytes = math.prod(shape) * like.element_size()
     if num_bytes == 0:
         return like.new_empty(shape)
-    begin = turn * (memory.num_bytes // 2) + offset
-    return memory._check()[begin : begin + num_bytes].view(like.dtype).view(shape)
+    begin = turn * (len(memory.bytes) // 2) + offset
+    return memory.bytes[begin : begin + num_bytes].view(like.dtype).view(shape)

@@ -61,7 +61,7 @@ def fields_of(batch: Data) -> Fields:
         elif isinstance(value, Tensor) and value.dim() > 0 and value.size(0) == num_edges:
             tensors[name] = Field(True, value[:_SHOWN].detach().cpu().clone())
         elif isinstance(value, (int, float, str, bool, Tensor)):
-            others[name] = value
+            others[name] = value.cpu() if isinstance(value, Tensor) else value
     has_halo = isinstance(getattr(batch, "x_halo", None), Tensor)
     return Fields(len(batch.num_sampled_edges), num_nodes, tensors, others, has_halo)
 

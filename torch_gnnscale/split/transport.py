@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch.autograd.function import once_differentiable
 from .. import ops
 from ..distributed.exchange import Exchange
 from ..nn.aggregate import Apart, sort_edges
+from .peer_memory import empty_rows
 from .shuffle_index import ShuffleIndex
 
 
@@ -52,7 +52,7 @@ class Moves:
 
 
 class Transport:
-    """All-to-alls of rows over a Gloo group of the model's; without a group for one rank.
+    """All-to-alls of rows in host memory over a Gloo group of the model's; without a group for one rank.
 
     Args:
         exchange: between the ranks over which batches are cut.
@@ -61,20 +61,27 @@ class Transport:
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
 
-    def pull(self, own: Tensor, moves: Moves, purpose: str, out: Tensor) -> None:
-        """Fills ``out``, [t, ...], with the rows of the halo, in its order.
+    def pull(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
+        """The rows of the halo, in its order, [t, ...].
 
         Args:
             own: contiguous, [n, ...]; the others read rows of it.
             moves: rows in [0, n).
             purpose: what the exchange is counted as.
         """
-        out.copy_(self.rows(own, moves, purpose))
-
-    def rows(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
-        """The rows of the halo, in its order, [t, ...]; valid until the next exchange. Arguments as of :meth:`pull`."""
         packed = ops.shuffle_rows(None, [own], None, moves.sent, check=False)
         return self._exchanged(packed, moves.num_sent, moves.num_received, purpose)
+
+    def rows(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
+        """As :meth:`pull`, perhaps in memory that the next exchange overwrites."""
+        return self.pull(own, moves, purpose)
+
+    def joined(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
+        """[own; halo]: ``own`` and after it the rows of :meth:`pull`, [n + t, ...]."""
+        out = empty_rows(len(own) + sum(moves.num_received), own)
+        out[: len(own)] = own
+        out[len(own) :] = self.pull(own, moves, purpose)
+        return out
 
     def swap(self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str) -> list[Tensor]:
         """The rows from rank 0, then 1, ...: [num_received[p], ...] each; valid until the next exchange.
@@ -88,10 +95,13 @@ class Transport:
 
     def _exchanged(self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str) -> Tensor:
         width = rows.shape[1:].numel() * rows.element_size()
-        sent = rows.cpu().reshape(-1).view(torch.uint8)
         lengths, sizes = ([width * count for count in counts] for counts in (num_sent, num_received))
-        received = self.exchange.bytes(sent, lengths, sizes, purpose)
-        return received.view(rows.dtype).view(sum(num_received), *rows.shape[1:]).to(rows.device)
+        received = self._bytes(rows.reshape(-1).view(torch.uint8), lengths, sizes, purpose)
+        return received.view(rows.dtype).view(sum(num_received), *rows.shape[1:])
+
+    def _bytes(self, sent: Tensor, lengths: list[int], sizes: list[int], purpose: str) -> Tensor:
+        """:meth:`Exchange.bytes`, from and to the device of the rows."""
+        return self.exchange.bytes(sent, lengths, sizes, purpose)
 
     def close(self) -> None:
         """Frees what the transport holds, but for its group."""
@@ -121,23 +131,11 @@ class Transport:
         return Apart(rows, give_back)
 
 
-def empty_rows(count: int, like: Tensor) -> Tensor:
-    """[count, ...] with any contents, of the type of ``like`` and its width; on the CPU in recycled memory."""
-    shape = (count, *like.shape[1:])
-    if like.device.type != "cpu":
-        return like.new_empty(shape)
-    return ops.empty_bytes(math.prod(shape) * like.element_size()).view(like.dtype).view(shape)
-
-
 class _Mixed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, own: Tensor, transport: Transport, moves: Moves, purpose: str) -> Tensor:
         ctx.transport, ctx.moves, ctx.purpose = transport, moves, purpose
-        own = own if own.is_contiguous() else own.contiguous()
-        out = empty_rows(len(own) + sum(moves.num_received), own)
-        out[: len(own)] = own
-        transport.pull(own, moves, f"forward {purpose}", out[len(own) :])
-        return out
+        return transport.joined(own.contiguous(), moves, f"forward {purpose}")
 
     @staticmethod
     @once_differentiable

@@ -1,0 +1,201 @@
+"""Memory that one rank writes and the other ranks of its machine read."""
+
+from __future__ import annotations
+
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import ops
+from ..memory import HostMemory
+
+_HINT = "make batches smaller"
+
+
+class Offered(NamedTuple):
+    """Rows that one rank wrote for another one."""
+
+    rows: Tensor
+    """Those that the rank reads, in its order; or, with ``places``, those that any ranks read, each once: [m, ...]."""
+    places: Tensor | None
+    """Which of them the rank reads, in its order: int64, shape [t]; None: all."""
+
+    def __len__(self) -> int:
+        return len(self.rows if self.places is None else self.places)
+
+
+class PeerMemory(ABC):
+    """Memory of one rank, as that rank or another one has it."""
+
+    bytes: Tensor
+    """uint8, shape [n], on the device of :class:`PeerMemories`."""
+
+    @abstractmethod
+    def handle(self) -> Any:
+        """By what one other process opens the memory of this one, once; pickle takes it."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Frees the memory or, of another rank's, leaves it; once no tensor over it is left."""
+
+
+class PeerMemories(ABC):
+    """How the ranks of a machine read each other's memory.
+
+    Each allocates its own and gives the others a handle, which they open. At the end a barrier comes, all close what
+    they have opened, and after another one what they have allocated; only with the program's end, and after an error,
+    in any order.
+    """
+
+    device: torch.device
+    """Where rows are, before and after they travel."""
+
+    @abstractmethod
+    def allocated(self, num_bytes: int) -> PeerMemory:
+        """New memory. Raises MemoryError, OSError or RuntimeError if there is none."""
+
+    @abstractmethod
+    def opened(self, handle: Any) -> PeerMemory:
+        """The memory of another rank. Raises OSError, MemoryError or RuntimeError if it cannot be opened."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Returns when this rank has written, and read, all that it was told to; called before a barrier."""
+
+    @abstractmethod
+    def joined(self, own: Tensor, offered: Sequence[Offered]) -> Tensor:
+        """[own; the rows of each rank that were offered to this one], in memory of their own.
+
+        Args:
+            own: contiguous, [n, ...].
+            offered: by each rank, of the type and width of ``own``.
+        """
+
+
+def memories_on(device: torch.device) -> PeerMemories:
+    """Those of a rank whose rows are on this device."""
+    return GPUMemories(device) if device.type == "cuda" else HostMemories()
+
+
+# In host memory ######################################################################################################
+
+
+class HostPeerMemory(PeerMemory):
+    """A :class:`torch_gnnscale.memory.HostMemory`."""
+
+    def __init__(self, memory: HostMemory) -> None:
+        self.memory, self.bytes = memory, memory._check()
+
+    def handle(self) -> bytes:
+        """See :meth:`PeerMemory.handle`."""
+        return pickle.dumps(self.memory)
+
+    def close(self) -> None:
+        """See :meth:`PeerMemory.close`."""
+        self.memory.close()
+        self.bytes = torch.empty(0, dtype=torch.uint8)
+
+
+class HostMemories(PeerMemories):
+    """Ranks whose rows are in host memory share some of it."""
+
+    device = torch.device("cpu")
+
+    def allocated(self, num_bytes: int) -> HostPeerMemory:
+        """See :meth:`PeerMemories.allocated`."""
+        return HostPeerMemory(HostMemory(num_bytes, "split", _HINT))
+
+    def opened(self, handle: bytes) -> HostPeerMemory:
+        """See :meth:`PeerMemories.opened`."""
+        return HostPeerMemory(pickle.loads(handle))
+
+    def settle(self) -> None:
+        """See :meth:`PeerMemories.settle`: it has."""
+
+    def joined(self, own: Tensor, offered: Sequence[Offered]) -> Tensor:
+        """See :meth:`PeerMemories.joined`."""
+        out = empty_rows(len(own) + sum(map(len, offered)), own)
+        out[: len(own)] = own
+        for to, (rows, places) in zip(out[len(own) :].split([len(entry) for entry in offered]), offered, strict=True):
+            if places is None:
+                to.copy_(rows)
+            else:
+                torch.index_select(rows, 0, places, out=to)
+        return out
+
+
+def empty_rows(count: int, like: Tensor) -> Tensor:
+    """[count, ...] with any contents, of the type of ``like`` and its width; on the CPU in recycled memory."""
+    shape = torch.Size((count, *like.shape[1:]))
+    if like.device.type != "cpu":
+        return like.new_empty(shape)
+    return ops.empty_bytes(shape.numel() * like.element_size()).view(like.dtype).view(shape)
+
+
+# On GPUs #############################################################################################################
+
+
+class GPUPeerMemory(PeerMemory):
+    """Memory of torch's allocator, which keeps it as long as another process has it open.
+
+    Args:
+        bytes: the memory.
+    """
+
+    def __init__(self, bytes: Tensor) -> None:
+        self.bytes = bytes
+
+    def handle(self) -> tuple[Any, ...]:
+        """See :meth:`PeerMemory.handle`: what torch says of a storage that another process opens, but for the number of
+        its device, which need not be the other's."""
+        return self.bytes.untyped_storage()._share_cuda_()[1:]
+
+    def close(self) -> None:
+        """See :meth:`PeerMemory.close`."""
+        self.bytes = self.bytes.new_empty(0)
+
+
+class GPUMemories(PeerMemories):
+    """Ranks whose rows are on GPUs open each other's memory by CUDA's IPC; several of them may be on one GPU.
+
+    Args:
+        device: the GPU of this rank. All reading and writing is queued on its current stream.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+
+    def allocated(self, num_bytes: int) -> GPUPeerMemory:
+        """See :meth:`PeerMemories.allocated`."""
+        return GPUPeerMemory(torch.empty(num_bytes, dtype=torch.uint8, device=self.device))
+
+    def opened(self, handle: tuple[Any, ...]) -> GPUPeerMemory:
+        """See :meth:`PeerMemories.opened`. This rank's GPU reads it, wherever it lies."""
+        storage = torch.UntypedStorage._new_shared_cuda(self.device.index, *handle)
+        return GPUPeerMemory(torch.empty(0, dtype=torch.uint8, device=self.device).set_(storage))
+
+    def settle(self) -> None:
+        """See :meth:`PeerMemories.settle`: waits for the current stream."""
+        torch.cuda.current_stream(self.device).synchronize()
+
+    def joined(self, own: Tensor, offered: Sequence[Offered]) -> Tensor:
+        """See :meth:`PeerMemories.joined`: one kernel reads the memory of all ranks."""
+        return shuffled(own, offered)
+
+
+def shuffled(own: Tensor, offered: Sequence[Offered]) -> Tensor:
+    """What :meth:`PeerMemories.joined` returns, by :func:`torch_gnnscale.ops.shuffle_rows`; on any device."""
+    counts = [len(own), *map(len, offered)]
+    ends = torch.tensor(list(accumulate(counts)), device=own.device)
+    at = torch.arange(sum(counts), device=own.device)
+    part = torch.bucketize(at, ends, right=True)
+    row = at - torch.cat([ends.new_zeros(1), ends])[part]
+    for (_, places), to in zip(offered, row.split(counts)[1:], strict=True):
+        if places is not None:
+            to.copy_(places)
+    return ops.shuffle_rows(None, [own, *(rows for rows, _ in offered)], part, row, check=False)
