@@ -15,14 +15,16 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.data import Data
 
-from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, ops, reference
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, TieredFeatureStore, ops, reference
 from torch_gnnscale.distributed.grid import Grid
 from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.ops.cuts import Cut
 from torch_gnnscale.random import Purpose, batch_key
+from torch_gnnscale.sampler.executor import GPUExecutor
 from torch_gnnscale.split.batches import SplitByOwners
 from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
+from torch_gnnscale.topology.segmented import SegmentedCSC
 
 
 @dataclass
@@ -128,21 +130,37 @@ def wholes(draw: st.DrawFn, parts: int, most: int = 8) -> Whole:
     )
 
 
+ON_RANKS = ("uneven", "bulk", "seed_order", "phases", "device", "rows_on")
+"""Options of loaders by which batches are the same."""
+
 # On ranks ############################################################################################################
 
 
 def loader_of(plan: GivenPlan | None, options: dict[str, Any]) -> NeighborLoader:
     """A loader over a graph of 200 nodes; ``plan=None``: one of whole batches. ``stores``: of a pair of stores;
-    ``method``: of sampling layer by layer."""
+    ``tiers``: of one with so much of its rows on the device; ``rows_on``: the device of the rows of a Data;
+    ``method``: of sampling layer by layer; ``phases``: draws on the CPU as a GPU does."""
     options = {"num_neighbors": [3, 2], "batch_size": 10, "shuffle": True, "seed": 3, **options}
     data: Any = make_data()
     data.edge_kind, data.num_nodes = torch.arange(data.num_edges) % 5, 200
+    phases, tiers = options.pop("phases", False), options.pop("tiers", None)
     if options.pop("stores", False):
         data = FeatureStore.from_data(data), GraphStore.from_data(data)
+    elif tiers is not None:
+        graph = GraphStore.from_data(data)
+        del data.edge_kind
+        data = TieredFeatureStore.from_data(data, gpu=tiers, hotness="out_degree", device="cuda"), graph
     if options.pop("without_x", False):
         del data.x
+    if (place := options.pop("rows_on", None)) is not None:
+        data = data.to(place)
     seeds = torch.arange(0, 200, 3) if (given := options.pop("seeds", None)) is None else torch.tensor(given)
-    return NeighborLoader(data, input_nodes=seeds, **options, **({} if plan is None else {"split": plan}))
+    loader = NeighborLoader(data, input_nodes=seeds, **options, **({} if plan is None else {"split": plan}))
+    if phases:
+        sampler: Any = loader._split.sampler.sampler  # type: ignore[union-attr]
+        csc = SegmentedCSC.cut(sampler.graph.relations[0].csc, torch.device("cpu"), 0, copied=False)
+        sampler.executor = GPUExecutor(sampler.graph, csc)
+    return loader
 
 
 def batches_of_rank(plan: GivenPlan, epochs: int, options: dict[str, Any]) -> list[list[Any]]:
@@ -214,7 +232,7 @@ def owned_positions(owners: Tensor, parts: int, epoch: int, options: dict[str, A
 
 def expected_batches(plan: GivenPlan, epochs: int, world: int, options: dict[str, Any]) -> list[list[list[Any]]]:
     """found[rank][epoch]: the twin's cuts of one process's whole batches."""
-    given = {name: value for name, value in options.items() if name not in ("uneven", "bulk", "seed_order")}
+    given = {name: value for name, value in options.items() if name not in ON_RANKS}
     loader, grid = loader_of(None, given), Grid(world, 1 if world == 1 else plan.parts, "parts")
     owned = owned_orders(loader, plan.owners[loader.input_data.node], plan.parts, options, grid.copies)
     return cut_over_ranks(loader, plan.owners, grid, epochs, options.get("uneven", "pad"), owned)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,8 @@ from torch_gnnscale.datasets import planted
 
 FANOUTS = [4, 3]
 BATCH = 80
+Transport: TypeAlias = Literal["peers", "all_to_all"] | None
+"""The argument of :func:`torch_gnnscale.split.parallelize`."""
 
 
 def graph() -> Data:
@@ -41,7 +43,12 @@ def saved_plan(folder: Path, parts: int) -> str:
 
 
 def trained(
-    plan: str, epochs: int, groups: int = 1, options: dict[str, Any] | None = None, norm: str | None = "batch_norm"
+    plan: str,
+    epochs: int,
+    groups: int = 1,
+    options: dict[str, Any] | None = None,
+    norm: str | None = "batch_norm",
+    transport: Transport = None,
 ) -> dict[str, Tensor]:
     """The weights after some epochs, on each rank.
 
@@ -49,11 +56,14 @@ def trained(
         plan: a saved plan.
         epochs: so many.
         groups: a single process accumulates the gradients of so many batches, as groups of ranks add them.
-        options: of the loader.
+        options: of the loader; its ``device`` is where the data and the model are.
         norm: of the model.
+        transport: of the model.
     """
     data = graph()
-    return trained_by(loader_over(data, data.train_mask, split.Plan.open(plan), options or {}), epochs, groups, norm)
+    seeds, options = data.train_mask, options or {}
+    loader = loader_over(data.to(options.get("device", "cpu")), seeds, split.Plan.open(plan), options)
+    return trained_by(loader, epochs, groups, norm, transport)
 
 
 def loader_over(data: Any, seeds: Tensor, plan: Any, options: dict[str, Any]) -> NeighborLoader:
@@ -62,9 +72,11 @@ def loader_over(data: Any, seeds: Tensor, plan: Any, options: dict[str, Any]) ->
     return NeighborLoader(data, FANOUTS, input_nodes=seeds, split=plan, **options)
 
 
-def trained_by(loader: NeighborLoader, epochs: int, groups: int, norm: str | None) -> dict[str, Tensor]:
+def trained_by(
+    loader: NeighborLoader, epochs: int, groups: int, norm: str | None, transport: Transport = None
+) -> dict[str, Tensor]:
     """The weights after some epochs of a loader; arguments as of :func:`trained`."""
-    model = split.parallelize(model_of(norm))
+    model = split.parallelize(model_of(norm).to(loader._sampler.device), transport=transport)
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
     for _ in range(epochs):
         batches = iter(loader)
@@ -77,7 +89,7 @@ def trained_by(loader: NeighborLoader, epochs: int, groups: int, norm: str | Non
             optimizer.step()
             optimizer.zero_grad()
     model.close()
-    return {name: value.clone() for name, value in model.state_dict().items()}
+    return {name: value.to("cpu", copy=True) for name, value in model.state_dict().items()}
 
 
 def check_weights(found: list[dict[str, Tensor]], expected: dict[str, Tensor]) -> None:

@@ -4,6 +4,7 @@ import random
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from itertools import groupby
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ from helpers.data import make_data, no_loader_threads, plain
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.feature.contract import Ranks
 from torch_gnnscale.loader import prefetch
+from torch_gnnscale.loader.execution import Execution
 from torch_gnnscale.loader.fetch import CollectiveRows
 from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.loader.pipeline import Pipeline, Stage
@@ -291,7 +293,7 @@ def test_a_batch_that_failed_is_one_of_those_before_an_iteration_is_left(turns, 
         return Served() if item == "c" else item
 
     steps = Left()
-    batches = TogetherBatches(Pipeline(iter("abcde"), [], fails, 0), steps, turns)
+    batches = TogetherBatches(Pipeline(iter("abcde"), [], fails, 0), same, steps, turns, nullcontext)
     assert next(batches) == "a"
     with pytest.raises(ValueError, match=r"^b$"):
         next(batches)
@@ -328,7 +330,7 @@ def test_steps_that_were_announced_are_not_taken_after_the_epoch_was_left(prefet
             step=lambda number, error, counts, run: run(None),
         )  # fmt: skip
         share = Share(Ranks(0, 1), "global", "pad", (6,))
-        together = Together(line, steps, share, 1, lambda number: 1)
+        together = Together(line, steps, share, Execution(1, None), lambda number: 1)
 
         def batches(epoch):
             numbered = (NumberedBatch(epoch, number, None) for number in range(6))

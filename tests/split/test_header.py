@@ -206,4 +206,7 @@ def test_an_index_that_was_moved_knows_no_halo():
     x = torch.ones(3, 2)
     index = INDEX.with_halo_of(x)
     assert index.knows_halo_of(x)
-    assert not index.to("cpu").knows_halo_of(x)
+    assert index.to("cpu") is index
+    assert not index.to("meta").knows_halo_of(x)
+    there = torch.ones(3, 2, device="meta")
+    assert INDEX.with_halo_of(there).to("meta").knows_halo_of(there)

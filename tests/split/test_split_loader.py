@@ -30,6 +30,7 @@ MODES = {
     "without x": {"without_x": True},
     "without threads": {"prefetch": 0},
     "bulk": {"bulk": 3},
+    "as on a gpu": {"phases": True, "bulk": 3},
     "drop": {"batch_size": 34, "uneven": "drop"},
     "repeated seeds": {"seeds": [7, 3, 7, 7, 150, 3, 9, 3], "batch_size": 5},
 }
@@ -47,7 +48,9 @@ def check(world: int, plan: GivenPlan, options: dict, epochs: int = 2, of_rank=b
                     assert batch[name] == of_twin[name], name
 
 
-@pytest.mark.parametrize("options", quick(MODES, "shuffled", "labor", "stores", "bulk", "repeated seeds"))
+@pytest.mark.parametrize(
+    "options", quick(MODES, "shuffled", "labor", "stores", "as on a gpu", "bulk", "repeated seeds")
+)
 @pytest.mark.parametrize("world", [2, SLOW(3), SLOW(4)])
 def test_batches_are_cuts_of_one_process_s(world, options):
     check(world, GivenPlan(random_owners(200, world), world), options)

@@ -168,9 +168,9 @@ def test_halo_apart(world, kind, dtype):
             assert apart[4]  # what was added to the gradient was not added to the rows
 
 
-def pulls_others(dtype, width):
+def pulls_others(way, dtype, width):
     """Rank 1 has rows of another type or width."""
-    transport = made("peers")
+    transport = made(way)
     rank = transport.exchange.place
     own = torch.ones(4, width if rank else 3, dtype=dtype if rank else torch.float32)
     moves = Moves(ShuffleIndex(2, rank, torch.arange(4), *[[[4 * (place != rank)] for place in range(2)]] * 2), 1)
@@ -191,12 +191,13 @@ def pulls_others(dtype, width):
     ("dtype", "width", "kind"),
     [(torch.bfloat16, 6, "6 bfloat16"), (torch.float32, 4, "4 float32"), (torch.int32, 3, "3 int32")],
 )
-def test_rows_of_another_kind(dtype, width, kind):
+@pytest.mark.parametrize("way", ["peers", "from gpu to gpu"])
+def test_rows_of_another_kind(way, dtype, width, kind):
     said = [
         f"split: {purpose} conv: expected the same on all ranks, found rows of 3 float32 and on rank 1 rows of {kind}"
         for purpose in ("forward", "backward")
     ]
-    assert cluster(2).run(pulls_others, dtype, width) == [said] * 2
+    assert cluster(2).run(pulls_others, way, dtype, width) == [said] * 2
 
 
 def test_buffers_of_peers_grow():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -44,9 +44,15 @@ class Execution:
             pipeline = line.pipeline(numbered, finish, ahead)
             return self.trial.follow(pipeline) if tried else pipeline
         lists = -(-ahead // self.bulk)
-        streams = None if self.gpu is None else Streams(self.gpu, self._streams, lists)
-        around = nullcontext if streams is None else lambda: self._stall.measure(streams.device)
-        return line.bulks(numbered, finish, self.bulk, lists, streams, around)
+        return line.bulks(numbered, finish, self.bulk, lists, self.streams(lists), self.around)
+
+    def streams(self, ahead: int, one: bool = False) -> Streams | None:
+        """Those of one iteration, without a GPU None; arguments as of :class:`Streams`."""
+        return None if self.gpu is None else Streams(self.gpu, self._streams, ahead, one)
+
+    def around(self) -> AbstractContextManager:
+        """Entered by the consumer's thread during each wait for batches: what :meth:`stall` measures."""
+        return nullcontext() if self.gpu is None else self._stall.measure(self.gpu)
 
     def stall(self) -> dict[str, float]:
         """``{"stall": seconds}``: how long the consumer's stream was idle because batches were not ready; {} without

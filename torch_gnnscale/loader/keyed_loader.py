@@ -207,7 +207,7 @@ class KeyedLoader(ResumableLoader):
         share = self._order.share
         if self._steps is None or share is None:
             return None
-        return Together(self._line, self._steps, share, self.bulk, self._chunks.size_of)
+        return Together(self._line, self._steps, share, self._execution, self._chunks.size_of)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self._order.begin()

@@ -98,6 +98,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         split: a plan: each batch is computed by several ranks, each a part of its nodes (:mod:`torch_gnnscale.split`).
             ``batch_size`` is the whole batch's. Batches have the rows of this rank's own nodes, and ``shuffle_index``,
             ``batch_key``, ``global_batch_size`` and, if there is ``x``, ``x_halo``. Homogeneous graphs and seeds only.
+            With a GPU as ``device``, each rank draws the whole batch there and cuts it.
             With the stores of a part, which must have been written by the plan's owners, ranks that together hold all
             parts make a batch of the seeds of all parts. ``timeout``: seconds after which a rank that does not answer
             is an error; by default 600, with the stores of a part that of ``open_part``.

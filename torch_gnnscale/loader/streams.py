@@ -6,14 +6,15 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import is_dataclass
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch_geometric import EdgeIndex
 from torch_geometric.data.data import BaseData
-from torch_geometric.sampler import SamplerOutput
 
 T = TypeVar("T")
 
@@ -26,31 +27,32 @@ class Handed(NamedTuple):
 
 
 class Streams:
-    """One stream per thread that prepares batches. Their work starts after what the consumer's stream had queued when
-    this object was made.
+    """One stream per thread that prepares batches, or ``one`` for all. Their work starts after what the consumer's
+    stream had queued when this object was made.
 
     Streams are taken from ``pool``, which grows as needed; pools are kept, because torch reuses memory per stream. The
     host waits so that at most ``ahead + 1`` lists are handed over that the consumer's stream has not reached yet: this
     bounds the memory in use.
     """
 
-    def __init__(self, device: torch.device, pool: list[torch.cuda.Stream], ahead: int) -> None:
+    def __init__(self, device: torch.device, pool: list[torch.cuda.Stream], ahead: int, one: bool = False) -> None:
         self.device, self._ahead = device, ahead
         self._pool, self._used, self._lock = pool, 0, threading.Lock()
         self._begin = torch.cuda.current_stream(device).record_event()
-        self._own = threading.local()
+        self._own: Any = SimpleNamespace() if one else threading.local()
         self._handed: deque[torch.cuda.Event] = deque()
 
     @contextmanager
     def work(self) -> Iterator[None]:
         """Work inside is queued on the calling thread's stream."""
-        if not hasattr(self._own, "stream"):
-            with self._lock:
+        with self._lock:
+            if not hasattr(self._own, "stream"):
                 if self._used == len(self._pool):
                     self._pool.append(torch.cuda.Stream(self.device))
-                self._own.stream = self._pool[self._used]
+                stream = self._pool[self._used]
                 self._used += 1
-            self._own.stream.wait_event(self._begin)
+                stream.wait_event(self._begin)
+                self._own.stream = stream
         with torch.cuda.stream(self._own.stream):
             yield
 
@@ -95,7 +97,7 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
             yield from tensors_of(entry)
     elif isinstance(value, BaseData):
         yield from tensors_of(value.to_dict())
-    elif isinstance(value, SamplerOutput):
+    elif is_dataclass(value):  # a sampler's output, say
         yield from tensors_of(vars(value))
     elif hasattr(value, "feat_dict"):  # torch_frame's TensorFrame
         yield from tensors_of(value.feat_dict)

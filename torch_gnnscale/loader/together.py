@@ -7,6 +7,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -16,6 +17,7 @@ import numpy as np
 from ..feature.contract import Steps
 from ..sampler.keyed import KeyedSampler
 from .collate import Fetched
+from .execution import Execution
 from .fetch import CollectiveSource
 from .line import Line
 from .order import NumberedBatch
@@ -88,19 +90,22 @@ class Together:
 
     If sampling needs no other rank, threads sample ahead and plan what rows are read; the rows come on the thread of
     the steps. If it needs other ranks, the first step of a bulk samples the batches of all of its steps; or, if a
-    prefetch buffer looks W batches ahead, a step samples the bulk of the batch that is announced before the next one.
+    prefetch buffer looks W batches ahead, a step samples the bulk of the batch that is announced before the next one. On a
+    GPU, all work for the batches of an iteration is queued on one stream.
 
     Args:
         line: the loader's line; its rows are a :class:`CollectiveSource`.
         steps: of this loader.
         share: of this rank.
-        bulk: how many batches are sampled at once.
+        execution: how many batches are sampled at once, and on which GPU.
         size_of: returns how many inputs a batch has, by its number.
     """
 
-    def __init__(self, line: Line, steps: Steps, share: Share, bulk: int, size_of: Callable[[int], int]) -> None:
+    def __init__(
+        self, line: Line, steps: Steps, share: Share, execution: Execution, size_of: Callable[[int], int]
+    ) -> None:
         assert isinstance(line.collator.source, CollectiveSource)
-        self.line, self.steps, self.share, self.bulk, self.size_of = line, steps, share, bulk, size_of
+        self.line, self.steps, self.share, self.execution, self.size_of = line, steps, share, execution, size_of
         self.source: CollectiveSource = line.collator.source
         self._samples_together = isinstance(line.sampler, KeyedSampler) and line.sampler.collective
         self._latest: weakref.ref[TogetherBatches] | None = None
@@ -124,20 +129,34 @@ class Together:
         self.steps.thread.submit(self._begin, epoch, first, count).result()
         while self._owed:  # of an iteration that was left: the others may wait for rows
             self._arrive()
-        turns = self._turns(numbered, epoch, first, count)
-        stages = [Stage(as_here(self._prepare)), Stage(as_here(self._step), in_order=True)]
-        if not self._here:
-            stages.append(Stage(as_here(self._collate)))
+        turns, streams = self._turns(numbered, epoch, first, count), self.execution.streams(prefetch, one=True)
 
-        def finished(made: Any) -> Any:
+        def on_stream(run: Callable[[Any], Any]) -> Callable[[Any], Any]:
+            def queued(item: Any) -> Any:
+                with nullcontext() if streams is None else streams.work():
+                    return run(item)
+
+            return as_here(queued)
+
+        def collated(made: Any) -> Any:
+            batch = self._collate(made)
+            return batch if streams is None or isinstance(batch, Served) else streams.hand([batch])
+
+        stages = [Stage(on_stream(self._prepare)), Stage(on_stream(self._step), in_order=True)]
+        if not self._here:
+            stages.append(Stage(on_stream(collated)))
+
+        def taken(made: Any) -> Any:
             if isinstance(made, _Prepared):
                 assert self._owed[0] is made
                 self._arrive()
-                made = self._collate(made)
-            return made if isinstance(made, Served) else finish(made)
+                return self._collate(made)
+            return made if streams is None or isinstance(made, Served) else streams.take(made)[0]
 
-        pipeline = Pipeline(turns, stages, finished, prefetch, self.steps.thread)
-        made: TogetherBatches[T] = TogetherBatches(pipeline, self.steps, count + self._window)
+        pipeline = Pipeline(turns, stages, taken, prefetch, self.steps.thread)
+        made: TogetherBatches[T] = TogetherBatches(
+            pipeline, finish, self.steps, count + self._window, self.execution.around
+        )
         self._latest = weakref.ref(made)
         return made
 
@@ -154,7 +173,7 @@ class Together:
     ) -> Iterator[_Prepared | None]:
         """The turns of ``count`` steps, then None ``_window`` times: a step is taken that many turns after its own."""
         turns = (self._turn(next(numbered, None), epoch, first, step) for step in range(count))
-        while of_bulk := list(islice(turns, self.bulk)):
+        while of_bulk := list(islice(turns, self.execution.bulk)):
             bulk = _Bulk(of_bulk)
             yield from (_Prepared(turn, bulk, at) for at, turn in enumerate(of_bulk))
         yield from repeat(None, self._window)
@@ -276,11 +295,14 @@ class Together:
 
 
 class TogetherBatches(Generic[T]):
-    """Iterates over this rank's batches, which a pipeline makes in ``turns`` turns. If it is closed or dropped before
-    its end, this rank leaves the iteration."""
+    """Iterates over ``finish(batch)`` for this rank's batches, which a pipeline makes in ``turns`` turns. If it is closed
+    or dropped before its end, this rank leaves the iteration. ``around()`` is entered during each wait for a turn."""
 
-    def __init__(self, pipeline: Pipeline, steps: Steps, turns: int) -> None:
-        self._pipeline, self._steps = pipeline, steps
+    def __init__(
+        self, pipeline: Pipeline, finish: Callable[[Any], T], steps: Steps, turns: int,
+        around: Callable[[], AbstractContextManager],
+    ) -> None:  # fmt: skip
+        self._pipeline, self._finish, self._steps, self._around = pipeline, finish, steps, around
         self._turns, self._delivered = turns, 0
         self._open = True
         self._superseded = False
@@ -294,7 +316,9 @@ class TogetherBatches(Generic[T]):
                                "found that a later one has begun")  # fmt: skip
         while True:
             try:
-                made = next(self._pipeline)
+                with self._around():
+                    made = next(self._pipeline)
+                made = made if isinstance(made, Served) else self._finish(made)
             except StopIteration:
                 self.close()
                 raise

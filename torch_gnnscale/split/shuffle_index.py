@@ -102,8 +102,11 @@ class ShuffleIndex:
         return Shuffled(self.sent[sent.to(self.sent.device)], num_sent, halo.to(self.sent.device), num_received)
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> ShuffleIndex:
-        """The index on a device; ``Data.to`` calls it. ``x_halo`` is then not used any more."""
-        return replace(self, sent=self.sent.to(device, non_blocking=non_blocking), x=None)
+        """The index on a device; ``Data.to`` calls it. ``x_halo`` is used on only if ``x`` was there before."""
+        sent = self.sent.to(device, non_blocking=non_blocking)
+        if sent is self.sent:
+            return self
+        return replace(self, sent=sent, x=self.x if self.x is not None and self.x.device == sent.device else None)
 
 
 def _hash(sender: int, reader: int, levels: Sequence[int]) -> int:

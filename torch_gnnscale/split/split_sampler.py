@@ -79,7 +79,7 @@ class RankSampler(KeyedSampler):
             seeds: of all ranks.
             key: of the batch.
         """
-        columns = torch.arange(len(cut.colptr) - 1)
+        columns = torch.arange(len(cut.colptr) - 1, device=cut.colptr.device)
         edge_index = torch.stack([cut.row, columns.repeat_interleave(cut.colptr.diff(), output_size=len(cut.row))])
         return SplitOutput(
             cut.local,
@@ -93,7 +93,7 @@ class RankSampler(KeyedSampler):
             edge_index=edge_index,
             fields={
                 "shuffle_index": ShuffleIndex(self.parts, self.part, cut.sent, cut.num_sent, cut.num_received),
-                "batch_key": key if self.batches_per_key == 1 else ids_key(key, seeds),
+                "batch_key": key if self.batches_per_key == 1 else ids_key(key, seeds.cpu()),
                 "global_batch_size": len(seeds),
             },
         )
@@ -120,7 +120,8 @@ class SplitSampler(RankSampler):
         check_sampler(sampler)
         check_nodes(sampler, owners.num_nodes() if isinstance(owners, PartitionBook) else len(owners))
         super().__init__(sampler, parts, part)
-        self.owners = owners
+        self.owners = owners if isinstance(owners, PartitionBook) else owners.to(sampler.device)
+        self.device = sampler.device
         self._check_ids = sampler.node_bounds() is None
         self.thread_safe = sampler.thread_safe
         self.usual_bulk = sampler.usual_bulk
@@ -154,7 +155,7 @@ class SplitSampler(RankSampler):
         found = self._output(
             cut._replace(local=out.node[cut.local]),
             None if out.edge is None else out.edge[cut.edge],
-            tuple(None if entry is None else entry[seeds] for entry in out.metadata),
+            tuple(None if entry is None else entry.to(seeds.device)[seeds] for entry in out.metadata),
             out.node[: int(out.num_sampled_nodes[0])],
             key,
         )
@@ -162,13 +163,18 @@ class SplitSampler(RankSampler):
         found.edge_weight = None if out.edge_weight is None else out.edge_weight[cut.edge]
         found.whole = {
             "key": key, "number of nodes": len(out.node), "number of edges": len(out.row),
-            "sum of ids": int(out.node.sum()), "sum of sources": int(out.row.sum()),
+            **dict(zip(("sum of ids", "sum of sources"), _sums(out.node, out.row), strict=True)),
         }  # fmt: skip
         return found
 
     def _owners_of(self, node: Tensor) -> Tensor:
         if self.parts == 1:
-            return torch.zeros(len(node), dtype=torch.int32)
+            return torch.zeros(len(node), dtype=torch.int32, device=node.device)
         if isinstance(self.owners, PartitionBook):
             return self.owners.part_of(node)
         return ops.gather_rows(self.owners, node, check=self._check_ids)
+
+
+def _sums(*numbers: Tensor) -> list[int]:
+    """The sum of each tensor of integers; a GPU is waited for once."""
+    return torch.stack([each.sum() for each in numbers]).tolist()
