@@ -6,23 +6,40 @@ A batch is 1024 x (15, 10, 5), drawn on the GPU and cut over ranks by random own
 takes at most 3 times as long as drawing. Rows are shuffled by the operator alone: "packed" copies random rows of one
 table, "added" adds a random row of two other tables to each row of a table. Its bytes read and written per second are
 compared with those of a copy of rows; aim: 70 % for rows of 512 bytes. All results are compared with the CPU's before
-they are timed. No benchmark reads another rank's GPU yet.
+they are timed.
+
+Then two processes share the GPU. "read": one of them reads random rows that the other has written into memory which
+both have open, while the other waits. Its bytes per second are compared with those of a copy within its own memory;
+aim: 70 % for rows of 512 bytes. "pull": both send each other a quarter of their rows at the same time, by the memory of
+peers and through pinned host memory, host waits included.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import tempfile
 from functools import partial
+from pathlib import Path
 
 import torch
 from bench_gather_gpu import compare as compare_on_stream
 from common import compare, data_of, judged, parser, report, save, say_aims
-from torch import Tensor
+from ranks import race
+from torch import Tensor, multiprocessing
+from torch import distributed as dist
 
 from torch_gnnscale import CSC, ops
+from torch_gnnscale.distributed.exchange import Exchange
+from torch_gnnscale.split.gpu_transport import Staged
+from torch_gnnscale.split.peer_memory import GPUMemories
+from torch_gnnscale.split.peers import Peers
+from torch_gnnscale.split.shuffle_index import ShuffleIndex
+from torch_gnnscale.split.transport import Moves
 from torch_gnnscale.topology.segmented import SegmentedCSC
 
 BATCH, FANOUTS, PARTS = 1024, [15, 10, 5], (2, 4, 8)
-ROWS, WIDTHS = 1 << 19, (128, 512, 2048)
+WIDTHS = (128, 512, 2048)
 DEVICE = "cuda:0"
 
 
@@ -65,13 +82,13 @@ def cuts(csc: CSC, rounds: int) -> tuple[dict, dict]:
     return times, {"cut over drawing": judged(worst / times["drawing"]["median_ms"], most=3)}
 
 
-def shuffles(width: int, rounds: int) -> tuple[dict, dict]:
+def shuffles(rows: int, width: int, rounds: int) -> tuple[dict, dict]:
     """Milliseconds and GB/s of rows of so many bytes, read and written, and the aim."""
     generator = torch.Generator().manual_seed(0)
-    tables = [torch.randn(ROWS, width // 4, generator=generator) for _ in range(3)]
-    row = torch.randint(ROWS, (ROWS,), generator=generator)
-    part = torch.randint(2, (ROWS,), generator=generator)
-    ptr = torch.arange(ROWS + 1)
+    tables = [torch.randn(rows, width // 4, generator=generator) for _ in range(3)]
+    row = torch.randint(rows, (rows,), generator=generator)
+    part = torch.randint(2, (rows,), generator=generator)
+    ptr = torch.arange(rows + 1)
     there, out = [table.to(DEVICE) for table in tables], torch.empty_like(tables[0], device=DEVICE)
     own_row, own_part, own_ptr = row.to(DEVICE), part.to(DEVICE), ptr.to(DEVICE)
 
@@ -83,9 +100,9 @@ def shuffles(width: int, rounds: int) -> tuple[dict, dict]:
 
     check("packed rows", packed(), tables[0][row])
     check("added rows", added(), ops.shuffle_rows(tables[0], tables[1:], part, row, ptr))
-    copied = 2 * ROWS * width
+    copied = 2 * rows * width
     times = compare_on_stream({"copy": lambda: out.copy_(there[0]), "packed": packed}, copied, rounds)
-    times |= compare_on_stream({"added": added}, 3 * ROWS * width, rounds)
+    times |= compare_on_stream({"added": added}, 3 * rows * width, rounds)
     aims = {}
     for name in ("packed", "added"):
         times[name]["of_copy"] = times[name]["gb_per_s"] / times["copy"]["gb_per_s"]
@@ -94,20 +111,86 @@ def shuffles(width: int, rounds: int) -> tuple[dict, dict]:
     return times, aims
 
 
+def rank_main(rank: int, folder: str, rows: int, rounds: int) -> None:
+    """One of two processes on the GPU: writes the times of each width."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", 2), rank=rank, world_size=2)
+    exchanges = [Exchange(dist.new_group(backend="gloo"), 2, rank) for _ in range(2)]
+    peers = Peers.connect(exchanges[0], GPUMemories(torch.device(DEVICE)))
+    if not isinstance(peers, Peers):
+        raise RuntimeError(f"the processes cannot read each other's memory: {peers}")
+    staged = Staged(exchanges[1])
+    found = {}
+    for width in WIDTHS:
+        generators = [torch.Generator().manual_seed(10 + place) for place in range(2)]
+        tables = [torch.randn(rows, width // 4, generator=generator) for generator in generators]
+        sent = [torch.randperm(rows, generator=generator)[: rows // 4] for generator in generators]
+        counts = [[len(sent[0]) * (place != rank)] for place in range(2)]
+        moves = Moves(ShuffleIndex(2, rank, sent[rank].to(DEVICE), counts, counts), 1)
+        own, expected = tables[rank].to(DEVICE), tables[1 - rank][sent[1 - rank]]
+        ways = {"peers": peers, "pinned memory": staged}
+        for name, transport in ways.items():
+            check(f"rows by {name}", transport.pull(own, moves, name), expected)
+
+        def pull(name: str, _: int, ways=ways, own=own, moves=moves) -> None:
+            ways[name].pull(own, moves, name)
+            torch.cuda.synchronize()
+
+        took = race({name: partial(pull, name) for name in ways}, rounds)
+        theirs, at = peers.rows(own, moves, "read"), torch.randperm(rows // 4, generator=generators[0])
+        own_at, same, out = at.to(DEVICE), own[: rows // 4].contiguous(), torch.empty_like(theirs)
+
+        def read(theirs=theirs, own_at=own_at) -> Tensor:
+            return ops.shuffle_rows(None, [theirs], None, own_at, check=False)
+
+        check("rows of the other process", read(), expected[at])
+        torch.cuda.synchronize()
+        dist.barrier()
+        if rank == 0:
+            candidates = {"copy": partial(out.copy_, same), "read": read}
+            found[width] = {"alone": compare_on_stream(candidates, 2 * len(at) * width, rounds), "pull_s": took}
+        dist.barrier()
+    if rank == 0:
+        Path(folder, "found.json").write_text(json.dumps(found))
+    peers.close()
+    dist.destroy_process_group()
+
+
+def of_two_processes(rows: int, rounds: int) -> dict[str, dict]:
+    """By width, what one process on the GPU reads of another one's memory, in GB/s, what a pull takes, and the aim."""
+    results = {}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+        multiprocessing.start_processes(rank_main, (folder, rows, rounds), nprocs=2, start_method="spawn")
+        found = json.loads(Path(folder, "found.json").read_text())
+    for width, entry in found.items():
+        alone, pulls = entry["alone"], {name: sorted(times)[len(times) // 2] for name, times in entry["pull_s"].items()}
+        share = alone["read"]["gb_per_s"] / alone["copy"]["gb_per_s"]
+        aims = {"rows of 512 bytes of a peer over a copy": judged(share, least=0.7)} if width == "512" else {}
+        line = ", ".join(f"{1e3 * seconds:.2f} ms by {name}" for name, seconds in pulls.items())
+        print(f"{width} bytes, read: {alone['read']['gb_per_s']:.0f} GB/s, {share:.2f} of a copy; pull: {line}")
+        say_aims(aims)
+        results[f"{width} bytes, two processes"] = {**alone, "pull_ms": {n: 1e3 * s for n, s in pulls.items()},
+                                                    "aims": aims}  # fmt: skip
+    return results
+
+
 def main() -> None:
     """Prints and saves the results."""
     options = parser((__doc__ or "").splitlines()[0])
     options.set_defaults(graphs=["2.4M-124M"])
+    options.add_argument("--rows", type=int, default=1 << 19, help="of each table")
     args = options.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench_gpu_split: torch sees no CUDA device, so there is nothing to measure")
     results: dict = {"gpu": torch.cuda.get_device_name(0)}
     for width in WIDTHS:
-        times, aims = shuffles(width, args.rounds)
+        times, aims = shuffles(args.rows, width, args.rounds)
         for name, entry in times.items():
             print(f"{width} bytes, {name}: {entry['gb_per_s']:.0f} GB/s", flush=True)
         say_aims(aims)
         results[f"{width} bytes"] = {**times, "aims": aims}
+    results |= of_two_processes(args.rows, args.rounds)
     for name in args.graphs:
         times, aims = cuts(CSC.from_data(data_of(name, 1)), args.rounds)
         report(f"{name}: a batch of {BATCH} x {FANOUTS}", times, "drawing")

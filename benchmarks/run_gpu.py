@@ -102,7 +102,7 @@ def steps(prebuilt: bool) -> list[Step]:
         Step("gather", [*bench, "benchmarks/bench_gather_gpu.py", "--rounds", "7"], 60),
         Step("sampling", [*bench, "benchmarks/bench_gpu.py", "--rounds", "5"], 75),
         Step("layers", [*bench, "benchmarks/bench_gpu_layers.py", "--rounds", "5"], 60),
-        Step("split", [*bench, "benchmarks/bench_gpu_split.py", "--rounds", "9"], 75),
+        Step("split", [*bench, "benchmarks/bench_gpu_split.py", "--rounds", "9"], 135),
         Step("epoch", [*bench, "benchmarks/bench_gpu_epoch.py"], 270),
         Step("papers", [*bench, "benchmarks/bench_gpu_papers.py"], 180),
         Step("scaling", [*bench, "benchmarks/bench_scaling.py"], 285),

@@ -179,6 +179,16 @@ def test_a_run_from_its_first_step_to_its_summary(tmp_path, monkeypatch, capsys)
             "bench_gpu_layers.py --rounds 1 --graphs tiny --batches 2",
             ["tiny: labor", "one by one / ", "bulk / claims and adds"],
         ),
+        (
+            "bench_gpu_split.py --rounds 1 --graphs tiny --rows 4000",
+            [
+                "512 bytes, packed",
+                "512 bytes, read",
+                "ms by pinned memory",
+                "bytes of a peer over a copy",
+                "cut over 8",
+            ],
+        ),
         ("bench_gpu.py --rounds 1 --graphs tiny", ["32 at a time, half on the GPU", "torch_gnnscale, device"]),
     ],
     ids=lambda value: value.split()[0] if isinstance(value, str) else "",

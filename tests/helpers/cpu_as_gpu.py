@@ -17,6 +17,8 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 CPU = torch.device("cpu")
+FORK = {"start_method": "fork"}
+"""So that processes which a program starts do as it does."""
 
 
 def moved(value):
@@ -88,9 +90,12 @@ def main() -> None:
     sys.path.insert(0, str(Path(sys.argv[0]).parent))
     import limits_gpu
 
-    import torch_gnnscale  # noqa: F401  (which would look for a driver)
+    from torch_gnnscale.split.peer_memory import GPUMemories, HostMemories  # which would look for a driver
 
     limits_gpu.ClaimsAndAdds.run = count_edges
+    GPUMemories.allocated, GPUMemories.opened = HostMemories.allocated, HostMemories.opened
+    start = torch.multiprocessing.start_processes
+    torch.multiprocessing.start_processes = lambda *given, **options: start(*given, **{**options, **FORK})
     runtime = SimpleNamespace(cudaHostRegister=lambda *_: 0, cudaHostUnregister=lambda *_: 0)
     for name, value in {
         "is_available": lambda: True,
