@@ -49,7 +49,7 @@ class Connection:
         """
         own = next(number for number, ranks in enumerate(of_ranks) if self.rank in ranks)
         ranks, group = of_ranks[own], self._held.meeting.groups(of_ranks, backend)[own]
-        made = _Connected(group, len(ranks), ranks.index(self.rank), self._held)
+        made = _Connected(group, len(ranks), ranks.index(self.rank), self._held, backend)
         self._held.exchanges.append(made)
         return made
 
@@ -70,7 +70,7 @@ class Connection:
     def fail(self, why: str) -> None:
         """Ends the model on all ranks: the others, which may wait for this one, raise an error that says why."""
         if self.world > 1:
-            self._held.end(why)
+            self._held.end(why, failed=True)
 
     def end(self) -> None:
         """Ends the model on this rank."""
@@ -82,13 +82,13 @@ class _Held:
     """What ends with the connection."""
 
     meeting: Meeting
-    exchanges: list[Exchange] = field(default_factory=list)
+    exchanges: list[_Connected] = field(default_factory=list)
     transports: dict[tuple[Grid, tuple[int, ...]], Transport] = field(default_factory=dict)
     ended: bool = False
 
-    def end(self, why: str = "its model was closed or dropped") -> None:
+    def end(self, why: str = "its model was closed or dropped", failed: bool = False) -> None:
         """Frees everything, the first time it is called; any thread may call it. The other ranks are told ``why``; ""
-        if they know."""
+        if they know. ``failed``: a rank did, so that others may wait, or be waited for."""
         if self.ended:
             return
         self.ended = True
@@ -101,7 +101,7 @@ class _Held:
             if group is None:
                 continue
             exchange.group = _ENDED
-            if exchange.waits or (why and dist.get_backend(group) == "nccl"):  # whose collectives may not end
+            if exchange.waits or (failed and exchange.backend == "nccl"):  # a collective may not end
                 keep_for_ever(group)  # its end would wait, too
             else:
                 end_group(group)
@@ -112,9 +112,9 @@ class _Held:
 class _Connected(Exchange):
     """An exchange whose errors name the rank that failed."""
 
-    def __init__(self, group: dist.ProcessGroup | None, size: int, place: int, held: _Held) -> None:
+    def __init__(self, group: dist.ProcessGroup | None, size: int, place: int, held: _Held, backend: str) -> None:
         super().__init__(group, size, place)
-        self._held = weakref.ref(held)
+        self._held, self.backend = weakref.ref(held), backend
 
     def broadcast(self, tensor: Tensor) -> None:
         """Gives all ranks the first one's."""
@@ -138,5 +138,5 @@ class _Connected(Exchange):
             yield
         except Broken as error:
             why = held.meeting.lost(error)
-            held.end("")
+            held.end("", failed=True)
             raise RuntimeError(f"split: {why}") from error
