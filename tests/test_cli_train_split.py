@@ -34,14 +34,11 @@ def plan(task):
     [
         (["--task", "links"], "--task links with --split-plan is not implemented; use nodes"),
         (["--model", "mlp"], "model: expected one with messages to be split, found 'mlp'"),
-        (["--device", "cuda"], "device 'cuda' with a split plan is not implemented; use 'cpu'"),
         (["--buffer", "0.5"], "--buffer: expected --parts beside it, found none"),
         (["--parts", "p"], "--split-plan: expected none beside --parts, found {plan!r}"),
     ],
 )
-def test_what_is_refused_beside_a_plan(plan, arguments, message, capsys, monkeypatch):
-    monkeypatch.setattr("torch_gnnscale.ops.arguments.checked_device", lambda device: device)
-    monkeypatch.setattr("torch_gnnscale.tasks.nodes.checked_device", lambda device: device)
+def test_what_is_refused_beside_a_plan(plan, arguments, message, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["train", "--split-plan", plan, *arguments])
     assert stop.value.code == 2
@@ -83,3 +80,14 @@ def test_two_ranks_train_what_one_process_does(task, plan, tmp_path, order):
     assert "continues after epoch 1 in " in printed
     assert [entry["loss"] for entry in resumed["history"]] == [entry["loss"] for entry in both["history"]]
     assert resumed["test"] == both["test"]
+
+
+@pytest.mark.cuda
+def test_ranks_on_gpus_train_what_a_cpu_does(task, plan, tmp_path):
+    command = ["train", "--dataset", str(task), "--split-plan", plan, *SHORT]
+    ranks = forked.run_ranks(2, COMMAND, *command, "--device", "cuda", "--out", str(tmp_path / "two"))
+    assert [rank.returncode for rank in ranks] == [0, 0], ranks
+    main([*command, "--out", str(tmp_path / "one")])
+    both, alone = (json.loads((tmp_path / folder / "summary.json").read_text()) for folder in ("two", "one"))
+    for epoch, expected in zip(both["history"], alone["history"], strict=True):
+        assert epoch["loss"] == pytest.approx(expected["loss"], rel=1e-3)

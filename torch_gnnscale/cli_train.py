@@ -11,6 +11,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
+import torch
+
 from . import cli_data
 from .datasets import task_of_part
 from .datasets.parts import kind_of_parts
@@ -158,6 +160,8 @@ def _train_split(args: argparse.Namespace) -> None:
     if kind != "nodes":
         raise NotImplementedError(f"--task {kind} with --split-plan is not implemented; use nodes")
     plan, config = Plan.open(args.split_plan), _config(kind, args)
+    if getattr(args, "device", "cpu") == "cuda":  # ranks share GPUs only where there are too few
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
     trainer = partial(SplitNodeTrainer, plan=plan, order=getattr(args, "seed_order", "global"))
     ranks = SplitRanks(Ranks(int(os.environ.get("RANK", "0")), launched_ranks()))
     path = _folder(args, kind, cli_data.dataset(args), config)

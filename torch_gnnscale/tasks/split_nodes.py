@@ -34,7 +34,6 @@ class SplitNodeTrainer(NodeTrainer):
 
     Raises:
         ValueError: settings or a plan that do not go together.
-        NotImplementedError: a device other than the CPU.
     """
 
     def __init__(
@@ -44,8 +43,6 @@ class SplitNodeTrainer(NodeTrainer):
             raise ValueError(f"loader: expected 'gnnscale' with a split plan, found {config.loader!r}")
         if config.model == "mlp":
             raise ValueError("model: expected one with messages to be split, found 'mlp'")
-        if config.device != "cpu":
-            raise NotImplementedError(f"device {config.device!r} with a split plan is not implemented; use 'cpu'")
         self.plan, self.order = plan, order
         super().__init__(task, config, *options, **others)
 
