@@ -11,16 +11,18 @@ import torch
 import torch.nn.functional as F
 import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
+from helpers.cpu_as_gpu import OnTheCPU
 from helpers.slow import SLOW
 from helpers.split import GivenPlan, batches_of_rank, comparable, expected_batches, loader_of, random_owners
 from helpers.split_training import check_weights, saved_plan, trained
-from test_split_loader import check
+from test_split_loader import batches_over_gloo, check
 from torch import distributed as dist
 from torch_geometric.data import Data
 
 from torch_gnnscale.loader.execution import Execution
 from torch_gnnscale.loader.streams import tensors_of
 from torch_gnnscale.split import parallelize
+from torch_gnnscale.split.halo_rows import _in_host
 from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 
@@ -36,10 +38,18 @@ EXACT = {"rtol": 1e-12, "atol": 1e-12}
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("rows_on", ["cpu", "device"])
 def test_batches_equal_the_cpu_s(device, rows_on, options):
-    place = device if rows_on == "device" else "cpu"
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of rows in host memory
-        check(2, PLAN, {**options, "device": device, "rows_on": place})
+    check(2, PLAN, {**options, "device": device, "rows_on": device if rows_on == "device" else "cpu"})
+
+
+def test_ranks_that_cannot_read_each_other_s_memory(device):
+    check(2, PLAN, {"device": device, "rows_on": device}, of_rank=batches_over_gloo)
+
+
+def test_rows_that_travel_through_the_host():
+    x, ids = torch.arange(12.0).view(6, 2), torch.tensor([4, 0, 4])
+    with OnTheCPU():  # where no memory can be pinned
+        table, at = _in_host(x, ids)
+    assert torch.equal(table[at], x[ids])
 
 
 def places(options):
@@ -218,7 +228,7 @@ def test_weights_equal_one_process_s(device, transport, tmp_path):
 
 
 def grows(device):
-    """Rows of more and more bytes, from one rank to the other and back."""
+    """How many rows came wrong by batch, of more bytes than the first memory has, and whether it grew."""
     loader = loader_of(PLAN, {"device": device, "rows_on": device})
     loader.data.x = torch.arange(200.0, device=device)[:, None].repeat(1, 40_000)
     wrong = [int((batch.x != batch.n_id[:, None]).sum()) for batch in loader]
@@ -227,9 +237,8 @@ def grows(device):
     return wrong, len(peers._memories[dist.get_rank()].bytes) > 2 << 20
 
 
-@pytest.mark.cuda
-def test_memory_on_a_gpu_grows():
-    for wrong, grew in cluster(2).run(grows, "cuda"):
+def test_memory_grows(device):
+    for wrong, grew in cluster(2).run(grows, device):
         assert sum(wrong) == 0
         assert grew
 

@@ -97,7 +97,7 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
             yield from tensors_of(entry)
     elif isinstance(value, BaseData):
         yield from tensors_of(value.to_dict())
-    elif is_dataclass(value):  # a sampler's output, say
+    elif is_dataclass(value) and hasattr(value, "__dict__"):  # a sampler's output, say
         yield from tensors_of(vars(value))
     elif hasattr(value, "feat_dict"):  # torch_frame's TensorFrame
         yield from tensors_of(value.feat_dict)
