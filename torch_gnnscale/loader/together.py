@@ -90,8 +90,8 @@ class Together:
 
     If sampling needs no other rank, threads sample ahead and plan what rows are read; the rows come on the thread of
     the steps. If it needs other ranks, the first step of a bulk samples the batches of all of its steps; or, if a
-    prefetch buffer looks W batches ahead, a step samples the bulk of the batch that is announced before the next one. On a
-    GPU, all work for the batches of an iteration is queued on one stream.
+    prefetch buffer looks W batches ahead, a step samples the bulk of the batch that is announced before the next one.
+    On a GPU, all work for the batches of an iteration is queued on one stream.
 
     Args:
         line: the loader's line; its rows are a :class:`CollectiveSource`.
@@ -295,8 +295,9 @@ class Together:
 
 
 class TogetherBatches(Generic[T]):
-    """Iterates over ``finish(batch)`` for this rank's batches, which a pipeline makes in ``turns`` turns. If it is closed
-    or dropped before its end, this rank leaves the iteration. ``around()`` is entered during each wait for a turn."""
+    """Iterates over ``finish(batch)`` for this rank's batches, which a pipeline makes in ``turns`` turns. If it is
+    closed or dropped before its end, this rank leaves the iteration. ``around()`` is entered during each wait for a
+    turn."""
 
     def __init__(
         self, pipeline: Pipeline, finish: Callable[[Any], T], steps: Steps, turns: int,
