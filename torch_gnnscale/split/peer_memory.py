@@ -37,19 +37,19 @@ class PeerMemory(ABC):
 
     @abstractmethod
     def handle(self) -> Any:
-        """By what one other process opens the memory of this one, once; pickle takes it."""
+        """What another process needs to open this process's memory; pickle takes it. One for each process."""
 
     @abstractmethod
     def close(self) -> None:
-        """Frees the memory or, of another rank's, leaves it; once no tensor over it is left."""
+        """Gives the memory up. It is freed when every rank has closed it, and no tensor over it is left."""
 
 
 class PeerMemories(ABC):
     """How the ranks of a machine read each other's memory.
 
-    Each allocates its own and gives the others a handle, which they open. At the end a barrier comes, all close what
-    they have opened, and after another one what they have allocated; only with the program's end, and after an error,
-    in any order.
+    Each rank allocates its own and gives the others a handle, which they open. To replace memory, the ranks meet at a
+    barrier, then the others close what they have opened; at the next barrier the rank closes what it has allocated. At
+    the end of a transport, each rank closes what it has opened, then its own, without a barrier.
     """
 
     device: torch.device
@@ -65,7 +65,7 @@ class PeerMemories(ABC):
 
     @abstractmethod
     def settle(self) -> None:
-        """Returns when this rank has written, and read, all that it was told to; called before a barrier."""
+        """Waits until all reading and writing of this rank that was queued has ended; called before a barrier."""
 
     @abstractmethod
     def joined(self, own: Tensor, offered: Sequence[Offered]) -> Tensor:
@@ -115,7 +115,7 @@ class HostMemories(PeerMemories):
         return HostPeerMemory(pickle.loads(handle))
 
     def settle(self) -> None:
-        """See :meth:`PeerMemories.settle`: it has."""
+        """See :meth:`PeerMemories.settle`: nothing is queued."""
 
     def joined(self, own: Tensor, offered: Sequence[Offered]) -> Tensor:
         """See :meth:`PeerMemories.joined`."""
