@@ -88,7 +88,7 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   library.def("pool_stats() -> int[]");
   library.def("pool_limit(int num_bytes) -> ()");
   library.def("pool_trim() -> ()");
-  library.def("huge_pages(Tensor tensor) -> ()");
+  library.def("huge_pages(Tensor tensor, int threads) -> ()");
   library.def("release_pages(Tensor tensor) -> ()");
   library.def("map_file(int descriptor, int offset, int num_bytes, bool shared) -> Tensor");
 }

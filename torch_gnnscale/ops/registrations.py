@@ -184,7 +184,7 @@ def _(segments, spread, place, index, disk, dtype, counts, threads):
 
 
 @torch.library.register_fake("gnnscale::huge_pages")
-def _(tensor):
+def _(tensor, threads):
     return None
 
 
