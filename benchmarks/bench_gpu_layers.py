@@ -75,7 +75,16 @@ def sampling(csc: CSC, method: str, rounds: int, bulk: int) -> tuple[dict, dict]
     own = None if score is None else score.to(device)
     graph, pinned = (
         ops.PreparedLayerBulks(
-            of.colptr, of.row, of.edge_id, num_nodes, drawing, device, score=own, layers=False, include_dst=True
+            of.colptr,
+            of.row,
+            of.edge_id,
+            of.spread,
+            num_nodes,
+            drawing,
+            device,
+            score=own,
+            layers=False,
+            include_dst=True,
         )
         for of in (there, in_host)
     )

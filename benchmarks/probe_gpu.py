@@ -11,6 +11,9 @@ rows within 256 MiB, and the random ones by two gathers at once. The limit is a 
 misses its aim, 80 % of the copy, one of three reasons is given (:func:`reason`). If rows that are near each other are
 faster, it is the translation of addresses: *page tables*. If two gathers at once are faster than one, it is the
 *kernel*, which asks for too little at once. Otherwise it is the *bus*, and how it carries requests of that size.
+
+Whether ids should be sorted before rows are read over the bus is a question of its own (:func:`sorting`): "sorted for
+the gather" sorts the random ids, gathers, and puts the rows into the order in which they were asked for.
 """
 
 from __future__ import annotations
@@ -246,6 +249,27 @@ def at_once(rows: Tensor, index: Tensor) -> Callable[[], list[Tensor]]:
     return run
 
 
+def sorted_for_the_gather(rows: Tensor, index: Tensor) -> Callable[[], Tensor]:
+    """The rows of ``index`` in its order, read in the order of their ids: sort, gather, and copy within the GPU."""
+    out = torch.empty((len(index), rows.size(1)), dtype=rows.dtype, device=index.device)
+
+    def run() -> Tensor:
+        ids, at = index.sort()
+        return out.index_copy_(0, at, gather([rows], ids)())
+
+    return run
+
+
+def sorting(gb_per_s: Mapping[str, float]) -> str:
+    """Whether sorting ids makes a gather faster, by what gathers of the same rows read.
+
+    The copy within the GPU could be spared by a kernel that writes each row to its place; the sort could not.
+    """
+    whole, alone = (gb_per_s[name] / gb_per_s["random"] for name in ("sorted for the gather", "sorted"))
+    told = "pays" if whole >= MATTERS else "does not pay" if alone < MATTERS else "may pay without the copy"
+    return f"sorting ids {told}: {whole:.2f} x as fast with the sort and a copy, {alone:.2f} x with ids that are sorted"
+
+
 def reason(gb_per_s: Mapping[str, float], copy: float) -> str:
     """Why a gather of random rows reads less than 80 % of what a copy does, by what other gathers of such rows read."""
     random = gb_per_s["random"]
@@ -276,11 +300,12 @@ def over_the_bus(table: Tensor, payload: int, rounds: int) -> dict[str, Any]:
         rows = table.view(-1, size // 4)
         ids = indices(len(rows), payload // size, NEAR // size, target.device)
         candidates = {name: gather([rows], index) for name, index in ids.items()}
+        candidates["sorted for the gather"] = sorted_for_the_gather(rows, ids["random"])
         for name, run in candidates.items():
-            check(f"{name}, rows of {size} bytes", run(), ids[name])
+            check(f"{name}, rows of {size} bytes", run(), ids.get(name, ids["random"]))
         found = compare({**candidates, "two at once": at_once(rows, ids["random"])}, payload, rounds)
-        told = reason({name: result["gb_per_s"] for name, result in found.items()}, copy)
-        entry["rows"][str(size)] = {"gathers": found, "reason": told}
+        speeds = {name: result["gb_per_s"] for name, result in found.items()}
+        entry["rows"][str(size)] = {"gathers": found, "reason": reason(speeds, copy), "sorting": sorting(speeds)}
     return entry
 
 
@@ -316,7 +341,7 @@ def say_zero_copy(results: Mapping[str, Any], megabytes: int) -> None:
         )
         for size, rows in entry["rows"].items():
             figures = ", ".join(f"{name} {result['gb_per_s']:.1f}" for name, result in rows["gathers"].items())
-            print(f"  rows of {size} bytes, GB/s: {figures}\n    {rows['reason']}")
+            print(f"  rows of {size} bytes, GB/s: {figures}\n    {rows['reason']}\n    {rows['sorting']}")
 
 
 # Memory ##############################################################################################################

@@ -38,16 +38,16 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
       "relabel(Tensor known, Tensor ids, Tensor? known_tree, Tensor? tree) -> (Tensor local, Tensor node, "
       "Tensor tree)");
   library.def(
-      "sample_bulk(Tensor colptr, Tensor[] row, Tensor[] edge_id, Tensor seeds, int[] seed_ptr, int[] fanouts, "
-      "int[] keys, int options, int[] rooms, int threads) -> (Tensor node, Tensor colptr, Tensor edge_index, "
-      "Tensor edge_id, Tensor counts)");
+      "sample_bulk(Tensor colptr, Tensor[] row, Tensor[] edge_id, int[] spread, Tensor seeds, int[] seed_ptr, "
+      "int[] fanouts, int[] keys, int options, int[] rooms, int threads) -> (Tensor node, Tensor colptr, "
+      "Tensor edge_index, Tensor edge_id, Tensor counts)");
   library.def(
       "sample_layers(Tensor graph, Tensor[] seeds, Tensor? score, int[] num_nodes, int[] keys, int[] choices, "
       "int options, int threads) -> Tensor[]");
   library.def(
-      "sample_layers_bulk(Tensor colptr, Tensor[] row, Tensor[] edge_id, Tensor seeds, Tensor? score, int[] seed_ptr, "
-      "int[] num_nodes, int[] keys, int[] choices, int options, int threads) -> (Tensor node, Tensor colptr, "
-      "Tensor edge_index, Tensor edge_id, Tensor edge_weight, Tensor counts)");
+      "sample_layers_bulk(Tensor colptr, Tensor[] row, Tensor[] edge_id, int[] spread, Tensor seeds, Tensor? score, "
+      "int[] seed_ptr, int[] num_nodes, int[] keys, int[] choices, int options, int threads) -> (Tensor node, "
+      "Tensor colptr, Tensor edge_index, Tensor edge_id, Tensor edge_weight, Tensor counts)");
   library.def("choose_nodes(Tensor node, Tensor score, int count, int scheme, int key, int hop) -> (Tensor, Tensor)");
   library.def("draw_nodes(Tensor node, int[] node_ptr, int[] keys, int hop) -> Tensor");
   library.def(
@@ -88,7 +88,7 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   library.def("pool_stats() -> int[]");
   library.def("pool_limit(int num_bytes) -> ()");
   library.def("pool_trim() -> ()");
-  library.def("huge_pages(Tensor tensor) -> ()");
+  library.def("huge_pages(Tensor tensor, int threads) -> ()");
   library.def("release_pages(Tensor tensor) -> ()");
   library.def("map_file(int descriptor, int offset, int num_bytes, bool shared) -> Tensor");
 }

@@ -172,6 +172,7 @@ def test_a_run_from_its_first_step_to_its_summary(tmp_path, monkeypatch, capsys)
                 "== zero_copy",
                 "registered, huge pages: 16 MiB",
                 "cudaHostAlloc: 16",
+                "sorting ids ",
             ],
         ),
         ("bench_gather_gpu.py --rounds 1 --table 16 --sizes 128 512", ["Rows of 512 bytes", "WholeGraph is left out"]),
@@ -228,6 +229,33 @@ READ = {"random": 20.0, "sorted": 20.0, "sequential": 45.0, "within 256 MiB": 20
 )
 def test_why_a_gather_misses_its_aim(changed, expected):
     assert probe_gpu.reason({**READ, **changed}, copy=50.0) == expected
+
+
+@pytest.mark.parametrize(
+    ("alone", "whole", "expected"),
+    [
+        (30.0, 22.0, "pays: 1.10 x as fast with the sort and a copy, 1.50 x with ids that are sorted"),
+        (30.0, 21.0, "may pay without the copy: 1.05 x"),
+        (21.0, 15.0, "does not pay: 0.75 x as fast with the sort and a copy, 1.05 x with ids that are sorted"),
+    ],
+)
+def test_whether_sorting_pays(alone, whole, expected):
+    speeds = {"random": 20.0, "sorted": alone, "sorted for the gather": whole}
+    assert probe_gpu.sorting(speeds).startswith(f"sorting ids {expected}")
+
+
+def test_rows_that_are_read_in_the_order_of_their_ids_come_in_that_of_the_index(monkeypatch):
+    read = []
+
+    def gather(parts, index):
+        read.append(index)
+        return lambda: parts[0][index]
+
+    monkeypatch.setattr(probe_gpu, "gather", gather)
+    rows, index = torch.arange(200).view(100, 2), torch.tensor([70, 3, 70, 99, 0])
+    for _ in range(2):
+        assert torch.equal(probe_gpu.sorted_for_the_gather(rows, index)(), rows[index])
+    assert read[0].tolist() == [0, 3, 70, 70, 99]
 
 
 def test_the_ids_of_a_probe():

@@ -2,7 +2,8 @@
 //
 // A row is copied by as many lanes as it has words, up to a warp; a group of lanes has kRowsAtOnce rows in flight,
 // whose ids, then places, then words are loaded together: three waits per tile. Hot and cold rows are mixed in a batch,
-// so that reads of slow memory overlap reads of fast memory within each warp.
+// so that reads of slow memory overlap reads of fast memory within each warp. One lane of a group finds the address of
+// a row and shares it. In the plain case, one memory and no map, it is a product that each lane computes.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -13,6 +14,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "../atomics.h"
 #include "../launch.h"
 #include "../tier.h"
 
@@ -36,70 +38,145 @@ struct Gather {
   bool over_bus;    // some rows are in host memory
 };
 
-// `Place` is void where there is no map.
-template <typename Map, typename Index, typename Place>
-__global__ void __launch_bounds__(kThreads) gather_kernel(const __grid_constant__ Gather task) {
-  using From = typename Map::From;
-  using To = typename Map::To;
-  __shared__ int found[kMaxTiers];
-  if (threadIdx.x < kMaxTiers) found[threadIdx.x] = 0;
-  __syncthreads();
+// `Place` of a gather whose ids are places in a table of one tier of one segment. Else it is the type of the map's
+// entries, or void where there is no map.
+struct OneMemory {};
+
+// Blocks that a multiprocessor must have registers for: 5 leave 48 to a thread, 4 leave 64, 3 leave 80.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+constexpr int kBlocksOfOneMemory = 4;  // which are all the threads that it has
+#else
+constexpr int kBlocksOfOneMemory = 5;
+#endif
+template <typename Map, typename Place>
+constexpr int kLeastBlocks =
+    sizeof(typename Map::To) > 16 ? 3 : (std::is_same_v<Place, OneMemory> ? kBlocksOfOneMemory : 4);
+
+// What a thread is in its block. Row r of a group is row r * groups + group of the block's tile.
+struct GroupLane {
+  int32_t shift, lanes, groups, group, lane;
+
+  __device__ explicit GroupLane(int32_t count)
+      : shift(__ffs(count) - 1),
+        lanes(1 << shift),
+        groups(kThreads >> shift),
+        group(static_cast<int32_t>(threadIdx.x) >> shift),
+        lane(static_cast<int32_t>(threadIdx.x) & (lanes - 1)) {}
+};
+
+// Finds the addresses of a group's rows in the tile that begins with row `first`; null beyond the last row.
+template <typename Index>
+__device__ void find_in_one_memory(const Gather& task, const GroupLane& own, int64_t first,
+                                   const char* (&row)[kRowsAtOnce]) {
+  int64_t id[kRowsAtOnce];
+#pragma unroll
+  for (int r = 0; r < kRowsAtOnce; ++r) {  // beyond the last row that row's, so that no branch separates the reads
+    const int64_t i = first + r * own.groups + own.group;
+    id[r] = static_cast<int64_t>(static_cast<const Index*>(task.index)[i < task.rows ? i : task.rows - 1]);
+  }
+#pragma unroll
+  for (int r = 0; r < kRowsAtOnce; ++r) {
+    const bool there = first + r * own.groups + own.group < task.rows;
+    row[r] = there ? task.table.base[0] + id[r] * task.table.stride[0] : nullptr;
+  }
+}
+
+// The same for any table: lane r finds row r. Where a group has fewer lanes than rows, for rows of one or two words,
+// lanes find several, one after the other. Adds the rows of each tier to `counted`.
+template <typename Index, typename Place>
+__device__ void find_in_tiers(const Gather& task, const GroupLane& own, int64_t first, int* counted,
+                              const char* (&row)[kRowsAtOnce]) {
   const TierTable& table = task.table;
-  const int32_t words = task.words;
-  const int32_t shift = __ffs(task.lanes) - 1, lanes = 1 << shift, groups = kThreads >> shift;
-  const int32_t group = static_cast<int32_t>(threadIdx.x) >> shift,
-                lane = static_cast<int32_t>(threadIdx.x) & (lanes - 1);
-  const int64_t tile = int64_t{groups} * kRowsAtOnce;
-  for (int64_t first = blockIdx.x * tile; first < task.rows; first += gridDim.x * tile) {
-    int64_t at[kRowsAtOnce];
-#pragma unroll
-    for (int r = 0; r < kRowsAtOnce;
-         ++r) {  // beyond the last row: that row again, so that no branch separates the reads
-      const int64_t i = first + r * groups + group;
-      at[r] = static_cast<int64_t>(static_cast<const Index*>(task.index)[i < task.rows ? i : task.rows - 1]);
-    }
-    if constexpr (!std::is_void_v<Place>) {
-#pragma unroll
-      for (int r = 0; r < kRowsAtOnce; ++r) at[r] = static_cast<int64_t>(static_cast<const Place*>(task.place)[at[r]]);
-    }
-    const From* from[kRowsAtOnce];
-    int32_t begin[kRowsAtOnce], turns = 0;
-#pragma unroll
-    for (int r = 0; r < kRowsAtOnce; ++r) {
-      begin[r] = words;  // nothing to copy
-      from[r] = nullptr;
-      if (first + r * groups + group >= task.rows) continue;
-      const int32_t tier = tier_of(table, at[r]);
+#pragma unroll 1
+  for (int32_t turn = 0; turn << own.shift < kRowsAtOnce; ++turn) {
+    const int32_t mine = (turn << own.shift) + own.lane;
+    const int64_t i = first + mine * own.groups + own.group;
+    const char* address = nullptr;
+    if (mine < kRowsAtOnce && i < task.rows) {
+      int64_t place = static_cast<int64_t>(static_cast<const Index*>(task.index)[i]);
+      if constexpr (!std::is_void_v<Place>) {
+        place = static_cast<int64_t>(static_cast<const Place*>(task.place)[place]);
+      }
+      const int32_t tier = tier_of(table, place);
       // A device-side assertion, as in torch's own kernels for an index out of range: every later use of the GPU by
       // this process fails. The host does not wait for it.
       assert(tier < table.num_tiers && "place has an entry that is out of range");
-      const char* row = row_address(table, tier, at[r]);
-      const int32_t before = words_before(row, words, sizeof(From), lanes);
-      from[r] = reinterpret_cast<const From*>(row);
-      begin[r] = lane - before;
-      turns = max(turns, (words + before + lanes - 1) >> shift);
-      if (task.counts != nullptr && lane == 0) atomicAdd(&found[tier], 1);
+      address = row_address(table, tier, place);
+      if (task.counts != nullptr) atomicAdd(&counted[tier], 1);
     }
-    To* const to = reinterpret_cast<To*>(task.out) + (first + group) * words;
-    const int64_t row_step = int64_t{groups} * words;
-    for (int32_t turn = 0; turn < turns; ++turn) {
-      From word[kRowsAtOnce];
 #pragma unroll
-      for (int r = 0; r < kRowsAtOnce; ++r) {
-        const int32_t w = begin[r] + turn * lanes;
-        if (w >= 0 && w < words) word[r] = from[r][w];
-      }
-#pragma unroll
-      for (int r = 0; r < kRowsAtOnce; ++r) {
-        const int32_t w = begin[r] + turn * lanes;
-        if (w >= 0 && w < words) to[r * row_step + w] = Map::map(word[r]);
-      }
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      const unsigned long long shared =
+          __shfl_sync(~0u, reinterpret_cast<unsigned long long>(address), r & (own.lanes - 1), own.lanes);
+      if (r >> own.shift == turn) row[r] = reinterpret_cast<const char*>(shared);
     }
   }
-  __syncthreads();
-  if (task.counts != nullptr && static_cast<int32_t>(threadIdx.x) < table.num_tiers && found[threadIdx.x] > 0) {
-    atomicAdd(reinterpret_cast<unsigned long long*>(task.counts + 2 * threadIdx.x),
-              static_cast<unsigned long long>(found[threadIdx.x]));
+}
+
+// Copies a group's rows to out, out + row_step, ...; every lane of the group calls it.
+template <typename Map>
+__device__ void copy_group(const char* const (&row)[kRowsAtOnce], int32_t words, const GroupLane& own,
+                           typename Map::To* out, int64_t row_step) {
+  using From = typename Map::From;
+  int32_t begin[kRowsAtOnce], end = 0;  // the lane's first word of each row, which may be less than 0
+#pragma unroll
+  for (int r = 0; r < kRowsAtOnce; ++r) {
+    const int32_t before = words_before(row[r], words, sizeof(From), own.lanes);
+    begin[r] = row[r] == nullptr ? words : own.lane - before;
+    if (row[r] != nullptr) end = max(end, words + before);
+  }
+#pragma unroll 1
+  for (int32_t turn = 0; turn < end; turn += own.lanes) {
+    From word[kRowsAtOnce];
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r) {
+      const uint32_t w = static_cast<uint32_t>(begin[r] + turn);
+      if (w >= static_cast<uint32_t>(words)) continue;
+      __builtin_assume(__isGlobal(row[r]));  // which a shuffle does not tell the compiler
+      word[r] = reinterpret_cast<const From*>(row[r])[w];
+    }
+    typename Map::To* to = out;
+#pragma unroll
+    for (int r = 0; r < kRowsAtOnce; ++r, to += row_step) {
+      const uint32_t w = static_cast<uint32_t>(begin[r] + turn);
+      if (w < static_cast<uint32_t>(words)) to[w] = Map::map(word[r]);
+    }
+  }
+}
+
+__device__ inline void count_rows(const Gather& task, int32_t tier, int64_t rows) {
+  atomic_add(reinterpret_cast<uint64_t&>(task.counts[2 * tier]), static_cast<uint64_t>(rows));
+}
+
+template <typename Map, typename Index, typename Place>
+__global__ void __launch_bounds__(kThreads, kLeastBlocks<Map, Place>)
+    gather_kernel(const __grid_constant__ Gather task) {
+  using To = typename Map::To;
+  constexpr bool kOneMemory = std::is_same_v<Place, OneMemory>;
+  __shared__ int counted[kMaxTiers];
+  if constexpr (!kOneMemory) {
+    if (threadIdx.x < kMaxTiers) counted[threadIdx.x] = 0;
+    __syncthreads();
+  }
+  const GroupLane own(task.lanes);
+  const int64_t tile = int64_t{own.groups} * kRowsAtOnce;
+  for (int64_t first = blockIdx.x * tile; first < task.rows; first += gridDim.x * tile) {
+    const char* row[kRowsAtOnce];
+    if constexpr (kOneMemory) {
+      find_in_one_memory<Index>(task, own, first, row);
+    } else {
+      find_in_tiers<Index, Place>(task, own, first, counted, row);
+    }
+    To* const out = reinterpret_cast<To*>(task.out) + (first + own.group) * task.words;
+    copy_group<Map>(row, task.words, own, out, int64_t{own.groups} * task.words);
+  }
+  if (task.counts == nullptr) return;
+  const int32_t tier = static_cast<int32_t>(threadIdx.x);
+  if constexpr (kOneMemory) {
+    if (blockIdx.x == 0 && tier == 0) count_rows(task, 0, task.rows);
+  } else {
+    __syncthreads();
+    if (tier < task.table.num_tiers && counted[tier] > 0) count_rows(task, tier, counted[tier]);
   }
 }
 

@@ -26,9 +26,9 @@ Tensor gather_rows(const Tensor& src, const Tensor& index, int64_t /*threads*/) 
   task.rows = rows.sizes[0];
   task.out = static_cast<char*>(out.mutable_data_ptr());
   if (index.scalar_type() == ScalarType::Int) {
-    gather_kept<int32_t, void>(task, rows.stored_bytes, stream);
+    gather_kept<int32_t, OneMemory>(task, rows.stored_bytes, stream);
   } else {
-    gather_kept<int64_t, void>(task, rows.stored_bytes, stream);
+    gather_kept<int64_t, OneMemory>(task, rows.stored_bytes, stream);
   }
   check("gather_rows", cudaGetLastError());
   return out;

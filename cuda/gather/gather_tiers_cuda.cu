@@ -12,9 +12,11 @@
 namespace gnnscale {
 namespace {
 
+// Calls `run` with an entry of the index and a null pointer to what `Place` of the kernel is.
 template <typename F>
-void with_index(const Tensor& index, const std::optional<Tensor>& place, F&& run) {
+void with_types(const Tensor& index, const std::optional<Tensor>& place, const TierTable& table, F&& run) {
   const auto with_place = [&](auto id) {
+    if (!place && table.segment[table.num_tiers] == 1) return run(id, static_cast<OneMemory*>(nullptr));
     if (!place) return run(id, static_cast<void*>(nullptr));
     return place->scalar_type() == ScalarType::Int ? run(id, static_cast<int32_t*>(nullptr))
                                                    : run(id, static_cast<int64_t*>(nullptr));
@@ -47,7 +49,7 @@ Tensor gather_tiers(const std::vector<Tensor>& segments, const std::vector<int64
   task.counts = counts ? static_cast<int64_t*>(counts->mutable_data_ptr()) : nullptr;
   task.over_bus = over_bus;
   const ScalarType stored = segments[0].scalar_type();
-  with_index(index, place, [&](auto id, auto* tag) {
+  with_types(index, place, task.table, [&](auto id, auto* tag) {
     using Index = decltype(id);
     using Place = std::remove_pointer_t<decltype(tag)>;
     if (stored == dtype) {

@@ -44,16 +44,15 @@ TierTable tier_table(const std::vector<Tensor>& segments, const std::vector<int6
   return table;
 }
 
-// The ids of all `parts`, vectors of int32 or int64, one after the other; `address`: see tier_table.
+// The ids of all `parts`, vectors of int32 or int64, in tiers of spread[t] parts each; see tier_table.
 template <typename Address>
-TieredIds tiered_ids(const std::vector<Tensor>& parts, Address&& address) {
+TieredIds tiered_ids(const std::vector<Tensor>& parts, const std::vector<int64_t>& spread, Address&& address) {
   for (const Tensor& part : parts) {
     const ScalarType type = part.scalar_type();
     STD_TORCH_CHECK((type == ScalarType::Long || type == ScalarType::Int) && type == parts[0].scalar_type(),
                     "expected int32 or int64 ids of one type");
   }
-  return {tier_table(parts, std::vector<int64_t>(parts.size(), 1), address),
-          !parts.empty() && parts[0].scalar_type() == ScalarType::Long};
+  return {tier_table(parts, spread, address), !parts.empty() && parts[0].scalar_type() == ScalarType::Long};
 }
 
 // See torch_gnnscale.ops.gather_tiers, which checks the arguments; `address`: see tier_table.

@@ -34,7 +34,8 @@ using LayersResult = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
 // tier_table.
 template <typename Address>
 LayersRequest layers_request(const Tensor& colptr, const std::vector<Tensor>& row, const std::vector<Tensor>& edge_id,
-                             const Tensor& seeds, const std::optional<Tensor>& score, std::vector<int64_t> seed_ptr,
+                             const std::vector<int64_t>& spread, const Tensor& seeds,
+                             const std::optional<Tensor>& score, std::vector<int64_t> seed_ptr,
                              std::vector<int64_t> num_nodes, std::vector<int64_t> keys,
                              const std::vector<int64_t>& choices, int64_t options, Address&& address) {
   const LayerOptions asked = layer_options("sample_layers_bulk", choices, options);
@@ -42,7 +43,7 @@ LayersRequest layers_request(const Tensor& colptr, const std::vector<Tensor>& ro
                       (!score.has_value() || score->numel() == colptr.numel() - 1),
                   "score: expected one for each node with fastgcn, else none");
   const size_t hops = num_nodes.size();
-  return {bulk_input(colptr, row, edge_id, seeds, std::move(seed_ptr), std::move(keys), hops, address), asked,
+  return {bulk_input(colptr, row, edge_id, spread, seeds, std::move(seed_ptr), std::move(keys), hops, address), asked,
           std::move(num_nodes), score.has_value() ? reinterpret_cast<const int64_t*>(address(*score)) : nullptr};
 }
 

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <vector>
 
 #include "tensor.h"
@@ -25,15 +26,20 @@ void trim() { memory_trim(); }
 #define MADV_COLLAPSE 25  // Linux 6.1; older kernels refuse, which does no harm
 #endif
 
-// See torch_gnnscale.ops.huge_pages.
-void huge_pages(const Tensor& tensor) {
-  constexpr uintptr_t page = uintptr_t{2} << 20, step = 32 * page;
+// See torch_gnnscale.ops.huge_pages. Threads take pieces in turn, since the kernel needs more time for some than for
+// others.
+void huge_pages(const Tensor& tensor, int64_t threads) {
+  constexpr uintptr_t page = uintptr_t{2} << 20, piece = 32 * page;
   const uintptr_t begin = reinterpret_cast<uintptr_t>(tensor.const_data_ptr());
   const uintptr_t bytes = static_cast<uintptr_t>(tensor.numel()) * tensor.element_size();
-  const uintptr_t last = (begin + bytes) / page * page;
-  for (uintptr_t at = (begin + page - 1) / page * page; at < last; at += step) {
-    madvise(reinterpret_cast<void*>(at), std::min(step, last - at), MADV_COLLAPSE);
-  }
+  const uintptr_t first = (begin + page - 1) / page * page, last = (begin + bytes) / page * page;
+  if (last <= first) return;
+  std::atomic<uintptr_t> next{first};
+  run_tasks(num_tasks(static_cast<int64_t>(last - first), piece, threads), [&](int64_t) {
+    for (uintptr_t at = next.fetch_add(piece); at < last; at = next.fetch_add(piece)) {
+      madvise(reinterpret_cast<void*>(at), std::min(piece, last - at), MADV_COLLAPSE);
+    }
+  });
 }
 
 // See torch_gnnscale.ops.release_pages. What the kernel tells of a page (Documentation/admin-guide/mm/pagemap.rst):

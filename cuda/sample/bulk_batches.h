@@ -27,13 +27,14 @@ struct BulkInput {
 // The arguments that operators of bulks share; their wrappers check them. `address`: see tier_table.
 template <typename Address>
 BulkInput bulk_input(const Tensor& colptr, const std::vector<Tensor>& row, const std::vector<Tensor>& edge_id,
-                     const Tensor& seeds, std::vector<int64_t> seed_ptr, std::vector<int64_t> keys, size_t hops,
-                     Address&& address) {
+                     const std::vector<int64_t>& spread, const Tensor& seeds, std::vector<int64_t> seed_ptr,
+                     std::vector<int64_t> keys, size_t hops, Address&& address) {
   STD_TORCH_CHECK(seed_ptr.size() == keys.size() + 1 && seed_ptr.front() == 0 && seed_ptr.back() == seeds.numel(),
                   "expected seed_ptr to lead from 0 to the number of seeds in ", keys.size(), " steps");
   STD_TORCH_CHECK(static_cast<int64_t>(keys.size()) <= kMaxBatches && hops <= kMaxHops && seeds.numel() <= kMostInHop,
                   "expected fewer batches, hops or seeds");
-  const BulkEdges stored{tiered_ids(row, address), tiered_ids(edge_id, address)};
+  const std::vector<int64_t> of_ids = edge_id.empty() ? std::vector<int64_t>{} : spread;
+  const BulkEdges stored{tiered_ids(row, spread, address), tiered_ids(edge_id, of_ids, address)};
   const auto ends = [](const TieredIds& ids) { return ids.table.first[ids.table.num_tiers]; };
   STD_TORCH_CHECK(edge_id.empty() || ends(stored.edge_id) == ends(stored.row), "expected an id for each edge");
   const BulkGraph graph{reinterpret_cast<const int64_t*>(address(colptr)), colptr.numel() - 1, ends(stored.row)};

@@ -7,11 +7,12 @@ namespace {
 
 // See torch_gnnscale.ops.sample_bulk, which checks the arguments.
 BulkResult sample_bulk(const Tensor& colptr, const std::vector<Tensor>& row, const std::vector<Tensor>& edge_id,
-                       const Tensor& seeds, std::vector<int64_t> seed_ptr, std::vector<int64_t> fanouts,
-                       std::vector<int64_t> keys, int64_t options, std::vector<int64_t> rooms, int64_t threads) {
+                       const std::vector<int64_t>& spread, const Tensor& seeds, std::vector<int64_t> seed_ptr,
+                       std::vector<int64_t> fanouts, std::vector<int64_t> keys, int64_t options,
+                       std::vector<int64_t> rooms, int64_t threads) {
   const BulkRequest request = bulk_request(
-      colptr, row, edge_id, seeds, std::move(seed_ptr), std::move(fanouts), std::move(keys), options, std::move(rooms),
-      [](const Tensor& tensor) { return static_cast<const char*>(tensor.const_data_ptr()); });
+      colptr, row, edge_id, spread, seeds, std::move(seed_ptr), std::move(fanouts), std::move(keys), options,
+      std::move(rooms), [](const Tensor& tensor) { return static_cast<const char*>(tensor.const_data_ptr()); });
   HostExecutor executor(seeds, threads);
   return BulkDriver<HostExecutor>(executor, request).run();
 }

@@ -1,5 +1,5 @@
 // The operator sample_bulk on the current stream of a GPU: one wait for all counts. The graph lies in the GPU's memory,
-// in pinned host memory, which the kernels read, or in both.
+// in that of its peers and in pinned host memory, all of which the kernels read.
 #include <torch/csrc/stable/accelerator.h>
 
 #include "../executor_cuda.h"
@@ -10,22 +10,17 @@ namespace {
 
 constexpr char kName[] = "sample_bulk";
 
-const char* readable(const Tensor& part, int32_t device) {
-  STD_TORCH_CHECK(!part.is_cuda() || part.get_device_index() == device,
-                  "sample_bulk: the graph is not on the device of seeds");
-  return device_address(kName, part);
-}
-
 // See torch_gnnscale.ops.sample_bulk, which checks the arguments; `threads` is the CPU's.
 BulkResult sample_bulk(const Tensor& colptr, const std::vector<Tensor>& row, const std::vector<Tensor>& edge_id,
-                       const Tensor& seeds, std::vector<int64_t> seed_ptr, std::vector<int64_t> fanouts,
-                       std::vector<int64_t> keys, int64_t options, std::vector<int64_t> rooms, int64_t /*threads*/) {
+                       const std::vector<int64_t>& spread, const Tensor& seeds, std::vector<int64_t> seed_ptr,
+                       std::vector<int64_t> fanouts, std::vector<int64_t> keys, int64_t options,
+                       std::vector<int64_t> rooms, int64_t /*threads*/) {
   STD_TORCH_CHECK(seeds.is_cuda(), "sample_bulk: seeds are not on a GPU");
   const int32_t device = seeds.get_device_index();
   const torch::stable::accelerator::DeviceGuard guard(device);
   const BulkRequest request =
-      bulk_request(colptr, row, edge_id, seeds, std::move(seed_ptr), std::move(fanouts), std::move(keys), options,
-                   std::move(rooms), [device](const Tensor& part) { return readable(part, device); });
+      bulk_request(colptr, row, edge_id, spread, seeds, std::move(seed_ptr), std::move(fanouts), std::move(keys),
+                   options, std::move(rooms), [](const Tensor& part) { return device_address(kName, part); });
   StreamExecutor executor(kName, seeds, current_stream(device));
   return BulkDriver<StreamExecutor>(executor, request).run();
 }

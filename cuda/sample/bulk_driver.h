@@ -25,19 +25,21 @@ using BulkResult = std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor>;
 // The arguments of the operator; see torch_gnnscale.ops.sample_bulk, which checks them. `address`: see tier_table.
 template <typename Address>
 BulkRequest bulk_request(const Tensor& colptr, const std::vector<Tensor>& row, const std::vector<Tensor>& edge_id,
-                         const Tensor& seeds, std::vector<int64_t> seed_ptr, std::vector<int64_t> fanouts,
-                         std::vector<int64_t> keys, int64_t options, std::vector<int64_t> rooms, Address&& address) {
+                         const std::vector<int64_t>& spread, const Tensor& seeds, std::vector<int64_t> seed_ptr,
+                         std::vector<int64_t> fanouts, std::vector<int64_t> keys, int64_t options,
+                         std::vector<int64_t> rooms, Address&& address) {
   STD_TORCH_CHECK(rooms.empty() || rooms.size() == 2, "expected fewer rooms");
   using Options = SampleOptions;
   const Options asked("sample_bulk", options,
                       Options::kReplace | Options::kLayers | Options::kWithEdgeId | Options::kWithCol);
-  return {bulk_input(colptr, row, edge_id, seeds, std::move(seed_ptr), std::move(keys), fanouts.size(), address),
-          std::move(fanouts),
-          asked.has(Options::kReplace),
-          asked.has(Options::kLayers),
-          asked.has(Options::kWithEdgeId),
-          asked.has(Options::kWithCol),
-          std::move(rooms)};
+  return {
+      bulk_input(colptr, row, edge_id, spread, seeds, std::move(seed_ptr), std::move(keys), fanouts.size(), address),
+      std::move(fanouts),
+      asked.has(Options::kReplace),
+      asked.has(Options::kLayers),
+      asked.has(Options::kWithEdgeId),
+      asked.has(Options::kWithCol),
+      std::move(rooms)};
 }
 
 template <typename Executor>

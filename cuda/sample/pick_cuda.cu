@@ -133,8 +133,8 @@ std::tuple<Tensor, Tensor, Tensor> pick_neighbors(
                  colptr.numel() - 1,
                  row.numel(),
                  num_src,
-                 tiered_ids({row}, readable),
-                 edge_id.has_value() ? tiered_ids({*edge_id}, readable) : TieredIds{},
+                 tiered_ids({row}, {1}, readable),
+                 edge_id.has_value() ? tiered_ids({*edge_id}, {1}, readable) : TieredIds{},
                  numbers(weight),
                  numbers(time)};
   pick.requests = {node.numel(), numbers(node), numbers(tree), numbers(node_time), batches, begin, begin + batches + 1};

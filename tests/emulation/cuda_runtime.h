@@ -3,7 +3,8 @@
 //
 // Work is queued and done at a synchronization or when the outermost device guard ends, so that whatever is read too
 // early is seen. New memory holds noise. Lanes run in any order on several threads at once, with yields inside atomics.
-// In a kernel with barriers a thread runs a block: its lanes in turn, in any order, each to its next barrier.
+// In a kernel with barriers a thread runs a block: its lanes in turn, in any order, each to its next barrier. Shuffles
+// are barriers, too: all warps of a block must take part, where the hardware asks for one.
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -23,9 +24,11 @@
 #include <vector>
 
 #define __global__
+#define __device__
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __shared__ static thread_local
+#define __builtin_assume(condition) assert(condition)
 
 struct Dimension {
   unsigned x = 0;
@@ -80,6 +83,7 @@ void enqueue(std::function<void()> work);
 // Calls `kernel` for every lane of a grid, later; block by block if it has barriers.
 void launch(int64_t blocks, int64_t threads, bool barriers, std::function<void()> kernel);
 void barrier();
+uint64_t shuffle(uint64_t value, int lane, int width);
 void sometimes_yield();
 bool is_cuda(const Tensor& tensor);
 int32_t current_stream(int32_t device, void** stream);
@@ -107,8 +111,15 @@ T lower(T* at, T value) {
 #define aoti_torch_get_current_cuda_stream emulated::current_stream
 
 inline int __clzll(long long value) { return value == 0 ? 64 : __builtin_clzll(static_cast<uint64_t>(value)); }
+inline bool __isGlobal(const void* address) { return address != nullptr; }
 inline int __ffs(int value) { return __builtin_ffs(value); }
 inline void __syncthreads() { emulated::barrier(); }
+template <typename T>
+T __shfl_sync(unsigned lanes, T value, int lane, int width) {
+  static_assert(sizeof(T) == 8);
+  assert(lanes == ~0u);
+  return static_cast<T>(emulated::shuffle(static_cast<uint64_t>(value), lane, width));
+}
 inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
 }

@@ -161,7 +161,7 @@ class Multiprocessor {
   void run(uint64_t lanes, const std::function<void()>& kernel) {
     kernel_ = &kernel;
     while (lanes_.size() < lanes) start();
-    for (uint64_t ended = 0; ended == 0;) {
+    for (Stop stop = Stop::kBarrier; stop != Stop::kEnd;) {
       const uint64_t step = step_through(lanes), first = noise() % lanes;
       for (uint64_t k = 0; k < lanes; ++k) {
         const uint64_t lane = (k * step + first) % lanes;
@@ -171,20 +171,34 @@ class Multiprocessor {
         __sanitizer_start_switch_fiber(&mine, lane_->stack, kStackBytes);
         swapcontext(&own_, &lane_->context);
         __sanitizer_finish_switch_fiber(mine, nullptr, nullptr);
-        ended += lane_->ended;
+        if (k > 0 && lane_->stop != stop) fail("some lanes of a block end, or wait, where others do not");
+        stop = lane_->stop;
       }
-      if (ended % lanes != 0) fail("some lanes of a block end where others wait at a barrier");
     }
   }
 
+  // What each of a block's lanes stops at before the others go on.
+  enum class Stop { kBarrier, kShuffle, kEnd };
+
   // Called on a lane's stack: the others run until it is this lane's turn again.
-  void leave(bool at_end) {
+  void leave(Stop stop) {
     Lane& lane = *lane_;
-    lane.ended = at_end;
+    lane.stop = stop;
     void* mine = nullptr;
     __sanitizer_start_switch_fiber(&mine, stack_, stack_bytes_);
     swapcontext(&lane.context, &own_);
     __sanitizer_finish_switch_fiber(mine, nullptr, nullptr);
+  }
+
+  // Called on a lane's stack: the value of a lane of the group of `width` that this one is in.
+  uint64_t shuffle(uint64_t value, int lane, int width) {
+    if (width < 1 || width > 32 || (width & (width - 1)) != 0) fail("lanes are shuffled in groups of no power of two");
+    const size_t from = threadIdx.x / width * width + static_cast<unsigned>(lane % width);
+    lane_->shuffled = value;
+    leave(Stop::kShuffle);  // until all have given theirs
+    const uint64_t found = lanes_[from]->shuffled;
+    leave(Stop::kShuffle);  // until all have taken theirs
+    return found;
   }
 
  private:
@@ -192,7 +206,8 @@ class Multiprocessor {
 
   struct Lane {
     ucontext_t context;
-    bool ended = false;
+    Stop stop = Stop::kBarrier;
+    uint64_t shuffled = 0;  // what it gives to others
     char stack[kStackBytes];
   };
 
@@ -225,7 +240,7 @@ void Multiprocessor::run_lane() {
   __sanitizer_finish_switch_fiber(nullptr, &own.stack_, &own.stack_bytes_);
   for (;;) {
     (*own.kernel_)();
-    own.leave(true);
+    own.leave(Stop::kEnd);
   }
 }
 
@@ -265,7 +280,9 @@ void launch(int64_t blocks, int64_t threads, bool barriers, std::function<void()
   });
 }
 
-void barrier() { multiprocessor().leave(false); }
+void barrier() { multiprocessor().leave(Multiprocessor::Stop::kBarrier); }
+
+uint64_t shuffle(uint64_t value, int lane, int width) { return multiprocessor().shuffle(value, lane, width); }
 
 void sometimes_yield() {
   if (noise() % 16 == 0) sched_yield();

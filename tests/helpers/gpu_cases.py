@@ -38,11 +38,11 @@ def strided(values: Tensor, put: Put, place: str, offset: int, padding: int) -> 
 
 
 def check_random_gather(seed: int, put: Put, most: int = 3000) -> None:
-    """Rows of any width, dtype, tiers and parts, through a map or not."""
+    """Rows of any width, dtype, tiers and parts, through a map or not; each sixth time of one memory without a map."""
     generator = torch.Generator().manual_seed(seed)
     dtype = choice(generator, DTYPES)
     width = max(1, choice(generator, ROW_BYTES) // dtype.itemsize)
-    spread = [number(generator, 1, 3) for _ in range(number(generator, 1, 4))]
+    spread = [number(generator, 1, 3) for _ in range(number(generator, 1, 4))] if seed % 6 else [1]
     sizes = [number(generator, 0, 60) for _ in spread]
     total = sum(sizes)
     table = torch.randint(0, 250, (total, width), generator=generator).to(dtype)
@@ -78,11 +78,14 @@ def check_random_sample(seed: int, put: Put, most: int = 4000) -> None:
         edge_id = (torch.arange(len(graph.row)) * 7 + 3).flip(0).to(choice(generator, INDEX))
         graph = Graph(graph.colptr, graph.row, edge_id)
 
+    cuts = sorted(number(generator, 0, len(graph.row)) for _ in range(number(generator, 0, 3)))
+    spread = [number(generator, 1, choice(generator, [1, 4, 8])) for _ in range(len(cuts) + 1)]
+
     def parts_of(values: Tensor) -> list[Tensor]:
-        cuts = sorted(number(generator, 0, len(values)) for _ in range(number(generator, 0, 3)))
         return [
-            strided(values[first:last, None], put, choice(generator, PLACES), number(generator, 0, 5), seed % 2)[:, 0]
-            for first, last in pairwise([0, *cuts, len(values)])
+            strided(part[:, None], put, choice(generator, PLACES), number(generator, 0, 5), seed % 2)[:, 0]
+            for (first, last), count in zip(pairwise([0, *cuts, len(values)]), spread, strict=True)
+            for part in (values[first:last][p::count] for p in range(count))
         ]
 
     batches = [
@@ -94,7 +97,7 @@ def check_random_sample(seed: int, put: Put, most: int = 4000) -> None:
     found = ops.sample_bulk(
         put(graph.colptr, choice(generator, PLACES)), parts_of(graph.row), put(torch.cat(batches), "GPU"), ends,
         fanouts, list(range(len(batches))), edge_id=None if graph.edge_id is None else parts_of(graph.edge_id),
-        **options,
+        spread=spread, **options,
     )  # fmt: skip
     for key, (sample, seeds) in enumerate(zip(found, batches, strict=True)):
         here = with_tensors(sample, Tensor.cpu)
@@ -131,10 +134,10 @@ def check_random_layers(seed: int, put: Put, most: int = 2000) -> None:
     options = {"layers": layers, "include_dst": not layers or drawing.keep_known or choice(generator, [False, True])}
     stored = graph.relations()
     score = ops.node_scores(stored, drawing.scores) if drawing.method == "fastgcn" else None
-    cut = number(generator, 0, len(graph.row))
+    cut, peers = number(generator, 0, len(graph.row)), number(generator, 1, 4)
 
     def parts_of(values: Tensor) -> list[Tensor]:
-        parts = values[:cut], values[cut:]
+        parts = values[:cut], *(values[cut:][p::peers] for p in range(peers))
         return [put(part.contiguous(), choice(generator, PLACES)) for part in parts]
 
     found = ops.sample_layers_bulk(
@@ -142,7 +145,7 @@ def check_random_layers(seed: int, put: Put, most: int = 2000) -> None:
         [0, *torch.tensor([len(batch) for batch in batches]).cumsum(0).tolist()], num_nodes,
         list(range(seed, seed + len(batches))), drawing,
         edge_id=None if graph.edge_id is None else parts_of(graph.edge_id),
-        score=None if score is None else put(score, choice(generator, PLACES)), **options,
+        spread=[1, peers], score=None if score is None else put(score, choice(generator, PLACES)), **options,
     )  # fmt: skip
     for key, (sample, seeds) in enumerate(zip(found, batches, strict=True), start=seed):
         here = with_tensors(sample, Tensor.cpu)

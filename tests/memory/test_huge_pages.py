@@ -61,7 +61,7 @@ def test_only_large_tensors_of_ones_own_are_moved(monkeypatch):
 
 def test_pieces_have_the_page_across_their_border(monkeypatch):
     moved, tensor = [], torch.arange(70)
-    monkeypatch.setattr(huge_pages.ops, "huge_pages", lambda piece: moved.append((int(piece[0]), len(piece))))
+    monkeypatch.setattr(huge_pages.ops, "huge_pages", lambda piece, threads: moved.append((int(piece[0]), len(piece))))
     monkeypatch.setattr(huge_pages, "_PIECE", 32 * 8)
     monkeypatch.setattr(huge_pages, "_HUGE_PAGE", 4 * 8)
     huge_pages._Move([tensor]).run()

@@ -219,3 +219,5 @@ def test_huge_pages_of_the_wrong_kind():
         ops.huge_pages(torch.ones(4, 3).T)
     with refuses(ValueError, "tensor: expected a contiguous CPU tensor, found meta, strides (1,)"):
         ops.huge_pages(torch.ones(4, device="meta"))
+    with refuses(ValueError, "threads: expected 0 <= threads <= 4611686018427387904, found -1"):
+        ops.huge_pages(torch.ones(4), -1)

@@ -38,7 +38,7 @@ def test_ids_and_pointers(dtype):
     ids = random_ids(20, 50, dtype=dtype)
     check(OPS.first_outside.default, ids, 19, 0, tests=OF_VALUES)
     check(OPS.first_malformed.default, ids.long().cumsum(0), 50, 0, tests=OF_VALUES)
-    check(OPS.huge_pages.default, ids, tests=EVERY_CHECK[:3])
+    check(OPS.huge_pages.default, ids, 0, tests=EVERY_CHECK[:3])
     check(OPS.release_pages.default, ids, tests=EVERY_CHECK[:3])
 
 
@@ -132,7 +132,7 @@ def test_options_that_an_operator_does_not_have(operator):
     arguments = {
         "sample_neighbors": (OPS.hold_relations([graph.colptr], [graph.row], none, none, none, [0], [0], [0], [40]), 1,
                              [ids], none, none, [2], [5]),
-        "sample_bulk": (graph.colptr, [graph.row], [], ids, [0, 9], [2], [5]),
+        "sample_bulk": (graph.colptr, [graph.row], [], [1], ids, [0, 9], [2], [5]),
         "pick_neighbors": (*graph[:2], *none * 3, 0, 40, ids, [0, 9], [5], None, None, 0, 2),
     }[operator]  # fmt: skip
     unknown = {"sample_neighbors": 1 << 8, "sample_bulk": samples.DISJOINT, "pick_neighbors": samples.LAYERS}[operator]
@@ -284,7 +284,7 @@ def test_sample_bulk(options, device):
     graph = random_graph(50, 4, seed=1)
     given = [graph.colptr, graph.row, torch.arange(len(graph.row)), random_ids(50, 6)]
     colptr, row, edge_id, seeds = (tensor.to(device) for tensor in given)
-    given = [colptr, [row], [edge_id] if options else [], seeds]
+    given = [colptr, [row], [edge_id] if options else [], [1], seeds]
     for rooms in ([], [1, 1]):
         check(OPS.sample_bulk.default, *given, [0, 2, 6], [2, 40], [1, 2], options, rooms, 1, tests=OF_VALUES)
 
@@ -297,8 +297,8 @@ def test_sample_layers_bulk(method, device):
     colptr, row, edge_id, seeds = (tensor.to(device) for tensor in given)
     choices, options = [method, 4 if method == 2 else 0, 0, 0, 0], samples.INCLUDE_DST
     for ids in ([], [edge_id]):
-        check(OPS.sample_layers_bulk.default, colptr, [row], ids, seeds, scores, [0, 2, 6], [2, 40], [1, 2], choices,
-              options, 1, tests=OF_VALUES)  # fmt: skip
+        check(OPS.sample_layers_bulk.default, colptr, [row], ids, [1], seeds, scores, [0, 2, 6], [2, 40], [1, 2],
+              choices, options, 1, tests=OF_VALUES)  # fmt: skip
 
 
 def test_every_operator_is_checked_here():

@@ -11,6 +11,7 @@ from helpers.data import status_of_fork
 from helpers.graphs import assert_same, random_graph, random_ids, with_tensors
 
 from torch_gnnscale import ops, reference
+from torch_gnnscale.memory import HostArray, HostMemory
 from torch_gnnscale.ops.arguments import resolve_threads
 
 ROW = 1 << 20  # bytes
@@ -239,10 +240,16 @@ def test_limit_threads_belongs_to_its_python_thread():
 
 
 @pytest.mark.slow
-def test_huge_pages_change_nothing():
-    whole = random_ids(256, 20 << 20, seed=3).to(torch.uint8)
-    for tensor in (whole, whole[12345:-777], whole[:0], whole[:100], whole[5], output(9, fill=4)):
+@pytest.mark.parametrize("threads", [0, 1, 2, 7])
+def test_huge_pages_change_nothing(threads, tmp_path):
+    """Neither of what a thread moves nor of what the system refuses, such as pages of a file or of a memfd."""
+    whole = random_ids(256, 140 << 20, seed=3).to(torch.uint8)  # three pieces of 64 MiB, which threads take in turn
+    (tmp_path / "file").write_bytes(whole[: 5 << 20].numpy().tobytes())
+    file, memory = ops.map_file(tmp_path / "file"), HostMemory(5 << 20)
+    shared = memory.tensor(HostArray(0, (5 << 20,), torch.uint8)).copy_(file)
+    memory.close()  # which leaves the tensor
+    for tensor in (whole, whole[12345:-777], whole[:0], whole[:100], whole[5], output(9, fill=4), file, shared):
         kept, address = tensor.clone(), tensor.data_ptr()
-        ops.huge_pages(tensor)
+        ops.huge_pages(tensor, threads)
         assert tensor.data_ptr() == address
         assert torch.equal(tensor, kept)

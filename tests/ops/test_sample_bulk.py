@@ -35,31 +35,48 @@ def on(device: str, tensor: torch.Tensor | None) -> torch.Tensor | None:
     return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=device).copy_(tensor)
 
 
-def in_parts(edges: torch.Tensor | None, cuts: list[int]) -> torch.Tensor | list[torch.Tensor] | None:
-    """The edges, copied into a tensor for what lies between each two of these places; as they are without any."""
-    if edges is None or not cuts:
+def in_parts(
+    edges: torch.Tensor | None, cuts: list[int], spread: list[int] | None
+) -> torch.Tensor | list[torch.Tensor] | None:
+    """The edges, copied into tensors: what lies between each two of these places is interleaved over as many as
+    ``spread`` says; as they are without places and spread."""
+    if edges is None or not (cuts or spread):
         return edges
     ends = [0, *cuts, len(edges)]
-    return [on(edges.device.type, edges[first:last]) for first, last in pairwise(ends)]
+    return [
+        on(edges.device.type, edges[first:last][p::count])
+        for (first, last), count in zip(pairwise(ends), spread or [1] * (len(ends) - 1), strict=True)
+        for p in range(count)
+    ]
 
 
 def bulk(
-    graph: Graph, batches: list[torch.Tensor], fanouts, keys, device="cpu", cuts=(), **options
+    graph: Graph, batches: list[torch.Tensor], fanouts, keys, device="cpu", cuts=(), spread=None, **options
 ) -> list[ops.Sample]:
     seeds = torch.cat(batches) if batches else torch.empty(0, dtype=torch.int64)
     ends = [0, *torch.tensor([len(batch) for batch in batches], dtype=torch.int64).cumsum(0).tolist()]
     colptr, row, edge_id = (on(device, tensor) for tensor in graph)
-    row, edge_id = in_parts(row, list(cuts)), in_parts(edge_id, list(cuts))
-    return ops.sample_bulk(colptr, row, seeds.to(device), ends, fanouts, keys, edge_id=edge_id, **options)
+    row, edge_id = (in_parts(edges, list(cuts), spread) for edges in (row, edge_id))
+    return ops.sample_bulk(
+        colptr, row, seeds.to(device), ends, fanouts, keys, edge_id=edge_id, spread=spread, **options
+    )
 
 
 def check(
-    graph: Graph, batches: list[torch.Tensor], fanouts, device="cpu", threads=3, twin=None, cuts=(), **options
+    graph: Graph,
+    batches: list[torch.Tensor],
+    fanouts,
+    device="cpu",
+    threads=3,
+    twin=None,
+    cuts=(),
+    spread=None,
+    **options,
 ) -> None:
     keys = [(-1) ** b * (b * 7919 + 11) for b in range(len(batches))]
-    found = bulk(graph, batches, fanouts, keys, device, cuts, threads=threads, **options)
+    found = bulk(graph, batches, fanouts, keys, device, cuts, spread, threads=threads, **options)
     assert len(found) == len(batches)
-    if device == "cpu" and not cuts:
+    if device == "cpu" and not cuts and not spread:
         dealt = ops.PreparedNeighbors(graph.relations(), fanouts, **options)
         for one, other in zip(dealt.sample_many([[b] for b in batches], keys, threads=threads), found, strict=True):
             assert_same(one, other)
@@ -81,7 +98,11 @@ def test_small_graphs(graph, data, fanouts, flags, threads):
     dtype = data.draw(st.sampled_from(INDEX))
     batches = [torch.tensor(seeds, dtype=dtype) for seeds in chosen]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(graph.row)), max_size=3)))
-    check(graph, batches, fanouts, threads=threads, twin=reference, cuts=cuts, **dict(zip(FLAGS, flags, strict=True)))
+    parts = st.lists(st.integers(1, 8), min_size=len(cuts) + 1, max_size=len(cuts) + 1)
+    check(
+        graph, batches, fanouts, threads=threads, twin=reference, cuts=cuts, spread=data.draw(st.none() | parts),
+        **dict(zip(FLAGS, flags, strict=True)),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("options", [{}, {"replace": True}, {"layers": True}, {"replace": True, "layers": True}])
@@ -102,6 +123,21 @@ def test_edges_in_several_memories(device, cuts, edge_id_dtype):
     graph = random_graph(300, 6, seed=5).stored(torch.int32, edge_id_dtype, False)
     assert len(graph.row) == 1391
     check(graph, [random_ids(300, count, seed=count) for count in (40, 0, 90)], [5, -1], device, cuts=cuts)
+
+
+@pytest.mark.parametrize("edge_id_dtype", [None, torch.int64])
+@pytest.mark.parametrize(
+    ("cuts", "spread"),
+    [
+        ([], [1]), ([], [2]), ([], [3]), ([], [4]), ([], [32]), ([400], [1, 4]), ([0], [3, 2]), ([1389], [2, 4]),
+        ([400, 1000], [1, 4, 1]), ([5, 700, 700], [8, 8, 8, 8]),
+    ],
+)  # fmt: skip
+def test_edges_interleaved_over_several_memories(device, cuts, spread, edge_id_dtype):
+    """The same batches as of one memory, and of one hop of a list, whatever GPU has which edge."""
+    graph = random_graph(300, 6, seed=5).stored(torch.int32, edge_id_dtype, False)
+    batches = [random_ids(300, count, seed=count) for count in (40, 0, 90)]
+    check(graph, batches, [5, -1], device, cuts=cuts, spread=spread)
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 31, 32, 33])
@@ -156,7 +192,7 @@ def test_all_hops_that_a_counter_can_tell_apart(device):
 def test_whatever_room_there_is_at_first(device, rooms, options):
     graph = random_graph(2000, 12, seed=7)
     batches = [random_ids(2000, 60, seed=b) for b in range(3)]
-    arguments = [on(device, graph.colptr), [on(device, graph.row)], [], on(device, torch.cat(batches)),
+    arguments = [on(device, graph.colptr), [on(device, graph.row)], [], [1], on(device, torch.cat(batches)),
                  [0, 60, 120, 180], [40, -1, 3], [5, 6, -7], WHOLE | REPLACE * options.get("replace", False)
                  | LAYERS * options.get("layers", False)]  # fmt: skip
     expected = OPS.sample_bulk(*arguments, [1 << 18, 1 << 18], 2)
@@ -169,7 +205,7 @@ def test_whatever_room_there_is_at_first(device, rooms, options):
 def test_more_nodes_than_the_table_has_slots(device):
     graph = graph_of_degrees([6000] + [0] * 8000, seed=9)
     colptr, row, seeds = (on(device, tensor) for tensor in (graph.colptr, graph.row, torch.tensor([0])))
-    found = OPS.sample_bulk(colptr, [row], [], seeds, [0, 1], [-1], [4], WHOLE, [10**6, 1], 2)
+    found = OPS.sample_bulk(colptr, [row], [], [1], seeds, [0, 1], [-1], [4], WHOLE, [10**6, 1], 2)
     expected = graph.sample(ops, torch.tensor([0]), [-1], 4)
     assert torch.equal(found[0].cpu(), expected.node[0])
     assert torch.equal(found[2].cpu().view(2, -1), expected.edge_index[0])
@@ -209,6 +245,14 @@ def arguments_with(device, **changes):
         ({"row": [torch.arange(4), torch.arange(4).int()]}, TypeError,
          "row: expected parts of one dtype, found torch.int64 and torch.int32"),
         ({"row": [None]}, TypeError, "row: expected a tensor, found NoneType"),
+        ({"row": torch.zeros(4, dtype=torch.int64), "edge_id": [torch.arange(3), torch.arange(1)]}, ValueError,
+         "edge_id: expected 1 parts, as many as row has, found 2"),
+        ({"spread": [2]}, ValueError, r"spread: expected 1 to 4 tiers of 1 row in all, found \[2\]"),
+        ({"spread": [0, 1]}, ValueError, "spread: expected"),
+        ({"spread": [1.0]}, TypeError, "spread: expected an int, found float"),
+        ({"row": [torch.arange(4)] * 33, "spread": [33]}, ValueError, "row: expected 1 to 32, found 33"),
+        ({"row": [torch.arange(3), torch.arange(4)], "spread": [2]}, ValueError,
+         r"row: expected a tier of 7 rows interleaved as \[4, 3\], found \[3, 4\]"),
         ({"edge_id": torch.arange(3)}, ValueError, r"edge_id: expected one for each of \d+ edges, found 3"),
         ({"seeds": torch.zeros(6)}, TypeError, "seeds: expected int32 or int64 ids, found torch.float32"),
         ({"seeds": torch.tensor([0, 1, 2, 50, 4, 5])}, IndexError,
@@ -301,7 +345,7 @@ def test_a_graph_in_ordinary_memory_is_not_read_by_a_gpu():
 def test_shapes_for_tracing():
     with FakeTensorMode(shape_env=ShapeEnv()):
         colptr, row, seeds = (torch.zeros(n, dtype=torch.int64, device="cuda") for n in (4, 5, 2))
-        found = OPS.sample_bulk(colptr, [row], [], seeds, [0, 2], [2, 2], [1], WHOLE, [], 0)
+        found = OPS.sample_bulk(colptr, [row], [], [1], seeds, [0, 2], [2, 2], [1], WHOLE, [], 0)
         assert [value.device.type for value in found] == ["cuda"] * 4 + ["cpu"]
         assert found[4].shape == (1 * 5 + 1,)
         assert len(found[3].shape) == 1

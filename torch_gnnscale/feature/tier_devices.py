@@ -8,9 +8,9 @@ import torch
 
 from .. import _library
 from .._warn import warn
-from ..memory import Budget, budget_bytes, free_on_gpu
+from ..memory import Budget, budget_bytes, free_on_gpu, peer_budgets, unreadable_peer
 from ..ops.arguments import checked_device
-from .tier_plan import TierPlan, peer_budgets
+from .tier_plan import TierPlan
 
 
 def devices_of(
@@ -27,7 +27,7 @@ def devices_of(
     Raises:
         TypeError, ValueError: wrong budgets, a device that does not exist, or a CPU with budgets for GPUs.
     """
-    asked = max([budget_bytes("gpu", gpu, whole), *peer_budgets(peers, whole)]) > 0
+    asked = max([budget_bytes("gpu", gpu, whole), *peer_budgets("peers", peers, whole)]) > 0
     where = torch.device("cpu") if device is None and not asked else None
     if device is not None:
         where = checked_device(device)
@@ -40,12 +40,9 @@ def devices_of(
         where = checked_device("cuda")
     if where.type == "cpu":
         return gpu, (), where
-    for number in range(len(peers)):
-        if number == where.index:
-            continue
-        if number >= torch.cuda.device_count() or not torch.cuda.can_device_access_peer(where, number):
-            warn(f"peers={list(peers)}: their rows are left to the next tier, for {where} cannot read GPU {number}")
-            return gpu, (), where
+    if (number := unreadable_peer(where, len(peers))) is not None:
+        warn(f"peers={list(peers)}: their rows are left to the next tier, for {where} cannot read GPU {number}")
+        return gpu, (), where
     return gpu, peers, where
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..memory import Budget, budget_bytes, format_bytes
+from ..memory import Budget, budget_bytes, format_bytes, peer_budgets
 from ..ops import place_dtype
 from ..ops.arguments import check_int
-from ..ops.tiers import MAX_SEGMENTS
 from ..text import table
 from ..topology.reorder import Order, by_score
 
@@ -22,8 +20,6 @@ TIERS = ("gpu", "peers", "host", "disk")
 """The tiers, the fastest first: a copy on each GPU, interleaved over GPUs, host memory, files."""
 NARROW = 16
 """An attribute is not cut if NARROW times the bytes of its rows are at most those of the widest attribute's rows."""
-MAX_PEERS = MAX_SEGMENTS - (len(TIERS) - 1)
-"""The most GPUs over which rows may be interleaved: each is a segment, and so is each of the other tiers."""
 
 
 @dataclass(frozen=True)
@@ -125,22 +121,6 @@ def ranked(score: Tensor, name: str) -> tuple[Order, Tensor]:
     return order, falling
 
 
-def peer_budgets(peers: Sequence[Budget], whole: int) -> list[int]:
-    """The bytes of each peer's budget; ``whole``: see :func:`torch_gnnscale.memory.budget_bytes`.
-
-    Raises:
-        TypeError, ValueError: not budgets, not equal, or more than MAX_PEERS.
-    """
-    if isinstance(peers, (str, Real)):
-        raise TypeError(f"peers: expected a budget for each GPU, found {peers!r}")
-    budgets = [budget_bytes(f"peers[{i}]", budget, whole) for i, budget in enumerate(peers)]
-    if len(set(budgets)) > 1:
-        raise ValueError(f"peers: expected equal budgets, for rows are interleaved, found {list(peers)}")
-    if len(budgets) > MAX_PEERS:
-        raise ValueError(f"peers: expected at most {MAX_PEERS} GPUs, found {len(budgets)}")
-    return budgets
-
-
 def plan_ranked(
     score: Tensor, row_bytes: Mapping[Any, int], *, gpu: Budget, peers: Sequence[Budget], host: Budget | None,
     disk: bool, mapped: bool, on_gpu: bool,
@@ -149,7 +129,7 @@ def plan_ranked(
     num_nodes = len(score)
     sizes = {name: check_int(f"row_bytes[{name!r}]", size) for name, size in row_bytes.items()}
     whole_bytes = sum(sizes.values()) * num_nodes
-    per_peer = peer_budgets(peers, whole_bytes)
+    per_peer = peer_budgets("peers", peers, whole_bytes)
     left = {"gpu": budget_bytes("gpu", gpu, whole_bytes), "peers": sum(per_peer)}
     if host is not None:
         left["host"] = budget_bytes("host", host, whole_bytes)

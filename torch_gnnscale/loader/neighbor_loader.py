@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -92,6 +92,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         graph_on_gpu: how much of the graph the GPU holds, in bytes ("4GiB") or as a share (0.5): the column pointers
             and the first edges; the rest is copied to pinned host memory, which the GPU reads. By default the whole
             graph if it fits, else nothing, with a warning; nothing of a graph that the user has pinned.
+        graph_on_peers: a budget for each of the GPUs 0, 1, ... over which the edges are interleaved that
+            ``graph_on_gpu`` leaves, by default all (see :class:`torch_gnnscale.NeighborSampler`).
         bulk: how many batches are sampled by one call; by default 4 on a GPU and 1 on a CPU. On a CPU, each thread
             takes whole batches, which suits small batches. ``prefetch`` is rounded up to a multiple of ``bulk``. If
             edges are in parts, the requests of all batches of a bulk travel together.
@@ -141,6 +143,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         uneven: Uneven = "pad",
         device: torch.device | str | None = None,
         graph_on_gpu: Budget | None = None,
+        graph_on_peers: Sequence[Budget] = (),
         bulk: int | None = None,
         split: Split | None = None,
         **kwargs: Any,
@@ -158,12 +161,17 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             "directed": directed,
         }
         if neighbor_sampler is None:
-            options |= {"layers": layers, "device": device, "graph_on_gpu": graph_on_gpu}
+            options |= {
+                "layers": layers,
+                "device": device,
+                "graph_on_gpu": graph_on_gpu,
+                "graph_on_peers": graph_on_peers,
+            }
             neighbor_sampler = make_sampler(method, data, num_neighbors, options)
         elif method != NEIGHBOR:
             raise ValueError(f"method={method!r}: expected none beside a neighbor_sampler")
-        elif device is not None or graph_on_gpu is not None:
-            name = "device" if device is not None else "graph_on_gpu"
+        elif device is not None or graph_on_gpu is not None or len(graph_on_peers):
+            name = "device" if device is not None else "graph_on_peers" if graph_on_gpu is None else "graph_on_gpu"
             raise ValueError(f"{name}: expected none beside a neighbor_sampler; pass it to the sampler")
         elif layers and not (isinstance(neighbor_sampler, KeyedSampler) and neighbor_sampler.layers):
             raise ValueError("layers=True: expected a neighbor_sampler with layers=True, found one without")

@@ -21,7 +21,7 @@ _HUGE_PAGE = 2 << 20  # bytes
 
 
 class _Move(threading.Thread):
-    """Moves tensors into huge pages, one piece at a time, until it is done or stopped."""
+    """Moves tensors into huge pages, one piece at a time, until it is done or stopped. It takes no core but its own."""
 
     def __init__(self, tensors: list[Tensor]) -> None:
         super().__init__(name=MOVING, daemon=True)
@@ -35,7 +35,8 @@ class _Move(threading.Thread):
             for begin in range(0, len(flat), piece):
                 if self._stopped.is_set():
                     return
-                ops.huge_pages(flat[begin : begin + piece + page])  # and the page that lies across the border
+                # And the page that lies across the border.
+                ops.huge_pages(flat[begin : begin + piece + page], threads=1)
 
     def stop(self) -> None:
         self._stopped.set()

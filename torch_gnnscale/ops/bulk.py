@@ -11,7 +11,7 @@ from torch import Tensor
 from .arguments import OPS, check_ids, check_int, check_key, check_place, resolve_threads
 from .graph import relations
 from .samples import LAYERS, REPLACE, WITH_COL, WITH_EDGE_ID, Sample, Subgraph, check_fanouts
-from .tiers import MAX_TIERS
+from .tiers import MAX_TIERS, check_spread, open_peer
 
 MAX_BATCHES = (1 << 24) - 1
 """Batches of one call of :func:`sample_bulk`."""
@@ -26,6 +26,7 @@ def sample_bulk(
     keys: Sequence[int],
     *,
     edge_id: Tensor | Sequence[Tensor] | None = None,
+    spread: Sequence[int] | None = None,
     replace: bool = False,
     layers: bool = False,
     with_edge_id: bool = True,
@@ -46,14 +47,18 @@ def sample_bulk(
 
     Args:
         colptr: int64, shape [N + 1]. Where ``seeds`` lie on a GPU, this one, ``row`` and ``edge_id`` lie there, or in
-            pinned host memory, which is then read over the bus.
-        row: sources, int32 or int64, shape [E]; any stride. Or up to 4 such tensors of one dtype, which hold the edges
-            one after the other and may lie in different memories (the tiers of :func:`gather_tiers`).
+            pinned host memory, which is then read over the bus; ``row`` and ``edge_id`` may also lie on other GPUs that
+            this one can read.
+        row: sources, int32 or int64, shape [E]; any stride. Or several such tensors of one dtype, which may lie in
+            different memories: by default up to 4, which hold the edges one after the other.
         seeds: of all batches, one batch after the other, int32 or int64, shape [s]; repeats keep rows of their own.
         seed_ptr: where each batch's seeds begin, and where the last one's end: k + 1 numbers.
         fanouts: of each hop; -1 takes all neighbors.
         keys: 64 bits for each batch, from :func:`torch_gnnscale.random.batch_key`.
         edge_id: the original id of each stored edge, in the same form, or None where it is the position.
+        spread: the number of tensors of each tier, as of :func:`gather_tiers`: up to 4 tiers of up to 32 tensors in
+            all hold the edges one after the other, and the r-th edge of a tier of P tensors is entry r // P of tensor
+            r mod P. By default 1.
         replace: draw with replacement.
         layers: expand every node found so far in each hop, not only the new ones.
         with_edge_id: return original edge ids.
@@ -68,13 +73,13 @@ def sample_bulk(
             range.
         RuntimeError: the graph is malformed, a hop of the bulk has more than 2^31 edges, or memory ran out.
     """
-    given = check_bulk_input(colptr, row, seeds, seed_ptr, keys, edge_id)
+    given = check_bulk_input(colptr, row, seeds, seed_ptr, keys, edge_id, spread)
     fanouts = check_fanouts(list(fanouts), 1)
     options = REPLACE * bool(replace) | LAYERS * bool(layers)
     options |= WITH_EDGE_ID * bool(with_edge_id) | WITH_COL * bool(with_col)
     node, pointer, edge_index, edge, counts = OPS.sample_bulk(
-        given.colptr, given.row, given.edge_id, given.seeds, given.seed_ptr, fanouts, given.keys, options, [],
-        resolve_threads(threads),
+        given.colptr, given.row, given.edge_id, given.spread, given.seeds, given.seed_ptr, fanouts, given.keys,
+        options, [], resolve_threads(threads),
     )  # fmt: skip
     if (at := int(counts[-1])) >= 0:
         size = len(given.colptr) - 1
@@ -91,6 +96,7 @@ class BulkInput(NamedTuple):
     colptr: Tensor
     row: list[Tensor]
     edge_id: list[Tensor]
+    spread: list[int]
     seeds: Tensor
     seed_ptr: list[int]
     keys: list[int]
@@ -103,16 +109,23 @@ def check_bulk_input(
     seed_ptr: Sequence[int],
     keys: Sequence[int],
     edge_id: Tensor | Sequence[Tensor] | None,
+    spread: Sequence[int] | None,
 ) -> BulkInput:
     """Raises TypeError or ValueError for what :func:`sample_bulk` does not take; it has the arguments."""
     graph = relations([colptr], [torch.empty(0, dtype=torch.int64)])
     check_ids("seeds", seeds)
-    rows, ids = _parts("row", row), [] if edge_id is None else _parts("edge_id", edge_id)
+    rows, ids = _parts("row", row, spread), [] if edge_id is None else _parts("edge_id", edge_id, spread)
     if edge_id is not None and (found := sum(map(len, ids))) != (count := sum(map(len, rows))):
         raise ValueError(f"edge_id: expected one for each of {count} edges, found {found}")
-    for name, parts in (("colptr", graph.colptr), ("row", rows), ("edge_id", ids)):
+    if edge_id is not None and len(ids) != len(rows):
+        raise ValueError(f"edge_id: expected {len(rows)} parts, as many as row has, found {len(ids)}")
+    check_place("colptr", graph.colptr[0], seeds.device, "the seeds are")
+    for name, parts in (("row", rows), ("edge_id", ids)):
         for part in parts:
-            check_place(name, part, seeds.device, "the seeds are")
+            if part.device.type == seeds.device.type == "cuda":
+                open_peer("seeds", seeds.device, part.device)
+            else:
+                check_place(name, part, seeds.device, "the seeds are")
     keys = [check_key(key) for key in keys]
     if len(keys) > MAX_BATCHES:
         raise ValueError(f"keys: expected at most {MAX_BATCHES} batches, found {len(keys)}")
@@ -121,7 +134,8 @@ def check_bulk_input(
         raise ValueError(f"seed_ptr: expected {len(keys) + 1} entries for {len(keys)} keys, found {len(ends)}")
     if ends != sorted(ends) or ends[0] != 0 or ends[-1] != len(seeds):
         raise ValueError(f"seed_ptr: expected numbers that do not fall, from 0 to {len(seeds)} seeds, found {ends}")
-    return BulkInput(graph.colptr[0], rows, ids, seeds.to(torch.int64).contiguous(), ends, keys)
+    of_tiers = [1] * len(rows) if spread is None else list(spread)
+    return BulkInput(graph.colptr[0], rows, ids, of_tiers, seeds.to(torch.int64).contiguous(), ends, keys)
 
 
 def split_bulk(
@@ -172,13 +186,15 @@ def beyond_bulks(
     return [mode for mode, in_use in modes.items() if in_use]
 
 
-def _parts(name: str, given: Tensor | Sequence[Tensor]) -> list[Tensor]:
+def _parts(name: str, given: Tensor | Sequence[Tensor], spread: Sequence[int] | None) -> list[Tensor]:
     """Stored edges as a list of parts, checked."""
     parts: list[Any] = list(given) if isinstance(given, (list, tuple)) else [given]
-    if not 1 <= len(parts) <= MAX_TIERS:
+    if spread is None and not 1 <= len(parts) <= MAX_TIERS:
         raise ValueError(f"{name}: expected 1 to {MAX_TIERS} parts, found {len(parts)}")
     for part in parts:
         check_ids(name, part)
         if part.dtype != parts[0].dtype:
             raise TypeError(f"{name}: expected parts of one dtype, found {parts[0].dtype} and {part.dtype}")
+    if spread is not None:
+        check_spread(name, list(map(len, parts)), spread)
     return parts

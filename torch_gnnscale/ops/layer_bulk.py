@@ -25,6 +25,7 @@ def sample_layers_bulk(
     drawing: LayerDrawing,
     *,
     edge_id: Tensor | Sequence[Tensor] | None = None,
+    spread: Sequence[int] | None = None,
     score: Tensor | None = None,
     layers: bool = False,
     include_dst: bool = True,
@@ -44,9 +45,9 @@ def sample_layers_bulk(
     On a CPU, threads run the same steps. This serves to check them: :func:`sample_layers` is faster.
 
     Args:
-        colptr, row, seeds, seed_ptr, keys, edge_id: as of :func:`sample_bulk`.
+        colptr, row, seeds, seed_ptr, keys, edge_id, spread: as of :func:`sample_bulk`.
         num_nodes, drawing, layers, include_dst: as of :func:`sample_layers`.
-        score: for FastGCN: from :func:`node_scores`, in the same memories as ``colptr``.
+        score: for FastGCN: from :func:`node_scores`, where ``colptr`` may lie.
         threads: see the package; of no effect on a GPU.
 
     Returns:
@@ -59,7 +60,7 @@ def sample_layers_bulk(
         RuntimeError: the graph is malformed, a hop reads more than 2^31 edges or, with FastGCN, has more than 2^31
             candidates, or memory ran out.
     """
-    given = check_bulk_input(colptr, row, seeds, seed_ptr, keys, edge_id)
+    given = check_bulk_input(colptr, row, seeds, seed_ptr, keys, edge_id, spread)
     check_drawing(drawing, layers, include_dst)
     check_bulk_drawing(drawing, "a bulk")
     hops = check_num_nodes(num_nodes)
@@ -72,7 +73,7 @@ def sample_layers_bulk(
         score = score.contiguous()
     try:
         *buffers, counts = OPS.sample_layers_bulk(
-            given.colptr, given.row, given.edge_id, given.seeds, score, given.seed_ptr, hops, given.keys,
+            given.colptr, given.row, given.edge_id, given.spread, given.seeds, score, given.seed_ptr, hops, given.keys,
             choices_of(drawing), options_of(drawing, layers, include_dst), resolve_threads(threads),
         )  # fmt: skip
         node, pointer, edge_index, edge, weight = buffers
@@ -103,6 +104,7 @@ class PreparedLayerBulks:
         colptr: Tensor,
         row: Sequence[Tensor],
         edge_id: Sequence[Tensor] | None,
+        spread: Sequence[int],
         num_nodes: Sequence[int],
         drawing: LayerDrawing,
         device: torch.device,
@@ -113,7 +115,13 @@ class PreparedLayerBulks:
     ) -> None:
         self._graph = colptr, row
         self._num_nodes, self._drawing, self._device = num_nodes, drawing, device
-        self._options = {"edge_id": edge_id, "score": score, "layers": layers, "include_dst": include_dst}
+        self._options = {
+            "edge_id": edge_id,
+            "spread": spread,
+            "score": score,
+            "layers": layers,
+            "include_dst": include_dst,
+        }
 
     def sample(self, seeds: Tensor, key: int) -> Sample:
         """The sample of a batch; ``seeds`` may lie in host memory."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import machine
-from .arguments import OPS, check_int, check_tensor
+from .arguments import OPS, check_int, check_tensor, resolve_threads
 
 
 class PoolStats(NamedTuple):
@@ -58,19 +58,23 @@ def empty_bytes(count: int) -> Tensor:
     return OPS.empty_bytes(check_int("count", count))
 
 
-def huge_pages(tensor: Tensor) -> None:
+def huge_pages(tensor: Tensor, threads: int = 0) -> None:
     """Moves the memory of a contiguous CPU tensor into huge pages, if the system can (Linux 6.1 and later).
 
-    Contents and addresses stay the same. Rows that are read at random then cost fewer walks through the page table. A
-    move takes about a second per GB. If the system cannot, nothing happens.
+    Contents and addresses stay the same. Rows that are read at random then cost fewer walks through the page table. One
+    thread moves a GB in about a second. If the system cannot move a page, or refuses, the page stays as it is.
+
+    Args:
+        tensor: what is moved.
+        threads: see the package.
 
     Raises:
-        TypeError, ValueError: not a contiguous CPU tensor.
+        TypeError, ValueError: not a contiguous CPU tensor, or fewer than 0 threads.
     """
     check_tensor("tensor", tensor)
     if tensor.device.type != "cpu" or not tensor.is_contiguous():
         raise ValueError(f"tensor: expected a contiguous CPU tensor, found {tensor.device}, strides {tensor.stride()}")
-    OPS.huge_pages(tensor)
+    OPS.huge_pages(tensor, resolve_threads(threads))
 
 
 def map_file(path: str | os.PathLike, offset: int = 0, num_bytes: int | None = None) -> Tensor:

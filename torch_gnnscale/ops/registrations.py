@@ -104,7 +104,7 @@ def _(node, num_nodes, colptr, row, owner, parts, part):
 
 
 @torch.library.register_fake("gnnscale::sample_bulk")
-def _(colptr, row, edge_id, seeds, seed_ptr, fanouts, keys, options, rooms, threads):
+def _(colptr, row, edge_id, spread, seeds, seed_ptr, fanouts, keys, options, rooms, threads):
     context = torch.library.get_ctx()
     edges, hops, batches = context.new_dynamic_size(), len(fanouts), len(keys)
     return (
@@ -128,7 +128,7 @@ def _(graph, seeds, score, num_nodes, keys, choices, options, threads):
 
 
 @torch.library.register_fake("gnnscale::sample_layers_bulk")
-def _(colptr, row, edge_id, seeds, score, seed_ptr, num_nodes, keys, choices, options, threads):
+def _(colptr, row, edge_id, spread, seeds, score, seed_ptr, num_nodes, keys, choices, options, threads):
     context = torch.library.get_ctx()
     edges, hops, batches = context.new_dynamic_size(), len(num_nodes), len(keys)
     return (
@@ -184,7 +184,7 @@ def _(segments, spread, place, index, disk, dtype, counts, threads):
 
 
 @torch.library.register_fake("gnnscale::huge_pages")
-def _(tensor):
+def _(tensor, threads):
     return None
 
 

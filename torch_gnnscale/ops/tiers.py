@@ -71,18 +71,8 @@ def gather_tiers(
     """
     segments = list(segments)
     _check_segments(segments)
-    spread = [1] * len(segments) if spread is None else [check_int("spread", count, 1) for count in spread]
-    if not 1 <= len(spread) <= MAX_TIERS or sum(spread) != len(segments):
-        raise ValueError(f"spread: expected 1 to {MAX_TIERS} tiers of {len(segments)} segments in all, found {spread}")
     sizes = [segment.size(0) for segment in segments]
-    first = 0
-    for count in spread:
-        total = sum(sizes[first : first + count])
-        expected = [(total - p + count - 1) // count for p in range(count)]
-        if sizes[first : first + count] != expected:
-            found = sizes[first : first + count]
-            raise ValueError(f"segments: expected a tier of {total} rows interleaved as {expected}, found {found}")
-        first += count
+    spread = check_spread("segments", sizes, [1] * len(segments) if spread is None else spread)
     num_ids = sum(sizes)
     if place is not None:
         check_ids("place", place)
@@ -94,9 +84,9 @@ def gather_tiers(
         raise ValueError("index: expected it on the GPU that gathers, for segments are not in host memory; found cpu")
     for segment in segments:
         check_row_bytes("segments", segment, index.device)
-    for device in {segment.device for segment in segments if segment.numel()} - {index.device}:
+    for device in {segment.device for segment in segments if segment.numel()}:
         if device.type == "cuda":
-            _open_peer(index.device, device)
+            open_peer("index", index.device, device)
     if disk and index.device.type != "cpu":
         raise NotImplementedError(f"rows on disk are not gathered on {index.device}: use an index on the CPU")
     dtype = segments[0].dtype if dtype is None else dtype
@@ -118,15 +108,35 @@ def gather_tiers(
     )
 
 
+def check_spread(name: str, sizes: list[int], spread: Sequence[int]) -> list[int]:
+    """``spread`` as a list. Raises ValueError unless it divides the segments ``name``, which have ``sizes`` rows, into
+    tiers whose rows are interleaved over their segments."""
+    counts = [check_int("spread", count, 1) for count in spread]
+    if not 1 <= len(counts) <= MAX_TIERS or sum(counts) != len(sizes):
+        raise ValueError(f"spread: expected 1 to {MAX_TIERS} tiers of {len(sizes)} {name} in all, found {counts}")
+    if len(sizes) > MAX_SEGMENTS:
+        raise ValueError(f"{name}: expected 1 to {MAX_SEGMENTS}, found {len(sizes)}")
+    first = 0
+    for count in counts:
+        found = sizes[first : first + count]
+        expected = [(sum(found) - p + count - 1) // count for p in range(count)]
+        if found != expected:
+            raise ValueError(f"{name}: expected a tier of {sum(found)} rows interleaved as {expected}, found {found}")
+        first += count
+    return counts
+
+
 @cache
-def _open_peer(reader: torch.device, owner: torch.device) -> None:
-    """Lets a GPU read another one's memory.
+def open_peer(name: str, reader: torch.device, owner: torch.device) -> None:
+    """Lets a GPU read another one's memory. Raises ValueError if it cannot; ``name``: what lies on the reader.
 
     A copy between the two makes torch open the access. ``cudaDeviceEnablePeerAccess`` is not enough: it does not open
     memory that torch's allocator maps itself (``expandable_segments``).
     """
+    if reader == owner:
+        return
     if not torch.cuda.can_device_access_peer(reader, owner):
-        raise ValueError(f"index: expected it on a GPU that can read {owner}, found {reader}")
+        raise ValueError(f"{name}: expected it on a GPU that can read {owner}, found {reader}")
     torch.empty(1, device=reader).copy_(torch.empty(1, device=owner))
 
 

@@ -126,7 +126,7 @@ class HostExecutor(Executor):
 
 
 class GPUExecutor(Executor):
-    """Draws on a GPU from a graph in its memory or in pinned host memory, always by
+    """Draws on a GPU from a graph in its memory, that of its peers or pinned host memory, always by
     :func:`torch_gnnscale.ops.sample_bulk`."""
 
     def __init__(self, graph: SampledGraph, csc: SegmentedCSC) -> None:

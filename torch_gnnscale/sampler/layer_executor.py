@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
 from .. import ops
@@ -75,7 +76,7 @@ class HostLayers(LayerExecutor):
 
 
 class GPULayers(LayerExecutor):
-    """Draws on a GPU, from a graph that lies there or in pinned host memory. Links raise NotImplementedError.
+    """Draws on a GPU, from a graph there, on its peers or in pinned host memory. Links raise NotImplementedError.
 
     Args:
         graph: of one type.
@@ -85,12 +86,20 @@ class GPULayers(LayerExecutor):
 
     def __init__(self, graph: SampledGraph, csc: SegmentedCSC, plan: LayerPlan) -> None:
         drawing = plan.drawing
+        self.graph, self.csc, self.plan = graph, csc, plan
         score = ops.node_scores(graph.stored, drawing.scores).to(csc.device) if drawing.method == "fastgcn" else None
         self._device = csc.device
         self._prepared = ops.PreparedLayerBulks(
-            csc.colptr, csc.row, csc.edge_id, plan.num_nodes, drawing, csc.device,
+            csc.colptr, csc.row, csc.edge_id, csc.spread, plan.num_nodes, drawing, csc.device,
             score=score, layers=plan.layers, include_dst=plan.include_dst,
         )  # fmt: skip
+
+    def __reduce__(self):
+        return GPULayers, (self.graph, self.csc, self.plan)
+
+    def on(self, device: torch.device | str | int) -> GPULayers:
+        """See :meth:`SegmentedCSC.on`."""
+        return GPULayers(self.graph, self.csc.on(device), self.plan)
 
     def check_links(self) -> None:
         """See :meth:`LayerExecutor.check_links`."""

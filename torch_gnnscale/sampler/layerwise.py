@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from ..memory import Budget
 from ..ops.arguments import as_ids, check_int, checked_device
 from ..ops.layer_drawing import SCHEMES_OF, check_drawing, check_num_nodes
 from ..random import Purpose, batch_key, draw_seed
-from ..topology.segmented import SegmentedCSC
+from ..topology.segmented import SegmentedCSC, check_graph_budgets
 from .keyed import Inputs, KeyedSampler
 from .layer_executor import GPULayers, HostLayers, LayerExecutor, LayerPlan
 from .links import LinkSampling, StrictNegatives
@@ -65,7 +66,7 @@ class LayerSampler(PyGAttributes, KeyedSampler):
         is_sorted: edges are sorted by destination, so that an edge's id is its position.
         strict_negatives: as in :class:`torch_gnnscale.NeighborSampler`.
         weight_name: the name of the batches' field with the weights.
-        device, graph_on_gpu: as in :class:`torch_gnnscale.NeighborSampler`.
+        device, graph_on_gpu, graph_on_peers: as in :class:`torch_gnnscale.NeighborSampler`.
 
     Raises:
         NotImplementedError: several types; on a GPU, ``successive``, links, and the stores of a part.
@@ -92,10 +93,10 @@ class LayerSampler(PyGAttributes, KeyedSampler):
         weight_name: str = "edge_weight",
         device: torch.device | str | None = None,
         graph_on_gpu: Budget | None = None,
+        graph_on_peers: Sequence[Budget] = (),
     ) -> None:
         self.device = checked_device(device)
-        if graph_on_gpu is not None and self.device.type == "cpu":
-            raise ValueError(f"graph_on_gpu={graph_on_gpu!r}: expected a GPU as device, found cpu")
+        check_graph_budgets(self.device, graph_on_gpu, graph_on_peers)
         if scheme is None and method in SCHEMES_OF:
             scheme = SCHEMES_OF[method][0]
         self.drawing = ops.LayerDrawing(
@@ -131,10 +132,19 @@ class LayerSampler(PyGAttributes, KeyedSampler):
                 self.executor = HostLayers(self.graph, plan)
             else:
                 ops.check_bulk_drawing(self.drawing, f"device={str(device)!r}")
-                csc = SegmentedCSC.on_gpu(self.graph.relations[0].csc, self.device, graph_on_gpu)
+                csc = SegmentedCSC.on_gpu(self.graph.relations[0].csc, self.device, graph_on_gpu, graph_on_peers)
                 self.executor = GPULayers(self.graph, csc, plan)
         self.links = LinkSampling(self.graph, False, strict_negatives)
         self._disjoint = False
+
+    def on(self, device: torch.device | str | int) -> LayerSampler:
+        """See :meth:`NeighborSampler.on`."""
+        if not isinstance(self.executor, GPULayers):
+            raise ValueError(f"device: expected a sampler on a GPU, found one on {self.device}")
+        other = copy.copy(self)
+        other.executor = self.executor.on(device)
+        other.device = other.executor.csc.device
+        return other
 
     @property
     def collective(self) -> bool:  # type: ignore[override]

@@ -23,7 +23,7 @@ def make_sampler(method: str, data: Any, num_neighbors: Any, options: dict[str, 
         data: the graph.
         num_neighbors: for each hop, the fanout, or the number of nodes.
         options: the loader's sampling arguments; a LayerSampler takes ``is_sorted``, ``layers``, ``strict_negatives``,
-            ``device`` and ``graph_on_gpu`` of them, and the others must have their defaults.
+            ``device``, ``graph_on_gpu`` and ``graph_on_peers`` of them, and the others must have their defaults.
 
     Raises:
         ValueError: an unknown method, or an option that the method does not have.
@@ -32,7 +32,7 @@ def make_sampler(method: str, data: Any, num_neighbors: Any, options: dict[str, 
         return NeighborSampler(data, num_neighbors, **options)
     if method not in METHODS:
         raise ValueError(f"method: expected one of {METHODS}, found {method!r}")
-    names = ("is_sorted", "layers", "strict_negatives", "device", "graph_on_gpu")
+    names = ("is_sorted", "layers", "strict_negatives", "device", "graph_on_gpu", "graph_on_peers")
     known = {name: options.pop(name) for name in names if name in options}
     usual = inspect.signature(NeighborSampler).parameters
     for name, value in options.items():

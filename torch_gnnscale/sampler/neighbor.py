@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from ..feature.contract import Steps
 from ..memory import Budget
 from ..ops.arguments import checked_device
 from ..random import draw_seed
-from ..topology.segmented import SegmentedCSC
+from ..topology.segmented import SegmentedCSC, check_graph_budgets
 from .executor import Drawing, Executor, GPUExecutor, HostExecutor, check_bulk
 from .fanouts import NumNeighborsLike, drawable, fanouts_of
 from .keyed import Inputs, KeyedSampler
@@ -67,6 +68,9 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
         device: where to sample: ``cpu``, or a CUDA device, which then holds the graph and the samples.
         graph_on_gpu: how much of the graph the GPU holds, in bytes or as a share; the rest is copied to pinned host
             memory. By default all if it fits (see :func:`torch_gnnscale.topology.segmented.SegmentedCSC.on_gpu`).
+        graph_on_peers: a budget for each of the GPUs 0, 1, ... over which edges are interleaved that ``graph_on_gpu``
+            leaves, by default all; the budgets are equal, as ``peers`` of a TieredFeatureStore. :meth:`on` gives
+            another process's GPU the same edges.
 
     Raises:
         NotImplementedError: times with ``sample_direction='backward'``; on a GPU, types, weights, times, disjoint
@@ -97,10 +101,10 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
         strict_negatives: StrictNegatives = False,
         device: torch.device | str | None = None,
         graph_on_gpu: Budget | None = None,
+        graph_on_peers: Sequence[Budget] = (),
     ) -> None:
         where = checked_device(device)
-        if graph_on_gpu is not None and where.type == "cpu":
-            raise ValueError(f"graph_on_gpu={graph_on_gpu!r}: expected a GPU as device, found cpu")
+        check_graph_budgets(where, graph_on_gpu, graph_on_peers)
         if not directed:
             subgraph_type = SubgraphType.induced
             warn("directed=False is deprecated: use subgraph_type='induced'")
@@ -146,8 +150,25 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
             self.executor = HostExecutor(self.graph)
         else:
             check_bulk(self.graph, self._drawing(), f"device={str(device)!r}")
-            csc = SegmentedCSC.on_gpu(self.graph.relations[0].csc, where, graph_on_gpu)
+            csc = SegmentedCSC.on_gpu(self.graph.relations[0].csc, where, graph_on_gpu, graph_on_peers)
             self.executor = GPUExecutor(self.graph, csc)
+
+    def on(self, device: torch.device | str | int) -> NeighborSampler:
+        """The same sampler on another GPU of this machine, for processes that have a GPU each: edges on peers and in
+        host memory are shared, what the GPU itself holds is copied.
+
+            def rank(number, sampler):          # started by torch.multiprocessing.spawn
+                sampler = sampler.on(f"cuda:{number}")
+
+        Raises:
+            ValueError: this sampler or the device is on a CPU, or the GPU cannot read the peers.
+            MemoryError, OSError: too little memory is free, or it cannot be pinned.
+        """
+        if not isinstance(self.executor, GPUExecutor):
+            raise ValueError(f"device: expected a sampler on a GPU, found one on {self.device}")
+        other = copy.copy(self)
+        other.executor = GPUExecutor(self.graph, self.executor.csc.on(device))
+        return other
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]

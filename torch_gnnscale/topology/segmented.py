@@ -1,27 +1,55 @@
-"""A graph whose edges lie in several memories: on a GPU, and in pinned host memory that the GPU reads."""
+"""A graph whose edges lie in several memories: on a GPU, on its peers, and in pinned host memory that the GPU reads."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from .. import ops
 from .._warn import warn
-from ..memory import Budget, HostLayout, HostMemory, budget_bytes, format_bytes, free_on_gpu
+from ..memory import (
+    Budget,
+    HostArray,
+    HostLayout,
+    HostMemory,
+    budget_bytes,
+    format_bytes,
+    free_on_gpu,
+    peer_budgets,
+    unreadable_peer,
+)
+from ..ops.arguments import checked_device
 from .csc import CSC
 
 _SPARE = 1 << 30  # bytes of a GPU's free memory that the graph leaves to others
+
+Stored: TypeAlias = HostArray | Tensor
+"""An array as it is pickled. A tensor is one on a GPU, which torch.multiprocessing shares with the other process."""
+
+
+class Given(NamedTuple):
+    """The arguments of :meth:`SegmentedCSC.on_gpu` besides the device."""
+
+    csc: CSC
+    budget: Budget | None
+    peers: Sequence[Budget]
 
 
 @dataclass(frozen=True, eq=False)
 class SegmentedCSC:
     """A homogeneous graph as :func:`torch_gnnscale.ops.sample_bulk` reads it, its edges cut into segments.
 
-    A segment is a range of the edges, in the order of the CSC, in one memory. Made by :meth:`on_gpu` or :meth:`cut`.
+    The edges lie in up to three tiers, in the order of the CSC: on the GPU that draws, interleaved over its peers (Data
+    Tiering, section 5.5), and in host memory. A segment is what one memory has of a tier. Made by :meth:`on_gpu` or
+    :meth:`cut`.
+
+    A pickled graph is made anew by the other process from its CSC. With peers, torch.multiprocessing alone sends it,
+    and shares all of its memories.
     """
 
     device: torch.device
@@ -29,40 +57,56 @@ class SegmentedCSC:
     colptr: Tensor
     """As in the :class:`CSC`; on ``device`` or in pinned host memory."""
     row: list[Tensor]
-    """The sources of each segment's edges, on ``device`` or in pinned host memory."""
+    """The sources of each segment's edges, on ``device``, on a peer or in pinned host memory."""
     edge_id: list[Tensor] | None
     """The user's ids of each segment's edges; None where an edge's id is its position."""
+    tiers: dict[str, int]
+    """The number of segments of each tier that has edges: of ``gpu``, ``peers`` and ``host``, in this order."""
+    stored: list[list[Stored]]
+    """The arrays that ``colptr`` and the edges of each segment lie in, as :func:`_edges_of` returns them."""
     memory: HostMemory | None = None
     """The pinned memory that tensors of this graph lie in; None if there is none, or if the user pinned it."""
-    given: tuple[CSC, Budget | None] | None = None
-    """The arguments of :meth:`on_gpu`, which another process calls anew."""
+    given: Given | None = None
+    """What :meth:`on_gpu` was called with."""
 
     @classmethod
-    def on_gpu(cls, csc: CSC, device: torch.device, budget: Budget | None = None) -> SegmentedCSC:
+    def on_gpu(
+        cls, csc: CSC, device: torch.device, budget: Budget | None = None, peers: Sequence[Budget] = ()
+    ) -> SegmentedCSC:
         """A copy of ``csc`` that a GPU reads.
 
         The GPU holds what ``budget`` has room for: ``colptr``, then the first edges, which are those of the hottest
-        nodes in a graph that is renumbered by hotness (:mod:`torch_gnnscale.topology.reorder`). The other edges are
-        copied to pinned host memory, where kernels read them over the bus. Without a budget the GPU holds all edges, or
-        none if they do not fit, with a warning. Tensors that the user has pinned are read where they are; they are
-        copied to the GPU only if there is a budget.
+        nodes in a graph that is renumbered by hotness (:mod:`torch_gnnscale.topology.reorder`). The next edges are
+        interleaved over ``peers``, and the others copied to pinned host memory, where kernels read them over the bus.
+        Without a budget the GPU holds ``colptr`` alone if there are peers; else all edges, or none if they do not fit,
+        with a warning. Tensors that the user has pinned are read where they are; they are copied only if there is a
+        budget.
 
         Args:
             csc: in host memory.
             device: the GPU.
             budget: bytes, a string such as "4GiB", or a share of the graph.
+            peers: such a budget for each of the GPUs 0, 1, ... over which edges are interleaved; they must be equal.
+                If ``device`` cannot read one of them, their edges go to host memory, with a warning.
 
         Raises:
-            MemoryError: less memory is free on the GPU than the budget takes, or less in the host than the rest needs.
+            MemoryError: less memory is free on a GPU than the budgets take, or less in the host than the rest needs.
             OSError: host memory cannot be pinned.
-            TypeError, ValueError: not a budget.
+            TypeError, ValueError: not a budget, or budgets of peers that differ.
         """
-        edges = _edges_of(csc)
+        edges, given = _edges_of(csc), Given(csc, budget, peers)
         size = csc.colptr.nbytes + sum(tensor.nbytes for tensor in edges)
         pinned = all(tensor.is_pinned() for tensor in (csc.colptr, *edges) if tensor.numel())
-        free = free_on_gpu(device)
-        if budget is not None:
-            room = min(size, budget_bytes("graph_on_gpu", budget, size))
+        free, of_peers = free_on_gpu(device), peer_budgets("graph_on_peers", peers, size)
+        if (number := unreadable_peer(device, len(of_peers))) is not None:
+            warn(
+                f"graph_on_peers={list(peers)}: their edges are left to host memory, for {device} cannot read GPU "
+                f"{number}"
+            )
+            of_peers = []
+        if budget is not None or of_peers:
+            asked = csc.colptr.nbytes if budget is None else budget_bytes("graph_on_gpu", budget, size)
+            room = min(size, asked)
             if room > free:
                 raise MemoryError(f"graph_on_gpu: expected {room} bytes of memory on {device}, found {free} free")
         else:
@@ -73,34 +117,98 @@ class SegmentedCSC:
                     f"({format_bytes(free)} free): pinned host memory holds them, which is read over the bus; "
                     f"graph_on_gpu= says how much of the graph the GPU is to hold"
                 )
-        return cls.cut(csc, device, room, copied=not pinned, given=(csc, budget))
+        others = [torch.device("cuda", number) for number in range(len(of_peers))]
+        for peer, share in zip(others, of_peers, strict=True):
+            wanted = min(share, -(-(size - room) // len(others))) + room * (peer == device)
+            if wanted > (left := free_on_gpu(peer)):
+                raise MemoryError(f"graph_on_peers: expected {wanted} bytes of memory on {peer}, found {left} free")
+        share = of_peers[0] if of_peers else 0
+        return cls.cut(csc, device, room, copied=not pinned or bool(others), peers=others, share=share, given=given)
 
     @classmethod
     def cut(
-        cls, csc: CSC, device: torch.device, room: int, copied: bool, given: tuple[CSC, Budget | None] | None = None
-    ) -> SegmentedCSC:
-        """The first edges on ``device``, as many as ``room`` bytes hold beside ``colptr``.
+        cls, csc: CSC, device: torch.device, room: int, copied: bool, peers: Sequence[torch.device] = (),
+        share: int = 0, given: Given | None = None,
+    ) -> SegmentedCSC:  # fmt: skip
+        """The first edges on ``device``, as many as ``room`` bytes hold beside ``colptr``, the next ones interleaved
+        over ``peers``, as many as ``share`` bytes on each of them hold.
 
         The other edges are those of ``csc`` itself or, if ``copied``, copies in pinned host memory; so is ``colptr`` if
         there is no room for it.
         """
         edges, colptr, count = _edges_of(csc), csc.colptr, 0
+        edge_bytes = max(sum(tensor[:1].nbytes for tensor in edges), 1)
         if colptr_there := colptr.nbytes <= room:
-            count = min((room - colptr.nbytes) // max(sum(tensor[:1].nbytes for tensor in edges), 1), csc.num_edges)
+            count = min((room - colptr.nbytes) // edge_bytes, csc.num_edges)
             colptr = colptr.to(device)
-        first, rest = [tensor[:count].to(device) for tensor in edges], [tensor[count:] for tensor in edges]
+        end = min(count + share // edge_bytes * len(peers), csc.num_edges)
+        segments = {}
+        if count > 0:
+            segments["gpu"] = [[tensor[:count].to(device) for tensor in edges]]
+        if end > count:
+            segments["peers"] = [
+                [tensor[count:end][number :: len(peers)].to(peer) for tensor in edges]
+                for number, peer in enumerate(peers)
+            ]
+        first = [colptr]
+        in_host = [] if colptr_there else [first]
+        if end < csc.num_edges or end == 0:
+            segments["host"] = [[tensor[end:] for tensor in edges]]
+            in_host += segments["host"]
         memory = None
-        if copied and not (colptr_there and count == csc.num_edges):
-            memory, found = _pinned([*rest, *([] if colptr_there else [colptr])], device)
-            rest, colptr = found[: len(rest)], colptr if colptr_there else found[-1]
-        segments = [segment for segment in (_columns(first), _columns(rest)) if len(segment[0])] or [_columns(rest)]
-        row, *edge_id = zip(*segments, strict=True)
-        return cls(device, colptr, list(row), list(edge_id[0]) if edge_id else None, memory, given)
+        stored: list[list[Any]] = [first, *(arrays for tier in segments.values() for arrays in tier)]
+        if copied and (end < csc.num_edges or not colptr_there):
+            memory, copies = _copied(in_host)
+            stored = [copies.pop(0) if any(arrays is one for one in in_host) else arrays for arrays in stored]
+        return cls._of(device, stored, {name: len(tier) for name, tier in segments.items()}, memory, given)
+
+    @classmethod
+    def _of(
+        cls, device: torch.device, stored: list[list[Stored]], tiers: dict[str, int], memory: HostMemory | None,
+        given: Given | None,
+    ) -> SegmentedCSC:  # fmt: skip
+        """The graph of these arrays; those in ``memory`` are pinned for ``device``."""
+        if memory is not None and device.type == "cuda":
+            memory.pin(device)
+        (colptr,), *segments = ([_opened(array, memory) for array in arrays] for arrays in stored)
+        row, *edge_id = zip(*map(_columns, segments), strict=True)
+        return cls(device, colptr, list(row), list(edge_id[0]) if edge_id else None, tiers, stored, memory, given)
+
+    def on(self, device: torch.device | str | int) -> SegmentedCSC:
+        """The same graph for another GPU of this machine: what the GPU has is copied there, peers and host memory are
+        shared; without peers it is made anew.
+
+        Raises:
+            ValueError: the GPU cannot read the peers, or the device is a CPU.
+            MemoryError, OSError: as of :meth:`on_gpu`.
+        """
+        where = checked_device(device)
+        if where == self.device:
+            return self
+        assert self.given is not None
+        if where.type == "cpu":
+            raise ValueError(f"device: expected a GPU for a graph of {self.device}, found cpu")
+        if "peers" not in self.tiers:
+            return SegmentedCSC.on_gpu(self.given.csc, where, self.given.budget)
+        if (number := unreadable_peer(where, self.tiers["peers"])) is not None:
+            raise ValueError(f"device: expected a GPU that can read GPU {number}, found {where}")
+        own = 1 + self.tiers.get("gpu", 0)  # colptr, and the tier of the GPU
+        stored = [
+            [array.to(where) if isinstance(array, Tensor) else array for array in arrays] if number < own else arrays
+            for number, arrays in enumerate(self.stored)
+        ]
+        return SegmentedCSC._of(where, stored, self.tiers, self.memory, self.given)
 
     def __reduce__(self):
         assert self.given is not None
-        csc, budget = self.given
-        return SegmentedCSC.on_gpu, (csc, self.device, budget)
+        if "peers" not in self.tiers:
+            return SegmentedCSC.on_gpu, (self.given.csc, self.device, self.given.budget)
+        return SegmentedCSC._of, (self.device, self.stored, self.tiers, self.memory, self.given)
+
+    @property
+    def spread(self) -> list[int]:
+        """The number of segments of each tier: see :func:`torch_gnnscale.ops.sample_bulk`."""
+        return list(self.tiers.values())
 
     def sample(
         self, seeds: Sequence[Tensor], fanouts: Sequence[int], keys: Sequence[int], *, replace: bool, layers: bool
@@ -109,18 +217,36 @@ class SegmentedCSC:
         there = torch.cat(list(seeds)).to(self.device, non_blocking=True)
         return ops.sample_bulk(
             self.colptr, self.row, there, [0, *accumulate(map(len, seeds))], fanouts, keys, edge_id=self.edge_id,
-            replace=replace, layers=layers,
+            spread=self.spread, replace=replace, layers=layers,
         )  # fmt: skip
 
 
-def _pinned(tensors: list[Tensor], device: torch.device) -> tuple[HostMemory, list[Tensor]]:
-    """Copies of ``tensors`` in pinned memory that the GPU reads."""
+def check_graph_budgets(device: torch.device, budget: Budget | None, peers: Sequence[Budget]) -> None:
+    """Raises TypeError or ValueError for wrong budgets of peers, and for budgets without a GPU that samples."""
+    asked: dict[str, Any] = {"graph_on_peers": peers} if peer_budgets("graph_on_peers", peers, 0) else {}
+    if budget is not None:
+        asked["graph_on_gpu"] = budget
+    for name, given in asked.items():
+        if device.type == "cpu":
+            raise ValueError(f"{name}={given!r}: expected a GPU as device, found cpu")
+
+
+def _opened(array: Stored, memory: HostMemory | None) -> Tensor:
+    if isinstance(array, Tensor):
+        return array
+    assert memory is not None
+    return memory.tensor(array)
+
+
+def _copied(segments: list[list[Tensor]]) -> tuple[HostMemory, list[list[HostArray]]]:
+    """Copies of all arrays in memory that processes share."""
     layout = HostLayout()
-    arrays = [layout.add(tuple(tensor.shape), tensor.dtype) for tensor in tensors]
-    memory = HostMemory(layout.num_bytes, "graph", "raise graph_on_gpu=")
-    copies = [memory.tensor(array).copy_(tensor) for array, tensor in zip(arrays, tensors, strict=True)]
+    copies = [[layout.add(tuple(tensor.shape), tensor.dtype) for tensor in arrays] for arrays in segments]
+    memory = HostMemory(layout.num_bytes, "graph", "raise graph_on_gpu= or graph_on_peers=")
+    for arrays, of_segment in zip(segments, copies, strict=True):
+        for tensor, array in zip(arrays, of_segment, strict=True):
+            memory.tensor(array).copy_(tensor)
     memory.use_huge_pages()
-    memory.pin(device)
     return memory, copies
 
 

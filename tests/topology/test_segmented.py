@@ -1,0 +1,222 @@
+"""A graph whose edges lie on a GPU, interleaved over its peers, and in host memory: other processes share it, and what
+does not fit is said. Host memory stands for GPUs where there is none."""
+
+import multiprocessing.queues
+import pickle
+from itertools import accumulate, pairwise
+
+import pytest
+import torch
+import torch.multiprocessing
+from helpers.data import make_data
+
+from torch_gnnscale import CSC, LayerSampler, NeighborLoader, NeighborSampler
+from torch_gnnscale.sampler.executor import GPUExecutor
+from torch_gnnscale.topology import segmented
+from torch_gnnscale.topology.segmented import Given, SegmentedCSC
+
+CPU = torch.device("cpu")
+SEEDS = [torch.arange(20), torch.arange(5)]
+FORMS = ["beside", "apart", "without ids"]
+
+
+def csc_of(form: str) -> CSC:
+    csc = CSC.from_data(make_data())
+    if form == "beside":  # columns of one matrix
+        return csc
+    return CSC(csc.colptr, csc.row.contiguous(), csc.edge_id.contiguous() if form == "apart" else None, csc.num_src)
+
+
+def sizes_of(csc: CSC) -> tuple[int, int]:
+    """The bytes of the column pointers and of an edge."""
+    return csc.colptr.nbytes, csc.row.element_size() * (1 if csc.edge_id is None else 2)
+
+
+def drawn(graph: SegmentedCSC) -> list[torch.Tensor]:
+    samples = graph.sample(SEEDS, [3, -1], [1, 2], replace=False, layers=False)
+    return [
+        getattr(sample, name)[0].cpu() for sample in samples for name in ("node", "colptr", "edge_index", "edge_id")
+    ]
+
+
+def assert_all_equal(found, expected) -> None:
+    for ours, theirs in zip(found, expected, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("peers", [1, 2, 3, 4])
+@pytest.mark.parametrize("copied", [False, True])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)])
+def test_edges_interleaved_over_peers(device, copied, peers, form):
+    """Edges are where the tiers' arithmetic looks for them, and samples are the same as of one memory."""
+    if device == "cuda" and not copied:
+        pytest.skip("a GPU reads no host memory that is not pinned")
+    csc, where = csc_of(form), torch.device(device)
+    expected = drawn(SegmentedCSC.cut(csc, CPU, 0, copied=False))
+    pointers, edge = sizes_of(csc)
+    all_edges = csc.num_edges
+    for own, share in [(0, 0), (0, 1), (0, 40), (7, 30), (all_edges - 1, 5), (0, all_edges), (all_edges, 3), (None, 9)]:
+        room = 0 if own is None else pointers + own * edge + edge - 1
+        graph = SegmentedCSC.cut(csc, where, room, copied, [where] * peers, share * edge + edge - 1)
+        own = own or 0
+        on_peers = min(share * peers, all_edges - own)
+        counts = {"gpu": own, "peers": on_peers, "host": all_edges - own - on_peers}
+        assert graph.tiers == {name: peers if name == "peers" else 1 for name, count in counts.items() if count}
+        begin = 0
+        for first, last in pairwise(accumulate(counts.values(), initial=0)):
+            width = 0 if first == last else peers if (first, last) == (own, own + on_peers) and on_peers else 1
+            for number in range(width):
+                assert torch.equal(graph.row[begin + number].cpu(), csc.row[first:last][number::width])
+            begin += width
+        assert_all_equal(drawn(graph), expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_another_process_shares_peers_and_host_memory(form):
+    csc = csc_of(form)
+    pointers, edge = sizes_of(csc)
+    for room in (pointers + 50 * edge, 0):
+        graph = SegmentedCSC.cut(csc, CPU, room, True, [CPU] * 3, 40 * edge, Given(csc, 0.5, [1, 1, 1]))
+        other = pickle.loads(pickle.dumps(graph))
+        assert other.tiers == graph.tiers
+        assert_all_equal(drawn(other), drawn(graph))
+        graph.row[-1][0] += 1  # in host memory, which both have
+        assert torch.equal(other.row[-1], graph.row[-1])
+        assert graph.memory is not None
+        assert other.memory is not graph.memory
+
+
+def test_another_gpu_has_its_own_first_edges(monkeypatch):
+    csc = csc_of("apart")
+    pointers, edge = sizes_of(csc)
+    graph = SegmentedCSC.cut(csc, CPU, pointers + 50 * edge, True, [CPU] * 2, 40 * edge, Given(csc, 0.5, [1, 1]))
+    monkeypatch.setattr(segmented, "checked_device", torch.device)
+    assert graph.on("cpu") is graph
+    monkeypatch.setattr(segmented, "unreadable_peer", lambda device, count: None)
+    other = graph.on("meta")
+    assert (other.device, other.tiers) == (torch.device("meta"), graph.tiers)
+    assert [part.device.type for part in (other.colptr, *other.row)] == ["meta", "meta", "cpu", "cpu", "cpu"]
+    for mine, theirs in zip(graph.row[1:], other.row[1:], strict=True):
+        assert mine.data_ptr() == theirs.data_ptr()
+    monkeypatch.setattr(segmented, "unreadable_peer", lambda device, count: count - 1)
+    with pytest.raises(ValueError, match=r"^device: expected a GPU that can read GPU 1, found meta$"):
+        graph.on("meta")
+
+
+@pytest.fixture
+def gpus(monkeypatch):
+    """GPUs with 10^6 free bytes each, that read each other. Returns what a graph is cut into."""
+    asked = []
+
+    def cut(csc, device, room, copied, peers, share, given):
+        asked.append((room, copied, [peer.index for peer in peers], share))
+
+    monkeypatch.setattr(segmented, "free_on_gpu", lambda device: 10**6)
+    monkeypatch.setattr(segmented, "unreadable_peer", lambda device, count: None)
+    monkeypatch.setattr(SegmentedCSC, "cut", cut)
+    return asked
+
+
+GPU = torch.device("cuda", 0)
+
+
+def test_what_each_gpu_is_to_hold(gpus, monkeypatch):
+    csc = csc_of("apart")
+    pointers, edge = sizes_of(csc)
+    size = pointers + csc.num_edges * edge
+    SegmentedCSC.on_gpu(csc, GPU, None, ["25%", 0.25])
+    SegmentedCSC.on_gpu(csc, GPU, 0.5, [100])
+    SegmentedCSC.on_gpu(csc, GPU, 0, [100] * 3)
+    assert gpus == [
+        (pointers, True, [0, 1], size // 4), (size // 2, True, [0], 100), (0, True, [0, 1, 2], 100),
+    ]  # fmt: skip
+    monkeypatch.setattr(segmented, "unreadable_peer", lambda device, count: 1 if count else None)
+    message = r"^graph_on_peers=\[100, 100\]: their edges are left to host memory, for cuda:0 cannot read GPU 1$"
+    with pytest.warns(UserWarning, match=message):
+        SegmentedCSC.on_gpu(csc, GPU, 0.5, [100, 100])
+    assert gpus[-1] == (size // 2, True, [], 0)
+
+
+def test_a_peer_without_room(gpus, monkeypatch):
+    csc = csc_of("apart")
+    pointers, _ = sizes_of(csc)
+    free = {0: 10**6, 1: 50}
+    monkeypatch.setattr(segmented, "free_on_gpu", lambda device: free[device.index])
+    with pytest.raises(MemoryError, match=r"^graph_on_peers: expected 100 bytes of memory on cuda:1, found 50 free$"):
+        SegmentedCSC.on_gpu(csc, GPU, None, [100, 100])
+    free[0] = pointers + 99  # room for the column pointers, but not for a share beside them
+    expected = rf"^graph_on_peers: expected {pointers + 100} bytes of memory on cuda:0, found {pointers + 99} free$"
+    with pytest.raises(MemoryError, match=expected):
+        SegmentedCSC.on_gpu(csc, GPU, None, [100, 100])
+    assert gpus == []
+
+
+@pytest.mark.parametrize(
+    ("peers", "error", "message"),
+    [
+        ("25%", TypeError, "graph_on_peers: expected a budget for each GPU, found '25%'"),
+        ([1, 2], ValueError, r"graph_on_peers: expected equal budgets, for rows are interleaved, found \[1, 2\]"),
+        ([1] * 30, ValueError, "graph_on_peers: expected at most 29 GPUs, found 30"),
+        (["much"], ValueError, r"graph_on_peers\[0\]: expected a number and a unit"),
+        ([0.5], ValueError, r"graph_on_peers=\[0.5\]: expected a GPU as device, found cpu"),
+    ],
+)
+def test_wrong_budgets_of_peers(peers, error, message):
+    data = make_data()
+    for make in (
+        lambda: NeighborLoader(data, [3], graph_on_peers=peers),
+        lambda: NeighborLoader(data, [3], method="ladies", graph_on_peers=peers),
+        lambda: NeighborSampler(data, [3], graph_on_peers=peers),
+        lambda: LayerSampler(data, [3], graph_on_peers=peers),
+    ):
+        with pytest.raises(error, match=f"^{message}"):
+            make()
+
+
+def test_what_needs_a_gpu():
+    sampler = NeighborSampler(make_data(), [3])
+    with pytest.raises(ValueError, match=r"^graph_on_peers: expected none beside a neighbor_sampler"):
+        NeighborLoader(make_data(), [3], neighbor_sampler=sampler, graph_on_peers=[0.5])
+    for on_cpu in (sampler, LayerSampler(make_data(), [3])):
+        with pytest.raises(ValueError, match=r"^device: expected a sampler on a GPU, found one on cpu$"):
+            on_cpu.on("cuda:1")
+
+
+# Two processes on one GPU ############################################################################################
+
+
+def draw_there(samplers: list, found: multiprocessing.queues.Queue) -> None:
+    """In another process: sends samples as bytes, so that no tensor depends on its life."""
+    torch.cuda.set_device(0)
+    found.put([
+        [value.cpu().numpy().tobytes() for value in (sample.node, sample.row)]
+        for sample in (sampler.on("cuda:0").sample(torch.arange(30), None, key=5) for sampler in samplers)
+    ])  # fmt: skip
+
+
+@pytest.mark.cuda
+@pytest.mark.slow
+def test_two_processes_on_one_gpu():
+    """One process's memory, of its GPU and pinned, is read by the other."""
+    data = make_data()
+    options = {"device": "cuda", "graph_on_gpu": "40%", "graph_on_peers": ["20%"]}
+    samplers = [NeighborSampler(data, [3, 2], **options), LayerSampler(data, [20, 10], **options)]
+    csc = samplers[0].executor.csc
+    assert csc.tiers == {"gpu": 1, "peers": 1, "host": 1}
+    several = NeighborSampler(data, [3, 2], device="cuda")  # one GPU stands for three peers
+    given = samplers[0].graph.relations[0].csc
+    pointers, edge = sizes_of(given)
+    cut = SegmentedCSC.cut(given, csc.device, pointers, True, [csc.device] * 3, 50 * edge, Given(given, None, [1] * 3))
+    several.executor = GPUExecutor(several.graph, cut)
+    context = torch.multiprocessing.get_context("spawn")
+    found = context.Queue()
+    process = context.Process(target=draw_there, args=([*samplers, several], found))
+    process.start()
+    there = found.get(timeout=120)
+    process.join(60)
+    assert process.exitcode == 0
+    here = [NeighborSampler(data, [3, 2]), LayerSampler(data, [20, 10]), NeighborSampler(data, [3, 2])]
+    for sampler, values in zip(here, there, strict=True):
+        sample = sampler.sample(torch.arange(30), None, key=5)
+        assert values == [value.numpy().tobytes() for value in (sample.node, sample.row)]
