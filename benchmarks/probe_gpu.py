@@ -32,7 +32,7 @@ from typing import Any
 import torch
 from bench_gather_gpu import check, compare, gather
 from bench_gpu import BULK, draw
-from common import GRAPHS, parser, save
+from common import GRAPHS, judged, parser, save, say_aims
 from growth import memory
 from torch import Tensor
 from torch.autograd import DeviceType
@@ -48,6 +48,8 @@ SIZES = [128, 512, 2048]
 NEAR = 256 << 20  # bytes
 AIM = 0.8
 """The share of the copy's throughput that a gather of random rows is to reach."""
+MOST = {"launches": 35, "allocations": 8}
+"""Of one batch of three hops. An operator's counts in host memory and a tensor of Python's are allocations, too."""
 MATTERS = 1.1
 """If another gather is at least this many times as fast, it shows what holds up the gather of random rows."""
 COMMANDS = """
@@ -132,7 +134,8 @@ def costs() -> dict[str, float]:
 def profiled(run: Callable[[], Any], device: torch.device, rounds: int) -> dict[str, Any]:
     """What torch's profiler sees in a call that ends when the device has done its work, and how long it takes without.
 
-    ``device_us`` is what kernels and copies take, ``calls`` how often each function of the CUDA runtime is called.
+    ``device_us`` is what kernels and copies take, ``calls`` how often each function of the CUDA runtime is called,
+    ``launches`` those of kernels and memsets, ``allocations`` how many tensors are made, on the host, too.
     """
     walls = []
     for _ in range(rounds + 2):
@@ -158,7 +161,7 @@ def profiled(run: Callable[[], Any], device: torch.device, rounds: int) -> dict[
     return {
         "wall_us": median(walls[2:]),
         "device_us": busy,
-        "launches": sum(count for name, count in calls.items() if "LaunchKernel" in name),
+        "launches": sum(count for name, count in calls.items() if "LaunchKernel" in name or "Memset" in name),
         "allocations": sum(entry["count"] for entry in entries if entry["name"].startswith("aten::empty")),
         "calls": calls,
         "entries": sorted(entries, key=lambda entry: (-entry["device_us"], -entry["host_us"])),
@@ -385,11 +388,15 @@ def main() -> int:
         num_nodes, num_edges = GRAPHS[args.graph]
         graph = SegmentedCSC.on_gpu(CSC.from_edge_index(rmat(num_nodes, num_edges, seed=1), num_nodes), device)
         runs = {count: sampled(graph, num_nodes, count) for count in (1, BULK)}
-        return {f"{count} at a time": profiled(run, device, args.rounds) for count, run in runs.items()}
+        found = {f"{count} at a time": profiled(run, device, args.rounds) for count, run in runs.items()}
+        one = found["1 at a time"]
+        one["aims"] = {name: judged(one[name], most=most) for name, most in MOST.items()}
+        return found
 
     def say_bulks(found: Mapping[str, Any]) -> None:
         for name, entry in found.items():
             say_profile(f"sampling {name}", entry)
+            say_aims(entry.get("aims", {}))
 
     def say_costs(found: Mapping[str, float]) -> None:
         for name, cost in found.items():

@@ -2,13 +2,18 @@
 // a GPU (executor_cuda.h). A phase is a functor of an index, called for every index in any order. An executor has
 //
 //   Tensor room(int64_t count, ScalarType dtype)             uninitialised memory where it works
-//   Tensor upload(const std::vector<int64_t>&)               a copy of the host's numbers there
+//   void upload(const std::vector<int64_t>&, int64_t* to)    copies the host's numbers there
+//   Tensor upload(const std::vector<int64_t>&)               the same, to memory of their own
 //   std::vector<int64_t> download(const int64_t*, int64_t)   waits for all work so far and copies back
-//   void fill(Tensor&)                                       sets all bits
-//   void each(const int64_t* count, int64_t most, functor)   functor(i) for i < min(*count, most); *count lies there
-//   void sum_before(const T* in, T* out, const int64_t* count, int64_t most)
-//                                                            out[i] = sum of in[j], j < i, for i <= *count <= most;
-//                                                            both have room for most + 1
+//   void fill(T* items, int64_t count)                       sets all bits
+//   void each(int64_t count, functor)                        functor(i) for i < count
+//   void each(const int64_t* count, int64_t most, functor)   functor(i) for i < items_of(count, most)
+//   void sum_before(values, T* out, int64_t count)           out[i] = number_at(values, 0) + ... + (values, i - 1) for
+//                                                            each i <= count
+//   void sum_before(values, T* out, const int64_t* count, int64_t most)
+//                                                            the same over items_of(count, most) values, for i <= most:
+//                                                            out[most] is the sum of all
+//   void reserve_sum(values, T* out, int64_t most)           takes the memory that sums of up to so many values need
 //   bool sort(int64_t* keys, int64_t* spare_keys, int32_t* values, int32_t* spare_values, int64_t count)
 //                                                            sorts pairs by their keys, in place or, if it returns
 //                                                            true, into the spare arrays
@@ -21,12 +26,31 @@
 #include <algorithm>
 #include <cstdint>
 #include <optional>
+#include <type_traits>
 #include <vector>
+
+#include "macros.h"
 
 namespace gnnscale {
 
 using torch::headeronly::ScalarType;
 using torch::stable::Tensor;
+
+// How many items a phase has whose number is stored at `count`, where there is room for `most`: none if there are more.
+// All of the room if `count` is null.
+GNNSCALE_HD int64_t items_of(const int64_t* count, int64_t most) {
+  return count == nullptr ? most : *count <= most ? *count : 0;
+}
+
+// Number i of an array, or of a functor of an index.
+template <typename Values>
+GNNSCALE_HD auto number_at(const Values& values, int64_t i) {
+  if constexpr (std::is_pointer_v<Values>) {
+    return values[i];
+  } else {
+    return values(i);
+  }
+}
 
 // The numbers in a tensor in host memory.
 inline Tensor on_host(const std::vector<int64_t>& values) {

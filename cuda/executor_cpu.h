@@ -21,29 +21,49 @@ class HostExecutor {
 
   Tensor room(int64_t count, ScalarType dtype) const { return torch::stable::new_empty(like_, {count}, dtype); }
 
+  void upload(const std::vector<int64_t>& values, int64_t* to) const { std::copy(values.begin(), values.end(), to); }
+
   Tensor upload(const std::vector<int64_t>& values) const { return on_host(values); }
 
   std::vector<int64_t> download(const int64_t* values, int64_t count) const { return {values, values + count}; }
 
-  void fill(Tensor& tensor) const {
-    std::memset(tensor.mutable_data_ptr(), 0xFF, static_cast<size_t>(tensor.numel()) * tensor.element_size());
+  template <typename T>
+  void fill(T* items, int64_t count) const {
+    std::memset(items, 0xFF, static_cast<size_t>(count) * sizeof(T));
+  }
+
+  template <typename F>
+  void each(int64_t count, F f) const {
+    each(nullptr, count, f);
   }
 
   template <typename F>
   void each(const int64_t* count, int64_t most, F f) const {
-    const int64_t items = std::min(*count, most), tasks = num_tasks(items, kGrainItems, threads_);
+    const int64_t items = items_of(count, most), tasks = num_tasks(items, kGrainItems, threads_);
     run_tasks(tasks, [&](int64_t task) {
       const auto [begin, end] = part(items, task, tasks);
       for (int64_t i = begin; i < end; ++i) f(i);
     });
   }
 
-  template <typename T>
-  void sum_before(const T* in, T* out, const int64_t* count, int64_t most) const {
-    T sum = 0;
-    out[0] = sum;
-    for (int64_t i = 0; i < std::min(*count, most); ++i) out[i + 1] = sum += in[i];
+  template <typename Values, typename T>
+  void sum_before(Values values, T* out, int64_t count) const {
+    sum_before(values, out, nullptr, count);
   }
+
+  template <typename Values, typename T>
+  void sum_before(Values values, T* out, const int64_t* count, int64_t most) const {
+    const int64_t items = items_of(count, most);
+    T sum = 0;
+    for (int64_t i = 0; i < items; ++i) {
+      out[i] = sum;
+      sum += number_at(values, i);
+    }
+    std::fill(out + items, out + most + 1, sum);
+  }
+
+  template <typename Values, typename T>
+  void reserve_sum(Values, T*, int64_t) const {}  // needs none
 
   bool sort(int64_t* keys, int64_t* /*spare_keys*/, int32_t* values, int32_t* /*spare_values*/, int64_t count) const {
     std::vector<std::pair<int64_t, int32_t>> pairs(static_cast<size_t>(count));

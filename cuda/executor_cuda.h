@@ -4,6 +4,8 @@
 
 #include <cub/device/device_radix_sort.cuh>
 #include <cub/device/device_scan.cuh>
+#include <iterator>
+#include <optional>
 
 #include "executor.h"
 #include "launch.h"
@@ -24,9 +26,30 @@ static __global__ void __launch_bounds__(Arguments::kCount)
 template <typename F>
 __global__ void __launch_bounds__(kThreads)
     phase(const int64_t* __restrict__ count, int64_t most, const __grid_constant__ F f) {
-  const int64_t items = *count < most ? *count : most;
+  const int64_t items = items_of(count, most);
   for (int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x; i < items; i += gridDim.x * int64_t{kThreads}) f(i);
 }
+
+// What CUB sums: the numbers of a sum_before(), and zeros after the last.
+template <typename Values, typename T>
+struct SumInput {
+  using iterator_category = std::random_access_iterator_tag;
+  using value_type = T;
+  using difference_type = int64_t;
+  using pointer = const T*;
+  using reference = T;
+
+  Values values;
+  const int64_t* count;
+  int64_t most, first = 0;
+
+  GNNSCALE_HD T operator[](int64_t i) const {
+    i += first;
+    return i < items_of(count, most) ? static_cast<T>(number_at(values, i)) : T{0};
+  }
+  GNNSCALE_HD T operator*() const { return (*this)[0]; }
+  GNNSCALE_HD SumInput operator+(int64_t n) const { return {values, count, most, first + n}; }
+};
 
 // Errors are raised in the name of the operator `name`; memory is allocated like `like`, which must outlive it.
 class StreamExecutor {
@@ -37,16 +60,19 @@ class StreamExecutor {
   Tensor room(int64_t count, ScalarType dtype) const { return torch::stable::new_empty(like_, {count}, dtype); }
 
   // As arguments of launches, which are copied when the launch returns, so that no memory must outlive this call.
-  Tensor upload(const std::vector<int64_t>& values) const {
-    Tensor tensor = room(static_cast<int64_t>(values.size()), ScalarType::Long);
-    int64_t* out = static_cast<int64_t*>(tensor.mutable_data_ptr());
+  void upload(const std::vector<int64_t>& values, int64_t* to) const {
     for (size_t first = 0; first < values.size(); first += Arguments::kCount) {
       const size_t count = std::min<size_t>(values.size() - first, Arguments::kCount);
       Arguments words;
       std::copy_n(values.data() + first, count, words.word);
-      store<<<1, Arguments::kCount, 0, stream_>>>(words, out + first, static_cast<int>(count));
+      store<<<1, Arguments::kCount, 0, stream_>>>(words, to + first, static_cast<int>(count));
       check(name_, cudaGetLastError());
     }
+  }
+
+  Tensor upload(const std::vector<int64_t>& values) const {
+    Tensor tensor = room(static_cast<int64_t>(values.size()), ScalarType::Long);
+    upload(values, static_cast<int64_t*>(tensor.mutable_data_ptr()));
     return tensor;
   }
 
@@ -58,9 +84,14 @@ class StreamExecutor {
     return found;
   }
 
-  void fill(Tensor& tensor) const {
-    check(name_, cudaMemsetAsync(tensor.mutable_data_ptr(), 0xFF,
-                                 static_cast<size_t>(tensor.numel()) * tensor.element_size(), stream_));
+  template <typename T>
+  void fill(T* items, int64_t count) const {
+    check(name_, cudaMemsetAsync(items, 0xFF, static_cast<size_t>(count) * sizeof(T), stream_));
+  }
+
+  template <typename F>
+  void each(int64_t count, F f) const {
+    each(nullptr, count, f);
   }
 
   template <typename F>
@@ -71,13 +102,26 @@ class StreamExecutor {
     check(name_, cudaGetLastError());
   }
 
-  // Sums over all the room: what lies beyond *count has no effect on what is asked for.
-  template <typename T>
-  void sum_before(const T* in, T* out, const int64_t* /*count*/, int64_t most) const {
+  template <typename Values, typename T>
+  void sum_before(Values values, T* out, int64_t count) const {
+    sum_before(values, out, nullptr, count);
+  }
+
+  template <typename Values, typename T>
+  void sum_before(Values values, T* out, const int64_t* count, int64_t most) const {
+    const SumInput<Values, T> in{values, count, most};
     size_t bytes = 0;
     check(name_, cub::DeviceScan::ExclusiveSum(nullptr, bytes, in, out, most + 1, stream_));
-    Tensor workspace = room(static_cast<int64_t>(bytes), ScalarType::Byte);
-    check(name_, cub::DeviceScan::ExclusiveSum(workspace.mutable_data_ptr(), bytes, in, out, most + 1, stream_));
+    void* const memory = scratch(bytes);
+    check(name_, cub::DeviceScan::ExclusiveSum(memory, bytes, in, out, most + 1, stream_));
+  }
+
+  template <typename Values, typename T>
+  void reserve_sum(Values values, T* out, int64_t most) const {
+    size_t bytes = 0;
+    const SumInput<Values, T> in{values, nullptr, most};
+    check(name_, cub::DeviceScan::ExclusiveSum(nullptr, bytes, in, out, most + 1, stream_));
+    scratch(bytes);
   }
 
   bool sort(int64_t* keys, int64_t* spare_keys, int32_t* values, int32_t* spare_values, int64_t count) const {
@@ -85,17 +129,26 @@ class StreamExecutor {
     cub::DoubleBuffer<int32_t> value(values, spare_values);
     size_t bytes = 0;
     check(name_, cub::DeviceRadixSort::SortPairs(nullptr, bytes, key, value, count, 0, 64, stream_));
-    Tensor workspace = room(static_cast<int64_t>(bytes), ScalarType::Byte);
-    check(name_,
-          cub::DeviceRadixSort::SortPairs(workspace.mutable_data_ptr(), bytes, key, value, count, 0, 64, stream_));
+    void* const memory = scratch(bytes);
+    check(name_, cub::DeviceRadixSort::SortPairs(memory, bytes, key, value, count, 0, 64, stream_));
     STD_TORCH_CHECK((key.Current() == keys) == (value.Current() == values), name_, ": a sort left its pairs apart");
     return key.Current() != keys;
   }
 
  private:
+  // CUB's scratch memory, at least so many bytes. One piece serves all calls, which the stream does one after the
+  // other.
+  void* scratch(size_t bytes) const {
+    if (!scratch_.has_value() || static_cast<size_t>(scratch_->numel()) < bytes) {
+      scratch_ = room(static_cast<int64_t>(bytes), ScalarType::Byte);
+    }
+    return scratch_->mutable_data_ptr();
+  }
+
   const char* const name_;
   const Tensor& like_;
   const cudaStream_t stream_;
+  mutable std::optional<Tensor> scratch_;
 };
 
 }  // namespace gnnscale

@@ -12,7 +12,7 @@ namespace gnnscale {
 template <typename Executor>
 class ChoosingDriver {
  public:
-  // most: at least the number of candidates, which of.begin[of.batches] is; of.score has room for one more.
+  // most: at least the number of candidates, which of.begin[of.batches] is.
   ChoosingDriver(Executor& executor, const Candidates& of, int64_t most)
       : on_(executor), of_(of), most_(most), candidates_(of.begin + of.batches) {}
 
@@ -34,40 +34,37 @@ class ChoosingDriver {
     return static_cast<T*>(memory_.back().mutable_data_ptr());
   }
 
-  // Where numbers of items are stored.
-  const int64_t* upload(const std::vector<int64_t>& counts) {
-    memory_.push_back(on_.upload(counts));
-    return static_cast<const int64_t*>(memory_.back().const_data_ptr());
+  int64_t* upload(const std::vector<int64_t>& values) {
+    memory_.push_back(on_.upload(values));
+    return static_cast<int64_t*>(memory_.back().mutable_data_ptr());
   }
 
   void by_priority() {
     const int64_t batches = of_.batches, numbers = batches * kLevelSize;
-    const int64_t* const counts = upload({numbers, 0});
-    uint64_t* const num_tied = reinterpret_cast<uint64_t*>(const_cast<int64_t*>(counts + 1));
+    int64_t* const num_tied = upload({0});
     Priorities by{of_,
-                  make<int32_t>(numbers + 1),
+                  make<int32_t>(numbers),
                   make<int32_t>(numbers + 1),
                   make<uint32_t>(batches),
                   make<uint32_t>(batches),
                   make<int64_t>(batches),
                   make<int64_t>(batches),
                   make<Drawn>(batches),
-                  num_tied,
+                  reinterpret_cast<uint64_t*>(num_tied),
                   make<int32_t>(most_)};
     for (const bool is_lower : {false, true}) {
-      on_.each(counts, numbers, Clear<int32_t>{by.tally});
+      on_.each(numbers, Clear<int32_t>{by.tally});
       on_.each(candidates_, most_, TallyRanks{by, is_lower});
-      on_.sum_before(by.tally, by.before, counts, numbers);
-      on_.each(counts, numbers, FindRank{by, is_lower});
+      on_.sum_before(by.tally, by.before, numbers);
+      on_.each(numbers, FindRank{by, is_lower});
     }
     on_.each(candidates_, most_, ListTied{by});
-    on_.each(counts + 1, most_, SettleTied{by});
+    on_.each(num_tied, most_, SettleTied{by});
     on_.each(candidates_, most_, CorrectPriority{by});
   }
 
   void by_poisson() {
     const int64_t batches = of_.batches;
-    const int64_t* const every = upload({batches});
     uint64_t* const sums = make<uint64_t>(most_ + 1);
     on_.sum_before(of_.score, sums, candidates_, most_);
     Poissons by{of_,
@@ -77,12 +74,12 @@ class ChoosingDriver {
                 make<uint64_t>(batches),
                 make<uint64_t>(batches),
                 nullptr};
-    on_.each(every, batches, StartRounds{by});
+    on_.each(batches, StartRounds{by});
     for (bool changed = true; changed;) {
-      const int64_t* const word = upload({0});
-      by.changed = reinterpret_cast<uint64_t*>(const_cast<int64_t*>(word));
+      int64_t* const word = upload({0});
+      by.changed = reinterpret_cast<uint64_t*>(word);
       on_.each(candidates_, most_, CountCertain{by});
-      on_.each(every, batches, NextRound{by});
+      on_.each(batches, NextRound{by});
       changed = on_.download(word, 1)[0] != 0;
     }
     on_.each(candidates_, most_, CorrectPoisson{by});
@@ -91,8 +88,7 @@ class ChoosingDriver {
   void by_replacement() {
     int64_t *keys = make<int64_t>(most_ + 1), *spare_keys = make<int64_t>(most_ + 1);
     int32_t *numbers = make<int32_t>(most_), *spare_numbers = make<int32_t>(most_);
-    const int64_t* const items = upload({most_, of_.batches * of_.count});
-    on_.each(items, most_, WriteOrder{of_, keys, numbers});
+    on_.each(most_, WriteOrder{of_, keys, numbers});
     if (on_.sort(keys, spare_keys, numbers, spare_numbers, most_)) {
       std::swap(keys, spare_keys);
       std::swap(numbers, spare_numbers);
@@ -102,7 +98,7 @@ class ChoosingDriver {
     const Replacements by{of_, numbers, scores, sums, reinterpret_cast<uint32_t*>(spare_numbers)};
     on_.each(candidates_, most_, OrderScores{by});
     on_.sum_before(scores, sums, candidates_, most_);
-    on_.each(items + 1, of_.batches * of_.count, DrawUnits{by});
+    on_.each(of_.batches * of_.count, DrawUnits{by});
     on_.each(candidates_, most_, CorrectReplaced{by});
   }
 

@@ -52,13 +52,14 @@ struct Clear {
 // this rank are compared with each other.
 struct Priorities {
   Candidates of;
-  int32_t *tally, *before;  // [batches * kLevelSize + 1]: counts of upper or lower bits, and their prefix sums
-  uint32_t* upper;          // [batches]: the upper bits of the rank
-  uint32_t* rank;           // [batches]: the rank
-  int64_t *wanted, *left;   // [batches]: how many candidates of these upper bits, and of this rank, are drawn
-  Drawn* next;              // [batches]: r*, q*
-  uint64_t* num_tied;       // how many candidates have the rank of their batch
-  int32_t* tied;            // [candidates]: these candidates
+  int32_t* tally;          // [batches * kLevelSize]: counts of upper or lower bits
+  int32_t* before;         // [batches * kLevelSize + 1]: their prefix sums
+  uint32_t* upper;         // [batches]: the upper bits of the rank
+  uint32_t* rank;          // [batches]: the rank
+  int64_t *wanted, *left;  // [batches]: how many candidates of these upper bits, and of this rank, are drawn
+  Drawn* next;             // [batches]: r*, q*
+  uint64_t* num_tied;      // how many candidates have the rank of their batch
+  int32_t* tied;           // [candidates]: these candidates
 
   GNNSCALE_HD uint32_t rank_of(int64_t i, int64_t batch) const {
     const Drawn drawn = of.drawn(i, batch);
@@ -238,7 +239,7 @@ struct WriteOrder {
 struct Replacements {
   Candidates of;
   const int32_t* at;     // [candidates]: the candidate at each place of the sorted order
-  uint64_t* ordered;     // [candidates + 1]: the scores in this order
+  uint64_t* ordered;     // [candidates]: the scores in this order
   const uint64_t* sums;  // [candidates + 1]: their sums, modulo 2^64
   uint32_t* times;       // [candidates]: how often each candidate was drawn
 

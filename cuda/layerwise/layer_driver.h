@@ -5,7 +5,7 @@
 // Memory of a hop besides what it returns, in bytes. LADIES, per scanned edge: 32 for the table of scores, 12 for
 // columns and slots, 24 for candidates, and 4 (poisson: 8, replace: 24) to draw them. FastGCN, per node and batch: 32,
 // and the same to draw them. LABOR, per scanned edge: 20. When these are freed, per drawn edge: 32 to 64 for the table
-// of nodes, and 32 more.
+// of nodes, and 28 more.
 #pragma once
 
 #include <optional>
@@ -47,6 +47,14 @@ LayersRequest layers_request(const Tensor& colptr, const std::vector<Tensor>& ro
           std::move(num_nodes), score.has_value() ? reinterpret_cast<const int64_t*>(address(*score)) : nullptr};
 }
 
+// For every node that moves to a larger array.
+struct CopyNodes {
+  const int64_t* from;
+  int64_t* to;
+
+  GNNSCALE_HD void operator()(int64_t i) const { to[i] = from[i]; }
+};
+
 // A phase with a single item.
 struct SetWord {
   int64_t* word;
@@ -68,13 +76,12 @@ class LayerDriver : BulkBatches<Executor> {
     check();
     bulk.table.slots = nullptr;  // sources have local ids in place of slots
     const BulkOutput out = this->write(true, true, true);
-    return {out.node, out.colptr, out.edge_index, out.edge_id, out.weight, out.counts};
+    return {out.node, out.colptr, out.edge_index, out.edge_id, *out.weight, out.counts};
   }
 
  private:
   using Base = BulkBatches<Executor>;
-  using Base::batches, Base::bulk, Base::every, Base::hops, Base::host, Base::memory, Base::num_seeds, Base::on,
-      Base::parts;
+  using Base::batches, Base::bulk, Base::hops, Base::host, Base::memory, Base::num_seeds, Base::on, Base::parts;
   using Memory = std::vector<Tensor>;
 
   template <typename T>
@@ -82,10 +89,10 @@ class LayerDriver : BulkBatches<Executor> {
     return Base::template make<T>(count, owner);
   }
 
-  // Where a number of items is stored.
-  const int64_t* number(int64_t count, Memory& owner) {
-    owner.push_back(on.upload({count}));
-    return static_cast<const int64_t*>(owner.back().const_data_ptr());
+  // An empty table for so many nodes.
+  BulkTable make_table(int64_t nodes, Memory& owner) {
+    const int64_t slots = this->num_slots(nodes, 2);
+    return this->free_table(reinterpret_cast<BulkTable::Slot*>(make<int64_t>(2 * slots, owner)), slots);
   }
 
   void check() const {
@@ -99,16 +106,15 @@ class LayerDriver : BulkBatches<Executor> {
     bulk.graph = request_.graph;
     bulk.separate = !asked_.include_dst;
     bulk.layers = asked_.layers && asked_.include_dst;
-    this->start_state(std::vector<int64_t>(static_cast<size_t>(hops), 0));
+    this->start_state(std::vector<int64_t>(static_cast<size_t>(hops), 0),
+                      make<int64_t>(BulkState::size(batches, hops), memory));
     node_room_ = num_seeds;
     bulk.node = make<int64_t>(num_seeds, memory);
     repeated_ = make<int32_t>(num_seeds, memory);
     Memory scratch;
-    bulk.table = this->free_table(num_seeds, 2, scratch);
-    const auto* const seeds = static_cast<const int64_t*>(request_.seeds.const_data_ptr());
-    on.each(bulk.state.columns(0), num_seeds, CopyNodes{seeds, bulk.node});
-    on.each(bulk.state.columns(0), num_seeds, NumberSeeds{bulk});
-    on.each(bulk.state.columns(0), num_seeds, FindRepeats{bulk, repeated_});
+    bulk.table = make_table(num_seeds, scratch);
+    on.each(num_seeds, NumberSeeds{bulk, static_cast<const int64_t*>(request_.seeds.const_data_ptr())});
+    on.each(num_seeds, FindRepeats{bulk, repeated_});
     most_columns_ = num_seeds;
   }
 
@@ -120,7 +126,7 @@ class LayerDriver : BulkBatches<Executor> {
     drawn.fanout = -1;
     const int64_t columns = most_columns_;
     drawn.offset = make<int64_t>(columns + 1, memory);
-    drawn.count = make<int64_t>(columns + 1, of_columns);
+    drawn.count = make<int64_t>(columns, of_columns);
     drawn.first = make<int64_t>(columns, of_columns);
     drawn.degree = make<int64_t>(columns, of_columns);
     scan.bulk = bulk;
@@ -140,7 +146,7 @@ class LayerDriver : BulkBatches<Executor> {
     const bool squares = asked_.scores == Scores::kSquares;
     on.each(all_columns, columns, PrepareColumn{scan, squares ? square_bits(bulk.graph.num_nodes) : -1});
     on.sum_before(drawn.count, scan.offset, all_columns, columns);
-    on.each(every, batches + 1, PlaceScanned{scan});
+    on.each(batches + 1, PlaceScanned{scan});
     this->download_state();
     check();
     const int64_t scanned = *host.needed_edges(hop);
@@ -160,10 +166,9 @@ class LayerDriver : BulkBatches<Executor> {
 
   // Decides which scanned edges are drawn: scan.taken, and in scan.rank their sums.
   void take_edges(LayerScan& scan, int64_t scanned, Memory& scratch) {
-    items_ = number(scanned, scratch);
     scan.column = make<int32_t>(scanned, scratch);
-    scan.taken = make<int32_t>(scanned + 1, scratch);
-    on.each(items_, scanned, FindColumn{scan});
+    scan.taken = make<int32_t>(scanned, scratch);
+    on.each(scanned, FindColumn{scan});
     if (asked_.method == Method::kLabor) {
       take_neighbors(scan, scanned);
     } else {
@@ -172,10 +177,10 @@ class LayerDriver : BulkBatches<Executor> {
       } else {
         choose_scored(scan, scratch);
       }
-      on.each(items_, scanned, TakeEdge{scan});
+      on.each(scanned, TakeEdge{scan});
     }
     scan.rank = make<int32_t>(scanned + 1, scratch);
-    on.sum_before(scan.taken, scan.rank, items_, scanned);
+    on.sum_before(scan.taken, scan.rank, scanned);
   }
 
   // Calls phase(hop) for the nodes of each hop up to `last`.
@@ -193,22 +198,22 @@ class LayerDriver : BulkBatches<Executor> {
     }
     STD_TORCH_CHECK(scanned + known <= kMostInHop, "a hop of more than 2^31 edges; sample fewer batches at a time");
     const int64_t slots = 2 * (scanned + known) + 1;
-    scratch.push_back(on.room(2 * slots, ScalarType::Long));
-    on.fill(scratch.back());
-    scan.table = {static_cast<ScoreTable::Slot*>(scratch.back().mutable_data_ptr()), static_cast<uint64_t>(slots)};
+    int64_t* const free_slots = make<int64_t>(2 * slots, scratch);
+    on.fill(free_slots, 2 * slots);
+    scan.table = {reinterpret_cast<ScoreTable::Slot*>(free_slots), static_cast<uint64_t>(slots)};
     scan.slot = make<uint32_t>(scanned, scratch);
     if (asked_.keep_known) each_found(scan.hop.hop, [&](int64_t found) { return KeepKnown{scan, found}; });
-    on.each(items_, scanned, ScoreSource{scan});
+    on.each(scanned, ScoreSource{scan});
 
     Memory of_candidates;
     CandidateLists lists = make_lists(scanned, of_candidates);
     {
       Memory of_ranks;
       scan.rank = make<int32_t>(scanned + 1, of_ranks);
-      on.sum_before(scan.taken, scan.rank, items_, scanned);
-      on.each(every, batches + 1, PlaceCandidates{lists, scan.rank, scan.begin});
-      on.each(every, batches, FindShift{scan});
-      on.each(items_, scanned, ListSource{scan, lists, asked_.scores == Scores::kCounts});
+      on.sum_before(scan.taken, scan.rank, scanned);
+      on.each(batches + 1, PlaceCandidates{lists, scan.rank, scan.begin});
+      on.each(batches, FindShift{scan});
+      on.each(scanned, ListSource{scan, lists, asked_.scores == Scores::kCounts});
     }
     choose(scan, lists, scanned, of_candidates);
   }
@@ -218,8 +223,7 @@ class LayerDriver : BulkBatches<Executor> {
     STD_TORCH_CHECK(items <= kMostInHop, batches, " batches of ", nodes,
                     " nodes that may all be drawn are more than 2^31; sample fewer batches at a time");
     scan.dense = make<double>(items, scratch);
-    const int64_t* const all = number(items, scratch);
-    on.each(all, items, Clear<double>{scan.dense});
+    on.each(items, Clear<double>{scan.dense});
     if (asked_.keep_known) {
       each_found(scan.hop.hop, [&](int64_t found) { return KeepScored{scan, request_.score, found}; });
     }
@@ -227,21 +231,21 @@ class LayerDriver : BulkBatches<Executor> {
     CandidateLists lists = make_lists(items, of_candidates);
     {
       Memory of_ranks;
-      int32_t *const taken = make<int32_t>(items + 1, of_ranks), *const rank = make<int32_t>(items + 1, of_ranks);
+      int32_t *const taken = make<int32_t>(items, of_ranks), *const rank = make<int32_t>(items + 1, of_ranks);
       std::vector<int64_t> begins(static_cast<size_t>(batches + 1));
       for (int64_t b = 0; b <= batches; ++b) begins[b] = b * nodes;
       of_ranks.push_back(on.upload(begins));
       const auto* const begin = static_cast<const int64_t*>(of_ranks.back().const_data_ptr());
-      on.each(all, items, TakeScored{scan, request_.score, taken});
-      on.sum_before(taken, rank, all, items);
-      on.each(every, batches + 1, PlaceCandidates{lists, rank, begin});
-      on.each(all, items, ListNode{scan, lists, request_.score, taken, rank});
+      on.each(items, TakeScored{scan, request_.score, taken});
+      on.sum_before(taken, rank, items);
+      on.each(batches + 1, PlaceCandidates{lists, rank, begin});
+      on.each(items, ListNode{scan, lists, request_.score, taken, rank});
     }
     choose(scan, lists, items, of_candidates);
   }
 
   CandidateLists make_lists(int64_t most, Memory& owner) {
-    return {make<int64_t>(batches + 1, owner), make<int64_t>(most, owner), make<uint64_t>(most + 1, owner)};
+    return {make<int64_t>(batches + 1, owner), make<int64_t>(most, owner), make<uint64_t>(most, owner)};
   }
 
   void choose(const LayerScan& scan, const CandidateLists& lists, int64_t most, Memory& owner) {
@@ -269,31 +273,30 @@ class LayerDriver : BulkBatches<Executor> {
                  nullptr,
                  nullptr};
     on.each(bulk.state.columns(hop), most_columns_, Clear<uint32_t>{by.few});
-    on.each(items_, scanned, TakeNeighbor{by});
+    on.each(scanned, TakeNeighbor{by});
     if (by.is_poisson || fanout <= 0) return;
-    on.each(items_, scanned, TakeMore{by});
+    on.each(scanned, TakeMore{by});
     int32_t* const rank = make<int32_t>(scanned + 1, scratch);
-    on.sum_before(scan.taken, rank, items_, scanned);
+    on.sum_before(scan.taken, rank, scanned);
     by.rank = rank;
     by.few_draw = make<uint64_t>(scanned, scratch);
-    on.each(items_, scanned, ListDraw{by});
-    on.each(items_, scanned, KeepLeast{by});
+    on.each(scanned, ListDraw{by});
+    on.each(scanned, KeepLeast{by});
   }
 
   // From taken edges to drawn ones; returns their number.
   int64_t write_drawn(LayerScan& scan, int64_t scanned, int64_t columns, Memory& scratch, Memory& of_hop) {
     const int64_t hop = scan.hop.hop;
     scan.hop.edge_room = kMostInHop;
-    const int64_t* const ends = number(*host.columns(hop) + 1, scratch);
-    on.each(ends, columns + 1, PlaceDrawn{scan});
-    on.each(every, batches + 1, PlaceEdges{bulk, scan.hop});
+    on.each(*host.columns(hop) + 1, PlaceDrawn{scan});
+    on.each(batches + 1, PlaceEdges{bulk, scan.hop});
     this->download_state();
     check();
     const int64_t edges = *host.edges(hop);
     scan.hop.column = make<int32_t>(edges, memory);
     scan.hop.draw = make<int64_t>(edges, of_hop);
     scan.correction = make<double>(edges, of_hop);
-    on.each(items_, scanned, WriteDrawn{scan, asked_.method == Method::kLabor, request_.num_nodes[hop]});
+    on.each(scanned, WriteDrawn{scan, asked_.method == Method::kLabor, request_.num_nodes[hop]});
     return edges;
   }
 
@@ -303,32 +306,29 @@ class LayerDriver : BulkBatches<Executor> {
     Memory scratch;
     int64_t known = 0;
     for (int64_t found = 0; found <= hop && !bulk.separate; ++found) known += host.node_ptr(found)[batches];
-    bulk.table = this->free_table(known + edges, 2, scratch);
-    make_room_for_nodes(hop, edges, scratch);
+    bulk.table = make_table(known + edges, scratch);
+    make_room_for_nodes(hop, edges);
     scan.bulk = bulk;
     scan.hop.edge_room = edges;
     scan.hop.node_room = edges;
     scan.hop.slot = make<uint32_t>(edges, memory);
     scan.hop.edge_id = make<int64_t>(edges, memory);
     scan.hop.source = make<int64_t>(edges, scratch);
-    scan.hop.fresh = make<int32_t>(edges + 1, scratch);
     scan.hop.rank = make<int32_t>(edges + 1, scratch);
     if (!bulk.separate) each_found(hop, [&](int64_t found) { return EnterNode{bulk, found}; });
-    const int64_t* const all = bulk.state.edges(hop);
-    on.each(all, edges, EnterDrawn{scan});
-    on.each(all, edges, MarkFresh{bulk, scan.hop});
-    on.sum_before(scan.hop.fresh, scan.hop.rank, all, edges);
-    on.each(every, batches + 1, PlaceNodes{bulk, scan.hop});
+    on.each(edges, EnterDrawn{scan});
+    on.sum_before(IsFresh{scan.hop.slot, bulk.table.slots}, scan.hop.rank, edges);
+    on.each(batches + 1, PlaceNodes{bulk, scan.hop});
     on.each(bulk.state.numbered(hop), edges, NumberNodes{bulk, scan.hop});
-    on.each(all, edges, SettleSource{bulk, scan.hop});
+    on.each(edges, SettleSource{bulk, scan.hop});
     most_columns_ = edges + (bulk.layers ? known : 0);
   }
 
   // Makes room for `more` nodes that the hop finds, after those of earlier hops.
-  void make_room_for_nodes(int64_t hop, int64_t more, Memory& scratch) {
+  void make_room_for_nodes(int64_t hop, int64_t more) {
     int64_t* const node = make<int64_t>(node_room_ + more, memory);
-    on.each(number(node_room_, scratch), node_room_, CopyNodes{bulk.node, node});
-    on.each(number(1, scratch), 1, SetWord{bulk.state.node_base(hop + 1), node_room_});
+    on.each(node_room_, CopyNodes{bulk.node, node});
+    on.each(1, SetWord{bulk.state.node_base(hop + 1), node_room_});
     bulk.node = node;
     node_room_ += more;
   }
@@ -339,17 +339,16 @@ class LayerDriver : BulkBatches<Executor> {
     const bool unbiased = asked_.weights == Weights::kUnbiased;
     const Weighing by{scan, asked_.aggregation, unbiased ? nullptr : make<double>(columns, of_hop),
                       unbiased ? nullptr : make<double>(columns, of_hop)};
-    on.each(bulk.state.edges(hop), edges, WeighEdge{by});
+    on.each(edges, WeighEdge{by});
     if (!unbiased) on.each(bulk.state.columns(hop), columns, SumWeights{by});
-    on.each(bulk.state.edges(hop), edges, RoundWeight{by});
+    on.each(edges, RoundWeight{by});
   }
 
   const LayersRequest& request_;
   const LayerOptions asked_;
-  int32_t* repeated_ = nullptr;     // [seeds]: see LayerScan
-  const int64_t* items_ = nullptr;  // the number of the hop's scanned edges
-  int64_t most_columns_ = 0;        // the most columns that the next hop may have
-  int64_t node_room_ = 0;           // room for nodes, in all hops so far
+  int32_t* repeated_ = nullptr;  // [seeds]: see LayerScan
+  int64_t most_columns_ = 0;     // the most columns that the next hop may have
+  int64_t node_room_ = 0;        // room for nodes, in all hops so far
 };
 
 }  // namespace gnnscale

@@ -78,7 +78,8 @@ struct LayerScan {
   int32_t* shift;           // [batches]: of the scores `counts`
   int32_t* column;          // [scanned]
   uint32_t* slot;           // [scanned]: the source's in `table`; kNoSlot if it is malformed
-  int32_t *taken, *rank;    // [scanned + 1]: whether an edge is taken, and how many before it are
+  int32_t* taken;           // [scanned]: whether an edge is taken
+  int32_t* rank;            // [scanned + 1]: how many before it are
   ScoreTable table;         // LADIES
   double* dense;            // FastGCN: [batches * nodes]: c_v of drawn nodes, 0 of others
   double* correction;       // [drawn edges]: c_v of their sources
@@ -201,7 +202,7 @@ struct ScoreSource {
 struct CandidateLists {
   int64_t* begin;   // [batches + 1]
   int64_t* node;    // [candidates]
-  uint64_t* score;  // [candidates + 1]
+  uint64_t* score;  // [candidates]
 };
 
 // For every batch and the end, after the sum over what is taken. items: where each batch's items begin, and the end.

@@ -99,18 +99,17 @@ struct Bulk {
 // The arrays of a hop. Scratch is shared by all hops.
 struct BulkHop {
   int64_t hop, fanout, edge_room, node_room;  // node_room: of the nodes it finds, hop + 1's
-  int64_t* offset;                            // [columns + 1]: where each column's edges begin
+  int64_t* offset;                            // [columns + 1]: where each column's edges begin, and the last one's end
   int32_t* column;                            // [edges]: what each edge belongs to
   uint32_t* slot;                             // [edges]: its source in the table; its local id if there is none
   int64_t* edge_id;                           // [edges], or null
   float* weight;                              // [edges], or null
-  int64_t* count;                             // scratch [columns + 1]: edges of each column
+  int64_t* count;                             // scratch [columns]: edges of each column
   int64_t *first, *degree;                    // scratch [columns]: where its node's stored list begins, and its length
   int64_t* draw;       // scratch [edges]: what was drawn; without replacement, repeats are resolved later
   uint32_t* earliest;  // scratch [2 * edges], or null: a table a column, of draws to the first that drew them
   int64_t* source;     // scratch [edges]: node ids
-  int32_t* fresh;      // scratch [edges + 1]: whether it is the first to find its source
-  int32_t* rank;       // scratch [edges + 1]: how many before it are
+  int32_t* rank;       // scratch [edges + 1]: how many before it are the first to find their sources
 };
 
 // A column: the batch, its number there, counted over all hops unless they have columns of their own, and the node.

@@ -6,6 +6,7 @@
 #include <torch/headeronly/core/ScalarType.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -43,7 +44,9 @@ BulkInput bulk_input(const Tensor& colptr, const std::vector<Tensor>& row, const
 
 // The buffers of all batches, and in host memory the counts: num_nodes, num_edges and the first wrong seed or -1.
 struct BulkOutput {
-  Tensor node, colptr, edge_index, edge_id, weight, counts;
+  Tensor node, colptr, edge_index, edge_id;
+  std::optional<Tensor> weight;
+  Tensor counts;
 };
 
 template <typename Executor>
@@ -56,12 +59,7 @@ class BulkBatches {
         hops(static_cast<int64_t>(num_hops)),
         num_seeds(asked.seeds.numel()) {}
 
-  template <typename T>
-  T* make(int64_t count) {
-    return make<T>(count, memory);
-  }
-
-  // The same, kept by `owner`.
+  // Memory for so many items, kept by `owner`.
   template <typename T>
   T* make(int64_t count, std::vector<Tensor>& owner) {
     constexpr ScalarType dtype = sizeof(T) == 8 ? ScalarType::Long : ScalarType::Int;
@@ -69,21 +67,24 @@ class BulkBatches {
     return static_cast<T*>(owner.back().mutable_data_ptr());
   }
 
-  // A table of free slots, as many as a power of two, at least `slots_a_node` for each of so many nodes.
-  BulkTable free_table(int64_t nodes, int64_t slots_a_node, std::vector<Tensor>& owner) {
+  // How many slots the table of so many nodes gets: a power of two, at least `slots_a_node` for each.
+  static int64_t num_slots(int64_t nodes, int64_t slots_a_node) {
     int64_t slots = 16;
     while (slots < slots_a_node * nodes) slots *= 2;
     STD_TORCH_CHECK(slots <= int64_t{1} << 31, "a bulk of more than 2^30 nodes; sample fewer batches at a time");
-    owner.push_back(on.room(2 * slots, ScalarType::Long));
-    on.fill(owner.back());
-    return {static_cast<BulkTable::Slot*>(owner.back().mutable_data_ptr()), static_cast<uint64_t>(slots - 1)};
+    return slots;
   }
 
-  // The state before the first hop, on both sides. most_nodes: that each hop may find.
-  void start_state(const std::vector<int64_t>& most_nodes) {
+  // A table of so many free slots.
+  BulkTable free_table(BulkTable::Slot* slots, int64_t count) {
+    on.fill(slots, count);
+    return {slots, static_cast<uint64_t>(count - 1)};
+  }
+
+  // The state before the first hop, on both sides. most_nodes: that each hop may find; word: room for it on the device.
+  void start_state(const std::vector<int64_t>& most_nodes, int64_t* word) {
     host = {nullptr, batches, hops};
-    const int64_t words = BulkState::size(batches, hops);
-    host_words.assign(static_cast<size_t>(words) + 1, 0);
+    host_words.assign(static_cast<size_t>(BulkState::size(batches, hops)), 0);
     host.word = host_words.data();
     std::fill_n(host.word, BulkState::kStopped, -1);
     *host.columns(0) = num_seeds;
@@ -95,10 +96,8 @@ class BulkBatches {
     std::copy_n(input.keys.data(), batches, host.key());
     std::copy_n(input.seed_ptr.data(), batches + 1, host.node_ptr(0));
     std::copy_n(input.seed_ptr.data(), batches + 1, host.column_ptr(0));
-    host_words.back() = batches + 1;
-    memory.push_back(on.upload(host_words));
-    bulk.state = {static_cast<int64_t*>(memory.back().mutable_data_ptr()), batches, hops};
-    every = bulk.state.word + words;
+    on.upload(host_words, word);
+    bulk.state = {word, batches, hops};
   }
 
   // What the device knows.
@@ -118,63 +117,37 @@ class BulkBatches {
 
   // From hops to batches, after the state was downloaded: the common buffers.
   BulkOutput write(bool with_edge_id, bool with_col, bool with_weight) {
-    std::vector<int64_t> num_nodes, num_edges, place_node, place_column, place_edge, first_edge{0}, first_column{0};
-    const auto place = [&](int64_t hop) { return static_cast<size_t>(hop * batches); };
-    for (std::vector<int64_t>* places : {&place_node, &place_column, &place_edge}) places->resize(place(hops + 1));
-    int64_t nodes = 0;
-    for (int64_t b = 0; b < batches; ++b) {
-      int64_t edges = first_edge.back(), columns = first_column.back();
-      for (int64_t h = 0; h <= hops; ++h) {
-        place_node[place(h) + b] = nodes;
-        num_nodes.push_back(host.node_ptr(h)[b + 1] - host.node_ptr(h)[b]);
-        nodes += num_nodes.back();
-        if (h == hops) break;
-        place_column[place(h) + b] = columns;
-        place_edge[place(h) + b] = edges;
-        num_edges.push_back(host.edge_ptr(h)[b + 1] - host.edge_ptr(h)[b]);
-        edges += num_edges.back();
-        columns += host.column_ptr(h)[b + 1] - host.column_ptr(h)[b];
+    BulkBuffers to{};
+    to.bulk.state = host;
+    const int64_t nodes = to.nodes().all(), columns = to.columns().all() + batches, edges = to.edges().all();
+    std::vector<int64_t> counts;
+    for (const BulkLists& lists : {to.nodes(), to.edges()}) {
+      for (int64_t b = 0; b < batches; ++b) {
+        for (int64_t h = 0; h < lists.hops; ++h) counts.push_back(lists.of(h)[b + 1] - lists.of(h)[b]);
       }
-      first_edge.push_back(edges);
-      first_column.push_back(columns + 1);
     }
-    std::vector<int64_t> all;
-    for (const std::vector<int64_t>* list : {&place_node, &place_column, &place_edge, &first_edge, &first_column}) {
-      all.insert(all.end(), list->begin(), list->end());
-    }
-    memory.push_back(on.upload(all));
-    const int64_t* const there = static_cast<const int64_t*>(memory.back().const_data_ptr());
-    const int64_t stride = (hops + 1) * batches, edges = first_edge.back();
+    counts.push_back(static_cast<int64_t>(host.lowest(BulkState::kBadSeed)));
 
-    Tensor node = on.room(nodes, ScalarType::Long), colptr = on.room(first_column.back(), ScalarType::Long);
+    Tensor node = on.room(nodes, ScalarType::Long), colptr = on.room(columns, ScalarType::Long);
     Tensor edge_index = on.room(edges * (with_col ? 2 : 1), ScalarType::Long);
     Tensor edge_id = on.room(with_edge_id ? edges : 0, ScalarType::Long);
-    Tensor weight = on.room(with_weight ? edges : 0, ScalarType::Float);
+    std::optional<Tensor> weight;
+    if (with_weight) weight = on.room(edges, ScalarType::Float);
     const auto data = [](Tensor& tensor) { return static_cast<int64_t*>(tensor.mutable_data_ptr()); };
-    BulkPlaces places{there,
-                      there + stride,
-                      there + 2 * stride,
-                      there + 3 * stride,
-                      there + 3 * stride + batches + 1,
-                      data(node),
-                      data(colptr),
-                      data(edge_index),
-                      with_edge_id ? data(edge_id) : nullptr,
-                      with_col,
-                      with_weight ? static_cast<float*>(weight.mutable_data_ptr()) : nullptr};
-    on.each(every, batches, WriteEnds{places});
-    for (int64_t h = 0; h <= hops; ++h) {
-      on.each(bulk.state.node_ptr(h) + batches, host.node_ptr(h)[batches], WriteNodes{bulk, h, places});
-      if (h == hops) break;
-      on.each(bulk.state.columns(h), *host.columns(h), WriteColumns{bulk, parts[h], places});
-      on.each(bulk.state.edges(h), *host.edges(h), WriteEdges{bulk, parts[h], places});
-      places.node += batches;
-      places.column += batches;
-      places.edge += batches;
+    to.bulk = bulk;
+    to.node = data(node);
+    to.colptr = data(colptr);
+    to.edge_index = data(edge_index);
+    to.edge_id = with_edge_id ? data(edge_id) : nullptr;
+    to.weight = with_weight ? static_cast<float*>(weight->mutable_data_ptr()) : nullptr;
+    to.with_col = with_col;
+    for (size_t h = 0; h < parts.size(); ++h) {
+      to.arrays[h] = {parts[h].offset, parts[h].column, parts[h].slot, parts[h].edge_id, parts[h].weight};
     }
-    num_nodes.insert(num_nodes.end(), num_edges.begin(), num_edges.end());
-    num_nodes.push_back(static_cast<int64_t>(host.lowest(BulkState::kBadSeed)));
-    return {node, colptr, edge_index, edge_id, weight, on_host(num_nodes)};
+    on.each(nodes, WriteNodes{to});
+    on.each(columns, WriteColumns{to});
+    on.each(edges, WriteEdges{to});
+    return {node, colptr, edge_index, edge_id, weight, on_host(counts)};
   }
 
   Executor& on;
@@ -183,8 +156,7 @@ class BulkBatches {
   Bulk bulk{};
   BulkState host{};  // what the device knows, as far as it was downloaded
   std::vector<int64_t> host_words;
-  const int64_t* every = nullptr;  // batches + 1
-  std::vector<Tensor> memory;      // lives until the work that uses it is queued
+  std::vector<Tensor> memory;  // lives until the work that uses it is queued
   std::vector<BulkHop> parts;
 };
 

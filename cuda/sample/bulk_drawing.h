@@ -27,19 +27,22 @@ struct CountEdges {
 };
 
 // For every batch and the end, after the sum over columns: where its edges begin, and whether there is room for all.
+// Returns the number of edges, 0 if there is no room.
 struct PlaceEdges {
   Bulk bulk;
   BulkHop hop;
 
-  GNNSCALE_HD void operator()(int64_t batch) const {
+  GNNSCALE_HD int64_t operator()(int64_t batch) const {
     const BulkState& state = bulk.state;
     // A hop that is skipped has no columns.
     const int64_t columns = *state.columns(hop.hop);
     state.edge_ptr(hop.hop)[batch] = columns == 0 ? 0 : hop.offset[state.column_ptr(hop.hop)[batch]];
-    if (batch < state.batches) return;
-    const int64_t total = hop.offset[columns];
-    *state.needed_edges(hop.hop) = total;
-    *state.edges(hop.hop) = total <= hop.edge_room ? total : 0;
+    const int64_t total = hop.offset[columns], edges = total <= hop.edge_room ? total : 0;
+    if (batch == state.batches) {
+      *state.needed_edges(hop.hop) = total;
+      *state.edges(hop.hop) = edges;
+    }
+    return edges;
   }
 };
 

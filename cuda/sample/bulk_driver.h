@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "../arena.h"
 #include "bulk_batches.h"
 #include "bulk_schedule.h"
 #include "options.h"
@@ -71,13 +72,7 @@ class BulkDriver : BulkBatches<Executor> {
 
  private:
   using Base = BulkBatches<Executor>;
-  using Base::batches, Base::bulk, Base::every, Base::hops, Base::host, Base::memory, Base::num_seeds, Base::on,
-      Base::parts;
-
-  template <typename T>
-  T* make(int64_t count) {
-    return Base::template make<T>(count);
-  }
+  using Base::batches, Base::bulk, Base::hops, Base::host, Base::memory, Base::num_seeds, Base::on, Base::parts;
 
   static int64_t with_margin(int64_t count) { return std::max(count, std::min(count + count / 16, kMostInHop)); }
 
@@ -98,8 +93,6 @@ class BulkDriver : BulkBatches<Executor> {
 
   // Runs all hops that have room; what came out is in `host`.
   void attempt(const BulkRooms& rooms, int64_t slots_a_node) {
-    memory.clear();
-    parts.clear();
     int64_t all_nodes = num_seeds, most_columns = 0, most_edges = 0, most_draws = 0;
     for (int64_t h = 0; h < hops; ++h) {
       STD_TORCH_CHECK(rooms.columns[h] <= kMostInHop && rooms.edges[h] <= kMostInHop, "sample_bulk: hop ", h,
@@ -109,29 +102,48 @@ class BulkDriver : BulkBatches<Executor> {
       most_edges = std::max(most_edges, rooms.edges[h]);
       if (has_table(h)) most_draws = std::max(most_draws, rooms.edges[h]);
     }
+    const int64_t slots = this->num_slots(all_nodes, slots_a_node);
+    int64_t* word = nullptr;
+    BulkTable::Slot* free_slots = nullptr;
+    parts.resize(static_cast<size_t>(hops));
+    memory.clear();
+    memory.push_back(one_piece(on, [&](Arena& arena) {
+      word = arena.take<int64_t>(BulkState::size(batches, hops));
+      free_slots = arena.take<BulkTable::Slot>(slots);
+      bulk.node = arena.take<int64_t>(all_nodes);
+      BulkHop shared{};
+      shared.count = arena.take<int64_t>(most_columns);
+      shared.first = arena.take<int64_t>(most_columns);
+      shared.degree = arena.take<int64_t>(most_columns);
+      shared.draw = arena.take<int64_t>(most_edges);
+      shared.source = arena.take<int64_t>(most_edges);
+      shared.rank = arena.take<int32_t>(most_edges + 1);
+      uint32_t* const earliest = arena.take<uint32_t>(2 * most_draws);
+      for (int64_t h = 0; h < hops; ++h) {
+        BulkHop& part = parts[h] = shared;
+        part.hop = h;
+        part.fanout = request.fanouts[h];
+        part.edge_room = rooms.edges[h];
+        part.node_room = rooms.nodes[h];
+        part.offset = arena.take<int64_t>(rooms.columns[h] + 1);
+        part.column = arena.take<int32_t>(part.edge_room);
+        part.slot = arena.take<uint32_t>(part.edge_room);
+        part.edge_id = request.with_edge_id ? arena.take<int64_t>(part.edge_room) : nullptr;
+        part.earliest = has_table(h) ? earliest : nullptr;
+      }
+    }));
     bulk.graph = request.graph;
     bulk.replace = request.replace;
     bulk.layers = request.layers;
-    this->start_state(rooms.nodes);
-    bulk.table = this->free_table(all_nodes, slots_a_node, memory);
-    bulk.node = make<int64_t>(all_nodes);
-    const int64_t* const seeds = static_cast<const int64_t*>(request.seeds.const_data_ptr());
-    start_hops(on, bulk, seeds, num_seeds);
-
-    int64_t* const count = make<int64_t>(most_columns + 1);
-    int64_t *const first = make<int64_t>(most_columns), *const degree = make<int64_t>(most_columns);
-    int64_t *const draw = make<int64_t>(most_edges), *const source = make<int64_t>(most_edges);
-    int32_t *const fresh = make<int32_t>(most_edges + 1), *const rank = make<int32_t>(most_edges + 1);
-    Tensor earliest = on.room(std::max<int64_t>(2 * most_draws, 1), ScalarType::Int);
-    memory.push_back(earliest);
-    for (int64_t h = 0; h < hops; ++h) {
-      const int64_t columns = rooms.columns[h], edges = rooms.edges[h];
-      parts.push_back(
-          {h, request.fanouts[h], edges, rooms.nodes[h], make<int64_t>(columns + 1), make<int32_t>(edges),
-           make<uint32_t>(edges), request.with_edge_id ? make<int64_t>(edges) : nullptr, nullptr, count, first, degree,
-           draw, has_table(h) ? static_cast<uint32_t*>(earliest.mutable_data_ptr()) : nullptr, source, fresh, rank});
-      run_hop(on, bulk, parts.back(), request.stored, columns, earliest, every);
+    this->start_state(rooms.nodes, word);
+    bulk.table = this->free_table(free_slots, slots);
+    on.each(num_seeds, NumberSeeds{bulk, static_cast<const int64_t*>(request.seeds.const_data_ptr())});
+    if (hops > 0) {
+      // The larger one first, unless hops draw few edges.
+      on.reserve_sum(IsFresh{}, parts[0].rank, most_edges);
+      on.reserve_sum(parts[0].count, parts[0].offset, most_columns);
     }
+    for (int64_t h = 0; h < hops; ++h) run_hop(on, bulk, parts[h], request.stored, rooms.columns[h]);
     this->download_state();
   }
 

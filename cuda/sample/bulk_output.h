@@ -5,67 +5,105 @@
 
 namespace gnnscale {
 
-// The common buffers of all batches, and where in them each batch's part of a hop begins: [batches].
-struct BulkPlaces {
-  const int64_t *node, *column, *edge;
-  const int64_t* first_edge;                                      // of each batch: [batches + 1]
-  const int64_t* first_column;                                    // of each batch, its end included: [batches + 1]
-  int64_t *out_node, *out_colptr, *out_edge_index, *out_edge_id;  // out_edge_id may be null
+// Nodes, columns or edges of some hops, which lie batch-major in each hop, and batch by batch in the common buffers.
+struct BulkLists {
+  const int64_t* begin;  // [hops, batches + 1]: where each batch's part of a hop begins, and where the last one's ends
+  int64_t hops, batches;
+
+  GNNSCALE_HD const int64_t* of(int64_t hop) const { return begin + hop * (batches + 1); }
+  GNNSCALE_HD int64_t all() const { return place(0, batches); }
+
+  // Where a batch's part of a hop begins in the common buffers; for the hop after the last one, where its last part
+  // ends.
+  GNNSCALE_HD int64_t place(int64_t hop, int64_t batch) const {
+    int64_t items = 0;
+    for (int64_t h = 0; h < hops; ++h) items += of(h)[h < hop ? batch + 1 : batch];
+    return items;
+  }
+
+  struct Item {
+    int64_t hop, position;
+  };
+  // The item that is number i if hops are counted one after the other; beyond them: hop is `hops`.
+  GNNSCALE_HD Item item(int64_t i) const {
+    int64_t hop = 0;
+    for (; hop < hops && i >= of(hop)[batches]; ++hop) i -= of(hop)[batches];
+    return {hop, i};
+  }
+};
+
+// The arrays of a hop that are copied; see BulkHop.
+struct BulkArrays {
+  const int64_t* offset;
+  const int32_t* column;
+  const uint32_t* slot;
+  const int64_t* edge_id;
+  const float* weight;
+};
+
+// The common buffers of all batches, and what is copied to them.
+struct BulkBuffers {
+  Bulk bulk;
+  int64_t *node, *colptr, *edge_index, *edge_id;  // edge_id may be null
+  float* weight;                                  // may be null
   bool with_col;
-  float* out_weight;  // may be null
+  BulkArrays arrays[kMaxHops];
+
+  GNNSCALE_HD BulkLists nodes() const { return {bulk.state.node_ptr(0), bulk.state.hops + 1, bulk.state.batches}; }
+  GNNSCALE_HD BulkLists columns() const { return {bulk.state.column_ptr(0), bulk.state.hops, bulk.state.batches}; }
+  GNNSCALE_HD BulkLists edges() const { return {bulk.state.edge_ptr(0), bulk.state.hops, bulk.state.batches}; }
 };
 
-// For every node of a hop.
+// For every node of all hops.
 struct WriteNodes {
-  Bulk bulk;
-  int64_t hop;
-  BulkPlaces places;
+  BulkBuffers to;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t* const begin = bulk.state.node_ptr(hop);
-    const int64_t batch = batch_at(begin, bulk.state.batches, i);
-    places.out_node[places.node[batch] + i - begin[batch]] = bulk.node[*bulk.state.node_base(hop) + i];
+    const BulkLists nodes = to.nodes();
+    const auto [hop, position] = nodes.item(i);
+    const int64_t* const begin = nodes.of(hop);
+    const int64_t batch = batch_at(begin, nodes.batches, position);
+    to.node[nodes.place(hop, batch) + position - begin[batch]] = to.bulk.node[*to.bulk.state.node_base(hop) + position];
   }
 };
 
-// For every column of a hop.
+// For every column of all hops, and then for every batch: the end of its columns.
 struct WriteColumns {
-  Bulk bulk;
-  BulkHop hop;
-  BulkPlaces places;
+  BulkBuffers to;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t* const begin = bulk.state.column_ptr(hop.hop);
-    const int64_t batch = batch_at(begin, bulk.state.batches, i);
-    places.out_colptr[places.column[batch] + i - begin[batch]] =
-        places.edge[batch] - places.first_edge[batch] + hop.offset[i] - bulk.state.edge_ptr(hop.hop)[batch];
+    const BulkLists columns = to.columns(), edges = to.edges();
+    const auto [hop, position] = columns.item(i);
+    const bool is_end = hop == columns.hops;
+    const int64_t batch = is_end ? position : batch_at(columns.of(hop), columns.batches, position);
+    // A batch has one pointer more than columns.
+    const int64_t at = columns.place(hop, batch) + batch, edge = edges.place(hop, batch) - edges.place(0, batch);
+    if (is_end) {
+      to.colptr[at] = edge;
+    } else {
+      to.colptr[at + position - columns.of(hop)[batch]] = edge + to.arrays[hop].offset[position] - edges.of(hop)[batch];
+    }
   }
 };
 
-// For every batch: the end of its columns.
-struct WriteEnds {
-  BulkPlaces places;
-
-  GNNSCALE_HD void operator()(int64_t batch) const {
-    places.out_colptr[places.first_column[batch + 1] - 1] = places.first_edge[batch + 1] - places.first_edge[batch];
-  }
-};
-
-// For every edge of a hop.
+// For every edge of all hops.
 struct WriteEdges {
-  Bulk bulk;
-  BulkHop hop;
-  BulkPlaces places;
+  BulkBuffers to;
 
-  GNNSCALE_HD void operator()(int64_t e) const {
-    const BulkColumn column = column_at(bulk, hop.hop, hop.column[e]);
-    const int64_t first = places.first_edge[column.batch], count = places.first_edge[column.batch + 1] - first;
-    const int64_t at = places.edge[column.batch] + e - bulk.state.edge_ptr(hop.hop)[column.batch];
-    int64_t* const rows = places.out_edge_index + (places.with_col ? first : 0);  // twice `first` in all
-    rows[at] = bulk.table.slots == nullptr ? hop.slot[e] : static_cast<int64_t>(bulk.table.slots[hop.slot[e]].value);
-    if (places.with_col) rows[at + count] = column.local;
-    if (places.out_edge_id != nullptr) places.out_edge_id[at] = hop.edge_id[e];
-    if (places.out_weight != nullptr) places.out_weight[at] = hop.weight[e];
+  GNNSCALE_HD void operator()(int64_t i) const {
+    const BulkLists edges = to.edges();
+    const auto [hop, position] = edges.item(i);
+    const BulkArrays& from = to.arrays[hop];
+    const BulkColumn column = column_at(to.bulk, hop, from.column[position]);
+    const int64_t first = edges.place(0, column.batch), count = edges.place(edges.hops, column.batch) - first;
+    const int64_t at = edges.place(hop, column.batch) + position - edges.of(hop)[column.batch];
+    int64_t* const rows = to.edge_index + (to.with_col ? first : 0);  // twice `first` in all
+    const BulkTable::Slot* const slots = to.bulk.table.slots;
+    const uint32_t slot = from.slot[position];
+    rows[at] = slots == nullptr ? slot : static_cast<int64_t>(slots[slot].value);
+    if (to.with_col) rows[at + count] = column.local;
+    if (to.edge_id != nullptr) to.edge_id[at] = from.edge_id[position];
+    if (to.weight != nullptr) to.weight[at] = from.weight[position];
   }
 };
 

@@ -3,24 +3,17 @@
 // were first then numbers the nodes.
 #pragma once
 
-#include "bulk.h"
+#include "bulk_drawing.h"
 
 namespace gnnscale {
 
-// For every seed: it is a node of hop 0. And for every node that moves to a larger array.
-struct CopyNodes {
-  const int64_t* from;
-  int64_t* to;
-
-  GNNSCALE_HD void operator()(int64_t i) const { to[i] = from[i]; }
-};
-
-// For every seed: its number is the position of the first that is the same node.
+// For every seed: it is a node of hop 0, whose number is the position of the first that is the same node.
 struct NumberSeeds {
   Bulk bulk;
+  const int64_t* seeds;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t node = bulk.node[i];
+    const int64_t node = bulk.node[i] = seeds[i];
     if (node < 0 || node >= bulk.graph.num_nodes) {
       return atomic_lower(bulk.state.lowest(BulkState::kBadSeed), static_cast<uint64_t>(i));
     }
@@ -43,26 +36,25 @@ GNNSCALE_HD void enter_source(const Bulk& bulk, const BulkHop& hop, int64_t batc
   atomic_lower(bulk.table.slots[slot].value, kNewNode + static_cast<uint64_t>(e));
 }
 
-// For every edge: whether it is the first to find its source.
-struct MarkFresh {
-  Bulk bulk;
-  BulkHop hop;
+// For every edge, when all sources are entered: 1 if it is the first to find its source, else 0.
+struct IsFresh {
+  const uint32_t* slot;          // [edges]
+  const BulkTable::Slot* slots;  // the table's
 
-  GNNSCALE_HD void operator()(int64_t e) const {
-    const uint32_t slot = hop.slot[e];
-    hop.fresh[e] = slot != BulkTable::kNoSlot && bulk.table.slots[slot].value == kNewNode + static_cast<uint64_t>(e);
+  GNNSCALE_HD int32_t operator()(int64_t e) const {
+    return slot[e] != BulkTable::kNoSlot && slots[slot[e]].value == kNewNode + static_cast<uint64_t>(e);
   }
 };
 
-// For every batch and the end, after the sum over edges: where its new nodes and the next hop's columns begin, and
-// whether there is room for all.
+// For every batch and the end, after the sums over columns and edges: where its edges, its new nodes and the next hop's
+// columns begin, and whether there is room for all.
 struct PlaceNodes {
   Bulk bulk;
   BulkHop hop;
 
   GNNSCALE_HD void operator()(int64_t batch) const {
     const BulkState& state = bulk.state;
-    const int64_t next = hop.hop + 1, edges = *state.edges(hop.hop);
+    const int64_t next = hop.hop + 1, edges = PlaceEdges{bulk, hop}(batch);
     const int64_t begin = edges == 0 ? 0 : hop.rank[state.edge_ptr(hop.hop)[batch]];
     int64_t columns = begin;
     for (int64_t h = 0; h < next && bulk.layers; ++h) columns += state.node_ptr(h)[batch];
@@ -89,9 +81,10 @@ struct NumberNodes {
   BulkHop hop;
 
   GNNSCALE_HD void operator()(int64_t e) const {
-    if (hop.fresh[e] == 0) return;
+    const int64_t rank = hop.rank[e];
+    if (hop.rank[e + 1] == rank) return;
     const BulkState& state = bulk.state;
-    const int64_t next = hop.hop + 1, rank = hop.rank[e];
+    const int64_t next = hop.hop + 1;
     const int64_t batch = batch_at(state.edge_ptr(hop.hop), state.batches, e);
     bulk.node[*state.node_base(next) + rank] = hop.source[e];
     bulk.table.slots[hop.slot[e]].value =

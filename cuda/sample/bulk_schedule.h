@@ -19,32 +19,21 @@ struct FindSources {
   }
 };
 
-// Hop 0 finds the seeds.
+// columns: the most that the hop may have.
 template <typename Executor>
-void start_hops(Executor& on, const Bulk& bulk, const int64_t* seeds, int64_t num_seeds) {
-  on.each(bulk.state.columns(0), num_seeds, CopyNodes{seeds, bulk.node});
-  on.each(bulk.state.columns(0), num_seeds, NumberSeeds{bulk});
-}
-
-// columns: the most that the hop may have; earliest: the tensor of hop.earliest; every: where batches + 1 is stored.
-template <typename Executor, typename Tensor>
-void run_hop(Executor& on, const Bulk& bulk, const BulkHop& hop, const BulkEdges& stored, int64_t columns,
-             Tensor& earliest, const int64_t* every) {
-  const int64_t batches = bulk.state.batches;
+void run_hop(Executor& on, const Bulk& bulk, const BulkHop& hop, const BulkEdges& stored, int64_t columns) {
   const BulkState& state = bulk.state;
   on.each(state.columns(hop.hop), columns, CountEdges{bulk, hop});
   on.sum_before(hop.count, hop.offset, state.columns(hop.hop), columns);
-  on.each(every, batches + 1, PlaceEdges{bulk, hop});
-  const int64_t* const edges = state.edges(hop.hop);
+  const int64_t* const edges = hop.offset + columns;  // where the number of all of them is
   on.each(edges, hop.edge_room, DrawEdges{bulk, hop});
   if (hop.earliest != nullptr) {
-    on.fill(earliest);
+    on.fill(hop.earliest, 2 * hop.edge_room);
     on.each(edges, hop.edge_room, TableDraws{bulk, hop});
   }
   on.each(edges, hop.edge_room, FindSources{bulk, hop, stored});
-  on.each(edges, hop.edge_room, MarkFresh{bulk, hop});
-  on.sum_before(hop.fresh, hop.rank, edges, hop.edge_room);
-  on.each(every, batches + 1, PlaceNodes{bulk, hop});
+  on.sum_before(IsFresh{hop.slot, bulk.table.slots}, hop.rank, edges, hop.edge_room);
+  on.each(state.batches + 1, PlaceNodes{bulk, hop});
   on.each(state.numbered(hop.hop), hop.edge_room, NumberNodes{bulk, hop});
 }
 

@@ -25,21 +25,20 @@ class PickDriver {
   // The number of edges of each request, and their sources and edge ids.
   std::tuple<Tensor, Tensor, Tensor> run(bool with_edge_id) {
     const int64_t size = hop_.requests.size;
-    Tensor num_edges = on_.room(size + 1, ScalarType::Long);
+    Tensor num_edges = on_.room(size, ScalarType::Long);
     hop_.count = static_cast<int64_t*>(num_edges.mutable_data_ptr());
     hop_.first = make<int64_t>(size, ScalarType::Long);
     hop_.degree = make<int64_t>(size, ScalarType::Long);
     hop_.offset = make<int64_t>(size + 1 + kHopWords, ScalarType::Long);
     hop_.word = reinterpret_cast<uint64_t*>(hop_.offset + size + 1);
-    on_.fill(memory_.back());
-    const int64_t* const items = upload({size, 1});
-    on_.each(items, size, CountRequest{hop_});
-    on_.sum_before(hop_.count, hop_.offset, items, size);
+    on_.fill(hop_.word, kHopWords);
+    on_.each(size, CountRequest{hop_});
+    on_.sum_before(hop_.count, hop_.offset, size);
     const std::vector<int64_t> found = on_.download(hop_.offset + size, 1 + kHopWords);
     const int64_t edges = found[0], column = found[1 + kBadColumn];
     STD_TORCH_CHECK(found[1 + kBadRequest] < 0, kName, ": nodes are out of range");
     if (column >= 0) {
-      const std::vector<int64_t> value = malformed(items + 1);
+      const std::vector<int64_t> value = malformed();
       STD_TORCH_CHECK(false, "the graph is malformed: colptr[", column, "] = ", value[0], ", colptr[", column + 1,
                       "] = ", value[1], " with ", hop_.stored.num_edges, " edges");
     }
@@ -49,8 +48,8 @@ class PickDriver {
     Tensor source = on_.room(edges, ScalarType::Long), id = on_.room(with_edge_id ? edges : 0, ScalarType::Long);
     hop_.source = static_cast<int64_t*>(source.mutable_data_ptr());
     hop_.edge_id = with_edge_id ? static_cast<int64_t*>(id.mutable_data_ptr()) : nullptr;
-    if (edges > 0) draw(edges, items + 1);
-    return {torch::stable::narrow(num_edges, 0, 0, size), source, id};
+    if (edges > 0) draw(edges);
+    return {num_edges, source, id};
   }
 
  private:
@@ -60,37 +59,29 @@ class PickDriver {
     return static_cast<T*>(memory_.back().mutable_data_ptr());
   }
 
-  const int64_t* upload(const std::vector<int64_t>& values) {
-    memory_.push_back(on_.upload(values));
-    return static_cast<const int64_t*>(memory_.back().const_data_ptr());
-  }
-
-  // one: the address of a 1 in GPU memory, the number of items of ReadMalformed.
-  void draw(int64_t edges, const int64_t* one) {
+  void draw(int64_t edges) {
     const bool by_weight = hop_.stored.weight != nullptr, in_turn = by_weight && !hop_.replace;
-    const int64_t size = hop_.requests.size;
-    const int64_t* const counts = upload({size, edges});
     hop_.request = make<int32_t>(edges, ScalarType::Int);
     hop_.draw = make<int64_t>(edges, ScalarType::Long);
     if (in_turn) hop_.removed = make<Removed>(2 * edges, ScalarType::Long);
     if (!by_weight && !hop_.replace && hop_.fanout > kScannedFanout) {
       hop_.earliest = make<uint32_t>(2 * edges, ScalarType::Int);
-      on_.fill(memory_.back());
+      on_.fill(hop_.earliest, 2 * edges);
     }
-    on_.each(counts + 1, edges, DrawRequested{hop_});
-    if (hop_.earliest != nullptr) on_.each(counts + 1, edges, EnterDraw{hop_});
-    if (in_turn) on_.each(counts, size, DrawByWeight{hop_});
-    on_.each(counts + 1, edges, ReadRequested{hop_});
-    const int64_t position = on_.download(hop_.offset + size + 1 + kBadEdge, 1)[0];
+    on_.each(edges, DrawRequested{hop_});
+    if (hop_.earliest != nullptr) on_.each(edges, EnterDraw{hop_});
+    if (in_turn) on_.each(hop_.requests.size, DrawByWeight{hop_});
+    on_.each(edges, ReadRequested{hop_});
+    const int64_t position = on_.download(hop_.offset + hop_.requests.size + 1 + kBadEdge, 1)[0];
     if (position < 0) return;
-    STD_TORCH_CHECK(false, "the graph is malformed: row[", position, "] = ", malformed(one)[2], " in a graph of ",
+    STD_TORCH_CHECK(false, "the graph is malformed: row[", position, "] = ", malformed()[2], " in a graph of ",
                     hop_.stored.num_src, " nodes");
   }
 
-  // The values of ReadMalformed; `one`: where 1 is stored.
-  std::vector<int64_t> malformed(const int64_t* one) {
+  // The values of ReadMalformed.
+  std::vector<int64_t> malformed() {
     int64_t* const value = make<int64_t>(3, ScalarType::Long);
-    on_.each(one, 1, ReadMalformed{hop_, value});
+    on_.each(1, ReadMalformed{hop_, value});
     return on_.download(value, 3);
   }
 

@@ -34,7 +34,8 @@ struct PickHop {
   bool replace, last;
   uint64_t* word;             // [kHopWords]
   int64_t *first, *degree;    // [size]: the first candidate of a request, and how many it has
-  int64_t *count, *offset;    // [size + 1]: how many edges a request gets, and where they begin
+  int64_t* count;             // [size]: how many edges a request gets
+  int64_t* offset;            // [size + 1]: where they begin
   int32_t* request;           // [edges]: the request of each edge
   int64_t* draw;              // [edges]: draws, counted from the request's `first`; see ParallelDraws
   uint32_t* earliest;         // [2 * edges] or null: see ParallelDraws

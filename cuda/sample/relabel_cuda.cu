@@ -37,10 +37,8 @@ std::tuple<Tensor, Tensor, Tensor> relabel(const Tensor& known, const Tensor& id
 
   const int64_t slots = 2 * (before + count) + 1;
   Tensor local = on.room(count, ScalarType::Long), table = on.room(slots, ScalarType::Int);
-  Tensor fresh = on.room(count + 1, ScalarType::Long), rank = on.room(count + 1, ScalarType::Long);
-  const Tensor counts = on.upload({before + count, count});
-  const int64_t* const items = static_cast<const int64_t*>(counts.const_data_ptr());
-  on.fill(table);
+  Tensor fresh = on.room(count, ScalarType::Long), rank = on.room(count + 1, ScalarType::Long);
+  on.fill(static_cast<uint32_t*>(table.mutable_data_ptr()), slots);
   FoundNodes of{before,           count,
                 numbers(known),   numbers(ids),
                 tree.has_value(), numbers(known_tree),
@@ -48,15 +46,15 @@ std::tuple<Tensor, Tensor, Tensor> relabel(const Tensor& known, const Tensor& id
                 data(local),      data(fresh),
                 data(rank),       nullptr,
                 nullptr};
-  on.each(items, before + count, EnterItem{of});
-  on.each(items + 1, count, FindFirst{of});
-  on.sum_before(of.fresh, of.rank, items + 1, count);
+  on.each(before + count, EnterItem{of});
+  on.each(count, FindFirst{of});
+  on.sum_before(of.fresh, of.rank, count);
   const int64_t added = on.download(of.rank + count, 1)[0];
 
   Tensor node = on.room(added, ScalarType::Long), node_tree = on.room(tree.has_value() ? added : 0, ScalarType::Long);
   of.node = data(node);
   of.tree = data(node_tree);
-  on.each(items + 1, count, NumberFound{of});
+  on.each(count, NumberFound{of});
   return {local, node, node_tree};
 }
 

@@ -17,7 +17,8 @@ struct FoundNodes {
   const int64_t *known_tree, *found_tree;  // [known], [found]
   EarliestTable table;                     // of at least 2 * (known + found) slots
   int64_t* local;                          // [found]: after FindFirst the first equal item, then the local id
-  int64_t *fresh, *rank;                   // [found + 1]: whether a found node is new, and how many before it are new
+  int64_t* fresh;                          // [found]: whether a found node is new
+  int64_t* rank;                           // [found + 1]: how many before it are new
   int64_t *node, *tree;                    // [new]
 
   GNNSCALE_HD int64_t node_of(int64_t item) const { return item < known ? known_node[item] : found_node[item - known]; }

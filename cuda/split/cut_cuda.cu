@@ -66,17 +66,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cut_batch(con
   STD_TORCH_CHECK(ends.back() == nodes && owner.numel() == nodes && ends.back() - num_nodes.back() == columns, kName,
                   ": expected an owner for each node, and a column for each node but those of the last group");
 
-  // What the host uploads: where groups end, then how many items phases have.
-  ends.insert(ends.end(), {nodes, columns, edges, pairs, hops + 1, blocks, hops});
   const Tensor uploaded = on.upload(ends);
-  const int64_t* const items = static_cast<const int64_t*>(uploaded.const_data_ptr()) + hops + 1;
   Tensor level = on.room(pairs, ScalarType::Int), rank = on.room(nodes, ScalarType::Long);
   // num_nodes, num_edges, num_received, num_sent; how many entries are sent; whether the batch is well formed.
   const int64_t totals = 2 * hops + 1 + 2 * blocks;
   Tensor counts = on.room(totals + 2, ScalarType::Long);
-  if (pairs > 0) on.fill(level);
-  on.fill(counts);
+  if (pairs > 0) on.fill(static_cast<uint32_t*>(level.mutable_data_ptr()), pairs);
   int64_t* const count = data(counts);
+  on.fill(count, totals + 2);
   const CutBatch of{nodes,
                     columns,
                     edges,
@@ -88,28 +85,28 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cut_batch(con
                     numbers(row),
                     narrow ? static_cast<const int32_t*>(owner.const_data_ptr()) : nullptr,
                     narrow ? nullptr : numbers(owner),
-                    items - hops - 1,
+                    numbers(uploaded),
                     static_cast<uint32_t*>(level.mutable_data_ptr()),
                     data(rank),
                     reinterpret_cast<uint32_t*>(count + totals + 1)};
 
   Pairs sorted(on, nodes);
-  on.each(items, nodes, WriteSortKey{of, sorted.keys(), sorted.values()});
-  on.each(items + 1, columns, CheckColumn{of});
-  on.each(items + 2, edges, EnterEdge{of});
+  on.each(nodes, WriteSortKey{of, sorted.keys(), sorted.values()});
+  on.each(columns, CheckColumn{of});
+  on.each(edges, EnterEdge{of});
   sorted.sort(nodes);
-  on.each(items, nodes, PlaceById{of, sorted.values()});
+  on.each(nodes, PlaceById{of, sorted.values()});
 
-  on.each(items, nodes, KeyOfOwn{of, sorted.keys(), sorted.values()});
+  on.each(nodes, KeyOfOwn{of, sorted.keys(), sorted.values()});
   sorted.sort(nodes);
-  on.each(items + 4, hops + 1, CountBlock{sorted.keys(), nodes, count});
+  on.each(hops + 1, CountBlock{sorted.keys(), nodes, count});
   Pairs halo(on, nodes);
-  on.each(items, nodes, KeyOfHalo{of, halo.keys(), halo.values()});
+  on.each(nodes, KeyOfHalo{of, halo.keys(), halo.values()});
   halo.sort(nodes);
-  on.each(items + 5, blocks, CountBlock{halo.keys(), nodes, count + 2 * hops + 1});
-  Tensor flag = on.room(pairs + 1, ScalarType::Long), before = on.room(pairs + 1, ScalarType::Long);
-  on.each(items + 3, pairs, IsSent{of, data(flag)});
-  on.sum_before(data(flag), data(before), items + 3, pairs);
+  on.each(blocks, CountBlock{halo.keys(), nodes, count + 2 * hops + 1});
+  Tensor flag = on.room(pairs, ScalarType::Long), before = on.room(pairs + 1, ScalarType::Long);
+  on.each(pairs, IsSent{of, data(flag)});
+  on.sum_before(data(flag), data(before), pairs);
   const int64_t num_sent = on.download(data(before) + pairs, 1)[0];
   std::vector<int64_t> found = on.download(count, totals + 2);
   STD_TORCH_CHECK(static_cast<uint32_t>(found[totals + 1]) != 0, "the batch is malformed: an owner, a column or a ",
@@ -119,29 +116,25 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cut_batch(con
   const auto num_halo = std::accumulate(first_received, first_received + blocks, int64_t{0});
   const int64_t own_columns = own - found[hops];
 
-  const Tensor sizes = on.upload({own, num_halo, num_sent, own_columns});
-  const int64_t* const size = static_cast<const int64_t*>(sizes.const_data_ptr());
   Tensor local = on.room(own, ScalarType::Long), of_halo = on.room(num_halo, ScalarType::Long);
   Tensor sent = on.room(num_sent, ScalarType::Long), place = on.room(nodes, ScalarType::Long);
-  on.each(size, own, WriteNode{sorted.values(), 0, data(local), data(place)});
-  on.each(size + 1, num_halo, WriteNode{halo.values(), own, data(of_halo), data(place)});
+  on.each(own, WriteNode{sorted.values(), 0, data(local), data(place)});
+  on.each(num_halo, WriteNode{halo.values(), own, data(of_halo), data(place)});
   Pairs given(on, num_sent);
-  on.each(items + 3, pairs, KeyOfSent{of, data(flag), data(before), given.keys(), given.values()});
+  on.each(pairs, KeyOfSent{of, data(flag), data(before), given.keys(), given.values()});
   given.sort(num_sent);
-  on.each(items + 5, blocks, CountBlock{given.keys(), num_sent, count + 2 * hops + 1 + blocks});
-  on.each(size + 2, num_sent, WriteSent{given.values(), data(place), data(sent)});
+  on.each(blocks, CountBlock{given.keys(), num_sent, count + 2 * hops + 1 + blocks});
+  on.each(num_sent, WriteSent{given.values(), data(place), data(sent)});
 
-  Tensor degree = on.room(own_columns + 1, ScalarType::Long), own_colptr = on.room(own_columns + 1, ScalarType::Long);
-  on.each(size + 3, own_columns, CountColumn{of, data(local), data(degree)});
-  on.sum_before(data(degree), data(own_colptr), size + 3, own_columns);
-  on.each(items + 6, hops, CountGroupEdges{count, data(own_colptr), count + hops + 1});
+  Tensor degree = on.room(own_columns, ScalarType::Long), own_colptr = on.room(own_columns + 1, ScalarType::Long);
+  on.each(own_columns, CountColumn{of, data(local), data(degree)});
+  on.sum_before(data(degree), data(own_colptr), own_columns);
+  on.each(hops, CountGroupEdges{count, data(own_colptr), count + hops + 1});
   found = on.download(count, totals);
   const auto first_edges = found.begin() + hops + 1;
   const auto own_edges = std::accumulate(first_edges, first_edges + hops, int64_t{0});
   Tensor own_row = on.room(own_edges, ScalarType::Long), edge = on.room(own_edges, ScalarType::Long);
-  const Tensor last = on.upload({own_edges});
-  on.each(static_cast<const int64_t*>(last.const_data_ptr()), own_edges,
-          WriteEdge{of, data(local), data(own_colptr), data(place), own_columns, data(own_row), data(edge)});
+  on.each(own_edges, WriteEdge{of, data(local), data(own_colptr), data(place), own_columns, data(own_row), data(edge)});
   return {local, own_colptr, own_row, edge, of_halo, sent, on_host(found)};
 }
 

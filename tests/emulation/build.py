@@ -44,8 +44,6 @@ def rewritten(text: str) -> str:
     text = re.sub(r"\b\w+\.get_device_index\(\)", "0", text)
     text = text.replace("torch::stable::accelerator::DeviceGuard", "emulated::DeviceGuard")
     text = text.replace("torch::stable::new_empty", "emulated::new_empty")
-    # So that small tests have several blocks.
-    text = text.replace("constexpr int kThreads = 256;", "constexpr int kThreads = 64;")
     return LAUNCH.sub(as_call, text)
 
 
@@ -64,6 +62,7 @@ def main() -> None:
     kernels = [path for path in (OUT / "cuda").rglob("*.cu") if path.name != "versions_cuda.cu"]
     for path in [*kernels, *(OUT / "cuda").rglob("*.h")]:
         path.write_text(rewritten(path.read_text()))
+    shutil.copy(HERE / "launch.h", OUT / "cuda/launch.h")
     copies = [path.rename(path.with_suffix(".emulated.cpp")) for path in kernels]
     replaced = {path.name.replace("_cuda.emulated.cpp", "_cpu.cpp") for path in copies}
     others = [path for path in Path(sys.argv[1]).rglob("*.o") if f"{path.stem}.cpp" not in replaced]

@@ -4,7 +4,8 @@
 // Work is queued and done at a synchronization or when the outermost device guard ends, so that whatever is read too
 // early is seen. New memory holds noise. Lanes run in any order on several threads at once, with yields inside atomics.
 // In a kernel with barriers a thread runs a block: its lanes in turn, in any order, each to its next barrier. Shuffles
-// are barriers, too: all warps of a block must take part, where the hardware asks for one.
+// are barriers, too: all warps of a block must take part, where the hardware asks for one. Launches, allocations and
+// waits are counted (see emulated_counts).
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -44,7 +45,7 @@ T max(T a, T b) {
   return a > b ? a : b;
 }
 
-enum cudaError_t { cudaSuccess = 0 };
+enum cudaError_t { cudaSuccess = 0, cudaErrorInvalidValue = 1 };
 enum cudaMemoryType { cudaMemoryTypeUnregistered = 0, cudaMemoryTypeHost = 1, cudaMemoryTypeDevice = 2 };
 enum cudaMemcpyKind { cudaMemcpyDeviceToHost = 2 };
 struct cudaPointerAttributes {
@@ -59,12 +60,11 @@ inline cudaError_t cudaGetDevice(int* device) {
   *device = 0;
   return cudaSuccess;
 }
-inline cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr, int) {
-  *value = 1;
-  return cudaSuccess;
-}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int device);
 inline cudaError_t cudaGetLastError() { return cudaSuccess; }
-inline const char* cudaGetErrorString(cudaError_t) { return "no error"; }
+inline const char* cudaGetErrorString(cudaError_t error) {
+  return error == cudaSuccess ? "no error" : "invalid argument";
+}
 cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* found, const void* address);
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t stream);
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t stream);
@@ -79,7 +79,13 @@ struct DeviceGuard {
   ~DeviceGuard();
 };
 
-void enqueue(std::function<void()> work);
+// Of the next launch, chosen anew after each: blocks of 256 threads, as on hardware, or of 64, so that small tests have
+// several; as many blocks as there are items, or few, whose threads take further items in turn. In a kernel: of this.
+inline thread_local int kThreads = 256;
+inline thread_local int64_t kMaxBlocks = 1 << 20;
+
+// Queues work that counts as so many launches.
+void enqueue(int64_t launches, std::function<void()> work);
 // Calls `kernel` for every lane of a grid, later; block by block if it has barriers.
 void launch(int64_t blocks, int64_t threads, bool barriers, std::function<void()> kernel);
 void barrier();

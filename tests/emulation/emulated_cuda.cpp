@@ -19,7 +19,10 @@
 namespace emulated {
 namespace {
 
-constexpr int kThreads = 4;  // that lanes run on
+constexpr int kWorkers = 4;  // threads that lanes run on
+
+// What all threads of the host have asked for.
+std::atomic<int64_t> launches{0}, allocations{0}, waits{0};
 
 uint64_t noise() {
   static std::atomic<uint64_t> threads{1};
@@ -136,12 +139,25 @@ void run_threads(int64_t count, const std::function<void(int64_t)>& job) {
   team->run(job);
 }
 
+// The variables of a launch, on a thread that runs its lanes.
+class LaunchVariables {
+ public:
+  LaunchVariables(int64_t blocks, int64_t threads) {
+    gridDim.x = static_cast<unsigned>(blocks);
+    kThreads = static_cast<int>(threads);
+  }
+  ~LaunchVariables() { kThreads = before_; }
+
+ private:
+  const int before_ = kThreads;
+};
+
 void run_lanes(int64_t blocks, int64_t threads, const std::function<void()>& kernel) {
   const uint64_t lanes = static_cast<uint64_t>(blocks * threads), step = step_through(lanes), first = noise() % lanes;
   const uint64_t at_once = std::clamp<uint64_t>(lanes / 64, 1, 256);
   std::atomic<uint64_t> next{0};
   const auto run = [&](int64_t) {
-    gridDim.x = static_cast<unsigned>(blocks);
+    const LaunchVariables variables(blocks, threads);
     for (uint64_t from = next.fetch_add(at_once); from < lanes; from = next.fetch_add(at_once)) {
       uint64_t lane = static_cast<uint64_t>((static_cast<unsigned __int128>(from) * step + first) % lanes);
       for (uint64_t k = from; k < std::min(from + at_once, lanes); ++k, lane = (lane + step) % lanes) {
@@ -151,7 +167,7 @@ void run_lanes(int64_t blocks, int64_t threads, const std::function<void()>& ker
       }
     }
   };
-  lanes < 64 ? run(0) : run_threads(kThreads, run);
+  lanes < 64 ? run(0) : run_threads(kWorkers, run);
 }
 
 // Runs the lanes of one block at a time on the calling thread, which holds the block's __shared__ variables. Each lane
@@ -247,8 +263,8 @@ void Multiprocessor::run_lane() {
 void run_blocks(int64_t blocks, int64_t threads, const std::function<void()>& kernel) {
   const uint64_t count = static_cast<uint64_t>(blocks), step = step_through(count);
   std::atomic<uint64_t> next{0};
-  run_threads(kThreads, [&](int64_t) {
-    gridDim.x = static_cast<unsigned>(blocks);
+  run_threads(kWorkers, [&](int64_t) {
+    const LaunchVariables variables(blocks, threads);
     for (uint64_t k = next.fetch_add(1); k < count; k = next.fetch_add(1)) {
       blockIdx.x = static_cast<unsigned>(k * step % count);
       multiprocessor().run(static_cast<uint64_t>(threads), kernel);
@@ -266,18 +282,21 @@ DeviceGuard::~DeviceGuard() {
   stream().memory.clear();
 }
 
-void enqueue(std::function<void()> work) {
+void enqueue(int64_t of_launches, std::function<void()> work) {
   if (stream().guards == 0) fail("work was queued outside a device guard");
+  launches += of_launches;
   stream().work.push_back(std::move(work));
 }
 
 void launch(int64_t blocks, int64_t threads, bool barriers, std::function<void()> kernel) {
   if (blocks < 1 || blocks > INT32_MAX || threads < 1 || threads > 1024) fail("no such grid can be launched");
-  enqueue([=] {
+  enqueue(1, [=] {
     static std::mutex one_kernel_at_a_time;
     const std::lock_guard lock(one_kernel_at_a_time);
     barriers ? run_blocks(blocks, threads, kernel) : run_lanes(blocks, threads, kernel);
   });
+  kThreads = noise() % 2 == 0 ? 256 : 64;
+  kMaxBlocks = noise() % 4 == 0 ? 1 + static_cast<int64_t>(noise() % 5) : 1 << 20;
 }
 
 void barrier() { multiprocessor().leave(Multiprocessor::Stop::kBarrier); }
@@ -301,6 +320,7 @@ int32_t current_stream(int32_t, void** stream) {
 Tensor new_empty(const Tensor& like, torch::headeronly::IntHeaderOnlyArrayRef size,
                  std::optional<torch::headeronly::ScalarType> dtype) {
   if (stream().guards == 0) fail("memory was taken outside a device guard");
+  ++allocations;
   Tensor tensor = torch::stable::new_empty(like, size, dtype);
   unsigned char* const bytes = static_cast<unsigned char*>(tensor.mutable_data_ptr());
   const size_t count = static_cast<size_t>(tensor.numel()) * tensor.element_size();
@@ -326,17 +346,24 @@ cudaError_t cudaPointerGetAttributes(cudaPointerAttributes* found, const void* a
   return cudaSuccess;
 }
 
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  if (attribute != cudaDevAttrMultiProcessorCount) emulated::fail("no such attribute is known");
+  *value = 1 + static_cast<int>(emulated::noise() % 4);  // to have as many blocks or fewer than a kernel could use
+  return cudaSuccess;
+}
+
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind, cudaStream_t) {
-  emulated::enqueue([=] { std::memcpy(to, from, bytes); });
+  emulated::enqueue(0, [=] { std::memcpy(to, from, bytes); });
   return cudaSuccess;
 }
 
 cudaError_t cudaMemsetAsync(void* to, int value, size_t bytes, cudaStream_t) {
-  emulated::enqueue([=] { std::memset(to, value, bytes); });
+  emulated::enqueue(1, [=] { std::memset(to, value, bytes); });
   return cudaSuccess;
 }
 
 cudaError_t cudaStreamSynchronize(cudaStream_t) {
+  ++emulated::waits;
   emulated::stream().drain();
   return cudaSuccess;
 }
@@ -358,4 +385,11 @@ extern "C" __attribute__((visibility("default"))) void emulated_mark(void* addre
 extern "C" __attribute__((visibility("default"))) void emulated_forget() {
   const std::lock_guard lock(emulated::ranges_lock);
   emulated::ranges().clear();
+}
+
+// For the tests: what was asked for so far. Launches are kernels, those of CUB's that it would make, and memsets.
+extern "C" __attribute__((visibility("default"))) void emulated_counts(int64_t* counts) {
+  counts[0] = emulated::launches;
+  counts[1] = emulated::allocations;
+  counts[2] = emulated::waits;
 }

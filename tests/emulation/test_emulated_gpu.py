@@ -1,6 +1,7 @@
 """The code of a GPU's operators, run by threads of the host (`make emulate`): see build.py beside this."""
 
 import ctypes
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from helpers.gpu_cases import (
     check_random_sample,
     check_random_shuffle,
 )
+from helpers.graphs import graph_of_degrees
 
 import torch_gnnscale
 from torch_gnnscale import ops
@@ -95,3 +97,44 @@ def test_memory_that_a_gpu_cannot_read():
         ops.pick_neighbors(ops.relations([colptr], [put(row, "pageable")]), index, [0, 4], [1], 0, 2)
     with pytest.raises(RuntimeError, match="relabel: expected all tensors on the device of ids"):
         ops.relabel(put(index, "pinned"), index)
+
+
+# What a call asks for ################################################################################################
+
+
+def counts_of(call: Callable[[], object]) -> tuple[int, int, int]:
+    """Launches (kernels, as many of CUB's as CUB itself would make, and memsets), allocations and waits of a call."""
+    before, after = (ctypes.c_int64 * 3)(), (ctypes.c_int64 * 3)()
+    LIBRARY.emulated_counts(before)
+    call()
+    LIBRARY.emulated_counts(after)
+    launches, allocations, waits = (b - a for a, b in zip(before, after, strict=True))
+    return launches, allocations, waits
+
+
+@pytest.mark.parametrize("with_edge_id", [False, True])
+@pytest.mark.parametrize(
+    ("fanouts", "launches"), [([], 5), ([15], 15), ([15, 10, 5], 33), ([15, 40, 5], 35), ([15, -1, 5, 5], 42)]
+)
+def test_launches_and_allocations_of_a_batch(fanouts, launches, with_edge_id):
+    """Six launches, nine of each hop and two more above a fanout of 32; scratch memory, CUB's, and four outputs."""
+    graph = graph_of_degrees([50] * 20000, seed=1)
+    seeds, edge_id = torch.arange(30), [graph.row] if with_edge_id else None
+
+    def draw(key: int) -> None:
+        ops.sample_bulk(graph.colptr, [graph.row], seeds, [0, 30], fanouts, [key], edge_id=edge_id)
+
+    draw(1)
+    assert counts_of(lambda: draw(2)) == (launches, 6 if fanouts else 5, 1)
+
+
+def test_launches_and_allocations_of_layers():
+    """Of LADIES by the scheme `priority`: 49 launches for each hop."""
+    graph = graph_of_degrees([50] * 20000, seed=1)
+
+    def draw(hops: int) -> None:
+        ops.sample_layers_bulk(
+            graph.colptr, [graph.row], torch.arange(30), [0, 30], [20] * hops, [1], ops.LayerDrawing()
+        )
+
+    assert [counts_of(lambda hops=hops: draw(hops)) for hops in (1, 2)] == [(55, 53, 3), (104, 94, 5)]

@@ -1,4 +1,4 @@
-// CUB's prefix sum, one number after the other.
+// CUB's prefix sum, one number after the other. CUB's own is two launches, the first of which sets the states of tiles.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -8,15 +8,17 @@
 namespace cub {
 
 struct DeviceScan {
-  template <typename T>
-  static cudaError_t ExclusiveSum(void* workspace, size_t& bytes, const T* in, T* out, int64_t count, cudaStream_t) {
+  template <typename Input, typename T>
+  static cudaError_t ExclusiveSum(void* workspace, size_t& bytes, Input in, T* out, int64_t count, cudaStream_t) {
+    const size_t needed = 767 + 16 * (static_cast<size_t>(count) / 100);
     if (workspace == nullptr) {
-      bytes = 1 + static_cast<size_t>(count) % 700;
+      bytes = needed;
       return cudaSuccess;
     }
-    emulated::enqueue([=] {
-      std::memset(workspace, 0x5a, bytes);  // it is in use as long as the sum is being made
-      using Sum = std::make_unsigned_t<T>;  // what lies behind the numbers that count is noise
+    if (bytes < needed) return cudaErrorInvalidValue;
+    emulated::enqueue(2, [=] {
+      std::memset(workspace, 0x5a, needed);  // it is in use as long as the sum is being made
+      using Sum = std::make_unsigned_t<T>;   // sums are modulo a power of two
       Sum sum = 0;
       for (int64_t i = 0; i < count; ++i) {
         const Sum next = static_cast<Sum>(in[i]);
