@@ -173,6 +173,11 @@ def test_recall_is_what_a_loop_finds(k, chunk):
     assert recall_at(k, sources, destinations, links, known, chunk).tolist() == pytest.approx(shares)
 
 
+def test_a_link_that_is_given_twice_counts_once():
+    links, destinations = torch.tensor([[0, 0, 0, 0], [0, 0, 0, 2]]), torch.tensor([[3.0], [2.0], [1.0]])
+    assert recall_at(2, torch.ones(1, 1), destinations, links, links[:, :0]).tolist() == [0.5]
+
+
 def test_links_of_earlier_splits_are_not_recommended(monkeypatch):
     trainer, found = trainer_of("links"), {}
     links, sizes = trainer.task.links, trainer.task.sizes
