@@ -132,6 +132,14 @@ def test_missing_data_is_one_clear_error(kind, tmp_path, capsys):
     assert f"found neither {tmp_path}/lost.npz nor {tmp_path}/lost/lost.npz" in printed
 
 
+@pytest.mark.parametrize("option", ["--task", "--policy", "--seed-order"])
+def test_names_that_are_not_known_are_refused_with_those_that_are(option, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--parts", "parts", option, "unheard"])
+    assert stop.value.code == 2
+    assert f"argument {option}: invalid choice: 'unheard' (choose from " in capsys.readouterr().err
+
+
 def test_options_of_other_tasks_are_refused(capsys):
     with pytest.raises(SystemExit):
         main(["train", "--task", "links", "--loader", "pyg"])
