@@ -325,6 +325,14 @@ def test_archives_of_another_kind_are_refused(kind, tmp_path):
         TASKS[kind].load("other", tmp_path)
 
 
+def test_links_of_two_relations_are_refused(tmp_path):
+    of_relations = {f"edge_split__u__{name}__i": [0, 1] for name in ("likes", "buys")}
+    edges = {name.replace("split", "index"): [[0, 1], [0, 1]] for name in of_relations}
+    np.savez(tmp_path / "two.npz", num_nodes__u=2, num_nodes__i=2, **edges, **of_relations)
+    with pytest.raises(ValueError, match=r"^dataset 'two': expected .* edge_split__S__R__T of one relation, found \["):
+        datasets.load_links("two", tmp_path)
+
+
 @pytest.mark.parametrize("kind", ["links", "temporal"])
 def test_there_is_one_split(kind):
     with pytest.raises(ValueError, match="planted: expected 0, because there is one split, found split 1"):
