@@ -122,6 +122,13 @@ def test_info_names_versions_and_libraries(capsys):
         assert expected in printed
 
 
+@pytest.mark.parametrize(("cuda", "expected"), [(None, "(CUDA none)"), ("13.0", "(CUDA 13.0)")])
+def test_info_names_the_cuda_of_torch(cuda, expected, capsys, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    main(["info"])
+    assert f"torch {torch.__version__} {expected}\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("kind", ["hetero", "links", "temporal"])
 def test_missing_data_is_one_clear_error(kind, tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
