@@ -122,6 +122,13 @@ def test_info_names_versions_and_libraries(capsys):
         assert expected in printed
 
 
+@pytest.mark.parametrize(("cuda", "expected"), [(None, "(CUDA none)"), ("13.0", "(CUDA 13.0)")])
+def test_info_names_the_cuda_of_torch(cuda, expected, capsys, monkeypatch):
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    main(["info"])
+    assert f"torch {torch.__version__} {expected}\n" in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("kind", ["hetero", "links", "temporal"])
 def test_missing_data_is_one_clear_error(kind, tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
@@ -130,6 +137,14 @@ def test_missing_data_is_one_clear_error(kind, tmp_path, capsys):
     printed = capsys.readouterr().err
     assert printed.startswith("gnnscale: dataset 'lost': expected ")
     assert f"found neither {tmp_path}/lost.npz nor {tmp_path}/lost/lost.npz" in printed
+
+
+@pytest.mark.parametrize("option", ["--task", "--policy", "--seed-order"])
+def test_names_that_are_not_known_are_refused_with_those_that_are(option, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "--parts", "parts", option, "unheard"])
+    assert stop.value.code == 2
+    assert f"argument {option}: invalid choice: 'unheard' (choose from " in capsys.readouterr().err
 
 
 def test_options_of_other_tasks_are_refused(capsys):

@@ -15,7 +15,8 @@ from helpers.split import GivenPlan, without_peers
 from torch import distributed as dist
 
 from torch_gnnscale import ops, partition
-from torch_gnnscale.distributed import exchange, open_part
+from torch_gnnscale.distributed import exchange, open_part, row_exchange
+from torch_gnnscale.distributed.row_exchange import Layout
 from torch_gnnscale.split import transport
 
 WAIT = 60.0
@@ -124,6 +125,27 @@ def test_rows_of_steps_before_that_of_the_error_are_not_awaited(parts):
     assert [texts for texts, _, _ in found] == [[text, text], [text, "MemoryError: no luck"]]
     assert max(seconds for _, seconds, _ in found) < WAIT / 2
     assert min(batches for _, _, batches in found) > 2
+
+
+def without_layout(path):
+    """Rank 1 has no memory for where the rows of a step lie in what it sends."""
+
+    def layout(*given):
+        if dist.get_rank() == 1:
+            raise MemoryError("no luck")
+        return Layout(*given)
+
+    with open_part(path, timeout=WAIT) as part:
+        begin, loader = time.monotonic(), loader_of(part, {})
+        with mock.patch.object(row_exchange, "Layout", layout), pytest.raises((MemoryError, RuntimeError)) as error:
+            list(loader)
+        return f"{error.type.__name__}: {error.value}", time.monotonic() - begin
+
+
+def test_a_rank_that_cannot_lay_out_its_rows_is_named(parts):
+    found = cluster(2).run(without_layout, parts("replicated"))
+    assert [text for text, _ in found] == ["RuntimeError: rank 1: MemoryError: no luck", "MemoryError: no luck"]
+    assert max(seconds for _, seconds in found) < WAIT / 2
 
 
 def unpicklable(path):

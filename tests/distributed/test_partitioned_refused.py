@@ -12,6 +12,7 @@ from helpers.parts import (
     parts_of_edges,
 )
 from torch_geometric.data import TensorAttr
+from torch_geometric.sampler.base import SubgraphType
 
 from torch_gnnscale import LinkNeighborLoader, NeighborSampler, partition
 from torch_gnnscale.distributed import open_part
@@ -41,6 +42,11 @@ def refused(path, kind, options):
             loader_over(stores, part.input_nodes("train"), "nodes", {}).collate_fn([0])
         elif kind == "samples":
             next(loader_over(stores, part.input_nodes("train"), "nodes", {}).samples(0))
+        elif kind == "changed later":
+            sampler = NeighborSampler(stores, [2])
+            loader = loader_over(stores, part.input_nodes("train"), "nodes", {"neighbor_sampler": sampler})
+            sampler.subgraph_type = SubgraphType.induced
+            next(iter(loader))
         elif kind == "two loaders":
             sampler = NeighborSampler(stores, [2])
             for _ in range(2):
@@ -82,6 +88,7 @@ REFUSED = {
     "sampler": ("sampler", {}, f"RuntimeError: {OUTSIDE}"),
     "call": ("call", {}, f"RuntimeError: {OUTSIDE}"),
     "samples": ("samples", {}, f"RuntimeError: {OUTSIDE}"),
+    "changed later": ("changed later", {}, f"NotImplementedError: subgraph_type='induced'{REPLICATED}"),
     "two loaders": ("two loaders", {},
                     "ValueError: neighbor_sampler: expected one of this loader alone, found one that another loader "
                     "has"),

@@ -10,6 +10,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from helpers import forked
@@ -19,7 +20,7 @@ from helpers.parts import homogeneous, loader_of_part
 from torch import distributed as dist
 
 from torch_gnnscale import partition
-from torch_gnnscale.distributed import meeting, open_part
+from torch_gnnscale.distributed import meeting, open_part, presence
 from torch_gnnscale.distributed import part as opening
 from torch_gnnscale.distributed.presence import Presence
 
@@ -264,6 +265,13 @@ def test_a_program_may_end_while_a_thread_connects():
         port = str(free_port())
         ended = list(pool.map(lambda rank: forked.run(ENDS_WHILE_CONNECTING, str(rank), port), range(2)))
     assert [(process.returncode, process.stdout) for process in ended] == [(0, ""), (0, "ends\n")], ended
+
+
+@pytest.mark.parametrize(("rank", "seconds"), [(0, 0.0), (1, presence.AT_EXIT)])
+def test_the_end_of_a_program_waits_for_threads_that_ask_except_on_rank_0(rank, seconds):
+    thread = Presence._thread_for(SimpleNamespace(rank=rank), "asks")
+    assert presence._asking[thread.thread] == seconds
+    thread.end(None)
 
 
 # Open files ###########################################################################################################

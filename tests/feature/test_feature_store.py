@@ -256,6 +256,14 @@ def test_pickle(rows):
     assert torch.equal(store["paper", "x", None], rows)
 
 
+def test_a_store_that_was_opened_by_a_relative_path_is_pickled(features, monkeypatch):
+    monkeypatch.chdir(features.parent)
+    store = FeatureStore.open(features.name)
+    monkeypatch.chdir("/")
+    other = pickle.loads(pickle.dumps(store))
+    assert torch.equal(other["paper", "x", None], store["paper", "x", None])
+
+
 def test_gather_is_differentiable(rows):
     weight = rows.clone().requires_grad_()
     store_of(weight)[None, "x", torch.tensor([1, 1, 2])].sum().backward()

@@ -67,6 +67,14 @@ def test_the_weighted_scores_of_a_chain():
     assert torch.equal(hotness.reverse_pagerank(csc), hotness.reverse_pagerank(csc, torch.arange(3)))
 
 
+@pytest.mark.parametrize("nodes", [[4], [0, 3], [0, 1, 4], [0, 1, 2, 3]])
+def test_labelled_nodes_share_the_initial_scores(nodes):
+    csc = CSC.from_edge_index(torch.tensor([[0, 1], [1, 2]]), 5)
+    scores = hotness.reverse_pagerank(csc, torch.tensor(nodes), iterations=0)
+    expected = [5 / len(nodes) if node in nodes else 1.0 for node in range(5)]
+    assert (scores / ops.score_unit(5)).tolist() == pytest.approx(expected, abs=1e-6)
+
+
 def test_the_largest_sum_of_initial_scores():
     unit = ops.score_unit(5)
     most = torch.full((5,), 2 * unit)

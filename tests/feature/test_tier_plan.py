@@ -140,3 +140,9 @@ def test_narrow_attributes_lie_where_there_is_a_budget_the_narrowest_first():
     plan = plan_tiers(torch.arange(10), row_bytes, host=170, disk=True)
     assert plan.whole == {"b": "host", "a": "disk"}
     assert plan_tiers(torch.zeros(0), row_bytes, host="1KiB").whole == {"a": "host", "b": "host"}
+
+
+def test_rows_for_which_there_is_no_room_are_told_beside_the_map():
+    text = r"^budgets: expected room for 4 rows of 100 bytes, found 300 bytes too little; raise host= or give disk=$"
+    with pytest.raises(ValueError, match=text):
+        plan_tiers(SCORE, {"x": 100}, host="210B")

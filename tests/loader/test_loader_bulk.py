@@ -13,7 +13,7 @@ from torch_geometric.loader import NeighborLoader as PyGNeighborLoader
 from torch_geometric.sampler import BaseSampler
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
-from torch_gnnscale.loader.streams import tensors_of
+from torch_gnnscale.loader.streams import Unpacked, tensors_of
 from torch_gnnscale.sampler.executor import GPUExecutor, check_bulk
 from torch_gnnscale.topology import segmented
 from torch_gnnscale.topology.segmented import SegmentedCSC
@@ -358,6 +358,31 @@ def test_memory_is_not_reused_before_the_batch_was():
         torch.cuda._sleep(10_000_000)
         wrong += (batch.x[:, 255] != batch.n_id).sum()
     assert int(wrong) == 0
+
+
+def test_lists_are_closed_when_they_end():
+    class Lists:
+        left, closed = [[1, 2], [3]], False
+
+        def __next__(self):
+            if not self.left:
+                raise StopIteration
+            return self.left.pop(0)
+
+        def close(self):
+            self.closed = True
+
+    lists = Lists()
+    assert list(Unpacked(lists, str)) == ["1", "2", "3"]
+    assert lists.closed
+
+
+def test_tensors_of_edges_are_those_of_their_index_and_pointer(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "is_cuda", True)
+    edges = EdgeIndex(torch.tensor([[1, 0], [0, 1]]), sparse_size=(2, 2), sort_order="col")
+    edges._indptr = torch.tensor([0, 1, 2])
+    found = [tensor.data_ptr() for tensor in tensors_of(edges)]
+    assert found == [edges.as_tensor().data_ptr(), edges._indptr.data_ptr()]
 
 
 def test_tensors_of_what_batches_consist_of():

@@ -15,6 +15,7 @@ from helpers.data import (
 )
 
 from torch_gnnscale import NeighborLoader, machine
+from torch_gnnscale.distributed.one_thread import OneThread
 from torch_gnnscale.loader.pipeline import Pipeline, Stage
 
 pytestmark = pytest.mark.usefixtures("threads_end")
@@ -28,6 +29,22 @@ def test_closing_drops_what_is_queued():
     threading.Timer(0.05, released.set).start()
     pipeline.close()
     assert len(started) <= count // 4
+
+
+def test_closing_drops_what_is_queued_for_a_given_thread():
+    started, entered, released, thread = [], threading.Event(), threading.Event(), OneThread("given")
+
+    def run(item):
+        started.append(item)
+        entered.set()
+        released.wait(20)
+
+    pipeline = Pipeline(iter(range(8)), [Stage(run, in_order=True)], bool, 8, thread)
+    entered.wait()
+    pipeline.close()
+    released.set()
+    thread.end(None)
+    assert started == [0]
 
 
 def test_an_error_in_the_loop_stops_the_threads(data):

@@ -3,6 +3,7 @@
 import os
 import pickle
 import threading
+import time
 
 import pytest
 import torch
@@ -58,7 +59,12 @@ def test_closing_waits_for_who_reads():
     reader, closer = (threading.Thread(target=run, daemon=True) for run in (read, memory.close))
     reader.start()
     entered.wait()
+    assert not memory.closed
     closer.start()
+    patience = time.monotonic() + 30
+    while not memory.closed:
+        assert time.monotonic() < patience, "it is closed only after the call that reads"
+        time.sleep(0.001)
     closer.join(0.05)
     assert closer.is_alive()
     leave.set()

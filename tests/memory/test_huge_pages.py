@@ -68,6 +68,21 @@ def test_pieces_have_the_page_across_their_border(monkeypatch):
     assert moved == [(0, 36), (32, 36), (64, 6)]
 
 
+def test_a_move_that_is_stopped_leaves_the_rest(monkeypatch):
+    moved, move = [], huge_pages._Move([torch.arange(70), torch.arange(70)])
+
+    def stopped_at_the_second(piece):
+        moved.append(len(piece))
+        if len(moved) == 2:
+            move._stopped.set()
+
+    monkeypatch.setattr(huge_pages.ops, "huge_pages", stopped_at_the_second)
+    monkeypatch.setattr(huge_pages, "_PIECE", 32 * 8)
+    monkeypatch.setattr(huge_pages, "_HUGE_PAGE", 4 * 8)
+    move.run()
+    assert moved == [36, 36]
+
+
 MOVES = """
 import os, threading, time, torch
 from torch_gnnscale.memory.huge_pages import MOVING, move_to_huge_pages

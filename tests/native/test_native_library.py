@@ -73,6 +73,23 @@ def test_status():
         assert _library.status["_CUDA"] == "loaded"
 
 
+@pytest.mark.parametrize(("cuda", "devices", "expected"), [
+    (None, True, f"not loaded: torch {torch.__version__} was built without CUDA"),
+    ("13.0", False, "not loaded: torch sees no CUDA device"),
+    ("13.0", True, "what loading it says"),
+])  # fmt: skip
+def test_status_of_the_cuda_part(cuda, devices, expected, tmp_path, monkeypatch):
+    (tmp_path / "_C.so").symlink_to(PACKAGE / "_C.so")
+    (tmp_path / "_CUDA.so").touch()
+    monkeypatch.setattr(_library, "__file__", str(tmp_path / "_library.py"))
+    monkeypatch.setattr(_library, "status", {})
+    monkeypatch.setattr(_library, "_load_cuda", lambda path: "what loading it says")
+    monkeypatch.setattr(torch.version, "cuda", cuda)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: devices)
+    _library.load()
+    assert _library.status == {"_C": "loaded", "_CUDA": expected}
+
+
 @pytest.mark.parametrize(
     ("versions", "expected"),
     [

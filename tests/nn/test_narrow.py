@@ -217,6 +217,19 @@ def test_layers_that_a_model_gets_later_are_narrowed():
     torch.testing.assert_close(narrowed(batch), expected, rtol=0, atol=1e-12)
 
 
+def test_a_forward_that_a_layer_gets_later_is_called_with_what_it_takes():
+    """The layer's own takes a pair of rows, which the sum would not."""
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
+    narrowed, batch = narrow(model), next(iter(batches()))
+    narrowed(batch)
+    convolve = model.convs[1].forward
+    model.convs[1].forward = lambda features, edge_index: convolve(features, edge_index) + features
+    for _ in range(2):  # with it, and with the class's own again
+        expected = model(batch.x, batch.edge_index)[: batch.batch_size]
+        torch.testing.assert_close(narrowed(batch), expected, rtol=0, atol=1e-12)
+        vars(model.convs[1]).pop("forward", None)
+
+
 def test_a_hook_on_messages_is_called():
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
     narrowed, batch, calls = narrow(model, check=False), next(iter(batches())), []

@@ -249,6 +249,20 @@ def test_a_name_of_the_weights():
         weigh(model)(batch)
 
 
+def test_of_two_ways_to_call_a_model_the_narrowed_ones_is_taken():
+    model = Stack(*BY_HAND["sage mean"]).double()
+    batch = next(weighed_batches())
+
+    def twice(model, batch):
+        return model(2 * batch.x, batch.edge_index, batch)
+
+    def thrice(model, batch):
+        return model(3 * batch.x, batch.edge_index, batch)
+
+    for narrowed, call in [(narrow(weigh(model, twice), thrice), thrice), (narrow(weigh(model, twice)), twice)]:
+        assert_same(model, call(model, batch)[: batch.batch_size], narrowed(batch))
+
+
 def test_repeated_seeds_and_seeds_without_edges():
     model = Stack(*BY_HAND["sage mean"]).double()
     narrowed = narrow(weigh(model))

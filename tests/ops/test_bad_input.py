@@ -7,6 +7,7 @@ import torch
 from helpers.graphs import Graph, graph_of_degrees
 
 from torch_gnnscale import ops
+from torch_gnnscale.ops.arguments import _first_outside
 
 LONG = torch.int64
 ids = torch.tensor
@@ -221,3 +222,15 @@ def test_huge_pages_of_the_wrong_kind():
         ops.huge_pages(torch.ones(4, device="meta"))
     with refuses(ValueError, "threads: expected 0 <= threads <= 4611686018427387904, found -1"):
         ops.huge_pages(torch.ones(4), -1)
+
+
+def test_the_largest_number_of_a_dtype_is_outside_a_limit_of_it():
+    """As for a GPU, where the ids are compared by torch."""
+
+    class OnGPU(torch.Tensor):
+        device = torch.device("cuda")
+
+    most = torch.iinfo(torch.int32).max
+    ids = torch.tensor([0, most - 1, most], dtype=torch.int32)
+    for given in (ids, ids.as_subclass(OnGPU)):
+        assert [_first_outside(given, limit, 1) for limit in (most - 1, most, most + 1)] == [1, 2, -1]

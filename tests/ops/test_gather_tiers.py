@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -214,6 +215,14 @@ def test_the_lanes_of_a_gpu_cover_every_row(tmp_path):
                 row = ctypes.c_void_p(4096 + offset)
                 assert library.faults(row, ctypes.c_long(words), ctypes.c_long(word_bytes)) == 0
     assert [library.lanes(words) for words in (1, 2, 3, 8, 9, 31, 33)] == [1, 2, 4, 8, 16, 32, 32]
+
+
+def test_the_nanoseconds_of_all_tiers_are_no_more_than_the_call_took():
+    table, counts = torch.ones(20_000, 256), torch.zeros(2, 2, dtype=torch.int64)
+    begin = time.perf_counter_ns()
+    ops.gather_tiers([table[:-1], table[-1:]], torch.arange(20_000), disk=True, counts=counts, threads=1)
+    assert counts[:, 0].tolist() == [19_999, 1]
+    assert int(counts[:, 1].sum()) <= time.perf_counter_ns() - begin
 
 
 def test_counts_that_several_threads_add_to():

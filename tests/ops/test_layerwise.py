@@ -298,6 +298,27 @@ def test_options_that_do_not_fit(drawing, options, message):
         ops.sample_layers(FIGURE.relations(), BATCH, num_nodes, 1, LADIES._replace(**drawing), **options)
 
 
+def test_graphs_that_are_refused():
+    graph = FIGURE.relations()
+    text = r"^graph: expected edges without weights and times, found some$"
+    for field in ("weight", "time"):
+        with pytest.raises(ValueError, match=text):
+            ops.sample_layers(graph._replace(**{field: [torch.arange(5)]}), BATCH, [2], 1, LADIES)
+    text = r"^graph: expected one relation of one node type, found 1 relations of 2 node types$"
+    with pytest.raises(ValueError, match=text):
+        ops.sample_layers(graph._replace(sizes=[6, 6]), BATCH, [2], 1, LADIES)
+
+
+def test_scores_need_not_be_contiguous():
+    graph, drawing = random_graph(60, 6, seed=8), ops.LayerDrawing("fastgcn")
+    score = torch.arange(1, 121)[::2]
+    found, expected = (
+        ops.sample_layers(graph.relations(), torch.arange(9), [5, 5], 1, drawing, score=given)
+        for given in (score, score.contiguous())
+    )
+    assert_same(found, expected)
+
+
 def test_seeds_and_graphs_that_are_malformed():
     with pytest.raises(IndexError, match=r"^seeds\[1\] = 6 is out of range: expected nodes in \[0, 6\)"):
         ops.sample_layers(FIGURE.relations(), torch.tensor([1, 6]), [2], 1, LADIES)

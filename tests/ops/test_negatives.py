@@ -150,6 +150,15 @@ def test_draws_of_both_ends_are_independent():
 # Preparation #########################################################################################################
 
 
+def test_times_need_not_be_contiguous():
+    times = torch.tensor([[1, 9], [1, 0], [2, 0], [5, 9]])[:, 0]
+    found, expected = (
+        sample_negatives(50, candidates(3), candidates(4, time=time), 1, seed_time=torch.full((50,), 2))
+        for time in (times, times.clone())
+    )
+    assert torch.equal(found, expected)
+
+
 def test_candidates():
     plain = candidates(3)
     assert plain == (3, 3, None, None, None, None)

@@ -78,6 +78,14 @@ def test_contract_equals_the_twin(groups, most):
         assert all(torch.equal(a, b) and a.dtype == torch.int64 for a, b in zip(found, expected, strict=True))
 
 
+def test_neighbors_that_share_a_cell_are_counted_for_each_node():
+    """Of 24 nodes each pair, some of which share a cell of the hash table, are the neighbors of two nodes in a row."""
+    pairs = torch.combinations(torch.arange(24)).repeat_interleave(2, 0)
+    side = Side(torch.arange(len(pairs) + 1) * 2, pairs.reshape(-1), 24, 0, 24)
+    found = ops.contract([side], 24 + len(pairs))
+    assert all(map(torch.equal, found, reference.contract([side], 24 + len(pairs))))
+
+
 def test_a_symmetric_contraction():
     colptr, row, weight = ops.contract(both(random_graph(300, 6, 1)), 300)
     dense = torch.zeros(300, 300, dtype=torch.int64)
@@ -133,6 +141,14 @@ def test_no_label_falls_below_the_fewest():
     kept = ops.propagate_labels(*given, key=1, rounds=10, fewest=[30])
     assert kept.bincount(minlength=6).min() == 30
     assert not torch.equal(kept, label)
+
+
+@pytest.mark.parametrize("place", [0, 70, -1])
+def test_each_row_of_a_graph_to_be_transposed_is_checked(place):
+    row = GRAPH.row.clone()
+    row[place] = 50
+    with pytest.raises(IndexError, match=rf"^row\[{place % len(row)}\] = 50 is out of range"):
+        ops.transpose(GRAPH.colptr, row, 50)
 
 
 GRAPH = random_graph(50, 4, 1)

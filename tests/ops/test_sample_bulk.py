@@ -342,6 +342,14 @@ def test_a_graph_in_ordinary_memory_is_not_read_by_a_gpu():
             ops.sample_neighbors(ops.relations([colptr], [row]), [seeds], [2], 1)
 
 
+def test_the_most_batches_of_a_bulk(monkeypatch):
+    monkeypatch.setattr("torch_gnnscale.ops.bulk.MAX_BATCHES", 3)
+    graph, seeds = random_graph(50, 4, seed=1), [torch.arange(2)] * 4
+    assert len(bulk(graph, seeds[:3], [2], range(3))) == 3
+    with pytest.raises(ValueError, match=r"^keys: expected at most 3 batches, found 4$"):
+        bulk(graph, seeds, [2], range(4))
+
+
 def test_shapes_for_tracing():
     with FakeTensorMode(shape_env=ShapeEnv()):
         colptr, row, seeds = (torch.zeros(n, dtype=torch.int64, device="cuda") for n in (4, 5, 2))

@@ -288,6 +288,13 @@ def test_weight_sums():
         ops.weight_sums(torch.tensor([0, 3]), torch.ones(2))
 
 
+def test_a_hop_may_find_more_nodes_than_there_are_destinations():
+    ends = {"src_type": [1], "dst_type": [0], "sizes": [3, 300_000]}
+    graph = ops.relations([torch.arange(4) * 100_000], [torch.arange(300_000)], **ends)
+    found = ops.sample_neighbors(graph, [torch.arange(3), torch.empty(0, dtype=torch.int64)], [-1], 1)
+    assert torch.equal(found.node[1], torch.arange(300_000))
+
+
 GRAPH = graph_of_degrees([2, 2])
 EDGES = {"colptr": [GRAPH.colptr], "row": [GRAPH.row]}
 PAIR = {"colptr": [GRAPH.colptr] * 2, "row": [GRAPH.row] * 2}

@@ -390,6 +390,18 @@ def test_seeds_with_strides():
         assert_same(graph.sample(ops, seeds[::2], [3, 2], 7), graph.sample(ops, seeds[::2].clone(), [3, 2], 7))
 
 
+@pytest.mark.parametrize("strided", ["row", "edge_id"])
+def test_one_of_rows_and_edge_ids_with_strides(strided):
+    """Of two columns side by side one is read, as if both were."""
+    graph = random_graph(100, 6, seed=4).stored(torch.int64, torch.int64, interleaved=False)
+    apart = graph._replace(**{strided: torch.stack([getattr(graph, strided)] * 2, dim=1)[:, 0]})
+    found, expected = (
+        ops.sample_neighbors(given.relations(), [torch.arange(20)], [[5, 5]], key=1, with_edge_id=True)
+        for given in (apart, graph)
+    )
+    assert_same(found, expected)
+
+
 def test_times_with_strides():
     graph, seeds, limits = random_graph(100, 6, seed=1), [random_ids(100, 9)], 50 * torch.arange(18).flip(0)
     timed = graph.relations()._replace(time=[torch.arange(len(graph.row))], timed=True)

@@ -87,6 +87,21 @@ def test_levels_until_metis_can_take_the_clusters(monkeypatch):
     assert sizes[1] < sizes[0] < 2000
 
 
+def test_metis_gets_all_edges_of_the_last_level(monkeypatch):
+    given = {}
+
+    def part_graph(colptr, row, edge_weight, weight, names, parts, seed):
+        given.update(edges=len(row), expected=int(colptr[-1]))
+        return coarse.metis.Found(torch.arange(len(weight)) % parts, 5)
+
+    monkeypatch.setattr(coarse.metis, "part_graph", part_graph)
+    monkeypatch.setattr(coarse, "_LEVELS", 1)
+    monkeypatch.setattr(coarse, "_LEAST_EDGES", 1)
+    monkeypatch.setattr(coarse, "_REDUCTION", 1 << 40)  # so few edges that each level has more
+    assigned("coarse")
+    assert given["edges"] == given["expected"] > 1
+
+
 def test_nodes_move_after_metis_only_where_parts_stay_equal(monkeypatch):
     owners = torch.arange(4000) % 4
 

@@ -201,3 +201,18 @@ def test_a_type_without_edges_or_features(tmp_path):
     assert parts.part(1).halo["b"].ids.tolist() == [0, 1]
     assert parts.part(1).halo["b"].degree.tolist() == [1, 1]
     assert parts.part(0).halo["a"].ids.tolist() == []
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_a_relation_into_a_type_without_nodes(tmp_path, topology):
+    data = HeteroData()
+    data["a"].num_nodes, data["b"].num_nodes = 4, 0
+    data["a", "to", "a"].edge_index = torch.tensor([[0, 1, 2], [1, 2, 3]])
+    data["a", "to", "b"].edge_index = torch.empty(2, 0, dtype=torch.int64)
+    owners = {"a": torch.tensor([0, 1, 1, 0]), "b": torch.empty(0, dtype=torch.int64)}
+    write(data, tmp_path / "parts", owners=owners, parts=2, topology=topology)
+    with open_parts(tmp_path / "parts") as parts:
+        assert parts.book.num_nodes("b") == 0
+        stored = parts.graph() if topology == "replicated" else None
+        found = together(parts, ("a", "to", "b")) if stored is None else stored.relation(("a", "to", "b"))
+        assert (found.num_src, found.num_dst, found.num_edges) == (4, 0, 0)

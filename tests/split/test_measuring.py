@@ -54,3 +54,15 @@ def test_another_graph_is_refused():
         split.measure(plan, loader_of(make_data(30, 50), seeds=torch.arange(30)), [0])
     with pytest.raises(NotImplementedError, match=r"^disjoint=True with split parallelism is not implemented$"):
         split.measure(plan, loader_of(data, disjoint=True), [0])
+
+
+@pytest.mark.slow
+def test_the_plot_shows_each_load_as_a_share_of_the_mean(tmp_path, monkeypatch):
+    figure = pytest.importorskip("matplotlib.figure")
+    drawn = []
+    monkeypatch.setattr(figure.Figure, "savefig", lambda self, file, dpi: drawn.append(self))
+    data = make_data()
+    plan = split.plan(data, torch.arange(200), [2], 3, weights=torch.arange(200) % 3, epochs=1)
+    split.plot(plan, split.measure(plan, loader_of(data, (2,)), [0]), str(tmp_path / "plan.png"))
+    heights = [bar.get_height() for bar in drawn[0].axes[0].patches]
+    assert heights == pytest.approx([3 * load / sum(plan.loads) for load in plan.loads])

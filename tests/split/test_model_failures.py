@@ -16,7 +16,7 @@ from helpers.narrow import CLASSES, FEATURES, HIDDEN
 from helpers.slow import quick
 from test_parallelize_training import own_batches, place
 
-from torch_gnnscale.split import parallelize
+from torch_gnnscale.split import connection, parallelize
 
 TRANSPORTS = ["peers", "all_to_all"]
 
@@ -224,3 +224,32 @@ def test_a_program_that_ends_with_a_model():
     for rank in ranks:
         out, errors = rank.communicate(timeout=120)
         assert (rank.returncode, out) == (0, b"made\n"), errors
+
+
+class Held:
+    """What a model's groups are to an exchange; rank 1 has left why it failed."""
+
+    def __init__(self):
+        self.ended, self.why, self.meeting = False, [], self
+
+    def lost(self, error):
+        return f"rank 1: no luck ({error})"
+
+    def end(self, why):
+        self.why.append(why)
+
+
+def test_a_broadcast_that_fails_names_the_rank(monkeypatch):
+    def broadcast(*_):
+        raise RuntimeError("closed")
+
+    monkeypatch.setattr(connection.dist, "broadcast", broadcast)
+    monkeypatch.setattr(connection.dist, "get_global_rank", lambda group, rank: rank)
+    held = Held()
+    exchange = connection._Connected(object(), 2, 0, held)
+    with pytest.raises(RuntimeError, match=r"^split: rank 1: no luck \(closed\)$"):
+        exchange.broadcast(torch.zeros(1))
+    assert held.why == [""]
+    held.ended = True
+    with pytest.raises(RuntimeError, match=f"^split: {connection.ENDED}$"):
+        exchange.broadcast(torch.zeros(1))

@@ -1,10 +1,12 @@
 """The edges that a layer reads of a rank's share of a batch, without processes."""
 
 import pytest
+import torch
 from helpers.narrow import batches
 from helpers.split import cut_batches, random_owners
 
 from torch_gnnscale.split.own_hops import OwnHops
+from torch_gnnscale.split.own_rows import OwnNodeRows
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -24,3 +26,17 @@ def test_prefixes_are_of_own_rows_and_the_halo_that_a_layer_gets(last):
         place = {num_own + at: own + number for number, at in enumerate(hops.moves(groups - 1).halo.tolist())}
         expected = [at if at < own else place[at] for at in source[:count]]
         assert hops.edges.prefix(groups).index.tolist() == [expected, hops.edges.edges.index[1, :count].tolist()]
+
+
+def test_a_vector_of_rows_is_not_cut_beside_a_matrix():
+    """Its numbers are for the columns of the matrix, whose rows are of other nodes."""
+    hops = OwnHops(cut_batches(next(iter(batches())), random_owners(200, 3), 3)[0], verify=True)
+    rows, few, many = OwnNodeRows(hops, drop=None), hops.rows[1], hops.rows[2]
+    assert 0 < few < many
+    matrix, vector = torch.ones(many, few), torch.arange(float(few))
+    column = torch.ones(few, 1)
+    for groups, tensor in ((3, matrix), (2, vector), (2, column)):
+        rows.mark(tensor, groups)
+    with rows:
+        assert torch.equal(matrix + vector, 1 + vector.expand(many, few))
+        assert torch.equal(matrix + column, torch.full((few, few), 2.0))

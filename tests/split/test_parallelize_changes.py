@@ -73,6 +73,19 @@ def test_a_tensor_that_a_layer_and_a_dropout_read():
         torch.testing.assert_close(rows[seeds], expected, rtol=1e-12, atol=1e-12)
 
 
+def statistics():
+    rank, _ = place()
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 2, CLASSES, norm="BatchNorm")
+    for buffer in model.buffers():
+        buffer.fill_(rank + 1)
+    parallelize(model).close()
+    return [buffer.unique().tolist() for buffer in model.buffers()]
+
+
+def test_all_ranks_begin_with_the_buffers_of_rank_0():
+    assert cluster(2).run(statistics) == [[[1], [1], [1]]] * 2
+
+
 def attention():
     """Training with dropout of attention, on batches of one seed: edges may be as many as nodes."""
     rank, world = place()

@@ -22,6 +22,7 @@ from torch_gnnscale import (
     split,
 )
 from torch_gnnscale.datasets import planted
+from torch_gnnscale.distributed import open_part
 from torch_gnnscale.loader import accesses
 from torch_gnnscale.split.checks import check_sampler
 from torch_gnnscale.split.owners import owners_by
@@ -309,3 +310,13 @@ def test_graphs_with_types_are_refused():
     sampler = NeighborSampler(data, [2])
     with pytest.raises(NotImplementedError, match=r"^HeteroData with split parallelism"):
         check_sampler(sampler)
+
+
+def test_the_stores_of_a_part_are_refused(tmp_path):
+    partition.write(make_data(), tmp_path / "parts", 1, method="ranges")
+    text = "a split plan of the stores of a part is not implemented: make it of the whole graph, before it is in parts"
+    with (
+        open_part(tmp_path / "parts") as part,
+        pytest.raises(NotImplementedError, match=f"^{text}$"),
+    ):
+        split.plan((part.features, part.graph), torch.arange(3), [2])

@@ -13,3 +13,11 @@ def test_a_batch_without_nodes_has_the_fields_of_others():
     assert (nothing.hops, nothing.num_nodes, nothing.has_halo) == (whole.hops, 0, True)
     assert not nothing.tensors["x"].of_edges
     assert nothing.tensors["x"].rows.shape == (0, *whole.tensors["x"].rows.shape[1:])
+
+
+def test_a_field_that_is_one_number_has_no_rows():
+    (batch,) = cut_batches(next(iter(batches())), torch.zeros(200, dtype=torch.int64), 1)
+    known = fields_of(batch)
+    batch.temperature = torch.tensor(0.5)
+    found = fields_of(batch)
+    assert found.tensors.keys() == known.tensors.keys()

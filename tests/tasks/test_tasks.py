@@ -173,6 +173,11 @@ def test_recall_is_what_a_loop_finds(k, chunk):
     assert recall_at(k, sources, destinations, links, known, chunk).tolist() == pytest.approx(shares)
 
 
+def test_a_link_that_is_given_twice_counts_once():
+    links, destinations = torch.tensor([[0, 0, 0, 0], [0, 0, 0, 2]]), torch.tensor([[3.0], [2.0], [1.0]])
+    assert recall_at(2, torch.ones(1, 1), destinations, links, links[:, :0]).tolist() == [0.5]
+
+
 def test_links_of_earlier_splits_are_not_recommended(monkeypatch):
     trainer, found = trainer_of("links"), {}
     links, sizes = trainer.task.links, trainer.task.sizes
@@ -318,6 +323,14 @@ def test_archives_of_another_kind_are_refused(kind, tmp_path):
     np.savez(tmp_path / "other.npz", edge_index=np.zeros((2, 1)))
     with pytest.raises(ValueError, match="dataset 'other': expected"):
         TASKS[kind].load("other", tmp_path)
+
+
+def test_links_of_two_relations_are_refused(tmp_path):
+    of_relations = {f"edge_split__u__{name}__i": [0, 1] for name in ("likes", "buys")}
+    edges = {name.replace("split", "index"): [[0, 1], [0, 1]] for name in of_relations}
+    np.savez(tmp_path / "two.npz", num_nodes__u=2, num_nodes__i=2, **edges, **of_relations)
+    with pytest.raises(ValueError, match=r"^dataset 'two': expected .* edge_split__S__R__T of one relation, found \["):
+        datasets.load_links("two", tmp_path)
 
 
 @pytest.mark.parametrize("kind", ["links", "temporal"])

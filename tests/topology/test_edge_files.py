@@ -10,6 +10,7 @@ from helpers.edges import assert_same_csc, random_edges
 from torch_gnnscale import CSC, GraphStore
 from torch_gnnscale.cli import main
 from torch_gnnscale.topology import EdgeFiles, build_on_disk
+from torch_gnnscale.topology.edge_text import TextFormat, first_refused
 
 
 def write(path, edges):
@@ -40,6 +41,28 @@ def test_files_of_every_kind(tmp_path, kind):
         assert torch.equal(torch.cat(list(files.chunks(chunk)), 1), edges)
     store = build_on_disk(tmp_path / "graph", files.chunks(128), 100, num_edges=files.count())
     assert_same_csc(store.relation(), CSC.from_edge_index(edges, 100))
+
+
+@pytest.mark.parametrize("count", [0, 1, 4, 5, 6])
+def test_every_chunk_of_two_vectors_is_read(tmp_path, count):
+    edges = random_edges(9, 9, count)
+    pair = tuple(tmp_path / f"{end}.npy" for end in ("src", "dst"))
+    for path, ids in zip(pair, edges, strict=True):
+        write(path, ids)
+    found = list(EdgeFiles([pair]).chunks(2))
+    assert [part.size(1) for part in found] == [2] * (count // 2) + [1] * (count % 2)
+    assert torch.equal(torch.cat([edges[:, :0], *found], 1), edges)
+
+
+def test_only_the_first_line_is_taken_for_a_header(tmp_path):
+    (tmp_path / "x.csv").write_text("1,2\nsrc,dst\n")
+    hint = "; is it a header? Then say so (header='yes', --header yes)"
+    for read in (0, 1):
+        found = first_refused(tmp_path / "x.csv", TextFormat(0, ",", 2, (0, 1), False), read)
+        assert found == f"{tmp_path}/x.csv, line 2: expected two ids, found 'src,dst'"
+    (tmp_path / "x.csv").write_text("src,dst\n")
+    found = first_refused(tmp_path / "x.csv", TextFormat(0, ",", 2, (0, 1), False), 0)
+    assert found == f"{tmp_path}/x.csv, line 1: expected two ids, found 'src,dst'{hint}"
 
 
 @pytest.mark.parametrize(

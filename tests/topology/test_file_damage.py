@@ -122,6 +122,10 @@ DAMAGES = {
 VERIFIED_ONLY = {
     "first byte": (lambda f: overwrite(f / "0.npy", 128, b"\x55"), ValueError, "0.npy", "checksum of block 0"),
     "last byte": (lambda f: overwrite(f / "0.npy", -1, b"\x55"), ValueError, "0.npy", "checksum of block 0"),
+    "a checksum more": (
+        lambda f: edit_manifest(f, lambda m: m["arrays"]["0"]["crc32"].append(0)), ValueError, files.MANIFEST,
+        "expected 1 checksums of 0.npy, found [",
+    ),
     "no checksums": (lambda f: edit_manifest(f, lambda m: m["arrays"]["0"].pop("crc32")), ValueError, "0.npy", ""),
     "fewer checksums": (
         lambda f: edit_manifest(f, lambda m: m["arrays"]["0"].update(crc32=[])), ValueError, "0.npy", "",

@@ -217,6 +217,15 @@ def test_constructors_agree():
     assert "num_edges=1500" in repr(stores[0])
 
 
+def test_a_store_that_was_opened_by_a_relative_path_is_pickled(graph, monkeypatch):
+    monkeypatch.chdir(graph.parent)
+    store = GraphStore.open(graph.name)
+    monkeypatch.chdir("/")
+    other = pickle.loads(pickle.dumps(store))
+    attr = EdgeAttr(None, EdgeLayout.CSC)
+    assert all(map(torch.equal, other.get_edge_index(attr), store.get_edge_index(attr)))
+
+
 def test_agrees_with_data_as_a_store():
     data = make_data()
     store = GraphStore.from_data(data)

@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.multiprocessing
 from helpers.data import make_data
+from helpers.edges import random_edges
 
 from torch_gnnscale import CSC, LayerSampler, NeighborLoader, NeighborSampler
 from torch_gnnscale.sampler.executor import GPUExecutor
@@ -42,6 +43,17 @@ def drawn(graph: SegmentedCSC) -> list[torch.Tensor]:
 def assert_all_equal(found, expected) -> None:
     for ours, theirs in zip(found, expected, strict=True):
         assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("num_edges", [0, 1, 60])
+@pytest.mark.parametrize("share", [0, 0.5, 1])
+def test_a_cut_has_every_edge(num_edges, share):
+    csc = CSC.from_edge_index(random_edges(20, 20, num_edges), 20)
+    room = int(share * (csc.colptr.nbytes + csc.row.nbytes + csc.edge_id.nbytes))
+    cut = SegmentedCSC.cut(csc, CPU, room, copied=False)
+    assert torch.equal(cut.colptr, csc.colptr)
+    assert torch.equal(torch.cat(cut.row), csc.row)
+    assert torch.equal(torch.cat(cut.edge_id), csc.edge_id)
 
 
 @pytest.mark.parametrize("form", FORMS)

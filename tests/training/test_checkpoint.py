@@ -157,6 +157,15 @@ def test_a_checkpoint_of_other_data_is_refused(task, tmp_path):
         Observed(other, tmp_path).resume()
 
 
+def test_a_checkpoint_of_another_trainer_is_refused(task, tmp_path):
+    class Other(Observed):
+        pass
+
+    Observed(task, tmp_path).save_checkpoint()
+    with pytest.raises(ValueError, match=f"{CHECKPOINT}: expected trainer='Other', found 'Observed'$"):
+        Other(task, tmp_path).resume()
+
+
 def test_the_baseline_leaves_the_random_state_alone(task):
     class WithBaseline(Observed):
         def baseline(self):

@@ -83,6 +83,15 @@ def test_a_batch_may_have_no_seeds(task):
     assert entry["loss"] == pytest.approx(sum(a * b for a, b in losses) / sum(seeds for _, seeds in losses))
 
 
+def test_only_in_training_ranks_call_the_model_together(task):
+    trainer, batch = Scripted(task, [0.1]), object()
+    trainer._trained, trainer._called = lambda given: ("together", given), lambda given: ("alone", given)
+    trainer.model.train()
+    assert trainer.forward(batch) == ("together", batch)
+    trainer.model.eval()
+    assert trainer.forward(batch) == ("alone", batch)
+
+
 def test_the_loss_of_an_epoch_is_the_mean_over_its_own_seeds(task):
     trainer = Scripted(task, [0.1, 0.2, 0.3])
     history = trainer.run(silent)["history"]
