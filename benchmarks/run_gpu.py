@@ -43,6 +43,7 @@ CHECKED = [
     *(f"tests/native/test_gpu.py::test_random_samples[{seed}]" for seed in range(8)),
     *(f"tests/native/test_gpu.py::test_random_layers[{seed}]" for seed in range(8)),
     *(f"tests/native/test_gpu.py::test_random_cuts[{seed}]" for seed in range(4)),
+    *(f"tests/native/test_gpu.py::test_random_aggregations[{seed}]" for seed in range(8)),
     *(f"tests/native/test_gpu.py::test_random_shuffles[{seed}]" for seed in range(4)),
     *(
         f"tests/native/test_gpu.py::test_a_loader_over_tiers_on_a_gpu[{device}-8-{{'gpu': '30%'}}]"
@@ -54,7 +55,7 @@ CALLS = {
     "first": ["build", "probe", "tests", "gather", "sampling"],
     "second": ["build", "epoch", "memcheck"],
     "third": ["build", "papers", "scaling"],
-    "fourth": ["build", "layers", "split"],
+    "fourth": ["build", "layers", "split", "aggregate"],
 }
 """The steps of each call; the limits of a call add up to less than ten minutes."""
 GATHERS = """
@@ -103,6 +104,7 @@ def steps(prebuilt: bool) -> list[Step]:
         Step("sampling", [*bench, "benchmarks/bench_gpu.py", "--rounds", "5"], 75),
         Step("layers", [*bench, "benchmarks/bench_gpu_layers.py", "--rounds", "5"], 60),
         Step("split", [*bench, "benchmarks/bench_gpu_split.py", "--rounds", "9"], 135),
+        Step("aggregate", [*bench, "benchmarks/bench_gpu_aggregate.py", "--rounds", "9"], 75),
         Step("epoch", [*bench, "benchmarks/bench_gpu_epoch.py"], 270),
         Step("papers", [*bench, "benchmarks/bench_gpu_papers.py"], 180),
         Step("scaling", [*bench, "benchmarks/bench_scaling.py"], 285),

@@ -190,6 +190,10 @@ def test_a_run_from_its_first_step_to_its_summary(tmp_path, monkeypatch, capsys)
                 "cut over 8",
             ],
         ),
+        (
+            "bench_gpu_aggregate.py --rounds 1 --graphs tiny",
+            ["max of rows of 1024 bytes, forward and backward", "both passes over the faster peer's"],
+        ),
         ("bench_gpu.py --rounds 1 --graphs tiny", ["32 at a time, half on the GPU", "torch_gnnscale, device"]),
     ],
     ids=lambda value: value.split()[0] if isinstance(value, str) else "",

@@ -1,15 +1,13 @@
 // Sums, means and extremes of neighbors' rows over a CSC, and the operators that their gradients need.
 //
-// Each column is computed by one thread, which reads its entries in stored order, so no result depends on the number of
-// threads. Entry k reads the row of node[k] and the weights of edge[k]. Sorted by source, with destinations as nodes,
-// the same entries are the transposed graph: the gradient of a sum is the same sum over it.
+// Each column is computed by one thread, which reads its entries in stored order (see columns.h), so no result depends
+// on the number of threads.
 #include <atomic>
-#include <limits>
-#include <optional>
 #include <string>
+#include <vector>
 
-#include "../memory/tensor.h"
 #include "../prefetch.h"
+#include "aggregate_arguments.h"
 
 namespace gnnscale {
 namespace {
@@ -18,25 +16,10 @@ constexpr int64_t kEntriesAhead = 4;      // rows to read are prefetched this ma
 constexpr int64_t kColumnsAhead = 2;      // rows to write, this many columns ahead
 constexpr int64_t kGrainItems = 1 << 15;  // a task adds at least this many numbers
 
-constexpr int64_t kAllEdges = std::numeric_limits<int64_t>::max();
-
-template <typename Id>
-struct Entries {
-  const int64_t* ptr;  // [columns + 1]
-  const Id *node, *edge;
-  int64_t columns, count, node_stride, edge_stride;
-  int64_t num_nodes, num_edges;  // a column ends before its first entry of an edge >= num_edges
-
-  int64_t node_of(int64_t entry) const { return static_cast<int64_t>(node[entry * node_stride]); }
-  int64_t edge_of(int64_t entry) const {
-    return edge == nullptr ? entry : static_cast<int64_t>(edge[entry * edge_stride]);
-  }
-};
-
 // Calls f(column, first entry, end) for every column, in parallel; tasks have about equally many entries. Throws if ptr
 // is malformed, or a node or edge is out of range.
-template <typename Id, typename F>
-void for_each_column(const Entries<Id>& entries, int64_t items_per_entry, int64_t threads, F&& f) {
+template <typename Ids, typename F>
+void for_each_column(const Entries<Ids>& entries, int64_t items_per_entry, int64_t threads, F&& f) {
   const int64_t* ptr = entries.ptr;
   STD_TORCH_CHECK(entries.columns == 0 || (ptr[0] >= 0 && ptr[entries.columns] <= entries.count),
                   "ptr: expected entries in [0, ", entries.count, "], found ", ptr[0], " to ", ptr[entries.columns]);
@@ -66,9 +49,7 @@ void for_each_column(const Entries<Id>& entries, int64_t items_per_entry, int64_
     for (int64_t i = boundary(task); i < to; ++i) {
       int64_t end = ptr[i];
       for (; end < ptr[i + 1] && entries.edge_of(end) < entries.num_edges; ++end) {
-        const uint64_t node = static_cast<uint64_t>(entries.node_of(end));
-        const uint64_t edge = static_cast<uint64_t>(entries.edge_of(end));
-        if (node >= static_cast<uint64_t>(entries.num_nodes) || edge >= static_cast<uint64_t>(entries.count)) {
+        if (!entries.in_range(entries.node_of(end), entries.edge_of(end))) {
           corrupt.store(end);
           return;
         }
@@ -82,15 +63,6 @@ void for_each_column(const Entries<Id>& entries, int64_t items_per_entry, int64_
   }
 }
 
-// The rows of one table, and after them those of another one.
-template <typename T>
-struct Rows {
-  const T *first, *rest;
-  int64_t count, width;  // rows of the first table
-
-  const T* operator()(int64_t i) const { return i < count ? first + i * width : rest + (i - count) * width; }
-};
-
 template <typename T>
 void add(T* __restrict out, const T* __restrict x, int64_t width) {
   for (int64_t c = 0; c < width; ++c) out[c] += x[c];
@@ -98,50 +70,36 @@ void add(T* __restrict out, const T* __restrict x, int64_t width) {
 
 template <typename T>
 void add_scaled(T* __restrict out, const T* __restrict x, T scale, int64_t width) {
-  for (int64_t c = 0; c < width; ++c) out[c] += scale * x[c];
+  for (int64_t c = 0; c < width; ++c) out[c] += product(scale, x[c]);
 }
 
 template <bool kMax, typename T>
 void keep_extreme(T* __restrict out, const T* __restrict x, int64_t width) {
-  for (int64_t c = 0; c < width; ++c) out[c] = (kMax ? x[c] > out[c] : x[c] < out[c]) || x[c] != x[c] ? x[c] : out[c];
+  for (int64_t c = 0; c < width; ++c) out[c] = extreme_of<kMax>(out[c], x[c]);
 }
 
-template <typename T>
-T dot(const T* a, const T* b, int64_t width) {
-  constexpr int64_t kSums = 8;
-  T sums[kSums] = {};
-  int64_t c = 0;
-  for (; c + kSums <= width; c += kSums) {
-    for (int64_t s = 0; s < kSums; ++s) sums[s] += a[c + s] * b[c + s];
+// Writes a column's sum to `out`; f(begin, end, sum) writes that of a piece of its entries.
+template <typename T, typename F>
+void sum_pieces(int64_t first, int64_t last, T* out, int64_t width, F&& f) {
+  f(first, std::min(first + kPiece, last), out);
+  if (last - first <= kPiece) return;
+  std::vector<T> sum(static_cast<size_t>(width));
+  for (int64_t begin = first + kPiece; begin < last; begin += kPiece) {
+    f(begin, std::min(begin + kPiece, last), sum.data());
+    add(out, sum.data(), width);
   }
-  T sum = ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
-  for (; c < width; ++c) sum += a[c] * b[c];
-  return sum;
 }
 
 template <typename Id>
-Entries<Id> entries_of(const Tensor& ptr, const Tensor& node, const std::optional<Tensor>& edge, int64_t num_nodes,
-                       int64_t num_edges) {
-  return {static_cast<const int64_t*>(ptr.const_data_ptr()),
-          static_cast<const Id*>(node.const_data_ptr()),
-          edge.has_value() ? static_cast<const Id*>(edge->const_data_ptr()) : nullptr,
-          ptr.numel() - 1,
-          node.numel(),
-          node.stride(0),
-          edge.has_value() ? edge->stride(0) : 0,
-          num_nodes,
-          num_edges};
+const Id* as_ids(const void* address) {
+  return static_cast<const Id*>(address);
 }
 
 // Calls f with null pointers of the types of node ids and of x.
 template <typename F>
 Tensor dispatch(const Tensor& node, const Tensor& x, F&& f) {
-  return dispatch_index(node.scalar_type(), [&](auto* id) {
-    STD_TORCH_CHECK(x.scalar_type() == ScalarType::Float || x.scalar_type() == ScalarType::Double,
-                    "expected float32 or float64 rows");
-    if (x.scalar_type() == ScalarType::Float) return f(id, static_cast<float*>(nullptr));
-    return f(id, static_cast<double*>(nullptr));
-  });
+  return dispatch_index(node.scalar_type(),
+                        [&](auto* id) { return dispatch_rows(x, [&](auto* item) { return f(id, item); }); });
 }
 
 // See torch_gnnscale.ops.aggregate, which checks the arguments.
@@ -152,19 +110,16 @@ Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tens
     using Id = std::remove_pointer_t<decltype(id_tag)>;
     using T = std::remove_pointer_t<decltype(item_tag)>;
     const int64_t num_rows = x.size(0) + (more.has_value() ? more->size(0) : 0);
-    const Entries<Id> entries = entries_of<Id>(ptr, node, edge, num_rows, num_edges);
+    const Entries<const Id*> entries = entries_of(ptr, node, edge, num_rows, num_edges, as_ids<Id>);
     const int64_t width = x.size(1), heads = weight.has_value() ? weight->size(1) : 1, head = width / heads;
-    const Rows<T> from{static_cast<const T*>(x.const_data_ptr()),
-                       more.has_value() ? static_cast<const T*>(more->const_data_ptr()) : nullptr, x.size(0), width};
-    const T* weights = weight.has_value() ? static_cast<const T*>(weight->const_data_ptr()) : nullptr;
-    const bool is_mean = reduce == "mean", is_max = reduce == "max", is_min = reduce == "min";
+    const Rows<T> from = rows_of<T>(x, more);
+    const T* const weights = items_of<T>(weight);
+    const bool is_max = reduce == "max", is_min = reduce == "min", is_mean = reduce == "mean";
     const int64_t row_bytes = width * static_cast<int64_t>(sizeof(T));
     PooledArray<T> out(entries.columns * width);
-    for_each_column(entries, width, threads, [&](int64_t column, int64_t first, int64_t last) {
-      T* to = out.data() + column * width;
-      prefetch_lines_to_write(to + kColumnsAhead * width, row_bytes);
-      if (first == last || weights != nullptr) std::fill(to, to + width, T{0});
-      for (int64_t k = first; k < last; ++k) {
+    const auto combine = [&](int64_t begin, int64_t end, T* to) {
+      if (begin == end || weights != nullptr) std::fill(to, to + width, begin == end ? T{0} : kNothing<T>);
+      for (int64_t k = begin; k < end; ++k) {
         if (k + kEntriesAhead < entries.count) {
           const int64_t ahead = entries.node_of(k + kEntriesAhead);
           if (static_cast<uint64_t>(ahead) < static_cast<uint64_t>(entries.num_nodes)) {
@@ -175,7 +130,7 @@ Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tens
         if (weights != nullptr) {
           const T* scale = weights + entries.edge_of(k) * heads;
           for (int64_t h = 0; h < heads; ++h) add_scaled(to + h * head, row + h * head, scale[h], head);
-        } else if (k == first) {
+        } else if (k == begin) {
           std::copy(row, row + width, to);
         } else if (is_max) {
           keep_extreme<true>(to, row, width);
@@ -184,6 +139,15 @@ Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tens
         } else {
           add(to, row, width);
         }
+      }
+    };
+    for_each_column(entries, width, threads, [&](int64_t column, int64_t first, int64_t last) {
+      T* const to = out.data() + column * width;
+      prefetch_lines_to_write(to + kColumnsAhead * width, row_bytes);
+      if (is_max || is_min) {
+        combine(first, last, to);
+      } else {
+        sum_pieces(first, last, to, width, combine);
       }
       if (is_mean && last - first > 1) {
         for (int64_t c = 0; c < width; ++c) to[c] /= static_cast<T>(last - first);
@@ -199,17 +163,17 @@ Tensor edge_dot(const Tensor& ptr, const Tensor& node, const std::optional<Tenso
   return dispatch(node, x, [&](auto* id_tag, auto* item_tag) {
     using Id = std::remove_pointer_t<decltype(id_tag)>;
     using T = std::remove_pointer_t<decltype(item_tag)>;
-    const Entries<Id> entries = entries_of<Id>(ptr, node, edge, x.size(0), kAllEdges);
+    const Entries<const Id*> entries = entries_of(ptr, node, edge, x.size(0), kAllEdges, as_ids<Id>);
     STD_TORCH_CHECK(entries.ptr[0] == 0 && entries.ptr[entries.columns] == entries.count, "ptr: expected 0 to ",
                     entries.count, ", found ", entries.ptr[0], " to ", entries.ptr[entries.columns]);
     const int64_t width = x.size(1), head = width / heads;
-    const T *from = static_cast<const T*>(x.const_data_ptr()), *other = static_cast<const T*>(y.const_data_ptr());
+    const T *from = items_of<T>(x), *other = items_of<T>(y);
     PooledArray<T> out(entries.count * heads);
     for_each_column(entries, width, threads, [&](int64_t column, int64_t first, int64_t last) {
       for (int64_t k = first; k < last; ++k) {
         const T* row = from + entries.node_of(k) * width;
         T* to = out.data() + entries.edge_of(k) * heads;
-        for (int64_t h = 0; h < heads; ++h) to[h] = dot(row + h * head, other + column * width + h * head, head);
+        for (int64_t h = 0; h < heads; ++h) to[h] = dot<1>(row + h * head, other + column * width + h * head, head);
       }
     });
     return to_tensor(std::move(out), {entries.count, heads}, x.scalar_type());
@@ -222,10 +186,9 @@ Tensor share_of_extremes(const Tensor& ptr, const Tensor& node, const Tensor& x,
   return dispatch(node, x, [&](auto* id_tag, auto* item_tag) {
     using Id = std::remove_pointer_t<decltype(id_tag)>;
     using T = std::remove_pointer_t<decltype(item_tag)>;
-    const Entries<Id> entries = entries_of<Id>(ptr, node, std::nullopt, x.size(0), kAllEdges);
+    const Entries<const Id*> entries = entries_of(ptr, node, std::nullopt, x.size(0), kAllEdges, as_ids<Id>);
     const int64_t width = x.size(1);
-    const T *from = static_cast<const T*>(x.const_data_ptr()), *best = static_cast<const T*>(extreme.const_data_ptr());
-    const T* gradient = static_cast<const T*>(grad.const_data_ptr());
+    const T *from = items_of<T>(x), *best = items_of<T>(extreme), *gradient = items_of<T>(grad);
     PooledArray<T> out(entries.columns * width);
     for_each_column(entries, width, threads, [&](int64_t column, int64_t first, int64_t last) {
       T* to = out.data() + column * width;
@@ -233,9 +196,9 @@ Tensor share_of_extremes(const Tensor& ptr, const Tensor& node, const Tensor& x,
       std::fill(to, to + width, T{0});
       for (int64_t k = first; k < last; ++k) {
         const T* row = from + entries.node_of(k) * width;
-        for (int64_t c = 0; c < width; ++c) to[c] += row[c] == bound[c] ? T{1} : T{0};
+        for (int64_t c = 0; c < width; ++c) to[c] += tie(row[c], bound[c]);
       }
-      for (int64_t c = 0; c < width; ++c) to[c] = to[c] > 0 ? gradient[column * width + c] / to[c] : T{0};
+      for (int64_t c = 0; c < width; ++c) to[c] = share_of(gradient[column * width + c], to[c]);
     });
     return to_tensor(std::move(out), {entries.columns, width}, x.scalar_type());
   });
@@ -247,19 +210,19 @@ Tensor extreme_backward(const Tensor& ptr, const Tensor& node, const std::option
   return dispatch(node, x, [&](auto* id_tag, auto* item_tag) {
     using Id = std::remove_pointer_t<decltype(id_tag)>;
     using T = std::remove_pointer_t<decltype(item_tag)>;
-    const Entries<Id> entries = entries_of<Id>(ptr, node, edge, extreme.size(0), num_edges);
+    const Entries<const Id*> entries = entries_of(ptr, node, edge, extreme.size(0), num_edges, as_ids<Id>);
     const int64_t width = x.size(1);
-    const T *from = static_cast<const T*>(x.const_data_ptr()), *best = static_cast<const T*>(extreme.const_data_ptr());
-    const T* shares = static_cast<const T*>(share.const_data_ptr());
+    const T *from = items_of<T>(x), *best = items_of<T>(extreme), *shares = items_of<T>(share);
     PooledArray<T> out(entries.columns * width);
     for_each_column(entries, width, threads, [&](int64_t column, int64_t first, int64_t last) {
-      T* to = out.data() + column * width;
-      const T* row = from + column * width;
-      std::fill(to, to + width, T{0});
-      for (int64_t k = first; k < last; ++k) {
-        const int64_t i = entries.node_of(k) * width;
-        for (int64_t c = 0; c < width; ++c) to[c] += row[c] == best[i + c] ? shares[i + c] : T{0};
-      }
+      const T* const row = from + column * width;
+      sum_pieces(first, last, out.data() + column * width, width, [&](int64_t begin, int64_t end, T* sum) {
+        std::fill(sum, sum + width, T{0});
+        for (int64_t k = begin; k < end; ++k) {
+          const int64_t i = entries.node_of(k) * width;
+          for (int64_t c = 0; c < width; ++c) sum[c] += given_back(row[c], best[i + c], shares[i + c]);
+        }
+      });
     });
     return to_tensor(std::move(out), {entries.columns, width}, x.scalar_type());
   });

@@ -129,6 +129,8 @@ T __shfl_sync(unsigned lanes, T value, int lane, int width) {
 inline uint64_t __umul64hi(uint64_t a, uint64_t b) {
   return static_cast<uint64_t>(static_cast<unsigned __int128>(a) * b >> 64);
 }
+inline float __fmul_rn(float a, float b) { return a * b; }
+inline double __dmul_rn(double a, double b) { return a * b; }
 template <typename T>
 T atomicCAS(T* at, T expected, T desired) {
   return emulated::compare_and_swap(at, expected, desired);

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from helpers.gpu_cases import (
+    check_random_aggregation,
     check_random_choice,
     check_random_cut,
     check_random_gather,
@@ -61,6 +62,12 @@ def test_random_shuffles(first):
         LIBRARY.emulated_forget()
 
 
+@pytest.mark.parametrize("first", range(0, 400, 50))
+def test_random_aggregations(first):
+    for seed in range(first, first + 50):
+        check_random_aggregation(seed, put)
+
+
 @pytest.mark.parametrize("first", range(0, 200, 50))
 def test_random_hops(first):
     for seed in range(first, first + 50):
@@ -95,6 +102,10 @@ def test_memory_that_a_gpu_cannot_read():
         ops.sample_layers_bulk(colptr, [put(row, "pageable")], index, [0, 4], [2], [1], ops.LayerDrawing())
     with pytest.raises(RuntimeError, match="pick_neighbors: a tensor in host memory is not registered with CUDA"):
         ops.pick_neighbors(ops.relations([colptr], [put(row, "pageable")]), index, [0, 4], [1], 0, 2)
+    with pytest.raises(RuntimeError, match="aggregate: expected all tensors on the device of x"):
+        ops.aggregate(colptr, put(row, "pinned"), table)
+    with pytest.raises(RuntimeError, match="edge_dot: x is not on a GPU"):
+        ops.edge_dot(colptr, row, put(table, "pageable"), table[:4])
     with pytest.raises(RuntimeError, match="relabel: expected all tensors on the device of ids"):
         ops.relabel(put(index, "pinned"), index)
 

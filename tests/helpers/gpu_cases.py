@@ -254,6 +254,74 @@ def check_random_cut(seed: int, put: Put, most: int = 200) -> None:
             assert torch.equal(ours.cpu(), theirs) if isinstance(theirs, Tensor) else ours == theirs
 
 
+def check_random_aggregation(seed: int, put: Put, most: int = 600) -> None:
+    """The operators on columns of some or many entries, of rows of any width and alignment, in one table or two."""
+    generator = torch.Generator().manual_seed(seed)
+    dtype, id_dtype = choice(generator, [torch.float32, torch.float64]), choice(generator, INDEX)
+    count, columns = number(generator, 0, choice(generator, [0, 20, most])), number(generator, 0, 12)
+    num_rows, heads = number(generator, 1, 40), number(generator, 1, 3)
+    width = heads * choice(generator, [0, 1, 3, 4, 8, 11, 32])
+    # Few distinct values, so that extremes tie.
+    values = choice(generator, [lambda *size: torch.randn(*size, generator=generator, dtype=dtype),
+                                lambda *size: torch.randint(-2, 3, size, generator=generator).to(dtype)])  # fmt: skip
+
+    def there(tensor: Tensor) -> Tensor:
+        """A copy of rows or ids, which may begin anywhere in a room of the GPU's memory."""
+        room = put(torch.cat([tensor.new_zeros(seed % 3), tensor.flatten()]), "GPU")
+        return room[seed % 3 :].view(tensor.shape)
+
+    def both(name: str, *args: Tensor | int | str | None, **options: Tensor | int | None) -> Tensor:
+        """What the CPU's operator and the GPU's, which are equal, return."""
+        call = getattr(ops, name)
+        expected = call(*args, **options)
+        moved = {key: there(value) if isinstance(value, Tensor) else value for key, value in options.items()}
+        found = call(*(there(value) if isinstance(value, Tensor) else value for value in args), **moved)
+        torch.testing.assert_close(found.cpu(), expected, rtol=0, atol=0, equal_nan=True)
+        return expected
+
+    def by_twin(name: str, *args: Tensor | int | str, **options: Tensor | int | None) -> Tensor:
+        return getattr(reference, name)(*args, **options)
+
+    cuts = torch.randint(count + 1, (columns,), generator=generator).sort().values
+    ptr = torch.cat([torch.zeros(1, dtype=torch.int64), cuts])
+    if columns:
+        ptr[-1] = count
+    else:
+        count = 0
+    node, edge = torch.randint(num_rows, (count,), generator=generator), torch.randperm(count, generator=generator)
+    for column in range(columns):  # rising in each column
+        edge[ptr[column] : ptr[column + 1]] = edge[ptr[column] : ptr[column + 1]].sort().values
+    pairs = put(torch.stack([node, edge], 1).to(id_dtype), "GPU")  # two columns of one table, as coo_to_csc gives them
+    node, edge = node.to(id_dtype), edge.to(id_dtype) if seed % 2 else None
+    x, weight = values(num_rows, width), values(count, heads) if seed % 5 else None
+    if seed % 7 == 0 and width:
+        x[number(generator, 0, num_rows - 1), number(generator, 0, width - 1)] = float("nan")
+    cut = {"edge": edge, "num_edges": number(generator, 0, count) if seed % 3 else None}
+    first = number(generator, 0, num_rows) if seed % 4 == 0 else num_rows
+    more = x[first:] if seed % 4 == 0 else None
+    for reduce in ops.REDUCTIONS:
+        given = {**cut, "weight": weight if reduce in ("sum", "mean") else None}
+        expected = by_twin("aggregate", ptr, node, x, reduce, **given)
+        found = both("aggregate", ptr, node, x[:first], reduce, **given, more=more)
+        torch.testing.assert_close(found, expected, rtol=0, atol=0, equal_nan=True)
+    strided = {"edge": None if edge is None else pairs[:, 1], "num_edges": cut["num_edges"]}
+    found = ops.aggregate(put(ptr, "GPU"), pairs[:, 0], put(x, "GPU"), **strided)
+    torch.testing.assert_close(
+        found.cpu(), by_twin("aggregate", ptr, node, x, **cut), rtol=0, atol=0, equal_nan=True
+    )  # fmt: skip
+    y = values(columns, width)
+    found = both("edge_dot", ptr, node, x, y, heads, edge=edge)
+    torch.testing.assert_close(found, by_twin("edge_dot", ptr, node, x, y, heads, edge=edge), equal_nan=True)
+    extreme = ops.aggregate(ptr, node, x, "min")
+    share = both("share_of_extremes", ptr, node, x, extreme, y)
+    expected = by_twin("share_of_extremes", ptr, node, x, extreme, y)
+    torch.testing.assert_close(share, expected, rtol=0, atol=0, equal_nan=True)
+    # Columns become sources, whose entries lead to some of the rows above.
+    args = ptr, node, y, x, values(num_rows, width)
+    found = both("extreme_backward", *args, **cut)
+    torch.testing.assert_close(found, by_twin("extreme_backward", *args, **cut), rtol=0, atol=0, equal_nan=True)
+
+
 def check_random_shuffle(seed: int, put: Put, most: int = 1000) -> None:
     """Rows of tables in any memory, taken or added, and dropped by their ids."""
     generator = torch.Generator().manual_seed(seed)

@@ -1,4 +1,5 @@
-"""What nvcc makes of the kernels that gather rows, where it is there: no GPU is needed to see how they read memory."""
+"""What nvcc makes of the kernels that gather or add rows, where it is there: no GPU is needed to see how they read
+memory."""
 
 import re
 import shutil
@@ -18,17 +19,24 @@ pytestmark = [
 ]
 
 
-@pytest.fixture(scope="module")
-def code(tmp_path_factory):
-    """The PTX of each kernel that gathers rows."""
-    ptx = tmp_path_factory.mktemp("ptx") / "code.ptx"
+def ptx_of(source: str, folder: Path) -> dict[str, str]:
+    """The PTX of each kernel of a source, by name."""
+    ptx = folder / "code.ptx"
     include = [f"-I{path}" for path in cpp_extension.include_paths()]
     nvcc = ["nvcc", "-ptx", "-arch=sm_90", "-std=c++20", "-O3", "-DUSE_CUDA",
             "-DTORCH_TARGET_VERSION=0x020b000000000000"]  # fmt: skip
-    source = SOURCES / "gather/gather_tiers_cuda.cu"
-    subprocess.run([*nvcc, *include, source, "-o", ptx], check=True, capture_output=True)
+    subprocess.run([*nvcc, *include, SOURCES / source, "-o", ptx], check=True, capture_output=True)
     names = subprocess.run(["c++filt"], input=ptx.read_text(), capture_output=True, text=True, check=True).stdout
-    return dict(re.findall(r"\.entry void gnnscale::(\w+<.*?>)\(.*?\n\)(.*?)\n\}\n", names, re.S))
+    found = re.findall(
+        r"\.entry void gnnscale::(?:\(anonymous namespace\)::)?(\w+<.*?>)\(.*?\n\)(.*?)\n\}\n", names, re.S
+    )
+    return dict(found)
+
+
+@pytest.fixture(scope="module")
+def code(tmp_path_factory):
+    """The PTX of each kernel that gathers rows."""
+    return ptx_of("gather/gather_tiers_cuda.cu", tmp_path_factory.mktemp("ptx"))
 
 
 WORD = {
@@ -52,3 +60,15 @@ def test_rows_are_read_in_words_as_wide_as_they_allow(code):
         assert word in loads, (name, loads)
         seen.add(word)
     assert seen == {"v4.u32", "v2.u16", *WORD.values()}
+
+
+def test_sums_are_those_of_the_cpu(tmp_path):
+    """No product is fused with a sum, nothing is added by atomics, and aligned rows are read 16 bytes at a time."""
+    code = ptx_of("aggregate/aggregate_cuda.cu", tmp_path)
+    assert len(code) == 44
+    for name, body in code.items():
+        assert not re.search(r"\bfma\.rn|\batom\.|\bred\.", body), name
+        item, count = re.search(r"<(float|double), (\d)>", name).groups()
+        word = {"float": "f32", "double": "f64"}[item]
+        loads = re.findall(r"ld\.global\.(?:nc\.)?([\w.]+)", body)
+        assert (word if count == "1" else f"v{count}.{word}") in loads, (name, loads)

@@ -12,6 +12,7 @@ import torch
 import torch.multiprocessing
 from helpers.data import processes
 from helpers.gpu_cases import (
+    check_random_aggregation,
     check_random_choice,
     check_random_cut,
     check_random_gather,
@@ -54,6 +55,11 @@ def test_random_samples(seed):
 @pytest.mark.parametrize("seed", range(60))
 def test_random_shuffles(seed):
     check_random_shuffle(seed, put)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_random_aggregations(seed):
+    check_random_aggregation(seed, put)
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -62,8 +62,11 @@ def test_outputs_and_gradients(name, options):
                 torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
+ON_A_GPU = ["sage", "sage max", "sage min", "gcn", "gat", "gat v2", "gin", "gcn2", "residual", "light"]
+
+
 @pytest.mark.cuda
-@pytest.mark.parametrize("name", ["sage", "sage max", "gcn", "gat", "gin", "residual", "light"])
+@pytest.mark.parametrize("name", ON_A_GPU)
 def test_outputs_and_gradients_on_a_gpu(name):
     torch.manual_seed(0)
     model = MODELS[name]().double().cuda().eval()
@@ -78,7 +81,25 @@ def test_outputs_and_gradients_on_a_gpu(name):
 
 
 @pytest.mark.cuda
-@pytest.mark.parametrize("name", ["sage", "gin", "residual"])
+@pytest.mark.parametrize("name", ON_A_GPU)
+def test_a_gpu_stores_no_messages(name, monkeypatch):
+    """Of the layers whose messages are neighbors' rows: their sums are those of our operator, as on the CPU."""
+    torch.manual_seed(0)
+    model = MODELS[name]().double().eval()
+    on_gpu = copy.deepcopy(model).cuda()
+
+    def refuse(*args, **kwargs):
+        raise AssertionError("PyG's own operators aggregate messages")
+
+    expected = [narrow(model, check=False)(batch) for batch in batches()]
+    monkeypatch.setattr(pyg_nn.MessagePassing, "aggregate", refuse)
+    narrowed = narrow(on_gpu, check=False)
+    for batch, of_cpu in zip(batches(), expected, strict=True):
+        torch.testing.assert_close(narrowed(batch.to("cuda")).cpu(), of_cpu, rtol=0, atol=1e-12)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("name", ["sage", "sage max", "gin", "residual"])
 def test_the_host_waits_for_the_first_batch_alone(name):
     model = MODELS[name]().double().cuda()
     narrowed = narrow(model)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_gnnscale import ops, reference
-from torch_gnnscale.nn.aggregate import Adjacency, aggregate, aggregate_and_root
+from torch_gnnscale.nn.aggregate import Adjacency, aggregate, aggregate_and_root, by_destination
 
 FLOATS = [torch.float32, torch.float64]
 
@@ -114,6 +114,32 @@ def test_hubs_are_shared_out():
         assert torch.equal(ops.aggregate(graph.colptr, graph.row, x, threads=threads), expected)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_hubs_are_summed_piece_by_piece(dtype):
+    """To the last bit, whatever the numbers: also of a prefix that ends within a hub's entries."""
+    graph = graph_of_degrees([127, 128, 129, 0, 256, 700, 1], seed=3)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(graph.num_nodes, 3, generator=generator, dtype=dtype)
+    weight = torch.randn(len(graph.row), 3, generator=generator, dtype=dtype)
+    share, extreme = (rows(graph.num_nodes, 3, dtype, seed) * x.amax() for seed in (1, 2))
+    for num_edges in (None, 380, 641, 1000):
+        for options in ({}, {"weight": weight}):
+            found = ops.aggregate(graph.colptr, graph.row, x, "mean", num_edges=num_edges, **options)
+            expected = reference.aggregate(graph.colptr, graph.row, x, "mean", num_edges=num_edges, **options)
+            assert torch.equal(found, expected)
+        given = graph.colptr, graph.row, extreme, extreme, share
+        found = ops.extreme_backward(*given, num_edges=num_edges)
+        assert torch.equal(found, reference.extreme_backward(*given, num_edges=num_edges))
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("count", [0, 300, 70_000])
+def test_a_gpu_sorts_edges_as_the_cpu_does(count):
+    src, dst = random_ids(12, count), random_ids(7, count, seed=1)
+    here, there = (by_destination(src.to(where), dst.to(where), 12, 7) for where in ("cpu", "cuda"))
+    assert all(torch.equal(ours.cpu(), theirs.long()) for ours, theirs in zip(there, here, strict=True))
+
+
 @pytest.mark.parametrize("reduce", ops.REDUCTIONS)
 @pytest.mark.parametrize("sorted_edges", [SLOW(False), True])
 def test_gradients(reduce, sorted_edges):
@@ -206,6 +232,27 @@ def test_ties_share_a_gradient_as_torch_does():
     torch.testing.assert_close(ours, theirs)
 
 
+@pytest.mark.cuda
+@pytest.mark.parametrize("reduce", [*ops.REDUCTIONS, "weighted"])
+def test_a_gpu_gives_what_the_cpu_does(reduce):
+    """Outputs and gradients, to the last bit, and twice the same; a hub among sources and among destinations."""
+    index, *_ = entries(300, 200, 4000)
+    index[0, :900], index[1, 700:1200] = 5, 3
+    generator = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(300, 2, 12, generator=generator), torch.randn(4000, 2, generator=generator)
+    found = []
+    for device in ("cpu", "cuda", "cuda"):
+        own_x, own_weight = (tensor.to(device).detach().requires_grad_() for tensor in (x, weight))
+        edges = Adjacency.from_coo(index.to(device), 300, 200)
+        given = ("sum", own_weight) if reduce == "weighted" else (reduce, None)
+        out, root = aggregate_and_root(own_x, edges, *given)
+        ((out**2).sum() + root.sum()).backward()
+        grads = [tensor.grad for tensor in (own_x, own_weight) if tensor.grad is not None]
+        found.append([tensor.detach().cpu() for tensor in (out, root, *grads)])
+    for here, *there in zip(*found, strict=True):
+        assert all(torch.equal(tensor, here) for tensor in there)
+
+
 PTR, NODE, X = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1]), torch.ones(2, 4)
 
 
@@ -219,6 +266,9 @@ PTR, NODE, X = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1]), torch.ones(2, 4
         (lambda: ops.aggregate(PTR, NODE, X[0]), ValueError, r"x: expected a matrix, found shape \(4,\)"),
         (lambda: ops.aggregate(PTR, NODE, X, more=X[:, :1]), ValueError, "more: expected torch.float32 of width 4"),
         (lambda: ops.aggregate(PTR, NODE + 3, X, more=X), RuntimeError, "entry 1: expected a node below 4 .* found 4"),
+        (lambda: ops.aggregate(PTR, NODE, X.to("meta")), ValueError, "ptr: expected it on meta, where x is, fo"),
+        (lambda: ops.aggregate(PTR, NODE, X, more=X.to("meta")), ValueError, "more: expected it on cpu, where x is, f"),
+        (lambda: ops.edge_dot(PTR, NODE, X, X.to("meta")), ValueError, "y: expected it on cpu, where x is, found"),
         (lambda: ops.aggregate(PTR, NODE, X, "median"), ValueError, "reduce: expected one of .* found 'median'"),
         (lambda: ops.aggregate(PTR, NODE, X, edge=NODE.int()), ValueError, r"edge: expected torch.int64 \[3\] like"),
         (lambda: ops.aggregate(PTR, NODE, X, num_edges=4), ValueError, "num_edges: expected 0 <= num_edges <= 3"),

@@ -68,6 +68,18 @@ def test_the_native_gather_is_used_where_it_is_loaded(monkeypatch):
     assert not ops.can_gather_rows(torch.eye(3).to_sparse())
 
 
+def test_the_native_aggregation_is_used_where_it_is_loaded(monkeypatch):
+    with FakeTensorMode():
+        here, there, other = (torch.empty(2, 3, device=name) for name in ("cpu", "cuda", "xpu"))
+        assert ops.can_aggregate(here)
+        assert ops.can_aggregate(here.double())
+        assert not ops.can_aggregate(here.bfloat16())
+        assert not ops.can_aggregate(other)
+        for state, expected in (("loaded", True), ("not loaded: torch sees no CUDA device", False)):
+            monkeypatch.setitem(_library.status, "_CUDA", state)
+            assert ops.can_aggregate(there) is expected
+
+
 def test_a_feature_store_on_a_device(device):
     x = node_rows(torch.arange(50))
     index = torch.tensor([4, 0, 4], dtype=torch.int32)

@@ -274,8 +274,7 @@ class NarrowedLayer:
     def _can_aggregate(self, x: Any, weight: Tensor | None) -> bool:
         return (
             isinstance(x, Tensor)
-            and x.device.type == "cpu"
-            and x.dtype in _WIDE
+            and ops.can_aggregate(x)
             and (weight is None or (self.reduce in ("sum", "mean") and weight.dtype == x.dtype))
         )
 

@@ -95,8 +95,7 @@ def narrow(model: nn.Module, call: Callable[[Any, Any], Any] = default_call, che
     layers, the first computes rows for all nodes but those of the last hop, the last layer for the seeds alone. Outputs
     and gradients are those of the model on the whole batch. Residuals and JumpingKnowledge are computed on the rows
     that all of their operands have. Where a layer's message is its source's row, or that row times a weight, messages
-    are not stored: on a CPU they are aggregated over the CSC. On a GPU PyG's own operators aggregate the narrowed
-    edges.
+    are not stored: they are aggregated over the CSC, on a CPU and on a GPU.
 
     Where narrowing would save less than it costs (:mod:`torch_gnnscale.nn.saving`), the whole batch is computed.
 

@@ -6,7 +6,7 @@ process's share of the machine's cores (:func:`torch_gnnscale.machine.cores`).
 """
 
 from . import registrations as _registrations  # noqa: F401 (what torch.compile needs to know)
-from .aggregation import REDUCTIONS, aggregate, edge_dot, extreme_backward, share_of_extremes
+from .aggregation import REDUCTIONS, aggregate, can_aggregate, edge_dot, extreme_backward, share_of_extremes
 from .arguments import ID_DTYPES, MAX_COUNT, first_outside, limit_threads
 from .bulk import MAX_BATCHES, beyond_bulks, sample_bulk
 from .cuts import MAX_PARTS, Cut, cut_batch
@@ -42,7 +42,7 @@ __all__ = [
     "Candidates", "Cut", "EdgeSet", "ID_DTYPES", "LayerDrawing", "MAX_BATCHES", "MAX_COUNT", "MAX_FANOUT",
     "MAX_HOPS", "MAX_PARTS", "MAX_STEPS", "Picks", "PoolStats", "PreparedLayerBulks", "PreparedLayers",
     "PreparedNeighbors", "REDUCTIONS", "Relabelled", "Relations", "Sample", "Side", "Subgraph", "aggregate",
-    "beyond_bulks", "can_gather_rows", "can_widen", "candidates", "check_bulk_drawing", "check_colptr",
+    "beyond_bulks", "can_aggregate", "can_gather_rows", "can_widen", "candidates", "check_bulk_drawing", "check_colptr",
     "choose_nodes", "contract", "coo_to_csc", "count_ids", "cut_batch", "draw_nodes", "dropout_rows", "edge_dot",
     "edge_set", "empty_bytes", "extreme_backward", "first_outside", "gather_rows", "gather_tiers", "huge_pages",
     "join_rows", "limit_threads", "map_file", "map_shared", "node_scores", "pack_rows", "permutation",

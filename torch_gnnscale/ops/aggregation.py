@@ -3,6 +3,14 @@
 Column i has the *entries* ``ptr[i]`` to ``ptr[i + 1] - 1``. Entry k reads the row of ``node[k]`` and the weights of
 edge ``edge[k]``; without ``edge``, of edge k. So the same entries, sorted by source, are the transposed graph, whose
 edges keep their numbers.
+
+A sum takes a column's entries in stored order, 128 at a time: each such piece is summed by itself, and then the sums of
+pieces are added. So results do not depend on threads. On x86-64 they do not depend on the device either: those of a GPU
+are the CPU's, bit for bit.
+
+All tensors of a call are in host memory or on one GPU. On a GPU the host waits for nothing, so it cannot report ids out
+of range and a malformed ``ptr``: they are a device-side assertion, which ends the process's work on that GPU, as in
+torch's own kernels.
 """
 
 from __future__ import annotations
@@ -10,12 +18,21 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .arguments import OPS, check_ids, check_int, check_tensor, resolve_threads
+from .. import _library
+from .arguments import OPS, check_ids, check_int, check_same, check_tensor, resolve_threads
 
 REDUCTIONS = ("sum", "mean", "max", "min")
 """How :func:`aggregate` combines the rows of a column."""
 
+_DTYPES = (torch.float32, torch.float64)
 _ALL_EDGES = (1 << 63) - 1
+
+
+def can_aggregate(x: Tensor) -> bool:
+    """Whether there is an operator for rows of this dtype on this device."""
+    device = x.device.type
+    loaded = device == "cpu" or (device == "cuda" and _library.status.get("_CUDA") == "loaded")
+    return loaded and x.dtype in _DTYPES
 
 
 def _check_entries(ptr: Tensor, node: Tensor, edge: Tensor | None) -> None:
@@ -31,7 +48,7 @@ def _check_entries(ptr: Tensor, node: Tensor, edge: Tensor | None) -> None:
 
 def _check_rows(name: str, rows: Tensor, like: Tensor | None = None, count: int | None = None) -> Tensor:
     check_tensor(name, rows)
-    if rows.dtype not in (torch.float32, torch.float64):
+    if rows.dtype not in _DTYPES:
         raise TypeError(f"{name}: expected float32 or float64, found {rows.dtype}")
     if rows.dim() != 2:
         raise ValueError(f"{name}: expected a matrix, found shape {tuple(rows.shape)}")
@@ -67,14 +84,14 @@ def aggregate(
         edge: the edge of each entry, the dtype of ``node``, shape [K]; rising within a column for ``num_edges``.
         num_edges: entries with ``edge[k] >= num_edges`` are left out.
         more: further rows, of the dtype of x, shape [M, F]: node N + i is ``more[i]``.
-        threads: 0 for torch's number of threads.
+        threads: 0 for torch's number of threads; of no account on a GPU.
 
     Returns:
         The dtype of x, shape [n, F].
 
     Raises:
-        TypeError, ValueError: wrong dtypes or shapes.
-        RuntimeError: a malformed ``ptr``, nodes or edges out of range.
+        TypeError, ValueError: wrong dtypes, shapes or devices.
+        RuntimeError: in host memory, a malformed ``ptr``, nodes or edges out of range.
     """
     _check_entries(ptr, node, edge)
     x = _check_rows("x", x)
@@ -94,6 +111,7 @@ def aggregate(
         if weight.size(1) == 0 or x.size(1) % weight.size(1):
             raise ValueError(f"weight: expected heads that divide x's width {x.size(1)}, found {weight.size(1)}")
         weight = weight.contiguous()
+    check_same({"ptr": ptr, "node": node, "edge": edge, "more": more, "weight": weight}, x.device, "x is")
     return OPS.aggregate(ptr, node, edge, limit, x, more, weight, reduce, resolve_threads(threads))
 
 
@@ -109,20 +127,21 @@ def edge_dot(
         y: the dtype of x, shape [n, F].
         heads: how many parts of a row have a product of their own; divides F.
         edge: the edge of each entry, the dtype of ``node``, shape [K]: a permutation of [0, K).
-        threads: 0 for torch's number of threads.
+        threads: 0 for torch's number of threads; of no account on a GPU.
 
     Returns:
         The dtype of x, shape [K, heads], in the order of the edges.
 
     Raises:
-        TypeError, ValueError: wrong dtypes or shapes.
-        RuntimeError: a malformed ``ptr``, nodes or edges out of range.
+        TypeError, ValueError: wrong dtypes, shapes or devices.
+        RuntimeError: in host memory, a malformed ``ptr``, nodes or edges out of range.
     """
     _check_entries(ptr, node, edge)
     x = _check_rows("x", x)
     y = _check_rows("y", y, x, ptr.numel() - 1)
     if x.size(1) % check_int("heads", heads, 1):
         raise ValueError(f"heads: expected a divisor of x's width {x.size(1)}, found {heads}")
+    check_same({"ptr": ptr, "node": node, "edge": edge, "y": y}, x.device, "x is")
     return OPS.edge_dot(ptr, node, edge, x, y, heads, resolve_threads(threads))
 
 
@@ -137,19 +156,20 @@ def share_of_extremes(
         x: float32 or float64, shape [N, F].
         extreme: what :func:`aggregate` gave for "max" or "min", shape [n, F].
         grad: the gradient of ``extreme``, shape [n, F].
-        threads: 0 for torch's number of threads.
+        threads: 0 for torch's number of threads; of no account on a GPU.
 
     Returns:
         The dtype of x, shape [n, F].
 
     Raises:
-        TypeError, ValueError: wrong dtypes or shapes.
-        RuntimeError: a malformed ``ptr``, nodes out of range.
+        TypeError, ValueError: wrong dtypes, shapes or devices.
+        RuntimeError: in host memory, a malformed ``ptr``, nodes out of range.
     """
     _check_entries(ptr, node, None)
     x = _check_rows("x", x)
     extreme = _check_rows("extreme", extreme, x, ptr.numel() - 1)
     grad = _check_rows("grad", grad, x, ptr.numel() - 1)
+    check_same({"ptr": ptr, "node": node, "extreme": extreme, "grad": grad}, x.device, "x is")
     return OPS.share_of_extremes(ptr, node, x, extreme, grad, resolve_threads(threads))
 
 
@@ -174,18 +194,19 @@ def extreme_backward(
         share: from :func:`share_of_extremes`, shape [n, F].
         edge: the edge of each entry, the dtype of ``node``, shape [K]; rising within a column.
         num_edges: entries with ``edge[k] >= num_edges`` are left out.
-        threads: 0 for torch's number of threads.
+        threads: 0 for torch's number of threads; of no account on a GPU.
 
     Returns:
         The dtype of x, shape [N, F].
 
     Raises:
-        TypeError, ValueError: wrong dtypes or shapes.
-        RuntimeError: a malformed ``ptr``, nodes or edges out of range.
+        TypeError, ValueError: wrong dtypes, shapes or devices.
+        RuntimeError: in host memory, a malformed ``ptr``, nodes or edges out of range.
     """
     _check_entries(ptr, node, edge)
     x = _check_rows("x", x, count=ptr.numel() - 1)
     extreme = _check_rows("extreme", extreme, x)
     share = _check_rows("share", share, x, extreme.size(0))
     limit = _ALL_EDGES if num_edges is None else check_int("num_edges", num_edges, most=node.numel())
+    check_same({"ptr": ptr, "node": node, "edge": edge, "extreme": extreme, "share": share}, x.device, "x is")
     return OPS.extreme_backward(ptr, node, edge, limit, x, extreme, share, resolve_threads(threads))

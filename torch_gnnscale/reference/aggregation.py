@@ -5,6 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+PIECE = 128
+"""So many entries of a column are summed by themselves; then these sums are added."""
+
+
+def _sum(rows: list[Tensor]) -> Tensor | int:
+    """The sum of a column's rows, in their order; 0 without rows."""
+    return sum(sum(rows[first : first + PIECE]) for first in range(0, len(rows), PIECE))
+
 
 def aggregate(
     ptr: Tensor,
@@ -16,7 +24,8 @@ def aggregate(
     edge: Tensor | None = None,
     num_edges: int | None = None,
 ) -> Tensor:
-    """The sum (in stored order), mean, maximum or minimum of each column's weighted rows; NaN where one of them is."""
+    """The sum (in stored order, piece by piece), mean, maximum or minimum of each column's weighted rows; NaN where one
+    of them is."""
     out = x.new_zeros(len(ptr) - 1, x.size(1))
     for column in range(len(ptr) - 1):
         rows = []
@@ -31,7 +40,7 @@ def aggregate(
         if rows and reduce in ("max", "min"):
             out[column] = torch.stack(rows).amax(0) if reduce == "max" else torch.stack(rows).amin(0)
         elif rows:
-            out[column] = sum(rows) / (len(rows) if reduce == "mean" else 1)
+            out[column] = _sum(rows) / (len(rows) if reduce == "mean" else 1)
     return out
 
 
@@ -68,9 +77,11 @@ def extreme_backward(
     the row's columns whose extreme is equal to it."""
     out = torch.zeros_like(x)
     for source in range(len(ptr) - 1):
+        given = []
         for entry in range(int(ptr[source]), int(ptr[source + 1])):
             number = entry if edge is None else int(edge[entry])
             if num_edges is None or number < num_edges:
                 column = node[entry]
-                out[source] += torch.where(x[source] == extreme[column], share[column], 0)
+                given.append(torch.where(x[source] == extreme[column], share[column], 0))
+        out[source] = _sum(given)
     return out

@@ -1,0 +1,54 @@
+// The arguments of the operators on columns, whose Python wrappers check types and shapes.
+#pragma once
+
+#include <torch/csrc/stable/library.h>
+#include <torch/csrc/stable/tensor.h>
+
+#include <optional>
+#include <type_traits>
+
+#include "../memory/tensor.h"
+#include "columns.h"
+
+namespace gnnscale {
+
+// make(address): the ids that lie there; null for none.
+template <typename F>
+auto entries_of(const Tensor& ptr, const Tensor& node, const std::optional<Tensor>& edge, int64_t num_nodes,
+                int64_t num_edges, F&& make) -> Entries<decltype(make(nullptr))> {
+  return {static_cast<const int64_t*>(ptr.const_data_ptr()),
+          make(node.const_data_ptr()),
+          make(edge.has_value() ? edge->const_data_ptr() : nullptr),
+          ptr.numel() - 1,
+          node.numel(),
+          node.stride(0),
+          edge.has_value() ? edge->stride(0) : 0,
+          num_nodes,
+          num_edges};
+}
+
+template <typename T>
+const T* items_of(const Tensor& tensor) {
+  return static_cast<const T*>(tensor.const_data_ptr());
+}
+
+template <typename T>
+const T* items_of(const std::optional<Tensor>& tensor) {
+  return tensor.has_value() ? items_of<T>(*tensor) : nullptr;
+}
+
+template <typename T>
+Rows<T> rows_of(const Tensor& x, const std::optional<Tensor>& more = std::nullopt) {
+  return {items_of<T>(x), items_of<T>(more), x.size(0), x.size(1)};
+}
+
+// Calls f with a null pointer of the type of x.
+template <typename F>
+Tensor dispatch_rows(const Tensor& x, F&& f) {
+  STD_TORCH_CHECK(x.scalar_type() == ScalarType::Float || x.scalar_type() == ScalarType::Double,
+                  "expected float32 or float64 rows");
+  if (x.scalar_type() == ScalarType::Float) return f(static_cast<float*>(nullptr));
+  return f(static_cast<double*>(nullptr));
+}
+
+}  // namespace gnnscale

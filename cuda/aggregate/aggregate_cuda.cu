@@ -1,0 +1,185 @@
+// Sums, means and extremes of neighbors' rows over a CSC, and the operators that their gradients need, on a GPU.
+//
+// Nothing is added by atomics, and the host waits for nothing, so that a malformed ptr and ids out of range are found
+// by assertions on the GPU alone.
+#include <torch/csrc/stable/accelerator.h>
+#include <torch/csrc/stable/ops.h>
+
+#include <initializer_list>
+#include <string>
+#include <type_traits>
+
+#include "../launch.h"
+#include "../memory/cuda.h"
+#include "aggregate_arguments.h"
+#include "chunks.h"
+
+namespace gnnscale {
+namespace {
+
+template <typename F>
+__global__ void __launch_bounds__(kThreads) item_kernel(int64_t items, const __grid_constant__ F f) {
+  const int64_t i = blockIdx.x * int64_t{kThreads} + threadIdx.x;
+  if (i < items) f(i);
+}
+
+// Raises a RuntimeError unless all tensors are on the GPU of x.
+void check_place(const char* name, const Tensor& x, std::initializer_list<const Tensor*> others) {
+  STD_TORCH_CHECK(x.is_cuda(), name, ": x is not on a GPU");
+  for (const Tensor* tensor : others) {
+    if (tensor == nullptr) continue;
+    const Tensor& other = *tensor;
+    STD_TORCH_CHECK(other.is_cuda() && other.get_device_index() == x.get_device_index(), name,
+                    ": expected all tensors on the device of x");
+  }
+}
+
+const Tensor* or_null(const std::optional<Tensor>& tensor) { return tensor.has_value() ? &*tensor : nullptr; }
+
+// Takes addresses for those of ids of the type of `node`.
+auto ids_like(const Tensor& node) {
+  return [wide = node.scalar_type() == ScalarType::Long](const void* address) { return EitherIds{address, wide}; };
+}
+
+// Calls f for each of so many items on the current stream of the device of x.
+template <typename F>
+void for_items(const char* name, const Tensor& x, int64_t items, const F& f) {
+  if (items == 0) return;
+  const unsigned blocks = static_cast<unsigned>((items + kThreads - 1) / kThreads);
+  item_kernel<<<blocks, kThreads, 0, current_stream(x.get_device_index())>>>(items, f);
+  check(name, cudaGetLastError());
+}
+
+// What a reduction of the columns of `entries` writes, for rows like those of x.
+template <typename Reduction>
+Tensor reduced(const char* name, const Tensor& x, const Entries<EitherIds>& entries, Reduction of) {
+  const int64_t width = x.size(1), windows = entries.count > kPiece ? entries.windows() : 0;
+  Tensor out = torch::stable::new_empty(x, {entries.columns, width});
+  if (out.numel() == 0) return out;
+  Tensor partial = torch::stable::new_empty(x, {windows, width});
+  of.entries = entries;
+  of.windows = windows;
+  of.width = width;
+  of.out = static_cast<typename Reduction::T*>(out.mutable_data_ptr());
+  of.partial = static_cast<typename Reduction::T*>(partial.mutable_data_ptr());
+  for_items(name, x, (windows + entries.columns) * of.chunks(), SumPieces<Reduction>{of});
+  for_items(name, x, windows * of.chunks(), JoinPieces<Reduction>{of});
+  return out;
+}
+
+// Returns f(N as a type), the items of a chunk: 16 bytes if parts of rows, `width` items that follow each other from
+// these addresses on, are aligned to them, else one item.
+template <typename T, typename F>
+Tensor with_chunk(int64_t width, std::initializer_list<const void*> rows, F&& f) {
+  uint64_t bits = static_cast<uint64_t>(width) * sizeof(T);
+  for (const void* address : rows) bits |= reinterpret_cast<uint64_t>(address);
+  constexpr int kMost = static_cast<int>(16 / sizeof(T));
+  return bits % 16 == 0 ? f(std::integral_constant<int, kMost>{}) : f(std::integral_constant<int, 1>{});
+}
+
+// See torch_gnnscale.ops.aggregate, which checks the arguments; `threads` is the CPU's.
+Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tensor>& edge, int64_t num_edges,
+                 const Tensor& x, const std::optional<Tensor>& more, const std::optional<Tensor>& weight,
+                 const std::string& reduce, int64_t /*threads*/) {
+  constexpr char kName[] = "aggregate";
+  check_place(kName, x, {&ptr, &node, or_null(edge), or_null(more), or_null(weight)});
+  const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
+  const int64_t num_rows = x.size(0) + (more.has_value() ? more->size(0) : 0);
+  const Entries<EitherIds> entries = entries_of(ptr, node, edge, num_rows, num_edges, ids_like(node));
+  return dispatch_rows(x, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    const Rows<T> from = rows_of<T>(x, more);
+    const int64_t heads = weight.has_value() ? weight->size(1) : 1, head = from.width / heads;
+    return with_chunk<T>(head, {from.first, from.rest}, [&](auto n) {
+      constexpr int N = decltype(n)::value;
+      if (reduce == "max" || reduce == "min") {
+        ExtremeOfRows<T, N> of{};
+        of.from = from;
+        of.is_max = reduce == "max";
+        return reduced(kName, x, entries, of);
+      }
+      const auto sum = [&](auto of) {
+        of.from = from;
+        of.is_mean = reduce == "mean";
+        return of;
+      };
+      if (!weight.has_value()) return reduced(kName, x, entries, sum(SumOfRows<T, N>{}));
+      SumOfWeighted<T, N> of = sum(SumOfWeighted<T, N>{});
+      of.weight = items_of<T>(weight);
+      of.heads = heads;
+      of.head = head;
+      return reduced(kName, x, entries, of);
+    });
+  });
+}
+
+// See torch_gnnscale.ops.edge_dot, which checks the arguments; `threads` is the CPU's.
+Tensor edge_dot(const Tensor& ptr, const Tensor& node, const std::optional<Tensor>& edge, const Tensor& x,
+                const Tensor& y, int64_t heads, int64_t /*threads*/) {
+  constexpr char kName[] = "edge_dot";
+  check_place(kName, x, {&ptr, &node, or_null(edge), &y});
+  const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
+  const Entries<EitherIds> entries = entries_of(ptr, node, edge, x.size(0), kAllEdges, ids_like(node));
+  return dispatch_rows(x, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    const int64_t width = x.size(1);
+    const T *from = items_of<T>(x), *other = items_of<T>(y);
+    Tensor out = torch::stable::new_empty(x, {entries.count, heads});
+    return with_chunk<T>(width / heads, {from, other}, [&](auto n) {
+      T* const to = static_cast<T*>(out.mutable_data_ptr());
+      const DotOfHeads<T, decltype(n)::value> of{entries, from, other, width, heads, to};
+      for_items(kName, x, entries.count * heads, of);
+      return out;
+    });
+  });
+}
+
+// See torch_gnnscale.ops.share_of_extremes, which checks the arguments; `threads` is the CPU's.
+Tensor share_of_extremes(const Tensor& ptr, const Tensor& node, const Tensor& x, const Tensor& extreme,
+                         const Tensor& grad, int64_t /*threads*/) {
+  constexpr char kName[] = "share_of_extremes";
+  check_place(kName, x, {&ptr, &node, &extreme, &grad});
+  const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
+  const Entries<EitherIds> entries = entries_of(ptr, node, std::nullopt, x.size(0), kAllEdges, ids_like(node));
+  return dispatch_rows(x, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    const T *from = items_of<T>(x), *best = items_of<T>(extreme), *gradient = items_of<T>(grad);
+    return with_chunk<T>(x.size(1), {from, best, gradient}, [&](auto n) {
+      ShareOfExtremes<T, decltype(n)::value> of{};
+      of.x = from;
+      of.extreme = best;
+      of.grad = gradient;
+      return reduced(kName, x, entries, of);
+    });
+  });
+}
+
+// See torch_gnnscale.ops.extreme_backward, which checks the arguments; `threads` is the CPU's.
+Tensor extreme_backward(const Tensor& ptr, const Tensor& node, const std::optional<Tensor>& edge, int64_t num_edges,
+                        const Tensor& x, const Tensor& extreme, const Tensor& share, int64_t /*threads*/) {
+  constexpr char kName[] = "extreme_backward";
+  check_place(kName, x, {&ptr, &node, or_null(edge), &extreme, &share});
+  const torch::stable::accelerator::DeviceGuard guard(x.get_device_index());
+  const Entries<EitherIds> entries = entries_of(ptr, node, edge, extreme.size(0), num_edges, ids_like(node));
+  return dispatch_rows(x, [&](auto* tag) {
+    using T = std::remove_pointer_t<decltype(tag)>;
+    const T *from = items_of<T>(x), *best = items_of<T>(extreme), *shares = items_of<T>(share);
+    return with_chunk<T>(x.size(1), {from, best, shares}, [&](auto n) {
+      ExtremeBackward<T, decltype(n)::value> of{};
+      of.x = from;
+      of.extreme = best;
+      of.share = shares;
+      return reduced(kName, x, entries, of);
+    });
+  });
+}
+
+STABLE_TORCH_LIBRARY_IMPL(gnnscale, CUDA, library) {
+  library.impl("aggregate", TORCH_BOX(&aggregate));
+  library.impl("edge_dot", TORCH_BOX(&edge_dot));
+  library.impl("share_of_extremes", TORCH_BOX(&share_of_extremes));
+  library.impl("extreme_backward", TORCH_BOX(&extreme_backward));
+}
+
+}  // namespace
+}  // namespace gnnscale

@@ -1,0 +1,300 @@
+// What a thread of a GPU does for the operators on columns: it computes N neighboring items of a row, a chunk, so that
+// as many threads as a row has chunks read each row together.
+//
+// The pieces of columns (see columns.h) are summed at once, by SumPieces: first pieces and those of short columns into
+// the output, others into rows of their own, one for each window. JoinPieces then adds these to the first ones.
+//
+// What is summed says a reduction, an object with
+//
+//   State begin(int64_t column, int64_t c)                    what the sum begins with, in .sum
+//   Term read(int64_t node, int64_t edge, int64_t c)          what is read for an entry
+//   void add(State&, const Term&)                             adds that
+//   void join(State&, const Words<T, N>& sum)                 adds the sum of a later piece
+//   Words<T, N> end(State, int64_t column, int64_t c, int64_t entries)   the items of the output
+#pragma once
+
+#undef NDEBUG  // the asserts below check what users pass
+#include <cassert>
+
+#include "columns.h"
+
+namespace gnnscale {
+
+constexpr int kEntriesAtOnce = 4;  // whose ids, and then rows, a thread asks for together
+
+// Where all reductions read and write.
+template <typename Item, int N>
+struct Columns {
+  using T = Item;
+  using Chunk = Words<T, N>;
+  static constexpr int kItems = N;
+
+  Entries<EitherIds> entries;
+  int64_t windows;  // 0 if no column is so long that it has later pieces
+  int64_t width;
+  T* out;      // [columns, width]
+  T* partial;  // [windows, width]
+
+  GNNSCALE_HD int64_t chunks() const { return width / N; }
+  GNNSCALE_HD static Chunk all(T value) {
+    Chunk chunk;
+    for (int n = 0; n < N; ++n) chunk.item[n] = value;
+    return chunk;
+  }
+};
+
+template <int N, typename T>
+GNNSCALE_HD void store(T* to, const Words<T, N>& words) {
+  *reinterpret_cast<Words<T, N>*>(to) = words;
+}
+
+// Adds up the entries [begin, end) but for those of edges >= num_edges, which are the last ones; returns how many it
+// added, or -1 if an id is out of range.
+template <typename Reduction>
+GNNSCALE_HD int64_t add_entries(const Reduction& of, int64_t begin, int64_t end, int64_t c,
+                                typename Reduction::State& state) {
+  const Entries<EitherIds>& entries = of.entries;
+  const bool reads_edges = Reduction::kReadsEdges || entries.num_edges < entries.count;
+  for (int64_t k = begin; k < end; k += kEntriesAtOnce) {
+    int count = static_cast<int>(end - k < kEntriesAtOnce ? end - k : kEntriesAtOnce);
+    int64_t node[kEntriesAtOnce], edge[kEntriesAtOnce];
+    typename Reduction::Term term[kEntriesAtOnce];
+#pragma unroll
+    for (int u = 0; u < kEntriesAtOnce; ++u) {
+      if (u < count) {
+        node[u] = entries.node_of(k + u);
+        edge[u] = reads_edges ? entries.edge_of(k + u) : 0;
+      }
+    }
+    bool inside = true;
+#pragma unroll
+    for (int u = 0; u < kEntriesAtOnce; ++u) {
+      if (u < count && edge[u] >= entries.num_edges) count = u;
+      if (u < count) inside &= entries.in_range(node[u], edge[u]);
+    }
+    if (!inside) return -1;
+#pragma unroll
+    for (int u = 0; u < kEntriesAtOnce; ++u) {
+      if (u < count) term[u] = of.read(node[u], edge[u], c);
+    }
+#pragma unroll
+    for (int u = 0; u < kEntriesAtOnce; ++u) {
+      if (u < count) of.add(state, term[u]);
+    }
+    if (count < kEntriesAtOnce) return k + count - begin;
+  }
+  return end - begin;
+}
+
+// Items are the chunks of later pieces, by windows, and of first pieces, by columns.
+template <typename Reduction>
+struct SumPieces {
+  Reduction of;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    const int64_t chunks = of.chunks(), c = i % chunks * Reduction::kItems, window = i / chunks;
+    const int64_t column = window - of.windows;
+    const bool is_first = column >= 0;
+    const int64_t* const ptr = of.entries.ptr;
+    if (is_first) {
+      assert(ptr[column] >= 0 && ptr[column] <= ptr[column + 1] && ptr[column + 1] <= of.entries.count &&
+             "ptr is malformed");
+    }
+    const Piece piece = is_first ? of.entries.first_piece(column) : of.entries.later_piece(window);
+    if (piece.column < 0) return;
+    auto state = of.begin(piece.column, c);
+    const int64_t added = add_entries(of, piece.begin, piece.end, c, state);
+    // A device-side assertion, as in torch's own kernels for an index out of range: the host waits for nothing, and
+    // every later use of the GPU by this process fails.
+    assert(added >= 0 && "an entry has a node or an edge that is out of range");
+    if (!is_first) {
+      store(of.partial + window * of.width + c, state.sum);
+    } else {
+      const bool is_whole = piece.end == ptr[column + 1];
+      store(of.out + column * of.width + c, is_whole ? of.end(state, column, c, added) : state.sum);
+    }
+  }
+};
+
+// Items are the chunks of windows. That of a column's second piece adds all later ones to the first.
+template <typename Reduction>
+struct JoinPieces {
+  Reduction of;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    const int64_t chunks = of.chunks(), c = i % chunks * Reduction::kItems;
+    const Piece second = of.entries.later_piece(i / chunks);
+    if (second.column < 0 || second.begin != of.entries.ptr[second.column] + kPiece) return;
+    const int64_t end = of.entries.end_of(second.column);
+    typename Reduction::T* const out = of.out + second.column * of.width + c;
+    auto state = of.begin(second.column, c);
+    state.sum = words_at<Reduction::kItems>(out);
+    for (int64_t begin = second.begin; begin < end; begin += kPiece) {
+      of.join(state, words_at<Reduction::kItems>(of.partial + begin / kPiece * of.width + c));
+    }
+    store(out, of.end(state, second.column, c, end - of.entries.ptr[second.column]));
+  }
+};
+
+// Sums and means of rows.
+template <typename Item, int N>
+struct SumOfRows : Columns<Item, N> {
+  using typename Columns<Item, N>::Chunk;
+  using T = Item;
+  static constexpr bool kReadsEdges = false;
+  struct State {
+    Chunk sum;
+  };
+  using Term = Chunk;
+
+  Rows<T> from;
+  bool is_mean;
+
+  GNNSCALE_HD State begin(int64_t, int64_t) const { return {this->all(kNothing<T>)}; }
+  GNNSCALE_HD Term read(int64_t node, int64_t, int64_t c) const { return words_at<N>(from(node) + c); }
+  GNNSCALE_HD void add(State& state, const Term& term) const { join(state, term); }
+  GNNSCALE_HD void join(State& state, const Chunk& sum) const {
+    for (int n = 0; n < N; ++n) state.sum.item[n] += sum.item[n];
+  }
+  GNNSCALE_HD Chunk end(const State& state, int64_t, int64_t, int64_t entries) const {
+    Chunk out = entries == 0 ? this->all(T{0}) : state.sum;
+    if (is_mean && entries > 1) {
+      for (int n = 0; n < N; ++n) out.item[n] /= static_cast<T>(entries);
+    }
+    return out;
+  }
+};
+
+// Sums and means of rows, each times the weight of its edge. A chunk is of one head.
+template <typename Item, int N>
+struct SumOfWeighted : SumOfRows<Item, N> {
+  using typename Columns<Item, N>::Chunk;
+  using typename SumOfRows<Item, N>::State;
+  using T = Item;
+  static constexpr bool kReadsEdges = true;
+  struct Term {
+    Chunk row;
+    T weight;
+  };
+
+  const T* weight;  // [edges, heads]
+  int64_t heads, head;
+
+  GNNSCALE_HD Term read(int64_t node, int64_t edge, int64_t c) const {
+    return {words_at<N>(this->from(node) + c), weight[edge * heads + c / head]};
+  }
+  GNNSCALE_HD void add(State& state, const Term& term) const {
+    for (int n = 0; n < N; ++n) state.sum.item[n] += product(term.weight, term.row.item[n]);
+  }
+};
+
+// Maxima or minima of rows.
+template <typename Item, int N>
+struct ExtremeOfRows : Columns<Item, N> {
+  using typename Columns<Item, N>::Chunk;
+  using T = Item;
+  static constexpr bool kReadsEdges = false;
+  struct State {
+    Chunk sum;
+  };
+  using Term = Chunk;
+
+  Rows<T> from;
+  bool is_max;
+
+  GNNSCALE_HD State begin(int64_t, int64_t) const {
+    return {this->all(is_max ? kNoExtreme<true, T> : kNoExtreme<false, T>)};
+  }
+  GNNSCALE_HD Term read(int64_t node, int64_t, int64_t c) const { return words_at<N>(from(node) + c); }
+  GNNSCALE_HD void add(State& state, const Term& term) const { join(state, term); }
+  GNNSCALE_HD void join(State& state, const Chunk& sum) const {
+    for (int n = 0; n < N; ++n) {
+      T& best = state.sum.item[n];
+      best = is_max ? extreme_of<true>(best, sum.item[n]) : extreme_of<false>(best, sum.item[n]);
+    }
+  }
+  GNNSCALE_HD Chunk end(const State& state, int64_t, int64_t, int64_t entries) const {
+    return entries == 0 ? this->all(T{0}) : state.sum;
+  }
+};
+
+// The gradient of a column's extreme, divided by how many of its entries reach it.
+template <typename Item, int N>
+struct ShareOfExtremes : Columns<Item, N> {
+  using typename Columns<Item, N>::Chunk;
+  using T = Item;
+  static constexpr bool kReadsEdges = false;
+  struct State {
+    Chunk sum, extreme;
+  };
+  using Term = Chunk;
+
+  const T *x, *extreme, *grad;
+
+  GNNSCALE_HD State begin(int64_t column, int64_t c) const {
+    return {this->all(T{0}), words_at<N>(extreme + column * this->width + c)};
+  }
+  GNNSCALE_HD Term read(int64_t node, int64_t, int64_t c) const { return words_at<N>(x + node * this->width + c); }
+  GNNSCALE_HD void add(State& state, const Term& term) const {
+    for (int n = 0; n < N; ++n) state.sum.item[n] += tie(term.item[n], state.extreme.item[n]);
+  }
+  GNNSCALE_HD void join(State& state, const Chunk& sum) const {
+    for (int n = 0; n < N; ++n) state.sum.item[n] += sum.item[n];
+  }
+  GNNSCALE_HD Chunk end(const State& state, int64_t column, int64_t c, int64_t) const {
+    Chunk out = words_at<N>(grad + column * this->width + c);
+    for (int n = 0; n < N; ++n) out.item[n] = share_of(out.item[n], state.sum.item[n]);
+    return out;
+  }
+};
+
+// The gradient of rows under a maximum or minimum: columns are sources, and nodes the destinations of their edges.
+template <typename Item, int N>
+struct ExtremeBackward : Columns<Item, N> {
+  using typename Columns<Item, N>::Chunk;
+  using T = Item;
+  static constexpr bool kReadsEdges = false;
+  struct State {
+    Chunk sum, row;
+  };
+  struct Term {
+    Chunk extreme, share;
+  };
+
+  const T *x, *extreme, *share;
+
+  GNNSCALE_HD State begin(int64_t column, int64_t c) const {
+    return {this->all(T{0}), words_at<N>(x + column * this->width + c)};
+  }
+  GNNSCALE_HD Term read(int64_t node, int64_t, int64_t c) const {
+    return {words_at<N>(extreme + node * this->width + c), words_at<N>(share + node * this->width + c)};
+  }
+  GNNSCALE_HD void add(State& state, const Term& term) const {
+    for (int n = 0; n < N; ++n) {
+      state.sum.item[n] += given_back(state.row.item[n], term.extreme.item[n], term.share.item[n]);
+    }
+  }
+  GNNSCALE_HD void join(State& state, const Chunk& sum) const {
+    for (int n = 0; n < N; ++n) state.sum.item[n] += sum.item[n];
+  }
+  GNNSCALE_HD Chunk end(const State& state, int64_t, int64_t, int64_t) const { return state.sum; }
+};
+
+// Items are the heads of entries. N items are read at a time.
+template <typename T, int N>
+struct DotOfHeads {
+  Entries<EitherIds> entries;
+  const T *x, *y;
+  int64_t width, heads;
+  T* out;  // [edges, heads]
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    assert(entries.ptr[0] == 0 && entries.ptr[entries.columns] == entries.count && "ptr is malformed");
+    const int64_t entry = i / heads, h = i % heads, head = width / heads;
+    const int64_t column = entries.column_of(entry), node = entries.node_of(entry), edge = entries.edge_of(entry);
+    assert(entries.in_range(node, edge) && "an entry has a node or an edge that is out of range");
+    out[edge * heads + h] = dot<N>(x + node * width + h * head, y + column * width + h * head, head);
+  }
+};
+
+}  // namespace gnnscale

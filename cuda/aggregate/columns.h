@@ -1,0 +1,186 @@
+// Entries of columns, and what is computed of the rows that they read, item by item: CPU and GPU do it alike.
+//
+// Entry k reads the row of node[k] and the weights of edge[k]. Sorted by source, with destinations as nodes, the same
+// entries are the transposed graph: the gradient of a sum is the same sum over it.
+//
+// A sum takes a column's entries in stored order, kPiece at a time: each piece is summed by itself, and the sums of
+// pieces are added in their order. So a hub is shared out, and no result depends on who computes what.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "../macros.h"
+#include "../tier.h"
+
+namespace gnnscale {
+
+constexpr int64_t kPiece = 128;
+constexpr int64_t kAllEdges = std::numeric_limits<int64_t>::max();
+
+// Entries [begin, end) of a column.
+struct Piece {
+  int64_t column, begin, end;
+};
+
+// Ids of 4 or 8 bytes.
+struct EitherIds {
+  const void* data;
+  bool wide;
+
+  GNNSCALE_HD bool operator==(std::nullptr_t) const { return data == nullptr; }
+  GNNSCALE_HD int64_t operator[](int64_t i) const {
+    return wide ? static_cast<const int64_t*>(data)[i] : static_cast<const int32_t*>(data)[i];
+  }
+};
+
+// `Ids` are a pointer to ids, or EitherIds.
+template <typename Ids>
+struct Entries {
+  const int64_t* ptr;  // [columns + 1]
+  Ids node, edge;      // edge: null if entry k is edge k
+  int64_t columns, count, node_stride, edge_stride;
+  int64_t num_nodes, num_edges;  // a column ends before its first entry of an edge >= num_edges
+
+  GNNSCALE_HD int64_t node_of(int64_t entry) const { return static_cast<int64_t>(node[entry * node_stride]); }
+  GNNSCALE_HD int64_t edge_of(int64_t entry) const {
+    return edge == nullptr ? entry : static_cast<int64_t>(edge[entry * edge_stride]);
+  }
+  GNNSCALE_HD bool in_range(int64_t of_node, int64_t of_edge) const {
+    return static_cast<uint64_t>(of_node) < static_cast<uint64_t>(num_nodes) &&
+           static_cast<uint64_t>(of_edge) < static_cast<uint64_t>(count);
+  }
+
+  // The column of an entry in [ptr[0], ptr[columns]).
+  GNNSCALE_HD int64_t column_of(int64_t entry) const {
+    int64_t low = 0, high = columns;  // ptr[low] <= entry < ptr[high]
+    while (high - low > 1) {
+      const int64_t middle = low + (high - low) / 2;
+      (ptr[middle] <= entry ? low : high) = middle;
+    }
+    return low;
+  }
+
+  // Where a column ends; its edges rise, or all are below num_edges.
+  GNNSCALE_HD int64_t end_of(int64_t column) const {
+    int64_t low = ptr[column], high = ptr[column + 1];
+    if (num_edges >= count) return high;
+    while (low < high) {
+      const int64_t middle = low + (high - low) / 2;
+      if (edge_of(middle) < num_edges) {
+        low = middle + 1;
+      } else {
+        high = middle;
+      }
+    }
+    return low;
+  }
+
+  // The first piece of a column.
+  GNNSCALE_HD Piece first_piece(int64_t column) const {
+    const int64_t begin = ptr[column], end = ptr[column + 1];
+    return {column, begin, end - begin > kPiece ? begin + kPiece : end};
+  }
+
+  // Windows are kPiece entries long: [0, kPiece), [kPiece, 2 kPiece), ...
+  GNNSCALE_HD int64_t windows() const { return (count + kPiece - 1) / kPiece; }
+
+  // The piece, other than a first one, that begins in a window. There is at most one: the piece before it in its column
+  // is kPiece long, so that column has the window's first entry. Column -1: there is none.
+  GNNSCALE_HD Piece later_piece(int64_t window) const {
+    const int64_t at = window * kPiece;
+    if (columns == 0 || at < ptr[0] || at >= ptr[columns]) return {-1, 0, 0};
+    const int64_t column = column_of(at), first = ptr[column], last = ptr[column + 1];
+    const int64_t begin = first + (at - first + kPiece - 1) / kPiece * kPiece;
+    if (begin == first || begin >= last) return {-1, 0, 0};
+    return {column, begin, last - begin > kPiece ? begin + kPiece : last};
+  }
+};
+
+// The rows of one table, and after them those of another one.
+template <typename T>
+struct Rows {
+  const T *first, *rest;
+  int64_t count, width;  // rows of the first table
+
+  GNNSCALE_HD const T* operator()(int64_t i) const {
+    return i < count ? first + i * width : rest + (i - count) * width;
+  }
+};
+
+// a * b, rounded by itself: nvcc would make one operation of a product and a sum, which rounds once.
+GNNSCALE_HD float product(float a, float b) {
+#ifdef __CUDA_ARCH__
+  return __fmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+GNNSCALE_HD double product(double a, double b) {
+#ifdef __CUDA_ARCH__
+  return __dmul_rn(a, b);
+#else
+  return a * b;
+#endif
+}
+
+// What a sum begins with: added to it, every number stays what it is, -0 too.
+template <typename T>
+constexpr T kNothing = T{-0.0};
+
+// What a maximum or minimum begins with.
+template <bool kMax, typename T>
+constexpr T kNoExtreme = kMax ? -std::numeric_limits<T>::infinity() : std::numeric_limits<T>::infinity();
+
+// The larger (smaller) one of the extreme so far and x; of equal ones the earlier one. NaN where one of them is.
+template <bool kMax, typename T>
+GNNSCALE_HD T extreme_of(T best, T x) {
+  return (kMax ? x > best : x < best) || x != x ? x : best;
+}
+
+// What an entry counts among those that share the gradient of an extreme.
+template <typename T>
+GNNSCALE_HD T tie(T x, T extreme) {
+  return x == extreme ? T{1} : T{0};
+}
+
+template <typename T>
+GNNSCALE_HD T share_of(T grad, T ties) {
+  return ties > 0 ? grad / ties : T{0};
+}
+
+// What a column's extreme gives to the gradient of an item x of one of its rows.
+template <typename T>
+GNNSCALE_HD T given_back(T x, T extreme, T share) {
+  return x == extreme ? share : T{0};
+}
+
+template <int N, typename T>
+GNNSCALE_HD Words<T, N> words_at(const T* from) {
+  return *reinterpret_cast<const Words<T, N>*>(from);
+}
+
+// The dot product, by eight sums; N items, to which both rows are aligned, are read at a time.
+template <int N, typename T>
+GNNSCALE_HD T dot(const T* a, const T* b, int64_t width) {
+  constexpr int kSums = 8;
+  T sums[kSums] = {};
+  int64_t c = 0;
+  for (; c + kSums <= width; c += kSums) {
+    if constexpr (N == 1) {  // a loop that GCC turns into vectors
+      for (int s = 0; s < kSums; ++s) sums[s] += product(a[c + s], b[c + s]);
+    } else {
+      for (int s = 0; s < kSums; s += N) {
+        const Words<T, N> u = words_at<N>(a + c + s), v = words_at<N>(b + c + s);
+        for (int n = 0; n < N; ++n) sums[s + n] += product(u.item[n], v.item[n]);
+      }
+    }
+  }
+  T sum = ((sums[0] + sums[4]) + (sums[1] + sums[5])) + ((sums[2] + sums[6]) + (sums[3] + sums[7]));
+  for (; c < width; ++c) sum += product(a[c], b[c]);
+  return sum;
+}
+
+}  // namespace gnnscale
