@@ -52,7 +52,7 @@ template <typename Map, typename Place>
 constexpr int kLeastBlocks =
     sizeof(typename Map::To) > 16 ? 3 : (std::is_same_v<Place, OneMemory> ? kBlocksOfOneMemory : 4);
 
-// The logarithm of a power of two. nvcc compiles initializers of a constructor for the host, too, where __ffs is unknown.
+// The logarithm of a power of two. nvcc compiles initializers of a constructor for the host, too, which lacks __ffs.
 __device__ inline int32_t log_of(int32_t power) { return __ffs(power) - 1; }
 
 // What a thread is in its block. Row r of a group is row r * groups + group of the block's tile.
