@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-LEAST_SAVED = 6 << 20
+LEAST_SAVED = 3 << 20
 """Multiply-adds of the forward pass: where less is saved, the whole batch is computed sooner. It is about where
-narrowing begins to pay for GraphSAGE, GCN and GAT of two layers (benchmarks/bench_narrow.py)."""
+narrowing begins to pay for GraphSAGE of two layers; for GCN and GAT it does so at half of that
+(benchmarks/bench_narrow.py)."""
 EDGE = 1000
 """Multiply-adds in whose time PyG computes and aggregates the message of one edge."""
 
