@@ -46,6 +46,8 @@ class Case(NamedTuple):
     tensors_alone: bool = False
     """Whether the same output without edges is timed as well."""
     threads: int = 1
+    calls: int = 1
+    """How often each sampler is called in a round: often where a call is short."""
 
 
 def ids(limit: int, number: int, count: int = BATCH) -> Tensor:
@@ -144,12 +146,21 @@ def cases() -> dict[str, Callable[[], Case]]:
         row, col = graph.edge_index[:, ids(EDGES, number)]
         return EdgeSamplerInput(None, row, col)
 
+    def small() -> Case:
+        data = Data(edge_index=rmat(2708, 10_556, seed=1), num_nodes=2708)
+
+        def one_node(number: int) -> NodeSamplerInput:  # one with neighbors
+            return NodeSamplerInput(None, data.edge_index[1, ids(10_556, number, 1)])
+
+        return Case(data, {"num_neighbors": [10, 5]}, one_node, calls=200)
+
     def of(check: Callable | None = None, negatives: NegativeSampling | None = None, **options) -> Callable[[], Case]:
         fanouts = {"num_neighbors": [15, 10, 5]}
         return lambda: Case(graph, {**fanouts, **options}, nodes if negatives is None else links, negatives, check)
 
     return {
         "uniform": of(),
+        "one seed, a graph of Cora's size": small,
         "heterogeneous, 6 relations": lambda: Case(academic(), {"num_neighbors": [15, 10, 5]}, papers),
         "heterogeneous, 237 relations": lambda: Case(
             knowledge_graph(), {"num_neighbors": [5, 2]}, entities, tensors_alone=True
@@ -178,10 +189,14 @@ def measure(name: str, case: Case, rounds: int, clock: Callable[[], float]) -> d
         candidates["no neighbors"] = NeighborSampler(case.data, **case.options | {"num_neighbors": [0, 0]})
     inputs = [case.inputs(number) for number in range(rounds)]
 
-    def run(sampler):
+    def once(sampler):
         if case.negatives is not None or isinstance(inputs[0], EdgeSamplerInput):
             return lambda number: with_users_ids(sampler, sampler.sample_from_edges(inputs[number], case.negatives))
         return lambda number: with_users_ids(sampler, sampler.sample_from_nodes(inputs[number]))
+
+    def run(sampler):
+        sample = once(sampler)
+        return lambda number: [sample(number) for _ in range(case.calls)][-1]
 
     for thread in threading.enumerate():
         if thread.name == MOVING:  # it may still move the graph
@@ -191,7 +206,9 @@ def measure(name: str, case: Case, rounds: int, clock: Callable[[], float]) -> d
         check_edges(case.data, out)
         if case.check is not None:
             case.check(case.data, out)
-    times = compare({title: run(sampler) for title, sampler in candidates.items()}, rounds, again=True, clock=clock)
+    times = compare(
+        {title: run(sampler) for title, sampler in candidates.items()}, rounds, case.calls, again=True, clock=clock
+    )
     drawn = run(ours)(0).edge
     edges = sum(map(len, drawn.values())) if isinstance(drawn, dict) else len(drawn)
     report(f"{name}, {edges:,} edges per batch", times, "PyG with pyg-lib")

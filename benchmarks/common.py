@@ -146,7 +146,7 @@ def report(title: str, results: dict[str, dict[str, float]], baseline: str | Non
             f"  {key} {value:.3g}" for key, value in entry.items() if not key.endswith("_ms") and key != "speedup"
         )
         print(
-            f"  {name:40s} {entry['median_ms']:9.2f} ms  [{entry['low_ms']:.2f}, {entry['high_ms']:.2f}]{ratio}{extra}"
+            f"  {name:40s} {entry['median_ms']:9.3g} ms  [{entry['low_ms']:.3g}, {entry['high_ms']:.3g}]{ratio}{extra}"
         )
 
 

@@ -80,10 +80,9 @@ def modes(results: Any) -> str:
     peer = "PyG with pyg-lib"
     rows = []
     for mode, entry in results.items():
-        theirs = entry[peer]["median_ms"]
-        rows.append(
-            [mode, entry["edges_per_batch"], entry["gnnscale"]["median_ms"], theirs, entry["gnnscale"]["speedup"]]
-        )
+        theirs, ours = entry[peer]["median_ms"], entry["gnnscale"]["median_ms"]
+        shown = [value if value > 0.1 else f"{value:.4f}" for value in (ours, theirs)]
+        rows.append([mode, entry["edges_per_batch"], *shown, entry["gnnscale"]["speedup"]])
         if least := entry.get("no neighbors"):
             rows.append([f"{mode}: its tensors, without edges", 0, least["median_ms"], theirs, least["speedup"]])
     return table(["mode", "edges per batch", "gnnscale, ms", "PyG with pyg-lib, ms", "speed-up"], rows)

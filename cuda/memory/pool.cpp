@@ -3,9 +3,10 @@
 #include <pthread.h>
 #include <sys/mman.h>
 
+#include <array>
+#include <bit>
 #include <cstdlib>
-#include <list>
-#include <map>
+#include <deque>
 #include <mutex>
 #include <new>
 
@@ -19,13 +20,20 @@ constexpr size_t kSmallest = 4096;
 constexpr size_t kLargest = size_t{1} << 46;
 constexpr size_t kHugePage = size_t{2} << 20;
 
-// The capacity of a new buffer for `bytes` bytes: 4, 5, 6 or 7 times a power of two, at least kSmallest. Above
-// kSmallest less than a quarter of it is unused.
-size_t size_class(size_t bytes) {
-  if (bytes <= kSmallest) return kSmallest;
-  size_t step = kSmallest / 4;
-  while (step * 8 < bytes) step *= 2;
-  return (bytes + step - 1) / step * step;
+// Buffers have the sizes of classes: 4, 5, 6 or 7 times a power of two, at least kSmallest. Above it less than a
+// quarter of a new buffer is unused. Class c + kDoubled has twice the size of class c.
+constexpr size_t kDoubled = 4;
+
+// The number of the smallest class of at least so many bytes.
+constexpr size_t size_class(size_t bytes) {
+  if (bytes <= kSmallest) return 0;
+  const size_t shift = static_cast<size_t>(std::bit_width((bytes - 1) / (2 * kSmallest)));
+  const size_t step = (kSmallest / 4) << shift;
+  return kDoubled * shift + (bytes + step - 1) / step - 4;
+}
+
+constexpr size_t capacity_of(size_t size_class) {
+  return ((kSmallest / 4) << size_class / kDoubled) * (4 + size_class % kDoubled);
 }
 
 // Buffers of at least 4 huge pages ask for huge pages: with them there are fewer page faults, and rows that are read at
@@ -39,38 +47,44 @@ void* allocate(size_t capacity) {
 }
 
 struct Pool {
-  using Buffers = std::list<std::pair<void*, size_t>>;
-  using BySize = std::multimap<size_t, Buffers::iterator>;
+  struct Idle {
+    void* address;
+    uint64_t released;  // ascends with every release
+  };
 
   std::mutex mutex;
-  Buffers idle;  // oldest first
-  BySize by_size;
+  std::array<std::deque<Idle>, size_class(2 * kLargest) + 1> idle;  // of each size class, oldest first
+  uint64_t releases = 0;
   PoolStats stats{0, 0, 0, 0, 0};
 
   // Adds an idle buffer. If it throws std::bad_alloc, nothing was added.
   void keep(void* address, size_t capacity) {
-    Buffers entry{{address, capacity}};
-    by_size.emplace(capacity, entry.begin());
-    idle.splice(idle.end(), entry);
+    idle[size_class(capacity)].push_back({address, releases++});
     stats.idle_bytes += static_cast<int64_t>(capacity);
   }
 
-  // Removes an idle buffer and returns its address.
-  void* take(BySize::iterator found) {
-    void* address = found->second->first;
-    stats.idle_bytes -= static_cast<int64_t>(found->first);
-    idle.erase(found->second);
-    by_size.erase(found);
+  // Removes the idle buffer of a class that was released last, which is most likely in a cache, and returns its
+  // address; null if there is none.
+  void* take(size_t number) {
+    std::deque<Idle>& of_class = idle[number];
+    if (of_class.empty()) return nullptr;
+    void* address = of_class.back().address;
+    of_class.pop_back();
+    stats.idle_bytes -= static_cast<int64_t>(capacity_of(number));
     return address;
   }
 
   // Frees the oldest idle buffers until at most `limit` bytes are idle.
   void shrink(int64_t limit) {
     while (stats.idle_bytes > limit) {
-      auto oldest = idle.begin();
-      auto [found, end] = by_size.equal_range(oldest->second);
-      while (found != end && found->second != oldest) ++found;
-      std::free(take(found));
+      size_t oldest = 0;
+      const auto age = [&](size_t number) { return idle[number].empty() ? UINT64_MAX : idle[number].front().released; };
+      for (size_t number = 1; number < idle.size(); ++number) {
+        if (age(number) < age(oldest)) oldest = number;
+      }
+      std::free(idle[oldest].front().address);
+      idle[oldest].pop_front();
+      stats.idle_bytes -= static_cast<int64_t>(capacity_of(oldest));
     }
   }
 };
@@ -88,24 +102,24 @@ Pool& pool() {
 
 }  // namespace
 
-size_t pool_most(size_t bytes) noexcept { return 2 * size_class(bytes); }
+size_t pool_most(size_t bytes) noexcept { return 2 * capacity_of(size_class(bytes)); }
 
 std::pair<void*, size_t> pool_acquire(size_t bytes) {
   if (bytes > kLargest) throw OutOfMemory(bytes);
-  const size_t capacity = size_class(bytes);
+  const size_t least = size_class(bytes);
   Pool& p = pool();
   {
     std::lock_guard<std::mutex> lock(p.mutex);
-    auto found = p.by_size.lower_bound(capacity);
-    if (found != p.by_size.end() && found->first <= pool_most(bytes)) {
-      const size_t size = found->first;
-      found = std::prev(p.by_size.upper_bound(size));  // the one released last: most likely in a cache
-      p.stats.live_bytes += static_cast<int64_t>(size);
-      ++p.stats.hits;
-      return {p.take(found), size};
+    for (size_t number = least; number <= least + kDoubled; ++number) {
+      if (void* address = p.take(number); address != nullptr) {
+        p.stats.live_bytes += static_cast<int64_t>(capacity_of(number));
+        ++p.stats.hits;
+        return {address, capacity_of(number)};
+      }
     }
     ++p.stats.misses;
   }
+  const size_t capacity = capacity_of(least);
   void* address = allocate(capacity);
   std::lock_guard<std::mutex> lock(p.mutex);
   p.stats.live_bytes += static_cast<int64_t>(capacity);

@@ -50,7 +50,6 @@ struct Batch {
   std::vector<std::vector<ActiveColumns>> active;  // of each hop begun and each node type with IncomingRelations
   CompactColumns compact;
   WorkspaceLease work;
-  Scratch scratch;
 
   Batch(const Request& asked, const std::vector<Seeds>& seeds)
       : request(asked),

@@ -44,12 +44,6 @@ struct DrawRule {
   bool replace, last;
 };
 
-// A thread's own buffers: the picker's, and the positions of the block at hand and of the one before it.
-struct Scratch {
-  Picker picker;
-  Vector<int64_t> positions[2], excluded;
-};
-
 class Drawing {
  public:
   // colptr: [size + 1], of which colptr[0], the number of edges before this frontier's, is given.

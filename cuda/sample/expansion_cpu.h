@@ -136,7 +136,7 @@ class Expansion {
   void run_serially(Drawing& drawing, Relabelling& relabelling) {
     // Relabelling waits for its own results and has more time for prefetches than reading has.
     PendingPicks pending(relation_), none(relation_);
-    Scratch& scratch = batch_.scratch;
+    Scratch& scratch = batch_.work->scratch;
     const int64_t blocks = drawing.num_blocks();
     for (int64_t step = 0; step < blocks + 2; ++step) {
       if (step < blocks) drawing.pick(step, scratch, scratch.positions[step & 1], pending);
@@ -155,7 +155,7 @@ class Expansion {
     std::atomic<int64_t> unclaimed{0};
     run_tasks(tasks, [&](int64_t task) {
       Scratch own;
-      Scratch& scratch = task == 0 ? batch_.scratch : own;
+      Scratch& scratch = task == 0 ? batch_.work->scratch : own;
       PendingPicks pending(relation_), none(relation_);
       int64_t picked = -1, next = task == 0 ? 0 : blocks;
       int side = 0;  // of scratch.positions, for the next block

@@ -117,7 +117,7 @@ void run(Batch& batch) {
 }
 
 // Relations of a held graph, without exclusions. fanouts: of each hop, relation by relation.
-std::vector<Relation> relations_of(const HeldGraph& held, const Ints& fanouts, int64_t hops, bool with_edge_id,
+std::vector<Relation> relations_of(const HeldGraph& held, const int64_t* fanouts, int64_t hops, bool with_edge_id,
                                    bool disjoint) {
   std::vector<Relation> relations;
   relations.reserve(held.relations.size());
@@ -137,7 +137,7 @@ std::vector<Relation> relations_of(const HeldGraph& held, const Ints& fanouts, i
     relation.src = of.src;
     relation.dst = of.dst;
     relation.reverse = of.reverse;
-    relation.fanouts = fanouts.data() + static_cast<int64_t>(r) * hops;
+    relation.fanouts = fanouts + static_cast<int64_t>(r) * hops;
     STD_TORCH_CHECK(relation.time == nullptr || disjoint, "times need disjoint trees");
     relations.push_back(relation);
   }
@@ -228,26 +228,27 @@ Tensor counts_of(const std::vector<Outcome>& found, int64_t types, int64_t relat
   return to_tensor(std::move(array), {batches, each});
 }
 
-// See torch_gnnscale.ops.sample_neighbors, which checks the arguments. A batch for each key: `seeds`, `seed_time` and
-// `exclude` are those of the first batch, then those of the second, and so on; the last two may be empty. One batch is
-// sampled by all threads, several are dealt to them. All tensors are returned in one list, because converting a list
+// See torch_gnnscale.ops.sample_neighbors, which checks the arguments. fanouts: int64, [relations, hops]; a list would
+// be converted number by number in each call. A batch for each key: `seeds`, `seed_time` and `exclude` are those of the
+// first batch, then those of the second, and so on; the last two may be empty. One batch is sampled by all threads,
+// several are dealt to them. All tensors are returned in one list, because converting a list
 // for Python takes time. Their order, batch after batch: nodes by type; edge_index, colptr and, if asked for, edge ids
 // by relation; trees by type if they are disjoint. Then, of all batches, the counts of their hops.
-Tensors sample_neighbors(const Tensor& graph, int64_t relations, const Tensors& seeds, const OptionalTensors& seed_time,
-                         const OptionalTensors& exclude, const Ints& fanouts, const Ints& keys, int64_t options,
-                         int64_t threads) {
+Tensors sample_neighbors(const Tensor& graph, const Tensor& fanouts, const Tensors& seeds,
+                         const OptionalTensors& seed_time, const OptionalTensors& exclude, const Ints& keys,
+                         int64_t options, int64_t threads) {
   const std::shared_ptr<const HeldGraph> holder = held_graph(graph);
   const HeldGraph& held = *holder;
   const size_t types = held.sizes.size(), batches = keys.size();
   STD_TORCH_CHECK(
       types > 0 && seeds.size() == types * batches && (seed_time.empty() || seed_time.size() == seeds.size()),
       "expected seeds and times of ", types, " node types for ", batches, " keys");
-  STD_TORCH_CHECK(relations == static_cast<int64_t>(held.relations.size()) &&
-                      (exclude.empty() || exclude.size() == held.relations.size() * batches),
-                  "expected ", held.relations.size(), " relations and exclusions, found ", relations, " and ",
-                  exclude.size());
-  STD_TORCH_CHECK(relations == 0 ? fanouts.empty() : fanouts.size() % relations == 0,
-                  "expected fanouts of as many hops for each of ", relations, " relations, found ", fanouts.size());
+  const size_t relations = held.relations.size();
+  STD_TORCH_CHECK(exclude.empty() || exclude.size() == relations * batches, "expected exclusions of ", relations,
+                  " relations for ", batches, " keys, found ", exclude.size());
+  STD_TORCH_CHECK(fanouts.scalar_type() == ScalarType::Long && fanouts.dim() == 2 &&
+                      fanouts.size(0) == static_cast<int64_t>(relations) && fanouts.is_contiguous(),
+                  "expected fanouts of each of ", relations, " relations");
   using Options = SampleOptions;
   const Options asked("sample_neighbors", options,
                       Options::kReplace | Options::kDisjoint | Options::kLast | Options::kLayers |
@@ -255,7 +256,7 @@ Tensors sample_neighbors(const Tensor& graph, int64_t relations, const Tensors& 
   Request common{};
   common.incoming = held.incoming.data();
   common.sizes = held.sizes;
-  common.hops = relations == 0 ? 0 : static_cast<int64_t>(fanouts.size()) / relations;
+  common.hops = fanouts.size(1);
   common.replace = asked.has(Options::kReplace);
   common.disjoint = asked.has(Options::kDisjoint);
   common.last = asked.has(Options::kLast);
@@ -265,12 +266,14 @@ Tensors sample_neighbors(const Tensor& graph, int64_t relations, const Tensors& 
   common.bidirectional = asked.has(Options::kBidirectional);
   common.induced = asked.has(Options::kInduced);
   common.threads = batches == 1 ? threads : 1;
-  common.relations = relations_of(held, fanouts, common.hops, common.with_edge_id, common.disjoint);
+  common.relations = relations_of(held, static_cast<const int64_t*>(fanouts.const_data_ptr()), common.hops,
+                                  common.with_edge_id, common.disjoint);
 
-  std::vector<Request> requests(batches, common);
+  std::vector<Request> requests(batches);
   std::vector<std::vector<Seeds>> seeds_by_batch;
   for (size_t b = 0; b < batches; ++b) {
     Request& request = requests[b];
+    request = b + 1 < batches ? common : std::move(common);
     request.key = static_cast<uint64_t>(keys[b]);
     for (size_t r = 0; r < request.relations.size() && !exclude.empty(); ++r) {
       const std::optional<Tensor>& pairs = exclude[b * request.relations.size() + r];
@@ -288,9 +291,9 @@ Tensors sample_neighbors(const Tensor& graph, int64_t relations, const Tensors& 
                [&](int64_t b) { found[b] = sample_batch(requests[b], seeds_by_batch[b]); });
 
   Tensors out;
-  out.reserve(batches * (2 * types + 3 * held.relations.size()) + 1);
+  out.reserve(batches * (2 * types + 3 * relations) + 1);
   for (size_t b = 0; b < batches; ++b) append_tensors(requests[b], found[b], out);
-  out.push_back(counts_of(found, static_cast<int64_t>(types), relations, common.hops));
+  out.push_back(counts_of(found, static_cast<int64_t>(types), static_cast<int64_t>(relations), common.hops));
   return out;
 }
 

@@ -175,4 +175,10 @@ class Picker {
   Vector<Removed> removed_;
 };
 
+// A thread's own buffers: the picker's, and the positions of the block at hand and of the one before it.
+struct Scratch {
+  Picker picker;
+  Vector<int64_t> positions[2], excluded;
+};
+
 }  // namespace gnnscale

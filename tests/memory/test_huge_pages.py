@@ -71,7 +71,7 @@ def test_pieces_have_the_page_across_their_border(monkeypatch):
 def test_a_move_that_is_stopped_leaves_the_rest(monkeypatch):
     moved, move = [], huge_pages._Move([torch.arange(70), torch.arange(70)])
 
-    def stopped_at_the_second(piece):
+    def stopped_at_the_second(piece, threads):
         moved.append(len(piece))
         if len(moved) == 2:
             move._stopped.set()

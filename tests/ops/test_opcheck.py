@@ -78,7 +78,7 @@ def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph:
     relations = ([graph.colptr, back.colptr], rows, edge_id, weight, time, [0, 1], [1, 0], [1, 0], [30, 40])
     options = samples.DISJOINT * disjoint | samples.LAYERS * (layers and subgraph == "directional")
     options |= samples.WITH_EDGE_ID * with_edge_id | samples.WITH_COL * with_col | samples.OF_SUBGRAPH[subgraph]
-    return relations, (seeds, seed_time, exclude, [3, -1, 2, 2], [5], options, 0)
+    return relations, (torch.tensor([[3, -1], [2, 2]]), seeds, seed_time, exclude, [5], options, 0)
 
 
 @pytest.mark.parametrize(
@@ -90,10 +90,10 @@ def sample_arguments(with_edge_id: bool, with_col: bool, layers: bool, subgraph:
 def test_sample_neighbors(with_edge_id, with_col, layers, subgraph):
     relations, arguments = sample_arguments(with_edge_id, with_col, layers, subgraph)
     check(OPS.hold_relations.default, *relations, tests=EVERY_CHECK[:3])  # each call returns another number
-    seeds, seed_time, exclude, fanouts, keys, *others = arguments
+    fanouts, seeds, seed_time, exclude, keys, *others = arguments
     for times in (1, 2):  # batches
-        check(OPS.sample_neighbors.default, OPS.hold_relations(*relations), 2, seeds * times, seed_time * times,
-              exclude * times, fanouts, keys * times, *others)  # fmt: skip
+        check(OPS.sample_neighbors.default, OPS.hold_relations(*relations), fanouts, seeds * times, seed_time * times,
+              exclude * times, keys * times, *others)  # fmt: skip
 
 
 @pytest.mark.slow
@@ -130,8 +130,8 @@ def test_layers():
 def test_options_that_an_operator_does_not_have(operator):
     graph, ids, none = random_graph(40, 4, seed=1), random_ids(40, 9, seed=2), [None]
     arguments = {
-        "sample_neighbors": (OPS.hold_relations([graph.colptr], [graph.row], none, none, none, [0], [0], [0], [40]), 1,
-                             [ids], none, none, [2], [5]),
+        "sample_neighbors": (OPS.hold_relations([graph.colptr], [graph.row], none, none, none, [0], [0], [0], [40]),
+                             torch.tensor([[2]]), [ids], none, none, [5]),
         "sample_bulk": (graph.colptr, [graph.row], [], [1], ids, [0, 9], [2], [5]),
         "pick_neighbors": (*graph[:2], *none * 3, 0, 40, ids, [0, 9], [5], None, None, 0, 2),
     }[operator]  # fmt: skip
@@ -246,7 +246,7 @@ def test_fakes_of_new_nodes_have_trees_only_with_trees():
 @pytest.mark.parametrize("with_edge_id", [False, True])
 def test_fake_sample(with_edge_id):
     relations, arguments = sample_arguments(with_edge_id, not with_edge_id, with_edge_id)
-    arguments = (OPS.hold_relations(*relations), 2, *arguments)
+    arguments = (OPS.hold_relations(*relations), *arguments)
     real = OPS.sample_neighbors.default(*arguments)
     with FakeTensorMode(shape_env=ShapeEnv()) as mode:
         fake = OPS.sample_neighbors.default(*tree_map_only(torch.Tensor, mode.from_tensor, arguments))

@@ -336,10 +336,10 @@ def test_relabel_map_survives_the_wrap_of_its_tags():
     # A call's tags are the 4-byte numbers that follow those of the call before: one for each of its nodes.
     graph, nodes = random_graph(100, 6, seed=1), torch.arange(100)
     many, last_tag = torch.zeros(1 << 24, dtype=torch.int32), (1 << 32) - 1
-    held = torch.ops.gnnscale.hold_relations(*graph.relations()[:-1])
+    held, no_hops = torch.ops.gnnscale.hold_relations(*graph.relations()[:-1]), torch.empty(1, 0, dtype=torch.int64)
 
     def use_up(count: int) -> None:  # without the checks, for they take time
-        torch.ops.gnnscale.sample_neighbors(held, 1, [many[:count]], [], [], [], [0], 0, 1)
+        torch.ops.gnnscale.sample_neighbors(held, no_hops, [many[:count]], [], [], [0], 0, 1)
 
     ops.pool_trim()  # the next map is new: its first tag is 1
     check(graph, nodes, [])  # each node has a low tag now, to be mistaken for a new one after the wrap

@@ -246,7 +246,7 @@ def test_a_broadcast_that_fails_names_the_rank(monkeypatch):
     monkeypatch.setattr(connection.dist, "broadcast", broadcast)
     monkeypatch.setattr(connection.dist, "get_global_rank", lambda group, rank: rank)
     held = Held()
-    exchange = connection._Connected(object(), 2, 0, held)
+    exchange = connection._Connected(object(), 2, 0, held, "gloo")
     with pytest.raises(RuntimeError, match=r"^split: rank 1: no luck \(closed\)$"):
         exchange.broadcast(torch.zeros(1))
     assert held.why == [""]

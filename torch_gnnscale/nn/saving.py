@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
-LEAST_SAVED = 6 << 20
-"""Multiply-adds of the forward pass: if narrowing saves fewer, computing the whole batch is faster. Measured for
-GraphSAGE, GCN and GAT of two layers (benchmarks/bench_narrow.py)."""
+LEAST_SAVED = 3 << 20
+"""Multiply-adds of the forward pass: if narrowing saves fewer, the whole batch is computed. Narrowing begins to pay at
+about this number for GraphSAGE of two layers, and at half of it for GCN and GAT (benchmarks/bench_narrow.py)."""
 EDGE = 1000
 """The cost of an edge in multiply-adds: PyG computes and aggregates its message in the time of that many."""
 

@@ -22,7 +22,14 @@ ID_DTYPES = (torch.int32, torch.int64)
 """Types that ids may have."""
 _LEAST_KEY, _LARGEST_KEY = -(1 << 63), (1 << 63) - 1
 _CORES = machine.cores()
-_limit = threading.local()
+
+
+class _Limit(threading.local):
+    threads = 0
+    """What :func:`limit_threads` was given in this Python thread."""
+
+
+_limit = _Limit()
 
 
 def limit_threads(threads: int) -> None:
@@ -34,7 +41,7 @@ def resolve_threads(threads: int) -> int:
     """The number of threads that native operators are passed for ``threads``: 0 for ``torch.get_num_threads()``."""
     if type(threads) is not int or threads != 0:
         threads = check_int("threads", threads)
-    given = threads or getattr(_limit, "threads", 0)
+    given = threads or _limit.threads
     return given or (_CORES if torch.get_num_threads() > _CORES else 0)
 
 

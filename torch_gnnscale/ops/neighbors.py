@@ -119,13 +119,14 @@ class PreparedNeighbors:
             raise ValueError("time: expected disjoint=True, for each seed has a time of its own")
         self._graph, self._types, self._relations = graph, len(graph.sizes), len(graph.colptr)
         self._fanouts = check_fanouts(fanouts, self._relations)
+        hops = len(self._fanouts) // max(self._relations, 1)
+        self._fanouts_by_relation = torch.tensor(self._fanouts, dtype=torch.int64).view(self._relations, hops)
         self._options = (REPLACE * bool(replace) | DISJOINT * bool(disjoint) | LAST * bool(last)
                          | LAYERS * bool(layers) | WITH_EDGE_ID * bool(with_edge_id) | WITH_COL * bool(with_col)
                          | OF_SUBGRAPH[subgraph])  # fmt: skip
         self._subgraph = subgraph
         ids, trees = self._relations * bool(with_edge_id), self._types * bool(disjoint)
         self._bounds = list(accumulate([self._types, self._relations, self._relations, ids, trees]))
-        hops = len(self._fanouts) // max(self._relations, 1)
         self._node_hops = _ranges(0, self._types, hops + 1)
         self._edge_hops = _ranges(self._types * (hops + 1), self._relations, hops)
         self._held: Tensor | None = None  # the number by which the operator knows the graph in this process
@@ -242,7 +243,7 @@ class PreparedNeighbors:
         """What the operator returns."""
         if (held := self._held) is None:
             held = self._held = OPS.hold_relations(*self._graph[:-1])
-        return self._op(held, self._relations, ids, times, pairs, self._fanouts, keys, self._options, threads)
+        return self._op(held, self._fanouts_by_relation, ids, times, pairs, keys, self._options, threads)
 
     def _sample_of(self, found: list[Tensor], counts: list[int]) -> Sample:
         """The sample of a batch: its tensors, which the operator returned in one list, and the counts of its hops."""

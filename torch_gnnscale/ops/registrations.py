@@ -63,9 +63,9 @@ def _(colptr, row, edge_id, weight, time, src_type, dst_type, reverse, sizes):
 
 
 @torch.library.register_fake("gnnscale::sample_neighbors")
-def _(graph, relations, seeds, seed_time, exclude, fanouts, keys, options, threads):
+def _(graph, fanouts, seeds, seed_time, exclude, keys, options, threads):
     context = torch.library.get_ctx()
-    hops, batches = len(fanouts) // relations if relations else 0, len(keys)
+    (relations, hops), batches = fanouts.shape, len(keys)
     types = len(seeds) // batches if batches else 0
     shapes: list[tuple] = []
     for _ in keys:

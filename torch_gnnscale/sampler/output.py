@@ -26,14 +26,14 @@ def _end(number: int) -> Any:
     name = ("_row", "_col")[number]
 
     def get(self: Any) -> Any:
-        if (end := self.__dict__[name]) is None and (index := self.edge_index) is not None:
+        if (end := getattr(self, name)) is None and (index := self.edge_index) is not None:
             typed = isinstance(index, dict)
             end = {edge_type: ends[number] for edge_type, ends in index.items()} if typed else index[number]
-            self.__dict__[name] = end
+            setattr(self, name, end)
         return end
 
-    def put(self: Any, end: Any) -> None:
-        self.__dict__[name] = end
+    def put(self: Any, end: Any) -> None:  # through __dict__, the attributes put after it would take twice as long
+        setattr(self, name, end)
 
     return property(get, put)
 

@@ -29,17 +29,23 @@ class PreparedSeeds(NamedTuple):
 def prepared_seeds(graph: SampledGraph, request: SeedRequest, device: torch.device) -> PreparedSeeds:
     """What is asked for, checked against the graph; seeds on ``device``."""
     if not graph.is_hetero:
-        numbers, nodes = [0], [as_ids("seeds", request.seeds).to(device)]  # type: ignore[arg-type]  # raises for a dict
+        numbers, nodes = [0], [_seeds_on(device, request.seeds)]
     else:
         given = typed(graph, "seeds", request.seeds)
         numbers = [graph.node_index(node_type) for node_type in given]
         nodes = [NO_IDS] * len(graph.sizes)
         for number, ids in zip(numbers, given.values(), strict=True):
-            nodes[number] = as_ids("seeds", ids).to(device)
+            nodes[number] = _seeds_on(device, ids)
     timed = request.seed_time is not None or graph.is_temporal
     times = _seed_times(graph, numbers, nodes, request.seed_time) if timed else None
     pairs = None if request.exclude is None else exclusions(graph, request.exclude)
     return PreparedSeeds(nodes, times, pairs, numbers)
+
+
+def _seeds_on(device: torch.device, seeds: Any) -> Tensor:
+    """Ids of any integer type as int32 or int64 on the device; raises TypeError for anything else, also for a dict."""
+    ids = as_ids("seeds", seeds)
+    return ids if ids.device == device else ids.to(device)  # `to` takes longer, also where there is nothing to do
 
 
 def typed(graph: SampledGraph, name: str, value: Any) -> dict:
