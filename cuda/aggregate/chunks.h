@@ -95,13 +95,10 @@ struct SumPieces {
     const int64_t chunks = of.chunks(), c = i % chunks * Reduction::kItems, window = i / chunks;
     const int64_t column = window - of.windows;
     const bool is_first = column >= 0;
-    const int64_t* const ptr = of.entries.ptr;
-    if (is_first) {
-      assert(ptr[column] >= 0 && ptr[column] <= ptr[column + 1] && ptr[column + 1] <= of.entries.count &&
-             "ptr is malformed");
-    }
     const Piece piece = is_first ? of.entries.first_piece(column) : of.entries.later_piece(window);
     if (piece.column < 0) return;
+    const int64_t first = of.entries.ptr[piece.column], last = of.entries.ptr[piece.column + 1];
+    assert(first >= 0 && first <= last && last <= of.entries.count && "ptr is malformed");
     auto state = of.begin(piece.column, c);
     const int64_t added = add_entries(of, piece.begin, piece.end, c, state);
     // A device-side assertion, as in torch's own kernels for an index out of range: the host waits for nothing, and
@@ -110,7 +107,7 @@ struct SumPieces {
     if (!is_first) {
       store(of.partial + window * of.width + c, state.sum);
     } else {
-      const bool is_whole = piece.end == ptr[column + 1];
+      const bool is_whole = piece.end == last;
       store(of.out + column * of.width + c, is_whole ? of.end(state, column, c, added) : state.sum);
     }
   }
@@ -289,7 +286,11 @@ struct DotOfHeads {
   T* out;  // [edges, heads]
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    assert(entries.ptr[0] == 0 && entries.ptr[entries.columns] == entries.count && "ptr is malformed");
+    const int64_t* const ptr = entries.ptr;
+    assert(ptr[0] == 0 && ptr[entries.columns] == entries.count && "ptr is malformed");
+    for (int64_t c = i; c < entries.columns; c += entries.count * heads) {  // all items together check all columns
+      assert(ptr[c] <= ptr[c + 1] && "ptr is malformed");
+    }
     const int64_t entry = i / heads, h = i % heads, head = width / heads;
     const int64_t column = entries.column_of(entry), node = entries.node_of(entry), edge = entries.edge_of(entry);
     assert(entries.in_range(node, edge) && "an entry has a node or an edge that is out of range");
