@@ -28,18 +28,18 @@ auto entries_of(const Tensor& ptr, const Tensor& node, const std::optional<Tenso
 }
 
 template <typename T>
-const T* items_of(const Tensor& tensor) {
+const T* data_of(const Tensor& tensor) {
   return static_cast<const T*>(tensor.const_data_ptr());
 }
 
 template <typename T>
-const T* items_of(const std::optional<Tensor>& tensor) {
-  return tensor.has_value() ? items_of<T>(*tensor) : nullptr;
+const T* data_of(const std::optional<Tensor>& tensor) {
+  return tensor.has_value() ? data_of<T>(*tensor) : nullptr;
 }
 
 template <typename T>
 Rows<T> rows_of(const Tensor& x, const std::optional<Tensor>& more = std::nullopt) {
-  return {items_of<T>(x), items_of<T>(more), x.size(0), x.size(1)};
+  return {data_of<T>(x), data_of<T>(more), x.size(0), x.size(1)};
 }
 
 // Calls f with a null pointer of the type of x.

@@ -113,7 +113,7 @@ Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tens
     const Entries<const Id*> entries = entries_of(ptr, node, edge, num_rows, num_edges, as_ids<Id>);
     const int64_t width = x.size(1), heads = weight.has_value() ? weight->size(1) : 1, head = width / heads;
     const Rows<T> from = rows_of<T>(x, more);
-    const T* const weights = items_of<T>(weight);
+    const T* const weights = data_of<T>(weight);
     const bool is_max = reduce == "max", is_min = reduce == "min", is_mean = reduce == "mean";
     const int64_t row_bytes = width * static_cast<int64_t>(sizeof(T));
     PooledArray<T> out(entries.columns * width);
@@ -167,7 +167,7 @@ Tensor edge_dot(const Tensor& ptr, const Tensor& node, const std::optional<Tenso
     STD_TORCH_CHECK(entries.ptr[0] == 0 && entries.ptr[entries.columns] == entries.count, "ptr: expected 0 to ",
                     entries.count, ", found ", entries.ptr[0], " to ", entries.ptr[entries.columns]);
     const int64_t width = x.size(1), head = width / heads;
-    const T *from = items_of<T>(x), *other = items_of<T>(y);
+    const T *from = data_of<T>(x), *other = data_of<T>(y);
     PooledArray<T> out(entries.count * heads);
     for_each_column(entries, width, threads, [&](int64_t column, int64_t first, int64_t last) {
       for (int64_t k = first; k < last; ++k) {
@@ -188,16 +188,18 @@ Tensor share_of_extremes(const Tensor& ptr, const Tensor& node, const Tensor& x,
     using T = std::remove_pointer_t<decltype(item_tag)>;
     const Entries<const Id*> entries = entries_of(ptr, node, std::nullopt, x.size(0), kAllEdges, as_ids<Id>);
     const int64_t width = x.size(1);
-    const T *from = items_of<T>(x), *best = items_of<T>(extreme), *gradient = items_of<T>(grad);
+    const T *from = data_of<T>(x), *best = data_of<T>(extreme), *gradient = data_of<T>(grad);
     PooledArray<T> out(entries.columns * width);
     for_each_column(entries, width, threads, [&](int64_t column, int64_t first, int64_t last) {
       T* to = out.data() + column * width;
       const T* bound = best + column * width;
-      std::fill(to, to + width, T{0});
-      for (int64_t k = first; k < last; ++k) {
-        const T* row = from + entries.node_of(k) * width;
-        for (int64_t c = 0; c < width; ++c) to[c] += tie(row[c], bound[c]);
-      }
+      sum_pieces(first, last, to, width, [&](int64_t begin, int64_t end, T* ties) {
+        std::fill(ties, ties + width, T{0});
+        for (int64_t k = begin; k < end; ++k) {
+          const T* row = from + entries.node_of(k) * width;
+          for (int64_t c = 0; c < width; ++c) ties[c] += tie(row[c], bound[c]);
+        }
+      });
       for (int64_t c = 0; c < width; ++c) to[c] = share_of(gradient[column * width + c], to[c]);
     });
     return to_tensor(std::move(out), {entries.columns, width}, x.scalar_type());
@@ -212,7 +214,7 @@ Tensor extreme_backward(const Tensor& ptr, const Tensor& node, const std::option
     using T = std::remove_pointer_t<decltype(item_tag)>;
     const Entries<const Id*> entries = entries_of(ptr, node, edge, extreme.size(0), num_edges, as_ids<Id>);
     const int64_t width = x.size(1);
-    const T *from = items_of<T>(x), *best = items_of<T>(extreme), *shares = items_of<T>(share);
+    const T *from = data_of<T>(x), *best = data_of<T>(extreme), *shares = data_of<T>(share);
     PooledArray<T> out(entries.columns * width);
     for_each_column(entries, width, threads, [&](int64_t column, int64_t first, int64_t last) {
       const T* const row = from + column * width;

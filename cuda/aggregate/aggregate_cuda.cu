@@ -105,7 +105,7 @@ Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tens
       };
       if (!weight.has_value()) return reduced(kName, x, entries, sum(SumOfRows<T, N>{}));
       SumOfWeighted<T, N> of = sum(SumOfWeighted<T, N>{});
-      of.weight = items_of<T>(weight);
+      of.weight = data_of<T>(weight);
       of.heads = heads;
       of.head = head;
       return reduced(kName, x, entries, of);
@@ -123,7 +123,7 @@ Tensor edge_dot(const Tensor& ptr, const Tensor& node, const std::optional<Tenso
   return dispatch_rows(x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const int64_t width = x.size(1);
-    const T *from = items_of<T>(x), *other = items_of<T>(y);
+    const T *from = data_of<T>(x), *other = data_of<T>(y);
     Tensor out = torch::stable::new_empty(x, {entries.count, heads});
     return with_chunk<T>(width / heads, {from, other}, [&](auto n) {
       T* const to = static_cast<T*>(out.mutable_data_ptr());
@@ -143,7 +143,7 @@ Tensor share_of_extremes(const Tensor& ptr, const Tensor& node, const Tensor& x,
   const Entries<EitherIds> entries = entries_of(ptr, node, std::nullopt, x.size(0), kAllEdges, ids_like(node));
   return dispatch_rows(x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    const T *from = items_of<T>(x), *best = items_of<T>(extreme), *gradient = items_of<T>(grad);
+    const T *from = data_of<T>(x), *best = data_of<T>(extreme), *gradient = data_of<T>(grad);
     return with_chunk<T>(x.size(1), {from, best, gradient}, [&](auto n) {
       ShareOfExtremes<T, decltype(n)::value> of{};
       of.x = from;
@@ -163,7 +163,7 @@ Tensor extreme_backward(const Tensor& ptr, const Tensor& node, const std::option
   const Entries<EitherIds> entries = entries_of(ptr, node, edge, extreme.size(0), num_edges, ids_like(node));
   return dispatch_rows(x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
-    const T *from = items_of<T>(x), *best = items_of<T>(extreme), *shares = items_of<T>(share);
+    const T *from = data_of<T>(x), *best = data_of<T>(extreme), *shares = data_of<T>(share);
     return with_chunk<T>(x.size(1), {from, best, shares}, [&](auto n) {
       ExtremeBackward<T, decltype(n)::value> of{};
       of.x = from;
