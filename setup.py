@@ -68,6 +68,7 @@ def sources(pattern: str) -> list[str]:
 def extension(name: str, files: list[str], cuda_home: str | None) -> cpp_extension.CppExtension:
     common = ["-std=c++20", "-O3", f"-DTORCH_TARGET_VERSION={TARGET}"]
     cxx = [*common, "-g0", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-unused-parameter"]
+    cxx += ["-ffp-contract=off"]  # products are rounded before they are added, as on a GPU (cuda/aggregate/columns.h)
     cxx += ["-Wno-maybe-uninitialized"]  # GCC 12 finds it in its own header of AVX-512
     link = ["-Wl,--no-as-needed", "-ltorch"]
     if os.environ.get("GNNSCALE_SANITIZE") == "1":
