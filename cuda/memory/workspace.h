@@ -24,7 +24,7 @@ struct Workspace {
   uint32_t slot_base = 1;
   TreeTable trees;  // used instead of the map if trees are disjoint
   NodeTable nodes;  // used instead of the map if the graph is much larger than the batch
-  Scratch scratch;  // of the thread that calls
+  Scratch scratch;  // of the thread that runs a hop, or its first task
   // Counts of the last call, by node type or relation: the room that the next call's outputs get at first.
   std::vector<int64_t> last_nodes, last_edges, last_columns;
 

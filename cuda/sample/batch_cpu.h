@@ -80,6 +80,7 @@ struct Batch {
     int64_t most = 0;
     for (const Nodes& type : nodes) most = std::max(most, type.count);
     if (request.lookup == Lookup::kMap) work->base += static_cast<uint32_t>(most);
+    work->scratch.shrink();
   }
 
   void begin_hop() {

@@ -179,6 +179,14 @@ class Picker {
 struct Scratch {
   Picker picker;
   Vector<int64_t> positions[2], excluded;
+
+  // Frees the buffers that grew because a block had very long lists.
+  void shrink() {
+    constexpr size_t kKept = size_t{1} << 17;  // numbers
+    for (Vector<int64_t>* const buffer : {&positions[0], &positions[1], &excluded}) {
+      if (buffer->capacity() > kKept) Vector<int64_t>().swap(*buffer);
+    }
+  }
 };
 
 }  // namespace gnnscale
