@@ -21,7 +21,8 @@ struct DeviceScan {
       using Sum = std::make_unsigned_t<T>;   // sums are modulo a power of two
       Sum sum = 0;
       for (int64_t i = 0; i < count; ++i) {
-        const Sum next = static_cast<Sum>(in[i]);
+        // CUB reads tiles that begin at in + offset, by indices or by the iterator itself.
+        const Sum next = static_cast<Sum>(i % 3 == 0 ? *(in + i) : (in + i / 7 * 7)[i % 7]);
         out[i] = static_cast<T>(sum);
         sum += next;
       }
