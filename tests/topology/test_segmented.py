@@ -148,6 +148,9 @@ def test_what_each_gpu_is_to_hold(gpus, monkeypatch):
     with pytest.warns(UserWarning, match=message):
         SegmentedCSC.on_gpu(csc, GPU, 0.5, [100, 100])
     assert gpus[-1] == (size // 2, True, [], 0)
+    with pytest.warns(UserWarning, match=message):
+        SegmentedCSC.on_gpu(csc, GPU, None, [100, 100])
+    assert gpus[-1] == (pointers, True, [], 0)  # not the whole graph, though it would fit
 
 
 def test_a_peer_without_room(gpus, monkeypatch):

@@ -92,8 +92,8 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         graph_on_gpu: how much of the graph the GPU holds, in bytes ("4GiB") or as a share (0.5): the column pointers
             and the first edges; the rest is copied to pinned host memory, which the GPU reads. By default the whole
             graph if it fits, else nothing, with a warning; nothing of a graph that the user has pinned.
-        graph_on_peers: a budget for each of the GPUs 0, 1, ... over which the edges are interleaved that
-            ``graph_on_gpu`` leaves, by default all (see :class:`torch_gnnscale.NeighborSampler`).
+        graph_on_peers: a budget for each of the GPUs 0, 1, ...: the edges that do not fit in ``graph_on_gpu`` are
+            interleaved over them (see :class:`torch_gnnscale.NeighborSampler`).
         bulk: how many batches are sampled by one call; by default 4 on a GPU and 1 on a CPU. On a CPU, each thread
             takes whole batches, which suits small batches. ``prefetch`` is rounded up to a multiple of ``bulk``. If
             edges are in parts, the requests of all batches of a bulk travel together.
@@ -170,7 +170,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             neighbor_sampler = make_sampler(method, data, num_neighbors, options)
         elif method != NEIGHBOR:
             raise ValueError(f"method={method!r}: expected none beside a neighbor_sampler")
-        elif device is not None or graph_on_gpu is not None or len(graph_on_peers):
+        elif device is not None or graph_on_gpu is not None or graph_on_peers != ():
             name = "device" if device is not None else "graph_on_peers" if graph_on_gpu is None else "graph_on_gpu"
             raise ValueError(f"{name}: expected none beside a neighbor_sampler; pass it to the sampler")
         elif layers and not (isinstance(neighbor_sampler, KeyedSampler) and neighbor_sampler.layers):

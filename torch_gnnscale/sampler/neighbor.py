@@ -68,9 +68,9 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
         device: where to sample: ``cpu``, or a CUDA device, which then holds the graph and the samples.
         graph_on_gpu: how much of the graph the GPU holds, in bytes or as a share; the rest is copied to pinned host
             memory. By default all if it fits (see :func:`torch_gnnscale.topology.segmented.SegmentedCSC.on_gpu`).
-        graph_on_peers: a budget for each of the GPUs 0, 1, ... over which edges are interleaved that ``graph_on_gpu``
-            leaves, by default all; the budgets are equal, as ``peers`` of a TieredFeatureStore. :meth:`on` gives
-            another process's GPU the same edges.
+        graph_on_peers: a budget for each of the GPUs 0, 1, ..., all equal, as ``peers`` of a TieredFeatureStore: the
+            edges that do not fit in ``graph_on_gpu`` are interleaved over them. ``graph_on_gpu`` is then by default the
+            column pointers alone. :meth:`on` gives another process's GPU the same edges.
 
     Raises:
         NotImplementedError: times with ``sample_direction='backward'``; on a GPU, types, weights, times, disjoint
@@ -159,6 +159,9 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
 
             def rank(number, sampler):          # started by torch.multiprocessing.spawn
                 sampler = sampler.on(f"cuda:{number}")
+
+        Without edges on peers nothing is shared: each process makes the graph anew, first on this sampler's GPU. Make
+        the sampler in the process instead.
 
         Raises:
             ValueError: this sampler or the device is on a CPU, or the GPU cannot read the peers.

@@ -48,8 +48,8 @@ class SegmentedCSC:
     Tiering, section 5.5), and in host memory. A segment is what one memory has of a tier. Made by :meth:`on_gpu` or
     :meth:`cut`.
 
-    A pickled graph is made anew by the other process from its CSC. With peers, torch.multiprocessing alone sends it,
-    and shares all of its memories.
+    A pickled graph without edges on peers is made anew by the other process from its CSC, on the same GPU. One with
+    edges on peers is sent by torch.multiprocessing alone, which shares all of its memories.
     """
 
     device: torch.device
@@ -78,9 +78,8 @@ class SegmentedCSC:
         The GPU holds what ``budget`` has room for: ``colptr``, then the first edges, which are those of the hottest
         nodes in a graph that is renumbered by hotness (:mod:`torch_gnnscale.topology.reorder`). The next edges are
         interleaved over ``peers``, and the others copied to pinned host memory, where kernels read them over the bus.
-        Without a budget the GPU holds ``colptr`` alone if there are peers; else all edges, or none if they do not fit,
-        with a warning. Tensors that the user has pinned are read where they are; they are copied only if there is a
-        budget.
+        Without a budget the GPU holds ``colptr`` alone if peers are asked for; else all edges, or none if they do not
+        fit, with a warning. Without peers, the host's share of tensors that the user has pinned is read where it is.
 
         Args:
             csc: in host memory.
@@ -98,17 +97,19 @@ class SegmentedCSC:
         size = csc.colptr.nbytes + sum(tensor.nbytes for tensor in edges)
         pinned = all(tensor.is_pinned() for tensor in (csc.colptr, *edges) if tensor.numel())
         free, of_peers = free_on_gpu(device), peer_budgets("graph_on_peers", peers, size)
+        asks = budget is not None or bool(of_peers)
         if (number := unreadable_peer(device, len(of_peers))) is not None:
             warn(
                 f"graph_on_peers={list(peers)}: their edges are left to host memory, for {device} cannot read GPU "
                 f"{number}"
             )
             of_peers = []
-        if budget is not None or of_peers:
+        if asks:
             asked = csc.colptr.nbytes if budget is None else budget_bytes("graph_on_gpu", budget, size)
             room = min(size, asked)
             if room > free:
-                raise MemoryError(f"graph_on_gpu: expected {room} bytes of memory on {device}, found {free} free")
+                name = "graph_on_peers" if budget is None else "graph_on_gpu"
+                raise MemoryError(f"{name}: expected {room} bytes of memory on {device}, found {free} free")
         else:
             room = 0 if pinned or size + _SPARE > free else size
             if room < size and not pinned:
@@ -189,7 +190,7 @@ class SegmentedCSC:
         if where.type == "cpu":
             raise ValueError(f"device: expected a GPU for a graph of {self.device}, found cpu")
         if "peers" not in self.tiers:
-            return SegmentedCSC.on_gpu(self.given.csc, where, self.given.budget)
+            return SegmentedCSC.on_gpu(self.given.csc, where, self.given.budget, self.given.peers)
         if (number := unreadable_peer(where, self.tiers["peers"])) is not None:
             raise ValueError(f"device: expected a GPU that can read GPU {number}, found {where}")
         own = 1 + self.tiers.get("gpu", 0)  # colptr, and the tier of the GPU
@@ -202,7 +203,7 @@ class SegmentedCSC:
     def __reduce__(self):
         assert self.given is not None
         if "peers" not in self.tiers:
-            return SegmentedCSC.on_gpu, (self.given.csc, self.device, self.given.budget)
+            return SegmentedCSC.on_gpu, (self.given.csc, self.device, self.given.budget, self.given.peers)
         return SegmentedCSC._of, (self.device, self.stored, self.tiers, self.memory, self.given)
 
     @property
