@@ -260,11 +260,22 @@ def grows_out_of_reach():
     return errors
 
 
+class CountedMemories(HostMemories):
+    """Counts how often what was queued is waited for."""
+
+    settled = 0
+
+    def settle(self):
+        self.settled += 1
+        super().settle()
+
+
 def fails_while_the_other_grows():
     """Rank 1 cannot write its rows when rank 0 takes new memory; then it can. The rows take three quarters of a memory,
-    more than one of its two buffers."""
-    exchange = Exchange(dist.new_group(backend="gloo"), 2, dist.get_rank())
-    transport, rank = Peers.connect(exchange, HostMemories(), tells=True), exchange.place
+    more than one of its two buffers. Each barrier follows a wait, also that of the rank that cannot write."""
+    exchange, memories = Exchange(dist.new_group(backend="gloo"), 2, dist.get_rank()), CountedMemories()
+    transport, rank = Peers.connect(exchange, memories, tells=True), exchange.place
+    before_swaps = memories.settled
     before, errors = len(transport._memories[0].bytes), []
     count = before // 8 * 3 // 4
     counts = ([[count], [0]] if rank else [[0], [count]] for _ in range(2))
@@ -279,13 +290,13 @@ def fails_while_the_other_grows():
                 errors.append(str(error))
     grew = len(transport._memories[0].bytes) > before
     ended(transport)
-    return grew, errors
+    return grew, errors, memories.settled - before_swaps
 
 
 def test_a_rank_that_cannot_write_takes_new_memory_of_others():
     elsewhere = "rows: expected those of part 1, found that its rank could not write them"
     found = cluster(2).run(fails_while_the_other_grows)
-    assert found == [(True, [elsewhere, True, True, True]), (True, ["full", True, True, True])]
+    assert found == [(True, [elsewhere, True, True, True], 4), (True, ["full", True, True, True], 4)]
 
 
 def test_after_memory_out_of_reach_nothing_is_read():

@@ -157,7 +157,7 @@ class GPUPeerMemory(PeerMemory):
 
     def close(self) -> None:
         """See :meth:`PeerMemory.close`."""
-        self.bytes = self.bytes.new_empty(0)
+        self.bytes = torch.empty(0, dtype=torch.uint8)  # not on the GPU, which may have failed
 
 
 class GPUMemories(PeerMemories):

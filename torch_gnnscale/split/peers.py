@@ -98,7 +98,7 @@ class Peers(Transport):
         return self._read(own, own, moves, purpose)
 
     def rows(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
-        """See :class:`Transport`: if they come from one rank, which writes them for this one alone, where it did."""
+        """See :class:`Transport`. If all come from one rank, which wrote them for this one alone: its memory itself."""
         senders = [place for place, count in enumerate(moves.num_received) if count]
         if len(senders) != 1:
             return self.pull(own, moves, purpose)
@@ -114,8 +114,8 @@ class Peers(Transport):
                 return self.shared.joined(first, [entry for entry in offered if len(entry)])
 
     def _offered(self, own: Tensor, moves: Moves, purpose: str) -> list[Offered]:
-        """Writes the rows that others read, each once, however many ranks read it; where several do, after the rows
-        comes, for each reader, the list of places that it reads. Returns what each rank wrote for this one."""
+        """Writes the rows that others read, each once, however many ranks read it. If several do, the list of places of
+        each reader follows the rows. Returns what each rank wrote for this one."""
         with self.exchange.awaited():
             rows, places = moves.once(len(own))
             width = own.shape[1:].numel() * own.element_size()
@@ -177,8 +177,10 @@ class Peers(Transport):
         self._turn += 1
         made, error = None, None
         try:
-            made = self._written(num_bytes, write, turn)
-            self.shared.settle()
+            try:
+                made = self._written(num_bytes, write, turn)
+            finally:  # also if that failed: others will write where this rank may still read
+                self.shared.settle()
         except Exception as failed:
             if not self._tells:
                 raise
