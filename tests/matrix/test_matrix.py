@@ -193,11 +193,12 @@ def test_products_of_doubles_are_those_of_integers(seed, bits):
 
 
 def test_products_that_no_parts_make_exact():
-    a = scipy.sparse.csr_array(np.full((2, 1), (1 << 52) - 1))
-    q = scipy.sparse.csr_array(np.array([[1, 0], [0, 1]]))
-    assert (q @ held(a)).toarray().ravel().tolist() == [(1 << 52) - 1] * 2
+    largest = (1 << 53) - 1
+    of_one, of_three = (scipy.sparse.csr_array(np.array(entries)) for entries in ([[largest]], [[largest // 3]] * 3))
+    assert (scipy.sparse.csr_array(np.array([[1]])) @ held(of_one)).toarray().tolist() == [[largest]]
+    assert (scipy.sparse.csr_array(np.array([[1, 1, 1]])) @ held(of_three)).toarray().tolist() == [[largest // 3 * 3]]
     with pytest.raises(ValueError, match=r"^expected products that sum up to less than 2\^53, found sums of up to "):
-        scipy.sparse.csr_array(np.array([[1, 1]])) @ held(a)
+        scipy.sparse.csr_array(np.array([[1, 1]])) @ held(scipy.sparse.csr_array(np.array([[largest]] * 2)))
 
 
 @pytest.mark.parametrize("method", [*LAYERWISE, "graphsage"])

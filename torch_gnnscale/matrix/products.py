@@ -43,7 +43,7 @@ class DeviceMatrix:
     def __rmatmul__(self, q: csr_array) -> csr_array:
         """The product of q, whose entries are not negative, and the matrix."""
         most = self._largest * int(np.diff(q.indptr).max(initial=0))
-        bits = EXACT_BITS - most.bit_length()
+        bits = (((1 << EXACT_BITS) - 1) // max(most, 1) + 1).bit_length() - 1  # the most with (2^b - 1) most < 2^53
         if bits < 1:
             raise ValueError(f"expected products that sum up to less than 2^{EXACT_BITS}, found sums of up to {most}")
         product = csr_array((q.shape[0], self.shape[1]), dtype=np.int64)
