@@ -120,7 +120,8 @@ class PreparedNeighbors:
         self._graph, self._types, self._relations = graph, len(graph.sizes), len(graph.colptr)
         self._fanouts = check_fanouts(fanouts, self._relations)
         hops = len(self._fanouts) // max(self._relations, 1)
-        self._fanouts_by_relation = torch.tensor(self._fanouts, dtype=torch.int64).view(self._relations, hops)
+        by_relation = torch.tensor(self._fanouts, dtype=torch.int64, device="cpu")
+        self._fanouts_by_relation = by_relation.view(self._relations, hops)
         self._options = (REPLACE * bool(replace) | DISJOINT * bool(disjoint) | LAST * bool(last)
                          | LAYERS * bool(layers) | WITH_EDGE_ID * bool(with_edge_id) | WITH_COL * bool(with_col)
                          | OF_SUBGRAPH[subgraph])  # fmt: skip
