@@ -17,7 +17,7 @@ from torch import distributed as dist
 from torch_gnnscale import ops, partition
 from torch_gnnscale.distributed import exchange, open_part, row_exchange
 from torch_gnnscale.distributed.row_exchange import Layout
-from torch_gnnscale.split import transport
+from torch_gnnscale.split import peer_memory
 
 WAIT = 60.0
 """Seconds after which a rank that waits gives up; no test takes as long."""
@@ -72,7 +72,7 @@ def without_memory(path, at, kept, peers, options):
     same_machine = contextlib.nullcontext() if peers else without_peers()
     with open_part(path, timeout=WAIT, **kept) as part, same_machine:
         loader = loader_of(part, options)
-        with mock.patch.object(exchange, "ops", fake), mock.patch.object(transport, "ops", fake):
+        with mock.patch.object(exchange, "ops", fake), mock.patch.object(peer_memory, "ops", fake):
             for _ in range(2):
                 begin = time.monotonic()
                 with pytest.raises((MemoryError, RuntimeError)) as error:

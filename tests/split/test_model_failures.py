@@ -167,7 +167,7 @@ def drop(count, transport):
         model, split, batch = made(transport, hidden=8192, layers=2)
         out = split(batch).sum()
         grown = [
-            memory.num_bytes for of in split._connection.transports.values() for memory in getattr(of, "_memories", [])
+            len(memory.bytes) for of in split._connection.transports.values() for memory in getattr(of, "_memories", [])
         ]
         assert all(num_bytes > 1 << 21 for num_bytes in grown)
         parameters += model.parameters()
@@ -235,7 +235,7 @@ class Held:
     def lost(self, error):
         return f"rank 1: no luck ({error})"
 
-    def end(self, why):
+    def end(self, why, failed=False):
         self.why.append(why)
 
 
