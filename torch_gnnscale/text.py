@@ -1,4 +1,4 @@
-"""Text for people."""
+"""Tables of text."""
 
 from __future__ import annotations
 

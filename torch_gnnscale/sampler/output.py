@@ -32,7 +32,9 @@ def _end(number: int) -> Any:
             setattr(self, name, end)
         return end
 
-    def put(self: Any, end: Any) -> None:  # through __dict__, the attributes put after it would take twice as long
+    def put(
+        self: Any, end: Any
+    ) -> None:  # not through __dict__, which makes every later attribute twice as slow to set
         setattr(self, name, end)
 
     return property(get, put)

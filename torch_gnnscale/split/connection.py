@@ -87,8 +87,8 @@ class _Held:
     ended: bool = False
 
     def end(self, why: str = "its model was closed or dropped", failed: bool = False) -> None:
-        """Frees everything, the first time it is called; any thread may call it. The other ranks are told ``why``; ""
-        if they know. ``failed``: a rank did, so that others may wait, or be waited for."""
+        """Frees everything, the first time it is called; any thread may call it. The other ranks are told ``why``,
+        unless it is empty. ``failed``: whether a rank failed; others may then still wait in a collective."""
         if self.ended:
             return
         self.ended = True

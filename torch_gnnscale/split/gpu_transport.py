@@ -23,7 +23,7 @@ class Staged(Transport):
 
 class FromGPUToGPU(Transport):
     """Over a group of NCCL, after a round of headers over Gloo: a rank that is gone, or has rows of another type, is
-    found out there, for NCCL would wait for it, or take what comes.
+    found out there, for NCCL would wait for it, or read bytes of another type.
 
     Args:
         exchange: over a Gloo group.
