@@ -217,7 +217,7 @@ def test_the_lanes_of_a_gpu_cover_every_row(tmp_path):
     assert [library.lanes(words) for words in (1, 2, 3, 8, 9, 31, 33)] == [1, 2, 4, 8, 16, 32, 32]
 
 
-def test_the_nanoseconds_of_all_tiers_are_no_more_than_the_call_took():
+def test_rows_of_a_file_and_of_memory_take_no_more_than_the_call():
     table, counts = torch.ones(20_000, 256), torch.zeros(2, 2, dtype=torch.int64)
     begin = time.perf_counter_ns()
     ops.gather_tiers([table[:-1], table[-1:]], torch.arange(20_000), disk=True, counts=counts, threads=1)
