@@ -37,7 +37,7 @@ def check(csc, edge_index, seeds) -> None:
     expanded = node[: sum(sample.num_nodes[0][:-1])]
     fanout = torch.repeat_interleave(torch.tensor(FANOUTS), torch.tensor(sample.num_nodes[0][:-1]))
     assert torch.equal(sample.colptr[0].diff(), torch.minimum(degree[expanded], fanout))
-    one, two = draw(graph, seeds, 7, 1), draw(graph, seeds, 7, 2)
+    one, two = (prepared(graph).sample([seeds], 7, threads=threads) for threads in (1, 2))
     assert all(torch.equal(a[0], b[0]) for a, b in zip(one[:4], two[:4], strict=True))
     assert torch.equal(one.edge_id[0], edge)
 
@@ -51,8 +51,9 @@ def check_peer(csc, theirs, edge_index, seeds) -> None:
     assert torch.equal(torch.bincount(col, minlength=len(expanded)), torch.minimum(csc.colptr.diff()[expanded], fanout))
 
 
-def draw(graph, seeds, key, threads, with_col=False):
-    return ops.sample_neighbors(graph, [seeds], FANOUTS, key, with_col=with_col, threads=threads)
+def prepared(graph, with_col=False):
+    """The operator as samplers call it: the graph is handed over once."""
+    return ops.PreparedNeighbors(graph, FANOUTS, with_col=with_col)
 
 
 def in_a_row(run, pool=None, threads=2):
@@ -98,7 +99,8 @@ def measure(csc, edge_index, seeds, rounds: int) -> dict:
     stored = csc.relations()
 
     def ours(threads, with_col=False):
-        return lambda i: draw(stored, seeds[i], i, threads, with_col)
+        neighbors = prepared(stored, with_col)
+        return lambda i: neighbors.sample([seeds[i]], i, threads=threads)
 
     pool = ThreadPoolExecutor(2)
     single = {
