@@ -191,14 +191,20 @@ def csc(results: Any) -> str:
 
 
 def dgl(results: Any) -> str:
+    return per_edge(results, "DGL's fused")
+
+
+def dgl_labor(results: Any) -> str:
+    return per_edge(results, "DGL's LaborSampler")
+
+
+def per_edge(results: Any, reference: str) -> str:
+    """Samplers beside DGL's, by the time per edge."""
+
     def make(entry: dict) -> str:
-        rows = []
-        for name, run in entry.items():
-            if name != "dgl":
-                rows.append(
-                    [name, run["edges_per_batch"], run["median_ms"], run["million_edges_per_s"], run["speedup"]]
-                )
-        return table(["", "edges per batch", "ms per batch", "million edges/s", "an edge, against DGL's fused"], rows)
+        columns = ("edges_per_batch", "median_ms", "million_edges_per_s", "speedup")
+        rows = [[name, *(run[column] for column in columns)] for name, run in entry.items() if name != "dgl"]
+        return table(["", "edges per batch", "ms per batch", "million edges/s", f"per edge, over {reference}"], rows)
 
     return by_graph(results, make)
 
@@ -307,7 +313,7 @@ def bulks(results: Any) -> str:
 
 TABLES: dict[Callable[[Any], str], str] = {
     sampling: "sample", relabel: "relabel", modes: "modes", batches: "loader", figure: "figure", corners: "corners",
-    gather: "gather", steps: "train", loop: "loop", large: "large", csc: "topology", dgl: "dgl", tiers: "tiers",
+    gather: "gather", steps: "train", loop: "loop", large: "large", csc: "topology", dgl: "dgl", dgl_labor: "dgl_labor", tiers: "tiers",
     accuracy: "accuracy", hit_rates: "hotness", depths: "hotness", traffic: "hotness", hotness_cost: "hotness",
     schemes: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
     bulks: "bulk", ranks: "cost_model", sizes: "cost_model", checks: "cost_model", methods: "methods",
