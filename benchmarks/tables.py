@@ -313,7 +313,8 @@ def bulks(results: Any) -> str:
 
 TABLES: dict[Callable[[Any], str], str] = {
     sampling: "sample", relabel: "relabel", modes: "modes", batches: "loader", figure: "figure", corners: "corners",
-    gather: "gather", steps: "train", loop: "loop", large: "large", csc: "topology", dgl: "dgl", dgl_labor: "dgl_labor", tiers: "tiers",
+    gather: "gather", steps: "train", loop: "loop", large: "large", csc: "topology", dgl: "dgl",
+    dgl_labor: "dgl_labor", tiers: "tiers",
     accuracy: "accuracy", hit_rates: "hotness", depths: "hotness", traffic: "hotness", hotness_cost: "hotness",
     schemes: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
     bulks: "bulk", ranks: "cost_model", sizes: "cost_model", checks: "cost_model", methods: "methods",
