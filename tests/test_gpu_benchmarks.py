@@ -16,6 +16,7 @@ if not FOLDER.is_dir():
 sys.path.append(str(FOLDER))
 
 import probe_gpu  # noqa: E402
+import rows_over_bus  # noqa: E402
 import run_gpu  # noqa: E402
 from common import judged, ratio  # noqa: E402
 from run_gpu import Ended, Step  # noqa: E402
@@ -232,7 +233,7 @@ READ = {"random": 20.0, "sorted": 20.0, "sequential": 45.0, "within 256 MiB": 20
     ],
 )
 def test_why_a_gather_misses_its_aim(changed, expected):
-    assert probe_gpu.reason({**READ, **changed}, copy=50.0) == expected
+    assert rows_over_bus.reason({**READ, **changed}, copy=50.0) == expected
 
 
 @pytest.mark.parametrize(
@@ -245,7 +246,7 @@ def test_why_a_gather_misses_its_aim(changed, expected):
 )
 def test_whether_sorting_pays(alone, whole, expected):
     speeds = {"random": 20.0, "sorted": alone, "sorted for the gather": whole}
-    assert probe_gpu.sorting(speeds).startswith(f"sorting ids {expected}")
+    assert rows_over_bus.sorting(speeds).startswith(f"sorting ids {expected}")
 
 
 def test_rows_that_are_read_in_the_order_of_their_ids_come_in_that_of_the_index(monkeypatch):
@@ -255,15 +256,15 @@ def test_rows_that_are_read_in_the_order_of_their_ids_come_in_that_of_the_index(
         read.append(index)
         return lambda: parts[0][index]
 
-    monkeypatch.setattr(probe_gpu, "gather", gather)
+    monkeypatch.setattr(rows_over_bus, "gather", gather)
     rows, index = torch.arange(200).view(100, 2), torch.tensor([70, 3, 70, 99, 0])
     for _ in range(2):
-        assert torch.equal(probe_gpu.sorted_for_the_gather(rows, index)(), rows[index])
+        assert torch.equal(rows_over_bus.sorted_for_the_gather(rows, index)(), rows[index])
     assert read[0].tolist() == [0, 3, 70, 70, 99]
 
 
 def test_the_ids_of_a_probe():
-    ids = probe_gpu.indices(1000, 300, 50, torch.device("cpu"))
+    ids = rows_over_bus.indices(1000, 300, 50, torch.device("cpu"))
     assert {len(index) for index in ids.values()} == {300}
     assert torch.equal(ids["sorted"], ids["random"].sort()[0])
     assert ids["random"].max() > 500
@@ -283,9 +284,9 @@ AnonHugePages:      4096 kB
 
 
 def test_the_huge_pages_of_a_mapping():
-    assert probe_gpu.huge_bytes(SMAPS, 0x7F0000001000) == 2 << 20
-    assert probe_gpu.huge_bytes(SMAPS, 0x7F0000400000) == 4 << 20
-    assert probe_gpu.huge_bytes(SMAPS, 0x7F0000800000) == 0
+    assert rows_over_bus.huge_bytes(SMAPS, 0x7F0000001000) == 2 << 20
+    assert rows_over_bus.huge_bytes(SMAPS, 0x7F0000400000) == 4 << 20
+    assert rows_over_bus.huge_bytes(SMAPS, 0x7F0000800000) == 0
 
 
 def test_a_profile_names_what_ran():
