@@ -114,6 +114,15 @@ def test_a_device_that_is_not_there_is_named(tmp_path, task, capsys):
     assert "--device: expected an option of task 'links', found another's" in capsys.readouterr().err
 
 
+def test_help_says_the_default_of_every_task(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"--negatives NEGATIVES negatives per link (links: {LinkConfig().negatives})" in text
+    assert "--seed SEED (default: 0)" in text
+    assert f"(nodes: {NodeConfig().lr}; " in text
+
+
 def test_info_names_versions_and_libraries(capsys):
     main(["info"])
     printed = capsys.readouterr().out

@@ -100,6 +100,8 @@ ROWS, IDS = torch.ones(4, 3), torch.tensor([0, 3])
         ((None, [ROWS], IDS, IDS), IndexError, "part[1] = 3 is out of range: expected tables in [0, 1)"),
         ((None, [ROWS, ROWS[:2]], IDS - 2, IDS - 2), IndexError,
          "part[0] = -2 is out of range: expected tables in [0, 2)"),
+        ((None, [ROWS, ROWS[:2]], torch.tensor([0, 1]), torch.tensor([3, 2])), IndexError,
+         "row[1] = 2 is out of range: expected rows of parts[1] in [0, 2)"),
         ((None, [ROWS, ROWS[:2]], IDS - IDS + 1, IDS), IndexError,
          "row[1] = 3 is out of range: expected rows of parts[1] in [0, 2)"),
     ],
