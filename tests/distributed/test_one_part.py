@@ -3,7 +3,6 @@
 import pytest
 import torch
 from helpers.cluster import cluster
-from helpers.data import loader_threads
 from helpers.hetero import PAPER, make_hetero
 from helpers.parts import (
     as_plain,
@@ -135,12 +134,3 @@ def test_rows_of_a_part_do_not_change(parts):
             part.features.put_tensor(torch.zeros(200), group_name=None, attr_name="z", index=None)
         with pytest.raises(IndexError, match=r"^index\[0\] = 200 is out of range: expected rows in \[0, 200\)$"):
             part.features.get_tensor(group_name=None, attr_name="x", index=torch.tensor([200]))
-
-
-@pytest.mark.parametrize(("prefetch", "threads"), [(0, 0), (2, 1)])
-def test_without_prefetch_no_thread_prepares_batches(parts, prefetch, threads):
-    with open_part(parts[1], buffer="1KiB", policy="lookahead") as part:
-        iterator = iter(loader_of_part(part, prefetch=prefetch))
-        next(iterator)
-        assert (len(loader_threads()) > 0) == (threads > 0)
-        iterator.close()

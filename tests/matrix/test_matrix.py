@@ -282,14 +282,14 @@ def test_its_takes_one_row_of_scores_for_all_batches():
 
 
 def test_its_removes_what_was_found_after_as_many_rounds_as_said():
-    frontier, redraws = frontier_of([0], keys=[5]), 2
-    scores = np.array([1 << 50, 3, 3, 3])
-    p = matrix.stacked_sets(frontier, np.array([1])) @ matrix.stacked_sets(frontier_of(range(4)), scores)
-    found = matrix.choose_by_its(p, 2, frontier, redraws)
-    # Draws 0 and 1, and draw 2 of the second round, find node 0; draw 3 is among the others.
-    key = frontier.keys[0]
-    pick = int(bounded(matrix.draw(key, np.array([3]), 0, 0, relation=1), 9)[0])
-    assert found.node.tolist() == [0, 1 + pick // 3]
+    p = matrix.stacked_sets(frontier_of([0]), np.array([1]))
+    p = p @ matrix.stacked_sets(frontier_of(range(4)), np.array([1 << 50, 3, 3, 3]))
+    keys = np.arange(20, dtype=np.uint64)
+    for redraws in (1, 2, 5):
+        found = matrix.choose_by_its(p, 2, frontier_of(*[[0]] * 20, keys=keys), redraws).node.reshape(20, 2)
+        # The first two draws, and one in each further round, find node 0; the next one is among the others.
+        bits = matrix.draw(keys, np.full(20, redraws + 1), 0, 0, relation=1)
+        assert found.tolist() == [[0, 1 + pick // 3] for pick in bounded(bits, 9).tolist()]
 
 
 @pytest.mark.parametrize("redraws", [1, 3])
