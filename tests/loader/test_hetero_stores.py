@@ -192,3 +192,12 @@ def test_of_several_layouts_of_a_store_the_columns_are_read(first):
         sampler = NeighborSampler((ForeignFeatureStore(), graph), [-1])
         assert sampler.sample(torch.tensor([0]), None, 1).node.tolist() == nodes
         graph.remove_edge_index(None, removed)
+
+
+def test_times_of_nodes_are_those_of_their_types():
+    data, features = make_hetero(), FeatureStore()
+    for node_type in (None, *data.node_types):
+        count = 5 if node_type is None else data[node_type].num_nodes
+        features.put_tensor(torch.arange(count), group_name=node_type, attr_name="time", index=None)
+    sampler = NeighborSampler((features, GraphStore.from_data(data)), [2], time_attr="time")
+    assert list(sampler.graph.node_time) == data.node_types

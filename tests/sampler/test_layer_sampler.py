@@ -234,10 +234,11 @@ def test_batches_that_depend_on_each_other_draw_alike(data):
         LinkNeighborLoader(data, HOPS, data.edge_index, **links)
 
 
-def test_strict_negatives_that_are_set_later(data):
+@pytest.mark.parametrize("later", [False, True])
+def test_strict_negatives(data, later):
     links, known = data.edge_index[:, :60], torch.tensor([[1], [2]])
-    sampler = LayerSampler(data, HOPS)
-    assert not sampler.options()["strict_negatives"]
+    sampler = LayerSampler(data, HOPS, strict_negatives=False if later else known)
+    assert sampler.options()["strict_negatives"] is not later
     sampler.strict_negatives = known
     assert sampler.strict_negatives is known
     assert sampler.options()["strict_negatives"]

@@ -62,6 +62,7 @@ def test_by_score():
     for wrong, error, message in [
         (torch.tensor([1.0, float("nan")]), ValueError, "score[1]: expected a number, found nan"),
         (torch.ones(2, dtype=torch.bool), TypeError, "score: expected real numbers, found torch.bool"),
+        (torch.ones(2) * 1j, TypeError, "score: expected real numbers, found torch.complex64"),
         ([1], TypeError, "score: expected real numbers, found list"),
         (torch.ones(2, 2), ValueError, "score: expected a vector, found shape (2, 2)"),
     ]:
@@ -197,3 +198,12 @@ def test_a_relation_between_renumbered_types(dtype, edge_id, ends):
     for wrong in ((by_score(torch.arange(6)), None), (None, by_score(torch.arange(7)))):
         with pytest.raises(ValueError, match=r"^order of (src|dst): expected one of [79] nodes, found one of [67]$"):
             reorder_relation(csc, *wrong)
+
+
+@pytest.mark.parametrize("node_type", ["a", "other"])
+def test_ids_of_types_with_and_without_an_order(node_type):
+    order, ids = TypedOrder(a=by_score(torch.tensor([1, 2, 3]))), torch.tensor([2, 0], dtype=torch.int32)
+    stored = order.to_stored(ids, node_type)
+    assert stored.dtype == torch.int64
+    assert stored.tolist() == ([0, 2] if node_type == "a" else [2, 0])
+    assert order.to_user(stored, node_type).tolist() == [2, 0]
