@@ -114,6 +114,15 @@ def test_a_device_that_is_not_there_is_named(tmp_path, task, capsys):
     assert "--device: expected an option of task 'links', found another's" in capsys.readouterr().err
 
 
+def test_help_says_the_default_of_every_task(capsys):
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    text = " ".join(capsys.readouterr().out.split())
+    assert f"--negatives NEGATIVES negatives per link (links: {LinkConfig().negatives})" in text
+    assert "--seed SEED (default: 0)" in text
+    assert f"(nodes: {NodeConfig().lr}; " in text
+
+
 def test_info_names_versions_and_libraries(capsys):
     main(["info"])
     printed = capsys.readouterr().out
@@ -362,9 +371,11 @@ class Terminal(io.StringIO):
 def test_bars_are_for_terminals(kind, task, tmp_path, monkeypatch):
     np.save(tmp_path / "edges.npy", np.array([[0, 1], [1, 2]]))
     monkeypatch.setattr(sys, "stderr", kind())
-    with NodeTrainer(task, NodeConfig(epochs=1)).progress(range(3), "epoch 1", 3) as batches:
+    with NodeTrainer(task, NodeConfig(epochs=1)).progress(range(3), "epoch 1", 5, 2) as batches:
         assert list(batches) == [0, 1, 2]
     of_training = sys.stderr.getvalue()
+    assert ("2/5 [" in of_training) == (kind is Terminal)
+    assert of_training.rstrip("\r").rpartition("\r")[2].strip() == "", "the bar is removed at its end"
     main(["convert", str(tmp_path / "edges.npy"), "--out", str(tmp_path / "graph")])
     of_convert = sys.stderr.getvalue()[len(of_training) :]
     assert ("epoch 1: " in of_training, "edges sorted: 100%" in of_convert) == (kind is Terminal,) * 2

@@ -14,6 +14,7 @@ from helpers.parts import (
     with_links,
 )
 from helpers.slow import SLOW, quick
+from torch_geometric.sampler import BaseSampler
 
 from torch_gnnscale import partition
 from torch_gnnscale.distributed import open_part
@@ -134,3 +135,22 @@ def test_rows_of_a_part_do_not_change(parts):
             part.features.put_tensor(torch.zeros(200), group_name=None, attr_name="z", index=None)
         with pytest.raises(IndexError, match=r"^index\[0\] = 200 is out of range: expected rows in \[0, 200\)$"):
             part.features.get_tensor(group_name=None, attr_name="x", index=torch.tensor([200]))
+
+
+class Foreign(BaseSampler):
+    """A sampler without keys."""
+
+    def sample_from_nodes(self, inputs):
+        raise AssertionError
+
+    sample_from_edges = sample_from_nodes
+
+
+def test_a_sampler_without_keys_is_refused(parts):
+    with (
+        open_part(parts[1]) as part,
+        pytest.raises(
+            ValueError, match=r"^neighbor_sampler: expected a KeyedSampler with the stores of .*found Foreign$"
+        ),
+    ):
+        loader_of_part(part, neighbor_sampler=Foreign())

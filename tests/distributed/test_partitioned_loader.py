@@ -5,11 +5,13 @@ import functools
 import pytest
 import torch
 from helpers.cluster import cluster
+from helpers.data import loader_threads
 from helpers.hetero import CITES, HELD, LIKES, PAPER, REV_WRITES, WRITES, make_hetero, with_times, with_weights
-from helpers.parts import batches_of_rank, check_batches, expected_batches, homogeneous
+from helpers.parts import batches_of_rank, check_batches, expected_batches, homogeneous, loader_of_part
 from helpers.slow import SLOW, quick
 
 from torch_gnnscale import partition
+from torch_gnnscale.distributed import open_part
 
 
 @pytest.fixture(scope="module")
@@ -56,6 +58,21 @@ def test_batches_are_those_of_one_process(parts, kind, options, count, world):
     expected = expected_batches(data, path, kind, 2, options, world)
     found = cluster(world).run(batches_of_rank, path, kind, 2, options)
     check_batches(found, expected)
+
+
+def threads_of_an_epoch(path, prefetch):
+    """How many threads prepare batches while a rank has the first one."""
+    with open_part(path) as part:
+        batches = iter(loader_of_part(part, prefetch=prefetch))
+        next(batches)
+        found = len(loader_threads())
+        list(batches)
+        return found
+
+
+def test_without_prefetch_no_thread_prepares_batches(parts):
+    assert cluster(2).run(threads_of_an_epoch, parts(2)[1], 0) == [0, 0]
+    assert min(cluster(2).run(threads_of_an_epoch, parts(2)[1], 2)) > 0
 
 
 FANOUTS = {CITES: [3, 2], WRITES: [2, 2], REV_WRITES: [1, 1], HELD: [2, 1], LIKES: [1, 2]}

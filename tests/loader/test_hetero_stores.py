@@ -21,6 +21,7 @@ from helpers.tiers import node_data
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, TieredFeatureStore
+from torch_gnnscale.loader.fetch import StoreRows
 
 
 @pytest.mark.parametrize("put", ["coo", "csc", "csr"])
@@ -161,3 +162,42 @@ def test_rows_of_features_say_how_many_nodes_there_are_where_edges_do_not(layout
     assert sampler.node_bounds() == {"a": 6, "b": 4}
     out = sampler.sample({"b": torch.arange(4)}, None, 1)
     assert out.node["a"][out.row["a", "to", "b"]].tolist() == [4, 0]
+
+
+def test_rows_of_nodes_are_not_those_of_edges_of_the_same_name():
+    data = make_data()
+    features = FeatureStore()
+    for group, value in ((("n", "r", "n"), data.edge_attr), (None, data.x), ((None, None), data.edge_attr)):
+        features.put_tensor(value, group_name=group, attr_name="x", index=None)
+    loader = NeighborLoader((features, GraphStore.from_data(data)), [4], batch_size=20)
+    source, out = StoreRows(*loader.data), next(loader.samples(0))
+    rows = source.fetch(loader._line.collator.sampled(out), loader._line.collator.bounds)
+    assert torch.equal(source.node_rows(rows, "x"), data.x[out.node])
+    assert source.node_rows(rows, "y") is None
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_of_several_layouts_of_a_store_the_columns_are_read(first):
+    """Then pairs, then rows, as in PyG, in whatever order the store has them."""
+    src, dst = torch.tensor([1, 2]), torch.tensor([0, 0])
+    values = {
+        "coo": (src, dst),
+        "csc": (src + 2, torch.tensor([0, 2, 2, 2, 2, 2])),
+        "csr": (torch.tensor([0, 0, 0, 0, 0, 1]), dst[:1]),
+    }
+    graph = ForeignGraphStore()
+    for layout in [*values][first:] + [*values][:first]:
+        graph.put_edge_index(values[layout], None, layout, size=(5, 5))
+    for removed, nodes in (("csc", [0, 3, 4]), ("coo", [0, 1, 2]), ("csr", [0, 4])):
+        sampler = NeighborSampler((ForeignFeatureStore(), graph), [-1])
+        assert sampler.sample(torch.tensor([0]), None, 1).node.tolist() == nodes
+        graph.remove_edge_index(None, removed)
+
+
+def test_times_of_nodes_are_those_of_their_types():
+    data, features = make_hetero(), FeatureStore()
+    for node_type in (None, *data.node_types):
+        count = 5 if node_type is None else data[node_type].num_nodes
+        features.put_tensor(torch.arange(count), group_name=node_type, attr_name="time", index=None)
+    sampler = NeighborSampler((features, GraphStore.from_data(data)), [2], time_attr="time")
+    assert list(sampler.graph.node_time) == data.node_types

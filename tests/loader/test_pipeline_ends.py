@@ -1,8 +1,11 @@
 """How pipelines end: closed, dropped, interrupted, with the program, or in a forked process."""
 
+import gc
 import os
 import signal
 import threading
+import weakref
+from contextlib import suppress
 
 import pytest
 import torch
@@ -17,6 +20,7 @@ from helpers.data import (
 from torch_gnnscale import NeighborLoader, machine
 from torch_gnnscale.distributed.one_thread import OneThread
 from torch_gnnscale.loader.pipeline import Pipeline, Stage
+from torch_gnnscale.loader.streams import Failed, Unpacked
 
 pytestmark = pytest.mark.usefixtures("threads_end")
 
@@ -199,3 +203,21 @@ def test_an_iterator_without_threads_goes_on_in_a_fork(data):
         assert len(list(iterator)) == 9
 
     assert status_of_fork(child) == 0
+
+
+def test_an_error_of_a_batch_is_freed_without_the_garbage_collector():
+    class NoLuckError(Exception):
+        """Unlike Python's own, one that can be referred to weakly."""
+
+    error = NoLuckError()
+    there, unpacked = weakref.ref(error), Unpacked(iter([["a", Failed(error), "c"]]), str.upper)
+    del error
+    gc.disable()
+    try:
+        assert next(unpacked) == "A"
+        with suppress(NoLuckError):
+            next(unpacked)
+        assert there() is None
+        assert next(unpacked) == "C"
+    finally:
+        gc.enable()

@@ -6,13 +6,14 @@ import re
 import pytest
 import torch
 from helpers.data import plain, processes
+from helpers.hetero import WRITES, make_hetero
 from helpers.links import homogeneous, pairs_of
 from helpers.slow import SLOW
 from torch_geometric.sampler import NegativeSampling
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader
 from torch_gnnscale import TieredFeatureStore as Tiered
-from torch_gnnscale.topology.reorder import reorder_data
+from torch_gnnscale.topology.reorder import Order, TypedOrder, reorder_data
 
 NODES = 60
 
@@ -118,3 +119,36 @@ def test_errors_name_the_users_ids(stores, error, message, options):
     store, graph, _, _ = stores
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
         LinkNeighborLoader((store, graph), [2], **{"edge_label_index": LINKS, **options})
+
+
+def test_all_edges_of_a_type_between_renumbered_types():
+    data, edge_type = make_hetero(), WRITES
+    sizes = {node_type: data[node_type].num_nodes for node_type in (edge_type[0], edge_type[-1])}
+    order = TypedOrder({t: Order.from_permutation(torch.arange(size).roll(3), size) for t, size in sizes.items()})
+    stores = FeatureStore.from_data(data, order=order), GraphStore.from_data(data, order=order)
+    loader = LinkNeighborLoader(stores, [2], edge_type, batch_size=500)
+    links = torch.stack([loader.input_data.row, loader.input_data.col])
+    users = [order.to_user(ids, t) for ids, t in zip(links, (edge_type[0], edge_type[-1]), strict=True)]
+    assert sorted(zip(*torch.stack(users).tolist(), strict=True)) == sorted(
+        zip(*data[edge_type].edge_index.tolist(), strict=True)
+    )
+
+
+def test_strict_negatives_between_renumbered_types():
+    data = make_hetero()
+    sizes = [data[node_type].num_nodes for node_type in (WRITES[0], WRITES[-1])]
+    orders = [Order.from_permutation(torch.arange(size).roll(3), size) for size in sizes]
+    order = TypedOrder(zip((WRITES[0], WRITES[-1]), orders, strict=True))
+    stores = FeatureStore.from_data(data, order=order), GraphStore.from_data(data, order=order)
+    links = data[WRITES].edge_index[:, :10]
+    free = {(0, 1), (2, 0), (1, 3)}
+    others = torch.cartesian_prod(*map(torch.arange, sizes)).t()
+    known = torch.tensor([pair for pair in zip(*others.tolist(), strict=True) if pair not in free]).t()
+    known = known[:, torch.randperm(known.size(1), generator=torch.Generator().manual_seed(1))]
+    loader = LinkNeighborLoader(
+        stores, [1], (WRITES, links), neg_sampling=("binary", 20), strict_negatives=known, batch_size=10
+    )
+    (batch,) = loader
+    src, dst = batch[WRITES].edge_label_index[:, 10:]
+    drawn = zip(batch[WRITES[0]].n_id[src].tolist(), batch[WRITES[-1]].n_id[dst].tolist(), strict=True)
+    assert set(drawn) == free - pairs_of(data[WRITES].edge_index)

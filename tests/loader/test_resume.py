@@ -289,3 +289,15 @@ def test_kill_at_any_moment(task, tmp_path):
     whole, other = (torch.load(tmp_path / name / CHECKPOINT, weights_only=True) for name in ("whole", "killed"))
     assert all(torch.equal(value, other["model"][name]) for name, value in whole["model"].items())
     assert [entry["loss"] for entry in whole["history"]] == [entry["loss"] for entry in other["history"]]
+
+
+@pytest.mark.parametrize("options", [{}, {"prefetch": 0}, {"bulk": 3}, SLOW(processes(1))], ids=str)
+def test_an_iterator_that_has_ended_no_longer_moves_the_position(options):
+    loader = loader_of(make_data(), **options)
+    iterator = iter(loader)
+    list(iterator)
+    state = loader.state_dict()
+    assert (state["epoch"], state["batch"]) == (1, 0)
+    for _ in range(3):
+        assert next(iterator, None) is None
+        assert loader.state_dict() == state

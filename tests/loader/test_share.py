@@ -18,7 +18,7 @@ from torch.utils.data import DistributedSampler, RandomSampler
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
 from torch_gnnscale.feature.contract import CollectiveRowStore, Ranks
-from torch_gnnscale.loader.chunks import Chunks
+from torch_gnnscale.loader.chunks import Chunks, KeyedShuffle
 from torch_gnnscale.loader.share import Share, agreed_share
 
 
@@ -279,3 +279,12 @@ def test_ranks_whose_bulks_differ_are_told():
     stores = RowsOfTwo(), GraphStore.from_data(make_data())
     with pytest.raises(ValueError, match=r"^bulk: expected the same on all ranks, found \[2, 3\]$"):
         NeighborLoader(stores, [3], batch_size=10, seed=4, seed_order="global", bulk=2)
+
+
+def test_each_part_has_a_shuffle_of_its_own_and_may_have_no_seeds():
+    orders = [list(KeyedShuffle(range(50), 7, part)) for part in range(3)]
+    assert all(sorted(order) == list(range(50)) for order in orders)
+    assert len(set(map(tuple, orders))) == 3
+    assert orders[2] == KeyedShuffle(range(9), 7).permutation(50, 0, 2).tolist()
+    nobody = KeyedShuffle(range(0), 7, 1)
+    assert (len(nobody), list(nobody)) == (0, [])

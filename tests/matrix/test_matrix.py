@@ -116,6 +116,13 @@ def test_a_larger_graph_with_every_scheme(method, include_dst, keep_known):
                 assert all(sample.num_edges[0][0] > 0 for sample in found)
 
 
+@pytest.mark.parametrize("include_dst", [True, False])
+def test_no_batches(include_dst):
+    adjacency = matrix.adjacency(FIGURE.relations())
+    for step in (matrix.ladies(adjacency), matrix.fastgcn(adjacency), matrix.graphsage(adjacency)):
+        assert matrix.sample_batches(adjacency, [], [2, 2], [], step, include_dst=include_dst) == []
+
+
 def test_hubs_of_graphsage():
     graph = without_parallel_edges(random_graph(400, 12, seed=1))
     relations, seeds = graph.relations(), [random_ids(400, 20, seed) for seed in range(3)]
@@ -272,6 +279,17 @@ def test_its_takes_one_row_of_scores_for_all_batches():
     first, second = (matrix.choose_by_its(p, 4, both) for p in rows)
     assert first.ptr.tolist() == [0, 4, 8]
     assert np.array_equal(first.node, second.node)
+
+
+def test_its_removes_what_was_found_after_as_many_rounds_as_said():
+    p = matrix.stacked_sets(frontier_of([0]), np.array([1]))
+    p = p @ matrix.stacked_sets(frontier_of(range(4)), np.array([1 << 50, 3, 3, 3]))
+    keys = np.arange(20, dtype=np.uint64)
+    for redraws in (1, 2, 5):
+        found = matrix.choose_by_its(p, 2, frontier_of(*[[0]] * 20, keys=keys), redraws).node.reshape(20, 2)
+        # The first two draws, and one in each further round, find node 0; the next one is among the others.
+        bits = matrix.draw(keys, np.full(20, redraws + 1), 0, 0, relation=1)
+        assert found.tolist() == [[0, 1 + pick // 3] for pick in bounded(bits, 9).tolist()]
 
 
 @pytest.mark.parametrize("redraws", [1, 3])

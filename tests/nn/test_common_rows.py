@@ -28,3 +28,20 @@ def test_rows_that_are_joined_are_all_kept(dim):
     with CommonRows(HOPS):
         assert torch.cat([MANY, FEW], dim=dim).shape == (14, 1)
         assert torch.cat([MANY, FEW], dim).shape == (14, 1)
+
+
+def test_a_pause_within_a_pause_ends_with_the_outer_one():
+    mode = CommonRows(HOPS)
+    with mode:
+        for _ in range(2):
+            with mode.paused():
+                with mode.paused(), pytest.raises(RuntimeError, match="must match the size"):
+                    FEW + MANY
+                with pytest.raises(RuntimeError, match="must match the size"):
+                    FEW + MANY
+            assert len(FEW + MANY) == 5
+        with CommonRows(HOPS), mode.paused():  # not the innermost mode
+            assert len(FEW + MANY) == 5
+        assert len(FEW + MANY) == 5
+    with pytest.raises(RuntimeError, match="must match the size"):
+        FEW + MANY

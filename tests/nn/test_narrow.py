@@ -14,6 +14,7 @@ from helpers.slow import SLOW
 from torch import nn
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
+from torch_geometric.typing import OptPairTensor
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import Narrowed, narrow, saving
@@ -312,3 +313,54 @@ def test_smaller_types_take_pygs_aggregation():
     batch = next(iter(batches()))
     expected = model(batch.x.bfloat16(), batch.edge_index)[: batch.batch_size]
     torch.testing.assert_close(narrowed(batch), expected, rtol=0, atol=0)
+
+
+class Doubled(pyg_nn.SAGEConv):
+    """Changes what PyG's layer makes of the sums."""
+
+    def update(self, inputs):
+        return 2 * inputs
+
+
+class EdgesFirst(pyg_nn.GraphConv):
+    """Takes the edges before the rows."""
+
+    def forward(self, edge_index, x):
+        return super().forward(x, edge_index)
+
+
+class TwoWeights(pyg_nn.GraphConv):
+    """Propagates the same rows twice, with other weights."""
+
+    def forward(self, x: OptPairTensor, edge_index, edge_weight=None):
+        x = (x, x) if isinstance(x, torch.Tensor) else x
+        first = self.propagate(edge_index, x=x, edge_weight=edge_weight, size=None)
+        second = self.propagate(edge_index, x=x, edge_weight=edge_weight * -3, size=None)
+        return self.lin_rel(first) + second.sum(1, keepdim=True)
+
+
+class Own(nn.Module):
+    """Three layers of a kind."""
+
+    def __init__(self, kind) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([kind(FEATURES, FEATURES) for _ in range(3)])
+
+    def forward(self, x, edge_index, weight):
+        for conv in self.convs:
+            if isinstance(conv, TwoWeights):
+                x = conv(x, edge_index, weight)
+            else:
+                x = conv(edge_index, x) if isinstance(conv, EdgesFirst) else conv(x, edge_index)
+        return x
+
+
+@pytest.mark.parametrize("kind", [Doubled, EdgesFirst, TwoWeights])
+def test_layers_that_change_what_pygs_do(kind):
+    torch.manual_seed(0)
+    model = Own(kind).double()
+    narrowed = narrow(model, lambda model, batch: model(batch.x, batch.edge_index, batch.edge_attr[:, 1]), check=False)
+    for batch in batches():
+        batch.edge_attr /= 100
+        expected = model(batch.x, batch.edge_index, batch.edge_attr[:, 1])[: batch.batch_size]
+        torch.testing.assert_close(narrowed(batch), expected, rtol=1e-12, atol=1e-12)

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_gnnscale import ops, reference
-from torch_gnnscale.nn.aggregate import Adjacency, aggregate, aggregate_and_root, by_destination
+from torch_gnnscale.nn.aggregate import Adjacency, Apart, aggregate, aggregate_and_root, by_destination
 
 FLOATS = [torch.float32, torch.float64]
 
@@ -293,3 +293,18 @@ PTR, NODE, X = torch.tensor([0, 2, 3]), torch.tensor([0, 1, 1]), torch.ones(2, 4
 def test_bad_input(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("used", ["both", "aggregate", "root"])
+def test_gradients_where_one_of_two_results_is_used_and_some_rows_are_apart(used):
+    index, *_ = entries(40, 30, 200)
+    edges, whole, given = Adjacency.from_coo(index, 40, 30), rows(40, 6), []
+    apart = Apart(whole[33:], lambda of_x, of_rows: given.append((of_x.clone(), of_rows.clone())))
+    x, expected = whole[:33].clone().requires_grad_(), whole.clone().requires_grad_()
+    for leaf, others in ((x, apart), (expected, None)):
+        found, root = aggregate_and_root(leaf, edges, "sum", None, others)
+        total = {"both": found.sum() + (root * 3).sum(), "aggregate": found.sum(), "root": (root * 3).sum()}
+        total[used].backward()
+    assert torch.equal(x.grad, expected.grad[:33])
+    ((of_x, of_rows),) = given
+    assert torch.equal(torch.cat([of_x, of_rows]), expected.grad)

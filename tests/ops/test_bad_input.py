@@ -203,6 +203,7 @@ def test_seed_times():
     graph = graph_of_degrees([2, 2])
     seeds, pairs = ids([0, 1]), torch.zeros(2, 1, dtype=torch.int64)
     relations = ops.relations([graph.colptr], [graph.row])
+    prepared = ops.PreparedNeighbors(relations, [1])
     alone = ops.sample_neighbors(relations, [seeds], [1], 3, exclude=[pairs])
     timed = ops.sample_neighbors(relations, [seeds], [1], 3, exclude=[pairs], seed_time=[ids([5, 6])])
     assert torch.equal(alone.edge_index[0], timed.edge_index[0])  # no edge has a time
@@ -213,6 +214,8 @@ def test_seed_times():
     ):
         with refuses(error, message):
             ops.sample_neighbors(relations, [seeds], [1], 3, seed_time=wrong)
+        with refuses(error, message):
+            prepared.sample_many([[seeds]] * 2, [3, 4], seed_time=[None, wrong])
 
 
 def test_huge_pages_of_the_wrong_kind():

@@ -118,8 +118,11 @@ def test_draws_of_nodes():
         of_keys = [key for key, last, first in zip(keys, ends[1:], ends[:-1], strict=True) for _ in range(first, last)]
         drawn = [reference.draw(key, v, hop, 0) for key, v in zip(of_keys, node.tolist(), strict=True)]
         assert found.tolist() == [entry - (1 << 63) for entry in drawn]
-    with pytest.raises(ValueError, match=r"^node_ptr: expected 2 numbers that do not fall, from 0 to 70 nodes, found "):
-        ops.draw_nodes(node, [0, 69], [1], 0)
+    for wrong in ([0, 69], [1, 70], [0, 70, 70], [0, 71, 70]):
+        with pytest.raises(
+            ValueError, match=r"^node_ptr: expected [23] numbers that do not fall, from 0 to 70 nodes, "
+        ):
+            ops.draw_nodes(node, wrong, [1] if wrong[1] != 71 else [1, 2], 0)
 
 
 @pytest.mark.parametrize("layers", [False, True])
@@ -307,6 +310,12 @@ def test_graphs_that_are_refused():
     text = r"^graph: expected one relation of one node type, found 1 relations of 2 node types$"
     with pytest.raises(ValueError, match=text):
         ops.sample_layers(graph._replace(sizes=[6, 6]), BATCH, [2], 1, LADIES)
+    for wrong, error, message in (
+        (torch.ones(5, dtype=torch.int64), ValueError, r"score: expected shape \(6,\), found \(5,\)"),
+        (torch.ones(6), TypeError, "score: expected an int64 vector, found torch.float32"),
+    ):
+        with pytest.raises(error, match=f"^{message}$"):
+            ops.sample_layers(graph, BATCH, [2], 1, ops.LayerDrawing("fastgcn"), score=wrong)
 
 
 def test_scores_need_not_be_contiguous():

@@ -200,6 +200,7 @@ NAN = float("nan")
         (lambda: candidates(2, torch.ones(3)), ValueError, "weight: expected shape (2,), found (3,)"),
         (lambda: candidates(2, [1, 2]), TypeError, "weight: expected a tensor, found list"),
         (lambda: candidates(2, torch.ones(2).bool()), TypeError, "weight: expected real numbers, found torch.bool"),
+        (lambda: candidates(1, torch.ones(1) * 1j), TypeError, "weight: expected real numbers, found torch.complex64"),
         (
             lambda: candidates(2, torch.tensor([0, -1.0])),
             ValueError, "weight[1] = -1.0: expected a finite number that is not negative",

@@ -318,3 +318,13 @@ def test_gather_rows_compiles_to_one_graph():
     (ours,) = torch.autograd.grad(compiled(x, index).sum(), x)
     (theirs,) = torch.autograd.grad(model(x, index).sum(), x)
     assert torch.equal(ours, theirs)
+
+
+@pytest.mark.slow
+def test_gather_rows_with_its_checks_compiles_to_one_graph():
+    def model(x, index):
+        return ops.gather_rows(x, index, 1, check=False).relu().sum(1)
+
+    x, index = torch.randn(20, 4), random_ids(20, 8)
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    assert torch.equal(compiled(x, index), model(x, index))

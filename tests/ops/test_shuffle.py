@@ -81,6 +81,8 @@ ROWS, IDS = torch.ones(4, 3), torch.tensor([0, 3])
     ("arguments", "error", "message"),
     [
         ((None, [], None, IDS), ValueError, "parts: expected 1 to 64 tables, found 0"),
+        ((None, [ROWS[0, 0]], None, IDS), ValueError, "parts[0]: expected contiguous rows, found shape (), strides ()"),
+        ((ROWS[0, 0], [ROWS], None, IDS), ValueError, "base: expected contiguous rows, found shape (), strides ()"),
         ((None, [ROWS.T], None, IDS), ValueError,
          "parts[0]: expected contiguous rows, found shape (3, 4), strides (1, 3)"),
         ((None, [ROWS, ROWS.half()], None, IDS), ValueError,
@@ -100,6 +102,8 @@ ROWS, IDS = torch.ones(4, 3), torch.tensor([0, 3])
         ((None, [ROWS], IDS, IDS), IndexError, "part[1] = 3 is out of range: expected tables in [0, 1)"),
         ((None, [ROWS, ROWS[:2]], IDS - 2, IDS - 2), IndexError,
          "part[0] = -2 is out of range: expected tables in [0, 2)"),
+        ((None, [ROWS, ROWS[:2]], torch.tensor([0, 1]), torch.tensor([3, 2])), IndexError,
+         "row[1] = 2 is out of range: expected rows of parts[1] in [0, 2)"),
         ((None, [ROWS, ROWS[:2]], IDS - IDS + 1, IDS), IndexError,
          "row[1] = 3 is out of range: expected rows of parts[1] in [0, 2)"),
     ],

@@ -111,3 +111,13 @@ def test_what_is_not_implemented():
             BidirectionalNeighborSampler(source, [2], **options)
     with pytest.raises(ValueError, match=r"^seed_time: expected none"):
         BidirectionalNeighborSampler(data, [2]).sample(torch.arange(2), torch.arange(2), KEY)
+
+
+def test_seeds_without_edges_are_counted():
+    data = Data(edge_index=torch.tensor([[0, 5], [5, 6]]), num_nodes=9)
+    for seeds, edges in (([1, 2], [0] * 4), ([0, 8, 4], [0, 1, 0, 1])):
+        out = BidirectionalNeighborSampler(data, [2, 2]).sample(torch.tensor(seeds), None, KEY)
+        assert out.num_sampled_edges == edges
+        assert sum(out.num_sampled_nodes) == len(out.node)
+        assert min(out.num_sampled_nodes) >= 0
+        assert out.num_sampled_nodes[0] == len(seeds)

@@ -3,6 +3,7 @@
 import re
 from itertools import product
 
+import numpy as np
 import pytest
 import torch
 from helpers.data import make_data, plain, processes
@@ -183,9 +184,10 @@ def test_stores_layouts_and_files(data, method, tmp_path):
         for batch, other in zip(loader_of(given, method), plain_batches, strict=True):
             assert torch.equal(batch.edge_weight, other.edge_weight)
             assert torch.equal(batch.x, other.x)
-    for batch, other in zip(loader_of(data, method, edge_layout="sparse_csr"), plain_batches, strict=True):
-        assert torch.equal(batch.adj_t.values(), other.edge_weight)
-        assert "edge_weight" not in batch
+    for given in (data, stores):
+        for batch, other in zip(loader_of(given, method, edge_layout="sparse_csr"), plain_batches, strict=True):
+            assert torch.equal(batch.adj_t.values(), other.edge_weight)
+            assert "edge_weight" not in batch
     for batch, other in zip(loader_of(data, method, edge_layout="EdgeIndex"), plain_batches, strict=True):
         assert torch.equal(batch.edge_weight, other.edge_weight)
 
@@ -232,10 +234,11 @@ def test_batches_that_depend_on_each_other_draw_alike(data):
         LinkNeighborLoader(data, HOPS, data.edge_index, **links)
 
 
-def test_strict_negatives_that_are_set_later(data):
+@pytest.mark.parametrize("later", [False, True])
+def test_strict_negatives(data, later):
     links, known = data.edge_index[:, :60], torch.tensor([[1], [2]])
-    sampler = LayerSampler(data, HOPS)
-    assert not sampler.options()["strict_negatives"]
+    sampler = LayerSampler(data, HOPS, strict_negatives=False if later else known)
+    assert sampler.options()["strict_negatives"] is not later
     sampler.strict_negatives = known
     assert sampler.strict_negatives is known
     assert sampler.options()["strict_negatives"]
@@ -345,3 +348,11 @@ def test_edge_ids_may_be_beyond_the_number_of_edges(data, kind):
     moved = CSC.from_csc(csc.colptr, csc.row, csc.edge_id + 100)
     sampler = kind((FeatureStore(), GraphStore.from_csc(moved)), [5])
     assert sampler.edge_bound(None) == 1600 == int(moved.edge_id.max()) + 1
+
+
+@pytest.mark.parametrize("numbers", [np.array(HOPS), np.array(HOPS, np.int32), tuple(HOPS)], ids=["", "int32", "tuple"])
+def test_numbers_of_nodes_in_an_array(data, numbers):
+    sampler = LayerSampler(data, numbers)
+    assert sampler.options() == LayerSampler(data, HOPS).options()
+    batches = loader_of(data, "neighbor", neighbor_sampler=sampler), loader_of(data, "ladies")
+    assert [plain(batch) for batch in batches[0]] == [plain(batch) for batch in batches[1]]

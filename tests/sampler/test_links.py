@@ -201,6 +201,20 @@ def test_no_negative_is_later_than_its_link(edge_type, mode, amount, weighted, f
         assert bool((time_of(data, node_type)[nodes[seeds:]] <= time[batch[seeds:]]).all())
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float32, torch.float64])
+@pytest.mark.parametrize("of_links", [torch.int64, torch.float64])
+def test_negatives_are_all_nodes_up_to_the_very_time_of_their_link(dtype, of_links):
+    data = homogeneous()
+    data.time = (torch.arange(60) // 4).to(dtype)
+    limits = torch.tensor([0, 3, 14]).to(of_links) + (0.75 if of_links == torch.float64 else 0)
+    sampler = NeighborSampler(data, [1], time_attr="time")
+    links = torch.zeros(2, 3, dtype=torch.int64)
+    out = sampler.sample_from_edges(inputs_of(links, time=limits), NegativeSampling("triplet", 1000), key=5)
+    drawn = triplets(out)[2]
+    assert [len(of_link.unique()) for of_link in drawn] == [4, 16, 60]
+    assert [int(of_link.max()) for of_link in drawn] == [3, 15, 59]
+
+
 def test_times_of_edges_do_not_limit_negatives():
     data = homogeneous()
     del data.time

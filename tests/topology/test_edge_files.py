@@ -341,3 +341,9 @@ def test_a_line_that_is_refused_after_the_first_block(tmp_path):
     path.write_text(line * block + "12345O7 1234567\n" + line)
     with pytest.raises(ValueError, match=rf"edges.txt, line {block + 1}: expected two ids, found"):
         list(EdgeFiles([path]).chunks(1))
+
+
+def test_of_a_long_line_the_beginning_is_shown(tmp_path):
+    (tmp_path / "x.csv").write_text("1,2\n" + "x" * 90 + ",1\n")
+    found = first_refused(tmp_path / "x.csv", TextFormat(0, ",", 2, (0, 1), False), 0)
+    assert found == f"{tmp_path}/x.csv, line 2: expected two ids, found '{'x' * 80}'"

@@ -1,11 +1,13 @@
 import pickle
+import zlib
 
+import numpy as np
 import pytest
 import torch
 from helpers.data import DTYPES, edges_of, make_data, node_rows
 from helpers.forked import FORKED
 
-from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler
+from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler, files
 
 CITES = ("paper", "cites", "paper")
 
@@ -33,6 +35,18 @@ def test_features_of_every_dtype(tmp_path, dtype, verify):
         found, expected = opened.get_tensor(attr), store.get_tensor(attr)
         assert found.dtype == dtype
         assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("rows", [[7], [3, 4], [1, 1, 1, 1, 1, 1, 1], [2, 0, 5], [4, 3], [], [6]])
+def test_checksums_of_blocks_do_not_depend_on_how_rows_were_written(tmp_path, monkeypatch, rows):
+    monkeypatch.setattr(files, "_BLOCK", 32)  # 64 MiB, of rows of 12 bytes
+    given = torch.arange(3 * sum(rows), dtype=torch.int32).view(-1, 3)
+    with files.ArrayWriter(tmp_path / "x.npy", torch.int32, tuple(given.shape)) as writer:
+        for part in given.split(rows):
+            writer.append(part)
+    data = given.numpy().tobytes()
+    assert writer.entry["crc32"] == [zlib.crc32(data[at : at + 32]) for at in range(0, max(len(data), 1), 32)]
+    assert np.array_equal(np.load(tmp_path / "x.npy"), given.numpy())
 
 
 def test_strided_features(tmp_path):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import CSC, ops, reference
-from torch_gnnscale.topology.reorder import Order, TypedOrder, by_score, reorder_csc, reorder_data
+from torch_gnnscale.topology.reorder import Order, TypedOrder, by_score, reorder_csc, reorder_data, reorder_relation
 
 
 @pytest.mark.slow
@@ -62,6 +62,7 @@ def test_by_score():
     for wrong, error, message in [
         (torch.tensor([1.0, float("nan")]), ValueError, "score[1]: expected a number, found nan"),
         (torch.ones(2, dtype=torch.bool), TypeError, "score: expected real numbers, found torch.bool"),
+        (torch.ones(2) * 1j, TypeError, "score: expected real numbers, found torch.complex64"),
         ([1], TypeError, "score: expected real numbers, found list"),
         (torch.ones(2, 2), ValueError, "score: expected a vector, found shape (2, 2)"),
     ]:
@@ -177,3 +178,32 @@ def test_orders_of_other_types_are_others():
     assert TypedOrder(a=a, b=b).equals(TypedOrder(b=b, a=a))
     for other in (TypedOrder(a=a), TypedOrder(a=a, b=b, c=b), TypedOrder(a=a, c=b), TypedOrder(a=b, b=b), a):
         assert not TypedOrder(a=a, b=b).equals(other)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("edge_id", [None, torch.int32, torch.int64])
+@pytest.mark.parametrize("ends", [(True, True), (True, False), (False, True), (False, False)])
+def test_a_relation_between_renumbered_types(dtype, edge_id, ends):
+    csc = CSC.from_edge_index(torch.stack([torch.arange(40) * 3 % 7, torch.arange(40) * 5 % 9]), (7, 9))
+    csc = CSC(csc.colptr, csc.row.to(dtype), None if edge_id is None else csc.edge_id.to(edge_id), 7)
+    src, dst = (by_score(torch.arange(size) % 4) if there else None for size, there in zip((7, 9), ends, strict=True))
+    found = reorder_relation(csc, src, dst)
+    assert (found.num_src, found.num_dst, found.row.dtype) == (7, 9, dtype)
+    assert edge_id is None or found.edge_id.dtype == edge_id
+    row, col = found.row.long(), found.col()
+    row, col = row if src is None else src.old[row], col if dst is None else dst.old[col]
+    ours, given = (torch.arange(40) if one.edge_id is None else one.edge_id.long() for one in (found, csc))
+    assert torch.equal(row[ours.argsort()], csc.row[given.argsort()].long())
+    assert torch.equal(col[ours.argsort()], csc.col()[given.argsort()])
+    for wrong in ((by_score(torch.arange(6)), None), (None, by_score(torch.arange(7)))):
+        with pytest.raises(ValueError, match=r"^order of (src|dst): expected one of [79] nodes, found one of [67]$"):
+            reorder_relation(csc, *wrong)
+
+
+@pytest.mark.parametrize("node_type", ["a", "other"])
+def test_ids_of_types_with_and_without_an_order(node_type):
+    order, ids = TypedOrder(a=by_score(torch.tensor([1, 2, 3]))), torch.tensor([2, 0], dtype=torch.int32)
+    stored = order.to_stored(ids, node_type)
+    assert stored.dtype == torch.int64
+    assert stored.tolist() == ([0, 2] if node_type == "a" else [2, 0])
+    assert order.to_user(stored, node_type).tolist() == [2, 0]

@@ -23,6 +23,7 @@ def summed_and_gathered(sizes):
         "total": ranks.total(torch.tensor([ranks.rank, 10])).tolist(),
         "rows": ranks.gathered(own).tolist(),
         "bools": ranks.gathered(own[:, 0] % 4 == 0).tolist(),
+        "no columns": tuple(ranks.gathered(own[:, :0]).shape),
         "everyone": ranks.everyone({"rank": ranks.rank}),
         "first": ranks.first(lambda: f"of rank {ranks.rank}"),
     }
@@ -35,6 +36,7 @@ def test_all_ranks_have_the_sums_and_rows_of_all(sizes):
     rows = [[2.0 * i + 100 * rank, 2.0 * i + 1 + 100 * rank] for rank, size in enumerate(sizes) for i in range(size)]
     expected = {
         "total": [1, 20], "rows": rows, "bools": [row[0] % 4 == 0 for row in rows],
+        "no columns": (sum(sizes), 0),
         "everyone": [{"rank": 0}, {"rank": 1}], "first": "of rank 0",
     }  # fmt: skip
     assert cluster(2).run(summed_and_gathered, sizes) == [expected] * 2

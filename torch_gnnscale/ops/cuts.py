@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from .arguments import OPS, check_device, check_ids, check_int, check_same, first_outside
+from .arguments import OPS, check_device, check_ids, check_int, check_same, check_tensor, first_outside
 from .graph import check_vector
 from .samples import MAX_HOPS
 
@@ -82,7 +82,8 @@ def cut_batch(
     check_ids("owner", owner)
     if len(owner) != total:
         raise ValueError(f"owner: expected one for each of {total} nodes, found {len(owner)}")
-    check_vector("row", row, len(row))
+    check_tensor("row", row)
+    check_vector("row", row, row.numel())
     if total >= 1 << 31:
         raise ValueError(f"node: expected less than 2^31, found {total}")
     check_device("node", node)

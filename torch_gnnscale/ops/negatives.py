@@ -91,6 +91,7 @@ class EdgeSet(NamedTuple):
 
 def edge_set(src: Tensor, dst: Tensor, num_src: int, num_dst: int, threads: int = 0) -> EdgeSet:
     """Prepares edges to be looked up; the arguments are those of :func:`coo_to_csc`."""
+    check_ids("dst", dst)
     if bool((dst[1:] < dst[:-1]).any()):
         _, edges = coo_to_csc(src, dst, num_src, num_dst, threads)
         src, dst = edges[:, 0].to(src.dtype), dst.sort().values

@@ -52,6 +52,7 @@ def shuffle_rows(
     parts = list(parts)
     if not 1 <= len(parts) <= MAX_TABLES:
         raise ValueError(f"parts: expected 1 to {MAX_TABLES} tables, found {len(parts)}")
+    check_ids("row", row)
     tables = [(f"parts[{k}]", table) for k, table in enumerate(parts)]
     like = parts[0]
     for name, table in tables if base is None else [*tables, ("base", base)]:

@@ -74,6 +74,7 @@ def gather_tiers(
     sizes = [segment.size(0) for segment in segments]
     spread = check_spread("segments", sizes, [1] * len(segments) if spread is None else spread)
     num_ids = sum(sizes)
+    check_ids("index", index)
     if place is not None:
         check_ids("place", place)
         if place.device != index.device:
