@@ -128,6 +128,14 @@ def test_what_is_refused(parts, options, error, message):
         loader_of_part(part, **options)
 
 
+def test_attributes_as_pyg_lists_them(parts):
+    with open_part(parts[1]) as part:
+        names = {(attr.group_name, attr.attr_name) for attr in part.features.all_attrs()}
+        of_nodes = {(attr.group_name, attr.attr_name) for attr in part.features.get_all_tensor_attrs()}
+        assert ((None, None), "kind") in names
+        assert of_nodes == {key for key in names if key[0] is None}
+
+
 def test_rows_of_a_part_do_not_change(parts):
     with open_part(parts[1]) as part:
         with pytest.raises(NotImplementedError, match=r"^rows of a partitioned graph do not change; write the parts"):

@@ -298,6 +298,12 @@ def test_all_ranks_raise_alike(parts, text, given):
     assert cluster(2).results(opened_with, parts(1)[1], given) == [(False, f"ValueError: {text}")] * 2
 
 
+def test_what_one_rank_is_given_is_checked_also_where_another_one_fills_them(parts):
+    text = "IndexError: labelled[0] = 200 is out of range: expected nodes in [0, 200)"
+    found = cluster(2).results(opened_with, parts(1)[1], [{}, {"labelled": torch.tensor([200])}])
+    assert found == [(False, f"ValueError: rank 1: {text}"), (False, text)]
+
+
 def short_of_memory(path):
     available = host.available_memory
     host.available_memory = lambda: 100

@@ -1,5 +1,6 @@
 """What one process reads of tiers that it shares: its hottest rows before all others, and its own counts."""
 
+import os
 import re
 
 import pytest
@@ -40,6 +41,7 @@ def test_rows_and_hit_rates_are_those_expected(tmp_path, budgets, rows):
             hottest = SCORE.sort(descending=True).values[:kept].sum()
             assert store.plan.tiers[0].hit_rate == pytest.approx(int(hottest) / int(SCORE.sum()))
     assert base.closed
+    assert os.listdir(tmp_path) == []  # what the base wrote
 
 
 def test_views_of_one_store_count_apart(tmp_path):

@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers.data import make_data
+from helpers.data import edges_of, make_data
 from helpers.tiers import NODES, node_data
 from torch_geometric.data import Data, HeteroData
 
-from torch_gnnscale import FeatureStore, files
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, files
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale.memory import host as host_memory
 from torch_gnnscale.topology import reorder
@@ -130,6 +130,8 @@ def typed() -> HeteroData:
          "'weighted_reverse_pagerank'), found 'heat'", lambda _: Tiered.from_data(DATA, hotness="heat")),
         (ValueError, "hotness: expected 200 scores for (None, 'x'), found 3",
          lambda _: Tiered.from_data(DATA, hotness=torch.rand(3))),
+        (ValueError, "hotness: expected 200 scores for (None, 'x'), found 203",
+         lambda _: Tiered.from_data(DATA, hotness=torch.rand(NODES + 3))),
         (ValueError, "labelled: expected the nodes that training starts from, found neither it nor data.train_mask",
          lambda _: Tiered.from_data(Data(x=torch.ones(3, 2), edge_index=torch.ones(2, 1).long()))),
         (ValueError, "budgets: expected room for 200 rows of 192 bytes, found 23040 bytes too little; raise host= or "
@@ -184,6 +186,13 @@ def test_what_a_store_does_not_do(message, call):
         pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"),
     ):
         call(store)
+
+
+def test_a_graph_of_more_nodes_is_refused():
+    graph = GraphStore.from_edge_index(edges_of(NODES + 1, 30), NODES + 1)
+    message = f"data: expected a row of (None, 'x') for each of {NODES + 1} nodes, found {NODES}"
+    with Tiered.from_data(DATA) as store, pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        NeighborLoader((store, graph), [2], torch.arange(3))
 
 
 def test_parameters():

@@ -179,6 +179,17 @@ def test_parts_of_another_partition_are_found(tmp_path):
         open_parts(ours)
 
 
+def test_attributes_of_another_graph_are_found(tmp_path):
+    data, ours, theirs = make_data(), tmp_path / "ours", tmp_path / "theirs"
+    write(data, ours, 2, method="random", graph_attrs=["y"])
+    data.y += 1
+    write(data, theirs, 2, method="random", graph_attrs=["y"])
+    shutil.rmtree(ours / "attrs")
+    shutil.copytree(theirs / "attrs", ours / "attrs")
+    with pytest.raises(ValueError, match=rf"^{ours}/attrs/gnnscale.json: expected checksum \d+, found \d+: it was"):
+        open_parts(ours)
+
+
 def test_the_last_call_finds_a_part_of_another_partition(tmp_path):
     write(make_data(), tmp_path / "ours", 2, method="random", only=[0])
     write(make_data(), tmp_path / "theirs", 2, method="random", seed=1)

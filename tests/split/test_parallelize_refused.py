@@ -140,6 +140,10 @@ def test_models_and_batches_of_one_process_that_are_refused():
     model.convs[1] = nn.Identity()
     with pytest.raises(TypeError):
         split(batch)
+    split.close()
+    text = "split: expected a connection between the ranks, found one that was closed, or that failed"
+    with pytest.raises(RuntimeError, match=f"^{text}$"):
+        split(batch)
 
 
 @pytest.mark.slow

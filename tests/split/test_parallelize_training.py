@@ -128,6 +128,9 @@ def test_holding_within_holding():
             assert gradients.holds
         assert gradients.holds
     assert not gradients.holds
+    with pytest.raises(ZeroDivisionError), gradients.held():
+        raise ZeroDivisionError
+    assert not gradients.holds
 
 
 CLEARS = {

@@ -301,6 +301,14 @@ def test_planted_events_repeat_themselves():
     assert len(seen) < 0.8 * len(time)
 
 
+def test_users_repeat_their_own_events_alone():
+    events = planted_events(50, 200, 2000, 10, homophily=1.0, loyalty=1.0, seed=1)["user", "visits", "page"]
+    users, pages = events.edge_index
+    communities = [set((pages[users == user] % 10).tolist()) for user in range(50)]
+    assert max(map(len, communities)) == 1
+    assert len(set.union(*communities)) > 5
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
