@@ -1,7 +1,6 @@
 """Generated and read node-classification tasks."""
 
 import inspect
-import re
 import socket
 
 import numpy as np
@@ -12,7 +11,7 @@ from helpers.data import REAL
 from scipy.stats import spearmanr
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, datasets
-from torch_gnnscale.datasets import NodeTask, archives, downloads, planted
+from torch_gnnscale.datasets import NodeTask, downloads, planted
 
 SMALL = {"num_nodes": 2000, "num_classes": 5, "num_features": 8}
 
@@ -119,15 +118,6 @@ def test_archive_with_sparse_features_and_undirected_edges(tmp_path):
     assert task.num_classes == 2
 
 
-@pytest.mark.parametrize(
-    ("values", "dtype"), [([0, 255], torch.uint8), ([1, 256], torch.float32), ([-1, 2], torch.float32)]
-)
-def test_sparse_features_take_a_byte_where_that_holds_them(values, dtype):
-    arrays = {"x_indptr": np.array([0, 1, 2]), "x_indices": np.array([1, 0]), "x_dim": 2, "x_data": np.array(values)}
-    x = archives.features(arrays)
-    assert (x.dtype, x.tolist()) == (dtype, [[0, values[0]], [values[1], 0]])
-
-
 def test_facebook_codes_become_one_hot(tmp_path):
     (tmp_path / "fb100").mkdir()
     for name, shift in (("A", 0), ("B", 1)):
@@ -156,38 +146,6 @@ def test_unknown_names_and_broken_archives(tmp_path):
     np.savez(tmp_path / "fb100" / "A.npz", x_codes=np.zeros((1, 4), np.int32))
     with pytest.raises(ValueError, match=r"A.npz: expected a school of Facebook100, found no y$"):
         datasets.load("fb100/A", tmp_path)
-
-
-_LINKS = {"num_users": 2, "num_items": 2, "train_edge_index": [[0], [1]], "test_edge_index": [[1], [0]]}
-_SPLITS = {"num_nodes__u": 2, "num_nodes__i": 2, "edge_split__u__likes__i": [0], "edge_index__u__likes__i": [[0], [1]]}
-_EVENTS = {"num_users": 1, "num_items": 1, "edge_index": [[0], [1]], "edge_time": [5], "edge_split": [0]}
-_MASKS = {f"{subset}_mask": np.ones(1, bool) for subset in ("train", "val", "test")}
-_NODES = {"x": np.ones((1, 2)), "y": [0], "edge_index": [[0], [0]], **_MASKS}
-_TYPES = {"num_nodes__a": 1, "target": "a", "x__a": np.ones((1, 2)), "y__a": [0]}
-_TYPES |= {f"{name}__a": mask for name, mask in _MASKS.items()}
-
-
-@pytest.mark.parametrize(
-    ("load", "arrays", "expected", "lacking"),
-    [
-        (datasets.load, _NODES, "archive.npz: expected edge_index, y and three masks", ["edge_index", "y", *_MASKS]),
-        (datasets.load_links, _LINKS, "dataset 'archive': expected links to be predicted",
-         ["num_items", "test_edge_index"]),
-        (datasets.load_links, _SPLITS, "dataset 'archive': expected links to be predicted",
-         ["edge_index__u__likes__i"]),
-        (datasets.load_events, _EVENTS, "dataset 'archive': expected events in time", list(_EVENTS)),
-        (datasets.load_types, _TYPES, "dataset 'archive': expected a heterogeneous graph with labels (target, y__T)",
-         [name for name in _TYPES if name not in ("num_nodes__a", "x__a")]),
-    ],
-    ids=["nodes", "links", "splits", "events", "types"],
-)  # fmt: skip
-def test_arrays_that_an_archive_lacks_are_named(load, arrays, expected, lacking, tmp_path):
-    np.savez(tmp_path / "archive.npz", **arrays)
-    load("archive", tmp_path)
-    for name in lacking:
-        np.savez(tmp_path / "archive.npz", **{key: array for key, array in arrays.items() if key != name})
-        with pytest.raises(ValueError, match=f"{re.escape(expected)}, found no {name}$"):
-            load("archive", tmp_path)
 
 
 @pytest.mark.parametrize(
