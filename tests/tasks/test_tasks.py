@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from helpers.data import REAL, silent
+from torch.utils.data import SequentialSampler
 from torch_geometric.data import HeteroData
 
 from torch_gnnscale import tasks
@@ -81,6 +82,36 @@ def test_a_stopped_run_goes_on_to_the_same_weights(kind, tmp_path, one_thread):
     weights = expected.model.state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in resumed.model.state_dict().items())
     assert (found["test"], found["baseline"]) == (summary["test"], summary["baseline"])
+
+
+EVALUATION = {
+    "hetero": (lambda trainer: trainer._loader("val", [-1, -1], seed=0), 480),
+    "links": (lambda trainer: trainer._nodes_of("item", [-1, -1]), 480),
+    "temporal": (lambda trainer: trainer._loader("val", seed=0), 48),
+}
+"""By task, its loader of evaluation, and the size of its batches where those of training have 48."""
+DRAWN = {
+    "links": {"exclude_seed_edges": "reverse", "strict_negatives": True},
+    "temporal": {"temporal_strategy": "last", "temporal": True, "disjoint": True},
+}
+"""By task, what its sampler is told besides fanouts."""
+
+
+@pytest.mark.parametrize("kind", EVALUATION)
+def test_loaders_have_the_settings_of_the_configuration(kind):
+    trainer = trainer_of(kind, batch_size=48, fanouts=[3, 2], seed=11)
+    (evaluation_of, size), training = EVALUATION[kind], trainer.train_loader
+    evaluation = evaluation_of(trainer)
+    assert (training.batch_size, training.seed, training.num_workers) == (48, 11, 0)
+    assert (evaluation.batch_size, evaluation.seed) == (size, 0)
+    assert isinstance(evaluation.sampler, SequentialSampler)
+    assert not isinstance(training.sampler, SequentialSampler)
+    options = training._sampler.options()
+    assert options["num_neighbors"][0] == [3, 2]
+    assert evaluation._sampler.options()["num_neighbors"][0] == ([3, 2] if kind == "temporal" else [-1, -1])
+    assert {name: options[name] for name in DRAWN.get(kind, {})} == DRAWN.get(kind, {})
+    if kind != "hetero":
+        assert (training.neg_sampling.is_triplet(), training.neg_sampling.amount) == (True, 4 if kind == "links" else 1)
 
 
 def test_a_checkpoint_of_another_task_is_refused(tmp_path):
