@@ -52,6 +52,24 @@ def test_arrays_that_an_archive_lacks_are_named(load, arrays, expected, lacking,
             load("archive", tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["nodes", "links"])
+def test_an_archive_beside_a_folder_of_its_name_comes_first(kind, tmp_path):
+    (tmp_path / "two").mkdir()
+    arrays = {"nodes": _NODES, "links": {**_LINKS, "num_items": 5}}[kind]
+    np.savez(tmp_path / "two.npz", **arrays)
+    np.savez(tmp_path / "two" / "two.npz", a=0)
+    TASKS[kind].load("two", tmp_path)
+    (tmp_path / "two.npz").rename(tmp_path / "two" / "two.npz")
+    TASKS[kind].load("two", tmp_path)
+
+
+@pytest.mark.parametrize("given", [None, False, True])
+def test_edges_of_an_archive_have_the_directions_that_it_says(given, tmp_path):
+    more = {} if given is None else {"undirected": given}
+    np.savez(tmp_path / "some.npz", **{**_NODES, "edge_index": [[0, 0], [0, 0]], **more})
+    assert datasets.load("some", tmp_path).num_edges == (4 if given else 2)
+
+
 @pytest.mark.parametrize("kind", ["hetero", "links", "temporal"])
 def test_archives_of_another_kind_are_refused(kind, tmp_path):
     np.savez(tmp_path / "other.npz", edge_index=np.zeros((2, 1)))

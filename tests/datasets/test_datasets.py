@@ -247,6 +247,23 @@ def test_labels_that_are_no_classes_are_refused(y, found):
         NodeTask.from_data("mine", data)
 
 
+@pytest.mark.parametrize("node_type", [None, "author"])
+def test_seeds_are_those_of_their_data_split(node_type):
+    if node_type is None:
+        task = NodeTask.from_data("small", planted(seed=0, **SMALL))
+    else:
+        task = NodeTask.from_types("small", datasets.planted_types(60, 80, 12, 4, seed=0), node_type)
+    for subset in ("train", "val", "test"):
+        seeds = task.seeds(subset)
+        if node_type is not None:
+            assert seeds[0] == node_type
+            x, y = task.labelled(subset)
+            assert torch.equal(x, task.data[node_type].x[task.masks[subset]])
+            assert torch.equal(y, task.y[task.masks[subset]])
+            seeds = seeds[1]
+        assert torch.equal(seeds, task.masks[subset].nonzero().view(-1))
+
+
 def test_a_mask_without_columns_is_that_of_all_splits():
     plain = planted(seed=0, **SMALL)
     data = plain.clone()

@@ -17,6 +17,7 @@ from helpers.slow import SLOW, quick
 
 from torch_gnnscale import partition
 from torch_gnnscale.distributed import open_part
+from torch_gnnscale.distributed.part import AT_EXIT
 
 
 @pytest.fixture(scope="module")
@@ -126,6 +127,17 @@ def test_after_close(parts):
 def test_what_is_refused(parts, options, error, message):
     with open_part(parts[1]) as part, pytest.raises(error, match=message):
         loader_of_part(part, **options)
+
+
+def test_after_an_error_a_part_waits_a_moment_for_the_other_ranks(parts):
+    part, waits = open_part(parts[1]), []
+    close, part.close = part.close, waits.append
+    with part:
+        pass
+    with pytest.raises(ZeroDivisionError), part:
+        raise ZeroDivisionError
+    assert waits == [None, AT_EXIT]
+    close()
 
 
 def test_attributes_as_pyg_lists_them(parts):

@@ -298,10 +298,24 @@ def test_all_ranks_raise_alike(parts, text, given):
     assert cluster(2).results(opened_with, parts(1)[1], given) == [(False, f"ValueError: {text}")] * 2
 
 
-def test_what_one_rank_is_given_is_checked_also_where_another_one_fills_them(parts):
-    text = "IndexError: labelled[0] = 200 is out of range: expected nodes in [0, 200)"
-    found = cluster(2).results(opened_with, parts(1)[1], [{}, {"labelled": torch.tensor([200])}])
-    assert found == [(False, f"ValueError: rank 1: {text}"), (False, text)]
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (
+            {"labelled": torch.tensor([200])},
+            "IndexError: labelled[0] = 200 is out of range: expected nodes in [0, 200)",
+        ),
+        ({"host": "much"}, "ValueError: host: expected a number and a unit such as '8GiB', '500MB' or '25%', found"),
+        ({"gpu": "much"}, "ValueError: gpu: expected a number and a unit such as '8GiB', '500MB' or '25%', found"),
+        ({"hotness": torch.ones(3)}, "ValueError: hotness: expected 200 scores, found shape (3,)"),
+    ],
+    ids=["labelled", "host", "gpu", "hotness"],
+)
+def test_what_one_rank_is_given_is_checked_also_where_another_one_fills_them(parts, given, text):
+    results = cluster(2).results(opened_with, parts(1)[1], [{}, given])
+    assert [returned for returned, _ in results] == [False, False]
+    assert results[0][1].startswith(f"ValueError: rank 1: {text}")
+    assert text in results[1][1]
 
 
 def short_of_memory(path):

@@ -50,7 +50,7 @@ def test_a_cpu_has_no_room_for_a_gpus_rows(budgets):
 @pytest.mark.parametrize(("storage", "largest"), [(torch.float16, 7e4), (torch.bfloat16, 1e39)])
 def test_numbers_that_16_bits_cannot_hold(storage, largest, budgets, tmp_path):
     data = node_data()
-    data.x[7, 3] = -largest
+    data.x[7, 3], data.x[8, 3] = -largest, torch.inf
     message = rf"^storage: expected numbers of at most [\d.e+]+ for {storage}, found {largest:g}$".replace("e+", r"e\+")
     with pytest.raises(ValueError, match=message):
         Tiered.from_data(data, storage=storage, names=["x"], disk=tmp_path if budgets else None, **budgets)
@@ -126,6 +126,8 @@ def typed() -> HeteroData:
          lambda _: Tiered.from_data(Data(x=torch.ones(3, 2, device="meta")), hotness=torch.ones(3))),
         (TypeError, "storage: expected torch.float16 or torch.bfloat16, found torch.int8",
          lambda _: Tiered.from_data(DATA, storage=torch.int8)),
+        (TypeError, "storage: expected torch.float16 or torch.bfloat16, found torch.float32",
+         lambda _: Tiered.from_data(DATA, storage=torch.float32)),
         (ValueError, "hotness: expected scores or one of ('out_degree', 'reverse_pagerank', "
          "'weighted_reverse_pagerank'), found 'heat'", lambda _: Tiered.from_data(DATA, hotness="heat")),
         (ValueError, "hotness: expected 200 scores for (None, 'x'), found 3",

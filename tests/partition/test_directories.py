@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 from helpers.data import make_data, our_stores
-from helpers.hetero import make_hetero
+from helpers.hetero import AUTHOR, PAPER, make_hetero
 from torch_geometric.data import Data
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore
@@ -90,6 +90,16 @@ def test_other_owners_are_found(tmp_path):
     owners[7] = 2
     with pytest.raises(ValueError, match=r"/book: expected the first call's owners, found others$"):
         write(make_data(), tmp_path / "parts", only=[2], owners=owners)
+
+
+@pytest.mark.parametrize("moved", [PAPER, AUTHOR])
+def test_other_owners_of_any_type_are_found(tmp_path, moved):
+    data = make_hetero()
+    owners = {node_type: torch.arange(data[node_type].num_nodes) % 2 for node_type in data.node_types}
+    write(data, tmp_path / "parts", 2, only=[0], owners=owners)
+    owners[moved][0] = 1
+    with pytest.raises(ValueError, match=r"/book: expected the first call's owners, found others$"):
+        write(data, tmp_path / "parts", only=[1], owners=owners)
 
 
 def test_a_used_directory_is_refused(tmp_path):

@@ -206,6 +206,12 @@ def check_partly():
     for parameter, grad in zip(model.parameters(), before, strict=True):
         assert (grad is None) == (parameter.grad is None)
         assert grad is None or torch.equal(parameter.grad, grad)
+    trained = [
+        (parameter, grad) for parameter, grad in zip(model.parameters(), before, strict=True) if grad is not None
+    ]
+    sum(parameter.square().sum() for parameter, _ in trained).backward()  # a loss that the ranks do not share
+    for parameter, grad in trained:
+        torch.testing.assert_close(parameter.grad, grad + 2 * parameter.detach())
     split.close()
 
 

@@ -30,7 +30,7 @@ from torch import distributed as dist
 from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
-from torch_gnnscale import LinkNeighborLoader, NeighborLoader, NeighborSampler
+from torch_gnnscale import LayerSampler, LinkNeighborLoader, NeighborLoader, NeighborSampler
 from torch_gnnscale.sampler.keyed import KeyedSampler
 from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.split_sampler import SplitSampler
@@ -321,6 +321,12 @@ def test_samples_that_cannot_be_cut():
         sampler.sample_from_nodes(None)
     with pytest.raises(NotImplementedError, match=r"^split of samples of Foreign is not implemented: expected Neig"):
         sampler.sample_from_nodes(None, 1)
+
+
+def test_weights_have_the_name_that_the_sampler_says():
+    sampler = LayerSampler(make_data(), [9, 9], method="ladies", weight_name="share")
+    loader = NeighborLoader(make_data(), [9, 9], batch_size=50, seed=1, split=PLAN, neighbor_sampler=sampler)
+    assert "share" in next(iter(loader))
 
 
 class Marking(NeighborSampler):

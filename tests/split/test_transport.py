@@ -38,6 +38,15 @@ class Shuffling(HostMemories):
     joined = GPUMemories.joined
 
 
+def test_moves_are_those_of_the_rows_at_hand():
+    """The counts of gradients that come back are kept; not for another number of rows."""
+    moves = Moves(ShuffleIndex(2, 0, torch.tensor([1, 3]), [[0], [2]], [[0], [0]]), 1)
+    for count in (4, 6, 4):
+        ptr, part, row = moves.added(count)
+        assert ptr.diff().tolist() == [0, 1, 0, 1, 0, 0][:count]
+        assert (part.tolist(), row.tolist()) == ([1, 1], [0, 1])
+
+
 def made(kind):
     """A transport between all ranks."""
     exchange = Exchange(dist.new_group(backend="gloo"), dist.get_world_size(), dist.get_rank())
