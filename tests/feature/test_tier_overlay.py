@@ -54,6 +54,16 @@ def test_views_of_one_store_count_apart(tmp_path):
     base.close()
 
 
+def test_another_gpu_has_the_rows_of_gpu_and_shares_all_others(tmp_path):
+    with shared(tmp_path, host="40%") as base:
+        rows = view_on(base, OWN, SCORE, 4000, CPU, NODES)._tensors[None, "x"]
+        there, place = torch.device("meta"), torch.empty(NODES, device="meta")
+        found = rows.on(there, place)
+        assert (found.tiers, found.place) == (("gpu", "host", "disk"), place)
+        assert (found.segments[0].device, found.segments[0].shape) == (there, rows.segments[0].shape)
+        assert found.segments[1:] == rows.attribute.segments[1:]
+
+
 def test_scores_of_zero_count_rows(tmp_path):
     base = shared(tmp_path, host="40%")
     view = own_view(base, OWN, torch.zeros_like(OWN))
