@@ -191,6 +191,15 @@ def test_more_ranks_do_not_ask_the_store_more_often():
     assert found == (0.5, 0.5, 5.12)
 
 
+def test_a_presence_that_is_closed_answers_no_more():
+    presence = Presence.__new__(Presence)
+    presence._ended = threading.Event()
+    presence._thread = threading.Thread(target=presence._ended.wait, args=[30])
+    presence._thread.start()
+    presence.close()
+    assert not presence._thread.is_alive()
+
+
 def sums(count):
     exchange = exchange_of_all()
     return exchange.sum(torch.arange(count) + 10 * exchange.place, "sums").tolist()

@@ -65,6 +65,11 @@ def test_a_rank_alone_raises_errors_as_they_are(error):
     assert raised.value is error
 
 
+def test_each_topic_has_a_number_of_its_own():
+    meeting = Meeting(0, 1, 1.0)
+    assert len({0, meeting.topic(), meeting.topic()}) == 3
+
+
 def test_a_rank_that_lost_the_others_says_so_about_what_it_did():
     meeting = rank_of(1, 3, {0: "", 2: "the disk is full"})
     assert meeting.lost(Broken("closed"), 7) == "rank 2: the disk is full"

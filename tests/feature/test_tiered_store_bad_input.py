@@ -132,6 +132,8 @@ def typed() -> HeteroData:
          "'weighted_reverse_pagerank'), found 'heat'", lambda _: Tiered.from_data(DATA, hotness="heat")),
         (ValueError, "hotness: expected 200 scores for (None, 'x'), found 3",
          lambda _: Tiered.from_data(DATA, hotness=torch.rand(3))),
+        (ValueError, "hotness: expected scores in host memory, found meta",
+         lambda _: Tiered.from_data(DATA, hotness=torch.ones(NODES, device="meta"))),
         (ValueError, "hotness: expected 200 scores for (None, 'x'), found 203",
          lambda _: Tiered.from_data(DATA, hotness=torch.rand(NODES + 3))),
         (ValueError, "labelled: expected the nodes that training starts from, found neither it nor data.train_mask",

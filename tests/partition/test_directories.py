@@ -344,7 +344,10 @@ def test_data_that_cannot_be_partitioned(tmp_path):
     with pytest.raises(ValueError, match=r"^data: expected edge ids of None in \[0, 2\), found 5$"):
         write((FeatureStore(), GraphStore.from_csc(csc)), tmp_path / "parts", 2)
     rows = FeatureStore.from_data(Data(x=torch.ones(1), e=torch.ones(2), edge_index=torch.zeros(2, 2).long()))
-    csc = CSC.from_csc(torch.tensor([0, 2]), torch.tensor([0, 0]), torch.tensor([0, 0]))
-    with pytest.raises(ValueError, match=r"^data: expected every edge id of None once, found 1 not at all$"):
-        write((rows, GraphStore.from_csc(csc)), tmp_path / "parts", 2, method="random")
+    for given, missing in ((0, 1), (1, 0)):
+        csc = CSC.from_csc(torch.tensor([0, 2]), torch.tensor([0, 0]), torch.tensor([given, given]))
+        with pytest.raises(
+            ValueError, match=f"^data: expected every edge id of None once, found {missing} not at all$"
+        ):
+            write((rows, GraphStore.from_csc(csc)), tmp_path / "parts", 2, method="random")
     assert not (tmp_path / "parts").exists()

@@ -90,6 +90,15 @@ def test_each_weight_is_normalized_by_itself(forward_pass, kind):
     assert len(without_loops) == found.hops.num_edges[-1] < len(again)
 
 
+def test_calls_come_in_the_order_of_the_first_batch(forward_pass):
+    forward_pass.calls = [Call("one", 3, Read((), ())), Call("two", 2, Read((), ()))]
+    with pytest.raises(RuntimeError, match="that the first batch had, one as number 0, found two; layers that are"):
+        forward_pass.next_call("two")
+    assert forward_pass.next_call("two") is forward_pass.calls[1]
+    with pytest.raises(RuntimeError, match="that the first batch had, no further layer as number 2, found two; layers"):
+        forward_pass.next_call("two")
+
+
 @pytest.mark.parametrize("lacking", ["x", "edge_weight"])
 def test_calls_have_the_arguments_of_the_first_batch(lacking):
     layer = SplitLayer("conv", pyg_nn.GraphConv(2, 2))
