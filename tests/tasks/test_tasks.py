@@ -9,10 +9,11 @@ from helpers.data import REAL, silent
 from torch.utils.data import SequentialSampler
 from torch_geometric.data import HeteroData
 
-from torch_gnnscale import tasks
-from torch_gnnscale.datasets import EventTask, LinkTask, NodeTask, planted_events, planted_links, planted_types
+from torch_gnnscale import LayerSampler, NeighborSampler, tasks
+from torch_gnnscale.datasets import EventTask, LinkTask, NodeTask, planted, planted_events, planted_links, planted_types
 from torch_gnnscale.datasets.planted_types import with_reverses
-from torch_gnnscale.tasks import TASKS, EventConfig, EventTrainer
+from torch_gnnscale.tasks import TASKS, EventConfig, EventTrainer, NodeConfig, NodeTrainer
+from torch_gnnscale.tasks.classes import fanouts_of_tests
 from torch_gnnscale.tasks.links import LinkTrainer
 from torch_gnnscale.tasks.metrics import Accuracy, RocAuc, average_precision, recall_at
 from torch_gnnscale.tasks.models import Encoder
@@ -112,6 +113,20 @@ def test_loaders_have_the_settings_of_the_configuration(kind):
     assert {name: options[name] for name in DRAWN.get(kind, {})} == DRAWN.get(kind, {})
     if kind != "hetero":
         assert (training.neg_sampling.is_triplet(), training.neg_sampling.amount) == (True, 4 if kind == "links" else 1)
+
+
+def test_all_neighbors_are_taken_in_small_graphs_when_a_model_is_tested():
+    assert fanouts_of_tests([3, 2], 20_000_000) == [-1, -1]
+    assert fanouts_of_tests([3, 2], 20_000_001) == [3, 2]
+
+
+@pytest.mark.parametrize(("method", "kind"), [("neighbor", NeighborSampler), ("ladies", LayerSampler)])
+def test_training_draws_by_the_method_and_testing_takes_all_neighbors(method, kind):
+    task = NodeTask.from_data("small", planted(300, num_classes=3, num_features=4, seed=0))
+    trainer = NodeTrainer(task, NodeConfig(method=method, fanouts=[9, 9], batch_size=20, hidden=4), quiet=True)
+    assert type(trainer.train_loader._sampler) is kind
+    assert type(trainer._loader("val", [-1, -1], seed=0)._sampler) is NeighborSampler
+    assert (trainer.scores(next(iter(trainer.train_loader))).shape, trainer.metric) == ((20, 3), "accuracy")
 
 
 def test_a_checkpoint_of_another_task_is_refused(tmp_path):
