@@ -76,3 +76,9 @@ def test_users_repeat_their_own_events_alone():
 def test_generators_refuse(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_a_community_may_have_a_single_member():
+    assert planted_types(50, 60, 8, 8)["venue"].num_nodes == 8
+    assert planted_links(50, 20, 300)[0]["item"].num_nodes == 20
+    assert planted_events(50, 10, 300)["page"].num_nodes == 10

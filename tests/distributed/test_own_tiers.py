@@ -173,7 +173,11 @@ def scores_by_part(path, **given):
         return [tiers.scores(opened, opened.part(number)) for number in range(opened.book.num_parts)]
 
 
-@pytest.mark.parametrize("labelled", [None, torch.arange(0, 200, 9), torch.arange(200) % 4 == 0])
+@pytest.mark.parametrize(
+    "labelled",
+    [None, torch.arange(0, 200, 9), torch.arange(200) % 4 == 0, torch.arange(200) // 40, torch.arange(5).int()],
+    ids=["by default", "ids", "mask", "as many ids as nodes", "int32"],
+)
 def test_scores_from_labelled_nodes(parts, labelled):
     data, path = parts(2)
     with partition.open_parts(path) as opened:

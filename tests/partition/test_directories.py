@@ -263,6 +263,7 @@ def test_what_the_book_keeps(tmp_path):
     assert parts.about == about
     assert parts.assigned["method"] == "random"
     assert parts.report.num_edges == 1500
+    assert parts.largest_degree == {None: int(torch.bincount(make_data().edge_index[1]).max())}
     assert sum(parts.report.edges) == 1500
     assert parts.report.halo == [len(parts.part(i).halo[None].ids) for i in range(3)]
     found = {(meta.attr_name, meta.dtype, meta.shape, meta.num_rows, meta.row_bytes) for meta in parts.attrs}
@@ -272,6 +273,11 @@ def test_what_the_book_keeps(tmp_path):
     }  # fmt: skip
     with pytest.raises(TypeError, match=r"^about: expected what JSON keeps, found Object of type Tensor is not JSON"):
         write(make_data(), tmp_path / "other", 3, method="random", about={"a": torch.ones(1)})
+
+
+def test_a_digest_is_of_what_is_said_in_any_order():
+    assert layout.digest({"a": 1, "b": [2]}) == layout.digest({"b": [2], "a": 1}) != layout.digest({"a": 1, "b": [3]})
+    assert 0 <= layout.digest({}) < 1 << 63
 
 
 def test_partition_book():
