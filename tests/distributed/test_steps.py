@@ -68,6 +68,15 @@ def test_each_sampling_ahead_is_agreed_on_by_itself(alone):
     assert alone.rows.traffic["counts"].headers == 4
 
 
+def test_steps_that_are_dropped_leave_first(alone):
+    calls = []
+    alone.leave = calls.append
+    alone.drop(lambda: calls.append("then"))
+    assert alone.thread.end(10.0)
+    alone.drop(lambda: calls.append("again"))
+    assert calls == [0, "then"]
+
+
 def test_both_threads_may_fail_at_once(monkeypatch):
     """The thread that iterates fails while that of the steps tells the others of its own failure."""
     telling, told, ended = threading.Event(), threading.Event(), []

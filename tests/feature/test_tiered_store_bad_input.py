@@ -96,6 +96,12 @@ def test_a_disk_that_is_full(free, monkeypatch, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_a_disk_that_has_just_enough_room(monkeypatch, tmp_path):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=22_272))
+    with Tiered.from_data(node_data(), hotness="out_degree", host=2600 + 84 * 192, disk=tmp_path) as store:
+        assert store.plan.rows("disk") == NODES - 84
+
+
 def test_scores_are_sorted_once(monkeypatch):
     sorts = []
     keys = reorder._rising_where_falling

@@ -151,3 +151,13 @@ def test_a_rank_without_memory_for_the_rows_of_others_is_named():
     first, second = cluster(2).run(without_memory)
     assert second[1] == "RuntimeError: no room"
     assert {*first[2:], *second[2:]} == {"RuntimeError: rank 1: RuntimeError: no room"}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_of_dense_features_alone_are_exchanged(sparse):
+    data = make_data()
+    data.x = data.x.to_sparse() if sparse else data.x
+    plan = GivenPlan(random_owners(200, 2), 2)
+    batch = next(iter(NeighborLoader(data, [3, 2], batch_size=20, seed=1, split=plan)))
+    assert ("x_halo" in batch) == (not sparse)
+    assert batch.x.size(0) == len(batch.n_id)
