@@ -120,6 +120,7 @@ def test_archives_of_each_kind(tmp_path):
     assert {part: edges.tolist() for part, edges in links.links.items()} == {
         "train": [[1], [0]], "val": [[1], [1]], "test": [[0], [0]],
     }  # fmt: skip
+    assert links.data["u", "likes", "i"].edge_index.tolist() == [[1], [0]]
     assert set(links.data.edge_types) == {("u", "likes", "i"), ("u", "knows", "u"), ("i", "rev_likes", "u")}
 
     np.savez(

@@ -36,7 +36,9 @@ def test_planted_links_are_no_repeats_in_three_parts():
     pairs = torch.cat([part[0] * 300 + part[1] for part in links.values()])
     assert pairs.unique().numel() == pairs.numel()
     assert torch.equal(data["user", "chooses", "item"].edge_index, links["train"])
-    assert links["train"].size(1) == int(pairs.numel() * 0.7)
+    assert [name for name in links] == ["train", "val", "test"]
+    bounds = [int(pairs.numel() * share) for share in (0.7, 0.7 + 0.1)]
+    assert [links["train"].size(1), links["val"].size(1)] == [bounds[0], bounds[1] - bounds[0]]
 
 
 def test_planted_events_repeat_themselves():

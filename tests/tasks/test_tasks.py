@@ -15,7 +15,7 @@ from torch_gnnscale.datasets.planted_types import with_reverses
 from torch_gnnscale.tasks import TASKS, EventConfig, EventTrainer, NodeConfig, NodeTrainer
 from torch_gnnscale.tasks.classes import fanouts_of_tests
 from torch_gnnscale.tasks.links import LinkTrainer
-from torch_gnnscale.tasks.metrics import Accuracy, RocAuc, average_precision, recall_at
+from torch_gnnscale.tasks.metrics import Accuracy, RocAuc, average_precision, recall_at, roc_auc
 from torch_gnnscale.tasks.models import Encoder
 from torch_gnnscale.tasks.split_nodes import SplitNodeTrainer
 from torch_gnnscale.tasks.temporal import Pairs
@@ -113,6 +113,11 @@ def test_loaders_have_the_settings_of_the_configuration(kind):
     assert {name: options[name] for name in DRAWN.get(kind, {})} == DRAWN.get(kind, {})
     if kind != "hetero":
         assert (training.neg_sampling.is_triplet(), training.neg_sampling.amount) == (True, 4 if kind == "links" else 1)
+
+
+def test_workers_are_those_of_the_configuration():
+    with pytest.warns(UserWarning, match="num_workers=2: threads prepare the batches"):
+        assert len(next(iter(trainer_of("hetero", num_workers=2).train_loader))) > 0
 
 
 def test_all_neighbors_are_taken_in_small_graphs_when_a_model_is_tested():
@@ -239,6 +244,12 @@ def test_roc_auc_is_of_the_second_class():
     metric.add(torch.tensor([[0.0, 1.0], [5.0, 5.5]]), torch.tensor([1, 0]))
     metric.add(torch.tensor([[3.0, 0.0]]), torch.tensor([0]))
     assert metric.value(RankGroup()) == 1.0
+
+
+def test_ties_count_half_in_roc_auc():
+    score, positive = torch.tensor([1.0, 1.0, 2.0, 0.0, 2.0]), torch.tensor([True, False, True, False, False])
+    pairs = [(a > b) + 0.5 * (a == b) for a in score[positive].tolist() for b in score[~positive].tolist()]
+    assert roc_auc(score, positive) == sum(pairs) / len(pairs)
 
 
 def test_a_link_is_chosen_among_it_and_its_negatives():

@@ -304,7 +304,9 @@ def test_classes_are_those_of_all_ranks(tmp_path):
 @pytest.mark.parametrize("copies", [1, 3])
 def test_ranks_of_a_part_share_its_labelled_nodes(tmp_path, copies):
     task = whole_task("hetero")
-    partition.write(task.data, tmp_path / "parts", parts=2, method="random")
+    data = task.data.clone()
+    data["author"].x = data["author"].x.double()
+    partition.write(data, tmp_path / "parts", parts=2, method="random")
     with partition.open_parts(tmp_path / "parts") as parts:
         stored = [parts.part(number) for number in range(2)]
         found = []
@@ -314,6 +316,7 @@ def test_ranks_of_a_part_share_its_labelled_nodes(tmp_path, copies):
             found.append(task_of_part(part).labelled("train"))
     x, y = (torch.cat(column) for column in zip(*found, strict=True))
     expected = task.labelled("train")
+    assert (x.dtype, y.dtype) == (torch.float32, torch.int64)
     assert max(len(own) for _, own in found) <= -(-len(expected[1]) // copies)
     order, as_expected = torch.argsort(x[:, 0]), torch.argsort(expected[0][:, 0])
     assert torch.equal(x[order], expected[0][as_expected])
