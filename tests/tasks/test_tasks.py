@@ -7,7 +7,8 @@ import pytest
 import torch
 from helpers.data import REAL, silent
 from torch.utils.data import SequentialSampler
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import GraphSAGE
 
 from torch_gnnscale import LayerSampler, NeighborSampler, tasks
 from torch_gnnscale.datasets import EventTask, LinkTask, NodeTask, planted, planted_events, planted_links, planted_types
@@ -17,6 +18,7 @@ from torch_gnnscale.tasks.classes import fanouts_of_tests
 from torch_gnnscale.tasks.links import LinkTrainer
 from torch_gnnscale.tasks.metrics import Accuracy, RocAuc, average_precision, recall_at, roc_auc
 from torch_gnnscale.tasks.models import Encoder
+from torch_gnnscale.tasks.nodes import SeedScores
 from torch_gnnscale.tasks.split_nodes import SplitNodeTrainer
 from torch_gnnscale.tasks.temporal import Pairs
 from torch_gnnscale.training import RankGroup
@@ -113,6 +115,19 @@ def test_loaders_have_the_settings_of_the_configuration(kind):
     assert {name: options[name] for name in DRAWN.get(kind, {})} == DRAWN.get(kind, {})
     if kind != "hetero":
         assert (training.neg_sampling.is_triplet(), training.neg_sampling.amount) == (True, 4 if kind == "links" else 1)
+
+
+def test_the_step_of_the_baseline_that_is_best_in_validation_counts():
+    trainer = trainer_of("hetero")
+    found = iter([0.5, 0.9, 0.7, 0.6, 0.7, 0.8, *[0.1, 0.95] * 97])
+    trainer._accuracy = lambda *_: next(found)
+    assert trainer.baseline() == ("MLP on features alone", 0.6)
+
+
+def test_batches_without_hops_have_scores_of_their_seeds():
+    batch = Data(x=torch.randn(9, 4), edge_index=torch.tensor([[4, 5, 6], [0, 1, 2]]), batch_size=3)
+    model = GraphSAGE(4, 5, 1, 2)
+    assert torch.equal(SeedScores(model, False)(batch), model(batch.x, batch.edge_index)[:3])
 
 
 def test_workers_are_those_of_the_configuration():
