@@ -11,7 +11,7 @@ from helpers.data import REAL
 from scipy.stats import spearmanr
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, datasets
-from torch_gnnscale.datasets import NodeTask, archives, downloads, planted
+from torch_gnnscale.datasets import NodeTask, downloads, planted
 
 SMALL = {"num_nodes": 2000, "num_classes": 5, "num_features": 8}
 
@@ -118,15 +118,6 @@ def test_archive_with_sparse_features_and_undirected_edges(tmp_path):
     assert task.num_classes == 2
 
 
-@pytest.mark.parametrize(
-    ("values", "dtype"), [([0, 255], torch.uint8), ([1, 256], torch.float32), ([-1, 2], torch.float32)]
-)
-def test_sparse_features_take_a_byte_where_that_holds_them(values, dtype):
-    arrays = {"x_indptr": np.array([0, 1, 2]), "x_indices": np.array([1, 0]), "x_dim": 2, "x_data": np.array(values)}
-    x = archives.features(arrays)
-    assert (x.dtype, x.tolist()) == (dtype, [[0, values[0]], [values[1], 0]])
-
-
 def test_facebook_codes_become_one_hot(tmp_path):
     (tmp_path / "fb100").mkdir()
     for name, shift in (("A", 0), ("B", 1)):
@@ -148,8 +139,13 @@ def test_unknown_names_and_broken_archives(tmp_path):
     with pytest.raises(ValueError, match="dataset 'no-such-set': expected 'planted'"):
         datasets.load("no-such-set", tmp_path)
     np.savez(tmp_path / "foreign.npz", a=1)
-    with pytest.raises(ValueError, match=r"foreign.npz: expected edge_index, y and masks, found \['a'\]"):
+    message = r"foreign.npz: expected edge_index, y and three masks, found no edge_index$"
+    with pytest.raises(ValueError, match=message):
         datasets.load("foreign", tmp_path)
+    (tmp_path / "fb100").mkdir()
+    np.savez(tmp_path / "fb100" / "A.npz", x_codes=np.zeros((1, 4), np.int32))
+    with pytest.raises(ValueError, match=r"A.npz: expected a school of Facebook100, found no y$"):
+        datasets.load("fb100/A", tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -249,6 +245,23 @@ def test_labels_that_are_no_classes_are_refused(y, found):
     data.y = y
     with pytest.raises(ValueError, match=f"^mine: expected one class for each of 2000 nodes, found y of shape {found}"):
         NodeTask.from_data("mine", data)
+
+
+@pytest.mark.parametrize("node_type", [None, "author"])
+def test_seeds_are_those_of_their_data_split(node_type):
+    if node_type is None:
+        task = NodeTask.from_data("small", planted(seed=0, **SMALL))
+    else:
+        task = NodeTask.from_types("small", datasets.planted_types(60, 80, 12, 4, seed=0), node_type)
+    for subset in ("train", "val", "test"):
+        seeds = task.seeds(subset)
+        if node_type is not None:
+            assert seeds[0] == node_type
+            x, y = task.labelled(subset)
+            assert torch.equal(x, task.data[node_type].x[task.masks[subset]])
+            assert torch.equal(y, task.y[task.masks[subset]])
+            seeds = seeds[1]
+        assert torch.equal(seeds, task.masks[subset].nonzero().view(-1))
 
 
 def test_a_mask_without_columns_is_that_of_all_splits():

@@ -9,7 +9,9 @@ from helpers.policies import ids_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torch_gnnscale.distributed.buffer import POLICIES, PrefetchBuffer, capacities
+from torch_gnnscale.distributed.buffer import POLICIES, Kept, PrefetchBuffer, capacities
+from torch_gnnscale.distributed.lookahead import Lookahead
+from torch_gnnscale.distributed.policies import MassiveGNN, Static
 
 HALO = torch.arange(1, 40, 2)
 CASES = [
@@ -125,6 +127,24 @@ def test_bytes_of_one_type_give_as_many_rows_as_fit():
         assert capacities(bytes_, {None: 90}, {None: 99}, {None: 12}) == {None: bytes_ // 12}
     assert capacities("2GiB", {None: 90}, {None: 99}, {None: 12}) == {None: 99}
     assert capacities("2GiB", {None: 90}, {None: 99}, {None: 0}) == {None: 0}
+
+
+@pytest.mark.parametrize(
+    ("kept", "kind", "found"),
+    [
+        (Kept(0.5), MassiveGNN, {"gamma": 0.995, "delta": 64}),
+        (Kept(0.5, None, {"delta": 3}), MassiveGNN, {"gamma": 0.995, "delta": 3}),
+        (Kept(0.5, "massivegnn", {"gamma": 0.5}), MassiveGNN, {"gamma": 0.5, "delta": 64}),
+        (Kept(0.5, "static"), Static, {"window": 0}),
+        (Kept(0.5, "lookahead", {"window": "epoch"}), Lookahead, {"window": "epoch"}),
+        (Kept(0.5, "lookahead"), Lookahead, {"window": 16}),
+    ],
+    ids=str,
+)
+def test_a_policy_is_made_as_the_user_says(kept, kind, found):
+    policy = kept.make(7, HALO, HALO % 5)
+    assert (type(policy), policy.capacity) == (kind, 7)
+    assert {name: getattr(policy, name) for name in found} == found
 
 
 @pytest.mark.parametrize(

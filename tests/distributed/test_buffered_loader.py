@@ -10,6 +10,9 @@ from helpers.slow import SLOW, quick
 
 from torch_gnnscale import partition
 from torch_gnnscale.distributed import open_part
+from torch_gnnscale.distributed.buffer import Kept
+from torch_gnnscale.distributed.feature_store import PartitionedFeatureStore
+from torch_gnnscale.feature.contract import Ranks
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +64,14 @@ def test_loops_that_are_left_and_batches_that_fail(parts, kept):
     expected = cluster(2).run(disturbed, parts[1], {}, {})
     assert any("failed" in batches for batches in expected[0])
     assert cluster(2).run(disturbed, parts[1], kept, {}) == expected
+
+
+def test_bytes_hold_at_most_what_other_parts_have(parts):
+    with partition.open_parts(parts[1]) as opened:
+        kept = Kept("1GiB", "lookahead", {"window": 2})
+        store = PartitionedFeatureStore(opened, opened.part(0), Ranks(0, 2, 0, 2), None, object, kept, None)
+        made = [buffer for buffer in store._make_buffers() if buffer is not None]
+        assert [buffer.policy.capacity for buffer in made] == [len(opened.book.nodes(1))]
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,32 @@ def test_more_ranks_do_not_ask_the_store_more_often():
     assert found == (0.5, 0.5, 5.12)
 
 
+def test_time_adds_up():
+    exchange, none = Exchange(None, 1, 0), torch.empty(0, dtype=torch.uint8)
+    exchange.traffic["a"].seconds = 100.0
+    exchange.numbers(torch.zeros(1, 2, dtype=torch.int64), "a")
+    after = exchange.traffic["a"].seconds
+    exchange.bytes(none, [0], [0], "a")
+    assert 100.0 < after < exchange.traffic["a"].seconds
+    assert (exchange.traffic["a"].headers, exchange.traffic["a"].rounds) == (1, 1)
+
+
+def test_nothing_was_heard_where_the_store_does_not_answer():
+    presence = Presence.__new__(Presence)
+    presence._asked = lambda ask: None
+    assert (presence.heard(3), presence._silent()) == ({}, None)
+    assert presence.gone().endswith("which keeps the store of the ranks, is gone")
+
+
+def test_a_presence_that_is_closed_answers_no_more():
+    presence = Presence.__new__(Presence)
+    presence._ended = threading.Event()
+    presence._thread = threading.Thread(target=presence._ended.wait, args=[30])
+    presence._thread.start()
+    presence.close()
+    assert not presence._thread.is_alive()
+
+
 def sums(count):
     exchange = exchange_of_all()
     return exchange.sum(torch.arange(count) + 10 * exchange.place, "sums").tolist()

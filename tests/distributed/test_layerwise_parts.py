@@ -1,7 +1,9 @@
 """Layer-wise samples over parts: every batch is the one that a single process makes."""
 
 import functools
+import re
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -22,7 +24,9 @@ from helpers.slow import SLOW, quick
 
 from torch_gnnscale import LayerSampler, LinkNeighborLoader, partition
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.distributed.grid_layers import _squared
+from torch_gnnscale.distributed.grid import Grid
+from torch_gnnscale.distributed.grid_layers import GridLayers, _squared
+from torch_gnnscale.distributed.steps import RankSteps
 from torch_gnnscale.feature.contract import Ranks
 from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.loader.share import Share
@@ -305,6 +309,10 @@ def test_copies_that_no_grid_has(parts):
         "c in [1], found 2"
     )
     assert cluster(2).results(refused, parts(1)[1], "ladies") == [(False, text)] * 2
+    steps, executor = RankSteps.__new__(RankSteps), GridLayers.__new__(GridLayers)
+    steps.grid, executor.plan = Grid(36, 9), SimpleNamespace(drawing=SimpleNamespace(method="ladies"))
+    with pytest.raises(ValueError, match=re.escape("36 / c^2 being whole: c in [1, 2, 3, 6], found 4")):
+        executor.join(steps, True)
     assert all(returned for returned, _ in cluster(2).results(refused, parts(1)[1], "labor"))
 
 

@@ -42,6 +42,21 @@ def test_ranks_that_leave_the_loop_at_different_steps_are_told(parts, kept):
     assert second.startswith((told, "RuntimeError: rank 0 left the loop of epoch 0: all ranks must leave it after the"))
 
 
+def closes_within_a_loop(path):
+    """Rank 0 closes its part after two batches, with the iterator still there; rank 1 goes on."""
+    with open_part(path) as part:
+        iterator = iter(loader_of_part(part, prefetch=0))
+        found = [next(iterator) for _ in range(2)]
+        if dist.get_rank() == 1:
+            found += iterator
+    return len(found)
+
+
+def test_a_part_that_is_closed_within_a_loop_leaves_it(parts):
+    text = "RuntimeError: rank 0 left the loop of epoch 0: all ranks must leave it after the same batch"
+    assert cluster(2).results(closes_within_a_loop, parts) == [(True, 2), (False, text)]
+
+
 def leaves_when_all_is_made(path, steps, kept, uneven):
     """As :func:`leaves_at`, once all steps of the epoch were taken: 5, of which rank 1 serves in the last, or pads."""
     with open_part(path, **kept) as part:

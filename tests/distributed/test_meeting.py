@@ -1,5 +1,6 @@
 """What ranks do together besides their steps, without processes: what one rank of several decides and says."""
 
+from datetime import timedelta
 from types import SimpleNamespace
 
 import pytest
@@ -63,6 +64,24 @@ def test_a_rank_alone_raises_errors_as_they_are(error):
     with pytest.raises(type(error)) as raised:
         Meeting(0, 1, 1.0).all_made(failing(error))
     assert raised.value is error
+
+
+def test_a_rank_alone_says_what_the_backend_says():
+    assert Meeting(0, 1, 1.0).lost(Broken("closed")) == "closed"
+
+
+@pytest.mark.parametrize("backend", ["gloo", "nccl"])
+def test_groups_wait_as_long_as_the_user_says(monkeypatch, backend):
+    asked = []
+    monkeypatch.setattr(meetings.dist, "new_group", lambda *given: asked.append(given))
+    assert meetings._group([3], 7.5) is None
+    meetings._group([1, 3], 7.5, backend)
+    assert asked == [([1, 3], timedelta(seconds=7.5), backend)]
+
+
+def test_each_topic_has_a_number_of_its_own():
+    meeting = Meeting(0, 1, 1.0)
+    assert len({0, meeting.topic(), meeting.topic()}) == 3
 
 
 def test_a_rank_that_lost_the_others_says_so_about_what_it_did():

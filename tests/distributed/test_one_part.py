@@ -18,6 +18,10 @@ from torch_geometric.sampler import BaseSampler
 
 from torch_gnnscale import partition
 from torch_gnnscale.distributed import open_part
+from torch_gnnscale.distributed.part import AT_EXIT, Part
+from torch_gnnscale.distributed.part_rows import PartRows
+from torch_gnnscale.feature.contract import Ranks
+from torch_gnnscale.partition import open_parts
 
 
 @pytest.fixture(scope="module")
@@ -127,6 +131,51 @@ def test_after_close(parts):
 def test_what_is_refused(parts, options, error, message):
     with open_part(parts[1]) as part, pytest.raises(error, match=message):
         loader_of_part(part, **options)
+
+
+def test_after_an_error_a_part_waits_a_moment_for_the_other_ranks(parts):
+    part, waits = open_part(parts[1]), []
+    close, part.close = part.close, waits.append
+    with part:
+        pass
+    with pytest.raises(ZeroDivisionError), part:
+        raise ZeroDivisionError
+    assert waits == [None, AT_EXIT]
+    close()
+
+
+def test_seeds_and_links_are_those_of_the_part_or_of_all(tmp_path_factory):
+    path = with_links(tmp_path_factory, 2)[1]
+    with open_parts(path) as opened:
+        part = Part.__new__(Part)
+        part.parts, part.stored = opened, opened.part(1)
+        assert part.input_nodes("train") is part.stored.seeds[None, "train"]
+        assert part.links("train") is part.stored.links[None, "train"]
+        assert torch.equal(part.input_nodes("train", "all"), opened.input_nodes("train"))
+        assert torch.equal(part.links("train", "all"), opened.links("train"))
+        assert len(part.links("train")[0]) < len(opened.links("train")[0])
+        for asked in (part.input_nodes, part.links):
+            with pytest.raises(ValueError, match=r"^of: expected 'part' or 'all', found 'both'$"):
+                asked("train", "both")
+        rows = PartRows(opened, part.stored, Ranks(1, 2, 1, 2), object)
+        for name, size in (("x", opened.attrs[0].shape), ("n_id", ())):
+            attr = {"group_name": None, "attr_name": name, "index": None}
+            assert rows.get_tensor_size(**attr) == (200, *size)
+        with pytest.raises(IndexError, match=r"^index\[0\] = 200 is out of range: expected rows in \[0, 200\)$"):
+            rows.get_tensor(group_name=None, attr_name="x", index=torch.tensor([200]))
+
+
+def test_ranks_are_awaited_as_long_as_the_user_says(parts):
+    with open_part(parts[1], timeout=7.5) as part:
+        assert part._meeting._timeout == 7.5
+
+
+def test_attributes_as_pyg_lists_them(parts):
+    with open_part(parts[1]) as part:
+        names = {(attr.group_name, attr.attr_name) for attr in part.features.all_attrs()}
+        of_nodes = {(attr.group_name, attr.attr_name) for attr in part.features.get_all_tensor_attrs()}
+        assert ((None, None), "kind") in names
+        assert of_nodes == {key for key in names if key[0] is None}
 
 
 def test_rows_of_a_part_do_not_change(parts):

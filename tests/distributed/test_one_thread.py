@@ -21,12 +21,14 @@ def test_errors_and_cancelled_calls():
     first = thread.submit(lambda: (begun.set(), go.wait()))
     begun.wait()
     failing, cancelled = thread.submit(lambda: 1 / 0), thread.submit(pytest.fail, "it was cancelled")
+    after = thread.submit(lambda: 5)
     assert cancelled.cancel()
     assert not first.cancel()
     assert thread.end(0.01) is False
     go.set()
     with pytest.raises(ZeroDivisionError):
         failing.result()
+    assert after.result(10) == 5
     assert thread.end(10.0) is True
     with pytest.raises(RuntimeError, match=r"^expected the stores of an open part, found that it was closed$"):
         thread.submit(pytest.fail, "it has ended").result()

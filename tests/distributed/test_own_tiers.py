@@ -173,7 +173,11 @@ def scores_by_part(path, **given):
         return [tiers.scores(opened, opened.part(number)) for number in range(opened.book.num_parts)]
 
 
-@pytest.mark.parametrize("labelled", [None, torch.arange(0, 200, 9), torch.arange(200) % 4 == 0])
+@pytest.mark.parametrize(
+    "labelled",
+    [None, torch.arange(0, 200, 9), torch.arange(200) % 4 == 0, torch.arange(200) // 40, torch.arange(5).int()],
+    ids=["by default", "ids", "mask", "as many ids as nodes", "int32"],
+)
 def test_scores_from_labelled_nodes(parts, labelled):
     data, path = parts(2)
     with partition.open_parts(path) as opened:
@@ -296,6 +300,26 @@ ALIKE = {
 @pytest.mark.parametrize(("text", "given"), ALIKE.items())
 def test_all_ranks_raise_alike(parts, text, given):
     assert cluster(2).results(opened_with, parts(1)[1], given) == [(False, f"ValueError: {text}")] * 2
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (
+            {"labelled": torch.tensor([200])},
+            "IndexError: labelled[0] = 200 is out of range: expected nodes in [0, 200)",
+        ),
+        ({"host": "much"}, "ValueError: host: expected a number and a unit such as '8GiB', '500MB' or '25%', found"),
+        ({"gpu": "much"}, "ValueError: gpu: expected a number and a unit such as '8GiB', '500MB' or '25%', found"),
+        ({"hotness": torch.ones(3)}, "ValueError: hotness: expected 200 scores, found shape (3,)"),
+    ],
+    ids=["labelled", "host", "gpu", "hotness"],
+)
+def test_what_one_rank_is_given_is_checked_also_where_another_one_fills_them(parts, given, text):
+    results = cluster(2).results(opened_with, parts(1)[1], [{}, given])
+    assert [returned for returned, _ in results] == [False, False]
+    assert results[0][1].startswith(f"ValueError: rank 1: {text}")
+    assert text in results[1][1]
 
 
 def short_of_memory(path):

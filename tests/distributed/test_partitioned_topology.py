@@ -9,6 +9,7 @@ from helpers.parts import (
     batches_of_rank,
     check_batches,
     expected_batches,
+    homogeneous,
     loader_of_part,
     loader_over,
     parts_of_edges,
@@ -17,9 +18,11 @@ from helpers.parts import (
 )
 from helpers.slow import SLOW, quick
 from torch import distributed as dist
+from torch_geometric.data.graph_store import EdgeAttr, EdgeLayout
 
 from torch_gnnscale import NeighborLoader, partition
 from torch_gnnscale.distributed import open_part
+from torch_gnnscale.distributed.graph_store import PartitionedGraphStore
 
 MODES = {
     "nodes": {},
@@ -84,6 +87,22 @@ def test_one_part_needs_no_process_group(parts):
     data, path = parts(1)
     assert not dist.is_initialized()
     assert [batches_of_rank(path, "nodes", 2, {})] == expected_batches(data, path, "nodes", 2, {}, 1)
+
+
+def test_times_that_need_64_bits(tmp_path):
+    data, path = homogeneous(), str(tmp_path / "parts")
+    data.time = data.time + (1 << 40) * (data.time % 2)
+    partition.write(data, path, parts=1, method="random", topology="partitioned", graph_attrs=["time"])
+    options = {"time_attr": "time", "temporal_strategy": "last"}
+    assert [batches_of_rank(path, "nodes", 1, options)] == expected_batches(data, path, "nodes", 1, options, 1)
+
+
+def test_edges_as_pyg_lists_them(tmp_path):
+    path = tmp_path / "parts"
+    partition.write(homogeneous(), path, parts=2, method="random", topology="partitioned")
+    with partition.open_parts(path) as opened:
+        graph = PartitionedGraphStore(opened, opened.part(1))
+    assert graph.get_all_edge_attrs() == [EdgeAttr(None, EdgeLayout.CSC, is_sorted=True, size=(200, 200))]
 
 
 def times_of_edges(path):

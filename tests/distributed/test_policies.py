@@ -92,6 +92,21 @@ def test_lookahead_forgets_ids(capacity, batches, window):
         lookahead.LEAST_COUNT = least
 
 
+@pytest.mark.parametrize("window", [2, "epoch"])
+def test_lookahead_knows_any_number_of_uses(window):
+    batches = [set(range(first, first + 500)) for first in (0, 250, 0, 900, 300, 0)]
+    twin = LookaheadTwin(600, batches, len(batches) if window == "epoch" else window)
+    assert_plays_like(Lookahead(600, window=window), twin, batches)
+
+
+def test_lookahead_forgets_what_it_neither_has_nor_knows(monkeypatch):
+    monkeypatch.setattr(lookahead, "LEAST_COUNT", 2)
+    batches = [{number, number + 7, 3} for number in range(40)]
+    twin, policy = LookaheadTwin(4, batches, 3), Lookahead(4, window=3)
+    assert_plays_like(policy, twin, batches)
+    assert policy._numbers.count < 40
+
+
 @pytest.mark.slow
 @given(st.integers(0, 12), BATCHES, BATCHES, st.integers(0, 20), st.sampled_from([0, 3, "epoch"]))
 def test_lookahead_goes_on_elsewhere(capacity, batches, others, stop, window):

@@ -9,6 +9,7 @@ from torch import distributed as dist
 
 from torch_gnnscale.distributed.exchange import Elsewhere, Exchange
 from torch_gnnscale.distributed.grid import Grid
+from torch_gnnscale.distributed.meeting import Meeting
 from torch_gnnscale.distributed.steps import FAILED, RankSteps
 
 
@@ -30,6 +31,50 @@ def test_ranks_of_a_row_meet_when_there_are_copies_and_they_are_asked(ranks, par
         assert steps.row.size == ranks // parts
     finally:
         steps.thread.end(None)
+
+
+@pytest.fixture
+def alone():
+    """The steps of a single rank, in an iteration of two."""
+    steps = RankSteps(Meeting(0, 1, 1.0), Grid(1, 1), {})
+    steps.thread.submit(steps.begin, 0, 0, 2).result()
+    yield steps
+    steps.close()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_step_is_under_way_until_it_ends(alone, fails):
+    found = []
+
+    def run(asked):
+        found.append(alone.running)
+        if fails:
+            raise ValueError("of a test")
+
+    future = alone.thread.submit(alone.step, 0, None, None, run)
+    assert (future.exception() is not None) == fails
+    assert (found, alone.running, alone.thread.submit(lambda: alone.running).result()) == ([True], False, False)
+
+
+def test_each_sampling_ahead_is_agreed_on_by_itself(alone):
+    """One that failed does not speak for the next one, nor for the step."""
+
+    def run(asked):
+        for error in (ValueError("of a test"), None, ValueError("of a test")):
+            alone.sampled_ahead(error)
+        alone.agree(None, "rows")
+
+    alone.thread.submit(alone.step, 0, None, None, run).result()
+    assert alone.rows.traffic["counts"].headers == 4
+
+
+def test_steps_that_are_dropped_leave_first(alone):
+    calls = []
+    alone.leave = calls.append
+    alone.drop(lambda: calls.append("then"))
+    assert alone.thread.end(10.0)
+    alone.drop(lambda: calls.append("again"))
+    assert calls == [0, "then"]
 
 
 def test_both_threads_may_fail_at_once(monkeypatch):

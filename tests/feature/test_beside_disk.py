@@ -2,6 +2,7 @@
 
 import re
 from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -94,6 +95,12 @@ def test_ids_out_of_range(tmp_path):
         with pytest.raises(IndexError, match=f"^{re.escape(message)}$"):
             beside_disk(store._tensors[None, "x"], torch.tensor([0, NODES]), counts, "cpu")
     assert not counts.any()
+
+
+def test_which_segments_a_tier_has():
+    rows = TieredRows.__new__(TieredRows)
+    rows.attribute = SimpleNamespace(tiers=("gpu", "peers", "host"), spread=(1, 3, 1))
+    assert [rows.segments_of(tier) for tier in ("gpu", "peers", "host", "disk")] == [[0], [1, 2, 3], [4], []]
 
 
 @pytest.mark.cuda

@@ -1,5 +1,6 @@
 """What one process reads of tiers that it shares: its hottest rows before all others, and its own counts."""
 
+import os
 import re
 
 import pytest
@@ -40,6 +41,7 @@ def test_rows_and_hit_rates_are_those_expected(tmp_path, budgets, rows):
             hottest = SCORE.sort(descending=True).values[:kept].sum()
             assert store.plan.tiers[0].hit_rate == pytest.approx(int(hottest) / int(SCORE.sum()))
     assert base.closed
+    assert os.listdir(tmp_path) == []  # what the base wrote
 
 
 def test_views_of_one_store_count_apart(tmp_path):
@@ -50,6 +52,16 @@ def test_views_of_one_store_count_apart(tmp_path):
     assert sum(use.rows for use in views[1].stats().values()) == 0
     assert set(base.stats()) == {"host", "disk"}
     base.close()
+
+
+def test_another_gpu_has_the_rows_of_gpu_and_shares_all_others(tmp_path):
+    with shared(tmp_path, host="40%") as base:
+        rows = view_on(base, OWN, SCORE, 4000, CPU, NODES)._tensors[None, "x"]
+        there, place = torch.device("meta"), torch.empty(NODES, device="meta")
+        found = rows.on(there, place)
+        assert (found.tiers, found.place) == (("gpu", "host", "disk"), place)
+        assert (found.segments[0].device, found.segments[0].shape) == (there, rows.segments[0].shape)
+        assert found.segments[1:] == rows.attribute.segments[1:]
 
 
 def test_scores_of_zero_count_rows(tmp_path):

@@ -284,7 +284,11 @@ def test_a_closed_store(tmp_path):
     assert store.closed
     assert kept[0, 0] == 7
     assert repr(store).startswith("TieredFeatureStore(closed")
-    for call in (store.stats, lambda: store[None, "x", torch.tensor([0])]):
+    x = {"group_name": None, "attr_name": "x", "index": None}
+    for call in (
+        store.stats, store.all_attrs, store.get_all_tensor_attrs, lambda: store.get_tensor_size(**x),
+        lambda: store.get_tensor(**x), lambda: store[None, "x", torch.tensor([0])], lambda: store[None, "x", 0],
+    ):  # fmt: skip
         with pytest.raises(ValueError, match=r"^the store is closed$"):
             call()
 

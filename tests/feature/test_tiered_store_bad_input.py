@@ -8,11 +8,11 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers.data import make_data
+from helpers.data import edges_of, make_data
 from helpers.tiers import NODES, node_data
 from torch_geometric.data import Data, HeteroData
 
-from torch_gnnscale import FeatureStore, files
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, files
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale.memory import host as host_memory
 from torch_gnnscale.topology import reorder
@@ -50,7 +50,7 @@ def test_a_cpu_has_no_room_for_a_gpus_rows(budgets):
 @pytest.mark.parametrize(("storage", "largest"), [(torch.float16, 7e4), (torch.bfloat16, 1e39)])
 def test_numbers_that_16_bits_cannot_hold(storage, largest, budgets, tmp_path):
     data = node_data()
-    data.x[7, 3] = -largest
+    data.x[7, 3], data.x[8, 3] = -largest, torch.inf
     message = rf"^storage: expected numbers of at most [\d.e+]+ for {storage}, found {largest:g}$".replace("e+", r"e\+")
     with pytest.raises(ValueError, match=message):
         Tiered.from_data(data, storage=storage, names=["x"], disk=tmp_path if budgets else None, **budgets)
@@ -96,6 +96,12 @@ def test_a_disk_that_is_full(free, monkeypatch, tmp_path):
     assert os.listdir(tmp_path) == []
 
 
+def test_a_disk_that_has_just_enough_room(monkeypatch, tmp_path):
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=22_272))
+    with Tiered.from_data(node_data(), hotness="out_degree", host=2600 + 84 * 192, disk=tmp_path) as store:
+        assert store.plan.rows("disk") == NODES - 84
+
+
 def test_scores_are_sorted_once(monkeypatch):
     sorts = []
     keys = reorder._rising_where_falling
@@ -126,10 +132,16 @@ def typed() -> HeteroData:
          lambda _: Tiered.from_data(Data(x=torch.ones(3, 2, device="meta")), hotness=torch.ones(3))),
         (TypeError, "storage: expected torch.float16 or torch.bfloat16, found torch.int8",
          lambda _: Tiered.from_data(DATA, storage=torch.int8)),
+        (TypeError, "storage: expected torch.float16 or torch.bfloat16, found torch.float32",
+         lambda _: Tiered.from_data(DATA, storage=torch.float32)),
         (ValueError, "hotness: expected scores or one of ('out_degree', 'reverse_pagerank', "
          "'weighted_reverse_pagerank'), found 'heat'", lambda _: Tiered.from_data(DATA, hotness="heat")),
         (ValueError, "hotness: expected 200 scores for (None, 'x'), found 3",
          lambda _: Tiered.from_data(DATA, hotness=torch.rand(3))),
+        (ValueError, "hotness: expected scores in host memory, found meta",
+         lambda _: Tiered.from_data(DATA, hotness=torch.ones(NODES, device="meta"))),
+        (ValueError, "hotness: expected 200 scores for (None, 'x'), found 203",
+         lambda _: Tiered.from_data(DATA, hotness=torch.rand(NODES + 3))),
         (ValueError, "labelled: expected the nodes that training starts from, found neither it nor data.train_mask",
          lambda _: Tiered.from_data(Data(x=torch.ones(3, 2), edge_index=torch.ones(2, 1).long()))),
         (ValueError, "budgets: expected room for 200 rows of 192 bytes, found 23040 bytes too little; raise host= or "
@@ -184,6 +196,13 @@ def test_what_a_store_does_not_do(message, call):
         pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"),
     ):
         call(store)
+
+
+def test_a_graph_of_more_nodes_is_refused():
+    graph = GraphStore.from_edge_index(edges_of(NODES + 1, 30), NODES + 1)
+    message = f"data: expected a row of (None, 'x') for each of {NODES + 1} nodes, found {NODES}"
+    with Tiered.from_data(DATA) as store, pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        NeighborLoader((store, graph), [2], torch.arange(3))
 
 
 def test_parameters():

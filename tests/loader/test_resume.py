@@ -4,6 +4,7 @@ import json
 import os
 import random
 import time
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -84,6 +85,33 @@ def test_in_another_process_with_a_seed_of_its_own(workers):
     done = forked.run(RESUMED, state, str(workers))
     assert done.returncode == 0, done.stderr
     assert [tuple(batch) for batch in json.loads(done.stdout)] == rest
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "position"), [([1, None, 2], (1, 0)), ([1, None], (0, 2)), ([None, 1], (1, 0)), ([], (1, 0))]
+)
+def test_an_epoch_ends_unless_its_last_batch_failed(outcomes, position):
+    """``outcomes``: batches, and None for one that fails."""
+
+    class Iterator:
+        def __next__(self):
+            if not left:
+                raise StopIteration
+            if (batch := left.pop(0)) is None:
+                raise ZeroDivisionError
+            return batch
+
+    left, order = [*outcomes], SeedOrder(5)
+    order.begin()
+    followed = order.follow(Iterator())
+    for number, outcome in enumerate(outcomes, 1):
+        with pytest.raises(ZeroDivisionError) if outcome is None else nullcontext():
+            next(followed)
+        assert (order.epoch, order.batch) == (0, number)
+    for _ in range(2):
+        with pytest.raises(StopIteration):
+            next(followed)
+        assert (order.epoch, order.batch) == position
 
 
 def test_older_iterators_move_no_position():

@@ -7,7 +7,7 @@ import shutil
 import pytest
 import torch
 from helpers.data import make_data, our_stores
-from helpers.hetero import make_hetero
+from helpers.hetero import AUTHOR, PAPER, make_hetero
 from torch_geometric.data import Data
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore
@@ -90,6 +90,16 @@ def test_other_owners_are_found(tmp_path):
     owners[7] = 2
     with pytest.raises(ValueError, match=r"/book: expected the first call's owners, found others$"):
         write(make_data(), tmp_path / "parts", only=[2], owners=owners)
+
+
+@pytest.mark.parametrize("moved", [PAPER, AUTHOR])
+def test_other_owners_of_any_type_are_found(tmp_path, moved):
+    data = make_hetero()
+    owners = {node_type: torch.arange(data[node_type].num_nodes) % 2 for node_type in data.node_types}
+    write(data, tmp_path / "parts", 2, only=[0], owners=owners)
+    owners[moved][0] = 1
+    with pytest.raises(ValueError, match=r"/book: expected the first call's owners, found others$"):
+        write(data, tmp_path / "parts", only=[1], owners=owners)
 
 
 def test_a_used_directory_is_refused(tmp_path):
@@ -179,6 +189,17 @@ def test_parts_of_another_partition_are_found(tmp_path):
         open_parts(ours)
 
 
+def test_attributes_of_another_graph_are_found(tmp_path):
+    data, ours, theirs = make_data(), tmp_path / "ours", tmp_path / "theirs"
+    write(data, ours, 2, method="random", graph_attrs=["y"])
+    data.y += 1
+    write(data, theirs, 2, method="random", graph_attrs=["y"])
+    shutil.rmtree(ours / "attrs")
+    shutil.copytree(theirs / "attrs", ours / "attrs")
+    with pytest.raises(ValueError, match=rf"^{ours}/attrs/gnnscale.json: expected checksum \d+, found \d+: it was"):
+        open_parts(ours)
+
+
 def test_the_last_call_finds_a_part_of_another_partition(tmp_path):
     write(make_data(), tmp_path / "ours", 2, method="random", only=[0])
     write(make_data(), tmp_path / "theirs", 2, method="random", seed=1)
@@ -242,6 +263,7 @@ def test_what_the_book_keeps(tmp_path):
     assert parts.about == about
     assert parts.assigned["method"] == "random"
     assert parts.report.num_edges == 1500
+    assert parts.largest_degree == {None: int(torch.bincount(make_data().edge_index[1]).max())}
     assert sum(parts.report.edges) == 1500
     assert parts.report.halo == [len(parts.part(i).halo[None].ids) for i in range(3)]
     found = {(meta.attr_name, meta.dtype, meta.shape, meta.num_rows, meta.row_bytes) for meta in parts.attrs}
@@ -251,6 +273,11 @@ def test_what_the_book_keeps(tmp_path):
     }  # fmt: skip
     with pytest.raises(TypeError, match=r"^about: expected what JSON keeps, found Object of type Tensor is not JSON"):
         write(make_data(), tmp_path / "other", 3, method="random", about={"a": torch.ones(1)})
+
+
+def test_a_digest_is_of_what_is_said_in_any_order():
+    assert layout.digest({"a": 1, "b": [2]}) == layout.digest({"b": [2], "a": 1}) != layout.digest({"a": 1, "b": [3]})
+    assert 0 <= layout.digest({}) < 1 << 63
 
 
 def test_partition_book():
@@ -323,7 +350,10 @@ def test_data_that_cannot_be_partitioned(tmp_path):
     with pytest.raises(ValueError, match=r"^data: expected edge ids of None in \[0, 2\), found 5$"):
         write((FeatureStore(), GraphStore.from_csc(csc)), tmp_path / "parts", 2)
     rows = FeatureStore.from_data(Data(x=torch.ones(1), e=torch.ones(2), edge_index=torch.zeros(2, 2).long()))
-    csc = CSC.from_csc(torch.tensor([0, 2]), torch.tensor([0, 0]), torch.tensor([0, 0]))
-    with pytest.raises(ValueError, match=r"^data: expected every edge id of None once, found 1 not at all$"):
-        write((rows, GraphStore.from_csc(csc)), tmp_path / "parts", 2, method="random")
+    for given, missing in ((0, 1), (1, 0)):
+        csc = CSC.from_csc(torch.tensor([0, 2]), torch.tensor([0, 0]), torch.tensor([given, given]))
+        with pytest.raises(
+            ValueError, match=f"^data: expected every edge id of None once, found {missing} not at all$"
+        ):
+            write((rows, GraphStore.from_csc(csc)), tmp_path / "parts", 2, method="random")
     assert not (tmp_path / "parts").exists()

@@ -72,6 +72,18 @@ def test_edges_of_all_relations_into_a_type_count():
     assert all(torch.equal(found[node_type], expected[node_type]) for node_type in ("user", "item"))
 
 
+def test_nodes_of_each_type_are_counted_by_themselves():
+    whole = Whole.of(typed_relations(), SIZES, {"item": torch.tensor([3, 0])})
+    found = {name: whole.by_type(column) for name, column in zip(whole.names, whole.weight.unbind(1), strict=True)}
+    assert set(found) == {"nodes user", "nodes item", "edges", "train"}
+    for node_type in ("user", "item"):
+        counted = {of: int(values.sum()) for of, values in found[f"nodes {node_type}"].items()}
+        assert counted == {**dict.fromkeys(SIZES, 0), node_type: SIZES[node_type]}
+    assert {of: values.nonzero().view(-1).tolist() for of, values in found["train"].items()} == {
+        **{of: [] for of in SIZES}, "item": [0, 3],
+    }  # fmt: skip
+
+
 def test_each_of_as_many_parts_as_nodes_has_one():
     assert assign({None: csc(6, 2)}, {None: 6}, 6, method="metis").owner[None].tolist() == list(range(6))
 

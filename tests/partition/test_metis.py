@@ -6,12 +6,13 @@ import sys
 
 import pytest
 import torch
+from helpers.data import make_data
 from helpers.graphs import random_graph
 from helpers.slow import SLOW
 
 from torch_gnnscale import CSC
 from torch_gnnscale.datasets import planted
-from torch_gnnscale.partition import metis
+from torch_gnnscale.partition import metis, read_report, write
 from torch_gnnscale.partition.methods import assign, report
 
 pytest.importorskip("pymetis")
@@ -125,6 +126,12 @@ def test_auto_takes_what_fits():
     bytes_ = 127 * 1000
     for memory, method in ((bytes_, "metis"), (bytes_ - 1, "coarse"), ("1GiB", "metis"), (None, "metis")):
         assert assign({None: csc}, {None: 100}, 2, memory=memory).method == method
+
+
+@pytest.mark.parametrize(("memory", "method"), [(1 << 30, "metis"), (100_000, "coarse")])
+def test_parts_are_written_within_the_memory_that_is_given(tmp_path, memory, method):
+    write(make_data(), tmp_path / "parts", 2, memory=memory)
+    assert read_report(tmp_path / "parts")[0]["method"] == method
 
 
 CHILDREN = {

@@ -1,6 +1,7 @@
 """Split batches over the stores of a part, drawn by all ranks together or whole on each: the twin's cuts of the batches
 that one process makes of the same stored graph."""
 
+import re
 import signal
 import time
 
@@ -8,14 +9,18 @@ import pytest
 import torch
 from helpers import split_training
 from helpers.cluster import answers_without_one, cluster
+from helpers.data import make_data
 from helpers.parts import HERE, check_batches, stores_of
 from helpers.slow import SLOW, quick
 from helpers.split import GivenPlan, comparable, outcomes_of, random_owners
 from helpers.split_parts import batches_over_part, expected_over_parts, parts_of_owners, split_loader, whole_loader
 from torch import distributed as dist
 
-from torch_gnnscale import partition
+from torch_gnnscale import NeighborSampler, partition
 from torch_gnnscale.distributed import open_part
+from torch_gnnscale.partition import PartitionBook
+from torch_gnnscale.sampler.keyed import KeyedSampler
+from torch_gnnscale.split.cooperative import CooperativeSampler
 
 TOPOLOGIES = ["partitioned", "replicated"]
 MODES = {
@@ -355,6 +360,18 @@ REFUSED = [
     ({}, {"buffer": 0.5}, "open_part(buffer=0.5) with split= is not implemented"),
     ({}, HERE, "open_part(backend=...) with split= is not implemented; use 'gloo'"),
 ]
+
+
+class Foreign(KeyedSampler):
+    def sample_from_nodes(self, inputs, key=None): ...
+
+
+@pytest.mark.parametrize("sampler", [Foreign(), NeighborSampler(make_data(), [2])])
+def test_other_samplers_are_refused_by_name(sampler):
+    book = PartitionBook({None: torch.tensor([0, 100, 200])}, {None: torch.tensor([0, 700, 1500])})
+    text = f"split= of a {type(sampler).__name__}{IN_WHOLE}"
+    with pytest.raises(NotImplementedError, match=f"^{re.escape(text)}$"):
+        CooperativeSampler(sampler, book, 0)
 
 
 @pytest.mark.parametrize(("options", "kept", "text"), REFUSED)

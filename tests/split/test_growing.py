@@ -50,3 +50,10 @@ def test_equals_the_twin(data):
             assert torch.equal(one, other) if isinstance(one, torch.Tensor) else one == other, name
         asked = torch.cat([ids for sent in messages for ids in sent[part]])
         assert len(asked) == len(asked.unique()) == len(ours.halo)  # each remote node once
+
+
+def test_a_batch_without_hops_has_its_seeds_alone():
+    cut = GrowingCut(torch.tensor([3, 1, 3]), torch.tensor([0, 4, 9]), 0).cut()
+    assert (cut.local.tolist(), cut.num_nodes, cut.num_edges, cut.colptr.tolist()) == ([3, 1, 3], [3], [], [0])
+    assert [len(tensor) for tensor in (cut.row, cut.edge, cut.halo, cut.sent)] == [0] * 4
+    assert (cut.num_sent, cut.num_received) == ([[], []], [[], []])

@@ -17,7 +17,7 @@ from torch_gnnscale.distributed.grid import Grid
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.description import Description
-from torch_gnnscale.split.header import compare_headers
+from torch_gnnscale.split.header import _grid_of, compare_headers
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 
 
@@ -191,6 +191,14 @@ def test_the_halo_is_known_where_all_ranks_of_a_batch_know_it(knows_halo):
     assert compare_headers(heard.said[0], None, INDEX, heard).knows_halo == all(knows_halo)
     others = Heard([7, 8, 7, 8], 2, [0, 0, 1, 1], (1, knows_halo[0], 1, knows_halo[1]))
     assert compare_headers(others.said[0], None, INDEX, others).knows_halo
+
+
+def test_ranks_have_the_parts_of_one_of_two_grids():
+    assert _grid_of([0, 0, 1, 1], 2) == Grid(4, 2)
+    assert _grid_of([0, 1, 0, 1], 2) == Grid(4, 2, "parts")
+    text = r"^batch: expected ranks of the parts \[0, 0, 1, 1\] or \[0, 1, 0, 1\], found \[0, 1, 1, 0\]$"
+    with pytest.raises(ValueError, match=text):
+        _grid_of([0, 1, 1, 0], 2)
 
 
 @pytest.mark.parametrize(("keys", "ranks"), [([7, 5, 8, 5], (0, 2)), ([7, 5, 7, 6], (1, 3))])

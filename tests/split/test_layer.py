@@ -51,11 +51,16 @@ def test_each_dropout_has_random_numbers_of_its_own(forward_pass):
     assert not torch.equal(first, second)
 
 
-def test_dropout_in_place(forward_pass):
+@pytest.mark.parametrize(
+    "drop",
+    [lambda x: torch.dropout_(x, 0.5, True), lambda x: torch.nn.functional.dropout(x, 0.5, inplace=True)],
+    ids=["dropout_", "inplace"],
+)
+def test_dropout_in_place(forward_pass, drop):
     x = torch.ones(forward_pass.hops.rows[-1], 8)
     forward_pass.own_rows.mark(x, len(forward_pass.hops.rows))
     with forward_pass.own_rows:
-        out = torch.dropout_(x, 0.5, True)
+        out = drop(x)
     assert out is x
     assert 0 < int((x == 0).sum()) < x.numel()
 
@@ -76,8 +81,22 @@ def test_each_weight_is_normalized_by_itself(forward_pass, kind):
     assert not torch.equal(*norms)
     again = found.normalized(weights[0], False, True, "source_to_target", torch.float64)[1]
     assert again is norms[0]
+    improved = found.normalized(weights[0], True, True, "source_to_target", torch.float64)[1]
+    assert not torch.equal(improved, again)
+    narrow = found.normalized(None, False, True, "source_to_target", torch.float32)[1]
+    wide = found.normalized(None, False, True, "source_to_target", torch.float64)[1]
+    assert (narrow.dtype, wide.dtype) == (torch.float32, torch.float64)
     without_loops = found.normalized(weights[0], False, False, "source_to_target", torch.float64)[1]
     assert len(without_loops) == found.hops.num_edges[-1] < len(again)
+
+
+def test_calls_come_in_the_order_of_the_first_batch(forward_pass):
+    forward_pass.calls = [Call("one", 3, Read((), ())), Call("two", 2, Read((), ()))]
+    with pytest.raises(RuntimeError, match="that the first batch had, one as number 0, found two; layers that are"):
+        forward_pass.next_call("two")
+    assert forward_pass.next_call("two") is forward_pass.calls[1]
+    with pytest.raises(RuntimeError, match="that the first batch had, no further layer as number 2, found two; layers"):
+        forward_pass.next_call("two")
 
 
 @pytest.mark.parametrize("lacking", ["x", "edge_weight"])

@@ -63,6 +63,11 @@ def test_the_plot_shows_each_load_as_a_share_of_the_mean(tmp_path, monkeypatch):
     monkeypatch.setattr(figure.Figure, "savefig", lambda self, file, dpi: drawn.append(self))
     data = make_data()
     plan = split.plan(data, torch.arange(200), [2], 3, weights=torch.arange(200) % 3, epochs=1)
-    split.plot(plan, split.measure(plan, loader_of(data, (2,)), [0]), str(tmp_path / "plan.png"))
+    measured = split.measure(plan, loader_of(data, (2,)), [0])
+    split.plot(plan, measured, str(tmp_path / "plan.png"))
     heights = [bar.get_height() for bar in drawn[0].axes[0].patches]
     assert heights == pytest.approx([3 * load / sum(plan.loads) for load in plan.loads])
+    (points,) = drawn[0].axes[1].collections
+    percent, imbalance = zip(*points.get_offsets().tolist(), strict=True)
+    assert percent == pytest.approx([100 * share for share in measured.cross_share.tolist()])
+    assert imbalance == pytest.approx(measured.imbalance[:, 0].tolist())

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import time
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -253,3 +254,24 @@ def test_a_broadcast_that_fails_names_the_rank(monkeypatch):
     held.ended = True
     with pytest.raises(RuntimeError, match=f"^split: {connection.ENDED}$"):
         exchange.broadcast(torch.zeros(1))
+
+
+@pytest.mark.parametrize(
+    ("waits", "failed", "backend", "ends"),
+    [
+        (False, False, "gloo", True), (False, True, "gloo", True), (True, False, "gloo", False),
+        (True, True, "gloo", False), (False, False, "nccl", True), (False, True, "nccl", False),
+    ],
+)  # fmt: skip
+def test_a_group_in_which_a_collective_may_wait_is_kept(monkeypatch, waits, failed, backend, ends):
+    """Its end would wait, too."""
+    group, ended, kept, said = object(), [], [], []
+    monkeypatch.setattr(connection, "end_group", ended.append)
+    monkeypatch.setattr(connection, "keep_for_ever", kept.append)
+    held = connection._Held(SimpleNamespace(fail=said.append, close=lambda: said.append("closed")))
+    held.exchanges.append(SimpleNamespace(group=group, waits=waits, backend=backend))
+    for _ in range(2):
+        held.end("no luck", failed)
+    assert (ended, kept) == (([group], []) if ends else ([], [group]))
+    assert said == ["no luck", "closed"]
+    assert held.exchanges[0].group not in (None, group)

@@ -6,7 +6,7 @@ from helpers.narrow import batches
 from helpers.split import cut_batches, random_owners
 
 from torch_gnnscale.split.own_hops import OwnHops
-from torch_gnnscale.split.own_rows import OwnNodeRows
+from torch_gnnscale.split.own_rows import OwnNodeRows, Rows
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -40,3 +40,27 @@ def test_a_vector_of_rows_is_not_cut_beside_a_matrix():
     with rows:
         assert torch.equal(matrix + vector, 1 + vector.expand(many, few))
         assert torch.equal(matrix + column, torch.full((few, few), 2.0))
+
+
+def test_numbers_beside_rows_change_nothing():
+    hops = OwnHops(cut_batches(next(iter(batches())), random_owners(200, 3), 3)[0], verify=True)
+    rows, few, many = OwnNodeRows(hops, drop=None), hops.rows[1], hops.rows[2]
+    first, second = torch.zeros(many, 2, 3), torch.ones(few, 2, 3)
+    for groups, tensor in ((3, first), (2, second)):
+        rows.mark(tensor, groups)
+    with rows:
+        assert torch.equal(torch.lerp(first, second, torch.tensor(0.25)), torch.full((few, 2, 3), 0.25))
+        found = torch.where(torch.tensor([True, False, True]), first, second)
+        assert torch.equal(found, torch.tensor([0.0, 1.0, 0.0]).expand(few, 2, 3))
+
+
+def test_own_rows_remain_of_mixed_ones_beside_those_of_more_groups():
+    hops = OwnHops(cut_batches(next(iter(batches())), random_owners(200, 3), 3)[0], verify=True)
+    rows = OwnNodeRows(hops, drop=None)
+    mixed, own = torch.ones(hops.mixed_rows(2), 4), torch.ones(hops.rows[2], 4)
+    rows.mark(mixed, 2, mixed=True)
+    rows.mark(own, 3)
+    with rows:
+        found = mixed + own
+    assert len(found) == hops.rows[1] != len(mixed)
+    assert rows.rows_of(found) == Rows(2)

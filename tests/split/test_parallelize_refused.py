@@ -1,6 +1,7 @@
 """Models, batches and ranks that are refused, on all ranks, by exact errors."""
 
 import re
+import warnings
 
 import pytest
 import torch
@@ -139,6 +140,16 @@ def test_models_and_batches_of_one_process_that_are_refused():
     split(batch)
     model.convs[1] = nn.Identity()
     with pytest.raises(TypeError):
+        split(batch)
+    split.close()
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # the only rank needs no memory of others
+        alone = parallelize(model, transport="peers")
+        alone(batch)
+        alone.close()
+    text = "split: expected a connection between the ranks, found one that was closed, or that failed"
+    with pytest.raises(RuntimeError, match=f"^{text}$"):
         split(batch)
 
 

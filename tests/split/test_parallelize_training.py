@@ -128,6 +128,9 @@ def test_holding_within_holding():
             assert gradients.holds
         assert gradients.holds
     assert not gradients.holds
+    with pytest.raises(ZeroDivisionError), gradients.held():
+        raise ZeroDivisionError
+    assert not gradients.holds
 
 
 CLEARS = {
@@ -190,10 +193,12 @@ def check_partly():
         if number == 2:  # from now on it learns
             model.frozen.requires_grad_(True)
             alone.frozen.requires_grad_(True)
+        was = [parameter.grad for parameter in model.parameters()]
         loss_of(split(batch), batch, whole.batch_size).backward()
         loss_of(whole_model(whole), whole, whole.batch_size).backward()
-        for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
+        for ours, theirs, had in zip(model.parameters(), alone.parameters(), was, strict=True):
             assert (ours.grad is None) == (theirs.grad is None)
+            assert had is None or ours.grad is had  # as torch adds to it
             if ours.grad is not None:
                 torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-12, atol=1e-12)
     assert model.unused.weight.grad is None
@@ -203,6 +208,12 @@ def check_partly():
     for parameter, grad in zip(model.parameters(), before, strict=True):
         assert (grad is None) == (parameter.grad is None)
         assert grad is None or torch.equal(parameter.grad, grad)
+    trained = [
+        (parameter, grad) for parameter, grad in zip(model.parameters(), before, strict=True) if grad is not None
+    ]
+    sum(parameter.square().sum() for parameter, _ in trained).backward()  # a loss that the ranks do not share
+    for parameter, grad in trained:
+        torch.testing.assert_close(parameter.grad, grad + 2 * parameter.detach())
     split.close()
 
 

@@ -4,7 +4,7 @@ import torch
 from helpers.narrow import batches
 from helpers.split import cut_batches
 
-from torch_gnnscale.split.probe import fields_of
+from torch_gnnscale.split.probe import Field, Fields, fields_of, probe_batch
 
 
 def test_a_batch_without_nodes_has_the_fields_of_others():
@@ -21,3 +21,11 @@ def test_a_field_that_is_one_number_has_no_rows():
     batch.temperature = torch.tensor(0.5)
     found = fields_of(batch)
     assert found.tensors.keys() == known.tensors.keys()
+
+
+def test_a_field_without_rows_has_some_on_the_probe():
+    tensors = {"edge_attr": Field(True, torch.empty(0, 2)), "z": Field(False, torch.empty(0, dtype=torch.int64))}
+    batch = probe_batch(Fields(2, 0, tensors, {}, False), torch.device("cpu"))
+    assert batch.edge_attr.shape == (batch.edge_index.size(1), 2)
+    assert batch.edge_attr.unique().numel() == batch.edge_attr.numel()
+    assert batch.z.tolist() == [0] * batch.num_nodes

@@ -28,8 +28,9 @@ from helpers.split import (
 )
 from torch import distributed as dist
 from torch_geometric.data import Data
+from torch_geometric.sampler import NodeSamplerInput
 
-from torch_gnnscale import LinkNeighborLoader, NeighborLoader
+from torch_gnnscale import LayerSampler, LinkNeighborLoader, NeighborLoader, NeighborSampler
 from torch_gnnscale.sampler.keyed import KeyedSampler
 from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.split_sampler import SplitSampler
@@ -320,6 +321,30 @@ def test_samples_that_cannot_be_cut():
         sampler.sample_from_nodes(None)
     with pytest.raises(NotImplementedError, match=r"^split of samples of Foreign is not implemented: expected Neig"):
         sampler.sample_from_nodes(None, 1)
+
+
+def test_weights_have_the_name_that_the_sampler_says():
+    sampler = LayerSampler(make_data(), [9, 9], method="ladies", weight_name="share")
+    loader = NeighborLoader(make_data(), [9, 9], batch_size=50, seed=1, split=PLAN, neighbor_sampler=sampler)
+    assert "share" in next(iter(loader))
+
+
+class Marking(NeighborSampler):
+    """Its samples have a field of their own."""
+
+    def sample_from_nodes(self, inputs, key=None):
+        out = super().sample_from_nodes(inputs, key)
+        out.fields["mark"] = len(out.node)
+        return out
+
+
+def test_fields_of_the_sampler_are_those_of_each_part():
+    sampler = Marking(make_data(), [3, 2])
+    inputs = NodeSamplerInput(None, torch.arange(9))
+    whole = sampler.sample_from_nodes(inputs, 5)
+    for part in range(2):
+        out = SplitSampler(sampler, PLAN.owners, 2, part).sample_from_nodes(inputs, 5)
+        assert (out.fields["mark"], out.fields["global_batch_size"]) == (len(whole.node), 9)
 
 
 def three_parts_for_two_ranks():

@@ -2,6 +2,7 @@
 
 import gc
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import torch
@@ -9,11 +10,21 @@ from helpers.cluster import cluster
 from helpers.data import make_data
 from helpers.mapped import memories
 from helpers.slow import SLOW, quick
-from helpers.split import GivenPlan, batches_of_rank, expected_batches, loader_of, random_owners, without_peers
+from helpers.split import (
+    GivenPlan,
+    batches_of_rank,
+    expected_batches,
+    loader_of,
+    outcomes_of,
+    random_owners,
+    without_peers,
+)
+from torch import distributed as dist
 
 from torch_gnnscale import LayerSampler, NeighborLoader, NeighborSampler
 from torch_gnnscale.feature.contract import Ranks
 from torch_gnnscale.split import batches
+from torch_gnnscale.split.peer_memory import HostMemories
 
 UNEQUAL = (torch.arange(200) % 50 == 0).long()
 """Of 200 nodes, the second part owns 4."""
@@ -120,3 +131,33 @@ def test_batches_that_share_draws_drop_numbers_of_their_own():
     keys = keys_of_batches(plan)
     assert len(set(keys)) == 6
     assert cluster(2).run(keys_of_batches, plan) == [keys, keys]
+
+
+def without_memory():
+    """What the batches came to; rank 1 has no memory for the rows of the second one, which it gets from rank 0."""
+    loader, joined = loader_of(GivenPlan(random_owners(200, 2), 2), {"prefetch": 0, "timeout": 60}), HostMemories.joined
+
+    def fails(self, own, offered):
+        if dist.get_rank() == 1 and next(calls) == 2:  # after that of the connection and that of the first batch
+            raise RuntimeError("no room")
+        return joined(self, own, offered)
+
+    calls = iter(range(1000))
+    with mock.patch.object(HostMemories, "joined", fails):
+        return outcomes_of(loader)
+
+
+def test_a_rank_without_memory_for_the_rows_of_others_is_named():
+    first, second = cluster(2).run(without_memory)
+    assert second[1] == "RuntimeError: no room"
+    assert {*first[2:], *second[2:]} == {"RuntimeError: rank 1: RuntimeError: no room"}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_of_dense_features_alone_are_exchanged(sparse):
+    data = make_data()
+    data.x = data.x.to_sparse() if sparse else data.x
+    plan = GivenPlan(random_owners(200, 2), 2)
+    batch = next(iter(NeighborLoader(data, [3, 2], batch_size=20, seed=1, split=plan)))
+    assert ("x_halo" in batch) == (not sparse)
+    assert batch.x.size(0) == len(batch.n_id)

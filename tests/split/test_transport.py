@@ -19,6 +19,7 @@ from torch_gnnscale.distributed.exchange import Exchange
 from torch_gnnscale.distributed.meeting import end_group
 from torch_gnnscale.memory import HostMemory
 from torch_gnnscale.nn.aggregate import aggregate_and_root
+from torch_gnnscale.sampler.output import NO_IDS
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.connection import ENDED
 from torch_gnnscale.split.gpu_transport import FromGPUToGPU, Staged
@@ -36,6 +37,25 @@ class Shuffling(HostMemories):
     """Host memory that is read as that of GPUs is."""
 
     joined = GPUMemories.joined
+
+
+def test_moves_are_those_of_the_rows_at_hand():
+    """The counts of gradients that come back are kept; not for another number of rows."""
+    moves = Moves(ShuffleIndex(2, 0, torch.tensor([1, 3]), [[0], [2]], [[0], [0]]), 1)
+    for count in (4, 6, 4):
+        ptr, part, row = moves.added(count)
+        assert ptr.diff().tolist() == [0, 1, 0, 1, 0, 0][:count]
+        assert (part.tolist(), row.tolist()) == ([1, 1], [0, 1])
+
+
+def test_rows_need_not_be_contiguous():
+    transport, moves = Transport(Exchange(None, 1, 0)), Moves(ShuffleIndex(1, 0, NO_IDS, [[0]], [[0]]), 1)
+    own = torch.arange(12.0).view(3, 4).t().requires_grad_()
+    out = transport.mixed(own, moves, "test")
+    assert torch.equal(out, own)
+    torch.stack([torch.ones(3, 4), 2 * torch.ones(3, 4)]).sum(0).t().mul(out).sum().backward()
+    assert torch.equal(own.grad, torch.full((4, 3), 3.0))
+    assert transport.apart(own.detach(), moves, "test").rows.shape == (0, 3)
 
 
 def made(kind):
@@ -229,6 +249,7 @@ def unlike():
     """Why ranks do not connect: their rows are on other devices, or they have no GPU."""
     exchange = Exchange(dist.new_group(backend="gloo"), 2, dist.get_rank())
     gpu = GPUMemories(torch.device("cuda", 99))
+    assert Peers.connect(Exchange(None, 1, 0), HostMemories()) == "one rank"
     found = [Peers.connect(exchange, gpu if exchange.place else HostMemories()), Peers.connect(exchange, gpu)]
     end_group(exchange.group)
     return found

@@ -3,19 +3,22 @@
 import math
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 import torch
 from helpers.data import REAL, silent
-from torch_geometric.data import HeteroData
+from torch.utils.data import SequentialSampler
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import GraphSAGE
 
-from torch_gnnscale import datasets, tasks
-from torch_gnnscale.datasets import EventTask, LinkTask, NodeTask, planted_events, planted_links, planted_types
+from torch_gnnscale import LayerSampler, NeighborSampler, tasks
+from torch_gnnscale.datasets import EventTask, LinkTask, NodeTask, planted, planted_events, planted_links, planted_types
 from torch_gnnscale.datasets.planted_types import with_reverses
-from torch_gnnscale.tasks import TASKS, EventConfig, EventTrainer
+from torch_gnnscale.tasks import TASKS, EventConfig, EventTrainer, NodeConfig, NodeTrainer
+from torch_gnnscale.tasks.classes import fanouts_of_tests
 from torch_gnnscale.tasks.links import LinkTrainer
-from torch_gnnscale.tasks.metrics import Accuracy, RocAuc, average_precision, recall_at
+from torch_gnnscale.tasks.metrics import Accuracy, RocAuc, average_precision, recall_at, roc_auc
 from torch_gnnscale.tasks.models import Encoder
+from torch_gnnscale.tasks.nodes import SeedScores
 from torch_gnnscale.tasks.split_nodes import SplitNodeTrainer
 from torch_gnnscale.tasks.temporal import Pairs
 from torch_gnnscale.training import RankGroup
@@ -82,6 +85,68 @@ def test_a_stopped_run_goes_on_to_the_same_weights(kind, tmp_path, one_thread):
     weights = expected.model.state_dict()
     assert all(torch.equal(value, weights[name]) for name, value in resumed.model.state_dict().items())
     assert (found["test"], found["baseline"]) == (summary["test"], summary["baseline"])
+
+
+EVALUATION = {
+    "hetero": (lambda trainer: trainer._loader("val", [-1, -1], seed=0), 480),
+    "links": (lambda trainer: trainer._nodes_of("item", [-1, -1]), 480),
+    "temporal": (lambda trainer: trainer._loader("val", seed=0), 48),
+}
+"""By task, its loader of evaluation, and the size of its batches where those of training have 48."""
+DRAWN = {
+    "links": {"exclude_seed_edges": "reverse", "strict_negatives": True},
+    "temporal": {"temporal_strategy": "last", "temporal": True, "disjoint": True},
+}
+"""By task, what its sampler is told besides fanouts."""
+
+
+@pytest.mark.parametrize("kind", EVALUATION)
+def test_loaders_have_the_settings_of_the_configuration(kind):
+    trainer = trainer_of(kind, batch_size=48, fanouts=[3, 2], seed=11)
+    (evaluation_of, size), training = EVALUATION[kind], trainer.train_loader
+    evaluation = evaluation_of(trainer)
+    assert (training.batch_size, training.seed, training.num_workers) == (48, 11, 0)
+    assert (evaluation.batch_size, evaluation.seed) == (size, 0)
+    assert isinstance(evaluation.sampler, SequentialSampler)
+    assert not isinstance(training.sampler, SequentialSampler)
+    options = training._sampler.options()
+    assert options["num_neighbors"][0] == [3, 2]
+    assert evaluation._sampler.options()["num_neighbors"][0] == ([3, 2] if kind == "temporal" else [-1, -1])
+    assert {name: options[name] for name in DRAWN.get(kind, {})} == DRAWN.get(kind, {})
+    if kind != "hetero":
+        assert (training.neg_sampling.is_triplet(), training.neg_sampling.amount) == (True, 4 if kind == "links" else 1)
+
+
+def test_the_step_of_the_baseline_that_is_best_in_validation_counts():
+    trainer = trainer_of("hetero")
+    found = iter([0.5, 0.9, 0.7, 0.6, 0.7, 0.8, *[0.1, 0.95] * 97])
+    trainer._accuracy = lambda *_: next(found)
+    assert trainer.baseline() == ("MLP on features alone", 0.6)
+
+
+def test_batches_without_hops_have_scores_of_their_seeds():
+    batch = Data(x=torch.randn(9, 4), edge_index=torch.tensor([[4, 5, 6], [0, 1, 2]]), batch_size=3)
+    model = GraphSAGE(4, 5, 1, 2)
+    assert torch.equal(SeedScores(model, False)(batch), model(batch.x, batch.edge_index)[:3])
+
+
+def test_workers_are_those_of_the_configuration():
+    with pytest.warns(UserWarning, match="num_workers=2: threads prepare the batches"):
+        assert len(next(iter(trainer_of("hetero", num_workers=2).train_loader))) > 0
+
+
+def test_all_neighbors_are_taken_in_small_graphs_when_a_model_is_tested():
+    assert fanouts_of_tests([3, 2], 20_000_000) == [-1, -1]
+    assert fanouts_of_tests([3, 2], 20_000_001) == [3, 2]
+
+
+@pytest.mark.parametrize(("method", "kind"), [("neighbor", NeighborSampler), ("ladies", LayerSampler)])
+def test_training_draws_by_the_method_and_testing_takes_all_neighbors(method, kind):
+    task = NodeTask.from_data("small", planted(300, num_classes=3, num_features=4, seed=0))
+    trainer = NodeTrainer(task, NodeConfig(method=method, fanouts=[9, 9], batch_size=20, hidden=4), quiet=True)
+    assert type(trainer.train_loader._sampler) is kind
+    assert type(trainer._loader("val", [-1, -1], seed=0)._sampler) is NeighborSampler
+    assert (trainer.scores(next(iter(trainer.train_loader))).shape, trainer.metric) == ((20, 3), "accuracy")
 
 
 def test_a_checkpoint_of_another_task_is_refused(tmp_path):
@@ -196,6 +261,12 @@ def test_roc_auc_is_of_the_second_class():
     assert metric.value(RankGroup()) == 1.0
 
 
+def test_ties_count_half_in_roc_auc():
+    score, positive = torch.tensor([1.0, 1.0, 2.0, 0.0, 2.0]), torch.tensor([True, False, True, False, False])
+    pairs = [(a > b) + 0.5 * (a == b) for a in score[positive].tolist() for b in score[~positive].tolist()]
+    assert roc_auc(score, positive) == sum(pairs) / len(pairs)
+
+
 def test_a_link_is_chosen_among_it_and_its_negatives():
     trainer = LinkTrainer.__new__(LinkTrainer)
     trainer.task = SimpleNamespace(edge_type=("user", "chooses", "item"))
@@ -246,138 +317,6 @@ def test_a_rank_starts_from_its_share_of_the_mean_over_a_split_batch():
 
 def test_accuracy_of_no_nodes_is_no_number():
     assert math.isnan(Accuracy().value(RankGroup()))
-
-
-# Generated graphs ####################################################################################################
-
-
-@pytest.mark.parametrize("make", [planted_types, lambda **kw: planted_links(**kw)[0], planted_events])
-def test_generated_graphs_are_functions_of_their_seed(make):
-    first, second, other = make(seed=3), make(seed=3), make(seed=4)
-    for store in first.stores:
-        for name, value in store.items():
-            again = second[store._key][name]
-            assert torch.equal(value, again) if isinstance(value, torch.Tensor) else value == again
-    for src, rel, dst in first.edge_types:
-        assert not torch.equal(first[src, rel, dst].edge_index, other[src, rel, dst].edge_index)
-        if not rel.startswith("rev_"):
-            reverse = first[dst, f"rev_{rel}", src].edge_index
-            assert torch.equal(first[src, rel, dst].edge_index, reverse.flip(0))
-
-
-def test_planted_types_has_what_it_promises():
-    data = planted_types(2000, 6000, 40, 8, homophily=0.7, seed=1)
-    papers, authors = data["paper", "written_by", "author"].edge_index
-    assert papers.tolist() == torch.arange(6000).repeat_interleave(3).tolist()
-    classes = data["author"].y[authors].view(-1, 3)
-    together = (classes[:, 0] == classes[:, 1]).float().mean()
-    assert abs(together - (0.7**2 + (1 - 0.7**2) / 8)) < 0.03
-    masks = torch.stack([data["author"][f"{part}_mask"] for part in ("train", "val", "test")])
-    assert masks.sum(1).tolist() == [400, 400, 1200]
-
-
-def test_planted_links_are_no_repeats_in_three_parts():
-    data, links = planted_links(500, 300, 9000, 10, seed=1)
-    pairs = torch.cat([part[0] * 300 + part[1] for part in links.values()])
-    assert pairs.unique().numel() == pairs.numel()
-    assert torch.equal(data["user", "chooses", "item"].edge_index, links["train"])
-    assert links["train"].size(1) == int(pairs.numel() * 0.7)
-
-
-def test_planted_events_repeat_themselves():
-    data = planted_events(200, 1000, 20_000, 10, loyalty=0.5, seed=1)
-    users, pages = data["user", "visits", "page"].edge_index
-    time = data["user", "visits", "page"].time
-    assert (time.diff() >= 0).all()
-    seen, repeats, among = set(), 0, 0
-    last = {}
-    for user, page in zip(users.tolist(), pages.tolist(), strict=True):
-        if user in last:
-            among += 1
-            repeats += last[user] == page
-        last[user] = page
-        seen.add((user, page))
-    assert 0.25 < repeats / among < 0.45  # half of a half, what longer chains lead to, and chance
-    assert len(seen) < 0.8 * len(time)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: planted_types(num_venues=3), "num_venues: expected at least one per community .8., found 3"),
-        (lambda: planted_links(num_items=3), "num_items: expected at least one per community .20., found 3"),
-        (lambda: planted_events(num_pages=3), "num_pages: expected at least one per community .10., found 3"),
-        (lambda: planted_links(split=(0.5, 0.5)), "split: expected two positive fractions"),
-    ],
-)
-def test_generators_refuse(make, message):
-    with pytest.raises(ValueError, match=message):
-        make()
-
-
-# Names and the command ###############################################################################################
-
-
-@pytest.mark.parametrize("kind", ["hetero", "links", "temporal"])
-def test_archives_of_another_kind_are_refused(kind, tmp_path):
-    np.savez(tmp_path / "other.npz", edge_index=np.zeros((2, 1)))
-    with pytest.raises(ValueError, match="dataset 'other': expected"):
-        TASKS[kind].load("other", tmp_path)
-
-
-def test_links_of_two_relations_are_refused(tmp_path):
-    of_relations = {f"edge_split__u__{name}__i": [0, 1] for name in ("likes", "buys")}
-    edges = {name.replace("split", "index"): [[0, 1], [0, 1]] for name in of_relations}
-    np.savez(tmp_path / "two.npz", num_nodes__u=2, num_nodes__i=2, **edges, **of_relations)
-    with pytest.raises(ValueError, match=r"^dataset 'two': expected .* edge_split__S__R__T of one relation, found \["):
-        datasets.load_links("two", tmp_path)
-
-
-@pytest.mark.parametrize("kind", ["links", "temporal"])
-def test_there_is_one_split(kind):
-    with pytest.raises(ValueError, match="planted: expected 0, because there is one split, found split 1"):
-        TASKS[kind].load("planted", split=1)
-
-
-def test_archives_of_each_kind(tmp_path):
-    np.savez(
-        tmp_path / "types.npz", num_nodes__a=3, num_nodes__b=2, target="a", x__a=np.eye(3), x_dim__b=2,
-        x_indptr__b=[0, 1, 2], x_indices__b=[1, 0], x_data__b=[7, 300], edge_index__a__to__b=[[0, 2], [1, 0]],
-        y__a=[1, 0, -1], **{f"{part}_mask__a": np.eye(3, 2, dtype=bool) for part in ("train", "val", "test")},
-    )  # fmt: skip
-    task = datasets.load_types("types", tmp_path, split=1)
-    assert task.masks["val"].tolist() == [False, True, False]
-    assert task.data["b"].x.tolist() == [[0, 7], [300, 0]]
-    assert task.data["b", "rev_to", "a"].edge_index.tolist() == [[1, 0], [0, 2]]
-    assert (task.num_nodes, task.num_edges, task.num_features, task.num_classes) == (3, 4, 3, 2)
-    with pytest.raises(ValueError, match="types: expected a homogeneous graph to save, found a heterogeneous one"):
-        task.save(tmp_path / "saved")
-
-    train, test = np.stack([np.arange(20), np.arange(20) % 3]), [[0, 1], [2, 2]]
-    np.savez(tmp_path / "links.npz", num_users=20, num_items=3, train_edge_index=train, test_edge_index=test)
-    links = datasets.load_links("links", tmp_path)
-    assert [part.size(1) for part in links.links.values()] == [18, 2, 2]
-    assert links.links["val"].tolist() == [[9, 19], [0, 1]]
-    assert links.data["user", "chooses", "item"].num_edges == 18
-
-    np.savez(
-        tmp_path / "split.npz", num_nodes__u=2, num_nodes__i=2, edge_index__u__likes__i=[[0, 1, 1], [0, 0, 1]],
-        edge_split__u__likes__i=[2, 0, 1], edge_index__u__knows__u=[[0], [1]],
-    )  # fmt: skip
-    links = datasets.load_links("split", tmp_path)
-    assert {part: edges.tolist() for part, edges in links.links.items()} == {
-        "train": [[1], [0]], "val": [[1], [1]], "test": [[0], [0]],
-    }  # fmt: skip
-    assert set(links.data.edge_types) == {("u", "likes", "i"), ("u", "knows", "u"), ("i", "rev_likes", "u")}
-
-    np.savez(
-        tmp_path / "events.npz", num_users=2, num_items=2, edge_index=[[0, 1, 0], [3, 2, 2]], edge_time=[5, 6, 9],
-        edge_split=[0, 1, 2],
-    )  # fmt: skip
-    events = datasets.load_events("events", tmp_path)
-    assert events.data["user", "edits", "page"].edge_index.tolist() == [[0, 1, 0], [1, 0, 0]]
-    assert events.data["page", "rev_edits", "user"].time.tolist() == [5, 6, 9]
-    assert [ids.tolist() for ids in events.events.values()] == [[0], [1], [2]]
 
 
 # Real data ###########################################################################################################

@@ -2,6 +2,7 @@
 
 import functools
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from torch_gnnscale import partition
 from torch_gnnscale.datasets import LinkTask, NodeTask, about_task, planted, planted_links, planted_types, task_of_part
 from torch_gnnscale.datasets.parts import kind_of_parts
 from torch_gnnscale.distributed import open_part
+from torch_gnnscale.distributed.grid import Grid
 from torch_gnnscale.tasks import TASKS, classes
 from torch_gnnscale.training import RankGroup
 
@@ -297,6 +299,28 @@ def test_classes_are_those_of_all_ranks(tmp_path):
     with without_about(whole_task("nodes"), tmp_path / "parts") as part:
         for others, expected in ((6, 7), (2, 4)):
             assert task_of_part(part, everyone=lambda own, others=others: [others, own]).num_classes == expected
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_ranks_of_a_part_share_its_labelled_nodes(tmp_path, copies):
+    task = whole_task("hetero")
+    data = task.data.clone()
+    data["author"].x = data["author"].x.double()
+    partition.write(data, tmp_path / "parts", parts=2, method="random")
+    with partition.open_parts(tmp_path / "parts") as parts:
+        stored = [parts.part(number) for number in range(2)]
+        found = []
+        for rank in range(2 * copies):
+            ranks = Grid(2 * copies, 2).ranks_of(rank)
+            part = SimpleNamespace(parts=parts, stored=stored[ranks.part], ranks=ranks, features=None, graph=None)
+            found.append(task_of_part(part).labelled("train"))
+    x, y = (torch.cat(column) for column in zip(*found, strict=True))
+    expected = task.labelled("train")
+    assert (x.dtype, y.dtype) == (torch.float32, torch.int64)
+    assert max(len(own) for _, own in found) <= -(-len(expected[1]) // copies)
+    order, as_expected = torch.argsort(x[:, 0]), torch.argsort(expected[0][:, 0])
+    assert torch.equal(x[order], expected[0][as_expected])
+    assert torch.equal(y[order], expected[1][as_expected])
 
 
 def test_parts_of_an_unknown_task(tmp_path):

@@ -11,12 +11,34 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 
 
+class Arrays(dict[str, np.ndarray]):
+    """The arrays of an archive by name; one that is missing is a ValueError that names it.
+
+    Args:
+        arrays: by name.
+        expected: the beginning of that error's message, which says what was expected of which archive.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], expected: str) -> None:
+        super().__init__(arrays)
+        self._expected = expected
+
+    def __missing__(self, key: str) -> np.ndarray:
+        raise ValueError(f"{self._expected}, found no {key}")
+
+
 def candidates(name: str, root: str | Path) -> list[Path]:
     """The two paths at which the archive of a data set may be."""
     return [Path(root) / f"{name}.npz", Path(root) / name / f"{name}.npz"]
 
 
-def read(name: str, root: str | Path, needed: str) -> dict[str, np.ndarray]:
+def opened(file: Path, expected: str) -> Arrays:
+    """All arrays of an archive; ``expected`` as of :class:`Arrays`."""
+    with np.load(file) as arrays:
+        return Arrays({key: arrays[key] for key in arrays.files}, expected)
+
+
+def read(name: str, root: str | Path, needed: str) -> Arrays:
     """All arrays of the archive ``NAME.npz`` or ``NAME/NAME.npz`` below ``root``.
 
     Raises:
@@ -29,8 +51,7 @@ def read(name: str, root: str | Path, needed: str) -> dict[str, np.ndarray]:
             f"dataset {name!r}: expected {needed}, found neither {files[0]} nor {files[1]} (--root, by default the "
             f"folder that the environment variable GNNSCALE_DATA names)"
         )
-    with np.load(file) as arrays:
-        return {key: arrays[key] for key in arrays.files}
+    return opened(file, f"dataset {name!r}: expected {needed}")
 
 
 def features(arrays: Mapping[str, np.ndarray], suffix: str = "") -> Tensor | None:

@@ -53,8 +53,6 @@ def load_events(name: str = "planted", root: str | Path = ".", split: int = 0) -
         bounds = [len(ids) * 70 // 100, len(ids) * 85 // 100]  # 70 % train, 15 % val, 15 % test
         return EventTask(name, data, edge_type, dict(zip(subsets, ids.tensor_split(bounds), strict=True)))
     arrays = archives.read(name, root, "events in time")
-    if missing := [key for key in ("num_users", "edge_index", "edge_time", "edge_split") if key not in arrays]:
-        raise ValueError(f"dataset {name!r}: expected events in time, found no {', '.join(missing)}")
     users = int(arrays["num_users"])
     edge_type = ("user", "edits", "page")
     data = HeteroData()

@@ -26,11 +26,7 @@ def load_types(name: str = "planted", root: str | Path = ".", split: int = 0) ->
     """
     if name == "planted":
         return NodeTask.from_types(name, planted_types(), "author", split)
-    arrays = archives.read(name, root, "a heterogeneous graph with labels")
-    if "target" not in arrays:
-        raise ValueError(
-            f"dataset {name!r}: expected a heterogeneous graph with labels (target, y__T), found no target"
-        )
+    arrays = archives.read(name, root, "a heterogeneous graph with labels (target, y__T)")
     target = str(arrays["target"])
     data = archives.hetero_graph(arrays)
     data[target].y = archives.ids(arrays[f"y__{target}"])

@@ -95,7 +95,7 @@ def load_links(name: str = "planted", root: str | Path = ".", split: int = 0) ->
         src, rel, dst = splits[0].split("__")
         edge_type = (src, rel, dst)
         number_of = torch.from_numpy(arrays[f"edge_split__{splits[0]}"])
-        edges = data[edge_type].edge_index
+        edges = archives.ids(arrays[f"edge_index__{splits[0]}"])
         links = {subset: edges[:, number_of == number] for number, subset in enumerate(("train", "val", "test"))}
     data[edge_type].edge_index = links["train"]
     return LinkTask(name, with_reverses(data), edge_type, links)

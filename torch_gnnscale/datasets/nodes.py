@@ -167,7 +167,8 @@ def load(name: str = "planted", root: str | Path = ".", split: int = 0, verify: 
         verify: compare the checksums of a saved directory.
 
     Raises:
-        ValueError: no data set of that name (the message says where it was looked for), or no such split.
+        ValueError: no data set of that name (the message says where it was looked for), an archive that lacks an
+            array, or no such split.
         ImportError, OSError: see :mod:`torch_gnnscale.datasets.downloads`.
     """
     root = Path(root)
@@ -205,17 +206,15 @@ def _saved(path: Path, verify: bool) -> NodeTask:
 def _archive(path: Path) -> Data:
     """A graph from the arrays ``edge_index``, ``y``, three masks, features (:func:`archives.features`) and, optionally,
     ``undirected`` (True: edges are stored in one direction only)."""
-    with np.load(path) as arrays:
-        if "edge_index" not in arrays or "y" not in arrays:
-            raise ValueError(f"{path}: expected edge_index, y and masks, found {sorted(arrays.files)}")
-        edge_index = torch.from_numpy(arrays["edge_index"].astype(np.int64))
-        if bool(arrays.get("undirected", False)):
-            edge_index = torch.cat([edge_index, edge_index.flip(0)], dim=1)
-        x = archives.features(arrays)
-        if x is None:
-            raise ValueError(f"{path}: expected features (x, or x_indptr and x_indices), found {sorted(arrays.files)}")
-        masks = {key: torch.from_numpy(arrays[key]) for key in ("train_mask", "val_mask", "test_mask")}
-        return Data(x=x.float(), edge_index=edge_index, y=torch.from_numpy(arrays["y"].astype(np.int64)), **masks)
+    arrays = archives.opened(path, f"{path}: expected edge_index, y and three masks")
+    edge_index = archives.ids(arrays["edge_index"])
+    if bool(arrays.get("undirected", False)):
+        edge_index = torch.cat([edge_index, edge_index.flip(0)], dim=1)
+    x = archives.features(arrays)
+    if x is None:
+        raise ValueError(f"{path}: expected features (x, or x_indptr and x_indices), found {sorted(arrays)}")
+    masks = {key: torch.from_numpy(arrays[key]) for key in ("train_mask", "val_mask", "test_mask")}
+    return Data(x=x.float(), edge_index=edge_index, y=archives.ids(arrays["y"]), **masks)
 
 
 def _fb100(paths: list[Path]) -> Data:
@@ -224,13 +223,11 @@ def _fb100(paths: list[Path]) -> Data:
     arrays_of: dict[str, list[np.ndarray]] = {}
     offset = 0
     for path in paths:
-        with np.load(path) as arrays:
-            if "x_codes" not in arrays:
-                raise ValueError(f"{path}: expected a school of Facebook100 (x_codes), found {sorted(arrays.files)}")
-            for key in ("x_codes", "y", "train_mask", "val_mask", "test_mask"):
-                arrays_of.setdefault(key, []).append(arrays[key])
-            arrays_of.setdefault("edge_index", []).append(arrays["edge_index"].astype(np.int64) + offset)
-            offset += int(arrays["num_nodes"])
+        arrays = archives.opened(path, f"{path}: expected a school of Facebook100")
+        for key in ("x_codes", "y", "train_mask", "val_mask", "test_mask"):
+            arrays_of.setdefault(key, []).append(arrays[key])
+        arrays_of.setdefault("edge_index", []).append(arrays["edge_index"].astype(np.int64) + offset)
+        offset += int(arrays["num_nodes"])
     joined = {
         key: torch.from_numpy(np.concatenate(values, axis=int(key == "edge_index")))
         for key, values in arrays_of.items()

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -111,10 +111,10 @@ class TieredRows:
 
     def segments_of(self, tier: str) -> list[int]:
         """The positions in ``segments`` of a tier's segments."""
-        begin = list(accumulate(self.attribute.spread, initial=0))
+        bounds = pairwise(accumulate(self.attribute.spread, initial=0))
         return [
             number
-            for name, first, last in zip(self.attribute.tiers, begin, begin[1:], strict=True)
+            for name, (first, last) in zip(self.attribute.tiers, bounds, strict=True)
             for number in range(first, last)
             if name == tier
         ]
