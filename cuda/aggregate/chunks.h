@@ -133,9 +133,18 @@ struct JoinPieces {
   }
 };
 
+// What the reductions that add items have in common.
+template <typename Item, int N>
+struct Sums : Columns<Item, N> {
+  template <typename State>
+  GNNSCALE_HD void join(State& state, const Words<Item, N>& sum) const {
+    for (int n = 0; n < N; ++n) state.sum.item[n] += sum.item[n];
+  }
+};
+
 // Sums and means of rows.
 template <typename Item, int N>
-struct SumOfRows : Columns<Item, N> {
+struct SumOfRows : Sums<Item, N> {
   using typename Columns<Item, N>::Chunk;
   using T = Item;
   static constexpr bool kReadsEdges = false;
@@ -149,10 +158,7 @@ struct SumOfRows : Columns<Item, N> {
 
   GNNSCALE_HD State begin(int64_t, int64_t) const { return {this->all(kNothing<T>)}; }
   GNNSCALE_HD Term read(int64_t node, int64_t, int64_t c) const { return words_at<N>(from(node) + c); }
-  GNNSCALE_HD void add(State& state, const Term& term) const { join(state, term); }
-  GNNSCALE_HD void join(State& state, const Chunk& sum) const {
-    for (int n = 0; n < N; ++n) state.sum.item[n] += sum.item[n];
-  }
+  GNNSCALE_HD void add(State& state, const Term& term) const { this->join(state, term); }
   GNNSCALE_HD Chunk end(const State& state, int64_t, int64_t, int64_t entries) const {
     Chunk out = entries == 0 ? this->all(T{0}) : state.sum;
     if (is_mean && entries > 1) {
@@ -217,7 +223,7 @@ struct ExtremeOfRows : Columns<Item, N> {
 
 // The gradient of a column's extreme, divided by how many of its entries reach it.
 template <typename Item, int N>
-struct ShareOfExtremes : Columns<Item, N> {
+struct ShareOfExtremes : Sums<Item, N> {
   using typename Columns<Item, N>::Chunk;
   using T = Item;
   static constexpr bool kReadsEdges = false;
@@ -235,9 +241,6 @@ struct ShareOfExtremes : Columns<Item, N> {
   GNNSCALE_HD void add(State& state, const Term& term) const {
     for (int n = 0; n < N; ++n) state.sum.item[n] += tie(term.item[n], state.extreme.item[n]);
   }
-  GNNSCALE_HD void join(State& state, const Chunk& sum) const {
-    for (int n = 0; n < N; ++n) state.sum.item[n] += sum.item[n];
-  }
   GNNSCALE_HD Chunk end(const State& state, int64_t column, int64_t c, int64_t) const {
     Chunk out = words_at<N>(grad + column * this->width + c);
     for (int n = 0; n < N; ++n) out.item[n] = share_of(out.item[n], state.sum.item[n]);
@@ -247,7 +250,7 @@ struct ShareOfExtremes : Columns<Item, N> {
 
 // The gradient of rows under a maximum or minimum: columns are sources, and nodes the destinations of their edges.
 template <typename Item, int N>
-struct ExtremeBackward : Columns<Item, N> {
+struct ExtremeBackward : Sums<Item, N> {
   using typename Columns<Item, N>::Chunk;
   using T = Item;
   static constexpr bool kReadsEdges = false;
@@ -270,9 +273,6 @@ struct ExtremeBackward : Columns<Item, N> {
     for (int n = 0; n < N; ++n) {
       state.sum.item[n] += given_back(state.row.item[n], term.extreme.item[n], term.share.item[n]);
     }
-  }
-  GNNSCALE_HD void join(State& state, const Chunk& sum) const {
-    for (int n = 0; n < N; ++n) state.sum.item[n] += sum.item[n];
   }
   GNNSCALE_HD Chunk end(const State& state, int64_t, int64_t, int64_t) const { return state.sum; }
 };

@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <type_traits>
 
 #include "../macros.h"
 #include "../tier.h"
@@ -110,17 +111,14 @@ struct Rows {
 };
 
 // a * b, rounded by itself: nvcc would make one operation of a product and a sum, which rounds once.
-GNNSCALE_HD float product(float a, float b) {
+template <typename T>
+GNNSCALE_HD T product(T a, T b) {
 #ifdef __CUDA_ARCH__
-  return __fmul_rn(a, b);
-#else
-  return a * b;
-#endif
-}
-
-GNNSCALE_HD double product(double a, double b) {
-#ifdef __CUDA_ARCH__
-  return __dmul_rn(a, b);
+  if constexpr (std::is_same_v<T, float>) {
+    return __fmul_rn(a, b);
+  } else {
+    return __dmul_rn(a, b);
+  }
 #else
   return a * b;
 #endif
