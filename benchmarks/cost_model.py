@@ -3,7 +3,7 @@
     python benchmarks/cost_model.py
 
 Prints and saves the tables of docs/scaling_measured.md: 8 to 512 ranks, and topology against features of published
-graphs (FastSample's figure 4). What the formulas need is measured first: the nodes of a batch, drawn from an R-MAT
+graphs (FastSample's figure 4). It takes a minute or two, most of them to make the graph; ``--graph 1M-16M`` is quick. What the formulas need is measured first: the nodes of a batch, drawn from an R-MAT
 graph, and what a message costs, over the loopback device. ``check`` compares the formulas with the runs of
 bench_network.py.
 """
@@ -14,7 +14,6 @@ import argparse
 import json
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -24,10 +23,10 @@ from common import GRAPHS as R_MAT
 from common import RESULTS, graph, save
 from ranks import is_parent, start
 from torch import distributed as dist
-from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
+from tqdm import tqdm
 
-from torch_gnnscale import NeighborSampler
+from torch_gnnscale import FeatureStore, GraphStore, NeighborSampler
 from torch_gnnscale.distributed import Exchange
 
 FANOUTS, BATCH = [15, 10, 5], 1024
@@ -163,20 +162,17 @@ def message_times(_: Path) -> dict[str, float]:
     return {"wall_us": min(wall), "cpu_us": min(cpu)}
 
 
-def messages(worlds: Sequence[int], limit: int) -> dict[int, dict[str, float]]:
-    """What a message costs, by the number of ranks: medians over the ranks."""
-    found = {}
-    for world in worlds:
-        with tempfile.TemporaryDirectory() as folder:
-            of_ranks = start(__file__, Path(folder), world, None, limit)
-        found[world] = {key: median(rank[key] for rank in of_ranks) for key in of_ranks[0]}
-    return found
+def messages(world: int, limit: int) -> dict[str, float]:
+    """What a message costs among ``world`` ranks: medians over the ranks."""
+    with tempfile.TemporaryDirectory() as folder:
+        of_ranks = start(__file__, Path(folder), world, None, limit)
+    return {key: median(rank[key] for rank in of_ranks) for key in of_ranks[0]}
 
 
 def batch_sizes(name: str, batches: int = 10) -> dict[str, float]:
     """Mean sizes of a batch of ``BATCH`` x ``FANOUTS`` of an R-MAT graph."""
-    csc, edge_index = graph(name)
-    sampler = NeighborSampler(Data(edge_index=edge_index, num_nodes=csc.num_src), FANOUTS)
+    csc = graph(name)[0]
+    sampler = NeighborSampler((FeatureStore(), GraphStore.from_csc(csc)), FANOUTS)
     found = []
     for number in range(batches):
         seeds = torch.randperm(csc.num_src, generator=torch.Generator().manual_seed(number))[:BATCH]
@@ -235,11 +231,19 @@ def main() -> None:
         return
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--graph", choices=R_MAT, default="2.4M-124M", help="whose batches are drawn")
-    options.add_argument("--ranks", type=int, nargs="+", default=[2, 4, 8], help="that exchange messages")
+    options.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="that exchange messages; the last for tables")
     options.add_argument("--limit", type=int, default=120, help="seconds after which ranks are ended")
     options.add_argument("--no-save", action="store_true", help="do not write the JSON result")
     args = options.parse_args()
-    found: dict[str, Any] = {"message": messages(args.ranks, args.limit), "batch": batch_sizes(args.graph)}
+    found: dict[str, Any] = {"message": {}}
+    with tqdm(total=len(args.ranks) + 1, unit="measurement", leave=False) as bar:
+        for world in args.ranks:
+            bar.set_description(f"messages of {world} ranks")
+            found["message"][world] = messages(world, args.limit)
+            bar.update()
+        bar.set_description(f"graph {args.graph} and its batches")
+        found["batch"] = batch_sizes(args.graph)
+        bar.update()
     run = PAPERS._replace(**found["batch"])
     found["table"] = table(run, found["message"][args.ranks[-1]]["cpu_us"] / 1e6)
     found["graphs"] = {
