@@ -256,6 +256,29 @@ def test_what_is_returned_outlives_the_parts(tmp_path):
     assert torch.equal(ids.sort().values, torch.arange(200))
 
 
+@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda parts: parts.graph(),
+        lambda parts: parts.stored_ids(),
+        lambda parts: parts.stored_edges(),
+        lambda parts: parts.input_nodes("train"),
+        lambda parts: parts.links("train"),
+        lambda parts: parts.part(0),
+    ],
+    ids=["graph", "stored_ids", "stored_edges", "input_nodes", "links", "part"],
+)
+def test_closed_parts_say_so(tmp_path, use, topology):
+    data = make_data()
+    given = {"splits": {"train": torch.arange(9)}, "links": {"train": data.edge_index[:, :9]}}
+    write(data, tmp_path / "parts", 3, method="random", topology=topology, **given)
+    with open_parts(tmp_path / "parts") as parts:
+        pass
+    with pytest.raises(ValueError, match="parts: expected parts that are open, found closed ones"):
+        use(parts)
+
+
 def test_what_the_book_keeps(tmp_path):
     about = {"task": "nodes", "classes": 7, "metric": None}
     write(make_data(), tmp_path / "parts", 3, method="random", about=about)

@@ -202,7 +202,7 @@ class _OfRow:
         if self.copies == 1:
             return candidates, scores
         pieces = self._to_row([torch.cat([candidates, scores])] * self.copies, None, "scores")
-        codes, parts = zip(*(piece.chunk(2) if len(piece) else (piece, piece) for piece in pieces), strict=True)
+        codes, parts = zip(*(piece.chunk(2) for piece in pieces), strict=True)
         return _sums(torch.cat(codes), torch.cat(parts))
 
     # EXTRACT #########################################################################################################

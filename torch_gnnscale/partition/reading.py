@@ -55,7 +55,7 @@ class StoredPart:
 class StoredParts:
     """An opened directory: what all ranks share. Nothing is read before it is asked for, and files are mapped.
 
-    A context manager; what it returned stays valid when it is closed.
+    A context manager; what it returned stays valid when it is closed. A closed one raises ValueError.
     """
 
     path: Path
@@ -90,28 +90,29 @@ class StoredParts:
 
     def graph(self) -> GraphStore:
         """The whole graph in stored ids; edge ids are the user's. ValueError if its topology is partitioned."""
+        self._check_open()
         if self._graph is None:
             raise ValueError(f"{self.path}: expected topology 'replicated', found 'partitioned'")
         return self._graph
 
     def stored_ids(self, node_type: NodeType | None = None) -> Tensor:
         """The stored id of each of the user's nodes: int64, shape [n]."""
-        return self._ids[f"stored_{_place('node type', self.book.bounds, node_type)}"]
+        return self._array(f"stored_{_place('node type', self.book.bounds, node_type)}")
 
     def stored_edges(self, edge_type: EdgeType | None = None) -> Tensor:
         """The stored position of each of the user's edges: int64, shape [e]; ValueError for edges without rows."""
         name = f"edges_{_place('edge type', self.book.edge_bounds, edge_type)}"
-        if name not in self._ids:
+        if self._ids and name not in self._ids:
             raise ValueError(f"edge type {edge_type!r}: expected one whose edges have rows")
-        return self._ids[name]
+        return self._array(name)
 
     def input_nodes(self, split: str, node_type: NodeType | None = None) -> Tensor:
         """The seeds of a split in all parts: the user's ids in the user's order, int64."""
-        return self._ids[f"seeds_{_place('split', self.splits, (node_type, split))}"]
+        return self._array(f"seeds_{_place('split', self.splits, (node_type, split))}")
 
     def links(self, split: str, edge_type: EdgeType | None = None) -> Tensor:
         """The links of a split in all parts: the user's ids in the user's order, int64, shape [2, m]."""
-        return self._ids[f"links_{_place('link split', self.link_splits, (edge_type, split))}"]
+        return self._array(f"links_{_place('link split', self.link_splits, (edge_type, split))}")
 
     def part(self, number: int, verify: bool | None = None) -> StoredPart:
         """Opens a part.
@@ -124,6 +125,7 @@ class StoredParts:
             FileNotFoundError, ValueError: names the file that is missing, truncated, corrupt or of another book.
             IndexError: there is no such part.
         """
+        self._check_open()
         folder = layout.part_folder(self.path, check_part("part", number, self.book.num_parts))
         arrays, meta = files.load(folder, layout.PART, self._verify if verify is None else verify)
         layout.check_part_of(folder, meta, number, self._mark["fingerprint"])
@@ -144,6 +146,15 @@ class StoredParts:
             {pair: arrays[f"links_{i}"] for i, pair in enumerate(self.link_splits)},
             {node_type: Halo(arrays[f"halo_{i}"], arrays[f"degree_{i}"]) for i, node_type in enumerate(nodes)},
         )
+
+    def _check_open(self) -> None:
+        if not self._ids:
+            raise ValueError(f"{self.path}: expected parts that are open, found closed ones")
+
+    def _array(self, name: str) -> Tensor:
+        """An array that all parts share."""
+        self._check_open()
+        return self._ids[name]
 
     def _relation(self, arrays: dict[str, Tensor], i: int, edge_type: EdgeType | None, number: int) -> CSC:
         """The columns of a part: its own file's, or those of the whole graph that lead to its nodes."""
