@@ -33,6 +33,7 @@ def plan(task):
     ("arguments", "message"),
     [
         (["--task", "links"], "--task links with --split-plan is not implemented; use nodes"),
+        (["--task", "temporal"], "--task temporal with --split-plan is not implemented; use nodes"),
         (["--model", "mlp"], "model: expected one with messages to be split, found 'mlp'"),
         (["--buffer", "0.5"], "--buffer: expected --parts beside it, found none"),
         (["--parts", "p"], "--split-plan: expected none beside --parts, found {plan!r}"),

@@ -201,3 +201,13 @@ def test_times_of_nodes_are_those_of_their_types():
         features.put_tensor(torch.arange(count), group_name=node_type, attr_name="time", index=None)
     sampler = NeighborSampler((features, GraphStore.from_data(data)), [2], time_attr="time")
     assert list(sampler.graph.node_time) == data.node_types
+
+
+@pytest.mark.parametrize("sizes", [(5, 4), (4, 5)])
+def test_numbers_of_nodes_that_relations_do_not_agree_on(sizes):
+    graph, edges = ForeignGraphStore(), (torch.tensor([0]), torch.tensor([1]))
+    for number, size in enumerate(sizes):
+        graph.put_edge_index(edges, ("a", f"r{number}", "b"), "coo", size=(size, 6))
+    message = rf"^data: expected one number of nodes of 'a' in all edges, found {sizes[0]} and {sizes[1]}; pass size="
+    with pytest.raises(ValueError, match=message):
+        NeighborSampler((ForeignFeatureStore(), graph), [2])

@@ -308,3 +308,16 @@ def test_gradients_where_one_of_two_results_is_used_and_some_rows_are_apart(used
     assert torch.equal(x.grad, expected.grad[:33])
     ((of_x, of_rows),) = given
     assert torch.equal(torch.cat([of_x, of_rows]), expected.grad)
+
+
+def test_no_more_edges_are_asked_for_than_there_are():
+    _, ptr, node, edge = entries(40, 40, 200)
+    x = rows(40, 6)
+    for call in (
+        lambda count: ops.aggregate(ptr, node, x, edge=edge, num_edges=count),
+        lambda count: ops.extreme_backward(ptr, node, x, x, x, edge=edge, num_edges=count),
+    ):
+        call(200)
+        for wrong in (201, -1):
+            with pytest.raises(ValueError, match=rf"^num_edges: expected 0 <= num_edges <= 200, found {wrong}$"):
+                call(wrong)

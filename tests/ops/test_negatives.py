@@ -209,6 +209,10 @@ NAN = float("nan")
             lambda: candidates(2, torch.tensor([NAN, 1])),
             ValueError, "weight[0] = nan: expected a finite number that is not negative",
         ),
+        (
+            lambda: candidates(2, torch.tensor([1, float("inf")])),
+            ValueError, "weight[1] = inf: expected a finite number that is not negative",
+        ),
         (lambda: candidates(2, torch.zeros(2)), ValueError, "weight: expected a number above 0, found none"),
         (lambda: candidates(2, time=torch.zeros(2)), TypeError, "time: expected int64, found torch.float32"),
         (lambda: candidates(2, time=torch.arange(3)), ValueError, "time: expected shape (2,), found (3,)"),
