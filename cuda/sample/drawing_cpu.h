@@ -23,7 +23,8 @@ constexpr int64_t kBlockPicks = 1024;  // exceeds this number of picks
 constexpr int64_t kNodesAhead = 32;    // distance at which colptr is prefetched
 constexpr int64_t kItemsAhead = 128;   // distance at which outputs are prefetched: a line is read before it is written
 constexpr int64_t kLineItems = kLineBytes / sizeof(int64_t);
-constexpr int64_t kCountGrain = 8192;  // nodes that are worth a task of their own while edges are counted
+constexpr int64_t kCountGrain = 8192;  // nodes that are worth a task of their own while edges are counted, and where
+constexpr int64_t kSearchGrain = 512;  // their candidates are searched for
 
 // The nodes that draw.
 struct Frontier {
@@ -63,14 +64,15 @@ class Drawing {
 
   // Fills colptr: node i draws the edges [colptr[i], colptr[i + 1]).
   void count(int64_t threads) {
-    const int64_t size = frontier_.size, tasks = num_tasks(size, kCountGrain, threads);
+    const bool searches = relation_.time != nullptr || relation_.num_excluded > 0;
+    const int64_t size = frontier_.size, tasks = num_tasks(size, searches ? kSearchGrain : kCountGrain, threads);
     run_tasks(tasks, [&](int64_t task) {
       const auto [from, to] = part(size, task, tasks);
       const int64_t before = task == 0 ? colptr_[0] : 0;
-      if (relation_.time == nullptr && relation_.num_excluded == 0) {
-        count_stored(from, to, before);
-      } else {
+      if (searches) {
         count_candidates(from, to, before);
+      } else {
+        count_stored(from, to, before);
       }
     });
     reader_.check_pointers();
