@@ -199,7 +199,7 @@ inline void find_excluded(const Relation& relation, int64_t node, int64_t first,
   }
 }
 
-constexpr int64_t kSearches = 16;
+constexpr int64_t kSearches = 32;
 
 // The ends of up to kSearches ranges [first, last) of ascending times, each cut down to the times that do not exceed
 // its bound, as by first_above. The searches are interleaved, so that their cache misses overlap.
@@ -208,17 +208,17 @@ inline void cut_off(const int64_t* time, int64_t count, const int64_t* first, in
   for (int64_t i = 0; i < count; ++i) {
     low[i] = first[i];
     left[i] = last[i] - first[i];
-    if (left[i] > 0) GNNSCALE_PREFETCH(time + low[i] + left[i] / 2);
+    if (left[i] > 0) GNNSCALE_PREFETCH(time + low[i] + (left[i] >> 1));
   }
   for (bool searching = true; searching;) {
     searching = false;
     for (int64_t i = 0; i < count; ++i) {
       if (left[i] == 0) continue;
-      const int64_t half = left[i] / 2;
-      const bool below = time[low[i] + half] <= bound[i];
-      low[i] = below ? low[i] + half + 1 : low[i];
-      left[i] = below ? left[i] - half - 1 : half;
-      GNNSCALE_PREFETCH(time + low[i] + left[i] / 2);
+      const int64_t half = left[i] >> 1;
+      const int64_t below = -static_cast<int64_t>(time[low[i] + half] <= bound[i]);  // all bits or none: no branch
+      low[i] += (half + 1) & below;
+      left[i] = half - ((2 * half + 1 - left[i]) & below);
+      GNNSCALE_PREFETCH(time + low[i] + (left[i] >> 1));
       searching |= left[i] > 0;
     }
   }
