@@ -97,7 +97,13 @@ def test_workers_and_prefetch_do_not_matter(edge_type, negatives, temporal):
         options |= {"strict_negatives": True}
     expected = [[ids(batch, edge_type) for batch in epoch] for epoch in [loader_of(data, edge_type, **options)] * 2]
     assert expected[0] != expected[1]
-    for other in ({"prefetch": 0}, {"prefetch": 2}, processes(2), {**processes(1), "filter_per_worker": False}):
+    for other in (
+        {"prefetch": 0},
+        {"prefetch": 2},
+        {"bulk": 3},
+        processes(2),
+        {**processes(1), "filter_per_worker": False},
+    ):
         loader = loader_of(data, edge_type, **options, **other)
         assert [[ids(batch, edge_type) for batch in epoch] for epoch in [loader] * 2] == expected
 

@@ -238,6 +238,17 @@ def test_made_again_from_its_own_attributes(edge_type):
     assert [ids(batch, edge_type) for batch in again] == [ids(batch, edge_type) for batch in expected]
 
 
+def test_bulk():
+    data = homogeneous()
+    loader = loader_of(data, None, neg_sampling="binary", bulk=3)
+    assert (loader.bulk, loader_of(data, None).bulk) == (3, 1)
+    expected = loader_of(data, None, neg_sampling="binary")
+    assert [ids(batch, None) for batch in loader] == [ids(batch, None) for batch in expected]
+    with pytest.raises(ValueError, match=r"^bulk: expected at least 1, found 0$"):
+        loader_of(data, None, bulk=0)
+    assert inspect.signature(LinkNeighborLoader).parameters["bulk"].kind is inspect.Parameter.KEYWORD_ONLY
+
+
 def test_pickled():
     loader = loader_of(homogeneous(), None, neg_sampling="binary", strict_negatives=True)
     again = pickle.loads(pickle.dumps(loader))

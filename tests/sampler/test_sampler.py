@@ -340,43 +340,6 @@ def test_directed_is_deprecated():
     assert sampler.subgraph_type.value == "induced"
 
 
-def test_the_latest_neighbors_without_times():
-    with pytest.warns(UserWarning, match=r"^temporal_strategy='last' has no effect: without time_attr there are no "):
-        NeighborSampler(make_data(), [2], temporal_strategy="last")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        NeighborSampler(with_times(make_hetero()), [2], temporal_strategy="last", time_attr="time")
-
-
-@pytest.mark.parametrize(
-    ("times", "seed_time", "allowed"),
-    [
-        (torch.tensor([1.5, -0.0, 0.0, 2.5]), torch.tensor([0]), [1, 2]),
-        (torch.tensor([1.5, -0.0, 0.0, 2.5]), torch.tensor([-0.0]), [1, 2]),
-        (torch.tensor([1.5, -3.0, -1.0, 2.5]), torch.tensor([-1.0]), [1, 2]),
-        (torch.tensor([1, 2, 3, 4]), torch.tensor([2.5]), [0, 1]),
-        (torch.tensor([1, 2, 3, 4]), torch.tensor([2.7]), [0, 1]),
-        (torch.tensor([-1, 0, 1, 2]), torch.tensor([-0.0]), [0, 1]),
-        (torch.tensor([-1, -2, -3, 4]), torch.tensor([-1.5]), [1, 2]),
-        (torch.tensor([1, 2, 3, 1 << 62]), torch.tensor([float("inf")]), [0, 1, 2, 3]),
-        (torch.tensor([1, 2, 3, 4]), torch.tensor([float("-inf")]), []),
-        (torch.tensor([1, 2, 3, 4], dtype=torch.uint8), torch.tensor([3], dtype=torch.int32), [0, 1, 2]),
-        (torch.tensor([1, 2, 3, torch.inf]).half(), torch.tensor([1e300], dtype=torch.float64), [0, 1, 2]),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_times_of_any_type(times, seed_time, allowed):
-    data = Data(edge_index=torch.tensor([[0, 1, 2, 3], [4, 4, 4, 4]]), num_nodes=5, edge_time=times)
-    out = NeighborSampler(data, [-1], time_attr="edge_time").sample(torch.tensor([4]), seed_time, KEY)
-    assert sorted(out.edge.tolist()) == allowed
-
-
-def test_the_last_two_edges_are_sorted_by_time_after_a_node_without_edges():
-    data = Data(edge_index=torch.tensor([[0, 1], [2, 2]]), num_nodes=3, edge_time=torch.tensor([5, 3]))
-    out = NeighborSampler(data, [-1], time_attr="edge_time").sample(torch.tensor([2]), torch.tensor([4]), KEY)
-    assert out.edge.tolist() == [1]
-
-
 @pytest.mark.parametrize("weights", [(1.0, 2.0), (1.0, 0.0)])
 def test_edges_that_were_chosen_from_a_file_lie_in_memory(weights, tmp_path):
     data = Data(x=torch.ones(3, 1), edge_index=torch.tensor([[0, 1], [1, 2]]), edge_attr=torch.tensor(weights))
@@ -384,29 +347,6 @@ def test_edges_that_were_chosen_from_a_file_lie_in_memory(weights, tmp_path):
     stores = FeatureStore.from_data(data), GraphStore.open(tmp_path / "graph")
     (relation,) = NeighborSampler(stores, [2], weight_attr="edge_attr").graph.relations
     assert relation.mapped == all(weights)
-
-
-@pytest.mark.parametrize(("num_nodes", "num_edges"), [(5, 5), (5, 6)])
-@pytest.mark.parametrize("source", ["HeteroData", "our stores"])
-@pytest.mark.parametrize("name", ["time", "when", "edge_time"])
-def test_times_with_as_many_nodes_as_edges(name, source, num_nodes, num_edges):
-    """Times are those of nodes, as PyG has it; in stores only if they are called "time"."""
-    ends = torch.arange(num_edges) % num_nodes
-    data = Data(x=torch.ones(num_nodes, 1), edge_index=torch.stack([ends, ends.roll(1)]))  # homogeneous
-    of_nodes = name == "time" or (name == "when" and (source == "HeteroData" or num_nodes != num_edges))
-    data[name] = torch.arange(num_nodes if of_nodes else num_edges)
-    sampler = NeighborSampler(SOURCES[source](data), [2], time_attr=name)
-    assert ((sampler.node_time is None), (sampler.edge_time is None)) == (not of_nodes, of_nodes)
-    if of_nodes:
-        assert torch.equal(sampler.node_time, data[name])
-
-
-def test_times_in_sorted_edges_are_sorted_again():
-    data = Data(edge_index=torch.tensor([[0, 1, 2], [3, 3, 3]]), num_nodes=4, time=torch.tensor([5, 1, 3, 9]))
-    for is_sorted in (False, True):
-        sampler = NeighborSampler(data, [2], time_attr="time", temporal_strategy="last", is_sorted=is_sorted)
-        assert sorted(sampler.sample(torch.tensor([3]), None, KEY).edge.tolist()) == [0, 2]
-        assert sampler.sample(torch.tensor([3]), torch.tensor([3]), KEY).edge.tolist() == [1, 2]
 
 
 def test_types_without_edges_and_graphs_without_relations():

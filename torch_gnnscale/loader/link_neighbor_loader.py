@@ -73,10 +73,10 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         seed: decides every draw and the order; by default drawn from ``generator`` or torch's own generator.
         prefetch: how many batches threads prepare while the model trains; the default is that of
             :class:`torch_gnnscale.NeighborLoader`.
+        bulk: how many batches are sampled by one call, as in :class:`torch_gnnscale.NeighborLoader`; by default 1.
         edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.layout.EdgeLayout`).
         shard, seed_order, uneven: as in :class:`torch_gnnscale.NeighborLoader`.
-        **kwargs: ``input_id``, ``custom_cls``, ``bulk`` (as in :class:`torch_gnnscale.NeighborLoader`) and the
-            arguments of :class:`torch.utils.data.DataLoader`.
+        **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
 
     Raises:
         TypeError, ValueError, IndexError: a malformed graph, fanout, link, label, time or weight. While iterating: a
@@ -113,6 +113,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         strict_negatives: bool | Tensor = False,
         seed: int | None = None,
         prefetch: int | None = None,
+        bulk: int | None = None,
         edge_layout: EdgeLayout | None = None,
         shard: Shard = None,
         seed_order: SharedOrder | None = None,
@@ -176,6 +177,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             num_inputs=lambda: links.size(1),
             seed=seed,
             prefetch=prefetch,
+            bulk=bulk,
             edge_layout=edge_layout,
             shard=shard,
             seed_order=seed_order,

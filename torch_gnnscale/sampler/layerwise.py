@@ -13,18 +13,18 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
-from torch_geometric.typing import EdgeType, NodeType
+from torch_geometric.typing import EdgeType
 
 from .. import ops
-from ..feature.contract import Steps
 from ..memory import Budget
 from ..ops.arguments import as_ids, check_int, checked_device
 from ..ops.layer_drawing import SCHEMES_OF, check_drawing, check_num_nodes
 from ..random import Purpose, batch_key, draw_seed
 from ..topology.segmented import SegmentedCSC, check_graph_budgets
-from .keyed import Inputs, KeyedSampler
+from .keyed import Inputs
 from .layer_executor import GPULayers, HostLayers, LayerExecutor, LayerPlan
 from .links import LinkSampling, StrictNegatives
+from .on_executor import OnExecutor
 from .output import NeighborOutput, as_output
 from .pyg_attributes import PyGAttributes
 from .relations import sampled_graph
@@ -32,7 +32,7 @@ from .requests import SeedRequest, request_of_nodes
 from .sampled_store import sampled_store
 
 
-class LayerSampler(PyGAttributes, KeyedSampler):
+class LayerSampler(PyGAttributes, OnExecutor):
     """Samples layer by layer, by LADIES, FastGCN or LABOR; sampled edges have weights.
 
     A sample is a function of (inputs, key). :func:`torch_gnnscale.ops.sample_layers` has the formulas. Batches have
@@ -147,16 +147,6 @@ class LayerSampler(PyGAttributes, KeyedSampler):
         return other
 
     @property
-    def collective(self) -> bool:  # type: ignore[override]
-        """Whether all ranks of a process group sample together."""
-        return self.executor.collective
-
-    @property
-    def usual_bulk(self) -> int:  # type: ignore[override]
-        """1 on a CPU; 4 on a GPU, which one batch does not fill."""
-        return 1 if self.device.type == "cpu" else 4
-
-    @property
     def strict_negatives(self) -> StrictNegatives:
         """Which links are never negatives."""
         return self.links.strict_negatives
@@ -180,17 +170,9 @@ class LayerSampler(PyGAttributes, KeyedSampler):
             "strict_negatives": self.strict_negatives is not False,
         }
 
-    def node_bounds(self) -> dict[NodeType | None, int]:
-        """The number of nodes."""
-        return self.graph.bounds()
-
     def edge_bound(self, edge_type: EdgeType | None) -> int:
         """All of the user's edge ids are in [0, edge_bound)."""
         return self.graph.relations[0].id_bound
-
-    def join(self, steps: Steps, own_seeds: bool) -> None:
-        """See :meth:`KeyedSampler.join`."""
-        self.executor.join(steps, own_seeds)
 
     def check_many(self, inputs: type[Inputs], how: str) -> None:
         """See :meth:`KeyedSampler.check_many`."""

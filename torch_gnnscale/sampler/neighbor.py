@@ -13,19 +13,19 @@ from torch_geometric.data import FeatureStore as PyGFeatureStore
 from torch_geometric.data import GraphStore as PyGGraphStore
 from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 from torch_geometric.sampler.base import NumNeighbors, SubgraphType
-from torch_geometric.typing import EdgeType, NodeType
+from torch_geometric.typing import EdgeType
 
 from .. import ops
 from .._warn import warn
-from ..feature.contract import Steps
 from ..memory import Budget
 from ..ops.arguments import checked_device
 from ..random import draw_seed
 from ..topology.segmented import SegmentedCSC, check_graph_budgets
 from .executor import Drawing, Executor, GPUExecutor, HostExecutor, check_bulk
 from .fanouts import NumNeighborsLike, drawable, fanouts_of
-from .keyed import Inputs, KeyedSampler
+from .keyed import Inputs
 from .links import ExcludeSeedEdges, LinkSampling, StrictNegatives
+from .on_executor import OnExecutor
 from .output import HeteroNeighborOutput, NeighborOutput, Seeds, as_output, renumbered_trees
 from .pyg_attributes import PyGAttributes
 from .relations import sampled_graph
@@ -34,7 +34,7 @@ from .sampled_store import sampled_store
 from .seeds import PreparedSeeds, prepared_seeds
 
 
-class NeighborSampler(PyGAttributes, KeyedSampler):
+class NeighborSampler(PyGAttributes, OnExecutor):
     """Samples neighborhoods with the fused operator. It can be passed wherever PyG takes a sampler.
 
     A sample is a function of (inputs, key); see :mod:`torch_gnnscale.random`. :class:`torch_gnnscale.NeighborLoader`
@@ -178,16 +178,6 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
         """Where samples are drawn and returned."""
         return self.executor.device
 
-    @property
-    def collective(self) -> bool:  # type: ignore[override]
-        """Whether all ranks of a process group sample together."""
-        return self.executor.collective
-
-    @property
-    def usual_bulk(self) -> int:  # type: ignore[override]
-        """1 on a CPU; 4 on a GPU, which one batch does not fill."""
-        return 1 if self.device.type == "cpu" else 4
-
     # Options that may be changed later ###############################################################################
 
     @property
@@ -262,17 +252,9 @@ class NeighborSampler(PyGAttributes, KeyedSampler):
             "strict_negatives": self.strict_negatives is not False,
         }
 
-    def node_bounds(self) -> dict[NodeType | None, int]:
-        """The number of nodes per type."""
-        return self.graph.bounds()
-
     def edge_bound(self, edge_type: EdgeType | None) -> int:
         """All of the user's edge ids of a type are in [0, edge_bound)."""
         return self.graph.relations[self.graph.edge_types.index(edge_type)].id_bound
-
-    def join(self, steps: Steps, own_seeds: bool) -> None:
-        """See :meth:`KeyedSampler.join`."""
-        self.executor.join(steps, own_seeds)
 
     def check_many(self, inputs: type[Inputs], how: str) -> None:
         """See :meth:`KeyedSampler.check_many`."""
