@@ -112,24 +112,27 @@ class Candidate:
         self.model = DistributedDataParallel(narrow(MODELS[model]()))
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.003)
         self.epochs: list[dict[str, float]] = []
-        """By epoch: seconds of its parts, and the bytes received."""
+        """By epoch: seconds of its parts, the CPU time of all threads, and the bytes received."""
 
     def train(self, epoch: int) -> None:
         """Trains an epoch."""
         self.loader.set_epoch(epoch)
-        before, waited, trained, first = self.so_far(), 0.0, 0.0, 0.0
-        begin = time.perf_counter()
+        before, waits, trained = self.so_far(), [], []
+        begin, cpu = time.perf_counter(), time.process_time()
         for batch in self.loader:
             came = time.perf_counter()
-            waited += came - begin
-            first = first or waited
+            waits.append(came - begin)
             self.optimizer.zero_grad()
             cross_entropy(self.model(batch), batch.y[: batch.batch_size]).backward()
             self.optimizer.step()
             begin = time.perf_counter()
-            trained += begin - came
+            trained.append(begin - came)
         taken = {key: value - before[key] for key, value in self.so_far().items()}
-        self.epochs.append({**taken, "wait": waited, "ddp": trained, "first": first})
+        later = sum(waits[1:]) / (sum(waits[1:]) + sum(trained[1:]))  # nothing hides the wait for the first batch
+        self.epochs.append({
+            **taken, "wait": sum(waits), "ddp": sum(trained), "first": waits[0], "later": later,
+            "cpu": time.process_time() - cpu,
+        })  # fmt: skip
 
     def so_far(self) -> dict[str, float]:
         """Seconds of this rank's parts of a step, and bytes, since the start."""
@@ -162,11 +165,13 @@ def in_rank(folder: Path) -> dict[str, Any]:
 
 def summed_up(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     """Milliseconds per step, measured and predicted, and the ratio to no buffer within each round."""
-    steps, result = ranks[0]["steps"], {}
+    steps, cores, result = ranks[0]["steps"], machine.cores(), {}
     for name in SETTINGS:
         of_ranks = [rank[name] for rank in ranks]
         ratios = sorted(a / b for a, b in zip(of_ranks[0]["seconds"], ranks[0]["no buffer"]["seconds"], strict=True))
         rest = [epoch for entry in of_ranks for epoch in entry["epochs"][1:]]
+        used = zip(*([epoch["cpu"] for epoch in entry["epochs"][1:]] for entry in of_ranks), strict=True)
+        busy = [sum(cpu) / cores / epoch for cpu, epoch in zip(used, of_ranks[0]["seconds"], strict=True)]
         result[name] = {
             "step_ms": median(of_ranks[0]["seconds"]) / steps * 1e3,
             "over no buffer": median(ratios),
@@ -174,6 +179,9 @@ def summed_up(ranks: list[dict[str, Any]]) -> dict[str, Any]:
             "high": ratios[len(ratios) * 3 // 4],
             "bytes": median(epoch["bytes"] for epoch in rest) / steps,
             "share of waiting": median(epoch["wait"] / (epoch["wait"] + epoch["ddp"]) for epoch in rest),
+            "share of waiting, later steps": median(epoch["later"] for epoch in rest),
+            "first wait_ms": median(epoch["first"] for epoch in rest) * 1e3,
+            "cores busy": median(busy),
             "first batch_ms": max(entry["epochs"][0]["first"] for entry in of_ranks) * 1e3,
             "made_ms": max(entry["start"] for entry in of_ranks) * 1e3,
             "breakdown_ms": {
