@@ -27,13 +27,14 @@ def overlap(results: Any) -> str:
     models = {model: networks for model, networks in results.items() if model != "aims"}
     first = next(iter(next(iter(models.values())).values()))
     names = [name for name, entry in first.items() if isinstance(entry, dict) and "step_ms" in entry]
+    shares = ["share of waiting", "share of waiting, later steps"]
     rows = [
         [model, rate, run["no buffer"]["step_ms"], *(f"{run[name]['over no buffer']:.2f}" for name in names),
-         run["no buffer"]["share of waiting"]]
+         *(run["no buffer"][share] for share in shares)]
         for model, networks in models.items()
         for rate, run in networks.items()
     ]  # fmt: skip
-    return table(["", "rows take", "no buffer, ms", *names, "share of waiting, no buffer"], rows)
+    return table(["", "rows take", "no buffer, ms", *names, *(f"{share}, no buffer" for share in shares)], rows)
 
 
 def breakdown(results: Any) -> str:
