@@ -96,9 +96,8 @@ def test_ranks_share_memory_and_read_what_was_predicted(tmp_path, world, parts, 
 def test_hot_rows_of_all_ranks_are_in_memory(tmp_path, monkeypatch, world):
     """The first of several ranks makes the store of its machine, which is seen here before others open it."""
     meeting = SimpleNamespace(machines=["here"] * world, all_made=lambda make: make(), close=lambda: None)
-    said = {"is_available": True, "is_initialized": True, "get_rank": 0, "get_world_size": world}
     fakes = {
-        "dist": SimpleNamespace(**{name: lambda value=value: value for name, value in said.items()}),
+        "rank_and_world": lambda: (0, world),
         "Meeting": lambda *_: meeting,
         "opened_once": lambda budgets, machines, meeting, make_store, opened: make_store(world),
         "own_view": lambda store, *_: store,

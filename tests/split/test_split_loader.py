@@ -1,7 +1,6 @@
 """Loaders of split batches: each rank gets the twin's cut of the batch that one process makes."""
 
 import gc
-from types import SimpleNamespace
 from unittest import mock
 
 import pytest
@@ -106,9 +105,7 @@ def test_groups_of_ranks_take_batches_in_turn(options):
 
 @pytest.mark.parametrize("rank", range(4))
 def test_groups_are_of_consecutive_ranks(rank, monkeypatch):
-    here = {"is_available": True, "is_initialized": True, "get_rank": rank, "get_world_size": 4}
-    said = {name: lambda value=value: value for name, value in here.items()}
-    monkeypatch.setattr(batches, "dist", SimpleNamespace(**said))
+    monkeypatch.setattr(batches, "rank_and_world", lambda: (rank, 4))
     plan = GivenPlan(random_owners(200, 2), 2)
     made = batches.OwnedBatches(plan, NeighborSampler(make_data(), [2]), plan.owners)
     assert (made.sampler.part, made.ranks) == (rank % 2, Ranks(rank // 2, 2))

@@ -17,6 +17,12 @@ from .presence import Presence
 T = TypeVar("T")
 
 
+def rank_and_world() -> tuple[int, int]:
+    """This process's rank and how many ranks torch.distributed has; 0 and 1 where it is not initialized."""
+    known = dist.is_available() and dist.is_initialized()
+    return (dist.get_rank(), dist.get_world_size()) if known else (0, 1)
+
+
 class Meeting:
     """The ranks of a run, in a Gloo group of their own; without a group for a single rank. All ranks make it together.
 

@@ -11,7 +11,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from torch import distributed as dist
 from torch_geometric.typing import EdgeType, NodeType
 
 from ..feature import TieredFeatureStore
@@ -25,7 +24,7 @@ from .exchange import Traffic
 from .feature_store import PartitionedFeatureStore
 from .graph_store import PartitionedGraphStore
 from .grid import Grid
-from .meeting import Meeting
+from .meeting import Meeting, rank_and_world
 from .numbering import PartNumbering, numbering_of
 from .own_tiers import OwnTiers, open_together
 from .part_rows import PartRows
@@ -185,7 +184,7 @@ def open_part(
         NotImplementedError: ``tiers`` of a graph with types.
         RuntimeError: a rank does not come, or ends in the meantime; names it.
     """
-    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
+    rank, world = rank_and_world()
     meeting = Meeting(rank, world, timeout)
     try:
         kept = partial(Kept, buffer, policy, policy_options)

@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 from torch_geometric.sampler import NodeSamplerInput
 
 from .. import ops
 from ..distributed.grid import Grid
-from ..distributed.meeting import Meeting
+from ..distributed.meeting import Meeting, rank_and_world
 from ..distributed.part_rows import PartRows
 from ..distributed.steps import RankSteps
 from ..feature.contract import Ranks, Steps
@@ -78,8 +77,7 @@ class OwnedBatches(SplitBatches):
     """
 
     def __init__(self, plan: SplitByOwners, sampler: KeyedSampler, owners: Tensor) -> None:
-        known = dist.is_available() and dist.is_initialized()
-        rank, world = (dist.get_rank(), dist.get_world_size()) if known else (0, 1)
+        rank, world = rank_and_world()
         self.rank, self.grid = rank, Grid(world, 1 if world == 1 else plan.parts, "parts")
         self.ranks = Ranks(self.grid.copy(rank), self.grid.copies)
         self.parts, self._owners = plan.parts, owners

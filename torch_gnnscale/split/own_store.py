@@ -9,11 +9,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch import distributed as dist
 from torch_geometric.data import Data
 
 from ..distributed.grid import Grid
-from ..distributed.meeting import Meeting
+from ..distributed.meeting import Meeting, rank_and_world
 from ..distributed.own_tiers import opened_once
 from ..feature import FeatureStore, TieredFeatureStore
 from ..feature.feature_store import KIND
@@ -34,7 +33,7 @@ def own_store(
     for source in sources:
         if (rows := len(source.tensor)) != len(owners):
             raise ValueError(f"data: expected a row of {source.key[1]!r} for each of {len(owners)} nodes, found {rows}")
-    rank, world = (dist.get_rank(), dist.get_world_size()) if dist.is_available() and dist.is_initialized() else (0, 1)
+    rank, world = rank_and_world()
     mine = torch.ones_like(owners, dtype=torch.bool)
     meeting = Meeting(rank, world, timeout)
     try:

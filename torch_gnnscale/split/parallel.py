@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 from torch_geometric.data import HeteroData
@@ -16,6 +15,7 @@ from torch_geometric.data import HeteroData
 from .._warn import warn
 from ..distributed.exchange import Exchange, Traffic
 from ..distributed.grid import Grid
+from ..distributed.meeting import rank_and_world
 from ..nn.compare import agree, first_difference, outputs
 from ..nn.layered import Layered
 from ..nn.weigh import default_call
@@ -56,7 +56,7 @@ class Parallelized(Layered):
             raise ValueError(f"transport: expected 'peers', 'all_to_all' or None, found {transport!r}")
         super().__init__(module, call)
         self.transport, self.timeout = transport, timeout
-        self.rank, self.world = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
+        self.rank, self.world = rank_and_world()
         self._connect()
         self._calls: dict[int, list[Call]] = {}
         """The calls of layers by the number of hops of batches."""
