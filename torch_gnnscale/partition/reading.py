@@ -55,7 +55,7 @@ class StoredPart:
 class StoredParts:
     """An opened directory: what all ranks share. Nothing is read before it is asked for, and files are mapped.
 
-    A context manager; what it returned stays valid when it is closed. A closed one raises ValueError.
+    A context manager. What it returned stays valid after it is closed; its methods then raise ValueError.
     """
 
     path: Path
@@ -97,22 +97,26 @@ class StoredParts:
 
     def stored_ids(self, node_type: NodeType | None = None) -> Tensor:
         """The stored id of each of the user's nodes: int64, shape [n]."""
-        return self._array(f"stored_{_place('node type', self.book.bounds, node_type)}")
+        self._check_open()
+        return self._ids[f"stored_{_place('node type', self.book.bounds, node_type)}"]
 
     def stored_edges(self, edge_type: EdgeType | None = None) -> Tensor:
         """The stored position of each of the user's edges: int64, shape [e]; ValueError for edges without rows."""
+        self._check_open()
         name = f"edges_{_place('edge type', self.book.edge_bounds, edge_type)}"
-        if self._ids and name not in self._ids:
+        if name not in self._ids:
             raise ValueError(f"edge type {edge_type!r}: expected one whose edges have rows")
-        return self._array(name)
+        return self._ids[name]
 
     def input_nodes(self, split: str, node_type: NodeType | None = None) -> Tensor:
         """The seeds of a split in all parts: the user's ids in the user's order, int64."""
-        return self._array(f"seeds_{_place('split', self.splits, (node_type, split))}")
+        self._check_open()
+        return self._ids[f"seeds_{_place('split', self.splits, (node_type, split))}"]
 
     def links(self, split: str, edge_type: EdgeType | None = None) -> Tensor:
         """The links of a split in all parts: the user's ids in the user's order, int64, shape [2, m]."""
-        return self._array(f"links_{_place('link split', self.link_splits, (edge_type, split))}")
+        self._check_open()
+        return self._ids[f"links_{_place('link split', self.link_splits, (edge_type, split))}"]
 
     def part(self, number: int, verify: bool | None = None) -> StoredPart:
         """Opens a part.
@@ -150,11 +154,6 @@ class StoredParts:
     def _check_open(self) -> None:
         if not self._ids:
             raise ValueError(f"{self.path}: expected parts that are open, found closed ones")
-
-    def _array(self, name: str) -> Tensor:
-        """An array that all parts share."""
-        self._check_open()
-        return self._ids[name]
 
     def _relation(self, arrays: dict[str, Tensor], i: int, edge_type: EdgeType | None, number: int) -> CSC:
         """The columns of a part: its own file's, or those of the whole graph that lead to its nodes."""
