@@ -1,10 +1,10 @@
-"""How few edges can cross between parts: METIS's parts of planted, and what simulated annealing makes of them.
+"""How many of the edges that cross between METIS's parts of planted a search by simulated annealing can save.
 
     python benchmarks/bench_split_anneal.py
 
-The graph, the batches and what is measured are those of bench_split_plan.py. Annealing knows the mean load of each edge
-over ten times as many epochs as a plan presamples, starts from METIS's parts, and keeps each part's load and seeds
-within the limits below: a search without regard to time, whose result shows how much METIS leaves.
+The graph, the batches and the figures are those of bench_split_plan.py. Annealing starts from METIS's parts, takes the
+mean load of each edge over ten times as many epochs as a plan presamples, and keeps each part's load and seeds within
+the limits below. It may take long. That it finds no better parts does not prove that there are none.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST = {"load": 1.012, "seeds": 1.017}
 MOVING = 0.15
 """The share of the nodes that may move in a round: neighbors seldom move at once."""
 WARMTH = 0.9
-"""The noise of the first round, in units of a node's load; it falls to nothing."""
+"""The noise of the first round, in units of a node's load. It falls to nothing in the first half of the rounds."""
 
 
 def loads(data: Data, seeds: Tensor, epochs: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -50,10 +50,10 @@ def anneal(
 
     Args:
         edges: sources, destinations and loads.
-        amounts: what is shared out: an amount of each node, the first being the load that scales the noise, and what a
-            part may have of it, over the mean.
-        owner: the part of each node, to begin with.
-        rounds: half of them with noise, half of them without.
+        amounts: pairs of an amount of each node and how much of it a part may have, over the mean. The first amount is
+            the nodes' load, which scales the noise.
+        owner: the part of each node at the start.
+        rounds: how many there are; noise is added in the first half of them.
         seed: of the noise.
     """
     random, nodes = torch.Generator().manual_seed(seed), len(owner)
@@ -77,7 +77,7 @@ def anneal(
             for amount, most in amounts:
                 free = most * amount.sum() / PARTS - amount[owner == part].sum()
                 if heat > 0:
-                    free += amount[away].sum() / 2  # part of what wants to leave will
+                    free += amount[away].sum() / 2  # a guess: half of what wants to leave finds room elsewhere
                 fits &= amount[into].cumsum(0) <= free.clamp(min=0)
             owner[into[fits]] = part
     return owner
@@ -85,10 +85,10 @@ def anneal(
 
 def main() -> None:
     options = parser(__doc__.splitlines()[0], graphs=False)
+    options.set_defaults(rounds=600)
     options.add_argument("--graph", choices=["planted", "small"], default="planted")
     options.add_argument("--seeds", type=int, default=5, help="of METIS, the draws and the noise")
-    options.add_argument("--steps", type=int, default=600, help="of annealing")
-    options.add_argument("--epochs", type=int, default=EPOCHS, help="whose mean loads annealing knows")
+    options.add_argument("--epochs", type=int, default=EPOCHS, help="over which annealing takes the mean loads")
     args = options.parse_args()
     data, seeds = graph_of(args.graph)
     *edges, load = loads(data, seeds, args.epochs)
@@ -99,7 +99,7 @@ def main() -> None:
         for kind in ("node", "presampled"):
             found[kind].append(measured(data, seeds, KINDS[kind], seed)[0])
         plan = split.plan(data, seeds, FANOUTS, PARTS, batch_size=BATCH, seed=seed, **KINDS["presampled"])
-        owner = anneal(tuple(edges), amounts, plan.owners.long(), args.steps, seed)
+        owner = anneal(tuple(edges), amounts, plan.owners.long(), args.rounds, seed)
         found["annealed"].append(measured(data, seeds, {"weights": owner}, seed)[0])
     results: dict[str, Any] = {
         kind: {key: median(run[key] for run in runs) for key in ("cross", "imbalance")} for kind, runs in found.items()
