@@ -4,7 +4,7 @@
 
 Prints and saves the tables of docs/scaling_measured.md: 8 to 512 ranks, and topology against features of published
 graphs (FastSample's figure 4). What the formulas need is measured first: the nodes of a batch, drawn from an R-MAT
-graph, and what a message costs, over the loopback device. That takes a minute or two, most of them to make the graph.
+graph, and what a message costs, over the loopback device. Most of the time is spent on making the graph.
 ``check`` compares the formulas with the runs of bench_network.py.
 """
 
@@ -231,7 +231,7 @@ def main() -> None:
         return
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--graph", choices=R_MAT, default="2.4M-124M", help="whose batches are drawn")
-    options.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="that exchange; the last is used")
+    options.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="among how many messages are timed; the tables take the last")
     options.add_argument("--limit", type=int, default=120, help="seconds after which ranks are ended")
     options.add_argument("--no-save", action="store_true", help="do not write the JSON result")
     args = options.parse_args()
