@@ -231,7 +231,7 @@ def main() -> None:
         return
     options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     options.add_argument("--graph", choices=R_MAT, default="2.4M-124M", help="whose batches are drawn")
-    options.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="among how many messages are timed; the tables take the last")
+    options.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="time messages; tables use the last")
     options.add_argument("--limit", type=int, default=120, help="seconds after which ranks are ended")
     options.add_argument("--no-save", action="store_true", help="do not write the JSON result")
     args = options.parse_args()
