@@ -11,11 +11,12 @@ import torch
 from helpers.cluster import Cluster, cluster
 from helpers.data import plain
 from helpers.disturbed import results_of
-from helpers.parts import HERE, as_plain, homogeneous, loader_of_part, rank_and_world
+from helpers.parts import HERE, as_plain, homogeneous, loader_of_part
 from torch import distributed as dist
 
 from torch_gnnscale import NeighborLoader, partition
 from torch_gnnscale.distributed import open_part
+from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.distributed.own_rows import MappedRows
 
 

@@ -15,7 +15,6 @@ from helpers.parts import (
     expected_batches,
     homogeneous,
     loader_over,
-    rank_and_world,
     stores_of,
     traffic_of_an_epoch,
     with_links,
@@ -26,6 +25,7 @@ from torch_gnnscale import LayerSampler, LinkNeighborLoader, partition
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.grid import Grid
 from torch_gnnscale.distributed.grid_layers import GridLayers, _squared
+from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.distributed.steps import RankSteps
 from torch_gnnscale.feature.contract import Ranks
 from torch_gnnscale.loader.order import NumberedBatch

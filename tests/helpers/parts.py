@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 from helpers.data import make_data, plain
-from torch import distributed as dist
 from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, partition
@@ -176,11 +175,6 @@ def _seeds(parts: partition.StoredParts, number: int | None, kind: str) -> Any:
     node_type, split = parts.splits[0]
     seeds = parts.input_nodes(split, node_type) if number is None else parts.part(number).seeds[node_type, split]
     return seeds if node_type is None else (node_type, seeds)
-
-
-def rank_and_world() -> tuple[int, int]:
-    """Of this process."""
-    return dist.get_rank(), dist.get_world_size()
 
 
 def parts_of_edges(folder: Callable[[], Path]) -> Callable[[int], tuple[Data, str]]:

@@ -10,10 +10,11 @@ from helpers.cluster import cluster
 from helpers.narrow import CLASSES, FEATURES, HIDDEN
 from helpers.slow import SLOW, quick
 from helpers.split import cut_batches, random_owners
-from test_parallelize_training import NODES, own_batches, place
+from test_parallelize_training import NODES, own_batches
 from torch import distributed as dist
 
 from torch_gnnscale.distributed.grid import Grid
+from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.description import Description
@@ -28,7 +29,7 @@ def sage():
 
 def differs(what, parts):
     """Rank 1 is another in its second step; returns its error, which comes long before the timeout."""
-    rank, _ = place()
+    rank, _ = rank_and_world()
     saving.LEAST_SAVED = 0
     model, (_, batch, _) = sage(), next(own_batches(parts, rank % parts))
     split = parallelize(model, timeout=20.0)
@@ -108,7 +109,7 @@ def test_a_batch_that_lacks_a_field_on_one_rank():
 
 
 def lacks_edges_at_first():
-    rank, world = place()
+    rank, world = rank_and_world()
     _, batch, _ = next(own_batches(world, rank))
     if rank == 1:
         del batch.edge_index

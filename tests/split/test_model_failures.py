@@ -15,8 +15,9 @@ from helpers.cluster import answers_without_one, cluster
 from helpers.mapped import memories
 from helpers.narrow import CLASSES, FEATURES, HIDDEN
 from helpers.slow import quick
-from test_parallelize_training import own_batches, place
+from test_parallelize_training import own_batches
 
+from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.split import connection, parallelize
 
 TRANSPORTS = ["peers", "all_to_all"]
@@ -24,7 +25,7 @@ TRANSPORTS = ["peers", "all_to_all"]
 
 def made(transport, timeout=60.0, hidden=HIDDEN, layers=3):
     """A model and a batch of this rank."""
-    rank, world = place()
+    rank, world = rank_and_world()
     model = pyg_nn.GraphSAGE(FEATURES, hidden, layers, CLASSES).double()
     _, batch, _ = next(own_batches(world, rank))
     return model, parallelize(model, transport=transport, timeout=timeout), batch
@@ -42,7 +43,7 @@ class Fails(torch.autograd.Function):
 
 def fails(transport, where):
     """Rank 1 fails in its second step."""
-    rank, _ = place()
+    rank, _ = rank_and_world()
     model, split, batch = made(transport)
     split(batch).sum().backward()
     if rank == 1 and where == "forward":
@@ -116,7 +117,7 @@ _kept = []
 
 def leaves(transport, keeps):
     """Rank 1 leaves the loop alone, and goes on living, with its model or without."""
-    if place()[0] == 0:
+    if rank_and_world()[0] == 0:
         return trains(transport, 2.0, 3)
     _, split, batch = made(transport, 2.0)
     for _ in range(2):

@@ -14,6 +14,7 @@ from torch import distributed as dist
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, TieredFeatureStore, split
+from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.split.planning import FIRST_EPOCH
 
 SEEDS = torch.arange(0, 200, 3)
@@ -41,7 +42,7 @@ def opened(data: Data, folder: str | None) -> FeatureStore | Data:
 def read(parts: int, folder: str | None, options: dict) -> tuple:
     """(all own rows are right, tiers with what is expected and what was found there, the memory) of this rank."""
     data, plan = graph(), plan_of(parts)
-    world, rank = (dist.get_world_size(), dist.get_rank()) if dist.is_initialized() else (1, 0)
+    rank, world = rank_and_world()
     mine = plan.owners == rank % parts if world > 1 else torch.ones(200, dtype=torch.bool)
     loader = NeighborLoader(data, [3, 2], SEEDS, batch_size=16, shuffle=True, seed=0, shard=False)
     with plan.store(opened(data, folder), **options) as store:

@@ -6,9 +6,10 @@ import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
 from helpers.split import cut_batches, cut_of, random_owners
-from test_parallelize_training import NODES, own_batches, place
+from test_parallelize_training import NODES, own_batches
 from torch import nn
 
+from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.split import parallelize
 
@@ -30,7 +31,7 @@ class Residual(nn.Module):
 def scaled(how):
     """A step on batches whose features were changed after the halo's had come, against narrow."""
     saving.LEAST_SAVED = 0
-    rank, world = place()
+    rank, world = rank_and_world()
     torch.manual_seed(0)
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
     split, alone = parallelize(model), narrow(model, check=False)
@@ -52,7 +53,7 @@ def test_changed_features_travel_again(how):
 
 
 def residual():
-    rank, world = place()
+    rank, world = rank_and_world()
     torch.manual_seed(0)
     split = parallelize(Residual().double())
     out = []
@@ -74,7 +75,7 @@ def test_a_tensor_that_a_layer_and_a_dropout_read():
 
 
 def statistics():
-    rank, _ = place()
+    rank, _ = rank_and_world()
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 2, CLASSES, norm="BatchNorm")
     for buffer in model.buffers():
         buffer.fill_(rank + 1)
@@ -88,7 +89,7 @@ def test_all_ranks_begin_with_the_buffers_of_rank_0():
 
 def attention():
     """Training with dropout of attention, on batches of one seed: edges may be as many as nodes."""
-    rank, world = place()
+    rank, world = rank_and_world()
     split = parallelize(pyg_nn.GAT(FEATURES, HIDDEN, 3, CLASSES, dropout=0.5).double())
     owners = random_owners(NODES, world, 3)
     for number, whole in enumerate(batches()):
@@ -105,7 +106,7 @@ def test_dropout_of_attention():
 
 
 def other_models():
-    rank, _ = place()
+    rank, _ = rank_and_world()
     parallelize(pyg_nn.GraphSAGE(FEATURES, HIDDEN + rank, 2, CLASSES))
 
 
@@ -116,7 +117,7 @@ def test_ranks_with_other_models():
 
 
 def single_rows():
-    rank, world = place()
+    rank, world = rank_and_world()
     norm = {"norm": "BatchNorm", "norm_kwargs": {"allow_single_element": True}}
     split = parallelize(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, **norm).double())
     split(next(iter(own_batches(world, rank, 1)))[1])

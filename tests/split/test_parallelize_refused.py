@@ -10,11 +10,12 @@ from helpers.cluster import cluster
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, sequence
 from helpers.slow import quick
 from helpers.split import cut_batches, random_owners
-from test_parallelize_training import NODES, own_batches, place
+from test_parallelize_training import NODES, own_batches
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import HeteroData
 
+from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.split import parallelize
 
 
@@ -59,7 +60,7 @@ SAID = {
 
 
 def refused(name):
-    rank, world = place()
+    rank, world = rank_and_world()
     torch.manual_seed(0)
     model = REFUSED[name]().double()
     _, batch, _ = next(own_batches(world, rank))
@@ -78,7 +79,7 @@ def test_models_that_cannot_be_split_are_refused_on_all_ranks(name):
 
 
 def different(what):
-    rank, world = place()
+    rank, world = rank_and_world()
     torch.manual_seed(0)
     whole, batch, _ = next(own_batches(world, rank))
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
@@ -164,7 +165,7 @@ def test_compiled_models_are_refused():
 
 def failing():
     """Rank 1 fails within the second batch."""
-    rank, world = place()
+    rank, world = rank_and_world()
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
     split = parallelize(model)
     for number, (_, batch, _) in enumerate(own_batches(world, rank, 2)):
@@ -180,7 +181,7 @@ def test_an_error_of_one_rank_is_raised_on_all():
 
 
 def in_ddp():
-    rank, world = place()
+    rank, world = rank_and_world()
     _, batch, _ = next(own_batches(world, rank))
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
     with pytest.raises(ValueError, match=r"model: expected one without DistributedDataParallel, found one"):

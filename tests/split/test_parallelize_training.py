@@ -15,15 +15,12 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from torch_gnnscale.distributed.exchange import Exchange
+from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.nn import narrow, saving, weigh
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.gradients import GradientSum
 
 NODES = 200
-
-
-def place():
-    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
 
 
 def own_batches(parts, rank, count=4):
@@ -62,7 +59,7 @@ class Dropping(nn.Module):
 def train(world, make_model, steps, options):
     """Losses and weights after some steps of training with Adam."""
     saving.LEAST_SAVED = 0
-    rank, found = place()
+    rank, found = rank_and_world()
     assert found == world
     torch.manual_seed(0)
     model = parallelize(MAKERS[make_model]().double())
@@ -143,7 +140,7 @@ CLEARS = {
 
 def clears(how):
     """A pass that is summed, one held, a change of gradients, one held and one summed, against one process."""
-    rank, world = place()
+    rank, world = rank_and_world()
     saving.LEAST_SAVED = 0
     torch.manual_seed(0)
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
@@ -181,7 +178,7 @@ class Partly(nn.Module):
 
 
 def check_partly():
-    rank, world = place()
+    rank, world = rank_and_world()
     saving.LEAST_SAVED = 0
     torch.manual_seed(rank)
     model = Partly().double()
@@ -223,7 +220,7 @@ def test_frozen_and_unused_parameters():
 
 def check_inputs():
     """Gradients of x on its way through the halo, edge weights, and a weighed model."""
-    rank, world = place()
+    rank, world = rank_and_world()
     saving.LEAST_SAVED = 0
     torch.manual_seed(0)
     model = pyg_nn.GCN(FEATURES, HIDDEN, 3, CLASSES).double()
@@ -268,7 +265,7 @@ class Lazy(nn.Module):
 
 
 def check_lazy():
-    rank, world = place()
+    rank, world = rank_and_world()
     torch.manual_seed(rank)
     split = parallelize(Lazy().double())
     for _, batch, _ in own_batches(world, rank, 2):
