@@ -11,9 +11,10 @@
 
 namespace gnnscale {
 
-// A drawn edge of a column: its source, its stored position, and the correction c_v.
+// A drawn edge of a column: its source, its stored position, the cell where the source's local id is looked up, and the
+// correction c_v.
 struct DrawnEdge {
-  int64_t source, position;
+  int64_t source, position, cell;
   double correction;
 };
 
@@ -80,24 +81,39 @@ class LayerBatch {
     block_ = nodes.count;
   }
 
-  // Appends the column of a node with its `count` drawn edges.
+  // The cells of the block's nodes, by node.
+  MapCells cells() const { return {work->map, work->base}; }
+
+  // The local id of a node in the block, or UINT32_MAX.
+  uint32_t local_id_of(int64_t node) const {
+    const uint32_t local = local_id(work->map[node], work->base);
+    return local < nodes.count - block_ ? local : UINT32_MAX;
+  }
+
+  // Appends a column with `count` drawn edges of the list at the stored positions [first, last). Local ids are looked
+  // up in `locals`: in cells(), or in others, of which enter_since() tells cells() before the hop ends.
   template <typename Id>
-  void add_column(int64_t node, const DrawnEdge* drawn, int64_t count) {
+  void add_column(const MapCells& locals, int64_t first, int64_t last, const DrawnEdge* drawn, int64_t count) {
     room_for_edges(count);
     room_for_nodes(nodes.count + count + 1);
     uint32_t local = static_cast<uint32_t>(nodes.count - block_);
     int64_t* const found = nodes.id.data() + block_;
-    const MapCells map = cells();
     for (int64_t k = 0; k < count; ++k) {
-      const int64_t id = drawn[k].source;
-      found[local] = id;  // kept if map.add() counts the node as new, else overwritten or never read
-      row[edges + k] = map.add(id, local);
+      found[local] = drawn[k].source;  // kept if locals.add() counts the node as new, else overwritten or never read
+      row[edges + k] = locals.add(drawn[k].cell, local);
       edge_id[edges + k] = edge_id_at(drawn[k].position);
     }
     nodes.count = block_ + local;
-    if (count > 0) weigh<Id>(node, drawn, count);
+    if (count > 0) weigh<Id>(first, last, drawn, count);
     edges += count;
     colptr[++columns] = edges;
+  }
+
+  // Enters the nodes that were found after the first `known` ones into cells().
+  void enter_since(int64_t known) {
+    for (int64_t i = known; i < nodes.count; ++i) {
+      work->map[nodes.id[i]] = work->base + static_cast<uint32_t>(i - block_);
+    }
   }
 
   void end_hop() {
@@ -111,8 +127,6 @@ class LayerBatch {
   }
 
  private:
-  MapCells cells() { return {work->map, work->base}; }
-
   // Begins a new block: no node has a local id.
   void start_block() { work->base += static_cast<uint32_t>(nodes.count - block_); }
 
@@ -138,8 +152,7 @@ class LayerBatch {
   }
 
   template <typename Id>
-  void weigh(int64_t node, const DrawnEdge* drawn, int64_t count) {
-    const auto [first, last] = stored(node);
+  void weigh(int64_t first, int64_t last, const DrawnEdge* drawn, int64_t count) {
     const int64_t degree = last - first;
     const Aggregation kind = request.aggregation;
     const double of_all = kind == Aggregation::kGcn ? 0.0 : edge_factor(kind, degree, 0);

@@ -215,8 +215,7 @@ class LayerHop {
     if (request_.keep_known) total -= choose_known(scored);
     sifted_ = choose_below(scored, limit, count, request_.scheme, request_.key, hop_, total, chosen_);
     if (!sifted_) chosen_.clear();
-    corrections_.resize(tally.found);
-    for (const Chosen& entry : chosen_) corrections_[slots_[entry.node] - base_] = entry.correction;
+    numbered_ = tally.found;
     return sifted_;
   }
 
@@ -310,7 +309,7 @@ class LayerHop {
     int64_t bad = -1;
     const uint64_t* const bits = work_.bits;
     const auto prefetch = [this](int64_t position) GNNSCALE_INLINE_LAMBDA { prefetch_bit(position); };
-    const auto write_list = [&](int64_t i, int64_t first, int64_t last) {
+    const auto write_list = [&](int64_t, int64_t first, int64_t last) {
       if (static_cast<int64_t>(positions.size()) <= last - first) positions.resize(2 * (last - first) + 1);
       int64_t* const found = positions.data();
       int64_t count = 0, position = first;
@@ -327,31 +326,39 @@ class LayerHop {
       drawn.resize(count);
       for (int64_t k = 0; k < count; ++k) {
         const auto id = static_cast<int64_t>(sources_.checked(found[k], bad));
-        drawn[k] = {id, found[k], chosen_[slots_[id] - base_].correction};
+        drawn[k] = {id, found[k], id, chosen_[slots_[id] - base_].correction};
       }
-      batch_.add_column<Id>(frontier_[i], drawn.data(), count);
+      batch_.add_column<Id>(batch_.cells(), first, last, drawn.data(), count);
     };
     each_list(frontier_.data(), static_cast<int64_t>(frontier_.size()), prefetch, write_list);
     batch_.note_bad_row(bad);
   }
 
-  // As write(), but from the edges in kept_ and corrections_.
+  // As write(), but from the edges in kept_. Local ids are looked up by the numbers of candidates, which are few: their
+  // cells stay in the caches.
   void write_kept() {
-    for (const Chosen& entry : chosen_) batch_.prefetch(entry.node);
+    Vector<double> corrections(numbered_);  // 0 if the candidate is not drawn
+    Vector<uint32_t> locals(numbered_);
+    for (const Chosen& entry : chosen_) {
+      const uint32_t number = slots_[entry.node] - base_;
+      corrections[number] = entry.correction;
+      locals[number] = batch_.local_id_of(entry.node);
+    }
     int64_t most = 0;
     for (size_t l = 0; l < lists_.size(); ++l) most = std::max(most, ends_[l + 1] - ends_[l]);
     Vector<DrawnEdge> drawn(most + 1);
-    const int64_t first = batch_.begin, last = batch_.end;
+    const int64_t first = batch_.begin, last = batch_.end, known = batch_.nodes.count;
     for (int64_t column = first; column < last; ++column) {
       const int64_t l = list_of_.empty() ? column - first : list_of_[column - first];
       int64_t count = 0;
       for (int64_t k = ends_[l]; k < ends_[l + 1]; ++k) {
-        const double correction = corrections_[kept_[k].number];
-        drawn[count] = {kept_[k].node, kept_[k].position, correction};  // overwritten or not read if it is not drawn
-        count += correction > 0;
+        const auto [node, number, position] = kept_[k];
+        drawn[count] = {node, position, number, corrections[number]};  // overwritten or not read if it is not drawn
+        count += corrections[number] > 0;
       }
-      batch_.add_column<Id>(batch_.nodes.id[column], drawn.data(), count);
+      batch_.add_column<Id>({locals.data(), 0}, lists_[l].first, lists_[l].last, drawn.data(), count);
     }
+    batch_.enter_since(known);
   }
 
   LayerBatch& batch_;
@@ -366,7 +373,7 @@ class LayerHop {
   Vector<List> lists_;
   Vector<Kept> kept_;
   Vector<int64_t> ends_;
-  Vector<double> corrections_;  // by number of a candidate; 0 if it is not drawn
+  uint32_t numbered_ = 0;  // candidates that choose_sifted() numbered
   bool sifted_ = false;
   Scored candidates_;
   Vector<Chosen> chosen_;

@@ -24,7 +24,8 @@ class LaborHop {
       column = read_lists(column);
       choose_edges();
       for (const Column& entry : columns_) {
-        batch_.add_column<Id>(entry.node, drawn_.data() + entry.begin, entry.end - entry.begin);
+        batch_.add_column<Id>(batch_.cells(), entry.first, entry.last, drawn_.data() + entry.begin,
+                              entry.end - entry.begin);
       }
     }
     batch_.note_bad_row(bad_);
@@ -38,10 +39,10 @@ class LaborHop {
   static constexpr int kGuesses = 16;                               // of keep_least(); then intervals are halved
   static constexpr int64_t kVectors = 32;                           // draws are made for a multiple of this many edges
 
-  // A node whose edges are at the stored positions [first, last), and its drawn edges at drawn_[begin, end). If draws
+  // A list of edges at the stored positions [first, last), and its drawn edges at drawn_[begin, end). If draws
   // decide, its sources are at ids_[read, read + last - first).
   struct Column {
-    int64_t node, first, last, read, begin, end;
+    int64_t first, last, read, begin, end;
   };
 
   bool draws(const Column& column) const { return fanout_ >= 0 && fanout_ < column.last - column.first; }
@@ -60,7 +61,7 @@ class LaborHop {
         prefetch_lines(graph.row + first * graph.row_stride, std::min((last - first) * graph.row_stride, kBytesAhead));
       }
       const auto [first, last] = batch_.stored(nodes[column]);
-      columns_.push_back({nodes[column], first, last, filled_, 0, 0});
+      columns_.push_back({first, last, filled_, 0, 0});
       edges += last - first;
       if (!draws(columns_.back()) || fanout_ == 0) continue;
       make_room(ids_, filled_ + last - first + kVectors);
@@ -95,7 +96,7 @@ class LaborHop {
   }
 
   GNNSCALE_INLINE void add(int64_t source, int64_t position, double correction) {
-    drawn_.push_back({source, position, correction});
+    drawn_.push_back({source, position, source, correction});
     batch_.prefetch(source);
   }
 
