@@ -37,7 +37,7 @@ METHODS = {
     "fastgcn": {"method": "fastgcn", "num_neighbors": [40, 30], "seed_order": "global"},
     "labor": {"method": "labor"},
     "bulk": {"method": "ladies", "num_neighbors": [12, 9], "bulk": 3},
-    "bulk of neighbors, serve": {"bulk": 2, "uneven": "serve", "seed_order": "global", "batch_size": 7},
+    "bulk of neighbors, serve": {"bulk": 2, "uneven": "serve", "seed_order": "global", "batch_size": 5},
 }
 
 
@@ -150,7 +150,7 @@ OF_NODES = {
 GIVEN = {
     "owned": {},
     "global": {"seed_order": "global"},
-    "bulk": {"bulk": 3, "seed_order": "global", "uneven": "serve", "batch_size": 7},
+    "bulk": {"bulk": 2, "seed_order": "global", "uneven": "serve", "batch_size": 5},
 }
 GRIDS = [(2, 2), (8, 8), (4, 4), (4, 8), (2, 4)]
 
