@@ -7,9 +7,10 @@ and touches a cell per source, a loop that draws the high word of a number for e
 and with three ways to draw a layer with scipy: indexing rows and columns, products of sparse matrices (Tripathy et al.
 2024, algorithm 1), and dense vectors over all nodes, as in the authors' code (Zou et al. 2019). LABOR is compared with
 a loop that reads the lists and draws a number for each source, and with neighbor sampling, by time and by the number of
-nodes found. The rows of GraphSAGE's matrices are counted, and those of the paper's, whose frontiers keep repeated
-nodes. If fb100 is there, all this is also done on its 24 largest schools. Last, the memory that a hop takes besides its
-outputs, and the memory that 64 batches of three layers take as matrices, on cnr-2000 if that is there.
+nodes found; by its batch_dependency, the rows are counted that a batch reads and the batch before did not. The rows of
+GraphSAGE's matrices are counted, and those of the paper's, whose frontiers keep repeated nodes. If fb100 is there, all
+this is also done on its 24 largest schools. Last, the memory that a hop takes besides its outputs, and the memory that
+64 batches of three layers take as matrices, on cnr-2000 if that is there.
 """
 
 from __future__ import annotations
@@ -27,13 +28,14 @@ from common import as_csc, compare, graph, has, judged, parser, report, save, sa
 from limits import draw_high_words, draw_lists, touch_lists
 from torch_geometric.utils import coalesce
 
-from torch_gnnscale import CSC, ops
+from torch_gnnscale import CSC, FeatureStore, GraphStore, LayerSampler, NeighborLoader, ops
 from torch_gnnscale.datasets import planted
 from torch_gnnscale.ops.layer_drawing import SCHEMES_OF
 
 LAYERS, BATCH = [512, 512], 512
 FANOUTS, SEEDS = [10, 10], 1024
 MATRIX_FANOUTS = [15, 10, 5]
+DEPENDENCIES = [1, 2, 4, 16, 64]
 LIMIT = "reading the lists, touching a cell per source"
 DRAWING = "reading the lists, drawing for each source"
 HIGH_WORDS = "reading the lists, drawing a high word for each source"
@@ -81,6 +83,26 @@ def node_counts(csc: CSC, batches: int) -> dict[str, Any]:
         name = f"LABOR {drawing.scheme}, {SEEDS} x {fanouts}: nodes, of neighbor sampling's"
         found[name] = judged(nodes[0] / nodes[1], most=most)
     say_aims(found)
+    return found
+
+
+def new_rows(csc: CSC, batches: int = 64) -> dict[str, Any]:
+    """The share of a batch's rows that the batch before did not have, by LABOR's batch_dependency."""
+    stores, found = (FeatureStore(), GraphStore.from_csc(csc)), {}
+    torch.manual_seed(0)
+    seeds = torch.randperm(csc.num_dst)[: SEEDS * (batches + 1)]
+    for shared in DEPENDENCIES:
+        sampler = LayerSampler(stores, FANOUTS, "labor", batch_dependency=shared)
+        loader = NeighborLoader(stores, FANOUTS, seeds, neighbor_sampler=sampler, batch_size=SEEDS, seed=0, prefetch=0)
+        before, new, rows = None, 0, 0
+        for sample in loader.samples(0):
+            if before is not None:
+                new += int((~torch.isin(sample.node, before)).sum())
+                rows += len(sample.node)
+            before = sample.node
+        found[str(shared)] = new / rows
+    shares = ", ".join(f"{shared}: {share:.2f}" for shared, share in found.items())
+    print(f"\nLABOR {SEEDS} x {FANOUTS}, rows that the batch before lacks, by batch_dependency: {shares}")
     return found
 
 
@@ -295,6 +317,7 @@ def main() -> None:
             "ladies": ladies(found, args.rounds),
             "labor": labor(found, args.rounds),
             "node counts": node_counts(found, args.rounds),
+            "new rows": new_rows(found),
             "matrix rows": matrix_rows(found, args.rounds),
         }
         if not args.no_save:

@@ -59,6 +59,13 @@ def layer_defaults() -> dict[str, Any]:
     return {"scheme": SCHEMES_OF["ladies"][0], **given}
 
 
+PAPERS = {
+    "ladies": {"scores": "counts", "scheme": "successive"},
+    "fastgcn": {"scheme": "replace", "weights": "unbiased"},
+}
+"""What papers draw, where several options differ from the defaults (Tripathy et al. 2024; Chen et al. 2018)."""
+
+
 def on_threads(count: int) -> str:
     """``1 thread``, ``2 threads``."""
     return f"{count} thread{'s' * (count > 1)}"

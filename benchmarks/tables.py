@@ -14,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import RESULTS, layer_defaults, on_threads
+from common import PAPERS, RESULTS, layer_defaults, on_threads
 from markdown import by_graph, table, taken_on, title
 from tables_of_ranks import (
     breakdown,
@@ -31,6 +31,8 @@ from tables_of_ranks import (
     split_plans,
     split_steps,
 )
+
+from torch_gnnscale.ops.layer_drawing import SCHEMES_OF
 
 DOCUMENTS = [
     Path(__file__).parents[1] / "docs" / name
@@ -245,29 +247,31 @@ def _score(row: dict[str, Any]) -> str:
 
 
 def methods(results: Any) -> str:
-    """The rows of all data sets, without those where ``keep_known`` is one of several options."""
+    """Every row of LABOR; of LADIES and FastGCN the defaults, single changes of these, and what the papers draw."""
     first, *others = (entry["rows"] for entry in results.values())
     order = ("neighbor", "labor", "ladies", "fastgcn")
     names = [
         name
         for name, row in sorted(first.items(), key=lambda e: (order.index(e[1]["method"]), len(e[1]["options"])))
-        if all(name in rows for rows in others) and (len(row["options"]) < 2 or "keep_known" not in row["options"])
+        if all(name in rows for rows in others)
+        and (row["method"] == "labor" or len(row["options"]) < 2 or row["options"] == PAPERS[row["method"]])
     ]
     rows = ([name, *(_score(entry["rows"][name]) for entry in results.values())] for name in names)
     return table(["", *(f"{name}, {e['rows']['neighbor']['nodes']:.0f} nodes" for name, e in results.items())], rows)
 
 
 def method_options(results: Any) -> str:
-    """All combinations of the options of LADIES and FastGCN on the schools: a column for each scheme."""
-    found: dict[tuple[str, ...], dict[str, str]] = {}
-    for row in results["six schools"]["rows"].values():
-        given = layer_defaults() | row["options"]
-        if row["method"] in ("ladies", "fastgcn"):
-            of = (row["method"], given["scores"], given["weights"], str(given["keep_known"]))
-            found.setdefault(of, {})[given["scheme"]] = _score(row)
-    schemes = sorted({scheme for some in found.values() for scheme in some})
-    head = ["method", "scores", "weights", "keep_known", *schemes]
-    return table(head, ([*of, *(found[of].get(scheme, "") for scheme in schemes)] for of in sorted(found)[::-1]))
+    """All combinations of the options of LADIES and FastGCN that were measured: a column for each scheme."""
+    schemes, rows = sorted(SCHEMES_OF["ladies"]), []
+    for data, entry in results.items():
+        found: dict[tuple[str, ...], dict[str, str]] = {}
+        for row in entry["rows"].values():
+            given = layer_defaults() | row["options"]
+            if row["method"] in ("ladies", "fastgcn"):
+                of = (row["method"], given["scores"], given["weights"], str(given["keep_known"]))
+                found.setdefault(of, {})[given["scheme"]] = _score(row)
+        rows += [[data, *of, *(found[of].get(scheme, "") for scheme in schemes)] for of in sorted(found)[::-1]]
+    return table(["", "method", "scores", "weights", "keep_known", *schemes], rows)
 
 
 def hit_rates(results: Any) -> str:

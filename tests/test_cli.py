@@ -148,7 +148,7 @@ def test_missing_data_is_one_clear_error(kind, tmp_path, capsys):
     assert f"found neither {tmp_path}/lost.npz nor {tmp_path}/lost/lost.npz" in printed
 
 
-@pytest.mark.parametrize("option", ["--task", "--policy", "--seed-order"])
+@pytest.mark.parametrize("option", ["--task", "--method", "--policy", "--seed-order"])
 def test_names_that_are_not_known_are_refused_with_those_that_are(option, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["train", "--parts", "parts", option, "unheard"])
@@ -199,10 +199,14 @@ def test_runs_of_other_tasks_models_and_data_have_folders_of_their_own(short, ta
     short("--model", "gat", "--fanouts", "5", "5")
     short("--resume")
     short("--model", "gat", "--fanouts", "5", "5", "--resume")
+    short("--method", "ladies", "--fanouts", "64", "64")
     short("--task", "links", "--negatives", "2")
     found = {path.name for path in Path("runs").iterdir()}
-    assert found == {"nodes-planted-sage", "nodes-mine-sage", "nodes-planted-gat", "links-planted"}
-    assert all((Path("runs") / name / "summary.json").is_file() for name in found)
+    of_nodes = {f"nodes-{name}" for name in ("planted-sage", "mine-sage", "planted-gat", "planted-sage-ladies")}
+    assert found == {*of_nodes, "links-planted"}
+    configs = {name: json.loads((Path("runs") / name / "summary.json").read_text())["config"] for name in found}
+    methods = {name: configs[name]["method"] for name in of_nodes}
+    assert methods == {name: "ladies" if name.endswith("ladies") else "neighbor" for name in of_nodes}
 
 
 def test_runs_with_pygs_loader_have_folders_of_their_own(short, monkeypatch):

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <cstdint>
 #include <functional>
@@ -11,6 +10,7 @@
 #include "../memory/pool.h"
 #include "draws_cpu.h"
 #include "schemes.h"
+#include "sum_tree.h"
 
 namespace gnnscale {
 
@@ -141,38 +141,6 @@ inline bool choose_below(const Scored& from, uint64_t limit, int64_t count, Sche
   return true;
 }
 
-// A Fenwick tree (1994) of scores: finds the place of a unit, and removes scores.
-class SumTree {
- public:
-  // score_of(i): of place i < count.
-  template <typename F>
-  SumTree(size_t count, F&& score_of) : sums_(count + 1) {
-    for (size_t i = 0; i < count; ++i) sums_[i + 1] = score_of(i);
-    for (size_t i = 1; i < sums_.size(); ++i) {
-      if (const size_t above = i + (i & -i); above < sums_.size()) sums_[above] += sums_[i];
-    }
-  }
-
-  // The first place i with scores[0] + ... + scores[i] > unit.
-  size_t find(uint64_t unit) const {
-    size_t place = 0;
-    for (size_t step = std::bit_floor(sums_.size() - 1); step > 0; step /= 2) {
-      if (place + step < sums_.size() && sums_[place + step] <= unit) {
-        place += step;
-        unit -= sums_[place];
-      }
-    }
-    return place;
-  }
-
-  void remove(size_t place, uint64_t score) {
-    for (size_t i = place + 1; i < sums_.size(); i += i & -i) sums_[i] -= score;
-  }
-
- private:
-  Vector<uint64_t> sums_;
-};
-
 // `count` numbered draws, each from prefix sums in id order: of all scores (with replacement), or of the scores of
 // candidates that were not drawn yet.
 inline void choose_by_numbers(const Scored& from, int64_t count, bool replace, uint64_t key, int hop, uint64_t total,
@@ -181,13 +149,18 @@ inline void choose_by_numbers(const Scored& from, int64_t count, bool replace, u
   std::iota(order.begin(), order.end(), 0);
   std::sort(order.begin(), order.end(), [&](uint32_t a, uint32_t b) { return from.node(a) < from.node(b); });
   const auto score_of = [&](size_t place) { return from.score(order[place]); };
-  SumTree tree(order.size(), score_of);
+  const int64_t all = from.count();
+  Vector<uint64_t> tree(all);
+  for (int64_t place = 0; place < all; ++place) tree[place] = score_of(place);
+  for (int64_t place = 0; place < all; ++place) {
+    if (const int64_t above = place + summed_at(place); above < all) tree[above] += tree[place];
+  }
   uint64_t left = total;
   Vector<size_t> places(count);
   for (int64_t j = 0; j < count; ++j) {
-    places[j] = tree.find(bounded(numbered_draw(key, hop, j), left));
+    places[j] = find_place(tree.data(), all, bounded(numbered_draw(key, hop, j), left));
     if (replace) continue;
-    tree.remove(places[j], score_of(places[j]));
+    remove_score(tree.data(), all, places[j], score_of(places[j]));
     left -= score_of(places[j]);
   }
   std::sort(places.begin(), places.end());

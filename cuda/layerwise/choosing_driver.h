@@ -16,13 +16,12 @@ class ChoosingDriver {
   ChoosingDriver(Executor& executor, const Candidates& of, int64_t most)
       : on_(executor), of_(of), most_(most), candidates_(of.begin + of.batches) {}
 
-  // Writes of.correction. Scheme kSuccessive is not here: each of its draws depends on those before it.
+  // Writes of.correction.
   void run(Scheme scheme) {
     if (of_.count <= 0) return on_.each(candidates_, most_, ChooseAll{of_, of_.count < 0 ? 1.0 : 0.0});
-    STD_TORCH_CHECK(scheme == Scheme::kPriority || scheme == Scheme::kPoisson || scheme == Scheme::kReplace,
-                    "expected a scheme that draws candidates at once");
+    STD_TORCH_CHECK(scheme != Scheme::kSequential, "expected a scheme that draws candidates by their scores");
     if (scheme == Scheme::kPriority) return by_priority();
-    scheme == Scheme::kPoisson ? by_poisson() : by_replacement();
+    scheme == Scheme::kPoisson ? by_poisson() : by_numbers(scheme == Scheme::kReplace);
   }
 
  private:
@@ -85,7 +84,7 @@ class ChoosingDriver {
     on_.each(candidates_, most_, CorrectPoisson{by});
   }
 
-  void by_replacement() {
+  void by_numbers(bool replace) {
     int64_t *keys = make<int64_t>(most_ + 1), *spare_keys = make<int64_t>(most_ + 1);
     int32_t *numbers = make<int32_t>(most_), *spare_numbers = make<int32_t>(most_);
     on_.each(most_, WriteOrder{of_, keys, numbers});
@@ -95,11 +94,16 @@ class ChoosingDriver {
     }
     // The keys are of no further use, nor are the spare arrays.
     uint64_t *const scores = reinterpret_cast<uint64_t*>(keys), *const sums = reinterpret_cast<uint64_t*>(spare_keys);
-    const Replacements by{of_, numbers, scores, sums, reinterpret_cast<uint32_t*>(spare_numbers)};
+    const NumberedDraws by{of_, numbers, scores, sums, reinterpret_cast<uint32_t*>(spare_numbers)};
     on_.each(candidates_, most_, OrderScores{by});
     on_.sum_before(scores, sums, candidates_, most_);
-    on_.each(of_.batches * of_.count, DrawUnits{by});
-    on_.each(candidates_, most_, CorrectReplaced{by});
+    if (replace) {
+      on_.each(of_.batches * of_.count, DrawUnits{by});
+    } else {
+      on_.each(candidates_, most_, GrowTrees{by});
+      on_.each(of_.batches, DrawSuccessively{by});
+    }
+    on_.each(candidates_, most_, CorrectNumbered{by, replace});
   }
 
   Executor& on_;

@@ -9,6 +9,7 @@
 #include "../sample/bulk.h"
 #include "ranks.h"
 #include "schemes.h"
+#include "sum_tree.h"
 
 namespace gnnscale {
 
@@ -217,7 +218,7 @@ struct CorrectPoisson {
   }
 };
 
-// With replacement ####################################################################################################
+// By numbered draws: with replacement, or of the candidates not drawn yet #############################################
 
 // For every place that a candidate may have: a key by which candidates are sorted by batch, then by node; those without
 // a candidate come last.
@@ -236,10 +237,10 @@ struct WriteOrder {
   }
 };
 
-struct Replacements {
+struct NumberedDraws {
   Candidates of;
   const int32_t* at;     // [candidates]: the candidate at each place of the sorted order
-  uint64_t* ordered;     // [candidates]: the scores in this order
+  uint64_t* ordered;     // [candidates]: the scores in this order; later each batch's tree of these (sum_tree.h)
   const uint64_t* sums;  // [candidates + 1]: their sums, modulo 2^64
   uint32_t* times;       // [candidates]: how often each candidate was drawn
 
@@ -248,7 +249,7 @@ struct Replacements {
 
 // For every candidate.
 struct OrderScores {
-  Replacements by;
+  NumberedDraws by;
 
   GNNSCALE_HD void operator()(int64_t i) const {
     by.ordered[i] = by.of.score[by.at[i]];
@@ -258,7 +259,7 @@ struct OrderScores {
 
 // For every numbered draw of every batch.
 struct DrawUnits {
-  Replacements by;
+  NumberedDraws by;
 
   GNNSCALE_HD void operator()(int64_t item) const {
     const int64_t batch = item / by.of.count, first = by.of.begin[batch];
@@ -274,15 +275,49 @@ struct DrawUnits {
   }
 };
 
-// For every candidate.
-struct CorrectReplaced {
-  Replacements by;
+// For every candidate's place.
+struct GrowTrees {
+  NumberedDraws by;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const uint32_t times = by.times[i];
-    by.of.correction[i] = times == 0 ? 0
-                                     : counted_correction(times, by.total(by.of.batch_of(i)),
-                                                          static_cast<uint64_t>(by.of.count), by.of.score[i]);
+    const int64_t place = i - by.of.begin[by.of.batch_of(i)];
+    by.ordered[i] = by.sums[i + 1] - by.sums[i + 1 - summed_at(place)];
+  }
+};
+
+// For every batch: its draws, one after the other.
+struct DrawSuccessively {
+  NumberedDraws by;
+
+  GNNSCALE_HD void operator()(int64_t batch) const {
+    const int64_t first = by.of.begin[batch], all = by.of.begin[batch + 1] - first;
+    if (by.of.are_all_taken(batch)) return;
+    uint64_t* const tree = by.ordered + first;
+    uint64_t left = by.total(batch);
+    for (int64_t j = 0; j < by.of.count; ++j) {
+      const uint64_t draw = numbered_draw(static_cast<uint64_t>(by.of.key[batch]), by.of.hop, j);
+      const int64_t place = find_place(tree, all, bounded(draw, left)), i = by.at[first + place];
+      remove_score(tree, all, place, by.of.score[i]);
+      left -= by.of.score[i];
+      by.times[i] = 1;
+    }
+  }
+};
+
+// For every candidate.
+struct CorrectNumbered {
+  NumberedDraws by;
+
+  bool replace;
+
+  GNNSCALE_HD void operator()(int64_t i) const {
+    const int64_t batch = by.of.batch_of(i);
+    const uint64_t times = by.times[i], count = static_cast<uint64_t>(by.of.count);
+    if (!replace && by.of.are_all_taken(batch)) {
+      by.of.correction[i] = 1;
+    } else {
+      by.of.correction[i] = times == 0 ? 0 : counted_correction(times, by.total(batch), count, by.of.score[i]);
+    }
   }
 };
 

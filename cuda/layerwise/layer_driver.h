@@ -3,9 +3,9 @@
 // for that of drawn edges (with the scheme `poisson` also for whether more nodes became certain), and once at the end.
 //
 // Memory of a hop besides what it returns, in bytes. LADIES, per scanned edge: 32 for the table of scores, 12 for
-// columns and slots, 24 for candidates, and 4 (poisson: 8, replace: 24) to draw them. FastGCN, per node and batch: 32,
-// and the same to draw them. LABOR, per scanned edge: 20. When these are freed, per drawn edge: 32 to 64 for the table
-// of nodes, and 28 more.
+// columns and slots, 24 for candidates, and 4 (poisson: 8, replace and successive: 24) to draw them. FastGCN, per node
+// and batch: 32, and the same to draw them. LABOR, per scanned edge: 20. When these are freed, per drawn edge: 32 to 64
+// for the table of nodes, and 28 more.
 #pragma once
 
 #include <optional>

@@ -37,7 +37,7 @@ METHODS = {
     "fastgcn": {"method": "fastgcn", "num_neighbors": [40, 30], "seed_order": "global"},
     "labor": {"method": "labor"},
     "bulk": {"method": "ladies", "num_neighbors": [12, 9], "bulk": 3},
-    "bulk of neighbors, serve": {"bulk": 2, "uneven": "serve", "seed_order": "global", "batch_size": 7},
+    "bulk of neighbors, serve": {"bulk": 2, "uneven": "serve", "seed_order": "global", "batch_size": 5},
 }
 
 
@@ -150,7 +150,7 @@ OF_NODES = {
 GIVEN = {
     "owned": {},
     "global": {"seed_order": "global"},
-    "bulk": {"bulk": 3, "seed_order": "global", "uneven": "serve", "batch_size": 7},
+    "bulk": {"bulk": 2, "seed_order": "global", "uneven": "serve", "batch_size": 5},
 }
 GRIDS = [(2, 2), (8, 8), (4, 4), (4, 8), (2, 4)]
 
@@ -238,6 +238,26 @@ def test_what_travels_in_the_first_hop(parts, count, world):
         if copies > 1:
             assert 0 < traffic["scores"]["bytes_received"] <= 16 * int(degree[others].sum())
     assert asked == int(degree[seeds].sum())
+
+
+@pytest.mark.parametrize("method", ["ladies", SLOW("fastgcn")])
+def test_edges_come_once_for_all_hops_and_batches_of_a_bulk(parts, method):
+    data, path = parts(2)
+    with partition.open_parts(path) as opened:
+        bounds, of_all = opened.book.bounds[None].tolist(), opened.stored_ids()
+    degree = torch.zeros(data.num_nodes, dtype=torch.int64)
+    degree.scatter_add_(0, of_all[data.edge_index[1]], torch.ones(data.num_edges, dtype=torch.int64))
+    given = {"seed_order": "global", "bulk": 100, "batch_size": 9}
+    cases = [(method, {"layers": True}, [8, 40, 40])]
+    for rank, ((batches,), traffic) in enumerate(cluster(2).run(epoch_of_rank, path, cases, given)):
+        expanded = []  # the nodes that hops of each batch expand, once for all hops
+        for batch in map(dict, batches):
+            expanded += batch["n_id"][2][: sum(batch["num_sampled_nodes"][:-1])]
+        node = of_all[torch.tensor(expanded)].unique()
+        others = node[(node < bounds[rank]) | (node >= bounds[rank + 1])]
+        assert len(node) < len(expanded)
+        assert traffic["requests"]["bytes_sent"] == 4 * len(others)
+        assert traffic["edges"]["bytes_received"] == 4 * int(len(others) + 2 * degree[others].sum())
 
 
 # Where the time goes ##################################################################################################

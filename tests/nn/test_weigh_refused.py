@@ -1,5 +1,9 @@
 """Models and batches that cannot be weighed are refused by their exact error."""
 
+import inspect
+import re
+from pathlib import Path
+
 import pytest
 import torch
 import torch_geometric.nn as pyg_nn
@@ -9,6 +13,7 @@ from torch import nn
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import narrow, saving, weigh
+from torch_gnnscale.nn.messages import _BY_EDGE
 from torch_gnnscale.nn.weigh import _is_prefix
 
 
@@ -119,3 +124,16 @@ def test_batches_without_edge_index_are_refused(options):
         ValueError, match=r"^batch: expected one of a homogeneous graph with edge_index, found none; give"
     ):
         weigh(basic(pyg_nn.GIN)())(batch)
+
+
+def test_the_page_names_the_layers_that_take_weights():
+    page = Path(__file__).parents[2] / "docs" / "layerwise.md"
+    if not page.is_file():
+        pytest.skip("no checkout: the page is not here")
+    rows = re.findall(r"^\| (.*`\w+Conv`.*) \| (yes|no) \| (yes|no).* \|$", page.read_text(), re.MULTILINE)
+    kinds = {name: getattr(pyg_nn, name) for name in dir(pyg_nn) if isinstance(getattr(pyg_nn, name), type)}
+    of_pyg = {name: kind for name, kind in kinds.items() if issubclass(kind, pyg_nn.MessagePassing)}
+    named = {name: row[1:] for row in rows for name in re.findall(r"`(\w+)`", row[0]) if name in of_pyg}
+    assert {name for name, (weighed, _) in named.items() if weighed == "yes"} == set(_BY_EDGE.values())
+    takes = {name for name, kind in of_pyg.items() if "edge_weight" in inspect.signature(kind.forward).parameters}
+    assert {name for name, (_, itself) in named.items() if itself == "yes"} == takes

@@ -49,7 +49,7 @@ def test_random_batches(first, device):
 def test_hubs_and_repeated_seeds(method, device):
     graph = graph_of_degrees([900, 0, 300, *[7] * 120, *[1] * 80], seed=3, dtype=torch.int32)
     batches = [torch.tensor([0, 2, 5, 0, 1]), random_ids(203, 60), torch.tensor([], dtype=torch.int64)]
-    for scheme in [scheme for scheme in SCHEMES_OF[method] if scheme != "successive"]:
+    for scheme in SCHEMES_OF[method]:
         for scores in SCORES if method != "labor" else SCORES[:1]:
             drawing = ops.LayerDrawing(method, scheme, scores, aggregation="gcn", keep_known=method != "labor")
             for num_nodes in ([30, 40], [1, 150], [0, 5], [-1, 3], [199, 2]):
@@ -86,10 +86,6 @@ def test_what_is_refused(device):
     graph, seeds = random_graph(20, 4, seed=1), torch.tensor([3, 20])
     with pytest.raises(IndexError, match=r"^seeds\[1\] = 20 is out of range: expected nodes in \[0, 20\)$"):
         bulk(graph, [seeds], [3], device=device)
-    with pytest.raises(
-        NotImplementedError, match=r"^scheme='successive' with a bulk is not implemented, for each draw"
-    ):
-        bulk(graph, [seeds[:1]], [3], LADIES._replace(scheme="successive"), device)
     with pytest.raises(ValueError, match=r"^num_nodes\[0\]: expected -1 <= num_nodes\[0\] <= 2147483647, found -2$"):
         bulk(graph, [seeds[:1]], [-2], device=device)
     with pytest.raises(ValueError, match=r"^score: expected it only for method='fastgcn', found method='ladies'$"):
@@ -114,7 +110,7 @@ def test_malformed_graphs(method, device):
                                [0, 2], [3], [1], drawing, **score)  # fmt: skip
 
 
-@pytest.mark.parametrize("scheme", ["priority", "poisson", "replace"])
+@pytest.mark.parametrize("scheme", SCHEMES_OF["ladies"])
 def test_scratch_memory_is_at_most_96_bytes_per_scanned_edge(scheme):
     """Outputs included, by what torch is asked for: on a GPU the same, and CUB's own scratch memory."""
     degree, count = 40, 500

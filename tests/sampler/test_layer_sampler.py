@@ -1,7 +1,7 @@
 """LayerSampler through the loaders: the samples of its twin, in every way in which loaders make batches."""
 
 import re
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -151,8 +151,6 @@ def test_the_same_batches_on_a_gpu(data, method, share):
     for batch, expected in zip(there, loader_of(data, method), strict=True):
         assert batch.edge_weight.device.type == "cuda"
         assert plain(batch.cpu()) == plain(expected)
-    with pytest.raises(NotImplementedError, match=r"^scheme='successive' with device='cuda' is not implemented"):
-        LayerSampler(data, HOPS, "ladies", scheme="successive", device="cuda")
     with pytest.raises(NotImplementedError, match=r"^links with device='cuda:0' are not implemented"):
         LinkNeighborLoader(data, HOPS, data.edge_index, method="ladies", device="cuda")
 
@@ -232,6 +230,18 @@ def test_batches_that_depend_on_each_other_draw_alike(data):
     links = {"neg_sampling": "binary", "neighbor_sampler": sampler}
     with pytest.raises(ValueError, match=r"^batch_dependency=2: expected 1 with negatives, which are drawn for each"):
         LinkNeighborLoader(data, HOPS, data.edge_index, **links)
+
+
+def test_batches_that_depend_on_each_other_have_more_rows_in_common():
+    """Of other seeds: so fewer rows have to be read that the batch before did not read."""
+    data = make_data(1000, 60_000)
+    new = {}
+    for shared in (1, 4):
+        sampler = LayerSampler(data, [5], "labor", batch_dependency=shared)
+        loader = NeighborLoader(data, [5], neighbor_sampler=sampler, batch_size=50, seed=2, shuffle=True)
+        nodes = [set(batch.n_id[batch.batch_size :].tolist()) for batch in loader]
+        new[shared] = sum(len(now - before) for before, now in pairwise(nodes)) / sum(map(len, nodes))
+    assert new[4] < 0.75 * new[1]
 
 
 @pytest.mark.parametrize("later", [False, True])

@@ -14,7 +14,7 @@ from .exchanged_rows import join_rows, pack_rows
 from .generate import dropout_rows, permutation, random_bits, rmat_edges
 from .graph import Relations, relations
 from .hops import Picks, Relabelled, pick_neighbors, relabel
-from .layer_bulk import PreparedLayerBulks, check_bulk_drawing, sample_layers_bulk
+from .layer_bulk import PreparedLayerBulks, sample_layers_bulk
 from .layer_drawing import LayerDrawing
 from .layerwise import PreparedLayers, choose_nodes, draw_nodes, node_scores, sample_layers
 from .memory import (
@@ -42,7 +42,7 @@ __all__ = [
     "Candidates", "Cut", "EdgeSet", "ID_DTYPES", "LayerDrawing", "MAX_BATCHES", "MAX_COUNT", "MAX_FANOUT",
     "MAX_HOPS", "MAX_PARTS", "MAX_STEPS", "Picks", "PoolStats", "PreparedLayerBulks", "PreparedLayers",
     "PreparedNeighbors", "REDUCTIONS", "Relabelled", "Relations", "Sample", "Side", "Subgraph", "aggregate",
-    "beyond_bulks", "can_aggregate", "can_gather_rows", "can_widen", "candidates", "check_bulk_drawing", "check_colptr",
+    "beyond_bulks", "can_aggregate", "can_gather_rows", "can_widen", "candidates", "check_colptr",
     "choose_nodes", "contract", "coo_to_csc", "count_ids", "cut_batch", "draw_nodes", "dropout_rows", "edge_dot",
     "edge_set", "empty_bytes", "extreme_backward", "first_outside", "gather_rows", "gather_tiers", "huge_pages",
     "join_rows", "limit_threads", "map_file", "map_shared", "node_scores", "pack_rows", "permutation",

@@ -38,7 +38,8 @@ def sample_layers_bulk(
     source) into a hash table and adds to its score, an integer, so that no order matters; the sources are listed;
     those of the least r_v / q_v are found by two counts of these quotients' first 12 and next 12 bits, and the few
     whose 24 bits are equal to those of the first that is not drawn are compared exactly; each stored edge from a drawn
-    source is taken. FastGCN has a candidate for each node and batch, LABOR none: each edge draws. The taken edges'
+    source is taken. ``successive`` is the exception: one thread makes all draws of a batch, one after the other, from a
+    tree of sums. FastGCN has a candidate for each node and batch, LABOR none: each edge draws. The taken edges'
     sources are numbered as :func:`sample_bulk` numbers them. On a GPU all of it is queued on the current stream; the
     host waits twice a hop, for numbers of edges (``poisson``: some more times), and once for the counts.
 
@@ -55,14 +56,12 @@ def sample_layers_bulk(
         of ``seeds``.
 
     Raises:
-        NotImplementedError: ``successive``, of which each draw depends on those before.
         TypeError, ValueError, IndexError: as of :func:`sample_bulk` and :func:`sample_layers`.
         RuntimeError: the graph is malformed, a hop reads more than 2^31 edges or, with FastGCN, has more than 2^31
             candidates, or memory ran out.
     """
     given = check_bulk_input(colptr, row, seeds, seed_ptr, keys, edge_id, spread)
     check_drawing(drawing, layers, include_dst)
-    check_bulk_drawing(drawing, "a bulk")
     hops = check_num_nodes(num_nodes)
     size = len(given.colptr) - 1
     if (score is not None) != (drawing.method == "fastgcn"):
@@ -85,15 +84,6 @@ def sample_layers_bulk(
         error = failed
     check_ids("seeds", seeds, size, "nodes")
     raise error
-
-
-def check_bulk_drawing(drawing: LayerDrawing, how: str) -> None:
-    """Raises NotImplementedError for a scheme that :func:`sample_layers_bulk` does not have. ``how``: what requires it,
-    such as "device='cuda:0'"."""
-    if drawing.scheme == "successive":
-        raise NotImplementedError(
-            f"scheme='successive' with {how} is not implemented, for each draw depends on those before; use it on a CPU"
-        )
 
 
 class PreparedLayerBulks:

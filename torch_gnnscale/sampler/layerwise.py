@@ -69,7 +69,7 @@ class LayerSampler(PyGAttributes, OnExecutor):
         device, graph_on_gpu, graph_on_peers: as in :class:`torch_gnnscale.NeighborSampler`.
 
     Raises:
-        NotImplementedError: several types; on a GPU, ``successive``, links, and the stores of a part.
+        NotImplementedError: several types; on a GPU, links, and the stores of a part.
         TypeError, ValueError, IndexError: a malformed graph; an option that is unknown or does not fit the method.
     """
 
@@ -131,7 +131,6 @@ class LayerSampler(PyGAttributes, OnExecutor):
                 self.graph.move_to_huge_pages()
                 self.executor = HostLayers(self.graph, plan)
             else:
-                ops.check_bulk_drawing(self.drawing, f"device={str(device)!r}")
                 csc = SegmentedCSC.on_gpu(self.graph.relations[0].csc, self.device, graph_on_gpu, graph_on_peers)
                 self.executor = GPULayers(self.graph, csc, plan)
         self.links = LinkSampling(self.graph, False, strict_negatives)
