@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch_geometric.utils import add_remaining_self_loops, scatter
 
 from .. import ops
@@ -226,8 +227,8 @@ class SplitLayer(NarrowedLayer):
 
 def refuse_recomputing(title: str) -> None:
     """Raises NotImplementedError within ``torch.utils.checkpoint``, which runs the layer again in the backward pass,
-    and while ``torch.compile`` traces the layer."""
-    if torch.compiler.is_compiling():
+    and within ``torch.compile``."""
+    if get_eval_frame_callback() not in (None, False):  # also where a function was left to Python
         raise NotImplementedError(f"{title}: expected a model that is not compiled, found it within torch.compile")
     frame = sys._getframe(1)
     while frame is not None:

@@ -19,6 +19,7 @@ from ..distributed.meeting import rank_and_world
 from ..nn.compare import agree, first_difference, outputs
 from ..nn.layered import Layered
 from ..nn.weigh import default_call
+from ..nn.wrapper import modules_of
 from ..ops.shuffle import MAX_TABLES
 from .connection import ENDED, Connection
 from .description import Description
@@ -140,6 +141,7 @@ class Parallelized(Layered):
 
     def _check_batch(self, batch: Any) -> None:
         refuse_recomputing("split")
+        _refuse_compiled(self.module)
         if self._connection.ended:
             raise RuntimeError(f"split: {ENDED}")
         if DistributedDataParallel._get_active_ddp_module() is not None:
@@ -289,16 +291,22 @@ def parallelize(
 
     Raises:
         ValueError: the model has no MessagePassing layers, or is wrapped by DistributedDataParallel or this package.
-        NotImplementedError: it is compiled.
+        NotImplementedError: it, or a module of it, is compiled.
     """
     return Parallelized(model, call, transport, timeout)
 
 
 def _refuse(model: nn.Module) -> None:
-    for module in model.modules():
-        if isinstance(module, DistributedDataParallel):
-            raise ValueError(
-                "model: expected one without DistributedDataParallel, found one; parallelize sums gradients"
-            )
-        if type(module).__name__ == "OptimizedModule":
-            raise NotImplementedError("model: expected one that is not compiled, found the result of torch.compile")
+    if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
+        raise ValueError("model: expected one without DistributedDataParallel, found one; parallelize sums gradients")
+    _refuse_compiled(model)
+
+
+def _refuse_compiled(model: nn.Module) -> None:
+    if any(map(_is_compiled, modules_of(model))):
+        name = next(name for name, module in model.named_modules() if _is_compiled(module))
+        raise NotImplementedError(f"{name or 'model'}: expected a module that is not compiled, found a compiled one")
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"
