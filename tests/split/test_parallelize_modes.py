@@ -62,7 +62,7 @@ def evaluates():
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 2, CLASSES, dropout=0.5, norm="BatchNorm").double()
     split, alone = parallelize(model), copy.deepcopy(model)
     whole_model, owners = narrow(alone, check=False), random_owners(NODES, world, 3)
-    for fanouts in ([4, 3], [-1, -1], [2, 2, 2], [-1, -1]):
+    for fanouts in ([2, 2, 2], [4, 3], [-1, -1], [2, 2, 2]):
         loader = NeighborLoader(make_data(), fanouts, torch.arange(0, 200, 3), batch_size=24, seed=1, shard=False)
         whole = next(iter(loader))
         batch, cut = cut_batches(whole, owners, world)[rank], cut_of(whole, owners, world, rank)
