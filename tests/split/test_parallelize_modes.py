@@ -14,9 +14,10 @@ from test_parallelize import weights_of
 from test_parallelize_training import NODES, own_batches
 
 from torch_gnnscale import NeighborLoader
+from torch_gnnscale.distributed.exchange import Traffic
 from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.nn import narrow, saving
-from torch_gnnscale.split import parallelize
+from torch_gnnscale.split import Moved, parallelize
 
 
 def of_type(name, dtype, casts):
@@ -110,40 +111,83 @@ def test_repeated_seeds(name):
 
 
 def counted(transport):
-    """What a step exchanges that wants the gradient of x: (rounds, bytes sent, bytes received) by purpose, and what
-    the shuffle index says of it."""
+    """What a step exchanges that wants the gradient of x, by purpose: (rounds, bytes sent, bytes received, rows sent,
+    rows received); and what the shuffle index says of it."""
     rank, world = rank_and_world()
     split = parallelize(pyg_nn.GCN(FEATURES, HIDDEN, 3, CLASSES).double(), transport=transport)
     first, second = own_batches(world, rank, 2)
     split(first[1]).sum().backward()
-    before, batch = copy.deepcopy(split.traffic), second[1]
+    before, moved, batch = copy.deepcopy(split.traffic), split.work.shuffled, second[1]
     batch.x.requires_grad_()
     split(batch).sum().backward()
     found = {}
     for purpose, entry in split.traffic.items():
-        was = before.get(purpose, type(entry)())
-        found[purpose] = tuple(
-            getattr(entry, name) - getattr(was, name) for name in ("rounds", "bytes_sent", "bytes_received")
-        )
+        was, rows = before.get(purpose, Traffic()), split.work.shuffled.get(purpose, Moved())
+        before_it = moved.get(purpose, Moved())
+        found[purpose] = (
+            entry.rounds - was.rounds, entry.bytes_sent - was.bytes_sent, entry.bytes_received - was.bytes_received,
+            rows.sent - before_it.sent, rows.received - before_it.received,
+        )  # fmt: skip
     index, expected = batch.shuffle_index, {}
+
+    def expect(purpose, columns, groups, back):
+        rows = [sum(sum(levels[:groups]) for levels in counts) for counts in (index.num_sent, index.num_received)]
+        rows = rows[::-1] if back else rows
+        expected[purpose] = (1, *(8 * columns * count for count in rows), *rows)
+
+    expect("forward degrees", 1, 3, False)
     for layer, columns in enumerate((FEATURES, HIDDEN, HIDDEN)):
-        sent, received = (
-            8 * columns * sum(sum(levels[: 3 - layer]) for levels in counts)
-            for counts in (index.num_sent, index.num_received)
-        )
-        expected[f"forward convs.{layer}"], expected[f"backward convs.{layer}"] = (
-            (1, sent, received),
-            (1, received, sent),
-        )
-    every = [8 * sum(map(sum, counts)) for counts in (index.num_sent, index.num_received)]
-    expected["forward degrees"] = (1, *every)
+        expect(f"forward convs.{layer}", columns, 3 - layer, False)
+        expect(f"backward convs.{layer}", columns, 3 - layer, True)
     split.close()
     return {purpose: found[purpose] for purpose in expected}, expected, found.keys() - expected.keys()
 
 
 @pytest.mark.parametrize("transport", ["peers", "all_to_all"])
-def test_rounds_and_bytes_are_those_of_the_index(transport):
+def test_rounds_bytes_and_rows_are_those_of_the_index(transport):
     """L forward and L backward where x needs a gradient, and one of degrees."""
     for found, expected, others in cluster(2).run(counted, transport):
         assert found == expected
         assert others == {"header", "gradients"}
+
+
+def works(name, parts, rank):
+    """What a rank has loaded and computed, and the halo of its batches."""
+    split, halo = parallelize(MODELS[name]().double()), 0
+    for _, batch, _ in own_batches(parts, rank, 3):
+        split(batch).sum().backward()
+        halo += batch.shuffle_index.num_halo
+    split.close()
+    return split.work, halo
+
+
+def works_here(name):
+    rank, world = rank_and_world()
+    return works(name, world, rank)
+
+
+@pytest.mark.parametrize("name", quick(["sage", "gcn", "two layers on three hops"], "gcn"))
+def test_work_of_all_ranks_is_that_of_one_process(name):
+    """No row is loaded and no edge computed twice."""
+    (alone, _), found = works(name, 1, 0), cluster(3).run(works_here, name)
+    assert alone.batches == 3
+    assert (alone.halo, alone.shuffled) == (0, {})
+    assert sum(work.rows for work, _ in found) == alone.rows > 0
+    for layer, edges in alone.edges.items():
+        assert sum(work.edges[layer] for work, _ in found) == edges > 0
+    for work, halo in found:
+        assert (work.batches, work.halo) == (3, halo)
+        assert work.edges.keys() == alone.edges.keys()
+
+
+def test_each_batch_s_edges_are_counted_by_layer():
+    """Layer 0 of three computes all edges, the last one those into the seeds."""
+    split = parallelize(MODELS["sage"]().double())
+    _, batch, _ = next(own_batches(1, 0))
+    split(batch)
+    first, second, third = batch.num_sampled_edges
+    assert split.work.edges == {
+        "convs.0": first + second + third, "convs.1": first + second, "convs.2": first
+    }  # fmt: skip
+    assert split.work.rows == batch.num_nodes
+    split.close()
