@@ -111,7 +111,7 @@ class Peers(Transport):
         with self._counted(own, moves.num_sent, moves.num_received, purpose):
             offered = self._offered(own, moves, purpose)
             with self.exchange.awaited():  # a rank that has no memory for them cannot go on alone
-                return self.shared.joined(first, [entry for entry in offered if len(entry)])
+                return self.shared.joined(first, [entry for entry in offered if entry.num_rows])
 
     def _offered(self, own: Tensor, moves: Moves, purpose: str) -> list[Offered]:
         """Writes the rows that others read, each once, however many ranks read it. If several do, the list of places of
