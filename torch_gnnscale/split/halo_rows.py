@@ -138,7 +138,6 @@ class SplitRows(CollectiveSource):
         """See :meth:`RowSource.batch`."""
         own, x, halo = rows
         batch = self.inner.batch(sampled, own, layouts)
-        batch.num_nodes = len(sampled.nodes[None])  # a model's, for edges also come from the halo
         if halo is not None:
             batch[X], batch[HALO] = x, halo
             fields = sampled.out.fields  # type: ignore[union-attr]
