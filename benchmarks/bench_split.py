@@ -2,7 +2,7 @@
 
     python benchmarks/bench_split.py
 
-Both train the same model on batches of the same total size, on 1, 2 and 4 ranks, every process on one core. Split: the
+Both train the same model on batches of the same total size, on 1 to 4 ranks, every process on one core. Split: the
 ranks compute every batch together. Data parallel: each rank makes a micro-batch of batch size / P seeds under DDP, and
 all data lie on every rank. Models are narrowed in both. Epochs take turns.
 
@@ -313,7 +313,7 @@ def main() -> None:
         return
     options = parser(__doc__.splitlines()[0], graphs=False)
     options.add_argument("--graphs", nargs="+", default=["Oklahoma97", "planted"])
-    options.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
+    options.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 3, 4])
     options.add_argument("--steps", type=int, default=8, help="of an epoch")
     options.add_argument("--presampled", type=int, default=10, help="epochs")
     options.add_argument("--epochs", type=int, default=6, help="of the curves of accuracy")
@@ -332,10 +332,21 @@ def main() -> None:
         epochs = args.epochs if graph == "planted" and world > 1 and usual else 0
         results[title] = measured[title] = measure(graph, world, setting, args, usual, epochs)
         if not args.no_save:
-            save("split", {**results, "aims": aims_of(results)})
+            save("split", {**in_order(results), "aims": aims_of(results)})
     say_aims(aims_of(measured))
     if not args.no_save:
-        plot(results)
+        plot(in_order(results))
+
+
+def in_order(results: dict[str, Any]) -> dict[str, Any]:
+    """Graph by graph: the usual setting by number of ranks, then the others as they were measured."""
+    graphs = list(dict.fromkeys(title.split(", ")[0] for title in results))
+
+    def place(title: str) -> tuple[int, bool, str]:
+        graph, ranks, *setting = title.split(", ")
+        return graphs.index(graph), bool(setting), "" if setting else ranks
+
+    return {title: results[title] for title in sorted(results, key=place)}
 
 
 def runs_of(graphs: list[str], ranks: list[int]) -> dict[str, tuple[str, int, dict[str, Any]]]:
