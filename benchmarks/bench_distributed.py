@@ -155,10 +155,10 @@ def exchange_of(part: Part, loader: NeighborLoader, rounds: int) -> dict[str, An
     steps = part.features.open_steps()
     out = next(iter(loader.samples(0)))
     names = [attr.attr_name for attr in part.features.all_attrs()]
-    plan = part.features.plan([TensorAttr(None, name, out.node) for name in names])
-    counts = part.features.counts(plan, steps)
+    needs = part.features.needs([TensorAttr(None, name, out.node) for name in names])
+    counts = part.features.counts(needs, steps)
     asked = steps.rows.numbers(counts, "counts")
-    read = partial(part.features.read, plan, asked, steps)
+    read = partial(part.features.read, needs, asked, steps)
     return against_bare(steps.rows, read, counts.sum(1), asked.sum(1), row_bytes(part), rounds)
 
 

@@ -76,7 +76,7 @@ def measure(graph: str, seeds: int, ranks: int, copies: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    options = parser(__doc__.splitlines()[0], graphs=False)
+    options = parser(__doc__.splitlines()[0], graphs=False, rounds=False)
     options.add_argument("--graph", default="planted", help="planted or small")
     options.add_argument("--seeds", type=int, default=16384)
     options.add_argument("--grids", type=int, nargs="+", default=[21, 41, 42, 81, 82], help="p and c in two digits")

@@ -133,7 +133,7 @@ def measure(graph: str, grid: Grid, batches: int) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    options = parser(__doc__.splitlines()[0], graphs=False)
+    options = parser(__doc__.splitlines()[0], graphs=False, rounds=False)
     options.add_argument("--graph", default="planted", help="planted or small")
     options.add_argument("--batches", type=int, nargs="+", default=[8, 24], help="k, of a bulk")
     options.add_argument("--grids", type=int, nargs="+", default=[21, 42], help="p and c in two digits")

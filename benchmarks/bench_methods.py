@@ -266,7 +266,7 @@ def plot(results: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    options = parser(__doc__.splitlines()[0], graphs=False)
+    options = parser(__doc__.splitlines()[0], graphs=False, rounds=False)
     options.add_argument("--data", nargs="+", choices=TASKS, default=list(TASKS))
     options.add_argument("--small", action="store_true", help="a few rows of a generated graph; nothing is saved")
     options.add_argument("--more", action="store_true", help="keep the rows of benchmarks/results/methods.json")

@@ -117,7 +117,7 @@ def measure(name: str, folder: Path, limit: int) -> dict[str, Any]:
 def main() -> None:
     if is_parent(in_rank):
         return
-    options = parser(__doc__.splitlines()[0])
+    options = parser(__doc__.splitlines()[0], rounds=False)
     options.add_argument("--folder", help="on the disk that is to be measured; by default the working directory")
     options.add_argument("--limit", type=int, default=400, help="seconds after which ranks are ended")
     options.set_defaults(graphs=["1M-16M"])

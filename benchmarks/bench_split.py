@@ -2,7 +2,7 @@
 
     python benchmarks/bench_split.py
 
-Both train the same model on batches of the same total size, on 1, 2 and 4 ranks, every process on one core. Split: the
+Both train the same model on batches of the same total size, on 1 to 4 ranks, every process on one core. Split: the
 ranks compute every batch together. Data parallel: each rank makes a micro-batch of batch size / P seeds under DDP, and
 all data lie on every rank. Models are narrowed in both. Epochs take turns.
 
@@ -10,7 +10,8 @@ all data lie on every rank. Models are narrowed in both. Epochs take turns.
   those of split;
 - a step (table 3): S, sampling; L, loading; FB, forward, backward and the optimizer, without overlap (``prefetch=0``);
   and the whole step with overlap, relative to data parallel's in the same round;
-- traffic of split: rounds, rows and bytes by direction;
+- traffic of split: rounds and bytes by layer and direction; and by rank the rows that it loads, the edges that it
+  computes, and the rows, bytes, rounds and seconds of its exchanges;
 - figure 5 and 6: the step over ranks, hidden sizes, batch sizes and numbers of layers;
 - figure 7: accuracy on the validation nodes by epoch, the mean of several seeds.
 
@@ -128,16 +129,11 @@ def in_rank(folder: Path) -> dict[str, Any]:
     times = race({name: way.train for name, way in ways.items()}, options["rounds"])
     model = ways["split"].model
     assert isinstance(model, split.Parallelized)
-    before = {name: (entry.rounds, entry.bytes_received) for name, entry in model.traffic.items()}
+    before = counted(model)
     ways["split"].train(options["rounds"] + 1)
-    traffic = {
-        name: [entry.rounds - before[name][0], entry.bytes_received - before[name][1]]
-        for name, entry in model.traffic.items()
-        if name in before
-    }
+    found["counted"] = {name: count - before.get(name, 0) for name, count in counted(model).items()}
     for name in ways:
         found[name]["seconds"] = times[name]
-    found["traffic"] = traffic
     if options["breakdown"]:
         for name, plan in plans.items():
             way = Way(name, data, setting, plan, 0)
@@ -152,6 +148,21 @@ def in_rank(folder: Path) -> dict[str, Any]:
             for name, plan in plans.items()
         }
     dist.barrier()
+    return found
+
+
+def counted(model: split.Parallelized) -> dict[str, float]:
+    """What a rank has done so far, by name; of an exchange, the name begins with its purpose and a colon."""
+    work = model.work
+    found: dict[str, float] = {"rows": work.rows, "rows of the halo": work.halo}
+    found |= {f"edges of {layer}": count for layer, count in work.edges.items()}
+    for purpose, rows in work.shuffled.items():
+        found |= {f"{purpose}: rows sent": rows.sent, f"{purpose}: rows received": rows.received}
+    for purpose, entry in model.traffic.items():
+        found |= {
+            f"{purpose}: {what.replace('_', ' ')}": getattr(entry, what)
+            for what in ("rounds", "bytes_sent", "bytes_received", "seconds")
+        }
     return found
 
 
@@ -203,10 +214,11 @@ def summed_up(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     for what in ("rows", "edges"):
         result[f"{what} over split's"] = result["data parallel"][what] / result["split"][what]
     result["traffic"] = {
-        name: {"rounds": first["traffic"][name][0] / steps,
-               "bytes": sum(rank["traffic"][name][1] for rank in ranks) / steps}
-        for name in first["traffic"]
+        name: {"rounds": first["counted"][f"{name}: rounds"] / steps,
+               "bytes": sum(rank["counted"][f"{name}: bytes received"] for rank in ranks) / steps}
+        for name in (key.removesuffix(": rounds") for key in first["counted"] if key.endswith(": rounds"))
     }  # fmt: skip
+    result["by rank"] = [{name: count / steps for name, count in rank["counted"].items()} for rank in ranks]
     if "accuracy" in first:
         result["accuracy"] = first["accuracy"]
     return result
@@ -301,7 +313,7 @@ def main() -> None:
         return
     options = parser(__doc__.splitlines()[0], graphs=False)
     options.add_argument("--graphs", nargs="+", default=["Oklahoma97", "planted"])
-    options.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4])
+    options.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 3, 4])
     options.add_argument("--steps", type=int, default=8, help="of an epoch")
     options.add_argument("--presampled", type=int, default=10, help="epochs")
     options.add_argument("--epochs", type=int, default=6, help="of the curves of accuracy")
@@ -320,10 +332,21 @@ def main() -> None:
         epochs = args.epochs if graph == "planted" and world > 1 and usual else 0
         results[title] = measured[title] = measure(graph, world, setting, args, usual, epochs)
         if not args.no_save:
-            save("split", {**results, "aims": aims_of(results)})
+            save("split", {**in_order(results), "aims": aims_of(results)})
     say_aims(aims_of(measured))
     if not args.no_save:
-        plot(results)
+        plot(in_order(results))
+
+
+def in_order(results: dict[str, Any]) -> dict[str, Any]:
+    """Graph by graph: the usual setting by number of ranks, then the others as they were measured."""
+    graphs = list(dict.fromkeys(title.split(", ")[0] for title in results))
+
+    def place(title: str) -> tuple[int, bool, str]:
+        graph, ranks, *setting = title.split(", ")
+        return graphs.index(graph), bool(setting), "" if setting else ranks
+
+    return {title: results[title] for title in sorted(results, key=place)}
 
 
 def runs_of(graphs: list[str], ranks: list[int]) -> dict[str, tuple[str, int, dict[str, Any]]]:

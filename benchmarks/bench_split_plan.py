@@ -131,7 +131,7 @@ def plot(results: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    options = parser(__doc__.splitlines()[0], graphs=False)
+    options = parser(__doc__.splitlines()[0], graphs=False, rounds=False)
     options.add_argument("--graphs", nargs="+", choices=["planted", "cnr2000", "small"], default=["planted", "cnr2000"])
     options.add_argument("--seeds", type=int, default=5, help="of METIS and of the draws")
     args = options.parse_args()

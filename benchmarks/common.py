@@ -37,12 +37,13 @@ def has(package: str) -> bool:
     return importlib.util.find_spec(package) is not None
 
 
-def parser(description: str, graphs: bool = True) -> argparse.ArgumentParser:
-    """The command line of every benchmark, with a choice of ``graphs`` or not."""
+def parser(description: str, graphs: bool = True, rounds: bool = True) -> argparse.ArgumentParser:
+    """The command line of every benchmark; with a choice of ``graphs`` and a number of ``rounds``, or without."""
     options = argparse.ArgumentParser(description=description)
     if graphs:
         options.add_argument("--graphs", nargs="+", choices=GRAPHS, default=MEASURED)
-    options.add_argument("--rounds", type=int, default=15, help="interleaved rounds of all candidates")
+    if rounds:
+        options.add_argument("--rounds", type=int, default=15, help="interleaved rounds of all candidates")
     options.add_argument("--no-save", action="store_true", help="do not write the JSON result")
     return options
 

@@ -330,7 +330,7 @@ def test_copies_that_no_grid_has(parts):
     )
     assert cluster(2).results(refused, parts(1)[1], "ladies") == [(False, text)] * 2
     steps, executor = RankSteps.__new__(RankSteps), GridLayers.__new__(GridLayers)
-    steps.grid, executor.plan = Grid(36, 9), SimpleNamespace(drawing=SimpleNamespace(method="ladies"))
+    steps.grid, executor.options = Grid(36, 9), SimpleNamespace(drawing=SimpleNamespace(method="ladies"))
     with pytest.raises(ValueError, match=re.escape("36 / c^2 being whole: c in [1, 2, 3, 6], found 4")):
         executor.join(steps, True)
     assert all(returned for returned, _ in cluster(2).results(refused, parts(1)[1], "labor"))

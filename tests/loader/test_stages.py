@@ -304,12 +304,12 @@ def test_a_batch_that_failed_is_one_of_those_before_an_iteration_is_left(turns, 
 
 
 def announced_two_steps_before():
-    """Rows of a store that wants to be told what the next two steps read; a plan's rows are the plan."""
+    """Rows of a store that wants to be told what the next two steps read; the rows of needs are they themselves."""
     return CollectiveRows(
         SimpleNamespace(
-            thread_safe=False, collective=True, rows_here=False, plans_ahead=lambda steps: 2, plan=same,
-            announce=lambda plan, steps: None, withdraw=lambda steps: None, counts=lambda plan, steps: None,
-            read=lambda plan, asked, steps: None, rows=same,
+            thread_safe=False, collective=True, rows_here=False, looks_ahead=lambda steps: 2, needs=same,
+            announce=lambda needs, steps: None, withdraw=lambda steps: None, counts=lambda needs, steps: None,
+            read=lambda needs, asked, steps: None, rows=same,
         ),
         None,
     )  # fmt: skip

@@ -26,7 +26,7 @@ from torch_gnnscale import (
 from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, METHODS, SCHEMES, SCORES, WEIGHTS
 from torch_gnnscale.random import Purpose, batch_key
 from torch_gnnscale.sampler import WeightedLayer
-from torch_gnnscale.sampler.layer_executor import GPULayers, LayerPlan
+from torch_gnnscale.sampler.layer_executor import GPULayers, LayerOptions
 from torch_gnnscale.topology import CSC
 from torch_gnnscale.topology.reorder import Order
 from torch_gnnscale.topology.segmented import SegmentedCSC
@@ -128,8 +128,8 @@ class PlacedSampler(LayerSampler):
     def __init__(self, *args, **options) -> None:
         super().__init__(*args, **options)
         csc = SegmentedCSC.cut(self.graph.relations[0].csc, torch.device("cpu"), 0, copied=False)
-        plan = LayerPlan(self.num_nodes_of_hops, self.drawing, self.layers, self.include_dst)
-        self.executor = GPULayers(self.graph, csc, plan)
+        given = LayerOptions(self.num_nodes_of_hops, self.drawing, self.layers, self.include_dst)
+        self.executor = GPULayers(self.graph, csc, given)
 
 
 @pytest.mark.parametrize("layers", [False, True])

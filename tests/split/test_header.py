@@ -42,6 +42,8 @@ def differs(what, parts):
             batch.x = batch.x.float()
         elif what == "width of x":
             batch.x = batch.x[:, :2]
+        elif what == "gradient":
+            batch.x.requires_grad_()
         elif what == "norm":
             model.norms[1].eval()
         elif what == "all":
@@ -72,13 +74,14 @@ SAID = {
     "autocast": f"ValueError: split: autocast: {SAME} none and on rank 1 bfloat16",
     "type of x": f"ValueError: split: x: {SAME} rows of 3 float64 and on rank 1 rows of 3 float32",
     "width of x": f"ValueError: split: x: {SAME} rows of 3 float64 and on rank 1 rows of 2 float64",
+    "gradient": f"ValueError: split: gradient of x: {SAME} not wanted and on rank 1 wanted",
     "norm": f"ValueError: split: model: {SAME} norms.1.training True and on rank 1 False",
     "aggr": f"ValueError: split: model: {SAME} convs.1.aggr 'mean' and on rank 1 'max'",
     "p": f"ValueError: split: model: {SAME} dropout.p 0.5 and on rank 1 0.4",
 }
 
 
-@pytest.mark.parametrize("what", quick(list(SAID), "aggr", "p"))
+@pytest.mark.parametrize("what", quick(list(SAID), "aggr", "gradient", "p"))
 def test_ranks_that_differ(what):
     assert cluster(2).run(differs, what, 2) == [SAID[what]] * 2
 
@@ -173,7 +176,7 @@ class Heard:
     """The headers of all ranks, of which this is rank 0."""
 
     def __init__(self, keys, parts, part_of, knows_halo):
-        common = [parts, 2, 1, 1, -1, 5, 99]
+        common = [parts, 2, 1, 1, -1, 5, 0, 99]
         self.said = [
             [*common, part, key, 0, 1, halo, -1] for part, key, halo in zip(part_of, keys, knows_halo, strict=True)
         ]

@@ -154,13 +154,36 @@ def test_models_and_batches_of_one_process_that_are_refused():
         split(batch)
 
 
+COMPILED = {
+    "model": lambda model: parallelize(torch.compile(model)),
+    "its layer": lambda model: (model.convs[1].compile(), parallelize(model))[1],
+    "its layer, afterwards": lambda model: (parallelize(model), model.convs[1].compile())[0],
+    "around": lambda model: torch.compile(parallelize(model)),
+}
+NOT_COMPILED = {
+    "model": "model: expected a module that is not compiled, found a compiled one",
+    "its layer": "convs.1: expected a module that is not compiled, found a compiled one",
+    "its layer, afterwards": "convs.1: expected a module that is not compiled, found a compiled one",
+    "around": "split: expected a model that is not compiled, found it within torch.compile",
+}
+
+
 @pytest.mark.slow
-def test_compiled_models_are_refused():
-    model = torch.compile(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES))
-    with pytest.raises(
-        NotImplementedError, match=r"^model: expected one that is not compiled, found the result of torch"
-    ):
-        parallelize(model)
+@pytest.mark.filterwarnings("ignore:Dynamo does not know how to trace")
+@pytest.mark.parametrize("what", COMPILED)
+def test_compiled_models_are_refused(what):
+    _, batch, _ = next(own_batches(1, 0))
+    with pytest.raises(NotImplementedError, match=f"^{re.escape(NOT_COMPILED[what])}$"):
+        COMPILED[what](pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double())(batch)
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_model_within_a_checkpoint_is_refused(reentrant):
+    _, batch, _ = next(own_batches(1, 0))
+    split = parallelize(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double())
+    text = "split: expected each layer to run once, found it within torch.utils.checkpoint"
+    with pytest.raises(NotImplementedError, match=f"^{text}"):
+        checkpoint(split, batch, use_reentrant=reentrant)
 
 
 def failing():

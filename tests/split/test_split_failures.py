@@ -134,15 +134,15 @@ def unsendable_rows(by_peers):
     """What the first three batches came to; rank 1 cannot send the rows of the second one."""
     loader = loader_of(PLAN, {"prefetch": 0})
     source = loader._line.collator.source
-    plan = source.plan
+    needs = source.needs
 
-    def planned(sampled, bounds):
-        found = plan(sampled, bounds)
+    def changed(sampled, bounds):
+        found = needs(sampled, bounds)
         if dist.get_rank() == 1 and next(numbers) == 1:
             found.moves.sent[0] = 1 << 40
         return found
 
-    source.plan, numbers = planned, iter(range(1000))
+    source.needs, numbers = changed, iter(range(1000))
     with contextlib.nullcontext() if by_peers else without_peers():
         return outcomes_of(loader)
 

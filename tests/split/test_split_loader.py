@@ -19,8 +19,9 @@ from helpers.split import (
     without_peers,
 )
 from torch import distributed as dist
+from torch_geometric.data import Data
 
-from torch_gnnscale import LayerSampler, NeighborLoader, NeighborSampler
+from torch_gnnscale import FeatureStore, GraphStore, LayerSampler, NeighborLoader, NeighborSampler
 from torch_gnnscale.feature.contract import Ranks
 from torch_gnnscale.split import batches
 from torch_gnnscale.split.peer_memory import HostMemories
@@ -158,3 +159,25 @@ def test_rows_of_dense_features_alone_are_exchanged(sparse):
     batch = next(iter(NeighborLoader(data, [3, 2], batch_size=20, seed=1, split=plan)))
     assert ("x_halo" in batch) == (not sparse)
     assert batch.x.size(0) == len(batch.n_id)
+
+
+ATTRIBUTES = {"none": (), "of nodes": ("y",), "of edges": ("edge_attr",)}
+
+
+def numbers_of_nodes(plan, names, stores):
+    """(num_nodes, how many nodes a batch has) of each batch."""
+    whole = make_data()
+    data = Data(edge_index=whole.edge_index, num_nodes=200)
+    for name in names:
+        data[name] = torch.arange(whole.num_edges if "edge" in name else 200)
+    given = (FeatureStore.from_data(data), GraphStore.from_data(data)) if stores else data
+    loader = NeighborLoader(given, [3, 2], torch.arange(0, 200, 3), batch_size=10, split=plan)
+    return [(batch.num_nodes, len(batch.n_id)) for batch in loader]
+
+
+@pytest.mark.parametrize("stores", [False, True])
+@pytest.mark.parametrize("names", ATTRIBUTES.values(), ids=ATTRIBUTES)
+def test_nodes_of_a_halo_are_none_of_the_batch(names, stores):
+    """Also where no rows say how many nodes there are."""
+    for found in cluster(2).run(numbers_of_nodes, GivenPlan(random_owners(200, 2), 2), names, stores):
+        assert all(count == expected for count, expected in found), found

@@ -24,7 +24,7 @@ from .steps import RankSteps
 
 
 @dataclass
-class RowPlan:
+class RowNeeds:
     """The rows that one batch reads."""
 
     attrs: list[TensorAttr]
@@ -106,73 +106,73 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
             f"{int(others[0])} in part {int(found[others[0]])}; use part.input_nodes(...) or seed_order='global'"
         )
 
-    def plan(self, attrs: list[TensorAttr]) -> RowPlan:
-        """See :meth:`CollectiveRowStore.plan`."""
+    def needs(self, attrs: list[TensorAttr]) -> RowNeeds:
+        """See :meth:`CollectiveRowStore.needs`."""
         located = [NOWHERE] * len(self._groups)
         for attr in attrs:
             if located[number := self._groups[attr.group_name]] is NOWHERE:
                 located[number] = locate(self._stored(attr), self._bounds(attr.group_name), self.part.number)
-        return RowPlan(attrs, located)
+        return RowNeeds(attrs, located)
 
-    def plans_ahead(self, steps: Steps) -> int | Literal["epoch"]:
-        """See :meth:`CollectiveRowStore.plans_ahead`: as many as the policy of the prefetch buffer looks ahead."""
+    def looks_ahead(self, steps: Steps) -> int | Literal["epoch"]:
+        """See :meth:`CollectiveRowStore.looks_ahead`: as many as the policy of the prefetch buffer looks ahead."""
         return self._buffers[steps].window
 
-    def announce(self, plan: RowPlan, steps: Steps) -> None:
+    def announce(self, needs: RowNeeds, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.announce`."""
-        self._buffers[steps].announce([found.remote for found in plan.located])
+        self._buffers[steps].announce([found.remote for found in needs.located])
 
     def withdraw(self, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.withdraw`."""
         self._buffers[steps].withdraw()
 
-    def counts(self, plan: RowPlan, steps: Steps) -> Tensor:
+    def counts(self, needs: RowNeeds, steps: Steps) -> Tensor:
         """See :meth:`CollectiveRowStore.counts`."""
-        plan.asked = self._buffers[steps].ask([found.remote for found in plan.located])
-        plan.counts = torch.empty(self.ranks.parts, len(self._groups), dtype=torch.int64)
+        needs.asked = self._buffers[steps].ask([found.remote for found in needs.located])
+        needs.counts = torch.empty(self.ranks.parts, len(self._groups), dtype=torch.int64)
         for t, group in enumerate(self._groups):
-            plan.counts[:, t] = counts_by_part(plan.asked.ids[t], self._bounds(group))
-        return plan.counts
+            needs.counts[:, t] = counts_by_part(needs.asked.ids[t], self._bounds(group))
+        return needs.counts
 
-    def read(self, plan: RowPlan, asked: Tensor, steps: Steps) -> None:
+    def read(self, needs: RowNeeds, asked: Tensor, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.read`."""
         assert isinstance(steps, RankSteps)
-        assert plan.asked is not None
-        assert plan.counts is not None
+        assert needs.asked is not None
+        assert needs.counts is not None
         with steps.rows.awaited():
             starts = (self._bounds(group)[:-1] for group in self._groups)
-            each = zip(plan.asked.ids, starts, plan.counts.unbind(1), strict=True)
+            each = zip(needs.asked.ids, starts, needs.counts.unbind(1), strict=True)
             wanted = [ids - start.repeat_interleave(count) for ids, start, count in each]
         buffers = self._buffers[steps]
         if not self.rows_here:
-            came = exchange_rows(steps.rows, asked, wanted, plan.counts, self._kinds, self._own, buffers.update)
-            plan.remote = buffers.take(plan.asked, came)
-            buffers.entered(plan.asked)
+            came = exchange_rows(steps.rows, asked, wanted, needs.counts, self._kinds, self._own, buffers.update)
+            needs.remote = buffers.take(needs.asked, came)
+            buffers.entered(needs.asked)
             return
         error = None
         try:
-            places = [(self._own[t][name], plan.located[t].place) for t, name in self._numbers(plan)]
+            places = [(self._own[t][name], needs.located[t].place) for t, name in self._numbers(needs)]
             of_batch = [(rows, place[place >= 0]) for rows, place in places]
-            plan.coming = answered(
-                steps.rows, asked, wanted, plan.counts, self._kinds, self._own, of_batch, self._device, self._stream
+            needs.coming = answered(
+                steps.rows, asked, wanted, needs.counts, self._kinds, self._own, of_batch, self._device, self._stream
             )
             buffers.update()
         except Exception as failed:
             error = failed
         steps.agree(error, "rows")  # from here on every rank exchanges them
 
-    def taken(self, plan: RowPlan, steps: Steps) -> None:
+    def taken(self, needs: RowNeeds, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.taken`."""
-        assert plan.asked is not None
-        self._buffers[steps].entered(plan.asked)
+        assert needs.asked is not None
+        self._buffers[steps].entered(needs.asked)
 
-    def arrive(self, plan: RowPlan, steps: Steps) -> None:
+    def arrive(self, needs: RowNeeds, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.arrive`."""
         assert isinstance(steps, RankSteps)
-        assert plan.asked is not None
-        assert plan.coming is not None
+        assert needs.asked is not None
+        assert needs.coming is not None
         assert steps.rows_here is not None
-        buffers, coming, exchange = self._buffers[steps], plan.coming, steps.rows_here
+        buffers, coming, exchange = self._buffers[steps], needs.coming, steps.rows_here
         was_lost, buffers.is_lost = buffers.is_lost, True  # until the rows that entered the buffer are there
         try:
             came = steps.named(lambda: coming.exchanged(exchange))
@@ -181,23 +181,23 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
             raise
         if was_lost:
             raise RuntimeError("the prefetch buffer has lost rows by an error of an earlier step")
-        plan.remote = buffers.take(plan.asked, came)
+        needs.remote = buffers.take(needs.asked, came)
         buffers.is_lost = False
 
-    def rows(self, plan: RowPlan) -> list[Tensor]:
+    def rows(self, needs: RowNeeds) -> list[Tensor]:
         """See :meth:`CollectiveRowStore.rows`."""
         found = []
-        for k, (t, name) in enumerate(self._numbers(plan)):
-            place, came = plan.located[t].place, plan.remote[t][name]
+        for k, (t, name) in enumerate(self._numbers(needs)):
+            place, came = needs.located[t].place, needs.remote[t][name]
             if isinstance(came, Travelled):
                 found.append(self._own[t][name].join(place, *came))
             else:
                 assert isinstance(came, Arrived)
-                assert plan.coming is not None
-                found.append(came.joined(plan.coming.own[k], place))
+                assert needs.coming is not None
+                found.append(came.joined(needs.coming.own[k], place))
         return found
 
-    def _numbers(self, plan: RowPlan) -> list[tuple[int, int]]:
-        """Of each attribute of a plan, the number of its type, and its own among those of the type."""
-        numbers = [self._groups[attr.group_name] for attr in plan.attrs]
-        return [(t, self._names[t].index(attr.attr_name)) for t, attr in zip(numbers, plan.attrs, strict=True)]
+    def _numbers(self, needs: RowNeeds) -> list[tuple[int, int]]:
+        """Of each attribute that a batch needs, the number of its type, and its own among those of the type."""
+        numbers = [self._groups[attr.group_name] for attr in needs.attrs]
+        return [(t, self._names[t].index(attr.attr_name)) for t, attr in zip(numbers, needs.attrs, strict=True)]

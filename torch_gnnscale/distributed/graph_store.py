@@ -14,7 +14,7 @@ from torch_geometric.sampler.base import DataType
 from .. import ops
 from ..partition import StoredPart, StoredParts
 from ..sampler.graph import Relation, SampledGraph
-from ..sampler.layer_executor import LayerExecutor, LayerPlan
+from ..sampler.layer_executor import LayerExecutor, LayerOptions
 from ..sampler.relations import prepared_edges
 from ..sampler.sampled_store import SampledStore
 from ..sampler.times import check_times
@@ -136,11 +136,11 @@ class PartitionedGraphStore(SampledStore):
         assert isinstance(graph, PartGraph)
         return PartitionedExecutor(graph, self.parts.book, self.part.number, graph.problem)
 
-    def layer_executor(self, graph: SampledGraph, plan: LayerPlan) -> LayerExecutor:
+    def layer_executor(self, graph: SampledGraph, options: LayerOptions) -> LayerExecutor:
         """See :meth:`SampledStore.layer_executor`."""
         assert isinstance(graph, PartGraph)
-        made = OwnersLayers if plan.drawing.method == "labor" else GridLayers
-        return made(graph, self.parts.book, self.part.number, graph.problem, plan)
+        made = OwnersLayers if options.drawing.method == "labor" else GridLayers
+        return made(graph, self.parts.book, self.part.number, graph.problem, options)
 
     def _of_own_edges(self, name: str | None) -> Tensor | None:
         """An attribute of this part's edges, in the order of its relation; None if there is none."""

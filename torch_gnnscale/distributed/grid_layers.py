@@ -41,7 +41,7 @@ class GridLayers(PartitionedLayers):
         if grid.parts % grid.copies:
             allowed = [c for c in range(1, grid.ranks + 1) if grid.ranks % c**2 == 0]
             raise ValueError(
-                f"method={self.plan.drawing.method!r} with a partitioned topology: expected c copies of each part, "
+                f"method={self.options.drawing.method!r} with a partitioned topology: expected c copies of each part, "
                 f"{grid.ranks} / c^2 being whole: c in {allowed}, found {grid.copies}"
             )
         super().join(steps, own_seeds)
@@ -49,8 +49,8 @@ class GridLayers(PartitionedLayers):
         """Whether the first frontier's edges are this rank's own."""
         self.score: Tensor | None = None
         """FastGCN's score of each node of the graph; None for LADIES."""
-        if self.plan.drawing.method == "fastgcn":
-            own = ops.node_scores(self.graph.stored, self.plan.drawing.scores)
+        if self.options.drawing.method == "fastgcn":
+            own = ops.node_scores(self.graph.stored, self.options.drawing.scores)
             self.score = steps.sum_of_column(own, "tables")
         steps.open_row()
 
@@ -61,7 +61,7 @@ class GridLayers(PartitionedLayers):
         laps.skip()
         of_row = _OfRow(self, owners, seeds, keys)
         laps.lap("P")
-        made = finish_together(samples, of_row.hop, len(self.plan.num_nodes))
+        made = finish_together(samples, of_row.hop, len(self.options.num_nodes))
         laps.lap("EXTRACT")
         return made
 
@@ -70,7 +70,7 @@ class _OfRow:
     """The batches of a row, while they are sampled. A node v of batch t has the code t n + v."""
 
     def __init__(self, executor: GridLayers, owners: Owners, seeds: Sequence[Tensor], keys: Sequence[int]) -> None:
-        self.plan, self.executor, self.steps = executor.plan, executor, owners.steps
+        self.options, self.executor, self.steps = executor.options, executor, owners.steps
         grid, self.each = self.steps.grid, len(keys)
         self.copies, self.copy = grid.copies, grid.copy(self.steps.rank)
         self.column, self.row = grid.column(self.copy), grid.row(grid.part(self.steps.rank))
@@ -124,7 +124,7 @@ class _OfRow:
         code = (mine - node)[column] + stored.source  # of each edge's source
         chosen, correction = self._chosen(code, degree, column, count, hop)
         place, drawn = _places(chosen, code)
-        weight = drawn_weights(self.plan.drawing, stored, drawn, correction[place[drawn]], self.executor.degrees)
+        weight = drawn_weights(self.options.drawing, stored, drawn, correction[place[drawn]], self.executor.degrees)
         assert stored.edge_id is not None
         num_edges = torch.bincount(column[drawn], minlength=len(mine))
         picks: Picked = WeightedPicks(num_edges, stored.source[drawn], stored.edge_id[drawn], weight)
@@ -147,10 +147,10 @@ class _OfRow:
         """Sets the next frontier. ``found``: the codes of the sources of all drawn edges, ascending."""
         new = found[~_places(self.known, found)[1]]
         self.known = torch.cat([self.known, new]).sort().values
-        if not self.plan.include_dst:
+        if not self.options.include_dst:
             self.frontier = found
         else:
-            self.frontier = self.known if self.plan.layers else new
+            self.frontier = self.known if self.options.layers else new
 
     # P = QA and SAMPLE ###############################################################################################
 
@@ -164,7 +164,7 @@ class _OfRow:
             count: how many are drawn.
             hop: the number of the hop.
         """
-        drawing, score = self.plan.drawing, self.executor.score
+        drawing, score = self.options.drawing, self.executor.score
         batches = len(self.keys)
         if score is None:
             of_column = torch.ones_like(degree)

@@ -13,7 +13,7 @@ from ..ops.arguments import check_ids
 from ..partition import PartitionBook
 from ..sampler.graph import SampledGraph
 from ..sampler.hop_by_hop import Frontier, Hops, WeightedPicks, by_hops
-from ..sampler.layer_executor import LayerExecutor, LayerPlan
+from ..sampler.layer_executor import LayerExecutor, LayerOptions
 from .executor import OverParts
 from .layer_edges import drawn_weights, stored_edges
 from .owners import Requests
@@ -24,14 +24,14 @@ class PartitionedLayers(OverParts, LayerExecutor):
 
     Args:
         graph, book, part, problem: as of :class:`OverParts`.
-        plan: the options.
+        options: those of all batches.
     """
 
     def __init__(
-        self, graph: SampledGraph, book: PartitionBook, part: int, problem: Exception | None, plan: LayerPlan
+        self, graph: SampledGraph, book: PartitionBook, part: int, problem: Exception | None, options: LayerOptions
     ) -> None:
         super().__init__(graph, book, part, problem)
-        self.plan = plan
+        self.options = options
         self.num_nodes = book.num_nodes()
         self.degrees: Tensor | None = None
         """With ``aggregation="gcn"``, the number of edges into each node of the graph, once a loader was made."""
@@ -39,7 +39,7 @@ class PartitionedLayers(OverParts, LayerExecutor):
     def join(self, steps: Steps, own_seeds: bool) -> None:
         """See :meth:`OverParts.join`."""
         super().join(steps, own_seeds)
-        if self.plan.drawing.aggregation == "gcn":
+        if self.options.drawing.aggregation == "gcn":
             assert self._owners is not None
             own = torch.zeros(self.num_nodes, dtype=torch.int64)
             degree = self.graph.stored.colptr[0].diff()
@@ -48,11 +48,11 @@ class PartitionedLayers(OverParts, LayerExecutor):
 
     def _begun(self, seeds: Sequence[Tensor]) -> list[Hops]:
         """The samples of batches, before their first hop."""
-        plan = self.plan
+        options = self.options
         for entry in seeds:
             check_ids("seeds", entry, self.num_nodes, "nodes")
         return [
-            by_hops(entry, plan.num_nodes, layers=plan.layers, include_dst=plan.include_dst, weighted=True)
+            by_hops(entry, options.num_nodes, layers=options.layers, include_dst=options.include_dst, weighted=True)
             for entry in seeds
         ]
 
@@ -65,11 +65,11 @@ class OwnersLayers(PartitionedLayers):
 
     def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[ops.Sample]:
         """See :meth:`LayerExecutor.sample_many`; in a step of the loader, where each rank samples as many batches."""
-        return self._drawn_by_owners(self._begun(seeds), list(keys), self._drawn, len(self.plan.num_nodes))
+        return self._drawn_by_owners(self._begun(seeds), list(keys), self._drawn, len(self.options.num_nodes))
 
     def _drawn(self, requests: Requests, frontier: Frontier) -> WeightedPicks:
         """The edges that this rank draws for requests of a hop."""
-        drawing, fanout = self.plan.drawing, frontier.fanout
+        drawing, fanout = self.options.drawing, frontier.fanout
         stored = stored_edges(self.graph.stored, requests.node - self.first)
         degree = stored.num_edges
         column = torch.arange(len(degree)).repeat_interleave(degree)

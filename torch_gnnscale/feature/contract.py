@@ -183,31 +183,31 @@ class CollectiveRowStore(RowStore):
         """Where nodes (stored ids) are of other parts than this rank's, a text that says so; else None."""
 
     @abstractmethod
-    def plan(self, attrs: list[TensorAttr]) -> Any:
-        """What :meth:`counts` and :meth:`read` need to read these attributes; several threads may plan at once."""
+    def needs(self, attrs: list[TensorAttr]) -> Any:
+        """What :meth:`counts` and :meth:`read` need to read these attributes; several threads may call it at once."""
 
-    def plans_ahead(self, steps: Steps) -> int | Literal["epoch"]:
-        """How many plans of later steps :meth:`announce` is to be told before a step, at most those of the epoch."""
+    def looks_ahead(self, steps: Steps) -> int | Literal["epoch"]:
+        """Of how many later steps :meth:`announce` is told the needs before a step, at most those of the epoch."""
         return 0
 
-    def announce(self, plan: Any, steps: Steps) -> None:
-        """Tells a plan of a step that comes later, in the order of steps; called on their thread."""
+    def announce(self, needs: Any, steps: Steps) -> None:
+        """Tells the needs of a step that comes later, in the order of steps; called on their thread."""
 
     def withdraw(self, steps: Steps) -> None:
-        """Takes back the plans that were announced and whose steps do not come."""
+        """Takes back what was announced of steps that do not come."""
 
     @abstractmethod
-    def counts(self, plan: Any, steps: Steps) -> Tensor:
-        """``counts`` of :meth:`Steps.step`. Called once for each plan, on the thread of the steps, in their order."""
+    def counts(self, needs: Any, steps: Steps) -> Tensor:
+        """``counts`` of :meth:`Steps.step`. Called once for a batch, on the thread of the steps, in their order."""
 
     @abstractmethod
-    def read(self, plan: Any, asked: Tensor, steps: Steps) -> None:
-        """Gets what a plan asks of other ranks, and answers them. ``asked``: their counts. In a step."""
+    def read(self, needs: Any, asked: Tensor, steps: Steps) -> None:
+        """Gets what a batch asks of other ranks, and answers them. ``asked``: their counts. In a step."""
 
-    def taken(self, plan: Any, steps: Steps) -> None:
+    def taken(self, needs: Any, steps: Steps) -> None:
         """With ``rows_here``, on the thread of the steps: all ranks have taken a step, so :meth:`arrive` follows."""
 
-    def arrive(self, plan: Any, steps: Steps) -> None:
+    def arrive(self, needs: Any, steps: Steps) -> None:
         """With ``rows_here``, gets the rows that :meth:`read` asked for. Called by the thread that iterates, on all
         ranks, for each step that was taken, in their order.
 
@@ -216,8 +216,8 @@ class CollectiveRowStore(RowStore):
         """
 
     @abstractmethod
-    def rows(self, plan: Any) -> list[Tensor]:
-        """The rows of a plan's attributes, in their order, after :meth:`read`; several threads may call it at once.
+    def rows(self, needs: Any) -> list[Tensor]:
+        """The rows of the attributes, in their order, after :meth:`read`; several threads may call it at once.
         With ``rows_here``, the thread that iterates calls it, after :meth:`arrive`."""
 
 

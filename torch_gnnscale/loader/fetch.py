@@ -291,29 +291,29 @@ class CollectiveSource(RowSource):
     collective = True
 
     def in_step(self, sampled: SampledGraphPart, inputs: int) -> None:
-        """Says how many inputs all ranks have together in the step of a sample. Called before :meth:`plan` if the order
-        of inputs is global."""
+        """Says how many inputs all ranks have together in the step of a sample. Called before :meth:`needs` if the
+        order of inputs is global."""
 
     @abstractmethod
-    def plan(self, sampled: SampledGraphPart, bounds: Bounds) -> Any:
-        """What :meth:`counts` and :meth:`read` need for a sample; several threads may plan at once."""
+    def needs(self, sampled: SampledGraphPart, bounds: Bounds) -> Any:
+        """What :meth:`counts` and :meth:`read` need for a sample; several threads may call it at once."""
 
-    def plans_ahead(self, steps: Steps) -> int | Literal["epoch"]:
-        """See :meth:`CollectiveRowStore.plans_ahead`."""
+    def looks_ahead(self, steps: Steps) -> int | Literal["epoch"]:
+        """See :meth:`CollectiveRowStore.looks_ahead`."""
         return 0
 
-    def announce(self, plan: Any, steps: Steps) -> None:
+    def announce(self, needs: Any, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.announce`."""
 
     def withdraw(self, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.withdraw`."""
 
     @abstractmethod
-    def counts(self, plan: Any, steps: Steps) -> Tensor:
+    def counts(self, needs: Any, steps: Steps) -> Tensor:
         """See :meth:`CollectiveRowStore.counts`."""
 
     @abstractmethod
-    def read(self, plan: Any, asked: Tensor, steps: Steps) -> None:
+    def read(self, needs: Any, asked: Tensor, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.read`."""
 
     @property
@@ -321,61 +321,61 @@ class CollectiveSource(RowSource):
         """See :class:`CollectiveRowStore`."""
         return False
 
-    def taken(self, plan: Any, steps: Steps) -> None:
+    def taken(self, needs: Any, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.taken`."""
 
-    def arrive(self, plan: Any, steps: Steps) -> None:
+    def arrive(self, needs: Any, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.arrive`."""
 
     @abstractmethod
-    def rows(self, plan: Any) -> Any:
+    def rows(self, needs: Any) -> Any:
         """What :meth:`fetch` returns; called as :meth:`CollectiveRowStore.rows`."""
 
 
 class CollectiveRows(StoreRows, CollectiveSource):
     """Reads all tensors of a CollectiveRowStore."""
 
-    def plan(self, sampled: SampledGraphPart, bounds: Bounds) -> tuple[list[Any], Any]:
-        """See :meth:`CollectiveSource.plan`."""
+    def needs(self, sampled: SampledGraphPart, bounds: Bounds) -> tuple[list[Any], Any]:
+        """See :meth:`CollectiveSource.needs`."""
         wanted = self.wanted(sampled, bounds)
-        return wanted, self.features.plan(wanted)
+        return wanted, self.features.needs(wanted)
 
-    def plans_ahead(self, steps: Steps) -> int | Literal["epoch"]:
-        """See :meth:`CollectiveRowStore.plans_ahead`."""
-        return self.features.plans_ahead(steps)
+    def looks_ahead(self, steps: Steps) -> int | Literal["epoch"]:
+        """See :meth:`CollectiveRowStore.looks_ahead`."""
+        return self.features.looks_ahead(steps)
 
-    def announce(self, plan: tuple[list[Any], Any], steps: Steps) -> None:
+    def announce(self, needs: tuple[list[Any], Any], steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.announce`."""
-        self.features.announce(plan[1], steps)
+        self.features.announce(needs[1], steps)
 
     def withdraw(self, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.withdraw`."""
         self.features.withdraw(steps)
 
-    def counts(self, plan: tuple[list[Any], Any], steps: Steps) -> Tensor:
+    def counts(self, needs: tuple[list[Any], Any], steps: Steps) -> Tensor:
         """See :meth:`CollectiveRowStore.counts`."""
-        return self.features.counts(plan[1], steps)
+        return self.features.counts(needs[1], steps)
 
-    def read(self, plan: tuple[list[Any], Any], asked: Tensor, steps: Steps) -> None:
+    def read(self, needs: tuple[list[Any], Any], asked: Tensor, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.read`."""
-        self.features.read(plan[1], asked, steps)
+        self.features.read(needs[1], asked, steps)
 
     @property
     def rows_here(self) -> bool:
         """See :class:`CollectiveRowStore`."""
         return self.features.rows_here
 
-    def taken(self, plan: tuple[list[Any], Any], steps: Steps) -> None:
+    def taken(self, needs: tuple[list[Any], Any], steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.taken`."""
-        self.features.taken(plan[1], steps)
+        self.features.taken(needs[1], steps)
 
-    def arrive(self, plan: tuple[list[Any], Any], steps: Steps) -> None:
+    def arrive(self, needs: tuple[list[Any], Any], steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.arrive`."""
-        self.features.arrive(plan[1], steps)
+        self.features.arrive(needs[1], steps)
 
-    def rows(self, plan: tuple[list[Any], Any]) -> list[tuple[Any, Any]]:
+    def rows(self, needs: tuple[list[Any], Any]) -> list[tuple[Any, Any]]:
         """See :meth:`CollectiveSource.rows`."""
-        return list(zip(plan[0], self.features.rows(plan[1]), strict=True))
+        return list(zip(needs[0], self.features.rows(needs[1]), strict=True))
 
 
 def row_source(data: Any, custom_cls: Any = None, device: torch.device | None = None) -> RowSource:

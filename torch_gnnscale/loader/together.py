@@ -71,13 +71,13 @@ class _Prepared:
     at: int
     """Which turn of its bulk it is."""
     sampled: Any = None
-    plan: Any = None
+    needs: Any = None
     error: Exception | None = None
 
     @property
-    def is_planned(self) -> bool:
+    def is_ready(self) -> bool:
         """Whether it is known what rows are read, or why not."""
-        return self.plan is not None or self.error is not None
+        return self.needs is not None or self.error is not None
 
 
 class Served:
@@ -88,8 +88,8 @@ class Served:
 class Together:
     """Makes batches in steps that all ranks take together.
 
-    If sampling needs no other rank, threads sample ahead and plan what rows are read; the rows come on the thread of
-    the steps. If it needs other ranks, the first step of a bulk samples the batches of all of its steps; or, if a
+    If sampling needs no other rank, threads sample ahead and find out what rows are read; the rows come on the thread
+    of the steps. If it needs other ranks, the first step of a bulk samples the batches of all of its steps; or, if a
     prefetch buffer looks W batches ahead, a step samples the bulk of the batch that is announced before the next one.
     On a GPU, all work for the batches of an iteration is queued on one stream.
 
@@ -109,11 +109,11 @@ class Together:
         self.source: CollectiveSource = line.collator.source
         self._samples_together = isinstance(line.sampler, KeyedSampler) and line.sampler.collective
         self._latest: weakref.ref[TogetherBatches] | None = None
-        self._ahead: deque[_Prepared] = deque()  # steps whose plans were announced
+        self._ahead: deque[_Prepared] = deque()  # steps whose needs were announced
         self._window = 0
         self._here = self.source.rows_here
         self._owed: deque[_Prepared] = deque()  # steps that were taken, whose rows the thread that iterates exchanges
-        self._wanted = self.source.plans_ahead(steps)
+        self._wanted = self.source.looks_ahead(steps)
         if self._samples_together:  # ranks without remote rows, which have no buffer, look ahead as the others do
             each = steps.gather(self._wanted)
             self._wanted = "epoch" if "epoch" in each else max(each)
@@ -200,7 +200,7 @@ class Together:
         prepared.sampled = collator.sampled(prepared.bulk.samples(self.line)[prepared.at])
         if self.share.seed_order == "global":
             self.source.in_step(prepared.sampled, self.share.inputs_of_step(prepared.turn.batch.number, self.size_of))
-        prepared.plan = self.source.plan(prepared.sampled, collator.bounds)
+        prepared.needs = self.source.needs(prepared.sampled, collator.bounds)
 
     def _step(self, coming: _Prepared | None) -> _Prepared | Served:
         """Announces a turn, and takes the step that is ``_window`` turns before it."""
@@ -216,17 +216,17 @@ class Together:
         return self._take(self._ahead.popleft())
 
     def _announce(self, coming: _Prepared) -> None:
-        if coming.plan is not None:
-            self.source.announce(coming.plan, self.steps)
+        if coming.needs is not None:
+            self.source.announce(coming.needs, self.steps)
 
     def _take(self, prepared: _Prepared) -> _Prepared:
         begin, sampled, counts = time.perf_counter(), self.line.seconds["sample"], None
         together = self._samples_together and not prepared.bulk.made
-        if not together and not prepared.is_planned:
+        if not together and not prepared.is_ready:
             self._sample_alone(prepared)
-        if prepared.plan is not None:
+        if prepared.needs is not None:
             try:
-                counts = self.source.counts(prepared.plan, self.steps)
+                counts = self.source.counts(prepared.needs, self.steps)
             except Exception as error:
                 prepared.error = error
 
@@ -234,11 +234,11 @@ class Together:
             if together:
                 asked = self._sample_together(prepared)
             self._sample_ahead(self._ahead)
-            self.source.read(prepared.plan, asked, self.steps)
+            self.source.read(prepared.needs, asked, self.steps)
 
         self.steps.step(prepared.turn.batch.number, prepared.error, counts, run)
         if self._here:
-            self.source.taken(prepared.plan, self.steps)
+            self.source.taken(prepared.needs, self.steps)
             self._owed.append(prepared)
         took = time.perf_counter() - begin
         if self._samples_together:
@@ -256,16 +256,16 @@ class Together:
                 self._sample(prepared)
             if prepared.error is not None:
                 raise prepared.error
-            counts = self.source.counts(prepared.plan, self.steps)
+            counts = self.source.counts(prepared.needs, self.steps)
         except Exception as failed:
             error = failed
         return self.steps.sampled(error, counts)
 
     def _sample_ahead(self, turns: Iterable[_Prepared]) -> None:
-        """Within a step, samples those of the turns that are not planned yet, and announces them. An error is raised in
+        """Within a step, samples those of the turns that are not ready yet, and announces them. An error is raised in
         a turn's own step."""
         for turn in turns:
-            if turn.is_planned:
+            if turn.is_ready:
                 continue
             if not turn.bulk.made:
                 error = None
@@ -280,7 +280,7 @@ class Together:
     def _arrive(self) -> None:
         """Exchanges the rows of the first step that waits for it, in the thread that iterates."""
         begin = time.perf_counter()
-        self.source.arrive(self._owed.popleft().plan, self.steps)
+        self.source.arrive(self._owed.popleft().needs, self.steps)
         self.line.seconds["gather"] += time.perf_counter() - begin
 
     def _collate(self, made: _Prepared | Served) -> Any:
@@ -289,7 +289,7 @@ class Together:
         if made.turn.serves:
             return Served()
         begin = time.perf_counter()
-        fetched = Fetched(made.sampled, self.source.rows(made.plan))
+        fetched = Fetched(made.sampled, self.source.rows(made.needs))
         self.line.seconds["gather"] += time.perf_counter() - begin
         return self.line.collate(fetched)
 

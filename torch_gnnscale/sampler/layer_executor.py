@@ -15,7 +15,7 @@ from ..topology.segmented import SegmentedCSC
 from .graph import SampledGraph
 
 
-class LayerPlan(NamedTuple):
+class LayerOptions(NamedTuple):
     """The options of :func:`torch_gnnscale.ops.sample_layers`, which are the same for all batches."""
 
     num_nodes: list[int]
@@ -47,9 +47,9 @@ class LayerExecutor(ABC):
 class HostLayers(LayerExecutor):
     """Draws on the CPU from a graph in host memory or in mapped files."""
 
-    def __init__(self, graph: SampledGraph, plan: LayerPlan) -> None:
-        self._graph, self._plan = graph, plan
-        drawing = plan.drawing
+    def __init__(self, graph: SampledGraph, options: LayerOptions) -> None:
+        self._graph, self._options = graph, options
+        drawing = options.drawing
         self._score = ops.node_scores(graph.stored, drawing.scores) if drawing.method == "fastgcn" else None
         self._prepared: ops.PreparedLayers | None = None
 
@@ -64,11 +64,11 @@ class HostLayers(LayerExecutor):
 
     def sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[ops.Sample]:
         """See :meth:`LayerExecutor.sample_many`; threads take whole batches."""
-        prepared, plan = self._prepared, self._plan
+        prepared, options = self._prepared, self._options
         if prepared is None:
             prepared = self._prepared = ops.PreparedLayers(
-                self._graph.stored, plan.num_nodes, plan.drawing,
-                score=self._score, layers=plan.layers, include_dst=plan.include_dst,
+                self._graph.stored, options.num_nodes, options.drawing,
+                score=self._score, layers=options.layers, include_dst=options.include_dst,
             )  # fmt: skip
         if len(keys) == 1:
             return [prepared.sample(seeds[0], keys[0])]
@@ -81,25 +81,25 @@ class GPULayers(LayerExecutor):
     Args:
         graph: of one type.
         csc: the same graph, as the GPU reads it.
-        plan: the options.
+        options: those of all batches.
     """
 
-    def __init__(self, graph: SampledGraph, csc: SegmentedCSC, plan: LayerPlan) -> None:
-        drawing = plan.drawing
-        self.graph, self.csc, self.plan = graph, csc, plan
+    def __init__(self, graph: SampledGraph, csc: SegmentedCSC, options: LayerOptions) -> None:
+        drawing = options.drawing
+        self.graph, self.csc, self.options = graph, csc, options
         score = ops.node_scores(graph.stored, drawing.scores).to(csc.device) if drawing.method == "fastgcn" else None
         self._device = csc.device
         self._prepared = ops.PreparedLayerBulks(
-            csc.colptr, csc.row, csc.edge_id, csc.spread, plan.num_nodes, drawing, csc.device,
-            score=score, layers=plan.layers, include_dst=plan.include_dst,
+            csc.colptr, csc.row, csc.edge_id, csc.spread, options.num_nodes, drawing, csc.device,
+            score=score, layers=options.layers, include_dst=options.include_dst,
         )  # fmt: skip
 
     def __reduce__(self):
-        return GPULayers, (self.graph, self.csc, self.plan)
+        return GPULayers, (self.graph, self.csc, self.options)
 
     def on(self, device: torch.device | str | int) -> GPULayers:
         """See :meth:`SegmentedCSC.on`."""
-        return GPULayers(self.graph, self.csc.on(device), self.plan)
+        return GPULayers(self.graph, self.csc.on(device), self.options)
 
     def check_links(self) -> None:
         """See :meth:`LayerExecutor.check_links`."""

@@ -22,7 +22,7 @@ from ..ops.layer_drawing import SCHEMES_OF, check_drawing, check_num_nodes
 from ..random import Purpose, batch_key, draw_seed
 from ..topology.segmented import SegmentedCSC, check_graph_budgets
 from .keyed import Inputs
-from .layer_executor import GPULayers, HostLayers, LayerExecutor, LayerPlan
+from .layer_executor import GPULayers, HostLayers, LayerExecutor, LayerOptions
 from .links import LinkSampling, StrictNegatives
 from .on_executor import OnExecutor
 from .output import NeighborOutput, as_output
@@ -111,7 +111,7 @@ class LayerSampler(PyGAttributes, OnExecutor):
             raise ValueError(f"batch_dependency={batch_dependency}: expected method='labor', found {method!r}")
         self.layers, self.include_dst = layers, include_dst
         self.weight_name = weight_name
-        plan = LayerPlan(self.num_nodes_of_hops, self.drawing, layers, include_dst)
+        options = LayerOptions(self.num_nodes_of_hops, self.drawing, layers, include_dst)
         self.executor: LayerExecutor
         """Draws the samples."""
         if (store := sampled_store(data)) is not None:
@@ -120,7 +120,7 @@ class LayerSampler(PyGAttributes, OnExecutor):
                     f"device={str(device)!r} with the stores of a part is not implemented; use device='cpu'"
                 )
             self.graph = store.sampled_graph(data[0], time_attr=None, weight_attr=None, backward=False)
-            self.executor = store.layer_executor(self.graph, plan)
+            self.executor = store.layer_executor(self.graph, options)
         else:
             self.graph = sampled_graph(data, is_sorted=is_sorted)
             if self.graph.is_hetero:
@@ -129,10 +129,10 @@ class LayerSampler(PyGAttributes, OnExecutor):
                 )
             if self.device.type == "cpu":
                 self.graph.move_to_huge_pages()
-                self.executor = HostLayers(self.graph, plan)
+                self.executor = HostLayers(self.graph, options)
             else:
                 csc = SegmentedCSC.on_gpu(self.graph.relations[0].csc, self.device, graph_on_gpu, graph_on_peers)
-                self.executor = GPULayers(self.graph, csc, plan)
+                self.executor = GPULayers(self.graph, csc, options)
         self.links = LinkSampling(self.graph, False, strict_negatives)
         self._disjoint = False
 

@@ -11,7 +11,7 @@ from torch_geometric.data import GraphStore as PyGGraphStore
 
 from .executor import Executor
 from .graph import SampledGraph
-from .layer_executor import LayerExecutor, LayerPlan
+from .layer_executor import LayerExecutor, LayerOptions
 
 
 class SampledStore(PyGGraphStore):
@@ -35,7 +35,7 @@ class SampledStore(PyGGraphStore):
         device that has none."""
 
     @abstractmethod
-    def layer_executor(self, graph: SampledGraph, plan: LayerPlan) -> LayerExecutor:
+    def layer_executor(self, graph: SampledGraph, options: LayerOptions) -> LayerExecutor:
         """An executor that draws layer-wise samples from ``graph``, which :meth:`sampled_graph` returned."""
 
 

@@ -6,7 +6,9 @@ from .parallel import Parallelized, parallelize
 from .planning import plan
 from .plans import Plan
 from .shuffle_index import Shuffled, ShuffleIndex
+from .work import Moved, Work
 
 __all__ = [
-    "WEIGHTS", "Measured", "Parallelized", "Plan", "ShuffleIndex", "Shuffled", "measure", "parallelize", "plan", "plot",
+    "WEIGHTS", "Measured", "Moved", "Parallelized", "Plan", "ShuffleIndex", "Shuffled", "Work", "measure",
+    "parallelize", "plan", "plot",
 ]  # fmt: skip

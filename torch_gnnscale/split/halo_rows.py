@@ -34,7 +34,7 @@ HALO = "x_halo"
 
 
 @dataclass
-class HaloPlan:
+class HaloNeeds:
     """What one batch has and exchanges."""
 
     rows: Any
@@ -65,18 +65,18 @@ class SplitRows(CollectiveSource):
 
     def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> Rows:
         """See :meth:`RowSource.fetch`; without the other ranks, so that there may be none."""
-        plan = self.plan(sampled, bounds)
-        if plan.index.parts > 1:
+        needs = self.needs(sampled, bounds)
+        if needs.index.parts > 1:
             raise RuntimeError("split: expected to read in steps that all ranks take together; iterate over the loader")
-        return plan.rows, plan.x, None if plan.x is None else plan.x[:0]
+        return needs.rows, needs.x, None if needs.x is None else needs.x[:0]
 
     def in_step(self, sampled: SampledGraphPart, inputs: int) -> None:
         """See :meth:`CollectiveSource.in_step`: a loss is a mean over the seeds of all groups of ranks."""
-        if isinstance(sampled.out, SplitOutput):  # else :meth:`plan` refuses it
+        if isinstance(sampled.out, SplitOutput):  # else :meth:`needs` refuses it
             sampled.out.fields["global_batch_size"] = inputs
 
-    def plan(self, sampled: SampledGraphPart, bounds: Bounds) -> HaloPlan:
-        """See :meth:`CollectiveSource.plan`: reads the rows of own nodes and edges."""
+    def needs(self, sampled: SampledGraphPart, bounds: Bounds) -> HaloNeeds:
+        """See :meth:`CollectiveSource.needs`: reads the rows of own nodes and edges."""
         out = sampled.out
         if not isinstance(out, SplitOutput):
             raise ValueError(
@@ -92,15 +92,15 @@ class SplitRows(CollectiveSource):
         moves = Moves(index if x is None else index.to(x.device), len(index.num_sent[0]))
         if x is not None:
             moves.once(len(x))  # here, where an error is told to the others, and on another thread than the steps
-        return HaloPlan(rows, index, moves, x, index.balance, {**out.whole, "bytes of a row of x": size})
+        return HaloNeeds(rows, index, moves, x, index.balance, {**out.whole, "bytes of a row of x": size})
 
-    def counts(self, plan: HaloPlan, steps: Steps) -> Tensor:
+    def counts(self, needs: HaloNeeds, steps: Steps) -> Tensor:
         """See :meth:`CollectiveSource.counts`: to each rank the same, which says what rows are exchanged and what must
         be alike."""
-        said = torch.tensor([plan.balance, *plan.alike.values()], dtype=torch.int64)
-        return said.expand(plan.index.parts, -1)
+        said = torch.tensor([needs.balance, *needs.alike.values()], dtype=torch.int64)
+        return said.expand(needs.index.parts, -1)
 
-    def read(self, plan: HaloPlan, asked: Tensor, steps: Steps) -> None:
+    def read(self, needs: HaloNeeds, asked: Tensor, steps: Steps) -> None:
         """See :meth:`CollectiveSource.read`.
 
         Raises:
@@ -109,36 +109,35 @@ class SplitRows(CollectiveSource):
         """
         assert isinstance(steps, RankSteps)
         balances, *alike = asked.t().tolist()
-        for (name, own), found in zip(plan.alike.items(), alike, strict=True):
+        for (name, own), found in zip(needs.alike.items(), alike, strict=True):
             if any(value != own for value in found):
                 raise ValueError(f"{name}: expected the same on all ranks of a batch, found {found}")
-        exchange, moves = steps.rows, plan.moves
-        plan.index.check_balances(balances, exchange, range(plan.index.parts))
-        if plan.x is None:
+        exchange, moves = steps.rows, needs.moves
+        needs.index.check_balances(balances, exchange, range(needs.index.parts))
+        if needs.x is None:
             return
         if exchange not in self._peers:
             with exchange.awaited():
-                self._peers[exchange] = Peers.connect(exchange, memories_on(plan.x.device), tells=True)
+                self._peers[exchange] = Peers.connect(exchange, memories_on(needs.x.device), tells=True)
         with exchange.awaited():
-            x = plan.x.contiguous()
+            x = needs.x.contiguous()
         if isinstance(peers := self._peers[exchange], Peers):
-            plan.halo = peers.pull(x, moves, "rows")
+            needs.halo = peers.pull(x, moves, "rows")
             return
         with exchange.awaited():
             table, ids = (x, moves.sent) if x.device.type == "cpu" else _in_host(x, moves.sent)
             of_ranks = ids.split(moves.num_sent)
         came = exchange_known_rows(exchange, MappedRows(table), _kind(x), of_ranks, moves.num_received)
-        plan.halo = sent(came.rows(table), x.device)
+        needs.halo = sent(came.rows(table), x.device)
 
-    def rows(self, plan: HaloPlan) -> Rows:
+    def rows(self, needs: HaloNeeds) -> Rows:
         """See :meth:`CollectiveSource.rows`."""
-        return plan.rows, plan.x, plan.halo
+        return needs.rows, needs.x, needs.halo
 
     def batch(self, sampled: SampledGraphPart, rows: Rows, layouts: dict[Any, EdgeLayout] | None) -> Data | HeteroData:
         """See :meth:`RowSource.batch`."""
         own, x, halo = rows
         batch = self.inner.batch(sampled, own, layouts)
-        batch.num_nodes = len(sampled.nodes[None])  # a model's, for edges also come from the halo
         if halo is not None:
             batch[X], batch[HALO] = x, halo
             fields = sampled.out.fields  # type: ignore[union-attr]

@@ -6,6 +6,7 @@ from collections.abc import Callable, Container, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from ..distributed.exchange import Exchange
 from ..distributed.grid import Grid
@@ -20,6 +21,7 @@ _COMMON: dict[str, Callable[[int], str]] = {
     "grad mode": lambda number: str(bool(number)),
     "autocast": lambda number: "none" if number < 0 else dtype_text(number),
     "x": kind_text,
+    "gradient of x": lambda number: "wanted" if number else "not wanted",
     "model": str,
 }
 """The entries of a header that must be equal on all ranks, and for each how its number is shown."""
@@ -53,7 +55,8 @@ def own_header(model: Description, batch: Any, world: int, known: Container[int]
     autocast = DTYPES.index(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else -1
     knows_halo = "x_halo" in batch and index.knows_halo_of(x)
     digest = model.digest if world > 1 else 0
-    said = [index.parts, hops, model.model.training, torch.is_grad_enabled(), autocast, kind_of(x), digest,
+    wanted = isinstance(x, Tensor) and x.requires_grad
+    said = [index.parts, hops, model.model.training, torch.is_grad_enabled(), autocast, kind_of(x), wanted, digest,
             index.part, batch.batch_key, index.balance, hops in known, knows_halo, gpu]  # fmt: skip
     return [int(value) for value in said]
 

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
 from torch_geometric.utils import add_remaining_self_loops, scatter
 
 from .. import ops
@@ -56,6 +57,8 @@ class SplitPass(ForwardPass):
         self.finds_out = self.own_rows.refuses_mixed = calls is None
         self.calls: list[Call] = [] if calls is None else calls
         self.alone = hops.index.parts == 1
+        self.edges: dict[str, int] = {}
+        """How many edges each layer computed, by its name."""
         self._called = 0
         self._dropouts = 0
         self._mixed: dict[int, tuple[Tensor, int, int, Tensor]] = {}
@@ -152,6 +155,11 @@ class SplitLayer(NarrowedLayer):
 
     forward_pass: SplitPass
 
+    @property
+    def name(self) -> str:
+        """Of the layer in the model."""
+        return self.title.split(" ")[0]
+
     def computed(self, *args: Any, **kwargs: Any) -> Any:
         """The layer's ``forward``: the own rows of its destinations."""
         refuse_recomputing(self.title)
@@ -181,8 +189,7 @@ class SplitLayer(NarrowedLayer):
     def sources(self, value: Tensor, groups: int, edges: Adjacency) -> Tensor:
         """The own rows, and after them the halo's, which other ranks send. If the layer needs only sums of its sources,
         the own rows alone; the halo's are kept in ``_apart``."""
-        forward_pass = self.forward_pass
-        name = self.title.split(" ")[0]
+        forward_pass, name = self.forward_pass, self.name
         if forward_pass.finds_out:
             forward_pass.note_reader(value)
         if self._sums_apart:
@@ -197,6 +204,7 @@ class SplitLayer(NarrowedLayer):
 
     def _cut(self, given: dict[str, Any], read: Read, groups: int, edges: Adjacency) -> None:
         forward_pass, x = self.forward_pass, given.get("x")
+        forward_pass.edges[self.name] = forward_pass.edges.get(self.name, 0) + edges.num_edges
         self._sums_apart = (
             read.nodes == ("x",)
             and not (forward_pass.alone or forward_pass.finds_out or self._call.shares)
@@ -226,8 +234,8 @@ class SplitLayer(NarrowedLayer):
 
 def refuse_recomputing(title: str) -> None:
     """Raises NotImplementedError within ``torch.utils.checkpoint``, which runs the layer again in the backward pass,
-    and while ``torch.compile`` traces the layer."""
-    if torch.compiler.is_compiling():
+    and within ``torch.compile``."""
+    if get_eval_frame_callback() not in (None, False):  # also where a function was left to Python
         raise NotImplementedError(f"{title}: expected a model that is not compiled, found it within torch.compile")
     frame = sys._getframe(1)
     while frame is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -19,6 +20,7 @@ from ..distributed.meeting import rank_and_world
 from ..nn.compare import agree, first_difference, outputs
 from ..nn.layered import Layered
 from ..nn.weigh import default_call
+from ..nn.wrapper import modules_of
 from ..ops.shuffle import MAX_TABLES
 from .connection import ENDED, Connection
 from .description import Description
@@ -33,6 +35,7 @@ from .peers import Peers
 from .probe import SEEDS, cut_probe, fields_of, probe_batch
 from .shuffle_index import ShuffleIndex
 from .transport import Transport
+from .work import Moved, Work
 
 
 class Parallelized(Layered):
@@ -62,6 +65,7 @@ class Parallelized(Layered):
         """The calls of layers by the number of hops of batches."""
         self._of_nodes: set[str] = set()
         """The fields of batches that have a row for each node."""
+        self._done = Work()
         self._share_weights()
 
     def forward(self, batch: Any) -> Tensor:
@@ -88,7 +92,9 @@ class Parallelized(Layered):
             own_hops = OwnHops(batch, verify=False)
             weight = self._weight(batch)
             calls = self._calls[len(batch.num_sampled_edges)]
-            out = self._run(batch, SplitPass(own_hops, transport, batch, calls, agreed.knows_halo, weight))
+            split_pass = SplitPass(own_hops, transport, batch, calls, agreed.knows_halo, weight)
+            out = self._run(batch, split_pass)
+            self._count(batch, split_pass)
             self._gradients.watch(self.module, out, self._connection)
         return out
 
@@ -104,6 +110,7 @@ class Parallelized(Layered):
     def traffic(self) -> dict[str, Traffic]:
         """What was exchanged, by purpose: ``forward NAME`` and ``backward NAME`` are shuffles of the rows that the
         layer NAME reads, or, with ``degrees`` as NAME, of the degrees that GCN layers read; ``header``; ``gradients``.
+        It counts the small batch, too, on which the first call runs the model.
         """
         found: dict[str, Traffic] = {}
         for exchange in (
@@ -113,6 +120,24 @@ class Parallelized(Layered):
             for purpose, traffic in exchange.traffic.items():
                 found[purpose] = found.get(purpose, Traffic()) + traffic
         return found
+
+    @property
+    def work(self) -> Work:
+        """What this rank has loaded and computed in all calls, and exchanged, the latter counted as ``traffic`` is."""
+        edges, moved = dict(self._done.edges), dict[str, Moved]()
+        for transport in self._connection.transports.values():
+            for purpose, entry in transport.moved.items():
+                known = moved.get(purpose, Moved())
+                moved[purpose] = Moved(known.sent + entry.sent, known.received + entry.received)
+        return replace(self._done, edges=edges, shuffled=moved)
+
+    def _count(self, batch: Any, split_pass: SplitPass) -> None:
+        done = self._done
+        done.batches += 1
+        done.rows += split_pass.hops.rows[-1]
+        done.halo += len(batch.x_halo) if "x_halo" in batch else 0
+        for name, count in split_pass.edges.items():
+            done.edges[name] = done.edges.get(name, 0) + count
 
     def close(self) -> None:
         """Ends the groups of this model, which cannot be called any more. A model that is dropped ends them, too."""
@@ -140,6 +165,7 @@ class Parallelized(Layered):
 
     def _check_batch(self, batch: Any) -> None:
         refuse_recomputing("split")
+        _refuse_compiled(self.module)
         if self._connection.ended:
             raise RuntimeError(f"split: {ENDED}")
         if DistributedDataParallel._get_active_ddp_module() is not None:
@@ -289,16 +315,22 @@ def parallelize(
 
     Raises:
         ValueError: the model has no MessagePassing layers, or is wrapped by DistributedDataParallel or this package.
-        NotImplementedError: it is compiled.
+        NotImplementedError: it, or a module of it, is compiled.
     """
     return Parallelized(model, call, transport, timeout)
 
 
 def _refuse(model: nn.Module) -> None:
-    for module in model.modules():
-        if isinstance(module, DistributedDataParallel):
-            raise ValueError(
-                "model: expected one without DistributedDataParallel, found one; parallelize sums gradients"
-            )
-        if type(module).__name__ == "OptimizedModule":
-            raise NotImplementedError("model: expected one that is not compiled, found the result of torch.compile")
+    if any(isinstance(module, DistributedDataParallel) for module in model.modules()):
+        raise ValueError("model: expected one without DistributedDataParallel, found one; parallelize sums gradients")
+    _refuse_compiled(model)
+
+
+def _refuse_compiled(model: nn.Module) -> None:
+    if any(map(_is_compiled, modules_of(model))):
+        name = next(name for name, module in model.named_modules() if _is_compiled(module))
+        raise NotImplementedError(f"{name or 'model'}: expected a module that is not compiled, found a compiled one")
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return module._compiled_call_impl is not None or type(module).__name__ == "OptimizedModule"

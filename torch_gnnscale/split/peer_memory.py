@@ -25,7 +25,9 @@ class Offered(NamedTuple):
     places: Tensor | None
     """Which of them the rank reads, in its order: int64, shape [t]; None: all."""
 
-    def __len__(self) -> int:
+    @property
+    def num_rows(self) -> int:
+        """How many the rank reads, t."""
         return len(self.rows if self.places is None else self.places)
 
 
@@ -119,9 +121,10 @@ class HostMemories(PeerMemories):
 
     def joined(self, own: Tensor, offered: Sequence[Offered]) -> Tensor:
         """See :meth:`PeerMemories.joined`."""
-        out = empty_rows(len(own) + sum(map(len, offered)), own)
+        counts = [entry.num_rows for entry in offered]
+        out = empty_rows(len(own) + sum(counts), own)
         out[: len(own)] = own
-        for to, (rows, places) in zip(out[len(own) :].split([len(entry) for entry in offered]), offered, strict=True):
+        for to, (rows, places) in zip(out[len(own) :].split(counts), offered, strict=True):
             if places is None:
                 to.copy_(rows)
             else:
@@ -190,7 +193,7 @@ class GPUMemories(PeerMemories):
 
 def shuffled(own: Tensor, offered: Sequence[Offered]) -> Tensor:
     """What :meth:`PeerMemories.joined` returns, by :func:`torch_gnnscale.ops.shuffle_rows`; on any device."""
-    counts = [len(own), *map(len, offered)]
+    counts = [len(own), *(entry.num_rows for entry in offered)]
     ends = torch.tensor(list(accumulate(counts)), device=own.device)
     at = torch.arange(sum(counts), device=own.device)
     part = torch.bucketize(at, ends, right=True)

@@ -102,16 +102,16 @@ class Peers(Transport):
         senders = [place for place, count in enumerate(moves.num_received) if count]
         if len(senders) != 1:
             return self.pull(own, moves, purpose)
-        with self._counted(purpose, *_num_bytes(own, moves)):
+        with self._counted(own, moves.num_sent, moves.num_received, purpose):
             offered = self._offered(own, moves, purpose)[senders[0]]
             return offered.rows if offered.places is None else self.shared.joined(own[:0], [offered])
 
     def _read(self, first: Tensor, own: Tensor, moves: Moves, purpose: str) -> Tensor:
         """``first`` and after it the rows of the halo."""
-        with self._counted(purpose, *_num_bytes(own, moves)):
+        with self._counted(own, moves.num_sent, moves.num_received, purpose):
             offered = self._offered(own, moves, purpose)
             with self.exchange.awaited():  # a rank that has no memory for them cannot go on alone
-                return self.shared.joined(first, [entry for entry in offered if len(entry)])
+                return self.shared.joined(first, [entry for entry in offered if entry.num_rows])
 
     def _offered(self, own: Tensor, moves: Moves, purpose: str) -> list[Offered]:
         """Writes the rows that others read, each once, however many ranks read it. If several do, the list of places of
@@ -148,7 +148,7 @@ class Peers(Transport):
         def write(memory: PeerMemory, turn: int) -> None:
             _rows_at(memory, turn, 0, len(rows), rows).copy_(rows)
 
-        with self._counted(purpose, total, width * sum(num_received)):
+        with self._counted(rows, num_sent, num_received, purpose):
             met = self._met(rows, total, write, told, purpose)
             return [
                 _rows_at(memory, turn, at, count, rows)
@@ -236,13 +236,15 @@ class Peers(Transport):
                 self._memories[rank] = new
 
     @contextmanager
-    def _counted(self, purpose: str, sent: int, received: int) -> Iterator[None]:
+    def _counted(self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str) -> Iterator[None]:
+        """Counts an exchange of rows like ``rows``."""
         traffic, begin = self.exchange.traffic[purpose], time.perf_counter()
-        before = traffic.seconds
+        before, width = traffic.seconds, rows.shape[1:].numel() * rows.element_size()
         yield
+        self._count(num_sent, num_received, purpose)
         traffic.rounds += 1
-        traffic.bytes_sent += sent
-        traffic.bytes_received += received
+        traffic.bytes_sent += width * sum(num_sent)
+        traffic.bytes_received += width * sum(num_received)
         traffic.seconds = before + time.perf_counter() - begin
 
     def close(self) -> None:
@@ -260,12 +262,6 @@ def _close(memories: list[PeerMemory]) -> None:
 
 def _named(place: int, error: Exception) -> str:
     return f"rank {place}: {type(error).__name__}: {error}"
-
-
-def _num_bytes(own: Tensor, moves: Moves) -> tuple[int, int]:
-    """How many bytes of rows others read, and how many this rank reads."""
-    width = own.shape[1:].numel() * own.element_size()
-    return width * sum(moves.num_sent), width * sum(moves.num_received)
 
 
 def _rows_at(memory: PeerMemory, turn: int, offset: int, count: int, like: Tensor) -> Tensor:

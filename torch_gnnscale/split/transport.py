@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from ..distributed.exchange import Exchange
 from ..nn.aggregate import Apart, sort_edges
 from .peer_memory import empty_rows
 from .shuffle_index import ShuffleIndex
+from .work import Moved
 
 
 class Moves:
@@ -60,6 +62,8 @@ class Transport:
 
     def __init__(self, exchange: Exchange) -> None:
         self.exchange = exchange
+        self.moved: defaultdict[str, Moved] = defaultdict(Moved)
+        """The rows that were exchanged, by purpose."""
 
     def pull(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
         """The rows of the halo, in its order, [t, ...].
@@ -97,7 +101,13 @@ class Transport:
         width = rows.shape[1:].numel() * rows.element_size()
         lengths, sizes = ([width * count for count in counts] for counts in (num_sent, num_received))
         received = self._bytes(rows.reshape(-1).view(torch.uint8), lengths, sizes, purpose)
+        self._count(num_sent, num_received, purpose)
         return received.view(rows.dtype).view(sum(num_received), *rows.shape[1:])
+
+    def _count(self, num_sent: list[int], num_received: list[int], purpose: str) -> None:
+        moved = self.moved[purpose]
+        moved.sent += sum(num_sent)
+        moved.received += sum(num_received)
 
     def _bytes(self, sent: Tensor, lengths: list[int], sizes: list[int], purpose: str) -> Tensor:
         """:meth:`Exchange.bytes`, from and to the device of the rows."""
