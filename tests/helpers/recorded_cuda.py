@@ -1,6 +1,7 @@
 """What would be asked of CUDA, in order, where there is no GPU to ask. Nothing is run: what a GPU does with it, tests
 with the mark ``cuda`` say."""
 
+import threading
 from contextlib import contextmanager
 from types import SimpleNamespace
 
@@ -34,7 +35,8 @@ class Recorded:
         self.log: list[str] = []
         self.events: list[Event] = []
         self.streams = 0
-        self.current = self.make_stream("consumer")
+        self.consumer = self.make_stream("consumer")
+        self._own = threading.local()
         self.refusal = 0  # what registering host memory returns
         runtime = SimpleNamespace(
             cudaHostRegister=self._register,
@@ -74,11 +76,16 @@ class Recorded:
         stream.wait_event = lambda event: self.log.append(f"{stream.name} waits for {event.name}")
         return stream
 
+    @property
+    def current(self) -> SimpleNamespace:
+        """The stream of the calling thread."""
+        return getattr(self._own, "stream", self.consumer)
+
     @contextmanager
     def within(self, stream):
-        before, self.current = self.current, stream
+        before, self._own.stream = self.current, stream
         yield
-        self.current = before
+        self._own.stream = before
 
     def taken(self) -> list[str]:
         """What was asked since the last call."""
