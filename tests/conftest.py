@@ -60,6 +60,14 @@ def device(request) -> str:
 
 
 @pytest.fixture
+def recorded_cuda(monkeypatch):
+    """Records what is asked of CUDA, in place of CUDA."""
+    from helpers.recorded_cuda import Recorded
+
+    return Recorded(monkeypatch)
+
+
+@pytest.fixture
 def features(tmp_path):
     """A folder with saved features."""
     import torch

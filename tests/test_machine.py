@@ -176,6 +176,29 @@ def test_identity():
     assert elsewhere.stdout.strip() not in ("", machine.identity())
 
 
+def test_identity_without_namespaces(monkeypatch):
+    expected = machine.identity.__wrapped__().rsplit(" ", 1)[0] + " "
+
+    def refuse(path):
+        raise OSError
+
+    monkeypatch.setattr(os, "readlink", refuse)
+    assert machine.identity.__wrapped__() == expected
+    assert len(expected.split()) == 2
+
+
+def test_files_that_the_system_does_not_tell(tmp_path, monkeypatch):
+    monkeypatch.setattr(machine, "_ROOT", tmp_path)
+    assert machine.open_files() == 0
+
+
+def test_memory_that_the_process_has():
+    lines = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())
+    found = machine.resident_memory(), machine.resident_memory(peak=True)
+    assert 0.8 < found[0] / (int(lines["VmRSS"].split()[0]) * 1024) < 1.25
+    assert found[1] >= int(lines["VmHWM"].split()[0]) * 1024
+
+
 def test_open_files():
     before = machine.open_files()
     with open(os.devnull), open(os.devnull):

@@ -8,6 +8,7 @@ import torch
 from helpers.tiers import NODES, node_data
 
 from torch_gnnscale import TieredFeatureStore as Tiered
+from torch_gnnscale import ops
 from torch_gnnscale.feature.tier_overlay import own_view, view_on
 
 OWN = torch.arange(1, NODES, 3)
@@ -78,8 +79,23 @@ def test_a_budget_below_the_map_is_refused(tmp_path):
         message = f"gpu: expected room for the map of {NODES} nodes, {4 * NODES} bytes, found 7"
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             view_on(base, OWN, SCORE, 7, CPU, NODES)
+        with pytest.raises(ValueError, match=r"expected room for the map of 200 nodes, 800 bytes, found 799$"):
+            view_on(base, OWN, SCORE, 799, CPU, NODES)
+        for room, rows in ((800, 0), (800 + 191, 0), (800 + 192, 1)):
+            assert view_on(base, OWN, SCORE, room, CPU, NODES).plan.rows("gpu") == rows
         with pytest.raises(ValueError, match=r"^device: expected a GPU for gpu=100, peers=\[\], found cpu$"):
             own_view(base, OWN, SCORE, 100, "cpu")
+
+
+def test_places_are_as_wide_as_three_tiers_of_all_nodes_need(tmp_path, monkeypatch):
+    monkeypatch.setattr(ops, "place_dtype", lambda count: torch.int64 if count >= 3 * NODES else torch.int32)
+    with shared(tmp_path, host="40%") as base:
+        assert base._tensors[None, "x"].place.dtype == torch.int32
+        with pytest.raises(ValueError, match=r"expected room for the map of 200 nodes, 1600 bytes, found 1599$"):
+            view_on(base, OWN, SCORE, 1599, CPU, NODES)
+        view = view_on(base, OWN, SCORE, 1600 + 192, CPU, NODES)
+        assert view._tensors[None, "x"].place.dtype == torch.int64
+        assert torch.equal(view[None, "x", OWN], node_data().x[OWN])
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

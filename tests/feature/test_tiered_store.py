@@ -3,6 +3,7 @@
 import os
 import pickle
 import re
+import shutil
 
 import pytest
 import torch
@@ -297,6 +298,12 @@ def test_a_dropped_store_leaves_no_files(tmp_path):
     store = Tiered.from_data(node_data(), host="40%", disk=tmp_path)
     del store
     assert os.listdir(tmp_path) == []
+
+
+def test_files_that_somebody_else_deleted_are_not_missed(tmp_path):
+    store = Tiered.from_data(node_data(), host="40%", disk=tmp_path)
+    shutil.rmtree(tmp_path)
+    store.close()
 
 
 def test_a_forked_process_deletes_nothing(tmp_path):

@@ -33,6 +33,26 @@ class Loops(nn.Module):
         return self.conv(x, add_self_loops(edge_index, num_nodes=x.size(0))[0])
 
 
+class Sized(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.conv, self.size = pyg_nn.SAGEConv(FEATURES, CLASSES), size
+
+    def forward(self, x, edge_index):
+        return self.conv(x, edge_index, size=self.size)
+
+
+class OtherRows(nn.Module):
+    """Calls a layer with rows of no number of hops, or with none."""
+
+    def __init__(self, rows):
+        super().__init__()
+        self.conv, self.rows = pyg_nn.SAGEConv(FEATURES, CLASSES), rows
+
+    def forward(self, x, edge_index):
+        return self.conv(self.rows(x), edge_index)
+
+
 REFUSED = [
     (lambda: nn.Linear(3, 4), "model: expected one with MessagePassing layers, found none in Linear"),
     (basic(pyg_nn.GraphSAGE, norm="LayerNorm"), r"norms.0 \(LayerNorm\): expected the seeds' rows to be those of"),
@@ -50,6 +70,19 @@ def test_what_cannot_be_narrowed_is_refused(make, message):
     torch.manual_seed(0)
     with pytest.raises(ValueError, match=message):
         narrow(make().double())(next(iter(batches())))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Sized((5, 5)), r"expected no size, found \(5, 5\); narrowing decides it"),
+        (OtherRows(lambda x: x[:-1]), r"expected input rows of whole hops \[\d+, \d+, \d+, \d+\], found \d+ rows"),
+        (OtherRows(lambda x: None), r"expected input rows of whole hops \[\d+, \d+, \d+, \d+\], found no tensor"),
+    ],
+)
+def test_calls_that_are_refused_without_a_look_at_the_whole_batch(model, message):
+    with pytest.raises(ValueError, match=rf"^conv \(SAGEConv\): {message}$"):
+        narrow(model.double(), check=False)(next(iter(batches())))
 
 
 @pytest.mark.parametrize(

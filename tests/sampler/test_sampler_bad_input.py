@@ -201,6 +201,18 @@ def test_a_time_of_stores_is_one_of_nodes():
         NeighborSampler((features, graph), [2], time_attr="time")
 
 
+@pytest.mark.parametrize("option", ["time_attr", "weight_attr"])
+def test_times_and_weights_of_types_that_the_graph_does_not_have(option):
+    data = make_hetero()
+    features, graph = our_stores(data)
+    features.put_tensor(torch.ones(240), group_name=CITES, attr_name="mass", index=None)
+    NeighborSampler((features, graph), [2], **{option: "mass"})
+    features.put_tensor(torch.ones(5), group_name=("x", "to", "y"), attr_name="mass", index=None)
+    message = f"{option}='mass': expected a type of {data.edge_types}, found ('x', 'to', 'y')"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        NeighborSampler((features, graph), [2], **{option: "mass"})
+
+
 def foreign_stores(sizes, layout, row, col):
     """Stores that know the numbers of nodes of two types by their rows alone."""
     features, graph = ForeignFeatureStore(), ForeignGraphStore()

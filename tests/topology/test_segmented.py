@@ -3,6 +3,7 @@ does not fit is said. Host memory stands for GPUs where there is none."""
 
 import multiprocessing.queues
 import pickle
+import re
 from itertools import accumulate, pairwise
 
 import pytest
@@ -12,6 +13,7 @@ from helpers.data import make_data
 from helpers.edges import random_edges
 
 from torch_gnnscale import CSC, LayerSampler, NeighborLoader, NeighborSampler
+from torch_gnnscale.memory import format_bytes
 from torch_gnnscale.sampler.executor import GPUExecutor
 from torch_gnnscale.topology import segmented
 from torch_gnnscale.topology.segmented import Given, SegmentedCSC
@@ -114,6 +116,8 @@ def test_another_gpu_has_its_own_first_edges(monkeypatch):
     monkeypatch.setattr(segmented, "unreadable_peer", lambda device, count: count - 1)
     with pytest.raises(ValueError, match=r"^device: expected a GPU that can read GPU 1, found meta$"):
         graph.on("meta")
+    with pytest.raises(ValueError, match=r"^device: expected a GPU for a graph of meta, found cpu$"):
+        other.on("cpu")
 
 
 @pytest.fixture
@@ -153,6 +157,37 @@ def test_what_each_gpu_is_to_hold(gpus, monkeypatch):
     assert gpus[-1] == (pointers, True, [], 0)  # not the whole graph, though it would fit
 
 
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_graph_without_a_budget_is_on_the_gpu_if_it_fits(gpus, pinned, monkeypatch):
+    csc = csc_of("apart")
+    size = csc.colptr.nbytes + csc.row.nbytes + csc.edge_id.nbytes
+    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: pinned)
+    monkeypatch.setattr(segmented, "_SPARE", 1000)
+    monkeypatch.setattr(segmented, "free_on_gpu", lambda device: size + 1000)
+    SegmentedCSC.on_gpu(csc, GPU)
+    monkeypatch.setattr(segmented, "free_on_gpu", lambda device: size + 999)
+    if pinned:
+        SegmentedCSC.on_gpu(csc, GPU)
+        assert gpus == [(0, False, [], 0)] * 2
+        return
+    message = (
+        f"the graph's {format_bytes(size)} do not fit beside what is in cuda:0's memory ({format_bytes(size + 999)} "
+        f"free): pinned host memory holds them, which is read over the bus; graph_on_gpu= says how much of the graph "
+        f"the GPU is to hold"
+    )
+    with pytest.warns(UserWarning, match=f"^{re.escape(message)}$"):
+        SegmentedCSC.on_gpu(csc, GPU)
+    assert gpus == [(size, True, [], 0), (0, True, [], 0)]
+
+
+def test_a_gpu_without_room(gpus):
+    csc = csc_of("apart")
+    size = csc.colptr.nbytes + csc.row.nbytes + csc.edge_id.nbytes
+    assert size < 10**6
+    SegmentedCSC.on_gpu(csc, GPU, 1 << 40)
+    assert gpus == [(size, True, [], 0)]  # no more than there is
+
+
 def test_a_peer_without_room(gpus, monkeypatch):
     csc = csc_of("apart")
     pointers, _ = sizes_of(csc)
@@ -164,7 +199,17 @@ def test_a_peer_without_room(gpus, monkeypatch):
     expected = rf"^graph_on_peers: expected {pointers + 100} bytes of memory on cuda:0, found {pointers + 99} free$"
     with pytest.raises(MemoryError, match=expected):
         SegmentedCSC.on_gpu(csc, GPU, None, [100, 100])
+    monkeypatch.setattr(segmented, "free_on_gpu", lambda device: pointers - 1)
+    for given, name, asked in (((None, [9]), "peers", pointers), ((0.5, []), "gpu", None)):
+        with pytest.raises(MemoryError) as caught:
+            SegmentedCSC.on_gpu(csc, GPU, *given)
+        asked = asked or (pointers + csc.num_edges * sizes_of(csc)[1]) // 2
+        found = f"graph_on_{name}: expected {asked} bytes of memory on cuda:0, found {pointers - 1} free"
+        assert str(caught.value) == found
     assert gpus == []
+    monkeypatch.setattr(segmented, "free_on_gpu", lambda device: pointers + 100 if device.index == 0 else 100)
+    SegmentedCSC.on_gpu(csc, GPU, None, [100, 100])
+    assert gpus == [(pointers, True, [0, 1], 100)]  # just enough
 
 
 @pytest.mark.parametrize(

@@ -192,10 +192,10 @@ def _saved(path: Path, verify: bool) -> NodeTask:
     features, graph = FeatureStore.open(path / "features", verify), GraphStore.open(path / "graph", verify)
 
     def tensor(key: str) -> Tensor:
-        try:
-            return features.get_tensor(group_name=None, attr_name=key, index=None)
-        except KeyError:
-            raise ValueError(f"{path}: expected x, y and three masks, found no {key}") from None
+        found = features.get_tensor(group_name=None, attr_name=key, index=None)
+        if found is None:
+            raise ValueError(f"{path}: expected x, y and three masks, found no {key}")
+        return found
 
     masks = {key: tensor(f"{key}_mask") for key in ("train", "val", "test")}
     csc = graph.relation()

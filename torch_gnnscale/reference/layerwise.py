@@ -66,7 +66,7 @@ def _ends(graph: Relations) -> tuple[list[int], list[int]]:
     return graph.colptr[0].tolist(), graph.row[0].tolist()
 
 
-def node_scores(graph: Relations, scores: str) -> Tensor:
+def node_scores(graph: Relations, scores: str = "squares") -> Tensor:
     """FastGCN's scores of all nodes, as :func:`torch_gnnscale.ops.node_scores` returns them."""
     colptr, row = _ends(graph)
     result = [0] * graph.sizes[0]

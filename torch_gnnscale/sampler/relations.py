@@ -50,6 +50,8 @@ def sampled_graph(
     if weight_attr is not None and not weights:
         found = _found(source, weight_attr, sizes, cscs) or "none of this name"
         raise ValueError(f"weight_attr={weight_attr!r}: expected an attribute of edges, found {found}")
+    for edge_type in weights:
+        _check_type(f"weight_attr={weight_attr!r}", edge_type, cscs)
     floating = any(t.is_floating_point() for t in [*(node_time or {}).values(), *(edge_time or {}).values()])
 
     relations = []
@@ -195,8 +197,13 @@ def _times(
         raise ValueError(f"time_attr={name!r}: expected an attribute of nodes or edges, found {other}")
     for types, found in ((sizes, of_nodes), (cscs, of_edges)):
         for type_name, time in found.items():
-            if type_name not in types:
-                raise ValueError(f"time_attr={name!r}: expected a type of {list(types)}, found {type_name!r}")
+            _check_type(f"time_attr={name!r}", type_name, types)
             count = types[type_name] if types is sizes else types[type_name].num_edges
             check_times(f"time_attr={name!r}{of_type(type_name)}", time, count)
     return of_nodes or None, of_edges or None
+
+
+def _check_type(name: str, type_name: NodeType | EdgeType | None, types: dict) -> None:
+    """Raises ValueError for an attribute of a type that the graph does not have, as stores may."""
+    if type_name not in types:
+        raise ValueError(f"{name}: expected a type of {list(types)}, found {type_name!r}")

@@ -27,6 +27,8 @@ _SORT_BYTES = 40  # of memory per edge, while its range is sorted
 _MAX_RANGES = 256  # written at the same time; each has up to two open files
 _CHUNK = 1 << 22  # edges read at a time
 _INT32_MAX = torch.iinfo(torch.int32).max
+_NONE = torch.empty(0, dtype=torch.int64)
+"""No degrees, no sources and no ids."""
 
 
 class _Range:
@@ -115,21 +117,21 @@ class _Sorter:
             elif part.num_edges > self.most_edges:  # of one destination: already in order
                 for at, count in _steps(part.num_edges):
                     ends, ids = part.read(at, count)
-                    yield torch.empty(0, dtype=torch.int64), ends[:, 0], ids
-                yield torch.tensor([part.num_edges]), torch.empty(0, dtype=self.dtype), self._no_ids()
+                    yield _NONE, ends[:, 0], ids
+                yield torch.tensor([part.num_edges]), _NONE, self._no_ids()
             elif part.num_edges == 0:
-                yield torch.zeros(part.width, dtype=torch.int64), torch.empty(0, dtype=self.dtype), self._no_ids()
+                yield torch.zeros(part.width, dtype=torch.int64), _NONE, self._no_ids()
             else:
                 ends, ids = part.read(0, part.num_edges)
                 ptr, entries = ops.coo_to_csc(ends[:, 0], ends[:, 1] - part.first, self.num_src, part.width)
                 ids = None if ids is None else ops.gather_rows(ids, entries[:, 1])
-                yield ptr.diff(), entries[:, 0].to(self.dtype), ids
+                yield ptr.diff(), entries[:, 0], ids
                 del ptr, entries, ends, ids
                 ops.pool_trim()
             part.remove()
 
     def _no_ids(self) -> Tensor | None:
-        return torch.empty(0, dtype=torch.int64) if self.with_ids else None
+        return _NONE if self.with_ids else None
 
 
 def _steps(total: int) -> Iterator[tuple[int, int]]:
