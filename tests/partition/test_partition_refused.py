@@ -1,12 +1,11 @@
 """What is refused when parts are written and opened, by its whole message."""
 
-import re
-
 import numpy as np
 import pytest
 import torch
 from helpers.data import make_data, our_stores
 from helpers.hetero import PAPER, make_hetero
+from helpers.refused import refuses
 from torch_geometric.data import Data
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, files
@@ -17,11 +16,6 @@ from torch_gnnscale.topology.reorder import by_score
 MOST = 2**31 - 1
 METHODS = "('auto', 'metis', 'coarse', 'random', 'ranges')"
 TYPES = "['paper', 'author', 'venue']"
-
-
-def refuses(error: type[Exception], message: str):
-    """A context in which an error of this class with this whole message is raised."""
-    return pytest.raises(error, match=f"^{re.escape(message)}$")
 
 
 WRITE = [
