@@ -26,7 +26,6 @@ from torch_gnnscale.split.layer import refuse_recomputing
 from torch_gnnscale.split.parallel import Parallelized
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 from torch_gnnscale.split.split_sampler import SplitSampler
-from torch_gnnscale.split.transport import Transport
 
 PLAN = GivenPlan(random_owners(200, 2), 2)
 MOST = 2**31 - 1
@@ -249,8 +248,9 @@ def test_a_model_within_compile_is_refused(monkeypatch):
 
 def test_parts_of_which_no_kernel_knows_the_tables():
     made = parallelize(last_layer())
-    made._connection.transports[Grid(MAX_TABLES, MAX_TABLES), ()] = there = Transport(Exchange(None, 1, 0))
-    assert made._transport_between(Grid(MAX_TABLES, MAX_TABLES), ()) is there
+    made._connection.exchange = lambda columns: 1 // 0  # what comes next
+    with refuses(ZeroDivisionError, "integer division or modulo by zero"):
+        made._transport_between(Grid(MAX_TABLES, MAX_TABLES), ())
     with refuses(ValueError, f"batch: expected at most {MAX_TABLES} parts, found {MAX_TABLES + 1}"):
         made._transport_between(Grid(MAX_TABLES + 1, MAX_TABLES + 1), ())
     made.close()

@@ -57,6 +57,11 @@ def test_the_last_settings_that_are_taken():
     assert NodeConfig(model="gat", residual=True).residual
 
 
+def test_fanouts_of_who_does_not_say():
+    kinds = {NodeConfig: [10, 10], HeteroConfig: [10, 10], LinkConfig: [10, 10], EventConfig: [10]}
+    assert {kind: kind().fanouts for kind in kinds} == kinds
+
+
 @pytest.mark.parametrize(("pyg_lib", "sparse"), [(True, False), (False, True), (False, False)])
 def test_pygs_loader_needs_one_of_two_packages(pyg_lib, sparse, monkeypatch):
     monkeypatch.setattr(classes, "WITH_PYG_LIB", pyg_lib)
