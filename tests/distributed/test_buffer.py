@@ -1,7 +1,5 @@
 """The prefetch buffer has the rows of the ids that its policy keeps."""
 
-import re
-
 import pytest
 import torch
 from helpers.data import DTYPES, node_rows
@@ -145,20 +143,3 @@ def test_a_policy_is_made_as_the_user_says(kept, kind, found):
     policy = kept.make(7, HALO, HALO % 5)
     assert (type(policy), policy.capacity) == (kind, 7)
     assert {name: getattr(policy, name) for name in found} == found
-
-
-@pytest.mark.parametrize(
-    ("budget", "error", "text"),
-    [
-        (1.5, ValueError, "buffer: expected a share of 0 to 1, found 1.5"),
-        (
-            "2 apples",
-            ValueError,
-            "buffer: expected a number and a unit such as '8GiB'",
-        ),
-        (None, TypeError, "buffer: expected bytes, a share or a string such as '8GiB', found NoneType"),
-    ],
-)
-def test_no_budget(budget, error, text):
-    with pytest.raises(error, match=re.escape(text)):
-        capacities(budget, {None: 1}, {None: 1}, {None: 1})

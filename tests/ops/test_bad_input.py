@@ -1,20 +1,15 @@
 """What a user can get wrong is told by a ValueError, IndexError or TypeError that names it."""
 
-import re
-
 import pytest
 import torch
 from helpers.graphs import Graph, graph_of_degrees
+from helpers.refused import refuses
 
 from torch_gnnscale import ops
 from torch_gnnscale.ops.arguments import _first_outside
 
 LONG = torch.int64
 ids = torch.tensor
-
-
-def refuses(error: type[Exception], message: str):
-    return pytest.raises(error, match=f"^{re.escape(message)}$")
 
 
 BAD_IDS = [

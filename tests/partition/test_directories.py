@@ -6,13 +6,11 @@ import shutil
 
 import pytest
 import torch
-from helpers.data import make_data, our_stores
+from helpers.data import make_data
 from helpers.hetero import AUTHOR, PAPER, make_hetero
 from torch_geometric.data import Data
 
-from torch_gnnscale import CSC, FeatureStore, GraphStore
 from torch_gnnscale.partition import PartitionBook, layout, open_parts, write
-from torch_gnnscale.topology.reorder import by_score
 
 
 def content(path) -> dict[str, bytes]:
@@ -320,63 +318,3 @@ def test_partition_book():
         book.part_of(torch.tensor([0]))
     with pytest.raises(IndexError, match=r"^part: expected a part in \[0, 4\), found 4$"):
         book.nodes(4, "a")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "error", "message"),
-    [
-        ({"parts": 0}, ValueError, "parts: expected 1 <= parts"),
-        ({"parts": None}, ValueError, "parts: expected their number, found None"),
-        ({"only": [2]}, IndexError, "only: expected a part in [0, 2), found 2"),
-        ({"only": ["1"]}, TypeError, "only: expected an int, found str"),
-        ({"topology": "both"}, ValueError, "topology: expected one of ('replicated', 'partitioned'), found 'both'"),
-        ({"method": "best"}, ValueError, "method: expected one of ("),
-        ({"graph_attrs": ["z"]}, ValueError, "graph_attrs: expected names of ['edge_attr', 'x', 'y'], found ['z']"),
-        ({"memory": "much"}, ValueError, "memory: expected a number and a unit such as '8GiB'"),
-        ({"owners": [0, 1]}, ValueError, "owners: expected the parts of 200 nodes, found shape (2,)"),
-        ({"owners": {"a": [0]}}, ValueError, "owners: expected parts of nodes of [None], found ['a']"),
-        ({"owners": torch.full((200,), 2)}, IndexError, "owners[0] = 2 is out of range: expected parts in [0, 2)"),
-    ],
-)
-def test_refused(tmp_path, arguments, error, message):
-    with pytest.raises(error, match=f"^{re.escape(message)}"):
-        write(make_data(), tmp_path / "parts", **{"parts": 2, "method": "random", **arguments})
-    assert not (tmp_path / "parts").exists()
-
-
-def test_data_that_cannot_be_partitioned(tmp_path):
-    data = make_data()
-    features, graph = our_stores(data)
-    renumbered = FeatureStore.from_data(data, order=by_score(data.y)), GraphStore.from_data(data)
-    with pytest.raises(
-        NotImplementedError, match=r"^data: a partition of renumbered stores is not implemented: pass them"
-    ):
-        write(renumbered, tmp_path / "parts", 2)
-    with pytest.raises(TypeError, match=r"^data: expected a Data, a HeteroData or a"):
-        write(data.edge_index, tmp_path / "parts", 2)
-    with pytest.raises(
-        TypeError, match=r"^owners: expected parts by type of \['paper', 'author', 'venue'\], found list$"
-    ):
-        write(make_hetero(), tmp_path / "parts", 2, owners=[1])
-    features.put_tensor(torch.ones(3), group_name=None, attr_name="short", index=None)
-    with pytest.raises(ValueError, match=r"^data: expected 200 rows of \(None, 'short'\), found 3$"):
-        write((features, graph), tmp_path / "parts", 2)
-    features.remove_tensor(group_name=None, attr_name="short", index=None)
-    features.put_tensor(torch.eye(200).to_sparse(), group_name=None, attr_name="sparse", index=None)
-    with pytest.raises(ValueError, match=r"^\(None, 'sparse'\): expected a dense tensor, found torch.sparse_coo$"):
-        write((features, graph), tmp_path / "parts", 2)
-    features.remove_tensor(group_name=None, attr_name="sparse", index=None)
-    features.put_tensor(torch.ones(200), group_name="book", attr_name="z", index=None)
-    with pytest.raises(ValueError, match=r"^data: expected rows of \[None, \(None, None\)\], found 'z' of 'book'$"):
-        write((features, graph), tmp_path / "parts", 2)
-    csc = CSC.from_csc(torch.tensor([0, 2]), torch.tensor([0, 0]), torch.tensor([5, 0]))
-    with pytest.raises(ValueError, match=r"^data: expected edge ids of None in \[0, 2\), found 5$"):
-        write((FeatureStore(), GraphStore.from_csc(csc)), tmp_path / "parts", 2)
-    rows = FeatureStore.from_data(Data(x=torch.ones(1), e=torch.ones(2), edge_index=torch.zeros(2, 2).long()))
-    for given, missing in ((0, 1), (1, 0)):
-        csc = CSC.from_csc(torch.tensor([0, 2]), torch.tensor([0, 0]), torch.tensor([given, given]))
-        with pytest.raises(
-            ValueError, match=f"^data: expected every edge id of None once, found {missing} not at all$"
-        ):
-            write((rows, GraphStore.from_csc(csc)), tmp_path / "parts", 2, method="random")
-    assert not (tmp_path / "parts").exists()

@@ -1,7 +1,6 @@
 """Owners by permutation and by ranges, and what a report counts."""
 
 import json
-import re
 
 import pytest
 import torch
@@ -134,28 +133,3 @@ def test_a_report_as_text_and_json():
     empty = report({None: CSC.from_edge_index(torch.empty(2, 0, dtype=torch.int64), 3)},
                    {None: torch.zeros(3, dtype=torch.int32)}, 2)  # fmt: skip
     assert (empty.cut, empty.balance()) == (0, {"nodes": 2.0, "edges": 1.0, "train": 1.0})
-
-
-@pytest.mark.parametrize(
-    ("error", "message", "given"),
-    [
-        (ValueError, "parts: expected 1 <= parts <= 2147483647, found 0", {"parts": 0}),
-        (TypeError, "parts: expected an int, found str", {"parts": "2"}),
-        (ValueError, "method: expected one of ('auto', 'metis', 'coarse', 'random', 'ranges'), found 'best'",
-         {"method": "best"}),
-        (ValueError, "balance: expected some of ('nodes', 'edges', 'train'), found 'nodes'", {"balance": "nodes"}),
-        (ValueError, "balance: expected some of ('nodes', 'edges', 'train'), found ()", {"balance": ()}),
-        (ValueError, "balance: expected some of ('nodes', 'edges', 'train'), found ['size']", {"balance": ["size"]}),
-        (ValueError, "relations[None]: expected 299 nodes of type None, found CSC(num_src=300, num_dst=300, "
-         "num_edges=", {"num_nodes": {None: 299}}),
-        (ValueError, "train: expected node types among ['user'], found another",
-         {"relations": {}, "num_nodes": {"user": 3}, "train": {None: torch.tensor([0])}}),
-        (IndexError, "train[1] = 300 is out of range: expected nodes in [0, 300)",
-         {"train": {None: torch.tensor([3, 300])}}),
-        (TypeError, "train: expected integers, found torch.bool", {"train": {None: torch.ones(300) > 0}}),
-    ],
-)  # fmt: skip
-def test_wrong_arguments(error, message, given):
-    arguments = {"relations": {None: csc()}, "num_nodes": {None: 300}, "parts": 2, "method": "ranges", **given}
-    with pytest.raises(error, match=f"^{re.escape(message)}"):
-        assign(**arguments)

@@ -105,32 +105,6 @@ def test_links_of_a_graph_without_types(tmp_path):
     assert sum(parts.part(i).links[None, "val"].size(1) for i in range(2)) == 9
 
 
-@pytest.mark.parametrize(
-    ("splits", "links", "error", "message"),
-    [
-        ({"train": [200]}, None, IndexError, "splits['train']: expected nodes in [0, 200), found 200"),
-        ({"train": [0.5]}, None, TypeError, "splits['train']: expected integers, found torch.float32"),
-        ({"train": [[1, 2]]}, None, ValueError, "splits['train']: expected a vector of ids, found shape (1, 2)"),
-        ({"train": [True]}, None, ValueError, "splits['train']: expected a mask of 200 nodes, found (1,)"),
-        ({5: [1]}, None, TypeError, "splits: expected names of splits, found 5"),
-        (None, {"val": [1, 2]}, ValueError, "links['val']: expected shape (2, links), found (2,)"),
-        (None, {"val": [[1], [-1]]}, IndexError, "links['val']: expected nodes in [0, 200), found -1"),
-    ],
-)
-def test_refused(tmp_path, splits, links, error, message):
-    with pytest.raises(error, match=f"^{re.escape(message)}"):
-        write(make_data(), tmp_path / "parts", 2, method="random", splits=splits, links=links)
-    assert not (tmp_path / "parts").exists()
-
-
-@pytest.mark.parametrize(("value", "found"), [([1, 2, 3], "list"), (("book", [1]), "'book'"), ([1, 2], "list")])
-def test_splits_of_types_are_pairs(tmp_path, value, found):
-    types = ["paper", "author", "venue"]
-    message = f"splits['train']: expected a pair of a type of {types} and ids, found {found}"
-    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
-        write(make_hetero(), tmp_path / "parts", 2, method="random", splits={"train": value})
-
-
 def test_a_mask_of_several_data_splits_is_refused(tmp_path):
     data = make_data()
     data.train_mask = torch.zeros(200, 10, dtype=torch.bool)

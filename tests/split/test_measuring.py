@@ -5,7 +5,8 @@ import torch
 from helpers.data import make_data
 from torch_geometric.data import Data
 
-from torch_gnnscale import NeighborLoader, split
+from torch_gnnscale import CSC, NeighborLoader, split
+from torch_gnnscale.split.presample import Presampled
 
 
 def loader_of(data, fanouts=(3, 2), seeds=None, **options):
@@ -71,3 +72,16 @@ def test_the_plot_shows_each_load_as_a_share_of_the_mean(tmp_path, monkeypatch):
     percent, imbalance = zip(*points.get_offsets().tolist(), strict=True)
     assert percent == pytest.approx([100 * share for share in measured.cross_share.tolist()])
     assert imbalance == pytest.approx(measured.imbalance[:, 0].tolist())
+
+
+@pytest.mark.parametrize("edge_id", [None, torch.tensor([2, 0, 3, 1])])
+def test_counts_of_edges_in_stored_order(edge_id):
+    csc = CSC(torch.tensor([0, 1, 4]), torch.tensor([1, 0, 1, 1]), edge_id, 2)
+    counts = torch.tensor([1, 2, 4, 8])
+    found = Presampled(torch.tensor([10, 20]), torch.tensor([30, 40]), counts)
+    place = counts if edge_id is None else counts[edge_id]
+    assert torch.equal(found.by_place(csc), place)
+    of_nodes = [int(place[0]), int(place[1:].sum())]
+    assert found.node_load(csc, "layers").tolist() == [40, 60]
+    assert found.node_load(csc, "edges").tolist() == [30 + of_nodes[0], 40 + of_nodes[1]]
+    assert found.expected(csc).tolist() == [of_nodes[0], *[of_nodes[1] / 3] * 3]

@@ -1,5 +1,7 @@
 """What users change of batches, and models whose own tensors layers read too."""
 
+import copy
+
 import pytest
 import torch
 import torch_geometric.nn as pyg_nn
@@ -127,3 +129,26 @@ def test_a_norm_that_leaves_single_rows_as_they_are():
     for returned, text in cluster(2).results(single_rows):
         assert not returned
         assert text.startswith("NotImplementedError: norms.0 (BatchNorm): expected allow_single_element=False, found")
+
+
+def frozen():
+    """Steps between which parameters, the last among them, are frozen and trained again."""
+    saving.LEAST_SAVED = 0
+    rank, world = rank_and_world()
+    torch.manual_seed(0)
+    model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double()
+    split, alone = parallelize(model), narrow(copy.deepcopy(model), check=False)
+    parameters = list(zip(model.parameters(), alone.parameters(), strict=True))
+    for number, (whole, batch, _) in enumerate(own_batches(world, rank, 4)):
+        for ours, theirs in parameters[-1:] if number % 2 else parameters:
+            ours.requires_grad_(number % 2 == 0)
+            theirs.requires_grad_(number % 2 == 0)
+        split(batch).square().sum().backward()
+        alone(whole).square().sum().backward()
+        for ours, theirs in parameters:
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-10)
+    split.close()
+
+
+def test_parameters_that_are_frozen_between_steps():
+    cluster(2).run(frozen)

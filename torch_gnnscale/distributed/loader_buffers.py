@@ -78,7 +78,8 @@ class LoaderBuffers:
     def entered(self, asked: Asked) -> None:
         """Tells that a step's rows have come, or come for certain."""
         for number, (buffer, step) in enumerate(zip(self._buffers, asked.steps, strict=True)):
-            if buffer is not None and step is not None:
+            if buffer is not None:
+                assert step is not None
                 buffer.entered(step)
                 self._starts[number] = None
 
@@ -91,11 +92,11 @@ class LoaderBuffers:
         """
         out: list[list[Came]] = []
         for number, (step, start, travelled) in enumerate(zip(asked.steps, asked.starts, came, strict=True)):
-            buffer = self._buffers[number]
-            if buffer is None or step is None:
+            if step is None:
                 out.append(list(travelled))
                 continue
-            ids = asked.ids[number]
+            buffer, ids = self._buffers[number], asked.ids[number]
+            assert buffer is not None
             rows = [entry.rows(buffer.rows[name]) for name, entry in enumerate(travelled)]
             if start is not None:
                 at = torch.searchsorted(ids, start)

@@ -6,6 +6,7 @@ Source: MassiveGNN, section 3 (algorithms 1 and 2, equation 1).
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Literal, NamedTuple
 
@@ -41,7 +42,7 @@ class BufferStep(NamedTuple):
     """The position of each id that enters in ``fetch``: int64, shape [m]."""
 
 
-class Policy:
+class Policy(ABC):
     """Decides which rows a buffer of ``capacity`` slots keeps, for one node type.
 
     In each step: :meth:`announce` batches that come later, up to ``window`` after this one; :meth:`step`; ask for the
@@ -53,22 +54,25 @@ class Policy:
     window: int | Literal["epoch"] = 0
     """How many batches are announced before their step: a number, or "epoch" for all of the epoch."""
 
+    @abstractmethod
     def start(self) -> Tensor:
         """The ids that the buffer is filled with before the first step, sorted: int64, shape [at most capacity]."""
-        raise NotImplementedError
 
     def announce(self, ids: Tensor) -> None:
         """Tells the ids of the next step that was not announced. A step announces itself if nobody did."""
+        return
 
+    @abstractmethod
     def step(self, ids: Tensor) -> BufferStep:
         """The step of a batch; ``ids``: its distinct rows of other parts, sorted, int64."""
-        raise NotImplementedError
 
     def update(self) -> None:
         """Does the rest of the work of the last step. If it was not called, the next step begins with it."""
+        return
 
     def withdraw(self) -> None:
         """Takes back the announcements of steps that will not come, because the run goes on with other batches."""
+        return
 
 
 class HaloPolicy(Policy):

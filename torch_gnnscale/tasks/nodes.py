@@ -107,7 +107,7 @@ class SeedScores(nn.Module):
         if self.weighed is not None and "edge_weight" in batch:
             return self.weighed(batch)
         if isinstance(self.module, pyg_nn.MLP):
-            return call_model(self.module, batch)[: batch.batch_size]
+            return call_model(self.module, batch)
         if "num_sampled_nodes" not in batch:  # of PyG's loader with torch-sparse
             return call_model(self.model, batch)[: batch.batch_size]
         return self.module(batch)
