@@ -330,7 +330,7 @@ def test_steps_that_were_announced_are_not_taken_after_the_epoch_was_left(prefet
             step=lambda number, error, counts, run: run(None),
         )  # fmt: skip
         share = Share(Ranks(0, 1), "global", "pad", (6,))
-        together = Together(line, steps, share, Execution(1, None), lambda number: 1)
+        together = Together(line, steps, share, Execution(1, None), lambda number: 1, dict)
 
         def batches(epoch):
             numbered = (NumberedBatch(epoch, number, None) for number in range(6))
