@@ -37,7 +37,7 @@ PUSHED = (32, 128, BATCH)
 BLOCKS, CALLS = 20, 30
 BITS = {"10gbit": 10e9, "100gbit": 100e9}
 ID, HEADER, COUNT, STATUS = 8, 64, 8, 8
-"""Bytes of an id, a header, a count and the beginning of a reply."""
+"""Bytes of an id, a header without counts, a count and the beginning of a reply."""
 
 
 class Training(NamedTuple):
@@ -116,8 +116,8 @@ def cost(
     others = parts - 1
     away = (1 - 1 / parts) if remote is None else remote
     fetched = run.batch_nodes * away * (1 - hits)
-    rounds, messages = 2, ranks - 1 + 3 * others
-    received = HEADER * (ranks - 1) + (COUNT + STATUS) * others + (ID + run.row_bytes) * fetched
+    rounds, messages = 2, ranks - 1 + 2 * others
+    received = (HEADER + COUNT) * (ranks - 1) + STATUS * others + (ID + run.row_bytes) * fetched
     memory = run.row_bytes * run.nodes / parts + 16 * run.nodes  # rows; seeds' stored ids and degrees
     memory += topology_bytes(run.nodes, run.edges) / (parts if partitioned else 1)
     if partitioned:
@@ -125,7 +125,8 @@ def cost(
         id_bytes = 4 if run.edges < 2**31 else 8
         rounds = 2 * run.hops
         messages = ranks - 1 + 4 * run.hops * others
-        received += 32 * later * others + away * (4 * run.frontier + id_bytes * (run.frontier + 2 * run.drawn))
+        received += (32 * later + COUNT) * others
+        received += away * (4 * run.frontier + id_bytes * (run.frontier + 2 * run.drawn))
     load = run.load_s
     if pushed:
         rounds, messages = 1, ranks - 1 + others
@@ -218,8 +219,9 @@ def check(results: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
                 )  # fmt: skip
                 network = Network(bits / 8 / world, 0.0)
                 formula = cost(given, network, world, world, partitioned=scheme == "partitioned")
+                payload = formula.received - (HEADER + COUNT) * (world - 1)
                 found[f"{title}, {rate}"][scheme] = {
-                    "bytes": run[scheme]["bytes received a batch"] / (formula.received - HEADER * (world - 1)),
+                    "bytes": run[scheme]["bytes received a batch"] / payload,
                     "step": run[scheme]["train_ms"] / 1e3 / formula.step_s,
                 }
     return found

@@ -4,7 +4,8 @@ their steps."""
 import pytest
 from helpers.cluster import cluster
 from helpers.disturbed import results_of
-from helpers.parts import HERE, as_plain, loader_of_part
+from helpers.parts import HERE, as_plain, loader_of_part, traffic_of_an_epoch
+from helpers.slow import SLOW
 from torch import distributed as dist
 
 from torch_gnnscale.distributed import open_part
@@ -84,6 +85,15 @@ def resumed_on_one_rank(path):
 def test_a_state_of_another_batch_is_found_in_the_next_step(parts):
     text = "ValueError: loader: expected all ranks at the same first batch, found [2, 0]"
     assert cluster(2).results(resumed_on_one_rank, parts) == [(False, text)] * 2
+
+
+@pytest.mark.parametrize(("world", "each"), [(2, [64 + 2 * 8]), SLOW(4, [64 + 2 * 8, 16])])
+def test_headers_of_a_step(parts, world, each):
+    """One with the counts of nodes and of edges; with copies of parts, another one after the rows."""
+    for steps, traffic in cluster(world).run(traffic_of_an_epoch, parts, {}):
+        sizes = {name: (found["headers"], found["header_bytes"]) for name, found in traffic.items()}
+        headers = steps * len(each), steps * (world - 1) * sum(each)
+        assert sizes == {"headers": headers, "ids": (0, 0), "rows": (0, 0)}
 
 
 # Batches that fail after their steps ##################################################################################

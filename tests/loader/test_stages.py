@@ -308,7 +308,7 @@ def announced_two_steps_before():
     return CollectiveRows(
         SimpleNamespace(
             thread_safe=False, collective=True, rows_here=False, plans_ahead=lambda steps: 2, plan=same,
-            announce=lambda plan, steps: None, withdraw=lambda steps: None, counts=lambda plan, steps: None,
+            announce=lambda plan, steps: None, withdraw=lambda steps: None, counted=0, counts=lambda plan, steps: None,
             read=lambda plan, asked, steps: None, rows=same,
         ),
         None,

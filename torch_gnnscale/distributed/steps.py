@@ -65,7 +65,7 @@ class RankSteps(Steps):
         self.row = Exchange(None, 1, 0) if grid.copies == 1 else None
         """Over the ranks of this one's row, by copy; with copies, once :meth:`open_row` was called."""
         self._turns = [grid.copy(other) if by_column else other for other in every]
-        self._iteration = self._epoch = self._first = self._count = self._taken = 0
+        self._iteration = self._epoch = self._first = self._count = self._counted = self._taken = 0
         self._about = meeting.topic()  # under which the ranks say why these steps have ended
         self._left = COMPLETED  # or how many batches the last iteration had delivered when it was left
         self._decides: dict[str, Any] = {}  # what decides the batches of the iteration
@@ -88,10 +88,10 @@ class RankSteps(Steps):
     def _gathered(self, value: Any) -> list[Any]:
         return self.named(lambda: self.headers.objects(value))
 
-    def begin(self, epoch: int, first: int, count: int, decides: Mapping[str, Any]) -> None:
+    def begin(self, epoch: int, first: int, count: int, counted: int, decides: Mapping[str, Any]) -> None:
         """See :meth:`Steps.begin`."""
         self._iteration += 1
-        self._epoch, self._first, self._count, self._taken = epoch, first, count, 0
+        self._epoch, self._first, self._count, self._counted, self._taken = epoch, first, count, counted, 0
         self._decides = {**self._identity, **decides, "number of steps": count}
         self._fingerprint = fingerprint_of(self._decides)
         self._stopped = self._lost
@@ -107,15 +107,14 @@ class RankSteps(Steps):
     def step(self, number: int, error: Exception | None, counts: Tensor | None, run: Callable[[Tensor], T]) -> T:
         """See :meth:`Steps.step`."""
         earlier = [self._untold.popleft() for _ in range(len(self._untold))]
-        headers = self._agree(Status.GO if error is None and not earlier else Status.FAIL, number)
+        headers, asked = self._agree(Status.GO if error is None and not earlier else Status.FAIL, number, counts)
         self._taken += 1
         self._raise_alike(headers, error, earlier)
-        nothing = torch.empty(self.grid.parts, 0, dtype=torch.int64)
         self._running, self._failed = threading.get_ident(), False
         found: list[Exception] = []
         made: Any = None
         try:
-            made = self.named(lambda: run(nothing if counts is None else self.rows.numbers(counts, "counts")))
+            made = self.named(lambda: run(asked))
         except Exception as failed:
             if self._lost is not None:
                 raise
@@ -207,7 +206,7 @@ class RankSteps(Steps):
         """See :meth:`Steps.sampled`."""
         self.agree(error, "sampling")
         assert counts is not None
-        return self.rows.numbers(counts, "counts")
+        return self.rows.numbers(counts, "counts") if self._counted else counts
 
     def agree(self, error: Exception | None, what: str) -> None:
         """Within a step, ends a part of its work on all ranks of :meth:`counted` alike.
@@ -257,8 +256,9 @@ class RankSteps(Steps):
         begin = self._first + self._taken * (max(self._turns) + 1)
         return [begin + turn for turn in self._turns]
 
-    def _agree(self, status: Status, number: int) -> list[Header]:
-        """Exchanges headers; returns those of all ranks.
+    def _agree(self, status: Status, number: int, counts: Tensor | None = None) -> tuple[list[Header], Tensor]:
+        """Exchanges headers, and ``counts`` with the ranks of this one's column: returns the headers of all ranks, and
+        the counts of that column, by part; zeros of a rank that has none.
 
         Raises:
             RuntimeError: a rank has left the iteration.
@@ -268,15 +268,19 @@ class RankSteps(Steps):
             own = Header(
                 status, number, self._iteration, self._epoch, self._first, self._taken, self._left, self._fingerprint
             )
-            sent = torch.tensor(own).expand(self.grid.ranks, -1)
-            received = self.named(lambda: self.headers.numbers(sent, "headers")).tolist()
-            headers = [Header(*of_rank) for of_rank in received]
+            column, size = self.grid.column(self.grid.copy(self.rank)), len(own)
+            sent = torch.zeros(self.grid.ranks, size + self._counted, dtype=torch.int64)
+            sent[:, :size] = torch.tensor(own)
+            if counts is not None:
+                sent[column, size:] = counts
+            received = self.named(lambda: self.headers.numbers(sent, "headers"))
+            headers = [Header(*of_rank) for of_rank in received[:, :size].tolist()]
             stopped = [rank for rank, header in enumerate(headers) if header.status == Status.STOP]
             if not stopped:
                 check_positions(headers, self._numbers())
                 if any(header.fingerprint != headers[0].fingerprint for header in headers):
                     check_values(self._gathered(self._decides))
-                return headers
+                return headers, received[column, size:]
             self._stopped = (
                 f"rank {stopped[0]} left the loop of epoch {self._epoch}: all ranks must leave it after the same batch"
             )

@@ -115,9 +115,16 @@ class Steps(ABC):
         """The value of each rank, in the order of ranks. Called while the loader is made."""
 
     @abstractmethod
-    def begin(self, epoch: int, first: int, count: int, decides: Mapping[str, Any]) -> None:
-        """An iteration of ``count`` steps begins, at the epoch's batch ``first``. ``decides``: what else decides its
-        batches, in plain values by name, which all ranks must have alike."""
+    def begin(self, epoch: int, first: int, count: int, counted: int, decides: Mapping[str, Any]) -> None:
+        """An iteration begins.
+
+        Args:
+            epoch: its epoch.
+            first: the epoch's batch at which it begins.
+            count: how many steps it has.
+            counted: n of :meth:`step`, the same on all ranks.
+            decides: what else decides its batches, in plain values by name, which all ranks must have alike.
+        """
 
     @abstractmethod
     def step(self, number: int, error: Exception | None, counts: Tensor | None, run: Callable[[Tensor], T]) -> T:
@@ -208,6 +215,11 @@ class CollectiveRowStore(RowStore):
 
     def withdraw(self, steps: Steps) -> None:
         """Takes back the plans that were announced and whose steps do not come."""
+
+    @property
+    @abstractmethod
+    def counted(self) -> int:
+        """How many numbers :meth:`counts` has for each rank; the same on all ranks."""
 
     @abstractmethod
     def counts(self, plan: Any, steps: Steps) -> Tensor:

@@ -179,7 +179,7 @@ class Together:
         return made
 
     def _begin(self, epoch: int, first: int, count: int) -> None:
-        self.steps.begin(epoch, first, count, self._decides())
+        self.steps.begin(epoch, first, count, self.source.counted, self._decides())
         self._ahead.clear()
         self.source.withdraw(self.steps)
         self._window = count if self._wanted == "epoch" else min(self._wanted, count)
