@@ -127,6 +127,8 @@ def cost(
         messages = ranks - 1 + 4 * run.hops * others
         received += (32 * later + COUNT) * others
         received += away * (4 * run.frontier + id_bytes * (run.frontier + 2 * run.drawn))
+    if parts < ranks:  # the columns tell each other whether they failed
+        messages, received = messages + ranks - 1, received + 16 * (ranks - 1)
     load = run.load_s
     if pushed:
         rounds, messages = 1, ranks - 1 + others
