@@ -108,6 +108,8 @@ DIFFERENT = {
     "order": ({"shuffle": False}, {"shuffle": True},
               "order: expected the same on all ranks, found ['input', 'shuffled']"),
     "uneven": ({"uneven": "pad"}, {"uneven": "drop"}, "uneven: expected the same on all ranks, found ['pad', 'drop']"),
+    "method": ({}, {"method": "ladies", "num_neighbors": [8, 8]},
+               "num_neighbors: expected the same on all ranks, found [[3, 2], None]"),
     "replace": ({}, {"replace": True}, "replace: expected the same on all ranks, found [False, True]"),
 }  # fmt: skip
 

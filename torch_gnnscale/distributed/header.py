@@ -69,7 +69,7 @@ def check_positions(headers: Sequence[Header], expected: Sequence[int]) -> None:
 
 def check_values(of_ranks: Sequence[Mapping[str, Any]]) -> None:
     """Raises ValueError, equal on all ranks, if the ranks have other values of a name."""
-    for name in of_ranks[0]:
+    for name in dict.fromkeys(name for found in of_ranks for name in found):
         values = [found.get(name) for found in of_ranks]
         if any(value != values[0] for value in values):
             raise ValueError(f"{name}: expected the same on all ranks, found {values}")
