@@ -242,14 +242,18 @@ class RankSteps(Steps):
 
     def leave(self, delivered: int | None) -> None:
         """See :meth:`Steps.leave`."""
-        for told in (bool(self._untold), False):
-            if self._taken < self._count and self._stopped is None:
-                with contextlib.suppress(Exception):  # this rank has left: errors of the others do not matter to it
-                    if told:
-                        self.step(self._numbers()[self.rank], None, None, lambda _: None)
-                    else:
-                        self._agree(Status.STOP, 0)
+        with contextlib.suppress(Exception):  # this rank has left, so errors of the others do not matter to it
+            if self._untold and self._goes_on:
+                self.step(self._numbers()[self.rank], None, None, lambda _: None)
+        with contextlib.suppress(Exception):
+            if self._goes_on:
+                self._agree(Status.STOP, 0)
         self._left = COMPLETED if delivered is None else delivered
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether the other ranks expect a further step of this one."""
+        return self._taken < self._count and self._stopped is None
 
     def _numbers(self) -> list[int]:
         """The batches that the ranks make in the next step."""
@@ -269,11 +273,16 @@ class RankSteps(Steps):
                 status, number, self._iteration, self._epoch, self._first, self._taken, self._left, self._fingerprint
             )
             column, size = self.grid.column(self.grid.copy(self.rank)), len(own)
-            sent = torch.zeros(self.grid.ranks, size + self._counted, dtype=torch.int64)
-            sent[:, :size] = torch.tensor(own)
-            if counts is not None:
-                sent[column, size:] = counts
-            received = self.named(lambda: self.headers.numbers(sent, "headers"))
+
+            def exchanged() -> Tensor:
+                with self.headers.awaited():
+                    sent = torch.zeros(self.grid.ranks, size + self._counted, dtype=torch.int64)
+                    sent[:, :size] = torch.tensor(own)
+                    if counts is not None:
+                        sent[column, size:] = counts
+                return self.headers.numbers(sent, "headers")
+
+            received = self.named(exchanged)
             headers = [Header(*of_rank) for of_rank in received[:, :size].tolist()]
             stopped = [rank for rank, header in enumerate(headers) if header.status == Status.STOP]
             if not stopped:
