@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.cluster import cluster
 from helpers.parts import homogeneous, loader_of_part
+from helpers.slow import SLOW
 
 from torch_gnnscale import partition
 from torch_gnnscale.distributed import open_part
@@ -48,10 +49,10 @@ def folders(files, path):
     ("world", "options"),
     [
         (2, {}),
-        (2, {"buffer": 0.25, "policy": "lookahead"}),
-        (2, {"tiers": {"host": "25%"}}),
-        pytest.param(4, {}, marks=pytest.mark.slow),
-        pytest.param(4, {"consecutive": "parts", "tiers": {}}, marks=pytest.mark.slow),
+        SLOW(2, {"buffer": 0.25, "policy": "lookahead"}),
+        SLOW(2, {"tiers": {"host": "25%"}}),
+        SLOW(4, {}),
+        SLOW(4, {"consecutive": "parts", "tiers": {}}),
     ],
 )  # fmt: skip
 def test_a_rank_opens_what_is_shared_and_its_own_part(tmp_path, topology, world, options):

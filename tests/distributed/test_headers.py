@@ -10,6 +10,7 @@ from torch import distributed as dist
 
 from torch_gnnscale.distributed import open_part
 
+KEPT = [pytest.param({}, id=""), SLOW(HERE, id="here")]
 NO_LUCK = "RuntimeError: rank 1 failed to make batch 1: KeyError: 'no luck'"
 
 
@@ -61,7 +62,7 @@ def changed_on_all(path, change):
         return [as_plain(batch) for batch in loader]
 
 
-@pytest.mark.parametrize("kept", [{}, HERE], ids=["", "here"])
+@pytest.mark.parametrize("kept", KEPT)
 @pytest.mark.parametrize("change", ALONE, ids=[change.__name__ for change in ALONE])
 def test_a_loader_that_was_changed_on_one_rank_is_found_in_the_next_step(parts, change, kept):
     found = cluster(2).run(changed_on_one_rank, parts, change, kept)
@@ -125,7 +126,7 @@ def goes_on_after_an_error(path, where, bad_rank, prefetch, kept):
         return results_of(loader)
 
 
-@pytest.mark.parametrize("kept", [{}, HERE], ids=["", "here"])
+@pytest.mark.parametrize("kept", KEPT)
 @pytest.mark.parametrize("prefetch", [0, 2])
 @pytest.mark.parametrize("where", ["transform", "collate"])
 def test_an_error_after_a_step_is_raised_on_all_ranks_in_a_later_one_and_the_next_batches_follow(
