@@ -49,7 +49,7 @@ from torch_gnnscale.topology.reorder import Order
 FANOUTS, BATCH, FEATURES, SEED = [10, 5], 500, 100, 1
 ORDERS = ("owned", "global")
 HEADER_BYTES, STATUS_BYTES = 64, 8
-"""Bytes of a step's header to each other rank, and of the beginning of a reply."""
+"""Bytes of a step's header to each other rank, without counts, and of the beginning of a reply."""
 TINY, PLAIN_BATCHES = 16, 40
 """Where one part is compared with the plain loader: the seeds of a tiny batch, and the most batches per epoch."""
 TABLE = 200_000
@@ -125,8 +125,8 @@ def epoch_of(part: Part, loader: NeighborLoader) -> tuple[dict[str, int], dict[s
     others, end = part.ranks.parts - 1, int(part.ranks.world > part.ranks.parts)
     expected = {
         "rounds": 2 * steps,
-        "headers": (2 + end) * steps,
-        "header bytes": steps * ((HEADER_BYTES + 16 * end) * (part.ranks.world - 1) + 8 * others),
+        "headers": (1 + end) * steps,
+        "header bytes": steps * (HEADER_BYTES + 8 + 16 * end) * (part.ranks.world - 1),
         "ids sent": 8 * remote,
         "rows received": remote * row_bytes(part) + steps * STATUS_BYTES * others,
     }

@@ -2,10 +2,11 @@
 
     python benchmarks/cost_model.py
 
-Prints and saves the tables of docs/scaling_measured.md: 8 to 512 ranks, and topology against features of published
-graphs (FastSample's figure 4). What the formulas need is measured first: the nodes of a batch, drawn from an R-MAT
-graph, and what a message costs, over the loopback device. Most of the time is spent on making the graph.
-``check`` compares the formulas with the runs of bench_network.py.
+Prints and saves the tables of docs/scaling_measured.md: 8 to 512 ranks, rows that owners push, and topology against
+features of published graphs (FastSample's figure 4). What the formulas need is measured first: the nodes of a batch,
+drawn from an R-MAT graph, and what a message costs, over the loopback device. Most of the time is spent on making the
+graph; ``--saved`` computes the tables of what was measured before. ``check`` compares the formulas with the runs of
+bench_network.py.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ from torch_gnnscale.distributed import Exchange
 
 FANOUTS, BATCH = [15, 10, 5], 1024
 RANKS = (8, 16, 32, 64, 128, 256, 512)
+PUSHED = (32, 128, BATCH)
+"""Seeds of a batch in the table of pushed rows."""
 BLOCKS, CALLS = 20, 30
 BITS = {"10gbit": 10e9, "100gbit": 100e9}
 ID, HEADER, COUNT, STATUS = 8, 64, 8, 8
-"""Bytes of an id, a header, a count and the beginning of a reply."""
+"""Bytes of an id, a header without counts, a count and the beginning of a reply."""
 
 
 class Training(NamedTuple):
@@ -55,6 +58,8 @@ class Training(NamedTuple):
     """Edges drawn for the frontier."""
     load_s: float
     """Seconds in which a rank makes a batch from what it holds itself."""
+    draw_s: float
+    """Seconds in which a rank draws a batch, without rows."""
     train_s: float
     """Seconds in which the model trains on a batch."""
     model_bytes: int
@@ -81,6 +86,8 @@ class Cost(NamedTuple):
     memory: float
     """Bytes of topology, tables and rows."""
     exchange_s: float
+    made_s: float
+    """Seconds in which a rank makes a batch, with the exchange."""
     step_s: float
     steps: int
     """Steps in an epoch."""
@@ -93,7 +100,7 @@ def topology_bytes(nodes: int, edges: int) -> float:
 
 def cost(
     run: Training, network: Network, ranks: int, parts: int, *, partitioned: bool = False, hits: float = 0.0,
-    remote: float | None = None,
+    remote: float | None = None, pushed: bool = False,
 ) -> Cost:  # fmt: skip
     """The cost of P ranks that hold K parts, owned order.
 
@@ -104,12 +111,13 @@ def cost(
         partitioned: whether the topology lies in parts, too.
         hits: the share of remote rows that the prefetch buffer has, less what it fetches to replace rows.
         remote: the share of a batch's nodes that lies in other parts; 1 - 1 / K in random parts.
+        pushed: whether owners draw the other ranks' batches themselves and push their rows, without counts and ids.
     """
     others = parts - 1
     away = (1 - 1 / parts) if remote is None else remote
     fetched = run.batch_nodes * away * (1 - hits)
-    rounds, messages = 2, ranks - 1 + 3 * others
-    received = HEADER * (ranks - 1) + (COUNT + STATUS) * others + (ID + run.row_bytes) * fetched
+    rounds, messages = 2, ranks - 1 + 2 * others
+    received = (HEADER + COUNT) * (ranks - 1) + STATUS * others + (ID + run.row_bytes) * fetched
     memory = run.row_bytes * run.nodes / parts + 16 * run.nodes  # rows; seeds' stored ids and degrees
     memory += topology_bytes(run.nodes, run.edges) / (parts if partitioned else 1)
     if partitioned:
@@ -117,21 +125,30 @@ def cost(
         id_bytes = 4 if run.edges < 2**31 else 8
         rounds = 2 * run.hops
         messages = ranks - 1 + 4 * run.hops * others
-        received += 32 * later * others + away * (4 * run.frontier + id_bytes * (run.frontier + 2 * run.drawn))
+        received += (32 * later + COUNT) * others
+        received += away * (4 * run.frontier + id_bytes * (run.frontier + 2 * run.drawn))
+    if parts < ranks:  # the columns tell each other whether they failed
+        messages, received = messages + ranks - 1, received + 16 * (ranks - 1)
+    load = run.load_s
+    if pushed:
+        rounds, messages = 1, ranks - 1 + others
+        received = HEADER * (ranks - 1) + run.row_bytes * fetched
+        load += (ranks - 1) * run.draw_s
     exchange = received / network.bytes_per_s + messages * network.message_s
     reduce = 2 * (ranks - 1) / ranks * run.model_bytes / network.bytes_per_s
-    step = max(run.train_s + reduce, run.load_s + exchange)  # MassiveGNN, equation 5
+    step = max(run.train_s + reduce, load + exchange)  # MassiveGNN, equation 5
     steps = -(-run.seeds // (run.batch * ranks))
     sockets = ranks + (0 if ranks == parts else parts)
-    return Cost(rounds, messages, received, sockets, memory, exchange, step, steps)
+    return Cost(rounds, messages, received, sockets, memory, exchange, load + exchange, step, steps)
 
 
 PAPERS = Training(
     nodes=111_059_956, edges=1_615_685_872, row_bytes=4 * 128 + 8 + 8, seeds=1_207_179, batch=BATCH, hops=3,
-    batch_nodes=0, frontier=0, drawn=0, load_s=0.00465, train_s=0.0995, model_bytes=4 * 256 * 2 * (128 + 256 + 172),
+    batch_nodes=0, frontier=0, drawn=0, load_s=0.00465, draw_s=0.0008, train_s=0.0995,
+    model_bytes=4 * 256 * 2 * (128 + 256 + 172),
 )  # fmt: skip
-"""ogbn-papers100M with GraphSAGE of three layers of 256. The seconds are those of bench_loader.py and bench_train.py on
-the R-MAT graph of 2.4 M nodes, on two cores."""
+"""ogbn-papers100M with GraphSAGE of three layers of 256. The seconds are those of bench_loader.py,
+bench_sample.py and bench_train.py on the R-MAT graph of 2.4 M nodes, on two cores."""
 GRAPHS = {
     "ogbn-products": (2_449_029, 123_718_280, 4 * 100),
     "ogbn-papers100M": (111_059_956, 1_615_685_872, 4 * 128),
@@ -204,8 +221,9 @@ def check(results: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
                 )  # fmt: skip
                 network = Network(bits / 8 / world, 0.0)
                 formula = cost(given, network, world, world, partitioned=scheme == "partitioned")
+                payload = formula.received - (HEADER + COUNT) * (world - 1)
                 found[f"{title}, {rate}"][scheme] = {
-                    "bytes": run[scheme]["bytes received a batch"] / (formula.received - HEADER * (world - 1)),
+                    "bytes": run[scheme]["bytes received a batch"] / payload,
                     "step": run[scheme]["train_ms"] / 1e3 / formula.step_s,
                 }
     return found
@@ -226,6 +244,46 @@ def table(run: Training, message_s: float) -> list[dict[str, Any]]:
     return rows
 
 
+def push_table(run: Training, message_s: float) -> list[dict[str, Any]]:
+    """How many times faster pushed rows are than requested ones, K = P: making batches alone, training, and training
+    that takes a tenth of the time. The sizes and seconds of smaller batches are in proportion, which favors pushing."""
+    rows = []
+    for seeds in PUSHED:
+        share = seeds / run.batch
+        small = run._replace(
+            batch_nodes=run.batch_nodes * share, load_s=run.load_s * share, draw_s=run.draw_s * share,
+            train_s=run.train_s * share,
+        )  # fmt: skip
+        fast = small._replace(train_s=small.train_s / 10)
+        for ranks in (2, *RANKS[::3]):
+            row: dict[str, Any] = {"seeds": seeds, "ranks": ranks}
+            for title, bits in BITS.items():
+                network = Network(bits / 8, message_s)
+                asked, pushed = cost(small, network, ranks, ranks), cost(small, network, ranks, ranks, pushed=True)
+                row[title] = {"batches": asked.made_s / pushed.made_s, "training": asked.step_s / pushed.step_s}
+                asked, pushed = cost(fast, network, ranks, ranks), cost(fast, network, ranks, ranks, pushed=True)
+                row[title]["fast training"] = asked.step_s / pushed.step_s
+            rows.append(row)
+    return rows
+
+
+def measured(args: argparse.Namespace) -> dict[str, Any]:
+    """What the formulas need: ``message``, by number of ranks, and ``batch``."""
+    if args.saved:
+        saved = json.loads((RESULTS / "cost_model.json").read_text())["results"]
+        return {key: saved[key] for key in ("message", "batch")}
+    found: dict[str, Any] = {"message": {}}
+    with tqdm(total=len(args.ranks) + 1, unit="measurement", leave=False) as bar:
+        for world in args.ranks:
+            bar.set_description(f"messages of {world} ranks")
+            found["message"][str(world)] = messages(world, args.limit)
+            bar.update()
+        bar.set_description(f"graph {args.graph} and its batches")
+        found["batch"] = batch_sizes(args.graph)
+        bar.update()
+    return found
+
+
 def main() -> None:
     if is_parent(message_times):
         return
@@ -233,19 +291,13 @@ def main() -> None:
     options.add_argument("--graph", choices=R_MAT, default="2.4M-124M", help="whose batches are drawn")
     options.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="time messages; tables use the last")
     options.add_argument("--limit", type=int, default=120, help="seconds after which ranks are ended")
+    options.add_argument("--saved", action="store_true", help="measure nothing: take what the saved result has")
     options.add_argument("--no-save", action="store_true", help="do not write the JSON result")
     args = options.parse_args()
-    found: dict[str, Any] = {"message": {}}
-    with tqdm(total=len(args.ranks) + 1, unit="measurement", leave=False) as bar:
-        for world in args.ranks:
-            bar.set_description(f"messages of {world} ranks")
-            found["message"][world] = messages(world, args.limit)
-            bar.update()
-        bar.set_description(f"graph {args.graph} and its batches")
-        found["batch"] = batch_sizes(args.graph)
-        bar.update()
+    found = measured(args)
     run = PAPERS._replace(**found["batch"])
-    found["table"] = table(run, found["message"][args.ranks[-1]]["cpu_us"] / 1e6)
+    message_s = found["message"][str(args.ranks[-1])]["cpu_us"] / 1e6
+    found["table"], found["pushed"] = table(run, message_s), push_table(run, message_s)
     found["graphs"] = {
         name: {"topology": topology_bytes(nodes, edges), "features": nodes * features}
         for name, (nodes, edges, features) in GRAPHS.items()

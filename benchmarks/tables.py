@@ -25,6 +25,7 @@ from tables_of_ranks import (
     overlap,
     overlap_model,
     own_tiers,
+    pushed,
     ranks,
     schemes,
     sizes,
@@ -321,8 +322,8 @@ TABLES: dict[Callable[[Any], str], str] = {
     dgl_labor: "dgl_labor", tiers: "tiers",
     accuracy: "accuracy", hit_rates: "hotness", depths: "hotness", traffic: "hotness", hotness_cost: "hotness",
     schemes: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
-    bulks: "bulk", ranks: "cost_model", sizes: "cost_model", checks: "cost_model", methods: "methods",
-    method_options: "methods",
+    bulks: "bulk", ranks: "cost_model", sizes: "cost_model", checks: "cost_model", pushed: "cost_model",
+    methods: "methods", method_options: "methods",
     grid: "grid", grid_epoch: "grid_epoch", grid_memory: "grid_memory", own_tiers: "own_tiers",
     split_plans: "split_plan", split_steps: "split",
 }  # fmt: skip

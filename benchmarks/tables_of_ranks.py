@@ -77,6 +77,16 @@ def ranks(results: Any) -> str:
     return table(head, rows)
 
 
+def pushed(results: Any) -> str:
+    """The cost model of rows that owners push."""
+    rates = [key for key in results["pushed"][0] if key not in ("seeds", "ranks")]
+    rows = [
+        [row["seeds"], row["ranks"], *(" / ".join(f"{value:.2f}" for value in row[rate].values()) for rate in rates)]
+        for row in results["pushed"]
+    ]
+    return table(["seeds of a batch", "ranks", *(f"{rate[:-4]} Gbit/s" for rate in rates)], rows)
+
+
 def sizes(results: Any) -> str:
     """FastSample's figure 4."""
     return table(

@@ -10,7 +10,6 @@ import pytest
 import torch
 from helpers.cluster import Cluster, cluster
 from helpers.data import plain
-from helpers.disturbed import results_of
 from helpers.parts import HERE, as_plain, homogeneous, loader_of_part
 from torch import distributed as dist
 
@@ -51,47 +50,6 @@ def test_an_error_of_one_rank_is_raised_on_all_and_the_next_batches_follow(parts
         assert first[2] == f"RuntimeError: rank 1 failed to make batch {number}: KeyError: 'no luck'"
         for found, whole in ((first, expected[0]), (second, expected[1])):
             assert found[:2] + found[3:] == whole[:2] + whole[3:]
-
-
-def unlucky(bad_rank):
-    """A transform that fails for the first batch of a rank, whose rows have come by then."""
-
-    def transform(batch):
-        if dist.get_rank() == bad_rank and next(calls) == 0:
-            raise KeyError("no luck")
-        return batch
-
-    calls = iter(range(1000))
-    return transform
-
-
-def goes_on_after_an_error(path, bad_rank):
-    with open_part(path) as part:
-        return results_of(loader_of_part(part, transform=unlucky(bad_rank), prefetch=0))
-
-
-def test_an_error_after_the_rows_of_a_batch_came_is_that_rank_s_alone_and_the_next_batches_follow(parts):
-    expected = cluster(2).run(goes_on_after_an_error, parts, -1)
-    first, second = cluster(2).run(goes_on_after_an_error, parts, 1)
-    assert first == expected[0]
-    assert second == ["KeyError: 'no luck'", *expected[1][1:]]
-
-
-def leaves_after_an_error(path, bad_rank):
-    """How many batches came, and the error after them."""
-    number = 0
-    with open_part(path) as part:
-        try:
-            for _ in loader_of_part(part, transform=unlucky(bad_rank), prefetch=0):
-                number += 1
-        except (KeyError, RuntimeError) as error:
-            return number, f"{type(error).__name__}: {error}"
-    return number, None
-
-
-def test_if_such_an_error_ends_a_rank_s_loop_the_others_are_told_in_the_next_step(parts):
-    told = "RuntimeError: rank 1 left the loop of epoch 0: all ranks must leave it after the same batch"
-    assert cluster(2).run(leaves_after_an_error, parts, 1) == [(1, told), (0, "KeyError: 'no luck'")]
 
 
 def unreadable_rows(path):
@@ -150,6 +108,8 @@ DIFFERENT = {
     "order": ({"shuffle": False}, {"shuffle": True},
               "order: expected the same on all ranks, found ['input', 'shuffled']"),
     "uneven": ({"uneven": "pad"}, {"uneven": "drop"}, "uneven: expected the same on all ranks, found ['pad', 'drop']"),
+    "method": ({}, {"method": "ladies", "num_neighbors": [8, 8]},
+               "num_neighbors: expected the same on all ranks, found [[3, 2], None]"),
     "replace": ({}, {"replace": True}, "replace: expected the same on all ranks, found [False, True]"),
 }  # fmt: skip
 

@@ -37,7 +37,7 @@ def test_ranks_of_a_row_meet_when_there_are_copies_and_they_are_asked(ranks, par
 def alone():
     """The steps of a single rank, in an iteration of two."""
     steps = RankSteps(Meeting(0, 1, 1.0), Grid(1, 1), {})
-    steps.thread.submit(steps.begin, 0, 0, 2).result()
+    steps.thread.submit(steps.begin, 0, 0, 2, 0, {}).result()
     yield steps
     steps.close()
 

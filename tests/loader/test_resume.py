@@ -14,7 +14,7 @@ from helpers.hetero import CITES, PAPER, make_hetero
 from helpers.slow import SLOW
 from torch.utils.data import BatchSampler, SequentialSampler
 
-from torch_gnnscale import NeighborLoader
+from torch_gnnscale import NeighborLoader, NeighborSampler
 from torch_gnnscale.datasets import NodeTask, planted
 from torch_gnnscale.loader.order import SeedOrder
 from torch_gnnscale.tasks import NodeConfig, NodeTrainer
@@ -185,8 +185,8 @@ def test_another_loader_is_refused(change, message):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda state: None, "state: expected what state_dict.. returned .format 2., found NoneType"),
-        (lambda state: {**state, "format": 3}, "format 2., found format 3"),
+        (lambda state: None, "state: expected what state_dict.. returned .format 3., found NoneType"),
+        (lambda state: {**state, "format": 2}, "format 3., found format 2"),
         (lambda state: {**state, "epoch": -1}, "state: expected a number as epoch, found -1"),
         (lambda state: {**state, "batch": -1}, "state: expected a number as batch, found -1"),
         (lambda state: {**state, "batch": "3"}, "state: expected a number as batch, found '3'"),
@@ -209,12 +209,26 @@ def test_other_inputs_and_graphs_are_refused():
         loader_of(make_data(200, 900)).load_state_dict(state)
 
 
-def test_weights_of_one_relation_are_told_from_none():
+@pytest.mark.parametrize("other", [None, "worth"])
+def test_weights_of_one_relation_are_told_from_none_and_from_others(other):
     data, options = make_hetero(), {"input_nodes": PAPER, "batch_size": 8, "seed": 1}
     data[CITES].part = torch.ones(data[CITES].num_edges)
+    data[CITES].worth = torch.rand(data[CITES].num_edges)
     weighted = NeighborLoader(data, [2], weight_attr="part", **options)
-    with pytest.raises(ValueError, match=r"^state: expected a loader with weighted=False, found weighted=True$"):
-        weighted.load_state_dict(NeighborLoader(data, [2], **options).state_dict())
+    text = f"^state: expected a loader with weight_attr={other!r}, found weight_attr='part'$"
+    with pytest.raises(ValueError, match=text):
+        weighted.load_state_dict(NeighborLoader(data, [2], weight_attr=other, **options).state_dict())
+
+
+def test_directions_are_told_apart():
+    samplers = [NeighborSampler(make_data(), [2], sample_direction=way) for way in ("forward", "backward")]
+    forward, backward = (
+        NeighborLoader(make_data(), [2], torch.arange(150), batch_size=16, neighbor_sampler=sampler, seed=1)
+        for sampler in samplers
+    )
+    text = "^state: expected a loader with sample_direction='forward', found sample_direction='backward'$"
+    with pytest.raises(ValueError, match=text):
+        backward.load_state_dict(forward.state_dict())
 
 
 # Training ############################################################################################################

@@ -308,8 +308,8 @@ def announced_two_steps_before():
     return CollectiveRows(
         SimpleNamespace(
             thread_safe=False, collective=True, rows_here=False, looks_ahead=lambda steps: 2, needs=same,
-            announce=lambda needs, steps: None, withdraw=lambda steps: None, counts=lambda needs, steps: None,
-            read=lambda needs, asked, steps: None, rows=same,
+            announce=lambda needs, steps: None, withdraw=lambda steps: None, counted=0,
+            counts=lambda needs, steps: None, read=lambda needs, asked, steps: None, rows=same,
         ),
         None,
     )  # fmt: skip
@@ -330,7 +330,7 @@ def test_steps_that_were_announced_are_not_taken_after_the_epoch_was_left(prefet
             step=lambda number, error, counts, run: run(None),
         )  # fmt: skip
         share = Share(Ranks(0, 1), "global", "pad", (6,))
-        together = Together(line, steps, share, Execution(1, None), lambda number: 1)
+        together = Together(line, steps, share, Execution(1, None), lambda number: 1, dict)
 
         def batches(epoch):
             numbered = (NumberedBatch(epoch, number, None) for number in range(6))

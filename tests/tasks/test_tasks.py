@@ -95,7 +95,7 @@ EVALUATION = {
 """By task, its loader of evaluation, and the size of its batches where those of training have 48."""
 DRAWN = {
     "links": {"exclude_seed_edges": "reverse", "strict_negatives": True},
-    "temporal": {"temporal_strategy": "last", "temporal": True, "disjoint": True},
+    "temporal": {"temporal_strategy": "last", "time_attr": "time", "disjoint": True},
 }
 """By task, what its sampler is told besides fanouts."""
 

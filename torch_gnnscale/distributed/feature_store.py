@@ -126,6 +126,11 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         """See :meth:`CollectiveRowStore.withdraw`."""
         self._buffers[steps].withdraw()
 
+    @property
+    def counted(self) -> int:
+        """See :meth:`CollectiveRowStore.counted`: one for each type that has rows."""
+        return len(self._groups)
+
     def counts(self, needs: RowNeeds, steps: Steps) -> Tensor:
         """See :meth:`CollectiveRowStore.counts`."""
         needs.asked = self._buffers[steps].ask([found.remote for found in needs.located])

@@ -99,7 +99,8 @@ class Part:
     def stats(self) -> dict[str, dict[str, Any]]:
         """What the loaders of this part exchanged so far, by purpose: the entries of :class:`Traffic`.
 
-        - All loaders: ``headers``, ``counts``, ``ids`` and ``rows``.
+        - All loaders: ``headers``, which have the counts of ids, ``ids`` and ``rows``; ``counts``, other numbers of a
+          fixed size within a step, where there are any.
         - With a partitioned topology: ``requests``, the nodes whose edges a rank asks for, and ``picks``, the drawn
           edges. With ``split=``, in place of both, ``frontiers``, the nodes that a rank is asked to draw for.
         - With LADIES and FastGCN over a partitioned topology: ``requests`` and ``edges``, all stored edges of the

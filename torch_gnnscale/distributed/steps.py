@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
-from enum import IntEnum
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
@@ -16,6 +16,7 @@ from torch import distributed as dist
 from ..feature.contract import Steps
 from .exchange import Broken, Elsewhere, Exchange, keep_for_ever
 from .grid import Grid
+from .header import COMPLETED, Header, Status, check_positions, check_values, fingerprint_of
 from .meeting import Meeting, end_group
 from .one_thread import OneThread
 from .row_group import RowGroup
@@ -23,29 +24,10 @@ from .row_group import RowGroup
 T = TypeVar("T")
 
 
-class Status(IntEnum):
-    """What a rank says in a header."""
-
-    GO = 0
-    FAIL = 1
-    STOP = 2
-
-
-COMPLETED = -1
-"""In place of the batch after which a rank left an iteration: it left it after the last step."""
 FAILED = -1
 """In place of a count."""
 GIVING_UP = 5.0
 """Seconds that the thread of the steps may take to end after :meth:`Exchange.give_up`."""
-_COMMON = (
-    "iteration",
-    "epoch",
-    "first batch",
-    "number of steps",
-    "step",
-    "batch after which they left the last iteration (-1: all)",
-)
-"""What all ranks must have alike: entries of a header after its status and the number of the batch."""
 
 
 class RankSteps(Steps):
@@ -83,9 +65,12 @@ class RankSteps(Steps):
         self.row = Exchange(None, 1, 0) if grid.copies == 1 else None
         """Over the ranks of this one's row, by copy; with copies, once :meth:`open_row` was called."""
         self._turns = [grid.copy(other) if by_column else other for other in every]
-        self._iteration = self._epoch = self._first = self._count = self._taken = 0
+        self._iteration = self._epoch = self._first = self._count = self._counted = self._taken = 0
         self._about = meeting.topic()  # under which the ranks say why these steps have ended
         self._left = COMPLETED  # or how many batches the last iteration had delivered when it was left
+        self._decides: dict[str, Any] = {}  # what decides the batches of the iteration
+        self._fingerprint = 0
+        self._untold: deque[str] = deque()  # which batches this rank failed to make after their steps, and why
         self._stopped: str | None = None  # why the iteration has ended before its last step
         self._lost: str | None = None  # the error of all later steps, which names the rank that is gone or has failed
         self._behind = False  # whether that is this rank, whose groups have ended or will
@@ -97,32 +82,39 @@ class RankSteps(Steps):
     def gather(self, value: Any) -> list[Any]:
         """See :meth:`Steps.gather`. ValueError on all ranks if they have other identities."""
         found = self.thread.submit(self._gathered, (self._identity, value)).result()
-        for name in self._identity:
-            values = [identity.get(name) for identity, _ in found]
-            if any(other != values[0] for other in values):
-                raise ValueError(f"{name}: expected the same on all ranks, found {values}")
+        check_values([identity for identity, _ in found])
         return [value for _, value in found]
 
     def _gathered(self, value: Any) -> list[Any]:
         return self.named(lambda: self.headers.objects(value))
 
-    def begin(self, epoch: int, first: int, count: int) -> None:
+    def begin(self, epoch: int, first: int, count: int, counted: int, decides: Mapping[str, Any]) -> None:
         """See :meth:`Steps.begin`."""
         self._iteration += 1
-        self._epoch, self._first, self._count, self._taken = epoch, first, count, 0
+        self._epoch, self._first, self._count, self._counted, self._taken = epoch, first, count, counted, 0
+        self._decides = {**self._identity, **decides, "number of steps": count}
+        self._fingerprint = fingerprint_of(self._decides)
         self._stopped = self._lost
+
+    def tell(self, number: int, error: Exception) -> None:
+        """See :meth:`Steps.tell`."""
+        if self.grid.ranks > 1:
+            self._untold.append(self._failure(number, error))
+
+    def _failure(self, number: int, error: Exception) -> str:
+        return f"rank {self.rank} failed to make batch {number}: {type(error).__name__}: {error}"
 
     def step(self, number: int, error: Exception | None, counts: Tensor | None, run: Callable[[Tensor], T]) -> T:
         """See :meth:`Steps.step`."""
-        headers = self._agree(Status.GO if error is None else Status.FAIL, number)
+        earlier = [self._untold.popleft() for _ in range(len(self._untold))]
+        headers, asked = self._agree(Status.GO if error is None and not earlier else Status.FAIL, number, counts)
         self._taken += 1
-        self._raise_alike(headers, error)
-        nothing = torch.empty(self.grid.parts, 0, dtype=torch.int64)
+        self._raise_alike(headers, error, earlier)
         self._running, self._failed = threading.get_ident(), False
         found: list[Exception] = []
         made: Any = None
         try:
-            made = self.named(lambda: run(nothing if counts is None else self.rows.numbers(counts, "counts")))
+            made = self.named(lambda: run(asked))
         except Exception as failed:
             if self._lost is not None:
                 raise
@@ -140,18 +132,21 @@ class RankSteps(Steps):
             raise RuntimeError(str(found[0])) from None
         return made
 
-    def _raise_alike(self, headers: list[list[int]], error: Exception | None) -> None:
-        """Raises ``error``, or what another rank failed with, if one says FAIL."""
+    def _raise_alike(
+        self, headers: Sequence[Sequence[int]], error: Exception | None, earlier: Sequence[str] = ()
+    ) -> None:
+        """Raises ``error``, or what another rank failed with, if one says FAIL. ``earlier``: which batches this rank
+        failed to make after their steps, and why."""
         failed = [rank for rank, header in enumerate(headers) if header[0] == Status.FAIL]
         if not failed:
             return
-        texts = self._gathered(None if error is None else f"{type(error).__name__}: {error}")
+        own = [] if error is None else [self._failure(headers[self.rank][1], error)]
+        texts = self._gathered("; ".join([*earlier, *own]))
         if isinstance(error, Elsewhere):  # a later batch of a bulk that another rank could not sample
             raise RuntimeError(str(error)) from None
         if error is not None:
             raise error
-        first = failed[0]
-        raise RuntimeError(f"rank {first} failed to make batch {headers[first][1]}: {texts[first]}")
+        raise RuntimeError(texts[failed[0]])
 
     def open_row(self) -> None:
         """Opens ``row``. All ranks call it; from then on all ranks learn of an error in :meth:`counted`, as those of a
@@ -211,7 +206,7 @@ class RankSteps(Steps):
         """See :meth:`Steps.sampled`."""
         self.agree(error, "sampling")
         assert counts is not None
-        return self.rows.numbers(counts, "counts")
+        return self.rows.numbers(counts, "counts") if self._counted else counts
 
     def agree(self, error: Exception | None, what: str) -> None:
         """Within a step, ends a part of its work on all ranks of :meth:`counted` alike.
@@ -247,35 +242,54 @@ class RankSteps(Steps):
 
     def leave(self, delivered: int | None) -> None:
         """See :meth:`Steps.leave`."""
-        if self._taken < self._count and self._stopped is None:
-            with contextlib.suppress(Exception):  # this rank has left, so errors of the others do not matter to it
+        with contextlib.suppress(Exception):  # this rank has left, so errors of the others do not matter to it
+            if self._untold and self._goes_on:
+                self.step(self._numbers()[self.rank], None, None, lambda _: None)
+        with contextlib.suppress(Exception):
+            if self._goes_on:
                 self._agree(Status.STOP, 0)
         self._left = COMPLETED if delivered is None else delivered
 
-    def _agree(self, status: Status, number: int) -> list[list[int]]:
-        """Exchanges headers, (status, number of the batch, ...) of each rank.
+    @property
+    def _goes_on(self) -> bool:
+        """Whether the other ranks expect a further step of this one."""
+        return self._taken < self._count and self._stopped is None
+
+    def _numbers(self) -> list[int]:
+        """The batches that the ranks make in the next step."""
+        begin = self._first + self._taken * (max(self._turns) + 1)
+        return [begin + turn for turn in self._turns]
+
+    def _agree(self, status: Status, number: int, counts: Tensor | None = None) -> tuple[list[Header], Tensor]:
+        """Exchanges headers, and ``counts`` with the ranks of this one's column: returns the headers of all ranks, and
+        the counts of that column, by part; zeros of a rank that has none.
 
         Raises:
             RuntimeError: a rank has left the iteration.
-            ValueError: the ranks are not at the same step.
+            ValueError: the ranks are not at the same step, or differ in what decides their batches.
         """
         if self._stopped is None:
-            common = [self._iteration, self._epoch, self._first, self._count, self._taken, self._left]
-            own = torch.tensor([status, number, *common]).expand(self.grid.ranks, -1)
-            headers = self.named(lambda: self.headers.numbers(own, "headers")).tolist()
-            stopped = [rank for rank, header in enumerate(headers) if header[0] == Status.STOP]
+            own = Header(
+                status, number, self._iteration, self._epoch, self._first, self._taken, self._left, self._fingerprint
+            )
+            column, size = self.grid.column(self.grid.copy(self.rank)), len(own)
+
+            def exchanged() -> Tensor:
+                with self.headers.awaited():
+                    sent = torch.zeros(self.grid.ranks, size + self._counted, dtype=torch.int64)
+                    sent[:, :size] = torch.tensor(own)
+                    if counts is not None:
+                        sent[column, size:] = counts
+                return self.headers.numbers(sent, "headers")
+
+            received = self.named(exchanged)
+            headers = [Header(*of_rank) for of_rank in received[:, :size].tolist()]
+            stopped = [rank for rank, header in enumerate(headers) if header.status == Status.STOP]
             if not stopped:
-                for at, name in enumerate(_COMMON, 2):
-                    values = [header[at] for header in headers]
-                    if any(value != values[0] for value in values):
-                        raise ValueError(f"loader: expected all ranks at the same {name}, found {values}")
-                numbers = [header[1] for header in headers]
-                begin = self._first + self._taken * (max(self._turns) + 1)
-                expected = [begin + turn for turn in self._turns]
-                if numbers != expected:
-                    raise ValueError(f"loader: expected the ranks to make batches {expected}, found {numbers}; iterate "
-                                     f"over a loader once at a time")  # fmt: skip
-                return headers
+                check_positions(headers, self._numbers())
+                if any(header.fingerprint != headers[0].fingerprint for header in headers):
+                    check_values(self._gathered(self._decides))
+                return headers, received[column, size:]
             self._stopped = (
                 f"rank {stopped[0]} left the loop of epoch {self._epoch}: all ranks must leave it after the same batch"
             )

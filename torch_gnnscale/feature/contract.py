@@ -103,7 +103,8 @@ class RowStore(PyGFeatureStore):
 class Steps(ABC):
     """The steps that the ranks of a loader take together, in a process group of their own.
 
-    An iteration has a number of steps that all ranks know. Every method but :meth:`gather` runs on ``thread``.
+    An iteration has a number of steps that all ranks know. Every method but :meth:`gather` and
+    :meth:`tell` runs on ``thread``.
     """
 
     thread: Executor
@@ -114,8 +115,16 @@ class Steps(ABC):
         """The value of each rank, in the order of ranks. Called while the loader is made."""
 
     @abstractmethod
-    def begin(self, epoch: int, first: int, count: int) -> None:
-        """An iteration of ``count`` steps begins, at the epoch's batch ``first``."""
+    def begin(self, epoch: int, first: int, count: int, counted: int, decides: Mapping[str, Any]) -> None:
+        """An iteration begins.
+
+        Args:
+            epoch: its epoch.
+            first: the epoch's batch at which it begins.
+            count: how many steps it has.
+            counted: n of :meth:`step`, the same on all ranks.
+            decides: what else decides its batches, in plain values by name, which all ranks must have alike.
+        """
 
     @abstractmethod
     def step(self, number: int, error: Exception | None, counts: Tensor | None, run: Callable[[Tensor], T]) -> T:
@@ -129,8 +138,19 @@ class Steps(ABC):
             run: issues the collectives of the step; gets what each of these ranks is going to ask this one for.
 
         Raises:
-            ValueError: the ranks are not at the same step. Every rank raises the same error.
-            RuntimeError: a rank failed, has left the loop, or is gone.
+            ValueError: the ranks are not at the same step, or began an iteration with other values. Every rank raises
+                the same error.
+            RuntimeError: a rank failed, now or in :meth:`tell`; has left the loop; or is gone.
+        """
+
+    @abstractmethod
+    def tell(self, number: int, error: Exception) -> None:
+        """This rank failed to make a batch whose step was taken: all ranks raise in the next step. Any thread may call
+        it.
+
+        Args:
+            number: of the batch.
+            error: which this rank raises in place of the batch.
         """
 
     @abstractmethod
@@ -195,6 +215,11 @@ class CollectiveRowStore(RowStore):
 
     def withdraw(self, steps: Steps) -> None:
         """Takes back what was announced of steps that do not come."""
+
+    @property
+    @abstractmethod
+    def counted(self) -> int:
+        """How many numbers :meth:`counts` has for each rank; the same on all ranks."""
 
     @abstractmethod
     def counts(self, needs: Any, steps: Steps) -> Tensor:

@@ -308,6 +308,11 @@ class CollectiveSource(RowSource):
     def withdraw(self, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.withdraw`."""
 
+    @property
+    @abstractmethod
+    def counted(self) -> int:
+        """See :meth:`CollectiveRowStore.counted`."""
+
     @abstractmethod
     def counts(self, needs: Any, steps: Steps) -> Tensor:
         """See :meth:`CollectiveRowStore.counts`."""
@@ -351,6 +356,11 @@ class CollectiveRows(StoreRows, CollectiveSource):
     def withdraw(self, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.withdraw`."""
         self.features.withdraw(steps)
+
+    @property
+    def counted(self) -> int:
+        """See :meth:`CollectiveRowStore.counted`."""
+        return self.features.counted
 
     def counts(self, needs: tuple[list[Any], Any], steps: Steps) -> Tensor:
         """See :meth:`CollectiveRowStore.counts`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
+from functools import cached_property, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -151,12 +151,15 @@ class KeyedLoader(ResumableLoader):
             problem = store.beyond_part(*self._owned_ids()) if share.seed_order == "owned" else None
         else:
             return
-        decides = {**self._fingerprint(), "seed": self.seed, "uneven": share.uneven, "bulk": self.bulk}
         self._order.share, self._said_of_inputs = agreed_share(
-            share, self._steps, decides, self._chunks.counts, problem
+            share, self._steps, self._decides(share.uneven), self._chunks.counts, problem
         )
         if isinstance(self._sampler, KeyedSampler):
             self._sampler.join(self._steps, own_seeds=share.seed_order == "owned")
+
+    def _decides(self, uneven: Uneven) -> dict[str, Any]:
+        """What decides the batches of ranks that make them together, in plain values."""
+        return {**self._fingerprint(), "seed": self.seed, "uneven": uneven, "bulk": self.bulk}
 
     def _order_parts(self, split: SplitBatches, repeats: bool) -> str | None:
         """Orders the seeds of each part by themselves; returns None, or why that is not possible."""
@@ -207,7 +210,8 @@ class KeyedLoader(ResumableLoader):
         share = self._order.share
         if self._steps is None or share is None:
             return None
-        return Together(self._line, self._steps, share, self._execution, self._chunks.size_of)
+        decides = partial(self._decides, share.uneven)
+        return Together(self._line, self._steps, share, self._execution, self._chunks.size_of, decides)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self._order.begin()

@@ -12,7 +12,7 @@ from ..random import batch_key
 from .chunks import Chunks, ChunksOfParts
 from .share import Share
 
-FORMAT = 2
+FORMAT = 3
 """Version of the format of states."""
 T = TypeVar("T")
 

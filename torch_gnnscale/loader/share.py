@@ -223,7 +223,7 @@ def agreed_share(
     if problems := [(rank, text) for rank, text in enumerate(texts) if text is not None]:
         rank, text = problems[0]
         raise ValueError(text if all(other == text for other in texts) else f"rank {rank}: {text}")
-    for name in decides:
+    for name in dict.fromkeys(name for entry in found for name in entry[0]):  # in one order on all ranks
         for part in {entry[2] for entry in found} if name in own else [None]:
             values = [entry[0].get(name) for entry in found if part is None or entry[2] == part]
             if any(value != values[0] for value in values):

@@ -6,8 +6,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from itertools import islice, repeat
 from typing import Any, Generic, NamedTuple, TypeVar
@@ -85,6 +85,13 @@ class Served:
     a later turn, because the prefetch buffer looks ahead."""
 
 
+class Made(NamedTuple):
+    """A batch, and its number."""
+
+    number: int
+    batch: Any
+
+
 class Together:
     """Makes batches in steps that all ranks take together.
 
@@ -99,13 +106,16 @@ class Together:
         share: of this rank.
         execution: how many batches are sampled at once, and on which GPU.
         size_of: returns how many inputs a batch has, by its number.
+        decides: returns what decides the batches of an iteration, see :meth:`Steps.begin`.
     """
 
     def __init__(
-        self, line: Line, steps: Steps, share: Share, execution: Execution, size_of: Callable[[int], int]
-    ) -> None:
+        self, line: Line, steps: Steps, share: Share, execution: Execution, size_of: Callable[[int], int],
+        decides: Callable[[], Mapping[str, Any]],
+    ) -> None:  # fmt: skip
         assert isinstance(line.collator.source, CollectiveSource)
         self.line, self.steps, self.share, self.execution, self.size_of = line, steps, share, execution, size_of
+        self._decides = decides
         self.source: CollectiveSource = line.collator.source
         self._samples_together = isinstance(line.sampler, KeyedSampler) and line.sampler.collective
         self._latest: weakref.ref[TogetherBatches] | None = None
@@ -138,9 +148,11 @@ class Together:
 
             return as_here(queued)
 
-        def collated(made: Any) -> Any:
-            batch = self._collate(made)
-            return batch if streams is None or isinstance(batch, Served) else streams.hand([batch])
+        def collated(prepared: Any) -> Any:
+            made = self._collate(prepared)
+            if streams is None or isinstance(made, Served):
+                return made
+            return made._replace(batch=streams.hand([made.batch]))
 
         stages = [Stage(on_stream(self._prepare)), Stage(on_stream(self._step), in_order=True)]
         if not self._here:
@@ -151,17 +163,23 @@ class Together:
                 assert self._owed[0] is made
                 self._arrive()
                 return self._collate(made)
-            return made if streams is None or isinstance(made, Served) else streams.take(made)[0]
+            if streams is None or isinstance(made, Served):
+                return made
+            return made._replace(batch=streams.take(made.batch)[0])
+
+        def finished(made: Made) -> T:
+            with self._telling(made.number):
+                return finish(made.batch)
 
         pipeline = Pipeline(turns, stages, taken, prefetch, self.steps.thread)
         made: TogetherBatches[T] = TogetherBatches(
-            pipeline, finish, self.steps, count + self._window, self.execution.around
+            pipeline, finished, self.steps, count + self._window, self.execution.around
         )
         self._latest = weakref.ref(made)
         return made
 
     def _begin(self, epoch: int, first: int, count: int) -> None:
-        self.steps.begin(epoch, first, count)
+        self.steps.begin(epoch, first, count, self.source.counted, self._decides())
         self._ahead.clear()
         self.source.withdraw(self.steps)
         self._window = count if self._wanted == "epoch" else min(self._wanted, count)
@@ -283,24 +301,34 @@ class Together:
         self.source.arrive(self._owed.popleft().needs, self.steps)
         self.line.seconds["gather"] += time.perf_counter() - begin
 
-    def _collate(self, made: _Prepared | Served) -> Any:
-        if isinstance(made, Served):
-            return made
-        if made.turn.serves:
+    def _collate(self, prepared: _Prepared | Served) -> Made | Served:
+        if isinstance(prepared, Served):
+            return prepared
+        if prepared.turn.serves:
             return Served()
-        begin = time.perf_counter()
-        fetched = Fetched(made.sampled, self.source.rows(made.needs))
-        self.line.seconds["gather"] += time.perf_counter() - begin
-        return self.line.collate(fetched)
+        with self._telling(number := prepared.turn.batch.number):
+            begin = time.perf_counter()
+            fetched = Fetched(prepared.sampled, self.source.rows(prepared.needs))
+            self.line.seconds["gather"] += time.perf_counter() - begin
+            return Made(number, self.line.collate(fetched))
+
+    @contextmanager
+    def _telling(self, number: int) -> Iterator[None]:
+        """A context in which a batch is made whose step was taken: the other ranks are told of an error in it."""
+        try:
+            yield
+        except Exception as error:
+            self.steps.tell(number, error)
+            raise
 
 
 class TogetherBatches(Generic[T]):
-    """Iterates over ``finish(batch)`` for this rank's batches, which a pipeline makes in ``turns`` turns. If it is
+    """Iterates over ``finish(made)`` for this rank's batches, which a pipeline makes in ``turns`` turns. If it is
     closed or dropped before its end, this rank leaves the iteration. ``around()`` is entered during each wait for a
     turn."""
 
     def __init__(
-        self, pipeline: Pipeline, finish: Callable[[Any], T], steps: Steps, turns: int,
+        self, pipeline: Pipeline, finish: Callable[[Made], T], steps: Steps, turns: int,
         around: Callable[[], AbstractContextManager],
     ) -> None:  # fmt: skip
         self._pipeline, self._finish, self._steps, self._around = pipeline, finish, steps, around

@@ -127,6 +127,7 @@ class NeighborSampler(PyGAttributes, OnExecutor):
         self.sample_direction = sample_direction
         self.layers = layers
         self.keep_orig_edges = False
+        self._attrs = {"time_attr": time_attr, "weight_attr": weight_attr}
         self._disjoint = disjoint
         store, backward = sampled_store(data), sample_direction == "backward"
         if store is not None:
@@ -246,8 +247,8 @@ class NeighborSampler(PyGAttributes, OnExecutor):
             "layers": self.layers,
             "nodes": list(self.graph.sizes),
             "edges": [relation.num_edges for relation in self.graph.relations],
-            "temporal": self.is_temporal,
-            "weighted": any(relation.weight is not None for relation in self.graph.relations),
+            "sample_direction": self.sample_direction,
+            **self._attrs,
             "exclude_seed_edges": self.exclude_seed_edges,
             "strict_negatives": self.strict_negatives is not False,
         }

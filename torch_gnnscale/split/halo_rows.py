@@ -94,11 +94,14 @@ class SplitRows(CollectiveSource):
             moves.once(len(x))  # here, where an error is told to the others, and on another thread than the steps
         return HaloNeeds(rows, index, moves, x, index.balance, {**out.whole, "bytes of a row of x": size})
 
+    @property
+    def counted(self) -> int:
+        """See :meth:`CollectiveSource.counted`: :meth:`read` tells how many rows are exchanged."""
+        return 0
+
     def counts(self, needs: HaloNeeds, steps: Steps) -> Tensor:
-        """See :meth:`CollectiveSource.counts`: to each rank the same, which says what rows are exchanged and what must
-        be alike."""
-        said = torch.tensor([needs.balance, *needs.alike.values()], dtype=torch.int64)
-        return said.expand(needs.index.parts, -1)
+        """See :meth:`CollectiveSource.counts`."""
+        return torch.empty(needs.index.parts, 0, dtype=torch.int64)
 
     def read(self, needs: HaloNeeds, asked: Tensor, steps: Steps) -> None:
         """See :meth:`CollectiveSource.read`.
@@ -108,7 +111,9 @@ class SplitRows(CollectiveSource):
                 other rows of each other.
         """
         assert isinstance(steps, RankSteps)
-        balances, *alike = asked.t().tolist()
+        with steps.rows.awaited():
+            said = torch.tensor([needs.balance, *needs.alike.values()]).expand(needs.index.parts, -1)
+        balances, *alike = steps.rows.numbers(said, "counts").t().tolist()
         for (name, own), found in zip(needs.alike.items(), alike, strict=True):
             if any(value != own for value in found):
                 raise ValueError(f"{name}: expected the same on all ranks of a batch, found {found}")
