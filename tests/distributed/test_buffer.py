@@ -8,8 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_gnnscale.distributed.buffer import POLICIES, Kept, PrefetchBuffer, capacities
+from torch_gnnscale.distributed.loader_buffers import LoaderBuffers
 from torch_gnnscale.distributed.lookahead import Lookahead
 from torch_gnnscale.distributed.policies import MassiveGNN, Static
+from torch_gnnscale.distributed.row_exchange import Travelled
 
 HALO = torch.arange(1, 40, 2)
 CASES = [
@@ -143,3 +145,24 @@ def test_a_policy_is_made_as_the_user_says(kept, kind, found):
     policy = kept.make(7, HALO, HALO % 5)
     assert (type(policy), policy.capacity) == (kind, 7)
     assert {name: getattr(policy, name) for name in found} == found
+
+
+def test_each_buffer_of_a_loader_is_told():
+    """And those of types whose rows are not kept are not."""
+    policies = [Lookahead(3, window=2), Lookahead(3, window=5)]
+    buffers = LoaderBuffers([None, *(PrefetchBuffer(policy, {0: (torch.float64, (3,))}) for policy in policies)])
+    assert (buffers.window, LoaderBuffers([None]).window) == (5, 0)
+    ids = [torch.tensor([first, first + 2]) for first in (1, 5, 9)]
+    buffers.announce(ids)
+    assert [[batch.ids.tolist() for batch in policy._queue] for policy in policies] == [[[5, 7]], [[9, 11]]]
+    buffers.withdraw()
+    assert [len(policy._queue) for policy in policies] == [0, 0]
+    asked = buffers.ask(ids)
+    assert [entry.tolist() for entry in asked.ids] == [[1, 3], [5, 7], [9, 11]]
+    assert [step is None for step in asked.steps] == [True, False, False]
+    rows = [Travelled.of(node_rows(entry)) for entry in asked.ids]
+    found = buffers.take(asked, [[entry] for entry in rows])
+    assert found[0] == [rows[0]]
+    assert torch.equal(found[2][0].rows(node_rows(ids[2])), node_rows(ids[2]))
+    buffers.entered(asked)
+    assert [len(entry) for entry in buffers.ask(ids).ids] == [2, 0, 0]

@@ -1,5 +1,7 @@
 """Ranks as a grid of parts and copies."""
 
+from dataclasses import FrozenInstanceError
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,3 +35,9 @@ def test_which_ranks_are_consecutive():
 def test_ranks_that_are_no_multiple(ranks, parts):
     with pytest.raises(ValueError, match=rf"^ranks: expected a multiple of {parts} parts, found {ranks} ranks$"):
         Grid(ranks, parts)
+
+
+def test_equal_grids_are_one_key():
+    assert {Grid(4, 2): 1, Grid(4, 2, "parts"): 2}[Grid(4, 2)] == 1
+    with pytest.raises(FrozenInstanceError, match=r"^cannot assign to field 'parts'$"):
+        Grid(4, 2).parts = 4

@@ -113,3 +113,22 @@ def test_files_of_the_groups_that_a_rank_is_in(monkeypatch):
     monkeypatch.setattr(meetings, "check_open_files", lambda count: counts.append(count) or SimpleNamespace())
     assert rank_of(2, 4).groups([[0, 1], [2, 3], [1, 2, 3]]) == "made"
     assert counts == [2 + 3 + 3 + 3]
+
+
+def test_ranks_whose_cards_are_wrong_do_not_meet(monkeypatch):
+    closed = []
+
+    class Present:
+        def __init__(self, rank, world, timeout):
+            pass
+
+        def come(self, own):
+            return [own, own._replace(problem="no luck")]
+
+        def close(self):
+            closed.append(True)
+
+    monkeypatch.setattr(meetings, "Presence", Present)
+    with pytest.raises(ValueError, match=r"^rank 1: no luck$"):
+        Meeting(0, 2, 1.0)
+    assert closed == [True]

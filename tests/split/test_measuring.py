@@ -6,7 +6,8 @@ from helpers.data import make_data
 from torch_geometric.data import Data
 
 from torch_gnnscale import CSC, NeighborLoader, split
-from torch_gnnscale.split.presample import Presampled
+from torch_gnnscale.split.measuring import Measured
+from torch_gnnscale.split.presample import Presampled, presample
 
 
 def loader_of(data, fanouts=(3, 2), seeds=None, **options):
@@ -68,6 +69,7 @@ def test_the_plot_shows_each_load_as_a_share_of_the_mean(tmp_path, monkeypatch):
     split.plot(plan, measured, str(tmp_path / "plan.png"))
     heights = [bar.get_height() for bar in drawn[0].axes[0].patches]
     assert heights == pytest.approx([3 * load / sum(plan.loads) for load in plan.loads])
+    assert [line.get_ydata() for line in drawn[0].axes[0].lines] == [[1, 1]]
     (points,) = drawn[0].axes[1].collections
     percent, imbalance = zip(*points.get_offsets().tolist(), strict=True)
     assert percent == pytest.approx([100 * share for share in measured.cross_share.tolist()])
@@ -85,3 +87,24 @@ def test_counts_of_edges_in_stored_order(edge_id):
     assert found.node_load(csc, "layers").tolist() == [40, 60]
     assert found.node_load(csc, "edges").tolist() == [30 + of_nodes[0], 40 + of_nodes[1]]
     assert found.expected(csc).tolist() == [of_nodes[0], *[of_nodes[1] / 3] * 3]
+
+
+def test_a_single_edge_that_crosses():
+    found = Measured(torch.tensor([[[1, 0]]]), torch.tensor([[1]]), torch.tensor([[1, 1]]))
+    assert (found.cross_share.tolist(), found.imbalance.tolist()) == ([1.0], [[2.0]])
+
+
+def test_the_bar_of_presampling_ends_with_the_last_batch(monkeypatch):
+    shown = []
+
+    def tqdm(samples, title, total, unit, disable):
+        shown.append((title, total, unit, disable))
+        return samples
+
+    monkeypatch.setattr("torch_gnnscale.split.presample.tqdm", tqdm)
+    loader = loader_of(make_data())
+    presample(loader, range(3), progress=True)
+    presample(loader, range(1))
+    assert shown == [
+        ("presampling", 3 * len(loader), " batches", None), ("presampling", len(loader), " batches", True),
+    ]  # fmt: skip

@@ -26,3 +26,11 @@ def test_a_single_row_over_all_ranks_has_no_variance():
     text = r"^Expected more than 1 value per channel when training, got 1 rows over all ranks$"
     with pytest.raises(ValueError, match=text):
         _normalize("norm", nn.BatchNorm1d(3), None, *arguments, torch.ones(1, 3))
+
+
+def test_two_rows_over_all_ranks_are_enough():
+    arguments = Transport(Exchange(None, 1, 0)), SimpleNamespace(rows_of=lambda x: None)
+    x, ours, theirs = torch.tensor([[1.0, 2.0], [4.0, 0.0]]), nn.BatchNorm1d(2), nn.BatchNorm1d(2)
+    torch.testing.assert_close(_normalize("norm", ours, None, *arguments, x), theirs(x))
+    for name, value in theirs.named_buffers():
+        torch.testing.assert_close(ours.get_buffer(name), value)

@@ -30,6 +30,19 @@ class Residual(nn.Module):
         return self.last(x, edge_index)
 
 
+class Chunks(nn.Module):
+    """Rows of nodes that are taken apart, dropped and put together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = pyg_nn.SAGEConv(FEATURES, CLASSES)
+
+    def forward(self, x, edge_index):
+        columns = (x * 1).split(1, dim=1)
+        first, second, third = (nn.functional.dropout(column, 0.5, self.training) for column in columns)
+        return self.conv(torch.cat([third, first, second], dim=1), edge_index)
+
+
 def scaled(how):
     """A step on batches whose features were changed after the halo's had come, against narrow."""
     saving.LEAST_SAVED = 0
@@ -54,10 +67,11 @@ def test_changed_features_travel_again(how):
     cluster(2).run(scaled, how)
 
 
-def residual():
+def outputs_of(kind):
     rank, world = rank_and_world()
     torch.manual_seed(0)
-    split = parallelize(Residual().double())
+    split = parallelize(kind().double())
+    torch.manual_seed(rank)
     out = []
     for _, batch, seeds in own_batches(world, rank, 2):
         found = split(batch)
@@ -67,9 +81,10 @@ def residual():
     return out
 
 
-def test_a_tensor_that_a_layer_and_a_dropout_read():
-    ranks = cluster(2).run(residual)
-    for number, (seeds, expected) in enumerate(residual()):
+@pytest.mark.parametrize("kind", [Residual, Chunks])
+def test_rows_that_layers_and_dropouts_read(kind):
+    ranks = cluster(2).run(outputs_of, kind)
+    for number, (seeds, expected) in enumerate(outputs_of(kind)):
         rows = torch.empty_like(expected)
         for of_rank in ranks:
             rows[of_rank[number][0]] = of_rank[number][1]

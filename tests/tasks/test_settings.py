@@ -1,14 +1,17 @@
 """What the settings of a task refuse, and what each of them does; models and scores, by hand."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 import torch_geometric.loader
 import torch_geometric.nn as pyg_nn
 from helpers.refused import refuses
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.datasets import EventTask, NodeTask, planted, planted_events, planted_types
+from torch_gnnscale.datasets.planted_types import with_reverses
 from torch_gnnscale.feature.contract import Ranks
 from torch_gnnscale.split import Plan, plan
 from torch_gnnscale.tasks import (
@@ -110,6 +113,7 @@ def test_pygs_loader_has_the_settings_of_the_configuration(task, with_pyg):
     (training, of_training), (validation, of_validation) = with_pyg
     assert of_training == {"batch_size": 7, "shuffle": True, "num_workers": 1}
     assert of_validation == {"batch_size": 70, "shuffle": False, "num_workers": 1}
+    assert trainer._there(SimpleNamespace(to=lambda device: ("there", device))) == ("there", torch.device("cpu"))
     for (data, fanouts, seeds), expected, subset in ((training, [3, 2], "train"), (validation, [-1, -1], "val")):
         assert data is task.data
         assert fanouts == expected
@@ -273,6 +277,18 @@ def test_a_group_of_one_rank_does_nothing():
     assert ranks.total(rows) is ranks.gathered(rows) is rows
     assert (ranks.everyone(7), ranks.first(lambda: 8)) == ([7], 8)
     assert not RankGroup(Ranks(1, 2)).is_first
+
+
+def test_an_event_of_the_second_before_is_seen():
+    data = HeteroData()
+    data["user"].num_nodes, data["page"].num_nodes = 2, 2
+    data["user", "visits", "page"].edge_index = torch.tensor([[0, 0, 0], [0, 0, 0]])
+    data["user", "visits", "page"].time = torch.tensor([9, 10, 10])
+    parts = {"train": torch.arange(2), "val": torch.tensor([2])}
+    task = EventTask("three events", with_reverses(data), ("user", "visits", "page"), parts)
+    trainer = EventTrainer(task, EventConfig(hidden=4, fanouts=[5], batch_size=1), quiet=True)
+    (batch,) = trainer._loader("val", seed=0)
+    assert batch["user", "visits", "page"].time.unique().tolist() == [9]  # the other one is of the same second
 
 
 def test_batches_of_training_are_shuffled(task):

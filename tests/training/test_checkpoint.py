@@ -2,6 +2,7 @@
 
 import io
 import time
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -180,3 +181,19 @@ def test_the_baseline_leaves_the_random_state_alone(task):
     assert torch.equal(torch.get_rng_state(), before)
     torch.rand(1)
     assert trainer.run(silent)["baseline"] == first["baseline"]
+
+
+def test_the_time_in_which_an_epoch_ends_is_nobody_s(task, monkeypatch):
+    """Such as that of threads that end."""
+    now = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    trainer = Observed(task, now=now)
+
+    @contextmanager
+    def progress(batches, title, total, done=0):
+        with Observed.progress(trainer, batches, title, total, done) as bar:
+            yield bar
+        now[0] += 100
+
+    trainer.progress = progress
+    assert trainer.train_epoch()["seconds"] == len(trainer.train_loader)

@@ -101,7 +101,7 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_own_seeds(task):
         losses = trainer.losses[epoch * batches : (epoch + 1) * batches]
         assert sum(seeds for _, seeds in losses) == int(task.masks["train"].sum())
         mean = sum(loss * seeds for loss, seeds in losses) / sum(seeds for _, seeds in losses)
-        assert entry["loss"] == pytest.approx(mean, rel=1e-6)
+        assert entry["loss"] == pytest.approx(mean, rel=1e-13)
 
 
 def test_an_epoch_counts_its_own_edges_and_nodes(task):
