@@ -9,7 +9,7 @@ from helpers.data import make_data
 
 from torch_gnnscale import BidirectionalNeighborSampler, LayerSampler, NeighborSampler
 from torch_gnnscale.sampler.executor import GPUExecutor
-from torch_gnnscale.sampler.layer_executor import GPULayers, LayerPlan
+from torch_gnnscale.sampler.layer_executor import GPULayers, LayerOptions
 from torch_gnnscale.topology import segmented
 from torch_gnnscale.topology.segmented import Given, SegmentedCSC
 
@@ -52,7 +52,7 @@ def test_another_gpu_draws_from_its_own_edges(cls, monkeypatch):
     if cls is NeighborSampler:
         sampler.executor = GPUExecutor(sampler.graph, cut)
     else:
-        plan = LayerPlan(sampler.num_nodes_of_hops, sampler.drawing, sampler.layers, sampler.include_dst)
+        plan = LayerOptions(sampler.num_nodes_of_hops, sampler.drawing, sampler.layers, sampler.include_dst)
         sampler.executor = GPULayers(sampler.graph, cut, plan)
     monkeypatch.setattr(segmented, "checked_device", torch.device)
     monkeypatch.setattr(segmented, "unreadable_peer", lambda device, count: None)
@@ -73,7 +73,7 @@ def test_another_gpu_draws_from_its_own_edges(cls, monkeypatch):
 def test_layers_by_the_phases_of_a_gpu(method, layers):
     sampler = LayerSampler(make_data(), [9, 7], method=method, layers=layers)
     expected = fields(sampler.sample(SEEDS, None, 5))
-    plan = LayerPlan(sampler.num_nodes_of_hops, sampler.drawing, sampler.layers, sampler.include_dst)
+    plan = LayerOptions(sampler.num_nodes_of_hops, sampler.drawing, sampler.layers, sampler.include_dst)
     sampler.executor = GPULayers(sampler.graph, cut_of(sampler), plan)
     assert fields(sampler.sample(SEEDS, None, 5)) == expected
     assert fields(pickle.loads(pickle.dumps(sampler)).sample(SEEDS, None, 5)) == expected
