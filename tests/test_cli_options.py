@@ -1,7 +1,9 @@
 """Each option of the command line arrives where it is used."""
 
 import argparse
+from collections.abc import Iterator
 from dataclasses import asdict, fields
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -241,3 +243,42 @@ def test_memory_that_no_machine_has(command, given, capsys):
         main([command, *(["edges.npy"] if command == "convert" else []), "--out", "new", "--memory", given])
     text = f"--memory: expected a finite number of GiB above 0, found {float(given)}"
     assert capsys.readouterr().err == f"gnnscale: {text}\n"
+
+
+# What is offered #####################################################################################################
+
+OFFERED = Path(__file__).parent / "cli_options.txt"
+
+
+def offered() -> Iterator[str]:
+    """A line for each option of each command."""
+    parsers = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(argparse.ArgumentParser, "parse_args", lambda parser, arguments: parsers.append(parser) or 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            main([])
+    (commands,) = (action for action in parsers[0]._actions if isinstance(action, argparse._SubParsersAction))
+    helps = {action.dest: action.help for action in commands._choices_actions}
+    for name, parser in {"gnnscale": parsers[0], **commands.choices}.items():
+        yield f"{name} ({parser.formatter_class.__name__}; {helps.get(name)}): {parser.description}"
+        for action in parser._actions:
+            if action is commands or isinstance(action, argparse._HelpAction):
+                continue
+            said = {"needed": action.required or None, "nargs": action.nargs, "metavar": action.metavar}
+            said |= {"type": getattr(action.type, "__name__", None), "choices": action.choices and [*action.choices]}
+            said |= {"default": None if action.default is argparse.SUPPRESS else action.default}
+            given = ", ".join(f"{key}={value!r}" for key, value in said.items() if value is not None)
+            yield f"  {' '.join(action.option_strings) or action.dest} ({given}): {action.help}"
+
+
+def test_what_is_offered():
+    """A change of a line is a change for users. This writes the list anew, without GNNSCALE_DATA in the environment: ::
+
+    PYTHONPATH=tests python tests/test_cli_options.py > tests/cli_options.txt
+    """
+    expected = OFFERED.read_text().replace("(default: data)", f"(default: {cli_data.OPTIONS['root']})")
+    assert [*offered()] == expected.splitlines()
+
+
+if __name__ == "__main__":
+    print("\n".join(offered()))

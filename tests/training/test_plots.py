@@ -21,6 +21,13 @@ def test_the_legend_covers_no_panel(baseline, tmp_path, monkeypatch):
     plot_run({**summary, **given, "model": "GraphSAGE", "task": "small"}, tmp_path / "run.png")
     (figure,) = figures
     legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend() is not None)]
-    assert [text.get_text() for text in legends[0].get_texts()][:2] == ["validation", "test, best epoch"]
+    names = ["validation", "test, best epoch", *(["MLP on features alone"] if baseline else [])]
+    assert [text.get_text() for text in legends[0].get_texts()] == names
+    left, middle, right = figure.axes
+    drawn = [[list(line.get_ydata()) for line in axes.lines] for axes in (left, middle)]
+    levels = [[0.3, 0.3], *([[0.5, 0.5]] if baseline else [])]
+    assert drawn == [[[entry["loss"] for entry in history]], [[entry["val"] for entry in history], *levels]]
+    assert [list(axes.lines[0].get_xdata()) for axes in (left, middle)] == [[1, 2, 3, 4, 5]] * 2
+    assert [bar.get_width() for bar in right.patches] == [1.0, 0.1]
     assert len(legends) == 1
     assert not any(legends[0].get_window_extent().overlaps(axes.get_tightbbox()) for axes in figure.axes)
