@@ -78,7 +78,7 @@ def test_batches_kept_dropped_pickled_and_sent(data):
     loader = NeighborLoader(data, [8, 4], torch.arange(2000), batch_size=100, shuffle=True, seed=1)
     expected = {epoch: [batch.n_id.clone() for batch in loader] for epoch in range(2)}
     loader.set_epoch(0)
-    sent: queue.Queue = queue.Queue()
+    sent: queue.Queue = queue.Queue(8)  # a receiver that is slow must not look like memory that grows
     received = []
 
     def receive():
