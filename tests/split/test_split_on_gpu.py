@@ -156,7 +156,7 @@ def on_streams(options):
     loader = loader_of(PLAN, options)
     loader._execution = Execution(loader.bulk, torch.device("cuda", 0))
     source = loader._line.collator.source
-    for name in ("plan", "read", "batch"):
+    for name in ("needs", "read", "batch"):
         setattr(source, name, partial(noted, used, getattr(source, name)))
     found = []
     with here:
