@@ -280,7 +280,7 @@ class RowsOfTwo(FeatureStore, CollectiveRowStore):
     """Rows that two ranks read together, of which the other one has another ``bulk``."""
 
     ranks = Ranks(0, 2)
-    beyond_part = plan = counts = read = rows = None
+    beyond_part = needs = counts = read = rows = None
 
     def open_steps(self):
         def gather(value):
