@@ -22,7 +22,6 @@ from torch_gnnscale.ops.shuffle import MAX_TABLES
 from torch_gnnscale.split import batches, parallelize
 from torch_gnnscale.split.checks import check_sampler
 from torch_gnnscale.split.header import _grid_of
-from torch_gnnscale.split.layer import refuse_recomputing
 from torch_gnnscale.split.parallel import Parallelized
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 from torch_gnnscale.split.split_sampler import SplitSampler
@@ -238,12 +237,6 @@ def test_models_that_one_process_refuses(make, error, message):
     with refuses(error, message):
         made(batch)
     made.close()
-
-
-def test_a_model_within_compile_is_refused(monkeypatch):
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
-    with refuses(NotImplementedError, "split: expected a model that is not compiled, found it within torch.compile"):
-        refuse_recomputing("split")
 
 
 def test_parts_of_which_no_kernel_knows_the_tables():
