@@ -88,7 +88,10 @@ def test_a_rank_without_memory_is_named(parts, world, mode, at):
     options = dict(mode)
     given = [parts(options.pop("topology", "partitioned")), at, options.pop("kept", {}), options.pop("peers", True)]
     for rank, (texts, seconds, batches) in enumerate(cluster(world).run(without_memory, *given, options)):
-        assert texts[0] == ("MemoryError: no luck" if rank == 1 else "RuntimeError: rank 1: MemoryError: no luck")
+        told = "RuntimeError: rank 1: MemoryError: no luck"
+        own = "MemoryError: no luck"
+        # Where the iterating thread receives rows, it may see the end of a step before its own rank's error.
+        assert texts[0] in ((own, told) if rank == 1 and "backend" in given[2] else (own,) if rank == 1 else (told,))
         assert texts[1] == "RuntimeError: rank 1: MemoryError: no luck"
         assert max(seconds) < WAIT / 2
         assert batches > 2
