@@ -5,7 +5,7 @@ import zlib
 import pytest
 import torch
 
-from torch_gnnscale.datasets import planted, planted_events, planted_links, planted_types
+from torch_gnnscale.datasets import load_events, planted, planted_events, planted_links, planted_types
 
 
 @pytest.mark.parametrize("make", [planted_types, lambda **kw: planted_links(**kw)[0], planted_events])
@@ -66,6 +66,14 @@ def test_users_repeat_their_own_events_alone():
     communities = [set((pages[users == user] % 10).tolist()) for user in range(50)]
     assert max(map(len, communities)) == 1
     assert len(set.union(*communities)) > 5
+
+
+def test_events_are_divided_in_time():
+    """70 % for training, 15 % for validation, and the rest."""
+    events = load_events().events
+    assert {name: (int(ids[0]), len(ids)) for name, ids in events.items()} == {
+        "train": (0, 21_000), "val": (21_000, 4_500), "test": (25_500, 4_500),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -237,6 +237,13 @@ def test_bad_arguments(tmp_path):
         EdgeFiles([tmp_path / "x.csv"], ("a", "b"), header="no")
 
 
+def test_ids_of_63_bits(tmp_path):
+    most = (1 << 63) - 1
+    np.save(tmp_path / "x.npy", np.array([[0, most], [most, 1]], dtype=np.uint64))
+    (found,) = EdgeFiles([tmp_path / "x.npy"]).chunks()
+    assert found.tolist() == [[0, most], [most, 1]]
+
+
 def test_bad_arrays(tmp_path):
     np.save(tmp_path / "float.npy", np.zeros((2, 3)))
     np.save(tmp_path / "wide.npy", np.zeros((3, 3), dtype=int))

@@ -203,3 +203,13 @@ def test_a_relative_path_survives_a_change_of_directory(features, monkeypatch):
     opened = FeatureStore.open("features")
     monkeypatch.chdir("/")
     assert pickle.loads(pickle.dumps(opened))[None, "y", 3] == 3
+
+
+def test_a_directory_that_was_not_saved(tmp_path):
+    for path in (tmp_path, tmp_path / "nowhere"):
+        for cls in (FeatureStore, GraphStore):
+            with pytest.raises(FileNotFoundError) as caught:
+                cls.open(path)
+            assert str(caught.value) == (
+                f"{path / files.MANIFEST}: not found; is {path} a directory saved by torch_gnnscale, saved to its end?"
+            )

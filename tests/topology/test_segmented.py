@@ -16,7 +16,7 @@ from torch_gnnscale import CSC, LayerSampler, NeighborLoader, NeighborSampler
 from torch_gnnscale.memory import format_bytes
 from torch_gnnscale.sampler.executor import GPUExecutor
 from torch_gnnscale.topology import segmented
-from torch_gnnscale.topology.segmented import Given, SegmentedCSC
+from torch_gnnscale.topology.segmented import Given, SegmentedCSC, _edges_of
 
 CPU = torch.device("cpu")
 SEEDS = [torch.arange(20), torch.arange(5)]
@@ -56,6 +56,34 @@ def test_a_cut_has_every_edge(num_edges, share):
     assert torch.equal(cut.colptr, csc.colptr)
     assert torch.equal(torch.cat(cut.row), csc.row)
     assert torch.equal(torch.cat(cut.edge_id), csc.edge_id)
+
+
+def test_ids_that_are_no_columns_of_the_sources_matrix_stay_apart():
+    csc = csc_of("beside")
+    (edges,) = _edges_of(csc)
+    assert edges.shape == (csc.num_edges, 2)
+    assert all(torch.equal(mine, given) for mine, given in zip(edges.unbind(1), (csc.row, csc.edge_id), strict=True))
+    other = torch.stack([csc.row, csc.edge_id], 1)[:, 1]  # of the same strides, in another matrix
+    wide, plain = csc.edge_id.long(), csc.edge_id.contiguous()
+    for edge_id in (other, wide, plain):
+        row, found = _edges_of(CSC(csc.colptr, csc.row, edge_id, csc.num_src))
+        assert row is csc.row
+        assert found is edge_id
+    one = torch.arange(2 * csc.num_edges, dtype=torch.int32)
+    apart = CSC(csc.colptr, one[: csc.num_edges], one[1 : csc.num_edges + 1], csc.num_src)  # begins beside it
+    assert len(_edges_of(apart)) == 2
+
+
+def test_graphs_are_equal_if_they_are_the_same():
+    one, other = (SegmentedCSC.cut(csc_of("apart"), CPU, 0, copied=False) for _ in range(2))
+    assert len({one, other, one}) == 2
+    assert one != other
+
+
+def test_host_memory_of_a_graph_is_moved_to_huge_pages(monkeypatch):
+    moved = []
+    monkeypatch.setattr(segmented.HostMemory, "use_huge_pages", lambda memory: moved.append(memory))
+    assert [SegmentedCSC.cut(csc_of("apart"), CPU, 0, copied=True).memory] == moved
 
 
 @pytest.mark.parametrize("form", FORMS)

@@ -31,6 +31,14 @@ def test_the_graph_is_that_of_all_edges_at_once(tmp_path, edge_ids, memory, hub)
         GraphStore.open(path, verify=True)
 
 
+@pytest.mark.parametrize("memory", [20 * EDGE, 1 << 30])
+def test_edges_are_read_piece_by_piece(tmp_path, memory, monkeypatch):
+    monkeypatch.setattr(sort_on_disk, "_CHUNK", 1)
+    edges = random_edges(30, 3, 60)
+    csc = build_on_disk(tmp_path / "x", edges.split(25, dim=1), (30, 3), memory=memory).relation()
+    assert_same_csc(csc, CSC.from_edge_index(edges, (30, 3)))
+
+
 @pytest.mark.slow
 @given(st.integers(1, 40), st.integers(0, 200), st.integers(1, 60), st.integers(1, 300), st.booleans())
 def test_any_graph(tmp_path_factory, num_nodes, count, chunk, fits, edge_ids):
