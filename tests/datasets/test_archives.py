@@ -20,6 +20,13 @@ def test_sparse_features_take_a_byte_where_that_holds_them(values, dtype):
     assert (x.dtype, x.tolist()) == (dtype, [[0, values[0]], [values[1], 0]])
 
 
+@pytest.mark.parametrize("dtype", [np.int64, np.float32])
+def test_sparse_features_that_are_all_zero(dtype):
+    nothing = np.empty(0, dtype)
+    x = archives.features({"x_indptr": np.zeros(3, int), "x_indices": np.empty(0, int), "x_dim": 2, "x_data": nothing})
+    assert x.tolist() == [[0, 0], [0, 0]]
+
+
 _LINKS = {"num_users": 2, "num_items": 2, "train_edge_index": [[0], [1]], "test_edge_index": [[1], [0]]}
 _SPLITS = {"num_nodes__u": 2, "num_nodes__i": 2, "edge_split__u__likes__i": [0], "edge_index__u__likes__i": [[0], [1]]}
 _EVENTS = {"num_users": 1, "num_items": 1, "edge_index": [[0], [1]], "edge_time": [5], "edge_split": [0]}

@@ -9,7 +9,7 @@ from helpers.tiers import NODES, node_data
 
 from torch_gnnscale import TieredFeatureStore as Tiered
 from torch_gnnscale import ops
-from torch_gnnscale.feature.tier_overlay import own_view, view_on
+from torch_gnnscale.feature.tier_overlay import _on_top, own_view, view_on
 
 OWN = torch.arange(1, NODES, 3)
 SCORE = (OWN * 37) % 50
@@ -63,6 +63,17 @@ def test_another_gpu_has_the_rows_of_gpu_and_shares_all_others(tmp_path):
         assert (found.tiers, found.place) == (("gpu", "host", "disk"), place)
         assert (found.segments[0].device, found.segments[0].shape) == (there, rows.segments[0].shape)
         assert found.segments[1:] == rows.attribute.segments[1:]
+
+
+@pytest.mark.parametrize("budgets", [{}, {"host": "40%"}], ids=str)
+def test_without_rows_of_its_own_a_gpu_has_the_map_that_the_store_has(tmp_path, budgets):
+    with shared(tmp_path, **budgets) as base:
+        rows, there, nothing = base._tensors[None, "x"], torch.empty(NODES, device="meta"), torch.empty(0).long()
+        on_gpu = _on_top(rows, nothing, there, torch.device("meta"))
+        on_cpu = _on_top(rows, nothing, torch.arange(NODES), CPU)
+        assert (on_gpu.tiers, on_cpu.tiers) == (rows.attribute.tiers,) * 2
+        assert on_cpu.place is rows.attribute.place
+        assert on_gpu.place is (None if rows.place is None else there)
 
 
 def test_scores_of_zero_count_rows(tmp_path):

@@ -1,6 +1,7 @@
 """Edges from files: read in full, or refused by file and line; and the command ``gnnscale convert``."""
 
 import gzip
+import re
 
 import numpy as np
 import pytest
@@ -235,6 +236,14 @@ def test_bad_arguments(tmp_path):
     (tmp_path / "x.csv").touch()
     with pytest.raises(ValueError, match=r"x.csv: expected a header that names the columns .*, found header='no'$"):
         EdgeFiles([tmp_path / "x.csv"], ("a", "b"), header="no")
+
+
+@pytest.mark.parametrize("header", ["auto", "yes"])
+def test_a_line_below_a_header_is_taken_for_none(tmp_path, header):
+    (tmp_path / "x.csv").write_text("src,dst\na,b\n1,2\n")
+    message = f"{tmp_path}/x.csv, line 2: expected two ids, found 'a,b'"
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        list(EdgeFiles([tmp_path / "x.csv"], header=header).chunks())
 
 
 def test_ids_of_63_bits(tmp_path):

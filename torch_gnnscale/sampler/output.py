@@ -40,7 +40,7 @@ def _end(number: int) -> Any:
     return property(get, put)
 
 
-@dataclass(repr=False)
+@dataclass
 class NeighborOutput(SamplerOutput):
     """A SamplerOutput with its CSC. ``edge`` holds the user's edge ids; ``row`` and ``col``, where None is given for
     them, are the rows of ``edge_index``."""
@@ -69,7 +69,7 @@ class NeighborOutput(SamplerOutput):
         return repr(self.to_pyg())
 
 
-@dataclass(repr=False)
+@dataclass
 class HeteroNeighborOutput(HeteroSamplerOutput):
     """A HeteroSamplerOutput with a CSC per relation; see :class:`NeighborOutput`."""
 
