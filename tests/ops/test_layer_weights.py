@@ -51,12 +51,9 @@ def test_weights_of_edges(aggregation, weights):
 
 def test_rows_without_weight_have_none():
     """Such as those all of whose sources have no edges, by ``gcn``."""
-    nothing = np.zeros(60, dtype=np.int64)
-    for _ in range(5):
-        used = [np.full(60, 7.0) for _ in range(9)]
-        del used  # memory that is not zero
-        found = layer_weights("gcn", "self_normalized", np.array([60]), nothing, np.ones(60), nothing, nothing)
-        assert not found.any()
+    row, drawn, stored = np.zeros(60, np.int64), np.zeros(60, np.int64), np.ones(90, np.int64)
+    found = layer_weights("gcn", "self_normalized", np.array([90]), row, np.ones(60), drawn, stored)
+    assert not found.any()
 
 
 def test_a_prepared_graph_is_pickled_after_it_was_used():
