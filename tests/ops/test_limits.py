@@ -8,7 +8,7 @@ import torch
 from helpers.graphs import graph_of_degrees
 from torch import Tensor
 
-from torch_gnnscale import ops
+from torch_gnnscale import ops, reference
 from torch_gnnscale.matrix.draws import WORD
 from torch_gnnscale.ops import hops, layer_drawing, negatives, rows, samples, shuffle, tiers
 from torch_gnnscale.ops.bulk import sample_bulk
@@ -119,3 +119,15 @@ def test_none_is_refused(call, message):
 
 def test_places_are_of_32_bits_where_those_hold_them():
     assert [ops.place_dtype(count) for count in (0, 1 << 31, (1 << 31) + 1)] == [torch.int32, torch.int32, torch.int64]
+
+
+@pytest.mark.parametrize(
+    ("largest", "dtype"),
+    [((1 << 31) - 1, torch.int32), (1 << 31, torch.int64), (1 << 40, torch.int64)],
+)
+@pytest.mark.parametrize("module", [ops, reference])
+def test_edges_of_another_order_are_as_wide_as_their_ids(module, largest, dtype):
+    edge_id = torch.arange(largest - 5, largest + 1)
+    _, edges = module.renumber(GRAPH.colptr, GRAPH.row, torch.tensor([2, 0, 1]), edge_id=edge_id)
+    assert edges.dtype == dtype
+    assert edges[:, 1].sort().values.tolist() == edge_id.tolist()

@@ -94,7 +94,7 @@ def renumber(colptr: Tensor, row: Tensor, order: Tensor, *, edge_id: Tensor | No
     lists = [range(int(colptr[old]), int(colptr[old + 1])) for old in order.tolist()]
     pairs = [(rank[int(row[e])], names[e]) for positions in lists for e in positions]
     begin = torch.tensor([0] + [len(positions) for positions in lists]).cumsum(0)
-    int32 = max([len(lists), len(row), *(name + 1 for name in names)]) <= (1 << 31) - 1
+    int32 = max([len(lists), len(row), *names]) < 1 << 31
     return begin, torch.tensor(pairs, dtype=torch.int32 if int32 else torch.int64).reshape(-1, 2)
 
 
