@@ -65,11 +65,3 @@ def check_positions(headers: Sequence[Header], expected: Sequence[int]) -> None:
     if numbers != list(expected):
         raise ValueError(f"loader: expected the ranks to make batches {expected}, found {numbers}; iterate "
                          f"over a loader once at a time")  # fmt: skip
-
-
-def check_values(of_ranks: Sequence[Mapping[str, Any]]) -> None:
-    """Raises ValueError, equal on all ranks, if the ranks have other values of a name."""
-    for name in dict.fromkeys(name for found in of_ranks for name in found):
-        values = [found.get(name) for found in of_ranks]
-        if any(value != values[0] for value in values):
-            raise ValueError(f"{name}: expected the same on all ranks, found {values}")

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from ..feature.contract import Steps
+from ..feature.contract import Steps, check_alike
 from .exchange import Broken, Elsewhere, Exchange, keep_for_ever
 from .grid import Grid
-from .header import COMPLETED, Header, Status, check_positions, check_values, fingerprint_of
+from .header import COMPLETED, Header, Status, check_positions, fingerprint_of
 from .meeting import Meeting, end_group
 from .one_thread import OneThread
 from .row_group import RowGroup
@@ -82,7 +82,7 @@ class RankSteps(Steps):
     def gather(self, value: Any) -> list[Any]:
         """See :meth:`Steps.gather`. ValueError on all ranks if they have other identities."""
         found = self.thread.submit(self._gathered, (self._identity, value)).result()
-        check_values([identity for identity, _ in found])
+        check_alike([identity for identity, _ in found])
         return [value for _, value in found]
 
     def _gathered(self, value: Any) -> list[Any]:
@@ -288,7 +288,7 @@ class RankSteps(Steps):
             if not stopped:
                 check_positions(headers, self._numbers())
                 if any(header.fingerprint != headers[0].fingerprint for header in headers):
-                    check_values(self._gathered(self._decides))
+                    check_alike(self._gathered(self._decides))
                 return headers, received[column, size:]
             self._stopped = (
                 f"rank {stopped[0]} left the loop of epoch {self._epoch}: all ranks must leave it after the same batch"

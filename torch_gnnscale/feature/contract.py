@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
@@ -181,6 +181,14 @@ class Steps(ABC):
     def leave(self, delivered: int | None) -> None:
         """This rank leaves the iteration after so many batches; None: after the last step. Ranks that take a further
         step raise; if ranks left after different numbers of batches, all raise in the next iteration."""
+
+
+def check_alike(of_ranks: Sequence[Mapping[str, Any]], ranks: str = "all ranks") -> None:
+    """Raises ValueError, equal on all ranks, if the ranks have other values of a name. ``ranks``: which these are."""
+    for name in dict.fromkeys(name for found in of_ranks for name in found):  # in one order on all ranks
+        values = [found.get(name) for found in of_ranks]
+        if any(value != values[0] for value in values):
+            raise ValueError(f"{name}: expected the same on {ranks}, found {values}")
 
 
 class CollectiveRowStore(RowStore):

@@ -9,7 +9,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 import torch
 from torch.utils.data import DistributedSampler
 
-from ..feature.contract import Ranks, RowStore, Steps
+from ..feature.contract import Ranks, RowStore, Steps, check_alike
 from ..ops.arguments import to_int
 from ..random import draw_seed
 
@@ -223,14 +223,12 @@ def agreed_share(
     if problems := [(rank, text) for rank, text in enumerate(texts) if text is not None]:
         rank, text = problems[0]
         raise ValueError(text if all(other == text for other in texts) else f"rank {rank}: {text}")
-    for name in dict.fromkeys(name for entry in found for name in entry[0]):  # in one order on all ranks
-        for part in {entry[2] for entry in found} if name in own else [None]:
-            values = [entry[0].get(name) for entry in found if part is None or entry[2] == part]
-            if any(value != values[0] for value in values):
-                of = "all ranks" if part is None else f"the ranks of part {part}"
-                raise ValueError(f"{name}: expected the same on {of}, found {values}")
+    check_alike([{name: value for name, value in entry[0].items() if name not in own} for entry in found])
+    for part in range(share.ranks.parts) if own else ():
+        of_part = [{name: entry[0].get(name) for name in own} for entry in found if entry[2] == part]
+        check_alike(of_part, f"the ranks of part {part}")
     if share.seed_order == "global":
         return share.with_counts(counts), {}
-    of_part = {entry[2]: entry for entry in found}
-    inputs = {name: [of_part[part][0][name] for part in range(share.ranks.parts)] for name in own}
-    return share.with_counts([count for part in range(share.ranks.parts) for count in of_part[part][1]]), inputs
+    of_each = {entry[2]: entry for entry in found}
+    inputs = {name: [of_each[part][0][name] for part in range(share.ranks.parts)] for name in own}
+    return share.with_counts([count for part in range(share.ranks.parts) for count in of_each[part][1]]), inputs
