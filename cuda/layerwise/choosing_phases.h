@@ -307,7 +307,6 @@ struct DrawSuccessively {
 // For every candidate.
 struct CorrectNumbered {
   NumberedDraws by;
-
   bool replace;
 
   GNNSCALE_HD void operator()(int64_t i) const {
