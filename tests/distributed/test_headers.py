@@ -114,8 +114,11 @@ def fails(loader, where, at):
     calls = iter(range(1000))
     if where == "transform":
         loader.transform = unlucky(lambda batch: batch)
-    else:
+    elif where == "collate":
         loader._line.collate = unlucky(loader._line.collate)
+    else:
+        buffer = next(filter(None, loader._line.collator.source.features._buffers[loader._steps]._buffers))
+        buffer.take = unlucky(buffer.take)
 
 
 def goes_on_after_an_error(path, where, bad_rank, prefetch, kept):
@@ -126,9 +129,18 @@ def goes_on_after_an_error(path, where, bad_rank, prefetch, kept):
         return results_of(loader)
 
 
-@pytest.mark.parametrize("kept", KEPT)
 @pytest.mark.parametrize("prefetch", [0, 2])
-@pytest.mark.parametrize("where", ["transform", "collate"])
+@pytest.mark.parametrize(
+    ("where", "kept"),
+    [
+        ("transform", {}),
+        ("collate", {}),
+        SLOW("transform", HERE),
+        SLOW("collate", HERE),
+        ("buffer", {"buffer": 0.5}),
+        SLOW("buffer", {"buffer": 0.5, "policy": "static"}),
+    ],
+)
 def test_an_error_after_a_step_is_raised_on_all_ranks_in_a_later_one_and_the_next_batches_follow(
     parts, where, prefetch, kept
 ):

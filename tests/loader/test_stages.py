@@ -309,7 +309,8 @@ def announced_two_steps_before():
         SimpleNamespace(
             thread_safe=False, collective=True, rows_here=False, looks_ahead=lambda steps: 2, needs=same,
             announce=lambda needs, steps: None, withdraw=lambda steps: None, counted=0,
-            counts=lambda needs, steps: None, read=lambda needs, asked, steps: None, rows=same,
+            counts=lambda needs, steps: None, read=lambda needs, asked, steps: None, taken=lambda needs, steps: None,
+            rows=same,
         ),
         None,
     )  # fmt: skip

@@ -150,9 +150,9 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
             wanted = [ids - start.repeat_interleave(count) for ids, start, count in each]
         buffers = self._buffers[steps]
         if not self.rows_here:
-            came = exchange_rows(steps.rows, asked, wanted, needs.counts, self._kinds, self._own, buffers.update)
-            needs.remote = buffers.take(needs.asked, came)
-            buffers.entered(needs.asked)
+            needs.remote = exchange_rows(
+                steps.rows, asked, wanted, needs.counts, self._kinds, self._own, buffers.update
+            )
             return
         error = None
         try:
@@ -169,6 +169,8 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
     def taken(self, needs: RowNeeds, steps: Steps) -> None:
         """See :meth:`CollectiveRowStore.taken`."""
         assert needs.asked is not None
+        if not self.rows_here:
+            needs.remote = self._buffers[steps].take(needs.asked, needs.remote)
         self._buffers[steps].entered(needs.asked)
 
     def arrive(self, needs: RowNeeds, steps: Steps) -> None:

@@ -238,7 +238,8 @@ class CollectiveRowStore(RowStore):
         """Gets what a batch asks of other ranks, and answers them. ``asked``: their counts. In a step."""
 
     def taken(self, needs: Any, steps: Steps) -> None:
-        """With ``rows_here``, on the thread of the steps: all ranks have taken a step, so :meth:`arrive` follows."""
+        """After a step that all ranks have taken, on the thread of the steps: does what needs no other rank. The other
+        ranks are told of its error. With ``rows_here``, :meth:`arrive` follows."""
 
     def arrive(self, needs: Any, steps: Steps) -> None:
         """With ``rows_here``, gets the rows that :meth:`read` asked for. Called by the thread that iterates, on all

@@ -254,9 +254,10 @@ class Together:
             self._sample_ahead(self._ahead)
             self.source.read(prepared.needs, asked, self.steps)
 
-        self.steps.step(prepared.turn.batch.number, prepared.error, counts, run)
-        if self._here:
+        self.steps.step(number := prepared.turn.batch.number, prepared.error, counts, run)
+        with self._telling(number):
             self.source.taken(prepared.needs, self.steps)
+        if self._here:
             self._owed.append(prepared)
         took = time.perf_counter() - begin
         if self._samples_together:
