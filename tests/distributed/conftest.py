@@ -10,5 +10,5 @@ from torch_gnnscale import partition
 def parts(tmp_path_factory):
     """A directory of two parts."""
     path = tmp_path_factory.mktemp("parts") / "parts"
-    partition.write(homogeneous(), path, parts=2, method="random")
+    partition.write(homogeneous(), path, parts=2, method="random", graph_attrs=["time"])
     return str(path)

@@ -120,6 +120,19 @@ def test_ranks_that_differ_get_the_same_error(parts, first, second, message):
     assert results == [(False, f"ValueError: {message}")] * 2
 
 
+def other_times(path):
+    with open_part(path) as part:
+        times = torch.arange(len(part.input_nodes("train", of="all"))) + dist.get_rank()
+        loader_of_part(part, seed_order="global", input_time=times, time_attr="time")
+
+
+def test_ranks_with_other_times_get_the_same_error(parts):
+    (made, text), second = cluster(2).results(other_times, parts)
+    assert not made
+    assert text.startswith("ValueError: key_of_inputs: expected the same on all ranks, found [")
+    assert second == (made, text)
+
+
 def other_books(paths):
     with open_part(paths[dist.get_rank()]) as part:
         loader_of_part(part)

@@ -14,7 +14,7 @@ from helpers.hetero import CITES, PAPER, make_hetero
 from helpers.slow import SLOW
 from torch.utils.data import BatchSampler, SequentialSampler
 
-from torch_gnnscale import NeighborLoader, NeighborSampler
+from torch_gnnscale import LinkNeighborLoader, NeighborLoader, NeighborSampler
 from torch_gnnscale.datasets import NodeTask, planted
 from torch_gnnscale.loader.order import SeedOrder
 from torch_gnnscale.tasks import NodeConfig, NodeTrainer
@@ -207,6 +207,24 @@ def test_other_inputs_and_graphs_are_refused():
         NeighborLoader(make_data(), [3, 2], torch.arange(1, 151), batch_size=16).load_state_dict(state)
     with pytest.raises(ValueError, match="state: expected a loader with edges="):
         loader_of(make_data(200, 900)).load_state_dict(state)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float32])
+@pytest.mark.parametrize("of_links", [False, True])
+def test_other_times_of_inputs_are_refused(of_links, dtype):
+    data = make_data()
+    data.time = torch.arange(data.num_nodes, dtype=dtype)
+
+    def loader_at(times):
+        if of_links:
+            links, options = data.edge_index[:, :3], {"edge_label_time": times}
+            return LinkNeighborLoader(data, [2], edge_label_index=links, time_attr="time", **options)
+        return NeighborLoader(data, [2], torch.arange(3), input_time=times, time_attr="time")
+
+    state = loader_at(torch.tensor([1, 2, 3], dtype=dtype)).state_dict()
+    loader_at(torch.tensor([1, 2, 3], dtype=dtype)).load_state_dict(state)
+    with pytest.raises(ValueError, match="state: expected a loader with key_of_inputs="):
+        loader_at(torch.tensor([1, 2, 4], dtype=dtype)).load_state_dict(state)
 
 
 @pytest.mark.parametrize("other", [None, "worth"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.utils.data import SequentialSampler
 from torch_geometric.sampler import BaseSampler
@@ -75,5 +76,9 @@ class ResumableLoader(PyGLoaderAdapter):
 
     @cached_property
     def _key_of_inputs(self) -> int:
-        """A hash of the inputs' ids."""
-        return ids_key(0, self._ids(self.input_data))
+        """A hash of the inputs' ids and times."""
+        ids, time = self._ids(self.input_data), self.input_data.time
+        if time is None:
+            return ids_key(0, ids)
+        bits = time.double().view(torch.int64) if time.is_floating_point() else time.long()
+        return ids_key(0, torch.cat([ids.view(-1), bits]))
