@@ -12,7 +12,6 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, NeighborSampler
-from torch_gnnscale.topology import rmat
 
 DTYPES = (torch.int32, torch.int64)
 
@@ -361,23 +360,6 @@ def test_bad_adj_t():
         CSC.from_adj_t(torch.eye(3))
     with pytest.raises(IndexError, match="out of range"):
         CSC.from_data(Data(x=torch.zeros(3, 1), edge_index=torch.tensor([[0, 7], [1, 1]])))
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_rmat(seed):
-    edges = rmat(1000, 20000, seed)
-    assert edges.shape == (2, 20000)
-    assert edges.dtype == torch.int64
-    assert 0 <= int(edges.min()) <= int(edges.max()) < 1000
-    assert torch.equal(edges, rmat(1000, 20000, seed))
-    assert not torch.equal(edges, rmat(1000, 20000, seed + 1))
-    degree = torch.bincount(edges[1], minlength=1000).double()
-    assert degree.max() > 10 * degree.mean()
-    assert degree.std() > degree.mean()  # far from the sqrt(mean) of uniform edges
-    # Unshuffled, the low ids have the high degrees; shuffled, an id says nothing.
-    rank = degree.argsort().argsort().double()
-    assert abs(torch.corrcoef(torch.stack([rank, torch.arange(1000.0, dtype=torch.float64)]))[0, 1]) < 0.15
-    assert torch.equal(rmat(1000, 500, seed), edges[:, :500])
 
 
 NEGATIVE = """

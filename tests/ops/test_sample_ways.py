@@ -1,0 +1,86 @@
+"""Samples are the same with any number of threads, in any process, and by every way of drawing and relabelling."""
+
+import hashlib
+
+import pytest
+import torch
+from helpers import forked
+from helpers.graphs import Graph, assert_same, random_graph, random_ids
+from helpers.slow import SLOW
+
+from torch_gnnscale import ops, reference
+
+BIG_SEEDS, BIG_FANOUTS = 700, [12, 8, 6]
+
+
+def big_graph() -> Graph:
+    return random_graph(30_000, 12, seed=8, dtype=torch.int32).stored(torch.int32, torch.int32, True)
+
+
+@pytest.mark.parametrize("options", [{}, {"replace": True}, {"layers": True}])
+def test_parallel_path_equals_reference(options):
+    graph, seeds = big_graph(), random_ids(30_000, BIG_SEEDS, seed=9)
+    found = graph.sample(ops, seeds, BIG_FANOUTS[:2], 1, threads=2, **options)
+    assert_same(found, graph.sample(reference, seeds, BIG_FANOUTS[:2], 1, **options))
+    assert found.num_edges[0][1] > 2 * 2048
+
+
+@pytest.mark.parametrize("layers", [False, True])
+@pytest.mark.parametrize("fanouts", [BIG_FANOUTS, [-1, -1], [40, 600]])
+def test_threads_do_not_matter(fanouts, layers):
+    graph = big_graph()
+    for key in range(12):
+        seeds = random_ids(30_000, BIG_SEEDS, seed=key)
+        expected = graph.sample(ops, seeds, fanouts, key, threads=1, layers=layers)
+        assert max(expected.num_edges[0]) > 2 * 2048
+        for threads in (2, 0, 5):
+            assert_same(graph.sample(ops, seeds, fanouts, key, threads=threads, layers=layers), expected)
+
+
+def digest(sample: ops.Sample) -> str:
+    counts = torch.tensor(sample.num_nodes), torch.tensor(sample.num_edges)
+    parts = [*sample.node, *sample.colptr, *sample.edge_index, *sample.edge_id, *counts]
+    return hashlib.sha256(b"".join(part.numpy().tobytes() for part in parts)).hexdigest()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variables", [{}, {"GNNSCALE_RELABEL": "table"}], ids=["as it chooses", "table"])
+def test_another_process_draws_the_same(variables):
+    """Also by a table that grows several times, and that would be full if it did not count what it holds."""
+    graph, seeds = big_graph(), random_ids(30_000, BIG_SEEDS, seed=1)
+    code = (
+        "import torch; from test_sample_ways import *; torch.set_num_threads(1);"
+        "print(digest(big_graph().sample(ops, random_ids(30_000, BIG_SEEDS, seed=1), BIG_FANOUTS, 77)))"
+    )
+    done = forked.run(code, **variables)
+    found = graph.sample(ops, seeds, BIG_FANOUTS, 77, threads=2)
+    assert len(found.node[0]) > 1 << 13
+    assert done.stdout.strip() == digest(found), done.stderr
+
+
+NAMES = "degrees_around or random_graphs or largest_fanout or small_graphs or random_cases"
+
+
+@pytest.mark.parametrize(
+    ("names", "environment"),
+    [
+        # Takes long, too, but it finds so much that `make quick` runs it.
+        ("degrees_around or random_graphs or random_cases", {"GNNSCALE_SIMD": "0", "GNNSCALE_LAST_TAG": "500"}),
+        SLOW(NAMES, {"GNNSCALE_SIMD": "0"}),
+        SLOW(NAMES, {"GNNSCALE_SIMD": "avx2"}),
+        SLOW(NAMES, {"GNNSCALE_RELABEL": "table"}),
+    ],
+    ids=["scalar, few tags", "scalar", "avx2", "table"],
+)
+def test_every_way_of_drawing_and_relabelling_gives_the_same(names, environment):
+    files = [__file__.replace("ways", name) for name in ("neighbors", "modes")]
+    code = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    done = forked.run(code, "-q", "-p", "no:cacheprovider", *files, "-k", names, **environment)
+    assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+def test_an_unknown_way_of_relabelling_is_refused():
+    code = "from test_sample_ways import *; big_graph().sample(ops, torch.arange(9), [2], 7)"
+    done = forked.run(code, GNNSCALE_RELABEL="Map")
+    assert "GNNSCALE_RELABEL: expected map or table, found Map" in done.stderr
