@@ -79,7 +79,7 @@ class Expansion {
     return {size, nodes(), trees(), time.empty() ? nullptr : time.data(), trees()};
   }
 
-  // Takes the columns with stored edges alone; returns how many there are.
+  // Takes the columns with stored edges alone, and prefetches where these begin; returns how many there are.
   int64_t compact() {
     const int64_t count = active_->count(relation_.incoming);
     const int64_t* const position = active_->positions(relation_.incoming);
@@ -89,6 +89,11 @@ class Expansion {
     };
     CompactColumns& to = batch_.compact;
     pick(to.node, destinations_.id.data() + destinations_.frontier);
+    for (int64_t k = 0; k < std::min(count, kNodesAhead); ++k) {
+      const int64_t* const pointer = relation_.pointer_of(to.node[k]);
+      GNNSCALE_PREFETCH(pointer);
+      GNNSCALE_PREFETCH(pointer + 1);
+    }
     if (batch_.request.disjoint) pick(to.tree, destinations_.tree.data() + destinations_.frontier);
     to.colptr.resize(std::max(to.colptr.size(), static_cast<size_t>(count) + 1));
     to.colptr[0] = out_.count;
