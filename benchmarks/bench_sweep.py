@@ -125,8 +125,7 @@ def trainers(case: Case, features: int) -> dict[str, Callable[[Data], None]]:
             loss = nn.functional.cross_entropy(out, batch.y[: batch.batch_size])  # a narrowed model returns seeds' rows
         loss.backward()
 
-    ours = trimmed if case.mode == "links" else narrowed  # seeds of links are the ends, in no prefix of their own
-    return {"ours": partial(train, ours), "pyg": partial(train, trimmed)}
+    return {"ours": partial(train, narrowed), "pyg": partial(train, trimmed)}
 
 
 def epochs(loader: Loader, count: int) -> Iterator[Data]:

@@ -18,6 +18,12 @@ def first_rows(x: Tensor, count: int) -> Tensor:
     return x if x.size(0) == count else x[:count]
 
 
+def num_seeds(batch: Any) -> int:
+    """The number of a batch's seeds, which are its first nodes; seeds of links are their ends, each once per tree."""
+    size = getattr(batch, "batch_size", None)
+    return batch.num_sampled_nodes[0] if size is None else size
+
+
 def _indexed(ids: Tensor) -> Any:
     """The ids in the form that is indexed fastest: for a few entries, torch takes three times as long as NumPy."""
     return ids.numpy() if ids.device.type == "cpu" else ids

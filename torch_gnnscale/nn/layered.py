@@ -10,7 +10,7 @@ import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from .hops import first_rows
+from .hops import first_rows, num_seeds
 from .layer import ForwardPass, NarrowedLayer
 from .weigh import Weighed, default_call
 from .wrapper import Wrapper, modules_of
@@ -91,7 +91,7 @@ class Layered(Wrapper):
                 layer.enter(forward_pass)
                 entered.append(layer)
             with forward_pass.common_rows:
-                return first_rows(self.call(model, batch), batch.batch_size)
+                return first_rows(self.call(model, batch), num_seeds(batch))
         finally:
             for layer in entered:
                 layer.leave()

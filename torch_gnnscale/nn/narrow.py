@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from . import saving
 from .compare import agree, first_difference, outputs
-from .hops import Hops, first_rows
+from .hops import Hops, first_rows, num_seeds
 from .layer import ForwardPass
 from .layered import Layered
 from .weigh import default_call
@@ -32,7 +32,8 @@ class Narrowed(Layered):
         self._to_check = check
 
     def forward(self, batch: Any) -> Tensor:
-        """The model's output for the batch's seeds: [batch_size, ...].
+        """The model's output for the batch's seeds: [batch_size, ...]. In a batch of links these are the links' ends, to
+        whose rows ``edge_label_index`` and the indices of triplets point: [num_sampled_nodes[0], ...].
 
         Raises:
             ValueError: the batch has no hops, or the model cannot be narrowed; the message says why.
@@ -49,7 +50,7 @@ class Narrowed(Layered):
         self._to_size = False
         # Decided by the batch alone, also for the first one: a run that resumes there computes the same.
         if not self._pays(batch):
-            return first_rows(self._whole(batch), batch.batch_size)
+            return first_rows(self._whole(batch), num_seeds(batch))
         return self._run(batch, Hops(batch, verify=False) if hops is None else hops)
 
     def _layers_changed(self) -> None:
@@ -76,7 +77,7 @@ class Narrowed(Layered):
         model on the whole batch; both run in evaluation mode."""
         with self._evaluating():
             with outputs(self.module) as whole:
-                expected = self._whole(batch)[: batch.batch_size]
+                expected = self._whole(batch)[: num_seeds(batch)]
             with outputs(self.module) as narrowed:
                 found = self._run(batch, hops)
         if agree(expected, found):
