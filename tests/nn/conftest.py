@@ -1,0 +1,10 @@
+"""What the tests of models share."""
+
+import pytest
+from torch_geometric.nn import Sequential
+
+
+@pytest.fixture(autouse=True)
+def the_forward_of_sequential(monkeypatch):
+    """PyG's Sequential gives its class the ``forward`` of the object made last; other objects may then be called by it."""
+    monkeypatch.setattr(Sequential, "forward", Sequential.forward)
