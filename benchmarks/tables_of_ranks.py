@@ -77,6 +77,16 @@ def ranks(results: Any) -> str:
     return table(head, rows)
 
 
+def push(results: Any) -> str:
+    """How many times as fast pushed rows are: batches alone / training, by the rate of the device."""
+    runs = results["runs"]
+    rows = [
+        [title, *(" / ".join(f"{part['speedup']:.2f}" for part in found.values()) for found in run.values())]
+        for title, run in runs.items()
+    ]
+    return table(["", *next(iter(runs.values()))], rows)
+
+
 def pushed(results: Any) -> str:
     """The cost model of rows that owners push."""
     rates = [key for key in results["pushed"][0] if key not in ("seeds", "ranks")]

@@ -40,6 +40,7 @@ def output(command: str, folder: Path) -> str:
         "bench_partition.py --rounds 1 --graphs tiny",
         "bench_policies.py --graphs small --steps 4",
         "bench_prefetch.py --rounds 1 --graph small --steps 2 --models GraphSAGE --alone",
+        "bench_push.py --rounds 1 --graphs small --seeds 32 --steps 2 --rates",
         "bench_scaling.py --rounds 1 --graph tiny --table 16 --epochs 0",
         "bench_shuffle.py --rounds 1 --rows 1000 --sent 300",
         "bench_split.py --rounds 1 --graphs small --ranks 2 --steps 1 --presampled 1 --settings usual",

@@ -6,5 +6,5 @@ from torch_geometric.nn import Sequential
 
 @pytest.fixture(autouse=True)
 def the_forward_of_sequential(monkeypatch):
-    """PyG's Sequential gives its class the ``forward`` of the object made last; other objects may then be called by it."""
+    """PyG's Sequential gives its class the ``forward`` of the object made last, by which others may then be called."""
     monkeypatch.setattr(Sequential, "forward", Sequential.forward)
