@@ -46,7 +46,7 @@ def test_checksums_are_compared_once_per_machine(parts, one, tmp_path):
     shared = ["complete", "graph", "ids"]
     found = cluster(2).run(verified, [one, one])
     assert found == [[*shared, "part-00000"], ["complete"]]
-    assert cluster(2).run(verified, [parts, parts]) == [[*shared, "part-00000"], ["complete", "part-00001"]]
+    assert cluster(2).run(verified, [parts, parts]) == [["attrs", *shared, "part-00000"], ["complete", "part-00001"]]
     shutil.copytree(one, tmp_path / "copy")
     assert cluster(2).run(verified, [one, str(tmp_path / "copy")]) == [[*shared, "part-00000"]] * 2
 
