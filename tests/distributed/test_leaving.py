@@ -64,7 +64,7 @@ def leaves_when_all_is_made(path, steps, kept, uneven):
         iterator = iter(loader)
         for _ in range(steps[dist.get_rank()]):
             next(iterator)
-        loader._steps.thread.submit(int).result()
+        loader._sharing.steps.thread.submit(int).result()
         del iterator
         return len([as_plain(batch) for batch in loader])
 

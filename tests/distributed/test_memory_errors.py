@@ -110,7 +110,7 @@ def without_memory_ahead(path):
         with mock.patch.object(exchange, "ops", SimpleNamespace(empty_bytes=empty_bytes)):
             next(iterator)
             delivered.set()
-            while dist.get_rank() == 1 and not loader._steps._behind:
+            while dist.get_rank() == 1 and not loader._sharing.steps._behind:
                 time.sleep(0.01)
             for _ in range(2):
                 with pytest.raises((MemoryError, RuntimeError)) as error:
@@ -150,7 +150,7 @@ def test_a_rank_that_cannot_lay_out_its_rows_is_named(parts):
 
 def unpicklable(path):
     with open_part(path, timeout=WAIT) as part:
-        begin, steps = time.monotonic(), loader_of(part, {})._steps
+        begin, steps = time.monotonic(), loader_of(part, {})._sharing.steps
         with pytest.raises((TypeError, RuntimeError)) as error:
             steps.gather(threading.Lock() if dist.get_rank() == 1 else None)
         return f"{error.type.__name__}: {error.value}", time.monotonic() - begin

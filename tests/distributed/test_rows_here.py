@@ -118,7 +118,7 @@ def exchanging_threads(path, prefetch):
     """(how many all-to-alls of rows each step took, whether the thread that iterates issued all of them)."""
     with open_part(path, **HERE) as part:
         loader = loader_of_part(part, prefetch=prefetch)
-        exchange = loader._steps.rows_here
+        exchange = loader._sharing.steps.rows_here
         issued = exchange.bytes
         threads = []
 
@@ -254,8 +254,8 @@ def two_iterators(path):
         loader = loader_of_part(part, prefetch=2)
         older = iter(loader)
         next(older)
-        loader._steps.thread.submit(int).result()
-        assert len(loader._together._owed) == 2
+        loader._sharing.steps.thread.submit(int).result()
+        assert len(loader._sharing._together._owed) == 2
         newer = iter(loader)
         with pytest.raises(RuntimeError, match=r" that a later one has begun$"):
             next(older)

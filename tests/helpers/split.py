@@ -157,7 +157,7 @@ def loader_of(plan: GivenPlan | None, options: dict[str, Any]) -> NeighborLoader
     seeds = torch.arange(0, 200, 3) if (given := options.pop("seeds", None)) is None else torch.tensor(given)
     loader = NeighborLoader(data, input_nodes=seeds, **options, **({} if plan is None else {"split": plan}))
     if phases:
-        sampler: Any = loader._split.sampler.sampler  # type: ignore[union-attr]
+        sampler: Any = loader._sharing.sampler.sampler  # type: ignore[union-attr]
         csc = SegmentedCSC.cut(sampler.graph.relations[0].csc, torch.device("cpu"), 0, copied=False)
         sampler.executor = GPUExecutor(sampler.graph, csc)
     return loader

@@ -89,10 +89,10 @@ def test_rows_that_are_copied_to_a_gpu_are_announced():
             f"gathering them on cuda:0; use {instead}"
         )
         with pytest.warns(UserWarning, match=whole(message)):
-            checks.warn_of_host_rows(data, GPU)
+            checks.warn_of_rows(data, GPU)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        checks.warn_of_host_rows(Data(x=DATA.x.to("meta")), GPU)
+        checks.warn_of_rows(Data(x=DATA.x.to("meta")), GPU)
     assert not checks.has_rows_on_gpu((features, graph))
     features.device_of = lambda attr: GPU
     assert checks.has_rows_on_gpu((features, graph))

@@ -1,4 +1,4 @@
-"""Workarounds that let our loaders be subclasses of PyG's and torch's. All of them are in this module:
+"""Workarounds that let our loaders be subclasses of PyG's and torch's:
 
 - Order of bases: a loader derives from (KeyedLoader, PyG's loader), in this order. KeyedLoader overrides
   ``collate_fn``, ``filter_fn`` and ``__iter__`` of PyG's loader, and ``_index_sampler`` of torch's DataLoader.
@@ -8,6 +8,10 @@
   DataLoader forbids assigning ``dataset``.
 - ``_index_sampler``: DataLoader, in worker processes too, takes the positions of batches from it. Ours returns numbered
   batches.
+- ``sampler``: DataLoader shuffles by torch's generator. Instead of ``shuffle=True`` it gets a ``KeyedShuffle``
+  (``chunks.py``), which skips RandomSampler's constructor for no inputs, for that refuses them.
+- ``_cached_attr``: PyG's storages keep the kinds of their attributes there. ``fetch.py`` puts an empty table into a
+  batch's storages before it puts the fields, which is faster, and ``collate.py`` removes it.
 - ``input_nodes`` and ``edge_label_index``: PyG's constructors get them checked and converted. Our loaders then set the
   attribute to what the user passed.
 """

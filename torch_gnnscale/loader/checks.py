@@ -14,11 +14,10 @@ from ..feature.contract import CollectiveRowStore, RowStore
 from ..ops.arguments import check_tensor, to_int
 from ..ops.rows import has_contiguous_rows
 from ..sampler import NeighborSampler
-from ..sampler.keyed import Inputs, KeyedSampler
+from ..sampler.keyed import KeyedSampler
 from ..topology.numbering import Numbering
 from .fetch import row_tensors
 from .layout import EdgeLayout
-from .split import Split, SplitBatches
 
 
 def check_features(data: Any, sampler: Any) -> None:
@@ -30,7 +29,35 @@ def check_features(data: Any, sampler: Any) -> None:
     data[0].check_graph(hetero, bounds or {})
 
 
-def check_input_id(input_id: Any, num_inputs: Callable[[], int]) -> None:
+def checked_prefetch(prefetch: Any) -> int | None:
+    """A loader's ``prefetch``; TypeError or ValueError unless it is None or a number of at least 0."""
+    if prefetch is not None and (prefetch := to_int("prefetch", prefetch)) < 0:
+        raise ValueError(f"prefetch: expected at least 0, found {prefetch}")
+    return prefetch
+
+
+def check_inputs(options: Mapping[str, Any], num_inputs: Callable[[], int]) -> None:
+    """Raises TypeError or ValueError unless a loader's arguments of DataLoader make numbered batches of its inputs.
+
+    Args:
+        options: these arguments.
+        num_inputs: returns how many inputs there are.
+    """
+    _check_input_id(options.get("input_id"), num_inputs)
+    if options.get("in_order") is False:
+        raise ValueError("in_order: expected True, because batches are numbered in their order, found False")
+    if options.get("batch_size", 1) is None and options.get("batch_sampler") is None:
+        raise ValueError("batch_size: expected a number of seeds, found None")
+    if options.get("shuffle", False) and has_own_order(options):
+        raise ValueError("shuffle=True: expected neither sampler nor batch_sampler beside it")
+
+
+def has_own_order(options: Mapping[str, Any]) -> bool:
+    """Whether the user passed a ``sampler`` or ``batch_sampler`` to a loader."""
+    return options.get("sampler") is not None or options.get("batch_sampler") is not None
+
+
+def _check_input_id(input_id: Any, num_inputs: Callable[[], int]) -> None:
     """Raises TypeError or ValueError unless there is an id for each input; ``num_inputs`` is asked if there are ids."""
     if input_id is None:
         return
@@ -79,6 +106,19 @@ def checked_bulk(
     return bulk
 
 
+def gpu_of(sampler: Any) -> torch.device | None:
+    """The GPU on which a sampler makes batches; None if it makes them where the data are."""
+    return sampler.device if isinstance(sampler, KeyedSampler) and sampler.device.type != "cpu" else None
+
+
+def gpu_of_rows(data: Any, sampler: Any, options: Mapping[str, Any]) -> torch.device | None:
+    """The GPU that gathers rows of stores, on streams of its own; None if there is none, in worker processes, and for
+    samplers that are called in the thread that iterates."""
+    if isinstance(data, (Data, HeteroData)) or not isinstance(sampler, KeyedSampler) or options.get("num_workers", 0):
+        return None
+    return getattr(data[0], "stream_device", None)
+
+
 def reads_together(data: Any) -> bool:
     """Whether all ranks of a process group read the rows of ``data`` together."""
     return isinstance(data, (tuple, list)) and isinstance(data[0], CollectiveRowStore)
@@ -104,22 +144,6 @@ def check_part(data: Any, sampler: Any, options: Mapping[str, Any]) -> None:
         )
 
 
-def opened_split(split: Any, sampler: Any, inputs: type[Inputs], data: Any) -> SplitBatches:
-    """What a loader uses instead of ``sampler``; see :meth:`Split.of_loader`. Raises TypeError if ``split`` is not a
-    plan."""
-    if not isinstance(split, Split):
-        raise TypeError(f"split: expected a split plan, found {type(split).__name__}")
-    return split.of_loader(sampler, inputs, data)
-
-
-def check_split(options: Mapping[str, Any]) -> None:
-    """Raises NotImplementedError for an option that loaders of split batches do not have."""
-    if workers := options.get("num_workers", 0):
-        raise NotImplementedError(
-            f"worker processes (num_workers={workers}) with split= are not implemented; num_workers alone means threads"
-        )
-
-
 def warn_of_unused_options(options: Mapping[str, Any], times: bool) -> None:
     """Warns of options of :class:`NeighborSampler` that are not its defaults, beside the user's ``neighbor_sampler``.
 
@@ -134,7 +158,24 @@ def warn_of_unused_options(options: Mapping[str, Any], times: bool) -> None:
         warn(f"{', '.join(names)} {verb} no effect beside neighbor_sampler, which has options of its own")
 
 
-def warn_of_slow_rows(data: Data | HeteroData) -> None:
+def warn_of_prefetch(prefetch: int | None, sampler: Any, options: Mapping[str, Any]) -> None:
+    """Warns of a ``prefetch`` that has no effect with this sampler."""
+    if prefetch and not isinstance(sampler, KeyedSampler) and options.get("num_workers", 0) == 0:
+        warn(
+            f"prefetch={prefetch} has no effect: {type(sampler).__name__} may keep state (it is no KeyedSampler), "
+            f"so it is called in the thread that iterates"
+        )
+
+
+def warn_of_rows(data: Any, device: torch.device | None) -> None:
+    """Warns of tensors whose rows are gathered slowly. ``device``: the GPU that makes batches, if one does."""
+    if isinstance(data, (Data, HeteroData)):
+        _warn_of_slow_rows(data)
+    if device is not None:
+        _warn_of_host_rows(data, device)
+
+
+def _warn_of_slow_rows(data: Data | HeteroData) -> None:
     """Warns of each tensor that the native gather cannot read until it is made contiguous."""
     for name, value in row_tensors(data):
         if not has_contiguous_rows(value):
@@ -144,7 +185,7 @@ def warn_of_slow_rows(data: Data | HeteroData) -> None:
             )
 
 
-def warn_of_host_rows(data: Any, device: torch.device) -> None:
+def _warn_of_host_rows(data: Any, device: torch.device) -> None:
     """Warns of each tensor in host memory whose rows are copied to the GPU for every batch."""
     if isinstance(data, (Data, HeteroData)):
         found, instead = [(name, value.device) for name, value in row_tensors(data)], f"data.to({str(device)!r})"

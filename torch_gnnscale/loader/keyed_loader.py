@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property, partial
+from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
@@ -14,12 +14,10 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, HeteroSampler
 
 from .. import ops
 from .._warn import warn
-from ..feature.contract import CollectiveRowStore, Steps
 from ..memory import move_to_huge_pages
-from ..ops.arguments import to_int
-from ..sampler.keyed import KeyedSampler, Output
+from ..sampler.keyed import Output
 from . import checks
-from .chunks import Chunks, ChunksOfParts, KeyedShuffle
+from .chunks import KeyedShuffle
 from .collate import Collator
 from .execution import Execution
 from .fetch import row_source, row_tensors
@@ -28,9 +26,9 @@ from .line import Line
 from .order import NumberedBatch, SeedOrder
 from .prefetch import USUAL
 from .resumable import ResumableLoader
-from .share import Shard, SharedOrder, Uneven, agreed_share, common_seed, share_of
-from .split import Split, SplitBatches
-from .together import Together
+from .share import Shard, SharedOrder, Uneven, common_seed
+from .sharing import sharing_of
+from .split import Split
 from .workers import without_processes
 
 
@@ -68,118 +66,46 @@ class KeyedLoader(ResumableLoader):
 
         If the sampler's device is a GPU, batches are made there.
         """
-        if prefetch is not None and (prefetch := to_int("prefetch", prefetch)) < 0:
-            raise ValueError(f"prefetch: expected at least 0, found {prefetch}")
-        sampler = neighbor_sampler
-        self._split: SplitBatches | None = None  # of batches that several ranks make together
-        if split is not None:
-            self._split = checks.opened_split(split, sampler, self.inputs_type, data)
-            sampler = self._split.sampler
+        self.prefetch = checks.checked_prefetch(prefetch)
+        """How many batches are in preparation; None: the loader chooses (:mod:`torch_gnnscale.loader.prefetch`)."""
+        self._sharing = sharing_of(
+            split, shard, seed_order, uneven, data, neighbor_sampler, self.inputs_type, kwargs, seed
+        )
+        self._sampler = sampler = self._sharing.sampler
+        share = self._sharing.share
         kwargs = without_processes(data, sampler, kwargs)
         checks.check_features(data, sampler)
         checks.check_part(data, sampler, kwargs)
-        if split is not None:
-            checks.check_split(kwargs)
-        checks.check_input_id(kwargs.get("input_id"), num_inputs)
-        groups = None if self._split is None else self._split.ranks
-        share = share_of(shard, seed_order, uneven, data, kwargs, seed, groups)
-        self._seeds_of_parts = self._split is not None and seed_order == "owned"  # in each batch
+        checks.check_inputs(kwargs, num_inputs)
         self._order = SeedOrder(common_seed(share, seed, kwargs.get("generator")), share)
-        if kwargs.get("in_order") is False:
-            raise ValueError("in_order: expected True, because batches are numbered in their order, found False")
-        if kwargs.get("batch_size", 1) is None and kwargs.get("batch_sampler") is None:
-            raise ValueError("batch_size: expected a number of seeds, found None")
-        self.prefetch = prefetch
-        """How many batches are in preparation; None: the loader chooses (:mod:`torch_gnnscale.loader.prefetch`)."""
         self.edge_layout = edge_layout
         self._edge_layouts = edge_layouts_of(data, edge_layout)
-        if split is not None and (layout := self._edge_layouts[None]) != "coo":
-            raise NotImplementedError(f"edge_layout={layout!r} with split= is not implemented; use 'coo'")
+        self._sharing.check(kwargs, self._edge_layouts)
         self._seconds = {"sample": 0.0, "gather": 0.0}
         self.order = checks.common_numbering(data)
         """The numbering of renumbered stores; None if the stores use the user's ids."""
-        self._sampler = sampler
-        keyed = isinstance(sampler, KeyedSampler)
-        self._device: torch.device | None = None  # the GPU that makes batches; None: the data's device
-        if keyed and sampler.device.type != "cpu":
-            self._device = sampler.device
-        of_rows = None if isinstance(data, (Data, HeteroData)) else getattr(data[0], "stream_device", None)
-        in_process = kwargs.get("num_workers", 0) == 0
+        self._device = checks.gpu_of(sampler)
         self.bulk = checks.checked_bulk(bulk, data, sampler, self._device, self.inputs_type, self._edge_layouts, kwargs)
-        self._execution = Execution(self.bulk, self._device or (of_rows if keyed and in_process else None))
-        if prefetch and not keyed and in_process:
-            warn(
-                f"prefetch={prefetch} has no effect: {type(sampler).__name__} may keep state (it is no KeyedSampler), "
-                f"so it is called in the thread that iterates"
-            )
+        self._execution = Execution(self.bulk, self._device or checks.gpu_of_rows(data, sampler, kwargs))
+        checks.warn_of_prefetch(prefetch, sampler, kwargs)
+        checks.warn_of_rows(data, self._device)
+        checks.warn_of_unshared_inputs(shared=checks.has_own_order(kwargs) or share is not None or shard is False)
         if isinstance(data, (Data, HeteroData)):
-            checks.warn_of_slow_rows(data)
             move_to_huge_pages(value for _, value in row_tensors(data) if ops.can_gather_rows(value))
-        if self._device is not None:
-            checks.warn_of_host_rows(data, self._device)
-        own_order = kwargs.get("sampler") is not None or kwargs.get("batch_sampler") is not None
-        checks.warn_of_unshared_inputs(shared=own_order or share is not None or shard is False)
         if kwargs.pop("shuffle", False):
-            if own_order:
-                raise ValueError("shuffle=True: expected neither sampler nor batch_sampler beside it")
             kwargs["sampler"] = KeyedShuffle(range(num_inputs()), self.seed, 0 if share is None else share.part)
         if kwargs.get("filter_per_worker") is None and checks.has_rows_on_gpu(data):
             kwargs["filter_per_worker"] = False
         super().__init__(data, num_neighbors, sampler, **kwargs)
-        self._steps: Steps | None = None  # of stores that all ranks read together
-        self._said_of_inputs: dict[str, Any] = {}  # what the ranks said of their inputs
-        if share is not None and self._split is None and not checks.reads_together(data):
-            self._order.share = share.with_counts([len(self.batch_sampler)])  # type: ignore[arg-type]
 
     def _meet_others(self) -> None:
-        """Called at the end of a subclass's constructor. If all ranks read together, they compare what decides their
-        batches, and tell each other how many batches they have.
+        """Called at the end of a subclass's constructor; see :meth:`Sharing.meet`."""
 
-        Raises:
-            ValueError: on all ranks, if they differ; or if the sampler of one cannot sample with the others.
-        """
-        share, problem = self._order.share, None
-        if share is None:
-            return
-        if self._split is not None:
-            self._steps = self._split.open_steps(self.timeout)
-            if self._seeds_of_parts:
-                problem = self._order_parts(self._split, repeats=share.uneven != "serve")
-        elif checks.reads_together(self.data):
-            store: CollectiveRowStore = self.data[0]
-            self._steps = store.open_steps()
-            problem = store.beyond_part(*self._owned_ids()) if share.seed_order == "owned" else None
-        else:
-            return
-        self._order.share, self._said_of_inputs = agreed_share(
-            share, self._steps, self._decides(share.uneven), self._chunks.counts, problem
-        )
-        if isinstance(self._sampler, KeyedSampler):
-            self._sampler.join(self._steps, own_seeds=share.seed_order == "owned")
+        def decides() -> dict[str, Any]:
+            return {**self._fingerprint(), "bulk": self.bulk}
 
-    def _decides(self, uneven: Uneven) -> dict[str, Any]:
-        """What decides the batches of ranks that make them together, in plain values."""
-        return {**self._fingerprint(), "seed": self.seed, "uneven": uneven, "bulk": self.bulk}
-
-    def _order_parts(self, split: SplitBatches, repeats: bool) -> str | None:
-        """Orders the seeds of each part by themselves; returns None, or why that is not possible."""
-        owners = split.owners_of(self._owned_ids()[0])
-        shuffle = self.sampler if isinstance(self.sampler, KeyedShuffle) else None
-        assert self.batch_size is not None
-        try:
-            self._order.chunks_of_parts = ChunksOfParts(
-                owners, split.parts, self.batch_size, self.drop_last, shuffle, repeats
-            )
-        except ValueError as error:
-            return str(error)
-        return None
-
-    @property
-    def _chunks(self) -> Chunks | ChunksOfParts:
-        """The inputs of batches, by number, of a loader whose batches ranks share."""
-        chunks = self._index_sampler.chunks
-        assert chunks is not None  # a loader with a share refuses a sampler of the user's
-        return chunks
+        batches: Any = self.batch_sampler
+        self._sharing.meet(self._order, batches, self._owned_ids, decides, self.timeout)
 
     def _owned_ids(self) -> tuple[Tensor, Any]:
         """(The stores' ids of the nodes that decide which part an input belongs to, their type)."""
@@ -194,24 +120,13 @@ class KeyedLoader(ResumableLoader):
     @cached_property
     def _line(self) -> Line:
         """The steps from numbers to batches. Made on first use, after the subclass's constructor."""
-        source = row_source(self.data, self.custom_cls, self._device)
-        if self._split is not None:
-            source = self._split.source(source)
+        rows = self._sharing.source(row_source(self.data, self.custom_cls, self._device))
         collator = Collator(
-            source, self._edge_layouts, self._sampler, self._label, numbering=self.order,
+            rows, self._edge_layouts, self._sampler, self._label, numbering=self.order,
             transform=self.transform_sampler_output, device=self._device,
         )  # fmt: skip
         negatives = getattr(self, "neg_sampling", None)
         return Line(self._order, self._sampler, collator, self.input_data, self._ids, negatives, self._seconds)
-
-    @cached_property
-    def _together(self) -> Together | None:
-        """The line in steps of all ranks, if they read together."""
-        share = self._order.share
-        if self._steps is None or share is None:
-            return None
-        decides = partial(self._decides, share.uneven)
-        return Together(self._line, self._steps, share, self._execution, self._chunks.size_of, decides)
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self._order.begin()
@@ -220,10 +135,9 @@ class KeyedLoader(ResumableLoader):
         if self.pin_memory and not torch.cuda.is_available():
             warn("pin_memory=True has no effect: torch sees no CUDA device")
         numbered = iter(self._index_sampler)
-        if self._together is not None:
-            start, prefetch = (self._order.epoch, self._order.batch), USUAL if self.prefetch is None else self.prefetch
-            return self._order.follow(self._together.batches(numbered, *start, self._finish, prefetch))
-        return self._order.follow(self._execution.batches(self._line, numbered, self._finish, self.prefetch))
+        return self._order.follow(
+            self._sharing.batches(self._line, self._execution, numbered, self._finish, self.prefetch)
+        )
 
     def samples(self, epoch: int) -> Iterator[Output]:
         """The sampler's outputs for an epoch's batches, in order, without features. The position of training stays.

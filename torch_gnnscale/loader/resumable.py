@@ -14,6 +14,7 @@ from ..random import ids_key
 from ..sampler.keyed import KeyedSampler
 from .adapter import PyGLoaderAdapter
 from .chunks import KeyedShuffle
+from .sharing import Sharing
 
 
 class ResumableLoader(PyGLoaderAdapter):
@@ -21,8 +22,7 @@ class ResumableLoader(PyGLoaderAdapter):
 
     input_data: Any
     _sampler: BaseSampler
-    _said_of_inputs: dict[str, Any]
-    """What the ranks of other parts told of their inputs, for the state; empty without other parts."""
+    _sharing: Sharing
 
     def _ids(self, inputs: Any) -> Tensor:
         """The ids of ``inputs``. Their hash is the key of inputs that have no batch number."""
@@ -71,7 +71,7 @@ class ResumableLoader(PyGLoaderAdapter):
             "drop_last": self.drop_last,
             "order": "shuffled" if isinstance(self.sampler, KeyedShuffle) else order,
             **(self._sampler.options() if isinstance(self._sampler, KeyedSampler) else {}),
-            **self._said_of_inputs,
+            **self._sharing.said_of_inputs,
         }
 
     @cached_property

@@ -1,0 +1,211 @@
+"""How a loader's batches are shared among ranks: each rank makes its own alone, or all ranks make them together."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+from torch.utils.data import BatchSampler
+from torch_geometric.sampler import BaseSampler
+
+from ..feature.contract import CollectiveRowStore, Steps
+from ..sampler.keyed import Inputs, KeyedSampler
+from . import checks
+from .chunks import Chunks, ChunksOfParts, KeyedShuffle
+from .execution import Execution
+from .fetch import RowSource
+from .layout import EdgeLayout
+from .line import Line
+from .order import NumberedBatch, SeedOrder
+from .prefetch import USUAL
+from .share import Shard, Share, SharedOrder, Uneven, agreed_share, share_of
+from .split import Split, SplitBatches
+from .together import Together
+
+
+class Sharing:
+    """Of a loader that needs no other rank: it makes all batches, or this rank's share of them.
+
+    Args:
+        sampler: of the loader.
+        share: what this rank takes of an epoch, without counts; None: everything.
+    """
+
+    def __init__(self, sampler: BaseSampler, share: Share | None) -> None:
+        self.sampler, self.share = sampler, share
+        self.said_of_inputs: dict[str, Any] = {}
+        """What the ranks of other parts said of their inputs, for states; {} without other parts."""
+
+    def check(self, options: Mapping[str, Any], layouts: Mapping[Any, EdgeLayout]) -> None:
+        """Raises NotImplementedError for arguments that such a loader does not have: its ``options`` of DataLoader, or
+        its layouts of edges by type."""
+
+    def source(self, rows: RowSource) -> RowSource:
+        """What reads the rows of batches. ``rows``: the source for whole batches."""
+        return rows
+
+    def meet(
+        self, order: SeedOrder, batches: BatchSampler, owned: Callable[[], tuple[Tensor, Any]],
+        decides: Callable[[], dict[str, Any]], timeout: float | None,
+    ) -> None:  # fmt: skip
+        """Sets the share of ``order``, with counts. Called when the loader is complete.
+
+        Args:
+            order: of the loader.
+            batches: torch's batch sampler of all inputs that this rank was given.
+            owned: returns (the stores' ids of the nodes that decide which part an input belongs to, their type).
+            decides: returns what decides batches besides the seed, in plain values.
+            timeout: the loader's.
+
+        Raises:
+            ValueError: on all ranks, if they differ in what decides batches they make together, or cannot make them.
+        """
+        if self.share is not None:
+            order.share = self.share.with_counts([len(batches)])
+
+    def batches(
+        self, line: Line, execution: Execution, numbered: Iterator[NumberedBatch], finish: Callable[[Any], Any],
+        prefetch: int | None,
+    ) -> Iterator[Any]:  # fmt: skip
+        """Iterates over the rest of an epoch; arguments as of :meth:`Execution.batches`."""
+        return execution.batches(line, numbered, finish, prefetch)
+
+
+class SharedSteps(Sharing):
+    """Of a loader whose ranks make their batches in steps that all of them take together."""
+
+    sampler: KeyedSampler
+    share: Share
+    steps: Steps
+    """Of this loader, after :meth:`meet`."""
+
+    def __init__(self, sampler: BaseSampler, share: Share | None) -> None:
+        assert share is not None
+        super().__init__(sampler, share)
+        self._together: Together | None = None
+
+    @abstractmethod
+    def _open_steps(self, timeout: float | None) -> Steps:
+        """The loader's steps."""
+
+    @abstractmethod
+    def _ordered(self, order: SeedOrder, batches: BatchSampler, owned: tuple[Tensor, Any]) -> str | None:
+        """Orders the inputs; returns None, or why that is not possible."""
+
+    def meet(
+        self, order: SeedOrder, batches: BatchSampler, owned: Callable[[], tuple[Tensor, Any]],
+        decides: Callable[[], dict[str, Any]], timeout: float | None,
+    ) -> None:  # fmt: skip
+        """See :meth:`Sharing.meet`."""
+        self.steps = self._open_steps(timeout)
+        problem = self._ordered(order, batches, owned())
+
+        def all_that_decides() -> dict[str, Any]:
+            return {**decides(), "seed": order.seed, "uneven": self.share.uneven}
+
+        self._order, self._decides = order, all_that_decides
+        self._chunks: Chunks | ChunksOfParts | None = order.numbered(batches).chunks
+        assert self._chunks is not None  # a loader with a share refuses a sampler of the user's
+        order.share, self.said_of_inputs = agreed_share(
+            self.share, self.steps, all_that_decides(), self._chunks.counts, problem
+        )
+        self.share = order.share
+        self.sampler.join(self.steps, own_seeds=self.share.seed_order == "owned")
+
+    def batches(
+        self, line: Line, execution: Execution, numbered: Iterator[NumberedBatch], finish: Callable[[Any], Any],
+        prefetch: int | None,
+    ) -> Iterator[Any]:  # fmt: skip
+        """See :meth:`Sharing.batches`."""
+        assert self._chunks is not None
+        if self._together is None:
+            size_of = self._chunks.size_of
+            self._together = Together(line, self.steps, self.share, execution, size_of, self._decides)
+        ahead = USUAL if prefetch is None else prefetch
+        return self._together.batches(numbered, self._order.epoch, self._order.batch, finish, ahead)
+
+
+class SharedParts(SharedSteps):
+    """Of a loader over the stores of a part: each rank makes its own batches, whose rows the ranks read together."""
+
+    def __init__(self, sampler: BaseSampler, share: Share | None, rows: CollectiveRowStore) -> None:
+        super().__init__(sampler, share)
+        self._rows = rows
+
+    def _open_steps(self, timeout: float | None) -> Steps:
+        return self._rows.open_steps()
+
+    def _ordered(self, order: SeedOrder, batches: BatchSampler, owned: tuple[Tensor, Any]) -> str | None:
+        return self._rows.beyond_part(*owned) if self.share.seed_order == "owned" else None
+
+
+class SharedBatches(SharedSteps):
+    """Of a loader with a split plan: the ranks make each batch together.
+
+    Args:
+        split: of this loader.
+        share: what this rank's group takes of an epoch, without counts.
+        of_parts: whether each batch has seeds of every part, in an order of their own.
+    """
+
+    def __init__(self, split: SplitBatches, share: Share | None, of_parts: bool) -> None:
+        super().__init__(split.sampler, share)
+        self._split, self._of_parts = split, of_parts
+
+    def check(self, options: Mapping[str, Any], layouts: Mapping[Any, EdgeLayout]) -> None:
+        """See :meth:`Sharing.check`."""
+        if workers := options.get("num_workers", 0):
+            raise NotImplementedError(
+                f"worker processes (num_workers={workers}) with split= are not implemented; num_workers alone means "
+                f"threads"
+            )
+        if (layout := layouts[None]) != "coo":
+            raise NotImplementedError(f"edge_layout={layout!r} with split= is not implemented; use 'coo'")
+
+    def source(self, rows: RowSource) -> RowSource:
+        """See :meth:`Sharing.source`."""
+        return self._split.source(rows)
+
+    def _open_steps(self, timeout: float | None) -> Steps:
+        return self._split.open_steps(timeout)
+
+    def _ordered(self, order: SeedOrder, batches: BatchSampler, owned: tuple[Tensor, Any]) -> str | None:
+        if not self._of_parts:
+            return None
+        shuffle = batches.sampler if isinstance(batches.sampler, KeyedShuffle) else None
+        try:
+            order.chunks_of_parts = ChunksOfParts(
+                self._split.owners_of(owned[0]), self._split.parts, batches.batch_size, batches.drop_last, shuffle,
+                repeats=self.share.uneven != "serve",
+            )  # fmt: skip
+        except ValueError as error:
+            return str(error)
+        return None
+
+
+def sharing_of(
+    split: Split | None, shard: Shard, seed_order: SharedOrder | None, uneven: Uneven, data: Any, sampler: BaseSampler,
+    inputs: type[Inputs], options: dict[str, Any], seed: Any,
+) -> Sharing:  # fmt: skip
+    """How a loader's batches are shared.
+
+    Args:
+        split, shard, seed_order, uneven, seed: the loader's arguments.
+        data, sampler: of the loader; with ``split``, it samples by what is returned instead.
+        inputs: what batches are sampled from.
+        options: the loader's arguments of DataLoader.
+
+    Raises:
+        TypeError, ValueError, NotImplementedError: as of :func:`share_of` and :meth:`Split.of_loader`.
+    """
+    if split is not None:
+        if not isinstance(split, Split):
+            raise TypeError(f"split: expected a split plan, found {type(split).__name__}")
+        made = split.of_loader(sampler, inputs, data)  # type: ignore[arg-type]
+        share = share_of(shard, seed_order, uneven, data, options, seed, made.ranks)
+        return SharedBatches(made, share, of_parts=seed_order == "owned")
+    share = share_of(shard, seed_order, uneven, data, options, seed)
+    together = share is not None and checks.reads_together(data)
+    return SharedParts(sampler, share, data[0]) if together else Sharing(sampler, share)
