@@ -24,7 +24,7 @@ class Narrowed(Layered):
     """
 
     def __init__(self, module: nn.Module, call: Callable[[Any, Any], Any] = default_call, check: bool = True) -> None:
-        self._sizes: tuple[list[saving.LayerSize], int] | None = None
+        self._sizes: tuple[tuple[saving.LayerSize, ...], int] | None = None
         """Sizes of the layers and of the model's other parameters, until a narrowed batch finds other layers."""
         self._to_size = True
         """Whether a layer has not been run yet, so that lazy parameters of it may have no size."""
@@ -49,7 +49,8 @@ class Narrowed(Layered):
             hops = Hops(batch, verify=False)
             with torch.no_grad(), self._evaluating():
                 self._run(batch, hops)  # gives all parameters their sizes
-        self._to_size = False
+        if self._to_size:  # to set an attribute of a module takes a microsecond
+            self._to_size = False
         # Decided by the batch alone, also for the first one: a run that resumes there computes the same.
         if not self._pays(batch):
             return first_rows(self._whole(batch), num_seeds(batch))
@@ -61,14 +62,15 @@ class Narrowed(Layered):
     def _pays(self, batch: Any) -> bool:
         """Whether narrowing saves more than it costs; True for a batch without hops, which :class:`Hops` refuses, and
         if parameters have no size even after a run."""
-        num_nodes, num_edges = (getattr(batch, f"num_sampled_{of}", None) for of in ("nodes", "edges"))
-        if self._sizes is None and not self._has_lazy():
-            sizes = [layer.size() for layer in self._layers()]
+        num_nodes, num_edges = getattr(batch, "num_sampled_nodes", None), getattr(batch, "num_sampled_edges", None)
+        sizes = self._sizes
+        if sizes is None and not self._has_lazy():
+            of_layers = tuple(layer.size() for layer in self._layers())
             total = sum(parameter.numel() for parameter in self.module.parameters())
-            self._sizes = sizes, max(0, total - sum(size.parameters for size in sizes))
-        if not isinstance(num_nodes, list) or not isinstance(num_edges, list) or self._sizes is None:
+            sizes = self._sizes = of_layers, max(0, total - sum(size.parameters for size in of_layers))
+        if not isinstance(num_nodes, list) or not isinstance(num_edges, list) or sizes is None:
             return True
-        return saving.saved(num_nodes, num_edges, *self._sizes) >= saving.LEAST_SAVED
+        return saving.saved(num_nodes, num_edges, *sizes) >= saving.LEAST_SAVED
 
     def _run(self, batch: Any, hops: Hops) -> Tensor:
         return self._compute(batch, ForwardPass(hops, self._weight(batch)))

@@ -4,7 +4,8 @@ the same way."""
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import accumulate
+from functools import lru_cache
+from operator import mul
 from typing import NamedTuple
 
 LEAST_SAVED = 3 << 20
@@ -31,10 +32,22 @@ def saved(num_nodes: Sequence[int], num_edges: Sequence[int], layers: Sequence[L
         layers: in the order in which the model calls them.
         others: how many parameters the model has outside of these layers.
     """
-    rows, ends = list(accumulate(num_nodes)), list(accumulate(num_edges))
-    total, per_layer = 0, others // max(len(layers), 1)
-    for layer, hop in zip(layers, reversed(range(len(ends))), strict=False):
-        without_dst, without_src = rows[-1] - rows[hop], rows[-1] - rows[hop + 1]
-        total += layer.parameters * (without_dst if layer.of_destinations else without_src)
-        total += per_layer * without_dst + EDGE * (ends[-1] - ends[hop])
-    return total
+    of_node, of_edge = _saved_by_hop(len(num_edges), tuple(layers), others)
+    return sum(map(mul, num_nodes, of_node)) + sum(map(mul, num_edges, of_edge))
+
+
+@lru_cache
+def _saved_by_hop(hops: int, layers: tuple[LayerSize, ...], others: int) -> tuple[list[int], list[int]]:
+    """The multiply-adds that all layers together leave out per node of each group and per edge of each hop.
+
+    The layer that computes the rows of groups 0..h leaves out the rows of later groups: as destinations those after h,
+    as sources those after h + 1, and the edges of the hops after h.
+    """
+    of_node, of_edge, per_layer = [0] * (hops + 1), [0] * hops, others // max(len(layers), 1)
+    for layer, hop in zip(layers, reversed(range(hops)), strict=False):
+        for group in range(hop + 1, hops + 1):
+            computed = layer.of_destinations or group > hop + 1
+            of_node[group] += per_layer + layer.parameters * computed
+        for later in range(hop + 1, hops):
+            of_edge[later] += EDGE
+    return of_node, of_edge
