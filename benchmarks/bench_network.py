@@ -47,7 +47,7 @@ from torch_gnnscale.sampler.hop_by_hop import Frontier, sample_by_hops
 
 FANOUTS, BATCH, FEATURES, HIDDEN, CLASSES, SEED = [15, 10, 5], 500, 100, 128, 47, 1
 SCHEMES = ("partitioned", "hop by hop", "fused", "whole")
-SIZES = ("nodes a batch", "frontier", "drawn")
+SIZES = ("nodes per batch", "frontier", "drawn")
 RATES: tuple[str | None, ...] = (None, "1gbit", "200mbit")
 FIGURE = Path(__file__).parents[1] / "docs" / "schemes.png"
 
@@ -173,8 +173,8 @@ def summed_up(ranks: list[dict[str, Any]]) -> dict[str, Any]:
             entry[f"{kind} low"], entry[f"{kind} high"] = ratios[len(ratios) // 4], ratios[len(ratios) * 3 // 4]
         waits = [w / t for rank in ranks for w, t in zip(rank[name]["waits"], first[name]["train"], strict=True)]
         entry["share of waiting"] = median(waits)
-        entry["rounds a batch"] = first[name]["rounds"]
-        entry["bytes received a batch"] = sum(rank[name]["bytes"] for rank in ranks) / len(ranks)
+        entry["rounds per batch"] = first[name]["rounds"]
+        entry["bytes received per batch"] = sum(rank[name]["bytes"] for rank in ranks) / len(ranks)
         result[name] = entry
     return result
 
@@ -194,7 +194,7 @@ def measure(
             title = rate or "as it is"
             found = summed_up(start(__file__, folder, world, rate, limit))
             lines = [
-                f"{graph}, {world} ranks, lo {title}: {found['steps']} steps of {found['nodes a batch']:.0f} nodes"
+                f"{graph}, {world} ranks, lo {title}: {found['steps']} steps of {found['nodes per batch']:.0f} nodes"
             ]
             for scheme in SCHEMES:
                 lines.append(

@@ -215,7 +215,7 @@ def check(results: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
             found[f"{title}, {rate}"] = {}
             for scheme in ("partitioned", "hop by hop", "fused"):
                 given = PAPERS._replace(
-                    edges=0, row_bytes=run["row bytes"], batch_nodes=run["nodes a batch"], frontier=run["frontier"],
+                    edges=0, row_bytes=run["row bytes"], batch_nodes=run["nodes per batch"], frontier=run["frontier"],
                     drawn=run["drawn"], load_s=plain[scheme]["load_ms"] / 1e3, train_s=run["whole"]["train_ms"] / 1e3,
                     model_bytes=0,
                 )  # fmt: skip
@@ -223,7 +223,7 @@ def check(results: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
                 formula = cost(given, network, world, world, partitioned=scheme == "partitioned")
                 payload = formula.received - (HEADER + COUNT) * (world - 1)
                 found[f"{title}, {rate}"][scheme] = {
-                    "bytes": run[scheme]["bytes received a batch"] / payload,
+                    "bytes": run[scheme]["bytes received per batch"] / payload,
                     "step": run[scheme]["train_ms"] / 1e3 / formula.step_s,
                 }
     return found
