@@ -180,7 +180,7 @@ class Heard:
         self.said = [
             [*common, part, key, 0, 1, halo, -1] for part, key, halo in zip(part_of, keys, knows_halo, strict=True)
         ]
-        self.size, self.place = len(keys), 0
+        self.size, self.rank = len(keys), 0
 
     def numbers(self, sent, purpose):
         return torch.tensor(self.said)

@@ -32,8 +32,8 @@ class Narrowed(Layered):
         self._to_check = check
 
     def forward(self, batch: Any) -> Tensor:
-        """The model's output for the batch's seeds: [batch_size, ...]. In a batch of links these are the links' ends, to
-        whose rows ``edge_label_index`` and the indices of triplets point: [num_sampled_nodes[0], ...].
+        """The model's output for the batch's seeds: [batch_size, ...]. In a batch of links the seeds are the links'
+        ends, to whose rows ``edge_label_index`` and the indices of triplets point: [num_sampled_nodes[0], ...].
 
         Raises:
             ValueError: the batch has no hops, or the model cannot be narrowed; the message says why.
