@@ -7,7 +7,7 @@ from typing import Any
 from markdown import table
 
 
-def schemes(results: Any) -> str:
+def placements(results: Any) -> str:
     """FastSample's figure 6."""
     names = [
         name for name, entry in next(iter(next(iter(results.values())).values())).items() if isinstance(entry, dict)
