@@ -71,7 +71,7 @@ class SplitRows(CollectiveSource):
         return needs.rows, needs.x, None if needs.x is None else needs.x[:0]
 
     def in_step(self, sampled: SampledGraphPart, inputs: int) -> None:
-        """See :meth:`CollectiveSource.in_step`: a loss is a mean over the seeds of all groups of ranks."""
+        """See :meth:`CollectiveSource.in_step`: a loss is a mean over the seeds of all columns of ranks."""
         if isinstance(sampled.out, SplitOutput):  # else :meth:`needs` refuses it
             sampled.out.fields["global_batch_size"] = inputs
 
