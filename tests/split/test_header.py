@@ -10,7 +10,7 @@ from helpers.cluster import cluster
 from helpers.narrow import CLASSES, FEATURES, HIDDEN
 from helpers.slow import SLOW, quick
 from helpers.split import cut_batches, random_owners
-from test_parallelize_training import NODES, own_batches
+from helpers.split_models import NODES, own_batches
 from torch import distributed as dist
 
 from torch_gnnscale.distributed.grid import Grid
