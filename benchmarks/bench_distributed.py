@@ -193,7 +193,7 @@ def against_bare(
         size: bytes of a row.
         rounds: of each.
     """
-    others = torch.arange(exchange.size) != exchange.place
+    others = torch.arange(exchange.size) != exchange.rank
     sizes = [(8 * wanted, 8 * given), *[((n * size + STATUS_BYTES) * others for n in (given, wanted))]]
     buffers = [tuple((torch.zeros(int(n.sum()), dtype=torch.uint8), n.tolist()) for n in pair) for pair in sizes]
 

@@ -69,7 +69,7 @@ def main() -> None:
         times = compare({name: drain(loader) for name, loader in loaders.items()}, rounds, BATCHES)
         peers = [name for name in times if name.startswith("PyG")]
         best = min(peers, key=lambda name: times[name]["median_ms"]) if peers else None
-        report(f"R-MAT {of}, time a batch", times, best)
+        report(f"R-MAT {of}, time per batch", times, best)
         results[of] = {"peer": best, **times}
         del data, loaders
         ops.pool_trim()

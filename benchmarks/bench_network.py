@@ -1,8 +1,9 @@
-"""Where the topology lies: an epoch of each scheme, over the loopback device as it is, and shaped by tc.
+"""Where the topology lies: an epoch of each placement, over the loopback device as it is, and shaped by tc.
 
     python benchmarks/bench_network.py
 
-FastSample's figure 6 with its model (GraphSAGE of three layers, (15, 10, 5)), in random parts, one process for each:
+FastSample's figure 6 with its model (GraphSAGE of three layers, (15, 10, 5)), in random parts, one process for each.
+"hop by hop" and "fused" are one placement, drawn in two ways:
 
 - partitioned: topology and features in parts, drawn hop by hop; FastSample's "vanilla";
 - hop by hop: the topology whole on every rank, features in parts, and the samples nevertheless drawn hop by hop;
@@ -10,7 +11,7 @@ FastSample's figure 6 with its model (GraphSAGE of three layers, (15, 10, 5)), i
 - whole: every rank has the graph and all features, ``shard=True``: only gradients are exchanged.
 
 The batches of the first three are equal, which is checked. All train under DDP, so their gradients travel, too; and all
-make their batches without a model. Epochs of the schemes take turns. In a network namespace of the ranks
+make their batches without a model. Epochs of the placements take turns. In a network namespace of the ranks
 (``unshare -Urn``) a token bucket limits what all of them send together over the loopback device to a rate. Results are
 saved after each rate; with the default sizes this took four minutes on two cores that had other work, too.
 """
@@ -46,10 +47,10 @@ from torch_gnnscale.sampler.executor import Drawing, HostExecutor
 from torch_gnnscale.sampler.hop_by_hop import Frontier, sample_by_hops
 
 FANOUTS, BATCH, FEATURES, HIDDEN, CLASSES, SEED = [15, 10, 5], 500, 100, 128, 47, 1
-SCHEMES = ("partitioned", "hop by hop", "fused", "whole")
-SIZES = ("nodes a batch", "frontier", "drawn")
+PLACEMENTS = ("partitioned", "hop by hop", "fused", "whole")
+SIZES = ("nodes per batch", "frontier", "drawn")
 RATES: tuple[str | None, ...] = (None, "1gbit", "200mbit")
-FIGURE = Path(__file__).parents[1] / "docs" / "schemes.png"
+FIGURE = Path(__file__).parents[1] / "docs" / "placements.png"
 
 
 class HopByHop(HostExecutor):
@@ -68,7 +69,7 @@ class HopByHop(HostExecutor):
         return sample_by_hops(pick, seeds[0], drawing.fanouts[0])
 
 
-class Scheme:
+class Placement:
     """A loader and a model of its own under DDP, and what its epochs took."""
 
     def __init__(self, loader: NeighborLoader, part: Part | None) -> None:
@@ -111,12 +112,12 @@ def sizes(batch: Data) -> tuple[int, int, int]:
     return sum(nodes), sum(nodes[1:-1]), sum(edges[1:])
 
 
-def scheme_of(name: str, folder: Path, stack: ExitStack) -> Scheme:
-    """A scheme of this rank, by name."""
+def placement_of(name: str, folder: Path, stack: ExitStack) -> Placement:
+    """A placement of this rank, by name."""
     options = {"num_neighbors": FANOUTS, "batch_size": BATCH, "shuffle": True, "seed": SEED}
     if name == "whole":
         data = torch.load(folder / "data.pt", weights_only=False)
-        return Scheme(NeighborLoader(data, input_nodes=data.train_mask, shard=True, **options), None)
+        return Placement(NeighborLoader(data, input_nodes=data.train_mask, shard=True, **options), None)
     topology = "partitioned" if name == "partitioned" else "replicated"
     part = stack.enter_context(open_part(folder / topology))
     stores = part.features, part.graph
@@ -124,7 +125,7 @@ def scheme_of(name: str, folder: Path, stack: ExitStack) -> Scheme:
         sampler = NeighborSampler(stores, FANOUTS)
         sampler.executor = HopByHop(sampler.graph)
         options["neighbor_sampler"] = sampler
-    return Scheme(NeighborLoader(stores, input_nodes=part.input_nodes("train"), **options), part)
+    return Placement(NeighborLoader(stores, input_nodes=part.input_nodes("train"), **options), part)
 
 
 def in_rank(folder: Path) -> dict[str, Any]:
@@ -132,29 +133,31 @@ def in_rank(folder: Path) -> dict[str, Any]:
     options = json.loads((folder / "options.json").read_text())
     found: dict[str, Any] = {}
     with ExitStack() as stack:
-        schemes = {name: scheme_of(name, folder, stack) for name in SCHEMES}
+        placements = {name: placement_of(name, folder, stack) for name in PLACEMENTS}
         firsts = {}
-        for name, scheme in schemes.items():
-            before = scheme.traffic()
-            firsts[name] = [(batch.n_id, batch.e_id, sizes(batch)) for batch in scheme.loader]
-            traffic = {key: value - before[key] for key, value in scheme.traffic().items()}
-            found[name] = {key: value / len(scheme.loader) for key, value in traffic.items()}
-        for one, other in pairwise(SCHEMES[:3]):
+        for name, placement in placements.items():
+            before = placement.traffic()
+            firsts[name] = [(batch.n_id, batch.e_id, sizes(batch)) for batch in placement.loader]
+            traffic = {key: value - before[key] for key, value in placement.traffic().items()}
+            found[name] = {key: value / len(placement.loader) for key, value in traffic.items()}
+        for one, other in pairwise(PLACEMENTS[:3]):
             for (a_nodes, a_edges, _), (b_nodes, b_edges, _) in zip(firsts[one], firsts[other], strict=True):
                 assert torch.equal(a_nodes, b_nodes), (one, other)
                 assert torch.equal(a_edges, b_edges), (one, other)
-        attrs = schemes["fused"].part.parts.attrs
+        attrs = placements["fused"].part.parts.attrs
         found["row bytes"] = sum(meta.row_bytes for meta in attrs) + 8
-        found["steps"] = len(schemes["fused"].loader)
+        found["steps"] = len(placements["fused"].loader)
         found["sizes"] = torch.tensor([entry for _, _, entry in firsts["fused"]]).double().mean(0).tolist()
         del firsts
         runs = {
-            f"{kind} {name}": getattr(scheme, kind) for name, scheme in schemes.items() for kind in ("train", "load")
+            f"{kind} {name}": getattr(placement, kind)
+            for name, placement in placements.items()
+            for kind in ("train", "load")
         }
         times = race(runs, options["rounds"])
-        for name, scheme in schemes.items():
+        for name, placement in placements.items():
             found[name] |= {kind: times[f"{kind} {name}"] for kind in ("train", "load")}
-            found[name]["waits"] = scheme.waits[1:]
+            found[name]["waits"] = placement.waits[1:]
         dist.barrier()
     return found
 
@@ -164,7 +167,7 @@ def summed_up(ranks: list[dict[str, Any]]) -> dict[str, Any]:
     first, steps = ranks[0], ranks[0]["steps"]
     means = torch.tensor([rank["sizes"] for rank in ranks]).mean(0).tolist()
     result: dict[str, Any] = {"steps": steps, "row bytes": first["row bytes"], **dict(zip(SIZES, means, strict=True))}
-    for name in SCHEMES:
+    for name in PLACEMENTS:
         entry: dict[str, float] = {}
         for kind in ("train", "load"):
             ratios = sorted(a / b for a, b in zip(first[name][kind], first["fused"][kind], strict=True))
@@ -173,8 +176,8 @@ def summed_up(ranks: list[dict[str, Any]]) -> dict[str, Any]:
             entry[f"{kind} low"], entry[f"{kind} high"] = ratios[len(ratios) // 4], ratios[len(ratios) * 3 // 4]
         waits = [w / t for rank in ranks for w, t in zip(rank[name]["waits"], first[name]["train"], strict=True)]
         entry["share of waiting"] = median(waits)
-        entry["rounds a batch"] = first[name]["rounds"]
-        entry["bytes received a batch"] = sum(rank[name]["bytes"] for rank in ranks) / len(ranks)
+        entry["rounds per batch"] = first[name]["rounds"]
+        entry["bytes received per batch"] = sum(rank[name]["bytes"] for rank in ranks) / len(ranks)
         result[name] = entry
     return result
 
@@ -194,11 +197,11 @@ def measure(
             title = rate or "as it is"
             found = summed_up(start(__file__, folder, world, rate, limit))
             lines = [
-                f"{graph}, {world} ranks, lo {title}: {found['steps']} steps of {found['nodes a batch']:.0f} nodes"
+                f"{graph}, {world} ranks, lo {title}: {found['steps']} steps of {found['nodes per batch']:.0f} nodes"
             ]
-            for scheme in SCHEMES:
+            for placement in PLACEMENTS:
                 lines.append(
-                    f"  {scheme:12s}" + "".join(f"  {key} {value:.3g}" for key, value in found[scheme].items())
+                    f"  {placement:12s}" + "".join(f"  {key} {value:.3g}" for key, value in found[placement].items())
                 )
             tqdm.write("\n".join(lines))
             yield title, found
@@ -211,13 +214,13 @@ def plot(results: dict[str, Any]) -> None:
     rows = figure.subplots(len(results), 2, squeeze=False)
     for row, (title, rates) in zip(rows, results.items(), strict=True):
         for axes, kind, name in zip(row, ("train", "load"), ("training", "batches alone"), strict=True):
-            for place, scheme in enumerate(SCHEMES):
-                at = [group + 0.2 * (place - 1.5) for group in range(len(rates))]
-                runs = [found[scheme] for found in rates.values()]
+            for number, placement in enumerate(PLACEMENTS):
+                at = [group + 0.2 * (number - 1.5) for group in range(len(rates))]
+                runs = [found[placement] for found in rates.values()]
                 middle = [run[f"{kind} over fused"] for run in runs]
                 low = [m - run[f"{kind} low"] for m, run in zip(middle, runs, strict=True)]
                 high = [run[f"{kind} high"] - m for m, run in zip(middle, runs, strict=True)]
-                axes.bar(at, middle, 0.19, yerr=[low, high], error_kw={"linewidth": 0.8}, label=scheme)
+                axes.bar(at, middle, 0.19, yerr=[low, high], error_kw={"linewidth": 0.8}, label=placement)
             axes.set_xticks(range(len(rates)), [f"lo {rate}" for rate in rates])
             axes.set(title=f"{title}: {name}", ylabel="a step, over fused")
     figure.legend(*rows[0][0].get_legend_handles_labels(), loc="outside right center")

@@ -100,7 +100,7 @@ def measure(name: str, folder: Path, limit: int) -> dict[str, Any]:
     os.sync()
     ranks = start(__file__, folder, WORLD, None, limit)
     result: dict[str, Any] = {
-        "rows of a part, MiB": nodes * FEATURES * 4 / WORLD / 2**20, "rows a batch": ranks[0]["rows"],
+        "rows of a part, MiB": nodes * FEATURES * 4 / WORLD / 2**20, "rows per batch": ranks[0]["rows"],
         "share from memory": sum(rank["hit rate"] for rank in ranks) / WORLD,
     }  # fmt: skip
     for state in ("cold", "warm"):

@@ -204,8 +204,8 @@ def check(results: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
     """What bench_network.py measured over the formulas: bytes received in a step, and milliseconds of a training step.
 
     A rank's seconds to make a batch and to train on it are those of the same run over the unshaped device: ``load`` of
-    the scheme, and ``train`` of "whole". The gradients add the difference between "whole" at the rate and "whole" over
-    the unshaped device. The ranks share the device: each has the rate divided by their number.
+    the placement, and ``train`` of "whole". The gradients add the difference between "whole" at the rate and "whole"
+    over the unshaped device. The ranks share the device: each has the rate divided by their number.
     """
     found: dict[str, dict[str, dict[str, float]]] = {}
     for title, rates in results.items():
@@ -213,18 +213,18 @@ def check(results: dict[str, Any]) -> dict[str, dict[str, dict[str, float]]]:
         for rate, run in rates.items():
             bits = 1e15 if rate == "as it is" else float(rate[:-4]) * {"gbit": 1e9, "mbit": 1e6}[rate[-4:]]
             found[f"{title}, {rate}"] = {}
-            for scheme in ("partitioned", "hop by hop", "fused"):
+            for placement in ("partitioned", "hop by hop", "fused"):
                 given = PAPERS._replace(
-                    edges=0, row_bytes=run["row bytes"], batch_nodes=run["nodes a batch"], frontier=run["frontier"],
-                    drawn=run["drawn"], load_s=plain[scheme]["load_ms"] / 1e3, train_s=run["whole"]["train_ms"] / 1e3,
-                    model_bytes=0,
+                    edges=0, row_bytes=run["row bytes"], batch_nodes=run["nodes per batch"], frontier=run["frontier"],
+                    drawn=run["drawn"], load_s=plain[placement]["load_ms"] / 1e3,
+                    train_s=run["whole"]["train_ms"] / 1e3, model_bytes=0,
                 )  # fmt: skip
                 network = Network(bits / 8 / world, 0.0)
-                formula = cost(given, network, world, world, partitioned=scheme == "partitioned")
+                formula = cost(given, network, world, world, partitioned=placement == "partitioned")
                 payload = formula.received - (HEADER + COUNT) * (world - 1)
-                found[f"{title}, {rate}"][scheme] = {
-                    "bytes": run[scheme]["bytes received a batch"] / payload,
-                    "step": run[scheme]["train_ms"] / 1e3 / formula.step_s,
+                found[f"{title}, {rate}"][placement] = {
+                    "bytes": run[placement]["bytes received per batch"] / payload,
+                    "step": run[placement]["train_ms"] / 1e3 / formula.step_s,
                 }
     return found
 

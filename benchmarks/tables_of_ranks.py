@@ -7,7 +7,7 @@ from typing import Any
 from markdown import table
 
 
-def schemes(results: Any) -> str:
+def placements(results: Any) -> str:
     """FastSample's figure 6."""
     names = [
         name for name, entry in next(iter(next(iter(results.values())).values())).items() if isinstance(entry, dict)
@@ -172,7 +172,7 @@ def own_tiers(results: Any) -> str:
         head += [f"{state}: mapped, ms", "tiers, ms", "speed-up (quartiles)"]
     rows = []
     for graph, entry in results.items():
-        cells: list[Any] = [graph, entry["rows of a part, MiB"], entry["rows a batch"], entry["share from memory"]]
+        cells: list[Any] = [graph, entry["rows of a part, MiB"], entry["rows per batch"], entry["share from memory"]]
         for run in (entry["cold"], entry["warm"]):
             quartiles = f"{run['speedup']:.2f} ({run['low']:.2f}, {run['high']:.2f})"
             cells += [run["mapped_ms"], run["tiers_ms"], quartiles]

@@ -8,7 +8,10 @@ from helpers import forked
 from helpers.data import environment
 
 ROOT = Path(__file__).parents[1]
-NAMES = ("from_pyg", "layerwise", "matrix", "inference", "sources", "questions", "ddp_lightning", "scaling", "split")
+NAMES = (
+    "from_pyg", "concepts", "models", "layerwise", "matrix", "inference", "tiers", "hotness", "sources", "questions",
+    "ddp_lightning", "scaling", "split",
+)  # fmt: skip
 PAGES = ["README.md"] + [f"docs/{name}.md" for name in NAMES]
 ON_RANKS = ("docs/ddp_lightning.md", "docs/scaling.md")
 LIGHTNING = """

@@ -57,7 +57,7 @@ bool sort_few_edges(const Ends<Input>& ends, int64_t* colptr, StoredEdge<Id>* ed
 
 // Returns whether all ends are in range; else the output has no meaning.
 template <typename Input, typename Id, typename Low>
-bool sort_edges(const Ends<Input>& ends, int shift, int64_t threads, int64_t* colptr, StoredEdge<Id>* edges) {
+bool sort_many_edges(const Ends<Input>& ends, int shift, int64_t threads, int64_t* colptr, StoredEdge<Id>* edges) {
   const Input *src = ends.src, *dst = ends.dst;
   const int64_t num_edges = ends.num_edges, num_dst = ends.num_dst;
   const int64_t buckets = (num_dst >> shift) + 1;
@@ -156,7 +156,7 @@ std::tuple<Tensor, Tensor> build(const Tensor& src, const Tensor& dst, int64_t n
   PooledArray<StoredEdge<Id>> edges(num_edges);
   const auto run = [&](auto* tag) {
     using Low = std::remove_pointer_t<decltype(tag)>;
-    return sort_edges<Input, Id, Low>(ends, shift, threads, colptr.data(), edges.data());
+    return sort_many_edges<Input, Id, Low>(ends, shift, threads, colptr.data(), edges.data());
   };
   const bool inside = num_edges <= kFew - std::min(num_dst, kFew) ? sort_few_edges(ends, colptr.data(), edges.data())
                       : shift <= 16                               ? run(static_cast<uint16_t*>(nullptr))

@@ -146,7 +146,7 @@ class LayerDriver : BulkBatches<Executor> {
     const bool squares = asked_.scores == Scores::kSquares;
     on.each(all_columns, columns, PrepareColumn{scan, squares ? square_bits(bulk.graph.num_nodes) : -1});
     on.sum_before(drawn.count, scan.offset, all_columns, columns);
-    on.each(batches + 1, PlaceScanned{scan});
+    on.each(batches + 1, FindScannedBegins{scan});
     this->download_state();
     check();
     const int64_t scanned = *host.needed_edges(hop);
@@ -211,7 +211,7 @@ class LayerDriver : BulkBatches<Executor> {
       Memory of_ranks;
       scan.rank = make<int32_t>(scanned + 1, of_ranks);
       on.sum_before(scan.taken, scan.rank, scanned);
-      on.each(batches + 1, PlaceCandidates{lists, scan.rank, scan.begin});
+      on.each(batches + 1, FindCandidateBegins{lists, scan.rank, scan.begin});
       on.each(batches, FindShift{scan});
       on.each(scanned, ListSource{scan, lists, asked_.scores == Scores::kCounts});
     }
@@ -238,7 +238,7 @@ class LayerDriver : BulkBatches<Executor> {
       const auto* const begin = static_cast<const int64_t*>(of_ranks.back().const_data_ptr());
       on.each(items, TakeScored{scan, request_.score, taken});
       on.sum_before(taken, rank, items);
-      on.each(batches + 1, PlaceCandidates{lists, rank, begin});
+      on.each(batches + 1, FindCandidateBegins{lists, rank, begin});
       on.each(items, ListNode{scan, lists, request_.score, taken, rank});
     }
     choose(scan, lists, items, of_candidates);
@@ -288,8 +288,8 @@ class LayerDriver : BulkBatches<Executor> {
   int64_t write_drawn(LayerScan& scan, int64_t scanned, int64_t columns, Memory& scratch, Memory& of_hop) {
     const int64_t hop = scan.hop.hop;
     scan.hop.edge_room = kMostInHop;
-    on.each(*host.columns(hop) + 1, PlaceDrawn{scan});
-    on.each(batches + 1, PlaceEdges{bulk, scan.hop});
+    on.each(*host.columns(hop) + 1, FindDrawnBegins{scan});
+    on.each(batches + 1, FindEdgeBegins{bulk, scan.hop});
     this->download_state();
     check();
     const int64_t edges = *host.edges(hop);
@@ -318,7 +318,7 @@ class LayerDriver : BulkBatches<Executor> {
     if (!bulk.separate) each_found(hop, [&](int64_t found) { return EnterNode{bulk, found}; });
     on.each(edges, EnterDrawn{scan});
     on.sum_before(IsFresh{scan.hop.slot, bulk.table.slots}, scan.hop.rank, edges);
-    on.each(batches + 1, PlaceNodes{bulk, scan.hop});
+    on.each(batches + 1, FindNodeBegins{bulk, scan.hop});
     on.each(bulk.state.numbered(hop), edges, NumberNodes{bulk, scan.hop});
     on.each(edges, SettleSource{bulk, scan.hop});
     most_columns_ = edges + (bulk.layers ? known : 0);

@@ -121,7 +121,8 @@ struct FindRepeats {
   }
 };
 
-// For every column, after CountEdges of all its edges.
+// For every column, after CountEdges of all columns: what each of its edges adds to the score of its source.
+// Edges of a repeated seed add nothing; the batch counts them in `left_out`.
 struct PrepareColumn {
   LayerScan scan;
   int square_bits;  // of the scores `squares`; < 0: an edge counts 1
@@ -140,8 +141,8 @@ struct PrepareColumn {
   }
 };
 
-// For every batch and the end, after the sum over columns.
-struct PlaceScanned {
+// For every batch and the end, after the sum over columns: where its scanned edges begin.
+struct FindScannedBegins {
   LayerScan scan;
 
   GNNSCALE_HD void operator()(int64_t batch) const {
@@ -152,7 +153,7 @@ struct PlaceScanned {
   }
 };
 
-// For every scanned edge.
+// For every scanned edge: which column it is in.
 struct FindColumn {
   LayerScan scan;
 
@@ -205,8 +206,9 @@ struct CandidateLists {
   uint64_t* score;  // [candidates]
 };
 
-// For every batch and the end, after the sum over what is taken. items: where each batch's items begin, and the end.
-struct PlaceCandidates {
+// For every batch and the end, after the sum over what is taken: where its candidates begin. items: where each batch's
+// items begin, and the end.
+struct FindCandidateBegins {
   CandidateLists lists;
   const int32_t* rank;
   const int64_t* items;
@@ -214,7 +216,7 @@ struct PlaceCandidates {
   GNNSCALE_HD void operator()(int64_t batch) const { lists.begin[batch] = rank[items[batch]]; }
 };
 
-// For every batch.
+// For every batch: by how much scores are shifted so that their sums fit.
 struct FindShift {
   LayerScan scan;
 
@@ -224,7 +226,7 @@ struct FindShift {
   }
 };
 
-// For every scanned edge.
+// For every scanned edge that is taken: its source is listed as a candidate.
 struct ListSource {
   LayerScan scan;
   CandidateLists lists;
@@ -269,7 +271,7 @@ struct TakeScored {
   }
 };
 
-// For every item.
+// For every item that is taken: its node is listed as a candidate.
 struct ListNode {
   LayerScan scan;
   CandidateLists lists;
@@ -312,7 +314,7 @@ struct TakeEdge {
 // Every method ########################################################################################################
 
 // For every column and the end, after the sum over what is taken: where its drawn edges begin.
-struct PlaceDrawn {
+struct FindDrawnBegins {
   LayerScan scan;
 
   GNNSCALE_HD void operator()(int64_t i) const { scan.hop.offset[i] = scan.rank[scan.offset[i]]; }

@@ -28,7 +28,7 @@ struct CountEdges {
 
 // For every batch and the end, after the sum over columns: where its edges begin, and whether there is room for all.
 // Returns the number of edges, 0 if there is no room.
-struct PlaceEdges {
+struct FindEdgeBegins {
   Bulk bulk;
   BulkHop hop;
 

@@ -48,13 +48,13 @@ struct IsFresh {
 
 // For every batch and the end, after the sums over columns and edges: where its edges, its new nodes and the next hop's
 // columns begin, and whether there is room for all.
-struct PlaceNodes {
+struct FindNodeBegins {
   Bulk bulk;
   BulkHop hop;
 
   GNNSCALE_HD void operator()(int64_t batch) const {
     const BulkState& state = bulk.state;
-    const int64_t next = hop.hop + 1, edges = PlaceEdges{bulk, hop}(batch);
+    const int64_t next = hop.hop + 1, edges = FindEdgeBegins{bulk, hop}(batch);
     const int64_t begin = edges == 0 ? 0 : hop.rank[state.edge_ptr(hop.hop)[batch]];
     int64_t columns = begin;
     for (int64_t h = 0; h < next && bulk.layers; ++h) columns += state.node_ptr(h)[batch];

@@ -33,7 +33,7 @@ void run_hop(Executor& on, const Bulk& bulk, const BulkHop& hop, const BulkEdges
   }
   on.each(edges, hop.edge_room, FindSources{bulk, hop, stored});
   on.sum_before(IsFresh{hop.slot, bulk.table.slots}, hop.rank, edges, hop.edge_room);
-  on.each(state.batches + 1, PlaceNodes{bulk, hop});
+  on.each(state.batches + 1, FindNodeBegins{bulk, hop});
   on.each(state.numbered(hop.hop), hop.edge_room, NumberNodes{bulk, hop});
 }
 

@@ -1,6 +1,6 @@
-// Negative links: the functions that decide which, shared by every executor. An attempt draws a link from all
-// candidates; if none of kAttempts is valid, a last draw chooses among the valid links, so that the distribution is the
-// same: that of a draw from all candidates, given that it is valid.
+// Negative links: the functions that decide which links they are, shared by every executor. An attempt draws a link
+// from all candidates, valid or not. If kAttempts attempts have drawn no valid link, one more draw chooses among the
+// valid links alone. Either way, each valid link has the probability of a draw that is made from the valid links alone.
 #pragma once
 
 #include <cstdint>

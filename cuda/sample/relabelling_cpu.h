@@ -32,8 +32,8 @@ struct Nodes {
   std::vector<int64_t> per_hop;
 };
 
-// The cells of a type's nodes, in the map or in a table. add(id, count) returns the local id of a node, `count` if it
-// is new, and counts it then.
+// Where the local ids of a type's nodes are looked up: a map with a cell for each node, or a table. add(id, count)
+// returns the local id of a node; a new one gets the local id `count`, and `count` grows by 1.
 struct MapCells {
   uint32_t* map;
   uint32_t base;
@@ -62,8 +62,8 @@ struct TableCells {
   }
 };
 
-// Enters nodes that have the local ids 0, 1, ... into a table that is empty so far. A node that is repeated is found at
-// its first place. trees: null for none.
+// Enters nodes with the local ids 0, 1, ... into a table that is empty so far. A repeated node has the local id of its
+// first occurrence. trees: the tree of each node; null if all nodes are in one.
 template <typename Table>
 void enter_nodes(Table& table, int64_t offset, const int64_t* ids, const int64_t* trees, int64_t count) {
   table.reserve(count);

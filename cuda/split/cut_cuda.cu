@@ -95,7 +95,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor> cut_batch(con
   on.each(columns, CheckColumn{of});
   on.each(edges, EnterEdge{of});
   sorted.sort(nodes);
-  on.each(nodes, PlaceById{of, sorted.values()});
+  on.each(nodes, WritePosition{of, sorted.values()});
 
   on.each(nodes, KeyOfOwn{of, sorted.keys(), sorted.values()});
   sorted.sort(nodes);

@@ -1,7 +1,8 @@
 // Cutting a batch over ranks as loops over independent items, for many threads. Own nodes, the halo and what is sent
 // get keys of 64 bits, (block << 32 | position in the order of ids), by which they are sorted into the order of the
-// output; the size of a block is found by searching for its bounds in the sorted keys. Each phase is called for every
-// item, in any order and by any number of threads; the next phase begins when all calls have returned.
+// output. A block is a stretch of the output: of own nodes a group, of the halo and of what is sent a rank and level.
+// Its size is found by searching for its bounds in the sorted keys. Each phase is called for every item, in any order
+// and by any number of threads; the next phase begins when all calls have returned.
 #pragma once
 
 #include <cstdint>
@@ -20,9 +21,9 @@ struct CutBatch {
   const int32_t* owner32;              // [nodes]; null if owners are int64
   const int64_t* owner64;              // [nodes]
   const int64_t* ends;                 // [hops + 1]: nodes of groups 0..g
-  uint32_t* level;  // [nodes * parts]: of node i in the halo of rank p; all kNoLevel at first. Of the others' halos,
-                    // only own nodes are entered
-  int64_t* rank;    // [nodes]: the place of a node in the order of ids
+  uint32_t* level;      // [nodes * parts]: level of node i in the halo of rank p; all kNoLevel at first. In the halos
+                        // of other ranks, only own nodes are entered
+  int64_t* position;    // [nodes]: of a node in the order of ids
   uint32_t* malformed;  // 0 if an owner, a column or a source is out of range
 
   GNNSCALE_HD int64_t owner(int64_t i) const { return owner32 != nullptr ? owner32[i] : owner64[i]; }
@@ -32,7 +33,7 @@ struct CutBatch {
     while (i >= ends[g]) ++g;
     return g;
   }
-  GNNSCALE_HD int64_t key(int64_t block, int64_t place) const { return block << 32 | place; }
+  GNNSCALE_HD int64_t key(int64_t block, int64_t position) const { return block << 32 | position; }
 };
 
 // The first i in [0, count) with values[i] >= value, or count; `values` ascend.
@@ -49,7 +50,7 @@ GNNSCALE_HD int64_t first_not_below(const int64_t* values, int64_t count, int64_
   return low;
 }
 
-// For every node: what is sorted by id.
+// For every node: writes its id and its number in the batch, which are then sorted by id.
 struct WriteSortKey {
   CutBatch of;
   int64_t* keys;
@@ -62,7 +63,7 @@ struct WriteSortKey {
   }
 };
 
-// For every column.
+// For every column: whether its bounds ascend and lie within the edges.
 struct CheckColumn {
   CutBatch of;
 
@@ -72,7 +73,8 @@ struct CheckColumn {
   }
 };
 
-// For every edge: its source is needed by the owner of its destination.
+// For every edge whose source is in the halo of its destination's owner: lowers the source's level there to 1 + the
+// hop that draws the edge.
 struct EnterEdge {
   CutBatch of;
 
@@ -86,15 +88,16 @@ struct EnterEdge {
   }
 };
 
-// For every place in the order of ids.
-struct PlaceById {
+// For every position in the order of ids: writes it to the node that stands there.
+struct WritePosition {
   CutBatch of;
   const int32_t* values;
 
-  GNNSCALE_HD void operator()(int64_t at) const { of.rank[values[at]] = at; }
+  GNNSCALE_HD void operator()(int64_t at) const { of.position[values[at]] = at; }
 };
 
-// For every node: the own ones by group; seeds in the batch's order.
+// For every node: writes its key. Own nodes are sorted by group and id, but seeds in the batch's order; others get no
+// key.
 struct KeyOfOwn {
   CutBatch of;
   int64_t* keys;
@@ -102,12 +105,12 @@ struct KeyOfOwn {
 
   GNNSCALE_HD void operator()(int64_t i) const {
     const int64_t g = of.group(i);
-    keys[i] = of.owner(i) == of.part ? of.key(g, g == 0 ? i : of.rank[i]) : CutBatch::kNoKey;
+    keys[i] = of.owner(i) == of.part ? of.key(g, g == 0 ? i : of.position[i]) : CutBatch::kNoKey;
     values[i] = static_cast<int32_t>(i);
   }
 };
 
-// For every node: the halo by owner and level.
+// For every node: writes its key. Nodes of the halo are sorted by owner, level and id; others get no key.
 struct KeyOfHalo {
   CutBatch of;
   int64_t* keys;
@@ -116,7 +119,7 @@ struct KeyOfHalo {
   GNNSCALE_HD void operator()(int64_t i) const {
     const uint32_t level = of.level[i * of.parts + of.part];
     const bool needed = level != CutBatch::kNoLevel && of.is_rank(of.owner(i));
-    keys[i] = needed ? of.key(of.owner(i) * of.hops + level - 1, of.rank[i]) : CutBatch::kNoKey;
+    keys[i] = needed ? of.key(of.owner(i) * of.hops + level - 1, of.position[i]) : CutBatch::kNoKey;
     values[i] = static_cast<int32_t>(i);
   }
 };
@@ -132,7 +135,8 @@ struct IsSent {
   }
 };
 
-// For every node and rank, after the prefix sum over the flags.
+// For every node and rank, after the prefix sum over the flags: writes the key of a node that is sent. What is sent is
+// sorted by rank, level and id.
 struct KeyOfSent {
   CutBatch of;
   const int64_t *flag, *before;
@@ -142,7 +146,7 @@ struct KeyOfSent {
   GNNSCALE_HD void operator()(int64_t at) const {
     if (flag[at] == 0) return;
     const int64_t i = at / of.parts, to = at % of.parts;
-    keys[before[at]] = of.key(to * of.hops + of.level[at] - 1, of.rank[i]);
+    keys[before[at]] = of.key(to * of.hops + of.level[at] - 1, of.position[i]);
     values[before[at]] = static_cast<int32_t>(i);
   }
 };
@@ -159,7 +163,8 @@ struct CountBlock {
   }
 };
 
-// For every own node, or node of the halo: writes its number in the batch to the output, and its position to `place`.
+// For every own node, or node of the halo: writes its number in the batch to the output, and its number in the cut to
+// `place`.
 struct WriteNode {
   const int32_t* values;
   int64_t first;
@@ -171,7 +176,7 @@ struct WriteNode {
   }
 };
 
-// For every entry that is sent: the number of its own node.
+// For every entry that is sent: writes the number in the cut of the node that it is.
 struct WriteSent {
   const int32_t* values;
   const int64_t* place;
@@ -180,7 +185,7 @@ struct WriteSent {
   GNNSCALE_HD void operator()(int64_t j) const { out[j] = place[values[j]]; }
 };
 
-// For every own column.
+// For every own column: counts its edges.
 struct CountColumn {
   CutBatch of;
   const int64_t* local;
@@ -189,7 +194,7 @@ struct CountColumn {
   GNNSCALE_HD void operator()(int64_t j) const { degree[j] = of.colptr[local[j] + 1] - of.colptr[local[j]]; }
 };
 
-// For every group that has columns, after the prefix sum over the degrees.
+// For every group that has columns, after the prefix sum over the degrees: counts its edges.
 struct CountGroupEdges {
   const int64_t *num_nodes, *colptr;
   int64_t* num_edges;
@@ -201,7 +206,7 @@ struct CountGroupEdges {
   }
 };
 
-// For every edge into an own node.
+// For every edge into an own node: writes its source's number in the cut, and its own number in the batch.
 struct WriteEdge {
   CutBatch of;
   const int64_t *local, *colptr, *place;

@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import FeatureStore, GraphStore, datasets
 from torch_gnnscale.datasets import NodeTask, downloads
-from torch_gnnscale.datasets.nodes import check_split
+from torch_gnnscale.datasets.nodes import check_data_split
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 
@@ -64,7 +64,7 @@ def test_the_split_that_is_asked_for():
     }  # fmt: skip
     assert (task.y.dtype, task.y.tolist()) == (torch.int64, [0, 2, 1, 0])
     assert (task.num_features, task.num_nodes, task.num_edges) == (2, 4, 2)
-    check_split("made", 2, 3)
+    check_data_split("made", 2, 3)
 
 
 @pytest.mark.parametrize("missing", ["x", "y", *MASKS])

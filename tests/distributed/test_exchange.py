@@ -219,7 +219,7 @@ def test_a_presence_that_is_closed_answers_no_more():
 
 def sums(count):
     exchange = exchange_of_all()
-    return exchange.sum(torch.arange(count) + 10 * exchange.place, "sums").tolist()
+    return exchange.sum(torch.arange(count) + 10 * exchange.rank, "sums").tolist()
 
 
 @pytest.mark.parametrize("count", [0, 2, 4])

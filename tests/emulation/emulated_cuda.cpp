@@ -38,7 +38,7 @@ uint64_t noise() {
   std::abort();
 }
 
-// The stream of a thread of the host: what was queued, and the memory that is freed behind it.
+// The stream of a thread of the host: what was queued, and the memory that is freed after it.
 struct Stream {
   std::deque<std::function<void()>> work;
   std::vector<Tensor> memory;
@@ -54,7 +54,7 @@ struct Stream {
 };
 
 Stream& stream() {
-  static thread_local Stream* const own = new Stream;  // never freed: threads may end behind the library
+  static thread_local Stream* const own = new Stream;  // never freed: threads may end after the library
   return *own;
 }
 

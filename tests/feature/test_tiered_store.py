@@ -1,4 +1,4 @@
-"""Tiered stores: the rows of the untiered one, behind every loader, and errors that name what was found."""
+"""Tiered stores: the rows of the untiered one, given to every loader, and errors that name what was found."""
 
 import os
 import pickle
@@ -79,7 +79,7 @@ def test_batches_are_those_of_the_untiered_loader(store, kwargs):
 
 
 def test_every_id_that_pyg_gives_is_a_stored_one(store):
-    """Samplers and stores agree behind PyG's own loader, too, in the ids of the stores."""
+    """Samplers and stores agree under PyG's own loader, too, in the ids of the stores."""
     data = node_data()
     graph = GraphStore.from_data(data, order=store.order)
     sampler = NeighborSampler((store, graph), [4, 3])

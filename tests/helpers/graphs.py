@@ -63,6 +63,15 @@ def random_ids(limit: int, count: int, seed: int = 0, dtype: torch.dtype = torch
     return torch.randint(limit, (count,), generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
+def random_rows(shape: tuple[int, ...], dtype: torch.dtype, device: str = "cpu") -> Tensor:
+    """Rows of random bytes, as far as the dtype allows any."""
+    if dtype == torch.bool:
+        return random_ids(2, max(torch.Size(shape).numel(), 0)).bool().reshape(shape).to(device)
+    if dtype.is_floating_point or dtype.is_complex:
+        return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype).to(device)
+    return random_ids(127, torch.Size(shape).numel()).reshape(shape).to(dtype).to(device)
+
+
 TENSORS = [name for name in ops.Sample._fields if name not in ("num_nodes", "num_edges")]
 """The fields of a sample that are lists of tensors."""
 

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from helpers.cluster import cluster
 from helpers.data import make_data
 from hypothesis import strategies as st
 from torch import Tensor
@@ -180,6 +181,12 @@ def without_peers() -> Iterator[None]:
         Peers.connect = connect  # type: ignore[method-assign]
 
 
+def batches_over_gloo(*arguments: Any) -> list[list[Any]]:
+    """:func:`batches_of_rank` where no rank reads another one's memory."""
+    with without_peers():
+        return batches_of_rank(*arguments)
+
+
 def outcomes_of(loader: NeighborLoader) -> list[Any]:
     """What each batch of an epoch came to: its key, or the error in its place."""
     iterator, found = iter(loader), []
@@ -236,6 +243,22 @@ def expected_batches(plan: GivenPlan, epochs: int, world: int, options: dict[str
     loader, grid = loader_of(None, given), Grid(world, 1 if world == 1 else plan.parts, "parts")
     owned = owned_orders(loader, plan.owners[loader.input_data.node], plan.parts, options, grid.copies)
     return cut_over_ranks(loader, plan.owners, grid, epochs, options.get("uneven", "pad"), owned)
+
+
+def check_batches(
+    world: int, plan: GivenPlan, options: dict[str, Any], epochs: int = 2,
+    of_rank: Callable[..., list[list[Any]]] = batches_of_rank,
+) -> None:  # fmt: skip
+    """The batches of ranks are the twin's cuts of one process's."""
+    found = cluster(world).run(of_rank, plan, epochs, options)
+    expected = expected_batches(plan, epochs, world, options)
+    assert [[len(epoch) for epoch in rank] for rank in found] == [[len(epoch) for epoch in rank] for rank in expected]
+    for theirs, of_expected in zip(found, expected, strict=True):
+        for epoch, as_expected in zip(theirs, of_expected, strict=True):
+            for batch, of_twin in zip(epoch, as_expected, strict=True):
+                assert batch.keys() == of_twin.keys()
+                for name in of_twin:
+                    assert batch[name] == of_twin[name], name
 
 
 def owned_orders(

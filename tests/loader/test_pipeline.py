@@ -184,7 +184,7 @@ def fails_in_the_loop(batch):
 
 @pytest.mark.parametrize("options", WAYS, ids=str)
 @pytest.mark.parametrize("where", [SLOW("transform"), "transform_sampler_output"])
-def test_the_batches_behind_one_that_fails_follow(data, options, where):
+def test_the_batches_after_one_that_fails_follow(data, options, where):
     """As in PyG's loaders; the one that failed counts as delivered."""
     fails = fails_in_the_loop if where == "transform" else fails_in_the_thread_once
     loader = NeighborLoader(data, [2], batch_size=32, seed=1, **{where: fails}, **options)

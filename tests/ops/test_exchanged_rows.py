@@ -5,10 +5,9 @@ import re
 import pytest
 import torch
 from helpers.data import DTYPES
-from helpers.graphs import random_ids
+from helpers.graphs import random_ids, random_rows
 from hypothesis import given
 from hypothesis import strategies as st
-from test_ops import random_rows
 
 from torch_gnnscale import ops, reference
 

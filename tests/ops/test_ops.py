@@ -4,22 +4,13 @@ import re
 import pytest
 import torch
 from helpers.data import DTYPES
-from helpers.graphs import random_ids
+from helpers.graphs import random_ids, random_rows
 from hypothesis import given
 from hypothesis import strategies as st
 
 from torch_gnnscale import ops, reference
 
 INDEX = [torch.int32, torch.int64]
-
-
-def random_rows(shape: tuple[int, ...], dtype: torch.dtype, device: str = "cpu") -> torch.Tensor:
-    """Rows of random bytes, as far as the dtype allows any."""
-    if dtype == torch.bool:
-        return random_ids(2, max(torch.Size(shape).numel(), 0)).bool().reshape(shape).to(device)
-    if dtype.is_floating_point or dtype.is_complex:
-        return torch.randn(shape, generator=torch.Generator().manual_seed(1)).to(dtype).to(device)
-    return random_ids(127, torch.Size(shape).numel()).reshape(shape).to(dtype).to(device)
 
 
 # gather_rows

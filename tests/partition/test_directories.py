@@ -150,14 +150,14 @@ def test_a_book_says_which_nodes_the_parts_have(tmp_path):
         write(ring, tmp_path / name, 2, owners=torch.tensor(owners))
     first, second = (open_parts(tmp_path / name) for name in ("halves", "in turn"))
     assert torch.equal(first.book.edge_bounds[None], second.book.edge_bounds[None])
-    assert layout.fingerprint_of(tmp_path / "halves") != layout.fingerprint_of(tmp_path / "in turn")
+    assert layout.fingerprint_of_parts(tmp_path / "halves") != layout.fingerprint_of_parts(tmp_path / "in turn")
 
 
 def test_parts_of_another_partition_are_found(tmp_path):
     for number in range(2):
         write(make_data(), tmp_path / str(number), 3, method="random", seed=number)
     ours, theirs = tmp_path / "0", tmp_path / "1"
-    parts, (book, other) = open_parts(ours), map(layout.fingerprint_of, (ours, theirs))
+    parts, (book, other) = open_parts(ours), map(layout.fingerprint_of_parts, (ours, theirs))
     assert book != other
     assert parts.fingerprint != open_parts(theirs).fingerprint
     shutil.rmtree(ours / "part-00001")
@@ -213,7 +213,7 @@ def test_a_part_of_other_rows_is_found(tmp_path):
     write(data, ours, 2, method="random")
     data.x += 1
     write(data, theirs, 2, method="random")
-    assert layout.fingerprint_of(ours) == layout.fingerprint_of(theirs)
+    assert layout.fingerprint_of_parts(ours) == layout.fingerprint_of_parts(theirs)
     assert open_parts(ours).fingerprint != open_parts(theirs).fingerprint
     shutil.rmtree(ours / "part-00001")
     shutil.copytree(theirs / "part-00001", ours / "part-00001")

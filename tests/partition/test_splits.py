@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from torch_gnnscale import CSC, FeatureStore
 from torch_gnnscale.partition import open_parts, write
 from torch_gnnscale.partition.columns import positions
-from torch_gnnscale.partition.inputs import Inputs, Rows, _given_links
+from torch_gnnscale.partition.inputs import InputRows, Inputs, _given_links
 
 
 def masked(name: str, data: Data, share: float) -> Data:
@@ -133,9 +133,9 @@ def test_rows_beyond_the_nodes_are_left_out():
     store = FeatureStore()
     store.put_tensor(torch.arange(5), group_name=None, attr_name="y", index=None)
     (attr,) = store.all_attrs()
-    assert Rows.of(store, attr, 3).meta.num_rows == 3
+    assert InputRows.of(store, attr, 3).meta.num_rows == 3
     with pytest.raises(ValueError, match=r"^data: expected 6 rows of \(None, 'y'\), found 5$"):
-        Rows.of(store, attr, 6)
+        InputRows.of(store, attr, 6)
 
 
 def test_stores_are_asked_by_int64():
@@ -147,7 +147,7 @@ def test_stores_are_asked_by_int64():
     dtypes, store = [], Asked()
     store.put_tensor(torch.arange(5), group_name=None, attr_name="y", index=None)
     (attr,) = store.all_attrs()
-    rows = Rows.of(store, attr, 5)
+    rows = InputRows.of(store, attr, 5)
     assert rows.read(torch.tensor([3, 1], dtype=torch.int32)).tolist() == [3, 1]
     assert [piece.tolist() for piece in rows.pieces([torch.arange(3), torch.tensor([4])], 32)] == [[0, 1], [2], [4]]
     assert set(dtypes) == {torch.int64}

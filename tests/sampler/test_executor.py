@@ -1,4 +1,4 @@
-"""Executors behind one sampler: what they draw reaches the batch, what they refuse is named."""
+"""Executors of one sampler: what they draw reaches the batch, what they refuse is named."""
 
 import pickle
 

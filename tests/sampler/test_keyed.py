@@ -1,4 +1,4 @@
-"""A sampler of thirty lines behind the contract gets from the loaders what ours has."""
+"""A sampler of thirty lines that keeps the contract gets from the loaders what ours has."""
 
 import threading
 import warnings

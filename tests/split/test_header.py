@@ -10,7 +10,7 @@ from helpers.cluster import cluster
 from helpers.narrow import CLASSES, FEATURES, HIDDEN
 from helpers.slow import SLOW, quick
 from helpers.split import cut_batches, random_owners
-from test_parallelize_training import NODES, own_batches
+from helpers.split_models import NODES, own_batches
 from torch import distributed as dist
 
 from torch_gnnscale.distributed.grid import Grid
@@ -180,7 +180,7 @@ class Heard:
         self.said = [
             [*common, part, key, 0, 1, halo, -1] for part, key, halo in zip(part_of, keys, knows_halo, strict=True)
         ]
-        self.size, self.place = len(keys), 0
+        self.size, self.rank = len(keys), 0
 
     def numbers(self, sent, purpose):
         return torch.tensor(self.said)

@@ -15,7 +15,7 @@ from helpers.cluster import answers_without_one, cluster
 from helpers.mapped import memories
 from helpers.narrow import CLASSES, FEATURES, HIDDEN
 from helpers.slow import quick
-from test_parallelize_training import own_batches
+from helpers.split_models import own_batches
 
 from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.split import connection, parallelize

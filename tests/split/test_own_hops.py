@@ -6,7 +6,7 @@ from helpers.narrow import batches
 from helpers.split import cut_batches, random_owners
 
 from torch_gnnscale.split.own_hops import OwnHops
-from torch_gnnscale.split.own_rows import OwnNodeRows, Rows
+from torch_gnnscale.split.own_rows import KnownRows, OwnNodeRows
 
 
 @pytest.mark.parametrize("last", [False, True])
@@ -63,4 +63,4 @@ def test_own_rows_remain_of_mixed_ones_beside_those_of_more_groups():
     with rows:
         found = mixed + own
     assert len(found) == hops.rows[1] != len(mixed)
-    assert rows.rows_of(found) == Rows(2)
+    assert rows.rows_of(found) == KnownRows(2)

@@ -10,6 +10,7 @@ from helpers.cluster import cluster
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, MODELS, Branches, batches, sequence
 from helpers.slow import SLOW, quick
 from helpers.split import cut_batches, cut_of, random_owners
+from helpers.split_models import NODES, weights_of
 from torch import distributed as dist
 from torch import nn
 
@@ -17,7 +18,6 @@ from torch_gnnscale.distributed.exchange import Exchange
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.split import parallelize
 
-NODES = 200
 OWNERS = {
     "random": lambda parts: random_owners(NODES, parts, 3),
     "50:1": lambda parts: (torch.arange(NODES) % 51 == 0).long() * (parts - 1),
@@ -28,11 +28,6 @@ OWNERS = {
 
 def close(found, expected):
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
-
-
-def weights_of(out):
-    """What a loss multiplies outputs by."""
-    return torch.randn(out.shape, dtype=out.dtype, generator=torch.Generator().manual_seed(0))
 
 
 def learned(model):

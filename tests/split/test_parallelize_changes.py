@@ -8,7 +8,7 @@ import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
 from helpers.split import cut_batches, cut_of, random_owners
-from test_parallelize_training import NODES, own_batches
+from helpers.split_models import NODES, own_batches
 from torch import nn
 
 from torch_gnnscale.distributed.meeting import rank_and_world

@@ -10,8 +10,7 @@ from helpers.data import make_data
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, MODELS
 from helpers.slow import quick
 from helpers.split import cut_batches, cut_of, random_owners
-from test_parallelize import weights_of
-from test_parallelize_training import NODES, own_batches
+from helpers.split_models import NODES, own_batches, weights_of
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.distributed.exchange import Traffic

@@ -10,37 +10,13 @@ from helpers.cluster import cluster
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, sequence
 from helpers.slow import quick
 from helpers.split import cut_batches, random_owners
-from test_parallelize_training import NODES, own_batches
+from helpers.split_models import NODES, DropsSources, NormsSources, Recomputed, own_batches
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 from torch_geometric.data import HeteroData
 
 from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.split import parallelize
-
-
-class Recomputed(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.conv = pyg_nn.SAGEConv(FEATURES, CLASSES)
-
-    def forward(self, x, edge_index):
-        return checkpoint(self.conv, x, edge_index, use_reentrant=False)
-
-
-class DropsSources(pyg_nn.MessagePassing):
-    def forward(self, x, edge_index):
-        return self.propagate(edge_index, x=nn.functional.dropout(x, 0.5, self.training))
-
-
-class NormsSources(pyg_nn.MessagePassing):
-    def __init__(self) -> None:
-        super().__init__()
-        self.norm = nn.BatchNorm1d(FEATURES)
-
-    def forward(self, x, edge_index):
-        return self.propagate(edge_index, x=self.norm(x))
-
 
 REFUSED = {
     "graph norm": lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, norm="GraphNorm"),

@@ -7,9 +7,10 @@ import pytest
 import torch
 import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
-from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
+from helpers.narrow import CLASSES, FEATURES, HIDDEN
 from helpers.slow import SLOW
 from helpers.split import cut_batches, cut_of, random_owners
+from helpers.split_models import NODES, own_batches
 from torch import distributed as dist
 from torch import nn
 from torch.nn.functional import cross_entropy
@@ -19,19 +20,6 @@ from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.nn import narrow, saving, weigh
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.gradients import GradientSum
-
-NODES = 200
-
-
-def own_batches(parts, rank, count=4):
-    """(whole batch, this rank's share, its seeds as numbers in the whole batch)."""
-    owners = random_owners(NODES, parts, 3)
-    for number, whole in enumerate(batches()):
-        if number == count:
-            return
-        whole.y = whole.n_id % CLASSES
-        cut = cut_of(whole, owners, parts, rank)
-        yield whole, cut_batches(whole, owners, parts, key=number)[rank], cut.local[: cut.num_nodes[0]]
 
 
 def loss_of(out, batch, seeds):

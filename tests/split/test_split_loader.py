@@ -12,11 +12,12 @@ from helpers.slow import SLOW, quick
 from helpers.split import (
     GivenPlan,
     batches_of_rank,
+    batches_over_gloo,
+    check_batches,
     expected_batches,
     loader_of,
     outcomes_of,
     random_owners,
-    without_peers,
 )
 from torch import distributed as dist
 from torch_geometric.data import Data
@@ -47,39 +48,22 @@ MODES = {
 }
 
 
-def check(world: int, plan: GivenPlan, options: dict, epochs: int = 2, of_rank=batches_of_rank) -> None:
-    found = cluster(world).run(of_rank, plan, epochs, options)
-    expected = expected_batches(plan, epochs, world, options)
-    assert [[len(epoch) for epoch in rank] for rank in found] == [[len(epoch) for epoch in rank] for rank in expected]
-    for theirs, of_expected in zip(found, expected, strict=True):
-        for epoch, as_expected in zip(theirs, of_expected, strict=True):
-            for batch, of_twin in zip(epoch, as_expected, strict=True):
-                assert batch.keys() == of_twin.keys()
-                for name in of_twin:
-                    assert batch[name] == of_twin[name], name
-
-
 @pytest.mark.parametrize(
     "options", quick(MODES, "shuffled", "labor", "stores", "as on a gpu", "bulk", "repeated seeds")
 )
 @pytest.mark.parametrize("world", [2, SLOW(3), SLOW(4)])
 def test_batches_are_cuts_of_one_process_s(world, options):
-    check(world, GivenPlan(random_owners(200, world), world), options)
+    check_batches(world, GivenPlan(random_owners(200, world), world), options)
 
 
 @pytest.mark.parametrize("owners", [UNEQUAL, torch.zeros(200, dtype=torch.int32)], ids=["unequal", "all of one"])
 def test_ranks_without_seeds_or_without_anything(owners):
-    check(2, GivenPlan(owners, 2), {})
-
-
-def batches_over_gloo(*arguments):
-    with without_peers():
-        return batches_of_rank(*arguments)
+    check_batches(2, GivenPlan(owners, 2), {})
 
 
 @pytest.mark.parametrize("world", [2, SLOW(3)])
 def test_ranks_that_cannot_read_each_other_s_memory(world):
-    check(world, GivenPlan(random_owners(200, world), world), {}, of_rank=batches_over_gloo)
+    check_batches(world, GivenPlan(random_owners(200, world), world), {}, of_rank=batches_over_gloo)
 
 
 def memory_of_loader(plan):
@@ -101,7 +85,7 @@ def test_the_memory_of_peers_ends_with_the_loader():
 @pytest.mark.slow
 @pytest.mark.parametrize("options", [{"batch_size": 12}, {"uneven": "drop"}], ids=["pad", "drop"])
 def test_groups_of_ranks_take_batches_in_turn(options):
-    check(4, GivenPlan(random_owners(200, 2), 2), options)
+    check_batches(4, GivenPlan(random_owners(200, 2), 2), options)
 
 
 @pytest.mark.parametrize("rank", range(4))

@@ -13,9 +13,17 @@ import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
 from helpers.cpu_as_gpu import OnTheCPU
 from helpers.slow import SLOW
-from helpers.split import GivenPlan, batches_of_rank, comparable, expected_batches, loader_of, random_owners
+from helpers.split import (
+    GivenPlan,
+    batches_of_rank,
+    batches_over_gloo,
+    check_batches,
+    comparable,
+    expected_batches,
+    loader_of,
+    random_owners,
+)
 from helpers.split_training import check_weights, saved_plan, trained
-from test_split_loader import batches_over_gloo, check
 from torch import distributed as dist
 from torch_geometric.data import Data
 
@@ -38,11 +46,11 @@ EXACT = {"rtol": 1e-12, "atol": 1e-12}
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("rows_on", ["cpu", "device"])
 def test_batches_equal_the_cpu_s(device, rows_on, options):
-    check(2, PLAN, {**options, "device": device, "rows_on": device if rows_on == "device" else "cpu"})
+    check_batches(2, PLAN, {**options, "device": device, "rows_on": device if rows_on == "device" else "cpu"})
 
 
 def test_ranks_that_cannot_read_each_other_s_memory(device):
-    check(2, PLAN, {"device": device, "rows_on": device}, of_rank=batches_over_gloo)
+    check_batches(2, PLAN, {"device": device, "rows_on": device}, of_rank=batches_over_gloo)
 
 
 def test_rows_that_travel_through_the_host():

@@ -9,8 +9,7 @@ from helpers.hetero import make_hetero
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, sequence
 from helpers.refused import refuses
 from helpers.split import GivenPlan, loader_of, random_owners
-from test_parallelize_refused import DropsSources, NormsSources, Recomputed
-from test_parallelize_training import own_batches
+from helpers.split_models import DropsSources, NormsSources, Recomputed, own_batches
 from torch import nn
 from torch_geometric.sampler import SamplerOutput
 

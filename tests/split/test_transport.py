@@ -62,7 +62,7 @@ def made(kind):
     """A transport between all ranks."""
     exchange = Exchange(dist.new_group(backend="gloo"), dist.get_world_size(), dist.get_rank())
     if kind == "from gpu to gpu":
-        return FromGPUToGPU(exchange, Exchange(dist.new_group(backend="gloo"), exchange.size, exchange.place))
+        return FromGPUToGPU(exchange, Exchange(dist.new_group(backend="gloo"), exchange.size, exchange.rank))
     if not kind.startswith("peers"):
         return Transport(exchange) if kind == "all_to_all" else Staged(exchange)
     found = Peers.connect(exchange, Shuffling() if kind == "peers, one kernel" else HostMemories())
@@ -86,7 +86,7 @@ def swaps(kind, steps, most):
 
 def swapped(transport, steps, most):
     """See :func:`swaps`."""
-    rank, world = transport.exchange.place, transport.exchange.size
+    rank, world = transport.exchange.rank, transport.exchange.size
     for step in range(steps):
         generator = torch.Generator().manual_seed(step)
         counts = torch.randint(most + 1, (world, world), generator=generator).fill_diagonal_(0)
@@ -136,7 +136,7 @@ def test_a_row_travels_once_however_many_ranks_read_it():
 def read_by_all():
     """Each rank reads all rows of both others: one set of them fits into its buffer, two do not."""
     transport = made("peers")
-    rank, count, before = transport.exchange.place, 100, len(transport._memories[transport.exchange.place].bytes)
+    rank, count, before = transport.exchange.rank, 100, len(transport._memories[transport.exchange.rank].bytes)
     own = torch.full((count, 700), float(rank), dtype=torch.float64)
     assert own.nbytes <= before // 2 < 2 * own.nbytes
     counts = [[count * (place != rank)] for place in range(3)]
@@ -191,7 +191,7 @@ def test_halo_apart(world, kind, dtype):
 def pulls_others(way, dtype, width):
     """Rank 1 has rows of another type or width."""
     transport = made(way)
-    rank = transport.exchange.place
+    rank = transport.exchange.rank
     own = torch.ones(4, width if rank else 3, dtype=dtype if rank else torch.float32)
     moves = Moves(ShuffleIndex(2, rank, torch.arange(4), *[[[4 * (place != rank)] for place in range(2)]] * 2), 1)
     errors = []
@@ -228,7 +228,7 @@ def grows():
     """How many shared memories this process has mapped: before, after its peers' have grown, and after one more swap;
     rank 0 sends more and more."""
     transport, found = made("peers"), []
-    rank = transport.exchange.place
+    rank = transport.exchange.rank
     for count in (1, 300_000, 1):
         rows = torch.arange(count * (rank == 0) + 1)
         sent, received = ([0, len(rows)], [0, 1]) if rank == 0 else ([len(rows), 0], [count + 1, 0])
@@ -250,7 +250,7 @@ def unlike():
     exchange = Exchange(dist.new_group(backend="gloo"), 2, dist.get_rank())
     gpu = GPUMemories(torch.device("cuda", 99))
     assert Peers.connect(Exchange(None, 1, 0), HostMemories()) == "one rank"
-    found = [Peers.connect(exchange, gpu if exchange.place else HostMemories()), Peers.connect(exchange, gpu)]
+    found = [Peers.connect(exchange, gpu if exchange.rank else HostMemories()), Peers.connect(exchange, gpu)]
     end_group(exchange.group)
     return found
 
@@ -265,7 +265,7 @@ def test_why_peers_are_not_connected():
 def grows_out_of_reach():
     """Rank 0 takes new memory, which rank 1 cannot open; then all try again."""
     exchange = Exchange(dist.new_group(backend="gloo"), 2, dist.get_rank())
-    transport, rank = Peers.connect(exchange, HostMemories(), tells=True), exchange.place
+    transport, rank = Peers.connect(exchange, HostMemories(), tells=True), exchange.rank
     sent, received = (300_000, 1) if rank == 0 else (1, 300_000)
     counts = ([[count], [0]] if rank else [[0], [count]] for count in (sent, received))
     own, errors = torch.arange(sent), []
@@ -295,7 +295,7 @@ def fails_while_the_other_grows():
     """Rank 1 cannot write its rows when rank 0 takes new memory; then it can. The rows take three quarters of a memory,
     more than one of its two buffers. Each barrier follows a wait, also that of the rank that cannot write."""
     exchange, memories = Exchange(dist.new_group(backend="gloo"), 2, dist.get_rank()), CountedMemories()
-    transport, rank = Peers.connect(exchange, memories, tells=True), exchange.place
+    transport, rank = Peers.connect(exchange, memories, tells=True), exchange.rank
     before_swaps = memories.settled
     before, errors = len(transport._memories[0].bytes), []
     count = before // 8 * 3 // 4
@@ -328,7 +328,7 @@ def test_after_memory_out_of_reach_nothing_is_read():
 
 def mixed(kind):
     transport = made(kind)
-    rank, world = transport.exchange.place, transport.exchange.size
+    rank, world = transport.exchange.rank, transport.exchange.size
     shares = cut_batches(next(iter(batches())), random_owners(200, world, 1), world)
     for groups in (3, 2, 1):
         index = shares[rank].shuffle_index

@@ -11,7 +11,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.typing import EdgeType
 
 from . import archives
-from .nodes import check_split, sizes_of
+from .nodes import check_data_split, sizes_of
 from .planted_types import planted_events, with_reverses
 
 
@@ -44,7 +44,7 @@ def load_events(name: str = "planted", root: str | Path = ".", split: int = 0) -
     Raises:
         ValueError: no such archive, arrays missing, or another split.
     """
-    check_split(name, split, 1)
+    check_data_split(name, split, 1)
     subsets = ("train", "val", "test")
     if name == "planted":
         data = planted_events()

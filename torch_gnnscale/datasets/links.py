@@ -12,7 +12,7 @@ from torch_geometric.data import HeteroData
 from torch_geometric.typing import EdgeType, NodeType
 
 from . import archives
-from .nodes import check_split, sizes_of
+from .nodes import check_data_split, sizes_of
 from .planted_types import planted_links, with_reverses
 
 
@@ -68,7 +68,7 @@ def load_links(name: str = "planted", root: str | Path = ".", split: int = 0) ->
     Raises:
         ValueError: no such archive, arrays missing, or another split.
     """
-    check_split(name, split, 1)
+    check_data_split(name, split, 1)
     if name == "planted":
         data, links = planted_links()
         return LinkTask(name, data, ("user", "chooses", "item"), links)

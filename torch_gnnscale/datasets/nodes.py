@@ -131,7 +131,7 @@ def _labels(name: str, store: Any, split: int) -> dict[str, Tensor]:
             f"{name}: expected one class for each of {store.num_nodes} nodes, found y of shape {tuple(store.y.shape)} "
             f"and type {str(store.y.dtype).removeprefix('torch.')}"
         )
-    check_split(name, split, max(store[key].size(1) if store[key].dim() == 2 else 1 for key in names))
+    check_data_split(name, split, max(store[key].size(1) if store[key].dim() == 2 else 1 for key in names))
     for key in names:
         store[key] = store[key][:, split] if store[key].dim() == 2 else store[key]
     store.y = store.y.view(-1).to(torch.int64)
@@ -143,7 +143,7 @@ def sizes_of(data: HeteroData) -> str:
     return ", ".join(f"{data[node_type].num_nodes:,} {node_type} nodes" for node_type in data.node_types)
 
 
-def check_split(name: str, split: int, splits: int) -> None:
+def check_data_split(name: str, split: int, splits: int) -> None:
     """Raises ValueError unless 0 <= split < splits, the number of data splits of the data set ``name``."""
     if not 0 <= split < splits:
         expected = f"0 <= split < {splits}" if splits > 1 else "0, because there is one split"
@@ -175,7 +175,7 @@ def load(name: str = "planted", root: str | Path = ".", split: int = 0, verify: 
     if name == "planted":
         return NodeTask.from_data(name, planted(), split)
     if (Path(name) / "graph" / files.MANIFEST).is_file():
-        check_split(name, split, 1)
+        check_data_split(name, split, 1)
         return _saved(Path(name), verify)
     if name == "fb100" and (root / "fb100").is_dir():
         return NodeTask.from_data(name, _fb100(sorted((root / "fb100").glob("*.npz"))), split)

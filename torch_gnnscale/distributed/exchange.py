@@ -63,12 +63,12 @@ class Exchange:
     Args:
         group: the process group; None for a single rank.
         size: the number of ranks.
-        place: the number of this process among them.
+        rank: the number of this process among them.
     """
 
-    def __init__(self, group: dist.ProcessGroup | None, size: int, place: int) -> None:
+    def __init__(self, group: dist.ProcessGroup | None, size: int, rank: int) -> None:
         assert (group is None) <= (size == 1)
-        self.group, self.size, self.place = group, size, place
+        self.group, self.size, self.rank = group, size, rank
         self.traffic: dict[str, Traffic] = defaultdict(Traffic)
         """By purpose."""
         self.broken = False
@@ -116,7 +116,7 @@ class Exchange:
             pinned: whether they come in pinned memory instead, from which a GPU copies them.
         """
         assert len(lengths) == len(sizes) == self.size
-        assert sizes[self.place] == lengths[self.place] == 0
+        assert sizes[self.rank] == lengths[self.rank] == 0
         traffic, begin = self.traffic[purpose], time.perf_counter()
         total, device = sum(sizes), sent.device
         with self.awaited():
@@ -140,20 +140,20 @@ class Exchange:
             lengths: how many elements each rank sends to this one.
             purpose: the entry of ``traffic`` in which they are counted.
         """
-        own = pieces[self.place].reshape(-1)
-        each = [own[:0] if rank == self.place else piece.reshape(-1) for rank, piece in enumerate(pieces)]
+        own = pieces[self.rank].reshape(-1)
+        each = [own[:0] if rank == self.rank else piece.reshape(-1) for rank, piece in enumerate(pieces)]
         given = [entry.nbytes for entry in each]
-        sizes = [0 if rank == self.place else own.element_size() * length for rank, length in enumerate(lengths)]
+        sizes = [0 if rank == self.rank else own.element_size() * length for rank, length in enumerate(lengths)]
         with self.awaited():
             sent = torch.cat(each).view(torch.uint8)
         found = self.bytes(sent, given, sizes, purpose).split(sizes)
-        return [own if rank == self.place else entry.view(own.dtype) for rank, entry in enumerate(found)]
+        return [own if rank == self.rank else entry.view(own.dtype) for rank, entry in enumerate(found)]
 
     def sum(self, values: Tensor, purpose: str) -> Tensor:
         """The sums of ``values`` over all ranks, in 2 rounds: int64, shape [n], like ``values``; n is the same on all
         ranks."""
         slices = list(values.tensor_split(self.size))
-        own = len(slices[self.place])
+        own = len(slices[self.rank])
         pieces = self.tensors(slices, [own] * self.size, purpose)
         with self.awaited():
             mine = torch.stack(pieces).sum(0)

@@ -70,8 +70,8 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         self._buffers[steps] = LoaderBuffers(self._make_buffers())
         return steps
 
-    def check_split(self) -> None:
-        """See :meth:`PartRows.check_split`."""
+    def check_splittable(self) -> None:
+        """See :meth:`PartRows.check_splittable`."""
         if self.rows_here:
             raise NotImplementedError("open_part(backend=...) with split= is not implemented; use 'gloo'")
         if self._kept.budget is not None:

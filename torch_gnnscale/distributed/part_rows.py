@@ -88,7 +88,7 @@ class PartRows(RowStore):
         """
         return self._open_steps(identity, by_column=True)
 
-    def check_split(self) -> None:
+    def check_splittable(self) -> None:
         """Raises NotImplementedError for what a part was opened with that has no place where batches are split."""
 
     def all_attrs(self) -> list[TensorAttr]:

@@ -124,7 +124,7 @@ def exchange_rows(
         Exception: this rank could not read rows for others; the error as it was raised, after the exchange.
     """
     with exchange.awaited():
-        given, taken = Layout(asked, kinds, exchange.place), Layout(counts, kinds, exchange.place)
+        given, taken = Layout(asked, kinds, exchange.rank), Layout(counts, kinds, exchange.rank)
     ids = exchange_ids(exchange, wanted, taken.counts, given.counts)
     return _replied(exchange, given, taken, ids, own, meanwhile)
 
@@ -149,7 +149,7 @@ def exchange_known_rows(
     """
     with exchange.awaited():
         given, taken = (
-            Layout(torch.tensor(sizes, dtype=torch.int64)[:, None], [[kind]], exchange.place)
+            Layout(torch.tensor(sizes, dtype=torch.int64)[:, None], [[kind]], exchange.rank)
             for sizes in ([len(ids) for ids in sent], counts)
         )
     return _replied(exchange, given, taken, sent, [[own]], None)[0][0]
@@ -172,7 +172,7 @@ def _replied(
     if error is not None:
         raise error
     if (unread := received[taken.status]).any():
-        part = [part for part in range(exchange.size) if part != exchange.place][int(unread.nonzero()[0])]
+        part = [part for part in range(exchange.size) if part != exchange.rank][int(unread.nonzero()[0])]
         raise Elsewhere(f"rows: expected those of part {part}, found that its rank could not read them")
     of_types = enumerate(taken.kinds)
     return [[Travelled(received, taken.offsets(t, a)) for a in range(len(kinds))] for t, kinds in of_types]

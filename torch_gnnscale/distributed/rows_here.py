@@ -84,7 +84,7 @@ def answered(
         stream: on which a GPU gathers them; None on the CPU.
     """
     with exchange.awaited():
-        given, taken = (Layout(entry, kinds, exchange.place, status=0) for entry in (asked, counts))
+        given, taken = (Layout(entry, kinds, exchange.rank, status=0) for entry in (asked, counts))
     requested = exchange_ids(exchange, wanted, taken.counts, given.counts)
     with torch.cuda.stream(stream):
         each = [

@@ -110,14 +110,14 @@ def check_ids(name: str, ids: Tensor, limit: int | None = None, what: str = "ids
         raise IndexError(f"{name}[{at}] = {int(ids[at])} is out of range: expected {what} in [0, {limit})")
 
 
-def check_place(name: str, value: Tensor, device: torch.device, others: str) -> None:
+def check_readable(name: str, value: Tensor, device: torch.device, others: str) -> None:
     """Raises ValueError unless the device, where ``others`` (such as "the seeds are"), can read the tensor."""
     if value.device == device:
         return
     if device.type == "cuda" and value.device.type == "cpu" and (value.numel() == 0 or value.is_pinned()):
         return  # no tensor without entries is pinned
-    place = f"on {device}, where {others}" + (", or pinned" if device.type == "cuda" else "")
-    raise ValueError(f"{name}: expected it {place}, found it on {value.device}")
+    expected = f"on {device}, where {others}" + (", or pinned" if device.type == "cuda" else "")
+    raise ValueError(f"{name}: expected it {expected}, found it on {value.device}")
 
 
 def check_device(name: str, value: Tensor) -> None:

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .arguments import OPS, check_ids, check_int, check_key, check_place, resolve_threads
+from .arguments import OPS, check_ids, check_int, check_key, check_readable, resolve_threads
 from .graph import relations
 from .samples import LAYERS, REPLACE, WITH_COL, WITH_EDGE_ID, Sample, Subgraph, check_fanouts
 from .tiers import MAX_TIERS, check_spread, open_peer
@@ -119,13 +119,13 @@ def check_bulk_input(
         raise ValueError(f"edge_id: expected one for each of {count} edges, found {found}")
     if edge_id is not None and len(ids) != len(rows):
         raise ValueError(f"edge_id: expected {len(rows)} parts, as many as row has, found {len(ids)}")
-    check_place("colptr", graph.colptr[0], seeds.device, "the seeds are")
+    check_readable("colptr", graph.colptr[0], seeds.device, "the seeds are")
     for name, parts in (("row", rows), ("edge_id", ids)):
         for part in parts:
             if part.device.type == seeds.device.type == "cuda":
                 open_peer("seeds", seeds.device, part.device)
             else:
-                check_place(name, part, seeds.device, "the seeds are")
+                check_readable(name, part, seeds.device, "the seeds are")
     keys = [check_key(key) for key in keys]
     if len(keys) > MAX_BATCHES:
         raise ValueError(f"keys: expected at most {MAX_BATCHES} batches, found {len(keys)}")

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .arguments import OPS, check_device, check_ids, check_int, check_key, check_place, check_same, resolve_threads
+from .arguments import OPS, check_device, check_ids, check_int, check_key, check_readable, check_same, resolve_threads
 from .graph import Relations, check_vector
 from .samples import LAST, MAX_HOPS, REPLACE, WITH_EDGE_ID, check_fanouts
 
@@ -112,7 +112,7 @@ def pick_neighbors(
               "time": graph.time[0]}  # fmt: skip
     for name, entry in stored.items():
         if entry is not None:
-            check_place(f"graph.{name}", entry, node.device, "node is")
+            check_readable(f"graph.{name}", entry, node.device, "node is")
     count = len(node)
     ends, keys = [check_int("node_ptr", end) for end in node_ptr], [check_key(key) for key in keys]
     if len(ends) != len(keys) + 1:

@@ -8,7 +8,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from .arguments import OPS, check_ids, check_place, resolve_threads
+from .arguments import OPS, check_ids, check_readable, resolve_threads
 from .bulk import check_bulk_input, split_bulk
 from .graph import check_vector
 from .layer_drawing import LayerDrawing, check_drawing, check_num_nodes, choices_of, options_of
@@ -41,7 +41,7 @@ def sample_layers_bulk(
     source is taken. ``successive`` is the exception: one thread makes all draws of a batch, one after the other, from a
     tree of sums. FastGCN has a candidate for each node and batch, LABOR none: each edge draws. The taken edges'
     sources are numbered as :func:`sample_bulk` numbers them. On a GPU all of it is queued on the current stream; the
-    host waits twice a hop, for numbers of edges (``poisson``: some more times), and once for the counts.
+    host waits twice per hop, for numbers of edges (``poisson``: some more times), and once for the counts.
 
     On a CPU, threads run the same steps. This serves to check them: :func:`sample_layers` is faster.
 
@@ -68,7 +68,7 @@ def sample_layers_bulk(
         raise ValueError(f"score: expected it only for method='fastgcn', found method={drawing.method!r}")
     if score is not None:
         check_vector("score", score, size)
-        check_place("score", score, seeds.device, "the seeds are")
+        check_readable("score", score, seeds.device, "the seeds are")
         score = score.contiguous()
     try:
         *buffers, counts = OPS.sample_layers_bulk(

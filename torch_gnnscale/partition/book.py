@@ -63,7 +63,7 @@ class PartitionBook:
         return self._range(_of_type("edge type", self.edge_bounds, edge_type), part)
 
     def _range(self, bounds: Tensor, part: int) -> range:
-        return range(*bounds[check_part("part", part, self.num_parts) :][:2].tolist())
+        return range(*bounds[check_part_number("part", part, self.num_parts) :][:2].tolist())
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def edge_type_of(group: Any) -> EdgeType | None:
     return None if group == (None, None) else group
 
 
-def check_part(name: str, part: int, parts: int) -> int:
+def check_part_number(name: str, part: int, parts: int) -> int:
     """Returns the number of a part; raises TypeError or IndexError naming it."""
     part = to_int(name, part)
     if not 0 <= part < parts:

@@ -29,7 +29,7 @@ _MASKS = ("train", "val", "test")
 
 
 @dataclass(eq=False)
-class Rows:
+class InputRows:
     """The rows of an attribute, read from the user's store."""
 
     meta: RowsMeta
@@ -37,7 +37,7 @@ class Rows:
     attr: TensorAttr
 
     @classmethod
-    def of(cls, store: PyGFeatureStore, attr: TensorAttr, num_rows: int) -> Rows:
+    def of(cls, store: PyGFeatureStore, attr: TensorAttr, num_rows: int) -> InputRows:
         """The first ``num_rows`` rows of an attribute; ValueError if there are fewer, or if it is not dense."""
         key = (files.check_name(attr.group_name), files.check_name(attr.attr_name))
         size = store.get_tensor_size(attr)
@@ -67,7 +67,7 @@ class Inputs:
 
     relations: dict[EdgeType | None, CSC]
     num_nodes: dict[NodeType | None, int]
-    rows: list[Rows]
+    rows: list[InputRows]
     splits: dict[tuple[NodeType | None, str], Tensor]
     """Ids of nodes by type and name of the split: int64."""
     links: dict[tuple[EdgeType | None, str], Tensor]
@@ -112,7 +112,7 @@ def inputs_of(
         else:
             groups = [*sizes, *((None, None) if edge_type is None else edge_type for edge_type in relations)]
             raise ValueError(f"data: expected rows of {groups}, found {attr.attr_name!r} of {attr.group_name!r}")
-        rows.append(Rows.of(features, attr, count))
+        rows.append(InputRows.of(features, attr, count))
     found = _given_splits(splits or {}, sizes)
     for of_mask in rows:
         _add_mask(found, of_mask, set(splits or ()))
@@ -150,7 +150,7 @@ def _read(store: PyGFeatureStore, attr: TensorAttr, ids: Tensor) -> Tensor:
     return (torch.from_numpy(rows) if isinstance(rows, np.ndarray) else rows).detach().cpu()
 
 
-def _add_mask(splits: dict[tuple[NodeType | None, str], Tensor], rows: Rows, given: set[str]) -> None:
+def _add_mask(splits: dict[tuple[NodeType | None, str], Tensor], rows: InputRows, given: set[str]) -> None:
     """Adds the split of a mask of nodes, if the rows are one and its name was not given."""
     name, _, suffix = rows.meta.attr_name.rpartition("_")
     if rows.meta.of_edges or suffix != "mask" or name not in _MASKS or name in given:

@@ -64,7 +64,7 @@ def report_of(meta: dict[str, Any]) -> PartitionReport:
     return PartitionReport(**{field.name: meta["report"][field.name] for field in fields(PartitionReport)})
 
 
-def fingerprint_of(path: Path) -> int:
+def fingerprint_of_parts(path: Path) -> int:
     """63 bits of what the book says, the checksums of its arrays and of the ids included; not how it was made."""
     manifest = json.loads((path / "book" / files.MANIFEST).read_text())
     said = {"arrays": manifest["arrays"], "given": manifest["meta"]["given"], "folders": manifest["meta"]["folders"]}

@@ -18,7 +18,7 @@ from ..topology.sort_on_disk import id_dtype
 from . import layout
 from .book import PartitionBook, edge_type_of
 from .columns import NodeOrder, degrees, edge_ids, edges, piece_length, pointers, positions, sources
-from .inputs import Inputs, Rows
+from .inputs import InputRows, Inputs
 
 
 class PartWriter:
@@ -75,7 +75,7 @@ class PartWriter:
             largest = [self._largest_degree(csc, end_types(edge_type)[1]) for edge_type, csc in self.relations.items()]
             about = {"given": given, "folders": folders, "largest_degree": largest, **found}
             files.save(whole / "book", layout.BOOK, of_book, about)
-        self.fingerprint = layout.fingerprint_of(self.path)
+        self.fingerprint = layout.fingerprint_of_parts(self.path)
 
     @staticmethod
     @contextmanager
@@ -99,7 +99,7 @@ class PartWriter:
                 if not torch.equal(self.book.part_of(ids[f"stored_{number}"], node_type), owner[node_type].long()):
                     raise ValueError(f"{self.path / 'book'}: expected the first call's owners, found others")
         self.order = {t: NodeOrder.from_new(ids[f"stored_{i}"], self.step) for i, t in enumerate(self.types)}
-        self.fingerprint = layout.fingerprint_of(self.path)
+        self.fingerprint = layout.fingerprint_of_parts(self.path)
 
     def part(self, number: int) -> None:
         """Writes a part."""
@@ -128,7 +128,7 @@ class PartWriter:
                 arrays.whole(f"links_{i}", ends[:, self._belongs(number, end_types(edge_type)[1], ends[1])])
             self._write_halo(arrays, number, own)
 
-    def _rows(self, rows: Rows, columns: dict[Any, Tensor]) -> Iterator[Tensor]:
+    def _rows(self, rows: InputRows, columns: dict[Any, Tensor]) -> Iterator[Tensor]:
         """Pieces of the rows of some nodes (user's ids by type), or of the edges that lead to them."""
         if not rows.meta.of_edges:
             return rows.pieces([columns[rows.meta.group_name]], self.memory)

@@ -16,7 +16,7 @@ from .. import files
 from ..sampler.edge_types import end_types
 from ..topology import CSC, GraphStore
 from . import layout
-from .book import PartitionBook, RowsMeta, check_part, edge_type_of
+from .book import PartitionBook, RowsMeta, check_part_number, edge_type_of
 from .report import PartitionReport
 
 
@@ -130,7 +130,7 @@ class StoredParts:
             IndexError: there is no such part.
         """
         self._check_open()
-        folder = layout.part_folder(self.path, check_part("part", number, self.book.num_parts))
+        folder = layout.part_folder(self.path, check_part_number("part", number, self.book.num_parts))
         arrays, meta = files.load(folder, layout.PART, self._verify if verify is None else verify)
         layout.check_part_of(folder, meta, number, self._mark["fingerprint"])
         if (found := files.checksum(folder)) != (expected := self._mark["parts"][number]):
@@ -206,7 +206,7 @@ def open_parts(path: str | os.PathLike, verify: bool = True) -> StoredParts:
         raise _unfinished(path)
     _, mark = files.load(path / "complete", layout.COMPLETE)
     book, meta = layout.load_book(path)
-    fingerprint = layout.fingerprint_of(path)
+    fingerprint = layout.fingerprint_of_parts(path)
     if mark["fingerprint"] != fingerprint:
         raise ValueError(
             f"{path / 'book'}: expected the book {mark['fingerprint']}, found {fingerprint}: it was replaced"

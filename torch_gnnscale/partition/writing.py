@@ -14,7 +14,7 @@ from ..memory import Budget, budget_bytes
 from ..ops.arguments import check_int
 from ..topology.graph_store import relation_entry
 from . import layout
-from .book import check_part
+from .book import check_part_number
 from .inputs import Inputs, given_owners, inputs_of
 from .methods import METHODS, assign
 from .part_writer import PartWriter
@@ -103,7 +103,7 @@ def write(
     if parts is None:
         raise ValueError("parts: expected their number, found None")
     parts = check_int("parts", parts, 1)
-    wanted = sorted({check_part("only", part, parts) for part in (range(parts) if only is None else only)})
+    wanted = sorted({check_part_number("only", part, parts) for part in (range(parts) if only is None else only)})
     if method not in METHODS:
         raise ValueError(f"method: expected one of {METHODS}, found {method!r}")
     try:

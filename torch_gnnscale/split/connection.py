@@ -112,8 +112,8 @@ class _Held:
 class _Connected(Exchange):
     """An exchange whose errors name the rank that failed."""
 
-    def __init__(self, group: dist.ProcessGroup | None, size: int, place: int, held: _Held, backend: str) -> None:
-        super().__init__(group, size, place)
+    def __init__(self, group: dist.ProcessGroup | None, size: int, rank: int, held: _Held, backend: str) -> None:
+        super().__init__(group, size, rank)
         self._held, self.backend = weakref.ref(held), backend
 
     def broadcast(self, tensor: Tensor) -> None:

@@ -150,7 +150,7 @@ class GradientSum:
         exchange = self.exchange
         whole = exchange.size == 2
         shares = [flat, flat] if whole else list(flat.tensor_split(exchange.size))
-        own = len(shares[exchange.place])
+        own = len(shares[exchange.rank])
         total, *others = exchange.tensors(shares, [own] * exchange.size, "gradients")
         total = total.clone()
         for other in others:

@@ -25,7 +25,7 @@ from .shuffle_index import ShuffleIndex
 from .split_sampler import SplitOutput
 from .transport import Moves
 
-Rows: TypeAlias = tuple[Any, Tensor | None, Tensor | None]
+FetchedRows: TypeAlias = tuple[Any, Tensor | None, Tensor | None]
 """All rows of own nodes and edges; their features, on the device of batches; those of the halo."""
 X = "x"
 """The attribute of nodes whose rows a batch also has of its halo."""
@@ -63,7 +63,7 @@ class SplitRows(CollectiveSource):
         self.inner = rows
         self._peers: dict[Exchange, Peers | str] = {}  # or why not, for each exchange over which rows were swapped
 
-    def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> Rows:
+    def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> FetchedRows:
         """See :meth:`RowSource.fetch`; without the other ranks, so that there may be none."""
         needs = self.needs(sampled, bounds)
         if needs.index.parts > 1:
@@ -71,7 +71,7 @@ class SplitRows(CollectiveSource):
         return needs.rows, needs.x, None if needs.x is None else needs.x[:0]
 
     def in_step(self, sampled: SampledGraphPart, inputs: int) -> None:
-        """See :meth:`CollectiveSource.in_step`: a loss is a mean over the seeds of all groups of ranks."""
+        """See :meth:`CollectiveSource.in_step`: a loss is a mean over the seeds of all columns of ranks."""
         if isinstance(sampled.out, SplitOutput):  # else :meth:`needs` refuses it
             sampled.out.fields["global_batch_size"] = inputs
 
@@ -135,11 +135,13 @@ class SplitRows(CollectiveSource):
         came = exchange_known_rows(exchange, MappedRows(table), _kind(x), of_ranks, moves.num_received)
         needs.halo = sent(came.rows(table), x.device)
 
-    def rows(self, needs: HaloNeeds) -> Rows:
+    def rows(self, needs: HaloNeeds) -> FetchedRows:
         """See :meth:`CollectiveSource.rows`."""
         return needs.rows, needs.x, needs.halo
 
-    def batch(self, sampled: SampledGraphPart, rows: Rows, layouts: dict[Any, EdgeLayout] | None) -> Data | HeteroData:
+    def batch(
+        self, sampled: SampledGraphPart, rows: FetchedRows, layouts: dict[Any, EdgeLayout] | None
+    ) -> Data | HeteroData:
         """See :meth:`RowSource.batch`."""
         own, x, halo = rows
         batch = self.inner.batch(sampled, own, layouts)
@@ -149,7 +151,7 @@ class SplitRows(CollectiveSource):
             fields["shuffle_index"] = fields["shuffle_index"].with_halo_of(batch[X])
         return batch
 
-    def node_rows(self, rows: Rows, name: str) -> Any:
+    def node_rows(self, rows: FetchedRows, name: str) -> Any:
         """See :meth:`RowSource.node_rows`."""
         return self.inner.node_rows(rows[0], name)
 

@@ -93,7 +93,7 @@ def compare_headers(own: list[int], model: Description, index: ShuffleIndex, exc
         column = grid.column(copy)
         _compare_keys(keys, column)
         index.check_balances([balances[rank] for rank in column], exchange, column)
-    column = grid.column(grid.copy(exchange.place))
+    column = grid.column(grid.copy(exchange.rank))
     return Agreed(grid, all(know_calls), all(know_halo[rank] for rank in column), devices)
 
 

@@ -21,7 +21,7 @@ _ADDS = ("scatter", "index_add", "index_reduce", "index_put", "index_copy", "ind
 """Functions whose results have the rows of their first argument begin with these names."""
 
 
-class Rows(NamedTuple):
+class KnownRows(NamedTuple):
     """The nodes that a tensor has rows of."""
 
     groups: int
@@ -50,22 +50,22 @@ class OwnNodeRows(CommonRows):
         self.refuses_mixed = False
         """Whether dropout and BatchNorm of mixed rows are errors also in evaluation mode and on a single rank. True
         while it is found out how a model calls its layers."""
-        self._known: dict[int, tuple[weakref.ref[Tensor], Rows]] = {}
+        self._known: dict[int, tuple[weakref.ref[Tensor], KnownRows]] = {}
 
     def mark(self, tensor: Any, groups: int, mixed: bool = False) -> None:
         """Says what rows a tensor has; other objects are left alone."""
         if isinstance(tensor, Tensor):
             self._known[id(tensor)] = (
                 weakref.ref(tensor),
-                Rows(groups, mixed and (self.own_hops.index.parts > 1 or self.refuses_mixed)),
+                KnownRows(groups, mixed and (self.own_hops.index.parts > 1 or self.refuses_mixed)),
             )
 
-    def rows_of(self, value: Any) -> Rows | None:
+    def rows_of(self, value: Any) -> KnownRows | None:
         """The rows of a tensor, as far as they are known."""
         found = self._known.get(id(value))
         return found[1] if found is not None and found[0]() is value else None
 
-    def count(self, rows: Rows) -> int:
+    def count(self, rows: KnownRows) -> int:
         """How many rows these are on this rank."""
         return self.own_hops.mixed_rows(rows.groups) if rows.mixed else self.own_hops.rows[rows.groups - 1]
 
@@ -88,7 +88,7 @@ class OwnNodeRows(CommonRows):
                 raise NotImplementedError(f"split: expected dropout of rows of nodes by F.dropout, found {name}")
             if len(found) > 1 and name in NARROWED:
                 args, kwargs = self._cut(name, args, kwargs)
-                found = {Rows(min(rows.groups for rows in found)), *found}
+                found = {KnownRows(min(rows.groups for rows in found)), *found}
             out = func(*args, **kwargs)
         if isinstance(out, Tensor):
             self._mark_result(out, found)
@@ -98,7 +98,7 @@ class OwnNodeRows(CommonRows):
                     self._mark_result(entry, found)
         return out
 
-    def _mark_result(self, out: Tensor, found: set[Rows]) -> None:
+    def _mark_result(self, out: Tensor, found: set[KnownRows]) -> None:
         """A result has the rows of its inputs, if it has as many: of the fewest that do."""
         if out.dim() > 0:
             for rows in sorted(found):
@@ -121,7 +121,7 @@ class OwnNodeRows(CommonRows):
         known = {entry for entry in rows if entry is not None}
         if len(known) < 2:
             return args, kwargs
-        count = self.count(Rows(min(entry.groups for entry in known)))
+        count = self.count(KnownRows(min(entry.groups for entry in known)))
         cut = [
             value if entry is None else first_rows(value, count) for value, entry in zip(operands, rows, strict=True)
         ]

@@ -32,7 +32,7 @@ class PartBatches(SplitBatches):
     """
 
     def __init__(self, sampler: KeyedSampler, features: PartRows, owners: Tensor, parts: int, fingerprint: str) -> None:
-        features.check_split()
+        features.check_splittable()
         self._features, self._owners, self._parts_of_plan, self._fingerprint = features, owners, parts, fingerprint
         ranks, book = features.ranks, features.parts.book
         self.parts, self.ranks = book.num_parts, Ranks(ranks.copy, ranks.copies)

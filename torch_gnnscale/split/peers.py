@@ -26,7 +26,7 @@ _PAGE = 4096
 _PLACE = 8
 """Bytes of the place of a row."""
 _PATTERN = 251
-"""The first byte of a rank's first memory is its place modulo this, by which the others see that they read it."""
+"""The first byte of a rank's first memory is its number modulo this, by which the others see that they read it."""
 _WROTE, _GREW, _FAILED = range(3)
 """What a rank says at the barrier: it wrote its rows; it did, into new memory; it could not."""
 
@@ -67,24 +67,24 @@ class Peers(Transport):
         handles, problem = None, None
         try:
             memories.append(shared.allocated(2 * _LEAST))
-            memories[0].bytes[:1] = exchange.place % _PATTERN
+            memories[0].bytes[:1] = exchange.rank % _PATTERN
             shared.settle()
             handles = [memories[0].handle() for _ in range(exchange.size - 1)]
         except Exception as error:  # of a kind that only the driver knows
-            problem = _named(exchange.place, error)
+            problem = _named(exchange.rank, error)
         given = exchange.objects(handles)
         try:
-            for place, of_rank in enumerate(given):
-                if place != exchange.place and of_rank is not None and handles is not None:
-                    memories.append(shared.opened(of_rank[exchange.place - (exchange.place > place)]))
+            for rank, of_rank in enumerate(given):
+                if rank != exchange.rank and of_rank is not None and handles is not None:
+                    memories.append(shared.opened(of_rank[exchange.rank - (exchange.rank > rank)]))
                     found = shared.joined(memories[0].bytes[:0], [Offered(memories[-1].bytes[:1], None)])
-                    if int(found) != place % _PATTERN:
-                        problem = f"rank {exchange.place}: not the memory that rank {place} has written"
+                    if int(found) != rank % _PATTERN:
+                        problem = f"rank {exchange.rank}: not the memory that rank {rank} has written"
         except Exception as error:
-            problem = _named(exchange.place, error)
+            problem = _named(exchange.rank, error)
         problems = [text for text in exchange.objects(problem) if text is not None]
         if not problems:
-            memories.insert(exchange.place, memories.pop(0))
+            memories.insert(exchange.rank, memories.pop(0))
             return cls(exchange, shared, memories, tells)
         _close(memories)  # its own, the first, last
         return problems[0]
@@ -99,7 +99,7 @@ class Peers(Transport):
 
     def rows(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
         """See :class:`Transport`. If all come from one rank, which wrote them for this one alone: its memory itself."""
-        senders = [place for place, count in enumerate(moves.num_received) if count]
+        senders = [rank for rank, count in enumerate(moves.num_received) if count]
         if len(senders) != 1:
             return self.pull(own, moves, purpose)
         with self._counted(own, moves.num_sent, moves.num_received, purpose):
@@ -207,7 +207,7 @@ class Peers(Transport):
         """Writes into this rank's next buffer, or, if it is too small, into that of new memory, which is returned."""
         if not self._memories:
             raise RuntimeError(f"split: {ENDED}")
-        made, known = None, self._memories[self.exchange.place]
+        made, known = None, self._memories[self.exchange.rank]
         if num_bytes > len(known.bytes) // 2:
             made = self.shared.allocated(2 * _PAGE * -(-num_bytes * 5 // (4 * _PAGE)))
         write(made or known, turn)
@@ -217,7 +217,7 @@ class Peers(Transport):
         """At a barrier, takes new memory, this rank's, ``made``, and that of others, in the place of what they had; no
         rank reads the old any more. The others' is closed now, this rank's own when all others have closed it: after
         the next barrier."""
-        place = self.exchange.place
+        own = self.exchange.rank
         with self.exchange.awaited():
             handles = None if made is None else [made.handle() for _ in range(self.exchange.size - 1)]
         given = self.exchange.objects(handles)
@@ -226,12 +226,12 @@ class Peers(Transport):
         for rank, of_rank in enumerate(given):
             if of_rank is None:
                 continue
-            if rank == place:
+            if rank == own:
                 assert made is not None
                 self._replaced.append(self._memories[rank])
                 self._memories[rank] = made
             else:
-                new = self.shared.opened(of_rank[place - (place > rank)])
+                new = self.shared.opened(of_rank[own - (own > rank)])
                 self._memories[rank].close()
                 self._memories[rank] = new
 
@@ -250,7 +250,7 @@ class Peers(Transport):
     def close(self) -> None:
         """Closes the memory: what others have written first."""
         memories, self._memories = self._memories, []
-        _close([memory for place, memory in enumerate(memories) if place != self.exchange.place])
+        _close([memory for rank, memory in enumerate(memories) if rank != self.exchange.rank])
         _close(memories)
         _close(self._replaced)
 
@@ -260,8 +260,8 @@ def _close(memories: list[PeerMemory]) -> None:
         memories.pop().close()
 
 
-def _named(place: int, error: Exception) -> str:
-    return f"rank {place}: {type(error).__name__}: {error}"
+def _named(rank: int, error: Exception) -> str:
+    return f"rank {rank}: {type(error).__name__}: {error}"
 
 
 def _rows_at(memory: PeerMemory, turn: int, offset: int, count: int, like: Tensor) -> Tensor:

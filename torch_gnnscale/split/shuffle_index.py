@@ -73,7 +73,7 @@ class ShuffleIndex:
         Args:
             balances: of the ranks of a batch, by part.
             exchange: between these ranks; it may have others, too.
-            column: the numbers of these ranks in ``exchange``, by part.
+            column: the numbers that these ranks have in ``exchange``, by part.
 
         Raises:
             ValueError: on all ranks, for the first two ranks that expect different numbers of rows.
@@ -81,8 +81,8 @@ class ShuffleIndex:
         if sum(balances) % (1 << 64) == 0:
             return
         said = exchange.objects((self.num_sent, self.num_received))
-        for reader, place in enumerate(column):
-            for sender, levels in enumerate(said[place][1]):
+        for reader, rank in enumerate(column):
+            for sender, levels in enumerate(said[rank][1]):
                 if said[column[sender]][0][reader] != levels:
                     raise ValueError(
                         f"split: batch: expected {levels} rows by level from part {sender} for part {reader}, found "
