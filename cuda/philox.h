@@ -12,6 +12,7 @@ struct Philox {
   uint32_t word[4];
 };
 
+constexpr int kPhiloxRounds = 10;
 constexpr uint32_t kPhiloxM0 = 0xD2511F53u, kPhiloxM1 = 0xCD9E8D57u;  // multipliers
 constexpr uint32_t kPhiloxW0 = 0x9E3779B9u, kPhiloxW1 = 0xBB67AE85u;  // Weyl increments of the key
 
@@ -27,7 +28,7 @@ GNNSCALE_HD void philox_round(uint32_t& c0, uint32_t& c1, uint32_t& c2, uint32_t
 // The 128-bit block of (key, counter), the counter given as four words, least significant first.
 GNNSCALE_HD Philox philox(uint64_t key, uint32_t c0, uint32_t c1, uint32_t c2, uint32_t c3) {
   uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
+  for (int round = 0; round < kPhiloxRounds; ++round) {
     philox_round(c0, c1, c2, c3, k0, k1);
     k0 += kPhiloxW0;
     k1 += kPhiloxW1;

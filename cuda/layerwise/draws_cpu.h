@@ -67,7 +67,7 @@ GNNSCALE_AVX512 inline int64_t find_below_avx512(const uint64_t* draws, int64_t 
   __m512i at = _mm512_setr_epi64(0, 1, 2, 3, 4, 5, 6, 7);
   int64_t k = 0;
   for (int64_t i = 0; i < count; i += kLanes) {
-    const __mmask8 there = static_cast<__mmask8>(count - i < kLanes ? (1u << (count - i)) - 1 : 0xFF);
+    const __mmask8 there = static_cast<__mmask8>(count - i < kLanes ? (1u << (count - i)) - 1 : kAllLanes);
     const __mmask8 below = _mm512_mask_cmple_epu64_mask(there, _mm512_maskz_loadu_epi64(there, draws + i), most);
     _mm512_storeu_si512(found + k, _mm512_maskz_compress_epi64(below, at));
     k += __builtin_popcount(below);

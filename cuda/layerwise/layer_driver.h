@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "../sample/bulk_batches.h"
+#include "../sample/bulk_schedule.h"
 #include "choosing_driver.h"
 #include "labor_phases.h"
 #include "options.h"
@@ -318,7 +319,7 @@ class LayerDriver : BulkBatches<Executor> {
     if (!bulk.separate) each_found(hop, [&](int64_t found) { return EnterNode{bulk, found}; });
     on.each(edges, EnterDrawn{scan});
     on.sum_before(IsFresh{scan.hop.slot, bulk.table.slots}, scan.hop.rank, edges);
-    on.each(batches + 1, FindNodeBegins{bulk, scan.hop});
+    on.each(batches + 1, FindHopBegins{bulk, scan.hop});
     on.each(bulk.state.numbered(hop), edges, NumberNodes{bulk, scan.hop});
     on.each(edges, SettleSource{bulk, scan.hop});
     most_columns_ = edges + (bulk.layers ? known : 0);

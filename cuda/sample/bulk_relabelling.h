@@ -3,7 +3,7 @@
 // were first then numbers the nodes.
 #pragma once
 
-#include "bulk_drawing.h"
+#include "bulk.h"
 
 namespace gnnscale {
 
@@ -46,15 +46,16 @@ struct IsFresh {
   }
 };
 
-// For every batch and the end, after the sums over columns and edges: where its edges, its new nodes and the next hop's
-// columns begin, and whether there is room for all.
+// For every batch and the end, after the sum over edges, and after it is known where its edges begin: where its new
+// nodes and the next hop's columns begin, and whether there is room for all. `edges`: of the hop, 0 if there is no room
+// for them.
 struct FindNodeBegins {
   Bulk bulk;
   BulkHop hop;
 
-  GNNSCALE_HD void operator()(int64_t batch) const {
+  GNNSCALE_HD void operator()(int64_t batch, int64_t edges) const {
     const BulkState& state = bulk.state;
-    const int64_t next = hop.hop + 1, edges = FindEdgeBegins{bulk, hop}(batch);
+    const int64_t next = hop.hop + 1;
     const int64_t begin = edges == 0 ? 0 : hop.rank[state.edge_ptr(hop.hop)[batch]];
     int64_t columns = begin;
     for (int64_t h = 0; h < next && bulk.layers; ++h) columns += state.node_ptr(h)[batch];

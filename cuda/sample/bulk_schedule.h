@@ -19,6 +19,17 @@ struct FindSources {
   }
 };
 
+// For every batch and the end, after the sums over columns and edges: where its edges, its new nodes and the next hop's
+// columns begin, and whether there is room for all.
+struct FindHopBegins {
+  Bulk bulk;
+  BulkHop hop;
+
+  GNNSCALE_HD void operator()(int64_t batch) const {
+    FindNodeBegins{bulk, hop}(batch, FindEdgeBegins{bulk, hop}(batch));
+  }
+};
+
 // columns: the most that the hop may have.
 template <typename Executor>
 void run_hop(Executor& on, const Bulk& bulk, const BulkHop& hop, const BulkEdges& stored, int64_t columns) {
@@ -33,7 +44,7 @@ void run_hop(Executor& on, const Bulk& bulk, const BulkHop& hop, const BulkEdges
   }
   on.each(edges, hop.edge_room, FindSources{bulk, hop, stored});
   on.sum_before(IsFresh{hop.slot, bulk.table.slots}, hop.rank, edges, hop.edge_room);
-  on.each(state.batches + 1, FindNodeBegins{bulk, hop});
+  on.each(state.batches + 1, FindHopBegins{bulk, hop});
   on.each(state.numbered(hop.hop), hop.edge_room, NumberNodes{bulk, hop});
 }
 

@@ -98,9 +98,9 @@ inline void draw_many_scalar(uint64_t key, const Counter& counter, int64_t count
 #define GNNSCALE_AVX2 __attribute__((target("avx2")))
 #define GNNSCALE_AVX512 __attribute__((target("avx512f")))
 
-// The keys of the ten rounds.
+// The keys of all rounds.
 struct RoundKeys {
-  int64_t word[10][2];
+  int64_t word[kPhiloxRounds][2];
 
   explicit RoundKeys(uint64_t key) {
     uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
@@ -123,10 +123,10 @@ struct PhiloxLanes {
 
   GNNSCALE_AVX2 GNNSCALE_INLINE void run(const RoundKeys& keys) {
     const __m256i m0 = _mm256_set1_epi64x(kPhiloxM0), m1 = _mm256_set1_epi64x(kPhiloxM1);
-#pragma GCC unroll 10
-    for (int round = 0; round < 10; ++round) {
+#pragma GCC unroll kPhiloxRounds
+    for (int round = 0; round < kPhiloxRounds; ++round) {
       const __m256i key0 = _mm256_set1_epi64x(keys.word[round][0]), key1 = _mm256_set1_epi64x(keys.word[round][1]);
-#pragma GCC unroll 2
+#pragma GCC unroll kVectors
       for (int v = 0; v < kVectors; ++v) {
         const __m256i p0 = _mm256_mul_epu32(word[0][v], m0), p1 = _mm256_mul_epu32(word[2][v], m1);
         word[0][v] = _mm256_xor_si256(_mm256_xor_si256(_mm256_srli_epi64(p1, kWordBits), word[1][v]), key0);
@@ -187,14 +187,16 @@ GNNSCALE_AVX2 inline void pick_group_avx2(const RoundKeys& keys, const PickGroup
 }
 
 constexpr int kXor3 = 0x96;  // the truth table of a ^ b ^ c
+constexpr __mmask8 kAllLanes = 0xFF;
+constexpr int64_t kMostBlocks = 3;  // Philox blocks of each lane that are made side by side
 
-// The ten rounds of `count` vectors of Philox blocks side by side, so that none waits for its own products: word[w][c]
+// The rounds of `count` vectors of Philox blocks side by side, so that none waits for its own products: word[w][c]
 // holds word w of the blocks of vector c.
 template <int count>
 GNNSCALE_AVX512 GNNSCALE_INLINE void run_rounds(const RoundKeys& keys, __m512i (&word)[4][count]) {
   const __m512i m0 = _mm512_set1_epi64(kPhiloxM0), m1 = _mm512_set1_epi64(kPhiloxM1);
-#pragma GCC unroll 10
-  for (int round = 0; round < 10; ++round) {
+#pragma GCC unroll kPhiloxRounds
+  for (int round = 0; round < kPhiloxRounds; ++round) {
     const __m512i key0 = _mm512_set1_epi64(keys.word[round][0]), key1 = _mm512_set1_epi64(keys.word[round][1]);
 #pragma GCC unroll 4
     for (int c = 0; c < count; ++c) {
@@ -228,7 +230,7 @@ class WideGroup {
   template <int count>
   GNNSCALE_AVX512 GNNSCALE_INLINE void pick(const RoundKeys& keys, int64_t block, int64_t fanout, int64_t* positions) {
     __m512i word[4][count];
-#pragma GCC unroll 3
+#pragma GCC unroll kMostBlocks
     for (int c = 0; c < count; ++c) {
       word[0][c] = node_;
       word[1][c] = _mm512_srli_epi64(node_, kWordBits);
@@ -236,7 +238,7 @@ class WideGroup {
       word[3][c] = _mm512_or_si512(tail_, _mm512_set1_epi64(block + c));
     }
     run_rounds<count>(keys, word);
-#pragma GCC unroll 3
+#pragma GCC unroll kMostBlocks
     for (int c = 0; c < count; ++c) {
       const int64_t i = kDraws * (block + c);
       store(i, word[0][c], word[1][c], positions);
@@ -253,7 +255,7 @@ class WideGroup {
     __m512i position = _mm512_srli_epi64(_mm512_add_epi64(upper, _mm512_srli_epi64(lower, kWordBits)), kWordBits);
     position = _mm512_add_epi64(first_, position);
     if constexpr (!replace) {
-      __mmask8 free = 0xFF;
+      __mmask8 free = kAllLanes;
       for (int64_t k = 0; k < i; ++k) {
         free = _mm512_mask_cmpneq_epi64_mask(free, position, _mm512_load_si512(positions + k * kLanes));
       }
@@ -277,10 +279,13 @@ template <bool replace>
 GNNSCALE_AVX512 inline void pick_group_avx512(const RoundKeys& keys, const PickGroup& group, int64_t fanout,
                                               int64_t* positions) {
   WideGroup<replace> wide(group, fanout);
-  const int64_t blocks = (fanout + 1) / 2;
+  constexpr int64_t kMost = kMostBlocks, kFewer = kMost - 1;
+  const int64_t blocks = (fanout + kDraws - 1) / kDraws;
   int64_t block = 0;
-  for (; blocks - block > 4 || blocks - block == 3; block += 3) wide.template pick<3>(keys, block, fanout, positions);
-  for (; blocks - block > 1; block += 2) wide.template pick<2>(keys, block, fanout, positions);
+  for (; blocks - block > 2 * kFewer || blocks - block == kMost; block += kMost) {  // two times kFewer, not kMost and 1
+    wide.template pick<kMost>(keys, block, fanout, positions);
+  }
+  for (; blocks - block >= kFewer; block += kFewer) wide.template pick<kFewer>(keys, block, fanout, positions);
   if (block < blocks) wide.template pick<1>(keys, block, fanout, positions);
 }
 
@@ -290,10 +295,10 @@ constexpr int kHighPairs = 0xEE;  // 2 3 | 2 3
 constexpr int kEvenPairs = 0x88;  // 0 2 | 0 2
 constexpr int kOddPairs = 0xDD;   // 1 3 | 1 3
 
-// Transposes 8 x 8 numbers.
-GNNSCALE_AVX512 GNNSCALE_INLINE void transpose(__m512i (&rows)[8]) {
-  __m512i pairs[8];  // [2 r + c]: every other column from c on, of rows 2 r and 2 r + 1
-  for (int r = 0; r < 4; ++r) {
+// Transposes kLanes x kLanes numbers.
+GNNSCALE_AVX512 GNNSCALE_INLINE void transpose(__m512i (&rows)[kLanes]) {
+  __m512i pairs[kLanes];  // [2 r + c]: every other column from c on, of rows 2 r and 2 r + 1
+  for (int r = 0; r < kLanes / 2; ++r) {
     pairs[2 * r] = _mm512_unpacklo_epi64(rows[2 * r], rows[2 * r + 1]);
     pairs[2 * r + 1] = _mm512_unpackhi_epi64(rows[2 * r], rows[2 * r + 1]);
   }
@@ -309,14 +314,14 @@ GNNSCALE_AVX512 GNNSCALE_INLINE void transpose(__m512i (&rows)[8]) {
   }
 }
 
-// by_node_scalar in vectors. Eight picks of a node are written at a time, and up to kLaneFanout numbers after the
-// group's last pick: what a node's last eight overwrite belongs to later nodes and is written after it, for nodes
+// by_node_scalar in vectors. kLanes picks of a node are written at a time, and up to kLaneFanout numbers after the
+// group's last pick: what a node's last kLanes overwrite belongs to later nodes and is written after it, for nodes
 // ascend and picks descend.
 GNNSCALE_AVX512 inline void by_node_avx512(const int64_t* positions, const int64_t* column, int64_t fanout,
                                            int64_t* out) {
-  for (int64_t from = (fanout - 1) / 8 * 8; from >= 0; from -= 8) {
-    __m512i rows[8];
-    for (int i = 0; i < 8; ++i) rows[i] = _mm512_load_si512(positions + (from + i) * kLanes);
+  for (int64_t from = (fanout - 1) / kLanes * kLanes; from >= 0; from -= kLanes) {
+    __m512i rows[kLanes];
+    for (int i = 0; i < kLanes; ++i) rows[i] = _mm512_load_si512(positions + (from + i) * kLanes);
     transpose(rows);
     for (int lane = 0; lane < kLanes; ++lane) _mm512_storeu_si512(out + (from + column[lane] - column[0]), rows[lane]);
   }
@@ -327,15 +332,16 @@ constexpr int kLowHalves = 0x20, kHighHalves = 0x31;
 
 GNNSCALE_AVX2 inline void draw_many_avx2(const RoundKeys& keys, const Counter& counter, int64_t count,
                                          uint64_t* draws) {
+  constexpr int64_t kHalf = kLanes / kVectors;  // lanes of a vector
   const __m256i low = _mm256_set1_epi64x(0xFFFFFFFF);
-  for (int64_t block = 0; 2 * block < count; block += 8) {
+  for (int64_t block = 0; kDraws * block < count; block += kLanes) {
     PhiloxLanes lanes;
     for (int v = 0; v < kVectors; ++v) {
       lanes.word[0][v] = _mm256_set1_epi64x(counter.node_low);
       lanes.word[1][v] = _mm256_set1_epi64x(counter.node_high);
       lanes.word[2][v] = _mm256_set1_epi64x(counter.tree);
       lanes.word[3][v] =
-          _mm256_add_epi64(_mm256_set1_epi64x(counter.tail + block + 4 * v), _mm256_setr_epi64x(0, 1, 2, 3));
+          _mm256_add_epi64(_mm256_set1_epi64x(counter.tail + block + kHalf * v), _mm256_setr_epi64x(0, 1, 2, 3));
     }
     lanes.run(keys);
     for (int v = 0; v < kVectors; ++v) {
@@ -344,7 +350,7 @@ GNNSCALE_AVX2 inline void draw_many_avx2(const RoundKeys& keys, const Counter& c
                                _mm256_slli_epi64(lanes.word[word + 1][v], kWordBits));
       };
       const __m256i even = _mm256_unpacklo_epi64(join(0), join(2)), odd = _mm256_unpackhi_epi64(join(0), join(2));
-      __m256i* out = reinterpret_cast<__m256i*>(draws + 2 * block + 8 * v);
+      __m256i* out = reinterpret_cast<__m256i*>(draws + kDraws * (block + kHalf * v));
       _mm256_storeu_si256(out, _mm256_permute2x128_si256(even, odd, kLowHalves));
       _mm256_storeu_si256(out + 1, _mm256_permute2x128_si256(even, odd, kHighHalves));
     }

@@ -59,10 +59,10 @@ def test_only_the_first_line_is_taken_for_a_header(tmp_path):
     (tmp_path / "x.csv").write_text("1,2\nsrc,dst\n")
     hint = "; is it a header? Then say so (header='yes', --header yes)"
     for read in (0, 1):
-        found = first_refused(tmp_path / "x.csv", TextFormat(0, ",", 2, (0, 1), False), read)
+        found = first_refused(tmp_path / "x.csv", TextFormat(0, ",", 2, (0, 1), True), read)
         assert found == f"{tmp_path}/x.csv, line 2: expected two ids, found 'src,dst'"
     (tmp_path / "x.csv").write_text("src,dst\n")
-    found = first_refused(tmp_path / "x.csv", TextFormat(0, ",", 2, (0, 1), False), 0)
+    found = first_refused(tmp_path / "x.csv", TextFormat(0, ",", 2, (0, 1), True), 0)
     assert found == f"{tmp_path}/x.csv, line 1: expected two ids, found 'src,dst'{hint}"
 
 
@@ -138,13 +138,19 @@ def test_no_line_of_text_is_lost(tmp_path, name):
 
 
 REFUSED = {
-    "empty cell": (b",1\n2,3\n", 1, "expected two ids, found ',1'; is it a header"),
+    "empty cell": (b",1\n2,3\n", 1, "expected two ids, found ',1'$"),
+    "empty cell and name": (b",dst\n2,3\n", 1, "expected two ids, found ',dst'$"),
+    "two spaces": (b"0  1\n2  3\n", 1, "expected two ids, found '0  1'$"),
+    "other comment": (b"% c\n2 3\n", 1, "expected two ids, found '% c'$"),
+    "like numbers": (b"nan,1e5\n2,3\n", 1, "expected two ids, found 'nan,1e5'$"),
+    "hexadecimal and name": (b"0xA,dst\n2,3\n", 1, "expected two ids, found '0xA,dst'$"),
+    "zero bytes": (b"s\0,d\0\n2,3\n", 1, r"expected two ids, found 's\\x00,d\\x00'$"),
     "floats": (b"0.0,1.0\n2,3\n", 1, "expected two ids, found '0.0,1.0'$"),
     "negative first": (b"1,-2\n2,3\n", 1, "expected two ids, found '1,-2'$"),
-    "letter": (b"O,1\n2,3\n", 1, "expected two ids, found 'O,1'; is it a header"),
+    "letter": (b"O,1\n2,3\n", 1, "expected two ids, found 'O,1'$"),
     "names that say nothing": (b"a,b\n1,2\n", 1, r"expected two ids, found 'a,b'; is it a header\? Then say so"),
     "one known name": (b"src,x\n1,2\n", 1, "expected two ids, found 'src,x'; is it a header"),
-    "name and number": (b"# a\n\nid,1\n1,2\n", 3, "expected two ids, found 'id,1'"),
+    "name and number": (b"# a\n\nid,1\n1,2\n", 3, "expected two ids, found 'id,1'$"),
     "negative": (b"1,2\n\n-1,2\n", 3, "expected two ids, found '-1,2'$"),
     "2^63": (b"1,2\n9223372036854775808,2\n", 2, "expected two ids, found '9223372036854775808,2'$"),
     "hexadecimal 2^63": (b"1,2\n2,0x8000000000000000\n", 2, "expected two ids, found '2,0x8000000000000000'$"),
@@ -183,7 +189,7 @@ def test_a_line_that_is_no_edge_is_named(tmp_path, name, before):
     [
         ("a,b\n1,2\n", "yes", [[1], [2]]), ("1,2\n3,4\n", "yes", [[3], [4]]), ("1,2\n3,4\n", "no", [[1, 3], [2, 4]]),
         ("dst,src\n1,2\n", "yes", [[2], [1]]), ("a,b,c\n1,2,3\n", "yes", "expected two columns, or some named"),
-        ("src,dst\n1,2\n", "no", "line 1: expected two ids, found 'src,dst'"),
+        ("src,dst\n1,2\n", "no", "line 1: expected two ids, found 'src,dst'$"),
         ("a,a\n1,2\n", "yes", "expected one column named 'a', found 2"),
     ],
 )  # fmt: skip

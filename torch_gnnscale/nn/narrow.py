@@ -34,7 +34,7 @@ class Narrowed(Layered):
     def forward(self, batch: Any) -> Tensor:
         """The model's output for the batch's seeds: [batch_size, ...].
 
-        In a batch of links the seeds are the links' ends, to whose rows ``edge_label_index`` and the indices of triplets
+        In a batch of links the seeds are the links' ends, to whose rows ``edge_label_index`` and the triplets' indices
         point: [num_sampled_nodes[0], ...].
 
         Raises:

@@ -30,7 +30,8 @@ class TextFormat:
     num_columns: int
     ends: tuple[int, int]
     """The columns of sources and destinations."""
-    header: bool
+    may_be_header: bool
+    """Whether the line of the first edge reads like a header, and nobody said that it is none."""
 
 
 def open_text(path: Path) -> TextIO:
@@ -61,10 +62,11 @@ def find_format(path: Path, columns: tuple[str, str] | None, header: str) -> Tex
     delimiter = next((mark for mark in _DELIMITERS if mark in line.strip()), ",")
     names = [name.strip() for name in _fields(line, delimiter)]
     if header == "yes" or columns is not None or (header == "auto" and pairs_among(names)):
-        return TextFormat(number, delimiter, len(names), find_ends(path, names, columns), True)
+        return TextFormat(number, delimiter, len(names), find_ends(path, names, columns), False)
     if len(names) < 2:
         raise ValueError(f"{path}, line {number}: expected two columns, found {_shown(line)}")
-    return TextFormat(number - 1, delimiter, len(names), (0, 1), False)
+    may_be_header = header == "auto" and all(_is_name(name) for name in names[:2])
+    return TextFormat(number - 1, delimiter, len(names), (0, 1), may_be_header)
 
 
 def _fields(line: str, delimiter: str) -> list[str]:
@@ -101,19 +103,19 @@ def first_refused(path: Path, how: TextFormat, read: int) -> str | None:
         if len(fields) != how.num_columns:
             return f"{path}, line {number}: expected {how.num_columns} columns, found {len(fields)}: {_shown(line)}"
         if not all(is_id(fields[end]) for end in how.ends):
-            header = first and not how.header and not all(_is_number(fields[end]) for end in how.ends)
-            hint = "; is it a header? Then say so (header='yes', --header yes)" if header else ""
+            hint = "; is it a header? Then say so (header='yes', --header yes)" if first and how.may_be_header else ""
             return f"{path}, line {number}: expected two ids, found {_shown(line)}{hint}"
         first = False
     return None
 
 
-def _is_number(field: str) -> bool:
+def _is_name(field: str) -> bool:
+    """Whether it could name a column: it has a letter, is printable, and is no number (``nan``, ``1e5``)."""
     try:
         float(field)
     except ValueError:
-        return False
-    return True
+        return field.isprintable() and any(map(str.isalpha, field)) and _ID.fullmatch(field) is None
+    return False
 
 
 def _edge_lines(path: Path, skipped: int) -> Iterator[tuple[int, str]]:
