@@ -75,7 +75,7 @@ class KeyedLoader(ResumableLoader):
         if split is not None:
             self._split = checks.opened_split(split, sampler, self.inputs_type, data)
             sampler = self._split.sampler
-        kwargs = without_processes(data, sampler, kwargs)
+        kwargs = without_processes(data, sampler, kwargs, timed=split is not None)
         checks.check_features(data, sampler)
         checks.check_part(data, sampler, kwargs)
         if split is not None:
