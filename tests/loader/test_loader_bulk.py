@@ -175,8 +175,8 @@ def test_time_is_counted(way):
 
 MODES = [
     ({"disjoint": True}, "disjoint=True"),
-    ({"subgraph_type": "induced"}, "subgraph='induced'"),
-    ({"subgraph_type": "bidirectional"}, "subgraph='bidirectional'"),
+    ({"subgraph_type": "induced"}, "subgraph_type='induced'"),
+    ({"subgraph_type": "bidirectional"}, "subgraph_type='bidirectional'"),
     ({"time_attr": "time"}, "a graph with times"),
     ({"weight_attr": "weight"}, "a weighted graph"),
 ]
