@@ -27,7 +27,7 @@ from .layout import EdgeLayout, edge_layouts_of
 from .line import Line
 from .order import NumberedBatch, SeedOrder
 from .prefetch import USUAL
-from .resumable import ResumableLoader
+from .resumable import ResumableLoader, options_of
 from .share import Shard, SharedOrder, Uneven, agreed_share, common_seed, share_of
 from .split import Split, SplitBatches
 from .together import Together
@@ -99,6 +99,7 @@ class KeyedLoader(ResumableLoader):
         self.order = checks.common_numbering(data)
         """The numbering of renumbered stores; None if the stores use the user's ids."""
         self._sampler = sampler
+        options_of(sampler)  # raises here, and not when a state is asked for
         keyed = isinstance(sampler, KeyedSampler)
         self._device: torch.device | None = None  # the GPU that makes batches; None: the data's device
         if keyed and sampler.device.type != "cpu":
@@ -130,6 +131,17 @@ class KeyedLoader(ResumableLoader):
         self._said_of_inputs: dict[str, Any] = {}  # what the ranks said of their inputs
         if share is not None and self._split is None and not checks.reads_together(data):
             self._order.share = share.with_counts([len(self.batch_sampler)])  # type: ignore[arg-type]
+
+    @property
+    def keyed_sampler(self) -> KeyedSampler:
+        """The sampler of batches; with ``split``, that of this rank's part of them.
+
+        Raises:
+            ValueError: it is no KeyedSampler.
+        """
+        if not isinstance(self._sampler, KeyedSampler):
+            raise ValueError(f"neighbor_sampler: expected a KeyedSampler, found {type(self._sampler).__name__}")
+        return self._sampler
 
     def _meet_others(self) -> None:
         """Called at the end of a subclass's constructor. If all ranks read together, they compare what decides their
