@@ -63,6 +63,7 @@ def test_command_says_what_is_wrong(tmp_path, capsys):
         (["--residual", "--model", "mlp"], "residual: expected a model with convolutions"),
         (["--epochs", "0"], "--epochs: expected at least 1, found 0"),
         (["--hidden", "0"], "--hidden: expected at least 1, found 0"),
+        (["--num-workers", "-1"], "--num-workers: expected at least 0, found -1"),
         (["--checkpoint-every", "-1"], "--checkpoint-every: expected at least 0, found -1"),
         (["--task", "temporal", "--hidden", "7"], "hidden: expected an even number, because layers have two"),
         (["--out", __file__], f"--out: expected a folder or a new path, found {__file__}, which is or is below a file"),

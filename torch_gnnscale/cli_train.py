@@ -235,6 +235,8 @@ def _config(kind: str, args: argparse.Namespace) -> Config:
     for name in ("hidden", "batch_size", "epochs"):
         if given.get(name, 1) < 1:
             raise ValueError(f"{_as_option(name)}: expected at least 1, found {given[name]}")
+    if given.get("num_workers", 0) < 0:
+        raise ValueError(f"--num-workers: expected at least 0, found {given['num_workers']}")
     if args.checkpoint_every < 0:
         raise ValueError(f"--checkpoint-every: expected at least 0, found {args.checkpoint_every}")
     return config_type(**given)

@@ -2,6 +2,9 @@
 
 from types import SimpleNamespace
 
+import pytest
+import torch
+
 from torch_gnnscale.distributed.numbering import PartNumbering
 
 
@@ -10,3 +13,11 @@ def test_numberings_are_equal_where_the_parts_are():
     assert numbering.equals(equal)
     assert not numbering.equals(other)
     assert not numbering.equals(None)
+
+
+@pytest.mark.parametrize("wrong", [-1, 3])
+def test_ids_that_are_no_nodes_are_named(wrong):
+    numbering = PartNumbering(SimpleNamespace(stored_ids=lambda node_type: torch.tensor([2, 0, 1])))
+    assert numbering.to_stored(torch.tensor([0, 2], dtype=torch.int32)).tolist() == [2, 1]
+    with pytest.raises(IndexError, match=rf"^ids\[1\] = {wrong} is out of range: expected nodes in \[0, 3\)$"):
+        numbering.to_stored(torch.tensor([0, wrong]))

@@ -4,7 +4,7 @@ import pytest
 import torch
 from helpers.data import loader_of
 
-from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler
 from torch_gnnscale.loader import accesses, accesses_by_hop
 from torch_gnnscale.topology.reorder import by_score
 
@@ -45,3 +45,15 @@ def test_counts_are_by_the_users_ids(data):
     expected = sum(torch.bincount(batch.n_id, minlength=data.num_nodes) for batch in loader)
     assert torch.equal(accesses(loader, [0]), expected)
     assert torch.equal(accesses_by_hop(loader, [0]).nodes.sum(0), expected)
+
+
+def test_a_sampler_that_does_not_know_the_number_of_nodes_is_named(data):
+    class Unbounded(NeighborSampler):
+        def node_bounds(self):
+            return None
+
+    loader = loader_of(data, neighbor_sampler=Unbounded(data, [3, 2]))
+    for count in (accesses, accesses_by_hop):
+        message = r"^loader: expected a sampler whose node_bounds\(\) tells the number of nodes, found a Unbounded"
+        with pytest.raises(ValueError, match=message):
+            count(loader, [0])

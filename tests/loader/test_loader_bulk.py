@@ -175,8 +175,8 @@ def test_time_is_counted(way):
 
 MODES = [
     ({"disjoint": True}, "disjoint=True"),
-    ({"subgraph_type": "induced"}, "subgraph='induced'"),
-    ({"subgraph_type": "bidirectional"}, "subgraph='bidirectional'"),
+    ({"subgraph_type": "induced"}, "subgraph_type='induced'"),
+    ({"subgraph_type": "bidirectional"}, "subgraph_type='bidirectional'"),
     ({"time_attr": "time"}, "a graph with times"),
     ({"weight_attr": "weight"}, "a weighted graph"),
 ]
@@ -189,7 +189,7 @@ def test_modes_that_a_gpu_does_not_draw(options, mode):
     with pytest.raises(
         NotImplementedError, match=f"^{mode} with device='cuda:0' is not implemented; use device='cpu'$"
     ):
-        check_bulk((sampler := NeighborSampler(data, [3, 2], **options)).graph, sampler._drawing(), "device='cuda:0'")
+        check_bulk((sampler := NeighborSampler(data, [3, 2], **options)).graph, sampler.drawing, "device='cuda:0'")
 
 
 @pytest.mark.cuda

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from helpers.data import make_data, plain
+from helpers.data import ForeignFeatureStore, make_data, plain
 from torch_geometric.data import Data, TensorAttr
 from torch_geometric.sampler import BaseSampler, NodeSamplerInput
 
@@ -254,6 +254,40 @@ def test_links_of_stores_whose_order_has_no_way_back():
     with pytest.raises(NotImplementedError, match=whole(message)):
         LinkNeighborLoader((features, graph), [2])
     LinkNeighborLoader((features, graph), [2], edge_label_index=DATA.edge_index)
+
+
+class Partly:
+    """Lacks methods of a Numbering."""
+
+    def to_stored(self, ids, node_type=None):
+        return ids.flip(0)
+
+    def to_user(self, ids, node_type=None):
+        return ids.flip(0)
+
+
+@pytest.mark.parametrize("which", ["FeatureStore", "GraphStore"])
+@pytest.mark.parametrize(
+    ("order", "missing"), [(Partly(), "to, equals"), ("by name", "to_stored, to_user, to, equals")]
+)
+def test_an_order_that_lacks_methods_is_refused(which, order, missing):
+    stores = stores_of()
+    stores[which == "GraphStore"].__dict__["order"] = order
+    message = f"order of a {which}: expected the methods of a torch_gnnscale.topology.numbering.Numbering, found a "
+    with pytest.raises(TypeError, match=whole(f"{message}{type(order).__name__} without {missing}")):
+        NeighborLoader(stores, [2])
+
+
+def test_a_foreign_store_may_use_the_name_order():
+    store, graph = ForeignFeatureStore(), stores_of()[1]
+    store.put_tensor(DATA.x, group_name=None, attr_name="x", index=None)
+    store.order = "by name"
+    assert all(torch.equal(batch.x, DATA.x[batch.n_id]) for batch in NeighborLoader((store, graph), [2], batch_size=50))
+    store.order = Partly()
+    with pytest.raises(
+        TypeError, match=r"^order of a ForeignFeatureStore: expected the methods of .* without to, equals"
+    ):
+        NeighborLoader((store, graph), [2])
 
 
 def test_a_store_of_rows_tells_their_number():

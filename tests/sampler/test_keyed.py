@@ -1,19 +1,25 @@
-"""A sampler of thirty lines that keeps the contract gets from the loaders what ours has."""
+"""A sampler of forty lines that keeps the contract gets from the loaders what ours has."""
 
 import threading
 import warnings
+from contextlib import nullcontext
 from functools import partial
 
 import pytest
 import torch
 from helpers.data import make_data, plain, processes
 from torch_geometric.data import Data, HeteroData
+from torch_geometric.loader import NodeLoader
 from torch_geometric.nn import GraphConv
 from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 
+import torch_gnnscale
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler, ops
+from torch_gnnscale.feature.contract import Ranks
 from torch_gnnscale.loader import accesses
 from torch_gnnscale.loader.prefetch import USUAL
+from torch_gnnscale.loader.resumable import OWN_NAMES
+from torch_gnnscale.loader.share import Share
 from torch_gnnscale.random import draw_seed
 from torch_gnnscale.sampler import KeyedSampler, Layer, NeighborOutput, WeightedLayer
 from torch_gnnscale.topology import CSC
@@ -334,3 +340,72 @@ def test_a_sampler_of_others_is_told_how_negatives_are_drawn(data):
     loader = LinkNeighborLoader(data, [2], links, neg_sampling=negatives, neighbor_sampler=Foreign(), batch_size=4)
     assert [batch.dst_neg_index.shape for batch in loader] == [(4, 3)] * 2
     assert [entry.amount for entry in asked] == [3, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [({"seed": 7}, r"\['seed'\]"), ({"kind": "mine", "epoch": 5, "batch": 1}, r"\['batch', 'epoch'\]"),
+     ({"batch_size": 9}, r"\['batch_size'\]"), ({"negatives": None}, r"\['negatives'\]")],
+)  # fmt: skip
+def test_options_must_leave_a_loader_its_own_names(data, options, names):
+    sampler = RandomEdges(data)
+    sampler.options = lambda: options
+    message = (
+        r"^options\(\) of a RandomEdges: expected other names than those of a loader's own entries in its state, found "
+    )
+    with pytest.raises(ValueError, match=f"{message}{names}$"):
+        loader_of(data, sampler)
+    sampler.options = lambda: {"kind": "mine"}
+    loader = loader_of(data, sampler)
+    assert loader.state_dict()["kind"] == "mine"
+    sampler.options = lambda: options
+    with pytest.raises(ValueError, match=f"{message}{names}$"):
+        loader.state_dict()
+
+
+def test_the_names_of_a_loader_s_own_entries(data):
+    links = LinkNeighborLoader(data, [1], data.edge_index[:, :60], neighbor_sampler=RandomEdges(data))
+    owned = loader_of(data)
+    owned._order.share = Share(Ranks(0, 2), "owned", "pad")
+    for loader in (links, owned):
+        assert {*loader.state_dict()} - {"sampler"} <= OWN_NAMES
+
+
+@pytest.mark.parametrize("patched", [False, True])
+def test_in_a_loader_of_pyg(data, patched):
+    degree = torch.bincount(data.edge_index[1], minlength=data.num_nodes)
+    with torch_gnnscale.patch_pyg() if patched else nullcontext():
+        torch.manual_seed(0)
+        loader = NodeLoader(data, RandomEdges(data), torch.arange(60), batch_size=20)
+        first, *others = loader
+        for seeds, batch in zip(torch.arange(60).split(20), [first, *others], strict=True):
+            assert torch.equal(batch.n_id[: batch.batch_size], seeds)
+            assert torch.equal(batch.x, data.x[batch.n_id])
+            assert torch.equal(data.edge_index[:, batch.e_id], batch.n_id[batch.edge_index])
+            assert len(batch.e_id) == int((degree[seeds] > 0).sum())
+            assert ("edge_weight" in batch) == patched  # of the fields that PyG's outputs lack
+        assert not torch.equal(first.e_id, next(iter(loader)).e_id)
+
+
+class Naming(RandomEdges):
+    """Has a field of this name."""
+
+    def __init__(self, data, name):
+        super().__init__(data, weighted=False)
+        self.name = name
+
+    def _sample(self, seeds, key):
+        out = super()._sample(seeds, key)
+        out.fields = {self.name: key}
+        return out
+
+
+@pytest.mark.parametrize(
+    "name", ["x", "y", "n_id", "e_id", "edge_index", "num_sampled_nodes", "input_id", "batch_size"]
+)
+def test_fields_that_would_replace_others_are_refused(data, name):
+    message = (
+        f"^{name}: expected a batch without this attribute, because a field of the sampler's output gets this name"
+    )
+    with pytest.raises(ValueError, match=message):
+        next(iter(loader_of(data, Naming(data, name))))

@@ -207,3 +207,13 @@ def test_ids_of_types_with_and_without_an_order(node_type):
     assert stored.dtype == torch.int64
     assert stored.tolist() == ([0, 2] if node_type == "a" else [2, 0])
     assert order.to_user(stored, node_type).tolist() == [2, 0]
+
+
+@pytest.mark.parametrize(("ids", "at", "found"), [([-1], 0, -1), ([2, 3], 1, 3), ([[0, 1], [2, 1 << 40]], 3, 1 << 40)])
+def test_ids_that_are_no_nodes_are_named(ids, at, found):
+    order = by_score(torch.tensor([1, 2, 3]))
+    message = rf"^ids\[{at}\] = {found} is out of range: expected nodes in \[0, 3\)$"
+    for numbering, node_type in ((order, None), (TypedOrder(a=order), "a")):
+        with pytest.raises(IndexError, match=message):
+            numbering.to_stored(torch.tensor(ids), node_type)
+    assert order.to_stored(torch.tensor([[0, 1], [2, 2]], dtype=torch.uint8)).tolist() == [[2, 1], [0, 0]]

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch_geometric.typing import NodeType
 
+from ..ops.arguments import check_ids
 from ..partition import StoredParts
 
 
@@ -27,7 +28,9 @@ class PartNumbering:
 
     def to_stored(self, ids: Tensor, node_type: NodeType | None = None) -> Tensor:
         """See :meth:`Numbering.to_stored`."""
-        return self._parts.stored_ids(node_type)[ids.to(torch.int64)]
+        stored = self._parts.stored_ids(node_type)
+        check_ids("ids", ids.to(torch.int64).reshape(-1), len(stored), "nodes")
+        return stored[ids.to(torch.int64)]
 
     def to_user(self, ids: Tensor, node_type: NodeType | None = None) -> None:
         """See :meth:`Numbering.to_user`."""

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from ..ops.arguments import check_int
-from ..sampler.keyed import KeyedSampler
 from .keyed_loader import KeyedLoader
 
 
@@ -50,11 +49,12 @@ def accesses(loader: KeyedLoader, epochs: Sequence[int]) -> Tensor:
         int64, shape [num_nodes], by the user's ids.
 
     Raises:
-        TypeError, ValueError: another loader, not epochs, or an order that does not follow from the seed.
+        TypeError, ValueError: another loader, a sampler that is no KeyedSampler or does not know the number of nodes,
+            not epochs, or an order that does not follow from the seed.
         NotImplementedError: a heterogeneous graph.
     """
     num_nodes, samples = _samples(loader, epochs)
-    count = torch.zeros(num_nodes, dtype=torch.int64, device=loader._sampler.device)
+    count = torch.zeros(num_nodes, dtype=torch.int64, device=loader.keyed_sampler.device)
     for out in samples:
         _add(count, out.node)
     return _by_user(loader, count.cpu())
@@ -68,7 +68,7 @@ def accesses_by_hop(loader: KeyedLoader, epochs: Sequence[int]) -> Accesses:
             ``induced``, whose edges have no hops.
     """
     num_nodes, num_edges, samples = sampled_hops(loader, epochs)
-    device = loader._sampler.device
+    device = loader.keyed_sampler.device
     nodes: list[Tensor] = []
     edges: list[Tensor] = []
     for hops in samples:
@@ -90,7 +90,7 @@ def sampled_hops(loader: KeyedLoader, epochs: Sequence[int]) -> tuple[int, int, 
         TypeError, ValueError, NotImplementedError: as in :func:`accesses_by_hop`; some when a batch is drawn.
     """
     num_nodes, samples = _samples(loader, epochs)
-    num_edges = loader._sampler.edge_bound(None)
+    num_edges = loader.keyed_sampler.edge_bound(None)
     return num_nodes, num_edges or 0, (_hops(out, num_edges) for out in samples)
 
 
@@ -104,11 +104,15 @@ def _hops(out: Any, num_edges: int | None) -> Hops:
 
 def _samples(loader: KeyedLoader, epochs: Sequence[int]) -> tuple[int, Iterator[Any]]:
     """(number of nodes, the samples of all batches of the epochs)."""
-    sampler = loader._sampler if isinstance(loader, KeyedLoader) else None
-    if not isinstance(sampler, KeyedSampler):
+    if not isinstance(loader, KeyedLoader):
         raise TypeError(f"loader: expected one of this package with a KeyedSampler, found {type(loader).__name__}")
-    bounds = sampler.node_bounds()
-    if bounds is None or None not in bounds:
+    sampler = loader.keyed_sampler
+    if (bounds := sampler.node_bounds()) is None:
+        raise ValueError(
+            f"loader: expected a sampler whose node_bounds() tells the number of nodes, found a "
+            f"{type(sampler).__name__} that does not know it"
+        )
+    if None not in bounds:
         raise NotImplementedError(
             "accesses of a heterogeneous graph's nodes are not implemented; count by type yourself"
         )

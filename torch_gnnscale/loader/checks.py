@@ -15,6 +15,7 @@ from ..ops.arguments import check_tensor, to_int
 from ..ops.rows import has_contiguous_rows
 from ..sampler import NeighborSampler
 from ..sampler.keyed import KeyedSampler
+from ..topology import GraphStore
 from ..topology.numbering import Numbering
 from .fetch import row_tensors
 from .layout import EdgeLayout
@@ -229,14 +230,12 @@ def common_numbering(data: Any) -> Numbering | None:
     """The numbering of a pair of renumbered stores; None if the stores use the user's ids.
 
     Raises:
+        TypeError: what a store has as its order lacks a method of a Numbering.
         ValueError: the two stores have different numberings.
     """
     if isinstance(data, (Data, HeteroData)):
         return None
-    orders = (getattr(store, "order", None) for store in data)
-    features, graph = (
-        order if isinstance(order, Numbering) else None for order in orders
-    )  # foreign stores may use this name
+    features, graph = (_numbering_of(store) for store in data)
     if features is not graph and (features is None or graph is None or not features.equals(graph)):
         names = ["the user's" if order is None else "another" for order in (features, graph)]
         raise ValueError(
@@ -244,3 +243,17 @@ def common_numbering(data: Any) -> Numbering | None:
             f"use GraphStore.from_data(data, order=features.order)"
         )
     return graph
+
+
+def _numbering_of(store: Any) -> Numbering | None:
+    """The numbering of one store. Foreign stores may use the name ``order`` for something else."""
+    order = getattr(store, "order", None)
+    if order is None or isinstance(order, Numbering):
+        return order
+    if not isinstance(store, (RowStore, GraphStore)) and not hasattr(order, "to_stored"):
+        return None
+    missing = [name for name in ("to_stored", "to_user", "to", "equals") if not hasattr(order, name)]
+    raise TypeError(
+        f"order of a {type(store).__name__}: expected the methods of a torch_gnnscale.topology.numbering.Numbering, "
+        f"found a {type(order).__name__} without {', '.join(missing)}"
+    )

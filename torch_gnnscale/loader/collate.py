@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -71,9 +71,13 @@ class Collator:
         else:
             self._put_weights(batch, sampled)
         _put_ids(batch, sampled, self.numbering)
-        for name, value in getattr(sampled.out, "fields", {}).items():
+        fields = getattr(sampled.out, "fields", {})
+        of_graph = batch._store if isinstance(batch, Data) else batch._global_store
+        _check_names(name for name in fields if name in of_graph)
+        for name, value in fields.items():
             batch[name] = value
         self.label(batch, sampled.out)
+        _check_names(name for name, value in fields.items() if of_graph[name] is not value)
         for store in batch.stores:  # else deep copies of the batch would share this cache
             store.__dict__.pop("_cached_attr", None)
         if self.device is not None:
@@ -93,6 +97,15 @@ class Collator:
                     )
                 if self.layouts[edge_type] in ("coo", "EdgeIndex"):
                     store[name] = edges.weight.to(store["edge_index"].device)
+
+
+def _check_names(taken: Iterable[str]) -> None:
+    """Raises ValueError if there are names of a sampler's fields that are ``taken`` in the batch."""
+    for name in taken:
+        raise ValueError(
+            f"{name}: expected a batch without this attribute, because a field of the sampler's output gets this name; "
+            f"give the field another name"
+        )
 
 
 def _put_ids(batch: Data | HeteroData, sampled: SampledGraphPart, numbering: Numbering | None) -> None:

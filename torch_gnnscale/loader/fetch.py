@@ -110,6 +110,11 @@ class RowSource(ABC):
         """A batch of these rows with the sampled edges in these layouts; ``layouts=None`` puts no sampled edges."""
 
     @abstractmethod
+    def edges(self, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> tuple[SampledEdges, Tensor | None]:
+        """Sampled edges of a type on the device of a batch's edges (``edge_id`` is not moved), and their values: those
+        that they have in this layout if it is an ``adj_t``."""
+
+    @abstractmethod
     def node_rows(self, rows: Any, name: str) -> Any:
         """The rows of one attribute of a homogeneous graph's nodes, taken from ``rows``, which :meth:`fetch` returned;
         None if there is no such attribute."""
@@ -171,8 +176,8 @@ class DataRows(RowSource):
             for name, value in rows[type_name].items():
                 out[name] = value
             if layouts is not None and has_edges and (type_name is None or "edge_index" in store or "adj_t" in store):
-                edges, layout = self.moved(type_name, sampled.edges[type_name]), layouts[type_name]
-                value = self.values(type_name, edges, layout)
+                layout = layouts[type_name]
+                edges, value = self.edges(type_name, sampled.edges[type_name], layout)
                 laid = laid_out(edges.edge_index, edges.colptr, sampled.size(type_name), layout, value)
                 set_edges(out, laid, layout)
         return batch
@@ -181,16 +186,17 @@ class DataRows(RowSource):
         """See :meth:`RowSource.node_rows`."""
         return rows[None].get(name)
 
-    def moved(self, edge_type: Any, edges: SampledEdges) -> SampledEdges:
-        """The edges on the device of a batch's edges; ``edge_id`` is not moved."""
+    def edges(self, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> tuple[SampledEdges, Tensor | None]:
+        """See :meth:`RowSource.edges`."""
         device = edge_device(self._storage(edge_type)) if self.device is None else self.device
-        return edges._replace(
+        moved = edges._replace(
             edge_index=edges.edge_index.to(device),
             colptr=edges.colptr if edges.colptr is None else edges.colptr.to(device),
             weight=edges.weight if edges.weight is None else edges.weight.to(device),
         )
+        return moved, self._values(edge_type, moved, layout)
 
-    def values(self, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> Tensor | None:
+    def _values(self, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> Tensor | None:
         """The values of a batch's ``adj_t``: the sampler's edge weights, else the values of the input's ``adj_t``.
 
         Where there are both, a warning says so once per edge type.
@@ -258,8 +264,9 @@ class StoreRows(RowSource):
 
         def put_edges(store: Any, edge_type: Any) -> None:
             if layouts is not None:
-                edges, layout = sampled.edges[edge_type], layouts[edge_type]
-                laid = laid_out(edges.edge_index, edges.colptr, sampled.size(edge_type), layout, edges.weight)
+                layout = layouts[edge_type]
+                edges, value = self.edges(edge_type, sampled.edges[edge_type], layout)
+                laid = laid_out(edges.edge_index, edges.colptr, sampled.size(edge_type), layout, value)
                 set_edges(store, laid, layout)
 
         if not hetero:
@@ -277,6 +284,10 @@ class StoreRows(RowSource):
                 if isinstance(attr.group_name, tuple):
                     batch[attr.group_name][attr.attr_name] = value
         return batch
+
+    def edges(self, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> tuple[SampledEdges, Tensor | None]:
+        """See :meth:`RowSource.edges`: they stay where they were sampled, and have the sampler's weights as values."""
+        return edges, edges.weight
 
     def node_rows(self, rows: list[tuple[Any, Any]], name: str) -> Any:
         """See :meth:`RowSource.node_rows`."""

@@ -15,7 +15,7 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, HeteroSampler
 from .. import ops
 from .._warn import warn
 from ..memory import move_to_huge_pages
-from ..sampler.keyed import Output
+from ..sampler.keyed import KeyedSampler, Output
 from . import checks
 from .chunks import KeyedShuffle
 from .collate import Collator
@@ -25,7 +25,7 @@ from .layout import EdgeLayout, edge_layouts_of
 from .line import Line
 from .order import NumberedBatch, SeedOrder
 from .prefetch import USUAL
-from .resumable import ResumableLoader
+from .resumable import ResumableLoader, options_of
 from .share import Shard, SharedOrder, Uneven, common_seed
 from .sharing import sharing_of
 from .split import Split
@@ -73,7 +73,8 @@ class KeyedLoader(ResumableLoader):
         )
         self._sampler = sampler = self._sharing.sampler
         share = self._sharing.share
-        kwargs = without_processes(data, sampler, kwargs)
+        options_of(sampler)  # raises here, and not when a state is asked for
+        kwargs = without_processes(data, sampler, kwargs, timed=split is not None)
         checks.check_features(data, sampler)
         checks.check_part(data, sampler, kwargs)
         checks.check_inputs(kwargs, num_inputs)
@@ -97,6 +98,17 @@ class KeyedLoader(ResumableLoader):
         if kwargs.get("filter_per_worker") is None and checks.has_rows_on_gpu(data):
             kwargs["filter_per_worker"] = False
         super().__init__(data, num_neighbors, sampler, **kwargs)
+
+    @property
+    def keyed_sampler(self) -> KeyedSampler:
+        """The sampler of batches; with ``split``, that of this rank's part of them.
+
+        Raises:
+            ValueError: it is no KeyedSampler.
+        """
+        if not isinstance(self._sampler, KeyedSampler):
+            raise ValueError(f"neighbor_sampler: expected a KeyedSampler, found {type(self._sampler).__name__}")
+        return self._sampler
 
     def _meet_others(self) -> None:
         """Called at the end of a subclass's constructor; see :meth:`Sharing.meet`."""

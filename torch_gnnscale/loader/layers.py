@@ -9,7 +9,7 @@ from torch_geometric.data import Data, HeteroData
 
 from ..sampler import Layer, WeightedLayer
 from ..sampler.edge_types import end_types
-from .fetch import DataRows, RowSource
+from .fetch import RowSource
 from .layout import EdgeLayout, laid_out
 from .sampled import SampledEdges, SampledGraphPart, by_type
 
@@ -42,10 +42,7 @@ def put_layers(
                 None if found.weight is None else found.weight[some],
             )
             column, edge = column + size[1], edge + count
-            value = edges.weight
-            if isinstance(source, DataRows):
-                edges = source.moved(edge_type, edges)
-                value = source.values(edge_type, edges, layouts[edge_type])
+            edges, value = source.edges(edge_type, edges, layouts[edge_type])
             laid = laid_out(edges.edge_index, edges.colptr, size, layouts[edge_type], value)
             hops[edge_type].append((laid, edges.edge_id, edges.weight))
         store = batch if edge_type is None else batch[edge_type]

@@ -16,6 +16,27 @@ from .adapter import PyGLoaderAdapter
 from .chunks import KeyedShuffle
 from .sharing import Sharing
 
+OWN_NAMES = frozenset(
+    ("format", "seed", "epoch", "batch", "seed_order", "ranks", "parts", "consecutive", "key_of_owners", "uneven",
+     "bulk", "inputs", "input_type", "key_of_inputs", "batch_size", "drop_last", "order", "negatives")
+)  # fmt: skip
+"""The entries of a loader's state besides its sampler's options."""
+
+
+def options_of(sampler: BaseSampler) -> dict[str, Any]:
+    """The options of a sampler, which are entries of a loader's state; none if it is no KeyedSampler.
+
+    Raises:
+        ValueError: an option has the name of an entry of the loader's own.
+    """
+    options = sampler.options() if isinstance(sampler, KeyedSampler) else {}
+    if taken := sorted(OWN_NAMES.intersection(options)):
+        raise ValueError(
+            f"options() of a {type(sampler).__name__}: expected other names than those of a loader's own entries in "
+            f"its state, found {taken}"
+        )
+    return options
+
 
 class ResumableLoader(PyGLoaderAdapter):
     """A loader whose batches are functions of its seed, the epoch and the number of the batch."""
@@ -70,7 +91,7 @@ class ResumableLoader(PyGLoaderAdapter):
             "batch_size": self.batch_size,
             "drop_last": self.drop_last,
             "order": "shuffled" if isinstance(self.sampler, KeyedShuffle) else order,
-            **(self._sampler.options() if isinstance(self._sampler, KeyedSampler) else {}),
+            **options_of(self._sampler),
             **self._sharing.said_of_inputs,
         }
 

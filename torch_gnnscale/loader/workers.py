@@ -1,13 +1,15 @@
-"""The meaning of ``num_workers``: threads, unless something needs processes."""
+"""The meaning of DataLoader's arguments: ``num_workers`` is threads, unless something needs processes."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from torch.utils.data import DataLoader
 from torch_geometric.data import Data, HeteroData
 
 from .._warn import warn
-from ..feature.contract import may_be_read_by_threads
+from ..feature.contract import is_collective, may_be_read_by_threads
+from ..ops.arguments import to_int
 from ..sampler.keyed import KeyedSampler
 from .checks import of_part
 
@@ -15,22 +17,65 @@ PROCESS_OPTIONS = ("worker_init_fn", "multiprocessing_context")
 """Arguments of DataLoader that only processes can serve."""
 
 
-def without_processes(data: Any, sampler: Any, options: dict[str, Any]) -> dict[str, Any]:
+def without_processes(data: Any, sampler: Any, options: dict[str, Any], timed: bool = False) -> dict[str, Any]:
     """The DataLoader's options, without worker processes if threads can do the work.
 
     Threads are faster: processes have to send every batch. Processes are kept for a sampler or store that several
-    threads must not use at once, and if ``worker_init_fn`` or ``multiprocessing_context`` is given. A warning names the
-    arguments that have no effect.
+    threads must not use at once, and if ``worker_init_fn`` or ``multiprocessing_context`` is given. What is collective
+    is asked by one thread, never by processes. A warning names the arguments that have no effect.
+
+    Args:
+        data, sampler: of the loader.
+        options: its arguments of DataLoader.
+        timed: whether the loader waits for other ranks, ``timeout`` seconds at most.
+
+    Raises:
+        TypeError, ValueError: a number of workers that is none.
+        NotImplementedError: processes are asked for, and the sampler or a store is collective.
     """
-    if not options.get("num_workers", 0) or any(options.get(name) is not None for name in PROCESS_OPTIONS):
+    if (workers := to_int("num_workers", options.get("num_workers", 0))) < 0:
+        raise ValueError(f"num_workers: expected at least 0, found {workers}")
+    kept = _kept(data, sampler, options, workers, timed)
+    _warn_of_unused(kept, timed)
+    return kept
+
+
+def _kept(data: Any, sampler: Any, options: dict[str, Any], workers: int, timed: bool) -> dict[str, Any]:
+    if not workers:
         return options
-    rows = isinstance(data, (Data, HeteroData)) or may_be_read_by_threads(data[0])
-    sampling = isinstance(sampler, KeyedSampler) and sampler.thread_safe and not sampler.collective
-    if not of_part(data) and not (rows and sampling):
+    stores = () if isinstance(data, (Data, HeteroData)) else tuple(data)
+    collective, part = next((x for x in (sampler, *stores) if is_collective(x)), None), of_part(data)
+    if any(options.get(name) is not None for name in PROCESS_OPTIONS):
+        if collective is not None and not part:  # of a part's stores, check_part says it
+            raise NotImplementedError(
+                f"worker processes (num_workers={workers}) with a {type(collective).__name__}, which is collective, "
+                f"are not implemented; num_workers alone means threads"
+            )
         return options
-    unused = [name for name in ("num_workers", "persistent_workers", "prefetch_factor") if options.get(name)]
-    warn(
-        f"{', '.join(f'{name}={options[name]}' for name in unused)}: threads prepare the batches, which is faster than "
-        f"processes (see prefetch=); pass multiprocessing_context='fork' for worker processes"
-    )
+    rows = not stores or may_be_read_by_threads(stores[0])
+    sampling = isinstance(sampler, KeyedSampler) and sampler.thread_safe
+    if not part and collective is None and not (rows and sampling):
+        return options
+    of_processes = ("num_workers", "persistent_workers", "prefetch_factor", *(() if timed else ("timeout",)))
+    unused = [name for name in of_processes if options.get(name)]
+    if part or collective is None:
+        instead = "threads prepare the batches, which is faster than processes (see prefetch=)"
+    else:
+        instead = f"one thread asks a {type(collective).__name__}, which is collective, in the order of batches"
+    if not part and collective is None:
+        instead += "; pass multiprocessing_context='fork' for worker processes"
+    warn(f"{', '.join(f'{name}={options[name]}' for name in unused)}: {instead}")
     return {name: value for name, value in options.items() if name not in unused}
+
+
+def _warn_of_unused(options: dict[str, Any], timed: bool) -> None:
+    """Warns of arguments that have no effect beside the others."""
+    seconds = options.get("timeout", 0)
+    if seconds > 0 and not timed and not options.get("num_workers", 0):
+        warn(f"timeout={seconds} has no effect without worker processes")
+    own = options.get("collate_fn")
+    # Tools that make a loader anew, such as Lightning, pass the method of the loader they have.
+    if own is not None and not isinstance(getattr(own, "__self__", None), DataLoader):
+        warn("collate_fn has no effect, as in PyG: the loader makes its batches itself; use transform=")
+    if device := options.get("pin_memory_device"):
+        warn(f"pin_memory_device={device!r} has no effect: batches are pinned for the current CUDA device")

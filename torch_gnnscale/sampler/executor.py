@@ -37,8 +37,10 @@ def check_bulk(graph: SampledGraph, drawing: Drawing, how: str) -> None:
         weighted=any(relation.weight is not None for relation in graph.relations),
         timed=any(relation.time is not None for relation in graph.relations),
         disjoint=drawing.disjoint,
-        subgraph=drawing.subgraph,
+        subgraph="directional",
     )
+    if drawing.subgraph != "directional":
+        modes.append(f"subgraph_type={drawing.subgraph!r}")
     if modes:
         raise NotImplementedError(f"{modes[0]} with {how} is not implemented; use device='cpu'")
 

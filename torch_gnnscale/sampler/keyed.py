@@ -98,7 +98,9 @@ class KeyedSampler(BaseSampler):
         """
 
     def options(self) -> dict[str, Any]:
-        """What decides samples besides the key and the edges: plain values, compared when a state is loaded."""
+        """What decides samples besides the key and the edges: plain values, compared when a state is loaded. They are
+        entries of a loader's state, so that names of its own entries (``seed``, ``epoch``, ``batch``, ``batch_size``,
+        ...) are refused."""
         return {}
 
     def node_bounds(self) -> Mapping[NodeType | None, int] | None:

@@ -18,7 +18,7 @@ from ..feature.contract import Steps
 from ..feature.tiered_rows import sent
 from ..loader.fetch import Bounds, CollectiveSource, RowSource
 from ..loader.layout import EdgeLayout
-from ..loader.sampled import SampledGraphPart
+from ..loader.sampled import SampledEdges, SampledGraphPart
 from .peer_memory import memories_on
 from .peers import Peers
 from .shuffle_index import ShuffleIndex
@@ -150,6 +150,10 @@ class SplitRows(CollectiveSource):
             fields = sampled.out.fields  # type: ignore[union-attr]
             fields["shuffle_index"] = fields["shuffle_index"].with_halo_of(batch[X])
         return batch
+
+    def edges(self, edge_type: Any, edges: SampledEdges, layout: EdgeLayout) -> tuple[SampledEdges, Tensor | None]:
+        """See :meth:`RowSource.edges`."""
+        return self.inner.edges(edge_type, edges, layout)
 
     def node_rows(self, rows: FetchedRows, name: str) -> Any:
         """See :meth:`RowSource.node_rows`."""

@@ -54,8 +54,8 @@ def measure(plan: Plan, loader: KeyedLoader, epochs: Sequence[int]) -> Measured:
         TypeError, ValueError, NotImplementedError: the loader draws from another graph, or what
             :func:`torch_gnnscale.split.plan` refuses.
     """
-    check_sampler(loader._sampler)
-    bounds = loader._sampler.node_bounds()
+    check_sampler(loader.keyed_sampler)
+    bounds = loader.keyed_sampler.node_bounds()
     if bounds != {None: plan.num_nodes}:
         raise ValueError(f"loader: expected one of {plan.num_nodes} nodes, found {bounds}")
     owners = plan.owners_in(loader.order)

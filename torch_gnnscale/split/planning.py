@@ -97,7 +97,7 @@ def plan(
     loader = NeighborLoader(
         data, num_neighbors, input_nodes, batch_size=batch_size, shuffle=True, seed=seed, shard=False, **options
     )
-    check_sampler(loader._sampler)
+    check_sampler(loader.keyed_sampler)
     counts = presample(loader, range(FIRST_EPOCH, FIRST_EPOCH + epochs), progress)
     node_load, by_place = counts.node_load(csc, load), counts.by_place(csc)
     stored = torch.arange(csc.num_dst)  # by the user's ids
@@ -106,10 +106,10 @@ def plan(
     if weights == "given":
         owners = torch.empty_like(given).index_copy_(0, stored, given)
     else:
-        edge_load = counts.expected(csc) if _draws_evenly(loader._sampler) else by_place.to(torch.float64)
+        edge_load = counts.expected(csc) if _draws_evenly(loader.keyed_sampler) else by_place.to(torch.float64)
         owners = owners_by(weights, csc, node_load, edge_load, loader.input_data.node, parts, seed)
     about = {
-        "weights": weights, "load": load, "sampler": loader._sampler.options(), "batch_size": batch_size,
+        "weights": weights, "load": load, "sampler": loader.keyed_sampler.options(), "batch_size": batch_size,
         "epochs": epochs, "seed": seed,
     }  # fmt: skip
     cut = _cut(csc, by_place, owners)

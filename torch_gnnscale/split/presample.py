@@ -61,7 +61,7 @@ def presample(loader: KeyedLoader, epochs: Sequence[int], progress: bool = False
         TypeError, ValueError, NotImplementedError: as of :func:`torch_gnnscale.loader.accesses_by_hop`.
     """
     num_nodes, num_edges, samples = sampled_hops(loader, epochs)
-    device = loader._sampler.device
+    device = loader.keyed_sampler.device
     rows, layers = torch.zeros(2, num_nodes, dtype=torch.int64, device=device)
     edges = torch.zeros(num_edges, dtype=torch.int64, device=device)
     total = len(epochs) * len(loader)

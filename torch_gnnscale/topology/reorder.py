@@ -13,7 +13,7 @@ from torch_geometric.data import Data
 from torch_geometric.typing import NodeType
 
 from .. import files, ops
-from ..ops.arguments import check_permutation
+from ..ops.arguments import check_ids, check_permutation
 from .csc import CSC
 from .numbering import Numbering
 
@@ -44,7 +44,9 @@ class Order(NamedTuple):
     def to_stored(self, ids: Tensor, node_type: Any = None) -> Tensor:
         """See :meth:`Numbering.to_stored`."""
         assert node_type is None
-        return self.new[ids.to(self.new.device, torch.int64)]
+        stored = ids.to(self.new.device, torch.int64)
+        check_ids("ids", stored.reshape(-1), len(self.new), "nodes")
+        return self.new[stored]
 
     def to_user(self, ids: Tensor, node_type: Any = None) -> Tensor:
         """See :meth:`Numbering.to_user`."""
@@ -61,7 +63,8 @@ class Order(NamedTuple):
 
 
 class TypedOrder(dict[NodeType, Order]):
-    """A renumbering of the nodes of several types; the types that it does not have keep their ids."""
+    """A renumbering of the nodes of several types; the types that it does not have keep their ids, of whose number it
+    knows nothing."""
 
     # As a :class:`torch_gnnscale.topology.numbering.Numbering`
 
