@@ -54,7 +54,8 @@ def versions(cuda_home: str) -> str:
 
 
 def description() -> str:
-    """README.md for a package index: links to files of the repository become links to its public home."""
+    """README.md for a package index: links to files of the repository become links below the URL that pyproject.toml
+    gives as its home, whether or not it is published there."""
     home = re.search(r'^Repository = "(.+)"', (ROOT / "pyproject.toml").read_text(), re.MULTILINE).group(1)
     text = (ROOT / "README.md").read_text()
     text = re.sub(r"(!\[[^]]*\]\()(?!https?:)", rf"\1{home}/raw/main/", text)

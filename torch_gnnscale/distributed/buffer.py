@@ -134,8 +134,8 @@ class PrefetchBuffer:
 
     @staticmethod
     def _without(awaited: np.ndarray, step: BufferStep, ids: np.ndarray) -> BufferStep:
-        """The step where these slots have no rows: what it would have taken from them is fetched, and enters unless
-        another row enters there."""
+        """The step, changed for slots whose rows have not come: what it would have taken from them is fetched, and
+        enters these slots again unless another row does."""
         slot = np.full(len(ids), -1)
         slot[step.hit.numpy()] = step.slot.numpy()
         gone = np.isin(slot, awaited)

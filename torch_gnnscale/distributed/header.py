@@ -24,18 +24,18 @@ class Header(NamedTuple):
 
     status: int
     number: int
-    """Of the rank's batch."""
+    """The number of the rank's batch."""
     iteration: int
-    """Counts the iterations over the loader."""
+    """The number of the iteration over the loader."""
     epoch: int
     first: int
     """The epoch's batch at which the iteration began."""
     step: int
-    """Of the iteration, from 0."""
+    """The number of the step in the iteration, from 0."""
     left: int
     """The batch after which the rank left the iteration before, or ``COMPLETED``."""
     fingerprint: int
-    """Of what decides the batches of the iteration: seed, inputs, options, partition book, versions."""
+    """A hash of what decides the batches of the iteration: seed, inputs, options, partition book, versions."""
 
 
 _ALIKE = {

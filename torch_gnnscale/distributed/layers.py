@@ -99,8 +99,8 @@ class OwnersLayers(PartitionedLayers):
 
 
 def _poisson_limits(degree: Tensor, fanout: int) -> Tensor:
-    """For nodes of d > fanout edges, the number that r_v of :func:`torch_gnnscale.ops.draw_nodes` is below if r_v d <
-    2^64 fanout: int64, as ``degree``."""
+    """The limit of the draws of each node of d > fanout edges: r_v of :func:`torch_gnnscale.ops.draw_nodes` is below it
+    if and only if r_v d < 2^64 fanout. int64, shape of ``degree``."""
     values, which = torch.unique(degree, return_inverse=True)
     limits = [-(-(fanout << 64) // d) if d > fanout else 0 for d in values.tolist()]
     return torch.tensor([limit - (1 << 63) for limit in limits], dtype=torch.int64)[which]

@@ -38,7 +38,7 @@ class LoaderBuffers:
     def __init__(self, buffers: Sequence[PrefetchBuffer | None]) -> None:
         self._buffers = list(buffers)
         self.is_lost = False
-        """Whether rows that were certain to come were not put where later steps look for them."""
+        """Whether rows that were certain to come never reached the buffer, in which later steps expect them."""
         self._starts = [None if buffer is None else buffer.policy.start() for buffer in buffers]
 
     @property

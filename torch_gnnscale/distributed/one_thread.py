@@ -42,8 +42,8 @@ class OneThread(Executor):
         self.end(None if wait else 0.0)
 
     def end(self, timeout: float | None) -> bool:
-        """Ends the thread after the calls so far; returns whether it has ended after ``timeout`` seconds, 0 of which do
-        not wait, so that any thread may call it."""
+        """Ends the thread after the calls so far. Waits for that at most ``timeout`` seconds, and returns whether it
+        has ended. With ``timeout=0`` this does not wait, so that any thread may call it."""
         if not self._ended:
             self._ended = True
             self._calls.put(None)

@@ -89,7 +89,7 @@ class PartRows(RowStore):
         return self._open_steps(identity, by_column=True)
 
     def check_splittable(self) -> None:
-        """Raises NotImplementedError for what a part was opened with that has no place where batches are split."""
+        """Raises NotImplementedError if the part was opened with an option that split batches lack, naming it."""
 
     def all_attrs(self) -> list[TensorAttr]:
         """See :meth:`RowStore.all_attrs`. With several parts, the user's ids of nodes are the attribute ``n_id``."""

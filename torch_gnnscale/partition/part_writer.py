@@ -155,7 +155,7 @@ class PartWriter:
         count = sum(int(degree.sum()) for degree in degrees(csc, columns, step))
         arrays.write(f"{number}_colptr", torch.int64, (len(columns) + 1,), pointers(csc, columns, step))
         kind, kind_of_id = id_dtype(csc.num_src), id_dtype(max(csc.num_edges, csc.num_src))
-        if kind == kind_of_id:  # as they are read: together
+        if kind == kind_of_id:  # side by side, because they are read together
             pieces = (torch.stack([row.to(kind), ids.to(kind)], 1) for row, ids in edges(csc, columns, new, step))
             arrays.write(f"{number}_edges", kind, (count, 2), pieces)
         else:

@@ -19,7 +19,7 @@ from .transport import Transport
 ENDED = "expected a connection between the ranks, found one that was closed, or that failed"
 """What is wrong with a call after the end."""
 _ENDED: Any = object()
-"""In the place of a group that has ended; without one an exchange would have one rank."""
+"""Stands for a group that has ended. None would not do: it stands for the missing group of a single rank."""
 
 
 class Connection:
@@ -40,7 +40,8 @@ class Connection:
         self.all = self.exchange([list(range(world))])
         """Between all ranks."""
         self.transports: dict[tuple[Grid, tuple[int, ...]], Transport] = self._held.transports
-        """By the grid of ranks of which each column has the parts of a batch, and the devices of the ranks."""
+        """By (grid, devices): the grid of whose columns each has the parts of a batch, and where each rank has its
+        batch."""
 
     def exchange(self, of_ranks: list[list[int]], backend: str = "gloo") -> _Connected:
         """Makes a group for each list of ranks, of which this rank is in one; all ranks call it alike.

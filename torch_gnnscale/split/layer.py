@@ -169,7 +169,7 @@ class SplitLayer(NarrowedLayer):
         return out
 
     def groups(self, given: dict[str, Any]) -> int:
-        """As on the probe, where numbers of rows tell it."""
+        """As in the call on the probe, where the number of rows tells it; in a batch, a rank may have no rows."""
         if self.forward_pass.finds_out:
             self._call = Call(self.title, super().groups(given), Read((), ()))
         else:
@@ -177,7 +177,7 @@ class SplitLayer(NarrowedLayer):
         return self._call.groups
 
     def read(self, given: dict[str, Any], num_edges: int) -> Read:
-        """As on the probe."""
+        """As in the call on the probe."""
         if self.forward_pass.finds_out:
             self._call = self._call._replace(read=super().read(given, num_edges))
             self.forward_pass.calls.append(self._call)

@@ -99,7 +99,8 @@ class OwnNodeRows(CommonRows):
         return out
 
     def _mark_result(self, out: Tensor, found: set[KnownRows]) -> None:
-        """A result has the rows of its inputs, if it has as many: of the fewest that do."""
+        """If a result has as many rows as one of its inputs, they are the same nodes'. If several inputs have that
+        number of rows, they are taken for the rows of the fewest groups."""
         if out.dim() > 0:
             for rows in sorted(found):
                 if out.size(0) == self.count(rows):

@@ -216,7 +216,7 @@ class Parallelized(Layered):
 
     def _run(self, batch: Any, split_pass: SplitPass) -> Tensor:
         norms = SplitNorms(self.module if self.world > 1 or split_pass.finds_out else None)
-        norms.enter(Transport(self._connection.all), split_pass.own_rows)  # over the ranks of all groups
+        norms.enter(Transport(self._connection.all), split_pass.own_rows)  # over all ranks
         try:
             for name in self._of_nodes:
                 split_pass.own_rows.mark(getattr(batch, name, None), len(split_pass.hops.rows))

@@ -28,7 +28,7 @@ _PLACE = 8
 _PATTERN = 251
 """The first byte of a rank's first memory is its number modulo this, by which the others see that they read it."""
 _WROTE, _GREW, _FAILED = range(3)
-"""What a rank says at the barrier: it wrote its rows; it did, into new memory; it could not."""
+"""What a rank says at the barrier: it wrote its rows; it wrote them into new memory; it could not write them."""
 
 
 class Peers(Transport):
@@ -214,9 +214,9 @@ class Peers(Transport):
         return made
 
     def _take(self, made: PeerMemory | None) -> None:
-        """At a barrier, takes new memory, this rank's, ``made``, and that of others, in the place of what they had; no
-        rank reads the old any more. The others' is closed now, this rank's own when all others have closed it: after
-        the next barrier."""
+        """At a barrier, replaces the memory of ranks that have new memory, of this one by ``made``; no rank reads the
+        old memory any more. That of other ranks is closed now. This rank's own is closed after the next barrier, when
+        all others have closed it."""
         own = self.exchange.rank
         with self.exchange.awaited():
             handles = None if made is None else [made.handle() for _ in range(self.exchange.size - 1)]

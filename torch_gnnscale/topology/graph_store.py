@@ -185,7 +185,7 @@ class GraphStore(PyGGraphStore):
                 raise ValueError(f"relation {edge_type!r}: {error}") from error
             arrays[f"{i}_colptr"] = csc.colptr
             interleaved = csc.edge_id is not None and csc.edge_id.dtype == csc.row.dtype
-            if interleaved:  # as they are read: together
+            if interleaved:  # side by side, because they are read together
                 arrays[f"{i}_edges"] = torch.stack([csc.row, csc.edge_id], dim=1)
             else:
                 arrays[f"{i}_row"] = csc.row
