@@ -59,16 +59,12 @@ def test_command_says_what_is_wrong(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--split", "1"], "planted: expected 0, because there is one split, found split 1"),
-        (["--residual", "--model", "mlp"], "residual: expected a model with convolutions"),
-        (["--epochs", "0"], "--epochs: expected at least 1, found 0"),
-        (["--hidden", "0"], "--hidden: expected at least 1, found 0"),
+        (["--split", "1"], "--split: expected 0, because planted has one split, found 1"),
+        (["--residual", "--model", "mlp"], "--residual: expected a model with convolutions"),
+        (["--task", "temporal", "--hidden", "7"], "--hidden: expected an even number, because layers have two"),
         (["--num-workers", "-1"], "--num-workers: expected at least 0, found -1"),
-        (["--checkpoint-every", "-1"], "--checkpoint-every: expected at least 0, found -1"),
-        (["--task", "temporal", "--hidden", "7"], "hidden: expected an even number, because layers have two"),
         (["--out", __file__], f"--out: expected a folder or a new path, found {__file__}, which is or is below a file"),
         (["--out", f"{__file__}/run"], f"--out: expected a folder or a new path, found {__file__}/run, which is or"),
-        (["--seed", str(2**64)], f"seed: expected -2^63 <= seed < 2^64, found {2**64}"),
     ],
 )
 def test_command_refuses(arguments, message, capsys, monkeypatch, tmp_path):
@@ -77,6 +73,30 @@ def test_command_refuses(arguments, message, capsys, monkeypatch, tmp_path):
         main(["train", "--out", str(tmp_path), *arguments])
     assert stop.value.code == 2
     assert capsys.readouterr().err.startswith(f"gnnscale: {message}")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--epochs", "0"], "--epochs: expected at least 1, found 0"),
+        (["--hidden", "0"], "--hidden: expected at least 1, found 0"),
+        (["--checkpoint-every", "-1"], "--checkpoint-every: expected at least 0, found -1"),
+        (["--seed", str(2**64)], f"--seed: expected -2^63 <= seed < 2^64, found {2**64}"),
+        (["--lr", "nan"], "--lr: expected a finite number of at least 0, found nan"),
+        (["--lr", "-0.1"], "--lr: expected a finite number of at least 0, found -0.1"),
+        (["--weight-decay", "inf"], "--weight-decay: expected a finite number of at least 0, found inf"),
+        (["--dropout", "2"], "--dropout: expected a probability from 0 to 1, found 2.0"),
+        (["--dropout", "nan"], "--dropout: expected a probability from 0 to 1, found nan"),
+        (["--fanouts", "5", "-3"], "--fanouts: expected -1 (all) or at least 0, one per layer, found [5, -3]"),
+        (["--num-workers", "-1"], "--num-workers: expected at least 0, found -1"),
+    ],
+)
+def test_settings_out_of_range_are_refused_before_data_are_loaded(arguments, message, capsys, monkeypatch):
+    monkeypatch.setattr("torch_gnnscale.datasets.nodes.planted", lambda: pytest.fail("data were loaded"))
+    with pytest.raises(SystemExit) as stop:
+        main(["train", *arguments])
+    assert stop.value.code == 2
+    assert capsys.readouterr().err == f"gnnscale: {message}\n"
 
 
 def test_an_interrupt_is_one_line(capsys, monkeypatch):
@@ -95,8 +115,8 @@ def test_a_device_that_is_not_there_is_named(tmp_path, task, capsys):
         pytest.skip("torch sees a CUDA device")
     task.save(tmp_path / "task")
     for device, message in (
-        ("cuda", "device: expected one that torch sees (it sees 0 CUDA devices), found 'cuda'"),
-        ("tpu", "device: expected 'cpu' or 'cuda', found 'tpu'"),
+        ("cuda", "--device: expected one that torch sees (it sees 0 CUDA devices), found 'cuda'"),
+        ("tpu", "--device: expected 'cpu' or 'cuda', found 'tpu'"),
     ):
         with pytest.raises(SystemExit) as stop:
             main(["train", "--dataset", str(tmp_path / "task"), "--device", device])

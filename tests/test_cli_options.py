@@ -205,7 +205,8 @@ def test_options_of_convert_arrive(monkeypatch, tmp_path):
     assert asked("convert", "a", "b", "--out", "new") == (("new", "chunks", 11), expected)
     given = ["--columns", "src", "dst", "--header", "no", "--nodes", "5", "--no-edge-ids", "--memory", "0.3"]
     expected = {"edge_ids": False, "num_edges": 22, "memory": 322122548, "progress": True}
-    assert asked("convert", "a", "--out", "new", *given) == (("new", "chunks", 5), expected)
+    (out, _, nodes), named = asked("convert", "a", "--out", "new", *given)
+    assert (out, nodes, named) == ("new", 5, expected)
     assert made == [(["a", "b"], None, "auto"), (["a"], ("src", "dst"), "no")]
 
 

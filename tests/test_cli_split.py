@@ -6,6 +6,7 @@ import torch
 from torch_gnnscale import NeighborLoader, split
 from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import NodeTask, planted
+from torch_gnnscale.ops import MAX_FANOUT
 from torch_gnnscale.partition import open_parts
 
 pytest.importorskip("pymetis")
@@ -85,8 +86,11 @@ def test_options_reach_the_plan(saved, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--parts", "0"], "parts: expected 1 <= parts <= 2147483647, found 0"),
-        (["--epochs", "0"], "epochs: expected at least 1 for weights='presampled', found 0"),
+        (["--parts", "0"], "--parts: expected 1 <= parts <= 2147483647, found 0"),
+        (["--epochs", "0"], "--epochs: expected at least 1 for weights='presampled', found 0"),
+        (["--batch-size", "0"], "--batch-size: expected at least 1, found 0"),
+        (["--fanouts", "5", "-3"], f"--fanouts: expected -1 (all) or 0..{MAX_FANOUT} each, found [5, -3]"),
+        (["--split", "3"], "--split: expected 0, because {data} has one split, found 3"),
         (["--out", __file__], f"{__file__}: expected a new or an empty directory, found a file"),
     ],
 )
@@ -94,5 +98,5 @@ def test_command_refuses(arguments, message, saved, tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["split", "--dataset", saved[0], "--out", str(tmp_path / "plan"), *arguments])
     assert stop.value.code == 2
-    assert capsys.readouterr().err == f"gnnscale: {message}\n"
+    assert capsys.readouterr().err == f"gnnscale: {message.replace('{data}', saved[0])}\n"
     assert not (tmp_path / "plan").exists()

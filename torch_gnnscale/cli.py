@@ -5,11 +5,14 @@ from __future__ import annotations
 import argparse
 import math
 import platform
+from collections.abc import Iterator
 from importlib import metadata
 
 import torch
+from torch import Tensor
 
 from . import __version__, _library, cli_data, cli_partition, cli_split, cli_train, machine, ops
+from .cli_errors import check_at_least
 from .ops.arguments import resolve_threads
 from .topology import EdgeFiles, build_on_disk
 from .topology.edge_text import HEADERS
@@ -41,9 +44,10 @@ def convert(args: argparse.Namespace) -> None:
         raise ValueError(f"--memory: expected a finite number of GiB above 0, found {args.memory}")
     edges = EdgeFiles(args.sources, None if args.columns is None else tuple(args.columns), args.header)
     nodes = edges.num_nodes() if args.nodes is None else args.nodes
+    check_at_least(0, {"nodes": nodes})
     graph = build_on_disk(
         args.out,
-        edges.chunks(),
+        edges.chunks() if args.nodes is None else _below(nodes, edges),
         nodes,
         edge_ids=not args.no_edge_ids,
         num_edges=edges.count(),
@@ -52,6 +56,15 @@ def convert(args: argparse.Namespace) -> None:
     )
     csc = graph.relation()
     print(f"{csc.num_dst:,} nodes, {csc.num_edges:,} edges in {args.out}: GraphStore.open({args.out!r})")
+
+
+def _below(nodes: int, edges: EdgeFiles) -> Iterator[Tensor]:
+    """The chunks of edges; ValueError, which names the file, for an id that is not below ``nodes``."""
+    for source in edges.sources:
+        for chunk in EdgeFiles([source], edges.columns, edges.header).chunks():
+            if (largest := int(chunk.max()) if chunk.numel() else -1) >= nodes:
+                raise ValueError(f"--nodes: expected more than {largest}, an id in {source}, found {nodes}")
+            yield chunk
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -6,6 +6,7 @@ import argparse
 import os
 from typing import Any
 
+from .cli_errors import naming_options
 from .tasks import TASKS
 
 OPTIONS: dict[str, Any] = {"dataset": "planted", "root": os.environ.get("GNNSCALE_DATA", "data"), "split": 0}
@@ -33,4 +34,5 @@ def dataset(args: argparse.Namespace) -> str:
 def load(kind: str, args: argparse.Namespace) -> Any:
     """The data set as what a task of this kind learns from."""
     values = {name: getattr(args, name, default) for name, default in OPTIONS.items()}
-    return TASKS[kind].load(values["dataset"], values["root"], values["split"])
+    with naming_options({"split": "--split"}):
+        return TASKS[kind].load(values["dataset"], values["root"], values["split"])

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from . import cli_data
+from .cli_errors import as_option, check_at_least, naming_options
 from .files import check_unused
 from .loader import NeighborLoader
 from .sampler.methods import METHODS, NEIGHBOR
@@ -39,14 +40,16 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
 
 def split(args: argparse.Namespace) -> None:
     """A data set to a split plan; see ``gnnscale split --help``."""
+    check_at_least(1, {"batch_size": args.batch_size})
     check_unused(Path(args.out))
     task = cli_data.load("nodes", args)
     print(task)
     seeds, options = task.seeds("train"), {"batch_size": args.batch_size, "seed": args.seed, "method": args.method}
-    made = plan(
-        task.data, seeds, args.fanouts, args.parts, epochs=args.epochs, weights=args.weights, load=args.load,
-        progress=True, **options,
-    )  # fmt: skip
+    with naming_options({name: as_option(name) for name in ("parts", "epochs")} | {"num_neighbors": "--fanouts"}):
+        made = plan(
+            task.data, seeds, args.fanouts, args.parts, epochs=args.epochs, weights=args.weights, load=args.load,
+            progress=True, **options,
+        )  # fmt: skip
     print(made)
     made.save(args.out)
     loader = NeighborLoader(task.data, args.fanouts, seeds, shuffle=True, shard=False, **options)

@@ -14,6 +14,7 @@ from typing import Any, get_args
 import torch
 
 from . import cli_data
+from .cli_errors import as_option, check_at_least, naming_options
 from .datasets import task_of_part
 from .datasets.parts import kind_of_parts
 from .distributed import open_part
@@ -61,7 +62,7 @@ def _add_options(command: argparse.ArgumentParser) -> None:
         else:
             shown = "; ".join(f"{task}: {value}" for task, value in defaults)
         text = f"{how.get('help', '')} ({shown})".strip()
-        command.add_argument(f"--{field.replace('_', '-')}", default=argparse.SUPPRESS, **{**how, "help": text})
+        command.add_argument(as_option(field), default=argparse.SUPPRESS, **{**how, "help": text})
 
 
 def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
@@ -124,7 +125,7 @@ def train(args: argparse.Namespace) -> None:
             _train_part(args)
         return
     if found := [name for name in _OF_PARTS if name in args]:
-        raise ValueError(f"{_as_option(found[0])}: expected --parts beside it, found none")
+        raise ValueError(f"{as_option(found[0])}: expected --parts beside it, found none")
     if "split_plan" in args:
         with launched():
             _train_split(args)
@@ -175,7 +176,8 @@ def _run(
     """Trains, prints and leaves files in ``folder``: on rank 0, in the name of all."""
     say: Callable[[str], None] = print if ranks.is_first else lambda _: None
     say(str(task))
-    trainer = trainer_type(task, config, folder, checkpoint_every=args.checkpoint_every, ranks=ranks)
+    with naming_options({"num_neighbors": "--fanouts", "hidden": "--hidden"}):
+        trainer = trainer_type(task, config, folder, checkpoint_every=args.checkpoint_every, ranks=ranks)
     if args.resume:
         _resume(trainer, folder, say)
     ranks.first(lambda: folder.mkdir(parents=True, exist_ok=True))
@@ -231,15 +233,11 @@ def _config(kind: str, args: argparse.Namespace) -> Config:
     known = {f.name for f in fields(config_type)}
     given = {name: value for name, value in vars(args).items() if name in _OPTIONS}
     if foreign := sorted(given.keys() - known):
-        raise ValueError(f"{_as_option(foreign[0])}: expected an option of task {kind!r}, found another's")
-    for name in ("hidden", "batch_size", "epochs"):
-        if given.get(name, 1) < 1:
-            raise ValueError(f"{_as_option(name)}: expected at least 1, found {given[name]}")
-    if given.get("num_workers", 0) < 0:
-        raise ValueError(f"--num-workers: expected at least 0, found {given['num_workers']}")
-    if args.checkpoint_every < 0:
-        raise ValueError(f"--checkpoint-every: expected at least 0, found {args.checkpoint_every}")
-    return config_type(**given)
+        raise ValueError(f"{as_option(foreign[0])}: expected an option of task {kind!r}, found another's")
+    check_at_least(1, {name: given.get(name, 1) for name in ("hidden", "batch_size", "epochs")})
+    check_at_least(0, {"checkpoint_every": args.checkpoint_every, "num_workers": given.get("num_workers", 0)})
+    with naming_options({name: as_option(name) for name in given}):
+        return config_type(**given)
 
 
 def _folder(args: argparse.Namespace, kind: str, name: str, config: Config) -> Path:
@@ -257,10 +255,6 @@ def _checked(folder: Path) -> Path:
     if any(path.exists() and not path.is_dir() for path in (folder, *folder.parents)):
         raise ValueError(f"--out: expected a folder or a new path, found {folder}, which is or is below a file")
     return folder
-
-
-def _as_option(name: str) -> str:
-    return f"--{name.replace('_', '-')}"
 
 
 def _as_budget(text: str) -> float | str:

@@ -94,7 +94,7 @@ def test_links_of_two_relations_are_refused(tmp_path):
 
 @pytest.mark.parametrize("kind", ["links", "temporal"])
 def test_there_is_one_split(kind):
-    with pytest.raises(ValueError, match="planted: expected 0, because there is one split, found split 1"):
+    with pytest.raises(ValueError, match="split: expected 0, because planted has one split, found 1"):
         TASKS[kind].load("planted", split=1)
 
 

@@ -45,10 +45,10 @@ def arrays_without(*names: str) -> dict[str, np.ndarray]:
          "made: expected one class for each of 4 nodes, found y of shape (4,) and type float32"),
         ({"y": torch.ones(4, 2).long()}, 0,
          "made: expected one class for each of 4 nodes, found y of shape (4, 2) and type int64"),
-        ({}, 1, "made: expected 0, because there is one split, found split 1"),
-        ({}, -1, "made: expected 0, because there is one split, found split -1"),
-        ({"val_mask": torch.ones(4, 3).bool()}, 3, "made: expected 0 <= split < 3, found split 3"),
-        ({"val_mask": torch.ones(4, 3).bool()}, -1, "made: expected 0 <= split < 3, found split -1"),
+        ({}, 1, "split: expected 0, because made has one split, found 1"),
+        ({}, -1, "split: expected 0, because made has one split, found -1"),
+        ({"val_mask": torch.ones(4, 3).bool()}, 3, "split: expected 0 <= split < 3 of made, found 3"),
+        ({"val_mask": torch.ones(4, 3).bool()}, -1, "split: expected 0 <= split < 3 of made, found -1"),
     ],
 )  # fmt: skip
 def test_data_that_are_no_task(changes, split, message):

@@ -86,12 +86,12 @@ def test_splits_that_are_not_there(tmp_path, splits):
     for split in range(splits):
         masks = NodeTask.from_data("small", data(), split).masks
         assert torch.equal(masks["val"], planted(seed=0, **SMALL).val_mask.roll(split))
-    expected = "0, because there is one split" if splits == 1 else "0 <= split < 3"
+    expected = "0, because small has one split" if splits == 1 else "0 <= split < 3 of small"
     for split in (-1, splits, 99):
-        with pytest.raises(ValueError, match=rf"^small: expected {expected}, found split {split}$"):
+        with pytest.raises(ValueError, match=rf"^split: expected {expected}, found {split}$"):
             NodeTask.from_data("small", data(), split)
     NodeTask.from_data("small", data()).save(tmp_path / "task")
-    with pytest.raises(ValueError, match="expected 0, because there is one split, found split 1"):
+    with pytest.raises(ValueError, match=r"expected 0, because .* has one split, found 1"):
         datasets.load(str(tmp_path / "task"), split=1)
 
 
@@ -271,5 +271,5 @@ def test_a_mask_without_columns_is_that_of_all_splits():
     task = NodeTask.from_data("two splits, one test", data.clone(), split=1)
     assert torch.equal(task.masks["train"], plain.val_mask)
     assert torch.equal(task.masks["test"], plain.test_mask)
-    with pytest.raises(ValueError, match="expected 0 <= split < 2, found split 2"):
+    with pytest.raises(ValueError, match=r"expected 0 <= split < 2 of .*, found 2"):
         NodeTask.from_data("two splits, one test", data, split=2)

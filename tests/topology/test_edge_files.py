@@ -333,10 +333,18 @@ def test_command(tmp_path, capsys):
     assert_same_csc(GraphStore.open(tmp_path / "graph").relation(), CSC.from_edge_index(edges, num_nodes))
     main(["convert", *sources, "--out", str(tmp_path / "other"), "--nodes", "120", "--no-edge-ids", "--memory", "0.5"])
     assert_same_csc(GraphStore.open(tmp_path / "other").relation(), CSC.from_edge_index(edges, 120), edge_ids=False)
-    with pytest.raises(SystemExit) as stop:
-        main(["convert", *sources, "--out", str(tmp_path / "small"), "--nodes", "5"])
-    assert stop.value.code == 2
-    assert "is out of range: expected nodes in [0, 5)" in capsys.readouterr().err
+    few = int(edges[:, :400].max()) + 1  # enough for the first file
+    edges[0, 500] = few
+    sources[1] = str(write(tmp_path / "1.npy", edges[:, 400:800]))
+    largest = int(edges[:, 400:800].max())
+    for nodes, message in (
+        (few, f"--nodes: expected more than {largest}, an id in {sources[1]}, found {few}"),
+        (-1, "--nodes: expected at least 0, found -1"),
+    ):
+        with pytest.raises(SystemExit) as stop:
+            main(["convert", *sources, "--out", str(tmp_path / "small"), "--nodes", str(nodes)])
+        assert stop.value.code == 2
+        assert capsys.readouterr().err == f"gnnscale: {message}\n"
     assert not (tmp_path / "small").exists()
     for memory in ("nan", "inf", "0", "-1"):
         with pytest.raises(SystemExit):

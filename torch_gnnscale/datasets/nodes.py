@@ -146,8 +146,8 @@ def sizes_of(data: HeteroData) -> str:
 def check_data_split(name: str, split: int, splits: int) -> None:
     """Raises ValueError unless 0 <= split < splits, the number of data splits of the data set ``name``."""
     if not 0 <= split < splits:
-        expected = f"0 <= split < {splits}" if splits > 1 else "0, because there is one split"
-        raise ValueError(f"{name}: expected {expected}, found split {split}")
+        expected = f"0 <= split < {splits} of {name}" if splits > 1 else f"0, because {name} has one split"
+        raise ValueError(f"split: expected {expected}, found {split}")
 
 
 def load(name: str = "planted", root: str | Path = ".", split: int = 0, verify: bool = True) -> NodeTask:

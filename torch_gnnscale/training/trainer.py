@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from abc import ABC, abstractmethod
@@ -44,6 +45,15 @@ class Config:
     def __post_init__(self) -> None:
         if not -(2**63) <= self.seed < 2**64:  # what torch.manual_seed takes
             raise ValueError(f"seed: expected -2^63 <= seed < 2^64, found {self.seed}")
+        for name in ("lr", "weight_decay"):
+            if not 0 <= (value := getattr(self, name)) < math.inf:
+                raise ValueError(f"{name}: expected a finite number of at least 0, found {value}")
+        if not 0 <= self.dropout <= 1:
+            raise ValueError(f"dropout: expected a probability from 0 to 1, found {self.dropout}")
+        if not self.fanouts or min(self.fanouts) < -1:
+            raise ValueError(f"fanouts: expected -1 (all) or at least 0, one per layer, found {self.fanouts}")
+        if self.num_workers < 0:
+            raise ValueError(f"num_workers: expected at least 0, found {self.num_workers}")
 
 
 class Trainer(ABC):

@@ -1,0 +1,34 @@
+"""Errors about arguments, as errors about the options that set them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+
+def as_option(name: str) -> str:
+    """``batch_size`` as ``--batch-size``."""
+    return f"--{name.replace('_', '-')}"
+
+
+def check_at_least(least: int, values: Mapping[str, int]) -> None:
+    """Raises ValueError for a value, by the name of its argument, that is less."""
+    for name, value in values.items():
+        if value < least:
+            raise ValueError(f"{as_option(name)}: expected at least {least}, found {value}")
+
+
+@contextmanager
+def naming_options(options: Mapping[str, str]) -> Iterator[None]:
+    """ValueErrors and TypeErrors that begin with the name of an argument begin with that of its option instead.
+
+    Args:
+        options: of arguments by name: ``{"num_neighbors": "--fanouts"}``.
+    """
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        name, colon, what = str(error).partition(":")
+        if not colon or name not in options:
+            raise
+        raise type(error)(f"{options[name]}:{what}") from error
