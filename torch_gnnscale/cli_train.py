@@ -19,8 +19,8 @@ from .datasets import task_of_part
 from .datasets.parts import kind_of_parts
 from .distributed import open_part
 from .distributed.buffer import POLICIES
-from .feature.contract import Ranks
 from .loader.share import SharedOrder
+from .ranks import Ranks
 from .sampler.methods import METHODS, NEIGHBOR
 from .split import Plan
 from .tasks import TASKS

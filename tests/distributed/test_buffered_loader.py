@@ -12,7 +12,7 @@ from torch_gnnscale import partition
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.buffer import Kept
 from torch_gnnscale.distributed.feature_store import PartitionedFeatureStore
-from torch_gnnscale.feature.contract import Ranks
+from torch_gnnscale.ranks import Ranks
 
 
 @pytest.fixture(scope="module")

@@ -27,9 +27,9 @@ from torch_gnnscale.distributed.grid import Grid
 from torch_gnnscale.distributed.grid_layers import GridLayers, _squared
 from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.distributed.steps import RankSteps
-from torch_gnnscale.feature.contract import Ranks
 from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.loader.share import Share
+from torch_gnnscale.ranks import Ranks
 from torch_gnnscale.reference.layerwise import count_score, count_shift
 
 METHODS = {

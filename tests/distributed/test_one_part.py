@@ -20,8 +20,8 @@ from torch_gnnscale import partition
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.part import AT_EXIT, Part
 from torch_gnnscale.distributed.part_rows import PartRows
-from torch_gnnscale.feature.contract import Ranks
 from torch_gnnscale.partition import open_parts
+from torch_gnnscale.ranks import Ranks
 
 
 @pytest.fixture(scope="module")

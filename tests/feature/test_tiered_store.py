@@ -365,13 +365,12 @@ def test_a_relative_disk(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_an_order_of_another_kind_is_left_alone():
+def test_an_order_of_another_kind_is_refused():
     data = node_data()
     features = FeatureStore.from_data(data)
     features.__dict__["order"] = torch.arange(NODES)
-    stores = NeighborLoader((features, GraphStore.from_data(data)), [3], batch_size=10, seed=1)
-    for batch, expected in zip(stores, NeighborLoader(data, [3], batch_size=10, seed=1), strict=True):
-        assert torch.equal(batch.n_id, expected.n_id)
+    with pytest.raises(TypeError, match="^order of a FeatureStore: expected the methods of a torch_gnnscale.topology"):
+        NeighborLoader((features, GraphStore.from_data(data)), [3], batch_size=10, seed=1)
 
 
 @pytest.mark.cuda

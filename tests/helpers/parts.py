@@ -16,9 +16,9 @@ from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, Neighbo
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.grid import Grid
 from torch_gnnscale.distributed.row_group import RowGroup
-from torch_gnnscale.feature.contract import Consecutive
 from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.loader.share import Share
+from torch_gnnscale.ranks import Consecutive
 from torch_gnnscale.topology.reorder import Order, TypedOrder
 
 HERE = {"backend": RowGroup("gloo", torch.device("cpu"))}

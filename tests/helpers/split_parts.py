@@ -16,7 +16,7 @@ from torch_geometric.data import Data
 from torch_gnnscale import partition
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.grid import Grid
-from torch_gnnscale.feature.contract import Consecutive
+from torch_gnnscale.ranks import Consecutive
 
 SEEDS = torch.arange(0, 200, 3)
 

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler, RandomSampler
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader
-from torch_gnnscale.feature.contract import CollectiveRowStore, Ranks
+from torch_gnnscale.feature.contract import CollectiveRowStore
 from torch_gnnscale.loader.chunks import Chunks, KeyedShuffle
 from torch_gnnscale.loader.share import Share, agreed_share
+from torch_gnnscale.ranks import Ranks
 
 
 def loader_of(shard=None, nodes=75, **options):

@@ -23,7 +23,7 @@ from torch import distributed as dist
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, LayerSampler, NeighborLoader, NeighborSampler
-from torch_gnnscale.feature.contract import Ranks
+from torch_gnnscale.ranks import Ranks
 from torch_gnnscale.split import batches
 from torch_gnnscale.split.peer_memory import HostMemories
 

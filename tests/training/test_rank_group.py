@@ -7,7 +7,7 @@ from helpers.slow import SLOW
 from torch import distributed as dist
 from torch import nn
 
-from torch_gnnscale.feature.contract import Ranks
+from torch_gnnscale.ranks import Ranks
 from torch_gnnscale.training import RankGroup
 from torch_gnnscale.training.ranks import launched, launched_ranks
 

@@ -7,7 +7,7 @@ import torch
 from helpers.data import silent
 
 from torch_gnnscale.datasets import NodeTask, planted
-from torch_gnnscale.feature.contract import Ranks
+from torch_gnnscale.ranks import Ranks
 from torch_gnnscale.tasks import NodeConfig, NodeTrainer
 from torch_gnnscale.training import RankGroup
 from torch_gnnscale.training.clock import Clock

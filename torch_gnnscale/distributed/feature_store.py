@@ -12,8 +12,9 @@ from torch_geometric.data import TensorAttr
 from torch_geometric.typing import NodeType
 
 from ..feature import TieredFeatureStore
-from ..feature.contract import CollectiveRowStore, Ranks, Steps
+from ..feature.contract import CollectiveRowStore
 from ..partition import StoredPart, StoredParts
+from ..ranks import Ranks, Steps
 from .buffer import Kept, PrefetchBuffer, capacities
 from .loader_buffers import Asked, LoaderBuffers
 from .part_rows import PartRows

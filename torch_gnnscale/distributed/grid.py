@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ..feature.contract import Consecutive, Ranks
+from ..ranks import Consecutive, Ranks
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from ..feature.contract import Steps
 from ..ops.layerwise import square_bits
+from ..ranks import Steps
 from ..sampler.hop_by_hop import Frontier, Picked, WeightedPicks, finish_together
 from ..topology.sort_on_disk import id_dtype
 from .layer_edges import drawn_weights, stored_edges

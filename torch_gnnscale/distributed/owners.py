@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from ..feature.contract import Steps
 from ..partition import PartitionBook
+from ..ranks import Steps
 from ..sampler.hop_by_hop import Frontier, Picked, WeightedPicks
 from ..topology.sort_on_disk import id_dtype
 from .steps import RankSteps

@@ -14,9 +14,9 @@ from typing import Any, Literal, get_args
 from torch_geometric.typing import EdgeType, NodeType
 
 from ..feature import TieredFeatureStore
-from ..feature.contract import Consecutive
 from ..memory import Budget
 from ..partition import StoredPart, StoredParts, open_parts
+from ..ranks import Consecutive
 from ..topology import GraphStore
 from ..version import __version__
 from .buffer import Kept

@@ -11,10 +11,11 @@ from torch_geometric.data import TensorAttr
 
 from .. import ops
 from ..feature import TieredFeatureStore
-from ..feature.contract import BoundedAttr, Ranks, RowStore
+from ..feature.contract import BoundedAttr, RowStore
 from ..feature.feature_store import row_ids
 from ..ops.arguments import check_ids
 from ..partition import RowsMeta, StoredPart, StoredParts
+from ..ranks import Ranks
 from .numbering import numbering_of
 from .one_thread import CLOSED
 from .own_rows import MappedRows, OwnRows, TierRows

@@ -7,9 +7,9 @@ from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 from .._warn import warn
-from ..feature.contract import Consecutive
 from ..partition import open_parts
 from ..partition.staging import network_file_system, stage
+from ..ranks import Consecutive
 from .grid import Grid
 from .meeting import Meeting
 

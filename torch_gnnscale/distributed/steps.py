@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from ..feature.contract import Steps, check_alike
+from ..ranks import Steps, check_alike
 from .exchange import Broken, Elsewhere, Exchange, keep_for_ever
 from .grid import Grid
 from .header import COMPLETED, Header, Status, check_positions, fingerprint_of

@@ -19,11 +19,11 @@ from ..feature.contract import (
     BoundedAttr,
     CollectiveRowStore,
     RowStore,
-    Steps,
     all_attrs,
     is_collective,
     may_be_read_by_threads,
 )
+from ..ranks import Steps
 from ..sampler.keyed import KeyedSampler
 from .layout import EdgeLayout, adj_t_of, edge_device, has_own_values, laid_out, set_edges, stored_values
 from .sampled import NO_IDS, SampledEdges, SampledGraphPart

@@ -10,7 +10,8 @@ from torch import Tensor
 from torch.utils.data import BatchSampler
 from torch_geometric.sampler import BaseSampler
 
-from ..feature.contract import CollectiveRowStore, Steps
+from ..feature.contract import CollectiveRowStore
+from ..ranks import Steps
 from ..sampler.keyed import Inputs, KeyedSampler
 from . import checks
 from .chunks import Chunks, ChunksOfParts, KeyedShuffle

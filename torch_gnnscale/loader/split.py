@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..feature.contract import Ranks, Steps
+from ..ranks import Ranks, Steps
 from ..sampler.keyed import Inputs, KeyedSampler
 from .fetch import CollectiveSource, RowSource
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..feature.contract import Steps
+from ..ranks import Steps
 from ..sampler.keyed import KeyedSampler
 from .collate import Fetched
 from .execution import Execution

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
-from ..feature.contract import Steps
+from ..ranks import Steps
 from ..topology.segmented import SegmentedCSC
 from .graph import SampledGraph
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch_geometric.typing import NodeType
 
-from ..feature.contract import Steps
+from ..ranks import Steps
 from .executor import Executor
 from .graph import SampledGraph
 from .keyed import KeyedSampler

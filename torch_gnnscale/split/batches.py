@@ -15,10 +15,10 @@ from ..distributed.grid import Grid
 from ..distributed.meeting import Meeting, rank_and_world
 from ..distributed.part_rows import PartRows
 from ..distributed.steps import RankSteps
-from ..feature.contract import Ranks, Steps
 from ..loader.checks import common_numbering
 from ..loader.fetch import CollectiveSource, RowSource
 from ..loader.split import Split, SplitBatches
+from ..ranks import Ranks, Steps
 from ..sampler.keyed import Inputs, KeyedSampler
 from ..topology.numbering import Numbering
 from ..version import __version__

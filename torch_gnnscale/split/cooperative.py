@@ -8,8 +8,8 @@ import torch
 from torch_geometric.sampler import NodeSamplerInput
 
 from ..distributed.executor import PartitionedExecutor, not_implemented
-from ..feature.contract import Steps
 from ..partition import PartitionBook
+from ..ranks import Steps
 from ..sampler.keyed import Inputs, KeyedSampler
 from ..sampler.neighbor import NeighborSampler
 from ..topology.sort_on_disk import id_dtype

@@ -14,11 +14,11 @@ from ..distributed.exchange import Exchange
 from ..distributed.own_rows import MappedRows
 from ..distributed.row_exchange import RowKind, exchange_known_rows
 from ..distributed.steps import RankSteps
-from ..feature.contract import Steps
 from ..feature.tiered_rows import sent
 from ..loader.fetch import Bounds, CollectiveSource, RowSource
 from ..loader.layout import EdgeLayout
 from ..loader.sampled import SampledEdges, SampledGraphPart
+from ..ranks import Steps
 from .peer_memory import memories_on
 from .peers import Peers
 from .shuffle_index import ShuffleIndex

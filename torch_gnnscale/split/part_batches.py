@@ -6,9 +6,9 @@ from torch import Tensor
 
 from .._warn import warn
 from ..distributed.part_rows import PartRows
-from ..feature.contract import Ranks, Steps
 from ..loader.fetch import CollectiveSource, RowSource
 from ..loader.split import SplitBatches
+from ..ranks import Ranks, Steps
 from ..sampler.keyed import KeyedSampler
 from .cooperative import CooperativeSampler
 from .halo_rows import SplitRows
