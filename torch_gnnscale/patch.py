@@ -12,11 +12,12 @@ import torch_geometric.sampler.neighbor_sampler as pyg
 from torch_geometric.loader import LinkLoader, NodeLoader
 from torch_geometric.sampler.base import SubgraphType
 
-from .loader import LinkNeighborLoader, NeighborLoader
 from .loader.checks import common_numbering
 from .loader.collate import Collator
 from .loader.fetch import row_source
 from .loader.layout import edge_layouts_of
+from .loader.link_neighbor_loader import label_links
+from .loader.neighbor_loader import label_seeds
 from .random import draw_seed
 from .sampler import NeighborSampler
 from .sampler.output import Seeds
@@ -53,11 +54,11 @@ def patch_pyg() -> Patch:
     """
     if not _originals:
         _replace(pyg.NeighborSampler, "__init__", _init)
-        for kind, sampler, ours in (
-            (NodeLoader, "node_sampler", NeighborLoader),
-            (LinkLoader, "link_sampler", LinkNeighborLoader),
+        for kind, sampler, label in (
+            (NodeLoader, "node_sampler", label_seeds),
+            (LinkLoader, "link_sampler", label_links),
         ):
-            _replace(kind, "filter_fn", _filter_fn(kind.filter_fn, sampler, ours._label))
+            _replace(kind, "filter_fn", _filter_fn(kind.filter_fn, sampler, label))
     return Patch()
 
 

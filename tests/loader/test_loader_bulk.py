@@ -189,7 +189,7 @@ def test_modes_that_a_gpu_does_not_draw(options, mode):
     with pytest.raises(
         NotImplementedError, match=f"^{mode} with device='cuda:0' is not implemented; use device='cpu'$"
     ):
-        check_bulk((sampler := NeighborSampler(data, [3, 2], **options)).graph, sampler._drawing(), "device='cuda:0'")
+        check_bulk((sampler := NeighborSampler(data, [3, 2], **options)).graph, sampler.drawing, "device='cuda:0'")
 
 
 @pytest.mark.cuda

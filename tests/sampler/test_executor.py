@@ -68,12 +68,12 @@ def test_an_executor_says_itself_what_it_refuses():
     sampler = NeighborSampler(make_data(), [2], disjoint=True)
     csc = SegmentedCSC.cut(sampler.graph.relations[0].csc, torch.device("cpu"), 0, copied=False)
     phases = GPUExecutor(sampler.graph, csc)
-    sampler.executor.check(sampler._drawing(), "anything", many=True)
+    sampler.executor.check(sampler.drawing, "anything", many=True)
     with pytest.raises(NotImplementedError, match=r"^disjoint=True with anything is not implemented; use device="):
-        phases.check(sampler._drawing(), "anything", many=True)
+        phases.check(sampler.drawing, "anything", many=True)
     pairs = torch.zeros((2, 1), dtype=torch.int64)
     seeds = torch.arange(3)
     with pytest.raises(NotImplementedError, match=r"^exclusions with device='cpu' are not implemented; use 'cpu'$"):
-        phases.sample([seeds], 1, sampler._drawing(), exclude=[pairs])
+        phases.sample([seeds], 1, sampler.drawing, exclude=[pairs])
     batches = NeighborLoader(make_data(), [2], torch.arange(9), batch_size=3, seed=1, neighbor_sampler=sampler)
     assert [plain(batch) for batch in batches]

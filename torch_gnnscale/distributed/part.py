@@ -25,7 +25,7 @@ from .feature_store import PartitionedFeatureStore
 from .graph_store import PartitionedGraphStore
 from .grid import Grid
 from .meeting import Meeting, rank_and_world
-from .numbering import PartNumbering, numbering_of
+from .numbering import numbering_of
 from .own_tiers import OwnTiers, open_together
 from .part_rows import PartRows
 from .places import is_first, places, staged, warn_of_network
@@ -70,7 +70,7 @@ class Part:
         self.graph: GraphStore | PartitionedGraphStore
         """The edges, in stored ids."""
         if parts.topology == "replicated":
-            self.graph = _with_order(parts.graph(), numbering_of(parts))
+            self.graph = parts.graph().numbered_by(numbering_of(parts))
         else:
             self.graph = PartitionedGraphStore(parts, stored)
         _open.add(self)
@@ -246,13 +246,6 @@ def _type_of(what: str, name: str, type_name: Any, known: list[tuple[Any, str]])
         wanted = name if type_name is None else (type_name, name)
         raise ValueError(f"{what}: expected one of {known}, found {wanted!r}")
     return types[0]
-
-
-def _with_order(graph: GraphStore, order: PartNumbering | None) -> GraphStore:
-    store = GraphStore()
-    store._relations.update(graph._relations)
-    store.__dict__["order"] = order
-    return store
 
 
 @atexit.register

@@ -71,7 +71,7 @@ class PartRows(RowStore):
             for group, names in zip(groups, self._names, strict=True)
         ]
         own: dict[Any, OwnRows] = {key: MappedRows(tensor) for key, tensor in rows.items()}
-        own |= {} if tiers is None else {key: TierRows(of_tiers) for key, of_tiers in tiers._tensors.items()}
+        own |= {} if tiers is None else {key: TierRows(of_tiers) for key, of_tiers in tiers.rows_by_attribute().items()}
         state["_own"] = [[own[group, name] for name in names] for group, names in zip(groups, self._names, strict=True)]
 
     def close(self) -> None:

@@ -8,6 +8,7 @@ import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -323,6 +324,10 @@ class TieredFeatureStore(FeatureStore):
     def _check_open(self) -> None:
         if self.closed:
             raise ValueError("the store is closed")
+
+    def rows_by_attribute(self) -> Mapping[tuple[Any, str], TieredRows]:
+        """The rows of each attribute, by (group, name); none once the store is closed."""
+        return MappingProxyType(self._tensors)
 
     def __enter__(self) -> TieredFeatureStore:
         return self

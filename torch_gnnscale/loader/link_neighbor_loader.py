@@ -224,18 +224,23 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         }
 
     def _label(self, batch: Data | HeteroData, out: Output) -> None:
-        edge_type = self.input_data.input_type
-        types = (None,) * 3 if edge_type is None else (edge_type, *end_types(edge_type))
-        store, src, dst = (batch if name is None else batch[name] for name in types)
-        store["input_id"] = out.metadata[0]
-        if self.neg_sampling is None or self.neg_sampling.is_binary():
-            store["edge_label_index"], store["edge_label"], store["edge_label_time"] = out.metadata[1:]
-            return
-        src["src_index"], dst["dst_pos_index"], dst["dst_neg_index"] = out.metadata[1:4]
-        src["seed_time"] = dst["seed_time"] = out.metadata[4]
-        for name in ("edge_label_index", "edge_label_time"):  # attributes of the input
-            if name in store:
-                del store[name]
+        label_links(self, batch, out)
+
+
+def label_links(loader: Any, batch: Data | HeteroData, out: Output) -> None:
+    """Puts the fields of the links into a batch. ``loader``: of ours, or PyG's LinkLoader."""
+    edge_type = loader.input_data.input_type
+    types = (None,) * 3 if edge_type is None else (edge_type, *end_types(edge_type))
+    store, src, dst = (batch if name is None else batch[name] for name in types)
+    store["input_id"] = out.metadata[0]
+    if loader.neg_sampling is None or loader.neg_sampling.is_binary():
+        store["edge_label_index"], store["edge_label"], store["edge_label_time"] = out.metadata[1:]
+        return
+    src["src_index"], dst["dst_pos_index"], dst["dst_neg_index"] = out.metadata[1:4]
+    src["seed_time"] = dst["seed_time"] = out.metadata[4]
+    for name in ("edge_label_index", "edge_label_time"):  # attributes of the input
+        if name in store:
+            del store[name]
 
 
 def _links_of(data: Any, edge_label_index: Any) -> tuple[EdgeType | None, Tensor]:

@@ -234,9 +234,15 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
         return self.input_data.node, self.input_data.input_type
 
     def _label(self, batch: Data | HeteroData, out: Output) -> None:
-        store = batch._store if self.input_data.input_type is None else batch[self.input_data.input_type]
-        store["input_id"], store["seed_time"] = out.metadata
-        store["batch_size"] = out.metadata[0].size(0)
+        label_seeds(self, batch, out)
+
+
+def label_seeds(loader: Any, batch: Data | HeteroData, out: Output) -> None:
+    """Puts the fields of the seeds into a batch. ``loader``: of ours, or PyG's NodeLoader."""
+    node_type = loader.input_data.input_type
+    store = batch._store if node_type is None else batch[node_type]
+    store["input_id"], store["seed_time"] = out.metadata
+    store["batch_size"] = out.metadata[0].size(0)
 
 
 def _all_nodes(data: Any, input_nodes: Any, bounds: Mapping[Any, int] | None) -> Any:

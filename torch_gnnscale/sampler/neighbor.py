@@ -145,12 +145,12 @@ class NeighborSampler(PyGAttributes, OnExecutor):
         """Draws the samples, on the CPU or on a GPU."""
         if store is not None:
             self.executor = store.executor(self.graph, where)
-            self.executor.check(self._drawing(), "the stores of a part", many=False)
+            self.executor.check(self.drawing, "the stores of a part", many=False)
         elif where.type == "cpu":
             self.graph.move_to_huge_pages()
             self.executor = HostExecutor(self.graph)
         else:
-            check_bulk(self.graph, self._drawing(), f"device={str(device)!r}")
+            check_bulk(self.graph, self.drawing, f"device={str(device)!r}")
             csc = SegmentedCSC.on_gpu(self.graph.relations[0].csc, where, graph_on_gpu, graph_on_peers)
             self.executor = GPUExecutor(self.graph, csc)
 
@@ -261,7 +261,7 @@ class NeighborSampler(PyGAttributes, OnExecutor):
         """See :meth:`KeyedSampler.check_many`."""
         if inputs is not NodeSamplerInput:
             self.executor.check_links()
-        self.executor.check(self._drawing(), how, many=True)
+        self.executor.check(self.drawing, how, many=True)
 
     def prepare_links(
         self, edge_type: EdgeType | None, neg_sampling: NegativeSampling | None, links: Tensor | None
@@ -372,10 +372,11 @@ class NeighborSampler(PyGAttributes, OnExecutor):
         return self.keep_orig_edges and self._subgraph_type == SubgraphType.bidirectional
 
     def _drawing_of_outputs(self) -> Drawing:
-        drawing = self._drawing()
+        drawing = self.drawing
         return drawing._replace(subgraph="directional") if self._keeps_both else drawing
 
-    def _drawing(self) -> Drawing:
+    @property
+    def drawing(self) -> Drawing:
         """The current options of drawing; the same object as long as no option changes."""
         options = (
             self.fanouts, self.replace, self._disjoint, self.temporal_strategy, self.layers, self._subgraph_type,

@@ -61,7 +61,7 @@ class CooperativeSampler(RankSampler):
         """Called in a step of the loader. Raises RuntimeError outside of one, or if another rank could not draw."""
         steps, seeds = self._executor.owners.steps, inputs.node.to(torch.int64)
         own = ((seeds >= self._bounds[self.part]) & (seeds < self._bounds[self.part + 1])).nonzero().view(-1)
-        drawing = self._neighbors._drawing()
+        drawing = self._neighbors.drawing
         growing = GrowingCut(seeds[own], self._bounds, self.part)
         # If a rank fails between two rounds, the others learn it in their next `counted`; after the last round, in the
         # `counted` of the step.

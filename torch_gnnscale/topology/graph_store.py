@@ -80,6 +80,13 @@ class GraphStore(PyGGraphStore):
         """A homogeneous store of a COO graph (see :meth:`CSC.from_edge_index`)."""
         return cls.from_csc(CSC.from_edge_index(edge_index, num_nodes, is_sorted))
 
+    def numbered_by(self, order: Numbering | None) -> GraphStore:
+        """A store of the same stored edges, whose ends are the stored ids of ``order``; None: the user's ids."""
+        store = GraphStore()
+        store._relations.update(self._relations)
+        store.__dict__["order"] = order
+        return store
+
     def relation(self, edge_type: EdgeType | None = None) -> CSC:
         """The CSC of an edge type; KeyError if the store does not have that type."""
         if edge_type not in self._relations:
