@@ -2,6 +2,7 @@
 
 import inspect
 import pickle
+import re
 
 import pytest
 import torch
@@ -264,3 +265,33 @@ def test_links_of_a_loader_are_no_edges_to_a_sampler_of_the_users():
     assert batch.n_id[batch.dst_neg_index].tolist() == [2]
     with pytest.raises(ValueError, match="negative"):
         next(iter(LinkNeighborLoader(data, [2], link, strict_negatives=True, **options)))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"device": "cuda:0"}, "links with device='cuda:0' are not implemented; use device='cpu'"),
+        ({"device": torch.device("cuda")}, "links with device='cuda' are not implemented; use device='cpu'"),
+        ({"graph_on_gpu": "4GiB"}, "links with graph_on_gpu='4GiB' are not implemented; they are sampled on the CPU"),
+        ({"graph_on_peers": [0.5]}, "links with graph_on_peers=[0.5] are not implemented; they are sampled on the CPU"),
+        (
+            {"layers": True},
+            "layers=True is not an argument of LinkNeighborLoader; pass neighbor_sampler=NeighborSampler(data, "
+            "num_neighbors, layers=True)",
+        ),
+    ],
+)
+def test_arguments_that_only_loaders_of_seeds_have(options, message):
+    data = homogeneous()
+    with pytest.raises(NotImplementedError, match=f"^{re.escape(message)}$"):
+        LinkNeighborLoader(data, [2], **options)
+    nothing = {"device": "cpu", "layers": False, "graph_on_gpu": None, "graph_on_peers": ()}
+    expected, found = (LinkNeighborLoader(data, [2], batch_size=50, seed=1, **given) for given in ({}, nothing))
+    assert all(map(torch.equal, (batch.n_id for batch in expected), (batch.n_id for batch in found)))
+
+
+def test_layers_of_links_come_from_the_sampler():
+    data = homogeneous()
+    sampler = NeighborSampler(data, [2, 2], layers=True)
+    batch = next(iter(LinkNeighborLoader(data, [2, 2], batch_size=50, seed=1, neighbor_sampler=sampler)))
+    assert [layer.size[1] for layer in batch.layers] == [sum(batch.num_sampled_nodes[:2]), batch.num_sampled_nodes[0]]

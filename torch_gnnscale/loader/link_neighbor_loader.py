@@ -79,6 +79,8 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         **kwargs: ``input_id``, ``custom_cls`` and the arguments of :class:`torch.utils.data.DataLoader`.
 
     Raises:
+        NotImplementedError: what only :class:`torch_gnnscale.NeighborLoader` has: a GPU, ``layers=True`` (pass a
+            sampler that has it), ``split``.
         TypeError, ValueError, IndexError: a malformed graph, fanout, link, label, time or weight. While iterating: a
             link for which there is no negative.
     """
@@ -120,6 +122,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         uneven: Uneven = "pad",
         **kwargs: Any,
     ) -> None:
+        _take_out_what_seeds_have(kwargs)
         edge_type, links = _links_of(data, edge_label_index)
         for name, value in (("edge_label", edge_label), ("edge_label_time", edge_label_time)):
             if value is not None:
@@ -241,6 +244,20 @@ def label_links(loader: Any, batch: Data | HeteroData, out: Output) -> None:
     for name in ("edge_label_index", "edge_label_time"):  # attributes of the input
         if name in store:
             del store[name]
+
+
+def _take_out_what_seeds_have(options: dict[str, Any]) -> None:
+    """Removes the arguments that only NeighborLoader has; raises NotImplementedError if they ask for something."""
+    if (device := options.pop("device", None)) is not None and str(device) != "cpu":
+        raise NotImplementedError(f"links with device={str(device)!r} are not implemented; use device='cpu'")
+    for name in ("graph_on_gpu", "graph_on_peers"):
+        if (budget := options.pop(name, None)) not in (None, (), []):
+            raise NotImplementedError(f"links with {name}={budget!r} are not implemented; they are sampled on the CPU")
+    if options.pop("layers", False):
+        raise NotImplementedError(
+            "layers=True is not an argument of LinkNeighborLoader; pass neighbor_sampler=NeighborSampler(data, "
+            "num_neighbors, layers=True)"
+        )
 
 
 def _links_of(data: Any, edge_label_index: Any) -> tuple[EdgeType | None, Tensor]:
