@@ -15,10 +15,12 @@ from helpers.hetero import (
     with_times,
 )
 from torch_geometric.data import Data
+from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.sampler.base import NumNeighbors
 
 from torch_gnnscale import GraphStore, NeighborSampler
 from torch_gnnscale.random import batch_key
+from torch_gnnscale.sampler import LayerSampler
 
 KEY = batch_key(3, 1, 4)
 
@@ -238,3 +240,27 @@ def test_a_number_of_nodes_that_one_relation_tells_holds_for_the_others():
     graph.put_edge_index((back, there), ("b", "from", "a"), "coo", size=(9, 7))
     graph.put_edge_index((there, back), ("a", "too", "b"), "coo")
     assert NeighborSampler((features, graph), [2]).num_nodes == {"a": 7, "b": 9}
+
+
+@pytest.mark.parametrize("made", [NeighborSampler, LayerSampler])
+def test_seeds_that_could_be_a_mask_and_ids_of_other_inputs(made):
+    sampler = made(make_data(), [2])
+    mask = (torch.arange(200) % 2).to(torch.uint8)
+    message = "seeds: expected a mask of torch.bool, or ids, found uint8 values of 0 and 1 for each of 200 nodes, "
+    with pytest.raises(ValueError, match=f"^{message}which could be either"):
+        sampler.sample_from_nodes(NodeSamplerInput(None, mask), key=KEY)
+    with pytest.raises(TypeError, match=r"^seeds: expected integers, found torch.bool$"):
+        sampler.sample_from_nodes(NodeSamplerInput(None, mask.bool()), key=KEY)
+    for few in (mask[:40], mask + torch.tensor(1, dtype=torch.uint8)):
+        out = sampler.sample_from_nodes(NodeSamplerInput(None, few), key=KEY)
+        assert torch.equal(out.node[: len(few)], few.long())
+    with pytest.raises(ValueError, match=r"^input_id: expected 3 ids, one per seed, found 9$"):
+        sampler.sample_from_nodes(NodeSamplerInput(torch.arange(9), torch.arange(3)), key=KEY)
+
+
+@pytest.mark.filterwarnings("ignore:edge type")
+def test_seeds_of_a_type_that_could_be_a_mask():
+    data = make_hetero()
+    mask = torch.ones(data[PAPER].num_nodes, dtype=torch.uint8)
+    with pytest.raises(ValueError, match=f"^seeds: .* for each of {len(mask)} nodes, which could be either"):
+        NeighborSampler(data, [2]).sample_from_nodes(NodeSamplerInput(None, mask, input_type=PAPER), key=KEY)

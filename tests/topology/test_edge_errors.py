@@ -2,7 +2,9 @@
 
 import re
 import sys
+import warnings
 
+import numpy as np
 import pytest
 import torch
 from torch_geometric import EdgeIndex
@@ -164,3 +166,38 @@ def test_orders_that_are_equal():
 
 def test_a_graph_without_relations():
     assert GraphStore().get_all_edge_attrs() == []
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [list, np.stack, tuple, lambda rows: [rows[0], torch.tensor(rows[1])], lambda rows: [rows[0].tolist(), rows[1]],
+     lambda rows: tuple(map(torch.tensor, rows)), lambda rows: [torch.tensor(rows[0]), rows[1].tolist()]],
+)  # fmt: skip
+@pytest.mark.parametrize("dtype", [np.int64, np.uint8])
+def test_two_rows_of_ends(kind, dtype):
+    rows = EDGES.numpy().astype(dtype)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # torch's: making a tensor of a list of arrays is extremely slow
+        found = CSC.from_edge_index(kind(list(rows)))
+    assert torch.equal(found.row, CSC.from_edge_index(EDGES).row)
+    assert torch.equal(found.colptr, CSC.from_edge_index(EDGES).colptr)
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ([[0, 1], [1]], ValueError, "rows of one length, found a row of 2 and a row of 1"),
+        (
+            (torch.arange(3), torch.arange(2)),
+            ValueError,
+            "rows of one length, found a row of 3 and a row of 2",
+        ),
+        ([np.arange(3), np.arange(2)], ValueError, "rows of one length, found a row of 3 and a row of 2"),
+        ([1, [2, 3]], ValueError, "rows of one length, found a number and a row of 2"),
+        (["a", "b"], TypeError, "numbers in a tensor, array or list, found ['a', 'b']"),
+        (None, TypeError, "numbers in a tensor, array or list, found None"),
+    ],
+)
+def test_ends_that_are_no_rows(given, error, message):
+    with pytest.raises(error, match=f"^edge_index: expected {re.escape(message)}$"):
+        CSC.from_edge_index(given)

@@ -22,6 +22,7 @@ from ..ops.arguments import as_ids, as_tensor, check_tensor
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.keyed import KeyedSampler, Output
 from ..sampler.methods import NEIGHBOR, make_sampler
+from ..sampler.requests import check_no_mask
 from . import checks
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
@@ -274,11 +275,7 @@ def _as_nodes(name: str, nodes: Any, num_nodes: int) -> Tensor:
     nodes = as_tensor(name, nodes)
     if nodes.dim() != 1:
         raise ValueError(f"{name}: expected a vector or a mask, found shape {tuple(nodes.shape)}")
-    if nodes.dtype == torch.uint8 and len(nodes) == num_nodes > 0 and int(nodes.max()) <= 1:
-        raise ValueError(
-            f"{name}: expected a mask of torch.bool, or ids, found uint8 values of 0 and 1 for each of {num_nodes} "
-            f"nodes, which could be either; pass {name}.bool() for a mask, {name}.long() for ids"
-        )
+    check_no_mask(name, nodes, num_nodes)
     if nodes.dtype != torch.bool:
         return as_ids(name, nodes)
     if len(nodes) < num_nodes:

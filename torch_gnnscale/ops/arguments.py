@@ -76,17 +76,36 @@ def check_tensor(name: str, value: Tensor) -> None:
 
 
 def as_tensor(name: str, values: Any) -> Tensor:
-    """Numbers or booleans in a tensor, an array or a list, as a tensor; raises TypeError naming anything else.
+    """Numbers or booleans in a tensor, an array or a list, or tensors or arrays in a list, as a tensor.
 
     An empty list or array becomes int64 (NumPy's default for it is float64), unless its dtype is bool.
+
+    Raises:
+        ValueError: rows of several lengths.
+        TypeError: anything else.
     """
     if isinstance(values, Tensor):
         return values
+    entries = values if isinstance(values, (list, tuple)) else ()
+    rows = entries if entries and _is_row(entries[0]) else ()
     try:
-        given = torch.as_tensor(np.ascontiguousarray(values) if isinstance(values, np.ndarray) else values)
+        if any(isinstance(row, Tensor) for row in rows):
+            given = torch.stack([torch.as_tensor(row) for row in rows])
+        elif isinstance(values, np.ndarray) or any(isinstance(row, np.ndarray) for row in rows):
+            given = torch.as_tensor(np.ascontiguousarray(values))  # torch would take a list's arrays number by number
+        else:
+            given = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{name}: expected a tensor, array or list, found {values!r}"[:200]) from None
+        lengths = dict.fromkeys(len(row) if _is_row(row) else None for row in entries)
+        if len(lengths) > 1:
+            found = " and ".join("a number" if n is None else f"a row of {n}" for n in [*lengths][:2])
+            raise ValueError(f"{name}: expected rows of one length, found {found}") from None
+        raise TypeError(f"{name}: expected numbers in a tensor, array or list, found {values!r}"[:200]) from None
     return given.to(torch.int64) if given.numel() == 0 and given.dtype != torch.bool else given
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, (list, tuple)) or (isinstance(value, (Tensor, np.ndarray)) and value.ndim > 0)
 
 
 def as_ids(name: str, ids: Tensor) -> Tensor:

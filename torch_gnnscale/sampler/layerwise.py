@@ -231,7 +231,7 @@ class LayerSampler(PyGAttributes, OnExecutor):
     def _request(self, inputs: Inputs, neg_sampling: NegativeSampling | None, key: int) -> SeedRequest:
         """What is sampled for a batch."""
         if isinstance(inputs, NodeSamplerInput):
-            return request_of_nodes(inputs)
+            return request_of_nodes(inputs, self.graph)
         self.executor.check_links()
         return self.links.request(inputs, neg_sampling, key, False)
 

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
+from torch import Tensor
 from torch_geometric.sampler import NodeSamplerInput
 
+from ..ops.arguments import check_tensor
+from .graph import SampledGraph
 from .output import Seeds
 
 
@@ -19,8 +23,26 @@ class SeedRequest(NamedTuple):
     finish: Callable[[Any], Any] = lambda out: out
 
 
-def request_of_nodes(inputs: NodeSamplerInput) -> SeedRequest:
-    """The seeds themselves; ``finish`` sets ``metadata`` to (input_id, time), as PyG's loaders expect."""
+def check_no_mask(name: str, nodes: Tensor, num_nodes: int) -> None:
+    """Raises ValueError for a 0 or 1 of type uint8 for each node: it could be ids or a mask."""
+    if nodes.dtype == torch.uint8 and len(nodes) == num_nodes > 0 and int(nodes.max()) <= 1:
+        raise ValueError(
+            f"{name}: expected a mask of torch.bool, or ids, found uint8 values of 0 and 1 for each of {num_nodes} "
+            f"nodes, which could be either; pass {name}.bool() for a mask, {name}.long() for ids"
+        )
+
+
+def request_of_nodes(inputs: NodeSamplerInput, graph: SampledGraph) -> SeedRequest:
+    """The seeds themselves; ``finish`` sets ``metadata`` to (input_id, time), as PyG's loaders expect.
+
+    Raises:
+        TypeError, ValueError: seeds that could be a mask, or another number of ``input_id`` than of seeds.
+    """
+    check_tensor("seeds", inputs.node)
+    if inputs.node.dtype == torch.uint8:  # seeds of a batch are int64 elsewhere
+        check_no_mask("seeds", inputs.node, graph.sizes[graph.node_index(inputs.input_type)])
+    if inputs.input_id is not None and len(inputs.input_id) != len(inputs.node):
+        raise ValueError(f"input_id: expected {len(inputs.node)} ids, one per seed, found {len(inputs.input_id)}")
     seeds: Seeds = inputs.node
     seed_time: Seeds | None = inputs.time
     if inputs.input_type is not None:

@@ -90,8 +90,8 @@ class CSC:
         """From COO.
 
         Args:
-            edge_index: sources and destinations, shape [2, E]: a tensor, an EdgeIndex, a NumPy array or a list, of any
-                integer type.
+            edge_index: sources and destinations, shape [2, E]: a tensor, an EdgeIndex, a NumPy array or a list, or two
+                of these, of any integer type.
             size: number of nodes, or of (sources, destinations); by default what an EdgeIndex says, else one more
                 than the largest id.
             is_sorted: the edges are already sorted by destination. No edge ids are stored then: each is the position.
