@@ -12,7 +12,7 @@
 #include "../launch.h"
 #include "../memory/cuda.h"
 #include "aggregate_arguments.h"
-#include "chunks.h"
+#include "slices.h"
 
 namespace gnnscale {
 namespace {
@@ -62,15 +62,15 @@ Tensor reduced(const char* name, const Tensor& x, const Entries<EitherIds>& entr
   of.width = width;
   of.out = static_cast<typename Reduction::T*>(out.mutable_data_ptr());
   of.partial = static_cast<typename Reduction::T*>(partial.mutable_data_ptr());
-  for_items(name, x, (windows + entries.columns) * of.chunks(), SumPieces<Reduction>{of});
-  for_items(name, x, windows * of.chunks(), JoinPieces<Reduction>{of});
+  for_items(name, x, (windows + entries.columns) * of.slices(), SumPieces<Reduction>{of});
+  for_items(name, x, windows * of.slices(), JoinPieces<Reduction>{of});
   return out;
 }
 
-// Returns f(N as a type), the items of a chunk: 16 bytes if parts of rows, `width` items that follow each other from
+// Returns f(N as a type), the items of a slice: 16 bytes if parts of rows, `width` items that follow each other from
 // these addresses on, are aligned to them, else one item.
 template <typename T, typename F>
-Tensor with_chunk(int64_t width, std::initializer_list<const void*> rows, F&& f) {
+Tensor with_slice(int64_t width, std::initializer_list<const void*> rows, F&& f) {
   uint64_t bits = static_cast<uint64_t>(width) * sizeof(T);
   for (const void* address : rows) bits |= reinterpret_cast<uint64_t>(address);
   constexpr int kMost = static_cast<int>(16 / sizeof(T));
@@ -90,7 +90,7 @@ Tensor aggregate(const Tensor& ptr, const Tensor& node, const std::optional<Tens
     using T = std::remove_pointer_t<decltype(tag)>;
     const Rows<T> from = rows_of<T>(x, more);
     const int64_t heads = weight.has_value() ? weight->size(1) : 1, head = from.width / heads;
-    return with_chunk<T>(head, {from.first, from.rest}, [&](auto n) {
+    return with_slice<T>(head, {from.first, from.rest}, [&](auto n) {
       constexpr int N = decltype(n)::value;
       if (reduce == "max" || reduce == "min") {
         ExtremeOfRows<T, N> of{};
@@ -125,7 +125,7 @@ Tensor edge_dot(const Tensor& ptr, const Tensor& node, const std::optional<Tenso
     const int64_t width = x.size(1);
     const T *from = data_of<T>(x), *other = data_of<T>(y);
     Tensor out = torch::stable::new_empty(x, {entries.count, heads});
-    return with_chunk<T>(width / heads, {from, other}, [&](auto n) {
+    return with_slice<T>(width / heads, {from, other}, [&](auto n) {
       T* const to = static_cast<T*>(out.mutable_data_ptr());
       const DotOfHeads<T, decltype(n)::value> of{entries, from, other, width, heads, to};
       for_items(kName, x, entries.count * heads, of);
@@ -144,7 +144,7 @@ Tensor share_of_extremes(const Tensor& ptr, const Tensor& node, const Tensor& x,
   return dispatch_rows(x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const T *from = data_of<T>(x), *best = data_of<T>(extreme), *gradient = data_of<T>(grad);
-    return with_chunk<T>(x.size(1), {from, best, gradient}, [&](auto n) {
+    return with_slice<T>(x.size(1), {from, best, gradient}, [&](auto n) {
       ShareOfExtremes<T, decltype(n)::value> of{};
       of.x = from;
       of.extreme = best;
@@ -164,7 +164,7 @@ Tensor extreme_backward(const Tensor& ptr, const Tensor& node, const std::option
   return dispatch_rows(x, [&](auto* tag) {
     using T = std::remove_pointer_t<decltype(tag)>;
     const T *from = data_of<T>(x), *best = data_of<T>(extreme), *shares = data_of<T>(share);
-    return with_chunk<T>(x.size(1), {from, best, shares}, [&](auto n) {
+    return with_slice<T>(x.size(1), {from, best, shares}, [&](auto n) {
       ExtremeBackward<T, decltype(n)::value> of{};
       of.x = from;
       of.extreme = best;

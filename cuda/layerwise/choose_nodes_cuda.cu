@@ -12,7 +12,7 @@ namespace {
 
 constexpr char kName[] = "choose_nodes";
 
-// For every candidate, and after the sum over `taken` again.
+// For every candidate: whether it is drawn.
 struct TakeChosen {
   const double* correction;
   int64_t* taken;
@@ -20,6 +20,7 @@ struct TakeChosen {
   GNNSCALE_HD void operator()(int64_t i) const { taken[i] = correction[i] != 0; }
 };
 
+// For every candidate, after the sum over `taken`: writes those that are drawn to the output.
 struct WriteChosen {
   const double* correction;
   const int64_t *taken, *rank;

@@ -134,7 +134,7 @@ struct SettleTied {
   }
 };
 
-// For every candidate.
+// For every candidate: its correction, once the first one not drawn is known.
 struct CorrectPriority {
   Priorities by;
 
@@ -165,7 +165,7 @@ struct Poissons {
   GNNSCALE_HD uint64_t total(int64_t batch) const { return sums[of.begin[batch + 1]] - sums[of.begin[batch]]; }
 };
 
-// For every batch.
+// For every batch: before the first round, no node is certain.
 struct StartRounds {
   Poissons by;
 
@@ -176,7 +176,7 @@ struct StartRounds {
   }
 };
 
-// For every candidate.
+// For every candidate: counts it if it is certain by what is left to the others.
 struct CountCertain {
   Poissons by;
 
@@ -188,7 +188,7 @@ struct CountCertain {
   }
 };
 
-// For every batch.
+// For every batch: what the nodes that are certain now leave to the others.
 struct NextRound {
   Poissons by;
 
@@ -201,7 +201,7 @@ struct NextRound {
   }
 };
 
-// For every candidate.
+// For every candidate, after the last round: draws it, and writes its correction.
 struct CorrectPoisson {
   Poissons by;
 
@@ -247,7 +247,7 @@ struct NumberedDraws {
   GNNSCALE_HD uint64_t total(int64_t batch) const { return sums[of.begin[batch + 1]] - sums[of.begin[batch]]; }
 };
 
-// For every candidate.
+// For every place of the sorted order: the score of the candidate there, which is not drawn yet.
 struct OrderScores {
   NumberedDraws by;
 
@@ -257,7 +257,7 @@ struct OrderScores {
   }
 };
 
-// For every numbered draw of every batch.
+// For every numbered draw of every batch, with replacement: counts it for the candidate that it finds in the sums.
 struct DrawUnits {
   NumberedDraws by;
 
@@ -275,7 +275,7 @@ struct DrawUnits {
   }
 };
 
-// For every candidate's place.
+// For every place of the sorted order: its entry in the batch's tree of scores.
 struct GrowTrees {
   NumberedDraws by;
 
@@ -304,7 +304,7 @@ struct DrawSuccessively {
   }
 };
 
-// For every candidate.
+// For every candidate, after all draws: its correction, by how often it was drawn.
 struct CorrectNumbered {
   NumberedDraws by;
   bool replace;

@@ -58,7 +58,8 @@ struct TakeNeighbor {
   }
 };
 
-// For every scanned edge, when `few` is known.
+// For every scanned edge, when `few` is known: takes it, too, if fewer than `fanout` edges of its column are within the
+// limit.
 struct TakeMore {
   LaborScan by;
 
@@ -68,7 +69,7 @@ struct TakeMore {
   }
 };
 
-// For every scanned edge, after the sum over `taken`.
+// For every scanned edge, after the sum over `taken`: lists its draw, if it is taken and draws decide.
 struct ListDraw {
   LaborScan by;
 

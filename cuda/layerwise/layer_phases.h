@@ -114,9 +114,9 @@ struct FindRepeats {
   GNNSCALE_HD void operator()(int64_t i) const {
     const int64_t node = bulk.node[i], batch = batch_at(bulk.state.node_ptr(0), bulk.state.batches, i);
     repeated[i] = 0;
-    if (node < 0 || node >= bulk.graph.num_nodes) return;  // it was noted
+    if (node < 0 || node >= bulk.graph.num_nodes) return;  // NumberSeeds has noted it
     const uint32_t slot = bulk.table.claim(batch, node);
-    if (slot == BulkTable::kNoSlot) return;  // as well
+    if (slot == BulkTable::kNoSlot) return;  // NumberSeeds has noted that the table is full
     repeated[i] = bulk.table.slots[slot].value != static_cast<uint64_t>(i - bulk.state.node_ptr(0)[batch]);
   }
 };

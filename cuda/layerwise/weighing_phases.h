@@ -38,7 +38,7 @@ struct WeighEdge {
   }
 };
 
-// For every column, whose sums are in stored order.
+// For every column: adds up the weights of its edges, in stored order.
 struct SumWeights {
   Weighing by;
 
@@ -56,7 +56,7 @@ struct SumWeights {
   }
 };
 
-// For every drawn edge. `sum` null: unbiased.
+// For every drawn edge: its weight, rounded. `sum` null: weights stay unbiased; else they are normalized.
 struct RoundWeight {
   Weighing by;
 

@@ -107,7 +107,7 @@ struct BulkHop {
   int64_t* count;                             // scratch [columns]: edges of each column
   int64_t *first, *degree;                    // scratch [columns]: where its node's stored list begins, and its length
   int64_t* draw;       // scratch [edges]: what was drawn; without replacement, repeats are resolved later
-  uint32_t* earliest;  // scratch [2 * edges], or null: a table a column, of draws to the first that drew them
+  uint32_t* earliest;  // scratch [2 * edges], or null: a table per column, of draws to the first that drew them
   int64_t* source;     // scratch [edges]: node ids
   int32_t* rank;       // scratch [edges + 1]: how many before it are the first to find their sources
 };

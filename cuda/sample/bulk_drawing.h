@@ -62,7 +62,8 @@ GNNSCALE_HD BulkEdge edge_at(const Bulk& bulk, const BulkHop& hop, int64_t edge,
           hop.degree[column]};
 }
 
-// For every edge: its column, and draw j of that, which an earlier draw may have made before.
+// For every edge: finds its column, of which it is the j-th edge, and makes draw j. Without replacement the draw may
+// repeat an earlier one; ParallelDraws settles that.
 struct DrawEdges {
   Bulk bulk;
   BulkHop hop;

@@ -54,7 +54,7 @@ struct BulkBuffers {
   GNNSCALE_HD BulkLists edges() const { return {bulk.state.edge_ptr(0), bulk.state.hops, bulk.state.batches}; }
 };
 
-// For every node of all hops.
+// For every node of all hops: copies it.
 struct WriteNodes {
   BulkBuffers to;
 
@@ -67,7 +67,8 @@ struct WriteNodes {
   }
 };
 
-// For every column of all hops, and then for every batch: the end of its columns.
+// For every column of all hops: copies where its edges begin. Then, for every batch: where those of its last column
+// end.
 struct WriteColumns {
   BulkBuffers to;
 
@@ -86,7 +87,7 @@ struct WriteColumns {
   }
 };
 
-// For every edge of all hops.
+// For every edge of all hops: copies it.
 struct WriteEdges {
   BulkBuffers to;
 

@@ -18,10 +18,11 @@
 
 namespace gnnscale {
 
-constexpr int64_t kBlockNodes = 128;   // frontier nodes of a block, or fewer where that many times the fanout
-constexpr int64_t kBlockPicks = 1024;  // exceeds this number of picks
-constexpr int64_t kNodesAhead = 32;    // distance at which colptr is prefetched
-constexpr int64_t kItemsAhead = 128;   // distance at which outputs are prefetched: a line is read before it is written
+constexpr int64_t kBlockNodes = 128;  // frontier nodes of a block at most
+constexpr int64_t kBlockPicks =
+    1024;                             // frontier nodes of a block times the fanout are at most this, or it has one node
+constexpr int64_t kNodesAhead = 32;   // distance at which colptr is prefetched
+constexpr int64_t kItemsAhead = 128;  // distance at which outputs are prefetched: a line is read before it is written
 constexpr int64_t kLineItems = kLineBytes / sizeof(int64_t);
 constexpr int64_t kCountGrain = 8192;  // nodes that are worth a task of their own while edges are counted
 constexpr int64_t kSearchGrain = 512;  // the same where each node's times or exclusions are searched

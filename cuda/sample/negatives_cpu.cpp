@@ -42,8 +42,8 @@ class Negatives {
     return {given_[i], at_free_unit(dst_, edges_, given_[i], unit)};
   }
 
-  // The same for some negatives that are undecided, in any order. A source's units are those of its weight times those
-  // of its free destinations.
+  // Calls put(i, link) for the negatives that draw() left undecided, in any order. A source has as many units as its
+  // own weight times the units of the destinations to which it has no edge.
   template <typename Put>
   void decide(Vector<int64_t> undecided, Put&& put) const {
     std::sort(undecided.begin(), undecided.end(), [&](int64_t i, int64_t j) { return limits(i) < limits(j); });

@@ -32,7 +32,7 @@ struct FoundNodes {
   GNNSCALE_HD bool is_same(int64_t a, int64_t b) const { return node_of(a) == node_of(b) && tree_of(a) == tree_of(b); }
 };
 
-// For every item.
+// For every item: enters it.
 struct EnterItem {
   FoundNodes of;
 

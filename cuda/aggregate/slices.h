@@ -1,10 +1,10 @@
-// What a thread of a GPU does for the operators on columns: it computes N neighboring items of a row, a chunk, so that
-// as many threads as a row has chunks read each row together.
+// What a thread of a GPU does for the operators on columns. It computes a slice of a row, N items side by side, so a
+// row is read by as many threads together as it has slices.
 //
 // The pieces of columns (see columns.h) are summed at once, by SumPieces: first pieces and those of short columns into
 // the output, others into rows of their own, one for each window. JoinPieces then adds these to the first ones.
 //
-// What is summed says a reduction, an object with
+// A reduction says what is summed. It is an object with
 //
 //   State begin(int64_t column, int64_t c)                    what the sum begins with, in .sum
 //   Term read(int64_t node, int64_t edge, int64_t c)          what is read for an entry
@@ -26,7 +26,7 @@ constexpr int kEntriesAtOnce = 4;  // whose ids, and then rows, a thread asks fo
 template <typename Item, int N>
 struct Columns {
   using T = Item;
-  using Chunk = Words<T, N>;
+  using Slice = Words<T, N>;
   static constexpr int kItems = N;
 
   Entries<EitherIds> entries;
@@ -35,11 +35,11 @@ struct Columns {
   T* out;      // [columns, width]
   T* partial;  // [windows, width]
 
-  GNNSCALE_HD int64_t chunks() const { return width / N; }
-  GNNSCALE_HD static Chunk all(T value) {
-    Chunk chunk;
-    for (int n = 0; n < N; ++n) chunk.item[n] = value;
-    return chunk;
+  GNNSCALE_HD int64_t slices() const { return width / N; }
+  GNNSCALE_HD static Slice all(T value) {
+    Slice slice;
+    for (int n = 0; n < N; ++n) slice.item[n] = value;
+    return slice;
   }
 };
 
@@ -86,13 +86,13 @@ GNNSCALE_HD int64_t add_entries(const Reduction& of, int64_t begin, int64_t end,
   return end - begin;
 }
 
-// Items are the chunks of later pieces, by windows, and of first pieces, by columns.
+// Items are the slices of later pieces, by windows, and of first pieces, by columns.
 template <typename Reduction>
 struct SumPieces {
   Reduction of;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t chunks = of.chunks(), c = i % chunks * Reduction::kItems, window = i / chunks;
+    const int64_t slices = of.slices(), c = i % slices * Reduction::kItems, window = i / slices;
     const int64_t column = window - of.windows;
     const bool is_first = column >= 0;
     const Piece piece = is_first ? of.entries.first_piece(column) : of.entries.later_piece(window);
@@ -113,14 +113,14 @@ struct SumPieces {
   }
 };
 
-// Items are the chunks of windows. That of a column's second piece adds all later ones to the first.
+// Items are the slices of windows. That of a column's second piece adds all later ones to the first.
 template <typename Reduction>
 struct JoinPieces {
   Reduction of;
 
   GNNSCALE_HD void operator()(int64_t i) const {
-    const int64_t chunks = of.chunks(), c = i % chunks * Reduction::kItems;
-    const Piece second = of.entries.later_piece(i / chunks);
+    const int64_t slices = of.slices(), c = i % slices * Reduction::kItems;
+    const Piece second = of.entries.later_piece(i / slices);
     if (second.column < 0 || second.begin != of.entries.ptr[second.column] + kPiece) return;
     const int64_t end = of.entries.end_of(second.column);
     typename Reduction::T* const out = of.out + second.column * of.width + c;
@@ -145,13 +145,13 @@ struct Sums : Columns<Item, N> {
 // Sums and means of rows.
 template <typename Item, int N>
 struct SumOfRows : Sums<Item, N> {
-  using typename Columns<Item, N>::Chunk;
+  using typename Columns<Item, N>::Slice;
   using T = Item;
   static constexpr bool kReadsEdges = false;
   struct State {
-    Chunk sum;
+    Slice sum;
   };
-  using Term = Chunk;
+  using Term = Slice;
 
   Rows<T> from;
   bool is_mean;
@@ -159,8 +159,8 @@ struct SumOfRows : Sums<Item, N> {
   GNNSCALE_HD State begin(int64_t, int64_t) const { return {this->all(kNothing<T>)}; }
   GNNSCALE_HD Term read(int64_t node, int64_t, int64_t c) const { return words_at<N>(from(node) + c); }
   GNNSCALE_HD void add(State& state, const Term& term) const { this->join(state, term); }
-  GNNSCALE_HD Chunk end(const State& state, int64_t, int64_t, int64_t entries) const {
-    Chunk out = entries == 0 ? this->all(T{0}) : state.sum;
+  GNNSCALE_HD Slice end(const State& state, int64_t, int64_t, int64_t entries) const {
+    Slice out = entries == 0 ? this->all(T{0}) : state.sum;
     if (is_mean && entries > 1) {
       for (int n = 0; n < N; ++n) out.item[n] /= static_cast<T>(entries);
     }
@@ -168,15 +168,15 @@ struct SumOfRows : Sums<Item, N> {
   }
 };
 
-// Sums and means of rows, each times the weight of its edge. A chunk is of one head.
+// Sums and means of rows, each times the weight of its edge. A slice is of one head.
 template <typename Item, int N>
 struct SumOfWeighted : SumOfRows<Item, N> {
-  using typename Columns<Item, N>::Chunk;
+  using typename Columns<Item, N>::Slice;
   using typename SumOfRows<Item, N>::State;
   using T = Item;
   static constexpr bool kReadsEdges = true;
   struct Term {
-    Chunk row;
+    Slice row;
     T weight;
   };
 
@@ -194,13 +194,13 @@ struct SumOfWeighted : SumOfRows<Item, N> {
 // Maxima or minima of rows.
 template <typename Item, int N>
 struct ExtremeOfRows : Columns<Item, N> {
-  using typename Columns<Item, N>::Chunk;
+  using typename Columns<Item, N>::Slice;
   using T = Item;
   static constexpr bool kReadsEdges = false;
   struct State {
-    Chunk sum;
+    Slice sum;
   };
-  using Term = Chunk;
+  using Term = Slice;
 
   Rows<T> from;
   bool is_max;
@@ -210,13 +210,13 @@ struct ExtremeOfRows : Columns<Item, N> {
   }
   GNNSCALE_HD Term read(int64_t node, int64_t, int64_t c) const { return words_at<N>(from(node) + c); }
   GNNSCALE_HD void add(State& state, const Term& term) const { join(state, term); }
-  GNNSCALE_HD void join(State& state, const Chunk& sum) const {
+  GNNSCALE_HD void join(State& state, const Slice& sum) const {
     for (int n = 0; n < N; ++n) {
       T& best = state.sum.item[n];
       best = is_max ? extreme_of<true>(best, sum.item[n]) : extreme_of<false>(best, sum.item[n]);
     }
   }
-  GNNSCALE_HD Chunk end(const State& state, int64_t, int64_t, int64_t entries) const {
+  GNNSCALE_HD Slice end(const State& state, int64_t, int64_t, int64_t entries) const {
     return entries == 0 ? this->all(T{0}) : state.sum;
   }
 };
@@ -224,13 +224,13 @@ struct ExtremeOfRows : Columns<Item, N> {
 // The gradient of a column's extreme, divided by how many of its entries reach it.
 template <typename Item, int N>
 struct ShareOfExtremes : Sums<Item, N> {
-  using typename Columns<Item, N>::Chunk;
+  using typename Columns<Item, N>::Slice;
   using T = Item;
   static constexpr bool kReadsEdges = false;
   struct State {
-    Chunk sum, extreme;
+    Slice sum, extreme;
   };
-  using Term = Chunk;
+  using Term = Slice;
 
   const T *x, *extreme, *grad;
 
@@ -241,8 +241,8 @@ struct ShareOfExtremes : Sums<Item, N> {
   GNNSCALE_HD void add(State& state, const Term& term) const {
     for (int n = 0; n < N; ++n) state.sum.item[n] += tie(term.item[n], state.extreme.item[n]);
   }
-  GNNSCALE_HD Chunk end(const State& state, int64_t column, int64_t c, int64_t) const {
-    Chunk out = words_at<N>(grad + column * this->width + c);
+  GNNSCALE_HD Slice end(const State& state, int64_t column, int64_t c, int64_t) const {
+    Slice out = words_at<N>(grad + column * this->width + c);
     for (int n = 0; n < N; ++n) out.item[n] = share_of(out.item[n], state.sum.item[n]);
     return out;
   }
@@ -251,14 +251,14 @@ struct ShareOfExtremes : Sums<Item, N> {
 // The gradient of rows under a maximum or minimum: columns are sources, and nodes the destinations of their edges.
 template <typename Item, int N>
 struct ExtremeBackward : Sums<Item, N> {
-  using typename Columns<Item, N>::Chunk;
+  using typename Columns<Item, N>::Slice;
   using T = Item;
   static constexpr bool kReadsEdges = false;
   struct State {
-    Chunk sum, row;
+    Slice sum, row;
   };
   struct Term {
-    Chunk extreme, share;
+    Slice extreme, share;
   };
 
   const T *x, *extreme, *share;
@@ -274,7 +274,7 @@ struct ExtremeBackward : Sums<Item, N> {
       state.sum.item[n] += given_back(state.row.item[n], term.extreme.item[n], term.share.item[n]);
     }
   }
-  GNNSCALE_HD Chunk end(const State& state, int64_t, int64_t, int64_t) const { return state.sum; }
+  GNNSCALE_HD Slice end(const State& state, int64_t, int64_t, int64_t) const { return state.sum; }
 };
 
 // Items are the heads of entries. N items are read at a time.
