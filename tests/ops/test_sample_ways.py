@@ -5,7 +5,7 @@ import hashlib
 import pytest
 import torch
 from helpers import forked
-from helpers.graphs import Graph, assert_same, random_graph, random_ids
+from helpers.graphs import Graph, assert_same, graph_of_degrees, random_graph, random_ids
 from helpers.slow import SLOW
 
 from torch_gnnscale import ops, reference
@@ -77,6 +77,46 @@ def test_every_way_of_drawing_and_relabelling_gives_the_same(names, environment)
     code = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
     done = forked.run(code, "-q", "-p", "no:cacheprovider", *files, "-k", names, **environment)
     assert done.returncode == 0, done.stdout
+
+
+FAR = 1 << 32, [9, 40, 41, 33, 3, 64, 100, 50] * 3
+"""The first node of the graph beyond 2^32 that has neighbors, and the degrees of it and of those after it."""
+
+
+def pointers(path: str) -> torch.Tensor:
+    """A colptr in a file, nearly all of which are zeros that take no space."""
+    first, degrees = FAR
+    return torch.from_file(path, shared=True, size=first + len(degrees) + 1, dtype=torch.int64)
+
+
+def check_high_words(path: str) -> None:
+    """Samples of a graph whose ids differ from those of a small one in the high word alone.
+
+    In disjoint trees: else local ids would come from a map of all nodes, 16 GiB.
+    """
+    (first, degrees), colptr = FAR, pointers(path)
+    near = graph_of_degrees(degrees, seed=2)
+    colptr[first:] = near.colptr
+    far = Graph(colptr, near.row + first)
+    seeds = random_ids(len(degrees), 40, seed=3)
+    for fanouts in ([5, 4], [32, 3], [60]):
+        for replace in (False, True):
+            options = {"replace": replace, "disjoint": True}
+            found = far.sample(ops, seeds + first, fanouts, 11, **options)
+            assert_same(found, far.sample(reference, seeds + first, fanouts, 11, **options))
+            assert not torch.equal(found.edge_id[0], near.sample(ops, seeds, fanouts, 11, **options).edge_id[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("simd", ["", "avx2", "0"])
+def test_nodes_beyond_2_to_32_in_each_instruction_set(simd, tmp_path):
+    try:
+        pointers(str(tmp_path / "colptr"))
+    except RuntimeError as error:
+        pytest.skip(f"no file of 32 GiB can be mapped: {error}")
+    code = "import sys; from test_sample_ways import *; check_high_words(sys.argv[1])"
+    done = forked.run(code, str(tmp_path / "colptr"), GNNSCALE_SIMD=simd)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.slow
