@@ -369,7 +369,7 @@ def test_an_order_of_another_kind_is_refused():
     data = node_data()
     features = FeatureStore.from_data(data)
     features.__dict__["order"] = torch.arange(NODES)
-    with pytest.raises(TypeError, match="^order of a FeatureStore: expected the methods of a torch_gnnscale.topology"):
+    with pytest.raises(TypeError, match=r"^order of a FeatureStore: .* found a Tensor without "):
         NeighborLoader((features, GraphStore.from_data(data)), [3], batch_size=10, seed=1)
 
 
