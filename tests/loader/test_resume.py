@@ -209,6 +209,16 @@ def test_other_inputs_and_graphs_are_refused():
         loader_of(make_data(200, 900)).load_state_dict(state)
 
 
+def test_inputs_of_another_type_are_refused():
+    data = make_hetero()
+    first, other = (NeighborLoader(data, [2], (kind, torch.arange(3))) for kind in (PAPER, "author"))
+    assert first.state_dict()["key_of_inputs"] == other.state_dict()["key_of_inputs"]
+    with pytest.raises(
+        ValueError, match=r"^state: expected a loader with input_type='paper', found input_type='author'$"
+    ):
+        other.load_state_dict(first.state_dict())
+
+
 @pytest.mark.parametrize("dtype", [torch.int32, torch.float32])
 @pytest.mark.parametrize("of_links", [False, True])
 def test_other_times_of_inputs_are_refused(of_links, dtype):

@@ -55,6 +55,25 @@ def test_autocast(name):
     cluster(2).run(of_type, name, torch.bfloat16, True)
 
 
+def starts():
+    """The weights with which a model of other weights on each rank begins; their memory is not in their order."""
+    rank, _ = rank_and_world()
+    torch.manual_seed(rank)
+    model = MODELS["sage"]()
+    for weight in model.parameters():
+        weight.data = weight.detach().t().contiguous().t()
+    parallelize(model).close()
+    assert any(not weight.is_contiguous() for weight in model.parameters())
+    return [weight.detach().clone() for weight in model.parameters()]
+
+
+def test_weights_start_from_those_of_rank_0():
+    first, second = cluster(2).run(starts)
+    torch.manual_seed(0)
+    assert all(map(torch.equal, first, MODELS["sage"]().parameters()))
+    assert all(map(torch.equal, first, second))
+
+
 def evaluates():
     """Steps of training, each followed by an evaluation of its batch, with loaders of other hops."""
     rank, world = rank_and_world()
