@@ -80,6 +80,20 @@ def relabel(results: Any) -> str:
     )
 
 
+def simd(results: Any) -> str:
+    """Sampling by instruction set."""
+
+    def make(entry: dict) -> str:
+        sets = [f"{name}, {on_threads(threads)}" for threads in (1, 2) for name in ("widest", "AVX2", "none")]
+        return table(
+            ["mode", "edges per batch", *(f"{name}, ms" for name in sets)],
+            ([mode, runs["edges_per_batch"], *(runs[name]["median_ms"] for name in sets)]
+             for mode, runs in entry.items()),
+        )  # fmt: skip
+
+    return by_graph(results, make)
+
+
 def modes(results: Any) -> str:
     peer = "PyG with pyg-lib"
     rows = []
@@ -318,8 +332,8 @@ def bulks(results: Any) -> str:
 
 
 TABLES: dict[Callable[[Any], str], str] = {
-    sampling: "sample", relabel: "relabel", modes: "modes", batches: "loader", figure: "figure", corners: "corners",
-    gather: "gather", steps: "train", loop: "loop", large: "large", csc: "topology", dgl: "dgl",
+    sampling: "sample", relabel: "relabel", simd: "simd", modes: "modes", batches: "loader",
+    figure: "figure", corners: "corners", gather: "gather", steps: "train", loop: "loop", large: "large", csc: "topology", dgl: "dgl",
     dgl_labor: "dgl_labor", tiers: "tiers",
     accuracy: "accuracy", hit_rates: "hotness", depths: "hotness", traffic: "hotness", hotness_cost: "hotness",
     schemes: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
