@@ -4,7 +4,8 @@
 
 Both loaders are measured at several settings; of PyG's the best one counts. Without ``prefetch`` the first epochs
 choose it, before times are taken; ``num_workers`` means threads here, and processes in PyG. Nothing consumes the
-batches, so the figure is the loader's throughput.
+batches, so the figure is the loader's throughput. The aim: ``num_workers=2``, which users of PyG's loader pass along,
+has 0.9 of the default's speed or more.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections import deque
 
 import torch
 import torch_geometric.loader
-from common import arguments, compare, data_of, has, report, save
+from common import arguments, compare, data_of, has, judged, report, save, say_aims
 
 from torch_gnnscale import NeighborLoader, ops
 
@@ -70,7 +71,9 @@ def main() -> None:
         peers = [name for name in times if name.startswith("PyG")]
         best = min(peers, key=lambda name: times[name]["median_ms"]) if peers else None
         report(f"R-MAT {of}, time per batch", times, best)
-        results[of] = {"peer": best, **times}
+        kept = times["gnnscale"]["median_ms"] / times["gnnscale, num_workers=2"]["median_ms"]
+        say_aims({"num_workers=2, of the default's speed": judged(kept, least=0.9)})
+        results[of] = {"peer": best, "workers_of_default": kept, **times}
         del data, loaders
         ops.pool_trim()
     if not args.no_save:

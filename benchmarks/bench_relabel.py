@@ -9,53 +9,19 @@ once per process, so each runs in a process of its own; both take turns in round
 from __future__ import annotations
 
 import hashlib
-import json
-import os
-import subprocess
 import sys
-import time
 from collections import deque
 from functools import partial
 
 import torch
 from common import compare, on_threads, parser, report, save
+from workers import Worker, serve
 
 from torch_gnnscale import CSC, ops
 from torch_gnnscale.topology import rmat
 
 GRAPHS = ((2_400_000, 124_000_000), (10_000_000, 200_000_000), (30_000_000, 200_000_000), (100_000_000, 200_000_000))
 FANOUTS, BATCH, IN_A_ROW = [15, 10, 5], 1024, 8
-
-
-class Way:
-    """A process that relabels in one way."""
-
-    def __init__(self, way: str, num_nodes: int, num_edges: int, rounds: int) -> None:
-        command = [sys.executable, __file__, "--worker", str(num_nodes), str(num_edges), str(rounds)]
-        environment = os.environ | {"GNNSCALE_RELABEL": way}
-        self.process = subprocess.Popen(
-            command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.about = self.answer()
-
-    def answer(self) -> dict:
-        """The next line of the process."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"the process ended with {self.process.wait()}")
-        return json.loads(line)
-
-    def run(self, threads: int, round_: int) -> None:
-        """A round of batches."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{threads} {round_}\n")
-        self.process.stdin.flush()
-        self.answer()
-
-    def close(self) -> None:
-        """Ends the process."""
-        self.process.communicate()
 
 
 def work(num_nodes: int, num_edges: int, rounds: int) -> None:
@@ -77,18 +43,17 @@ def work(num_nodes: int, num_edges: int, rounds: int) -> None:
     samples = [draw(batch, 1) for batch in range(IN_A_ROW)]
     digest = hashlib.sha256(b"".join(part[0].numpy().tobytes() for sample in samples for part in sample[:4]))
     edges = sum(len(sample.edge_id[0]) for sample in samples) // IN_A_ROW
-    print(json.dumps({"edges": edges, "digest": digest.hexdigest()}), flush=True)
     del samples
-    for line in sys.stdin:
-        threads, round_ = map(int, line.split())
-        start = time.perf_counter()
+
+    def run(threads: int, round_: int) -> None:
         deque((draw(round_ * IN_A_ROW + i, threads) for i in range(IN_A_ROW)), maxlen=0)
-        print(json.dumps({"seconds": time.perf_counter() - start}), flush=True)
+
+    serve({"edges": edges, "digest": digest.hexdigest()}, run)
 
 
 def measure(num_nodes: int, num_edges: int, rounds: int) -> dict:
     """Both ways on one graph."""
-    ways = {way: Way(way, num_nodes, num_edges, rounds) for way in ("map", "table")}
+    ways = {way: Worker(__file__, num_nodes, num_edges, rounds, GNNSCALE_RELABEL=way) for way in ("map", "table")}
     assert ways["map"].about == ways["table"].about, "both ways give the same batches"
     results: dict = {"nodes": num_nodes, "edges": num_edges, "edges_per_batch": ways["map"].about["edges"]}
     for threads in (1, 2):

@@ -4,8 +4,10 @@
 
 Redraws FastSample's figure 5 (speed-up of sampling and of whole training steps over batch sizes and fanouts) against
 PyG's loader, and looks for a setting in which this package would be the slower one: in the corners, on graphs from
-Cora's size on, also with disjoint trees, times and links. Both loaders work in this process (num_workers=0), this
-package's with its threads. Each figure is of whole epochs of a few to 64 batches, features included, so that the first
+Cora's size on, also with disjoint trees, times, links and weights; graphs with types are in bench_modes.py. Both
+loaders work in this process (num_workers=0), this package's with its threads, but for a corner with num_workers=2,
+which means threads here and processes in PyG: there this package's default is measured, too, of whose speed it keeps
+0.9 or more. Each figure is of whole epochs of a few to 64 batches, features included, so that the first
 batch of an epoch, before which nothing can be prepared, counts as well. The epochs of the first half second do not
 count, in which this package's loader tries whether threads help.
 """
@@ -23,7 +25,7 @@ from typing import NamedTuple
 
 import torch
 import torch_geometric.loader
-from common import parser, save
+from common import judged, parser, save, say_aims
 from matplotlib.figure import Figure
 from torch import nn
 from torch_geometric.data import Data
@@ -65,13 +67,17 @@ MODES: dict[str, dict] = {
     "disjoint": {"disjoint": True},
     "temporal": {"time_attr": "time"},
     "links": {"neg_sampling": "binary"},
+    "weighted, replace": {"weight_attr": "weight", "replace": True},
 }
 """Further arguments of the loaders."""
+WORKERS = "num_workers=2"
 MAIN = Graph(1_000_000, 16_000_000, 512)
 TINY = Graph(2708, 10_556, 5732)  # Cora's
 CORNERS = [
     Case(*case) for case in (
     *[(TINY, size, [10, 5], mode) for size in (1, 32) for mode in MODES],
+    *[(Graph(200_000, 3_000_000, 512), 1024, [15, 10, 5], mode) for mode in ("nodes", WORKERS)],
+    (MAIN, 1024, [15, 10, 5], "weighted, replace"),
     *[(MAIN, size, fanouts) for size in (64, 256) for fanouts in FIGURE_FANOUTS],
     *[(MAIN._replace(row_bytes=size), 1024, [15, 10, 5]) for size in (16, 64, 4096)],
     (MAIN, 64, [-1]), (MAIN, 64, [-1, 5]),
@@ -91,8 +97,8 @@ def data_of(graph: Graph) -> Data:
 
 
 def loader_makers(data: Data, case: Case, batches: int) -> dict[str, Callable[[], Loader]]:
-    """Both loaders of so many batches, over the same seeds or links."""
-    options = {"batch_size": case.batch_size, "shuffle": True, **MODES[case.mode]}
+    """Both loaders of so many batches, over the same seeds or links; with workers, ours also at its default."""
+    options = {"batch_size": case.batch_size, "shuffle": True, **MODES.get(case.mode, {})}
     count = case.batch_size * batches
     if case.mode == "links":
         links = data.edge_index[:, torch.randperm(data.num_edges)[:count]]
@@ -100,9 +106,14 @@ def loader_makers(data: Data, case: Case, batches: int) -> dict[str, Callable[[]
         return {name: partial(kind, data, case.fanouts, links, **options) for name, kind in kinds.items()}
     if case.mode == "temporal":
         data = data.clone().update({"time": torch.arange(data.num_nodes) % 1000})
+    if case.mode == "weighted, replace":
+        data = data.clone().update({"weight": torch.arange(data.num_edges) % 100 + 1.0})
     seeds = torch.randperm(data.num_nodes)[:count]
     kinds = {"ours": NeighborLoader, "pyg": torch_geometric.loader.NeighborLoader}
-    return {name: partial(kind, data, case.fanouts, seeds, **options) for name, kind in kinds.items()}
+    makers = {name: partial(kind, data, case.fanouts, seeds, **options) for name, kind in kinds.items()}
+    if case.mode != WORKERS:
+        return makers
+    return {name: partial(make, num_workers=2) for name, make in makers.items()} | {"default": makers["ours"]}
 
 
 def trainers(case: Case, features: int) -> dict[str, Callable[[Data], None]]:
@@ -125,7 +136,8 @@ def trainers(case: Case, features: int) -> dict[str, Callable[[Data], None]]:
             loss = nn.functional.cross_entropy(out, batch.y[: batch.batch_size])  # a narrowed model returns seeds' rows
         loss.backward()
 
-    return {"ours": partial(train, narrowed), "pyg": partial(train, trimmed)}
+    ours = partial(train, narrowed)
+    return {"ours": ours, "default": ours, "pyg": partial(train, trimmed)}
 
 
 def epochs(loader: Loader, count: int) -> Iterator[Data]:
@@ -150,9 +162,9 @@ def interleaved(runs: dict[str, Callable[[], object]], rounds: int) -> dict[str,
     return times
 
 
-def ratio(times: dict[str, list[float]]) -> float:
-    """PyG's time over ours: the median over rounds, because the two times of a round are taken close together."""
-    return median(pyg / ours for ours, pyg in zip(times["ours"], times["pyg"], strict=True))
+def ratio(times: dict[str, list[float]], peer: str = "pyg") -> float:
+    """A peer's time over ours: the median over rounds, because the two times of a round are taken close together."""
+    return median(theirs / ours for ours, theirs in zip(times["ours"], times[peer], strict=True))
 
 
 def measure(data: Data, case: Case, rounds: int) -> dict[str, float]:
@@ -174,6 +186,8 @@ def measure(data: Data, case: Case, rounds: int) -> dict[str, float]:
     times = interleaved({name: load(loader) for name, loader in loading.items()}, rounds)
     result = {f"{name}_batch_ms": median(values) / done * 1e3 for name, values in times.items()}
     result["speedup"] = ratio(times)
+    if "default" in times:
+        result["of_default"] = ratio(times, "default")
     steps = max(3, min(64, 12_000 // case.batch_size))
     training = {name: make() for name, make in loader_makers(data, case, steps).items()}
     steps = len(training["ours"])
@@ -189,6 +203,10 @@ def measure(data: Data, case: Case, rounds: int) -> dict[str, float]:
     times = interleaved({name: epoch(name) for name in training}, rounds)
     result |= {f"{name}_step_ms": median(values) / steps * 1e3 for name, values in times.items()}
     result["step_speedup"] = ratio(times)
+    if "default" in times:
+        result["step_of_default"] = ratio(times, "default")
+        aims = {name: judged(result[name], least=0.9) for name in ("of_default", "step_of_default")}
+        say_aims({f"{WORKERS}: {name}": aim for name, aim in aims.items()})
     return result
 
 

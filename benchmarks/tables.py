@@ -49,6 +49,7 @@ DOCUMENTS = [
         "scaling.md",
         "layerwise.md",
         "split.md",
+        "models.md",
     )
 ]
 
@@ -78,6 +79,20 @@ def relabel(results: Any) -> str:
         ["nodes", "edges", *(f"{run}, ms" for run in runs)],
         ([entry["nodes"], entry["edges"], *(entry[run]["median_ms"] for run in runs)] for entry in results),
     )
+
+
+def simd(results: Any) -> str:
+    """Sampling by instruction set."""
+
+    def make(entry: dict) -> str:
+        sets = [f"{name}, {on_threads(threads)}" for threads in (1, 2) for name in ("widest", "AVX2", "none")]
+        return table(
+            ["mode", "edges per batch", *(f"{name}, ms" for name in sets)],
+            ([mode, runs["edges_per_batch"], *(runs[name]["median_ms"] for name in sets)]
+             for mode, runs in entry.items()),
+        )  # fmt: skip
+
+    return by_graph(results, make)
 
 
 def modes(results: Any) -> str:
@@ -170,6 +185,32 @@ def loop(results: Any) -> str:
         ["graph", "step alone, ms", "beside the loader, ms", "ratio", "the loader's share of the cores, %",
          "wait, % of the time", "first batch, ms"],
         ([title(graph).strip("*"), *(run[key] for key in keys)] for graph, run in results.items()),
+    )  # fmt: skip
+
+
+def ahead(results: Any) -> str:
+    """A training loop at each setting of the loader's prefetch."""
+
+    def make(entry: dict) -> str:
+        settings = list(entry["1 thread"]["times"])
+        rows = []
+        for threads, runs in entry.items():
+            times = [runs["times"][setting]["median_ms"] for setting in settings]
+            rows.append([threads, *times, runs["aim"]["found"]])
+        return table(["torch's threads", *(f"{name}, ms per step" for name in settings), "best / default"], rows)
+
+    return by_graph(results, make)
+
+
+def narrowing(results: Any) -> str:
+    """Steps on small batches, whole and narrowed."""
+    return table(
+        ["model", "features, hidden", "seeds", "nodes", "whole, us", "narrowed / whole", "more, us", "always narrowed"],
+        (
+            [e["model"], f"{e['features']}, {e['hidden']}", e["seeds"], e["nodes"], e["whole_us"],
+             f"{e['narrowed_ratio']:.2f}", f"{e['narrowed_more_us']:.0f}", f"{e['always_ratio']:.2f}"]
+            for e in results["cases"]
+        ),
     )  # fmt: skip
 
 
@@ -318,9 +359,9 @@ def bulks(results: Any) -> str:
 
 
 TABLES: dict[Callable[[Any], str], str] = {
-    sampling: "sample", relabel: "relabel", modes: "modes", batches: "loader", figure: "figure", corners: "corners",
-    gather: "gather", steps: "train", loop: "loop", large: "large", csc: "topology", dgl: "dgl",
-    dgl_labor: "dgl_labor", tiers: "tiers",
+    sampling: "sample", relabel: "relabel", simd: "simd", modes: "modes", batches: "loader",
+    figure: "figure", corners: "corners", gather: "gather", steps: "train", loop: "loop", ahead: "ahead",
+    narrowing: "narrow", large: "large", csc: "topology", dgl: "dgl", dgl_labor: "dgl_labor", tiers: "tiers",
     accuracy: "accuracy", hit_rates: "hotness", depths: "hotness", traffic: "hotness", hotness_cost: "hotness",
     placements: "network", overlap: "prefetch", breakdown: "prefetch", overlap_model: "prefetch",
     bulks: "bulk", ranks: "cost_model", sizes: "cost_model", checks: "cost_model", pushed: "cost_model",
