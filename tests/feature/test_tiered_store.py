@@ -365,15 +365,6 @@ def test_a_relative_disk(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_an_order_of_another_kind_is_left_alone():
-    data = node_data()
-    features = FeatureStore.from_data(data)
-    features.__dict__["order"] = torch.arange(NODES)
-    stores = NeighborLoader((features, GraphStore.from_data(data)), [3], batch_size=10, seed=1)
-    for batch, expected in zip(stores, NeighborLoader(data, [3], batch_size=10, seed=1), strict=True):
-        assert torch.equal(batch.n_id, expected.n_id)
-
-
 @pytest.mark.cuda
 @pytest.mark.parametrize("budgets", [{"gpu": "30%"}, {"gpu": "100%"}, {"gpu": "30%", "renumbered": True}], ids=str)
 def test_rows_on_a_gpu(budgets):
