@@ -365,14 +365,6 @@ def test_a_relative_disk(tmp_path, monkeypatch):
     assert os.listdir(tmp_path) == []
 
 
-def test_an_order_of_another_kind_is_refused():
-    data = node_data()
-    features = FeatureStore.from_data(data)
-    features.__dict__["order"] = torch.arange(NODES)
-    with pytest.raises(TypeError, match=r"^order of a FeatureStore: .* found a Tensor without "):
-        NeighborLoader((features, GraphStore.from_data(data)), [3], batch_size=10, seed=1)
-
-
 @pytest.mark.cuda
 @pytest.mark.parametrize("budgets", [{"gpu": "30%"}, {"gpu": "100%"}, {"gpu": "30%", "renumbered": True}], ids=str)
 def test_rows_on_a_gpu(budgets):

@@ -269,7 +269,12 @@ class Partly:
 
 @pytest.mark.parametrize("which", ["FeatureStore", "GraphStore"])
 @pytest.mark.parametrize(
-    ("order", "missing"), [(Partly(), "to, equals"), ("by name", "to_stored, to_user, to, equals")]
+    ("order", "missing"),
+    [
+        (Partly(), "to, equals"),
+        ("by name", "to_stored, to_user, to, equals"),
+        (torch.arange(200), "to_stored, to_user, equals"),
+    ],
 )
 def test_an_order_that_lacks_methods_is_refused(which, order, missing):
     stores = stores_of()
