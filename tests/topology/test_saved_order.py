@@ -133,8 +133,13 @@ def test_an_order_that_is_cut_or_changed_in_its_file_is_found(tmp_path, kind):
             kind.open(tmp_path / "saved", verify)
 
 
-def test_an_order_of_other_nodes_than_the_relations_is_found(tmp_path):
+@pytest.mark.parametrize("end", [0, 2], ids=["of sources", "of destinations"])
+def test_an_order_of_other_nodes_than_the_relations_is_found(tmp_path, end):
     data = make_hetero()
+    for edge_type in data.edge_types:  # authors are one of the two alone
+        if edge_type[end] != "author" or edge_type[2 - end] == "author":
+            del data[edge_type]
+    assert data.edge_types
     order = orders(data, "author")
     store = GraphStore.from_data(data, order=order)
     store.order["author"] = Order.from_permutation(torch.arange(24), 24)
