@@ -27,6 +27,7 @@ def test_a_plan_of_a_data_set(saved, tmp_path, capfd):
     options = ["--parts", "3", "--fanouts", "4", "3", "--batch-size", "64", "--epochs", "2", "--seed", "9"]
     main(["split", "--dataset", path, "--out", out, *options])
     plan, said = split.Plan.open(out), capfd.readouterr()
+    assert said.out.startswith(f"{path}: 600 nodes, ")
     expected = split.plan(task.data, task.seeds("train"), [4, 3], 3, batch_size=64, epochs=2, seed=9)
     assert plan.fingerprint == expected.fingerprint
     assert (plan.about, plan.cut, plan.loads) == (expected.about, expected.cut, expected.loads)

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from helpers.cpu_as_gpu import OnTheCPU
 from helpers.tiers import BUDGETS, NODES, cut, make, node_data, own_ids, tables
 from hypothesis import given
 
@@ -76,6 +77,20 @@ def test_rows_of_a_store(way, budgets, device, tmp_path):
             rows.device, rows._device_counts = torch.device("cuda"), counts  # as they are there
             assert rows.total()[:, 0].tolist() == [500 - on_disk, on_disk][-len(counts) :]
             assert torch.equal(beside_disk(rows, index[:0], counts, device).cpu(), data[name][:0])
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_store_gathers_beside_its_disk(way, tmp_path):
+    """What a store on a GPU passes on, its map from ids to places among it; the GPU's part is done here."""
+    data = node_data()
+    index = torch.randint(NODES, (500,), generator=torch.Generator().manual_seed(0))
+    with make(way, "memory and disk", tmp_path) as store:
+        rows = store._tensors[None, "x"]
+        assert rows.place is not None
+        rows.device, rows._time = torch.device("cuda"), SimpleNamespace(measure=lambda _: nullcontext())
+        rows._device_counts = torch.zeros_like(rows.counts)
+        with OnTheCPU():
+            assert torch.equal(rows.gather(own_ids(store, index)), data.x[index])
 
 
 def test_16_bits_are_widened_behind_the_copy(device, tmp_path):

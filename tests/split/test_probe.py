@@ -23,6 +23,19 @@ def test_a_field_that_is_one_number_has_no_rows():
     assert found.tensors.keys() == known.tensors.keys()
 
 
+def test_a_field_with_a_number_per_node_or_edge_has_rows():
+    (batch,) = cut_batches(next(iter(batches())), torch.zeros(200, dtype=torch.int64), 1)
+    nodes, edges = torch.arange(batch.num_nodes), torch.arange(batch.edge_index.size(1))
+    batch.z, batch.edge_weight, batch.distance = nodes, edges, edges + 1
+    found = fields_of(batch)
+    for name, of_edges in {"z": False, "edge_weight": True, "distance": True}.items():
+        field = found.tensors[name]
+        assert field.of_edges == of_edges
+        assert len(field.rows) > 0
+        assert torch.equal(field.rows, batch[name][: len(field.rows)])
+    assert not found.others.keys() & {"z", "edge_weight", "distance"}
+
+
 def test_a_field_without_rows_has_some_on_the_probe():
     tensors = {"edge_attr": Field(True, torch.empty(0, 2)), "z": Field(False, torch.empty(0, dtype=torch.int64))}
     batch = probe_batch(Fields(2, 0, tensors, {}, False), torch.device("cpu"))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from helpers.data import plain
 from helpers.hetero import make_hetero
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, TieredFeatureStore, files
 from torch_gnnscale.topology.reorder import Order, TypedOrder, by_score
@@ -48,6 +48,17 @@ def test_an_order_of_types_is_opened_as_it_was_saved(tmp_path, node_types):
         for source in (opened, stores)
     )
     assert found == expected
+
+
+def test_a_type_that_is_only_a_source_keeps_its_order(tmp_path):
+    data = HeteroData()
+    data["a"].num_nodes, data["b"].num_nodes = 5, 3
+    data["a", "to", "b"].edge_index = torch.tensor([[4, 0, 2], [0, 1, 1]])
+    order = orders(data, "a")
+    store = GraphStore.from_data(data, order=order)
+    assert store._num_nodes() == {"a": 5, "b": 3}
+    store.save(tmp_path / "graph")
+    assert GraphStore.open(tmp_path / "graph").order.equals(order)
 
 
 def test_a_type_without_relations_keeps_its_order(tmp_path):
