@@ -276,6 +276,15 @@ def test_cut_batch(dtype):
     check(OPS.cut_batch.default, node, [1, 2], colptr, row, owner, 2, 0, tests=OF_VALUES)
 
 
+def test_the_counts_of_a_cut_have_one_size_where_nothing_is_computed():
+    tensors = torch.tensor([4, 7, 9]), torch.tensor([0, 2, 2, 2]), torch.tensor([1, 2]), torch.tensor([0, 1, 0])
+    *_, expected = OPS.cut_batch(tensors[0], [1, 2, 0], *tensors[1:], 3, 0)
+    with FakeTensorMode(shape_env=ShapeEnv()) as mode:
+        node, *rest = (mode.from_tensor(tensor) for tensor in tensors)
+        *_, found = OPS.cut_batch(node, [1, 2, 0], *rest, 3, 0)
+    assert found.shape == expected.shape
+
+
 OF_BULK = samples.REPLACE | samples.LAYERS | samples.WITH_EDGE_ID | samples.WITH_COL
 
 

@@ -112,6 +112,7 @@ def swapped(transport, steps, most):
             assert torch.equal(block, expected)
     traffic = transport.exchange.traffic["test"]
     assert traffic.rounds == steps
+    assert 0 < traffic.seconds < 100
     ended(transport)
     return traffic.bytes_sent, traffic.bytes_received
 

@@ -103,6 +103,7 @@ def test_data_there_and_back():
         name="graph", titles=[f"{i}" for i in range(50)], array=np.arange(50), columns=torch.arange(100).view(2, 50),
         split_index=torch.tensor([3, 49, 0]), pair_index=torch.arange(100).view(2, 50) % 50, train_idx=torch.arange(3),
         face=torch.tensor([[3], [49], [7]]), sparse=torch.eye(50).to_sparse_coo(),
+        array_index=np.arange(100).reshape(2, 50),
     )  # fmt: skip
     order = by_score(torch.rand(50, generator=torch.Generator().manual_seed(1)))
     moved = reorder_data(data, order)
@@ -113,6 +114,7 @@ def test_data_there_and_back():
     assert moved.name == "graph"
     assert moved.titles == [f"{i}" for i in order.old]
     assert np.array_equal(moved.array, order.old.numpy())
+    assert np.array_equal(moved.array_index, data.array_index[:, order.old.numpy()])
     assert torch.equal(moved.columns, data.columns)
     assert torch.equal(order.old[moved.split_index], data.split_index)
     assert torch.equal(order.old[moved.pair_index], data.pair_index[:, order.old])
