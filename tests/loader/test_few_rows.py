@@ -5,7 +5,8 @@ import torch
 from torch_geometric.data import TensorAttr
 
 from torch_gnnscale import FeatureStore, ops
-from torch_gnnscale.loader.fetch import Ids, StoreRows, rows_at
+from torch_gnnscale.loader.fetch import StoreRows
+from torch_gnnscale.loader.storages import Ids, rows_at
 from torch_gnnscale.ops import rows
 
 

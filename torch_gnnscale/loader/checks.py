@@ -17,8 +17,8 @@ from ..sampler import NeighborSampler
 from ..sampler.keyed import KeyedSampler
 from ..topology import GraphStore
 from ..topology.numbering import Numbering
-from .fetch import row_tensors
 from .layout import EdgeLayout
+from .storages import row_tensors
 
 
 def check_features(data: Any, sampler: Any) -> None:

@@ -20,7 +20,7 @@ from . import checks
 from .chunks import KeyedShuffle
 from .collate import Collator
 from .execution import Execution
-from .fetch import row_source, row_tensors
+from .fetch import row_source
 from .layout import EdgeLayout, edge_layouts_of
 from .line import Line
 from .order import NumberedBatch, SeedOrder
@@ -29,6 +29,7 @@ from .resumable import ResumableLoader, options_of
 from .share import Shard, SharedOrder, Uneven, common_seed
 from .sharing import sharing_of
 from .split import Split
+from .storages import row_tensors
 from .workers import without_processes
 
 
