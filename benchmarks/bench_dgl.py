@@ -14,7 +14,6 @@ position.
 from __future__ import annotations
 
 import json
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,6 +24,7 @@ from statistics import median
 import numpy as np
 import torch
 from common import as_csc, graph, on_threads, parser, save
+from workers import Worker
 
 from torch_gnnscale import CSC, ops
 
@@ -37,35 +37,18 @@ Sampling = Callable[[torch.Tensor, int, int], ops.Sample]
 """A sample of (seeds, key, threads)."""
 
 
-class Peer:
+class Peer(Worker):
     """A process that samples with DGL."""
 
     def __init__(self, python: str, folder: str, threads: int, method: str) -> None:
         script, fanouts = str(Path(__file__).with_name("dgl_sampler.py")), json.dumps(FANOUTS[method])
-        command = [python, script, folder, str(threads), fanouts, method]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.about = self.answer()
+        super().__init__([python, script, folder, str(threads), fanouts, method])
         assert self.about["threads"] == threads, self.about
-
-    def answer(self) -> dict:
-        """The next line of the process."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            raise RuntimeError(f"DGL's process ended with {self.process.wait()}")
-        return json.loads(line)
 
     def run(self, candidate: str, round_: int) -> tuple[float, int]:
         """Seconds and edges of a round."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{candidate} {round_}\n")
-        self.process.stdin.flush()
-        answer = self.answer()
+        answer = self.ask(candidate, round_)
         return answer["seconds"], answer["edges"]
-
-    def close(self) -> None:
-        """Ends the process."""
-        self.process.communicate()
 
 
 def ours(csc: CSC, method: str) -> dict[str, tuple[Sampling, tuple[int, ...]]]:

@@ -15,7 +15,7 @@ from functools import partial
 
 import torch
 from common import compare, on_threads, parser, report, save
-from workers import Worker, serve
+from workers import itself, serve
 
 from torch_gnnscale import CSC, ops
 from torch_gnnscale.topology import rmat
@@ -53,11 +53,11 @@ def work(num_nodes: int, num_edges: int, rounds: int) -> None:
 
 def measure(num_nodes: int, num_edges: int, rounds: int) -> dict:
     """Both ways on one graph."""
-    ways = {way: Worker(__file__, num_nodes, num_edges, rounds, GNNSCALE_RELABEL=way) for way in ("map", "table")}
+    ways = {way: itself(__file__, num_nodes, num_edges, rounds, GNNSCALE_RELABEL=way) for way in ("map", "table")}
     assert ways["map"].about == ways["table"].about, "both ways give the same batches"
     results: dict = {"nodes": num_nodes, "edges": num_edges, "edges_per_batch": ways["map"].about["edges"]}
     for threads in (1, 2):
-        runs = {f"{name}, {on_threads(threads)}": partial(way.run, threads) for name, way in ways.items()}
+        runs = {f"{name}, {on_threads(threads)}": partial(way.ask, threads) for name, way in ways.items()}
         times = compare(runs, rounds, IN_A_ROW)
         report(f"{num_nodes:,} nodes, {num_edges:,} edges", times, f"map, {on_threads(threads)}")
         results |= times

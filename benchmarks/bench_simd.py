@@ -16,7 +16,7 @@ from functools import partial
 
 import torch
 from common import compare, graph, on_threads, parser, report, save
-from workers import Worker, serve
+from workers import itself, serve
 
 from torch_gnnscale import ops
 
@@ -61,7 +61,7 @@ def work(name: str, rounds: int) -> None:
 
 def measure(name: str, rounds: int) -> dict:
     """All instruction sets on one graph: each mode's times."""
-    workers = {title: Worker(__file__, name, rounds, GNNSCALE_SIMD=given) for title, given in SETS.items()}
+    workers = {title: itself(__file__, name, rounds, GNNSCALE_SIMD=given) for title, given in SETS.items()}
     about = workers["widest"].about
     assert all(worker.about == about for worker in workers.values()), "all instruction sets give the same batches"
     results: dict = {}
@@ -69,7 +69,7 @@ def measure(name: str, rounds: int) -> dict:
         results[mode_name] = {"edges_per_batch": about["edges"][mode]}
         for threads in (1, 2):
             runs = {
-                f"{title}, {on_threads(threads)}": partial(worker.run, mode, threads)
+                f"{title}, {on_threads(threads)}": partial(worker.ask, mode, threads)
                 for title, worker in workers.items()
             }
             times = compare(runs, rounds, IN_A_ROW)

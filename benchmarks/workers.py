@@ -1,4 +1,4 @@
-"""Processes of a benchmark that differ in their environment, and run when they are told to."""
+"""Processes of a benchmark that differ in what they run or in their environment, and run when they are told to."""
 
 from __future__ import annotations
 
@@ -6,22 +6,20 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 class Worker:
-    """A process that runs ``file --worker arguments``, which ends in :func:`serve`.
+    """A process that answers each line of its input by a line of JSON, and first says what it is about.
 
     Args:
-        file: the benchmark.
-        arguments: of the process.
+        command: of the process.
         environment: variables that it has beside those of this process.
     """
 
-    def __init__(self, file: str, *arguments: object, **environment: str) -> None:
-        command = [sys.executable, file, "--worker", *map(str, arguments)]
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
-            command, env=os.environ | environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            command, env=os.environ | (environment or {}), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.about = self.answer()
 
@@ -33,16 +31,21 @@ class Worker:
             raise RuntimeError(f"the process ended with {self.process.wait()}")
         return json.loads(line)
 
-    def run(self, *numbers: int) -> None:
-        """Has the process run once."""
+    def ask(self, *words: object) -> dict:
+        """The answer to a line of these words."""
         assert self.process.stdin is not None
-        self.process.stdin.write(f"{' '.join(map(str, numbers))}\n")
+        self.process.stdin.write(f"{' '.join(map(str, words))}\n")
         self.process.stdin.flush()
-        self.answer()
+        return self.answer()
 
     def close(self) -> None:
         """Ends the process."""
         self.process.communicate()
+
+
+def itself(file: str, *arguments: object, **environment: str) -> Worker:
+    """A process that runs ``file --worker arguments``, which ends in :func:`serve`, with other variables."""
+    return Worker([sys.executable, file, "--worker", *map(str, arguments)], environment)
 
 
 def serve(about: dict, run: Callable[..., None]) -> None:
