@@ -142,22 +142,32 @@ struct Sums : Columns<Item, N> {
   }
 };
 
-// Sums and means of rows.
-template <typename Item, int N>
-struct SumOfRows : Sums<Item, N> {
-  using typename Columns<Item, N>::Slice;
-  using T = Item;
+// What the reductions of whole rows have in common: a term is a row of `from`.
+template <typename Base>
+struct OfRows : Base {
+  using typename Base::Slice;
   static constexpr bool kReadsEdges = false;
   struct State {
     Slice sum;
   };
   using Term = Slice;
 
-  Rows<T> from;
+  Rows<typename Base::T> from;
+
+  GNNSCALE_HD Term read(int64_t node, int64_t, int64_t c) const { return words_at<Base::kItems>(from(node) + c); }
+};
+
+// Sums and means of rows.
+template <typename Item, int N>
+struct SumOfRows : OfRows<Sums<Item, N>> {
+  using typename OfRows<Sums<Item, N>>::Slice;
+  using typename OfRows<Sums<Item, N>>::State;
+  using typename OfRows<Sums<Item, N>>::Term;
+  using T = Item;
+
   bool is_mean;
 
   GNNSCALE_HD State begin(int64_t, int64_t) const { return {this->all(kNothing<T>)}; }
-  GNNSCALE_HD Term read(int64_t node, int64_t, int64_t c) const { return words_at<N>(from(node) + c); }
   GNNSCALE_HD void add(State& state, const Term& term) const { this->join(state, term); }
   GNNSCALE_HD Slice end(const State& state, int64_t, int64_t, int64_t entries) const {
     Slice out = entries == 0 ? this->all(T{0}) : state.sum;
@@ -193,22 +203,17 @@ struct SumOfWeighted : SumOfRows<Item, N> {
 
 // Maxima or minima of rows.
 template <typename Item, int N>
-struct ExtremeOfRows : Columns<Item, N> {
-  using typename Columns<Item, N>::Slice;
+struct ExtremeOfRows : OfRows<Columns<Item, N>> {
+  using typename OfRows<Columns<Item, N>>::Slice;
+  using typename OfRows<Columns<Item, N>>::State;
+  using typename OfRows<Columns<Item, N>>::Term;
   using T = Item;
-  static constexpr bool kReadsEdges = false;
-  struct State {
-    Slice sum;
-  };
-  using Term = Slice;
 
-  Rows<T> from;
   bool is_max;
 
   GNNSCALE_HD State begin(int64_t, int64_t) const {
     return {this->all(is_max ? kNoExtreme<true, T> : kNoExtreme<false, T>)};
   }
-  GNNSCALE_HD Term read(int64_t node, int64_t, int64_t c) const { return words_at<N>(from(node) + c); }
   GNNSCALE_HD void add(State& state, const Term& term) const { join(state, term); }
   GNNSCALE_HD void join(State& state, const Slice& sum) const {
     for (int n = 0; n < N; ++n) {
