@@ -18,9 +18,9 @@
 
 namespace gnnscale {
 
-constexpr int64_t kBlockNodes = 128;  // frontier nodes of a block at most
-constexpr int64_t kBlockPicks =
-    1024;                             // frontier nodes of a block times the fanout are at most this, or it has one node
+// A block has at most kBlockNodes frontier nodes; times the fanout they are at most kBlockPicks, or it has one node.
+constexpr int64_t kBlockNodes = 128;
+constexpr int64_t kBlockPicks = 1024;
 constexpr int64_t kNodesAhead = 32;   // distance at which colptr is prefetched
 constexpr int64_t kItemsAhead = 128;  // distance at which outputs are prefetched: a line is read before it is written
 constexpr int64_t kLineItems = kLineBytes / sizeof(int64_t);

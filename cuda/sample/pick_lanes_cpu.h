@@ -282,7 +282,8 @@ GNNSCALE_AVX512 inline void pick_group_avx512(const RoundKeys& keys, const PickG
   constexpr int64_t kMost = kMostBlocks, kFewer = kMost - 1;
   const int64_t blocks = (fanout + kDraws - 1) / kDraws;
   int64_t block = 0;
-  for (; blocks - block > 2 * kFewer || blocks - block == kMost; block += kMost) {  // two times kFewer, not kMost and 1
+  // The last four blocks are made as two and two, for a single one would wait for its own products.
+  for (; blocks - block > 2 * kFewer || blocks - block == kMost; block += kMost) {
     wide.template pick<kMost>(keys, block, fanout, positions);
   }
   for (; blocks - block >= kFewer; block += kFewer) wide.template pick<kFewer>(keys, block, fanout, positions);
