@@ -138,10 +138,15 @@ def check_part(data: Any, sampler: Any, options: Mapping[str, Any]) -> None:
         raise ValueError(
             f"neighbor_sampler: expected a KeyedSampler with the stores of a part, found {type(sampler).__name__}"
         )
+    check_no_processes(options, "the stores of a part")
+
+
+def check_no_processes(options: Mapping[str, Any], what: str) -> None:
+    """Raises NotImplementedError if a loader's arguments of DataLoader ask for worker processes, which it cannot have
+    with ``what``."""
     if workers := options.get("num_workers", 0):
         raise NotImplementedError(
-            f"worker processes (num_workers={workers}) with the stores of a part are not implemented; num_workers "
-            f"alone means threads"
+            f"worker processes (num_workers={workers}) with {what} are not implemented; num_workers alone means threads"
         )
 
 
@@ -252,7 +257,7 @@ def _numbering_of(store: Any) -> Numbering | None:
         return order
     if not isinstance(store, (RowStore, GraphStore)) and not hasattr(order, "to_stored"):
         return None
-    missing = [name for name in ("to_stored", "to_user", "to", "equals") if not hasattr(order, name)]
+    missing = [name for name in vars(Numbering) if not name.startswith("_") and not hasattr(order, name)]
     raise TypeError(
         f"order of a {type(store).__name__}: expected the methods of a torch_gnnscale.topology.numbering.Numbering, "
         f"found a {type(order).__name__} without {', '.join(missing)}"

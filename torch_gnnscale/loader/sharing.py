@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -74,7 +74,7 @@ class Sharing:
         return execution.batches(line, numbered, finish, prefetch)
 
 
-class SharedSteps(Sharing):
+class SharedSteps(Sharing, ABC):
     """Of a loader whose ranks make their batches in steps that all of them take together."""
 
     sampler: KeyedSampler
@@ -157,11 +157,7 @@ class SharedBatches(SharedSteps):
 
     def check(self, options: Mapping[str, Any], layouts: Mapping[Any, EdgeLayout]) -> None:
         """See :meth:`Sharing.check`."""
-        if workers := options.get("num_workers", 0):
-            raise NotImplementedError(
-                f"worker processes (num_workers={workers}) with split= are not implemented; num_workers alone means "
-                f"threads"
-            )
+        checks.check_no_processes(options, "split=")
         if (layout := layouts[None]) != "coo":
             raise NotImplementedError(f"edge_layout={layout!r} with split= is not implemented; use 'coo'")
 

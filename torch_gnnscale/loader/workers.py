@@ -11,7 +11,7 @@ from .._warn import warn
 from ..feature.contract import is_collective, may_be_read_by_threads
 from ..ops.arguments import to_int
 from ..sampler.keyed import KeyedSampler
-from .checks import of_part
+from .checks import check_no_processes, of_part
 
 PROCESS_OPTIONS = ("worker_init_fn", "multiprocessing_context")
 """Arguments of DataLoader that only processes can serve."""
@@ -47,10 +47,7 @@ def _kept(data: Any, sampler: Any, options: dict[str, Any], workers: int, timed:
     collective, part = next((x for x in (sampler, *stores) if is_collective(x)), None), of_part(data)
     if any(options.get(name) is not None for name in PROCESS_OPTIONS):
         if collective is not None and not part:  # of a part's stores, check_part says it
-            raise NotImplementedError(
-                f"worker processes (num_workers={workers}) with a {type(collective).__name__}, which is collective, "
-                f"are not implemented; num_workers alone means threads"
-            )
+            check_no_processes(options, f"a {type(collective).__name__}, which is collective,")
         return options
     rows = not stores or may_be_read_by_threads(stores[0])
     sampling = isinstance(sampler, KeyedSampler) and sampler.thread_safe
