@@ -235,7 +235,7 @@ def _config(kind: str, args: argparse.Namespace) -> Config:
     if foreign := sorted(given.keys() - known):
         raise ValueError(f"{as_option(foreign[0])}: expected an option of task {kind!r}, found another's")
     check_at_least(1, {name: given.get(name, 1) for name in ("hidden", "batch_size", "epochs")})
-    check_at_least(0, {"checkpoint_every": args.checkpoint_every, "num_workers": given.get("num_workers", 0)})
+    check_at_least(0, {"checkpoint_every": args.checkpoint_every})
     with naming_options({name: as_option(name) for name in given}):
         return config_type(**given)
 
