@@ -208,7 +208,7 @@ def narrowing(results: Any) -> str:
         ["model", "features, hidden", "seeds", "nodes", "whole, us", "narrowed / whole", "more, us", "always narrowed"],
         (
             [e["model"], f"{e['features']}, {e['hidden']}", e["seeds"], e["nodes"], e["whole_us"],
-             f"{e['narrowed_ratio']:.2f}", f"{e['narrowed_more_us']:.0f}", f"{e['always_ratio']:.2f}"]
+             f"{e['narrowed_ratio']:.2f}", round(e["narrowed_more_us"]), f"{e['always_ratio']:.2f}"]
             for e in results["cases"]
         ),
     )  # fmt: skip
