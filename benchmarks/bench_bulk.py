@@ -65,8 +65,8 @@ def check(runs: dict[str, Callable[[int], list[ops.Sample]]]) -> None:
 
 
 def dealt(csc: CSC, bulk: int, rounds: int) -> dict[str, Any]:
-    """Operators: a bulk beside one call per batch, and beside two threads that each sample at the speed of one, which
-    dealing cannot surpass."""
+    """Operators: a bulk beside one call per batch, and beside two threads that each sample as fast as one alone, which
+    is about the most that dealing can reach."""
     found: dict[str, Any] = {}
     aims = {}
     for method in ("neighbor sampling", "LABOR", "LADIES"):
@@ -77,10 +77,10 @@ def dealt(csc: CSC, bulk: int, rounds: int) -> dict[str, Any]:
             title = f"{method}, bulk of {bulk} x {size}"
             found[title] = results = compare(runs, rounds, bulk, cpu=True)
             report(f"{title}, a batch", results, SINGLE)
-            single, dealt_ = (results[name]["median_ms"] for name in (SINGLE, DEALT))
-            aims[title] = judged(single / dealt_, least=1.5)
+            single, in_bulk = (results[name]["median_ms"] for name in (SINGLE, DEALT))
+            aims[title] = judged(single / in_bulk, least=1.5)
             if ALONE in results:
-                twice = results[ALONE]["median_ms"] / THREADS / dealt_
+                twice = results[ALONE]["median_ms"] / THREADS / in_bulk
                 aims[f"{title}, of {THREADS} times the speed of one thread"] = judged(twice, least=0.95)
     say_aims(aims)
     return {"times": found, "aims": aims}

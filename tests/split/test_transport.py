@@ -112,7 +112,7 @@ def swapped(transport, steps, most):
             assert torch.equal(block, expected)
     traffic = transport.exchange.traffic["test"]
     assert traffic.rounds == steps
-    assert 0 < traffic.seconds < 100
+    assert traffic.seconds > 0
     ended(transport)
     return traffic.bytes_sent, traffic.bytes_received
 

@@ -8,8 +8,8 @@
   DataLoader forbids assigning ``dataset``.
 - ``_index_sampler``: DataLoader, in worker processes too, takes the positions of batches from it. Ours returns numbered
   batches.
-- ``sampler``: DataLoader shuffles by torch's generator. Instead of ``shuffle=True`` it gets a ``KeyedShuffle``
-  (``chunks.py``), which skips RandomSampler's constructor for no inputs, for that refuses them.
+- ``sampler``: DataLoader shuffles by torch's generator, so it gets a ``KeyedShuffle`` (``chunks.py``) instead of
+  ``shuffle=True``. RandomSampler's constructor refuses an empty dataset; KeyedShuffle sets the fields itself then.
 - ``_cached_attr``: PyG's storages keep the kinds of their attributes there. ``fetch.py`` puts an empty table into a
   batch's storages before it puts the fields, which is faster, and ``collate.py`` removes it.
 - ``input_nodes`` and ``edge_label_index``: PyG's constructors get them checked and converted. Our loaders then set the

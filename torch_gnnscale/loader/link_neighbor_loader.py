@@ -122,7 +122,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         uneven: Uneven = "pad",
         **kwargs: Any,
     ) -> None:
-        _take_out_what_seeds_have(kwargs)
+        _pop_options_of_seeds(kwargs)
         edge_type, links = _links_of(data, edge_label_index)
         for name, value in (("edge_label", edge_label), ("edge_label_time", edge_label_time)):
             if value is not None:
@@ -246,8 +246,9 @@ def label_links(loader: Any, batch: Data | HeteroData, out: Output) -> None:
             del store[name]
 
 
-def _take_out_what_seeds_have(options: dict[str, Any]) -> None:
-    """Removes the arguments that only NeighborLoader has; raises NotImplementedError if they ask for something."""
+def _pop_options_of_seeds(options: dict[str, Any]) -> None:
+    """Removes arguments that only NeighborLoader has. Raises NotImplementedError unless they have the values by which
+    nothing is asked for."""
     if (device := options.pop("device", None)) is not None and str(device) != "cpu":
         raise NotImplementedError(f"links with device={str(device)!r} are not implemented; use device='cpu'")
     for name in ("graph_on_gpu", "graph_on_peers"):

@@ -19,7 +19,8 @@ def first_rows(x: Tensor, count: int) -> Tensor:
 
 
 def num_seeds(batch: Any) -> int:
-    """The number of a batch's seeds, which are its first nodes; seeds of links are their ends, each once per tree."""
+    """The number of a batch's seeds, which are its first nodes. Of links these are the ends, each once, or once per
+    tree."""
     size = getattr(batch, "batch_size", None)
     return batch.num_sampled_nodes[0] if size is None else size
 
