@@ -1,5 +1,6 @@
 """What ranks do when one of them ends, or cannot go on, before their first step: all of them raise, and name it."""
 
+import gc
 import os
 import re
 import resource
@@ -279,6 +280,7 @@ def test_the_end_of_a_program_waits_for_threads_that_ask_except_on_rank_0(rank, 
 
 def with_few_files(path, rank, more, loader):
     """One rank may open but ``more`` files, when it opens its part or when it makes a loader."""
+    gc.collect()  # the sockets of earlier calls
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
 
     def limit():
