@@ -149,9 +149,8 @@ class LayerHop {
     }
   };
 
-  // Calls f(list) for each of lists_, whose edges are prefetched before.
-  template <typename F>
-  void each_known(F&& f) {
+  // Adds the edges of lists_, which are prefetched before.
+  void add_edges(Sieve& sieve) {
     const Relation& graph = request_.graph;
     for (size_t l = 0; l < lists_.size(); ++l) {
       if (l + kListsAhead < lists_.size()) {
@@ -159,7 +158,7 @@ class LayerHop {
         prefetch_lines(graph.row + ahead.first * graph.row_stride,
                        std::min((ahead.last - ahead.first) * graph.row_stride, kBytesAhead));
       }
-      f(lists_[l]);
+      sieve.add(sources_, lists_[l].first, lists_[l].last - lists_[l].first, lists_[l].term);
     }
   }
 
@@ -186,15 +185,13 @@ class LayerHop {
     if (request_.graph.num_src > Sieve::kMostNodes) return false;
     const int64_t known = request_.keep_known ? batch_.end : 0;
     Sieve sieve(edges, count + known, total);
-    each_known([&](const List& list) { sieve.add(sources_, list.first, list.last - list.first, list.term); });
+    add_edges(sieve);
     if (sieve.largest() >= static_cast<uint64_t>(request_.graph.num_src)) return false;  // score_sources() finds it
     const uint64_t limit = sieve.guess(enough(count), batch_.nodes.id.data(), known);
     if (limit == 0) return false;
     Vector<Sieve::Kept> kept;
+    sieve.sift(request_.key, hop_, kept);
     start_numbers();
-    each_known(
-        [&](const List& list) { sieve.sift(sources_, list.first, list.last - list.first, request_.key, hop_, kept); });
-    sieve.finish(request_.key, hop_, kept);
     const auto all = static_cast<int64_t>(kept.size());
     Scored scored(all);
     Tally tally(slots_, base_, scored);

@@ -2,11 +2,11 @@
 //
 // L is a guess of a limit with r_v / q_v < L for all drawn candidates v, and for few others. A candidate's score q_v is
 // bounded from above by the sum in its cell, number v modulo the number of cells: that of the terms of all edges whose
-// sources have this cell, rounded up to units of 2^shift. One pass over the edges adds to the cells. A second one draws
-// the high word of each source's r_v, and keeps an edge if this is at most the high word of (the cell's sum) L. So it
-// keeps all edges of all candidates with r_v < q_v L, and some others, whose sources share a cell with many or large
-// scores. Cells are few, so that they stay in the caches however large the graph is, but many more than the nodes to
-// draw, so that few other edges are kept.
+// sources have this cell, rounded up to units of 2^shift. One pass over the edges adds to the cells, and lists the
+// sources one after another. A second one, over that list, draws the high word of each source's r_v, and keeps an edge
+// if this is at most the high word of (the cell's sum) L. So it keeps all edges of all candidates with r_v < q_v L, and
+// some others, whose sources share a cell with many or large scores. Cells are few, so that they stay in the caches
+// however large the graph is, but many more than the nodes to draw, so that few other edges are kept.
 #pragma once
 
 #include <algorithm>
@@ -65,25 +65,28 @@ class Sieve {
       : shift_(std::max(bit_length(total) - kSumBits, 0)),
         cells_(static_cast<int64_t>(
             std::bit_floor(static_cast<uint64_t>(std::min(edges, std::max(kFewCells, kCellsToWanted * wanted)))))),
-        sums_(cells_) {
+        sums_(cells_),
+        sources_((edges + kDrawsTogether - 1) / kDrawsTogether * kDrawsTogether) {
     std::fill_n(sums_.data(), cells_, 0);
   }
 
-  // Adds the edges at the stored positions [first, first + count).
+  // Adds the edges at the stored positions [first, first + count). Not inlined: callers lack registers.
   template <typename Stored>
   __attribute__((noinline)) void add(const Stored& stored, int64_t first, int64_t count, uint64_t term) {
     const uint32_t units = static_cast<uint32_t>(((term - 1) >> shift_) + 1);
     const Stored from = stored;
-    uint32_t* const sums = sums_.data();
+    uint32_t *const sums = sums_.data(), *const sources = sources_.data() + added_;
     const uint64_t mask = static_cast<uint64_t>(cells_) - 1;
     uint64_t largest = largest_;
-    for (int64_t position = first; position < first + count; ++position) {
-      const uint64_t id = from.at(position);
+    for (int64_t k = 0; k < count; ++k) {
+      const uint64_t id = from.at(first + k);
       largest = std::max(largest, id);
+      sources[k] = static_cast<uint32_t>(id);
       sums[id & mask] += units;
     }
     largest_ = largest;
     units_ += units * static_cast<double>(count);
+    added_ += count;
   }
 
   // The largest source of all edges that were added, as an unsigned number, so that a negative source is a large one.
@@ -109,21 +112,23 @@ class Sieve {
     return limit;
   }
 
-  // Called for the edges that were added, in the same order. Appends to `kept` all edges of candidates with
-  // r_v < q_v L, and some others, in the order of edges. After the last list: finish().
-  template <typename Stored>
-  void sift(const Stored& stored, int64_t first, int64_t count, uint64_t key, int hop, Vector<Kept>& kept) {
-    while (count > 0) {
-      const int64_t some = std::min(count, kChunk - filled_);
-      read(stored, first, some);
-      first += some;
-      count -= some;
-      if (filled_ == kChunk) keep(key, hop, kept);
+  // Appends to `kept`, in the order in which they were added, all edges of candidates with r_v < q_v L, and some
+  // others.
+  void sift(uint64_t key, int hop, Vector<Kept>& kept) {
+    const int64_t size = (added_ + kDrawsTogether - 1) / kDrawsTogether * kDrawsTogether;
+    std::fill(sources_.data() + added_, sources_.data() + size, 0);
+    const uint32_t* const sums = sums_.data();
+    const uint32_t mask = static_cast<uint32_t>(cells_) - 1;
+    uint32_t limits[kChunk], found[kChunk + kDrawsTogether];
+    for (int64_t begin = 0; begin < size; begin += kChunk) {
+      const uint32_t* const sources = sources_.data() + begin;
+      const int64_t some = std::min(kChunk, size - begin);
+      for (int64_t k = 0; k < some; ++k) limits[k] = sums[sources[k] & mask];
+      const int64_t count = find_low_draws(key, hop, sources, limits, some, found);
+      for (int64_t k = 0; k < count && begin + found[k] < added_; ++k) {
+        kept.push_back({static_cast<uint32_t>(begin) + found[k], sources[found[k]]});
+      }
     }
-  }
-
-  void finish(uint64_t key, int hop, Vector<Kept>& kept) {
-    if (filled_ > 0) keep(key, hop, kept);
   }
 
  private:
@@ -146,34 +151,6 @@ class Sieve {
     }
   }
 
-  // Reads sources, and the limits of their draws' high words. Not inlined, as add(): callers lack registers.
-  template <typename Stored>
-  __attribute__((noinline)) void read(const Stored& stored, int64_t first, int64_t count) {
-    const Stored from = stored;
-    const uint32_t* const sums = sums_.data();
-    const uint32_t mask = static_cast<uint32_t>(cells_) - 1;
-    uint32_t *const ids = ids_ + filled_, *const limits = limits_ + filled_;
-    for (int64_t k = 0; k < count; ++k) {
-      const auto id = static_cast<uint32_t>(from.at(first + k));
-      ids[k] = id;
-      limits[k] = sums[id & mask];
-    }
-    filled_ += count;
-  }
-
-  // Draws for what was read.
-  void keep(uint64_t key, int hop, Vector<Kept>& kept) {
-    const int64_t size = (filled_ + kDrawsTogether - 1) / kDrawsTogether * kDrawsTogether;
-    std::fill(ids_ + filled_, ids_ + size, 0);
-    std::fill(limits_ + filled_, limits_ + size, 0);
-    const int64_t count = find_low_draws(key, hop, ids_, limits_, size, found_);
-    for (int64_t k = 0; k < count && found_[k] < filled_; ++k) {
-      kept.push_back({static_cast<uint32_t>(looked_) + found_[k], ids_[found_[k]]});
-    }
-    looked_ += filled_;
-    filled_ = 0;
-  }
-
   uint32_t lesser_sum(uint32_t bound) const {
 #if defined(__x86_64__)
     if (simd() == Simd::kAvx512) return sum_of_lesser_avx512(sums_.data(), cells_, bound);
@@ -184,10 +161,10 @@ class Sieve {
   const int shift_;
   const int64_t cells_;  // a power of 2
   PooledArray<uint32_t> sums_;
+  PooledArray<uint32_t> sources_;  // of the edges that were added
+  int64_t added_ = 0;
   uint64_t largest_ = 0;
-  double units_ = 0;                 // the sum of all that was added to cells
-  int64_t looked_ = 0, filled_ = 0;  // edges for which numbers were drawn; those that were read after them
-  uint32_t ids_[kChunk], limits_[kChunk], found_[kChunk + kDrawsTogether];
+  double units_ = 0;  // the sum of all that was added to cells
 };
 
 }  // namespace gnnscale
