@@ -203,15 +203,15 @@ def ahead(results: Any) -> str:
 
 
 def narrowing(results: Any) -> str:
-    """Steps on small batches, whole and narrowed."""
-    return table(
-        ["model", "features, hidden", "seeds", "nodes", "whole, us", "narrowed / whole", "more, us", "always narrowed"],
-        (
-            [e["model"], f"{e['features']}, {e['hidden']}", e["seeds"], e["nodes"], e["whole_us"],
-             f"{e['narrowed_ratio']:.2f}", round(e["narrowed_more_us"]), f"{e['always_ratio']:.2f}"]
-            for e in results["cases"]
-        ),
-    )  # fmt: skip
+    """Narrowed steps over whole ones by the number of seeds, in brackets where the batch is computed whole."""
+    by_model: dict[tuple, dict[int, str]] = {}
+    for case in results["cases"]:
+        found = f"{case['always_ratio']:.2f}"
+        model = by_model.setdefault((case["model"], case["layers"], f"{case['features']}, {case['hidden']}"), {})
+        model[case["seeds"]] = found if case["chosen"] == "narrowed" else f"({found})"
+    seeds = sorted({case["seeds"] for case in results["cases"]})
+    head = ["model", "layers", "features, hidden", *(f"{count} seed{'s' * (count > 1)}" for count in seeds)]
+    return table(head, ([*model, *map(found.get, seeds)] for model, found in by_model.items()))
 
 
 def large(results: Any) -> str:

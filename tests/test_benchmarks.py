@@ -38,7 +38,7 @@ def output(command: str, folder: Path) -> str:
         "bench_loader.py --rounds 1 --graphs tiny",
         "bench_loop.py --rounds 1 --graphs tiny --batches 2",
         "bench_methods.py --small",
-        "bench_narrow.py --rounds 1 --steps 1 --models GraphSAGE --most-seeds 1",
+        "bench_narrow.py --rounds 1 --steps 1 --models GraphSAGE --layers 2 --most-seeds 1",
         "bench_network.py --rounds 1 --graphs small --ranks 2 --rates none --steps 2",
         "bench_own_tiers.py --graphs tiny --folder .",
         "bench_partition.py --rounds 1 --graphs tiny",

@@ -12,6 +12,7 @@ from torch import nn
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.nn.layer import NarrowedLayer
 
 
 class Rows(nn.Module):
@@ -33,8 +34,9 @@ def test_a_batch_that_is_not_worth_it_is_computed_whole(few, monkeypatch):
     loader = NeighborLoader(make_data(), [3], torch.arange(20), batch_size=10, seed=1)
     batch = next(iter(loader))
     nodes, edges, size = batch.num_sampled_nodes, batch.num_sampled_edges, sum(p.numel() for p in model.parameters())
-    assert saving.saved(nodes, edges, [saving.LayerSize(size, True)], 0) == size * nodes[1]
-    monkeypatch.setattr(saving, "LEAST_SAVED", size * nodes[1] + few)
+    saved = (size + saving.CHANNEL * CLASSES) * nodes[1]
+    assert saving.saved(nodes, edges, [saving.LayerSize(size, True, CLASSES)], 0) == saved
+    monkeypatch.setattr(saving, "LEAST_SAVED", saved + few)
     narrowed = narrow(model)
     expected = model(batch.x, batch.edge_index)[:10]
     model.seen.clear()
@@ -92,10 +94,25 @@ def test_parameters_that_no_batch_gives_a_size(monkeypatch):
 
 
 def test_what_narrowing_saves():
-    of_dst, of_src = saving.LayerSize(100, True), saving.LayerSize(10, False)
+    of_dst, of_src = saving.LayerSize(100, True, 0), saving.LayerSize(10, False, 0)
+    wide = saving.LayerSize(0, True, 7)
     nodes, edges = [2, 3, 5], [4, 6]
     assert saving.saved(nodes, edges, [of_dst, of_dst], 0) == 100 * (5 + 8) + saving.EDGE * 6
     assert saving.saved(nodes, edges, [of_src, of_src], 0) == 10 * (0 + 5) + saving.EDGE * 6
     assert saving.saved(nodes, edges, [of_src, of_dst], 40) == 10 * 0 + 100 * 8 + 20 * (5 + 8) + saving.EDGE * 6
+    assert saving.saved(nodes, edges, [wide, of_src], 0) == saving.CHANNEL * 7 * 5 + 10 * 5 + saving.EDGE * 6
     assert saving.saved(nodes, edges, [of_src], 0) == 0
     assert saving.saved([2], [], [of_src], 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("layer", "channels"),
+    [
+        (pyg_nn.SAGEConv(3, 5), 5),
+        (pyg_nn.GATConv(3, 5, heads=2), 10),
+        (pyg_nn.GATConv(3, 5, heads=2, concat=False), 10),
+        (pyg_nn.GINConv(nn.Linear(3, 5)), 0),
+    ],
+)
+def test_the_channels_of_a_layer(layer, channels):
+    assert NarrowedLayer("", layer).size().channels == channels

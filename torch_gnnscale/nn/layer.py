@@ -112,8 +112,10 @@ class NarrowedLayer:
 
     def size(self) -> LayerSize:
         """What the layer computes per row."""
-        parameters = sum(parameter.numel() for parameter in self.layer.parameters())
-        return LayerSize(parameters, type(self.layer).forward in _MULTIPLIES_DESTINATIONS)
+        layer = self.layer
+        parameters = sum(parameter.numel() for parameter in layer.parameters())
+        channels = getattr(layer, "out_channels", 0) * getattr(layer, "heads", 1)
+        return LayerSize(parameters, type(layer).forward in _MULTIPLIES_DESTINATIONS, channels)
 
     def enter(self, forward_pass: ForwardPass) -> None:
         """From now on the layer computes on the batch of this forward pass."""

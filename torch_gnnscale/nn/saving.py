@@ -8,11 +8,15 @@ from functools import lru_cache
 from operator import mul
 from typing import NamedTuple
 
-LEAST_SAVED = 3 << 20
-"""Multiply-adds of the forward pass: if narrowing saves fewer, the whole batch is computed. Narrowing begins to pay at
-about this number for GraphSAGE of two layers, and at half of it for GCN and GAT (benchmarks/bench_narrow.py)."""
-EDGE = 1000
+LEAST_SAVED = 4 << 20
+"""Multiply-adds of the forward pass: if narrowing saves fewer, the whole batch is computed. This number and the two
+that follow decide between the two ways as their times do, but for some batches in which they differ by less than a
+tenth: GraphSAGE, GIN, GCN and GAT, of two and three layers (benchmarks/bench_narrow.py)."""
+EDGE = 1500
 """The cost of an edge in multiply-adds: PyG computes and aggregates its message in the time of that many."""
+CHANNEL = 40
+"""The cost of a channel of an output row in multiply-adds: bias, activation and the like read and write it in the time
+of that many."""
 
 
 class LayerSize(NamedTuple):
@@ -22,6 +26,8 @@ class LayerSize(NamedTuple):
     """Multiply-adds per row, about: how many parameters the layer has."""
     of_destinations: bool
     """Whether it multiplies the rows of destinations alone, after the aggregation; else those of sources."""
+    channels: int
+    """Of an output row; 0 if the layer does not tell."""
 
 
 def saved(num_nodes: Sequence[int], num_edges: Sequence[int], layers: Sequence[LayerSize], others: int) -> int:
@@ -47,7 +53,7 @@ def _saved_by_hop(hops: int, layers: tuple[LayerSize, ...], others: int) -> tupl
     for layer, hop in zip(layers, reversed(range(hops)), strict=False):
         for group in range(hop + 1, hops + 1):
             computed = layer.of_destinations or group > hop + 1
-            of_node[group] += per_layer + layer.parameters * computed
+            of_node[group] += per_layer + layer.parameters * computed + CHANNEL * layer.channels
         for later in range(hop + 1, hops):
             of_edge[later] += EDGE
     return of_node, of_edge
