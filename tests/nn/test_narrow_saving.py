@@ -105,6 +105,13 @@ def test_what_narrowing_saves():
     assert saving.saved([2], [], [of_src], 0) == 0
 
 
+def telling(**attributes):
+    """A layer of one's own with these attributes."""
+    layer = pyg_nn.MessagePassing()
+    vars(layer).update(attributes)
+    return layer
+
+
 @pytest.mark.parametrize(
     ("layer", "channels"),
     [
@@ -112,6 +119,8 @@ def test_what_narrowing_saves():
         (pyg_nn.GATConv(3, 5, heads=2), 10),
         (pyg_nn.GATConv(3, 5, heads=2, concat=False), 10),
         (pyg_nn.GINConv(nn.Linear(3, 5)), 0),
+        (telling(out_channels=None), 0),
+        (telling(out_channels=5, heads=None), 0),
     ],
 )
 def test_the_channels_of_a_layer(layer, channels):

@@ -114,7 +114,8 @@ class NarrowedLayer:
         """What the layer computes per row."""
         layer = self.layer
         parameters = sum(parameter.numel() for parameter in layer.parameters())
-        channels = getattr(layer, "out_channels", 0) * getattr(layer, "heads", 1)
+        channels, heads = getattr(layer, "out_channels", 0), getattr(layer, "heads", 1)
+        channels = channels * heads if isinstance(channels, int) and isinstance(heads, int) else 0
         return LayerSize(parameters, type(layer).forward in _MULTIPLIES_DESTINATIONS, channels)
 
     def enter(self, forward_pass: ForwardPass) -> None:
