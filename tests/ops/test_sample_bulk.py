@@ -217,6 +217,11 @@ def test_seeds_that_need_more_than_those_before(device):
         check(graph, [torch.tensor(seeds)], [-1, 2], device)
 
 
+def test_hops_get_no_more_room_than_the_graph_has_nodes(device):
+    """Room for fanout times the columns would be for 30^8 edges in the last hop, and there is none for so many."""
+    check(random_graph(8, 40, seed=4), [torch.arange(3), torch.tensor([7])], [30] * 8, device, replace=True)
+
+
 def test_more_kinds_than_are_remembered(device):
     graph = random_graph(50, 3, seed=3)
     for fanout in [*range(1, 40), 1, 2]:
