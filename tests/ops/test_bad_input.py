@@ -189,6 +189,12 @@ def test_more_memory_than_there_is_is_an_error():
     assert len(ops.random_bits(8, 0)) == 8
 
 
+def test_more_memory_than_a_pointer_can_reach_is_an_error():
+    table = torch.empty(1, 1 << 28, dtype=torch.uint8)  # never touched, so it takes no memory
+    with pytest.raises(MemoryError, match=r"^expected 281475245146112 bytes of memory, found \d+ available beside "):
+        ops.gather_rows(table, torch.zeros((1 << 20) + 1, dtype=torch.int64))
+
+
 def test_more_edges_than_a_malformed_colptr_says():
     with refuses(ValueError, "colptr[0] (the last): expected the number of edges 3, found 0"):
         ops.check_colptr(ids([0]), 3)
