@@ -4,6 +4,7 @@ import concurrent.futures
 import gc
 import itertools
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -93,6 +94,23 @@ def test_idle_bytes_are_bounded():
     assert ops.pool_stats().idle_bytes == 0
     assert (output(2, fill=7) == 7).all()
     assert ops.pool_stats().idle_bytes == 0
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
+@pytest.mark.skipif("LD_PRELOAD" in os.environ, reason="a preloaded malloc may keep what is freed")
+def test_what_exceeds_the_limit_goes_back_to_the_system():
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    limit = ops.pool_stats().limit_bytes
+    ops.pool_limit(0)
+    try:
+        before = resident()
+        for _ in range(10):
+            output(8)
+        assert resident() - before < 40 * ROW
+    finally:
+        ops.pool_limit(limit)
 
 
 @pytest.mark.slow
