@@ -110,6 +110,15 @@ def test_malformed_graphs(method, device):
                                [0, 2], [3], [1], drawing, **score)  # fmt: skip
 
 
+@pytest.mark.parametrize("end", [1, -1, 99])
+def test_a_weight_that_depends_on_a_malformed_column(end, device):
+    """Of a source's column, which no hop reads, only the number of edges matters."""
+    colptr, row = torch.tensor([0, 2, end, 4]).to(device), torch.tensor([1, 2, 0, 0]).to(device)
+    drawing = ops.LayerDrawing(aggregation="gcn")
+    with pytest.raises(RuntimeError, match=re.escape("the graph is malformed: colptr[1] in a graph of 3 nodes")):
+        ops.sample_layers_bulk(colptr, row, torch.tensor([0]).to(device), [0, 1], [2], [1], drawing)
+
+
 @pytest.mark.parametrize("scheme", SCHEMES_OF["ladies"])
 def test_scratch_memory_is_at_most_96_bytes_per_scanned_edge(scheme):
     """Outputs included, by what torch is asked for: on a GPU the same, and CUB's own scratch memory."""
