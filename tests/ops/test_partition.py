@@ -43,6 +43,13 @@ def test_transpose_equals_the_twin(dtype, interleaved):
             assert torch.equal(found, expected)
 
 
+def test_transpose_reads_nothing_behind_the_last_pointer():
+    """All columns but the last one are empty, and zeros follow it in memory."""
+    colptr = torch.tensor([0, 0, 0, 3, 0, 0, 0, 0])[:4]
+    found = ops.transpose(colptr, torch.tensor([1, 0, 1]), 2)
+    assert [tensor.tolist() for tensor in found] == [[0, 1, 3], [2, 2, 2]]
+
+
 @pytest.mark.slow
 def test_threads_change_nothing_in_a_large_graph():
     graph = random_graph(60_000, 15, seed=2)
