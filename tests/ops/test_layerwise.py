@@ -111,6 +111,15 @@ def test_edges_are_sifted_by_every_instruction_set(simd):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
+def test_numbers_of_candidates_that_begin_again():
+    """When the numbers of earlier hops reach the last tag, all cells are cleared: before each hop of the graph that has
+    more nodes than there are tags, and after some hops of the other."""
+    code = "from test_layerwise import *; check_ladies('priority', True); check_ladies('poisson', False)"
+    done = forked.run(code, GNNSCALE_LAST_TAG="1000")
+    assert done.returncode == 0, done.stderr
+
+
 def test_draws_of_nodes():
     node, ends, keys = random_ids(1 << 40, 70, seed=4), [0, 3, 3, 50, 70], [5, -6, 7, 1 << 62]
     for hop in (0, 63):
