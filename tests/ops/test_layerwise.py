@@ -111,6 +111,23 @@ def test_edges_are_sifted_by_every_instruction_set(simd):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.parametrize("count", [993, 2979])
+def test_cells_of_nodes_that_fill_whole_pages(count):
+    """The last cell is the last number of the last page."""
+    graph = Graph(torch.arange(count + 1), torch.arange(count).flip(0))
+    ops.pool_trim()  # the next cells are new ones
+    both(graph, torch.arange(count), [20], 3, LADIES)
+
+
+@pytest.mark.parametrize("drawn", [1, 2, 3])
+def test_columns_that_just_fill_a_buffer(drawn):
+    """Of 4 KiB: 512 pointers. The nodes that were drawn add columns to it."""
+    graph = Graph(torch.arange(1025) * 2, random_ids(1024, 2048, seed=2))
+    for seeds in (510, 511, 512):
+        ops.pool_trim()
+        both(graph, torch.arange(seeds), [drawn, 4], 3, LADIES)
+
+
 @pytest.mark.slow
 def test_numbers_of_candidates_that_begin_again():
     """When the numbers of earlier hops reach the last tag, all cells are cleared: before each hop of the graph that has
