@@ -114,13 +114,13 @@ class Expansion {
 
   void reserve(int64_t total, int64_t drawn) {
     const Request& request = batch_.request;
-    out_.row.reserve(out_.count, total);
-    if (request.with_edge_id) out_.id.reserve(out_.count, total);
     // Each edge leads to at most one new node, and (of a tree) there are at most as many as the type has.
     const int64_t most =
         sources_.count + (request.disjoint ? drawn : std::min(drawn, request.sizes[relation_.src])) + 1;
     STD_TORCH_CHECK(!request.disjoint || most < int64_t{1} << 31, "a batch of disjoint trees has up to ", most,
                     " nodes, and 2^31 are the most: use fewer seeds or smaller fanouts");
+    out_.row.reserve(out_.count, total);
+    if (request.with_edge_id) out_.id.reserve(out_.count, total);
     sources_.id.reserve(sources_.count, most);
     if (request.disjoint) sources_.tree.reserve(sources_.count, most);
   }

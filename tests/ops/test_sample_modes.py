@@ -2,7 +2,9 @@
 
 import random
 import re
+import resource
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 import torch
@@ -162,6 +164,20 @@ def test_an_error_names_the_first_batch_that_has_it():
     broken = ops.PreparedNeighbors(ops.relations([graph.colptr], [graph.row + 50]), [2, 2])
     with pytest.raises(RuntimeError, match="the graph is malformed"):
         broken.sample_many([[good[:0]], [good], [good]], [1, 2, 3])
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux's /proc")
+def test_trees_of_more_nodes_than_local_ids():
+    """They are refused before 16 GiB are asked for."""
+    edges, limits = 1 << 31, resource.getrlimit(resource.RLIMIT_AS)
+    graph = ops.relations([torch.tensor([0, edges])], [torch.zeros(1, dtype=torch.int32).expand(edges)])
+    used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (used + (4 << 30), limits[1]))
+    try:
+        with pytest.raises(RuntimeError, match=r"a batch of disjoint trees has up to 2147483650 nodes, and 2\^31 are"):
+            ops.sample_neighbors(graph, [torch.tensor([0])], [-1], 1, disjoint=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
 MODES = ["plain", "weight", "time", "last", "exclude", "disjoint", "induced", "bidirectional", "layers"]
