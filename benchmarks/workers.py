@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
 class Worker:
-    """A process that answers each line of its input by a line of JSON, and first says what it is about.
+    """A process that first says what it is about, and then answers each line of its input, both by a line of JSON.
+    Several start at the same time.
 
     Args:
         command: of the process.
@@ -21,22 +22,30 @@ class Worker:
         self.process = subprocess.Popen(
             command, env=os.environ | (environment or {}), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        self.about = self.answer()
+        self._about: dict | None = None
 
-    def answer(self) -> dict:
-        """The next line of the process."""
+    @property
+    def about(self) -> dict:
+        """What the process says first, when it has started."""
+        if self._about is None:
+            self._about = self._line()
+        return self._about
+
+    def ask(self, *words: object) -> dict:
+        """The answer to a line of these words."""
+        assert self.process.stdin is not None
+        if self._about is None:
+            self._about = self._line()
+        self.process.stdin.write(f"{' '.join(map(str, words))}\n")
+        self.process.stdin.flush()
+        return self._line()
+
+    def _line(self) -> dict:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
             raise RuntimeError(f"the process ended with {self.process.wait()}")
         return json.loads(line)
-
-    def ask(self, *words: object) -> dict:
-        """The answer to a line of these words."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(f"{' '.join(map(str, words))}\n")
-        self.process.stdin.flush()
-        return self.answer()
 
     def close(self) -> None:
         """Ends the process."""
