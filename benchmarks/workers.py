@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 class Worker:
     """A process that first says what it is about, and then answers each line of its input, both by a line of JSON.
-    Several start at the same time.
+    Starting it does not wait for it, so that several processes start at the same time.
 
     Args:
         command: of the process.
@@ -26,19 +26,22 @@ class Worker:
 
     @property
     def about(self) -> dict:
-        """What the process says first, when it has started."""
-        if self._about is None:
-            self._about = self._line()
-        return self._about
+        """What the process says first."""
+        return self._started()
 
     def ask(self, *words: object) -> dict:
         """The answer to a line of these words."""
         assert self.process.stdin is not None
-        if self._about is None:
-            self._about = self._line()
+        self._started()
         self.process.stdin.write(f"{' '.join(map(str, words))}\n")
         self.process.stdin.flush()
         return self._line()
+
+    def _started(self) -> dict:
+        """Waits for what the process says first; returns it."""
+        if self._about is None:
+            self._about = self._line()
+        return self._about
 
     def _line(self) -> dict:
         assert self.process.stdout is not None
