@@ -149,7 +149,7 @@ class LayerHop {
     }
   };
 
-  // Adds the edges of lists_, which are prefetched before.
+  // Adds the edges of lists_ to the sieve. The lists are prefetched before they are read.
   void add_edges(Sieve& sieve) {
     const Relation& graph = request_.graph;
     for (size_t l = 0; l < lists_.size(); ++l) {

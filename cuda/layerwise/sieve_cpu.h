@@ -66,7 +66,7 @@ class Sieve {
         cells_(static_cast<int64_t>(
             std::bit_floor(static_cast<uint64_t>(std::min(edges, std::max(kFewCells, kCellsToWanted * wanted)))))),
         sums_(cells_),
-        sources_((edges + kDrawsTogether - 1) / kDrawsTogether * kDrawsTogether) {
+        sources_(padded(edges)) {
     std::fill_n(sums_.data(), cells_, 0);
   }
 
@@ -115,7 +115,7 @@ class Sieve {
   // Appends to `kept`, in the order in which they were added, all edges of candidates with r_v < q_v L, and some
   // others.
   void sift(uint64_t key, int hop, Vector<Kept>& kept) {
-    const int64_t size = (added_ + kDrawsTogether - 1) / kDrawsTogether * kDrawsTogether;
+    const int64_t size = padded(added_);
     std::fill(sources_.data() + added_, sources_.data() + size, 0);
     const uint32_t* const sums = sums_.data();
     const uint32_t mask = static_cast<uint32_t>(cells_) - 1;
@@ -138,6 +138,9 @@ class Sieve {
   static constexpr double kClose = 0.98;
   static constexpr int64_t kChunk = 512;  // a multiple of kDrawsTogether
   static constexpr int64_t kFewCells = 1 << 16, kCellsToWanted = 32;
+
+  // count, rounded up to a multiple of kDrawsTogether
+  static int64_t padded(int64_t count) { return (count + kDrawsTogether - 1) / kDrawsTogether * kDrawsTogether; }
 
   GNNSCALE_INLINE int64_t cell(int64_t node) const { return node & (cells_ - 1); }
 
