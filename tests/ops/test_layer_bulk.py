@@ -112,7 +112,7 @@ def test_malformed_graphs(method, device):
 
 @pytest.mark.parametrize("end", [1, -1, 99])
 def test_a_weight_that_depends_on_a_malformed_column(end, device):
-    """Of a source's column, which no hop reads, only the number of edges matters."""
+    """The weight of an edge is computed from its source's column pointers, though no hop reads that column."""
     colptr, row = torch.tensor([0, 2, end, 4]).to(device), torch.tensor([1, 2, 0, 0]).to(device)
     drawing = ops.LayerDrawing(aggregation="gcn")
     with pytest.raises(RuntimeError, match=re.escape("the graph is malformed: colptr[1] in a graph of 3 nodes")):

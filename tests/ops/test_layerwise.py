@@ -121,7 +121,7 @@ def test_cells_of_nodes_that_fill_whole_pages(count):
 
 @pytest.mark.parametrize("drawn", [1, 2, 3])
 def test_columns_that_just_fill_a_buffer(drawn):
-    """Of 4 KiB: 512 pointers. The nodes that were drawn add columns to it."""
+    """A buffer of 4 KiB has room for 512 pointers. A write after its end is found by ``make sanitize`` alone."""
     graph = Graph(torch.arange(1025) * 2, random_ids(1024, 2048, seed=2))
     for seeds in (510, 511, 512):
         ops.pool_trim()
@@ -129,9 +129,9 @@ def test_columns_that_just_fill_a_buffer(drawn):
 
 
 @pytest.mark.slow
-def test_numbers_of_candidates_that_begin_again():
-    """When the numbers of earlier hops reach the last tag, all cells are cleared: before each hop of the graph that has
-    more nodes than there are tags, and after some hops of the other."""
+def test_cells_are_cleared_when_the_tags_are_used_up():
+    """Both graphs use up 1000 tags: one has more nodes than that, so each of its hops clears the cells; the other has
+    fewer, so only some hops do."""
     code = "from test_layerwise import *; check_ladies('priority', True); check_ladies('poisson', False)"
     done = forked.run(code, GNNSCALE_LAST_TAG="1000")
     assert done.returncode == 0, done.stderr

@@ -43,7 +43,7 @@ def test_transpose_equals_the_twin(dtype, interleaved):
             assert torch.equal(found, expected)
 
 
-def test_transpose_reads_nothing_behind_the_last_pointer():
+def test_transpose_reads_nothing_after_the_last_pointer():
     """All columns but the last one are empty, and zeros follow it in memory."""
     colptr = torch.tensor([0, 0, 0, 3, 0, 0, 0, 0])[:4]
     found = ops.transpose(colptr, torch.tensor([1, 0, 1]), 2)

@@ -218,7 +218,7 @@ def test_seeds_that_need_more_than_those_before(device):
 
 
 def test_hops_get_no_more_room_than_the_graph_has_nodes(device):
-    """Room for fanout times the columns would be for 30^8 edges in the last hop, and there is none for so many."""
+    """Room for each column's fanout would be room for 30^8 edges in the last hop, which no memory has."""
     check(random_graph(8, 40, seed=4), [torch.arange(3), torch.tensor([7])], [30] * 8, device, replace=True)
 
 
