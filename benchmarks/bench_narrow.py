@@ -1,8 +1,8 @@
 """Narrowed models on small batches, beside PyG's model on the whole batch: one thread, forward and backward.
 
 The candidates take turns within a round, and their times are CPU times, so that other processes disturb all of them
-alike. "always narrowed" never computes a batch whole: ``nn.saving`` is right if it changes from whole to narrowed where
-that column crosses 1.
+alike. "always" never computes a batch whole: ``nn.saving`` is right if it narrows the batches whose "always_ratio" is
+below 1, and no others.
 
     python benchmarks/bench_narrow.py
 
@@ -107,7 +107,7 @@ def main() -> None:
         "one seed: more than the whole batch, us": judged(
             max(case["narrowed_more_us"] for case in cases if case["seeds"] == 1), most=MOST_US
         ),
-        "over the other way, at most": judged(max(map(over_the_other, cases)), most=MOST_RATIO),
+        "the slowest choice over the other way": judged(max(map(over_the_other, cases)), most=MOST_RATIO),
     }
     say_aims(aims)
     if not args.no_save:

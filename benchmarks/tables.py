@@ -203,7 +203,7 @@ def ahead(results: Any) -> str:
 
 
 def narrowing(results: Any) -> str:
-    """Narrowed steps over whole ones by the number of seeds, in brackets where the batch is computed whole."""
+    """Narrowed steps over whole ones by the number of seeds, in parentheses where the batch is computed whole."""
     by_model: dict[tuple, dict[int, str]] = {}
     for case in results["cases"]:
         found = f"{case['always_ratio']:.2f}"

@@ -105,8 +105,8 @@ def test_what_narrowing_saves():
     assert saving.saved([2], [], [of_src], 0) == 0
 
 
-def telling(**attributes):
-    """A layer of one's own with these attributes."""
+def layer_with(**attributes):
+    """A layer that PyG does not have, with these attributes."""
     layer = pyg_nn.MessagePassing()
     vars(layer).update(attributes)
     return layer
@@ -119,8 +119,8 @@ def telling(**attributes):
         (pyg_nn.GATConv(3, 5, heads=2), 10),
         (pyg_nn.GATConv(3, 5, heads=2, concat=False), 10),
         (pyg_nn.GINConv(nn.Linear(3, 5)), 0),
-        (telling(out_channels=None), 0),
-        (telling(out_channels=5, heads=None), 0),
+        (layer_with(out_channels=None), 0),
+        (layer_with(out_channels=5, heads=None), 0),
     ],
 )
 def test_the_channels_of_a_layer(layer, channels):

@@ -9,13 +9,13 @@ from operator import mul
 from typing import NamedTuple
 
 LEAST_SAVED = 4 << 20
-"""Multiply-adds of the forward pass: if narrowing saves fewer, the whole batch is computed. This number and the two
-that follow decide between the two ways as their times do, but for some batches in which they differ by less than a
-tenth: GraphSAGE, GIN, GCN and GAT, of two and three layers (benchmarks/bench_narrow.py)."""
+"""Multiply-adds of the forward pass: if narrowing saves fewer, the whole batch is computed. With this constant and the
+two below, the way that is chosen is the faster one, or slower by less than a tenth, for GraphSAGE, GIN, GCN and GAT of
+two and three layers (benchmarks/bench_narrow.py)."""
 EDGE = 1500
 """The cost of an edge in multiply-adds: PyG computes and aggregates its message in the time of that many."""
 CHANNEL = 40
-"""The cost of a channel of an output row in multiply-adds: bias, activation and the like read and write it in the time
+"""The cost of a channel of an output row in multiply-adds: its bias, its activation and their gradients take the time
 of that many."""
 
 
@@ -27,7 +27,7 @@ class LayerSize(NamedTuple):
     of_destinations: bool
     """Whether it multiplies the rows of destinations alone, after the aggregation; else those of sources."""
     channels: int
-    """Of an output row; 0 if the layer does not tell."""
+    """How many numbers it computes per output row, in all heads together; 0 if its attributes do not say."""
 
 
 def saved(num_nodes: Sequence[int], num_edges: Sequence[int], layers: Sequence[LayerSize], others: int) -> int:
