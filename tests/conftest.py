@@ -1,5 +1,6 @@
 """What all tests share. Torch is imported in functions, for the process that hands out tests to others needs none."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import settings
 
 FOLDER = Path(__file__).parent
+
+gc.disable()  # until all tests are collected, which makes millions of objects and next to no garbage
 
 settings.register_profile("repeatable", derandomize=True, deadline=None, database=None, max_examples=100)
 settings.register_profile("fresh", settings.get_profile("repeatable"), derandomize=False)  # of --hypothesis-seed
@@ -24,6 +27,11 @@ def pytest_sessionstart(session) -> None:
         import helpers.forked  # noqa: F401, what the server imports
 
         forkserver.ensure_running()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()  # what was collected lives as long as the tests: no collection looks at it again
+    gc.enable()
 
 
 def pytest_collection_modifyitems(items) -> None:

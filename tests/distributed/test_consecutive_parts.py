@@ -42,7 +42,7 @@ def parts(tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize(("topology", "options", "kept"), quick(MODES, "owned", "ladies"))
+@pytest.mark.parametrize(("topology", "options", "kept"), quick(MODES, "owned"))
 def test_batches_are_those_of_one_process(parts, topology, options, kept):
     data, path = parts(topology)
     expected = expected_batches(data, path, "nodes", 2, options, 4, "parts")
@@ -84,6 +84,7 @@ def outcome(path, layouts, states):
         return f"{type(error).__name__}: {error}"
 
 
+@pytest.mark.slow
 def test_states_of_another_layout_are_refused(parts):
     path = parts("replicated")[1]
     found = {layout: cluster(4).run(outcome, path, [layout], None) for layout in ("copies", "parts")}

@@ -129,7 +129,7 @@ def goes_on_after_an_error(path, where, bad_rank, prefetch, kept):
         return results_of(loader)
 
 
-@pytest.mark.parametrize("prefetch", [0, 2])
+@pytest.mark.parametrize("prefetch", [SLOW(0), 2])
 @pytest.mark.parametrize(
     ("where", "kept"),
     [

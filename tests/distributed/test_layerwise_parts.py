@@ -195,8 +195,9 @@ def test_one_part_on_one_rank(parts):
 # What travels #########################################################################################################
 
 
-@pytest.mark.parametrize("hops", [SLOW(1), 3])
-@pytest.mark.parametrize("order", ["owned", SLOW("global")])
+@pytest.mark.slow
+@pytest.mark.parametrize("hops", [1, 3])
+@pytest.mark.parametrize("order", ["owned", "global"])
 def test_rounds(parts, hops, order):
     """2L + 2 rounds of a batch become 2 of its rows, and 2L for a bulk; the first hop's are left out with own seeds."""
     given = {"seed_order": order, "bulk": 2, "batch_size": 20}

@@ -6,6 +6,7 @@ import pytest
 from helpers import forked
 from helpers.cluster import cluster
 from helpers.parts import HERE, as_plain, loader_of_part
+from helpers.slow import SLOW
 from torch import distributed as dist
 
 from torch_gnnscale.distributed import open_part
@@ -69,7 +70,7 @@ def leaves_when_all_is_made(path, steps, kept, uneven):
         return len([as_plain(batch) for batch in loader])
 
 
-@pytest.mark.parametrize("kept", [{}, HERE], ids=["", "here"])
+@pytest.mark.parametrize("kept", [{}, SLOW(HERE)], ids=["", "here"])
 @pytest.mark.parametrize(
     ("uneven", "steps", "told"),
     [
@@ -104,8 +105,8 @@ def begins_again(path, steps, kept):
         return found, loader.state_dict()["epoch"]
 
 
-@pytest.mark.parametrize("steps", [0, 1, 5])
-@pytest.mark.parametrize("kept", [{}, HERE], ids=["", "here"])
+@pytest.mark.parametrize("steps", [SLOW(0), 1, SLOW(5)])
+@pytest.mark.parametrize("kept", [{}, SLOW(HERE)], ids=["", "here"])
 def test_an_iterator_ends_when_a_later_one_begins(parts, steps, kept):
     assert cluster(2).run(begins_again, parts, steps, kept) == cluster(2).run(leaves_at, parts, [0, 0], {})
 

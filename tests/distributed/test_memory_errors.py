@@ -83,7 +83,7 @@ def without_memory(path, at, kept, peers, options):
 
 
 @pytest.mark.parametrize(("world", "at"), [SLOW(2, 0), SLOW(2, 1), (2, 3), SLOW(2, 6), SLOW(4, 3)])
-@pytest.mark.parametrize("mode", quick(MODES, "rows", "neighbors", "split"))
+@pytest.mark.parametrize("mode", quick(MODES, "rows"))
 def test_a_rank_without_memory_is_named(parts, world, mode, at):
     options = dict(mode)
     given = [parts(options.pop("topology", "partitioned")), at, options.pop("kept", {}), options.pop("peers", True)]

@@ -56,7 +56,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("kind", "options", "kept"), CASES.values(), ids=CASES)
+@pytest.mark.parametrize(("kind", "options", "kept"), quick(CASES, "nodes", "with a buffer"))
 @pytest.mark.parametrize("tiers", quick(TIERS, "memory"))
 def test_batches_are_those_of_one_process(parts, tiers, kind, options, kept):
     data, path = parts(2)
@@ -72,7 +72,8 @@ def test_with_copies(parts, world, count):
     check_batches(found, expected_batches(data, path, "nodes", 2, {}, world))
 
 
-@pytest.mark.parametrize("name", quick(list(TIERS), "files"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", list(TIERS))
 def test_partitioned_topology(parts, name):
     data, path = parts(2, "partitioned")
     found = cluster(2).run(batches_of_rank, path, "nodes", 1, {}, {"tiers": TIERS[name]})

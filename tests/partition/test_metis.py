@@ -128,7 +128,7 @@ def test_auto_takes_what_fits():
         assert assign({None: csc}, {None: 100}, 2, memory=memory).method == method
 
 
-@pytest.mark.parametrize(("memory", "method"), [(1 << 30, "metis"), (100_000, "coarse")])
+@pytest.mark.parametrize(("memory", "method"), [SLOW(1 << 30, "metis"), (100_000, "coarse")])
 def test_parts_are_written_within_the_memory_that_is_given(tmp_path, memory, method):
     write(make_data(), tmp_path / "parts", 2, memory=memory)
     assert read_report(tmp_path / "parts")[0]["method"] == method

@@ -60,10 +60,11 @@ def test_batches_are_cuts_of_one_process_s(parts, topology, count, world, option
     check(parts, random_owners(200, count), count, world, topology, options)
 
 
-@pytest.mark.parametrize("options", quick({name: MODES[name] for name in ("shuffled", "serve", "owned")}, "shuffled"))
-@pytest.mark.parametrize("topology", [SLOW("partitioned"), "replicated"])
-def test_groups_of_consecutive_ranks(parts, topology, options):
-    check(parts, random_owners(200, 2), 2, 4, topology, options, 1, "parts")
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["shuffled", "serve", "owned"])
+@pytest.mark.parametrize("topology", ["partitioned", "replicated"])
+def test_groups_of_consecutive_ranks(parts, topology, mode):
+    check(parts, random_owners(200, 2), 2, 4, topology, MODES[mode], 1, "parts")
 
 
 NODES = torch.arange(200)

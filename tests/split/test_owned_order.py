@@ -138,7 +138,7 @@ def test_a_batch_of_positions_is_that_of_any_order():
 # Ranks ###############################################################################################################
 
 
-@pytest.mark.parametrize(("plan", "options"), quick(MODES, "pad", "serve", "a part without seeds"))
+@pytest.mark.parametrize(("plan", "options"), quick(MODES, "pad"))
 @pytest.mark.parametrize("world", [2, SLOW(4)])
 def test_ranks_have_the_parts_of_one_process_s_batches(world, plan, options):
     if plan.parts == 3:

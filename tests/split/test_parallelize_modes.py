@@ -44,8 +44,9 @@ def of_type(name, dtype, casts):
     split.close()
 
 
-@pytest.mark.parametrize("dtype", quick({"float32": torch.float32, "bfloat16": torch.bfloat16}, "bfloat16"))
-@pytest.mark.parametrize("name", quick(["sage", "gcn", "gat", "pna"], "gcn"))
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", ["sage", "gcn", "gat", "pna"])
 def test_types_of_numbers(name, dtype):
     cluster(2).run(of_type, name, dtype, False)
 
@@ -184,7 +185,8 @@ def works_here(name):
     return works(name, world, rank)
 
 
-@pytest.mark.parametrize("name", quick(["sage", "gcn", "two layers on three hops"], "gcn"))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sage", "gcn", "two layers on three hops"])
 def test_work_of_all_ranks_is_that_of_one_process(name):
     """No row is loaded and no edge computed twice."""
     (alone, _), found = works(name, 1, 0), cluster(3).run(works_here, name)

@@ -82,7 +82,7 @@ MAKERS = {
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("dropping", {}),
+        SLOW("dropping", {}),
         SLOW("sage", {}),
         SLOW("layer norm", {}),
         SLOW("dropping", {"every": 2}),

@@ -166,7 +166,7 @@ def test_counts_of_renumbered_stores_are_by_the_users_ids(renumbered):
     assert (stored.cut, stored.loads, stored.fingerprint) == (plan.cut, plan.loads, plan.fingerprint)
 
 
-@pytest.mark.parametrize("weights", ["presampled", "node", "random"])
+@pytest.mark.parametrize("weights", ["presampled", SLOW("node"), SLOW("random")])
 def test_a_plan_of_renumbered_stores_is_by_the_users_ids(renumbered, tmp_path, weights):
     """What is planned is what batches are cut by, and what parts are written by."""
     data, stores = renumbered

@@ -44,7 +44,7 @@ EXACT = {"rtol": 1e-12, "atol": 1e-12}
     {}, {"bulk": 1}, {"prefetch": 0}, {"method": "ladies", "num_neighbors": [30, 20]}, {"method": "labor"},
     {"seed_order": "owned"}, {"replace": True},
 ], ids=str)  # fmt: skip
-@pytest.mark.parametrize("rows_on", ["cpu", "device"])
+@pytest.mark.parametrize("rows_on", [SLOW("cpu"), "device"])
 def test_batches_equal_the_cpu_s(device, rows_on, options):
     check_batches(2, PLAN, {**options, "device": device, "rows_on": device if rows_on == "device" else "cpu"})
 
@@ -217,7 +217,7 @@ def step(device, transport):
 
 
 @pytest.mark.parametrize(("transport", "ways"), [
-    (None, {"Peers"}), ("peers", {"Peers"}), ("all_to_all", {"Transport", "Staged"}),
+    SLOW(None, {"Peers"}), ("peers", {"Peers"}), SLOW("all_to_all", {"Transport", "Staged"}),
 ])  # fmt: skip
 def test_outputs_and_gradients_equal_one_process_s(device, transport, ways):
     out, grads, _ = step("cpu", None)
@@ -228,7 +228,8 @@ def test_outputs_and_gradients_equal_one_process_s(device, transport, ways):
         torch.testing.assert_close(theirs, grads, **EXACT)
 
 
-@pytest.mark.parametrize("transport", [None, SLOW("all_to_all")])
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", [None, "all_to_all"])
 def test_weights_equal_one_process_s(device, transport, tmp_path):
     plan = saved_plan(tmp_path, 2)
     expected = trained(plan, 1)

@@ -12,6 +12,7 @@ from helpers.cluster import cluster
 from helpers.cpu_as_gpu import OnTheCPU
 from helpers.mapped import memories
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
+from helpers.slow import quick
 from helpers.split import cut_batches, own_and_halo, random_owners
 from torch import distributed as dist
 
@@ -117,7 +118,7 @@ def swapped(transport, steps, most):
     return traffic.bytes_sent, traffic.bytes_received
 
 
-@pytest.mark.parametrize("kind", WAYS)
+@pytest.mark.parametrize("kind", quick(WAYS, "all_to_all", "peers"))
 def test_rows_arrive(kind):
     for world in (2, 3):
         found = cluster(world).run(swaps, kind, 20, 9)
