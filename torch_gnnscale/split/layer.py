@@ -98,7 +98,7 @@ class SplitPass(ForwardPass):
         if not self.knows_halo or value is not self.batch.x or value.requires_grad:
             return None
         came: Tensor = self.batch.x_halo
-        return came if len(moves.halo) == len(came) else came[moves.halo]
+        return came if len(moves.halo) == len(came) else came.index_select(0, moves.halo)
 
     def mixed(self, value: Tensor, groups: int, name: str) -> Tensor:
         """The own rows of the first ``groups`` groups of a tensor, and after them the halo's rows, which come from

@@ -68,5 +68,5 @@ class _MixedEdges(HopEdges):
             place = halo.new_zeros(hops.rows[-1] + hops.index.num_halo)
             place[:own] = torch.arange(own, device=place.device)
             place[hops.rows[-1] + halo] = torch.arange(own, own + len(halo), device=place.device)
-            index = torch.stack([place[index[0]], index[1]])
+            index = torch.stack([place.index_select(0, index[0]), index[1]])
         return Adjacency(index, Entries(ptr, index[0], None), own + len(halo), len(ptr) - 1)

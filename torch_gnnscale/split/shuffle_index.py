@@ -97,9 +97,12 @@ class ShuffleIndex:
 
     def before_layer(self, groups: int) -> Shuffled:
         """The rows that travel before a layer that computes the nodes of groups 0..groups-1."""
-        sent, num_sent = _prefixes(self.num_sent, groups)
-        halo, num_received = _prefixes(self.num_received, groups)
-        return Shuffled(self.sent[sent.to(self.sent.device)], num_sent, halo.to(self.sent.device), num_received)
+        of_sent, num_sent = _prefixes(self.num_sent, groups)
+        of_halo, num_received = _prefixes(self.num_received, groups)
+        halo = [torch.arange(begin, end, device=self.sent.device) for begin, end in of_halo]
+        return Shuffled(
+            torch.cat([self.sent[begin:end] for begin, end in of_sent]), num_sent, torch.cat(halo), num_received
+        )
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> ShuffleIndex:
         """The index on a device; ``Data.to`` calls it. ``x_halo`` is used on only if ``x`` was there before."""
@@ -114,9 +117,8 @@ def _hash(sender: int, reader: int, levels: Sequence[int]) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "little")
 
 
-def _prefixes(counts: list[list[int]], groups: int) -> tuple[Tensor, list[int]]:
-    """The positions of the rows of the first ``groups`` levels of each block, and how many each block has of them."""
+def _prefixes(counts: list[list[int]], groups: int) -> tuple[list[tuple[int, int]], list[int]]:
+    """Where the rows of each block's first ``groups`` levels begin and end, and how many each block has of them."""
     begins = accumulate((sum(block) for block in counts), initial=0)
     sizes = [sum(block[:groups]) for block in counts]
-    places = [torch.arange(begin, begin + size) for begin, size in zip(begins, sizes, strict=False)]
-    return torch.cat(places), sizes
+    return [(begin, begin + size) for begin, size in zip(begins, sizes, strict=False)], sizes

@@ -153,14 +153,14 @@ class SplitSampler(RankSampler):
         )
         seeds = cut.local[: cut.num_nodes[0]]
         found = self._output(
-            cut._replace(local=out.node[cut.local]),
-            None if out.edge is None else out.edge[cut.edge],
+            cut._replace(local=out.node.index_select(0, cut.local)),
+            None if out.edge is None else out.edge.index_select(0, cut.edge),
             tuple(None if entry is None else entry.to(seeds.device)[seeds] for entry in out.metadata),
             out.node[: int(out.num_sampled_nodes[0])],
             key,
         )
         found.fields = {**out.fields, **found.fields}
-        found.edge_weight = None if out.edge_weight is None else out.edge_weight[cut.edge]
+        found.edge_weight = None if out.edge_weight is None else out.edge_weight.index_select(0, cut.edge)
         found.whole = {
             "key": key, "number of nodes": len(out.node), "number of edges": len(out.row),
             **dict(zip(("sum of ids", "sum of sources"), _sums(out.node, out.row), strict=True)),
