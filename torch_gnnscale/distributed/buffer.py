@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,15 +15,15 @@ from .. import ops
 from ..feature.tiered_rows import sent
 from ..memory import Budget, budget_bytes, is_bytes
 from ..ops.rows import as_words
-from .lookahead import Lookahead
+from .lookahead import WINDOW, Lookahead
 from .policies import NONE, BufferStep, MassiveGNN, Policy, Static, buffer_step
 
 POLICIES: dict[str, Callable[..., Policy]] = {
     "massivegnn": MassiveGNN,
     "static": Static,
-    "lookahead": lambda capacity, halo, degree, **options: Lookahead(capacity, **options),
+    "lookahead": lambda capacity, halo, degree, *, window=WINDOW: Lookahead(capacity, window=window),
 }
-"""Makers of policies, by name: ``POLICIES[name](capacity, halo, degree, **options)``."""
+"""Makers of policies, by name: ``POLICIES[name](capacity, halo, degree, **options)``; options are keyword-only."""
 
 
 def capacities(
@@ -57,7 +58,8 @@ class Kept:
     """Which rows of other parts each loader keeps, as the user says it: arguments of ``open_part``.
 
     Raises:
-        TypeError, ValueError: not a budget; an unknown policy; a policy or options without a budget.
+        TypeError, ValueError: not a budget; an unknown policy; a policy or options without a budget; options that the
+            policy has not, or wrong values of them.
     """
 
     budget: Budget | None = None
@@ -74,6 +76,18 @@ class Kept:
             raise ValueError(f"policy: expected one of {list(POLICIES)}, found {self.policy!r}")
         if self.budget is not None:
             budget_bytes("buffer", self.budget, 0)
+            self._check_options()
+
+    def _check_options(self) -> None:
+        policy = self.policy or "massivegnn"
+        parameters = inspect.signature(POLICIES[policy]).parameters.values()
+        known = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters)
+        for name in self.options or {}:
+            if name not in known and not takes_any:
+                raise ValueError(f"policy_options: expected options of {policy!r} among {known}, found {name!r}")
+        nobody = torch.empty(0, dtype=torch.int64)
+        self.make(0, nobody, nobody)  # raises for wrong values
 
     def make(self, capacity: int, halo: Tensor, degree: Tensor) -> Policy:
         """The policy of one loader and node type."""

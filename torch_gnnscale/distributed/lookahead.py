@@ -14,6 +14,8 @@ from .policies import NONE, BufferStep, Policy, id_array, least
 
 NEVER = 1 << 62
 """The step of the next use of a row that no announced batch uses; larger than any step."""
+WINDOW = 16
+"""How many batches are announced before they come, by default."""
 LEAST_COUNT = 1 << 16
 """How many ids may have a number before numbers are taken back for the first time."""
 
@@ -38,7 +40,7 @@ class Lookahead(Policy):
         TypeError, ValueError: a capacity or window below 0, or another word than "epoch".
     """
 
-    def __init__(self, capacity: int, *, window: int | Literal["epoch"] = 16) -> None:
+    def __init__(self, capacity: int, *, window: int | Literal["epoch"] = WINDOW) -> None:
         if isinstance(window, str) and window != "epoch":
             raise ValueError(f"window: expected a number of batches or 'epoch', found {window!r}")
         self.window = window if isinstance(window, str) else check_int("window", window)

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from ..feature import TieredFeatureStore
-from ..feature.hotness import check_hotness, named_scores
+from ..feature.hotness import check_hotness, labelled_ids, named_scores
 from ..feature.tier_builder import Source
 from ..feature.tiered_rows import FileRows
-from ..memory import Budget, budget_bytes
-from ..ops.arguments import check_ids, checked_device
+from ..memory import Budget, budget_bytes, peer_budgets
+from ..ops.arguments import checked_device
 from ..partition import StoredPart, StoredParts
 from ..topology import CSC
 from .meeting import Meeting
@@ -63,6 +63,7 @@ class OwnTiers:
         for name, budget in (("gpu", tiers.gpu), ("host", tiers.host)):
             if budget is not None:
                 budget_bytes(name, budget, 0)
+        peer_budgets("peers", tiers.peers, 0)
         num_nodes = parts.book.num_nodes()
         if isinstance(tiers.hotness, Tensor) and tiers.hotness.shape != (num_nodes,):
             raise ValueError(f"hotness: expected {num_nodes} scores, found shape {tuple(tiers.hotness.shape)}")
@@ -84,11 +85,7 @@ class OwnTiers:
                     "labelled: expected the nodes that training starts from, found no split 'train' either"
                 )
             ids = parts.input_nodes("train")
-        num_nodes = parts.book.num_nodes()
-        if ids.dtype == torch.bool and ids.shape == (num_nodes,):
-            ids = ids.nonzero().view(-1)
-        check_ids("labelled", ids, num_nodes, "nodes")
-        return parts.stored_ids()[ids.to(torch.int64)].to(torch.int64)
+        return parts.stored_ids()[labelled_ids(ids, parts.book.num_nodes()).to(torch.int64)].to(torch.int64)
 
     def scores(self, parts: StoredParts, part: StoredPart) -> Tensor:
         """The scores of the part's own nodes, shape [m]."""

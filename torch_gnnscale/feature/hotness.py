@@ -63,6 +63,22 @@ def out_degree(csc: CSC) -> Tensor:
     return ops.count_ids(csc.row, csc.num_src)
 
 
+def labelled_ids(labelled: Tensor, num_nodes: int) -> Tensor:
+    """The ids of ``labelled``: ids, or a mask of all nodes.
+
+    Raises:
+        TypeError, ValueError, IndexError: neither.
+    """
+    if not isinstance(labelled, Tensor):
+        raise TypeError(f"labelled: expected a tensor of ids or a mask, found {type(labelled).__name__}")
+    if labelled.dtype == torch.bool:
+        if labelled.shape != (num_nodes,):
+            raise ValueError(f"labelled: expected a mask of {num_nodes} nodes, found {tuple(labelled.shape)}")
+        labelled = labelled.nonzero().view(-1)
+    check_ids("labelled", labelled, num_nodes, "nodes")
+    return labelled
+
+
 def reverse_pagerank(csc: CSC, labelled: Tensor | None = None, *, iterations: int = 5, damping: float = 0.85) -> Tensor:
     """Reverse PageRank; weighted reverse PageRank if ``labelled`` is given (Data Tiering, algorithm 1).
 
@@ -91,14 +107,7 @@ def reverse_pagerank(csc: CSC, labelled: Tensor | None = None, *, iterations: in
     unit = ops.score_unit(num_nodes)
     initial = torch.full((num_nodes,), unit, dtype=torch.int64)
     if labelled is not None:
-        if not isinstance(labelled, Tensor):
-            raise TypeError(f"labelled: expected a tensor of ids or a mask, found {type(labelled).__name__}")
-        if labelled.dtype == torch.bool:
-            if labelled.shape != (num_nodes,):
-                raise ValueError(f"labelled: expected a mask of {num_nodes} nodes, found {tuple(labelled.shape)}")
-            labelled = labelled.nonzero().view(-1)
-        check_ids("labelled", labelled, num_nodes, "nodes")
-        labelled = labelled.unique()
+        labelled = labelled_ids(labelled, num_nodes).unique()
         if len(labelled):
             initial[labelled] = unit * num_nodes // len(labelled)
     return ops.reverse_pagerank(csc.colptr, csc.row, initial, iterations, damping)
