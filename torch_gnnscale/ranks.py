@@ -120,6 +120,11 @@ class Steps(ABC):
         """This rank leaves the iteration after so many batches; None: after the last step. Ranks that take a further
         step raise; if ranks left after different numbers of batches, all raise in the next iteration."""
 
+    @abstractmethod
+    def drop(self) -> None:
+        """The loader is gone: ends the steps, and returns at once. Any thread calls it, also within the garbage
+        collector."""
+
 
 def check_alike(of_ranks: Sequence[Mapping[str, Any]], ranks: str = "all ranks") -> None:
     """Raises ValueError, equal on all ranks, if the ranks have other values of a name. ``ranks``: which these are."""

@@ -7,7 +7,8 @@ import time
 
 import pytest
 from helpers.cluster import cluster
-from helpers.parts import loader_of_part
+from helpers.parts import as_plain, loader_of_part
+from torch import distributed as dist
 
 from torch_gnnscale.distributed import open_part
 from torch_gnnscale.distributed.meeting import end_group
@@ -81,3 +82,82 @@ def dropped(path):
 
 def test_a_part_that_is_dropped_ends_its_thread(parts):
     assert cluster(2).run(dropped, parts) == [[1, 0]] * 2
+
+
+def steps_in_use():
+    """(threads of loaders' steps, open files and sockets) of this process."""
+    gc.collect()
+    return [thread.name for thread in threading.enumerate()].count("gnnscale-steps"), len(os.listdir("/proc/self/fd"))
+
+
+def waits_for(found, seconds=10.0):
+    """Waits until ``found()`` is true, at most so long; returns it."""
+    until = time.monotonic() + seconds
+    while not found() and time.monotonic() < until:
+        time.sleep(0.02)
+    return found()
+
+
+def over_loaders(path, times, options):
+    """(threads of steps, open files and sockets, buffers) after each of the loaders of a part, which are dropped; then
+    how many all-to-alls of rows they took, and were counted."""
+    found, counted = [], []
+    with open_part(path, buffer=0.25) as part:
+        for time_ in range(times):
+            loader = loader_of_part(part, **options)
+            list(loader)
+            if time_ % 2:
+                next(iter(loader))
+            counted.append(sum(exchange.traffic["rows"].rounds for exchange in loader._sharing.steps.exchanges))
+            del loader
+            waits_for(lambda: steps_in_use()[0] == 0)
+            found.append((*steps_in_use(), len(part.features._buffers)))
+        return found, sum(counted), part.stats()["rows"]["rounds"]
+
+
+@pytest.mark.parametrize("options", [{}, {"prefetch": 0}, {"seed_order": "global"}], ids=str)
+def test_loaders_that_are_dropped_leave_nothing(parts, options):
+    for found, taken, counted in cluster(2).run(over_loaders, parts, 6, options):
+        assert [(threads, buffers) for threads, _, buffers in found] == [(0, 0)] * 6
+        assert not grows([files for _, files, _ in found])
+        assert counted >= taken > 0
+
+
+def iterates_on(path):
+    """An epoch of a loader to which nothing refers but its iterator."""
+    with open_part(path) as part:
+        iterator = iter(loader_of_part(part))
+        first = next(iterator)
+        gc.collect()
+        return [as_plain(batch) for batch in (first, *iterator)]
+
+
+def whole_epoch(path):
+    with open_part(path) as part:
+        return [as_plain(batch) for batch in loader_of_part(part)]
+
+
+def test_an_iterator_keeps_its_loader(parts):
+    assert cluster(2).run(iterates_on, parts) == cluster(2).run(whole_epoch, parts)
+
+
+def one_drops(path):
+    """Rank 0 drops its loader within an epoch; rank 1 goes on."""
+    with open_part(path) as part:
+        loader = loader_of_part(part, prefetch=0)
+        iterator = iter(loader)
+        next(iterator)
+        if dist.get_rank() == 0:
+            del loader, iterator
+            gc.collect()
+        else:
+            list(iterator)
+
+
+def test_a_rank_that_drops_its_loader_within_an_epoch_is_named(parts):
+    first, second = cluster(2).results(one_drops, parts)
+    assert first == (True, None)
+    assert second == (
+        False,
+        "RuntimeError: rank 0 left the loop of epoch 0: all ranks must leave it after the same batch",
+    )

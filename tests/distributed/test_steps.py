@@ -24,7 +24,7 @@ def test_the_rank_of_a_column_that_failed_is_named():
 @pytest.mark.parametrize(("ranks", "parts", "has_row"), [(2, 2, True), (4, 2, False)])
 def test_ranks_of_a_row_meet_when_there_are_copies_and_they_are_asked(ranks, parts, has_row):
     groups = SimpleNamespace(rank=0, groups=lambda of_ranks: [object() for _ in of_ranks], topic=lambda: 1)
-    steps = RankSteps(groups, Grid(ranks, parts), {})
+    steps = RankSteps(groups, Grid(ranks, parts), {}, lambda _: None)
     try:
         assert (steps.row is not None) == has_row
         steps.open_row()
@@ -36,7 +36,7 @@ def test_ranks_of_a_row_meet_when_there_are_copies_and_they_are_asked(ranks, par
 @pytest.fixture
 def alone():
     """The steps of a single rank, in an iteration of two."""
-    steps = RankSteps(Meeting(0, 1, 1.0), Grid(1, 1), {})
+    steps = RankSteps(Meeting(0, 1, 1.0), Grid(1, 1), {}, lambda _: None)
     steps.thread.submit(steps.begin, 0, 0, 2, 0, {}).result()
     yield steps
     steps.close()
@@ -68,13 +68,26 @@ def test_each_sampling_ahead_is_agreed_on_by_itself(alone):
     assert alone.rows.traffic["counts"].headers == 4
 
 
-def test_steps_that_are_dropped_leave_first(alone):
+def test_steps_that_are_dropped_leave_first():
     calls = []
-    alone.leave = calls.append
-    alone.drop(lambda: calls.append("then"))
-    assert alone.thread.end(10.0)
-    alone.drop(lambda: calls.append("again"))
-    assert calls == [0, "then"]
+    steps = RankSteps(Meeting(0, 1, 1.0), Grid(1, 1), {}, calls.append)
+    steps.leave = calls.append
+    steps.drop()
+    assert steps.thread.end(10.0)
+    steps.drop()
+    assert calls == [0, steps]
+
+
+def test_the_end_of_steps_that_were_dropped_is_awaited():
+    leaves, left = threading.Event(), []
+    steps = RankSteps(Meeting(0, 1, 1.0), Grid(1, 1), {}, lambda _: left.append(leaves.is_set()))
+    steps.leave = lambda delivered: leaves.wait(30)
+    steps.drop()
+    assert left == []
+    threading.Timer(0.1, leaves.set).start()
+    steps.close()
+    assert left == [True]
+    assert not steps.thread.thread.is_alive()
 
 
 def test_both_threads_may_fail_at_once(monkeypatch):
@@ -86,7 +99,7 @@ def test_both_threads_may_fail_at_once(monkeypatch):
         assert told.wait(30)
 
     groups = SimpleNamespace(rank=0, groups=lambda of_ranks: [object() for _ in of_ranks], topic=lambda: 1, fail=fail)
-    steps = RankSteps(groups, Grid(2, 2), {})
+    steps = RankSteps(groups, Grid(2, 2), {}, lambda _: None)
     steps.rows_here = Exchange(object(), 2, 0)
     monkeypatch.setattr(dist, "get_backend", lambda group: "gloo")
     monkeypatch.setattr(steps, "_end_groups", ended.append)

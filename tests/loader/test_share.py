@@ -288,7 +288,7 @@ class RowsOfTwo(FeatureStore, CollectiveRowStore):
             decides, *others = value
             return [value, ({**decides, "bulk": 3}, *others)]
 
-        return SimpleNamespace(gather=gather)
+        return SimpleNamespace(gather=gather, drop=lambda: None)
 
 
 def test_ranks_whose_bulks_differ_are_told():

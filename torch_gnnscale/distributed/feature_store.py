@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -61,7 +62,7 @@ class PartitionedFeatureStore(PartRows, CollectiveRowStore):
         state["rows_here"], state["_row_group"] = row_group is not None, row_group
         device = torch.device("cpu") if row_group is None else row_group.device
         state["_device"], state["_stream"] = device, None if device.type == "cpu" else torch.cuda.Stream(device)
-        state["_kept"], state["_buffers"] = kept, {}
+        state["_kept"], state["_buffers"] = kept, WeakKeyDictionary()  # by the steps of a loader
 
     # What loaders ask ################################################################################################
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import threading
 import weakref
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import asdict
@@ -60,7 +61,9 @@ class Part:
         ranks = grid.ranks_of(meeting.rank)
         self.parts, self.stored, self.ranks, self._grid, self._meeting = parts, stored, ranks, grid, meeting
         self._row_group = row_group
-        self._steps: list[RankSteps] = []
+        self._steps: list[RankSteps] = []  # of the loaders that are there
+        self._earlier: dict[str, Traffic] = {}  # of loaders that are gone
+        self._counting = threading.Lock()
         self.features: PartRows
         """The rows. ``features.tiers`` has the tier plan and counts what is read, if the part was opened with tiers."""
         if ranks.world == 1 and parts.topology == "replicated":  # nobody to meet
@@ -107,25 +110,32 @@ class Part:
           nodes; between the ranks of one part, ``seeds``, ``scores`` and ``drawn`` edges; and ``tables``, which are
           summed over all parts when a loader is made.
         """
-        total: dict[str, Traffic] = {}
-        for steps in self._steps:
-            for exchange in steps.exchanges:
-                for purpose, traffic in exchange.traffic.items():
-                    total[purpose] = total.get(purpose, Traffic()) + traffic
+        with self._counting:
+            total = dict(self._earlier)
+            for steps in self._steps:
+                _count(total, steps)
         return {purpose: asdict(traffic) for purpose, traffic in total.items()}
 
     def _open_steps(self, identity: Mapping[str, Any] | None = None, *, by_column: bool = False) -> RankSteps:
         """The steps of a loader. ``identity`` and ``by_column``, as in :class:`RankSteps`, are given for a loader of
         split batches."""
         alike = {"version": __version__, "partition book": self.parts.fingerprint, **(identity or {})}
-        steps = RankSteps(self._meeting, self._grid, alike, by_column=by_column, row_group=self._row_group)
+        steps = RankSteps(
+            self._meeting, self._grid, alike, self._dropped, by_column=by_column, row_group=self._row_group
+        )
         self._steps.append(steps)
         return steps
+
+    def _dropped(self, steps: RankSteps) -> None:
+        """Keeps what the steps of a loader that is gone have counted, and nothing else of them."""
+        with self._counting:
+            _count(self._earlier, steps)
+            self._steps.remove(steps)
 
     def close(self, timeout: float | None = None) -> None:
         """Ends the groups of its loaders, within ``timeout`` seconds for each; rows that were delivered stay valid."""
         self.features.close()
-        for steps in self._steps:
+        for steps in list(self._steps):
             steps.close(timeout)
         if self.features.tiers is not None:
             self.features.tiers.close()
@@ -229,6 +239,13 @@ def _opened(
     parts, stored, grid, holds, keeping, own = meeting.all_made(opened)
     store = None if own is None else open_together(own, parts, stored, holds, meeting)
     return meeting.all_made(lambda: Part(parts, stored, grid, meeting, keeping, store, row_group))
+
+
+def _count(total: dict[str, Traffic], steps: RankSteps) -> None:
+    """Adds what steps have exchanged."""
+    for exchange in steps.exchanges:
+        for purpose, traffic in exchange.traffic.items():
+            total[purpose] = total.get(purpose, Traffic()) + traffic
 
 
 def _is_own(of: str) -> bool:

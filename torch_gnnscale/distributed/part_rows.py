@@ -82,7 +82,7 @@ class PartRows(RowStore):
     # What loaders ask ################################################################################################
 
     def open_split_steps(self, identity: dict[str, Any]) -> RankSteps:
-        """The steps of a loader whose batches the ranks of a column make together. They end with the part.
+        """The steps of a loader whose batches the ranks of a column make together.
 
         Args:
             identity: what all ranks must have alike besides the parts, by name.

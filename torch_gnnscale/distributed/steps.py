@@ -39,15 +39,17 @@ class RankSteps(Steps):
         meeting: of all ranks.
         grid: of all ranks.
         identity: what all ranks must have alike besides what their loaders compare, by name.
+        dropped: called with this object, on its thread, when :meth:`drop` has ended its groups.
         by_column: the ranks of a column make one batch together; else each rank makes one.
         row_group: over which the thread that iterates exchanges rows; None: the thread of the steps does.
     """
 
     def __init__(
-        self, meeting: Meeting, grid: Grid, identity: dict[str, Any], *, by_column: bool = False,
-        row_group: RowGroup | None = None,
+        self, meeting: Meeting, grid: Grid, identity: dict[str, Any], dropped: Callable[[RankSteps], None], *,
+        by_column: bool = False, row_group: RowGroup | None = None,
     ) -> None:  # fmt: skip
         self._meeting, self.rank, self.grid, self._identity = meeting, meeting.rank, grid, identity
+        self._dropped = dropped
         rank = self.rank
         every, columns = list(range(grid.ranks)), [grid.column(copy) for copy in range(grid.copies)]
         groups = meeting.groups([every] if grid.copies == 1 else [every, *columns])
@@ -77,7 +79,8 @@ class RankSteps(Steps):
         self._losing = threading.Lock()
         self._running: int | None = None  # the thread on which a step is under way
         self._failed = False  # whether the ranks of this step know that it failed
-        self._closed = False
+        self._closed = False  # whether the steps end, or have ended
+        self._ended = False  # whether they were closed
 
     def gather(self, value: Any) -> list[Any]:
         """See :meth:`Steps.gather`. ValueError on all ranks if they have other identities."""
@@ -338,11 +341,14 @@ class RankSteps(Steps):
 
     def close(self, timeout: float | None = None) -> None:
         """Leaves an iteration that has not ended, then ends the thread and the groups. If the other ranks have not left
-        it within ``timeout`` seconds, this rank waits no longer; the groups then remain."""
-        if self._closed:
+        it within ``timeout`` seconds, this rank waits no longer; the groups then remain. After :meth:`drop`, waits in
+        the same way for what that began."""
+        if self._ended:
             return
-        self._closed = True
-        self.thread.submit(self.leave, 0)
+        if not self._closed:
+            self._closed = True
+            self.thread.submit(self.leave, 0)
+        self._ended = True
         if not self.thread.end(timeout):
             for exchange in self.exchanges:
                 exchange.give_up()
@@ -352,13 +358,12 @@ class RankSteps(Steps):
             return
         self._end_groups(self.exchanges)
 
-    def drop(self, then: Callable[[], None]) -> None:
-        """As :meth:`close`, without waiting; ``then`` is called afterwards, on the thread of the steps. The garbage
-        collector may call it on any thread."""
+    def drop(self) -> None:
+        """See :meth:`Steps.drop`: leaves an iteration that has not ended, then ends the thread and the groups."""
         if self._closed:
             return
         self._closed = True
-        for call in (partial(self.leave, 0), partial(self._end_groups, self.exchanges), then):
+        for call in (partial(self.leave, 0), partial(self._end_groups, self.exchanges), partial(self._dropped, self)):
             self.thread.submit(call)
         self.thread.end(0.0)
 

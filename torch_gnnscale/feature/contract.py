@@ -85,7 +85,7 @@ class CollectiveRowStore(RowStore):
 
     @abstractmethod
     def open_steps(self) -> Steps:
-        """The steps of one loader. All ranks open those of their loaders in one order."""
+        """The steps of one loader, which end with it. All ranks open those of their loaders in one order."""
 
     @abstractmethod
     def beyond_part(self, ids: Tensor, node_type: NodeType | None) -> str | None:

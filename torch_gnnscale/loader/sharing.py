@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -101,6 +102,7 @@ class SharedSteps(Sharing, ABC):
     ) -> None:  # fmt: skip
         """See :meth:`Sharing.meet`."""
         self.steps = self._open_steps(timeout)
+        weakref.finalize(self, self.steps.drop).atexit = False
         problem = self._ordered(order, batches, owned())
 
         def all_that_decides() -> dict[str, Any]:

@@ -33,7 +33,7 @@ class SplitBatches(ABC):
 
     @abstractmethod
     def open_steps(self, timeout: float | None) -> Steps:
-        """The loader's steps, called once by all ranks.
+        """The loader's steps, which end with it. Called once, by all ranks.
 
         Args:
             timeout: seconds after which a rank that does not answer is an error; None for the default. With the stores

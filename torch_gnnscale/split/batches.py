@@ -97,24 +97,18 @@ class OwnedBatches(SplitBatches):
         return SplitRows(rows)
 
     def open_steps(self, timeout: float | None) -> Steps:
-        """See :meth:`SplitBatches.open_steps`. The steps end when this object is dropped."""
+        """See :meth:`SplitBatches.open_steps`."""
         meeting = Meeting(self.rank, self.grid.ranks, timeout or TIMEOUT)
         try:
-            steps = RankSteps(meeting, self.grid, self._identity, by_column=True)
+            steps = RankSteps(meeting, self.grid, self._identity, lambda _: meeting.close(), by_column=True)
         except BaseException:
             meeting.close()
             raise
         _open.add(steps)
-        weakref.finalize(self, _drop, steps, meeting).atexit = False
         return steps
 
 
 _open: weakref.WeakSet[RankSteps] = weakref.WeakSet()
-
-
-def _drop(steps: RankSteps, meeting: Meeting) -> None:
-    """Ends the steps of a loader that is dropped, which the garbage collector may do on their own thread."""
-    steps.drop(meeting.close)
 
 
 @atexit.register
