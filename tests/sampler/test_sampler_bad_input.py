@@ -14,7 +14,7 @@ from helpers.hetero import (
     make_hetero,
     with_times,
 )
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.sampler import NodeSamplerInput
 from torch_geometric.sampler.base import NumNeighbors
 
@@ -179,6 +179,21 @@ def test_times_that_cannot_be_compared():
         sampler.sample(torch.tensor([1]), torch.tensor([(1 << 53) + 1]), KEY)
     with pytest.raises(ValueError, match=r"^seed_time\[0\]: expected a number, found nan"):
         sampler.sample(torch.tensor([1]), torch.tensor([torch.nan]), KEY)
+
+
+@pytest.mark.parametrize("large", [(1 << 53) + 1, -(1 << 53) - 1, -(1 << 63)])
+def test_large_times_beside_those_of_a_type_that_are_floats(large):
+    """Integers that float64 would round cannot be compared with the other types' floats."""
+    data = HeteroData({"a": {"num_nodes": 1, "time": torch.tensor([1 << 53])}})
+    data["b"].update({"num_nodes": 1, "time": torch.tensor([0.5])})
+    data["a", "to", "b"].edge_index = torch.tensor([[0], [0]])
+    seeds, limit = {"b": torch.tensor([0])}, {"b": torch.tensor([2.0**53], dtype=torch.float64)}
+    out = NeighborSampler(data, [-1], time_attr="time").sample(seeds, limit, KEY)
+    assert out.edge["a", "to", "b"].tolist() == [0]
+    data["a"].time = torch.tensor([large])
+    message = "expected times up to 2^53, because other times of the graph are floats; found larger ones"
+    with pytest.raises(ValueError, match=f"^time_attr='time' of 'a': {re.escape(message)}$"):
+        NeighborSampler(data, [-1], time_attr="time")
 
 
 def test_stores_that_disagree():

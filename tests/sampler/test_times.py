@@ -44,7 +44,7 @@ def test_floats_are_in_their_order():
 
 
 def test_limits_that_are_no_exact_floats():
-    for wrong in ((1 << 53) + 1, -(1 << 53) - 1):
+    for wrong in ((1 << 53) + 1, -(1 << 53) - 1, LEAST):
         with pytest.raises(ValueError, match=r"^t: expected times up to 2\^53, because the graph's times are floats"):
             ordered_limit("t", torch.tensor([0, wrong]), True)
 

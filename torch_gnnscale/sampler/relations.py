@@ -17,7 +17,7 @@ from ..topology import CSC
 from .edge_types import end_types
 from .graph import Relation, SampledGraph
 from .sources import DataSource, Source, StoreSource, of_type
-from .times import check_times, ordered
+from .times import check_exact, check_times, ordered
 
 
 def sampled_graph(
@@ -28,7 +28,8 @@ def sampled_graph(
 
     Raises:
         TypeError, ValueError, IndexError: data of another type; a malformed graph; times or weights that are missing,
-            of another length or type, NaN, or, for weights, infinite or negative.
+            of another length or type, NaN, or, for weights, infinite or negative; integer times above 2^53 in size
+            beside times of another type that are floats.
     """
     if isinstance(data, (Data, HeteroData)):
         source: Source = DataSource(data, is_sorted)
@@ -52,7 +53,11 @@ def sampled_graph(
         raise ValueError(f"weight_attr={weight_attr!r}: expected an attribute of edges, found {found}")
     for edge_type in weights:
         _check_type(f"weight_attr={weight_attr!r}", edge_type, cscs)
-    floating = any(t.is_floating_point() for t in [*(node_time or {}).values(), *(edge_time or {}).values()])
+    times = (node_time or {}) | (edge_time or {})
+    floating = any(time.is_floating_point() for time in times.values())
+    if floating:
+        for type_name, time in times.items():
+            check_exact(f"time_attr={time_attr!r}{of_type(type_name)}", time, "other times of the graph")
 
     relations = []
     for edge_type, csc in cscs.items():

@@ -21,6 +21,15 @@ def check_times(name: str, time: Tensor, count: int) -> None:
         raise ValueError(f"{name}[{int(wrong.nonzero()[0])}]: expected a number, found nan")
 
 
+def check_exact(name: str, time: Tensor, floats: str) -> None:
+    """Raises ValueError if ``time`` has integers that float64 may round: above 2^53 in size. ``floats``: the times that
+    are floats, for the error."""
+    if not time.is_floating_point():
+        time = time.to(torch.int64)
+        if bool(((time < -_EXACT) | (time > _EXACT)).any()):
+            raise ValueError(f"{name}: expected times up to 2^53, because {floats} are floats; found larger ones")
+
+
 def ordered(time: Tensor, floating: bool) -> Tensor:
     """int64 that compare like ``time``: the integers themselves or, if ``floating``, the float64 bits, changed to sort
     as integers."""
@@ -37,10 +46,7 @@ def ordered_limit(name: str, time: Tensor, floating: bool) -> Tensor:
         ValueError: an integer limit above 2^53 where the graph's times are floats.
     """
     if floating:
-        if not time.is_floating_point() and bool((time.to(torch.int64).abs() > _EXACT).any()):
-            raise ValueError(
-                f"{name}: expected times up to 2^53, because the graph's times are floats; found larger ones"
-            )
+        check_exact(name, time, "the graph's times")
         return ordered(time, True)
     if time.is_floating_point():
         limits = torch.iinfo(torch.int64)
