@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 import torch_geometric.loader
-from helpers.data import check_batch, double, edges_of, loader_of, node_rows, plain, processes
+from helpers.data import check_batch, double, edges_of, loader_of, node_rows, our_stores, plain, processes
 from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler, ops
@@ -78,6 +78,12 @@ def test_input_id(data):
     batch = next(iter(loader_of(data, input_nodes=mask, input_id=torch.tensor([70, 71, 72, 73]))))
     assert batch.input_id.tolist() == [70, 71, 72, 73]
     assert batch.n_id[:4].tolist() == sorted(PICKED.tolist())
+
+
+@pytest.mark.parametrize("source", [lambda data: data, our_stores], ids=["data", "stores"])
+def test_input_id_of_all_nodes(data, source):
+    batches = list(NeighborLoader(source(data), [3], input_id=torch.arange(200) + 1000, batch_size=150))
+    assert torch.equal(torch.cat([batch.input_id for batch in batches]), torch.arange(200) + 1000)
 
 
 def test_input_id_follows_a_shuffle(data):

@@ -247,7 +247,7 @@ def label_seeds(loader: Any, batch: Data | HeteroData, out: Output) -> None:
 
 
 def _all_nodes(data: Any, input_nodes: Any, bounds: Mapping[Any, int] | None) -> Any:
-    """``input_nodes`` checked and in PyG's form. None for all nodes of a pair of stores becomes their ids."""
+    """``input_nodes`` checked and in PyG's form. None for all nodes becomes their ids."""
     if bounds is None:
         return input_nodes
     if None not in bounds:
@@ -260,7 +260,7 @@ def _all_nodes(data: Any, input_nodes: Any, bounds: Mapping[Any, int] | None) ->
         count = bounds[node_type]
         return node_type, torch.arange(count) if nodes is None else _as_nodes("input_nodes", nodes, count)
     if input_nodes is None:
-        return None if isinstance(data, Data) else torch.arange(bounds[None])
+        return torch.arange(data.num_nodes if isinstance(data, Data) else bounds[None])
     return _as_nodes("input_nodes", input_nodes, bounds[None])
 
 
