@@ -303,6 +303,14 @@ def test_options_beside_a_sampler_of_the_users(data):
         ({"num_neighbors": np.array([[2]])}, TypeError, "num_neighbors: expected a list of ints, found ndarray"),
         ({"input_nodes": torch.tensor([0.5])}, TypeError, "input_nodes: expected integers, found torch.float32"),
         ({"input_nodes": [1.9, 2.2]}, TypeError, "input_nodes: expected integers, found torch.float32"),
+        (
+            {"input_nodes": ("a", torch.arange(3))}, ValueError,
+            "input_nodes: expected nodes of a graph without node types, found type 'a'",
+        ),
+        (
+            {"input_nodes": [None, torch.arange(3)]}, ValueError,
+            "input_nodes: expected nodes of a graph without node types, found type None",
+        ),
         ({"input_nodes": "train_mask"}, TypeError, "input_nodes: expected numbers in a tensor, array or list,"),
         ({"input_nodes": torch.ones(200, 2).bool()}, ValueError, "input_nodes: expected a vector or a mask, found "),
         ({"input_nodes": np.zeros(0, dtype=bool)}, IndexError, "expected a mask of 200 nodes, found one of 0"),

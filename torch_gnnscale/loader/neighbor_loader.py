@@ -259,6 +259,9 @@ def _all_nodes(data: Any, input_nodes: Any, bounds: Mapping[Any, int] | None) ->
             raise ValueError(f"input_nodes: expected a node type of {list(bounds)}, found {node_type!r}")
         count = bounds[node_type]
         return node_type, torch.arange(count) if nodes is None else _as_nodes("input_nodes", nodes, count)
+    if _is_pair(input_nodes):
+        found = f"type {input_nodes[0]!r}"
+        raise ValueError(f"input_nodes: expected nodes of a graph without node types, found {found}")
     if input_nodes is None:
         return torch.arange(data.num_nodes if isinstance(data, Data) else bounds[None])
     return _as_nodes("input_nodes", input_nodes, bounds[None])
@@ -284,4 +287,6 @@ def _as_nodes(name: str, nodes: Any, num_nodes: int) -> Tensor:
 
 
 def _is_pair(input_nodes: Any) -> bool:
-    return isinstance(input_nodes, (tuple, list)) and len(input_nodes) == 2 and isinstance(input_nodes[0], str)
+    """Whether it is a pair of a node type, which may be None, and nodes."""
+    pair = isinstance(input_nodes, (tuple, list)) and len(input_nodes) == 2
+    return pair and (input_nodes[0] is None or isinstance(input_nodes[0], str))
