@@ -1,8 +1,10 @@
 """What links can be that is refused, by its exact error."""
 
+import re
+
 import pytest
 import torch
-from helpers.data import processes, stop_workers
+from helpers.data import our_stores, processes, stop_workers
 from helpers.links import (
     RATES,
     edges,
@@ -195,6 +197,35 @@ def test_bad_arguments_of_the_loader(arguments, error, message):
     with pytest.raises(error) as caught:
         LinkNeighborLoader(**{"data": homogeneous(), "num_neighbors": [2], "batch_size": 8, **arguments})
     assert message in str(caught.value)
+
+
+LINKS = torch.tensor([[0, 1], [2, 3]])
+
+
+@pytest.mark.parametrize("source", [lambda data: data, our_stores], ids=["data", "stores"])
+@pytest.mark.parametrize(
+    ("data", "given", "message"),
+    [
+        (homogeneous(), RATES, f"links of a graph without edge types, found type {RATES}"),
+        (homogeneous(), (RATES, LINKS), f"links of a graph without edge types, found type {RATES}"),
+        (heterogeneous(), None, "an edge type, or a pair of an edge type and links, found neither"),
+        (heterogeneous(), LINKS, "an edge type, or a pair of an edge type and links, found neither"),
+        (heterogeneous(), ("user", "buys", "item"),
+         f"an edge type of {heterogeneous().edge_types}, found ('user', 'buys', 'item')"),
+    ],
+    ids=["a type", "typed links", "no type", "links of no type", "an unknown type"],
+)  # fmt: skip
+def test_edge_types_that_the_graph_does_not_have(source, data, given, message):
+    """Stores refuse them as a Data and a HeteroData do."""
+    with pytest.raises(ValueError, match=f"^edge_label_index: expected {re.escape(message)}$"):
+        LinkNeighborLoader(source(data), [2], given)
+
+
+def test_links_of_what_is_no_graph():
+    message = "data: expected a Data, a HeteroData or a (FeatureStore, GraphStore) pair, found int"
+    for given in (None, LINKS):
+        with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+            LinkNeighborLoader(3, [2], given)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

@@ -265,21 +265,19 @@ def _links_of(data: Any, edge_label_index: Any) -> tuple[EdgeType | None, Tensor
     """(edge type, links in the user's ids) for a value of ``edge_label_index``."""
     edge_type, links = _type_and_links(edge_label_index)
     if isinstance(data, Data):
-        if edge_type is not None:
-            raise ValueError(f"edge_label_index: expected links of a graph without edge types, found type {edge_type}")
+        _check_type(edge_type, links, [None])
         if links is None:
             links = _stored_links(data, (data.num_nodes, data.num_nodes))
     elif isinstance(data, HeteroData):
-        if edge_type is None:
-            raise ValueError(
-                "edge_label_index: expected an edge type, or a pair of an edge type and links, found neither"
-            )
-        edge_type = data._to_canonical(*edge_type)
-        if edge_type not in data.edge_types and links is None:
-            raise ValueError(f"edge_label_index: expected an edge type of {data.edge_types}, found {edge_type}")
+        edge_type = None if edge_type is None else data._to_canonical(*edge_type)
+        _check_type(edge_type, links, data.edge_types)
         if links is None:
             links = _stored_links(data[edge_type], [data[end].num_nodes for end in end_types(edge_type)])
-    elif links is None:
+    elif not (isinstance(data, (tuple, list)) and len(data) == 2 and isinstance(data[1], PyGGraphStore)):
+        return edge_type, links  # the sampler refuses such data
+    else:
+        _check_type(edge_type, links, list(dict.fromkeys(attr.edge_type for attr in data[1].get_all_edge_attrs())))
+    if links is None:
         rows, cols, _ = data[1].coo(None if edge_type is None else [edge_type])
         links = torch.stack([rows, cols] if edge_type is None else [rows[edge_type], cols[edge_type]])
         order = checks.common_numbering(data)
@@ -289,6 +287,18 @@ def _links_of(data: Any, edge_label_index: Any) -> tuple[EdgeType | None, Tensor
                 raise NotImplementedError("edge_label_index=None over these stores is not implemented; give the links")
             links = torch.stack(users)  # type: ignore[arg-type]
     return edge_type, links.as_tensor() if isinstance(links, EdgeIndex) else links
+
+
+def _check_type(edge_type: EdgeType | None, links: Any, known: list) -> None:
+    """Raises ValueError for a type of links that a graph of the ``known`` edge types does not have. Links that are
+    given may be of an edge type without edges."""
+    if known == [None]:
+        if edge_type is not None:
+            raise ValueError(f"edge_label_index: expected links of a graph without edge types, found type {edge_type}")
+    elif edge_type is None:
+        raise ValueError("edge_label_index: expected an edge type, or a pair of an edge type and links, found neither")
+    elif links is None and edge_type not in known:
+        raise ValueError(f"edge_label_index: expected an edge type of {known}, found {edge_type}")
 
 
 def _type_and_links(edge_label_index: Any) -> tuple[tuple[str, ...] | None, Any]:
