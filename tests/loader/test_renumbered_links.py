@@ -113,6 +113,10 @@ def wrong_weight() -> NegativeSampling:
          {"strict_negatives": torch.tensor([[0, -1], [3, 4]])}),
         (ValueError, "neg_sampling: dst_weight: weight[7] = nan: expected a finite number that is not negative",
          {"neg_sampling": wrong_weight()}),
+        (ValueError, "neg_sampling: src_weight: weight: expected shape (60,), found (59,)",
+         {"neg_sampling": NegativeSampling("binary", 1, torch.ones(59))}),
+        (ValueError, "neg_sampling: dst_weight: weight: expected shape (60,), found (61,)",
+         {"neg_sampling": NegativeSampling("triplet", 1, None, torch.ones(61))}),
     ],
 )  # fmt: skip
 def test_errors_name_the_users_ids(stores, error, message, options):

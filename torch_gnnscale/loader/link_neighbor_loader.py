@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -194,21 +194,23 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
         if self.order is not None:
             links = _to_stored(self.order, links, edge_type)
             self.input_data.row, self.input_data.col = links
-            self._renumber_weights(self.order, edge_type)
+            bounds = neighbor_sampler.node_bounds() if isinstance(neighbor_sampler, KeyedSampler) else None
+            self._renumber_weights(self.order, edge_type, bounds or {})
         if isinstance(neighbor_sampler, KeyedSampler):
             all_edges = _type_and_links(edge_label_index)[1] is None
             known = links if made and not all_edges else None
             neighbor_sampler.prepare_links(edge_type, self.neg_sampling, known)
         self._meet_others()
 
-    def _renumber_weights(self, order: Numbering, edge_type: EdgeType | None) -> None:
-        """Reorders the weights of negatives from the user's ids to the stores' ids."""
+    def _renumber_weights(self, order: Numbering, edge_type: EdgeType | None, num_nodes: Mapping[Any, int]) -> None:
+        """Reorders the weights of negatives from the user's ids to the stores'. ``num_nodes``: by type, if known."""
         if self.neg_sampling is None:
             return
         self.neg_sampling = copy.copy(self.neg_sampling)
         for name, node_type in zip(("src_weight", "dst_weight"), end_types(edge_type), strict=True):
             if (weight := getattr(self.neg_sampling, name)) is not None:
-                check_weights(name, weight)  # here, so that the error names the user's id
+                size = num_nodes.get(node_type, len(weight))
+                check_weights(name, weight, size)  # here, so that the error names the user's id
                 stored = torch.empty_like(weight)
                 stored[order.to_stored(torch.arange(len(weight)), node_type)] = weight
                 setattr(self.neg_sampling, name, stored)

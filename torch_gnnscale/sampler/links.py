@@ -248,9 +248,10 @@ def _is_undirected(links: Tensor, sizes: list[int]) -> bool:
     return links.size(1) > 0 and all(map(torch.equal, one, other))
 
 
-def check_weights(name: str, weight: Tensor) -> None:
-    """Raises TypeError or ValueError naming the first weight that is not a finite number of at least 0."""
-    _weighted(name, len(weight), weight, None)
+def check_weights(name: str, weight: Tensor, size: int) -> None:
+    """Raises TypeError or ValueError unless there are ``size`` weights, and names the first that is not a finite number
+    of at least 0."""
+    _weighted(name, size, weight, None)
 
 
 def _weighted(name: str, size: int, weight: Tensor | None, time: Tensor | None) -> ops.Candidates:
