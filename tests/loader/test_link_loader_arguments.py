@@ -106,6 +106,16 @@ def test_labels(edge_type):
         assert torch.equal(link.edge_label, label[link.input_id])
 
 
+@pytest.mark.parametrize("negatives", [None, "binary"])
+@pytest.mark.parametrize("label", [torch.empty(0), torch.empty(0, 3, dtype=torch.int64)], ids=["floats", "rows"])
+def test_no_links_and_their_labels(negatives, label):
+    links = torch.empty(2, 0, dtype=torch.int64)
+    loader = loader_of(homogeneous(), None, edge_label_index=links, edge_label=label, neg_sampling=negatives)
+    assert list(loader) == []
+    assert torch.equal(loader([]).edge_label, label)
+    assert loader([]).edge_label.dtype == label.dtype
+
+
 @pytest.mark.parametrize("edge_type", TYPES, ids=str)
 @pytest.mark.parametrize("negatives", NEGATIVES, ids=str)
 def test_times(edge_type, negatives):

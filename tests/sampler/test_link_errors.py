@@ -164,6 +164,22 @@ def test_bad_input_of_the_sampler(arguments, error, message):
         ),
         ({"edge_label": torch.ones(4)}, ValueError, "edge_label: expected one for each of 300 links, found 4"),
         (
+            {"edge_label": torch.tensor(1.0), "neg_sampling": "binary"},
+            ValueError, "edge_label: expected one for each of 300 links, found a number",
+        ),
+        (
+            {"edge_label": torch.empty(0), "neg_sampling": "binary"},
+            ValueError, "edge_label: expected one for each of 300 links, found 0",
+        ),
+        (
+            {"edge_label_time": torch.tensor(1), "time_attr": "time"},
+            ValueError, "edge_label_time: expected one for each of 300 links, found a number",
+        ),
+        (
+            {"edge_label_index": torch.empty(2, 0).long(), "edge_label": torch.empty(0), "neg_sampling": "triplet"},
+            ValueError, "edge_label: expected none with negatives in triplets, found some",
+        ),
+        (
             {"edge_label_time": torch.ones(4).long(), "time_attr": "time"},
             ValueError, "edge_label_time: expected one for each of 300 links, found 4",
         ),

@@ -163,6 +163,11 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             checks.warn_of_unused_options(options, times=edge_label_time is not None)
         if isinstance(neighbor_sampler, KeyedSampler):
             check_links("edge_label_index", links, edge_type, neighbor_sampler.node_bounds())
+        for name, value in (("edge_label", edge_label), ("edge_label_time", edge_label_time)):
+            if value is not None and value.shape[:1] != links.shape[1:]:
+                found = len(value) if value.dim() else "a number"
+                raise ValueError(f"{name}: expected one for each of {links.size(1)} links, found {found}")
+        no_labels = edge_label is not None and edge_label.numel() == 0  # PyG's constructor asks for their minimum
         super().__init__(
             data,
             num_neighbors,
@@ -171,7 +176,7 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             inputs=links if isinstance(data, Data) else (edge_type, links),
             time_name="edge_label_time",
             time=edge_label_time,
-            edge_label=edge_label,
+            edge_label=None if no_labels else edge_label,
             neg_sampling=neg_sampling,
             neg_sampling_ratio=neg_sampling_ratio,
             transform=transform,
@@ -188,9 +193,10 @@ class LinkNeighborLoader(KeyedLoader, torch_geometric.loader.LinkNeighborLoader)
             **kwargs,
         )
         self.edge_label_index = edge_label_index
-        for name, value in (("edge_label", edge_label), ("edge_label_time", edge_label_time)):
-            if value is not None and len(value) != links.size(1):
-                raise ValueError(f"{name}: expected one for each of {links.size(1)} links, found {len(value)}")
+        if no_labels:
+            if self.neg_sampling is not None and self.neg_sampling.is_triplet():
+                raise ValueError("edge_label: expected none with negatives in triplets, found some")
+            self.input_data.label = edge_label
         if self.order is not None:
             links = _to_stored(self.order, links, edge_type)
             self.input_data.row, self.input_data.col = links
