@@ -319,6 +319,15 @@ def test_accuracy_of_no_nodes_is_no_number():
     assert math.isnan(Accuracy().value(RankGroup()))
 
 
+@pytest.mark.parametrize("positive", [[], [True, True], [False]], ids=["nothing", "no negatives", "no positives"])
+def test_ranking_of_one_kind_or_nothing_is_no_number(positive):
+    score, positive = torch.arange(len(positive)).float(), torch.tensor(positive, dtype=torch.bool)
+    assert math.isnan(roc_auc(score, positive))
+    if not positive.any():
+        assert math.isnan(average_precision(score, positive))
+    assert math.isnan(RocAuc().value(RankGroup()))
+
+
 # Real data ###########################################################################################################
 
 

@@ -61,17 +61,21 @@ METRICS: dict[str, type[Metric]] = {"accuracy": Accuracy, "roc_auc": RocAuc}
 
 
 def roc_auc(score: Tensor, positive: Tensor) -> float:
-    """Area under the ROC curve: P(score of a positive > score of a negative), ties counted half."""
+    """Area under the ROC curve: P(score of a positive > score of a negative), ties counted half; nan if there are no
+    positives or no negatives."""
     _, value, count = torch.unique(score, return_inverse=True, return_counts=True)
     rank = (count.cumsum(0) - (count - 1).double() / 2)[value]  # the mean rank of equal scores
     positives = int(positive.sum())
     negatives = len(score) - positives
     wins = float(rank[positive].sum()) - positives * (positives + 1) / 2
-    return wins / (positives * negatives)
+    return wins / (positives * negatives) if positives and negatives else math.nan
 
 
 def average_precision(score: Tensor, positive: Tensor) -> float:
-    """The mean over positives p of (number of positives / number of items) among those with score >= score[p]."""
+    """The mean over positives p of (number of positives / number of items) among those with score >= score[p];
+    nan if there are no positives."""
+    if not bool(positive.any()):
+        return math.nan
     values, value = torch.unique(-score, return_inverse=True)
     counts = torch.zeros(2, len(values), dtype=torch.float64)
     counts[0].index_add_(0, value, torch.ones(len(value), dtype=torch.float64))
