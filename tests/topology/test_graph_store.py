@@ -1,4 +1,5 @@
 import pickle
+import re
 
 import pytest
 import torch
@@ -196,6 +197,24 @@ def test_bad_ids(put):
     value[1 if put == "csr" else 0][7] = 40
     with pytest.raises(IndexError, match="= 40 is out of range"):
         GraphStore().put_edge_index(tuple(value), None, put, size=(40, 40))
+
+
+@pytest.mark.parametrize("layout", ["coo", "csr"])
+@pytest.mark.parametrize(
+    ("edge_id", "message"),
+    [
+        ([10, 20, 30], "edge_id[0] = 10, which is not in [0, 3)"),
+        ([0, 1, -1], "edge_id[2] = -1, which is not in [0, 3)"),
+        ([0, 0, 1], "edge_id: expected every number in [0, 3) once, found 2 not at all"),
+    ],
+)
+def test_layouts_by_edge_ids_that_are_no_permutation(edge_id, message, layout):
+    """Columns have their own order; COO and CSR are made by the edges' ids."""
+    colptr, row = torch.tensor([0, 1, 3]), torch.tensor([1, 0, 1])
+    store = GraphStore.from_csc(CSC.from_csc(colptr, row, torch.tensor(edge_id)))
+    assert all(map(torch.equal, store.get_edge_index(edge_type=None, layout="csc"), (row, colptr)))
+    with pytest.raises(ValueError, match=f"^relation None: {re.escape(message)}$"):
+        store.get_edge_index(edge_type=None, layout=layout)
 
 
 def test_bad_row_pointer():

@@ -147,7 +147,11 @@ class GraphStore(PyGGraphStore):
 
     def _edge_to_layout(self, attr: EdgeAttr, layout: EdgeLayout, store: bool = False):
         """(row, col, perm) as int64, for code outside this package. COO is sorted by the user's edge id; ``perm`` holds
-        the edge id of each entry of CSC or CSR (None: its position)."""
+        the edge id of each entry of CSC or CSR (None: its position).
+
+        Raises:
+            ValueError: COO or CSR of edges whose ids are not the numbers below that of edges, each once.
+        """
         csc = self.relation(attr.edge_type)
         row = csc.row.to(torch.int64)
         perm = None if csc.edge_id is None else csc.edge_id.to(torch.int64)
@@ -156,7 +160,8 @@ class GraphStore(PyGGraphStore):
             return row, csc.colptr, perm
         col = csc.col()
         if perm is not None:
-            row, col = torch.empty_like(row).index_copy_(0, perm, row), torch.empty_like(col).index_copy_(0, perm, col)
+            position = _positions(attr.edge_type, perm)
+            row, col = row[position], col[position]
         if layout == EdgeLayout.COO:
             return row, col, None
         transposed = CSC.from_edge_index(torch.stack([col, row]), (csc.num_dst, csc.num_src))
@@ -288,6 +293,19 @@ def _check_mapped(csc: CSC, entry: dict[str, Any]) -> None:
         raise ValueError(f"edge ids {csc.edge_id.dtype} {tuple(csc.edge_id.shape)} for {csc.num_edges} edges")
     if (csc.num_dst, csc.num_edges) != (entry["num_dst"], entry["num_edges"]):
         raise ValueError(f"{csc}, but its counts say {entry}")
+
+
+def _positions(edge_type: EdgeType | None, edge_id: Tensor) -> Tensor:
+    """The position of each edge id in ``edge_id``; ValueError unless they are a permutation."""
+    count = len(edge_id)
+    if (at := ops.first_outside(edge_id, count)) >= 0:
+        raise ValueError(f"relation {edge_type!r}: edge_id[{at}] = {int(edge_id[at])}, which is not in [0, {count})")
+    position = torch.full_like(edge_id, -1).index_copy_(0, edge_id, torch.arange(count))
+    if (at := ops.first_outside(position, count)) >= 0:
+        raise ValueError(
+            f"relation {edge_type!r}: edge_id: expected every number in [0, {count}) once, found {at} not at all"
+        )
+    return position
 
 
 def _check_inside(csc: CSC) -> None:
