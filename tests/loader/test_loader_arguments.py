@@ -345,6 +345,8 @@ def test_options_beside_a_sampler_of_the_users(data):
         ({"data": 3}, TypeError, "data: expected a Data, a HeteroData or a (FeatureStore, GraphStore) pair, found int"),
         ({"data": Data(x=torch.zeros(3, 1), edge_index=edges_of(9, 9) + 3)}, IndexError, "out of range"),
         ({"nonsense": 3}, TypeError, "nonsense"),
+        ({"persistent_workers": True}, ValueError, "persistent_workers option needs num_workers > 0"),
+        ({"prefetch_factor": 2}, ValueError, "prefetch_factor option could only be specified in multiprocessing"),
     ],
     ids=str,
 )  # fmt: skip
