@@ -17,7 +17,7 @@ from torch_geometric.typing import EdgeType
 
 from .. import ops
 from ..memory import Budget
-from ..ops.arguments import as_ids, check_int, checked_device
+from ..ops.arguments import as_ids, check_int, check_key, checked_device
 from ..ops.layer_drawing import SCHEMES_OF, check_drawing, check_num_nodes
 from ..random import Purpose, batch_key, draw_seed
 from ..topology.segmented import SegmentedCSC, check_graph_budgets
@@ -242,7 +242,8 @@ class LayerSampler(PyGAttributes, OnExecutor):
 
     def _sample_many(self, seeds: Sequence[Tensor], keys: Sequence[int]) -> list[NeighborOutput]:
         outputs = []
-        for sample in self.executor.sample_many(seeds, [batch_key(key, purpose=Purpose.LAYER) for key in keys]):
+        keys = [batch_key(check_key(key), purpose=Purpose.LAYER) for key in keys]
+        for sample in self.executor.sample_many(seeds, keys):
             out = as_output(sample, self.graph, "directional")
             assert isinstance(out, NeighborOutput)
             out.separate_sources = not self.include_dst

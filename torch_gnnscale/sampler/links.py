@@ -12,7 +12,7 @@ from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling
 from torch_geometric.typing import EdgeType, NodeType
 
 from .. import ops
-from ..ops.arguments import as_ids
+from ..ops.arguments import as_ids, check_key
 from ..random import Purpose, batch_key
 from .edge_types import end_types, reverse_relations
 from .graph import SampledGraph
@@ -219,7 +219,7 @@ class LinkSampling:
             count,
             sources,
             destinations,
-            batch_key(key, purpose=Purpose.NEGATIVE),
+            batch_key(check_key(key), purpose=Purpose.NEGATIVE),
             seed_time=limits,
             edges=self._edge_set(edge_type),
         )
