@@ -273,6 +273,23 @@ def test_the_name_of_the_weights(data):
         assert torch.equal(batch.edge_weight, batch.e_id)
 
 
+def test_no_name_of_a_loaders_own_fields_is_one_of_the_weights(data):
+    timed = data.clone().update({"time": torch.arange(200)})
+    times = {"time_attr": "time", "batch_size": 9}
+    link_times = {"edge_label_time": torch.full((1500,), 200), **times}
+    found = [
+        NeighborLoader(timed, HOPS, input_time=torch.full((200,), 200), **times),
+        NeighborLoader(data, HOPS, layers=True),
+        *(LinkNeighborLoader(timed, HOPS, neg_sampling=mode, **link_times) for mode in ("binary", "triplet")),
+    ]
+    own = set().union(*(next(iter(loader)).to_dict() for loader in found)) - set(timed.to_dict())
+    assert {"n_id", "e_id", "batch", "layers", "seed_time", "edge_label", "dst_neg_index"} < own
+    for name in own:
+        message = f"weight_name: expected another name than those of a loader's own fields, found {name!r}"
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            LayerSampler(data, HOPS, weight_name=name)
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

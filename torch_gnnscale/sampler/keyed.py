@@ -23,6 +23,13 @@ Inputs: TypeAlias = NodeSamplerInput | EdgeSamplerInput
 Output: TypeAlias = SamplerOutput | HeteroSamplerOutput
 """What a sampler returns. Our own outputs (:mod:`torch_gnnscale.sampler.output`) add the CSC, weights and fields."""
 
+OWN_FIELDS = frozenset(
+    ("edge_index", "adj_t", "layers", "n_id", "e_id", "batch", "num_nodes", "num_sampled_nodes", "num_sampled_edges",
+     "_orig_edge_index", "input_id", "seed_time", "batch_size", "edge_label_index", "edge_label", "edge_label_time",
+     "src_index", "dst_pos_index", "dst_neg_index", "shuffle_index", "batch_key", "global_batch_size", "x_halo")
+)  # fmt: skip
+"""The fields that a loader itself puts into its batches: no names for a sampler's weights."""
+
 
 class KeyedSampler(BaseSampler):
     """Base class of PyG samplers whose samples are a function of (inputs, key).
@@ -52,7 +59,7 @@ class KeyedSampler(BaseSampler):
     batches_per_key: int = 1
     """How many consecutive batches share a key: batch k of an epoch gets the key with number k // batches_per_key."""
     weight_name: str = "edge_weight"
-    """The field of batches that holds the weights of edges, if outputs have weights."""
+    """The field of batches that holds the weights of edges, if outputs have weights; none of :data:`OWN_FIELDS`."""
     usual_bulk: int = 1
     """Default of a loader's ``bulk``: how many batches are sampled at once."""
 

@@ -21,7 +21,7 @@ from ..ops.arguments import as_ids, check_int, check_key, checked_device
 from ..ops.layer_drawing import SCHEMES_OF, check_drawing, check_num_nodes
 from ..random import Purpose, batch_key, draw_seed
 from ..topology.segmented import SegmentedCSC, check_graph_budgets
-from .keyed import Inputs
+from .keyed import OWN_FIELDS, Inputs
 from .layer_executor import GPULayers, HostLayers, LayerExecutor, LayerOptions
 from .links import LinkSampling, StrictNegatives
 from .on_executor import OnExecutor
@@ -65,7 +65,7 @@ class LayerSampler(PyGAttributes, OnExecutor):
             rows of a batch are then the rows of the nodes of each hop, hop after hop.
         is_sorted: edges are sorted by destination, so that an edge's id is its position.
         strict_negatives: as in :class:`torch_gnnscale.NeighborSampler`.
-        weight_name: the name of the batches' field with the weights.
+        weight_name: the name of the batches' field with the weights; not one that loaders themselves give to a field.
         device, graph_on_gpu, graph_on_peers: as in :class:`torch_gnnscale.NeighborSampler`.
 
     Raises:
@@ -110,6 +110,10 @@ class LayerSampler(PyGAttributes, OnExecutor):
         if batch_dependency > 1 and method != "labor":
             raise ValueError(f"batch_dependency={batch_dependency}: expected method='labor', found {method!r}")
         self.layers, self.include_dst = layers, include_dst
+        if weight_name in OWN_FIELDS:
+            raise ValueError(
+                f"weight_name: expected another name than those of a loader's own fields, found {weight_name!r}"
+            )
         self.weight_name = weight_name
         options = LayerOptions(self.num_nodes_of_hops, self.drawing, layers, include_dst)
         self.executor: LayerExecutor
