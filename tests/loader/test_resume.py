@@ -53,14 +53,18 @@ def test_the_batches_that_would_have_come(shuffle, workers, then):
         assert ids(second) == expected[2]
 
 
-def test_with_persistent_workers():
+@pytest.mark.parametrize("seed", [5, 99])
+def test_persistent_workers_draw_by_the_seed_of_the_state(seed):
     data = make_data()
-    expected = ids(loader_of(data, shuffle=True))
-    loader = loader_of(data, shuffle=True, **processes(1), persistent_workers=True)
-    state = {**loader.state_dict(), "batch": 3}
+    whole = loader_of(data, shuffle=True)
+    state = {**whole.state_dict(), "batch": 3}
+    expected = ids(whole)
+    loader = loader_of(data, shuffle=True, **processes(1), persistent_workers=True, seed=seed)
     list(loader)
+    workers = loader._iterator._workers
     loader.load_state_dict(state)
     assert ids(loader) == expected[3:]
+    assert (loader._iterator._workers is workers) == (seed == 5)
     stop_workers(loader._iterator)
 
 

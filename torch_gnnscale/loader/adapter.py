@@ -10,6 +10,9 @@
   batches.
 - ``sampler``: DataLoader shuffles by torch's generator, so it gets a ``KeyedShuffle`` (``chunks.py``) instead of
   ``shuffle=True``. RandomSampler's constructor refuses an empty dataset; KeyedShuffle sets the fields itself then.
+- ``_iterator``: with ``persistent_workers`` DataLoader keeps its iterator there. Its processes make keys from the seed
+  that the loader had when they started, so ``resumable.py`` sets it to None when the seed changes; the next ``iter()``
+  starts others.
 - ``_cached_attr``: PyG's storages keep the kinds of their attributes there. ``fetch.py`` puts an empty table into a
   batch's storages before it puts the fields, which is faster, and ``collate.py`` removes it.
 - ``input_nodes`` and ``edge_label_index``: PyG's constructors get them checked and converted. Our loaders then set the

@@ -76,7 +76,10 @@ class ResumableLoader(PyGLoaderAdapter):
         Raises:
             ValueError: not a state, or the state of a loader with other inputs, batch size, order or sampling options.
         """
+        before = self.seed
         self._order.load(state, self._fingerprint())
+        if self.seed != before:
+            self._iterator = None  # its worker processes, if they persist, have the seed before
         if isinstance(self.sampler, KeyedShuffle):
             self.sampler.seed = self.seed
 
