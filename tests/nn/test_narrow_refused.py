@@ -5,11 +5,13 @@ import torch
 import torch_geometric.nn as pyg_nn
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, basic, batches, sequence
 from torch import nn
-from torch_geometric.data import HeteroData
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import add_self_loops, degree
 
+from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import narrow, saving
 from torch_gnnscale.nn.hops import Hops
+from torch_gnnscale.nn.narrow import Narrowed
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +72,32 @@ def test_what_cannot_be_narrowed_is_refused(make, message):
     torch.manual_seed(0)
     with pytest.raises(ValueError, match=message):
         narrow(make().double())(next(iter(batches())))
+
+
+def chain(seed):
+    """A batch of two hops in the graph 0 -> 1 -> 2: a seed k has edges in the first k."""
+    data = Data(x=torch.randn(3, FEATURES), edge_index=torch.tensor([[0, 1], [1, 2]]))
+    return next(iter(NeighborLoader(data, [1, 1], torch.tensor([seed]))))
+
+
+@pytest.mark.parametrize("layer", [pyg_nn.SGConv, pyg_nn.TAGConv, pyg_nn.ARMAConv])
+def test_batches_without_edges_do_not_end_the_search_for_layers_that_are_refused(layer):
+    torch.manual_seed(0)
+    options = {} if layer is pyg_nn.ARMAConv else {"K": 3}
+    narrowed = narrow(sequence(*[lambda: layer(FEATURES, FEATURES, **options)] * 2)())
+    for seed in (0, 1):
+        narrowed(chain(seed))
+    with pytest.raises(ValueError, match=rf"module_\d \({layer.__name__}\): expected the seeds' rows to be those of"):
+        narrowed(chain(2))
+
+
+def test_batches_are_compared_until_one_has_edges_in_every_hop(monkeypatch):
+    compared = []
+    monkeypatch.setattr(Narrowed, "_check", lambda self, batch, hops: compared.append(batch.num_sampled_edges))
+    narrowed = narrow(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 2, CLASSES))
+    for seed in (0, 0, 1, 0, 1, 2, 2, 1):
+        narrowed(chain(seed))
+    assert compared == [[0, 0], [1, 0], [1, 1]]
 
 
 @pytest.mark.parametrize(

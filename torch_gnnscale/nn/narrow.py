@@ -30,6 +30,9 @@ class Narrowed(Layered):
         """Whether a layer has not been run yet, so that lazy parameters of it may have no size."""
         super().__init__(module, call)
         self._to_check = check
+        """Whether no batch with edges in every hop has been compared with the whole yet."""
+        self._checked_hops = -1
+        """In how many hops the batches that were compared had edges, at most; -1 before the first."""
 
     def forward(self, batch: Any) -> Tensor:
         """The model's output for the batch's seeds: [batch_size, ...].
@@ -43,8 +46,11 @@ class Narrowed(Layered):
         hops = None
         if self._to_check:
             hops = Hops(batch, verify=True)
-            self._check(batch, hops)
-            self._to_check = False
+            with_edges = sum(count > 0 for count in batch.num_sampled_edges)
+            if with_edges > self._checked_hops:
+                self._check(batch, hops)
+                self._checked_hops = with_edges
+            self._to_check = with_edges < len(batch.num_sampled_edges)
         elif self._to_size and self._sizes is None and self._has_lazy():
             hops = Hops(batch, verify=False)
             with torch.no_grad(), self._evaluating():
@@ -106,7 +112,8 @@ def narrow(model: nn.Module, call: Callable[[Any, Any], Any] = default_call, che
 
     BatchNorm in training normalizes over the rows that are computed, as with PyG's ``trim_to_layer``. Layers that read
     more than a node and its sampled neighbors are refused: the first batch's outputs are compared with those of the
-    model on the whole batch.
+    model on the whole batch. If it has no edges in some hop, so are those of each later batch that has edges in more
+    hops than those before.
 
     Args:
         model: any module with MessagePassing layers that get the batch's ``edge_index``; or :func:`weigh` of it.
