@@ -1,4 +1,5 @@
 import dataclasses
+import re
 
 import pytest
 import torch
@@ -143,6 +144,66 @@ def test_transform_sampler_output_that_removes_a_type():
         assert "edge_index" not in found[WRITES] or not found[WRITES].edge_index.numel()
         for edge_type in set(data.edge_types) - {WRITES}:
             assert torch.equal(found[edge_type].edge_index, whole[edge_type].edge_index)
+
+
+def other_weights(out):
+    out.edge_weight = out.edge_weight[::2]
+    return every_other_edge_in_place(out)
+
+
+def turned_around(out):
+    out.row, out.col = out.col, out.row
+    return out
+
+
+def without_ids(out):
+    out.row, out.col, out.edge = out.row[::2], out.col[::2], None
+    return out
+
+
+WEIGHTS_LEFT = (
+    "^transform_sampler_output: expected edge_weight{} to be changed with row, col and edge, found the weights of the "
+    "edges before$"
+)
+
+
+@pytest.mark.parametrize("change", [every_other_edge_in_place, every_other_edge_replaced, unsorted_edges, without_ids])
+def test_transform_sampler_output_that_leaves_the_weights_of_other_edges_is_refused(data, change):
+    with pytest.raises(ValueError, match=WEIGHTS_LEFT.format("")):
+        next(iter(loader_of(data, method="ladies", transform_sampler_output=change)))
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_transform_sampler_output_that_leaves_the_weights_of_a_type_is_refused(prefetch):
+    def change(out):
+        for ends in (out.row, out.col, out.edge):
+            ends[WRITES] = ends[WRITES][::2]
+        return out
+
+    data = make_hetero()
+    sampler = WeightedOutputs(data, [3, 2])
+    with pytest.raises(ValueError, match=WEIGHTS_LEFT.format(f" of {re.escape(str(WRITES))}")):
+        next(iter(loader_of(data, input_nodes=PAPER, neighbor_sampler=sampler, transform_sampler_output=change,
+                            prefetch=prefetch)))  # fmt: skip
+
+
+class WeightedOutputs(NeighborSampler):
+    """Gives every edge the weight 1."""
+
+    def sample_inputs(self, inputs, key, neg_sampling=None):
+        out = super().sample_inputs(inputs, key, neg_sampling)
+        out.edge_weight = {edge_type: torch.ones(ids.numel()) for edge_type, ids in out.edge.items()}
+        return out
+
+
+@pytest.mark.parametrize("change", [same_output, other_weights, turned_around])
+def test_weights_that_belong_to_the_edges_of_the_transform_stay(data, change):
+    for found, whole in zip(loader_of(data, method="ladies", transform_sampler_output=change),
+                            loader_of(data, method="ladies"), strict=True):  # fmt: skip
+        step = 2 if change is other_weights else 1
+        assert torch.equal(found.edge_weight, whole.edge_weight[::step])
+        edges = whole.edge_index.flip(0) if change is turned_around else whole.edge_index
+        assert torch.equal(found.edge_index, edges[:, ::step])
 
 
 def test_edge_ids_become_int64(data):

@@ -13,7 +13,7 @@ from ..topology.numbering import Numbering
 from .fetch import Bounds, RowSource
 from .layers import put_layers
 from .layout import EdgeLayout
-from .sampled import SampledGraphPart, by_type, ends_by_type, sampled_part
+from .sampled import SampledGraphPart, by_type, drawn_by_type, sampled_part
 
 
 class Fetched(NamedTuple):
@@ -58,7 +58,7 @@ class Collator:
         """An output, after the user's transform, by type."""
         drawn = None
         if self.transform is not None:
-            drawn = ends_by_type(out)
+            drawn = drawn_by_type(out)
             out = self.transform(out)
         return sampled_part(out, drawn, self.sampler.edge_permutation, self.layouts)
 

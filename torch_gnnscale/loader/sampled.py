@@ -66,10 +66,32 @@ class SampledGraphPart:
         return self.nodes.get(src, NO_IDS).numel(), self.nodes.get(dst, NO_IDS).numel()
 
 
-def ends_by_type(out: Output) -> dict[Any, tuple[Tensor, Tensor]]:
+class DrawnEdges(NamedTuple):
+    """The edges of one type in a sampler's output, before the user's transform."""
+
+    row: Tensor
+    col: Tensor
+    edge: Tensor | None
+    weight: Tensor | None
+
+
+def drawn_by_type(out: Output) -> dict[Any, DrawnEdges]:
+    """The edges of an output by edge type."""
+    ids, weights = by_type(out, out.edge), _weights_by_type(out)
+    return {
+        edge_type: DrawnEdges(*ends, ids.get(edge_type), weights.get(edge_type))
+        for edge_type, ends in _ends_by_type(out).items()
+    }
+
+
+def _ends_by_type(out: Output) -> dict[Any, tuple[Tensor, Tensor]]:
     """(row, col) by edge type."""
     col = by_type(out, out.col)
     return {edge_type: (row, col[edge_type]) for edge_type, row in by_type(out, out.row).items()}
+
+
+def _weights_by_type(out: Output) -> dict:
+    return by_type(out, out.edge_weight) if isinstance(out, (NeighborOutput, HeteroNeighborOutput)) else {}
 
 
 def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: dict[Any, EdgeLayout]) -> SampledGraphPart:
@@ -77,20 +99,23 @@ def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: dic
 
     Args:
         out: the output, possibly changed by the user's transform.
-        drawn: what :func:`ends_by_type` returned before that transform; None without one.
+        drawn: what :func:`drawn_by_type` returned before that transform; None without one.
         permutation: permutation[i]: the user's id of the output's edge id i; None if they are the same.
         layouts: layouts of edges, by edge type.
 
     Raises:
         TypeError: not a sampler's output.
+        ValueError: the transform replaced edges and left their weights.
     """
     if not isinstance(out, (SamplerOutput, HeteroSamplerOutput)):
         raise TypeError(f"sampler output: expected PyG's SamplerOutput, found {type(out).__name__}")
-    weights = by_type(out, out.edge_weight) if isinstance(out, (NeighborOutput, HeteroNeighborOutput)) else {}
+    weights = _weights_by_type(out)
     ids, permutations, nodes = by_type(out, out.edge), by_type(out, permutation), dict(by_type(out, out.node))
-    now = None if drawn is None else ends_by_type(out)
+    now = None if drawn is None else drawn_by_type(out)
+    if drawn is not None and now is not None:
+        _check_weights(drawn, now)
     made = _as_drawn(out, drawn, now)
-    ends = now if now is not None else {} if made else ends_by_type(out)
+    ends: dict = now if now is not None else {} if made else _ends_by_type(out)
     edges = {}
     for edge_type in ends or made:
         edge_id, order = ids.get(edge_type), permutations.get(edge_type)
@@ -100,7 +125,7 @@ def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: dic
         if edge_type in made:
             edges[edge_type] = SampledEdges(*made[edge_type], edge_id, weight)
             continue
-        row, col = ends[edge_type]
+        row, col, *_ = ends[edge_type]
         found = SampledEdges(torch.stack([row, col]), None, edge_id, weight)
         if layouts[edge_type] in ("EdgeIndex", "sparse_csr"):
             order, colptr = sort_by_destination(col, len(nodes.get(end_types(edge_type)[1], NO_IDS)))
@@ -114,9 +139,28 @@ def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: dic
     return SampledGraphPart(out, nodes, edges)
 
 
+def _check_weights(drawn: dict[Any, DrawnEdges], now: dict[Any, DrawnEdges]) -> None:
+    """Raises ValueError if edges of a type were replaced and their weights are the same tensor. Where as many edges
+    keep their ids, only ends have changed: the weights still belong to them."""
+    for edge_type, after in now.items():
+        before = drawn.get(edge_type)
+        if before is None or after.weight is None or after.weight is not before.weight or _same_ends(before, after):
+            continue
+        if after.edge is not before.edge or after.row.numel() != before.row.numel():
+            of_type = "" if edge_type is None else f" of {edge_type}"
+            raise ValueError(
+                f"transform_sampler_output: expected edge_weight{of_type} to be changed with row, col and edge, found "
+                f"the weights of the edges before"
+            )
+
+
+def _same_ends(before: DrawnEdges, after: DrawnEdges) -> bool:
+    return before.row is after.row and before.col is after.col
+
+
 def _as_drawn(out: Output, drawn: dict | None, now: dict | None) -> dict[Any, tuple[Tensor, Tensor]]:
     """(edge_index, colptr) by edge type, for the types whose edges are those that the sampler drew, which are sorted by
-    destination. ``drawn``: as above; ``now``: the ends after the transform. If the transform replaced ``row`` or
+    destination. ``drawn``: as above; ``now``: the same after the transform. If the transform replaced ``row`` or
     ``col`` of a type, its edges are others."""
     if not isinstance(out, (NeighborOutput, HeteroNeighborOutput)) or out.colptr is None:
         return {}
@@ -125,7 +169,7 @@ def _as_drawn(out: Output, drawn: dict | None, now: dict | None) -> dict[Any, tu
         if drawn is None or now is None:
             return True
         before, after = drawn.get(edge_type), now.get(edge_type)
-        return before is not None and after is not None and before[0] is after[0] and before[1] is after[1]
+        return before is not None and after is not None and _same_ends(before, after)
 
     pointers = {edge_type: colptr for edge_type, colptr in by_type(out, out.colptr).items() if kept(edge_type)}
     indices = by_type(out, out.edge_index)
