@@ -125,7 +125,7 @@ def _filter_fn(original: Callable, sampler_name: str, label: Callable) -> Callab
             return original(self, out)
         collator = Collator(
             row_source(self.data, self.custom_cls), edge_layouts_of(self.data, None), sampler, partial(label, self),
-            transform=self.transform_sampler_output,
+            lambda: self.transform_sampler_output,
         )  # fmt: skip
         batch = collator.collate(collator.fetch(out))
         return batch if self.transform is None else self.transform(batch)

@@ -171,7 +171,9 @@ def test_rows_of_nodes_are_not_those_of_edges_of_the_same_name():
         features.put_tensor(value, group_name=group, attr_name="x", index=None)
     loader = NeighborLoader((features, GraphStore.from_data(data)), [4], batch_size=20)
     source, out = StoreRows(*loader.data), next(loader.samples(0))
-    rows = source.fetch(loader._line.collator.sampled(out), loader._line.collator.bounds)
+    collator = loader._line.collator
+    sampled = collator.sampled(out)
+    rows = source.fetch(sampled, collator.bounds(sampled))
     assert torch.equal(source.node_rows(rows, "x"), data.x[out.node])
     assert source.node_rows(rows, "y") is None
 

@@ -56,8 +56,12 @@ def test_ids_that_the_user_changes(data):
         out.node = out.node + NODES
         return out
 
-    with pytest.raises(IndexError, match=r"out of range: expected rows in \[0, 2000\)"):
-        list(loader_of(data, transform_sampler_output=change))
+    given, set_later = loader_of(data, transform_sampler_output=change), loader_of(data)
+    list(set_later)
+    set_later.transform_sampler_output = change
+    for loader in (given, set_later):
+        with pytest.raises(IndexError, match=r"out of range: expected rows in \[0, 2000\)"):
+            list(loader)
 
 
 @pytest.mark.parametrize("in_order", [False, True])

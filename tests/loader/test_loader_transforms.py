@@ -146,6 +146,16 @@ def test_transform_sampler_output_that_removes_a_type():
             assert torch.equal(found[edge_type].edge_index, whole[edge_type].edge_index)
 
 
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_transform_sampler_output_can_be_set_between_epochs(data, prefetch):
+    """As PyG reads it: for each batch."""
+    changed, whole = loader_of(data, prefetch=prefetch), loader_of(data)
+    for change in (None, every_other_edge_in_place, None):
+        changed.transform_sampler_output = change
+        for found, expected in zip(changed, whole, strict=True):
+            assert torch.equal(found.e_id, expected.e_id[:: 1 if change is None else 2])
+
+
 def other_weights(out):
     out.edge_weight = out.edge_weight[::2]
     return every_other_edge_in_place(out)

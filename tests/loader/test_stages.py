@@ -321,7 +321,7 @@ def test_steps_that_were_announced_are_not_taken_after_the_epoch_was_left(prefet
     source = announced_two_steps_before()
     source.wanted = lambda sampled, bounds: [sampled]
     line = SimpleNamespace(
-        collator=SimpleNamespace(source=source, sampled=same, bounds=None), sampler=None,
+        collator=SimpleNamespace(source=source, sampled=same, bounds=same), sampler=None,
         sample=lambda batch: (batch.epoch, batch.number), collate=lambda fetched: fetched.sampled,
         seconds={"sample": 0.0, "gather": 0.0},
     )  # fmt: skip

@@ -32,34 +32,39 @@ class Collator:
         sampler: the sampler of the outputs.
         label: label(batch, output) adds the fields of the inputs (``input_id``, ``batch_size``, labels, times).
         numbering: converts the stores' ids of nodes to the user's; None if they are the same.
-        transform: the user's ``transform_sampler_output``, called on each output before its rows are fetched.
+        transform_of: returns the user's ``transform_sampler_output``, which is called on each output before its rows
+            are fetched, or None. It is asked for each output.
         device: the GPU to which all fields are moved; None leaves them where the data are.
     """
 
     def __init__(
         self, source: RowSource, layouts: dict[Any, EdgeLayout], sampler: Any, label: Callable[[Any, Output], None],
-        *, numbering: Numbering | None = None, transform: Callable | None = None, device: torch.device | None = None,
+        transform_of: Callable[[], Callable | None], *, numbering: Numbering | None = None,
+        device: torch.device | None = None,
     ) -> None:  # fmt: skip
         self.source, self.layouts, self.label = source, layouts, label
         self.sampler = sampler
         self.layers = isinstance(sampler, KeyedSampler) and sampler.layers
         self.weight_name = getattr(sampler, "weight_name", "edge_weight")
         self.numbering = numbering if numbering is None or device is None else numbering.to(device)
-        self.transform, self.device = transform, device
-        keyed = isinstance(sampler, KeyedSampler)
-        self.bounds = Bounds(sampler if keyed and transform is None else None)
+        self.transform_of, self.device = transform_of, device
+        self._bounds = Bounds(sampler if isinstance(sampler, KeyedSampler) else None)
 
     def fetch(self, out: Output) -> Fetched:
         """Reads the rows of an output."""
         sampled = self.sampled(out)
-        return Fetched(sampled, self.source.fetch(sampled, self.bounds))
+        return Fetched(sampled, self.source.fetch(sampled, self.bounds(sampled)))
+
+    def bounds(self, sampled: SampledGraphPart) -> Bounds:
+        """The bounds of an output's ids; none if the user's transform may have changed them."""
+        return Bounds() if sampled.transformed else self._bounds
 
     def sampled(self, out: Output) -> SampledGraphPart:
         """An output, after the user's transform, by type."""
         drawn = None
-        if self.transform is not None:
+        if (transform := self.transform_of()) is not None:
             drawn = drawn_by_type(out)
-            out = self.transform(out)
+            out = transform(out)
         return sampled_part(out, drawn, self.sampler.edge_permutation, self.layouts)
 
     def collate(self, fetched: Fetched) -> Data | HeteroData:

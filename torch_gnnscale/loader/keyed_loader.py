@@ -135,11 +135,14 @@ class KeyedLoader(ResumableLoader):
         """The steps from numbers to batches. Made on first use, after the subclass's constructor."""
         rows = self._sharing.source(row_source(self.data, self.custom_cls, self._device))
         collator = Collator(
-            rows, self._edge_layouts, self._sampler, self._label, numbering=self.order,
-            transform=self.transform_sampler_output, device=self._device,
+            rows, self._edge_layouts, self._sampler, self._label, self._transform_of_outputs, numbering=self.order,
+            device=self._device,
         )  # fmt: skip
         negatives = getattr(self, "neg_sampling", None)
         return Line(self._order, self._sampler, collator, self.input_data, self._ids, negatives, self._seconds)
+
+    def _transform_of_outputs(self) -> Callable | None:
+        return self.transform_sampler_output
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
         self._order.begin()

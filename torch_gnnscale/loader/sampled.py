@@ -54,6 +54,8 @@ class SampledGraphPart:
     """By node type, ids of the stores."""
     edges: dict[Any, SampledEdges]
     """By edge type."""
+    transformed: bool
+    """Whether the user's transform was called on the output."""
 
     @property
     def hetero(self) -> bool:
@@ -136,7 +138,7 @@ def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: dic
                 None if weight is None else weight[order],
             )
         edges[edge_type] = found
-    return SampledGraphPart(out, nodes, edges)
+    return SampledGraphPart(out, nodes, edges, drawn is not None)
 
 
 def _check_weights(drawn: dict[Any, DrawnEdges], now: dict[Any, DrawnEdges]) -> None:

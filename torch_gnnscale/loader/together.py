@@ -218,7 +218,7 @@ class Together:
         prepared.sampled = collator.sampled(prepared.bulk.samples(self.line)[prepared.at])
         if self.share.seed_order == "global":
             self.source.in_step(prepared.sampled, self.share.inputs_of_step(prepared.turn.batch.number, self.size_of))
-        prepared.needs = self.source.needs(prepared.sampled, collator.bounds)
+        prepared.needs = self.source.needs(prepared.sampled, collator.bounds(prepared.sampled))
 
     def _step(self, coming: _Prepared | None) -> _Prepared | Served:
         """Announces a turn, and takes the step that is ``_window`` turns before it."""
