@@ -1,4 +1,6 @@
 import inspect
+import json
+import re
 import warnings
 
 import numpy as np
@@ -366,6 +368,25 @@ def test_sparse_tensor_layout_without_torch_sparse(data):
         assert "adj_t" in next(iter(loader_of(data, edge_layout="SparseTensor")))
 
 
-def test_epochs_below_zero(data):
-    with pytest.raises(ValueError, match=r"^epoch: expected at least 0, found -1$"):
-        loader_of(data).set_epoch(-1)
+@pytest.mark.parametrize("way", ["set_epoch", "samples"])
+@pytest.mark.parametrize(
+    ("epoch", "error", "message"),
+    [
+        (-1, ValueError, f"epoch: expected 0 <= epoch <= {1 << 62}, found -1"),
+        (1.5, TypeError, "epoch: expected an int, found float"),
+        (True, TypeError, "epoch: expected an int, found bool"),
+    ],
+)
+def test_epochs_that_are_none(data, way, epoch, error, message):
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        getattr(loader_of(data), way)(epoch)
+
+
+def test_epochs_of_numpy(data):
+    loader, expected = loader_of(data, shuffle=True), loader_of(data, shuffle=True)
+    loader.set_epoch(np.int64(2))
+    expected.set_epoch(2)
+    assert plain(next(iter(loader))) == plain(next(iter(expected)))
+    loader.load_state_dict(json.loads(json.dumps(loader.state_dict())))
+    for found, other in zip(loader.samples(np.uint8(200)), expected.samples(200), strict=True):
+        assert torch.equal(found.node, other.node)

@@ -193,6 +193,7 @@ def test_another_loader_is_refused(change, message):
         (lambda state: {**state, "format": 2}, "format 3., found format 2"),
         (lambda state: {**state, "epoch": -1}, "state: expected a number as epoch, found -1"),
         (lambda state: {**state, "batch": -1}, "state: expected a number as batch, found -1"),
+        (lambda state: {**state, "epoch": True}, "state: expected a number as epoch, found True"),
         (lambda state: {**state, "batch": "3"}, "state: expected a number as batch, found '3'"),
         (lambda state: {**state, "inputs": 3}, "state: expected a loader with inputs=3, found inputs=150"),
     ],

@@ -15,6 +15,7 @@ from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, HeteroSampler
 from .. import ops
 from .._warn import warn
 from ..memory import move_to_huge_pages
+from ..ops.arguments import check_int
 from ..sampler.keyed import KeyedSampler, Output
 from . import checks
 from .chunks import KeyedShuffle
@@ -161,10 +162,10 @@ class KeyedLoader(ResumableLoader):
         Node ids are those of the stores.
 
         Raises:
-            ValueError: the user passed a ``sampler`` or ``batch_sampler``, so that the order does not follow from the
-                seed and the epoch.
+            TypeError, ValueError: the epoch is not an integer of at least 0, or the user passed a ``sampler`` or
+                ``batch_sampler``, so that the order does not follow from the seed and the epoch.
         """
-        numbered = self._order.numbered(self._index_sampler.batches, epoch)
+        numbered = self._order.numbered(self._index_sampler.batches, check_int("epoch", epoch))
         if not numbered.keyed:
             raise ValueError("samples: expected an order that follows from seed and epoch, found the user's sampler")
         return self._line.samples(iter(numbered), USUAL if self.prefetch is None else self.prefetch)

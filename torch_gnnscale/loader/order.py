@@ -204,5 +204,5 @@ def check_state(state: Any, expected: dict[str, Any]) -> None:
         if state.get(name) != value:
             raise ValueError(f"state: expected a loader with {name}={state.get(name)!r}, found {name}={value!r}")
     for name in ("seed", "epoch", "batch"):
-        if not isinstance(state.get(name), int) or (name != "seed" and state[name] < 0):
+        if type(state.get(name)) is not int or (name != "seed" and state[name] < 0):
             raise ValueError(f"state: expected a number as {name}, found {state.get(name)!r}")

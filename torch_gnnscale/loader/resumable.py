@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.data import SequentialSampler
 from torch_geometric.sampler import BaseSampler
 
+from ..ops.arguments import check_int
 from ..random import ids_key
 from ..sampler.keyed import KeyedSampler
 from .adapter import PyGLoaderAdapter
@@ -55,10 +56,12 @@ class ResumableLoader(PyGLoaderAdapter):
         return self._order.seed
 
     def set_epoch(self, epoch: int) -> None:
-        """Sets the epoch of the next ``iter()``; later ones take the epochs after it."""
-        if epoch < 0:
-            raise ValueError(f"epoch: expected at least 0, found {epoch}")
-        self._order.set_next(epoch)
+        """Sets the epoch of the next ``iter()``; later ones take the epochs after it.
+
+        Raises:
+            TypeError, ValueError: not an integer of at least 0.
+        """
+        self._order.set_next(check_int("epoch", epoch))
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the latest iterator, for :meth:`load_state_dict` of an equal loader.
