@@ -140,6 +140,15 @@ def test_bad_batches(change, message, check):
         narrow(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double(), check=check)(batch)
 
 
+@pytest.mark.parametrize("check", [True, False])
+def test_a_batch_without_hops(check):
+    data = Data(x=torch.randn(3, FEATURES), edge_index=torch.tensor([[0, 1], [1, 2]]))
+    batch = next(iter(NeighborLoader(data, [])))
+    text = r"^batch: expected one with hops to narrow to, found none \(num_sampled_edges=\[\]\)$"
+    with pytest.raises(ValueError, match=text):
+        narrow(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 2, CLASSES), check=check)(batch)
+
+
 def test_a_batch_of_other_nodes_than_its_hops():
     batch = next(iter(batches()))
     nodes = batch.num_nodes

@@ -80,6 +80,8 @@ class Hops:
                     f"batch: expected one of NeighborLoader with {name}, found none; subgraph_type='induced' and "
                     f"'bidirectional', edge_layout='sparse_csr' and 'SparseTensor' have no hops to narrow to"
                 )
+        if len(batch.num_sampled_edges) == 0:
+            raise ValueError("batch: expected one with hops to narrow to, found none (num_sampled_edges=[])")
         self.edge_index: Tensor = batch.edge_index
         self.rows = list(accumulate(batch.num_sampled_nodes))
         self.num_edges = list(accumulate(batch.num_sampled_edges))

@@ -74,7 +74,7 @@ class Narrowed(Layered):
             of_layers = tuple(layer.size() for layer in self._layers())
             total = sum(parameter.numel() for parameter in self.module.parameters())
             sizes = self._sizes = of_layers, max(0, total - sum(size.parameters for size in of_layers))
-        if not isinstance(num_nodes, list) or not isinstance(num_edges, list) or sizes is None:
+        if not isinstance(num_nodes, list) or not isinstance(num_edges, list) or not num_edges or sizes is None:
             return True
         return saving.saved(num_nodes, num_edges, *sizes) >= saving.LEAST_SAVED
 
