@@ -2,11 +2,12 @@
 
 import copy
 import json
+from contextlib import nullcontext
 
 import pytest
 import torch
 import torch_geometric.loader
-from helpers.data import edge_rows, node_rows, processes
+from helpers.data import edge_rows, node_rows, plain, processes
 from helpers.forked import FORKED
 from helpers.links import (
     NEGATIVES,
@@ -150,3 +151,26 @@ def test_called_with_positions(edge_type):
     once, again, other = loader([3, 5, 8]), loader(torch.tensor([3, 5, 8])), loader([3, 5, 9])
     assert ids(once, edge_type) == ids(again, edge_type) != ids(other, edge_type)
     assert parts(once, edge_type)[0].input_id.tolist() == [3, 5, 8]
+
+
+@pytest.mark.parametrize(("collective", "failing"), [(False, [2]), (True, [0, 1, 2, 3])])
+@pytest.mark.parametrize("prefetch", [0, 4])
+def test_a_batch_of_a_bulk_fails_alone_unless_ranks_sample_together(collective, failing, prefetch):
+    data = homogeneous()
+    links = torch.arange(16).expand(2, -1)
+    all_of_five = torch.stack([torch.full((data.num_nodes,), 5), torch.arange(data.num_nodes)])
+    options = {"neg_sampling": "triplet", "batch_size": 2, "seed": 1}
+    sampler = NeighborSampler(data, [2], strict_negatives=all_of_five)
+    whole = iter(LinkNeighborLoader(data, [2], links, neighbor_sampler=sampler, bulk=1, prefetch=0, **options))
+    sampler = copy.copy(sampler)
+    sampler.executor = copy.copy(sampler.executor)
+    sampler.executor.collective = collective
+    found = iter(LinkNeighborLoader(data, [2], links, neighbor_sampler=sampler, bulk=4, prefetch=prefetch, **options))
+    text = r"^negative 1: expected a destination for source 5 that is not an edge, found none$"
+    for number in range(8):
+        expected = None
+        with pytest.raises(ValueError, match=text) if number == 2 else nullcontext():
+            expected = next(whole)
+        with pytest.raises(ValueError, match=text) if number in failing else nullcontext():
+            assert plain(next(found)) == plain(expected)
+    assert next(found, None) is None

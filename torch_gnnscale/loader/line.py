@@ -90,6 +90,14 @@ class Line:
         self.seconds["sample"] += time.perf_counter() - begin
         return outs
 
+    def _sample_many_or_each(self, indices: list[NumberedBatch]) -> list[Any]:
+        """What :meth:`sample_many` returns. If it raises, each batch is sampled alone, and those that fail are
+        :class:`Failed`; of a collective sampler, which other ranks would have to ask again, too, all are."""
+        made = or_failed(self.sample_many, indices)
+        if not isinstance(made, Failed):
+            return made
+        return [made] * len(indices) if self.collective else _each(self.sample)(indices)
+
     def _key(self, index: NumberedBatch) -> int:
         assert isinstance(self.sampler, KeyedSampler)
         return self.order.key(index._replace(number=index.number // self.sampler.batches_per_key))
@@ -149,7 +157,7 @@ class Line:
         lists = iter(lambda: list(islice(numbered, bulk)), [])
         sample, *others = self.steps()
         many = bulk > 1 or self.collator.device is not None
-        first = _all_or_failed(self.sample_many) if many else _each(self.sample)
+        first = self._sample_many_or_each if many else _each(self.sample)
         ahead, here = _divided([Step(first, sample.where), *(Step(_each(step.run), step.where) for step in others)])
         if streams is None:
             return Unpacked(Pipeline(lists, _stages(ahead), in_turn(here), prefetch), finish, around)
@@ -181,13 +189,3 @@ def _where(thread_safe: bool, collective: bool) -> str:
 def _each(run: Callable[[Any], Any]) -> Callable[[list[Any]], list[Any]]:
     """A function that replaces entries by ``run(entry)``, or by :class:`Failed` if that raises; Failed entries stay."""
     return lambda entries: [entry if isinstance(entry, Failed) else or_failed(run, entry) for entry in entries]
-
-
-def _all_or_failed(run: Callable[[list[Any]], list[Any]]) -> Callable[[list[Any]], list[Any]]:
-    """A function that returns ``run(entries)``, or :class:`Failed` for every entry if that raises."""
-
-    def safely(entries: list[Any]) -> list[Any]:
-        made = or_failed(run, entries)
-        return [made] * len(entries) if isinstance(made, Failed) else made
-
-    return safely
