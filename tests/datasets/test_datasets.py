@@ -1,6 +1,7 @@
 """Generated and read node-classification tasks."""
 
 import inspect
+import shutil
 import socket
 
 import numpy as np
@@ -72,6 +73,19 @@ def test_saved_task_gives_the_same_batches(tmp_path):
         assert torch.equal(a.y, b.y)
         assert torch.equal(a.edge_index, b.edge_index)
         assert torch.equal(a.e_id, b.e_id)
+
+
+@pytest.mark.parametrize(("name", "metric"), [("tolokers", "roc_auc"), ("small", "accuracy")])
+def test_a_saved_task_keeps_its_metric(name, metric, tmp_path):
+    NodeTask.from_data(name, planted(100, 4, 2, 3)).save(tmp_path / "task")
+    again = datasets.load(str(tmp_path / "task"))
+    assert (again.metric, again.name) == (metric, str(tmp_path / "task"))
+
+
+def test_a_task_that_was_saved_without_its_metric_has_accuracy(tmp_path):
+    NodeTask.from_data("tolokers", planted(100, 4, 2, 3)).save(tmp_path)
+    shutil.rmtree(tmp_path / "task")
+    assert datasets.load(str(tmp_path)).metric == "accuracy"
 
 
 @pytest.mark.parametrize("splits", [1, 3])

@@ -20,6 +20,7 @@ from .planted import planted
 
 ROC_AUC = {"minesweeper", "tolokers", "questions"}
 """Data sets with two unbalanced classes, whose metric is the area under the ROC curve."""
+KIND = "node task"
 FB100_WIDTHS = (11, 516, 516, 500)
 """Number of codes of each feature of Facebook100: status, major, second major, dormitory. Code 0: missing."""
 
@@ -101,7 +102,8 @@ class NodeTask:
         return cls(name, data, store.y, masks, *sizes, node_type=node_type)
 
     def save(self, path: str | Path) -> None:
-        """Writes the graph and its node tensors into a new directory; ``load(path)`` opens it memory-mapped.
+        """Writes the graph, its node tensors and its metric into a new directory. ``load(path)`` opens it
+        memory-mapped, under the path as its name.
 
         Raises:
             ValueError: the graph is heterogeneous.
@@ -115,6 +117,7 @@ class NodeTask:
         with files.creating(path) as folder:
             features.save(folder / "features")
             graph.save(folder / "graph")
+            files.save(folder / "task", KIND, {}, {"metric": self.metric})
 
 
 def _labels(name: str, store: Any, split: int) -> dict[str, Tensor]:
@@ -189,6 +192,7 @@ def load(name: str = "planted", root: str | Path = ".", split: int = 0, verify: 
 
 
 def _saved(path: Path, verify: bool) -> NodeTask:
+    about = files.load(path / "task", KIND)[1] if (path / "task").is_dir() else {}  # directories of old have none
     features, graph = FeatureStore.open(path / "features", verify), GraphStore.open(path / "graph", verify)
 
     def tensor(key: str) -> Tensor:
@@ -200,7 +204,8 @@ def _saved(path: Path, verify: bool) -> NodeTask:
     masks = {key: tensor(f"{key}_mask") for key in ("train", "val", "test")}
     csc = graph.relation()
     x = tensor("x")
-    return NodeTask(str(path), (features, graph), tensor("y"), masks, x.size(1), csc.num_dst, csc.num_edges)
+    sizes, metric = (x.size(1), csc.num_dst, csc.num_edges), about.get("metric", "accuracy")
+    return NodeTask(str(path), (features, graph), tensor("y"), masks, *sizes, metric)
 
 
 def _archive(path: Path) -> Data:
