@@ -15,6 +15,7 @@ from torch_gnnscale.datasets import NodeTask, downloads
 from torch_gnnscale.datasets.nodes import check_data_split
 
 MASKS = ("train_mask", "val_mask", "test_mask")
+NO_MASK = "made: expected train_mask of shape [4] or [4, splits] and type bool or uint8"
 
 
 def node_data(**changes) -> Data:
@@ -49,6 +50,13 @@ def arrays_without(*names: str) -> dict[str, np.ndarray]:
         ({}, -1, "split: expected 0, because made has one split, found -1"),
         ({"val_mask": torch.ones(4, 3).bool()}, 3, "split: expected 0 <= split < 3 of made, found 3"),
         ({"val_mask": torch.ones(4, 3).bool()}, -1, "split: expected 0 <= split < 3 of made, found -1"),
+        ({"val_mask": torch.ones(4, 3).bool(), "test_mask": torch.ones(4, 5).bool()}, 3,
+         "split: expected 0 <= split < 3 of made, found 3"),
+        ({"train_mask": torch.tensor([0, 2, 3])}, 0, f"{NO_MASK}, found shape (3,) and type int64"),
+        ({"train_mask": torch.tensor([0, 1, 1, 0])}, 0, f"{NO_MASK}, found shape (4,) and type int64"),
+        ({"train_mask": torch.ones(3).bool()}, 0, f"{NO_MASK}, found shape (3,) and type bool"),
+        ({"train_mask": torch.ones(3, 4).bool()}, 0, f"{NO_MASK}, found shape (3, 4) and type bool"),
+        ({"train_mask": torch.ones(4, 1, 1).bool()}, 0, f"{NO_MASK}, found shape (4, 1, 1) and type bool"),
     ],
 )  # fmt: skip
 def test_data_that_are_no_task(changes, split, message):
@@ -65,6 +73,16 @@ def test_the_split_that_is_asked_for():
     assert (task.y.dtype, task.y.tolist()) == (torch.int64, [0, 2, 1, 0])
     assert (task.num_features, task.num_nodes, task.num_edges) == (2, 4, 2)
     check_data_split("made", 2, 3)
+
+
+def test_numpy_arrays_and_masks_of_uint8_are_taken():
+    masks = {name: node_data()[name].numpy() for name in MASKS}
+    masks["val_mask"] = torch.from_numpy(masks["val_mask"]).byte()
+    task = NodeTask.from_data("made", node_data(y=np.array([0, 2, 1, 0], np.int16), **masks))
+    assert (task.y.dtype, task.y.tolist()) == (torch.int64, [0, 2, 1, 0])
+    assert {name: (mask.dtype, mask.nonzero().view(-1).tolist()) for name, mask in task.masks.items()} == {
+        "train": (torch.bool, [0, 3]), "val": (torch.bool, [1]), "test": (torch.bool, [2]),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("missing", ["x", "y", *MASKS])

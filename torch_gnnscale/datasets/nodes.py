@@ -13,6 +13,7 @@ from torch_geometric.data import Data, HeteroData
 
 from .. import files
 from ..feature import FeatureStore
+from ..ops.arguments import as_tensor
 from ..topology import GraphStore
 from . import archives
 from .downloads import from_ogb, from_pyg
@@ -80,7 +81,8 @@ class NodeTask:
     def from_data(cls, name: str, data: Data, split: int = 0) -> NodeTask:
         """A task from a Data with ``x``, ``y``, ``train_mask``, ``val_mask`` and ``test_mask``.
 
-        Masks of shape [N, splits] have one column per data split: column ``split`` is used.
+        Masks are of bool or uint8. Those of shape [N, splits] have one column per data split: column ``split`` is
+        used. Classes and masks may be NumPy arrays.
 
         Raises:
             ValueError: an attribute is missing or malformed, or there is no such split.
@@ -123,21 +125,30 @@ class NodeTask:
 def _labels(name: str, store: Any, split: int) -> dict[str, Tensor]:
     """Reduces the masks of ``store`` to those of one data split and ``y`` to int64 [N], in place; returns the masks.
 
-    A mask of shape [N, splits] has one column per split; a mask of shape [N] is used for every split.
+    A mask of shape [N, splits] has one column per split; a mask of shape [N] is used for every split. Where the masks
+    have different numbers of columns, there are as many splits as the least of them.
     """
     names = ("train_mask", "val_mask", "test_mask")
     missing = [key for key in ("x", "y", *names) if key not in store]
     if missing:
         raise ValueError(f"{name}: expected x, y and three masks, found no {', '.join(missing)}")
-    if store.y.numel() != store.num_nodes or store.y.is_floating_point():
+    y, count = as_tensor(f"{name}: y", store.y), store.num_nodes
+    if y.numel() != count or y.is_floating_point():
         raise ValueError(
-            f"{name}: expected one class for each of {store.num_nodes} nodes, found y of shape {tuple(store.y.shape)} "
-            f"and type {str(store.y.dtype).removeprefix('torch.')}"
+            f"{name}: expected one class for each of {count} nodes, found y of shape {tuple(y.shape)} "
+            f"and type {str(y.dtype).removeprefix('torch.')}"
         )
-    check_data_split(name, split, max(store[key].size(1) if store[key].dim() == 2 else 1 for key in names))
-    for key in names:
-        store[key] = store[key][:, split] if store[key].dim() == 2 else store[key]
-    store.y = store.y.view(-1).to(torch.int64)
+    masks = {key: as_tensor(f"{name}: {key}", store[key]) for key in names}
+    for key, mask in masks.items():
+        if mask.shape[:1] != (count,) or mask.dim() > 2 or mask.dtype not in (torch.bool, torch.uint8):
+            raise ValueError(
+                f"{name}: expected {key} of shape [{count}] or [{count}, splits] and type bool or uint8, found shape "
+                f"{tuple(mask.shape)} and type {str(mask.dtype).removeprefix('torch.')}"
+            )
+    check_data_split(name, split, min((mask.size(1) for mask in masks.values() if mask.dim() == 2), default=1))
+    for key, mask in masks.items():
+        store[key] = (mask[:, split] if mask.dim() == 2 else mask).bool()
+    store.y = y.view(-1).to(torch.int64)
     return {key: store[f"{key}_mask"] for key in ("train", "val", "test")}
 
 
