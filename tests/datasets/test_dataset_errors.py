@@ -85,6 +85,29 @@ def test_numpy_arrays_and_masks_of_uint8_are_taken():
     }  # fmt: skip
 
 
+def typed(data: Data) -> HeteroData:
+    """The graph as one with the node type paper."""
+    found = HeteroData()
+    found["paper"].update({name: value for name, value in data.to_dict().items() if name != "edge_index"})
+    found["paper", "cites", "paper"].edge_index = data.edge_index
+    return found
+
+
+@pytest.mark.parametrize("types", [False, True])
+def test_a_task_leaves_the_data_as_they_were(types):
+    """A second task of the same data has another split."""
+    masks, y = torch.tensor([[0, 1], [0, 0], [1, 1], [0, 0]]).bool(), torch.tensor([[0], [2], [1], [0]]).byte()
+    data = node_data(val_mask=masks, y=y)
+    data = typed(data) if types else data
+    for split in (1, 0):
+        task = NodeTask.from_types("made", data, "paper", split) if types else NodeTask.from_data("made", data, split)
+        assert torch.equal(task.masks["val"], masks[:, split])
+        store, of_task = (data["paper"], task.data["paper"]) if types else (data, task.data)
+        assert (store.val_mask is masks, store.y is y) == (True, True)
+        assert (of_task.val_mask is task.masks["val"], of_task.y is task.y) == (True, True)
+        assert of_task.x is store.x
+
+
 @pytest.mark.parametrize("missing", ["x", "y", *MASKS])
 def test_saved_nodes_without_something(missing, tmp_path):
     data = node_data(**{missing: None}, num_nodes=4)
@@ -97,10 +120,7 @@ def test_saved_nodes_without_something(missing, tmp_path):
 
 
 def test_only_graphs_without_types_are_saved(tmp_path):
-    data = HeteroData()
-    data["paper"].update(node_data().to_dict())
-    data["paper", "cites", "paper"].edge_index = data["paper"].pop("edge_index")
-    task = NodeTask.from_types("made", data, "paper")
+    task = NodeTask.from_types("made", typed(node_data()), "paper")
     message = "made: expected a homogeneous graph to save, found a heterogeneous one"
     with pytest.raises(ValueError, match=f"^{message}$"):
         task.save(tmp_path / "x")

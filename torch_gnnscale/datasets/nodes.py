@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,11 +83,12 @@ class NodeTask:
         """A task from a Data with ``x``, ``y``, ``train_mask``, ``val_mask`` and ``test_mask``.
 
         Masks are of bool or uint8. Those of shape [N, splits] have one column per data split: column ``split`` is
-        used. Classes and masks may be NumPy arrays.
+        used. Classes and masks may be NumPy arrays. ``data`` stays as it is; the task has a shallow copy.
 
         Raises:
             ValueError: an attribute is missing or malformed, or there is no such split.
         """
+        data = copy(data)
         masks = _labels(name, data, split)
         metric = "roc_auc" if name.lower().split("/")[-1] in ROC_AUC else "accuracy"
         return cls(name, data, data.y, masks, data.num_features, data.num_nodes, data.num_edges, metric)
@@ -98,6 +100,7 @@ class NodeTask:
         Raises:
             ValueError: an attribute is missing or malformed, or there is no such split.
         """
+        data = copy(data)
         store = data[node_type]
         masks = _labels(name, store, split)
         sizes = store.num_features, store.num_nodes, data.num_edges
