@@ -92,6 +92,18 @@ def test_links_of_two_relations_are_refused(tmp_path):
         datasets.load_links("two", tmp_path)
 
 
+def test_the_reverse_of_links_has_no_links_of_other_splits(tmp_path):
+    """Also where the archive has a reverse, of the links of all splits."""
+    np.savez(
+        tmp_path / "both.npz", num_nodes__u=2, num_nodes__i=2, edge_index__u__likes__i=[[0, 1, 1], [0, 0, 1]],
+        edge_index__i__rev_likes__u=[[0, 0, 1], [0, 1, 1]], edge_split__u__likes__i=[2, 0, 1],
+    )  # fmt: skip
+    data = datasets.load_links("both", tmp_path).data
+    assert {edge_type: edges.tolist() for edge_type, edges in data.edge_index_dict.items()} == {
+        ("u", "likes", "i"): [[1], [0]], ("i", "rev_likes", "u"): [[0], [1]],
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", ["links", "temporal"])
 def test_there_is_one_split(kind):
     with pytest.raises(ValueError, match="split: expected 0, because planted has one split, found 1"):

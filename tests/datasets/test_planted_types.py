@@ -4,8 +4,10 @@ import zlib
 
 import pytest
 import torch
+from torch_geometric.data import HeteroData
 
 from torch_gnnscale.datasets import load_events, planted, planted_events, planted_links, planted_types
+from torch_gnnscale.datasets.planted_types import with_reverses
 
 
 @pytest.mark.parametrize("make", [planted_types, lambda **kw: planted_links(**kw)[0], planted_events])
@@ -20,6 +22,17 @@ def test_generated_graphs_are_functions_of_their_seed(make):
         if not rel.startswith("rev_"):
             reverse = first[dst, f"rev_{rel}", src].edge_index
             assert torch.equal(first[src, rel, dst].edge_index, reverse.flip(0))
+
+
+def test_a_reverse_that_is_there_is_kept_and_gets_none():
+    data = HeteroData()
+    data["u"].num_nodes = data["i"].num_nodes = 3
+    own = {("u", "r", "i"): [[0], [1]], ("i", "rev_r", "u"): [[2], [2]], ("u", "s", "i"): [[1], [0]]}
+    own["u", "rev_alone", "i"] = [[0], [2]]
+    for edge_type, edges in own.items():
+        data[edge_type].edge_index = torch.tensor(edges)
+    found = {edge_type: edges.tolist() for edge_type, edges in with_reverses(data).edge_index_dict.items()}
+    assert found == {**own, ("i", "rev_s", "u"): [[0], [1]], ("i", "rev_rev_alone", "u"): [[2], [0]]}
 
 
 def test_planted_types_has_what_it_promises():

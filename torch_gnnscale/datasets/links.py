@@ -61,7 +61,8 @@ def load_links(name: str = "planted", root: str | Path = ".", split: int = 0) ->
         name: ``planted``, or the name of an archive of one of two forms. Either with the arrays ``num_users``,
             ``num_items``, ``train_edge_index`` and ``test_edge_index``; every tenth training link is then used for
             validation. Or with the arrays of :func:`torch_gnnscale.datasets.archives.hetero_graph` and, for one
-            relation, ``edge_split__S__R__T`` (0 train, 1 val, 2 test).
+            relation, ``edge_split__S__R__T`` (0 train, 1 val, 2 test); its reverse is made from the training links,
+            also if the archive has one.
         root: the folder of archives.
         split: 0: there is one data split.
 
@@ -97,5 +98,8 @@ def load_links(name: str = "planted", root: str | Path = ".", split: int = 0) ->
         number_of = torch.from_numpy(arrays[f"edge_split__{splits[0]}"])
         edges = archives.ids(arrays[f"edge_index__{splits[0]}"])
         links = {subset: edges[:, number_of == number] for number, subset in enumerate(("train", "val", "test"))}
+    src, rel, dst = edge_type
+    if (reverse := (dst, f"rev_{rel}", src)) in data.edge_types:
+        del data[reverse]  # it has the links of all splits
     data[edge_type].edge_index = links["train"]
     return LinkTask(name, with_reverses(data), edge_type, links)

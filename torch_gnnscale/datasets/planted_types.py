@@ -10,11 +10,17 @@ from .stream import Communities, Stream
 
 
 def with_reverses(data: HeteroData) -> HeteroData:
-    """Adds the reverse ``rev_rel`` of each relation ``rel`` between two node types, with the same attributes."""
-    for src, rel, dst in list(data.edge_types):
-        if src != dst:
+    """Adds the reverse ``rev_rel`` of each relation ``rel`` between two node types, with the same attributes.
+
+    A relation whose reverse is in the graph already gets none, and neither does one that is a reverse itself.
+    """
+    given = data.edge_types
+    reverses = {(dst, f"rev_{rel}", src) for src, rel, dst in given}
+    for src, rel, dst in given:
+        reverse = (dst, f"rev_{rel}", src)
+        if src != dst and reverse not in given and (src, rel, dst) not in reverses:
             for name, value in data[src, rel, dst].items():
-                data[dst, f"rev_{rel}", src][name] = value.flip(0) if name == "edge_index" else value
+                data[reverse][name] = value.flip(0) if name == "edge_index" else value
     return data
 
 
