@@ -32,10 +32,16 @@ _PARTIAL = ".partial-"
 """How the names of folders begin in which a save is under way, or was when its process was killed."""
 
 
-def _checksums(data: Tensor) -> list[int]:
-    data = data.reshape(-1).view(torch.uint8)
+def block_checksums(data: Tensor) -> list[int]:
+    """The CRC-32 of every block of 64 MiB of a tensor in host memory."""
+    data = _bytes(data.contiguous())
     with ThreadPoolExecutor(machine.cores()) as threads:
         return list(threads.map(lambda block: zlib.crc32(block.numpy()), data.split(_BLOCK)))
+
+
+def _bytes(data: Tensor) -> Tensor:
+    """The bytes of a contiguous tensor, as which also a single element counts whatever its stride, unlike in view()."""
+    return data.as_strided((data.numel(),), (1,)).view(torch.uint8)
 
 
 def _stored(dtype: torch.dtype) -> np.dtype:
@@ -67,9 +73,7 @@ class ArrayWriter:
         assert rows.dtype == self._dtype
         assert rows.nbytes <= self._left
         self._left -= rows.nbytes
-        rows = rows.detach().resolve_conj().resolve_neg().contiguous()
-        # contiguous() leaves a single element its stride, which view() does not take
-        data = rows.as_strided((rows.numel(),), (1,)).view(torch.uint8)
+        data = _bytes(rows.detach().resolve_conj().resolve_neg().contiguous())
         head, rest = data.split([min(len(data), _BLOCK - self._block), max(0, len(data) - _BLOCK + self._block)])
         checksums = self.entry["crc32"]
         if len(head):
@@ -77,7 +81,7 @@ class ArrayWriter:
             checksums.append(zlib.crc32(head.numpy(), before))
             self._block = (self._block + len(head)) % _BLOCK
         if len(rest):
-            checksums += _checksums(rest)
+            checksums += block_checksums(rest)
             self._block = len(rest) % _BLOCK
         self._stream.write(data.numpy().data)
 
@@ -283,7 +287,7 @@ def load(path: str | os.PathLike, kind: str, verify: bool = True) -> tuple[dict[
         tensor = arrays[name] = _map(file, entry)
         if not verify:
             continue
-        expected, found = entry.get("crc32"), _checksums(tensor)
+        expected, found = entry.get("crc32"), block_checksums(tensor)
         if not isinstance(expected, list) or len(expected) != len(found):
             raise ValueError(f"{folder / MANIFEST}: expected {len(found)} checksums of {file.name}, found {expected}")
         for block, (recorded, actual) in enumerate(zip(expected, found, strict=True)):

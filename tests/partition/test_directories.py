@@ -8,8 +8,10 @@ import pytest
 import torch
 from helpers.data import make_data
 from helpers.hetero import AUTHOR, PAPER, make_hetero
+from helpers.refused import refuses
 from torch_geometric.data import Data
 
+from torch_gnnscale import CSC, FeatureStore, GraphStore, files
 from torch_gnnscale.partition import PartitionBook, layout, open_parts, write
 
 
@@ -79,6 +81,55 @@ def test_later_calls_are_given_the_same(tmp_path, change, message):
         return
     with pytest.raises(ValueError, match="^" + re.escape(f"{path}/book: expected the first call's {message}")):
         write(arguments.pop("data"), path, **arguments)
+
+
+def other_edges(data: Data, what: str) -> Data:
+    """The data with as many edges, which are others, or have other ids."""
+    edges = data.edge_index
+    if what == "flipped":
+        data.edge_index = edges.flip(0)
+    elif what == "one source":
+        edges[0, 5] = (edges[0, 5] + 1) % data.num_nodes
+    else:
+        data.edge_index = edges[:, edges[1].argsort(stable=True)]
+    return data
+
+
+@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
+@pytest.mark.parametrize("what", ["flipped", "one source", "ids"])
+def test_other_edges_are_found(tmp_path, what, topology):
+    path, arguments = tmp_path / "parts", {"method": "random", "topology": topology}
+    write(make_data(), path, 2, only=[0], **arguments)
+    message = rf"^{path}/book: expected the first call's edge_checksums, \[\d+\], found \[\d+\]$"
+    with pytest.raises(ValueError, match=message):
+        write(other_edges(make_data(), what), path, only=[1], **arguments)
+    assert not (path / "part-00001").exists()
+    assert write(make_data(), path, only=[1], **arguments) == []
+
+
+def test_equal_edges_of_another_integer_type_are_the_same(tmp_path):
+    """Also where they were saved and are mapped."""
+    csc = GraphStore.from_data(make_data()).relation()
+    wide = CSC(csc.colptr, csc.row.long(), csc.edge_id.long(), csc.num_src)
+    narrow = CSC(csc.colptr, csc.row.int(), csc.edge_id.int(), csc.num_src)
+    GraphStore.from_csc(narrow).save(tmp_path / "graph")
+    write((FeatureStore(), GraphStore.from_csc(wide)), tmp_path / "parts", 2, only=[0], method="random")
+    stores = FeatureStore(), GraphStore.open(tmp_path / "graph")
+    assert write(stores, tmp_path / "parts", only=[1], method="random") == []
+
+
+def test_a_directory_begun_without_checksums_of_edges_is_refused(tmp_path):
+    """As by a version that did not keep them."""
+    path = tmp_path / "parts"
+    write(make_data(), path, 2, only=[0], method="random")
+    arrays, meta = files.load(path / "book", layout.BOOK)
+    del meta["given"]["edge_checksums"]
+    arrays = {name: array.clone() for name, array in arrays.items()}
+    shutil.rmtree(path / "book")
+    files.save(path / "book", layout.BOOK, arrays, meta)
+    with refuses(ValueError, f"{path}/book: expected edge_checksums, found none: an earlier version began the "
+                             "directory; write a new one"):  # fmt: skip
+        write(make_data(), path, only=[1], method="random")
 
 
 def test_other_owners_are_found(tmp_path):

@@ -22,6 +22,7 @@ from ..sampler.edge_types import end_types
 from ..sampler.relations import sampled_graph
 from ..topology import CSC
 from .book import RowsMeta, edge_type_of
+from .layout import digest
 
 _CHUNK = 1 << 22  # edges that are read at a time: they may be mapped
 _MASKS = ("train", "val", "test")
@@ -79,6 +80,15 @@ class Inputs:
         for (edge_type, split), ends in self.links.items():
             if split == "train":
                 found.setdefault(end_types(edge_type)[1], ends[1].unique())
+        return found
+
+    def edge_checksums(self) -> list[int]:
+        """A checksum of each relation's edges and of their ids, whatever the types of integers."""
+        found = []
+        for csc in self.relations.values():
+            arrays = [csc.colptr, csc.row] if csc.edge_id is None else [csc.colptr, csc.row, csc.edge_id]
+            pieces = ((piece.to(torch.int64) for piece in array.split(_CHUNK)) for array in arrays)
+            found.append(digest([[files.block_checksums(piece) for piece in of_array] for of_array in pieces]))
         return found
 
 

@@ -87,10 +87,13 @@ class PartWriter:
             files.finish(folder, kind, arrays.entries, meta)
 
     def resume(self, given: dict[str, Any], owner: dict[Any, Tensor] | None) -> None:
-        """Reads the book of an earlier call; ValueError if that was given something else."""
+        """Reads the book of an earlier call; ValueError if that was given something else, or does not say it."""
         self.book, meta = layout.load_book(self.path)
         self.topology = given["topology"]
         for name, value in given.items():
+            if name not in meta["given"]:
+                raise ValueError(f"{self.path / 'book'}: expected {name}, found none: an earlier version began the "
+                                 f"directory; write a new one")  # fmt: skip
             if (found := meta["given"][name]) != value:
                 raise ValueError(f"{self.path / 'book'}: expected the first call's {name}, {found}, found {value}")
         ids, _ = files.load(self.path / "ids", layout.IDS, verify=True)

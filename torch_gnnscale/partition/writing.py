@@ -83,7 +83,8 @@ def write(
     Raises:
         FileExistsError: ``out`` is not empty; or it has a book, and ``only`` is not given.
         TypeError, ValueError, IndexError: a malformed graph, split, link, partition or argument; rows that are missing;
-            data or arguments that differ from those of the first call; a damaged part.
+            arguments, edges, or sizes of rows, splits and links that differ from those of the first call (values of
+            these are not compared), or a first call by a version that kept no checksums of edges; a damaged part.
         OSError: a file that cannot be written.
     """
     if topology not in TOPOLOGIES:
@@ -155,6 +156,7 @@ def _given(inputs: Inputs, graph_attrs: Sequence[str]) -> dict[str, Any]:
         "splits": [[node_type, split, len(ids)] for (node_type, split), ids in inputs.splits.items()],
         "links": [[edge_type, split, ends.size(1)] for (edge_type, split), ends in inputs.links.items()],
         "graph_attrs": list(graph_attrs),
+        "edge_checksums": inputs.edge_checksums(),
     }
 
 
