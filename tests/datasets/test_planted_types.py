@@ -2,8 +2,10 @@
 
 import zlib
 
+import numpy as np
 import pytest
 import torch
+from helpers.refused import refuses
 from torch_geometric.data import HeteroData
 
 from torch_gnnscale.datasets import load_events, planted, planted_events, planted_links, planted_types
@@ -110,22 +112,30 @@ def test_a_community_may_have_a_single_member():
 
 
 SMALL_GRAPHS = {
-    "planted": lambda: planted(300, 6, 4, 5, seed=7),
-    "planted_types": lambda: planted_types(60, 80, 9, 4, 5, seed=7),
-    "planted_links": lambda: planted_links(60, 50, 400, 5, seed=7)[0],
-    "planted_events": lambda: planted_events(40, 30, 500, 5, seed=7),
+    "planted": lambda seed: planted(300, 6, 4, 5, seed=seed),
+    "planted_types": lambda seed: planted_types(60, 80, 9, 4, 5, seed=seed),
+    "planted_links": lambda seed: planted_links(60, 50, 400, 5, seed=seed)[0],
+    "planted_events": lambda seed: planted_events(40, 30, 500, 5, seed=seed),
 }
 DIGESTS = {
     "planted": 3316423788, "planted_types": 2217646757, "planted_links": 1154303839, "planted_events": 2490152013,
 }  # fmt: skip
 
 
+@pytest.mark.parametrize("seed", [7, np.int64(7), np.uint8(7)])
 @pytest.mark.parametrize("name", SMALL_GRAPHS)
-def test_generated_graphs_stay_the_same(name):
+def test_generated_graphs_stay_the_same(name, seed):
     """Figures of several versions are then of one graph."""
     found = 0
-    for store in SMALL_GRAPHS[name]().stores:
+    for store in SMALL_GRAPHS[name](seed).stores:
         for value in store.values():
             if isinstance(value, torch.Tensor):
                 found = zlib.crc32(value.contiguous().numpy().tobytes(), found)
     assert found == DIGESTS[name]
+
+
+@pytest.mark.parametrize("seed", [1.5, True, "1"])
+@pytest.mark.parametrize("name", SMALL_GRAPHS)
+def test_seeds_that_are_no_integers_are_refused(name, seed):
+    with refuses(TypeError, f"seed: expected an int, found {type(seed).__name__}"):
+        SMALL_GRAPHS[name](seed)

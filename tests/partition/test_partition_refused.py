@@ -25,6 +25,7 @@ WRITE = [
     ({"only": [2]}, IndexError, "only: expected a part in [0, 2), found 2"),
     ({"only": [-1]}, IndexError, "only: expected a part in [0, 2), found -1"),
     ({"only": ["1"]}, TypeError, "only: expected an int, found str"),
+    ({"seed": 1.5}, TypeError, "seed: expected an int, found float"),
     ({"topology": "both"}, ValueError, "topology: expected one of ('replicated', 'partitioned'), found 'both'"),
     ({"method": "best"}, ValueError, f"method: expected one of {METHODS}, found 'best'"),
     ({"method": "best", "owners": [0] * 200}, ValueError, f"method: expected one of {METHODS}, found 'best'"),

@@ -1,5 +1,6 @@
 """Each option of ``partition.write`` and ``assign`` reaches what it is for."""
 
+import numpy as np
 import pytest
 import torch
 from helpers.data import make_data
@@ -34,6 +35,13 @@ def test_each_option_is_in_the_book(tmp_path, name):
     assert before.pop(name) != after[name]
     assert after.pop(name) == IN_BOOK[name]
     assert before == after
+
+
+def test_a_seed_of_numpy_is_that_integer(tmp_path):
+    for name, seed in (("given", np.int64(3)), ("same", 3)):
+        write(make_data(), tmp_path / name, 3, method="random", seed=seed)
+    with open_parts(tmp_path / "given") as given, open_parts(tmp_path / "same") as same:
+        assert given.fingerprint == same.fingerprint
 
 
 def test_the_defaults_in_the_book(tmp_path):

@@ -1,7 +1,9 @@
 """R-MAT graphs."""
 
+import numpy as np
 import pytest
 import torch
+from helpers.refused import refuses
 
 from torch_gnnscale.topology import rmat
 
@@ -21,3 +23,10 @@ def test_rmat(seed):
     rank = degree.argsort().argsort().double()
     assert abs(torch.corrcoef(torch.stack([rank, torch.arange(1000.0, dtype=torch.float64)]))[0, 1]) < 0.15
     assert torch.equal(rmat(1000, 500, seed), edges[:, :500])
+    assert torch.equal(rmat(1000, 500, np.int64(seed)), edges[:, :500])
+
+
+@pytest.mark.parametrize("seed", [1.5, True, "1"])
+def test_seeds_that_are_no_integers_are_refused(seed):
+    with refuses(TypeError, f"seed: expected an int, found {type(seed).__name__}"):
+        rmat(10, 20, seed)

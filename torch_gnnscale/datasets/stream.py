@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from .. import ops
+from ..ops.arguments import to_int
 from ..random import Purpose, batch_key
 
 
@@ -15,7 +16,7 @@ class Stream:
     """Independent random tensors: each is a function of the seed and of the number of the call."""
 
     def __init__(self, seed: int) -> None:
-        self.seed = seed
+        self.seed = to_int("seed", seed)
         self.calls = 0
 
     def integers(self, count: int, below: int | Tensor) -> Tensor:

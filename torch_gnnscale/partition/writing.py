@@ -11,7 +11,7 @@ from tqdm import tqdm
 
 from .. import files, machine
 from ..memory import Budget, budget_bytes
-from ..ops.arguments import check_int
+from ..ops.arguments import check_int, to_int
 from ..topology.graph_store import relation_entry
 from . import layout
 from .book import check_part_number
@@ -103,7 +103,7 @@ def write(
         parts = layout.load_book(path)[0].num_parts
     if parts is None:
         raise ValueError("parts: expected their number, found None")
-    parts = check_int("parts", parts, 1)
+    parts, seed = check_int("parts", parts, 1), to_int("seed", seed)
     wanted = sorted({check_part_number("only", part, parts) for part in (range(parts) if only is None else only)})
     if method not in METHODS:
         raise ValueError(f"method: expected one of {METHODS}, found {method!r}")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from .. import ops
+from ..ops.arguments import to_int
 from ..random import Purpose, batch_key
 
 GRAPH500 = (0.57, 0.19, 0.19)
@@ -37,6 +38,7 @@ def rmat_chunks(
     chunk: int = 1 << 22,
 ) -> Iterator[Tensor]:
     """The edges of :func:`rmat`, in order, at most ``chunk`` at a time: int64, shape [2, chunk] each."""
+    seed = to_int("seed", seed)
     names = ops.permutation(num_nodes, batch_key(seed, 0, 1, Purpose.GENERATE))
     key = batch_key(seed, 0, 0, Purpose.GENERATE)
     for first in range(0, max(num_edges, 1), chunk):
