@@ -111,6 +111,27 @@ def test_a_community_may_have_a_single_member():
     assert planted_events(50, 10, 300)["page"].num_nodes == 10
 
 
+@pytest.mark.parametrize("count", range(1, 9))
+def test_papers_of_a_community_without_authors_have_authors_of_all(count):
+    data = planted_types(count, 60, 8, 8, homophily=1.0, seed=count)
+    papers, authors = data["paper", "written_by", "author"].edge_index
+    assert papers.tolist() == torch.arange(60).repeat_interleave(3).tolist()
+    assert set(authors.tolist()) == set(range(count))
+
+
+@pytest.mark.parametrize(
+    ("make", "name"),
+    [
+        (planted, "num_nodes"), (planted, "num_classes"), (planted_types, "num_authors"),
+        (planted_types, "num_classes"), (planted_links, "num_users"), (planted_links, "num_communities"),
+        (planted_events, "num_users"), (planted_events, "num_communities"),
+    ],
+)  # fmt: skip
+def test_counts_of_none_are_refused_by_name(make, name):
+    with refuses(ValueError, f"{name}: expected 1 <= {name} <= {2**62}, found 0"):
+        make(**{name: 0})
+
+
 SMALL_GRAPHS = {
     "planted": lambda seed: planted(300, 6, 4, 5, seed=seed),
     "planted_types": lambda seed: planted_types(60, 80, 9, 4, 5, seed=seed),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch_geometric.data import Data
 
+from ..ops.arguments import check_int
 from .stream import Communities, Stream
 
 
@@ -43,6 +44,7 @@ def planted(
         A Data with ``x`` float32 [N, F], ``y`` int64 [N], ``edge_index`` int64 [2, E] in both directions, and
         ``train_mask``, ``val_mask``, ``test_mask``.
     """
+    num_nodes, num_classes = check_int("num_nodes", num_nodes, 1), check_int("num_classes", num_classes, 1)
     random = Stream(seed)
     masks = random.masks(num_nodes, split)
     y = random.integers(num_nodes, num_classes)

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
+from ..ops.arguments import check_int
 from .stream import Communities, Stream
 
 
@@ -39,8 +40,8 @@ def planted_types(
     """Authors, papers and venues in communities. An author's label, its community, follows from its papers' venues.
 
     Each paper has three authors and one venue, drawn with P(node) proportional to its power-law weight: with
-    probability ``homophily`` from the paper's community, else from all. Features of authors and papers are signal *
-    unit vector of the community + N(0, 1); venues have none.
+    probability ``homophily`` from the paper's community if that has any, else from all. Features of authors and papers
+    are signal * unit vector of the community + N(0, 1); venues have none.
 
     Args:
         num_authors: number of authors.
@@ -57,6 +58,7 @@ def planted_types(
         A HeteroData of node types ``author`` (``x``, ``y`` int64, ``train_mask``, ``val_mask``, ``test_mask``),
         ``paper`` (``x``) and ``venue``, and of the relations ``written_by`` and ``published_in`` with their reverses.
     """
+    num_authors, num_classes = check_int("num_authors", num_authors, 1), check_int("num_classes", num_classes, 1)
     _check_members("num_venues", num_venues, num_classes)
     random = Stream(seed)
     masks = random.masks(num_authors, split)
@@ -108,6 +110,8 @@ def planted_links(
         A HeteroData with node types ``user`` and ``item``, without features, and relation ``chooses``, the training
         links, with its reverse; and a dictionary of the links of ``train``, ``val`` and ``test``: int64 [2, m].
     """
+    num_users = check_int("num_users", num_users, 1)
+    num_communities = check_int("num_communities", num_communities, 1)
     _check_members("num_items", num_items, num_communities)
     random = Stream(seed)
     of_user, of_item = random.integers(num_users, num_communities), torch.arange(num_items) % num_communities
@@ -151,6 +155,8 @@ def planted_events(
         A HeteroData with node types ``user`` and ``page``, without features, and relation ``visits``, the events, with
         its reverse; both have ``time``: int64 [E], ascending, in seconds.
     """
+    num_users = check_int("num_users", num_users, 1)
+    num_communities = check_int("num_communities", num_communities, 1)
     _check_members("num_pages", num_pages, num_communities)
     random = Stream(seed)
     of_user, of_page = random.integers(num_users, num_communities), torch.arange(num_pages) % num_communities

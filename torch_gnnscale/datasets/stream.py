@@ -59,7 +59,7 @@ class Communities:
 
     Args:
         random: the source of random numbers.
-        community: community of each node: int64, shape [N].
+        community: community of each node: int64, shape [N], N > 0.
         count: number of communities.
         exponent: exponent of the power law of the weights, above 2.
     """
@@ -74,15 +74,16 @@ class Communities:
         weight = random.uniform(nodes).pow(-1 / (exponent - 1)).clamp(max=math.sqrt(nodes)).mul(1024).long()
         self.nodes = torch.argsort(community, stable=True)
         self.end = weight[self.nodes].cumsum(0)  # end of each node's range of tickets, communities in order
-        self.tickets = torch.zeros(count, dtype=torch.int64).index_add_(0, community, weight)
-        self.first = self.tickets.cumsum(0) - self.tickets
+        held = torch.zeros(count, dtype=torch.int64).index_add_(0, community, weight)
+        self.first = (held.cumsum(0) - held).masked_fill(held == 0, 0)  # a community without nodes has all tickets
+        self.tickets = held.masked_fill(held == 0, int(self.end[-1]))
 
     def draw(self, count: int) -> Tensor:
         """Nodes drawn from all communities: int64, shape [count]."""
         return self._holder(self.random.integers(count, int(self.end[-1])))
 
     def draw_from(self, community: Tensor) -> Tensor:
-        """result[i]: a node drawn from community[i], which must have nodes. int64, shape of ``community``."""
+        """result[i]: a node drawn from community[i], or from all if that has none: int64, shape of ``community``."""
         return self._holder(self.first[community] + self.random.integers(len(community), self.tickets[community]))
 
     def _holder(self, ticket: Tensor) -> Tensor:
