@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from helpers.data import make_data
 from helpers.forked import run
+from helpers.refused import refuses
 
 from torch_gnnscale import files
 from torch_gnnscale.partition import open_parts, write
@@ -30,6 +31,14 @@ def test_a_copy_has_what_a_machine_needs(parts, tmp_path):
     with open_parts(copy) as opened:
         assert opened.fingerprint == open_parts(parts).fingerprint
         opened.part(0), opened.part(2)
+
+
+@pytest.mark.parametrize("below", [".", "disk", "disk/../graph"])
+def test_a_directory_is_not_copied_into_itself(parts, below):
+    before = sorted(parts.rglob("*"))
+    with refuses(ValueError, f"to: expected a directory outside {parts}, found {parts / below}"):
+        stage(parts, parts / below, [0])
+    assert sorted(parts.rglob("*")) == before
 
 
 def test_what_is_there_is_not_copied_again(parts, tmp_path):

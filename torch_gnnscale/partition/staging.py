@@ -51,12 +51,15 @@ def stage(path: str | os.PathLike, to: str | os.PathLike, parts: Iterable[int], 
 
     Raises:
         OSError: there is too little space, or a file cannot be copied.
+        ValueError: ``to`` is ``path`` or lies below it.
         FileNotFoundError, ValueError: as :func:`open_parts`.
     """
     with open_parts(path, verify=False) as opened:
         shared = [name for name in ("book", "ids", "graph", "attrs") if (opened.path / name).is_dir()]
         names = [*shared, *(layout.part_folder(opened.path, part).name for part in sorted(set(parts))), "complete"]
         source, copy = opened.path, Path(to).resolve() / f"parts-{opened.fingerprint:016x}"
+    if copy.is_relative_to(source.resolve()):
+        raise ValueError(f"to: expected a directory outside {path}, found {to}")
     Path(to).mkdir(parents=True, exist_ok=True)
     with _alone(copy.with_suffix(".lock")):
         there = [name for name in names if (copy / name / files.MANIFEST).is_file()]
