@@ -5,6 +5,7 @@ import re
 import numpy as np
 import pytest
 import torch
+from helpers.refused import refuses
 
 from torch_gnnscale import datasets
 from torch_gnnscale.datasets import archives
@@ -82,6 +83,21 @@ def test_archives_of_another_kind_are_refused(kind, tmp_path):
     np.savez(tmp_path / "other.npz", edge_index=np.zeros((2, 1)))
     with pytest.raises(ValueError, match="dataset 'other': expected"):
         TASKS[kind].load("other", tmp_path)
+
+
+@pytest.mark.parametrize("load", [datasets.load, datasets.load_types, datasets.load_links, datasets.load_events])
+def test_a_damaged_archive_is_named(load, tmp_path):
+    file = tmp_path / "made.npz"
+    np.savez(file, x=np.arange(9))
+    file.write_bytes(file.read_bytes()[:-30])
+    with refuses(
+        ValueError, f"{file}: expected arrays of numbers (.npy or .npz), found something else or a damaged file"
+    ):
+        load("made", tmp_path)
+    with file.open("wb") as stream:
+        np.save(stream, np.arange(9))
+    with refuses(ValueError, f"{file}: expected an archive of arrays (.npz), found a single array"):
+        load("made", tmp_path)
 
 
 def test_links_of_two_relations_are_refused(tmp_path):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -33,16 +35,33 @@ def candidates(name: str, root: str | Path) -> list[Path]:
 
 
 def opened(file: Path, expected: str) -> Arrays:
-    """All arrays of an archive; ``expected`` as of :class:`Arrays`."""
-    with np.load(file) as arrays:
-        return Arrays({key: arrays[key] for key in arrays.files}, expected)
+    """All arrays of an archive; ``expected`` as of :class:`Arrays`. ValueError, which names the file, if it is none."""
+    arrays = loaded(file)
+    if isinstance(arrays, np.ndarray):
+        raise ValueError(f"{file}: expected an archive of arrays (.npz), found a single array")
+    return Arrays(arrays, expected)
+
+
+def loaded(file: Path) -> np.ndarray | dict[str, np.ndarray]:
+    """The array of a .npy file, or those of a .npz file by name; ValueError, which names the file, if it is neither."""
+    try:
+        found = np.load(file)
+        if isinstance(found, np.ndarray):
+            return found
+        with found:
+            return {key: found[key] for key in found.files}
+    except (ValueError, EOFError, BadZipFile, zlib.error) as error:
+        raise ValueError(
+            f"{file}: expected arrays of numbers (.npy or .npz), found something else or a damaged file"
+        ) from error
 
 
 def read(name: str, root: str | Path, needed: str) -> Arrays:
     """All arrays of the archive ``NAME.npz`` or ``NAME/NAME.npz`` below ``root``.
 
     Raises:
-        ValueError: there is no such archive. The message has ``needed`` (which says what was expected) and both paths.
+        ValueError: there is no such archive: the message has ``needed`` (which says what was expected) and both paths;
+            or the file is none, or damaged.
     """
     files = candidates(name, root)
     file = next((file for file in files if file.is_file()), None)
