@@ -111,15 +111,47 @@ def test_options_of_the_method_reach_it(tmp_path, task, monkeypatch):
     ("arguments", "message"),
     [
         (["--memory", "0"], "--memory: expected a finite number of GiB above 0, found 0.0"),
-        ([], "parts: expected their number, found None"),
-        (["--parts", "2", "--only", "5"], "only: expected a part in [0, 2), found 5"),
+        ([], "--parts: expected their number, found None"),
+        (["--parts", "0"], f"--parts: expected 1 <= parts <= {2**62}, found 0"),
+        (["--parts", "2", "--only", "5"], "--only: expected a part in [0, 2), found 5"),
+        (["--parts", "2", "--graph-attrs", "z"],
+         "--graph-attrs: expected names of ['test_mask', 'train_mask', 'val_mask', 'x', 'y'], found ['z']"),
         (["--parts", "2", "--owners", "missing.npy"], "[Errno 2] No such file or directory: 'missing.npy'"),
         (["--parts", "2", "--out", __file__], f"{__file__}: expected a new or an empty directory, found a file"),
     ],
-)
+)  # fmt: skip
 def test_command_refuses(arguments, message, capsys, monkeypatch, tmp_path, task):
     monkeypatch.setattr("torch_gnnscale.datasets.nodes.planted", lambda: task.data)
     with pytest.raises(SystemExit) as stop:
         main(["partition", "--method", "random", "--out", str(tmp_path / "parts"), *arguments])
     assert stop.value.code == 2
+    assert capsys.readouterr().err == f"gnnscale: {message}\n"
+
+
+def damaged(folder):
+    """Files that hold no parts of nodes, by what they are."""
+    np.savez(folder / "broken.npz", a=np.arange(9))
+    (folder / "broken.npz").write_bytes((folder / "broken.npz").read_bytes()[:-30])
+    (folder / "empty.npy").touch()
+    (folder / "text.csv").write_text("0\n1\n")
+    return ["broken.npz", "empty.npy", "text.csv"]
+
+
+def test_owners_that_are_no_arrays_are_refused_before_data_are_loaded(capsys, tmp_path):
+    command = ["partition", "--parts", "2", "--dataset", "none", "--out", str(tmp_path / "parts")]
+    for name in damaged(tmp_path):
+        file = tmp_path / name
+        with pytest.raises(SystemExit) as stop:
+            main([*command, "--owners", str(file)])
+        assert stop.value.code == 2
+        message = f"{file}: expected arrays of numbers (.npy or .npz), found something else or a damaged file"
+        assert capsys.readouterr().err == f"gnnscale: {message}\n"
+
+
+def test_owners_of_too_few_nodes_name_the_option(capsys, monkeypatch, tmp_path, task):
+    monkeypatch.setattr("torch_gnnscale.datasets.nodes.planted", lambda: task.data)
+    np.save(tmp_path / "owners.npy", np.zeros(9, np.int64))
+    with pytest.raises(SystemExit):
+        main(["partition", "--parts", "2", "--out", str(tmp_path / "p"), "--owners", str(tmp_path / "owners.npy")])
+    message = "--owners: expected the parts of 1000 nodes, found shape (9,)"
     assert capsys.readouterr().err == f"gnnscale: {message}\n"

@@ -20,14 +20,14 @@ def check_at_least(least: int, values: Mapping[str, int]) -> None:
 
 @contextmanager
 def naming_options(options: Mapping[str, str]) -> Iterator[None]:
-    """ValueErrors and TypeErrors that begin with the name of an argument begin with that of its option instead.
+    """Type-, Value- and IndexErrors that begin with the name of an argument begin with that of its option instead.
 
     Args:
         options: of arguments by name: ``{"num_neighbors": "--fanouts"}``.
     """
     try:
         yield
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, IndexError) as error:
         name, colon, what = str(error).partition(":")
         if not colon or name not in options:
             raise

@@ -7,15 +7,16 @@ import math
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from . import cli_data
-from .datasets import LinkTask, about_task
+from .cli_errors import as_option, naming_options
+from .datasets import LinkTask, about_task, archives
 from .datasets.parts import KINDS
 from .files import MANIFEST
 from .memory import format_bytes
 from .partition import METHODS, TOPOLOGIES, read_report, write
 from .partition.whole import BALANCED
+
+_ARGUMENTS = ("parts", "method", "owners", "topology", "balance", "seed", "memory", "only", "graph_attrs")
 
 
 def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
@@ -50,27 +51,29 @@ def partition(args: argparse.Namespace) -> None:
     """A data set to a directory of parts; see ``gnnscale partition --help``."""
     if args.memory is not None and not 0 < args.memory < math.inf:
         raise ValueError(f"--memory: expected a finite number of GiB above 0, found {args.memory}")
+    owners = None if args.owners is None else archives.loaded(Path(args.owners))
     task = cli_data.load(args.task, args)
     print(task)
     links = None
     if isinstance(task, LinkTask):
         links = {split: (task.edge_type, ends) for split, ends in task.links.items()}
-    missing = write(
-        task.data,
-        args.out,
-        args.parts,
-        method=args.method,
-        owners=None if args.owners is None else _owners(args.owners),
-        topology=args.topology,
-        links=links,
-        graph_attrs=args.graph_attrs,
-        balance=args.balance,
-        seed=args.seed,
-        memory=None if args.memory is None else math.ceil(args.memory * 2**30),
-        only=args.only,
-        about=about_task(args.task, Path(cli_data.dataset(args)).name, task),
-        progress=True,
-    )
+    with naming_options({name: as_option(name) for name in _ARGUMENTS}):
+        missing = write(
+            task.data,
+            args.out,
+            args.parts,
+            method=args.method,
+            owners=owners,
+            topology=args.topology,
+            links=links,
+            graph_attrs=args.graph_attrs,
+            balance=args.balance,
+            seed=args.seed,
+            memory=None if args.memory is None else math.ceil(args.memory * 2**30),
+            only=args.only,
+            about=about_task(args.task, Path(cli_data.dataset(args)).name, task),
+            progress=True,
+        )
     assigned, report = read_report(args.out)
     print(report)
     took = f" in {assigned['seconds']:.1f} s" if "seconds" in assigned else ""
@@ -80,9 +83,3 @@ def partition(args: argparse.Namespace) -> None:
         print(f"still to be written to {args.out}: --only {' '.join(map(str, missing))}")
     else:
         print(f"complete: open_parts({args.out!r})")
-
-
-def _owners(file: str) -> Any:
-    """The part of each node in a file, by type if it has several arrays."""
-    found = np.load(Path(file))
-    return found if isinstance(found, np.ndarray) else {name: found[name] for name in found.files}
