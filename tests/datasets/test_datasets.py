@@ -10,6 +10,7 @@ import torch
 import torch_geometric.datasets
 from helpers.data import REAL
 from scipy.stats import spearmanr
+from torch_geometric.data import Data
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, datasets
 from torch_gnnscale.datasets import NodeTask, downloads, planted
@@ -80,6 +81,27 @@ def test_a_saved_task_keeps_its_metric(name, metric, tmp_path):
     NodeTask.from_data(name, planted(100, 4, 2, 3)).save(tmp_path / "task")
     again = datasets.load(str(tmp_path / "task"))
     assert (again.metric, again.name) == (metric, str(tmp_path / "task"))
+
+
+def test_features_without_columns_are_saved_and_opened(tmp_path):
+    data = planted(100, 4, 2, 3)
+    data.x = data.x[:, 0]
+    task = NodeTask.from_data("thin", data)
+    task.save(tmp_path / "task")
+    again = datasets.load(str(tmp_path / "task"))
+    assert again.num_features == task.num_features == 1
+    assert torch.equal(again.data[0][None, "x", None], data.x)
+
+
+def test_a_task_without_nodes():
+    none = torch.empty(0, dtype=torch.bool)
+    data = Data(
+        x=torch.empty(0, 3), y=torch.empty(0, dtype=torch.int64), edge_index=torch.empty(2, 0, dtype=torch.int64),
+        train_mask=none, val_mask=none, test_mask=none,
+    )  # fmt: skip
+    task = NodeTask.from_data("none", data)
+    assert task.num_classes == 0
+    assert str(task) == "none: 0 nodes, 0 edges, 3 features, 0 classes, 0 training nodes"
 
 
 def test_a_task_that_was_saved_without_its_metric_has_accuracy(tmp_path):

@@ -55,8 +55,8 @@ class NodeTask:
 
     @property
     def num_classes(self) -> int:
-        """max(y) + 1."""
-        return int(self.y.max()) + 1
+        """max(y) + 1; 0 without nodes."""
+        return int(self.y.max()) + 1 if len(self.y) else 0
 
     @property
     def sizes(self) -> Any:
@@ -218,7 +218,7 @@ def _saved(path: Path, verify: bool) -> NodeTask:
     masks = {key: tensor(f"{key}_mask") for key in ("train", "val", "test")}
     csc = graph.relation()
     x = tensor("x")
-    sizes, metric = (x.size(1), csc.num_dst, csc.num_edges), about.get("metric", "accuracy")
+    sizes, metric = (x.size(1) if x.dim() > 1 else 1, csc.num_dst, csc.num_edges), about.get("metric", "accuracy")
     return NodeTask(str(path), (features, graph), tensor("y"), masks, *sizes, metric)
 
 
