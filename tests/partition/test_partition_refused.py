@@ -24,6 +24,7 @@ WRITE = [
     ({"parts": None}, ValueError, "parts: expected their number, found None"),
     ({"only": [2]}, IndexError, "only: expected a part in [0, 2), found 2"),
     ({"only": [-1]}, IndexError, "only: expected a part in [0, 2), found -1"),
+    ({"only": 0}, TypeError, "only: expected a list of parts, found int"),
     ({"only": ["1"]}, TypeError, "only: expected an int, found str"),
     ({"seed": 1.5}, TypeError, "seed: expected an int, found float"),
     ({"topology": "both"}, ValueError, "topology: expected one of ('replicated', 'partitioned'), found 'both'"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -104,6 +104,8 @@ def write(
     if parts is None:
         raise ValueError("parts: expected their number, found None")
     parts, seed = check_int("parts", parts, 1), to_int("seed", seed)
+    if only is not None and not isinstance(only, Iterable):
+        raise TypeError(f"only: expected a list of parts, found {type(only).__name__}")
     wanted = sorted({check_part_number("only", part, parts) for part in (range(parts) if only is None else only)})
     if method not in METHODS:
         raise ValueError(f"method: expected one of {METHODS}, found {method!r}")
