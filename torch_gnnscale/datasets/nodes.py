@@ -206,7 +206,7 @@ def load(name: str = "planted", root: str | Path = ".", split: int = 0, verify: 
 
 
 def _saved(path: Path, verify: bool) -> NodeTask:
-    about = files.load(path / "task", KIND)[1] if (path / "task").is_dir() else {}  # directories of old have none
+    about = files.load(path / "task", KIND)[1] if (path / "task").is_dir() else {}  # earlier versions saved none
     features, graph = FeatureStore.open(path / "features", verify), GraphStore.open(path / "graph", verify)
 
     def tensor(key: str) -> Tensor:
