@@ -20,7 +20,7 @@ def check_at_least(least: int, values: Mapping[str, int]) -> None:
 
 @contextmanager
 def naming_options(options: Mapping[str, str]) -> Iterator[None]:
-    """Type-, Value- and IndexErrors that begin with the name of an argument begin with that of its option instead.
+    """TypeErrors, ValueErrors and IndexErrors that begin with an argument's name begin with that of its option instead.
 
     Args:
         options: of arguments by name: ``{"num_neighbors": "--fanouts"}``.

@@ -40,7 +40,8 @@ def block_checksums(data: Tensor) -> list[int]:
 
 
 def _bytes(data: Tensor) -> Tensor:
-    """The bytes of a contiguous tensor, as which also a single element counts whatever its stride, unlike in view()."""
+    """The bytes of a contiguous tensor. One of a single element is contiguous whatever its stride, but view() refuses
+    some strides."""
     return data.as_strided((data.numel(),), (1,)).view(torch.uint8)
 
 

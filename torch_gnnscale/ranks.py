@@ -122,8 +122,8 @@ class Steps(ABC):
 
     @abstractmethod
     def drop(self) -> None:
-        """The loader is gone: ends the steps, and returns at once. Any thread calls it, also within the garbage
-        collector."""
+        """Called when the loader is gone: ends the steps without waiting for that. Any thread may call it, also the
+        garbage collector."""
 
 
 def check_alike(of_ranks: Sequence[Mapping[str, Any]], ranks: str = "all ranks") -> None:

@@ -35,7 +35,8 @@ def candidates(name: str, root: str | Path) -> list[Path]:
 
 
 def opened(file: Path, expected: str) -> Arrays:
-    """All arrays of an archive; ``expected`` as of :class:`Arrays`. ValueError, which names the file, if it is none."""
+    """All arrays of an archive; ``expected`` as of :class:`Arrays`. ValueError, which names the file, if it is not
+    an archive."""
     arrays = loaded(file)
     if isinstance(arrays, np.ndarray):
         raise ValueError(f"{file}: expected an archive of arrays (.npz), found a single array")
@@ -61,7 +62,7 @@ def read(name: str, root: str | Path, needed: str) -> Arrays:
 
     Raises:
         ValueError: there is no such archive: the message has ``needed`` (which says what was expected) and both paths;
-            or the file is none, or damaged.
+            or the file is not an archive, or is damaged.
     """
     files = candidates(name, root)
     file = next((file for file in files if file.is_file()), None)
