@@ -6,6 +6,7 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   // Topology.
   library.def(
       "coo_to_csc(Tensor src, Tensor dst, int num_src, int num_dst, bool int32, int threads) -> (Tensor, Tensor)");
+  library.def("colptr_of_sorted(Tensor dst, int num_dst, int threads) -> Tensor");
   library.def("first_outside(Tensor ids, int limit, int threads) -> Tensor");
   library.def("first_malformed(Tensor colptr, int num_edges, int threads) -> Tensor");
   library.def(

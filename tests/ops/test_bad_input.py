@@ -31,6 +31,8 @@ def test_ids_of_the_wrong_kind(bad, error, message):
         ops.coo_to_csc(bad, good, 1, 1)
     with refuses(error, f"dst: {message}"):
         ops.coo_to_csc(good, bad, 1, 1)
+    with refuses(error, f"dst: {message}"):
+        ops.colptr_of_sorted(bad, 1)
     with refuses(error, f"seeds: {message}"):
         graph.sample(ops, bad, [1], 0)
     with refuses(error, f"row: {message}"):
@@ -160,6 +162,7 @@ NUMBERS = [
     ("count", 0, ops.MAX_COUNT, lambda n: ops.permutation(n, 0)),
     ("num_src", 0, 1 << 62, lambda n: ops.coo_to_csc(*EDGES, n, 1)),
     ("num_dst", 0, ops.MAX_COUNT, lambda n: ops.coo_to_csc(*EDGES, 1, n)),
+    ("num_dst", 0, ops.MAX_COUNT, lambda n: ops.colptr_of_sorted(EDGES[1], n)),
     ("limit", 0, 1 << 62, lambda n: ops.first_outside(ids([0]), n)),
     ("num_edges", 0, 1 << 62, lambda n: ops.check_colptr(ids([0]), n)),
     ("num_bytes", 0, 1 << 62, ops.pool_limit),

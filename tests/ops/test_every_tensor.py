@@ -59,6 +59,7 @@ SCORE = torch.arange(1, 41)
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Tensor]]] = {
     "first_outside": (lambda ids: ops.first_outside(ids, 20), {"ids": IDS}),
     "check_colptr": (lambda colptr: ops.check_colptr(colptr, EDGES), {"colptr": GRAPH.colptr}),
+    "colptr_of_sorted": (lambda dst: ops.colptr_of_sorted(dst, 40), {"dst": IDS.sort().values}),
     "coo_to_csc": (lambda src, dst: ops.coo_to_csc(src, dst, 40, 40), {"src": IDS, "dst": IDS.flip(0)}),
     "renumber": (
         lambda colptr, row, order, edge_id: ops.renumber(colptr, row, order, edge_id=edge_id),
@@ -185,9 +186,9 @@ def test_a_strided_tensor_is_read_as_a_contiguous_one(name, argument):
 
 
 # There may be any number of these.
-OF_ANY_LENGTH = {("first_outside", "ids"), ("count_ids", "ids"), ("gather_rows", "index"), ("gather_tiers", "index"),
-                 ("gather_tiers", "place"), ("join_rows", "place"), ("pack_rows", "index"), ("aggregate", "ptr"),
-                 ("sample_layers", "seeds")}  # fmt: skip
+OF_ANY_LENGTH = {("first_outside", "ids"), ("colptr_of_sorted", "dst"), ("count_ids", "ids"), ("gather_rows", "index"),
+                 ("gather_tiers", "index"), ("gather_tiers", "place"), ("join_rows", "place"), ("pack_rows", "index"),
+                 ("aggregate", "ptr"), ("sample_layers", "seeds")}  # fmt: skip
 
 
 CHANGES = {

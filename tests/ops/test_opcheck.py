@@ -37,6 +37,7 @@ def test_coo_to_csc(dtype, int32):
 def test_ids_and_pointers(dtype):
     ids = random_ids(20, 50, dtype=dtype)
     check(OPS.first_outside.default, ids, 19, 0, tests=OF_VALUES)
+    check(OPS.colptr_of_sorted.default, ids.sort().values, 20, 0)
     check(OPS.first_malformed.default, ids.long().cumsum(0), 50, 0, tests=OF_VALUES)
     check(OPS.huge_pages.default, ids, 0, tests=EVERY_CHECK[:3])
     check(OPS.release_pages.default, ids, tests=EVERY_CHECK[:3])

@@ -162,6 +162,39 @@ def test_coo_to_csc_of_an_id_out_of_range(num_edges, threads):
                 ops.coo_to_csc(*ends.values(), 7, 7, threads)
 
 
+@pytest.mark.parametrize("dtype", INDEX)
+@pytest.mark.parametrize(("num_dst", "num_edges"), [(0, 0), (1, 0), (1, 9), (7, 3), (7, 100), (900, 50), (5, 200_000)])
+def test_colptr_of_sorted(num_dst, num_edges, dtype):
+    dst = random_ids(max(num_dst, 1), num_edges, seed=3, dtype=dtype).sort().values
+    for some in (dst, dst[dst > num_dst // 2], dst[dst < num_dst // 2]):  # columns without edges at the ends
+        expected = reference.colptr_of_sorted(some, num_dst)
+        for threads in (0, 1, 3):
+            colptr = ops.colptr_of_sorted(some, num_dst, threads)
+            assert colptr.dtype == torch.int64
+            assert torch.equal(colptr, expected)
+    assert torch.equal(ops.colptr_of_sorted(dst, num_dst), reference.coo_to_csc(dst, dst, num_dst, num_dst)[0])
+
+
+# Edges 65,536, 131,072 and so on are the first of a thread.
+@pytest.mark.parametrize("num_edges", [1, 2, 9, 1 << 16, (1 << 16) + 1, 200_000])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+def test_colptr_of_destinations_that_are_not_sorted(num_edges, threads):
+    share = num_edges // threads
+    places = {0, 1, num_edges // 2, num_edges - 1, share - 1, share, share + 1}
+    for at in sorted(place for place in places if 0 <= place < num_edges):
+        for wrong in (-1, -(1 << 40), 7, 1 << 62):
+            dst = random_ids(7, num_edges, seed=1).sort().values
+            dst[at] = wrong
+            with pytest.raises(IndexError, match=rf"^dst\[{at}\] = {wrong} is out of range: expected ids in \[0, 7\)$"):
+                ops.colptr_of_sorted(dst, 7, threads)
+        if at > 0:
+            dst = torch.full((num_edges,), 5)
+            dst[:at] = 6
+            message = f"dst: expected edges sorted by destination, found dst[{at}] = 5 after 6"
+            with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+                ops.colptr_of_sorted(dst, 7, threads)
+
+
 @pytest.mark.slow
 def test_coo_to_csc_in_buckets_of_more_than_65536_nodes():
     num_dst = 70_000_000

@@ -14,6 +14,11 @@ def _(src, dst, num_src, num_dst, int32, threads):
     return src.new_empty(num_dst + 1, dtype=torch.int64), edges
 
 
+@torch.library.register_fake("gnnscale::colptr_of_sorted")
+def _(dst, num_dst, threads):
+    return dst.new_empty(num_dst + 1, dtype=torch.int64)
+
+
 @torch.library.register_fake("gnnscale::first_outside")
 def _(ids, limit, threads):
     return ids.new_empty((), dtype=torch.int64)

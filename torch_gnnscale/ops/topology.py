@@ -78,6 +78,35 @@ def coo_to_csc(src: Tensor, dst: Tensor, num_src: int, num_dst: int, threads: in
         raise
 
 
+def colptr_of_sorted(dst: Tensor, num_dst: int, threads: int = 0) -> Tensor:
+    """The column pointer of edges that are sorted by destination, in one pass over them, in parallel.
+
+    Args:
+        dst: destination of each edge, int32 or int64, shape [E], in [0, num_dst), never falling.
+        num_dst: number of destination nodes.
+        threads: see the package.
+
+    Returns:
+        int64, shape [num_dst + 1].
+
+    Raises:
+        TypeError, ValueError, IndexError: wrong dtype, an id out of range, edges that are not sorted.
+    """
+    check_int("num_dst", num_dst, most=MAX_COUNT)
+    check_ids("dst", dst)
+    try:
+        return OPS.colptr_of_sorted(dst.contiguous(), num_dst, resolve_threads(threads))
+    except RuntimeError:  # which this explains
+        check_ids("dst", dst, num_dst, threads=threads)
+        falls = (dst[1:] < dst[:-1]).nonzero()
+        if len(falls) == 0:
+            raise
+        at = int(falls[0]) + 1
+        raise ValueError(
+            f"dst: expected edges sorted by destination, found dst[{at}] = {int(dst[at])} after {int(dst[at - 1])}"
+        ) from None
+
+
 def renumber(
     colptr: Tensor, row: Tensor, order: Tensor, *, edge_id: Tensor | None = None, threads: int = 0
 ) -> tuple[Tensor, Tensor]:

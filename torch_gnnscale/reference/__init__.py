@@ -15,6 +15,7 @@ from .partition import contract, propagate_labels, transpose
 from .sampling import sample_negatives, sample_neighbors
 from .shuffle import dropout_rows, shuffle_rows
 from .topology import (
+    colptr_of_sorted,
     coo_to_csc,
     count_ids,
     first_malformed,
@@ -32,6 +33,7 @@ __all__ = [
     "bounded",
     "choose",
     "choose_nodes",
+    "colptr_of_sorted",
     "contract",
     "coo_to_csc",
     "count_ids",

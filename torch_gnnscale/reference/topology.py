@@ -70,6 +70,11 @@ def coo_to_csc(src: Tensor, dst: Tensor, num_src: int, num_dst: int) -> tuple[Te
     return colptr, torch.stack([src[position], position], dim=1).to(torch.int32 if int32 else torch.int64)
 
 
+def colptr_of_sorted(dst: Tensor, num_dst: int) -> Tensor:
+    """The column pointer of edges that are sorted by destination."""
+    return torch.searchsorted(dst, torch.arange(num_dst + 1, dtype=dst.dtype))
+
+
 def first_outside(ids: Tensor, limit: int) -> int:
     """The position of the first id outside [0, limit), or -1."""
     return next((at for at, value in enumerate(ids.tolist()) if not 0 <= value < limit), -1)

@@ -129,9 +129,10 @@ class CSC:
                 row, edge_id = row.to(torch.int32), edge_id.contiguous()  # the edges alone need 64 bits
             return cls(colptr, row, edge_id, num_src)
         _check_ends(src, dst, num_src, num_dst)
-        if (dst[1:] < dst[:-1]).any():
-            raise ValueError("is_sorted: expected edges sorted by destination, found some that are not")
-        colptr = torch._convert_indices_from_coo_to_csr(dst.contiguous(), num_dst).to(torch.int64)
+        try:
+            colptr = ops.colptr_of_sorted(dst, num_dst)
+        except ValueError:
+            raise ValueError("is_sorted: expected edges sorted by destination, found some that are not") from None
         return cls.from_csc(colptr, src, num_src=num_src)
 
     @classmethod
