@@ -117,17 +117,17 @@ def test_calls_that_are_refused_without_a_look_at_the_whole_batch(model, message
     ("change", "message"),
     [
         (lambda batch: batch.pop("num_sampled_nodes"), "batch: expected one of NeighborLoader with num_sampled_nodes"),
-        (lambda batch: batch.update({"edge_index": batch.edge_index.flip(1)}), "batch.edge_index: expected edges sort"),
+        (lambda batch: batch.update({"edge_index": batch.edge_index.flip(1)}), "batch.edge_index: dst: expected edges"),
         (lambda batch: batch.update({"edge_index": batch.edge_index[:, 1:]}), "edges and .* as its hops say, found"),
         (
             lambda batch: batch.edge_index[1, -1:].fill_(1 << 40),
-            r"batch.edge_index: expected destinations in \[0, \d+\)",
+            rf"batch.edge_index: dst\[\d+\] = {1 << 40} is out of range: expected ids in \[0, \d+\)",
         ),
         (
             lambda batch: batch.edge_index[1, -1:].fill_(batch.num_nodes),
-            r"batch.edge_index: expected destinations in \[0, (\d+)\), found \1$",
+            r"batch.edge_index: dst\[\d+\] = (\d+) is out of range: expected ids in \[0, \1\)$",
         ),
-        (lambda batch: batch.edge_index[1, :1].fill_(-7), r"batch.edge_index: expected destinations in .*, found -7"),
+        (lambda batch: batch.edge_index[1, :1].fill_(-7), r"batch.edge_index: dst\[0\] = -7 is out of range"),
         (lambda batch: batch.num_sampled_edges.reverse(), "batch: expected .* edges into its hops' nodes, found"),
     ],
 )

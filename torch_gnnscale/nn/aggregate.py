@@ -110,21 +110,29 @@ class Apart(NamedTuple):
     one: adds to the first, in place, what others have of x's gradient."""
 
 
+def _aggregated(
+    x: Tensor, weight: Tensor | None, edges: Adjacency, reduce: str, apart: Apart | None
+) -> tuple[Tensor, Tensor]:
+    """The aggregate, and ``x[:num_dst]``."""
+    columns, more = edges.forward, None if apart is None else _as_matrix(apart.rows)
+    out = ops.aggregate(columns.ptr, columns.node, x, reduce, weight=weight, edge=columns.edge, more=more)
+    return out, x[: edges.num_dst]
+
+
 class _Aggregate(torch.autograd.Function):
-    """The aggregate, and ``x[:num_dst]``: the gradients of both are added in one tensor of x's size."""
+    """:func:`_aggregated`; the gradients of both results are added in one tensor of x's size."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, edges: Adjacency, reduce: str, apart: Apart | None
     ) -> tuple[Tensor, Tensor]:
-        columns, more = edges.forward, None if apart is None else _as_matrix(apart.rows)
-        out = ops.aggregate(columns.ptr, columns.node, x, reduce, weight=weight, edge=columns.edge, more=more)
+        out, root = _aggregated(x, weight, edges, reduce, apart)
         ctx.edges, ctx.reduce, ctx.give_back = edges, reduce, None if apart is None else apart.give_back
         if ctx.needs_input_grad[0]:
             edges.want_transposed()
         ctx.save_for_backward(x, weight, out if reduce in ("max", "min") else None)
         ctx.set_materialize_grads(False)
-        return out, x[: edges.num_dst]
+        return out, root
 
     @staticmethod
     @once_differentiable
@@ -179,7 +187,9 @@ def aggregate_and_root(
     assert apart is None or (reduce in ("sum", "mean") and not (weight is not None and weight.requires_grad))
     if weight is not None and weight.dim() == 1:
         weight = weight.unsqueeze(1)
-    out, root = _Aggregate.apply(_as_matrix(x), weight, edges, reduce, apart)
+    given = _as_matrix(x), weight, edges, reduce, apart
+    differentiable = torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad))
+    out, root = _Aggregate.apply(*given) if differentiable else _aggregated(*given)
     if x.dim() == 2:
         return out, root
     shape = (edges.num_dst, *x.shape[1:])

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor
+from torch.nn import functional
 from torch_geometric.nn.conv.gcn_conv import gcn_norm
 
 from .. import ops
@@ -103,7 +105,6 @@ class NarrowedLayer:
             and self.reduce in ops.REDUCTIONS
         )
         self._hooks = [getattr(layer, f"_{part}_forward{pre}_hooks") for part in _HOOKED for pre in ("", "_pre")]
-        self._is_sage = kind.forward is pyg_nn.SAGEConv.forward
         self._is_gat = kind.forward is pyg_nn.GATConv.forward
         self._edges: Adjacency | None = None  # within a call
         self._of_edges: Tensor | None = None  # the forward pass's weights of these edges
@@ -127,6 +128,7 @@ class NarrowedLayer:
         self.forward, self.propagate = layer.forward, layer.propagate
         self._fused = self._known and layer.decomposed_layers == 1 and not layer.explain and not any(self._hooks)
         self._rows_agree = self._fused and self._own_forward is None and type(layer).forward in _KNOWN_FORWARD
+        self._is_sage = self._rows_agree and type(layer).forward is pyg_nn.SAGEConv.forward
         self._methods.set("forward", self.computed)
         self._methods.set("propagate", self.aggregated)
 
@@ -161,15 +163,13 @@ class NarrowedLayer:
                     refuse_twice(self.title, given, self._of_edges)
                 if self._fused:
                     self._aggregate_first(given, edges)
-                if self._is_sage and _adds_root(self.layer, given.get("x")):
-                    self._add_root_in_place(given["x"][1])
                 if self._is_gat and self.layer.lin is not None and isinstance(given.get("x"), tuple):
                     self._project_once(*given["x"])
-                args = (*(given.pop(name) for name in names[: len(args)]), *args[len(names) :])
-                if self._rows_agree and not common_rows.everywhere:
-                    out = self.forward(*args, **given)
+                if self._is_sage and self._aggregated is not None and _adds_root(self.layer, given["x"][1]):
+                    out = _add_root(self.layer, self._aggregated[2], given["x"][1])
                 else:
-                    with common_rows:
+                    args = (*(given.pop(name) for name in names[: len(args)]), *args[len(names) :])
+                    with nullcontext() if self._rows_agree and not common_rows.everywhere else common_rows:
                         out = self.forward(*args, **given)
             finally:
                 self._options.restore()
@@ -281,12 +281,6 @@ class NarrowedLayer:
             and (weight is None or (self.reduce in ("sum", "mean") and weight.dtype == x.dtype))
         )
 
-    def _add_root_in_place(self, root: Tensor) -> None:
-        """Makes SAGEConv add ``lin_r(root)`` to ``lin_l(aggregate)`` in place, in one call of ``addmm_``."""
-        of_neighbors, weight = self.layer.lin_l, self.layer.lin_r.weight
-        self._options.set("lin_l", lambda aggregate: of_neighbors(aggregate).addmm_(root, weight.t()))
-        self._options.set("root_weight", False)
-
     def _project_once(self, x: Tensor, root: Tensor) -> None:
         """Takes GATConv's ``lin(root)`` from the first rows of ``lin(x)``, because ``root`` is the first rows of x."""
         linear = self.layer.lin
@@ -320,17 +314,22 @@ class NarrowedLayer:
             return self.propagate(edge_index, size=size, **kwargs)
 
 
-def _adds_root(layer: pyg_nn.MessagePassing, x: Any) -> bool:
-    """Whether a SAGEConv computes ``lin_l(aggregate) + lin_r(x[1])`` as two plain products in the dtype of x.
+def _adds_root(layer: pyg_nn.MessagePassing, root: Tensor | None) -> bool:
+    """Whether a SAGEConv computes ``lin_l(aggregate) + lin_r(root)`` as two plain products in the dtype of root.
 
     With a dtype of 16 bits, one product would round the sum once, while PyG rounds it twice.
     """
-    if not layer.root_weight or not isinstance(x, tuple):
-        return False
-    root = x[1]
-    if not isinstance(root, Tensor) or root.dim() != 2 or root.dtype not in _WIDE:
+    if not layer.root_weight or root is None or root.dim() != 2 or root.dtype not in _WIDE:
         return False
     return _is_plain(layer.lin_l) and _is_plain(layer.lin_r) and not torch.is_autocast_enabled(root.device.type)
+
+
+def _add_root(layer: pyg_nn.MessagePassing, aggregate: Tensor, root: Tensor) -> Tensor:
+    """What SAGEConv returns for its neighbors' aggregate and the destinations' own rows. The second product is added
+    to the first in place, in one call of ``addmm_``."""
+    of_neighbors, of_root = layer.lin_l, layer.lin_r
+    out = functional.linear(aggregate, of_neighbors.weight, of_neighbors.bias).addmm_(root, of_root.weight.t())
+    return functional.normalize(out, p=2.0, dim=-1) if layer.normalize else out
 
 
 def _is_plain(linear: Any) -> bool:

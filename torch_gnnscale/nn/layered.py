@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch_geometric.nn.models.basic_gnn import BasicGNN
 
 from .hops import first_rows, num_seeds
 from .layer import ForwardPass, NarrowedLayer
 from .weigh import Weighed, default_call
 from .wrapper import Wrapper, modules_of
+
+
+def _may_join(model: nn.Module) -> bool:
+    """Whether the model may do more with the rows of several hops than to hand one layer's to the next, as PyG's models
+    without JumpingKnowledge do."""
+    of_pyg = type(model).forward is BasicGNN.forward and "forward" not in vars(model)
+    return not of_pyg or model.jk_mode is not None
 
 
 class Layered(Wrapper):
@@ -41,18 +49,27 @@ class Layered(Wrapper):
             )
         self.call = call
         self._prepared: dict[pyg_nn.MessagePassing, NarrowedLayer] = {}
+        self._found: list[NarrowedLayer] = []
+        self._tree: list[tuple[nn.Module, list[nn.Module | None]]] = []
+        """All modules of ``module`` and their children when layers were looked up last."""
         if not self._layers():
             raise ValueError(f"model: expected one with MessagePassing layers, found none in {type(module).__name__}")
 
     def _layers(self) -> list[NarrowedLayer]:
-        """The model's layers. They are looked up in each call, because a model may get others; a layer is prepared when
-        it is seen first."""
-        layers = [module for module in modules_of(self.module) if isinstance(module, pyg_nn.MessagePassing)]
+        """The model's layers. They are looked up again when a module got other children; a layer is prepared when it is
+        seen first."""
+        known = bool(self._tree) and self._tree[0][0] is self.module
+        if known and all([*module._modules.values()] == children for module, children in self._tree):
+            return self._found
+        modules = modules_of(self.module)
+        layers = [module for module in modules if isinstance(module, pyg_nn.MessagePassing)]
         if any(layer not in self._prepared for layer in layers):
             names = {module: name for name, module in self.module.named_modules()}
             self._prepared = {layer: self.layer_type(names[layer], layer) for layer in layers}
             self._layers_changed()
-        return [self._prepared[layer] for layer in layers]
+        self._found = [self._prepared[layer] for layer in layers]
+        self._tree = [(module, [*module._modules.values()]) for module in modules]
+        return self._found
 
     def _layers_changed(self) -> None:
         """Called when the model has other layers than before."""
@@ -90,11 +107,13 @@ class Layered(Wrapper):
             for layer in self._layers():
                 layer.enter(forward_pass)
                 entered.append(layer)
-            with forward_pass.common_rows:
-                return first_rows(self.call(model, batch), num_seeds(batch))
+            rows = forward_pass.common_rows
+            with rows if rows.everywhere or self.call is not default_call or _may_join(model) else nullcontext():
+                out = self.call(model, batch)
+            return first_rows(out, num_seeds(batch))
         finally:
             for layer in entered:
                 layer.leave()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_prepared": {}}
+        return {**vars(self), "_prepared": {}, "_found": [], "_tree": []}

@@ -8,7 +8,7 @@ from functools import lru_cache
 from operator import mul
 from typing import NamedTuple
 
-LEAST_SAVED = 4 << 20
+LEAST_SAVED = 3 << 20
 """Multiply-adds of the forward pass: if narrowing saves fewer, the whole batch is computed. With this constant and the
 two below, the way that is chosen is the faster one, or slower by less than a tenth, for GraphSAGE, GIN, GCN and GAT of
 two and three layers (benchmarks/bench_narrow.py)."""
