@@ -86,6 +86,8 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   library.def("rmat_edges(int first, int count, int num_nodes, int[] thresholds, int key, int threads) -> Tensor");
   // Memory.
   library.def("empty_bytes(int count) -> Tensor");
+  library.def("board_leave(Tensor(a!) board, Tensor sent, int rank, int round) -> ()");
+  library.def("board_take(Tensor(a!) board, Tensor(b!) received, int rank, int round, int microseconds) -> bool");
   library.def("pool_stats() -> int[]");
   library.def("pool_limit(int num_bytes) -> ()");
   library.def("pool_trim() -> ()");

@@ -23,7 +23,9 @@ def test_the_rank_of_a_column_that_failed_is_named():
 
 @pytest.mark.parametrize(("ranks", "parts", "has_row"), [(2, 2, True), (4, 2, False)])
 def test_ranks_of_a_row_meet_when_there_are_copies_and_they_are_asked(ranks, parts, has_row):
-    groups = SimpleNamespace(rank=0, groups=lambda of_ranks: [object() for _ in of_ranks], topic=lambda: 1)
+    groups = SimpleNamespace(
+        rank=0, groups=lambda of_ranks: [object() for _ in of_ranks], topic=lambda: 1, board=lambda of_ranks: None
+    )
     steps = RankSteps(groups, Grid(ranks, parts), {}, lambda _: None)
     try:
         assert (steps.row is not None) == has_row
@@ -98,7 +100,13 @@ def test_both_threads_may_fail_at_once(monkeypatch):
         telling.set()
         assert told.wait(30)
 
-    groups = SimpleNamespace(rank=0, groups=lambda of_ranks: [object() for _ in of_ranks], topic=lambda: 1, fail=fail)
+    groups = SimpleNamespace(
+        rank=0,
+        groups=lambda of_ranks: [object() for _ in of_ranks],
+        topic=lambda: 1,
+        fail=fail,
+        board=lambda of_ranks: None,
+    )
     steps = RankSteps(groups, Grid(2, 2), {}, lambda _: None)
     steps.rows_here = Exchange(object(), 2, 0)
     monkeypatch.setattr(dist, "get_backend", lambda group: "gloo")

@@ -41,6 +41,10 @@ def test_ids_and_pointers(dtype):
     check(OPS.first_malformed.default, ids.long().cumsum(0), 50, 0, tests=OF_VALUES)
     check(OPS.huge_pages.default, ids, 0, tests=EVERY_CHECK[:3])
     check(OPS.release_pages.default, ids, tests=EVERY_CHECK[:3])
+    board, numbers = torch.zeros(ops.board_size(1), dtype=torch.int64), torch.ones(1, 3, dtype=torch.int64)
+    check(OPS.board_leave.default, board, numbers, 0, 0, tests=EVERY_CHECK[:3])
+    ops.board_leave(board, numbers, 0, 0)
+    check(OPS.board_take.default, board, numbers, 0, 0, 0, tests=EVERY_CHECK[:3])
 
 
 @pytest.mark.slow

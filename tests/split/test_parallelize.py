@@ -171,16 +171,17 @@ def collectives(transport):
     rank, world = dist.get_rank(), dist.get_world_size()
     model = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES)
     split, found = parallelize(model, transport=transport), []
-    once = Exchange._all_to_all
+    numbers, bytes_of = Exchange.numbers, Exchange.bytes
     batch = cut_batches(next(iter(batches())), OWNERS["random"](world), world)[rank]
     batch.x = batch.x.float()
     try:
-        Exchange._all_to_all = lambda *args, **options: (found.append(args), once(*args, **options))[1]
+        Exchange.numbers = lambda *args, **options: (found.append(args), numbers(*args, **options))[1]
+        Exchange.bytes = lambda *args, **options: (found.append(args), bytes_of(*args, **options))[1]
         for _ in range(3):
             found.clear()
             split(batch).sum().backward()
     finally:
-        Exchange._all_to_all = once
+        Exchange.numbers, Exchange.bytes = numbers, bytes_of
     split.close()
     return len(found)
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from .. import ops
+from .board import Board
 
 
 @dataclass
@@ -69,6 +70,8 @@ class Exchange:
     def __init__(self, group: dist.ProcessGroup | None, size: int, rank: int) -> None:
         assert (group is None) <= (size == 1)
         self.group, self.size, self.rank = group, size, rank
+        self.board: Board | None = None
+        """Where numbers are exchanged, if the ranks are on one machine; set alike on all ranks."""
         self.traffic: dict[str, Traffic] = defaultdict(Traffic)
         """By purpose."""
         self.broken = False
@@ -85,20 +88,33 @@ class Exchange:
         yield
         self.broken = before
 
-    def numbers(self, sent: Tensor, purpose: str) -> Tensor:
+    def numbers(self, sent: Tensor, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
         """Sends ``sent[i]`` to rank i, and returns ``received``: ``received[i]`` is what rank i sent to this one. Both
-        int64, shape [size, n], with the same n on all ranks."""
+        int64, shape [size, n], with the same n on all ranks. ``meanwhile`` is called while they are exchanged."""
         assert (sent.dtype, sent.dim(), len(sent)) == (torch.int64, 2, self.size)
         traffic, begin = self.traffic[purpose], time.perf_counter()
         with self.awaited():
             received = sent if self.group is None else torch.empty_like(sent)
             given = sent.contiguous()
-        if self.group is not None:
-            self._all_to_all(received, given)
+        if self.board is None or given.size(1) > self.board.most:
+            self._all_to_all(received, given, meanwhile=meanwhile)
+        else:
+            self._on_board(self.board, received, given, meanwhile)
         traffic.headers += 1
         traffic.header_bytes += (self.size - 1) * sent[0].nbytes
         traffic.seconds += time.perf_counter() - begin
         return received
+
+    def _on_board(self, board: Board, received: Tensor, sent: Tensor, meanwhile: Callable[[], None] | None) -> None:
+        before, self.broken = self.broken, True
+        board.leave(sent)
+        try:
+            if meanwhile is not None:
+                meanwhile()
+        finally:
+            if not board.take(received):
+                self._all_to_all(received, sent)
+            self.broken = before
 
     def bytes(
         self, sent: Tensor, lengths: Sequence[int], sizes: Sequence[int], purpose: str,
@@ -124,8 +140,7 @@ class Exchange:
                 received = ops.empty_bytes(total)
             else:
                 received = torch.empty(total, dtype=torch.uint8, device=device, pin_memory=pinned)
-        if self.group is not None:
-            self._all_to_all(received, sent, list(sizes), list(lengths), meanwhile)
+        self._all_to_all(received, sent, list(sizes), list(lengths), meanwhile)
         traffic.rounds += 1
         traffic.bytes_sent += len(sent)
         traffic.bytes_received += len(received)
@@ -191,6 +206,10 @@ class Exchange:
         self, received: Tensor, sent: Tensor, sizes: list[int] | None = None, lengths: list[int] | None = None,
         meanwhile: Callable[[], None] | None = None,
     ) -> None:  # fmt: skip
+        if self.group is None:
+            if meanwhile is not None:
+                meanwhile()
+            return
         before, self.broken = self.broken, True
         try:
             work = dist.all_to_all_single(received, sent, sizes, lengths, self.group, async_op=True)

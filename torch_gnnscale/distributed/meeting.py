@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 from torch import distributed as dist
 
 from .. import machine
+from .board import Board, board_memory, opened
 from .exchange import Broken, Exchange
 from .hosts import Card, check_cards, check_open_files, own_card
 from .presence import Presence
@@ -100,6 +102,23 @@ class Meeting:
         own = [ranks for ranks in of_ranks if self.rank in ranks]
         self.all_made(lambda: check_open_files(sum(map(_files, own))))
         return self._presence.together(lambda: [_group(ranks, self._timeout, backend) for ranks in of_ranks])
+
+    def board(self, of_ranks: list[list[int]]) -> Board | None:
+        """A board for each list of ranks; returns that of this rank. None if the ranks of its list are not on one
+        machine, or cannot share memory. Errors as of :meth:`gather`."""
+        ranks = next(ranks for ranks in of_ranks if self.rank in ranks)
+        wanted = len(ranks) > 1 and len({self.machines[rank] for rank in ranks}) == 1
+        memory = board_memory(len(ranks)) if wanted and self.rank == ranks[0] else None
+        handle = self.gather(None if memory is None else pickle.dumps(memory))[ranks[0]]
+        if memory is None and handle is not None:
+            memory = opened(handle)
+        have = self.gather(memory is not None)
+        if memory is None:
+            return None
+        if not all(have[rank] for rank in ranks):
+            memory.close()
+            return None
+        return Board(memory, len(ranks), ranks.index(self.rank))
 
     def topic(self) -> int:
         """A new number, equal on all ranks, for something that may fail on its own: ``about`` of :meth:`fail`."""

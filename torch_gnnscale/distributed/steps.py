@@ -59,6 +59,8 @@ class RankSteps(Steps):
         """Over all ranks."""
         self.rows = Exchange(groups[0 if grid.copies == 1 else 1 + own], grid.parts, grid.part(rank))
         """Over the ranks of this one's column, by part."""
+        self.headers.board = board = meeting.board([every])
+        self.rows.board = board if grid.copies == 1 else meeting.board(columns)
         self.rows_here: Exchange | None = None
         """The same ranks, in the group in which the thread that iterates exchanges rows."""
         if row_group is not None:
@@ -371,6 +373,6 @@ class RankSteps(Steps):
     def _end_groups(exchanges: Sequence[Exchange]) -> None:
         groups = {exchange.group for exchange in exchanges if exchange.group is not None}
         for exchange in exchanges:
-            exchange.group = None
+            exchange.group = exchange.board = None
         while groups:  # pop, because the others notice the end only when this rank's last reference to a group is gone
             end_group(groups.pop())

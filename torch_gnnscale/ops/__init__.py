@@ -8,6 +8,7 @@ process's share of the machine's cores (:func:`torch_gnnscale.machine.cores`).
 from . import registrations as _registrations  # noqa: F401 (what torch.compile needs to know)
 from .aggregation import REDUCTIONS, aggregate, can_aggregate, edge_dot, extreme_backward, share_of_extremes
 from .arguments import ID_DTYPES, MAX_COUNT, first_outside, limit_threads
+from .board import BOARD_NUMBERS, board_leave, board_size, board_take
 from .bulk import MAX_BATCHES, beyond_bulks, sample_bulk
 from .cuts import MAX_PARTS, Cut, cut_batch
 from .exchanged_rows import join_rows, pack_rows
@@ -39,15 +40,16 @@ from .tiers import can_widen, gather_tiers, place_dtype
 from .topology import check_colptr, colptr_of_sorted, coo_to_csc, renumber
 
 __all__ = [
-    "Candidates", "Cut", "EdgeSet", "ID_DTYPES", "LayerDrawing", "MAX_BATCHES", "MAX_COUNT", "MAX_FANOUT",
-    "MAX_HOPS", "MAX_PARTS", "MAX_STEPS", "Picks", "PoolStats", "PreparedLayerBulks", "PreparedLayers",
-    "PreparedNeighbors", "REDUCTIONS", "Relabelled", "Relations", "Sample", "Side", "Subgraph", "aggregate",
-    "beyond_bulks", "can_aggregate", "can_gather_rows", "can_widen", "candidates", "check_colptr", "choose_nodes",
-    "colptr_of_sorted", "contract", "coo_to_csc", "count_ids", "cut_batch", "draw_nodes", "dropout_rows",
-    "edge_dot", "edge_set", "empty_bytes", "extreme_backward", "first_outside", "gather_rows", "gather_tiers",
-    "huge_pages", "join_rows", "limit_threads", "map_file", "map_shared", "node_scores", "pack_rows",
-    "permutation", "pick_neighbors", "place_dtype", "pool_limit", "pool_stats", "pool_trim", "propagate_labels",
-    "random_bits", "relabel", "relations", "release_pages", "renumber", "reverse_pagerank", "rmat_edges",
-    "sample_bulk", "sample_layers", "sample_layers_bulk", "sample_negatives", "sample_neighbors", "score_unit",
-    "share_of_extremes", "shuffle_rows", "torch_selects_sooner", "transpose", "weight_sums",
+    "BOARD_NUMBERS", "Candidates", "Cut", "EdgeSet", "ID_DTYPES", "LayerDrawing", "MAX_BATCHES", "MAX_COUNT",
+    "MAX_FANOUT", "MAX_HOPS", "MAX_PARTS", "MAX_STEPS", "Picks", "PoolStats", "PreparedLayerBulks",
+    "PreparedLayers", "PreparedNeighbors", "REDUCTIONS", "Relabelled", "Relations", "Sample", "Side", "Subgraph",
+    "aggregate", "beyond_bulks", "board_leave", "board_size", "board_take", "can_aggregate", "can_gather_rows",
+    "can_widen", "candidates", "check_colptr", "choose_nodes", "colptr_of_sorted", "contract", "coo_to_csc",
+    "count_ids", "cut_batch", "draw_nodes", "dropout_rows", "edge_dot", "edge_set", "empty_bytes",
+    "extreme_backward", "first_outside", "gather_rows", "gather_tiers", "huge_pages", "join_rows", "limit_threads",
+    "map_file", "map_shared", "node_scores", "pack_rows", "permutation", "pick_neighbors", "place_dtype",
+    "pool_limit", "pool_stats", "pool_trim", "propagate_labels", "random_bits", "relabel", "relations",
+    "release_pages", "renumber", "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_layers",
+    "sample_layers_bulk", "sample_negatives", "sample_neighbors", "score_unit", "share_of_extremes",
+    "shuffle_rows", "torch_selects_sooner", "transpose", "weight_sums",
 ]  # fmt: skip

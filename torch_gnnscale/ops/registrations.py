@@ -198,6 +198,16 @@ def _(tensor):
     return None
 
 
+@torch.library.register_fake("gnnscale::board_leave")
+def _(board, sent, rank, round):
+    pass
+
+
+@torch.library.register_fake("gnnscale::board_take")
+def _(board, received, rank, round, microseconds):
+    return True
+
+
 @torch.library.register_fake("gnnscale::pool_stats")
 def _():
     return [0] * 5  # fake tensors have no memory

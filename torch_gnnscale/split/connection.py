@@ -51,6 +51,8 @@ class Connection:
         own = next(number for number, ranks in enumerate(of_ranks) if self.rank in ranks)
         ranks, group = of_ranks[own], self._held.meeting.groups(of_ranks, backend)[own]
         made = _Connected(group, len(ranks), ranks.index(self.rank), self._held, backend)
+        if backend == "gloo":
+            made.board = self._held.meeting.board(of_ranks)
         self._held.exchanges.append(made)
         return made
 
@@ -98,7 +100,7 @@ class _Held:
         for transport in self.transports.values():
             transport.close()
         for exchange in self.exchanges:  # the others notice it when the last reference to a group is gone
-            group, exchange.group = exchange.group, None
+            group, exchange.group, exchange.board = exchange.group, None, None
             if group is None:
                 continue
             exchange.group = _ENDED
@@ -125,6 +127,11 @@ class _Connected(Exchange):
                     dist.broadcast(tensor, dist.get_global_rank(self.group, 0), self.group)
                 except RuntimeError as error:
                     raise Broken(str(error)) from error
+
+    def numbers(self, *args: Any, **options: Any) -> Tensor:
+        """See :meth:`Exchange.numbers`."""
+        with self._named():
+            return super().numbers(*args, **options)
 
     def _all_to_all(self, *args: Any, **options: Any) -> None:
         with self._named():
