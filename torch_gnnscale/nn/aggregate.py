@@ -101,67 +101,95 @@ class Adjacency:
 
 
 class Apart(NamedTuple):
-    """Rows of the last sources, which lie in a tensor of their own; they get no gradient."""
+    """Rows of the last sources, k of them, which come from elsewhere; they get no gradient."""
 
-    rows: Tensor
-    """Shape [k, ...], like x."""
-    give_back: Callable[[Tensor, Tensor], None] | None
-    """``give_back(of_x, of_rows)``, called once with the gradients of x, [n, F], and of ``rows``, [k, F], if x needs
-    one: adds to the first, in place, what others have of x's gradient."""
+    receive: Callable[[Callable[[], None]], Tensor]
+    """``receive(meanwhile)``, called once, returns the rows, [k, ...] like x; ``meanwhile`` is called while they are
+    on their way."""
+    give_back: Callable[[Callable[[], Tensor], Callable[[], Tensor]], Tensor] | None
+    """``give_back(of_rows, of_x)``, called once if x needs a gradient: calls ``of_rows`` for the gradient of the rows,
+    [k, F], and, while that is on its way, ``of_x`` for that of x, [n, F], which it returns after adding to it, in
+    place, what others have of it."""
 
 
-def _aggregated(
-    x: Tensor, weight: Tensor | None, edges: Adjacency, reduce: str, apart: Apart | None
-) -> tuple[Tensor, Tensor]:
-    """The aggregate, and ``x[:num_dst]``."""
-    columns, more = edges.forward, None if apart is None else _as_matrix(apart.rows)
-    out = ops.aggregate(columns.ptr, columns.node, x, reduce, weight=weight, edge=columns.edge, more=more)
-    return out, x[: edges.num_dst]
+def sum_up(x: Tensor, weight: Tensor | None, edges: Adjacency, reduce: str, more: Tensor | None) -> Tensor:
+    """The aggregate: [num_dst, F]. Arguments as of :func:`aggregate_and_root`; ``more``: the rows of its ``apart``."""
+    columns, more = edges.forward, None if more is None else _as_matrix(more)
+    return ops.aggregate(columns.ptr, columns.node, x, reduce, weight=weight, edge=columns.edge, more=more)
+
+
+class RowGradient:
+    """Computes the gradient of the sources' rows.
+
+    Args:
+        grad: that of the aggregate, [num_dst, F].
+        x, weight, edges, reduce: as in :func:`sum_up`.
+        extreme: the aggregate itself, if ``reduce`` is "max" or "min".
+    """
+
+    def __init__(
+        self, grad: Tensor, x: Tensor, weight: Tensor | None, edges: Adjacency, reduce: str, extreme: Tensor | None
+    ) -> None:
+        # Under "mean" each destination's row, divided by its degree; rows without edges are not read.
+        self.of_messages = grad / edges.forward.ptr.diff().unsqueeze(1) if reduce == "mean" else grad.contiguous()
+        self.x, self.weight, self.edges, self.extreme = x, weight, edges, extreme
+
+    def of(self, first: int, last: int) -> Tensor:
+        """That of the sources ``first`` .. ``last - 1``: [last - first, F]; of extremes, of all."""
+        edges, x = self.edges, self.x
+        ptr, node, edge = edges.transposed()
+        ptr, count = ptr[first : last + 1], edges.num_edges
+        if self.extreme is None:
+            return ops.aggregate(ptr, node, self.of_messages, "sum", weight=self.weight, edge=edge, num_edges=count)
+        columns = edges.forward
+        shares = ops.share_of_extremes(columns.ptr, columns.node, x, self.extreme, self.of_messages)
+        return ops.extreme_backward(ptr, node, x, self.extreme, shares, edge=edge, num_edges=count)
 
 
 class _Aggregate(torch.autograd.Function):
-    """:func:`_aggregated`; the gradients of both results are added in one tensor of x's size."""
+    """The aggregate, and ``x[:num_dst]``; the gradients of both are added in one tensor of x's size."""
 
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, weight: Tensor | None, edges: Adjacency, reduce: str, apart: Apart | None
     ) -> tuple[Tensor, Tensor]:
-        out, root = _aggregated(x, weight, edges, reduce, apart)
+        out = sum_up(x, weight, edges, reduce, None if apart is None else apart.receive(_nothing))
         ctx.edges, ctx.reduce, ctx.give_back = edges, reduce, None if apart is None else apart.give_back
         if ctx.needs_input_grad[0]:
             edges.want_transposed()
         ctx.save_for_backward(x, weight, out if reduce in ("max", "min") else None)
         ctx.set_materialize_grads(False)
-        return out, root
+        return out, x[: edges.num_dst]
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor | None, of_root: Tensor | None) -> tuple[Tensor | None, ...]:
         edges, (x, weight, extreme) = ctx.edges, ctx.saved_tensors
-        columns = edges.forward
-        of_x = of_weight = None
-        if grad is None:
-            of_x = x.new_zeros(edges.num_src, x.size(1))
-        else:
-            # Under "mean" each destination's row, divided by its degree; rows without edges are not read.
-            grad = grad / columns.ptr.diff().unsqueeze(1) if ctx.reduce == "mean" else grad.contiguous()
-            if ctx.needs_input_grad[0]:
-                ptr, node, edge = edges.transposed()
-                ptr = ptr[: edges.num_src + 1]
-                if extreme is None:
-                    of_x = ops.aggregate(ptr, node, grad, "sum", weight=weight, edge=edge, num_edges=edges.num_edges)
-                else:
-                    shares = ops.share_of_extremes(columns.ptr, columns.node, x, extreme, grad)
-                    of_x = ops.extreme_backward(ptr, node, x, extreme, shares, edge=edge, num_edges=edges.num_edges)
-            if weight is not None and ctx.needs_input_grad[1]:
-                of_weight = ops.edge_dot(columns.ptr, columns.node, x, grad, weight.size(1), edge=columns.edge)
-        if of_root is not None and of_x is not None:
-            of_x[: edges.num_dst].add_(of_root)
-        if of_x is not None and ctx.give_back is not None:
-            of_x, of_rows = of_x.split([len(x), edges.num_src - len(x)])
-            if ctx.needs_input_grad[0]:
-                ctx.give_back(of_x, of_rows)
-        return of_x, of_weight, None, None, None
+        rows = None if grad is None else RowGradient(grad, x, weight, edges, ctx.reduce, extreme)
+
+        def of(first: int, last: int) -> Tensor:
+            return x.new_zeros(last - first, x.size(1)) if rows is None else rows.of(first, last)
+
+        def of_x() -> Tensor:
+            found = of(0, len(x))
+            if of_root is not None:
+                found[: edges.num_dst].add_(of_root)
+            return found
+
+        found = of_weight = None
+        if ctx.needs_input_grad[0]:
+            if ctx.give_back is None:
+                found = of_x()
+            else:
+                found = ctx.give_back(lambda: of(len(x), edges.num_src), of_x)
+        if rows is not None and ctx.needs_input_grad[1]:
+            columns = edges.forward
+            of_weight = ops.edge_dot(columns.ptr, columns.node, x, rows.of_messages, weight.size(1), edge=columns.edge)
+        return found, of_weight, None, None, None
+
+
+def _nothing() -> None:
+    pass
 
 
 def sort_edges(index: Tensor, num_src: int, num_dst: int) -> tuple[Adjacency, Tensor]:
@@ -182,14 +210,17 @@ def aggregate_and_root(
 ) -> tuple[Tensor, Tensor]:
     """:func:`aggregate`, and the destinations' own rows ``x[:num_dst]``.
 
-    ``apart``: x has no rows of the last sources, these are they; of a sum or mean, without a gradient of ``weight``.
+    ``apart``: x has no rows of the last sources, they come by this; of a sum or mean, without a gradient of ``weight``.
     """
     assert apart is None or (reduce in ("sum", "mean") and not (weight is not None and weight.requires_grad))
     if weight is not None and weight.dim() == 1:
         weight = weight.unsqueeze(1)
-    given = _as_matrix(x), weight, edges, reduce, apart
-    differentiable = torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad))
-    out, root = _Aggregate.apply(*given) if differentiable else _aggregated(*given)
+    matrix = _as_matrix(x)
+    if torch.is_grad_enabled() and (x.requires_grad or (weight is not None and weight.requires_grad)):
+        out, root = _Aggregate.apply(matrix, weight, edges, reduce, apart)
+    else:
+        out = sum_up(matrix, weight, edges, reduce, None if apart is None else apart.receive(_nothing))
+        root = matrix[: edges.num_dst]
     if x.dim() == 2:
         return out, root
     shape = (edges.num_dst, *x.shape[1:])

@@ -17,6 +17,7 @@ from .aggregate import Adjacency, Apart, aggregate, aggregate_and_root, sort_edg
 from .common_rows import CommonRows
 from .hops import HopEdges, Hops, first_rows
 from .messages import refuse_twice, weigh_messages
+from .sage import sage
 from .saving import LayerSize
 from .shadow import Shadow
 
@@ -161,13 +162,12 @@ class NarrowedLayer:
                 if self.forward_pass.weight is not None:
                     self._of_edges = self.forward_pass.weight[: edges.num_edges]
                     refuse_twice(self.title, given, self._of_edges)
-                if self._fused:
-                    self._aggregate_first(given, edges)
-                if self._is_gat and self.layer.lin is not None and isinstance(given.get("x"), tuple):
-                    self._project_once(*given["x"])
-                if self._is_sage and self._aggregated is not None and _adds_root(self.layer, given["x"][1]):
-                    out = _add_root(self.layer, self._aggregated[2], given["x"][1])
-                else:
+                out = self._of_sage(given, edges) if self._is_sage else None
+                if out is None:
+                    if self._fused:
+                        self._aggregate_first(given, edges)
+                    if self._is_gat and self.layer.lin is not None and isinstance(given.get("x"), tuple):
+                        self._project_once(*given["x"])
                     args = (*(given.pop(name) for name in names[: len(args)]), *args[len(names) :])
                     with nullcontext() if self._rows_agree and not common_rows.everywhere else common_rows:
                         out = self.forward(*args, **given)
@@ -251,6 +251,18 @@ class NarrowedLayer:
             given["x"] = (x, root)
             self._aggregated = x, own, out
 
+    def _of_sage(self, given: dict[str, Any], edges: Adjacency) -> Tensor | None:
+        """The output of a SAGEConv, as one function; None if it does more than :func:`torch_gnnscale.nn.sage.sage`."""
+        layer, x = self.layer, given.get("x")
+        if not isinstance(x, tuple) or getattr(layer, "project", False) or not _has_plain_products(layer, x[1]):
+            return None
+        reduce, weight = self._weighed(x[0], None)
+        if not self._can_aggregate(x[0], weight) or (weight is not None and weight.requires_grad):
+            return None
+        of_neighbors, of_root = layer.lin_l, layer.lin_r
+        out = sage(x[0], weight, of_neighbors.weight, of_neighbors.bias, of_root.weight, edges, reduce, self._apart)
+        return functional.normalize(out, p=2.0, dim=-1) if layer.normalize else out
+
     def _reads_sum_alone(self, x: Any, weight: Any) -> bool:
         """Whether the layer reads nothing of the sources' rows x but their sum or mean, which
         :meth:`_aggregate_first` computes; ``weight``: the layer's own, of all edges, or None."""
@@ -314,7 +326,7 @@ class NarrowedLayer:
             return self.propagate(edge_index, size=size, **kwargs)
 
 
-def _adds_root(layer: pyg_nn.MessagePassing, root: Tensor | None) -> bool:
+def _has_plain_products(layer: pyg_nn.MessagePassing, root: Tensor | None) -> bool:
     """Whether a SAGEConv computes ``lin_l(aggregate) + lin_r(root)`` as two plain products in the dtype of root.
 
     With a dtype of 16 bits, one product would round the sum once, while PyG rounds it twice.
@@ -322,14 +334,6 @@ def _adds_root(layer: pyg_nn.MessagePassing, root: Tensor | None) -> bool:
     if not layer.root_weight or root is None or root.dim() != 2 or root.dtype not in _WIDE:
         return False
     return _is_plain(layer.lin_l) and _is_plain(layer.lin_r) and not torch.is_autocast_enabled(root.device.type)
-
-
-def _add_root(layer: pyg_nn.MessagePassing, aggregate: Tensor, root: Tensor) -> Tensor:
-    """What SAGEConv returns for its neighbors' aggregate and the destinations' own rows. The second product is added
-    to the first in place, in one call of ``addmm_``."""
-    of_neighbors, of_root = layer.lin_l, layer.lin_r
-    out = functional.linear(aggregate, of_neighbors.weight, of_neighbors.bias).addmm_(root, of_root.weight.t())
-    return functional.normalize(out, p=2.0, dim=-1) if layer.normalize else out
 
 
 def _is_plain(linear: Any) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch import distributed as dist
@@ -16,9 +18,12 @@ from .transport import Transport
 class Staged(Transport):
     """Over a Gloo group, through pinned host memory; other ranks may have their rows on a CPU."""
 
-    def _bytes(self, sent: Tensor, lengths: list[int], sizes: list[int], purpose: str) -> Tensor:
+    def _bytes(
+        self, sent: Tensor, lengths: list[int], sizes: list[int], purpose: str, meanwhile: Callable[[], None] | None
+    ) -> Tensor:
         there = torch.empty(len(sent), dtype=torch.uint8, pin_memory=True).copy_(sent)
-        return self.exchange.bytes(there, lengths, sizes, purpose, pinned=True).to(sent.device, non_blocking=True)
+        came = self.exchange.bytes(there, lengths, sizes, purpose, meanwhile, pinned=True)
+        return came.to(sent.device, non_blocking=True)
 
 
 class FromGPUToGPU(Transport):
@@ -35,13 +40,18 @@ class FromGPUToGPU(Transport):
         self._rows = rows
         rows.traffic = exchange.traffic
 
-    def _exchanged(self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str) -> Tensor:
+    def _exchanged(
+        self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Tensor:  # fmt: skip
         kinds = self.exchange.numbers(torch.full((self.exchange.size, 1), kind_of(rows)), purpose)
         check_kinds(purpose, kinds[:, 0].tolist())
-        return super()._exchanged(rows, num_sent, num_received, purpose)
+        return super()._exchanged(rows, num_sent, num_received, purpose, meanwhile)
 
-    def _bytes(self, sent: Tensor, lengths: list[int], sizes: list[int], purpose: str) -> Tensor:
-        return self._rows.bytes(sent, lengths, sizes, purpose)
+    def _bytes(
+        self, sent: Tensor, lengths: list[int], sizes: list[int], purpose: str, meanwhile: Callable[[], None] | None
+    ) -> Tensor:
+        return self._rows.bytes(sent, lengths, sizes, purpose, meanwhile)
 
 
 def nccl_exchange(

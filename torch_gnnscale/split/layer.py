@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -90,8 +91,14 @@ class SplitPass(ForwardPass):
     def apart(self, value: Tensor, groups: int, name: str) -> tuple[Tensor, Apart]:
         """As :meth:`mixed`, but own rows and halo are two tensors; for a layer that is the only reader of ``value``."""
         own, moves = first_rows(value, self.hops.rows[groups - 1]), self.hops.moves(groups - 1)
-        came = self._known_halo(value, moves)
-        return own, self.transport.apart(own, moves, name) if came is None else Apart(came, None)
+        if (came := self._known_halo(value, moves)) is None:
+            return own, self.transport.apart(own, moves, name)
+
+        def receive(meanwhile: Callable[[], None]) -> Tensor:
+            meanwhile()
+            return came
+
+        return own, Apart(receive, None)
 
     def _known_halo(self, value: Tensor, moves: Moves) -> Tensor | None:
         """The halo's rows of ``value``, if the loader has exchanged them: if it is ``batch.x`` without a gradient."""

@@ -89,31 +89,33 @@ class Peers(Transport):
         _close(memories)  # its own, the first, last
         return problems[0]
 
-    def pull(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
+    def pull(self, own: Tensor, moves: Moves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
         """See :class:`Transport`."""
-        return self._read(own[:0], own, moves, purpose)
+        return self._read(own[:0], own, moves, purpose, meanwhile)
 
     def joined(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
         """See :class:`Transport`."""
         return self._read(own, own, moves, purpose)
 
-    def rows(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
+    def rows(self, own: Tensor, moves: Moves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
         """See :class:`Transport`. If all come from one rank, which wrote them for this one alone: its memory itself."""
         senders = [rank for rank, count in enumerate(moves.num_received) if count]
         if len(senders) != 1:
-            return self.pull(own, moves, purpose)
+            return self.pull(own, moves, purpose, meanwhile)
         with self._counted(own, moves.num_sent, moves.num_received, purpose):
-            offered = self._offered(own, moves, purpose)[senders[0]]
+            offered = self._offered(own, moves, purpose, meanwhile)[senders[0]]
             return offered.rows if offered.places is None else self.shared.joined(own[:0], [offered])
 
-    def _read(self, first: Tensor, own: Tensor, moves: Moves, purpose: str) -> Tensor:
+    def _read(
+        self, first: Tensor, own: Tensor, moves: Moves, purpose: str, meanwhile: Callable[[], None] | None = None
+    ) -> Tensor:
         """``first`` and after it the rows of the halo."""
         with self._counted(own, moves.num_sent, moves.num_received, purpose):
-            offered = self._offered(own, moves, purpose)
+            offered = self._offered(own, moves, purpose, meanwhile)
             with self.exchange.awaited():  # a rank that has no memory for them cannot go on alone
                 return self.shared.joined(first, [entry for entry in offered if entry.num_rows])
 
-    def _offered(self, own: Tensor, moves: Moves, purpose: str) -> list[Offered]:
+    def _offered(self, own: Tensor, moves: Moves, purpose: str, meanwhile: Callable[[], None] | None) -> list[Offered]:
         """Writes the rows that others read, each once, however many ranks read it. If several do, the list of places of
         each reader follows the rows. Returns what each rank wrote for this one."""
         with self.exchange.awaited():
@@ -136,10 +138,13 @@ class Peers(Transport):
             ids = _rows_at(memory, turn, begin, count, rows)
             return Offered(_rows_at(memory, turn, 0, listed, own), ids)
 
-        met = self._met(own, num_bytes, write, told, purpose)
+        met = self._met(own, num_bytes, write, told, purpose, meanwhile)
         return [offered(count, *entry) for entry, count in zip(met, moves.num_received, strict=True)]
 
-    def swap(self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str) -> list[Tensor]:
+    def swap(
+        self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[Tensor]:  # fmt: skip
         """See :class:`Transport`; the rows are those of the peers' buffers."""
         width = rows.shape[1:].numel() * rows.element_size()
         total = width * len(rows)
@@ -149,7 +154,7 @@ class Peers(Transport):
             _rows_at(memory, turn, 0, len(rows), rows).copy_(rows)
 
         with self._counted(rows, num_sent, num_received, purpose):
-            met = self._met(rows, total, write, told, purpose)
+            met = self._met(rows, total, write, told, purpose, meanwhile)
             return [
                 _rows_at(memory, turn, at, count, rows)
                 for (memory, turn, at), count in zip(met, num_received, strict=True)
@@ -157,7 +162,7 @@ class Peers(Transport):
 
     def _met(
         self, rows: Tensor, num_bytes: int, write: Callable[[PeerMemory, int], None], told: list[list[int]],
-        purpose: str,
+        purpose: str, meanwhile: Callable[[], None] | None,
     ) -> list[tuple[Any, ...]]:  # fmt: skip
         """Writes into this rank's next buffer, and meets the others. Returns the memory of each rank, which of its
         buffers was written, and what it told this one.
@@ -168,6 +173,7 @@ class Peers(Transport):
             write: into a buffer, the first or the second of a memory.
             told: numbers for each rank; equally many on all.
             purpose: what the exchange is counted as.
+            meanwhile: called while this rank waits for the others.
 
         Raises:
             ValueError: on all ranks, if one of them has rows of another type or width.
@@ -186,7 +192,8 @@ class Peers(Transport):
                 raise
             error = failed
         kind, status = kind_of(rows), _FAILED if error is not None else _WROTE if made is None else _GREW
-        heard = exchange.numbers(torch.tensor([[*values, kind, status] for values in told]), purpose).tolist()
+        said_here = torch.tensor([[*values, kind, status] for values in told])
+        heard = exchange.numbers(said_here, purpose, meanwhile).tolist()
         _close(self._replaced)
         said = [values[-1] for values in heard]
         if _GREW in said:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -65,20 +66,21 @@ class Transport:
         self.moved: defaultdict[str, Moved] = defaultdict(Moved)
         """The rows that were exchanged, by purpose."""
 
-    def pull(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
+    def pull(self, own: Tensor, moves: Moves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
         """The rows of the halo, in its order, [t, ...].
 
         Args:
             own: contiguous, [n, ...]; the others read rows of it.
             moves: rows in [0, n).
             purpose: what the exchange is counted as.
+            meanwhile: called while the rows are exchanged.
         """
         packed = ops.shuffle_rows(None, [own], None, moves.sent, check=False)
-        return self._exchanged(packed, moves.num_sent, moves.num_received, purpose)
+        return self._exchanged(packed, moves.num_sent, moves.num_received, purpose, meanwhile)
 
-    def rows(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
+    def rows(self, own: Tensor, moves: Moves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
         """As :meth:`pull`, perhaps in memory that the next exchange overwrites."""
-        return self.pull(own, moves, purpose)
+        return self.pull(own, moves, purpose, meanwhile)
 
     def joined(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
         """[own; halo]: ``own`` and after it the rows of :meth:`pull`, [n + t, ...]."""
@@ -87,20 +89,27 @@ class Transport:
         out[len(own) :] = self.pull(own, moves, purpose)
         return out
 
-    def swap(self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str) -> list[Tensor]:
+    def swap(
+        self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> list[Tensor]:  # fmt: skip
         """The rows from rank 0, then 1, ...: [num_received[p], ...] each; valid until the next exchange.
 
         Args:
             rows: those to rank 0, then 1, ...: contiguous, [sum(num_sent), ...].
             num_sent, num_received: how many rows go to each rank, and come from each.
             purpose: what the exchange is counted as.
+            meanwhile: called while the rows are exchanged.
         """
-        return list(self._exchanged(rows, num_sent, num_received, purpose).split(num_received))
+        return list(self._exchanged(rows, num_sent, num_received, purpose, meanwhile).split(num_received))
 
-    def _exchanged(self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str) -> Tensor:
+    def _exchanged(
+        self, rows: Tensor, num_sent: list[int], num_received: list[int], purpose: str,
+        meanwhile: Callable[[], None] | None = None,
+    ) -> Tensor:  # fmt: skip
         width = rows.shape[1:].numel() * rows.element_size()
         lengths, sizes = ([width * count for count in counts] for counts in (num_sent, num_received))
-        received = self._bytes(rows.reshape(-1).view(torch.uint8), lengths, sizes, purpose)
+        received = self._bytes(rows.reshape(-1).view(torch.uint8), lengths, sizes, purpose, meanwhile)
         self._count(num_sent, num_received, purpose)
         return received.view(rows.dtype).view(sum(num_received), *rows.shape[1:])
 
@@ -109,9 +118,11 @@ class Transport:
         moved.sent += sum(num_sent)
         moved.received += sum(num_received)
 
-    def _bytes(self, sent: Tensor, lengths: list[int], sizes: list[int], purpose: str) -> Tensor:
+    def _bytes(
+        self, sent: Tensor, lengths: list[int], sizes: list[int], purpose: str, meanwhile: Callable[[], None] | None
+    ) -> Tensor:
         """:meth:`Exchange.bytes`, from and to the device of the rows."""
-        return self.exchange.bytes(sent, lengths, sizes, purpose)
+        return self.exchange.bytes(sent, lengths, sizes, purpose, meanwhile)
 
     def close(self) -> None:
         """Frees what the transport holds, but for its group."""
@@ -131,14 +142,22 @@ class Transport:
     def apart(self, own: Tensor, moves: Moves, purpose: str) -> Apart:
         """The rows of :meth:`mixed` that are not ``own``, float32 or float64; valid until the next exchange. On the way
         back, where own needs a gradient, the others' shares are added to it without a copy."""
-        rows = self.rows(own.detach().contiguous(), moves, f"forward {purpose}")
+        given = own.detach().contiguous()
 
-        def give_back(of_own: Tensor, of_rows: Tensor) -> None:
-            came = self.swap(of_rows, moves.num_received, moves.num_sent, f"backward {purpose}")
+        def receive(meanwhile: Callable[[], None]) -> Tensor:
+            return self.rows(given, moves, f"forward {purpose}", meanwhile)
+
+        def give_back(of_rows: Callable[[], Tensor], of_x: Callable[[], Tensor]) -> Tensor:
+            found: list[Tensor] = []
+            came = self.swap(
+                of_rows(), moves.num_received, moves.num_sent, f"backward {purpose}", lambda: found.append(of_x())
+            )
+            (of_own,) = found
             for sent, of_sent in zip(moves.sent.split(moves.num_sent), came, strict=True):
                 of_own.index_add_(0, sent, of_sent)  # of one rank no row comes twice
+            return of_own
 
-        return Apart(rows, give_back)
+        return Apart(receive, give_back)
 
 
 class _Mixed(torch.autograd.Function):

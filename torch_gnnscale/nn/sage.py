@@ -1,0 +1,104 @@
+"""SAGEConv as one function: the aggregate of its neighbors' rows, and both products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from .aggregate import Adjacency, Apart, RowGradient, sum_up
+
+
+def _computed(
+    x: Tensor, weight: Tensor | None, of_neighbors: Tensor, bias: Tensor | None, of_root: Tensor, edges: Adjacency,
+    reduce: str, apart: Apart | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The output, and the aggregate. The product of the destinations' own rows, to which the other one is added in
+    place, is computed while the rows that are apart are on their way."""
+    products: list[Tensor] = []
+
+    def multiply() -> None:
+        products.append(functional.linear(x[: edges.num_dst], of_root, bias))
+
+    if apart is None:
+        multiply()
+    aggregate = sum_up(x, weight, edges, reduce, None if apart is None else apart.receive(multiply))
+    return products[0].addmm_(aggregate, of_neighbors.t()), aggregate
+
+
+class _Sage(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor | None, of_neighbors: Tensor, bias: Tensor | None, of_root: Tensor,
+        edges: Adjacency, reduce: str, apart: Apart | None,
+    ) -> Tensor:  # fmt: skip
+        out, aggregate = _computed(x, weight, of_neighbors, bias, of_root, edges, reduce, apart)
+        ctx.edges, ctx.reduce, ctx.give_back = edges, reduce, None if apart is None else apart.give_back
+        if ctx.needs_input_grad[0]:
+            edges.want_transposed()
+        ctx.save_for_backward(x, weight, aggregate, of_neighbors, of_root)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        edges, (x, weight, aggregate, of_neighbors, of_root) = ctx.edges, ctx.saved_tensors
+        found: list[Tensor | None] = [None] * 8
+
+        def of_parameters() -> None:
+            if ctx.needs_input_grad[2]:
+                found[2] = grad.t().mm(aggregate)
+            if ctx.needs_input_grad[3]:
+                found[3] = grad.sum(0)
+            if ctx.needs_input_grad[4]:
+                found[4] = grad.t().mm(x[: edges.num_dst])
+
+        if not ctx.needs_input_grad[0]:
+            of_parameters()
+            return tuple(found)
+        extreme = aggregate if ctx.reduce in ("max", "min") else None
+        rows = RowGradient(grad.mm(of_neighbors), x, weight, edges, ctx.reduce, extreme)
+
+        def of_x() -> Tensor:
+            of_parameters()
+            out = rows.of(0, len(x))
+            out[: edges.num_dst].addmm_(grad, of_root)
+            return out
+
+        if ctx.give_back is None:
+            found[0] = of_x()
+        else:
+            found[0] = ctx.give_back(lambda: rows.of(len(x), edges.num_src), of_x)
+        return tuple(found)
+
+
+def sage(
+    x: Tensor,
+    weight: Tensor | None,
+    of_neighbors: Tensor,
+    bias: Tensor | None,
+    of_root: Tensor,
+    edges: Adjacency,
+    reduce: str,
+    apart: Apart | None,
+) -> Tensor:
+    """``aggregate @ of_neighbors.T + x[:num_dst] @ of_root.T + bias``; differentiable once.
+
+    Args:
+        x: float32 or float64, [num_src, F], or fewer rows with ``apart``.
+        weight: of messages, without a gradient: [e]; or None.
+        of_neighbors, of_root: [C, F]; dtypes as of x.
+        bias: [C], or None.
+        edges, reduce, apart: as of :func:`torch_gnnscale.nn.aggregate.aggregate_and_root`.
+
+    Returns:
+        [num_dst, C].
+    """
+    assert weight is None or not weight.requires_grad
+    given = x, None if weight is None else weight.unsqueeze(1), of_neighbors, bias, of_root, edges, reduce, apart
+    if torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in (x, of_neighbors, bias, of_root)):
+        return _Sage.apply(*given)
+    return _computed(*given)[0]
