@@ -12,9 +12,9 @@ LEAST_SAVED = 3 << 20
 """Multiply-adds of the forward pass: if narrowing saves fewer, the whole batch is computed. With this constant and the
 two below, the way that is chosen is the faster one, or slower by less than a tenth, for GraphSAGE, GIN, GCN and GAT of
 two and three layers (benchmarks/bench_narrow.py)."""
-EDGE = 1500
+EDGE = 1750
 """The cost of an edge in multiply-adds: PyG computes and aggregates its message in the time of that many."""
-CHANNEL = 40
+CHANNEL = 60
 """The cost of a channel of an output row in multiply-adds: its bias, its activation and their gradients take the time
 of that many."""
 
