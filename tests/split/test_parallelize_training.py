@@ -20,6 +20,7 @@ from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.nn import narrow, saving, weigh
 from torch_gnnscale.split import parallelize
 from torch_gnnscale.split.gradients import GradientSum
+from torch_gnnscale.split.transport import Transport
 
 
 def loss_of(out, batch, seeds):
@@ -107,7 +108,7 @@ def test_holding_is_the_same_as_not_holding():
 
 
 def test_holding_within_holding():
-    gradients = GradientSum(Exchange(None, 1, 0))
+    gradients = GradientSum(Transport(Exchange(None, 1, 0)))
     with gradients.held():
         with gradients.held():
             assert gradients.holds

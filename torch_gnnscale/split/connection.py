@@ -56,6 +56,11 @@ class Connection:
         self._held.exchanges.append(made)
         return made
 
+    def keep(self, of_all: Transport) -> Transport:
+        """A transport between all ranks, which ends with this connection."""
+        self._held.of_all = of_all
+        return of_all
+
     @property
     def ended(self) -> bool:
         """Whether the model cannot be called any more."""
@@ -87,6 +92,7 @@ class _Held:
     meeting: Meeting
     exchanges: list[_Connected] = field(default_factory=list)
     transports: dict[tuple[Grid, tuple[int, ...]], Transport] = field(default_factory=dict)
+    of_all: Transport | None = None
     ended: bool = False
 
     def end(self, why: str = "its model was closed or dropped", failed: bool = False) -> None:
@@ -97,8 +103,9 @@ class _Held:
         self.ended = True
         if why:
             self.meeting.fail(why)
-        for transport in self.transports.values():
-            transport.close()
+        for transport in (*self.transports.values(), self.of_all):
+            if transport is not None:
+                transport.close()
         for exchange in self.exchanges:  # the others notice it when the last reference to a group is gone
             group, exchange.group, exchange.board = exchange.group, None, None
             if group is None:

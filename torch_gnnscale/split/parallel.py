@@ -30,7 +30,7 @@ from .header import compare_headers, own_header
 from .layer import Call, SplitLayer, SplitPass, refuse_recomputing
 from .norms import SplitNorms
 from .own_hops import OwnHops
-from .peer_memory import memories_on
+from .peer_memory import HostMemories, memories_on
 from .peers import Peers
 from .probe import SEEDS, cut_probe, fields_of, probe_batch
 from .shuffle_index import ShuffleIndex
@@ -146,7 +146,10 @@ class Parallelized(Layered):
 
     def _connect(self) -> None:
         self._connection = Connection(self.rank, self.world, self.timeout)
-        self._gradients = GradientSum(self._connection.all)
+        every = self._connection.all
+        peers = Peers.connect(every, HostMemories()) if self.world > 1 and self.transport != "all_to_all" else None
+        of_all = peers if isinstance(peers, Peers) else Transport(every)
+        self._gradients = GradientSum(self._connection.keep(of_all))
         self._description = Description(self.module)
 
     @torch.no_grad()
