@@ -21,10 +21,13 @@ from torch_geometric.data import Data
 from tqdm import tqdm
 
 from torch_gnnscale.datasets import load, planted
+from torch_gnnscale.distributed.meeting import Meeting
 
 DATA = Path(os.environ.get("GNNSCALE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 FLAG = "--ranks"
 """First argument of a script that runs as the ranks' parent: followed by the folder and the number of ranks."""
+RATE = "BENCHMARK_RATE"
+"""The environment variable that tells ranks the rate of their loopback device, if it is shaped."""
 SHAPED = "tc qdisc add dev lo root tbf rate {rate} burst 256k latency 1s"
 """Limits what all ranks together send to ``rate``, such as 1gbit: they share the device."""
 
@@ -60,7 +63,7 @@ def start(script: str, folder: Path, world: int, rate: str | None, seconds: int)
     if rate is not None:
         command += shaped(rate)
     command += [sys.executable, script, FLAG, str(folder), str(world)]
-    given = {"GLOO_SOCKET_IFNAME": "lo", "LOCAL_WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1"}
+    given = {"GLOO_SOCKET_IFNAME": "lo", "LOCAL_WORLD_SIZE": str(world), "OMP_NUM_THREADS": "1", RATE: rate or ""}
     subprocess.run(command, check=True, env={**os.environ, **given})
     return [json.loads((folder / f"rank-{rank}.json").read_text()) for rank in range(world)]
 
@@ -81,6 +84,8 @@ def _rank(rank: int, world: int, folder: str, rank_main: Callable[[Path], Any]) 
     torch.set_num_threads(1)
     store = dist.FileStore(f"{folder}/store", world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world)
+    if os.environ[RATE]:  # ranks stand for machines, which share no memory
+        Meeting.board = lambda self, of_ranks: None  # type: ignore[method-assign]
     found = rank_main(Path(folder))
     Path(folder, f"rank-{rank}.json").write_text(json.dumps(found))
     dist.destroy_process_group()

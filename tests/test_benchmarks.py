@@ -47,6 +47,7 @@ def output(command: str, folder: Path) -> str:
         "bench_push.py --rounds 1 --graphs small --seeds 32 --steps 2 --rates",
         "bench_scaling.py --rounds 1 --graph tiny --table 16 --epochs 0",
         "bench_shuffle.py --rounds 1 --rows 1000 --sent 300",
+        "bench_board.py --rounds 2 --ranks 2",
         "bench_simd.py --rounds 1 --graphs tiny",
         "bench_split.py --rounds 1 --graphs small --ranks 2 --steps 1 --presampled 1 --settings usual",
         "bench_split_anneal.py --graph small --seeds 1 --rounds 4 --epochs 2",
