@@ -24,7 +24,7 @@ from torch_gnnscale.datasets import load, planted
 from torch_gnnscale.distributed.meeting import Meeting
 
 DATA = Path(os.environ.get("GNNSCALE_DATA", Path(__file__).parents[2] / "shared" / "data"))
-FLAG = "--ranks"
+FLAG = "--rank-folder"
 """First argument of a script that runs as the ranks' parent: followed by the folder and the number of ranks."""
 RATE = "BENCHMARK_RATE"
 """The environment variable that tells ranks the rate of their loopback device, if it is shaped."""
