@@ -73,6 +73,32 @@ def test_rows_of_several_hops_meet_around_a_model_of_pyg(way):
     torch.testing.assert_close(found, expected[: batch.batch_size], rtol=0, atol=1e-12)
 
 
+class Skip(nn.Module):
+    """A layer and, beside it, the rows that it gets."""
+
+    def __init__(self, conv):
+        super().__init__()
+        self.conv = conv
+
+    def forward(self, x, edge_index):
+        return self.conv(x, edge_index) + x
+
+
+@pytest.mark.parametrize("way", ["module", "hook", "hook before"])
+def test_rows_of_several_hops_meet_within_a_model_of_pyg(way):
+    model, batch = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double(), next(iter(batches()))
+    if way == "module":
+        model.convs[1] = Skip(model.convs[1])
+    elif way == "hook":
+        model.convs[1].register_forward_hook(lambda conv, given, out: out + given[0])
+    else:
+        last = []
+        model.convs[0].register_forward_pre_hook(lambda conv, given: last.append(given[0].sum(1, keepdim=True)))
+        model.convs[2].register_forward_pre_hook(lambda conv, given: (given[0] + last.pop(), *given[1:]))
+    expected = model(batch.x, batch.edge_index)[: batch.batch_size]
+    torch.testing.assert_close(narrow(model)(batch), expected, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("options", [{"normalize": True}, {"bias": False}, {"root_weight": False}, {"project": True}])
 def test_options_of_sage(options):
     batch = next(iter(batches()))
@@ -85,3 +111,17 @@ def test_options_of_sage(options):
     )
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize("way", ["bias", "shared"])
+def test_products_that_sage_usually_has_not(way):
+    model, batch = pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double(), next(iter(batches()))
+    conv = model.convs[1]
+    conv.lin_r = conv.lin_l if way == "shared" else pyg_nn.Linear(HIDDEN, HIDDEN, bias=True).double()
+    for linear in (conv.lin_l, conv.lin_r):
+        nn.init.ones_(linear.bias)
+    expected = model(batch.x, batch.edge_index)[: batch.batch_size]
+    found = narrow(model, check=False)(batch)
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    found.sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())

@@ -333,7 +333,8 @@ def _has_plain_products(layer: pyg_nn.MessagePassing, root: Tensor | None) -> bo
     """
     if not layer.root_weight or root is None or root.dim() != 2 or root.dtype not in _WIDE:
         return False
-    return _is_plain(layer.lin_l) and _is_plain(layer.lin_r) and not torch.is_autocast_enabled(root.device.type)
+    plain = _is_plain(layer.lin_l) and _is_plain(layer.lin_r) and layer.lin_r.bias is None
+    return plain and not torch.is_autocast_enabled(root.device.type)
 
 
 def _is_plain(linear: Any) -> bool:

@@ -20,8 +20,12 @@ from .wrapper import Wrapper, modules_of
 def _may_join(model: nn.Module) -> bool:
     """Whether the model may do more with the rows of several hops than to hand one layer's to the next, as PyG's models
     without JumpingKnowledge do."""
-    of_pyg = type(model).forward is BasicGNN.forward and "forward" not in vars(model)
-    return not of_pyg or model.jk_mode is not None
+    if type(model).forward is not BasicGNN.forward or "forward" in vars(model) or model.jk_mode is not None:
+        return True
+    return any(
+        not isinstance(conv, pyg_nn.MessagePassing) or conv._forward_hooks or conv._forward_pre_hooks
+        for conv in model.convs
+    )
 
 
 class Layered(Wrapper):
