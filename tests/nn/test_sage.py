@@ -5,6 +5,7 @@ from itertools import product
 import pytest
 import torch
 from helpers.graphs import random_ids
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from torch_gnnscale.nn.aggregate import Adjacency, Apart
 from torch_gnnscale.nn.sage import sage
@@ -51,12 +52,25 @@ def test_the_definition(reduce, weighed, wanted):
     edges, tensors = given(wanted)
     weight = made(EDGES, 1, 5)[:, 0] if weighed else None
     out = sage(tensors["x"], weight, *[tensors[name] for name in NAMES[1:]], edges, reduce, None)
-    expected = defined(edges, tensors, weight, "sum" if reduce == "add" else reduce)
+    expected = defined(edges, tensors, weight, reduce)
     torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
     assert out.requires_grad == bool(wanted)
     if wanted:
         for ours, theirs in zip(gradients(out, tensors, wanted), gradients(expected, tensors, wanted), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
+
+
+class Products(TorchDispatchMode):
+    """Notes matrix products in ``events``."""
+
+    def __init__(self, events):
+        super().__init__()
+        self.events = events
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm, torch.ops.aten.addmm_):
+            self.events.append("product")
+        return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("wanted", [["x"], NAMES], ids=str)
@@ -77,17 +91,54 @@ def test_rows_that_are_apart(wanted):
     def give_back(of_rows, of_x):
         torch.testing.assert_close(of_rows(), of_all[0][33:], rtol=1e-12, atol=1e-12)
         events.append("gave back")
-        return of_x().add_(1)
+        found = of_x().add_(1)
+        events.append("received")
+        return found
 
     apart = Apart(receive, give_back)
-    out = sage(own, None, *[tensors[name] for name in NAMES[1:]], edges, "mean", apart)
+    with Products(events):
+        out = sage(own, None, *[tensors[name] for name in NAMES[1:]], edges, "mean", apart)
     torch.testing.assert_close(out, expected, rtol=1e-12, atol=1e-12)
-    assert events == ["sent", "received"]
-    of_own, *others = gradients(out, {**tensors, "x": own}, wanted)
-    assert events == ["sent", "received", "gave back"]
+    assert events == ["sent", "product", "received", "product"]
+    events.clear()
+    with Products(events):
+        of_own, *others = gradients(out, {**tensors, "x": own}, wanted)
+    meanwhile = ["product"] * (3 if wanted == NAMES else 1)
+    assert events == ["product", "gave back", *meanwhile, "received"]
     torch.testing.assert_close(of_own, of_all[0][:33] + 1, rtol=1e-12, atol=1e-12)
     for ours, theirs in zip(others, of_all[1:], strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("reduce", ["mean", "max"])
+@pytest.mark.parametrize(
+    ("wanted", "kept"),
+    [
+        (["x"], ["of_neighbors", "of_root"]),
+        (["of_neighbors"], ["aggregate"]),
+        (["of_root"], ["x"]),
+        (["bias"], []),
+        (NAMES, ["x", "aggregate", "of_neighbors", "of_root"]),
+    ],
+    ids=str,
+)
+def test_what_is_kept_for_the_backward_pass(wanted, kept, reduce):
+    """What no gradient needs is not; an extreme is a gradient's of x."""
+    edges, tensors = given(wanted)
+    out = sage(tensors["x"], None, *[tensors[name] for name in NAMES[1:]], edges, reduce, None)
+    saved = dict(zip(["x", "weight", "aggregate", "of_neighbors", "of_root"], out.grad_fn.saved_tensors, strict=True))
+    extreme = {"x", "aggregate"} if reduce == "max" and "x" in wanted else set()
+    assert {name for name, tensor in saved.items() if tensor is not None} == {*kept} | extreme
+
+
+def test_a_backward_pass_within_autocast():
+    edges, tensors = given(NAMES)
+    out = sage(tensors["x"], None, *[tensors[name] for name in NAMES[1:]], edges, "mean", None)
+    expected = gradients(defined(edges, tensors, None, "mean"), tensors, NAMES)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = gradients(out, tensors, NAMES)
+    for ours, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)
 
 
 def test_without_gradients_nothing_is_kept():
@@ -95,6 +146,7 @@ def test_without_gradients_nothing_is_kept():
     with torch.no_grad():
         out = sage(tensors["x"], None, *[tensors[name] for name in NAMES[1:]], edges, "mean", None)
     assert not out.requires_grad
+    assert edges._wanted is None
     torch.testing.assert_close(out, defined(edges, tensors, None, "mean").detach(), rtol=1e-12, atol=1e-12)
 
 

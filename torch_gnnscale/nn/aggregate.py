@@ -123,25 +123,32 @@ class RowGradient:
 
     Args:
         grad: that of the aggregate, [num_dst, F].
-        x, weight, edges, reduce: as in :func:`sum_up`.
+        x, weight, edges, reduce: as in :func:`sum_up`; x is read with ``extreme`` alone.
         extreme: the aggregate itself, if ``reduce`` is "max" or "min".
     """
 
     def __init__(
-        self, grad: Tensor, x: Tensor, weight: Tensor | None, edges: Adjacency, reduce: str, extreme: Tensor | None
+        self,
+        grad: Tensor,
+        x: Tensor | None,
+        weight: Tensor | None,
+        edges: Adjacency,
+        reduce: str,
+        extreme: Tensor | None,
     ) -> None:
         # Under "mean" each destination's row, divided by its degree; rows without edges are not read.
         self.of_messages = grad / edges.forward.ptr.diff().unsqueeze(1) if reduce == "mean" else grad.contiguous()
         self.x, self.weight, self.edges, self.extreme = x, weight, edges, extreme
 
     def of(self, first: int, last: int) -> Tensor:
-        """That of the sources ``first`` .. ``last - 1``: [last - first, F]; of extremes, of all."""
+        """That of the sources ``first`` .. ``last - 1``: [last - first, F]. With ``extreme``, they are all sources."""
         edges, x = self.edges, self.x
         ptr, node, edge = edges.transposed()
         ptr, count = ptr[first : last + 1], edges.num_edges
         if self.extreme is None:
             return ops.aggregate(ptr, node, self.of_messages, "sum", weight=self.weight, edge=edge, num_edges=count)
         columns = edges.forward
+        assert x is not None
         shares = ops.share_of_extremes(columns.ptr, columns.node, x, self.extreme, self.of_messages)
         return ops.extreme_backward(ptr, node, x, self.extreme, shares, edge=edge, num_edges=count)
 

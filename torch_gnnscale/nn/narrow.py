@@ -110,6 +110,8 @@ def narrow(model: nn.Module, call: Callable[[Any, Any], Any] = default_call, che
 
     Where narrowing would save less than it costs (:mod:`torch_gnnscale.nn.saving`), the whole batch is computed.
 
+    Gradients can be taken once, not gradients of gradients.
+
     BatchNorm in training normalizes over the rows that are computed, as with PyG's ``trim_to_layer``. Layers that read
     more than a node and its sampled neighbors are refused: the first batch's outputs are compared with those of the
     model on the whole batch. If it has no edges in some hop, so are those of each later batch that has edges in more

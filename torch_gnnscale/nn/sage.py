@@ -39,40 +39,54 @@ class _Sage(torch.autograd.Function):
         ctx.edges, ctx.reduce, ctx.give_back = edges, reduce, None if apart is None else apart.give_back
         if ctx.needs_input_grad[0]:
             edges.want_transposed()
-        ctx.save_for_backward(x, weight, aggregate, of_neighbors, of_root)
+        ctx.num_rows, is_extreme = len(x), reduce in ("max", "min")
+        of_x, _, of_weight, _, of_root_weight, *_ = ctx.needs_input_grad
+        ctx.save_for_backward(
+            x if of_root_weight or (of_x and is_extreme) else None,
+            weight,
+            aggregate if of_weight or (of_x and is_extreme) else None,
+            *((of_neighbors, of_root) if of_x else (None, None)),
+        )
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        edges, (x, weight, aggregate, of_neighbors, of_root) = ctx.edges, ctx.saved_tensors
-        found: list[Tensor | None] = [None] * 8
+        if not torch.is_autocast_enabled(grad.device.type):
+            return _gradients(ctx, grad)
+        with torch.autocast(grad.device.type, enabled=False):  # the forward pass was without it
+            return _gradients(ctx, grad)
 
-        def of_parameters() -> None:
-            if ctx.needs_input_grad[2]:
-                found[2] = grad.t().mm(aggregate)
-            if ctx.needs_input_grad[3]:
-                found[3] = grad.sum(0)
-            if ctx.needs_input_grad[4]:
-                found[4] = grad.t().mm(x[: edges.num_dst])
 
-        if not ctx.needs_input_grad[0]:
-            of_parameters()
-            return tuple(found)
-        extreme = aggregate if ctx.reduce in ("max", "min") else None
-        rows = RowGradient(grad.mm(of_neighbors), x, weight, edges, ctx.reduce, extreme)
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    edges, (x, weight, aggregate, of_neighbors, of_root) = ctx.edges, ctx.saved_tensors
+    found: list[Tensor | None] = [None] * 8
 
-        def of_x() -> Tensor:
-            of_parameters()
-            out = rows.of(0, len(x))
-            out[: edges.num_dst].addmm_(grad, of_root)
-            return out
+    def of_parameters() -> None:
+        if ctx.needs_input_grad[2]:
+            found[2] = grad.t().mm(aggregate)
+        if ctx.needs_input_grad[3]:
+            found[3] = grad.sum(0)
+        if ctx.needs_input_grad[4]:
+            found[4] = grad.t().mm(x[: edges.num_dst])
 
-        if ctx.give_back is None:
-            found[0] = of_x()
-        else:
-            found[0] = ctx.give_back(lambda: rows.of(len(x), edges.num_src), of_x)
+    if not ctx.needs_input_grad[0]:
+        of_parameters()
         return tuple(found)
+    extreme = aggregate if ctx.reduce in ("max", "min") else None
+    rows = RowGradient(grad.mm(of_neighbors), x, weight, edges, ctx.reduce, extreme)
+
+    def of_x() -> Tensor:
+        of_parameters()
+        out = rows.of(0, ctx.num_rows)
+        out[: edges.num_dst].addmm_(grad, of_root)
+        return out
+
+    if ctx.give_back is None:
+        found[0] = of_x()
+    else:
+        found[0] = ctx.give_back(lambda: rows.of(ctx.num_rows, edges.num_src), of_x)
+    return tuple(found)
 
 
 def sage(
