@@ -15,9 +15,9 @@
 namespace gnnscale {
 namespace {
 
-constexpr int64_t kMost = 64;  // numbers that a rank leaves for another one in a round
-constexpr int64_t kLine = 8;   // numbers in a line of the caches
-constexpr int64_t kHead = 4 * kLine;
+constexpr int64_t kMost = 64;         // numbers that a rank leaves for another one in a round; as in ops/board.py
+constexpr int64_t kLine = 8;          // numbers in a line of the caches
+constexpr int64_t kHead = 4 * kLine;  // numbers before the rows; as in ops/board.py
 constexpr auto kSpin = std::chrono::microseconds(30);  // for which a rank looks again and again before it sleeps
 constexpr auto kLeastSleep = std::chrono::microseconds(20);
 
@@ -34,15 +34,20 @@ struct Round {
   int64_t* board;
   int64_t ranks, rank, parity, use;
 
-  Round(const Tensor& memory, int64_t ranks_, int64_t rank_, int64_t number)
+  // `rows`: of numbers, one for each rank.
+  Round(const Tensor& memory, const Tensor& rows, int64_t rank_, int64_t number)
       : board(static_cast<int64_t*>(memory.mutable_data_ptr())),
-        ranks(ranks_),
+        ranks(rows.dim() == 2 ? rows.size(0) : 0),
         rank(rank_),
         parity(number & 1),
         use(number >> 1) {
-    STD_TORCH_CHECK(0 <= rank && rank < ranks && number >= 0 && kHead + 2 * ranks * ranks * kMost <= memory.numel(),
-                    "board: expected a rank below ", ranks, " and a board for as many, found rank ", rank, " and ",
-                    memory.numel(), " numbers");
+    STD_TORCH_CHECK(
+        rows.scalar_type() == ScalarType::Long && rows.dim() == 2 && rows.is_contiguous() && rows.size(1) <= kMost,
+        "board: expected contiguous int64 rows of at most ", kMost, " numbers, one for each rank");
+    STD_TORCH_CHECK(memory.scalar_type() == ScalarType::Long && memory.is_contiguous() && 0 <= rank && rank < ranks &&
+                        number >= 0 && kHead + 2 * ranks * ranks * kMost <= memory.numel(),
+                    "board: expected a rank below ", ranks, " and a contiguous int64 board for as many, found rank ",
+                    rank, " and ", memory.numel(), " numbers");
   }
 
   std::atomic_ref<int64_t> arrived() const { return std::atomic_ref(board[2 * parity * kLine]); }
@@ -62,17 +67,10 @@ struct Round {
   bool is_decided() const { return decision().load(std::memory_order_acquire) >> 1 > use; }
 };
 
-int64_t numbers_of(const Tensor& rows, int64_t ranks) {
-  const int64_t count = rows.size(1);
-  STD_TORCH_CHECK(rows.size(0) == ranks && count <= kMost && rows.is_contiguous(), "board: expected at most ", kMost,
-                  " numbers for each of ", ranks, " ranks");
-  return count;
-}
-
 // See torch_gnnscale.ops.board_leave.
 void board_leave(Tensor board, const Tensor& sent, int64_t rank, int64_t round) {
-  const Round of(board, sent.size(0), rank, round);
-  const int64_t count = numbers_of(sent, of.ranks);
+  const Round of(board, sent, rank, round);
+  const int64_t count = sent.size(1);
   const int64_t* const from = static_cast<const int64_t*>(sent.const_data_ptr());
   for (int64_t to = 0; to < of.ranks; ++to) std::copy(from + to * count, from + (to + 1) * count, of.row(rank, to));
   if (of.arrived().fetch_add(1) + 1 == of.ranks * (of.use + 1)) of.decide(true);
@@ -80,8 +78,8 @@ void board_leave(Tensor board, const Tensor& sent, int64_t rank, int64_t round) 
 
 // See torch_gnnscale.ops.board_take.
 bool board_take(Tensor board, Tensor received, int64_t rank, int64_t round, int64_t microseconds) {
-  const Round of(board, received.size(0), rank, round);
-  const int64_t count = numbers_of(received, of.ranks);
+  const Round of(board, received, rank, round);
+  const int64_t count = received.size(1);
   const auto begin = std::chrono::steady_clock::now();
   while (!of.is_decided()) {
     const auto waited = std::chrono::steady_clock::now() - begin;

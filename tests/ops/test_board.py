@@ -69,20 +69,34 @@ def test_a_round_to_which_nobody_else_comes():
     assert torch.equal(numbers, torch.ones(2, 3, dtype=torch.int64))
 
 
+BOARD = torch.zeros(ops.board_size(2), dtype=torch.int64)
+ROWS = torch.zeros(2, 1, dtype=torch.int64)
+OF_ROWS = "board: expected contiguous int64 rows of at most 64 numbers, one for each rank"
+
+
 @pytest.mark.parametrize(
-    ("rows", "rank", "round", "message"),
+    ("board", "rows", "rank", "round", "message"),
     [
-        (torch.zeros(2, 1), 2, 0, "board: expected a rank below 2 and a board for as many, found rank 2 and 544"),
-        (torch.zeros(2, 1), -1, 0, "board: expected a rank below 2 and a board for as many, found rank -1"),
-        (torch.zeros(2, 1), 0, -1, "board: expected a rank below 2"),
-        (torch.zeros(3, 1), 0, 0, "board: expected a rank below 3 and a board for as many, found rank 0 and 544"),
-        (torch.zeros(2, 65), 0, 0, "board: expected at most 64 numbers for each of 2 ranks"),
-        (torch.zeros(3, 2).t(), 0, 0, "board: expected at most 64 numbers for each of 2 ranks"),
+        (BOARD, ROWS, 2, 0, "a rank below 2 and a contiguous int64 board for as many, found rank 2 and 544 numbers"),
+        (BOARD, ROWS, -1, 0, "a rank below 2 and a contiguous int64 board for as many, found rank -1"),
+        (BOARD, ROWS, 0, -1, "a rank below 2 and a contiguous int64 board for as many"),
+        (
+            BOARD,
+            ROWS.new_zeros(3, 1),
+            0,
+            0,
+            "a rank below 3 and a contiguous int64 board for as many, found rank 0 and",
+        ),
+        (BOARD.to(torch.int8), ROWS, 0, 0, "a contiguous int64 board"),
+        (torch.stack([BOARD, BOARD], 1)[:, 0], ROWS, 0, 0, "a contiguous int64 board"),
+        (BOARD, ROWS.new_zeros(2, 65), 0, 0, OF_ROWS),
+        (BOARD, ROWS.new_zeros(3, 2).t(), 0, 0, OF_ROWS),
+        (BOARD, ROWS.int(), 0, 0, OF_ROWS),
+        (BOARD, ROWS[:, 0], 0, 0, OF_ROWS),
     ],
-)  # fmt: skip
-def test_arguments_that_do_not_fit(rows, rank, round, message):
-    board = torch.zeros(ops.board_size(2), dtype=torch.int64)
+)
+def test_arguments_that_do_not_fit(board, rows, rank, round, message):
     for call in (ops.board_leave, lambda *given: ops.board_take(*given, 0)):
         with pytest.raises(RuntimeError, match=re.escape(message)):
-            call(board, rows.long(), rank, round)
+            call(board, rows, rank, round)
     assert not board.any()

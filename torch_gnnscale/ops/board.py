@@ -7,7 +7,7 @@ from torch import Tensor
 from .arguments import OPS
 
 BOARD_NUMBERS = 64
-"""How many numbers a rank can leave for another one in a round."""
+"""How many numbers a rank can leave for another one in a round; as in cuda/memory/board.cpp, like the next one."""
 _HEAD = 32
 
 
