@@ -32,7 +32,7 @@ POINTER, ROW = torch.tensor([0, 0, 2]), torch.tensor([4, 1])
         (lambda: CSC.from_edge_index(EDGES, (2, 4), is_sorted=True), IndexError,
          "edge_index[0, 1] = 2 is out of range: expected nodes in [0, 2)"),
         (lambda: CSC.from_edge_index(EDGES.flip(1), 4, is_sorted=True), ValueError,
-         "is_sorted: expected edges sorted by destination, found some that are not"),
+         "is_sorted: expected edges sorted by destination, found dst[1] = 1 after 3"),
         (lambda: CSC.from_edge_index(EDGES, (4, 4, 4)), ValueError,
          "size: expected a number of nodes or (sources, destinations), found (4, 4, 4)"),
         (lambda: CSC.from_edge_index(EDGES[:1]), ValueError, "edge_index: expected shape (2, num_edges), found (1, 3)"),

@@ -281,7 +281,7 @@ def test_from_sparse_tensor():
         (torch.tensor([[0, 4], [1, 3]]), (5, 3), True, IndexError,
          "edge_index[1, 1] = 3 is out of range: expected nodes in [0, 3)"),
         (torch.tensor([[0, 2], [3, 1]]), 5, True, ValueError,
-         "is_sorted: expected edges sorted by destination, found some that are not"),
+         "is_sorted: expected edges sorted by destination, found dst[1] = 1 after 3"),
     ],
 )  # fmt: skip
 def test_bad_edge_index(edge_index, size, is_sorted, error, message):

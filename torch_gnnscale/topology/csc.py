@@ -131,8 +131,8 @@ class CSC:
         _check_ends(src, dst, num_src, num_dst)
         try:
             colptr = ops.colptr_of_sorted(dst, num_dst)
-        except ValueError:
-            raise ValueError("is_sorted: expected edges sorted by destination, found some that are not") from None
+        except ValueError as error:
+            raise ValueError(str(error).replace("dst: ", "is_sorted: ", 1)) from None
         return cls.from_csc(colptr, src, num_src=num_src)
 
     @classmethod
