@@ -214,6 +214,8 @@ def differing(what):
         plan = GivenPlan(random_owners(200, 2, seed=9), 2, "other")
     if second and what == "batch_size":
         options["batch_size"] = 12
+    if second and what == "parts":
+        plan = GivenPlan(torch.zeros(200, dtype=torch.int32), 1)
     if second and what == "edges":
         data.edge_index = data.edge_index.flip(1)[:, torch.randperm(1500)]
     if second and what == "features":
@@ -227,6 +229,7 @@ def differing(what):
 
 DIFFERENCES = {
     "plan": "ValueError: split plan: expected the same on all ranks, found ['given', 'other']",
+    "parts": "ValueError: parts of the split plan: expected the same on all ranks, found [2, 1]",
     "batch_size": "ValueError: batch_size: expected the same on all ranks, found [10, 12]",
     "features": "ValueError: bytes of a row of x: expected the same on all ranks of a batch, found [24, 12]",
 }

@@ -18,7 +18,7 @@ from ..distributed.steps import RankSteps
 from ..loader.checks import common_numbering
 from ..loader.fetch import CollectiveSource, RowSource
 from ..loader.split import Split, SplitBatches
-from ..ranks import Ranks, Steps
+from ..ranks import Ranks, Steps, check_alike
 from ..sampler.keyed import Inputs, KeyedSampler
 from ..topology.numbering import Numbering
 from ..version import __version__
@@ -100,6 +100,7 @@ class OwnedBatches(SplitBatches):
         """See :meth:`SplitBatches.open_steps`."""
         meeting = Meeting(self.rank, self.grid.ranks, timeout or TIMEOUT)
         try:
+            check_alike(meeting.gather(self._identity))  # before there are groups by the number of parts
             steps = RankSteps(meeting, self.grid, self._identity, lambda _: meeting.close(), by_column=True)
         except BaseException:
             meeting.close()
