@@ -36,7 +36,7 @@ class Traffic:
     header_bytes: int = 0
     """Bytes of headers sent to other ranks."""
     seconds: float = 0.0
-    """Time in all of these calls, with waiting for other ranks."""
+    """Time in all of these calls, with waiting for other ranks and with what is done meanwhile."""
 
     def __add__(self, other: Traffic) -> Traffic:
         return Traffic(*(getattr(self, entry.name) + getattr(other, entry.name) for entry in fields(self)))
@@ -90,16 +90,17 @@ class Exchange:
 
     def numbers(self, sent: Tensor, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
         """Sends ``sent[i]`` to rank i, and returns ``received``: ``received[i]`` is what rank i sent to this one. Both
-        int64, shape [size, n], with the same n on all ranks. ``meanwhile`` is called while they are exchanged."""
+        int64, shape [size, n], with the same n on all ranks. ``meanwhile`` is called while they are exchanged; if it
+        raises, the others have got their numbers nevertheless."""
         assert (sent.dtype, sent.dim(), len(sent)) == (torch.int64, 2, self.size)
         traffic, begin = self.traffic[purpose], time.perf_counter()
         with self.awaited():
-            received = sent if self.group is None else torch.empty_like(sent)
-            given = sent.contiguous()
-        if self.board is None or given.size(1) > self.board.most:
+            given, board = sent.contiguous(), self.board
+            received = given if self.group is None else torch.empty_like(given)
+        if board is None or given.size(1) > board.most:
             self._all_to_all(received, given, meanwhile=meanwhile)
         else:
-            self._on_board(self.board, received, given, meanwhile)
+            self._on_board(board, received, given, meanwhile)
         traffic.headers += 1
         traffic.header_bytes += (self.size - 1) * sent[0].nbytes
         traffic.seconds += time.perf_counter() - begin
