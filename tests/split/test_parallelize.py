@@ -135,10 +135,13 @@ def test_what_depends_on_all_rows_is_refused_on_all_ranks():
 
 
 def models_owners_and_ranks():
-    """All models with all owners: on one rank, and on three or four."""
+    """Models and owners: on one rank, and on three or four; each of the other models with one kind of owners."""
     for (i, name), (j, owners) in product(enumerate(["sage", "gcn", "gat", "edge"]), enumerate(OWNERS)):
         yield name, owners, 1
         yield SLOW(name, owners, 3 + (i + j) % 2)
+    others = ["sage max", "gin", "gat v2", "pna", "jumping, cat", "branches", "two layers on three hops", "residual"]
+    for i, name in enumerate(others):
+        yield SLOW(name, [*OWNERS][i % len(OWNERS)], 3 + i % 2)
 
 
 @pytest.mark.parametrize(("name", "owners", "world"), list(models_owners_and_ranks()))

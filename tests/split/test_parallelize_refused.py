@@ -21,6 +21,10 @@ from torch_gnnscale.split import parallelize
 REFUSED = {
     "graph norm": lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, norm="GraphNorm"),
     "too deep": lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 4, CLASSES),
+    "layer norm": lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, norm="LayerNorm"),
+    "two hops": sequence(*[lambda: pyg_nn.SGConv(FEATURES, FEATURES, K=2)] * 3),
+    "cached": lambda: pyg_nn.GCN(FEATURES, HIDDEN, 3, CLASSES, cached=True),
+    "flow": lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, flow="target_to_source"),
     "checkpoint": Recomputed,
     "dropped": sequence(DropsSources, lambda: pyg_nn.SAGEConv(FEATURES, CLASSES)),
     "normed": sequence(NormsSources, lambda: pyg_nn.SAGEConv(FEATURES, CLASSES)),
@@ -29,6 +33,10 @@ OTHERS_FOUND = "expected the seeds' rows to be those of the whole batch, found o
 SAID = {
     "graph norm": f"ValueError: norms.0 (GraphNorm): {OTHERS_FOUND}",
     "too deep": "ValueError: convs.3 (SAGEConv): expected one hop a layer, found that earlier layers used up the batch",
+    "layer norm": f"ValueError: norms.0 (LayerNorm): {OTHERS_FOUND}",
+    "two hops": f"ValueError: module_1 (SGConv): {OTHERS_FOUND}",
+    "cached": "ValueError: convs.0 (GCNConv): expected cached=False, for every batch has other edges",
+    "flow": "ValueError: convs.0 (SAGEConv): expected flow='source_to_target', found 'target_to_source'",
     "checkpoint": "NotImplementedError: conv (SAGEConv): expected each layer to run once, found it within torch.utils",
     "dropped": "NotImplementedError: split: expected dropout of what a layer returns or gets, found it within a layer",
     "normed": "NotImplementedError: module_0.norm (BatchNorm1d): expected rows that are one rank's own, found it",
