@@ -1,9 +1,11 @@
 """The Python of README and documentation runs: the blocks of a page, one after the other, are one program."""
 
+import inspect
 import re
 from pathlib import Path
 
 import pytest
+import torch_geometric.loader
 from helpers import forked
 from helpers.data import environment
 
@@ -53,3 +55,13 @@ def test_the_blocks_of_a_page_are_a_program(page, tmp_path):
 def test_the_program_of_the_readme_has_20_lines():
     lines = [line for line in blocks_of("README.md")[0].splitlines() if line.strip()]
     assert len(lines) == 20
+
+
+def test_every_argument_of_pygs_loaders_has_a_row():
+    if not (page := ROOT / "docs" / "from_pyg.md").is_file():
+        pytest.skip("no checkout: docs/from_pyg.md is not here")
+    rows = re.findall(r"^\| (`[^|]*)", page.read_text(), re.MULTILINE)
+    named = {name for row in rows for name in re.findall(r"`(\w+)`", row)}
+    for loader in (torch_geometric.loader.NeighborLoader, torch_geometric.loader.LinkNeighborLoader):
+        for kind in loader.__mro__[:2]:
+            assert {*inspect.signature(kind).parameters} - {"kwargs", "node_sampler", "link_sampler"} <= named
