@@ -1,14 +1,12 @@
 """Loaders of split batches: each rank gets the twin's cut of the batch that one process makes."""
 
-import gc
-import threading
 from unittest import mock
 
 import pytest
 import torch
 from helpers.cluster import cluster
-from helpers.data import make_data, wait_for
-from helpers.mapped import memories
+from helpers.data import make_data
+from helpers.mapped import memories, memories_left
 from helpers.slow import SLOW, quick
 from helpers.split import (
     GivenPlan,
@@ -67,24 +65,14 @@ def test_ranks_that_cannot_read_each_other_s_memory(world):
     check_batches(world, GivenPlan(random_owners(200, world), world), {}, of_rank=batches_over_gloo)
 
 
-def no_steps():
-    """Whether no thread takes steps any more."""
-    return all(thread.name != "gnnscale-steps" for thread in threading.enumerate())
-
-
 def memory_of_loader(plan):
     """How many shared memories a loader has mapped, of two peers and a board; how many are left when it was dropped."""
-    gc.collect()  # what earlier tests left in this process
-    wait_for(no_steps)
-    before, loader = memories(), loader_of(plan, {})
+    before, loader = memories_left(), loader_of(plan, {})
     for _ in loader:
         pass
     while_open = memories() - before
     del loader
-    gc.collect()
-    wait_for(no_steps)  # their thread ends the groups
-    gc.collect()
-    return while_open, memories() - before
+    return while_open, memories_left() - before
 
 
 def test_the_memory_of_peers_ends_with_the_loader():

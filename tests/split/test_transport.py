@@ -10,7 +10,7 @@ import torch
 import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
 from helpers.cpu_as_gpu import OnTheCPU
-from helpers.mapped import memories
+from helpers.mapped import memories, memories_left
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
 from helpers.slow import quick
 from helpers.split import cut_batches, own_and_halo, random_owners
@@ -229,6 +229,7 @@ def test_buffers_of_peers_grow():
 def grows():
     """How many shared memories this process has mapped: before, after its peers' have grown, and after one more swap;
     rank 0 sends more and more."""
+    memories_left()
     transport, found = made("peers"), []
     rank = transport.exchange.rank
     for count in (1, 300_000, 1):
@@ -359,7 +360,7 @@ def test_halos_and_their_gradients(kind):
 def without_descriptors(transport):
     """Trains a step where this process may open no further file."""
     batch = cut_batches(next(iter(batches())), random_owners(200, dist.get_world_size(), 1), dist.get_world_size())
-    open_before = memories()
+    open_before = memories_left()
     model = parallelize(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES).double(), transport=transport)
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
     with warnings.catch_warnings(record=True) as said:
