@@ -6,12 +6,9 @@ import torch_geometric.nn as pyg_nn
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
 from torch import nn
 
-from torch_gnnscale.nn import narrow, saving, weigh
+from torch_gnnscale.nn import narrow, weigh
 
-
-@pytest.fixture(autouse=True)
-def every_batch_is_narrowed(monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", 0)
+pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 
 
 class Nested(nn.Module):

@@ -17,14 +17,11 @@ from torch_geometric.data import Data
 from torch_geometric.typing import OptPairTensor
 
 from torch_gnnscale import NeighborLoader
-from torch_gnnscale.nn import Narrowed, narrow, saving
+from torch_gnnscale.nn import Narrowed, narrow
 from torch_gnnscale.nn.aggregate import sort_edges
 from torch_gnnscale.nn.hops import Hops
 
-
-@pytest.fixture(autouse=True)
-def every_batch_is_narrowed(monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", 0)
+pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 
 
 def test_edges_are_sorted_alike_with_and_without_the_operator():

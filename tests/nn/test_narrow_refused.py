@@ -9,14 +9,11 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import add_self_loops, degree
 
 from torch_gnnscale import NeighborLoader
-from torch_gnnscale.nn import narrow, saving
+from torch_gnnscale.nn import narrow
 from torch_gnnscale.nn.hops import Hops
 from torch_gnnscale.nn.narrow import Narrowed
 
-
-@pytest.fixture(autouse=True)
-def every_batch_is_narrowed(monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", 0)
+pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 
 
 class DegreesOfSources(pyg_nn.MessagePassing):

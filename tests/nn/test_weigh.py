@@ -16,10 +16,7 @@ from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import Weighed, narrow, saving, weigh
 from torch_gnnscale.nn.layer import NarrowedLayer
 
-
-@pytest.fixture(autouse=True)
-def every_batch_is_narrowed(monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", 0)
+pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 
 
 def weighed_sum(batch, messages):

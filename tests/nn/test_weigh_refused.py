@@ -12,14 +12,11 @@ from helpers.narrow import CLASSES, FEATURES, basic, sequence, weighed_batches
 from torch import nn
 
 from torch_gnnscale import NeighborLoader
-from torch_gnnscale.nn import narrow, saving, weigh
+from torch_gnnscale.nn import narrow, weigh
 from torch_gnnscale.nn.messages import _BY_EDGE
 from torch_gnnscale.nn.weigh import _is_prefix
 
-
-@pytest.fixture(autouse=True)
-def every_batch_is_narrowed(monkeypatch):
-    monkeypatch.setattr(saving, "LEAST_SAVED", 0)
+pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
 
 
 class Flipped(nn.Module):
