@@ -56,10 +56,15 @@ class Connection:
         self._held.exchanges.append(made)
         return made
 
-    def keep(self, of_all: Transport) -> Transport:
-        """A transport between all ranks, which ends with this connection."""
-        self._held.of_all = of_all
-        return of_all
+    @property
+    def of_all(self) -> Transport:
+        """Between all ranks, of rows on the CPU; it ends with this connection. Set once."""
+        assert self._held.of_all is not None
+        return self._held.of_all
+
+    @of_all.setter
+    def of_all(self, transport: Transport) -> None:
+        self._held.of_all = transport
 
     @property
     def ended(self) -> bool:

@@ -147,31 +147,18 @@ class GradientSum:
     def _sum(self, flat: Tensor) -> Tensor:
         """The sum over ranks, in their order: each rank adds up one share of ``flat``, and sends it to all. Two ranks
         send each other the whole: as many bytes, in one round instead of two."""
-        size, rank = self.exchange.size, self.exchange.rank
-        whole = size == 2
-        shares = [flat, flat] if whole else list(flat.tensor_split(size))
-        total, *others = self._swapped(shares, [len(shares[rank])] * size)
+        exchange, swap = self.exchange, self.transport.swap
+        whole = exchange.size == 2
+        shares = [flat, flat] if whole else list(flat.tensor_split(exchange.size))
+        own = len(shares[exchange.rank])
+        total, *others = exchange.tensors(shares, [own] * exchange.size, "gradients", swap)
         total = total.clone()
         for other in others:
             total += other
         if whole:
             return total
-        return torch.cat(self._swapped([total] * size, [len(share) for share in shares]))
-
-    def _swapped(self, pieces: list[Tensor], lengths: list[int]) -> list[Tensor]:
-        """What each rank sent to this one, valid until the next exchange; its own piece does not travel.
-
-        Args:
-            pieces: for each rank, of one dtype.
-            lengths: how many numbers each rank sends to this one.
-        """
-        own = self.exchange.rank
-        given = [piece[:0] if rank == own else piece for rank, piece in enumerate(pieces)]
-        sizes = [0 if rank == own else length * pieces[0].element_size() for rank, length in enumerate(lengths)]
-        with self.exchange.awaited():
-            rows = torch.cat(given).view(torch.uint8)
-        came = self.transport.swap(rows, [piece.nbytes for piece in given], sizes, "gradients")
-        return [pieces[own] if rank == own else piece.view(pieces[own].dtype) for rank, piece in enumerate(came)]
+        lengths = [len(share) for share in shares]
+        return torch.cat(exchange.tensors([total] * exchange.size, lengths, "gradients", swap))
 
 
 class _Aside:

@@ -148,8 +148,8 @@ class Parallelized(Layered):
         self._connection = Connection(self.rank, self.world, self.timeout)
         every = self._connection.all
         peers = Peers.connect(every, HostMemories()) if self.world > 1 and self.transport != "all_to_all" else None
-        of_all = peers if isinstance(peers, Peers) else Transport(every)
-        self._gradients = GradientSum(self._connection.keep(of_all))
+        self._connection.of_all = peers if isinstance(peers, Peers) else Transport(every)
+        self._gradients = GradientSum(self._connection.of_all)
         self._description = Description(self.module)
 
     @torch.no_grad()
@@ -219,7 +219,7 @@ class Parallelized(Layered):
 
     def _run(self, batch: Any, split_pass: SplitPass) -> Tensor:
         norms = SplitNorms(self.module if self.world > 1 or split_pass.finds_out else None)
-        norms.enter(Transport(self._connection.all), split_pass.own_rows)  # over all ranks
+        norms.enter(self._connection.of_all, split_pass.own_rows)
         try:
             for name in self._of_nodes:
                 split_pass.own_rows.mark(getattr(batch, name, None), len(split_pass.hops.rows))

@@ -203,4 +203,5 @@ def _everyone(rows: Tensor, transport: Transport, purpose: str) -> Tensor:
     """Row p of the result is the row that rank p has for this one; row p of ``rows`` goes to rank p."""
     exchange = transport.exchange
     pieces = list(rows.cpu().unbind())
-    return torch.stack(exchange.tensors(pieces, [rows.size(1)] * exchange.size, purpose)).to(rows.device)
+    found = exchange.tensors(pieces, [rows.size(1)] * exchange.size, purpose, transport.swap)
+    return torch.stack(found).to(rows.device)
