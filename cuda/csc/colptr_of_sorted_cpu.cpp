@@ -17,8 +17,9 @@ struct Destinations {
   // That of an edge; before the first edge -1, after the last num_dst.
   int64_t operator[](int64_t edge) const { return edge < 0 ? -1 : edge == count ? num_dst : dst[edge]; }
 
-  // Writes the entries of `colptr` between the edge before each of [begin, end) and that edge: disjoint parts of it.
-  // Returns whether these edges are in order; else the rest of the part is not written.
+  // For each of the edges [begin, end): writes the entries of `colptr` after the destination of the edge before it, up
+  // to its own destination. So different edges write different entries. Returns whether these edges are in order; if
+  // not, some entries are not written.
   bool point(int64_t begin, int64_t end, int64_t* colptr) const {
     for (int64_t edge = begin; edge < end; ++edge) {
       const int64_t before = (*this)[edge - 1], to = (*this)[edge];

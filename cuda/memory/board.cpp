@@ -1,8 +1,8 @@
 // A board: memory in which processes of one machine leave numbers for each other, round by round.
 //
 // A round is an all-to-all: every rank leaves a row of numbers for each rank, and takes those that were left for it.
-// Two rounds in turn have places of their own, so a rank may begin the next round while others still take from this
-// one: it can begin the round after that only when all have begun the next.
+// Even and odd rounds have places of their own. So a rank may begin the next round while others still take from this
+// one; it can begin the round after that only when all have begun the next.
 //
 // In each round one of two things is decided, once: that all have come, by the rank that comes last; or that the round
 // takes place elsewhere, by a rank that has waited too long.

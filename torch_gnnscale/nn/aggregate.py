@@ -217,7 +217,8 @@ def aggregate_and_root(
 ) -> tuple[Tensor, Tensor]:
     """:func:`aggregate`, and the destinations' own rows ``x[:num_dst]``.
 
-    ``apart``: x has no rows of the last sources, they come by this; of a sum or mean, without a gradient of ``weight``.
+    ``apart`` gives the rows of the last sources, which x then lacks; for a sum or mean, without a gradient of
+    ``weight``.
     """
     assert apart is None or (reduce in ("sum", "mean") and not (weight is not None and weight.requires_grad))
     if weight is not None and weight.dim() == 1:

@@ -18,8 +18,8 @@ from .wrapper import Wrapper, modules_of
 
 
 def _may_join(model: nn.Module) -> bool:
-    """Whether the model may do more with the rows of several hops than to hand one layer's to the next, as PyG's models
-    without JumpingKnowledge do."""
+    """Whether the model may join rows of several hops. PyG's models without JumpingKnowledge do not: they give the rows
+    that a layer returns to the next layer."""
     if type(model).forward is not BasicGNN.forward or "forward" in vars(model) or model.jk_mode is not None:
         return True
     return any(
@@ -54,6 +54,7 @@ class Layered(Wrapper):
         self.call = call
         self._prepared: dict[pyg_nn.MessagePassing, NarrowedLayer] = {}
         self._found: list[NarrowedLayer] = []
+        """The layers that were looked up last."""
         self._tree: list[tuple[nn.Module, list[nn.Module | None]]] = []
         """All modules of ``module`` and their children when layers were looked up last."""
         if not self._layers():
