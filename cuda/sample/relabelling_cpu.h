@@ -17,10 +17,10 @@
 
 namespace gnnscale {
 
-constexpr int64_t kSeedsAhead = 32;    // distance at which the cells of seeds are prefetched,
-constexpr int64_t kEdgesAhead = 128;   // those of the sources of edges,
-constexpr int64_t kNodesBehind = 128;  // and the end of the list of nodes, which is written
-constexpr int64_t kEdgesAtOnce = 8;    // edges whose cells are prefetched together
+constexpr int64_t kSeedsAhead = 32;   // distance at which the cells of seeds are prefetched,
+constexpr int64_t kEdgesAhead = 128;  // those of the sources of edges,
+constexpr int64_t kFoundAhead = 128;  // and the end of the list of nodes, which is written
+constexpr int64_t kEdgesAtOnce = 8;   // edges whose cells are prefetched together
 
 enum class Lookup { kMap, kTable, kTrees };
 
@@ -146,14 +146,14 @@ class Relabelling {
     prefetched_ = std::min(to + kEdgesAhead, known);
     int64_t e = from;
     for (const int64_t end = std::min(to, known - kEdgesAhead); e + kEdgesAtOnce <= end; e += kEdgesAtOnce) {
-      GNNSCALE_PREFETCH_WRITE(found + count + kNodesBehind);
+      GNNSCALE_PREFETCH_WRITE(found + count + kFoundAhead);
       meanwhile();
       for (int64_t k = 0; k < kEdgesAtOnce; ++k) cells.prefetch(ids[e + kEdgesAhead + k]);
       for (int64_t k = 0; k < kEdgesAtOnce; ++k) add(e + k);
     }
     for (; e < to; ++e) {
       if (e + kEdgesAhead < known) cells.prefetch(ids[e + kEdgesAhead]);
-      GNNSCALE_PREFETCH_WRITE(found + count + kNodesBehind);
+      GNNSCALE_PREFETCH_WRITE(found + count + kFoundAhead);
       add(e);
     }
     sources_.count = count;
