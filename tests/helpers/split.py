@@ -22,7 +22,7 @@ from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.ops.cuts import Cut
 from torch_gnnscale.random import Purpose, batch_key
 from torch_gnnscale.sampler.executor import GPUExecutor
-from torch_gnnscale.split.batches import SplitByOwners
+from torch_gnnscale.split.owned_batches import SplitByOwners
 from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 from torch_gnnscale.topology.segmented import SegmentedCSC

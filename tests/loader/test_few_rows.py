@@ -7,7 +7,7 @@ from torch_geometric.data import TensorAttr
 from torch_gnnscale import FeatureStore, ops
 from torch_gnnscale.loader.fetch import StoreRows
 from torch_gnnscale.loader.storages import Ids, rows_at
-from torch_gnnscale.ops import rows
+from torch_gnnscale.ops import feature_rows
 
 
 def gathered(monkeypatch, value, index, below):
@@ -25,7 +25,9 @@ def gathered(monkeypatch, value, index, below):
     return found, bool(calls)
 
 
-@pytest.mark.parametrize("dtype", [*sorted(rows._SELECTED, key=str), torch.int8, torch.uint16, torch.float8_e5m2])
+@pytest.mark.parametrize(
+    "dtype", [*sorted(feature_rows._SELECTED, key=str), torch.int8, torch.uint16, torch.float8_e5m2]
+)
 @pytest.mark.parametrize(
     ("width", "count", "few"),
     [((), 1 << 15, True), ((), (1 << 15) + 1, False), ((3,), 128, True), ((3,), 129, False), ((2, 128), 128, True),
@@ -35,7 +37,7 @@ def test_few_rows(monkeypatch, dtype, width, count, few):
     value = torch.randint(2, (40, *width)).to(dtype)
     index = torch.randint(40, (count,), dtype=torch.int32)
     found, native = gathered(monkeypatch, value, index, 40)
-    assert native is not (few and dtype in rows._SELECTED)
+    assert native is not (few and dtype in feature_rows._SELECTED)
     assert found.dtype == dtype
     assert torch.equal(found.to(torch.float64), value.to(torch.float64)[index.long()])
 

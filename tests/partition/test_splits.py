@@ -11,7 +11,7 @@ from torch_geometric.data import Data
 from torch_gnnscale import CSC, FeatureStore
 from torch_gnnscale.partition import open_parts, write
 from torch_gnnscale.partition.columns import positions
-from torch_gnnscale.partition.inputs import InputRows, Inputs, _given_links
+from torch_gnnscale.partition.input_graph import InputGraph, InputRows, _given_links
 
 
 def masked(name: str, data: Data, share: float) -> Data:
@@ -116,8 +116,8 @@ def test_a_mask_of_several_data_splits_is_refused(tmp_path):
 
 def test_training_nodes_are_those_given_or_destinations_of_training_links():
     links = {(CITES, "train"): torch.tensor([[1, 2], [7, 7]]), (CITES, "val"): torch.tensor([[1], [3]])}
-    assert {t: ids.tolist() for t, ids in Inputs({}, {}, [], {}, links).train().items()} == {PAPER: [7]}
-    both = Inputs({}, {}, [], {(PAPER, "train"): torch.tensor([4]), (PAPER, "val"): torch.tensor([5])}, links)
+    assert {t: ids.tolist() for t, ids in InputGraph({}, {}, [], {}, links).train().items()} == {PAPER: [7]}
+    both = InputGraph({}, {}, [], {(PAPER, "train"): torch.tensor([4]), (PAPER, "val"): torch.tensor([5])}, links)
     assert {t: ids.tolist() for t, ids in both.train().items()} == {PAPER: [4]}
 
 

@@ -18,7 +18,7 @@ from torch_gnnscale.distributed.exchange import Exchange
 from torch_gnnscale.distributed.grid import Grid
 from torch_gnnscale.distributed.meeting import rank_and_world
 from torch_gnnscale.ops.shuffle import MAX_TABLES
-from torch_gnnscale.split import batches, parallelize
+from torch_gnnscale.split import owned_batches, parallelize
 from torch_gnnscale.split.checks import check_sampler
 from torch_gnnscale.split.header import _grid_of
 from torch_gnnscale.split.parallel import Parallelized
@@ -250,10 +250,10 @@ def test_parts_of_which_no_kernel_knows_the_tables():
 
 def test_steps_that_cannot_be_made_leave_no_meeting(monkeypatch):
     closed = []
-    monkeypatch.setattr(batches.Meeting, "close", lambda meeting: closed.append(meeting.world))
-    monkeypatch.setattr(batches, "RankSteps", lambda *_, **__: 1 // 0)
+    monkeypatch.setattr(owned_batches.Meeting, "close", lambda meeting: closed.append(meeting.world))
+    monkeypatch.setattr(owned_batches, "RankSteps", lambda *_, **__: 1 // 0)
     with refuses(ZeroDivisionError, "integer division or modulo by zero"):
-        batches.OwnedBatches(PLAN, NeighborSampler(make_data(), [2]), PLAN.owners).open_steps(None)
+        owned_batches.OwnedBatches(PLAN, NeighborSampler(make_data(), [2]), PLAN.owners).open_steps(None)
     assert closed == [1]
 
 

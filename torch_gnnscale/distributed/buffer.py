@@ -14,7 +14,7 @@ from torch import Tensor
 from .. import ops
 from ..feature.tiered_rows import sent
 from ..memory import Budget, budget_bytes, is_bytes
-from ..ops.rows import as_words
+from ..ops.feature_rows import as_words
 from .lookahead import WINDOW, Lookahead
 from .policies import NONE, BufferStep, MassiveGNN, Policy, Static, buffer_step
 

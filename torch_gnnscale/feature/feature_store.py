@@ -13,7 +13,7 @@ from torch_geometric.data import Data, HeteroData, TensorAttr
 
 from .. import files, ops
 from ..ops.arguments import check_ids
-from ..ops.rows import has_contiguous_rows
+from ..ops.feature_rows import has_contiguous_rows
 from ..topology.numbering import Numbering
 from ..topology.reorder import Order, TypedOrder, order_arrays, saved_order
 from .contract import BoundedAttr, RowStore

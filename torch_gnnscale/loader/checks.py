@@ -12,7 +12,7 @@ from torch_geometric.data import Data, HeteroData
 from .._warn import warn
 from ..feature.contract import CollectiveRowStore, RowStore
 from ..ops.arguments import check_tensor, to_int
-from ..ops.rows import has_contiguous_rows
+from ..ops.feature_rows import has_contiguous_rows
 from ..sampler import NeighborSampler
 from ..sampler.keyed import KeyedSampler
 from ..topology import GraphStore

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from .arguments import OPS, check_ids, check_int, check_tensor, first_outside, resolve_threads
-from .rows import has_contiguous_rows
+from .feature_rows import has_contiguous_rows
 
 
 def pack_rows(

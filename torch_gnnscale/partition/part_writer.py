@@ -18,7 +18,7 @@ from ..topology.sort_on_disk import id_dtype
 from . import layout
 from .book import PartitionBook, edge_type_of
 from .columns import NodeOrder, degrees, edge_ids, edges, piece_length, pointers, positions, sources
-from .inputs import InputRows, Inputs
+from .input_graph import InputGraph, InputRows
 
 
 class PartWriter:
@@ -34,7 +34,7 @@ class PartWriter:
     book: PartitionBook
     fingerprint: int
 
-    def __init__(self, path: Path, inputs: Inputs, memory: int) -> None:
+    def __init__(self, path: Path, inputs: InputGraph, memory: int) -> None:
         self.path, self.inputs, self.memory, self.step = path, inputs, memory, piece_length(memory)
         self.types, self.relations = list(inputs.num_nodes), inputs.relations
 

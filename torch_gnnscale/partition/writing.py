@@ -15,7 +15,7 @@ from ..ops.arguments import check_int, to_int
 from ..topology.graph_store import relation_entry
 from . import layout
 from .book import check_part_number
-from .inputs import Inputs, given_owners, inputs_of
+from .input_graph import InputGraph, given_owners, input_graph_of
 from .methods import METHODS, assign
 from .part_writer import PartWriter
 from .report import report
@@ -91,7 +91,7 @@ def write(
         raise ValueError(f"topology: expected one of {TOPOLOGIES}, found {topology!r}")
     path = Path(out)
     streamed = _STREAMED if memory is None else budget_bytes("memory", memory, machine.available_memory())
-    inputs = inputs_of(data, splits, links)
+    inputs = input_graph_of(data, splits, links)
     begun = (path / "book" / files.MANIFEST).exists()
     if begun and only is None:
         raise FileExistsError(
@@ -143,7 +143,7 @@ def write(
     return missing
 
 
-def _given(inputs: Inputs, graph_attrs: Sequence[str]) -> dict[str, Any]:
+def _given(inputs: InputGraph, graph_attrs: Sequence[str]) -> dict[str, Any]:
     """What the book says of the data; equal in all calls."""
     names = {rows.meta.attr_name for rows in inputs.rows}
     if unknown := [name for name in graph_attrs if name not in names]:

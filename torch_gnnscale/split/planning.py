@@ -12,7 +12,7 @@ from torch_geometric.typing import InputNodes
 from ..loader import NeighborLoader
 from ..loader.checks import of_part
 from ..ops.arguments import check_int, to_int
-from ..partition.inputs import given_owners
+from ..partition.input_graph import given_owners
 from ..sampler import NeighborSampler
 from ..sampler.fanouts import NumNeighborsLike
 from ..sampler.relations import sampled_graph

@@ -18,8 +18,8 @@ from ..feature import FeatureStore, TieredFeatureStore
 from ..memory import Budget
 from ..partition.report import of_parts
 from ..text import table
-from .batches import SplitByOwners
 from .own_store import own_store
+from .owned_batches import SplitByOwners
 
 KIND = "split plan"
 """The kind of a saved plan's directory (:mod:`torch_gnnscale.files`)."""

@@ -63,7 +63,7 @@ class InputRows:
 
 
 @dataclass(eq=False)
-class Inputs:
+class InputGraph:
     """A graph in the user's ids, its rows and data splits, checked."""
 
     relations: dict[EdgeType | None, CSC]
@@ -92,9 +92,9 @@ class Inputs:
         return found
 
 
-def inputs_of(
+def input_graph_of(
     data: Any, splits: Mapping[str, Any] | None = None, links: Mapping[str, Any] | None = None
-) -> Inputs:  # fmt: skip
+) -> InputGraph:  # fmt: skip
     """Reads a graph's structure; its rows stay where they are.
 
     Raises:
@@ -126,7 +126,7 @@ def inputs_of(
     found = _given_splits(splits or {}, sizes)
     for of_mask in rows:
         _add_mask(found, of_mask, set(splits or ()))
-    return Inputs(relations, sizes, rows, found, _given_links(links or {}, relations))
+    return InputGraph(relations, sizes, rows, found, _given_links(links or {}, relations))
 
 
 def given_owners(owners: Any, num_nodes: dict[NodeType | None, int], parts: int) -> dict[NodeType | None, Tensor]:
