@@ -117,7 +117,7 @@ def by_one_process(data, path, cases, world, given):
             loader = loaders[share.part]
             if hasattr(loader.sampler, "part"):
                 loader.sampler.part = share.part
-            positions = [index.positions for index in loader._order.numbered(loader.batch_sampler, 0)]
+            positions = [index.positions for index in loader._seed_order.numbered(loader.batch_sampler, 0)]
             steps = [
                 NumberedBatch(0, step.number, positions[step.chunk % len(positions)]) for step in share.positions(0)
             ]

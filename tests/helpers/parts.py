@@ -158,7 +158,7 @@ def _made_by_one_process(
             loader.sampler.part = share.part
         of_epochs = []
         for epoch in range(epochs):
-            positions = [index.positions for index in loader._order.numbered(loader.batch_sampler, epoch)]
+            positions = [index.positions for index in loader._seed_order.numbered(loader.batch_sampler, epoch)]
             steps = [
                 NumberedBatch(epoch, step.number, positions[step.chunk % len(positions)]) for step in share.positions(0)
             ]

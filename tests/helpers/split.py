@@ -296,7 +296,7 @@ def cut_over_ranks(
     found: list[list[list[Any]]] = [[[] for _ in range(epochs)] for _ in range(grid.ranks)]
     for epoch in range(epochs):
         if positions_of is None:
-            positions = [index.positions for index in loader._order.numbered(loader.batch_sampler, epoch)]
+            positions = [index.positions for index in loader._seed_order.numbered(loader.batch_sampler, epoch)]
         else:
             positions = positions_of(epoch)
         count, groups = len(positions), grid.copies

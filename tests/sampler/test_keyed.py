@@ -252,7 +252,7 @@ class Recording(RandomEdges):
 def test_collective_and_unsafe_samplers_are_asked_in_order_on_one_thread(data, attributes):
     sampler = Recording(data, **attributes)
     loader = loader_of(data, sampler, prefetch=4)
-    keys = [loader._order.key(index) for index in loader._order.numbered(loader._index_sampler.batches, 0)]
+    keys = [loader._seed_order.key(index) for index in loader._seed_order.numbered(loader._index_sampler.batches, 0)]
     assert batches(loader) == batches(loader_of(data, prefetch=0))
     names, asked = zip(*sampler.asked, strict=True)
     assert list(asked) == keys
@@ -366,7 +366,7 @@ def test_options_must_leave_a_loader_its_own_names(data, options, names):
 def test_the_names_of_a_loader_s_own_entries(data):
     links = LinkNeighborLoader(data, [1], data.edge_index[:, :60], neighbor_sampler=RandomEdges(data))
     owned = loader_of(data)
-    owned._order.share = Share(Ranks(0, 2), "owned", "pad")
+    owned._seed_order.share = Share(Ranks(0, 2), "owned", "pad")
     for loader in (links, owned):
         assert {*loader.state_dict()} - {"sampler"} <= OWN_NAMES
 

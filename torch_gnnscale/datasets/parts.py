@@ -65,7 +65,7 @@ class _PartTask:
     """
 
     def __init__(self, part: Part, order: SharedOrder) -> None:
-        self.part, self._order = part, order
+        self.part, self._seed_order = part, order
         self.name: str = part.parts.about.get("dataset", part.parts.path.name)
         self.data = (part.features, part.graph)
         """The stores of the part."""
@@ -90,11 +90,11 @@ class _PartTask:
 
     def loader_options(self, training: bool) -> dict[str, Any]:
         """Further arguments of the loaders, of training or of evaluation: in the latter, each seed is taken once."""
-        return {"seed_order": self._order, **({} if training else {"uneven": "serve"})}
+        return {"seed_order": self._seed_order, **({} if training else {"uneven": "serve"})}
 
     @property
     def _of(self) -> Any:
-        return "part" if self._order == "owned" else "all"
+        return "part" if self._seed_order == "owned" else "all"
 
     def _rows(self, node_type: NodeType | None, name: str) -> RowsMeta | None:
         found = [meta for meta in self.part.parts.attrs if (meta.group_name, meta.attr_name) == (node_type, name)]
@@ -168,7 +168,7 @@ class PartLinkTask(_PartTask):
 
     def all_nodes(self, node_type: NodeType) -> Any:
         """See :meth:`LinkTask.all_nodes`: of this part or, in the global order, of all parts."""
-        if self._order == "owned":
+        if self._seed_order == "owned":
             return node_type, self.part.stored.user_ids[node_type]
         return node_type, torch.arange(self.part.parts.book.num_nodes(node_type))
 

@@ -50,7 +50,7 @@ class InputPositions(Sequence):
 class PyGLoaderAdapter(DataLoader):
     """Calls the constructor of one of PyG's loaders, which must follow it in the bases of a class."""
 
-    _order: SeedOrder
+    _seed_order: SeedOrder
 
     def __init__(
         self, data: Any, num_neighbors: Any, neighbor_sampler: BaseSampler, input_name: str, inputs: Any,
@@ -68,4 +68,4 @@ class PyGLoaderAdapter(DataLoader):
 
     @property
     def _index_sampler(self) -> NumberedBatches:
-        return self._order.numbered(super()._index_sampler)
+        return self._seed_order.numbered(super()._index_sampler)

@@ -80,7 +80,7 @@ class KeyedLoader(ResumableLoader):
         checks.check_features(data, sampler)
         checks.check_part(data, sampler, kwargs)
         checks.check_inputs(kwargs, num_inputs)
-        self._order = SeedOrder(common_seed(share, seed, kwargs.get("generator")), share)
+        self._seed_order = SeedOrder(common_seed(share, seed, kwargs.get("generator")), share)
         self.edge_layout = edge_layout
         self._edge_layouts = edge_layouts_of(data, edge_layout)
         self._sharing.check(kwargs, self._edge_layouts)
@@ -119,7 +119,7 @@ class KeyedLoader(ResumableLoader):
             return {**self._fingerprint(), "bulk": self.bulk}
 
         batches: Any = self.batch_sampler
-        self._sharing.meet(self._order, batches, self._owned_ids, decides, self.timeout)
+        self._sharing.meet(self._seed_order, batches, self._owned_ids, decides, self.timeout)
 
     def _owned_ids(self) -> tuple[Tensor, Any]:
         """(The stores' ids of the nodes that decide which part an input belongs to, their type)."""
@@ -140,19 +140,19 @@ class KeyedLoader(ResumableLoader):
             device=self._device,
         )  # fmt: skip
         negatives = getattr(self, "neg_sampling", None)
-        return Line(self._order, self._sampler, collator, self.input_data, self._ids, negatives, self._seconds)
+        return Line(self._seed_order, self._sampler, collator, self.input_data, self._ids, negatives, self._seconds)
 
     def _transform_of_outputs(self) -> Callable | None:
         return self.transform_sampler_output
 
     def __iter__(self) -> Iterator[Any]:  # type: ignore[override]
-        self._order.begin()
+        self._seed_order.begin()
         if self.num_workers > 0:
-            return self._order.follow(super().__iter__())
+            return self._seed_order.follow(super().__iter__())
         if self.pin_memory and not torch.cuda.is_available():
             warn("pin_memory=True has no effect: torch sees no CUDA device")
         numbered = iter(self._index_sampler)
-        return self._order.follow(
+        return self._seed_order.follow(
             self._sharing.batches(self._line, self._execution, numbered, self._finish, self.prefetch)
         )
 
@@ -165,7 +165,7 @@ class KeyedLoader(ResumableLoader):
             TypeError, ValueError: the epoch is not an integer of at least 0, or the user passed a ``sampler`` or
                 ``batch_sampler``, so that the order does not follow from the seed and the epoch.
         """
-        numbered = self._order.numbered(self._index_sampler.batches, check_int("epoch", epoch))
+        numbered = self._seed_order.numbered(self._index_sampler.batches, check_int("epoch", epoch))
         if not numbered.keyed:
             raise ValueError("samples: expected an order that follows from seed and epoch, found the user's sampler")
         return self._line.samples(iter(numbered), USUAL if self.prefetch is None else self.prefetch)

@@ -160,7 +160,7 @@ class Followed(Generic[T]):
 
     def __init__(self, iterator: Iterator[T], order: SeedOrder, iteration: int) -> None:
         self._iterator = iterator
-        self._order = order
+        self._seed_order = order
         self._iteration = iteration
         self._ended = self._failed = False
 
@@ -172,15 +172,15 @@ class Followed(Generic[T]):
             batch = next(self._iterator)
         except StopIteration:
             if not self._ended and not self._failed:
-                self._order.move(self._iteration, ended=True)
+                self._seed_order.move(self._iteration, ended=True)
             self._ended = True
             raise
         except Exception:
             self._failed = True
-            self._order.move(self._iteration, ended=False)
+            self._seed_order.move(self._iteration, ended=False)
             raise
         self._failed = False
-        self._order.move(self._iteration, ended=False)
+        self._seed_order.move(self._iteration, ended=False)
         return batch
 
     def close(self) -> None:

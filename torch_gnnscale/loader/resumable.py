@@ -53,7 +53,7 @@ class ResumableLoader(PyGLoaderAdapter):
     @property
     def seed(self) -> int:
         """The seed of all draws and of the order of inputs."""
-        return self._order.seed
+        return self._seed_order.seed
 
     def set_epoch(self, epoch: int) -> None:
         """Sets the epoch of the next ``iter()``; later ones take the epochs after it.
@@ -61,14 +61,14 @@ class ResumableLoader(PyGLoaderAdapter):
         Raises:
             TypeError, ValueError: not an integer of at least 0.
         """
-        self._order.set_next(check_int("epoch", epoch))
+        self._seed_order.set_next(check_int("epoch", epoch))
 
     def state_dict(self) -> dict[str, Any]:
         """The position of the latest iterator, for :meth:`load_state_dict` of an equal loader.
 
         A batch counts as soon as it has been delivered. The values are plain, to be saved with a checkpoint.
         """
-        return {**self._order.state(), **self._fingerprint()}
+        return {**self._seed_order.state(), **self._fingerprint()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Resumes: the next ``iter()`` delivers the rest of the state's epoch, later ones the epochs after it.
@@ -80,7 +80,7 @@ class ResumableLoader(PyGLoaderAdapter):
             ValueError: not a state, or the state of a loader with other inputs, batch size, order or sampling options.
         """
         before = self.seed
-        self._order.load(state, self._fingerprint())
+        self._seed_order.load(state, self._fingerprint())
         if self.seed != before:
             self._iterator = None  # its worker processes, if they persist, have the seed before
         if isinstance(self.sampler, KeyedShuffle):
@@ -90,7 +90,7 @@ class ResumableLoader(PyGLoaderAdapter):
         """What decides the batches besides the seed, as plain values; feature rows and edges are not included."""
         order = "input" if isinstance(self.sampler, SequentialSampler) else "user's"
         return {
-            **self._order.options(),  # first: other differences may be consequences of these
+            **self._seed_order.options(),  # first: other differences may be consequences of these
             "inputs": len(self.dataset),  # type: ignore[arg-type]
             "input_type": None if self.input_data.input_type is None else str(self.input_data.input_type),
             "key_of_inputs": self._key_of_inputs,

@@ -108,7 +108,7 @@ class SharedSteps(Sharing, ABC):
         def all_that_decides() -> dict[str, Any]:
             return {**decides(), "seed": order.seed, "uneven": self.share.uneven}
 
-        self._order, self._decides = order, all_that_decides
+        self._seed_order, self._decides = order, all_that_decides
         self._chunks: Chunks | ChunksOfParts | None = order.numbered(batches).chunks
         assert self._chunks is not None  # a loader with a share refuses a sampler of the user's
         order.share, self.said_of_inputs = agreed_share(
@@ -127,7 +127,7 @@ class SharedSteps(Sharing, ABC):
             size_of = self._chunks.size_of
             self._together = Together(line, self.steps, self.share, execution, size_of, self._decides)
         ahead = USUAL if prefetch is None else prefetch
-        return self._together.batches(numbered, self._order.epoch, self._order.batch, finish, ahead)
+        return self._together.batches(numbered, self._seed_order.epoch, self._seed_order.batch, finish, ahead)
 
 
 class SharedParts(SharedSteps):
