@@ -112,8 +112,10 @@ def test_hot_rows_of_all_ranks_are_in_memory(tmp_path, monkeypatch, world):
         assert int(rows[kept].min()) >= int(rows[hot[place >= store.plan.rows("host")]].max())
 
 
-def store_of(parts: int, budgets: list) -> None:
-    plan_of(parts).store(graph(), host=budgets[dist.get_rank()]).close()
+def store_of(parts: int, budgets: list, data: Data | None = None) -> None:
+    """A store, on rank 1 of ``data``."""
+    data = graph() if data is None or dist.get_rank() == 0 else data
+    plan_of(parts).store(data, host=budgets[dist.get_rank()]).close()
 
 
 @pytest.mark.parametrize(
@@ -128,6 +130,11 @@ def test_what_fails_on_one_rank_is_raised_on_all(parts, budgets, message):
     for done, error in cluster(2).results(store_of, parts, budgets):
         assert not done
         assert error.startswith(f"ValueError: {message}")
+
+
+def test_a_graph_of_one_rank_that_has_other_nodes():
+    text = "ValueError: rank 1: ValueError: data: expected a row of 'x' for each of 200 nodes, found 7"
+    assert cluster(2).results(store_of, 2, [None, None], Data(x=torch.zeros(7, 2))) == [(False, text)] * 2
 
 
 @pytest.mark.parametrize(

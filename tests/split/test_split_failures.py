@@ -216,6 +216,12 @@ def differing(what):
         options["batch_size"] = 12
     if second and what == "parts":
         plan = GivenPlan(torch.zeros(200, dtype=torch.int32), 1)
+    if second and what == "nodes":
+        plan = GivenPlan(random_owners(150, 2), 2)
+    if second and what == "too many parts":
+        plan = GivenPlan(random_owners(200, 3), 3)
+    if second and what == "layers":
+        options["layers"] = True
     if second and what == "edges":
         data.edge_index = data.edge_index.flip(1)[:, torch.randperm(1500)]
     if second and what == "features":
@@ -231,6 +237,8 @@ DIFFERENCES = {
     "plan": "ValueError: split plan: expected the same on all ranks, found ['given', 'other']",
     "parts": "ValueError: parts of the split plan: expected the same on all ranks, found [2, 1]",
     "batch_size": "ValueError: batch_size: expected the same on all ranks, found [10, 12]",
+    "nodes": "ValueError: rank 1: ValueError: split: expected a plan of 200 nodes, found one of 150",
+    "too many parts": "ValueError: rank 1: ValueError: ranks: expected a multiple of 3 parts, found 2 ranks",
     "features": "ValueError: bytes of a row of x: expected the same on all ranks of a batch, found [24, 12]",
 }
 
@@ -238,6 +246,30 @@ DIFFERENCES = {
 @pytest.mark.parametrize("what", DIFFERENCES)
 def test_ranks_that_differ(what):
     assert cluster(2).run(differing, what) == [DIFFERENCES[what]] * 2
+
+
+def test_a_sampler_of_one_rank_that_cannot_be_split():
+    text = "NotImplementedError: layers=True with split parallelism is not implemented"
+    assert cluster(2).run(differing, "layers") == [f"ValueError: rank 1: {text}", text]
+
+
+def seeds_out_of_range():
+    """The error of a loader whose seeds are out of range on rank 1."""
+    seeds = torch.tensor([200 if dist.get_rank() == 1 else 199])
+    try:
+        NeighborLoader(make_data(), [3, 2], seeds, seed=1, split=PLAN)
+    except Exception as error:
+        text = f"{type(error).__name__}: {error}"
+    gc.collect()
+    return text
+
+
+def test_a_rank_that_makes_no_loader_is_named():
+    found = cluster(2).run(seeds_out_of_range)
+    assert found == [
+        "RuntimeError: rank 1: its loader was not made",
+        "IndexError: input_nodes[0] = 200 is out of range: expected nodes in [0, 200)",
+    ]
 
 
 def test_ranks_with_other_edges():
@@ -360,7 +392,7 @@ def three_parts_for_two_ranks():
 
 def test_parts_that_do_not_fit_the_ranks():
     found = cluster(2).run(three_parts_for_two_ranks)
-    assert found == ["ranks: expected a multiple of 3 parts, found 2 ranks"] * 2
+    assert found == ["rank 0: ValueError: ranks: expected a multiple of 3 parts, found 2 ranks"] * 2
 
 
 def test_workers_mean_threads():

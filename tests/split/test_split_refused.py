@@ -11,7 +11,7 @@ from helpers.refused import refuses
 from helpers.split import GivenPlan, loader_of, random_owners
 from helpers.split_models import DropsSources, NormsSources, Recomputed, own_batches
 from torch import nn
-from torch_geometric.sampler import SamplerOutput
+from torch_geometric.sampler import NodeSamplerInput, SamplerOutput
 
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler, split
 from torch_gnnscale.distributed.exchange import Exchange
@@ -82,6 +82,7 @@ ALONE = [
      "data: expected stores that threads may read (thread_safe) with split=, found others"),
     (lambda: next(iter(loader(transform_sampler_output=plain))), ValueError,
      "transform_sampler_output: expected the sampler's own output with split=, found SamplerOutput"),
+    (lambda: loader(timeout=-5), ValueError, "timeout: expected at least 0, found -5"),
     (lambda: loader(neighbor_sampler=Alone(make_data(), [3, 2]), bulk=2), NotImplementedError,
      "bulk=2 of one batch at a time"),
     (lambda: Parallelized(nn.Linear(1, 1), transport="gloo"), ValueError,
@@ -252,9 +253,21 @@ def test_steps_that_cannot_be_made_leave_no_meeting(monkeypatch):
     closed = []
     monkeypatch.setattr(owned_batches.Meeting, "close", lambda meeting: closed.append(meeting.world))
     monkeypatch.setattr(owned_batches, "RankSteps", lambda *_, **__: 1 // 0)
+    made = PLAN.of_loader(NeighborSampler(make_data(), [2]), NodeSamplerInput, make_data(), None)
     with refuses(ZeroDivisionError, "integer division or modulo by zero"):
-        owned_batches.OwnedBatches(PLAN, NeighborSampler(make_data(), [2]), PLAN.owners).open_steps(None)
+        made.open_steps()
+    del made
     assert closed == [1]
+
+
+def test_batches_that_are_dropped_before_their_steps_leave_no_meeting(monkeypatch):
+    did = []
+    monkeypatch.setattr(owned_batches.Meeting, "fail", lambda meeting, why: did.append(why))
+    monkeypatch.setattr(owned_batches.Meeting, "close", lambda meeting: did.append("closed"))
+    made = PLAN.of_loader(NeighborSampler(make_data(), [2]), NodeSamplerInput, make_data(), None)
+    assert did == []
+    del made
+    assert did == ["its loader was not made", "closed"]
 
 
 # Ranks ###############################################################################################################

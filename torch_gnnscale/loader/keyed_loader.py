@@ -119,7 +119,7 @@ class KeyedLoader(ResumableLoader):
             return {**self._fingerprint(), "bulk": self.bulk}
 
         batches: Any = self.batch_sampler
-        self._sharing.meet(self._seed_order, batches, self._owned_ids, decides, self.timeout)
+        self._sharing.meet(self._seed_order, batches, self._owned_ids, decides)
 
     def _owned_ids(self) -> tuple[Tensor, Any]:
         """(The stores' ids of the nodes that decide which part an input belongs to, their type)."""

@@ -50,7 +50,7 @@ class Sharing:
 
     def meet(
         self, order: SeedOrder, batches: BatchSampler, owned: Callable[[], tuple[Tensor, Any]],
-        decides: Callable[[], dict[str, Any]], timeout: float | None,
+        decides: Callable[[], dict[str, Any]],
     ) -> None:  # fmt: skip
         """Sets the share of ``order``, with counts. Called when the loader is complete.
 
@@ -59,7 +59,6 @@ class Sharing:
             batches: torch's batch sampler of all inputs that this rank was given.
             owned: returns (the stores' ids of the nodes that decide which part an input belongs to, their type).
             decides: returns what decides batches besides the seed, in plain values.
-            timeout: the loader's.
 
         Raises:
             ValueError: on all ranks, if they differ in what decides batches they make together, or cannot make them.
@@ -89,7 +88,7 @@ class SharedSteps(Sharing, ABC):
         self._together: Together | None = None
 
     @abstractmethod
-    def _open_steps(self, timeout: float | None) -> Steps:
+    def _open_steps(self) -> Steps:
         """The loader's steps."""
 
     @abstractmethod
@@ -98,10 +97,10 @@ class SharedSteps(Sharing, ABC):
 
     def meet(
         self, order: SeedOrder, batches: BatchSampler, owned: Callable[[], tuple[Tensor, Any]],
-        decides: Callable[[], dict[str, Any]], timeout: float | None,
+        decides: Callable[[], dict[str, Any]],
     ) -> None:  # fmt: skip
         """See :meth:`Sharing.meet`."""
-        self.steps = self._open_steps(timeout)
+        self.steps = self._open_steps()
         weakref.finalize(self, self.steps.drop).atexit = False
         problem = self._ordered(order, batches, owned())
 
@@ -137,7 +136,7 @@ class SharedParts(SharedSteps):
         super().__init__(sampler, share)
         self._rows = rows
 
-    def _open_steps(self, timeout: float | None) -> Steps:
+    def _open_steps(self) -> Steps:
         return self._rows.open_steps()
 
     def _ordered(self, order: SeedOrder, batches: BatchSampler, owned: tuple[Tensor, Any]) -> str | None:
@@ -167,8 +166,8 @@ class SharedBatches(SharedSteps):
         """See :meth:`Sharing.source`."""
         return self._split.source(rows)
 
-    def _open_steps(self, timeout: float | None) -> Steps:
-        return self._split.open_steps(timeout)
+    def _open_steps(self) -> Steps:
+        return self._split.open_steps()
 
     def _ordered(self, order: SeedOrder, batches: BatchSampler, owned: tuple[Tensor, Any]) -> str | None:
         if not self._of_parts:
@@ -202,7 +201,7 @@ def sharing_of(
     if split is not None:
         if not isinstance(split, Split):
             raise TypeError(f"split: expected a split plan, found {type(split).__name__}")
-        made = split.of_loader(sampler, inputs, data)  # type: ignore[arg-type]
+        made = split.of_loader(sampler, inputs, data, options.get("timeout"))  # type: ignore[arg-type]
         share = share_of(shard, seed_order, uneven, data, options, seed, made.ranks)
         return SharedBatches(made, share, of_parts=seed_order == "owned")
     share = share_of(shard, seed_order, uneven, data, options, seed)

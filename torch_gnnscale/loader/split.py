@@ -32,12 +32,8 @@ class SplitBatches(ABC):
         """A source that reads the rows that this rank has of a batch. ``rows``: the source for whole batches."""
 
     @abstractmethod
-    def open_steps(self, timeout: float | None) -> Steps:
+    def open_steps(self) -> Steps:
         """The loader's steps, which end with it. Called once, by all ranks.
-
-        Args:
-            timeout: seconds after which a rank that does not answer is an error; None for the default. With the stores
-                of a part, the part's timeout counts instead.
 
         Raises:
             ValueError: on all ranks: their splits differ, or do not fit the stores.
@@ -48,14 +44,19 @@ class Split(ABC):
     """Which rank computes which nodes of a batch."""
 
     @abstractmethod
-    def of_loader(self, sampler: KeyedSampler, inputs: type[Inputs], data: Any) -> SplitBatches:
-        """What a new loader uses instead of ``sampler``.
+    def of_loader(
+        self, sampler: KeyedSampler, inputs: type[Inputs], data: Any, timeout: float | None
+    ) -> SplitBatches:  # fmt: skip
+        """What a new loader uses instead of ``sampler``. Called by all ranks.
 
         Args:
             sampler: samples whole batches.
             inputs: what batches are sampled from.
             data: of the loader.
+            timeout: seconds after which a rank that does not answer is an error; None or 0 for the default. With the
+                stores of a part, the part's timeout counts instead.
 
         Raises:
-            NotImplementedError, ValueError: a sampler whose batches cannot be split, or not over these ranks.
+            ValueError: on all ranks, if the batches of one cannot be split, or not over these ranks.
+            NotImplementedError: a sampler whose batches cannot be split.
         """

@@ -29,14 +29,11 @@ def own_store(
     timeout: float,
 ) -> TieredFeatureStore:  # fmt: skip
     """What :meth:`torch_gnnscale.split.Plan.store` returns, given the plan's owners and counts of rows."""
-    sources = _sources(data, names)
-    for source in sources:
-        if (rows := len(source.tensor)) != len(owners):
-            raise ValueError(f"data: expected a row of {source.key[1]!r} for each of {len(owners)} nodes, found {rows}")
     rank, world = rank_and_world()
     mine = torch.ones_like(owners, dtype=torch.bool)
     meeting = Meeting(rank, world, timeout)
     try:
+        sources = meeting.all_made(lambda: _sources(data, names, len(owners)))
         machines: list[Hashable] = list(meeting.machines)
         here = mine
         if world > 1:
@@ -59,8 +56,16 @@ def own_store(
         meeting.close()
 
 
-def _sources(data: Any, names: Sequence[str] | None) -> list[Source]:
-    """The attributes of nodes that are put into tiers."""
+def _sources(data: Any, names: Sequence[str] | None, num_nodes: int) -> list[Source]:
+    """The attributes of nodes that are put into tiers. Raises ValueError unless each has ``num_nodes`` rows."""
+    found = _attributes(data, names)
+    for source in found:
+        if (rows := len(source.tensor)) != num_nodes:
+            raise ValueError(f"data: expected a row of {source.key[1]!r} for each of {num_nodes} nodes, found {rows}")
+    return found
+
+
+def _attributes(data: Any, names: Sequence[str] | None) -> list[Source]:
     if isinstance(data, Data):
         return [Source((None, name), t.detach(), t.dtype) for name, t in node_attributes(data, names).items()]
     if not isinstance(data, FeatureStore) or isinstance(data, TieredFeatureStore) or data.order is not None:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch_geometric.sampler import NodeSamplerInput
 
 from .. import ops
+from .._warn import warn
 from ..distributed.grid import Grid
 from ..distributed.meeting import Meeting, rank_and_world
 from ..distributed.part_rows import PartRows
@@ -47,17 +48,32 @@ class SplitByOwners(Split):
     fingerprint: str
     """Equal for plans with equal owners."""
 
-    def of_loader(self, sampler: KeyedSampler, inputs: type[Inputs], data: Any) -> SplitBatches:
+    def of_loader(
+        self, sampler: KeyedSampler, inputs: type[Inputs], data: Any, timeout: float | None
+    ) -> SplitBatches:  # fmt: skip
         """See :meth:`Split.of_loader`."""
         if inputs is not NodeSamplerInput:
             raise NotImplementedError("links with split= are not implemented; use NeighborLoader")
         features = data[0] if isinstance(data, (tuple, list)) else None
         if isinstance(features, PartRows):
+            if timeout:
+                warn(f"timeout={timeout} has no effect with the stores of a part: open_part(timeout=) decides")
             return PartBatches(sampler, features, self.owners, self.parts, self.fingerprint)
-        order = common_numbering(data) if isinstance(data, (tuple, list)) else None
-        if order is not None:
-            check_nodes(sampler, len(self.owners))
-        return OwnedBatches(self, sampler, self.owners_in(order))
+        if timeout is not None and timeout < 0:
+            raise ValueError(f"timeout: expected at least 0, found {timeout}")
+        meeting = Meeting(*rank_and_world(), timeout or TIMEOUT)
+
+        def made() -> OwnedBatches:
+            order = common_numbering(data) if isinstance(data, (tuple, list)) else None
+            if order is not None:
+                check_nodes(sampler, len(self.owners))
+            return OwnedBatches(self, sampler, self.owners_in(order), meeting)
+
+        try:
+            return meeting.all_made(made)
+        except BaseException:
+            meeting.close()
+            raise
 
     def owners_in(self, order: Numbering | None) -> Tensor:
         """``owners`` by stored ids. ``order``: the numbering of the stores; None if they have the user's ids."""
@@ -74,17 +90,19 @@ class OwnedBatches(SplitBatches):
         plan: of the loader.
         sampler: samples whole batches.
         owners: the plan's, by stored ids.
+        meeting: of all ranks; it ends with the steps, or with this object if they are never opened.
     """
 
-    def __init__(self, plan: SplitByOwners, sampler: KeyedSampler, owners: Tensor) -> None:
-        rank, world = rank_and_world()
-        self.rank, self.grid = rank, Grid(world, 1 if world == 1 else plan.parts, "parts")
+    def __init__(self, plan: SplitByOwners, sampler: KeyedSampler, owners: Tensor, meeting: Meeting) -> None:
+        rank, world = meeting.rank, meeting.world
+        self.grid = Grid(world, 1 if world == 1 else plan.parts, "parts")
         self.ranks = Ranks(self.grid.copy(rank), self.grid.copies)
         self.parts, self._owners = plan.parts, owners
         self.sampler: KeyedSampler = SplitSampler(sampler, owners, self.grid.parts, self.grid.part(rank))
         self._identity: dict[str, Any] = {"version": __version__}
         if world > 1:
             self._identity |= {"parts of the split plan": plan.parts, "split plan": plan.fingerprint}
+        self._meeting, self._leave = meeting, weakref.finalize(self, _leave, meeting)
 
     def owners_of(self, nodes: Tensor) -> Tensor:
         """See :meth:`SplitBatches.owners_of`."""
@@ -96,9 +114,10 @@ class OwnedBatches(SplitBatches):
             raise ValueError("data: expected stores that threads may read (thread_safe) with split=, found others")
         return SplitRows(rows)
 
-    def open_steps(self, timeout: float | None) -> Steps:
+    def open_steps(self) -> Steps:
         """See :meth:`SplitBatches.open_steps`."""
-        meeting = Meeting(self.rank, self.grid.ranks, timeout or TIMEOUT)
+        meeting = self._meeting
+        self._leave.detach()
         try:
             check_alike(meeting.gather(self._identity))  # before there are groups by the number of parts
             steps = RankSteps(meeting, self.grid, self._identity, lambda _: meeting.close(), by_column=True)
@@ -107,6 +126,12 @@ class OwnedBatches(SplitBatches):
             raise
         _open.add(steps)
         return steps
+
+
+def _leave(meeting: Meeting) -> None:
+    """Ends a meeting whose other ranks may wait for this one to open its steps."""
+    meeting.fail("its loader was not made")
+    meeting.close()
 
 
 _open: weakref.WeakSet[RankSteps] = weakref.WeakSet()

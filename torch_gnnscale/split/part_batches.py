@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .._warn import warn
 from ..distributed.part_rows import PartRows
 from ..loader.fetch import CollectiveSource, RowSource
 from ..loader.split import SplitBatches
@@ -50,10 +49,8 @@ class PartBatches(SplitBatches):
         """See :meth:`SplitBatches.source`: own rows are all in this part, so that they are read without other ranks."""
         return SplitRows(rows)
 
-    def open_steps(self, timeout: float | None) -> Steps:
+    def open_steps(self) -> Steps:
         """See :meth:`SplitBatches.open_steps`."""
-        if timeout:
-            warn(f"timeout={timeout} has no effect with the stores of a part: open_part(timeout=) decides")
         steps = self._features.open_split_steps(
             {"parts of the split plan": self._parts_of_plan, "split plan": self._fingerprint}
         )
