@@ -187,6 +187,22 @@ def test_an_error_of_one_rank_is_raised_on_all():
     assert results[1] == (False, "ZeroDivisionError: integer division or modulo by zero")
 
 
+def without_layers():
+    """The error of a model that has no layers on rank 1."""
+    rank, _ = rank_and_world()
+    try:
+        parallelize(nn.Linear(1, 1) if rank else pyg_nn.SAGEConv(FEATURES, CLASSES), timeout=20.0)
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return None
+
+
+def test_a_model_that_one_rank_refuses_is_an_error_on_all():
+    first, second = cluster(2).run(without_layers)
+    assert second == "ValueError: model: expected one with MessagePassing layers, found none in Linear"
+    assert first == f"RuntimeError: split: rank 1: {second}"
+
+
 def in_ddp():
     rank, world = rank_and_world()
     _, batch, _ = next(own_batches(world, rank))

@@ -54,13 +54,15 @@ class Parallelized(Layered):
         transport: Literal["peers", "all_to_all"] | None = None,
         timeout: float = 600.0,
     ) -> None:
-        _refuse(module)
-        if transport not in (None, "peers", "all_to_all"):
-            raise ValueError(f"transport: expected 'peers', 'all_to_all' or None, found {transport!r}")
-        super().__init__(module, call)
-        self.transport, self.timeout = transport, timeout
-        self.rank, self.world = rank_and_world()
-        self._connect()
+        rank, world = rank_and_world()
+        connection = Connection(rank, world, timeout)
+        with connection.failing_alone():
+            _refuse(module)
+            if transport not in (None, "peers", "all_to_all"):
+                raise ValueError(f"transport: expected 'peers', 'all_to_all' or None, found {transport!r}")
+            super().__init__(module, call)
+        self.transport, self.timeout, self.rank, self.world = transport, timeout, rank, world
+        self._connect(connection)
         self._calls: dict[int, list[Call]] = {}
         """The calls of layers by the number of hops of batches."""
         self._of_nodes: set[str] = set()
@@ -144,12 +146,11 @@ class Parallelized(Layered):
         self._gradients.close()
         self._connection.end()
 
-    def _connect(self) -> None:
-        self._connection = Connection(self.rank, self.world, self.timeout)
-        every = self._connection.all
+    def _connect(self, connection: Connection) -> None:
+        self._connection, every = connection, connection.all
         peers = Peers.connect(every, HostMemories()) if self.world > 1 and self.transport != "all_to_all" else None
-        self._connection.of_all = peers if isinstance(peers, Peers) else Transport(every)
-        self._gradients = GradientSum(self._connection.of_all)
+        connection.of_all = peers if isinstance(peers, Peers) else Transport(every)
+        self._gradients = GradientSum(connection.of_all)
         self._description = Description(self.module)
 
     @torch.no_grad()
@@ -277,7 +278,7 @@ class Parallelized(Layered):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._connect()
+        self._connect(Connection(self.rank, self.world, self.timeout))
 
 
 def parallelize(
@@ -317,8 +318,10 @@ def parallelize(
         A module to be called with a batch of ``NeighborLoader(split=plan)``; it shares the model's parameters.
 
     Raises:
-        ValueError: the model has no MessagePassing layers, or is wrapped by DistributedDataParallel or this package.
+        ValueError: the model has no MessagePassing layers, or is wrapped by DistributedDataParallel or this package; or
+            the ranks have other models.
         NotImplementedError: it, or a module of it, is compiled.
+        RuntimeError: another rank refuses its model, is gone or does not come; the message names it.
     """
     return Parallelized(model, call, transport, timeout)
 
