@@ -58,6 +58,12 @@ def differs(what, parts):
             batch.shuffle_index = replace(index, num_received=more)
         elif what == "p":
             model.dropout = torch.nn.Dropout(0.4)
+        elif what == "p in place":
+            model.dropout.p = 0.4
+        elif what == "eps in place":
+            model.norms[1].module.eps = 1e-3
+        elif what == "attributes of its own":
+            model.rank = model.convs[0].device_of_rank = rank
     try:
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
             out = split(batch)
@@ -78,12 +84,18 @@ SAID = {
     "norm": f"ValueError: split: model: {SAME} norms.1.training True and on rank 1 False",
     "aggr": f"ValueError: split: model: {SAME} convs.1.aggr 'mean' and on rank 1 'max'",
     "p": f"ValueError: split: model: {SAME} dropout.p 0.5 and on rank 1 0.4",
+    "p in place": f"ValueError: split: model: {SAME} dropout.p 0.5 and on rank 1 0.4",
+    "eps in place": f"ValueError: split: model: {SAME} norms.1.module.eps 1e-05 and on rank 1 0.001",
 }
 
 
-@pytest.mark.parametrize("what", quick(list(SAID), "aggr", "gradient", "p"))
+@pytest.mark.parametrize("what", quick(list(SAID), "aggr", "gradient", "p in place"))
 def test_ranks_that_differ(what):
     assert cluster(2).run(differs, what, 2) == [SAID[what]] * 2
+
+
+def test_attributes_that_may_differ():
+    assert cluster(2).run(differs, "attributes of its own", 2) == [None] * 2
 
 
 @pytest.mark.parametrize("world", [2, SLOW(4)])
@@ -152,8 +164,9 @@ def test_loaders_whose_columns_are_other_ranks():
     assert cluster(4).run(two_grids) == [[1, 2, 2]] * 4
 
 
-def test_a_description_follows_modes_types_and_modules():
+def test_a_description_follows_modes_types_modules_and_hyperparameters():
     model = sage()
+    model.act = pyg_nn.MLP([HIDDEN, HIDDEN], dropout=[0.5])
     description = Description(model)
     seen = {description.digest}
     for change in (
@@ -161,6 +174,10 @@ def test_a_description_follows_modes_types_and_modules():
         lambda: model.convs[0].lin_l.weight.requires_grad_(False),
         lambda: model.float(),
         lambda: setattr(model, "dropout", torch.nn.Dropout(0.1)),
+        lambda: setattr(model.dropout, "p", 0.2),
+        lambda: setattr(model.convs[1], "aggr", None),
+        lambda: setattr(model.convs[1], "normalize", True),
+        lambda: model.act.dropout.__setitem__(0, 0.3),
         lambda: model.register_parameter("more", torch.nn.Parameter(torch.ones(2))),
     ):
         change()

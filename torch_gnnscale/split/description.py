@@ -11,14 +11,16 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ..distributed.exchange import Exchange
+from ..nn.wrapper import modules_of
 
 
 class Description:
     """The entries of a model that ranks compare, and a digest of them.
 
     Hyperparameters are attributes of plain values that have the name of an argument of the constructor, such as
-    ``aggr`` and ``p``. The entries are made anew when a module or parameter was replaced, or has another mode, type or
-    ``requires_grad``. Other changes, such as those of a hyperparameter, are noticed only then.
+    ``aggr`` and ``p``; other attributes, such as counters, may differ between ranks. The entries are made anew when a
+    module or parameter was replaced, or has another mode, type, hyperparameter or ``requires_grad``. The numbers in
+    parameters and buffers are no entries.
 
     Args:
         model: the model to describe.
@@ -56,9 +58,15 @@ class Description:
     def _refresh(self) -> None:
         state: list[tuple[Any, ...]] = []
         described: list[Any] = []
-        for module in self.model.modules():
+        for module in modules_of(self.model):
+            kind: Any = type(module)
+            fields = vars(module)
             described.append(module)
-            state.append((id(module), type(module), module.training))
+            plain = [
+                value if type(value) in _IMMUTABLE else repr(value) if _is_plain(value) else None
+                for value in map(fields.get, _arguments(kind))
+            ]
+            state.append((id(module), kind, module.training, plain))
             for parameter in module._parameters.values():
                 if parameter is not None:
                     described.append(parameter)
@@ -94,6 +102,10 @@ def _arguments(kind: type) -> tuple[str, ...]:
             name for base in kind.__mro__ if "__init__" in vars(base) for name in inspect.signature(base).parameters
         )
     )
+
+
+_IMMUTABLE = {bool, int, float, str, type(None)}
+"""The types of most plain values, which are recognized faster than by :func:`_is_plain`."""
 
 
 def _is_plain(value: Any) -> bool:

@@ -295,7 +295,8 @@ def parallelize(
     which is of the rank's own seeds. After a backward pass, the parameters have the gradient of this sum on all ranks,
     without DistributedDataParallel. All ranks call this function, the model and its backward pass together, in the same
     order, also if a rank's batch has no seeds; whether they do so must not depend on a rank's batch. The weights are
-    those of rank 0.
+    those of rank 0. Whoever changes weights or buffers later, other than by training, does so on all ranks: these are
+    not compared. Modules, modes and hyperparameters, such as ``p`` of dropout, are compared before each batch.
 
     BatchNorm in training has statistics of the rows of all ranks. Dropout of rows of nodes draws masks by (the batch's
     key, the number of the call, node, column), so that they do not depend on the number of ranks; dropout of rows of
