@@ -195,6 +195,23 @@ def test_collectives_of_a_step(transport):
     assert cluster(2).run(collectives, transport) == [7, 7]
 
 
+def groups_of_purposes():
+    """What two groups of a model were used for, and whether they are two."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    split = parallelize(pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, norm="BatchNorm").double())
+    split(cut_batches(next(iter(batches())), OWNERS["random"](world), world)[rank]).sum().backward()
+    every, sums = split._connection.all, split._connection.sums
+    found = list(every.traffic), sorted(sums.traffic), every.group is not sums.group
+    assert {*every.traffic, *sums.traffic} <= {*split.traffic}
+    split.close()
+    return found
+
+
+def test_gradients_and_statistics_have_a_group_of_their_own():
+    statistics = [f"{way} norms.{number}.module statistics" for way in ("backward", "forward") for number in (0, 1)]
+    assert cluster(2).run(groups_of_purposes) == [(["header"], [*statistics, "gradients"], True)] * 2
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["sage", "gcn", "jumping, cat"])
 def test_without_memory_of_peers(name):

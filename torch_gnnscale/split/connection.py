@@ -25,6 +25,8 @@ _ENDED: Any = object()
 class Connection:
     """What connects one split model to those of the other ranks; without a process group, nothing.
 
+    One thread at a time issues its collectives: the one that calls the model, or autograd's, for which that one waits.
+
     It ends with the last reference to this object, and with the program at the latest: groups, memory and threads are
     then freed, and ranks that wait for this one fail.
 
@@ -38,7 +40,9 @@ class Connection:
         self._held = _Held(Meeting(rank, world, timeout))
         self._end = weakref.finalize(self, self._held.end)
         self.all = self.exchange([list(range(world))])
-        """Between all ranks."""
+        """Between all ranks: headers, and what they say when the model is made."""
+        self.sums = self.exchange([list(range(world))])
+        """Between all ranks, in a group of its own: gradients of parameters, and statistics of norms."""
         self.transports: dict[tuple[Grid, tuple[int, ...]], Transport] = self._held.transports
         """By (grid, devices): the grid of whose columns each has the parts of a batch, and where each rank has its
         batch."""
@@ -58,7 +62,7 @@ class Connection:
 
     @property
     def of_all(self) -> Transport:
-        """Between all ranks, of rows on the CPU; it ends with this connection. Set once."""
+        """Over ``sums``, of rows on the CPU; it ends with this connection. Set once."""
         assert self._held.of_all is not None
         return self._held.of_all
 

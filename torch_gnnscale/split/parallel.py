@@ -42,7 +42,8 @@ class Parallelized(Layered):
     """What :func:`parallelize` returns; ``module`` is the model itself, unchanged, or what ``nn.weigh`` returned.
 
     Parameters, buffers and submodules have the names that they have in the model, and so has the ``state_dict``.
-    Attributes that this object lacks are the model's. All ranks call it together, forward and backward.
+    Attributes that this object lacks are the model's. All ranks call it together, forward and backward, one thread at a
+    time.
     """
 
     layer_type = SplitLayer
@@ -115,9 +116,11 @@ class Parallelized(Layered):
         It counts the small batch, too, on which the first call runs the model.
         """
         found: dict[str, Traffic] = {}
+        connection = self._connection
         for exchange in (
-            *(transport.exchange for transport in self._connection.transports.values()),
-            self._connection.all,
+            *(transport.exchange for transport in connection.transports.values()),
+            connection.all,
+            connection.sums,
         ):
             for purpose, traffic in exchange.traffic.items():
                 found[purpose] = found.get(purpose, Traffic()) + traffic
@@ -147,9 +150,9 @@ class Parallelized(Layered):
         self._connection.end()
 
     def _connect(self, connection: Connection) -> None:
-        self._connection, every = connection, connection.all
-        peers = Peers.connect(every, HostMemories()) if self.world > 1 and self.transport != "all_to_all" else None
-        connection.of_all = peers if isinstance(peers, Peers) else Transport(every)
+        self._connection, sums = connection, connection.sums
+        peers = Peers.connect(sums, HostMemories()) if self.world > 1 and self.transport != "all_to_all" else None
+        connection.of_all = peers if isinstance(peers, Peers) else Transport(sums)
         self._gradients = GradientSum(connection.of_all)
         self._description = Description(self.module)
 
@@ -293,10 +296,11 @@ def parallelize(
     backward pass, they send the gradients of these rows back (GSplit, algorithm 2). Outputs are those of
     :func:`torch_gnnscale.nn.narrow` for this rank's seeds. The loss of a batch is the sum of the ranks' losses, each of
     which is of the rank's own seeds. After a backward pass, the parameters have the gradient of this sum on all ranks,
-    without DistributedDataParallel. All ranks call this function, the model and its backward pass together, in the same
-    order, also if a rank's batch has no seeds; whether they do so must not depend on a rank's batch. The weights are
-    those of rank 0. Whoever changes weights or buffers later, other than by training, does so on all ranks: these are
-    not compared. Modules, modes and hyperparameters, such as ``p`` of dropout, are compared before each batch.
+    without DistributedDataParallel. All ranks call this function, the model and its backward pass together, one after
+    another and in the same order, also if a rank's batch has no seeds; whether they do so must not depend on a rank's
+    batch. The weights are those of rank 0. Whoever changes weights or buffers later, other than by training, does so on
+    all ranks: these are not compared. Modules, modes and hyperparameters, such as ``p`` of dropout, are compared before
+    each batch.
 
     BatchNorm in training has statistics of the rows of all ranks. Dropout of rows of nodes draws masks by (the batch's
     key, the number of the call, node, column), so that they do not depend on the number of ranks; dropout of rows of
