@@ -294,6 +294,27 @@ class CountedMemories(HostMemories):
         super().settle()
 
 
+def fails_meanwhile(rows):
+    """Rank 1 fails while rows are exchanged: returns the error, and what came in the next exchange."""
+    transport, rank = made("peers"), dist.get_rank()
+    try:
+        transport.swap(torch.zeros(2 * rows), [rows] * 2, [rows] * 2, "test", (lambda: 1 // 0) if rank else None)
+        said = None
+    except ZeroDivisionError as error:
+        said = str(error)
+    came = transport.swap(torch.full((4,), float(rank)), [2] * 2, [2] * 2, "test")
+    found = said, [of_rank.tolist() for of_rank in came]
+    ended(transport)
+    return found
+
+
+@pytest.mark.parametrize("rows", [8, 1 << 18])
+def test_ranks_are_in_step_after_an_error_meanwhile(rows):
+    """Also if they exchange new memory."""
+    came = [[0.0, 0.0], [1.0, 1.0]]
+    assert cluster(2).run(fails_meanwhile, rows) == [(None, came), ("integer division or modulo by zero", came)]
+
+
 def fails_while_the_other_grows():
     """Rank 1 cannot write its rows when rank 0 takes new memory; then it can. The rows take three quarters of a memory,
     more than one of its two buffers. Each barrier follows a wait, also that of the rank that cannot write."""

@@ -173,7 +173,8 @@ class Peers(Transport):
             write: into a buffer, the first or the second of a memory.
             told: numbers for each rank; equally many on all.
             purpose: what the exchange is counted as.
-            meanwhile: called while this rank waits for the others.
+            meanwhile: called while this rank waits for the others. What it raises is raised here when the exchange has
+                ended, so that the next one is in step.
 
         Raises:
             ValueError: on all ranks, if one of them has rows of another type or width.
@@ -193,7 +194,16 @@ class Peers(Transport):
             error = failed
         kind, status = kind_of(rows), _FAILED if error is not None else _WROTE if made is None else _GREW
         said_here = torch.tensor([[*values, kind, status] for values in told])
-        heard = exchange.numbers(said_here, purpose, meanwhile).tolist()
+
+        def caught() -> None:
+            nonlocal error
+            try:
+                if meanwhile is not None:
+                    meanwhile()
+            except Exception as failed:  # raised below: new memory is taken first, which others wait for
+                error = error or failed
+
+        heard = exchange.numbers(said_here, purpose, caught).tolist()
         _close(self._replaced)
         said = [values[-1] for values in heard]
         if _GREW in said:
