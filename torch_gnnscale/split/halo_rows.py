@@ -43,7 +43,7 @@ class HaloNeeds:
     moves: Moves
     """All rows that travel, of all levels."""
     x: Tensor | None
-    """The features of own nodes, on the device of the sample, or on a GPU."""
+    """The features of own nodes: on a GPU if they were read there, else on the device of the sample."""
     balance: int
     """:attr:`ShuffleIndex.balance`."""
     alike: dict[str, int]
@@ -64,7 +64,8 @@ class SplitRows(CollectiveSource):
         self._peers: dict[Exchange, Peers | str] = {}  # or why not, for each exchange over which rows were swapped
 
     def fetch(self, sampled: SampledGraphPart, bounds: Bounds) -> FetchedRows:
-        """See :meth:`RowSource.fetch`; without the other ranks, so that there may be none."""
+        """See :meth:`RowSource.fetch`. Raises RuntimeError if the batch is cut over several ranks, whose rows come in a
+        step."""
         needs = self.needs(sampled, bounds)
         if needs.index.parts > 1:
             raise RuntimeError("split: expected to read in steps that all ranks take together; iterate over the loader")

@@ -47,7 +47,7 @@ def own_header(model: Description, batch: Any, world: int, known: Container[int]
         model: the description of this rank's model.
         batch: of this rank.
         world: the number of ranks.
-        known: the numbers of hops with which this rank knows how the model calls its layers.
+        known: for batches of how many hops this rank knows how the model calls its layers.
     """
     index: ShuffleIndex = batch.shuffle_index
     x, hops, device = getattr(batch, "x", None), len(batch.num_sampled_edges), index.sent.device

@@ -176,7 +176,8 @@ class SplitLayer(NarrowedLayer):
         return out
 
     def groups(self, given: dict[str, Any]) -> int:
-        """As in the call on the probe, where the number of rows tells it; in a batch, a rank may have no rows."""
+        """See :meth:`NarrowedLayer.groups`: for a batch, of which a rank may have no rows, as many as in the same call
+        on the probe."""
         if self.forward_pass.finds_out:
             self._call = Call(self.title, super().groups(given), Read((), ()))
         else:
@@ -184,7 +185,7 @@ class SplitLayer(NarrowedLayer):
         return self._call.groups
 
     def read(self, given: dict[str, Any], num_edges: int) -> Read:
-        """As in the call on the probe."""
+        """See :meth:`NarrowedLayer.read`: for a batch, what it was in the same call on the probe."""
         if self.forward_pass.finds_out:
             self._call = self._call._replace(read=super().read(given, num_edges))
             self.forward_pass.calls.append(self._call)

@@ -15,8 +15,8 @@ from .transport import Moves
 class OwnHops(Hops):
     """The own nodes of a batch that is cut over ranks, and the edges into them.
 
-    ``rows`` and ``num_edges`` count own nodes, and edges into them. A source in ``edge_index`` below the number of own
-    nodes is an own node; a larger one is that number plus a position in the halo.
+    ``rows`` and ``num_edges`` count own nodes, and edges into them. With n own nodes, a source in ``edge_index``
+    below n is an own node, and the source n + i is the node at position i of the halo.
 
     Args:
         batch: of a loader with ``split=``.

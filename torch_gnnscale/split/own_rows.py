@@ -48,7 +48,7 @@ class OwnNodeRows(CommonRows):
         super().__init__(hops)
         self.own_hops, self.drop = hops, drop
         self.refuses_mixed = False
-        """Whether dropout and BatchNorm of mixed rows are errors also in evaluation mode and on a single rank. True
+        """Whether dropout and BatchNorm of mixed rows are errors in evaluation mode and on a single rank, too. True
         while it is found out how a model calls its layers."""
         self._known: dict[int, tuple[weakref.ref[Tensor], KnownRows]] = {}
 
@@ -115,7 +115,7 @@ class OwnNodeRows(CommonRows):
             if not tensors or dim in (0, -tensors[0].dim()):
                 return args, kwargs
         most = max((value.dim() for value in operands if isinstance(value, Tensor)), default=0)
-        # A vector's rows are the columns of a matrix, and what is not a row of a node is broadcast: neither is cut.
+        # An operand of fewer dimensions, or whose rows are not those of nodes, is broadcast: it stays whole.
         rows = [
             self.rows_of(value) if isinstance(value, Tensor) and value.dim() == most else None for value in operands
         ]
@@ -149,7 +149,7 @@ class OwnNodeRows(CommonRows):
 
 
 def _with_rows(name: str, args: Any, kwargs: Any) -> Iterator[Any]:
-    """The values of which the result of a function may have a row each."""
+    """The arguments, and entries of arguments, whose rows may be those of the function's result."""
     if name in _TAKES:
         return _values(args[1:], kwargs)
     if name.startswith(_ADDS):

@@ -235,8 +235,8 @@ class Parallelized(Layered):
     def _probe(self, batch: Any, transport: Transport) -> str | None:
         """Finds out how the model calls its layers, on a batch that all ranks have in common, in evaluation mode.
 
-        Its outputs for the whole batch are compared with those for the same batch as one part on this rank, and cut
-        over the ranks.
+        Its outputs for the whole batch are compared with those for the batch cut into a single part, on this rank
+        alone, and then cut over the ranks.
 
         Returns:
             None; or, on all ranks, the text by which the model is refused, because its outputs differ.

@@ -80,7 +80,7 @@ class PeerMemories(ABC):
 
 
 def memories_on(device: torch.device) -> PeerMemories:
-    """Those of a rank whose rows are on this device."""
+    """How a rank whose rows are on this device shares memory with others."""
     return GPUMemories(device) if device.type == "cuda" else HostMemories()
 
 

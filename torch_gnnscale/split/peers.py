@@ -34,8 +34,9 @@ _WROTE, _GREW, _FAILED = range(3)
 class Peers(Transport):
     """Each rank writes what others need into one of its two buffers, and after a barrier they read it there.
 
-    A rank comes to the barrier of a swap when it has read what it needed of the swap before; so a buffer that is
-    written again has been read by all. The barrier carries where each reader's rows begin, or the list of them.
+    When a rank comes to the barrier of a swap, it has read what it needed of the swap before. The buffers take turns,
+    so all have read one before it is written again. The barrier carries where each reader's rows begin, or the list of
+    them.
 
     Args:
         exchange: between the ranks over which batches are cut, all of one machine.

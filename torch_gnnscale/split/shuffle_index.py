@@ -60,8 +60,8 @@ class ShuffleIndex:
 
     @property
     def balance(self) -> int:
-        """The sum over the ranks of a hash of ``num_sent`` minus a hash of ``num_received``: 64 bits, signed. Over the
-        ranks of a batch, these numbers add up to 0 modulo 2^64, unless two ranks expect different numbers of rows."""
+        """The sum over ranks p of hash(part, p, num_sent[p]) - hash(p, part, num_received[p]): 64 bits, signed. The
+        balances of a batch's ranks add up to 0 modulo 2^64, unless two ranks expect different numbers of rows."""
         total = 0
         for peer, (sent, awaited) in enumerate(zip(self.num_sent, self.num_received, strict=True)):
             total += _hash(self.part, peer, sent) - _hash(peer, self.part, awaited)

@@ -32,7 +32,8 @@ class Moves:
         self._once: tuple[Tensor, Tensor | None] | None = None
 
     def once(self, num_own: int) -> tuple[Tensor, Tensor | None]:
-        """The own rows that travel, each once, and for each entry of ``sent`` its place among them; None: its own."""
+        """(The own rows that travel, each once; for each entry of ``sent`` its place among them). The second is None if
+        the first is ``sent`` itself."""
         if self._once is None:
             if sum(count > 0 for count in self.num_sent) <= 1:
                 self._once = self.sent, None
