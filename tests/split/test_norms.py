@@ -18,7 +18,7 @@ def test_running_statistics_are_those_of_torch(momentum):
         theirs(x)
         _track(ours, x.mean(0), x.var(0, correction=0), 5.0)
     for name, value in theirs.named_buffers():
-        torch.testing.assert_close(ours.get_buffer(name), value)
+        torch.testing.assert_close(ours.get_buffer(name), value, rtol=1e-12, atol=1e-12)
 
 
 def test_a_single_row_over_all_ranks_has_no_variance():
@@ -30,7 +30,8 @@ def test_a_single_row_over_all_ranks_has_no_variance():
 
 def test_two_rows_over_all_ranks_are_enough():
     arguments = Transport(Exchange(None, 1, 0)), SimpleNamespace(rows_of=lambda x: None)
-    x, ours, theirs = torch.tensor([[1.0, 2.0], [4.0, 0.0]]), nn.BatchNorm1d(2), nn.BatchNorm1d(2)
-    torch.testing.assert_close(_normalize("norm", ours, None, *arguments, x), theirs(x))
+    x = torch.tensor([[1.0, 2.0], [4.0, 0.0]], dtype=torch.float64)
+    ours, theirs = (nn.BatchNorm1d(2).double() for _ in range(2))
+    torch.testing.assert_close(_normalize("norm", ours, None, *arguments, x), theirs(x), rtol=1e-12, atol=1e-12)
     for name, value in theirs.named_buffers():
-        torch.testing.assert_close(ours.get_buffer(name), value)
+        torch.testing.assert_close(ours.get_buffer(name), value, rtol=1e-12, atol=1e-12)

@@ -161,7 +161,7 @@ def frozen():
         split(batch).square().sum().backward()
         alone(whole).square().sum().backward()
         for ours, theirs in parameters:
-            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-10)
+            torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-12, atol=1e-12)
     split.close()
 
 

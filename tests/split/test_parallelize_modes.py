@@ -119,7 +119,7 @@ def repeated(name):
     (out * weights_of(expected)[own]).sum().backward()
     (expected * weights_of(expected)).sum().backward()
     for ours, theirs in zip(model.parameters(), alone.parameters(), strict=True):
-        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(ours.grad, theirs.grad, rtol=1e-12, atol=1e-12)
     split.close()
     return len(own)
 
