@@ -49,8 +49,8 @@ def trained(
     options: dict[str, Any] | None = None,
     norm: str | None = "batch_norm",
     transport: Transport = None,
-) -> dict[str, Tensor]:
-    """The weights after some epochs, on each rank.
+) -> list[dict[str, Tensor]]:
+    """The weights at first and after each epoch, on each rank.
 
     Args:
         plan: a saved plan.
@@ -74,10 +74,11 @@ def loader_over(data: Any, seeds: Tensor, plan: Any, options: dict[str, Any]) ->
 
 def trained_by(
     loader: NeighborLoader, epochs: int, groups: int, norm: str | None, transport: Transport = None
-) -> dict[str, Tensor]:
-    """The weights after some epochs of a loader; arguments as of :func:`trained`."""
+) -> list[dict[str, Tensor]]:
+    """The weights at first and after each epoch of a loader; arguments as of :func:`trained`."""
     model = split.parallelize(model_of(norm).to(loader._sampler.device), transport=transport)
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
+    found = [state_of(model)]
     for _ in range(epochs):
         batches = iter(loader)
         while of_step := list(islice(batches, groups)):
@@ -88,14 +89,21 @@ def trained_by(
                 loss.backward()
             optimizer.step()
             optimizer.zero_grad()
+        found.append(state_of(model))
     model.close()
+    return found
+
+
+def state_of(model: nn.Module) -> dict[str, Tensor]:
+    """A copy of a model's state."""
     return {name: value.to("cpu", copy=True) for name, value in model.state_dict().items()}
 
 
-def check_weights(found: list[dict[str, Tensor]], expected: dict[str, Tensor]) -> None:
-    """Raises unless all ranks have the same weights, those that are expected to 1e-12."""
+def check_weights(found: list[list[dict[str, Tensor]]], expected: list[dict[str, Tensor]]) -> None:
+    """Raises unless, after each epoch, all ranks have the same weights, those that are expected to 1e-12."""
     for of_rank in found:
-        assert of_rank.keys() == expected.keys()
-        for name in expected:
-            torch.testing.assert_close(of_rank[name], expected[name], rtol=1e-12, atol=1e-12)
-            assert torch.equal(of_rank[name], found[0][name]), f"{name} differs between ranks"
+        for number, (ours, first, theirs) in enumerate(zip(of_rank, found[0], expected, strict=True)):
+            assert ours.keys() == theirs.keys()
+            for name in theirs:
+                torch.testing.assert_close(ours[name], theirs[name], rtol=1e-12, atol=1e-12)
+                assert torch.equal(ours[name], first[name]), f"{name} differs between ranks after epoch {number}"

@@ -213,10 +213,7 @@ def test_weights_are_those_of_one_process(tmp_path, topology, count, world, cons
     loader = split_training.loader_over(stores_of(data, path), data.train_mask, GivenPlan(owners, count), {})
     expected = split_training.trained_by(loader, 2, groups, norm)
     found = cluster(world).run(trained_over_part, path, GivenPlan(owners, count), norm, consecutive)
-    for of_rank in found:
-        for name, value in expected.items():
-            torch.testing.assert_close(of_rank[name], value, rtol=1e-12, atol=1e-12)
-            assert torch.equal(of_rank[name], found[0][name])
+    split_training.check_weights(found, expected)
 
 
 # Errors ##############################################################################################################
