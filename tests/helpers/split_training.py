@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -12,7 +14,7 @@ from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphSAGE
 
-from torch_gnnscale import NeighborLoader, split
+from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, split
 from torch_gnnscale.datasets import planted
 
 FANOUTS = [4, 3]
@@ -22,9 +24,10 @@ Transport: TypeAlias = Literal["peers", "all_to_all"] | None
 
 
 def graph() -> Data:
-    """A graph of 600 nodes in float64."""
+    """A graph of 600 nodes in float64, a quarter of whose edges have a chance of 0."""
     data = planted(600, 8, 4, 8, seed=5)
     data.x = data.x.double()
+    data.chance = torch.arange(data.num_edges) % 4 / 3
     return data
 
 
@@ -35,11 +38,27 @@ def model_of(norm: str | None) -> nn.Module:
 
 
 def saved_plan(folder: Path, parts: int) -> str:
-    """The path of a plan of the graph."""
+    """The path of a plan of the graph, whose stores are saved beside it."""
     data = graph()
     plan = split.plan(data, data.train_mask, FANOUTS, parts=parts, batch_size=BATCH, epochs=2, seed=1)
     plan.save(folder / "plan")
+    FeatureStore.from_data(data).save(folder / "features")
+    GraphStore.from_data(data).save(folder / "graph")
     return str(folder / "plan")
+
+
+@contextmanager
+def data_in(where: str, plan: split.Plan, folder: Path, device: str) -> Iterator[Any]:
+    """The graph, in "memory", in "files", or with its features in "tiers" over these files."""
+    if where == "memory":
+        yield graph().to(device)
+        return
+    features, topology = FeatureStore.open(folder / "features"), GraphStore.open(folder / "graph")
+    if where == "files":
+        yield features, topology
+        return
+    with plan.store(features, host="40%", names=["x", "y"]) as tiers:
+        yield tiers, topology
 
 
 def trained(
@@ -56,20 +75,21 @@ def trained(
         plan: a saved plan.
         epochs: so many.
         groups: a single process accumulates the gradients of so many batches, as groups of ranks add them.
-        options: of the loader; its ``device`` is where the data and the model are.
+        options: of the loader, whose ``device`` is where the data and the model are; ``where`` as of :func:`data_in`.
         norm: of the model.
         transport: of the model.
     """
-    data = graph()
-    seeds, options = data.train_mask, options or {}
-    loader = loader_over(data.to(options.get("device", "cpu")), seeds, split.Plan.open(plan), options)
-    return trained_by(loader, epochs, groups, norm, transport)
+    options, opened = dict(options or {}), split.Plan.open(plan)
+    device = options.get("device", "cpu")
+    with data_in(options.pop("where", "memory"), opened, Path(plan).parent, device) as data:
+        loader = loader_over(data, graph().train_mask, opened, options)
+        return trained_by(loader, epochs, groups, norm, transport)
 
 
 def loader_over(data: Any, seeds: Tensor, plan: Any, options: dict[str, Any]) -> NeighborLoader:
     """The loader of a training."""
-    options = {"batch_size": BATCH, "shuffle": True, "seed": 3, **options}
-    return NeighborLoader(data, FANOUTS, input_nodes=seeds, split=plan, **options)
+    options = {"num_neighbors": FANOUTS, "batch_size": BATCH, "shuffle": True, "seed": 3, **options}
+    return NeighborLoader(data, input_nodes=seeds, split=plan, **options)
 
 
 def trained_by(

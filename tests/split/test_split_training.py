@@ -9,9 +9,16 @@ from helpers.slow import SLOW, quick
 from helpers.split_training import check_weights, saved_plan, trained
 
 OPTIONS = {
-    "as usual": {}, "bulk": {"bulk": 2}, "drop": {"drop_last": True}, "ladies": {"method": "ladies"},
+    "as usual": {},
+    "bulk": {"bulk": 2},
+    "drop": {"drop_last": True},
+    "ladies": {"method": "ladies"},
+    "fastgcn": {"method": "fastgcn", "num_neighbors": [60, 40]},
+    "weights": {"weight_attr": "chance"},
     "without threads": {"prefetch": 0},
-}  # fmt: skip
+    "rows and edges in files": {"where": "files"},
+    "rows in tiers of the plan": {"where": "tiers"},
+}
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +31,7 @@ def plans(tmp_path_factory):
 @pytest.mark.parametrize("world", [2, SLOW(3), SLOW(4)])
 def test_weights_are_those_of_one_process(plans, world, options):
     plan = plans(world)
-    expected = trained(plan, 2, options=options)
+    expected = trained(plan, 2, options={**options, "where": "memory"})
     check_weights(cluster(world).run(trained, plan, 2, 1, options), expected)
     first, *_, last = expected
     assert not any(torch.equal(last[name], first[name]) for name in last if "weight" in name)
