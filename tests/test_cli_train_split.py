@@ -1,9 +1,13 @@
 """The command ``gnnscale train --split-plan``, by one process and by several."""
 
+import functools
 import json
+import subprocess
+import sys
 
 import pytest
 from helpers import forked
+from helpers.data import environment
 
 from torch_gnnscale import split
 from torch_gnnscale.cli import main
@@ -27,6 +31,27 @@ def plan(task):
     data, out = planted(10_000), str(task.parent / "plan")
     split.plan(data, data.train_mask, [3, 3], 2, weights="random", batch_size=512, epochs=1, seed=0).save(out)
     return out
+
+
+@pytest.fixture(scope="module")
+def alone(task, plan):
+    """alone(*order): what one process writes after :data:`SHORT`, made once."""
+
+    @functools.cache
+    def summary(*order):
+        out = task.parent / f"one{len(order)}"
+        main(["train", "--dataset", str(task), "--split-plan", plan, *SHORT, *order, "--out", str(out)])
+        return json.loads((out / "summary.json").read_text())
+
+    return summary
+
+
+def check_alike(both, alone):
+    """Fails unless the summaries of ranks and of one process have the same accuracy and losses, as far as float32
+    goes."""
+    assert both["test"] == pytest.approx(alone["test"], abs=2e-3)
+    for epoch, expected in zip(both["history"], alone["history"], strict=True):
+        assert epoch["loss"] == pytest.approx(expected["loss"], rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +82,7 @@ def test_the_loader_gets_the_order_of_seeds(task, plan, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [[], ["--seed-order", "owned"]], ids=["global", "owned"])
-def test_two_ranks_train_what_one_process_does(task, plan, tmp_path, order):
+def test_two_ranks_train_what_one_process_does(task, plan, alone, tmp_path, order):
     command = ["train", "--dataset", str(task), "--split-plan", plan, *SHORT, *order]
 
     def summary(folder):
@@ -71,16 +96,28 @@ def test_two_ranks_train_what_one_process_does(task, plan, tmp_path, order):
     printed, both = run("two")
     assert "batches of 512, 2 ranks\n" in printed
     assert printed.count("test accuracy ") == 1
-    main([*command, "--out", str(tmp_path / "one")])
-    alone = summary("one")
-    assert both["test"] == pytest.approx(alone["test"], abs=2e-3)
-    for epoch, expected in zip(both["history"], alone["history"], strict=True):
-        assert epoch["loss"] == pytest.approx(expected["loss"], rel=1e-4)
+    check_alike(both, alone(*order))
     run("stopped", "--epochs", "1")
     printed, resumed = run("stopped", "--resume")
     assert "continues after epoch 1 in " in printed
     assert [entry["loss"] for entry in resumed["history"]] == [entry["loss"] for entry in both["history"]]
     assert resumed["test"] == both["test"]
+
+
+@pytest.mark.slow
+def test_torchrun(task, plan, alone, tmp_path):
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--local-addr=127.0.0.1"]
+    command = ["train", "--dataset", str(task), "--split-plan", plan, *SHORT]
+    given = {**environment(), "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    for number, more in enumerate((["--epochs", "1"], ["--resume"])):
+        done = subprocess.run(
+            [*launcher, "--nproc-per-node=2", "-m", "torch_gnnscale", *command, "--out", str(tmp_path / "two"), *more],
+            env=given, capture_output=True, text=True, timeout=240, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("test accuracy ") == 1
+        assert ("continues after epoch 1 in " in done.stdout) == (number == 1)
+    check_alike(json.loads((tmp_path / "two" / "summary.json").read_text()), alone())
 
 
 @pytest.mark.cuda
