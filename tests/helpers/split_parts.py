@@ -39,7 +39,7 @@ def parts_of_owners(folder: Callable[[], Path]) -> Callable[..., str]:
         path = folder() / "parts"
         partition.write(
             with_weights(), path, parts=count, owners=torch.tensor(owners), topology=topology,
-            splits={"train": SEEDS}, graph_attrs=["edge_chance"],
+            splits={"train": SEEDS}, graph_attrs=["edge_chance", "time"],
         )  # fmt: skip
         return str(path)
 

@@ -10,7 +10,7 @@ import torch
 from helpers import split_training
 from helpers.cluster import answers_without_one, cluster
 from helpers.data import make_data
-from helpers.parts import HERE, check_batches, stores_of
+from helpers.parts import REPLICATED, check_batches, stores_of
 from helpers.slow import SLOW, quick
 from helpers.split import GivenPlan, comparable, outcomes_of, random_owners
 from helpers.split_parts import batches_over_part, expected_over_parts, parts_of_owners, split_loader, whole_loader
@@ -313,53 +313,6 @@ def test_samples_outside_of_iterations(parts):
 # Refused #############################################################################################################
 
 
-def refused(path, plans, options, kept):
-    """The error of a loader on this rank, whose plan is plans[rank % len(plans)]."""
-    try:
-        with open_part(path, **kept) as part:
-            split_loader(part, plans[dist.get_rank() % len(plans)], options)
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
-    return None
-
-
-OWN, OTHERS = random_owners(200, 2), random_owners(200, 2, seed=2)
-FIRST = int(((OWN == 0) & (OTHERS == 1)).nonzero()[0])
-assert int((OWN[:FIRST] == 0).sum()) != FIRST, "which is its place in part 0"
-IN_WHOLE = " with a partitioned topology is not implemented; write the parts with topology='replicated'"
-PLANS = [
-    ([GivenPlan(OTHERS, 3)], "expected a plan of 2 parts, as the graph has, found one of 3"),
-    ([GivenPlan(OTHERS[:100], 2)], "expected a plan of 200 nodes, found one of 100"),
-    (
-        [GivenPlan(OTHERS, 2)],
-        f"expected parts that were written by the plan's owners, found node {FIRST} of part 1 in part 0; "
-        f"partition.write(..., owners=plan.owners) writes them",
-    ),
-    (
-        [GivenPlan(OWN, 2), GivenPlan(OTHERS, 2, "other")],
-        "plan: expected the same on all ranks, found ['given', 'other']",
-    ),
-]
-
-
-@pytest.mark.parametrize(("plans", "text"), PLANS)
-@pytest.mark.parametrize("topology", TOPOLOGIES)
-def test_plans_by_which_the_parts_were_not_written(parts, topology, plans, text):
-    text = f"ValueError: split{' ' if text.startswith('plan') else ': '}{text}"
-    assert cluster(2).run(refused, parts(tuple(OWN.tolist()), 2, topology), plans, {}, {}) == [text] * 2
-
-
-REFUSED = [
-    ({"layers": True}, {}, "layers=True with split parallelism is not implemented"),
-    ({"disjoint": True}, {}, "disjoint=True with split parallelism is not implemented"),
-    ({"method": "ladies"}, {}, f"split= of a LayerSampler{IN_WHOLE}"),
-    ({"bulk": 2}, {}, f"bulk=2 of split batches{IN_WHOLE}"),
-    ({"edge_layout": "EdgeIndex"}, {}, "edge_layout='EdgeIndex' with split= is not implemented; use 'coo'"),
-    ({}, {"buffer": 0.5}, "open_part(buffer=0.5) with split= is not implemented"),
-    ({}, HERE, "open_part(backend=...) with split= is not implemented; use 'gloo'"),
-]
-
-
 class Foreign(KeyedSampler):
     def sample_from_nodes(self, inputs, key=None): ...
 
@@ -367,13 +320,6 @@ class Foreign(KeyedSampler):
 @pytest.mark.parametrize("sampler", [Foreign(), NeighborSampler(make_data(), [2])])
 def test_other_samplers_are_refused_by_name(sampler):
     book = PartitionBook({None: torch.tensor([0, 100, 200])}, {None: torch.tensor([0, 700, 1500])})
-    text = f"split= of a {type(sampler).__name__}{IN_WHOLE}"
+    text = f"split= of a {type(sampler).__name__}{REPLICATED}"
     with pytest.raises(NotImplementedError, match=f"^{re.escape(text)}$"):
         CooperativeSampler(sampler, book, 0)
-
-
-@pytest.mark.parametrize(("options", "kept", "text"), REFUSED)
-def test_refused_by_name(parts, options, kept, text):
-    path = parts(tuple(OWN.tolist()), 2, "partitioned")
-    found = cluster(2).run(refused, path, [GivenPlan(OWN, 2)], options, kept)
-    assert found == [f"NotImplementedError: {text}"] * 2
