@@ -61,6 +61,15 @@ def test_batches_are_cuts_of_one_process_s(parts, topology, count, world, option
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("options", [
+    {"bulk": 3}, {"method": "ladies", "num_neighbors": [30, 20]}, {"method": "fastgcn", "num_neighbors": [30, 20]},
+    {"method": "labor"},
+], ids=str)  # fmt: skip
+def test_modes_of_whole_batches(parts, options):
+    check(parts, random_owners(200, 2), 2, 2, "replicated", options)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["shuffled", "serve", "owned"])
 @pytest.mark.parametrize("topology", ["partitioned", "replicated"])
 def test_groups_of_consecutive_ranks(parts, topology, mode):
