@@ -8,7 +8,7 @@ import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
 from helpers.data import make_data
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, MODELS
-from helpers.slow import quick
+from helpers.slow import SLOW, quick
 from helpers.split import cut_batches, cut_of, random_owners
 from helpers.split_models import NODES, own_batches, weights_of
 
@@ -23,7 +23,7 @@ def of_type(name, dtype, casts):
     """A step with a model in another type, or under autocast to it, against narrow."""
     rank, world = rank_and_world()
     saving.LEAST_SAVED = 0
-    bound = 1e-5 if dtype == torch.float32 else 2e-2
+    bound = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 2e-2}[dtype]
     torch.manual_seed(0)
     model = MODELS[name]().to(torch.float32 if casts else dtype)
     alone = copy.deepcopy(model)
@@ -45,15 +45,16 @@ def of_type(name, dtype, casts):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
 @pytest.mark.parametrize("name", ["sage", "gcn", "gat", "pna"])
 def test_types_of_numbers(name, dtype):
     cluster(2).run(of_type, name, dtype, False)
 
 
 @pytest.mark.parametrize("name", quick(["sage", "gcn", "gat", "pna"], "sage"))
-def test_autocast(name):
-    cluster(2).run(of_type, name, torch.bfloat16, True)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, SLOW(torch.float16)], ids=str)
+def test_autocast(name, dtype):
+    cluster(2).run(of_type, name, dtype, True)
 
 
 def starts():

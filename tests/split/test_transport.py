@@ -12,7 +12,7 @@ from helpers.cluster import cluster
 from helpers.cpu_as_gpu import OnTheCPU
 from helpers.mapped import memories, memories_left
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
-from helpers.slow import quick
+from helpers.slow import SLOW, quick
 from helpers.split import cut_batches, own_and_halo, random_owners
 from torch import distributed as dist
 
@@ -31,7 +31,8 @@ from torch_gnnscale.split.shuffle_index import ShuffleIndex
 from torch_gnnscale.split.transport import Moves, Transport
 
 WAYS = ["staged", "all_to_all", "from gpu to gpu", "peers", "peers, one kernel"]
-DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.bool]
+FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+DTYPES = [*FLOATS, torch.int64, torch.uint8, torch.bool]
 
 
 class Shuffling(HostMemories):
@@ -93,7 +94,7 @@ def swapped(transport, steps, most):
         counts = torch.randint(most + 1, (world, world), generator=generator).fill_diagonal_(0)
         if step % 4 == 3:
             counts[step % world] = 0
-        dtype, shape = DTYPES[step % 5], [(3,), (), (2, 4), (0,), (65,)][step % 5]
+        dtype, shape = DTYPES[step % 7], [(3,), (), (2, 4), (0,), (65,)][step % 5]
         tables = [torch.randint(100, (50, *shape), generator=generator).to(dtype) for _ in range(world)]
         index = [torch.randint(50, (int(counts[of].sum()),), generator=generator) for of in range(world)]
         given = counts[rank].tolist(), counts[:, rank].tolist()
@@ -350,20 +351,20 @@ def test_after_memory_out_of_reach_nothing_is_read():
     assert cluster(2).run(grows_out_of_reach) == [[elsewhere], ["no map", f"split: {ENDED}"]]
 
 
-def mixed(kind):
+def mixed(kind, dtype):
+    """All values are integers up to 256, which each type has."""
     transport = made(kind)
     rank, world = transport.exchange.rank, transport.exchange.size
     shares = cut_batches(next(iter(batches())), random_owners(200, world, 1), world)
     for groups in (3, 2, 1):
         index = shares[rank].shuffle_index
         moves = Moves(index, groups)
-        own = [torch.randn(share.num_nodes, 5, dtype=torch.float64) + 7 for share in shares]
-        own = [rows.copy_(share.n_id.view(-1, 1) + torch.arange(5)) for rows, share in zip(own, shares, strict=True)]
+        own = [(share.n_id.view(-1, 1) + torch.arange(5)).to(dtype) for share in shares]
         x = own[rank].requires_grad_()
         out = transport.mixed(x, moves, "test")
         halo = own_and_halo(shares, rank, [rows.detach() for rows in own])[len(x) :]
         assert torch.equal(out, torch.cat([x, halo[moves.halo]]))
-        scale = torch.arange(1.0, len(out) + 1, dtype=torch.float64).view(-1, 1)
+        scale = (torch.arange(1, len(out) + 1) % 64).to(dtype).view(-1, 1)
         (out * scale).sum().backward()
         times = scale[: len(x)].clone()
         came = transport.swap(scale[len(x) :].contiguous(), moves.num_received, moves.num_sent, "test")
@@ -373,9 +374,10 @@ def mixed(kind):
     ended(transport)
 
 
+@pytest.mark.parametrize("dtype", [FLOATS[0], *map(SLOW, FLOATS[1:])], ids=str)
 @pytest.mark.parametrize("kind", WAYS[1:])
-def test_halos_and_their_gradients(kind):
-    cluster(3).run(mixed, kind)
+def test_halos_and_their_gradients(kind, dtype):
+    cluster(3).run(mixed, kind, dtype)
 
 
 def without_descriptors(transport):
