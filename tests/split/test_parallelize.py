@@ -134,14 +134,18 @@ def test_what_depends_on_all_rows_is_refused_on_all_ranks():
         )
 
 
+LISTED = (
+    "sage", "sage max", "gcn", "gat", "gat v2", "gin", "pna", "edge", "jumping, cat", "branches", "residual",
+    "two layers on three hops",
+)  # fmt: skip
+
+
 def models_owners_and_ranks():
-    """Models and owners: on one rank, and on three or four; each of the other models with one kind of owners."""
-    for (i, name), (j, owners) in product(enumerate(["sage", "gcn", "gat", "edge"]), enumerate(OWNERS)):
+    """Some on one rank; all models with all kinds of owners on two to four ranks, each with each number of them."""
+    for name, owners in product(["sage", "gcn", "gat", "edge"], OWNERS):
         yield name, owners, 1
-        yield SLOW(name, owners, 3 + (i + j) % 2)
-    others = ["sage max", "gin", "gat v2", "pna", "jumping, cat", "branches", "two layers on three hops", "residual"]
-    for i, name in enumerate(others):
-        yield SLOW(name, [*OWNERS][i % len(OWNERS)], 3 + i % 2)
+    for (i, name), (j, owners) in product(enumerate(LISTED), enumerate(OWNERS)):
+        yield SLOW(name, owners, 2 + (i + j) % 3)
 
 
 @pytest.mark.parametrize(("name", "owners", "world"), list(models_owners_and_ranks()))

@@ -126,8 +126,9 @@ def repeated(name):
 
 
 @pytest.mark.parametrize("name", quick(["sage", "gcn", "gat"], "gcn"))
-def test_repeated_seeds(name):
-    assert sum(cluster(2).run(repeated, name)) == 11
+@pytest.mark.parametrize("world", [2, SLOW(3), SLOW(4)])
+def test_repeated_seeds(name, world):
+    assert sum(cluster(world).run(repeated, name)) == 11
 
 
 def counted(transport):
