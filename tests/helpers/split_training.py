@@ -16,6 +16,7 @@ from torch_geometric.nn import GraphSAGE
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, split
 from torch_gnnscale.datasets import planted
+from torch_gnnscale.topology.reorder import by_score
 
 FANOUTS = [4, 3]
 BATCH = 80
@@ -49,9 +50,14 @@ def saved_plan(folder: Path, parts: int) -> str:
 
 @contextmanager
 def data_in(where: str, plan: split.Plan, folder: Path, device: str) -> Iterator[Any]:
-    """The graph, in "memory", in "files", or with its features in "tiers" over these files."""
+    """The graph: in "memory", "renumbered" there, in "files", or with its features in "tiers" over these files."""
+    data = graph()
     if where == "memory":
-        yield graph().to(device)
+        yield data.to(device)
+        return
+    if where == "renumbered":
+        order = by_score(-data.y)
+        yield FeatureStore.from_data(data, order=order), GraphStore.from_data(data, order=order)
         return
     features, topology = FeatureStore.open(folder / "features"), GraphStore.open(folder / "graph")
     if where == "files":
