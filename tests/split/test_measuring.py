@@ -3,6 +3,7 @@
 import pytest
 import torch
 from helpers.data import make_data
+from helpers.figures import check_seen, kept
 from torch_geometric.data import Data
 
 from torch_gnnscale import CSC, NeighborLoader, split
@@ -60,9 +61,7 @@ def test_another_graph_is_refused():
 
 @pytest.mark.slow
 def test_the_plot_shows_each_load_as_a_share_of_the_mean(tmp_path, monkeypatch):
-    figure = pytest.importorskip("matplotlib.figure")
-    drawn = []
-    monkeypatch.setattr(figure.Figure, "savefig", lambda self, file, dpi: drawn.append(self))
+    drawn = kept(monkeypatch)
     data = make_data()
     plan = split.plan(data, torch.arange(200), [2], 3, weights=torch.arange(200) % 3, epochs=1)
     measured = split.measure(plan, loader_of(data, (2,)), [0])
@@ -74,6 +73,17 @@ def test_the_plot_shows_each_load_as_a_share_of_the_mean(tmp_path, monkeypatch):
     percent, imbalance = zip(*points.get_offsets().tolist(), strict=True)
     assert percent == pytest.approx([100 * share for share in measured.cross_share.tolist()])
     assert imbalance == pytest.approx(measured.imbalance[:, 0].tolist())
+
+
+@pytest.mark.slow
+def test_all_layers_of_a_plot_are_seen(tmp_path, monkeypatch):
+    drawn = kept(monkeypatch)
+    plan = split.plan(make_data(), torch.arange(200), [2, 2], 2, weights="random", epochs=0)
+    batches = torch.arange(1, 51)
+    edges = torch.stack([batches, 51 - batches], 1).unsqueeze(1).expand(-1, 3, -1)  # the same in all layers
+    measured = Measured(edges, batches.unsqueeze(1).expand(-1, 3), torch.ones(50, 2))
+    split.plot(plan, measured, str(tmp_path / "plan.png"))
+    check_seen(drawn[0])
 
 
 @pytest.mark.parametrize("edge_id", [None, torch.tensor([2, 0, 3, 1])])

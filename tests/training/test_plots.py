@@ -1,7 +1,7 @@
 """The plot of a run."""
 
-import matplotlib.figure
 import pytest
+from helpers.figures import check_seen, kept, legends_of
 
 from torch_gnnscale.training import plot_run
 
@@ -9,25 +9,20 @@ from torch_gnnscale.training import plot_run
 @pytest.mark.slow
 @pytest.mark.parametrize("baseline", [False, True])
 def test_the_legend_covers_no_panel(baseline, tmp_path, monkeypatch):
-    figures, save = [], matplotlib.figure.Figure.savefig
-    monkeypatch.setattr(
-        matplotlib.figure.Figure,
-        "savefig",
-        lambda figure, *args, **kw: figures.append(figure) or save(figure, *args, **kw),
-    )
+    figures = kept(monkeypatch)
     history = [{"epoch": epoch, "loss": 1 / epoch, "val": 0.1 * epoch} for epoch in range(1, 6)]
     summary = {"history": history, "test": 0.3, "metric": "accuracy", "seconds": {"train": 1.0, "wait": 0.1}}
     given = {"baseline": {"name": "MLP on features alone", "test": 0.5}} if baseline else {}
     plot_run({**summary, **given, "model": "GraphSAGE", "task": "small"}, tmp_path / "run.png")
     (figure,) = figures
-    legends = [*figure.legends, *(axes.get_legend() for axes in figure.axes if axes.get_legend() is not None)]
+    (legend,) = legends_of(figure)
     names = ["validation", "test, best epoch", *(["MLP on features alone"] if baseline else [])]
-    assert [text.get_text() for text in legends[0].get_texts()] == names
+    assert [text.get_text() for text in legend.get_texts()] == names
     left, middle, right = figure.axes
     drawn = [[list(line.get_ydata()) for line in axes.lines] for axes in (left, middle)]
     levels = [[0.3, 0.3], *([[0.5, 0.5]] if baseline else [])]
     assert drawn == [[[entry["loss"] for entry in history]], [[entry["val"] for entry in history], *levels]]
     assert [list(axes.lines[0].get_xdata()) for axes in (left, middle)] == [[1, 2, 3, 4, 5]] * 2
     assert [bar.get_width() for bar in right.patches] == [1.0, 0.1]
-    assert len(legends) == 1
-    assert not any(legends[0].get_window_extent().overlaps(axes.get_tightbbox()) for axes in figure.axes)
+    check_seen(figure)
+    assert not any(legend.get_window_extent().overlaps(axes.get_tightbbox()) for axes in figure.axes)

@@ -83,9 +83,11 @@ def plot(plan: Plan, measured: Measured, file: str) -> None:
     left.bar(range(plan.parts), [load / mean for load in plan.loads])
     left.axhline(1, linestyle="--", color="gray")
     left.set(xlabel="part", ylabel="presampled load / mean", xticks=range(plan.parts))
-    for layer, imbalance in enumerate(measured.imbalance.unbind(1)):
-        right.scatter(100 * measured.cross_share, imbalance, s=12, label=f"layer {layer}")
+    layers = measured.imbalance.unbind(1)
+    for layer, imbalance in enumerate(layers):  # smaller points over larger ones: all show where some coincide
+        size = 12 * (len(layers) - layer)
+        right.scatter(100 * measured.cross_share, imbalance, s=size, label=f"layer {layer}")
     right.set(xlabel="edges that cross, % (a point per batch)", ylabel="max / mean edges of a layer")
-    right.legend()
+    figure.legend(*right.get_legend_handles_labels(), loc="outside right center")
     figure.suptitle(f"{plan.parts} parts by {plan.about['weights']}")
     figure.savefig(file, dpi=120)
