@@ -18,7 +18,7 @@ from statistics import median
 
 import numpy as np
 import torch
-from common import GRAPHS, arguments, graph, save, web_graph
+from common import GRAPHS, arguments, graph, save, web_graph, widths
 from matplotlib.figure import Figure
 from torch import Tensor
 from torch_geometric.data import Data
@@ -108,11 +108,10 @@ def plot(curves: dict[str, dict[str, Tensor]], path: Path, slow: dict[str, float
     figure = Figure(figsize=(5 * count if slow is None else 4.4 * count, 3.6), layout="constrained")
     panels = figure.subplots(1, count, squeeze=False)[0]
     for axes, (title, lines) in zip(panels, curves.items(), strict=False):
-        for index, (name, line) in enumerate(lines.items()):
-            dashes = "-" if index == 0 else (0, (5, 3 * index))  # earlier curves show in the gaps where curves coincide
+        for (name, line), width in zip(lines.items(), widths(len(lines)), strict=True):
             points = torch.linspace(0, len(line) - 1, 300).long()
-            axes.plot(100 * points / (len(line) - 1), 100 * line[points], label=name, linestyle=dashes)
-        axes.set(title=title, xlabel="nodes by falling score, %", ylabel="accesses, %", xlim=(0, 100), ylim=(0, 100))
+            axes.plot(100 * points / (len(line) - 1), 100 * line[points], label=name, linewidth=width)
+        axes.set(title=title, xlabel="nodes by falling score, %", ylabel="accesses, %", xlim=(0, 100), ylim=(0, 105))
         axes.grid(alpha=0.3)
     figure.legend(*panels[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
     if slow is not None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 from bench_buffer import BATCH, DELTAS, GAMMAS, PARTS, POLICY, SHARE, SHARES, Part, parts_of, saved
-from common import save
+from common import save, widths
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from ranks import DATA, graph_of
@@ -86,27 +86,30 @@ def measure(graph: str, steps: int) -> dict[str, Any]:
 
 
 def plot(results: dict[str, Any]) -> None:
-    """A row of three panels for each graph; the last panel has the legend."""
-    figure = Figure(figsize=(11, 3.2 * len(results)), layout="constrained")
+    """A row of three panels for each graph: the first and the last by policy, the one between by gamma."""
+    figure = Figure(figsize=(11, 3.2 * len(results) + 0.4), layout="constrained")
     for row, (graph, found) in zip(figure.subplots(len(results), 3, squeeze=False), results.items(), strict=True):
         left, middle, right = row
-        lines(left, {t: [e[t] for e in found["by_share"].values()] for t in POLICY}, [100 * s for s in SHARES])
+        colors = {title: f"C{number}" for number, title in enumerate(POLICY)}
+        lines(left, {t: [e[t] for e in found["by_share"].values()] for t in POLICY}, [100 * s for s in SHARES], colors)
         left.set(title=graph, xlabel="buffer, % of the halo", ylabel="rows fetched against no buffer", ylim=(0, None))
         given = {f"gamma {gamma}": values for gamma, values in found["by_gamma_delta"].items()}
-        lines(middle, given, list(DELTAS))
+        lines(middle, given, list(DELTAS), {title: f"C{6 + number}" for number, title in enumerate(given)})
         middle.set(xlabel="delta", xscale="log", ylabel="rows fetched against no buffer")
-        lines(right, found["hit_rate_by_step"], None)
+        lines(right, found["hit_rate_by_step"], None, colors)
         right.set(xlabel="step", ylabel="hit rate", ylim=(0, 1))
-    for axes, place in zip(row, ("lower left", "upper right", "upper right"), strict=True):
-        axes.legend(fontsize="x-small", loc=place)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower left", ncols=3)
+    figure.legend(*middle.get_legend_handles_labels(), loc="outside lower right", ncols=2)
     figure.savefig(FIGURE, dpi=110)
     print(f"written: {FIGURE}")
 
 
-def lines(axes: Axes, values: dict[str, list[float]], at: list[float] | None) -> None:
+def lines(axes: Axes, values: dict[str, list[float]], at: list[float] | None, colors: dict[str, str]) -> None:
     """A line for each entry."""
-    for title, line in values.items():
-        axes.plot(range(1, len(line) + 1) if at is None else at, line, marker=None if at is None else "o", label=title)
+    for (title, line), width in zip(values.items(), widths(len(values)), strict=True):
+        style = {} if at is None else {"marker": "o", "markersize": width + 3}
+        x = range(1, len(line) + 1) if at is None else at
+        axes.plot(x, line, color=colors[title], linewidth=width, label=title, **style)
 
 
 def main() -> None:

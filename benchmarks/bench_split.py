@@ -30,7 +30,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import RESULTS, judged, parser, save, say_aims
+from common import RESULTS, judged, parser, save, say_aims, widths
+from matplotlib import colormaps
 from matplotlib.figure import Figure
 from ranks import graph_of, is_parent, race, start
 from torch import distributed as dist
@@ -276,18 +277,19 @@ def plot(results: dict[str, Any]) -> None:
     learned = {key: entry["accuracy"] for key, entry in results.items() if "accuracy" in entry}
     if learned:
         above, below = right.subplots(2, 1, sharex=True)
-        for place, (key, curves) in enumerate(learned.items()):
-            ours, theirs = (np.array(curves[way]) for way in WAYS)  # [seeds, epochs]
-            epochs = np.arange(1, ours.shape[1] + 1)
-            above.plot(epochs, theirs.mean(0), color=f"C{place}", linewidth=5, alpha=0.3, label=f"{key}, data parallel")
-            above.plot(epochs, ours.mean(0), color=f"C{place}", linestyle=(4 * place, (4, 4)), label=f"{key}, split")
-            apart = 100 * (ours - theirs)
+        of_way = {way: np.array([curves[way] for curves in learned.values()]) for way in WAYS}  # [runs, seeds, epochs]
+        epochs = np.arange(1, of_way["split"].shape[2] + 1)
+        width = iter(widths(2 * len(learned)))
+        for way in ("data parallel", "split"):
+            for place, (key, accuracy) in enumerate(zip(learned, of_way[way].mean(1), strict=True)):
+                color = colormaps["tab20"](2 * place + (way == "data parallel"))  # a light and a dark one for each run
+                above.plot(epochs, accuracy, color=color, linewidth=next(width), label=f"{key}, {way}")
+        for place, apart in enumerate(100 * (of_way["split"] - of_way["data parallel"])):
             error = apart.std(0, ddof=1) / len(apart) ** 0.5 if len(apart) > 1 else None
             at = epochs + 0.1 * (place - (len(learned) - 1) / 2)
-            below.errorbar(at, apart.mean(0), error, fmt="o", capsize=3, color=f"C{place}", label=key)
+            below.errorbar(at, apart.mean(0), error, fmt="o", capsize=3, color=f"C{place}")
         below.axhline(0.0, color="black", linewidth=0.8)
-        above.legend(fontsize=7)
-        below.legend(fontsize=7)
+        right.legend(*above.get_legend_handles_labels(), loc="outside lower center", ncols=2, fontsize=7)
         above.set(title="accuracy on validation nodes")
         below.set(title="split's less data parallelism's, points", xlabel="epoch")
     figure.savefig(FIGURE, dpi=110)

@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from common import RESULTS, judged, parser, save, say_aims, web_graph
+from common import RESULTS, judged, parser, save, say_aims, web_graph, widths
 from matplotlib.figure import Figure
 from torch import Tensor
 from torch_geometric.data import Data
@@ -123,10 +123,11 @@ def plot(results: dict[str, Any]) -> None:
     figure = Figure(figsize=(10, 3.6), layout="constrained")
     panels = figure.subplots(1, len(results), squeeze=False)[0]
     for axes, (name, entry) in zip(panels, results.items(), strict=True):
-        for kind, points in entry["batches"].items():
-            axes.scatter(points["cross, %"], points["imbalance of layer 0"], s=14, label=kind)
+        batches = entry["batches"]
+        for (kind, points), width in zip(batches.items(), widths(len(batches)), strict=True):
+            axes.scatter(points["cross, %"], points["imbalance of layer 0"], s=(2 + width) ** 2, label=kind)
         axes.set(title=name, xlabel="edges that cross, %", ylabel="max / mean edges of layer 0", xlim=(-2, 82))
-    panels[0].legend()
+    figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right center")
     figure.savefig(FIGURE, dpi=110)
 
 

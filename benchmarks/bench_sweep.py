@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import torch
 import torch_geometric.loader
-from common import judged, parser, save, say_aims
+from common import judged, parser, save, say_aims, widths
 from matplotlib.figure import Figure
 from torch import nn
 from torch_geometric.data import Data
@@ -215,9 +215,10 @@ def plot(results: list[dict]) -> None:
     figure = Figure(figsize=(10, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     for axes, key, title in ((left, "speedup", "batches"), (right, "step_speedup", "training steps")):
-        for fanouts in FIGURE_FANOUTS:
+        for fanouts, width in zip(FIGURE_FANOUTS, widths(len(FIGURE_FANOUTS)), strict=True):
             values = {entry["batch_size"]: entry[key] for entry in results if entry["fanouts"] == fanouts}
-            axes.plot(list(values), list(values.values()), marker="o", label=str(tuple(fanouts)))
+            style = {"marker": "o", "linewidth": width, "markersize": width + 3}
+            axes.plot(list(values), list(values.values()), label=str(tuple(fanouts)), **style)
         axes.set(title=title, xlabel="batch size", ylabel="speed-up over PyG", ylim=(0, None))
         axes.axhline(1, color="gray", linestyle="--")
     figure.legend(*left.get_legend_handles_labels(), loc="outside right center", title="fanouts")

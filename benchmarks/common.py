@@ -187,6 +187,12 @@ def say_aims(aims: dict[str, dict[str, Any]]) -> None:
             print(f"  aim: {name}: {aim['found']:.4g}, {bound}: {'met' if aim['met'] else 'MISSED'}")
 
 
+def widths(count: int) -> list[float]:
+    """Widths of lines in the order in which they are drawn: the last is the narrowest, so that all show where some
+    coincide."""
+    return [1.0 + place for place in reversed(range(count))]
+
+
 def machine() -> dict[str, Any]:
     """The machine and the versions with which figures are measured."""
     model = platform.processor() or platform.machine()

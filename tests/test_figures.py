@@ -1,0 +1,109 @@
+"""The figures of benchmarks and notebooks: no legend covers a curve, and no curve hides another."""
+
+import importlib
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from helpers.figures import check_seen, kept
+
+ROOT = Path(__file__).parents[1]
+BENCHMARKS = ROOT / "benchmarks"
+if not BENCHMARKS.is_dir():
+    pytest.skip("the benchmarks are not beside the tests", allow_module_level=True)
+sys.path.append(str(BENCHMARKS))
+
+RESULTS = {
+    "bench_grid_epoch": "grid_epoch", "bench_methods": "methods", "bench_network": "network",
+    "bench_policies": "policies", "bench_prefetch": "prefetch", "bench_split": "split",
+    "bench_split_plan": "split_plan", "bench_sweep": "figure",
+}  # fmt: skip
+"""The results that a benchmark's figure shows. Those of bench_hotness have no curves."""
+
+
+def figure_of(name, results, folder, monkeypatch, *arguments):
+    benchmark = importlib.import_module(name)
+    monkeypatch.setattr(benchmark, "FIGURE", folder / "figure.png", raising=False)
+    figures = kept(monkeypatch)
+    benchmark.plot(results, *arguments)
+    return figures[-1]
+
+
+def saved(name):
+    results = json.loads((BENCHMARKS / "results" / f"{RESULTS[name]}.json").read_text())["results"]
+    if name == "bench_grid_epoch":
+        return results["runs"]
+    return [*results] if name == "bench_sweep" else {key: entry for key, entry in results.items() if key != "aims"}
+
+
+def equal(values):
+    """The first value for every key."""
+    return dict.fromkeys(values, next(iter(values.values())))
+
+
+def equal_accuracies(results):
+    curves = next(entry["accuracy"]["split"] for entry in results.values() if "accuracy" in entry)
+    for entry in results.values():
+        if "accuracy" in entry:
+            entry["accuracy"] = dict.fromkeys(entry["accuracy"], curves)
+
+
+def equal_batches(results):
+    for entry in results.values():
+        entry["batches"] = equal(entry["batches"])
+
+
+def equal_policies(results):
+    for entry in results.values():
+        entry["by_share"] = {share: equal(values) for share, values in entry["by_share"].items()}
+        entry |= {name: equal(entry[name]) for name in ("by_gamma_delta", "hit_rate_by_step")}
+
+
+def equal_speedups(results):
+    for entry in results:
+        entry |= {"speedup": 4.0, "step_speedup": 2.0}
+
+
+def test_every_figure_is_here():
+    drawing = {path.stem for path in BENCHMARKS.glob("*.py") if "def plot(" in path.read_text()}
+    assert drawing == {*RESULTS, "bench_hotness"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RESULTS)
+def test_all_of_the_saved_results_is_seen(name, tmp_path, monkeypatch):
+    check_seen(figure_of(name, saved(name), tmp_path, monkeypatch))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "make_equal"),
+    [
+        ("bench_policies", equal_policies), ("bench_split", equal_accuracies),
+        ("bench_split_plan", equal_batches), ("bench_sweep", equal_speedups),
+    ],
+)  # fmt: skip
+def test_equal_results_are_all_seen(name, make_equal, tmp_path, monkeypatch):
+    results = saved(name)
+    make_equal(results)
+    check_seen(figure_of(name, results, tmp_path, monkeypatch))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("slow_tier", [None, {"0%": 1.0, "50%": 0.1}])
+def test_curves_of_hotness_are_seen(slow_tier, tmp_path, monkeypatch):
+    soon = torch.linspace(0, 2, 1000).clamp(max=1)
+    curves = {graph: {score: soon for score in "abcde"} for graph in ("one", "other")}
+    check_seen(figure_of("bench_hotness", curves, tmp_path, monkeypatch, tmp_path / "figure.png", slow_tier))
+
+
+@pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
+def test_legends_of_notebooks_are_outside(notebook):
+    cells = json.loads(notebook.read_text())["cells"]
+    code = "".join("".join(cell["source"]) + "\n" for cell in cells if cell["cell_type"] == "code")
+    for line in code.splitlines():
+        if re.search(r"\.(fig)?legend\(", line):
+            assert 'loc="outside ' in line
