@@ -4,12 +4,12 @@
 
 Redraws FastSample's figure 5 (speed-up of sampling and of whole training steps over batch sizes and fanouts) against
 PyG's loader, and looks for a setting in which this package would be the slower one: in the corners, on graphs from
-Cora's size on, also with disjoint trees, times, links and weights; graphs with types are in bench_modes.py. Both
-loaders work in this process (num_workers=0), this package's with its threads, but for a corner with num_workers=2,
-which means threads here and processes in PyG: there this package's default is measured, too, of whose speed it keeps
-0.9 or more. Each figure is of whole epochs of a few to 64 batches, features included, so that the first
-batch of an epoch, before which nothing can be prepared, counts as well. The epochs of the first half second do not
-count, in which this package's loader tries whether threads help.
+Cora's size on, also with disjoint trees, times, links, weights, and types of nodes and edges. Both loaders work in this
+process (num_workers=0), this package's with its threads, but for a corner with num_workers=2, which means threads here
+and processes in PyG: there this package's default is measured, too, of whose speed it keeps 0.9 or more. Each figure is
+of whole epochs of a few to 64 batches, features included, so that the first batch of an epoch, before which nothing can
+be prepared, counts as well. The epochs of the first half second do not count, in which this package's loader tries
+whether threads help.
 """
 
 from __future__ import annotations
@@ -19,17 +19,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import torch
 import torch_geometric.loader
+from bench_modes import academic, knowledge_graph
 from common import judged, parser, save, say_aims, widths
 from matplotlib.figure import Figure
 from torch import nn
-from torch_geometric.data import Data
-from torch_geometric.nn import GraphSAGE
+from torch_geometric.data import Data, HeteroData
+from torch_geometric.nn import GraphSAGE, HeteroConv, SAGEConv
+from torch_geometric.utils import trim_to_layer
 from tqdm import tqdm
 
 from torch_gnnscale import LinkNeighborLoader, NeighborLoader, ops
@@ -46,7 +49,7 @@ FIGURE = Path(__file__).parents[1] / "docs" / "sweep.png"
 
 
 class Graph(NamedTuple):
-    """A graph of the sweep."""
+    """A graph of the sweep: its nodes and edges, of all types, and bytes of features per node."""
 
     nodes: int
     edges: int
@@ -70,12 +73,19 @@ MODES: dict[str, dict] = {
     "weighted, replace": {"weight_attr": "weight", "replace": True},
 }
 """Further arguments of the loaders."""
+TYPED: dict[str, Callable[[], HeteroData]] = {
+    "3 types of nodes": partial(academic, 100),
+    "237 types of edges": knowledge_graph,
+}
+"""Modes that are graphs with types; seeds are of the first type of nodes."""
 WORKERS = "num_workers=2"
 MAIN = Graph(1_000_000, 16_000_000, 512)
 TINY = Graph(2708, 10_556, 5732)  # Cora's
 CORNERS = [
     Case(*case) for case in (
     *[(TINY, size, [10, 5], mode) for size in (1, 32) for mode in MODES],
+    *[(Graph(12_200, 280_000, 512), size, [10, 5], "3 types of nodes") for size in (32, 128)],
+    (Graph(14_541, 282_695, 64), 8, [5, 2], "237 types of edges"),
     *[(Graph(200_000, 3_000_000, 512), 1024, [15, 10, 5], mode) for mode in ("nodes", WORKERS)],
     (MAIN, 1024, [15, 10, 5], "weighted, replace"),
     *[(MAIN, size, fanouts) for size in (64, 256) for fanouts in FIGURE_FANOUTS],
@@ -89,14 +99,22 @@ CORNERS = [
 ]  # fmt: skip
 
 
-def data_of(graph: Graph) -> Data:
-    """An R-MAT graph with features and labels."""
-    x = torch.arange(graph.nodes).unsqueeze(1) % torch.arange(3, 3 + graph.row_bytes // 4)
-    return Data(x=x.float(), edge_index=rmat(graph.nodes, graph.edges, seed=1),
-                y=torch.arange(graph.nodes) % CLASSES)  # fmt: skip
+def data_of(graph: Graph, mode: str) -> Data | HeteroData:
+    """An R-MAT graph, or one with types, with features and labels."""
+    if mode in TYPED:
+        data = TYPED[mode]()
+    else:
+        data = Data(edge_index=rmat(graph.nodes, graph.edges, seed=1), num_nodes=graph.nodes)
+    assert (data.num_nodes, data.num_edges) == (graph.nodes, graph.edges)
+    for store in data.node_stores:
+        ids = torch.arange(store.num_nodes)
+        store.x = (ids.unsqueeze(1) % torch.arange(3, 3 + graph.row_bytes // 4)).float()
+        store.y = ids % CLASSES
+        del store.num_nodes  # x says it
+    return data
 
 
-def loader_makers(data: Data, case: Case, batches: int) -> dict[str, Callable[[], Loader]]:
+def loader_makers(data: Data | HeteroData, case: Case, batches: int) -> dict[str, Callable[[], Loader]]:
     """Both loaders of so many batches, over the same seeds or links; with workers, ours also at its default."""
     options = {"batch_size": case.batch_size, "shuffle": True, **MODES.get(case.mode, {})}
     count = case.batch_size * batches
@@ -108,7 +126,10 @@ def loader_makers(data: Data, case: Case, batches: int) -> dict[str, Callable[[]
         data = data.clone().update({"time": torch.arange(data.num_nodes) % 1000})
     if case.mode == "weighted, replace":
         data = data.clone().update({"weight": torch.arange(data.num_edges) % 100 + 1.0})
-    seeds = torch.randperm(data.num_nodes)[:count]
+    first = data.node_stores[0]
+    seeds = torch.randperm(first.num_nodes)[:count]
+    if case.mode in TYPED:
+        seeds = (first._key, seeds)
     kinds = {"ours": NeighborLoader, "pyg": torch_geometric.loader.NeighborLoader}
     makers = {name: partial(kind, data, case.fanouts, seeds, **options) for name, kind in kinds.items()}
     if case.mode != WORKERS:
@@ -116,28 +137,56 @@ def loader_makers(data: Data, case: Case, batches: int) -> dict[str, Callable[[]
     return {name: partial(make, num_workers=2) for name, make in makers.items()} | {"default": makers["ours"]}
 
 
-def trainers(case: Case, features: int) -> dict[str, Callable[[Data], None]]:
+class TypedSAGE(nn.Module):
+    """GraphSAGE with convolutions for each type of edges, trimmed as PyG does it, since batches with types cannot be
+    narrowed."""
+
+    def __init__(self, data: HeteroData, layers: int) -> None:
+        super().__init__()
+        self.seeds, first = data.node_types[0], data.node_stores[0]
+        sizes = [first.num_features, *[HIDDEN] * (layers - 1), CLASSES]
+        self.convs = nn.ModuleList(
+            HeteroConv({edge_type: SAGEConv((given, given), made) for edge_type in data.edge_types})
+            for given, made in pairwise(sizes)
+        )
+
+    def forward(self, batch: HeteroData) -> torch.Tensor:
+        """The outputs of the seeds."""
+        x, edges = batch.x_dict, batch.edge_index_dict
+        hops = batch.num_sampled_nodes_dict, batch.num_sampled_edges_dict
+        for layer, conv in enumerate(self.convs):
+            if layer:
+                x = {node_type: rows.relu() for node_type, rows in x.items()}
+            x, edges, _ = trim_to_layer(layer, *hops, x, edges)
+            x = conv(x, edges)
+        return x[self.seeds][: batch[self.seeds].batch_size]
+
+
+def trainers(case: Case, data: Data | HeteroData) -> dict[str, Callable[[Data | HeteroData], None]]:
     """A training step of the same model on a batch of each loader."""
-    model = GraphSAGE(features, HIDDEN, len(case.fanouts), CLASSES)
-    narrowed = narrow(model)
+    if case.mode in TYPED:
+        model = TypedSAGE(data, len(case.fanouts))
+    else:
+        model = GraphSAGE(data.num_features, HIDDEN, len(case.fanouts), CLASSES)
+    narrowed = model if case.mode in TYPED else narrow(model)
 
     def trimmed(batch: Data) -> torch.Tensor:
         out = model(batch.x, batch.edge_index, num_sampled_nodes_per_hop=batch.num_sampled_nodes,
                     num_sampled_edges_per_hop=batch.num_sampled_edges)  # fmt: skip
         return out if case.mode == "links" else out[: batch.batch_size]
 
-    def train(forward: Callable[[Data], torch.Tensor], batch: Data) -> None:
+    def train(forward: Callable[[Data | HeteroData], torch.Tensor], batch: Data | HeteroData) -> None:
         model.zero_grad()
         out = forward(batch)
         if case.mode == "links":
             src, dst = batch.edge_label_index
             loss = nn.functional.binary_cross_entropy_with_logits((out[src] * out[dst]).sum(-1), batch.edge_label)
         else:
-            loss = nn.functional.cross_entropy(out, batch.y[: batch.batch_size])  # a narrowed model returns seeds' rows
+            loss = nn.functional.cross_entropy(out, batch.node_stores[0].y[: len(out)])  # out has the seeds' rows alone
         loss.backward()
 
     ours = partial(train, narrowed)
-    return {"ours": ours, "default": ours, "pyg": partial(train, trimmed)}
+    return {"ours": ours, "default": ours, "pyg": partial(train, model if case.mode in TYPED else trimmed)}
 
 
 def epochs(loader: Loader, count: int) -> Iterator[Data]:
@@ -167,7 +216,7 @@ def ratio(times: dict[str, list[float]], peer: str = "pyg") -> float:
     return median(theirs / ours for ours, theirs in zip(times["ours"], times[peer], strict=True))
 
 
-def measure(data: Data, case: Case, rounds: int) -> dict[str, float]:
+def measure(data: Data | HeteroData, case: Case, rounds: int) -> dict[str, float]:
     """Milliseconds per batch, and per training step on it, by each loader."""
     gc.collect()  # loaders refer to themselves: those of the setting before, and their graphs, are still there
     ops.pool_trim()
@@ -176,8 +225,10 @@ def measure(data: Data, case: Case, rounds: int) -> dict[str, float]:
     if -1 not in case.fanouts:
         for name, loader in loading.items():  # correctness first: rows are their nodes', no more edges than asked for
             batch = next(iter(loader))
-            assert torch.equal(batch.x, data.x[batch.n_id]), name
-            assert int(torch.bincount(batch.edge_index[1], minlength=1).max()) <= max(case.fanouts), name
+            for found, given in zip(batch.node_stores, data.node_stores, strict=True):
+                assert torch.equal(found.x, given.x[found.n_id]), name
+            for found in batch.edge_stores:
+                assert int(torch.bincount(found.edge_index[1], minlength=1).max()) <= max(case.fanouts), name
 
     def load(loader: Loader) -> Callable[[], object]:
         return lambda: deque(epochs(loader, count), maxlen=0)
@@ -188,10 +239,10 @@ def measure(data: Data, case: Case, rounds: int) -> dict[str, float]:
     result["speedup"] = ratio(times)
     if "default" in times:
         result["of_default"] = ratio(times, "default")
-    steps = max(3, min(64, 12_000 // case.batch_size))
+    steps = max(3, min(64, 12_000 // (case.batch_size * len(data.edge_stores))))  # a type of edges is a convolution
     training = {name: make() for name, make in loader_makers(data, case, steps).items()}
     steps = len(training["ours"])
-    train = trainers(case, data.num_features)
+    train = trainers(case, data)
 
     def epoch(name: str) -> Callable[[], None]:
         def run() -> None:
@@ -234,11 +285,11 @@ def sweep(cases: list[Case], rounds: int) -> list[dict]:
         if case.graph != current:
             data = None
             gc.collect()
-            current, data = case.graph, data_of(case.graph)
+            current, data = case.graph, data_of(case.graph, case.mode)
         entry = measure(data, case, rounds)
         found = {**case.graph._asdict(), "batch_size": case.batch_size, "fanouts": case.fanouts, "mode": case.mode}
         results.append({**found, **entry})
-        name = f"{tuple(case.graph)!s:34} {case.batch_size:6d} {case.fanouts!s:13} {case.mode:9}"
+        name = f"{tuple(case.graph)!s:34} {case.batch_size:6d} {case.fanouts!s:13} {case.mode:18} "
         tqdm.write(name + "  ".join(f"{k} {v:.3g}" for k, v in entry.items()))
     for key in ("speedup", "step_speedup"):
         print(f"the least {key}:", min(results, key=lambda entry, key=key: entry[key]))
