@@ -25,7 +25,7 @@ from torch_gnnscale.distributed import meeting, open_part, presence
 from torch_gnnscale.distributed import part as opening
 from torch_gnnscale.distributed.presence import Presence
 
-SCALING = Path(__file__).parents[2] / "docs" / "scaling.md"
+PAGE = Path(__file__).parents[2] / "docs" / "scaling_starting.md"
 WITHIN = 30.0
 """Seconds within which the others name a rank that was killed."""
 
@@ -366,7 +366,7 @@ def test_an_elastic_restart_does_not_meet_the_keys_of_the_run_before(parts, tmp_
 
 @pytest.mark.slow
 def test_the_line_for_slurm(parts, tmp_path):
-    (command,) = re.findall(r"^ +srun .*? bash -c '(.*)'$", SCALING.read_text(), re.MULTILINE)
+    (command,) = re.findall(r"^ +srun .*? bash -c '(.*)'$", PAGE.read_text(), re.MULTILINE)
     assert "MASTER_PORT=29500" in command
     command = command.replace("MASTER_PORT=29500", f"MASTER_PORT={free_port()}")
     names = tmp_path / "scontrol"
