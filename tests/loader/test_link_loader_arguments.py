@@ -206,6 +206,25 @@ def test_a_sampler_of_the_users():
     assert all(torch.equal(batch.x, node_rows(batch.n_id)) for batch in batches)
 
 
+def test_a_sampler_of_others_is_told_how_negatives_are_drawn():
+    data, asked = homogeneous(), []
+
+    class Foreign(torch_geometric.sampler.BaseSampler):
+        edge_permutation = None
+
+        def sample_from_nodes(self, inputs):
+            raise AssertionError("there are only links")
+
+        def sample_from_edges(self, inputs, neg_sampling=None):
+            asked.append(neg_sampling)
+            return NeighborSampler(data, [2]).sample_from_edges(inputs, neg_sampling)
+
+    links, negatives = data.edge_index[:, :8], NegativeSampling("triplet", 3)
+    loader = LinkNeighborLoader(data, [2], links, neg_sampling=negatives, neighbor_sampler=Foreign(), batch_size=4)
+    assert [batch.dst_neg_index.shape for batch in loader] == [(4, 3)] * 2
+    assert [entry.amount for entry in asked] == [3, 3]
+
+
 @pytest.mark.parametrize("layout", ["EdgeIndex", "sparse_csr"])
 def test_edge_layouts(layout):
     data = homogeneous()

@@ -11,7 +11,7 @@ from helpers.data import make_data, plain, processes
 from torch_geometric.data import Data, HeteroData
 from torch_geometric.loader import NodeLoader
 from torch_geometric.nn import GraphConv
-from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NegativeSampling, NodeSamplerInput
+from torch_geometric.sampler import BaseSampler, EdgeSamplerInput, NodeSamplerInput
 
 import torch_gnnscale
 from torch_gnnscale import FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler, ops
@@ -321,25 +321,6 @@ def test_layers_of_a_foreign_sampler_mean_nothing(data):
     assert all("layers" not in batch and "edge_index" in batch for batch in loader_of(data, Foreign()))
     with pytest.raises(ValueError, match=r"^layers=True: expected a neighbor_sampler with layers=True, found one"):
         loader_of(data, Foreign(), layers=True)
-
-
-def test_a_sampler_of_others_is_told_how_negatives_are_drawn(data):
-    asked = []
-
-    class Foreign(BaseSampler):
-        edge_permutation = None
-
-        def sample_from_nodes(self, inputs):
-            raise AssertionError("there are only links")
-
-        def sample_from_edges(self, inputs, neg_sampling=None):
-            asked.append(neg_sampling)
-            return NeighborSampler(data, [2]).sample_from_edges(inputs, neg_sampling)
-
-    links, negatives = data.edge_index[:, :8], NegativeSampling("triplet", 3)
-    loader = LinkNeighborLoader(data, [2], links, neg_sampling=negatives, neighbor_sampler=Foreign(), batch_size=4)
-    assert [batch.dst_neg_index.shape for batch in loader] == [(4, 3)] * 2
-    assert [entry.amount for entry in asked] == [3, 3]
 
 
 @pytest.mark.parametrize(
