@@ -285,25 +285,6 @@ def test_subgraphs_have_the_edges_that_they_promise():
     assert sorted(induced.edge_id[0].tolist()) == kept
 
 
-def test_weight_sums():
-    colptr = torch.tensor([0, 3, 3, 5])
-    sums = ops.weight_sums(colptr, torch.tensor([1.0, 2.0, 4.0, 1e-30, 1e30], dtype=torch.float64))
-    unit = 1 << 30
-    assert sums.tolist() == [unit, 3 * unit, 7 * unit, 1, (1 << 32) + 1]
-    assert ops.weight_sums(torch.tensor([0]), torch.empty(0)).tolist() == []
-    assert ops.weight_sums(torch.tensor([0, 2]), torch.tensor([7, 7], dtype=torch.uint8)).tolist() == [1 << 32, 1 << 33]
-    for wrong in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(ValueError, match=re.escape(f"weight[1] = {wrong}: expected a positive and finite number")):
-            ops.weight_sums(torch.tensor([0, 2]), torch.tensor([1.0, wrong]))
-    for wrong in (torch.ones(2, dtype=torch.bool), torch.ones(2, dtype=torch.complex64)):
-        with pytest.raises(TypeError, match=f"weight: expected real numbers, found {wrong.dtype}"):
-            ops.weight_sums(torch.tensor([0, 2]), wrong)
-    with pytest.raises(ValueError, match=re.escape("weight: expected a vector, found shape (2, 1)")):
-        ops.weight_sums(torch.tensor([0, 2]), torch.ones(2, 1))
-    with pytest.raises(ValueError, match="weight: expected one for each of 3 edges, found 2"):
-        ops.weight_sums(torch.tensor([0, 3]), torch.ones(2))
-
-
 def test_a_hop_may_find_more_nodes_than_there_are_destinations():
     ends = {"src_type": [1], "dst_type": [0], "sizes": [3, 300_000]}
     graph = ops.relations([torch.arange(4) * 100_000], [torch.arange(300_000)], **ends)
