@@ -11,7 +11,6 @@ from helpers.hetero import make_hetero
 from helpers.slow import SLOW
 from torch_geometric.data import Data
 from torch_geometric.nn import GraphConv
-from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 from torch_geometric.utils import trim_to_layer
 
 from torch_gnnscale import (
@@ -360,21 +359,6 @@ def test_what_a_sampler_does_not_have(data):
     empty = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=3)
     (batch,) = NeighborLoader(empty, HOPS, method="ladies", batch_size=3)
     assert batch.edge_weight.shape == (0,)
-
-
-@pytest.mark.parametrize("kind", [LayerSampler, NeighborSampler])
-def test_keys_are_integers_of_64_bits(data, kind):
-    sampler, links = kind(data, HOPS), data.edge_index[:, :9]
-    negatives = NegativeSampling("binary")
-    ways = [
-        lambda key: sampler.sample_from_nodes(NodeSamplerInput(None, torch.arange(9)), key=key),
-        lambda key: sampler.sample_from_edges(EdgeSamplerInput(None, *links), negatives, key=key),
-    ]
-    for sample in ways:
-        assert torch.equal(sample(np.int64(1)).node, sample(1).node)
-        for key in (1 << 63, -(1 << 70)):
-            with pytest.raises(ValueError, match=f"^key: expected -{1 << 63} <= key <= {(1 << 63) - 1}, found {key}$"):
-                sample(key)
 
 
 def test_edges_that_are_sorted_already(data):

@@ -2,6 +2,7 @@
 
 import re
 
+import numpy as np
 import pytest
 import torch
 from helpers.data import ForeignFeatureStore, ForeignGraphStore, make_data, our_stores
@@ -15,7 +16,7 @@ from helpers.hetero import (
     with_times,
 )
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.sampler import NodeSamplerInput
+from torch_geometric.sampler import EdgeSamplerInput, NegativeSampling, NodeSamplerInput
 from torch_geometric.sampler.base import NumNeighbors
 
 from torch_gnnscale import GraphStore, NeighborSampler
@@ -279,3 +280,19 @@ def test_seeds_of_a_type_that_could_be_a_mask():
     mask = torch.ones(data[PAPER].num_nodes, dtype=torch.uint8)
     with pytest.raises(ValueError, match=f"^seeds: .* for each of {len(mask)} nodes, which could be either"):
         NeighborSampler(data, [2]).sample_from_nodes(NodeSamplerInput(None, mask, input_type=PAPER), key=KEY)
+
+
+@pytest.mark.parametrize("kind", [LayerSampler, NeighborSampler])
+def test_keys_are_integers_of_64_bits(kind):
+    data = make_data()
+    sampler, links = kind(data, [12, 9]), data.edge_index[:, :9]
+    negatives = NegativeSampling("binary")
+    ways = [
+        lambda key: sampler.sample_from_nodes(NodeSamplerInput(None, torch.arange(9)), key=key),
+        lambda key: sampler.sample_from_edges(EdgeSamplerInput(None, *links), negatives, key=key),
+    ]
+    for sample in ways:
+        assert torch.equal(sample(np.int64(1)).node, sample(1).node)
+        for key in (1 << 63, -(1 << 70)):
+            with pytest.raises(ValueError, match=f"^key: expected -{1 << 63} <= key <= {(1 << 63) - 1}, found {key}$"):
+                sample(key)
