@@ -132,11 +132,14 @@ inline bool choose_below(const Scored& from, uint64_t limit, int64_t count, Sche
   }
   PooledArray<uint64_t> draws(from.count());
   draw_nodes(key, hop, from.nodes(), from.count(), draws.data());
-  Vector<Drawn> below;
-  for (int64_t i = 0; i < from.count(); ++i) {
-    if (is_below(draws[i], from.score(i), limit)) below.push_back({draws[i], from.score(i), from.node(i)});
+  Vector<Drawn> below(from.count());
+  int64_t found = 0;
+  for (int64_t i = 0; i < from.count(); ++i) {  // which are below cannot be predicted, so there is no branch
+    below[found] = {draws[i], from.score(i), from.node(i)};
+    found += is_below(draws[i], from.score(i), limit);
   }
-  if (static_cast<int64_t>(below.size()) <= count) return false;
+  if (found <= count) return false;
+  below.resize(found);
   choose_first(below, count, chosen);
   return true;
 }

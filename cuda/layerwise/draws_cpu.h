@@ -119,25 +119,29 @@ GNNSCALE_AVX512 GNNSCALE_INLINE void high_words(const RoundKeys& keys, __m512i t
 }
 
 GNNSCALE_AVX512 inline int64_t find_low_draws_avx512(uint64_t key, uint32_t tail, const uint32_t* ids,
-                                                     const uint32_t* limits, int64_t count, uint32_t* found) {
+                                                     const uint32_t* sums, uint32_t mask, float factor, int64_t count,
+                                                     uint32_t* found) {
   constexpr int kHalves = 2;  // of kDrawsTogether
   const RoundKeys keys(key);
   const __m512i tails = _mm512_set1_epi64(tail), step = _mm512_set1_epi32(kDrawsTogether / kHalves);
+  const __m512i masks = _mm512_set1_epi32(static_cast<int>(mask));
+  const __m512 factors = _mm512_set1_ps(factor);
   __m512i at = _mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
   int64_t k = 0;
   for (int64_t i = 0; i < count; i += kDrawsTogether) {
-    __m512i word[2 * kHalves];  // of a half: even ids, then odd ones
+    __m512i word[2 * kHalves], limit[kHalves];  // words of a half: of even ids, then of odd ones
 #pragma GCC unroll 2
     for (int h = 0; h < kHalves; ++h) {
       word[2 * h] = _mm512_loadu_si512(ids + i + h * kDrawsTogether / kHalves);
       word[2 * h + 1] = _mm512_srli_epi64(word[2 * h], kWordBits);
+      const __m512i sum = _mm512_i32gather_epi32(_mm512_and_si512(word[2 * h], masks), sums, sizeof(uint32_t));
+      limit[h] = _mm512_cvttps_epu32(_mm512_mul_ps(_mm512_cvtepu32_ps(sum), factors));  // 2^32 - 1 if it is larger
     }
     high_words(keys, tails, word);
 #pragma GCC unroll 2
     for (int h = 0; h < kHalves; ++h) {
       const __m512i high = _mm512_mask_blend_epi32(0xAAAA, word[2 * h], _mm512_slli_epi64(word[2 * h + 1], kWordBits));
-      const __m512i limit = _mm512_loadu_si512(limits + i + h * kDrawsTogether / kHalves);
-      const __mmask16 low = _mm512_cmple_epu32_mask(high, limit);
+      const __mmask16 low = _mm512_cmple_epu32_mask(high, limit[h]);
       _mm512_storeu_si512(found + k, _mm512_maskz_compress_epi32(low, at));
       k += __builtin_popcount(low);
       at = _mm512_add_epi32(at, step);
@@ -172,13 +176,14 @@ inline void draw_nodes(uint64_t key, int hop, const int64_t* nodes, int64_t coun
   for (; i < count; ++i) draws[i] = node_draw(key, hop, nodes[i]);
 }
 
-// Stores at `found`, ascending, all i < count for which the high word of draw 0 of ids[i] is at most limits[i]; returns
-// their number. count: a multiple of kDrawsTogether. `found` has room for kDrawsTogether more.
-inline int64_t find_low_draws(uint64_t key, int hop, const uint32_t* ids, const uint32_t* limits, int64_t count,
-                              uint32_t* found) {
+// Stores at `found`, ascending, all i < count for which the high word of draw 0 of ids[i] is at most
+// factor sums[ids[i] & mask], in floating point; returns their number. count: a multiple of kDrawsTogether. `found` has
+// room for kDrawsTogether more. mask: below 2^31.
+inline int64_t find_low_draws(uint64_t key, int hop, const uint32_t* ids, const uint32_t* sums, uint32_t mask,
+                              float factor, int64_t count, uint32_t* found) {
 #if defined(__x86_64__)
   if (simd() == Simd::kAvx512) {
-    return find_low_draws_avx512(key, make_counter(0, 0, hop, kNodeDraws).tail, ids, limits, count, found);
+    return find_low_draws_avx512(key, make_counter(0, 0, hop, kNodeDraws).tail, ids, sums, mask, factor, count, found);
   }
 #endif
   int64_t nodes[kDrawsTogether], k = 0;
@@ -188,7 +193,7 @@ inline int64_t find_low_draws(uint64_t key, int hop, const uint32_t* ids, const 
     draw_nodes(key, hop, nodes, kDrawsTogether, draws);
     for (int64_t j = 0; j < kDrawsTogether; ++j) {
       found[k] = static_cast<uint32_t>(i + j);
-      k += draws[j] >> 32 <= limits[i + j];
+      k += static_cast<float>(draws[j] >> 32) <= static_cast<float>(sums[ids[i + j] & mask]) * factor;
     }
   }
   return k;

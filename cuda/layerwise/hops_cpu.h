@@ -186,7 +186,7 @@ class LayerHop {
     const int64_t known = request_.keep_known ? batch_.end : 0;
     Sieve sieve(edges, count + known, total);
     add_edges(sieve);
-    if (sieve.largest() >= static_cast<uint64_t>(request_.graph.num_src)) return false;  // score_sources() finds it
+    if (!sieve.all_below(request_.graph.num_src)) return false;  // score_sources() finds it
     const uint64_t limit = sieve.guess(enough(count), batch_.nodes.id.data(), known);
     if (limit == 0) return false;
     Vector<Sieve::Kept> kept;

@@ -17,6 +17,7 @@
 
 #include "../memory/pool.h"
 #include "draws_cpu.h"
+#include "sources_cpu.h"
 
 namespace gnnscale {
 
@@ -27,7 +28,24 @@ inline uint32_t sum_of_lesser(const uint32_t* cells, int64_t count, uint32_t bou
   return sum;
 }
 
+// The largest of ids[i], i < count; 0 if there are none.
+inline uint32_t largest(const uint32_t* ids, int64_t count) {
+  uint32_t most = 0;
+  for (int64_t i = 0; i < count; ++i) most = std::max(most, ids[i]);
+  return most;
+}
+
 #if defined(__x86_64__)
+GNNSCALE_AVX512 inline uint32_t largest_avx512(const uint32_t* ids, int64_t count) {
+  constexpr int64_t kTogether = 16;
+  __m512i most = _mm512_setzero_si512();
+  int64_t i = 0;
+  for (; i + kTogether <= count; i += kTogether) most = _mm512_max_epu32(most, _mm512_loadu_si512(ids + i));
+  uint32_t lanes[kTogether];
+  _mm512_storeu_si512(lanes, most);
+  return std::max(largest(lanes, kTogether), largest(ids + i, count - i));
+}
+
 GNNSCALE_AVX512 inline uint32_t sum_of_lesser_avx512(const uint32_t* cells, int64_t count, uint32_t bound) {
   constexpr int64_t kTogether = 16;
   const __m512i bounds = _mm512_set1_epi32(static_cast<int>(bound));
@@ -38,22 +56,11 @@ GNNSCALE_AVX512 inline uint32_t sum_of_lesser_avx512(const uint32_t* cells, int6
   }
   return static_cast<uint32_t>(_mm512_reduce_add_epi32(sum)) + sum_of_lesser(cells + i, count - i, bound);
 }
-
-// count: a multiple of kLanes. See Sieve::scale().
-GNNSCALE_AVX512 inline void scale_cells_avx512(uint32_t* cells, int64_t count, uint64_t factor, int shift) {
-  const __m512i factors = _mm512_set1_epi64(static_cast<int64_t>(factor));
-  const __m128i by = _mm_cvtsi32_si128(shift);
-  for (int64_t i = 0; i < count; i += kLanes) {
-    __m256i* const at = reinterpret_cast<__m256i*>(cells + i);
-    const __m512i product = _mm512_mul_epu32(_mm512_cvtepu32_epi64(_mm256_loadu_si256(at)), factors);
-    _mm256_storeu_si256(at, _mm512_cvtusepi64_epi32(_mm512_srl_epi64(product, by)));
-  }
-}
 #endif
 
 class Sieve {
  public:
-  static constexpr int64_t kMostEdges = int64_t{1} << 30, kMostNodes = int64_t{1} << 32;
+  static constexpr int64_t kMostEdges = int64_t{1} << 30, kMostNodes = int64_t{1} << 31;
 
   // An edge, by its number among all that were added, and its source.
   struct Kept {
@@ -71,26 +78,27 @@ class Sieve {
   }
 
   // Adds the edges at the stored positions [first, first + count). Not inlined: callers lack registers.
-  template <typename Stored>
-  __attribute__((noinline)) void add(const Stored& stored, int64_t first, int64_t count, uint64_t term) {
+  template <typename Id, int64_t kStride>
+  __attribute__((noinline)) void add(const Sources<Id, kStride>& stored, int64_t first, int64_t count, uint64_t term) {
     const uint32_t units = static_cast<uint32_t>(((term - 1) >> shift_) + 1);
-    const Stored from = stored;
+    const Sources<Id, kStride> from = stored;
     uint32_t *const sums = sums_.data(), *const sources = sources_.data() + added_;
     const uint64_t mask = static_cast<uint64_t>(cells_) - 1;
-    uint64_t largest = largest_;
+    uint64_t high = 0;
+#pragma GCC unroll 4
     for (int64_t k = 0; k < count; ++k) {
       const uint64_t id = from.at(first + k);
-      largest = std::max(largest, id);
+      if (sizeof(Id) > sizeof(uint32_t)) high |= id >> 32;
       sources[k] = static_cast<uint32_t>(id);
       sums[id & mask] += units;
     }
-    largest_ = largest;
+    high_ |= high;
     units_ += units * static_cast<double>(count);
     added_ += count;
   }
 
-  // The largest source of all edges that were added, as an unsigned number, so that a negative source is a large one.
-  uint64_t largest() const { return largest_; }
+  // Whether the sources of all edges that were added are in [0, num_src).
+  bool all_below(int64_t num_src) const { return high_ == 0 && largest_source() < static_cast<uint64_t>(num_src); }
 
   // L: `wanted` candidates in expectation have r_v / q_v < L; 0: there are too few candidates. The sources in the cells
   // of `known` nodes are not counted, and sift() keeps all their edges. To be called once, after the last add().
@@ -105,9 +113,9 @@ class Sieve {
     }
     if (bound <= 2) return 0;
     const auto limit = static_cast<uint64_t>(std::ldexp(1 / bound, kDrawBits - shift_));
-    // The high words of draws below sum 2^shift L; limit <= factor 2^cut, and cut + shift <= 32.
-    const int cut = std::max(bit_length(limit) - kFactorBits, 0);
-    scale((limit >> cut) + (cut > 0 ? 1 : 0), kDrawBits / 2 - cut - shift_);
+    // The high words of draws below sum 2^shift L are at most factor sum: it is enlarged by more than what is lost when
+    // factor, sum and product are rounded to 24 bits.
+    factor_ = static_cast<float>(std::ldexp(static_cast<double>(limit), shift_ - kDrawBits / 2) * (1 + 0x1p-20));
     for (int64_t i = 0; i < num_known; ++i) sums_[cell(known[i])] = UINT32_MAX;
     return limit;
   }
@@ -119,21 +127,22 @@ class Sieve {
     std::fill(sources_.data() + added_, sources_.data() + size, 0);
     const uint32_t* const sums = sums_.data();
     const uint32_t mask = static_cast<uint32_t>(cells_) - 1;
-    uint32_t limits[kChunk], found[kChunk + kDrawsTogether];
+    uint32_t found[kChunk + kDrawsTogether];
     for (int64_t begin = 0; begin < size; begin += kChunk) {
       const uint32_t* const sources = sources_.data() + begin;
       const int64_t some = std::min(kChunk, size - begin);
-      for (int64_t k = 0; k < some; ++k) limits[k] = sums[sources[k] & mask];
-      const int64_t count = find_low_draws(key, hop, sources, limits, some, found);
-      for (int64_t k = 0; k < count && begin + found[k] < added_; ++k) {
-        kept.push_back({static_cast<uint32_t>(begin) + found[k], sources[found[k]]});
+      const int64_t count = find_low_draws(key, hop, sources, sums, mask, factor_, some, found);
+      const size_t before = kept.size();
+      kept.resize(before + count);
+      for (int64_t k = 0; k < count; ++k) {
+        kept[before + k] = {static_cast<uint32_t>(begin) + found[k], sources[found[k]]};
       }
     }
+    while (!kept.empty() && kept.back().edge >= added_) kept.pop_back();
   }
 
  private:
   static constexpr int kSumBits = 30;  // the sum of all cells, rounded up, is below 2^kSumBits + kMostEdges <= 2^31
-  static constexpr int kFactorBits = 31;
   static constexpr int kGuesses = 8;
   static constexpr double kClose = 0.98;
   static constexpr int64_t kChunk = 512;  // a multiple of kDrawsTogether
@@ -144,14 +153,11 @@ class Sieve {
 
   GNNSCALE_INLINE int64_t cell(int64_t node) const { return node & (cells_ - 1); }
 
-  // sums_[i] = min(sums_[i] factor / 2^shift, 2^32 - 1), rounded down; the product fits 64 bits
-  void scale(uint64_t factor, int shift) {
+  uint32_t largest_source() const {
 #if defined(__x86_64__)
-    if (simd() == Simd::kAvx512 && cells_ % kLanes == 0) return scale_cells_avx512(sums_.data(), cells_, factor, shift);
+    if (simd() == Simd::kAvx512) return largest_avx512(sources_.data(), added_);
 #endif
-    for (int64_t i = 0; i < cells_; ++i) {
-      sums_[i] = static_cast<uint32_t>(std::min<uint64_t>(sums_[i] * factor >> shift, UINT32_MAX));
-    }
+    return largest(sources_.data(), added_);
   }
 
   uint32_t lesser_sum(uint32_t bound) const {
@@ -166,8 +172,9 @@ class Sieve {
   PooledArray<uint32_t> sums_;
   PooledArray<uint32_t> sources_;  // of the edges that were added
   int64_t added_ = 0;
-  uint64_t largest_ = 0;
-  double units_ = 0;  // the sum of all that was added to cells
+  uint64_t high_ = 0;  // bits of sources that do not fit 32 bits
+  double units_ = 0;   // the sum of all that was added to cells
+  float factor_ = 0;
 };
 
 }  // namespace gnnscale
