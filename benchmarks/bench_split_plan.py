@@ -47,7 +47,7 @@ DRAWN = ("random", "edge", "node", "presampled")
 
 
 def graph_of(name: str) -> tuple[Data, Tensor] | None:
-    """A graph without features and its seeds; None where it is not there."""
+    """A graph without features, planted ones with their classes, and its seeds; None where it is not there."""
     if name == "cnr2000":
         if (web := web_graph()) is None:
             return None
@@ -57,7 +57,7 @@ def graph_of(name: str) -> tuple[Data, Tensor] | None:
     nodes, seeds = (100_000, 4096) if name == "planted" else (4000, 512)
     data = planted(nodes, 20, 64, 8, homophily=0.8)
     chosen = (data.y < 4).nonzero().view(-1)[:seeds]
-    return Data(edge_index=data.edge_index, num_nodes=nodes), chosen
+    return Data(edge_index=data.edge_index, y=data.y, num_nodes=nodes), chosen
 
 
 def measured(data: Data, seeds: Tensor, options: dict[str, Any], seed: int) -> tuple[dict[str, float], Any]:
