@@ -8,16 +8,21 @@ seeds. planted:
 planted(100_000, 20, 64, 8, homophily=0.8), the first 4,096 nodes of classes 0 to 3, (10, 5), batches of 512. cnr2000
 (in GNNSCALE_DATA, or ../shared/data): shuffled ids, 1 % of the nodes as seeds, (10, 5), batches of 512. Imbalance: the
 mean over batches of max / mean of a layer's edges over the parts, in the layer where that is largest.
+
+Besides, for each graph: parts by other weights of edges and nodes than those of "presampled"; and the work of data
+parallelism on 4 ranks, each of which draws a batch of its own from a quarter of the seeds, over that of split batches.
 """
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import torch
+from bench_split import work
 from common import RESULTS, judged, parser, save, say_aims, web_graph, widths
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -25,7 +30,12 @@ from torch_geometric.data import Data
 
 from torch_gnnscale import CSC, NeighborLoader, ops, split
 from torch_gnnscale.datasets import planted
-from torch_gnnscale.partition.methods import assign
+from torch_gnnscale.loader import accesses_by_hop
+from torch_gnnscale.partition.methods import assign, by_metis
+from torch_gnnscale.partition.whole import Whole
+from torch_gnnscale.split.owners import weights_of
+from torch_gnnscale.split.planning import FIRST_EPOCH
+from torch_gnnscale.split.presample import Presampled
 
 PARTS, FANOUTS, BATCH = 4, [10, 5], 512
 FIGURE = Path(__file__).parents[1] / "docs" / "split_plan.png"
@@ -44,6 +54,12 @@ batches have it, and an epoch ends as soon as one part has no more seeds."""
 
 DRAWN = ("random", "edge", "node", "presampled")
 """The rows that the figure shows."""
+
+
+FACTORS = [(10, 1), (100, 1), (10, 10), (100, 10), (1000, 10), (100, 100), (1000, 100)]
+"""Pairs a, b of what METIS is tried with: edges of weight 1 + a N_e and nodes of weight 1 + b N_v."""
+EPOCHS, TOLERANCE = 10, 1.01
+"""Of presampling, and of METIS's parts, as :func:`split.plan` has them."""
 
 
 def graph_of(name: str) -> tuple[Data, Tensor] | None:
@@ -101,6 +117,53 @@ def quality(name: str, data: Data, seeds: Tensor, runs: int) -> tuple[dict[str, 
     return rows, batches
 
 
+def weighed(data: Data, seeds: Tensor, runs: int) -> dict[str, dict[str, float]]:
+    """Medians by the weights that METIS gets. E_l are the edges into a node that layer l computes, each l a constraint
+    of its own."""
+    csc, found = CSC.from_data(data), {}
+    whole, none = Whole.of({None: csc}, {None: csc.num_src}, {}, ["nodes"]), torch.zeros(csc.num_dst, dtype=torch.int64)
+    for seed in range(runs):
+        loader = NeighborLoader(data, FANOUTS, seeds, batch_size=BATCH, shuffle=True, seed=seed, shard=False)
+        nodes, edges = accesses_by_hop(loader, range(FIRST_EPOCH, FIRST_EPOCH + EPOCHS))
+        counts = Presampled(nodes.sum(0), 2 * nodes[0] + nodes[1], 2 * edges[0] + edges[1])
+        edge_load, load = counts.expected(csc), counts.node_load(csc, "edges")
+        first, second = (Presampled(none, none, some).node_load(csc, "edges") for some in (edges.sum(0), edges[0]))
+        tried = {f"1 + {a} N_e, 1 + {b} N_v": (a, [weights_of(load, b)]) for a, b in FACTORS}
+        tried["1 + 100 N_e, 1 + 10 E_0 and 10 E_1"] = (100, [weights_of(first, 10), 10 * second])
+        for name, (factor, columns) in tried.items():
+            given = replace(
+                whole,
+                weight=torch.stack(columns, 1),
+                names=[f"constraint {column}" for column in range(len(columns))],
+                edge_weight=[weights_of(edge_load, factor)],
+            )
+            owner = by_metis(given, PARTS, seed, TOLERANCE).owner
+            found.setdefault(name, []).append(measured(data, seeds, {"weights": owner}, seed)[0])
+    rows = {name: {key: median(run[key] for run in of_name) for key in of_name[0]} for name, of_name in found.items()}
+    for name, row in rows.items():
+        print(f"  {name:36s}" + "".join(f"  {key} {value:.4g}" for key, value in row.items()), flush=True)
+    return rows
+
+
+def of_data_parallel(data: Data, seeds: Tensor, runs: int) -> dict[str, float]:
+    """Medians of the rows that data-parallel ranks load, and the edges that they compute, over those of split batches
+    of the same seeds."""
+    size = min(BATCH, len(seeds) // PARTS * PARTS)
+    ratios: dict[str, list[float]] = {"rows": [], "edges": []}
+    for seed in range(runs):
+        given: dict[str, Any] = {"shuffle": True, "seed": seed, "drop_last": True}
+        ours = work(iter(NeighborLoader(data, FANOUTS, seeds, batch_size=size, shard=False, **given)))
+        ranks = [
+            work(iter(NeighborLoader(data, FANOUTS, seeds, batch_size=size // PARTS, shard=(rank, PARTS), **given)))
+            for rank in range(PARTS)
+        ]
+        for key, one, theirs in zip(ratios, ours, zip(*ranks, strict=True), strict=True):
+            ratios[key].append(sum(theirs) / one)
+    found = {key: median(values) for key, values in ratios.items()}
+    print(f"  data parallel over split: rows {found['rows']:.4g}, edges {found['edges']:.4g}", flush=True)
+    return found
+
+
 def aims_of(name: str, rows: dict[str, dict[str, float]]) -> dict[str, Any]:
     best, longer = rows["presampled"], rows["presampled, 30 epochs"]
     aims = {
@@ -143,9 +206,13 @@ def main() -> None:
             print(f"{name}: not there, left out")
             continue
         rows, batches = quality(name, *found, args.seeds)
+        weights = weighed(*found, args.seeds)
+        ratios = of_data_parallel(*found, args.seeds)
         aims = aims_of(name, rows)
         say_aims(aims)
-        results[name] = {"rows": rows, "aims": aims, "batches": batches}
+        results[name] = {
+            "rows": rows, "aims": aims, "batches": batches, "weights": weights, "data parallel over split": ratios
+        }  # fmt: skip
     if not args.no_save:
         if (RESULTS / "split_plan.json").exists():
             results = json.loads((RESULTS / "split_plan.json").read_text())["results"] | results

@@ -32,6 +32,8 @@ from tables_of_ranks import (
     sizes,
     split_plans,
     split_steps,
+    split_weights,
+    split_work,
 )
 
 from torch_gnnscale.ops.layer_drawing import SCHEMES_OF
@@ -368,7 +370,7 @@ TABLES: dict[Callable[[Any], str], str] = {
     push: "push",
     methods: "methods", method_options: "methods",
     grid: "grid", grid_epoch: "grid_epoch", grid_memory: "grid_memory", own_tiers: "own_tiers",
-    split_plans: "split_plan", split_steps: "split",
+    split_plans: "split_plan", split_weights: "split_plan", split_work: "split_plan", split_steps: "split",
 }  # fmt: skip
 """Each table and the JSON that it is made of."""
 

@@ -193,6 +193,24 @@ def split_plans(results: Any) -> str:
     return table(head, rows)
 
 
+def split_weights(results: Any) -> str:
+    """METIS's parts by the weights that it gets."""
+    keys = ("imbalance of layer 0", "imbalance of layer 1", "presampled imbalance")
+    rows = (
+        [graph, name, f"{100 * found['cross']:.3f} %", *(f"{found[key]:.3f}" for key in keys)]
+        for graph, entry in results.items()
+        for name, found in entry["weights"].items()
+    )
+    head = ["max / mean: edges of layer 0", "of layer 1", "loads, presampled"]
+    return table(["graph", "weights of edges, of nodes", "edges that cross", *head], rows)
+
+
+def split_work(results: Any) -> str:
+    """The work of data-parallel ranks over that of split ones."""
+    rows = ([graph, *entry["data parallel over split"].values()] for graph, entry in results.items())
+    return table(["graph", "rows loaded, data parallel / split", "edges computed"], rows)
+
+
 def split_steps(results: Any) -> str:
     """GSplit's tables 1 and 3, and its figures 5 and 6: split parallelism beside data parallelism."""
     rows = []
