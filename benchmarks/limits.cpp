@@ -115,14 +115,13 @@ uint64_t list_draws(const int64_t* colptr, const int64_t* nodes, int64_t num_nod
 }
 
 // Reads the lists of nodes, in order, and draws the high word of a random number for each source: what no sampler that
-// draws few of these sources can leave out. Returns how many high words are at most `limit`.
+// draws few of these sources can leave out. Returns how many high words are at most `limit`, rounded to 24 bits.
 uint64_t list_high_words(const int64_t* colptr, const int64_t* nodes, int64_t num_nodes, const char* stored,
                          int64_t entry_bytes, uint64_t key, uint32_t limit) {
   constexpr int64_t kListsAhead = 4, kChunk = 512;
-  uint32_t ids[kChunk] = {}, limits[kChunk], low[kChunk + gnnscale::kDrawsTogether];
-  std::fill_n(limits, kChunk, limit);
-  int64_t filled = 0;
-  uint64_t found = 0;
+  uint32_t ids[kChunk] = {}, low[kChunk + gnnscale::kDrawsTogether];
+  int64_t filled = 0, found = 0;
+  const auto draw = [&] { return gnnscale::find_low_draws(key, 0, ids, &limit, 0, 1, kChunk, low); };
   for (int64_t i = 0; i < num_nodes; ++i) {
     if (i + 2 * kListsAhead < num_nodes) __builtin_prefetch(colptr + nodes[i + 2 * kListsAhead]);
     if (i + kListsAhead < num_nodes) __builtin_prefetch(stored + colptr[nodes[i + kListsAhead]] * entry_bytes);
@@ -134,12 +133,12 @@ uint64_t list_high_words(const int64_t* colptr, const int64_t* nodes, int64_t nu
       e += some;
       filled += some;
       if (filled < kChunk) continue;
-      found += static_cast<uint64_t>(gnnscale::find_low_draws(key, 0, ids, limits, kChunk, low));
+      found += draw();
       filled = 0;
     }
   }
-  std::fill(limits + filled, limits + kChunk, 0);
-  return found + static_cast<uint64_t>(gnnscale::find_low_draws(key, 0, ids, limits, kChunk, low));
+  found += std::lower_bound(low, low + draw(), static_cast<uint32_t>(filled)) - low;  // the others are of older ids
+  return static_cast<uint64_t>(found);
 }
 
 // Reads every 64-byte line of the given rows of a table, each prefetched. Returns a sum that depends on all of them.
