@@ -161,18 +161,18 @@ class LayerBatch {
       const auto [from, to] = stored(source);
       return edge_factor(kind, degree, to - from);
     };
-    weights_.resize(count);
+    if (std::ssize(weights_) < count) weights_.resize(count);
     for (int64_t k = 0; k < count; ++k) weights_[k] = factor(drawn[k].source) * drawn[k].correction;
-    if (request.weights == Weights::kSelfNormalized) {
-      double whole = kind == Aggregation::kMean ? 1.0 : kind == Aggregation::kSum ? static_cast<double>(degree) : 0.0;
-      if (kind == Aggregation::kGcn) {
-        for (int64_t position = first; position < last; ++position) whole += factor(source_at<Id>(position));
-      }
-      double sum = 0;
-      for (const double entry : weights_) sum += entry;
-      for (double& entry : weights_) entry = normalized_weight(entry, whole, sum);
+    double sum = 0;
+    for (int64_t k = 0; k < count; ++k) sum += weights_[k];
+    const bool unbiased = request.weights != Weights::kSelfNormalized;
+    double whole = kind == Aggregation::kMean ? 1.0 : kind == Aggregation::kSum ? static_cast<double>(degree) : 0.0;
+    if (!unbiased && kind == Aggregation::kGcn) {
+      for (int64_t position = first; position < last; ++position) whole += factor(source_at<Id>(position));
     }
-    for (int64_t k = 0; k < count; ++k) weight[edges + k] = rounded_weight(weights_[k]);
+    for (int64_t k = 0; k < count; ++k) {
+      weight[edges + k] = rounded_weight(unbiased ? weights_[k] : normalized_weight(weights_[k], whole, sum));
+    }
   }
 
   RelationReader reader_;

@@ -56,10 +56,27 @@ inline double enough(int64_t count) {
   return static_cast<double>(count) + 4 * std::sqrt(static_cast<double>(count)) + 8;
 }
 
-// The `count` candidates of least r_v / q_v. `below` has all candidates below some limit of r_v / q_v, more than
-// `count`.
-inline void choose_first(Vector<Drawn>& below, int64_t count, Vector<Chosen>& chosen) {
-  std::nth_element(below.begin(), below.begin() + count, below.end(),
+// Moves the candidates with r_v / q_v < limit to the front; returns their number. Which these are cannot be predicted,
+// so there is no branch.
+inline int64_t move_below(Vector<Drawn>& all, uint64_t limit) {
+  int64_t found = 0;
+  for (Drawn& entry : all) {
+    const Drawn one = entry;
+    entry = all[found];
+    all[found] = one;
+    found += is_below(one.draw, one.score, limit);
+  }
+  return found;
+}
+
+// The `count` candidates of least r_v / q_v. `below` has all candidates with r_v / q_v < limit, more than `count`. Most
+// of those that are drawn are found without comparing two of them: those below a limit that `count` most likely reach.
+inline void choose_first(Vector<Drawn>& below, uint64_t limit, int64_t count, Vector<Chosen>& chosen) {
+  const double few = std::max(static_cast<double>(count) - 2 * std::sqrt(static_cast<double>(count)), 0.0);
+  const double part = few / static_cast<double>(below.size());
+  int64_t sure = move_below(below, static_cast<uint64_t>(part * static_cast<double>(limit)));
+  if (sure > count) sure = 0;
+  std::nth_element(below.begin() + sure, below.begin() + count, below.end(),
                    [](const Drawn& a, const Drawn& b) { return comes_before(a, b); });
   const Drawn next = below[count];
   for (int64_t i = 0; i < count; ++i) {
@@ -75,17 +92,18 @@ inline void choose_by_priority(const Scored& from, int64_t count, uint64_t key, 
   PooledArray<uint64_t> draws(all);
   draw_nodes(key, hop, from.nodes(), all, draws.data());
   Vector<Drawn> few;
+  uint64_t limit = 0;
   double guess = std::ldexp(enough(count) / static_cast<double>(total), kDrawBits);  // above r* / q*, most likely
   for (;; guess *= 4) {
     const bool last = guess > 0x1p63;
-    const uint64_t limit = last ? UINT64_MAX : static_cast<uint64_t>(guess) + 1;
+    limit = last ? UINT64_MAX : static_cast<uint64_t>(guess) + 1;
     few.clear();
     for (int64_t i = 0; i < all; ++i) {
       if (last || is_below(draws[i], from.score(i), limit)) few.push_back({draws[i], from.score(i), from.node(i)});
     }
     if (static_cast<int64_t>(few.size()) > count) break;
   }
-  choose_first(few, count, chosen);
+  choose_first(few, limit, count, chosen);
 }
 
 // Besides the certain candidates: how many are drawn in expectation, and the sum of the scores of those not certain.
@@ -140,7 +158,7 @@ inline bool choose_below(const Scored& from, uint64_t limit, int64_t count, Sche
   }
   if (found <= count) return false;
   below.resize(found);
-  choose_first(below, count, chosen);
+  choose_first(below, limit, count, chosen);
   return true;
 }
 

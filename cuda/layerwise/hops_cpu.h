@@ -190,8 +190,8 @@ class LayerHop {
     const uint64_t limit = sieve.guess(enough(count), batch_.nodes.id.data(), known);
     if (limit == 0) return false;
     Vector<Sieve::Kept> kept;
-    sieve.sift(request_.key, hop_, kept);
     start_numbers();
+    sieve.sift(request_.key, hop_, slots_, kept);
     const auto all = static_cast<int64_t>(kept.size());
     Scored scored(all);
     Tally tally(slots_, base_, scored);
@@ -201,7 +201,6 @@ class LayerHop {
       ends_.push_back(k);
       const int64_t end = l + 1 < lists_.size() ? lists_[l + 1].begin : edges;
       for (; k < all && kept[k].edge < end; ++k) {
-        if (k + kCellsAhead < all) GNNSCALE_PREFETCH_WRITE(slots_ + kept[k + kCellsAhead].source);
         const uint32_t number = tally.add(kept[k].source, lists_[l].term);
         kept_[k] = {kept[k].source, number, lists_[l].first + kept[k].edge - lists_[l].begin};
       }

@@ -121,8 +121,8 @@ class Sieve {
   }
 
   // Appends to `kept`, in the order in which they were added, all edges of candidates with r_v < q_v L, and some
-  // others.
-  void sift(uint64_t key, int hop, Vector<Kept>& kept) {
+  // others. cells: one for each node; those of the kept edges' sources are prefetched, to be written.
+  void sift(uint64_t key, int hop, const uint32_t* cells, Vector<Kept>& kept) {
     const int64_t size = padded(added_);
     std::fill(sources_.data() + added_, sources_.data() + size, 0);
     const uint32_t* const sums = sums_.data();
@@ -136,6 +136,7 @@ class Sieve {
       kept.resize(before + count);
       for (int64_t k = 0; k < count; ++k) {
         kept[before + k] = {static_cast<uint32_t>(begin) + found[k], sources[found[k]]};
+        GNNSCALE_PREFETCH_WRITE(cells + sources[found[k]]);
       }
     }
     while (!kept.empty() && kept.back().edge >= added_) kept.pop_back();
