@@ -100,8 +100,9 @@ class Sieve {
   // Whether the sources of all edges that were added are in [0, num_src).
   bool all_below(int64_t num_src) const { return high_ == 0 && largest_source() < static_cast<uint64_t>(num_src); }
 
-  // L: `wanted` candidates in expectation have r_v / q_v < L; 0: there are too few candidates. The sources in the cells
-  // of `known` nodes are not counted, and sift() keeps all their edges. To be called once, after the last add().
+  // Returns L so that `wanted` candidates are expected to have r_v / q_v < L; 0 if there are too few candidates. The
+  // sources in the cells of `known` nodes are not counted, and sift() keeps all their edges. To be called once, after
+  // the last add().
   uint64_t guess(double wanted, const int64_t* known, int64_t num_known) {
     double all = units_;
     for (int64_t i = 0; i < num_known; ++i) all -= std::exchange(sums_[cell(known[i])], 0);
@@ -113,8 +114,8 @@ class Sieve {
     }
     if (bound <= 2) return 0;
     const auto limit = static_cast<uint64_t>(std::ldexp(1 / bound, kDrawBits - shift_));
-    // The high words of draws below sum 2^shift L are at most factor sum: it is enlarged by more than what is lost when
-    // factor, sum and product are rounded to 24 bits.
+    // draw < sum 2^shift L implies (high word of draw) <= factor sum: 1 + 2^-20 exceeds what is lost when factor, sum
+    // and product are rounded to 24 bits.
     factor_ = static_cast<float>(std::ldexp(static_cast<double>(limit), shift_ - kDrawBits / 2) * (1 + 0x1p-20));
     for (int64_t i = 0; i < num_known; ++i) sums_[cell(known[i])] = UINT32_MAX;
     return limit;

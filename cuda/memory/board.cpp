@@ -29,7 +29,7 @@ void pause() {
 #endif
 }
 
-// One round on a board: the places of even or of odd rounds. They are used for the use-th time, from 0.
+// One round on a board, in the places of even or of odd rounds. use: how many rounds used these places before.
 struct Round {
   int64_t* board;
   int64_t ranks, rank, parity, use;
@@ -52,7 +52,7 @@ struct Round {
 
   std::atomic_ref<int64_t> arrived() const { return std::atomic_ref(board[2 * parity * kLine]); }
 
-  // 2 * (use + 1), plus 1 if all have come; less until that is decided.
+  // 2 (use + 1), plus 1 if all have come, once this round is decided; a smaller number before.
   std::atomic_ref<int64_t> decision() const { return std::atomic_ref(board[(2 * parity + 1) * kLine]); }
 
   int64_t* row(int64_t from, int64_t to) const {

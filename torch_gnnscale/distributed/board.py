@@ -33,7 +33,7 @@ class Board:
         memory.close()
 
     def leave(self, sent: Tensor) -> None:
-        """Begins a round: leaves ``sent[i]`` for rank i: int64, contiguous, [ranks, at most ``most``]."""
+        """Begins a round. ``sent[i]``: the numbers for rank i; int64, contiguous, [ranks, n], n at most ``most``."""
         self._round += 1
         ops.board_leave(self._memory, sent, self._rank, self._round)
 

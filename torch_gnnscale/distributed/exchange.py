@@ -51,7 +51,7 @@ class Broken(RuntimeError):
 
 
 Swap: TypeAlias = Callable[[Tensor, list[int], list[int], str], Sequence[Tensor]]
-"""``swap(sent, lengths, sizes, purpose)``: as :meth:`Exchange.bytes`, but returns those from each rank."""
+"""``swap(sent, lengths, sizes, purpose)``: as :meth:`Exchange.bytes`, but returns a tensor for each rank."""
 _LOOK = timedelta(seconds=0.5)
 """How long a thread waits for other ranks before it looks whether :meth:`Exchange.give_up` was called."""
 

@@ -18,8 +18,7 @@ class SplitBatches(ABC):
     sampler: KeyedSampler
     """Samples this rank's part of a batch."""
     ranks: Ranks
-    """Batches are shared over groups of ranks, as over ranks elsewhere: ``rank`` is this rank's group, ``world`` the
-    number of groups."""
+    """``rank``: the number of this rank's group; ``world``: the number of groups. A group makes one batch together."""
     parts: int
     """K, the number of parts of the plan; it does not depend on the number of ranks."""
 

@@ -16,8 +16,8 @@ def _computed(
     x: Tensor, weight: Tensor | None, of_neighbors: Tensor, bias: Tensor | None, of_root: Tensor, edges: Adjacency,
     reduce: str, apart: Apart | None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The output, and the aggregate. The product of the destinations' own rows, to which the other one is added in
-    place, is computed while the rows that are apart are on their way."""
+    """The output, ``x[:num_dst] @ of_root.T + bias + aggregate @ of_neighbors.T``, and the aggregate. The first product
+    is computed while rows that are apart arrive; the second one is added to it in place."""
     products: list[Tensor] = []
 
     def multiply() -> None:

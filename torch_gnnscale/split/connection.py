@@ -1,4 +1,4 @@
-"""The process groups of a split model: who else computes with this rank, why one failed, and the end of all."""
+"""The process groups of a split model: which ranks compute together, which failed and why, and how the groups end."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _ENDED: Any = object()
 class Connection:
     """What connects one split model to those of the other ranks; without a process group, nothing.
 
-    One thread at a time issues its collectives: the one that calls the model, or autograd's, for which that one waits.
+    One thread at a time issues its collectives: the one that calls the model, or autograd's thread while the
+    former waits for it.
 
     It ends with the last reference to this object, and with the program at the latest: groups, memory and threads are
     then freed, and ranks that wait for this one fail.
@@ -44,7 +45,7 @@ class Connection:
         self.sums = self.exchange([list(range(world))])
         """Between all ranks, in a group of its own: gradients of parameters, and statistics of norms."""
         self.transports: dict[tuple[Grid, tuple[int, ...]], Transport] = self._held.transports
-        """By (grid, devices): the grid of whose columns each has the parts of a batch, and where each rank has its
+        """Keyed by (grid, devices). Each column of the grid makes one batch; ``devices[r]``: where rank r has its
         batch."""
 
     def exchange(self, of_ranks: list[list[int]], backend: str = "gloo") -> _Connected:
@@ -136,7 +137,7 @@ class _Connected(Exchange):
         self._held, self.backend = weakref.ref(held), backend
 
     def broadcast(self, tensor: Tensor) -> None:
-        """Gives all ranks the first one's."""
+        """Overwrites ``tensor`` on all ranks with that of the first one."""
         if self.group is not None:
             with self._named():
                 try:

@@ -127,7 +127,8 @@ class GradientSum:
     def _sums(
         self, parameters: list[nn.Parameter], own: list[Tensor | None], numbers: list[int], has: Tensor
     ) -> tuple[dict[int, Tensor], Tensor]:
-        """The sums over ranks of the gradients with some numbers, and whether ``has`` is true on any rank."""
+        """The sums over ranks of the gradients of ``parameters[n]``, n in ``numbers``; and for each entry of ``has``,
+        whether it is true on any rank."""
         kinds: dict[tuple[torch.dtype, torch.device], list[int]] = {}
         for number in numbers:
             kinds.setdefault((parameters[number].dtype, parameters[number].device), []).append(number)
@@ -162,7 +163,7 @@ class GradientSum:
 
 
 class _Aside:
-    """A hook of a parameter; it keeps neither alive."""
+    """A hook of a parameter. It holds weak references to the parameter and the GradientSum."""
 
     def __init__(self, of: GradientSum, parameter: nn.Parameter) -> None:
         self.of, self.parameter = weakref.ref(of), weakref.ref(parameter)

@@ -30,7 +30,7 @@ class OwnHops(Hops):
         self.edges: HopEdges = self.mixed_edges(self.edges.edges, self.num_edges)
 
     def mixed_edges(self, edges: Adjacency, ends: list[int]) -> HopEdges:
-        """The prefixes of edges into own nodes; ``ends`` as :meth:`ends` counts them."""
+        """The prefixes of edges into own nodes. ``ends[h]``: how many edges have destinations in groups 0..h."""
         kind = HopEdges if self.index.num_halo == 0 else _MixedEdges
         found = kind(edges, self.rows, ends)
         if isinstance(found, _MixedEdges):

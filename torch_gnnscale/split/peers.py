@@ -42,8 +42,8 @@ class Peers(Transport):
         exchange: between the ranks over which batches are cut, all of one machine.
         shared: how they share memory, the same way on all ranks.
         memories: of all ranks, in their order; each is two buffers of the same size.
-        tells: whether a rank that cannot write its rows comes to the barrier, says so, and raises afterwards, when the
-            others raise :class:`Elsewhere`; all can then go on. Else it raises at once, and the others wait.
+        tells: True: a rank that cannot write its rows still comes to the barrier and says so; it then raises its error,
+            the others raise :class:`Elsewhere`, and all can go on. False: it raises at once, and the others wait.
     """
 
     def __init__(

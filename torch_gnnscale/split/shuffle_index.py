@@ -105,7 +105,8 @@ class ShuffleIndex:
         )
 
     def to(self, device: torch.device | str, non_blocking: bool = False) -> ShuffleIndex:
-        """The index on a device; ``Data.to`` calls it. ``x_halo`` is used on only if ``x`` was there before."""
+        """The index on a device; ``Data.to`` calls it. ``x_halo`` stays valid only if ``x`` is on that device
+        already."""
         sent = self.sent.to(device, non_blocking=non_blocking)
         if sent is self.sent:
             return self

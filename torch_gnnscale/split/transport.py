@@ -56,7 +56,7 @@ class Moves:
 
 
 class Transport:
-    """All-to-alls of rows in host memory over a Gloo group of the model's; without a group for one rank.
+    """Exchanges rows in host memory over one of the model's Gloo groups. A single rank needs no group.
 
     Args:
         exchange: between the ranks over which batches are cut.
@@ -80,7 +80,7 @@ class Transport:
         return self._exchanged(packed, moves.num_sent, moves.num_received, purpose, meanwhile)
 
     def rows(self, own: Tensor, moves: Moves, purpose: str, meanwhile: Callable[[], None] | None = None) -> Tensor:
-        """As :meth:`pull`, perhaps in memory that the next exchange overwrites."""
+        """The rows of :meth:`pull`. They may lie in memory that the next exchange overwrites."""
         return self.pull(own, moves, purpose, meanwhile)
 
     def joined(self, own: Tensor, moves: Moves, purpose: str) -> Tensor:
@@ -178,7 +178,8 @@ class _Mixed(torch.autograd.Function):
 
 
 class _OfAllRanks(torch.autograd.Function):
-    """The values of all ranks, [P, n]; backward, a rank's gradient is the sum over ranks, in their order."""
+    """The values of all ranks, [P, n]. In the backward pass a rank's gradient is the sum over all ranks, added in the
+    order of ranks."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, transport: Transport, purpose: str) -> Tensor:
