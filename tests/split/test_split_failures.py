@@ -13,7 +13,6 @@ import pytest
 import torch
 from helpers.cluster import answers_without_one, cluster
 from helpers.data import make_data
-from helpers.hetero import make_hetero
 from helpers.slow import SLOW
 from helpers.split import (
     GivenPlan,
@@ -27,11 +26,9 @@ from helpers.split import (
     without_peers,
 )
 from torch import distributed as dist
-from torch_geometric.data import Data
 from torch_geometric.sampler import NodeSamplerInput
 
-from torch_gnnscale import LayerSampler, LinkNeighborLoader, NeighborLoader, NeighborSampler
-from torch_gnnscale.sampler.keyed import KeyedSampler
+from torch_gnnscale import LayerSampler, NeighborLoader, NeighborSampler
 from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.split_sampler import SplitSampler
 
@@ -294,68 +291,7 @@ def test_a_rank_that_is_killed_or_stopped_ends_the_others(number):
     assert "rank 1 is gone or does not answer" in text
 
 
-# Refused #############################################################################################################
-
-
-class Foreign(KeyedSampler):
-    def sample_from_nodes(self, inputs, key=None): ...
-
-
-def with_times():
-    data = make_data()
-    data.time = torch.arange(200)
-    return data
-
-
-REFUSED = [
-    ({"subgraph_type": "induced"}, "subgraph_type='induced' with split parallelism is not implemented"),
-    ({"subgraph_type": "bidirectional"}, "subgraph_type='bidirectional' with split parallelism is not implemented"),
-    ({"disjoint": True}, "disjoint=True with split parallelism is not implemented"),
-    ({"layers": True}, "layers=True with split parallelism is not implemented"),
-    ({"time_attr": "time"}, "time_attr, input_time with split parallelism is not implemented"),
-    ({"edge_layout": "EdgeIndex"}, "edge_layout='EdgeIndex' with split= is not implemented; use 'coo'"),
-    (
-        {"num_workers": 2, "multiprocessing_context": "fork"},
-        "worker processes (num_workers=2) with split= are not implemented; num_workers alone means threads",
-    ),
-]
-
-
-@pytest.mark.parametrize(("options", "text"), REFUSED)
-def test_refused_by_name(options, text):
-    with pytest.raises(NotImplementedError, match=f"^{re.escape(text)}$"):
-        NeighborLoader(with_times(), [3, 2], batch_size=10, split=PLAN, **options)
-
-
-def test_graphs_and_inputs_that_are_refused():
-    with pytest.raises(NotImplementedError, match=r"^HeteroData with split parallelism is not implemented$"):
-        NeighborLoader(make_hetero(), [3, 2], input_nodes="paper", split=PLAN)
-    with pytest.raises(NotImplementedError, match=r"^links with split= are not implemented; use NeighborLoader$"):
-        LinkNeighborLoader(make_data(), [3, 2], split=PLAN)
-
-
-@pytest.mark.parametrize(
-    ("data", "options", "error", "text"),
-    [
-        (make_data(), {"split": "PLAN"}, TypeError, "split: expected a split plan, found str"),
-        (make_data(100), {}, ValueError, "split: expected a plan of 100 nodes, found one of 200"),
-        (make_data(), {"shard": True}, ValueError,
-         "shard: expected none with split=, by which ranks share each batch, found True"),
-        (make_data(), {"sampler": range(3)}, ValueError,
-         "split: expected neither sampler nor batch_sampler beside it, found one"),
-    ],
-)  # fmt: skip
-def test_bad_arguments(data: Data, options, error, text):
-    with pytest.raises(error, match=f"^{re.escape(text)}$"):
-        NeighborLoader(data, [3, 2], **{"split": PLAN, **options})
-
-
-def test_samples_that_cannot_be_cut():
-    sampler = SplitSampler(Foreign(), PLAN.owners)
-    with pytest.raises(ValueError, match=r"^key: expected one, by which all ranks draw the same batch, found None$"):
-        sampler.sample_from_nodes(None)
-    with pytest.raises(NotImplementedError, match=r"^split of samples of Foreign is not implemented: expected Neig"):
-        sampler.sample_from_nodes(None, 1)
+# Fields and options ##################################################################################################
 
 
 def test_weights_have_the_name_that_the_sampler_says():

@@ -2,43 +2,28 @@
 
 import resource
 import warnings
-from contextlib import nullcontext
-from unittest import mock
 
 import pytest
 import torch
 import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
-from helpers.cpu_as_gpu import OnTheCPU
 from helpers.mapped import memories, memories_left
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
 from helpers.slow import SLOW, quick
 from helpers.split import cut_batches, own_and_halo, random_owners
+from helpers.transports import FLOATS, ended, made, swaps
 from torch import distributed as dist
 
 from torch_gnnscale.distributed.exchange import Exchange
 from torch_gnnscale.distributed.meeting import end_group
-from torch_gnnscale.memory import HostMemory
 from torch_gnnscale.nn.aggregate import aggregate_and_root
 from torch_gnnscale.sampler.output import NO_IDS
 from torch_gnnscale.split import parallelize
-from torch_gnnscale.split.connection import ENDED
-from torch_gnnscale.split.gpu_transport import FromGPUToGPU, Staged
 from torch_gnnscale.split.own_hops import OwnHops
-from torch_gnnscale.split.peer_memory import GPUMemories, HostMemories
-from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 from torch_gnnscale.split.transport import Moves, Transport
 
 WAYS = ["staged", "all_to_all", "from gpu to gpu", "peers", "peers, one kernel"]
-FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
-DTYPES = [*FLOATS, torch.int64, torch.uint8, torch.bool]
-
-
-class Shuffling(HostMemories):
-    """Host memory that is read as that of GPUs is."""
-
-    joined = GPUMemories.joined
 
 
 def test_moves_are_those_of_the_rows_at_hand():
@@ -58,65 +43,6 @@ def test_rows_need_not_be_contiguous():
     torch.stack([torch.ones(3, 4), 2 * torch.ones(3, 4)]).sum(0).t().mul(out).sum().backward()
     assert torch.equal(own.grad, torch.full((4, 3), 3.0))
     assert transport.apart(own.detach(), moves, "test").receive(lambda: None).shape == (0, 3)
-
-
-def made(kind):
-    """A transport between all ranks."""
-    exchange = Exchange(dist.new_group(backend="gloo"), dist.get_world_size(), dist.get_rank())
-    if kind == "from gpu to gpu":
-        return FromGPUToGPU(exchange, Exchange(dist.new_group(backend="gloo"), exchange.size, exchange.rank))
-    if not kind.startswith("peers"):
-        return Transport(exchange) if kind == "all_to_all" else Staged(exchange)
-    found = Peers.connect(exchange, Shuffling() if kind == "peers, one kernel" else HostMemories())
-    assert isinstance(found, Peers)
-    return found
-
-
-def ended(transport):
-    """Closes a transport and ends its groups."""
-    transport.close()
-    if isinstance(transport, FromGPUToGPU):
-        end_group(transport._rows.group)
-    end_group(transport.exchange.group)
-
-
-def swaps(kind, steps, most):
-    """Random rows, of numbers on which ranks agree: few and many, none, of several types and shapes."""
-    with OnTheCPU():  # where no memory can be pinned
-        return swapped(made(kind), steps, most)
-
-
-def swapped(transport, steps, most):
-    """See :func:`swaps`."""
-    rank, world = transport.exchange.rank, transport.exchange.size
-    for step in range(steps):
-        generator = torch.Generator().manual_seed(step)
-        counts = torch.randint(most + 1, (world, world), generator=generator).fill_diagonal_(0)
-        if step % 4 == 3:
-            counts[step % world] = 0
-        dtype, shape = DTYPES[step % 7], [(3,), (), (2, 4), (0,), (65,)][step % 5]
-        tables = [torch.randint(100, (50, *shape), generator=generator).to(dtype) for _ in range(world)]
-        index = [torch.randint(50, (int(counts[of].sum()),), generator=generator) for of in range(world)]
-        given = counts[rank].tolist(), counts[:, rank].tolist()
-        if step % 2:
-            shuffled = ShuffleIndex(world, rank, index[rank], *([[count] for count in counts] for counts in given))
-            if step % 4 == 3:  # of three ranks one sends nothing, and each of the others has one to read from
-                out = transport.rows(tables[rank], Moves(shuffled, 1), "test")
-            else:
-                out = transport.pull(tables[rank], Moves(shuffled, 1), "test")
-            found = out.split(given[1])
-        else:
-            found = transport.swap(tables[rank][index[rank]], *given, "test")
-        for of, block in enumerate(found):
-            begin = int(counts[of, :rank].sum())
-            expected = tables[of][index[of][begin : begin + int(counts[of, rank])]]
-            assert block.dtype == dtype
-            assert torch.equal(block, expected)
-    traffic = transport.exchange.traffic["test"]
-    assert traffic.rounds == steps
-    assert traffic.seconds > 0
-    ended(transport)
-    return traffic.bytes_sent, traffic.bytes_received
 
 
 @pytest.mark.parametrize("kind", quick(WAYS, "all_to_all", "peers"))
@@ -221,134 +147,6 @@ def test_rows_of_another_kind(way, dtype, width, kind):
         for purpose in ("forward", "backward")
     ]
     assert cluster(2).run(pulls_others, way, dtype, width) == [said] * 2
-
-
-def test_buffers_of_peers_grow():
-    cluster(2).run(swaps, "peers", 6, 30_000)
-
-
-def grows():
-    """How many shared memories this process has mapped: before, after its peers' have grown, and after one more swap;
-    rank 0 sends more and more."""
-    memories_left()
-    transport, found = made("peers"), []
-    rank = transport.exchange.rank
-    for count in (1, 300_000, 1):
-        rows = torch.arange(count * (rank == 0) + 1)
-        sent, received = ([0, len(rows)], [0, 1]) if rank == 0 else ([len(rows), 0], [count + 1, 0])
-        transport.swap(rows, sent, received, "test")
-        found.append(memories())
-    ended(transport)
-    return [*found, memories()]
-
-
-def test_memory_that_was_replaced_is_freed_after_the_next_barrier():
-    """By then the others have closed it; they close theirs at once."""
-    of_writer, of_reader = cluster(2).run(grows)
-    assert [entry - of_writer[0] for entry in of_writer] == [0, 1, 0, -2]
-    assert [entry - of_reader[0] for entry in of_reader] == [0, 0, 0, -2]
-
-
-def unlike():
-    """Why ranks do not connect: their rows are on other devices, or they have no GPU."""
-    exchange = Exchange(dist.new_group(backend="gloo"), 2, dist.get_rank())
-    gpu = GPUMemories(torch.device("cuda", 99))
-    assert Peers.connect(Exchange(None, 1, 0), HostMemories()) == "one rank"
-    found = [Peers.connect(exchange, gpu if exchange.rank else HostMemories()), Peers.connect(exchange, gpu)]
-    end_group(exchange.group)
-    return found
-
-
-def test_why_peers_are_not_connected():
-    first, second = cluster(2).run(unlike)
-    assert first == second
-    assert first[0] == "rows on cpu and cuda"
-    assert first[1].startswith("rank 0: ")
-
-
-def grows_out_of_reach():
-    """Rank 0 takes new memory, which rank 1 cannot open; then all try again."""
-    exchange = Exchange(dist.new_group(backend="gloo"), 2, dist.get_rank())
-    transport, rank = Peers.connect(exchange, HostMemories(), tells=True), exchange.rank
-    sent, received = (300_000, 1) if rank == 0 else (1, 300_000)
-    counts = ([[count], [0]] if rank else [[0], [count]] for count in (sent, received))
-    own, errors = torch.arange(sent), []
-    moves = Moves(ShuffleIndex(2, rank, own, *counts), 1)
-    for reached in (rank == 0, True):
-        attach = nullcontext() if reached else mock.patch.object(HostMemory, "_attach", side_effect=OSError("no map"))
-        try:
-            with attach:
-                transport.pull(own, moves, "rows")
-        except (OSError, RuntimeError) as error:
-            errors.append(str(error))
-    ended(transport)
-    return errors
-
-
-class CountedMemories(HostMemories):
-    """Counts how often what was queued is waited for."""
-
-    settled = 0
-
-    def settle(self):
-        self.settled += 1
-        super().settle()
-
-
-def fails_meanwhile(rows):
-    """Rank 1 fails while rows are exchanged: returns the error, and what came in the next exchange."""
-    transport, rank = made("peers"), dist.get_rank()
-    try:
-        transport.swap(torch.zeros(2 * rows), [rows] * 2, [rows] * 2, "test", (lambda: 1 // 0) if rank else None)
-        said = None
-    except ZeroDivisionError as error:
-        said = str(error)
-    came = transport.swap(torch.full((4,), float(rank)), [2] * 2, [2] * 2, "test")
-    found = said, [of_rank.tolist() for of_rank in came]
-    ended(transport)
-    return found
-
-
-@pytest.mark.parametrize("rows", [8, 1 << 18])
-def test_ranks_are_in_step_after_an_error_meanwhile(rows):
-    """Also if they exchange new memory."""
-    came = [[0.0, 0.0], [1.0, 1.0]]
-    assert cluster(2).run(fails_meanwhile, rows) == [(None, came), ("integer division or modulo by zero", came)]
-
-
-def fails_while_the_other_grows():
-    """Rank 1 cannot write its rows when rank 0 takes new memory; then it can. The rows take three quarters of a memory,
-    more than one of its two buffers. Each barrier follows a wait, also that of the rank that cannot write."""
-    exchange, memories = Exchange(dist.new_group(backend="gloo"), 2, dist.get_rank()), CountedMemories()
-    transport, rank = Peers.connect(exchange, memories, tells=True), exchange.rank
-    before_swaps = memories.settled
-    before, errors = len(transport._memories[0].bytes), []
-    count = before // 8 * 3 // 4
-    counts = ([[count], [0]] if rank else [[0], [count]] for _ in range(2))
-    moves = Moves(ShuffleIndex(2, rank, torch.arange(count), *counts), 1)
-    for step in range(4):
-        own, fails = torch.full((count,), 10 * step + rank), rank == 1 and step == 0
-        with mock.patch.object(Peers, "_written", side_effect=MemoryError("full")) if fails else nullcontext():
-            try:
-                out = transport.pull(own, moves, "rows")
-                errors.append((out == 10 * step + 1 - rank).all().item())
-            except (MemoryError, RuntimeError) as error:
-                errors.append(str(error))
-    grew = len(transport._memories[0].bytes) > before
-    ended(transport)
-    return grew, errors, memories.settled - before_swaps
-
-
-def test_a_rank_that_cannot_write_takes_new_memory_of_others():
-    elsewhere = "rows: expected those of part 1, found that its rank could not write them"
-    found = cluster(2).run(fails_while_the_other_grows)
-    assert found == [(True, [elsewhere, True, True, True], 4), (True, ["full", True, True, True], 4)]
-
-
-def test_after_memory_out_of_reach_nothing_is_read():
-    """What such a rank has open is old: it would read rows of an earlier batch."""
-    elsewhere = "rows: expected those of part 1, found that its rank could not write them"
-    assert cluster(2).run(grows_out_of_reach) == [[elsewhere], ["no map", f"split: {ENDED}"]]
 
 
 def mixed(kind, dtype):

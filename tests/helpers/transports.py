@@ -1,0 +1,82 @@
+"""Transports between all ranks of a test, and random rows that they swap."""
+
+import torch
+from torch import distributed as dist
+
+from torch_gnnscale.distributed.exchange import Exchange
+from torch_gnnscale.distributed.meeting import end_group
+from torch_gnnscale.split.gpu_transport import FromGPUToGPU, Staged
+from torch_gnnscale.split.peer_memory import GPUMemories, HostMemories
+from torch_gnnscale.split.peers import Peers
+from torch_gnnscale.split.shuffle_index import ShuffleIndex
+from torch_gnnscale.split.transport import Moves, Transport
+
+from .cpu_as_gpu import OnTheCPU
+
+FLOATS = [torch.float64, torch.float32, torch.bfloat16, torch.float16]
+DTYPES = [*FLOATS, torch.int64, torch.uint8, torch.bool]
+
+
+class Shuffling(HostMemories):
+    """Host memory that is read as that of GPUs is."""
+
+    joined = GPUMemories.joined
+
+
+def made(kind):
+    """A transport between all ranks."""
+    exchange = Exchange(dist.new_group(backend="gloo"), dist.get_world_size(), dist.get_rank())
+    if kind == "from gpu to gpu":
+        return FromGPUToGPU(exchange, Exchange(dist.new_group(backend="gloo"), exchange.size, exchange.rank))
+    if not kind.startswith("peers"):
+        return Transport(exchange) if kind == "all_to_all" else Staged(exchange)
+    found = Peers.connect(exchange, Shuffling() if kind == "peers, one kernel" else HostMemories())
+    assert isinstance(found, Peers)
+    return found
+
+
+def ended(transport):
+    """Closes a transport and ends its groups."""
+    transport.close()
+    if isinstance(transport, FromGPUToGPU):
+        end_group(transport._rows.group)
+    end_group(transport.exchange.group)
+
+
+def swaps(kind, steps, most):
+    """Random rows, of numbers on which ranks agree: few and many, none, of several types and shapes."""
+    with OnTheCPU():  # where no memory can be pinned
+        return swapped(made(kind), steps, most)
+
+
+def swapped(transport, steps, most):
+    """See :func:`swaps`."""
+    rank, world = transport.exchange.rank, transport.exchange.size
+    for step in range(steps):
+        generator = torch.Generator().manual_seed(step)
+        counts = torch.randint(most + 1, (world, world), generator=generator).fill_diagonal_(0)
+        if step % 4 == 3:
+            counts[step % world] = 0
+        dtype, shape = DTYPES[step % 7], [(3,), (), (2, 4), (0,), (65,)][step % 5]
+        tables = [torch.randint(100, (50, *shape), generator=generator).to(dtype) for _ in range(world)]
+        index = [torch.randint(50, (int(counts[of].sum()),), generator=generator) for of in range(world)]
+        given = counts[rank].tolist(), counts[:, rank].tolist()
+        if step % 2:
+            shuffled = ShuffleIndex(world, rank, index[rank], *([[count] for count in counts] for counts in given))
+            if step % 4 == 3:  # of three ranks one sends nothing, and each of the others has one to read from
+                out = transport.rows(tables[rank], Moves(shuffled, 1), "test")
+            else:
+                out = transport.pull(tables[rank], Moves(shuffled, 1), "test")
+            found = out.split(given[1])
+        else:
+            found = transport.swap(tables[rank][index[rank]], *given, "test")
+        for of, block in enumerate(found):
+            begin = int(counts[of, :rank].sum())
+            expected = tables[of][index[of][begin : begin + int(counts[of, rank])]]
+            assert block.dtype == dtype
+            assert torch.equal(block, expected)
+    traffic = transport.exchange.traffic["test"]
+    assert traffic.rounds == steps
+    assert traffic.seconds > 0
+    ended(transport)
+    return traffic.bytes_sent, traffic.bytes_received
