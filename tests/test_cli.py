@@ -21,6 +21,7 @@ def task():
     return NodeTask.from_data("small", planted(3000, num_classes=8, num_features=32, seed=0))
 
 
+@pytest.mark.slow
 def test_command_leaves_checkpoint_summary_and_plot(tmp_path, task, capfd):
     task.save(tmp_path / "task")
     main(

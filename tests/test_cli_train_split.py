@@ -8,6 +8,7 @@ import sys
 import pytest
 from helpers import forked
 from helpers.data import environment
+from helpers.slow import SLOW
 
 from torch_gnnscale import split
 from torch_gnnscale.cli import main
@@ -59,7 +60,7 @@ def check_alike(both, alone):
     [
         (["--task", "links"], "--task links with --split-plan is not implemented; use nodes"),
         (["--task", "temporal"], "--task temporal with --split-plan is not implemented; use nodes"),
-        (["--model", "mlp"], "model: expected one with messages to be split, found 'mlp'"),
+        SLOW(["--model", "mlp"], "model: expected one with messages to be split, found 'mlp'"),
         (["--buffer", "0.5"], "--buffer: expected --parts beside it, found none"),
         (["--parts", "p"], "--split-plan: expected none beside --parts, found {plan!r}"),
     ],

@@ -6,7 +6,6 @@ import torch
 from helpers.cluster import cluster
 from helpers.data import edges_of
 from helpers.parts import batches_of_rank, check_batches, expected_batches, traffic_of_an_epoch
-from helpers.slow import SLOW
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch_geometric.data import Data
@@ -49,7 +48,8 @@ def test_batches_are_those_of_one_process_and_have_every_seed_once(
             assert all(weight[batch["e_id"][2]].gt(0).all() for batch in batches)
 
 
-@pytest.mark.parametrize("topology", [SLOW("replicated"), "partitioned"])
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", ["replicated", "partitioned"])
 def test_parts_without_a_halo_take_the_same_rounds(tmp_path, topology):
     edges = edges_of(100, 500)
     data = Data(edge_index=torch.cat([edges, edges + 100], dim=1), x=torch.arange(200))

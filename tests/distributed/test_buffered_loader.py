@@ -32,7 +32,7 @@ POLICIES = {
 }
 
 
-@pytest.mark.parametrize("kept", quick(POLICIES, "massivegnn", "lookahead"))
+@pytest.mark.parametrize("kept", quick(POLICIES, "lookahead"))
 @pytest.mark.parametrize(
     ("kind", "options"),
     [

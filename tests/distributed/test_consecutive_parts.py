@@ -5,7 +5,6 @@ import functools
 import pytest
 from helpers.cluster import cluster
 from helpers.parts import HERE, batches_of_rank, check_batches, expected_batches, homogeneous, loader_of_part
-from helpers.slow import quick
 from torch import distributed as dist
 
 from torch_gnnscale import partition
@@ -42,7 +41,8 @@ def parts(tmp_path_factory):
     return of
 
 
-@pytest.mark.parametrize(("topology", "options", "kept"), quick(MODES, "owned"))
+@pytest.mark.slow
+@pytest.mark.parametrize(("topology", "options", "kept"), MODES.values(), ids=MODES)
 def test_batches_are_those_of_one_process(parts, topology, options, kept):
     data, path = parts(topology)
     expected = expected_batches(data, path, "nodes", 2, options, 4, "parts")

@@ -30,6 +30,7 @@ def numbers():
     return found, asdict(exchange.traffic["headers"])
 
 
+@pytest.mark.slow
 def test_numbers_of_each_rank_to_each():
     for rank, (found, traffic) in enumerate(cluster(3).run(numbers)):
         assert found == [[other * 10 + rank, 7] for other in range(3)]

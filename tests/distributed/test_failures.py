@@ -11,6 +11,7 @@ import torch
 from helpers.cluster import Cluster, cluster
 from helpers.data import plain
 from helpers.parts import HERE, as_plain, homogeneous, loader_of_part
+from helpers.slow import quick
 from torch import distributed as dist
 
 from torch_gnnscale import NeighborLoader, partition
@@ -41,6 +42,7 @@ def fails_at(path, rank, at):
                 found.append(f"{type(error).__name__}: {error}")
 
 
+@pytest.mark.slow
 def test_an_error_of_one_rank_is_raised_on_all_and_the_next_batches_follow(parts):
     expected = cluster(2).run(fails_at, parts, -1, 0)
     number = 2 * 2 + 1
@@ -114,7 +116,7 @@ DIFFERENT = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("first", "second", "message"), DIFFERENT.values(), ids=DIFFERENT)
+@pytest.mark.parametrize(("first", "second", "message"), quick(DIFFERENT, "uneven", "method"))
 def test_ranks_that_differ_get_the_same_error(parts, first, second, message):
     results = cluster(2).results(other_options, parts, [first, second])
     assert results == [(False, f"ValueError: {message}")] * 2
@@ -145,6 +147,7 @@ def test_ranks_with_other_books_get_the_same_error(parts, tmp_path):
     assert results[0][1].startswith("ValueError: partition book: expected the same on all ranks, found [")
 
 
+@pytest.mark.slow
 def test_ranks_with_equal_books_and_other_rows_get_the_same_error(parts, tmp_path):
     data = homogeneous()
     data.x = data.x + 1
@@ -259,6 +262,7 @@ def threads_for_workers(path):
         return [plain(batch) for batch in loader] == [plain(batch) for batch in loader_of_part(part)]
 
 
+@pytest.mark.slow
 def test_num_workers_alone_means_threads(parts):
     assert cluster(2).results(threads_for_workers, parts) == [(True, True)] * 2
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.cluster import cluster
 from helpers.parts import homogeneous, loader_of_part
-from helpers.slow import SLOW
+from helpers.slow import SLOW, quick
 
 from torch_gnnscale import partition
 from torch_gnnscale.distributed import open_part
@@ -44,7 +44,7 @@ def folders(files, path):
     return sorted({Path(file).relative_to(path).parts[0] for file in files if file.startswith(f"{path}/")})
 
 
-@pytest.mark.parametrize("topology", SHARED)
+@pytest.mark.parametrize("topology", quick(list(SHARED), "partitioned"))
 @pytest.mark.parametrize(
     ("world", "options"),
     [

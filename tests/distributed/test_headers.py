@@ -5,7 +5,7 @@ import pytest
 from helpers.cluster import cluster
 from helpers.disturbed import results_of
 from helpers.parts import HERE, as_plain, loader_of_part, traffic_of_an_epoch
-from helpers.slow import SLOW
+from helpers.slow import SLOW, quick
 from torch import distributed as dist
 
 from torch_gnnscale.distributed import open_part
@@ -63,7 +63,7 @@ def changed_on_all(path, change):
 
 
 @pytest.mark.parametrize("kept", KEPT)
-@pytest.mark.parametrize("change", ALONE, ids=[change.__name__ for change in ALONE])
+@pytest.mark.parametrize("change", quick({change.__name__: change for change in ALONE}, "within_the_epoch"))
 def test_a_loader_that_was_changed_on_one_rank_is_found_in_the_next_step(parts, change, kept):
     found = cluster(2).run(changed_on_one_rank, parts, change, kept)
     assert found == [(ALONE[change], batches) for batches in cluster(2).run(changed_on_all, parts, change)]
@@ -134,10 +134,10 @@ def goes_on_after_an_error(path, where, bad_rank, prefetch, kept):
     ("where", "kept"),
     [
         ("transform", {}),
-        ("collate", {}),
+        SLOW("collate", {}),
         SLOW("transform", HERE),
         SLOW("collate", HERE),
-        ("buffer", {"buffer": 0.5}),
+        SLOW("buffer", {"buffer": 0.5}),
         SLOW("buffer", {"buffer": 0.5, "policy": "static"}),
     ],
 )

@@ -47,7 +47,7 @@ def replicated(tmp_path_factory):
     return with_links(tmp_path_factory, 2)
 
 
-@pytest.mark.parametrize("options", quick(METHODS, "ladies", "labor"))
+@pytest.mark.parametrize("options", quick(METHODS, "labor"))
 def test_where_every_rank_has_all_edges(replicated, options):
     data, path = replicated
     expected = expected_batches(data, path, "nodes", 1, options, 2)
@@ -180,6 +180,7 @@ FEW = {name: OF_NODES[name] for name in ("ladies", "fastgcn's own")} | {
 }
 
 
+@pytest.mark.slow
 def test_batches_of_two_ranks_are_those_of_one_process(parts):
     check(*parts(2), 2, FEW, GIVEN["bulk"])
 
@@ -324,6 +325,7 @@ def test_what_is_refused(parts, kind, text):
     assert cluster(2).results(refused, parts(2)[1], kind) == [(False, text)] * 2
 
 
+@pytest.mark.slow
 def test_copies_that_no_grid_has(parts):
     text = (
         "ValueError: method='ladies' with a partitioned topology: expected c copies of each part, 2 / c^2 being whole: "

@@ -109,6 +109,7 @@ def over_loaders(path, times, options):
         return found, taken, part.stats()["rows"]["rounds"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{}, {"prefetch": 0}, {"seed_order": "global"}], ids=str)
 def test_loaders_that_are_dropped_leave_nothing(parts, options):
     for found, taken, counted in cluster(2).run(over_loaders, parts, 6, options):
@@ -131,6 +132,7 @@ def whole_epoch(path):
         return [as_plain(batch) for batch in loader_of_part(part)]
 
 
+@pytest.mark.slow
 def test_an_iterator_keeps_its_loader(parts):
     assert cluster(2).run(iterates_on, parts) == cluster(2).run(whole_epoch, parts)
 

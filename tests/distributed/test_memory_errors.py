@@ -119,6 +119,7 @@ def without_memory_ahead(path):
         return found, time.monotonic() - begin, len(list(loader_of(part, {})))
 
 
+@pytest.mark.slow
 def test_rows_of_steps_before_that_of_the_error_are_not_awaited(parts):
     text = "RuntimeError: rank 1: MemoryError: no luck"
     found = cluster(2).run(without_memory_ahead, parts("replicated"))

@@ -57,6 +57,7 @@ def rounds(steps, late):
     return over_group
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("world", [2, 3])
 def test_numbers_are_those_of_the_group(world):
     late = {6, 7, 11}

@@ -42,13 +42,14 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize(("kind", "options"), quick(MODES, "nodes", "with threads", "bulk", "serve"))
+@pytest.mark.parametrize(("kind", "options"), quick(MODES, "bulk", "serve"))
 @pytest.mark.parametrize("kept", [SLOW({}), SLOW({"buffer": 0.5}), {"buffer": "1KiB", "policy": "lookahead"}])
 def test_batches_are_those_of_plain_stores(parts, kind, options, kept):
     data, path = parts
     assert [batches_of_rank(path, kind, 2, options, kept)] == expected_batches(data, path, kind, 2, options, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:edge type")
 def test_batches_of_a_typed_graph(tmp_path):
     data, path = make_hetero(), str(tmp_path / "parts")

@@ -11,7 +11,7 @@ from helpers.cluster import cluster
 from helpers.data import DTYPES
 from helpers.hetero import PAPER, make_hetero
 from helpers.parts import batches_of_rank, check_batches, expected_batches, homogeneous, loader_of_part, stores_of
-from helpers.slow import quick
+from helpers.slow import SLOW, quick
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import distributed as dist
@@ -56,7 +56,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize(("kind", "options", "kept"), quick(CASES, "nodes", "with a buffer"))
+@pytest.mark.parametrize(("kind", "options", "kept"), quick(CASES, "with a buffer"))
 @pytest.mark.parametrize("tiers", quick(TIERS, "memory"))
 def test_batches_are_those_of_one_process(parts, tiers, kind, options, kept):
     data, path = parts(2)
@@ -80,7 +80,7 @@ def test_partitioned_topology(parts, name):
     check_batches(found, expected_batches(data, path, "nodes", 1, {}, 2))
 
 
-@pytest.mark.parametrize("name", ["memory and files", "files"])
+@pytest.mark.parametrize("name", ["memory and files", SLOW("files")])
 @pytest.mark.parametrize(("kind", "options", "_"), CASES.values(), ids=CASES)
 def test_one_part_on_one_rank(parts, name, kind, options, _):
     data, path = parts(1)
@@ -120,6 +120,7 @@ def read_of(path, tiers):
         return found, cut * own, cut * others
 
 
+@pytest.mark.slow
 def test_requests_are_answered_from_the_tiers(parts):
     (first, *own), (second, *other) = cluster(2).run(read_of, parts(2)[1], TIERS["memory and files"])
     for found, rows, asked in ((first, own[0], other[1]), (second, other[0], own[1])):
@@ -146,6 +147,7 @@ def memory_of(path):
         return (found.st_dev, found.st_ino), rows
 
 
+@pytest.mark.slow
 def test_ranks_of_a_part_share_memory(parts):
     (data, path), (_, apart) = parts(1), parts(2)
     first, second = cluster(2).run(memory_of, path)
@@ -194,7 +196,7 @@ def test_scores_of_the_whole_graph(parts, name):
     assert torch.equal(torch.cat(scores_by_part(path, hotness=name)), expected)
 
 
-@pytest.mark.parametrize("name", hotness.NAMES)
+@pytest.mark.parametrize("name", quick(hotness.NAMES, "weighted_reverse_pagerank"))
 def test_scores_of_edges_within_the_part(parts, name):
     data, path = parts(2, "partitioned")
     found = scores_by_part(path, hotness=name)

@@ -51,7 +51,7 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize(("kind", "options"), quick(MODES, "nodes", "global"))
+@pytest.mark.parametrize(("kind", "options"), quick(MODES, "nodes"))
 @pytest.mark.parametrize(("count", "world"), [(2, 2), SLOW(3, 3), SLOW(2, 4)])
 def test_batches_are_those_of_one_process(parts, kind, options, count, world):
     data, path = parts(count)
@@ -72,6 +72,7 @@ def threads_of_an_epoch(path, prefetch):
         return found
 
 
+@pytest.mark.slow
 def test_without_prefetch_no_thread_prepares_batches(parts):
     assert cluster(2).run(threads_of_an_epoch, parts(2)[1], 0) == [0, 0]
     assert min(cluster(2).run(threads_of_an_epoch, parts(2)[1], 2)) > 0

@@ -11,6 +11,7 @@ from helpers.parts import (
     loader_over,
     parts_of_edges,
 )
+from helpers.slow import quick
 from torch_geometric.data import TensorAttr
 from torch_geometric.sampler.base import SubgraphType
 
@@ -95,7 +96,7 @@ REFUSED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "options", "text"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("kind", "options", "text"), quick(REFUSED, "induced", "times in parts", "samples"))
 def test_what_is_refused_is_named_at_once(parts, kind, options, text):
     found = cluster(2).results(refused, parts(2)[1], kind, options)
     assert found == [(False, text.format(rank)) for rank in range(2)]

@@ -141,8 +141,9 @@ def test_a_prefetch_buffer_changes_no_batch(parts, policy):
 # Rounds ###############################################################################################################
 
 
-@pytest.mark.parametrize("hops", [SLOW(1), SLOW(2), 3, SLOW(4)])
-@pytest.mark.parametrize("order", [SLOW("owned"), "global"])
+@pytest.mark.slow
+@pytest.mark.parametrize("hops", [1, 2, 3, 4])
+@pytest.mark.parametrize("order", ["owned", "global"])
 def test_rounds(parts, hops, order):
     """2L rounds per batch if the seeds are the rank's own, else 2L + 2."""
     options = {"num_neighbors": [2] * hops, "seed_order": order}
@@ -170,6 +171,7 @@ def test_a_bulk_takes_the_rounds_of_one_batch(parts):
             }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_bytes_are_those_of_the_requests(parts):
     """A request is a node, a drawn edge its source and id; nothing of the rank's own travels."""
     data, path = parts(2)

@@ -42,6 +42,7 @@ def verified(paths):
         files.load = load
 
 
+@pytest.mark.slow
 def test_checksums_are_compared_once_per_machine(parts, one, tmp_path):
     shared = ["complete", "graph", "ids"]
     found = cluster(2).run(verified, [one, one])

@@ -49,16 +49,17 @@ def edges(tmp_path_factory):
     return parts_of_edges(lambda: tmp_path_factory.mktemp("parts"))
 
 
-@pytest.mark.parametrize("kept", quick(BUFFERS, "massivegnn"))
+@pytest.mark.slow
+@pytest.mark.parametrize("kept", BUFFERS.values(), ids=BUFFERS)
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        ("nodes", {}), SLOW("nodes", {"prefetch": 0, "disjoint": True}), SLOW("nodes", {"prefetch": 7, "bulk": 2}),
-        SLOW("nodes", {"uneven": "serve", "batch_size": 7}), SLOW("links", {"seed_order": "global"}),
+        ("nodes", {}), ("nodes", {"prefetch": 0, "disjoint": True}), ("nodes", {"prefetch": 7, "bulk": 2}),
+        ("nodes", {"uneven": "serve", "batch_size": 7}), ("links", {"seed_order": "global"}),
     ],
     ids=["nodes", "disjoint", "bulk", "serve", "links"],
 )  # fmt: skip
-@pytest.mark.parametrize("world", [2, SLOW(4)])
+@pytest.mark.parametrize("world", [2, 4])
 def test_batches_are_those_of_one_process(parts, kept, kind, options, world):
     data, path = parts
     expected = expected_batches(data, path, kind, 3, options, world)
@@ -135,7 +136,7 @@ def exchanging_threads(path, prefetch):
         }
 
 
-@pytest.mark.parametrize("prefetch", [0, 3])
+@pytest.mark.parametrize("prefetch", [SLOW(0), 3])
 def test_the_thread_that_iterates_exchanges_rows_once_per_step(parts, prefetch):
     for each, here in cluster(2).run(exchanging_threads, parts[1], prefetch):
         assert len(each) > 3

@@ -298,6 +298,7 @@ def with_few_files(path, rank, more, loader):
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loader", [False, True])
 def test_too_few_open_files(parts, loader):
     first, second = cluster(2).results(with_few_files, parts, 1, 10, loader)

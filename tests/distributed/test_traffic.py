@@ -74,7 +74,7 @@ def owners_of(data, path):
 
 
 @pytest.mark.filterwarnings("ignore:edge type")
-@pytest.mark.parametrize(("kind", "options"), quick(MODES, "nodes", "links"))
+@pytest.mark.parametrize(("kind", "options"), quick(MODES, "nodes"))
 @pytest.mark.parametrize("typed", [False, SLOW(True)])
 def test_a_batch_takes_two_rounds_and_the_bytes_of_its_ids(written, typed, kind, options):
     data, path = written(typed)

@@ -8,6 +8,7 @@ import torch
 import torch.distributed
 from helpers.cluster import cluster
 from helpers.data import make_data, plain
+from helpers.slow import SLOW
 from torch.utils.data import DistributedSampler
 
 from torch_gnnscale import NeighborLoader
@@ -34,7 +35,7 @@ def rank_main(folder):
     assert sum(batch.batch_size for batch in share) == 40 // world
 
 
-@pytest.mark.parametrize("world", [1, 2])
+@pytest.mark.parametrize("world", [SLOW(1), 2])
 def test_a_process_group_changes_no_batch_and_several_ranks_are_told_of(tmp_path, world):
     cluster(world).run(rank_main, str(tmp_path))
     expected = [plain(batch) for batch in loader_of()]

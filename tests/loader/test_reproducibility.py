@@ -49,7 +49,7 @@ def test_threads_of_torch(data, expected, threads):
         torch.set_num_threads(before)
 
 
-@pytest.mark.parametrize("filter_per_worker", [True, False])
+@pytest.mark.parametrize("filter_per_worker", [SLOW(True), False])
 @pytest.mark.parametrize("persistent", [True, SLOW(False)])
 @pytest.mark.parametrize("workers", [SLOW(1), 2])
 def test_forked_workers(data, expected, filter_per_worker, persistent, workers):

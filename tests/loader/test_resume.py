@@ -53,7 +53,7 @@ def test_the_batches_that_would_have_come(shuffle, workers, then):
         assert ids(second) == expected[2]
 
 
-@pytest.mark.parametrize("seed", [5, 99])
+@pytest.mark.parametrize("seed", [5, SLOW(99)])
 def test_persistent_workers_draw_by_the_seed_of_the_state(seed):
     data = make_data()
     whole = loader_of(data, shuffle=True)

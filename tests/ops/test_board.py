@@ -37,6 +37,7 @@ def rank_of(board, ranks, rank, waits, pauses, found):
 BARRIERS = {ranks: threading.Barrier(ranks) for ranks in (1, 2, 3, 4)}
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.integers(1, 4),

@@ -91,6 +91,7 @@ def test_hop_by_hop_is_the_sample_of_all_hops(mode, replace, layers, fanouts):
         assert_same(by_hops(ops, stored, seeds, fanouts, 7, bounds=bounds, **options), expected)
 
 
+@pytest.mark.slow
 @given(
     graph=small_graphs(),
     data=st.data(),

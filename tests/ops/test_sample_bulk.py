@@ -85,6 +85,7 @@ def check(
         assert_same(with_tensors(sample, torch.Tensor.cpu), graph.sample(twin or ops, seeds, fanouts, key, **options))
 
 
+@pytest.mark.slow
 @given(
     graph=small_graphs(),
     data=st.data(),

@@ -34,6 +34,7 @@ def part(
     return metis.part_graph(*symmetric(num_nodes, pairs), weight, [f"w{c}" for c in range(weight.size(1))], parts, seed)
 
 
+@pytest.mark.slow
 def test_a_ring_is_cut_twice():
     found = part(40, RING)
     assert (found.owner.dtype, sorted(found.owner.bincount().tolist())) == (torch.int64, [20, 20])

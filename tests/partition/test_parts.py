@@ -159,6 +159,7 @@ def test_any_graph_in_pieces_of_any_size(tmp_path_factory, number, nodes, edges,
         assert torch.equal(halo.degree, degree[halo.ids])
 
 
+@pytest.mark.slow
 def test_halo_of_a_graph_with_types(tmp_path):
     """Out-degrees count the edges of all relations."""
     data = make_hetero()

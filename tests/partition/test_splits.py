@@ -51,6 +51,7 @@ def test_masks_of_edges_are_no_splits(tmp_path):
     assert ((None, None), "train_mask") in parts.part(0).rows
 
 
+@pytest.mark.slow
 def test_given_splits(tmp_path):
     """Ids keep their order and repetitions; a given split replaces the mask of its name."""
     data = masked("train_mask", make_data(), 0.5)

@@ -2,6 +2,7 @@
 
 import warnings
 
+import pytest
 import torch
 from helpers.data import our_stores
 from helpers.hetero import assert_output, foreign_stores, sample_by_definition
@@ -41,6 +42,7 @@ def graphs(draw):
     return data, timed if has_time else None, weighted and bool(data.edge_types)
 
 
+@pytest.mark.slow
 @given(graphs(), st.data())
 def test_any_graph_and_options(graph, draws):
     data, timed, weighted = graph

@@ -89,16 +89,18 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("what", quick(list(SAID), "aggr", "gradient", "p in place"))
+@pytest.mark.parametrize("what", quick(list(SAID), "aggr"))
 def test_ranks_that_differ(what):
     assert cluster(2).run(differs, what, 2) == [SAID[what]] * 2
 
 
+@pytest.mark.slow
 def test_attributes_that_may_differ():
     assert cluster(2).run(differs, "attributes of its own", 2) == [None] * 2
 
 
-@pytest.mark.parametrize("world", [2, SLOW(4)])
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 4])
 def test_rows_that_two_ranks_do_not_expect_alike(world):
     found = cluster(world).run(differs, "rows", 2)
     text = r"ValueError: split: batch: expected \[\d+(, \d+)*\] rows by level from part 0 for part 1, found others"
@@ -106,7 +108,7 @@ def test_rows_that_two_ranks_do_not_expect_alike(world):
     assert re.fullmatch(text, found[0])
 
 
-@pytest.mark.parametrize("what", ["norm", "p"])
+@pytest.mark.parametrize("what", ["norm", SLOW("p")])
 def test_copies_that_differ(what):
     assert cluster(2).run(differs, what, 1) == [SAID[what]] * 2
 
@@ -117,6 +119,7 @@ def test_a_rank_of_one_column_that_differs(what):
     assert cluster(4).run(differs, what, 2) == [SAID[what]] * 4
 
 
+@pytest.mark.slow
 def test_a_batch_that_lacks_a_field_on_one_rank():
     first, second = cluster(2).run(differs, "no edges", 2)
     assert re.match(r"\w+Error: .*num_sampled_edges", second)

@@ -70,8 +70,9 @@ SAID = {
 }
 
 
-@pytest.mark.parametrize("transport", quick(list(TRANSPORTS), "peers"))
-@pytest.mark.parametrize("where", quick(list(SAID), "backward"))
+@pytest.mark.slow
+@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("where", SAID)
 def test_an_error_of_one_rank_is_raised_on_all(where, transport):
     own, told = SAID[where]
     first, second, third = cluster(3).run(fails, transport, where)
@@ -130,7 +131,7 @@ def forget():
     _kept.clear()
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", quick(list(TRANSPORTS), "all_to_all"))
 @pytest.mark.parametrize(
     ("keeps", "said"),
     [

@@ -91,7 +91,9 @@ def test_a_part_s_chunk_is_had_without_the_others():
 # One process #########################################################################################################
 
 
-@pytest.mark.parametrize(("plan", "options"), quick(MODES, *[name for name in MODES if name != "labor"]))
+@pytest.mark.parametrize(
+    ("plan", "options"), quick(MODES, "serve, drop last, in input order", "a part without seeds", "bulk")
+)
 def test_batches_have_chunk_t_of_each_part(plan, options):
     options = {**OWNED, **options}
     found = batches_of_rank(plan, 2, options)
@@ -183,7 +185,8 @@ def test_two_groups_of_two_ranks(tmp_path):
 # States ##############################################################################################################
 
 
-@pytest.mark.parametrize("plan", quick({"even": EVEN, "uneven": UNEVEN}, "uneven"))
+@pytest.mark.slow
+@pytest.mark.parametrize("plan", [EVEN, UNEVEN], ids=["even", "uneven"])
 def test_a_state_goes_on_with_other_ranks(plan):
     left = cluster(2).run(first_batches, plan, 3, OWNED)
     state = left[0][1]

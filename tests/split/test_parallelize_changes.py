@@ -7,6 +7,7 @@ import torch
 import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, batches
+from helpers.slow import SLOW
 from helpers.split import cut_batches, cut_of, random_owners
 from helpers.split_models import NODES, own_batches
 from torch import nn
@@ -62,7 +63,7 @@ def scaled(how):
     split.close()
 
 
-@pytest.mark.parametrize("how", ["replaced", "in place", "in two ways"])
+@pytest.mark.parametrize("how", [SLOW("replaced"), SLOW("in place"), "in two ways"])
 def test_changed_features_travel_again(how):
     cluster(2).run(scaled, how)
 
@@ -81,7 +82,7 @@ def outputs_of(kind):
     return out
 
 
-@pytest.mark.parametrize("kind", [Residual, Chunks])
+@pytest.mark.parametrize("kind", [SLOW(Residual), Chunks])
 def test_rows_that_layers_and_dropouts_read(kind):
     ranks = cluster(2).run(outputs_of, kind)
     for number, (seeds, expected) in enumerate(outputs_of(kind)):
@@ -118,6 +119,7 @@ def attention():
     split.close()
 
 
+@pytest.mark.slow
 def test_dropout_of_attention():
     cluster(2).run(attention)
 
@@ -165,5 +167,6 @@ def frozen():
     split.close()
 
 
+@pytest.mark.slow
 def test_parameters_that_are_frozen_between_steps():
     cluster(2).run(frozen)

@@ -51,8 +51,9 @@ def test_types_of_numbers(name, dtype):
     cluster(2).run(of_type, name, dtype, False)
 
 
-@pytest.mark.parametrize("name", quick(["sage", "gcn", "gat", "pna"], "sage"))
-@pytest.mark.parametrize("dtype", [torch.bfloat16, SLOW(torch.float16)], ids=str)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sage", "gcn", "gat", "pna"])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
 def test_autocast(name, dtype):
     cluster(2).run(of_type, name, dtype, True)
 
@@ -99,6 +100,7 @@ def evaluates():
     split.close()
 
 
+@pytest.mark.slow
 def test_evaluation_between_steps():
     cluster(2).run(evaluates)
 
@@ -164,7 +166,7 @@ def counted(transport):
     return {purpose: found[purpose] for purpose in expected}, expected, found.keys() - expected.keys()
 
 
-@pytest.mark.parametrize("transport", ["peers", "all_to_all"])
+@pytest.mark.parametrize("transport", ["peers", SLOW("all_to_all")])
 def test_rounds_bytes_and_rows_are_those_of_the_index(transport):
     """L forward and L backward where x needs a gradient, and one of degrees."""
     for found, expected, others in cluster(2).run(counted, transport):

@@ -8,7 +8,7 @@ import torch
 import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, sequence
-from helpers.slow import quick
+from helpers.slow import SLOW, quick
 from helpers.split import cut_batches, random_owners
 from helpers.split_models import NODES, DropsSources, NormsSources, Recomputed, own_batches
 from torch import nn
@@ -55,7 +55,7 @@ def refused(name):
         split.close()
 
 
-@pytest.mark.parametrize("name", quick(list(REFUSED), "too deep", "checkpoint"))
+@pytest.mark.parametrize("name", quick(list(REFUSED), "too deep"))
 def test_models_that_cannot_be_split_are_refused_on_all_ranks(name):
     for returned, text in cluster(2).results(refused, name):
         assert not returned
@@ -93,15 +93,15 @@ SAME = "expected the same on all ranks"
     ("what", "said"),
     [
         ("model", f"split: model: {SAME}, found convs.2.aggr 'mean' and on rank 1 'max'"),
-        ("batch_key", f"split: batch_key: {SAME} of a batch, found 0 on rank 0 and 1 on rank 1"),
-        ("training", f"split: training: {SAME}, found False and on rank 1 True"),
+        SLOW("batch_key", f"split: batch_key: {SAME} of a batch, found 0 on rank 0 and 1 on rank 1"),
+        SLOW("training", f"split: training: {SAME}, found False and on rank 1 True"),
         ("rows", "split: batch: expected ["),
-        (
+        SLOW(
             "frozen",
             f"split: model: {SAME}, found convs.0.lin_l.weight float64 [8, 3] trained "
             f"and on rank 1 float64 [8, 3] not trained",
         ),
-        ("parts", "batch: expected as many parts on all ranks, found [1, 2]"),
+        SLOW("parts", "batch: expected as many parts on all ranks, found [1, 2]"),
     ],
 )
 def test_ranks_that_differ(what, said):
@@ -181,6 +181,7 @@ def failing():
         split(batch).sum().backward()
 
 
+@pytest.mark.slow
 def test_an_error_of_one_rank_is_raised_on_all():
     results = cluster(2).results(failing)
     assert results[0] == (False, "RuntimeError: split: rank 1: ZeroDivisionError: integer division or modulo by zero")
@@ -218,5 +219,6 @@ def in_ddp():
     split.close()
 
 
+@pytest.mark.slow
 def test_ddp_is_refused():
     cluster(2).run(in_ddp)

@@ -204,6 +204,7 @@ def check_partly():
     split.close()
 
 
+@pytest.mark.slow
 def test_frozen_and_unused_parameters():
     cluster(2).run(check_partly)
 
@@ -264,6 +265,7 @@ def check_lazy():
     return list(split.state_dict().values())
 
 
+@pytest.mark.slow
 def test_lazy_parameters_are_those_of_rank_0():
     ours, theirs = cluster(2).run(check_lazy)
     assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))

@@ -5,6 +5,7 @@ import torch
 from helpers.cluster import cluster
 from helpers.hetero import PAPER, make_hetero
 from helpers.parts import HERE, REPLICATED, loader_over
+from helpers.slow import SLOW, quick
 from helpers.split import GivenPlan, random_owners
 from helpers.split_parts import parts_of_owners, split_loader
 from torch import distributed as dist
@@ -37,8 +38,8 @@ def refused(path, plans, options, kept, make=split_loader):
 
 PLANS = [
     ([GivenPlan(OTHERS, 3)], "expected a plan of 2 parts, as the graph has, found one of 3"),
-    ([GivenPlan(OTHERS[:100], 2)], "expected a plan of 200 nodes, found one of 100"),
-    (
+    SLOW([GivenPlan(OTHERS[:100], 2)], "expected a plan of 200 nodes, found one of 100"),
+    SLOW(
         [GivenPlan(OTHERS, 2)],
         f"expected parts that were written by the plan's owners, found node {FIRST} of part 1 in part 0; "
         f"partition.write(..., owners=plan.owners) writes them",
@@ -51,7 +52,7 @@ PLANS = [
 
 
 @pytest.mark.parametrize(("plans", "text"), PLANS)
-@pytest.mark.parametrize("topology", TOPOLOGIES)
+@pytest.mark.parametrize("topology", quick(TOPOLOGIES, "partitioned"))
 def test_plans_by_which_the_parts_were_not_written(parts, topology, plans, text):
     text = f"ValueError: split{' ' if text.startswith('plan') else ': '}{text}"
     assert cluster(2).run(refused, parts(topology), plans, {}, {}) == [text] * 2
@@ -70,8 +71,9 @@ OF_BOTH = [
     ({}, HERE, "open_part(backend=...) with split= is not implemented; use 'gloo'"),
 ]  # fmt: skip
 REFUSED = [
-    *((topology, *case) for topology in TOPOLOGIES for case in OF_BOTH),
-    *((topology, {"subgraph_type": kind}, {}, f"subgraph_type={kind!r}{end}") for kind in ("induced", "bidirectional")
+    *(SLOW(topology, *case) for topology in TOPOLOGIES for case in OF_BOTH),
+    *(SLOW(topology, {"subgraph_type": kind}, {}, f"subgraph_type={kind!r}{end}")
+      for kind in ("induced", "bidirectional")
       for topology, end in zip(TOPOLOGIES, (REPLICATED, LACKS), strict=True)),
     ("partitioned", {"method": "ladies"}, {}, f"split= of a LayerSampler{REPLICATED}"),
     ("partitioned", {"bulk": 2}, {}, f"bulk=2 of split batches{REPLICATED}"),
@@ -102,7 +104,7 @@ def typed_loader(part, plan, options):
 
 @pytest.mark.parametrize(
     ("topology", "text"),
-    [("partitioned", f"types of nodes and edges{REPLICATED}"), ("replicated", f"HeteroData{LACKS}")],
+    [SLOW("partitioned", f"types of nodes and edges{REPLICATED}"), ("replicated", f"HeteroData{LACKS}")],
 )
 def test_types(tmp_path, topology, text):
     partition.write(make_hetero(), tmp_path / "parts", parts=2, method="random", topology=topology)

@@ -166,7 +166,8 @@ def test_counts_of_renumbered_stores_are_by_the_users_ids(renumbered):
     assert (stored.cut, stored.loads, stored.fingerprint) == (plan.cut, plan.loads, plan.fingerprint)
 
 
-@pytest.mark.parametrize("weights", ["presampled", SLOW("node"), SLOW("random")])
+@pytest.mark.slow
+@pytest.mark.parametrize("weights", ["presampled", "node", "random"])
 def test_a_plan_of_renumbered_stores_is_by_the_users_ids(renumbered, tmp_path, weights):
     """What is planned is what batches are cut by, and what parts are written by."""
     data, stores = renumbered
@@ -213,7 +214,7 @@ def test_a_plan_of_fewer_nodes_than_renumbered_stores_is_refused(renumbered):
 # Saved plans #########################################################################################################
 
 
-@pytest.mark.parametrize("weights", ["presampled", "random"])
+@pytest.mark.parametrize("weights", [SLOW("presampled"), "random"])
 def test_a_saved_plan_comes_back(tmp_path, weights):
     plan = planned(make_data(), weights=weights)
     plan.save(tmp_path / "plan")

@@ -42,7 +42,7 @@ def keys_of(batches):
     return [batch["batch_key"] for batch in batches]
 
 
-@pytest.mark.parametrize("options", [{}, {"stores": True}])
+@pytest.mark.parametrize("options", [{}, SLOW({"stores": True})])
 def test_a_state_goes_on_with_other_ranks_and_another_plan(options):
     left = cluster(2).run(first_batches, PLAN, 3, options)
     (_, state), (_, of_other) = left
@@ -77,6 +77,7 @@ def leaves_and_goes_on(count):
     return [keys_of(map(comparable, loader)) for _ in range(2)]
 
 
+@pytest.mark.slow
 def test_ranks_leave_together():
     found = cluster(2).run(leaves_and_goes_on, 3)
     epochs = expected_batches(PLAN, 3, 2, {})[0]
@@ -186,7 +187,7 @@ def falsified(plan, at, levels):
     return outcomes_of(loader_of(plan, {"prefetch": 1, "timeout": 20, "transform_sampler_output": transform}))
 
 
-@pytest.mark.parametrize("levels", [(0, -1), (1, -1)], ids=["fewer", "other levels"])
+@pytest.mark.parametrize("levels", [SLOW((0, -1)), (1, -1)], ids=["fewer", "other levels"])
 @pytest.mark.parametrize("world", [SLOW(2), 3, SLOW(4)])
 def test_rows_of_a_halo_that_two_ranks_do_not_expect_alike(world, levels):
     """In the last case, the other two ranks make another batch."""

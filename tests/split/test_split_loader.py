@@ -50,9 +50,7 @@ MODES = {
 }
 
 
-@pytest.mark.parametrize(
-    "options", quick(MODES, "shuffled", "labor", "stores", "as on a gpu", "bulk", "repeated seeds")
-)
+@pytest.mark.parametrize("options", quick(MODES, "labor", "as on a gpu", "repeated seeds"))
 @pytest.mark.parametrize("world", [2, SLOW(3), SLOW(4)])
 def test_batches_are_cuts_of_one_process_s(world, options):
     check_batches(world, GivenPlan(random_owners(200, world), world), options)
@@ -78,6 +76,7 @@ def memory_of_loader(plan):
     return while_open, memories_left() - before
 
 
+@pytest.mark.slow
 def test_the_memory_of_peers_ends_with_the_loader():
     assert cluster(2).run(memory_of_loader, GivenPlan(random_owners(200, 2), 2)) == [(3, 0)] * 2
 

@@ -41,14 +41,15 @@ EXACT = {"rtol": 1e-12, "atol": 1e-12}
 
 
 @pytest.mark.parametrize("options", [
-    {}, {"bulk": 1}, {"prefetch": 0}, {"method": "ladies", "num_neighbors": [30, 20]}, {"method": "labor"},
-    {"seed_order": "owned"}, {"replace": True},
+    SLOW({}), {"bulk": 1}, SLOW({"prefetch": 0}), {"method": "ladies", "num_neighbors": [30, 20]},
+    SLOW({"method": "labor"}), SLOW({"seed_order": "owned"}), SLOW({"replace": True}),
 ], ids=str)  # fmt: skip
 @pytest.mark.parametrize("rows_on", [SLOW("cpu"), "device"])
 def test_batches_equal_the_cpu_s(device, rows_on, options):
     check_batches(2, PLAN, {**options, "device": device, "rows_on": device if rows_on == "device" else "cpu"})
 
 
+@pytest.mark.slow
 def test_ranks_that_cannot_read_each_other_s_memory(device):
     check_batches(2, PLAN, {"device": device, "rows_on": device}, of_rank=batches_over_gloo)
 
@@ -246,6 +247,7 @@ def grows(device):
     return wrong, len(peers._memories[dist.get_rank()].bytes) > 2 << 20
 
 
+@pytest.mark.slow
 def test_memory_grows(device):
     for wrong, grew in cluster(2).run(grows, device):
         assert sum(wrong) == 0

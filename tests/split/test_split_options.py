@@ -5,6 +5,7 @@ import torch
 import torch_geometric.nn as pyg_nn
 from helpers.data import make_data
 from helpers.narrow import CLASSES, FEATURES
+from helpers.slow import quick
 
 from torch_gnnscale import split
 from torch_gnnscale.nn.weigh import default_call
@@ -25,7 +26,7 @@ ABOUT = {
 }
 
 
-@pytest.mark.parametrize("name", ABOUT)
+@pytest.mark.parametrize("name", quick(list(ABOUT), "load", "batch_size", "epochs", "seed"))
 def test_each_option_is_in_the_plan(name):
     if name == "weights":
         pytest.importorskip("pymetis")

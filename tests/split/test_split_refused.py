@@ -10,6 +10,7 @@ from helpers.data import ForeignFeatureStore, make_data, our_stores
 from helpers.hetero import make_hetero
 from helpers.narrow import CLASSES, FEATURES, HIDDEN, sequence
 from helpers.refused import refuses
+from helpers.slow import quick
 from helpers.split import GivenPlan, loader_of, random_owners
 from helpers.split_models import DropsSources, NormsSources, Recomputed, own_batches
 from torch import nn
@@ -233,7 +234,7 @@ MODELS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("make", "error", "message"), MODELS.values(), ids=MODELS)
+@pytest.mark.parametrize(("make", "error", "message"), quick(MODELS, *(name for name in MODELS if name != "normed")))
 def test_models_that_one_process_refuses(make, error, message):
     torch.manual_seed(0)
     _, batch, _ = next(own_batches(1, 0))
@@ -305,6 +306,7 @@ def of_ranks() -> dict[str, str]:
     return said
 
 
+@pytest.mark.slow
 def test_what_ranks_refuse():
     expected = {
         "outside": "RuntimeError: split: expected to read in steps that all ranks take together; iterate over the "

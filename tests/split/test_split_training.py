@@ -5,7 +5,6 @@ import functools
 import pytest
 import torch
 from helpers.cluster import cluster
-from helpers.slow import SLOW, quick
 from helpers.split_training import check_weights, saved_plan, trained
 
 OPTIONS = {
@@ -28,8 +27,9 @@ def plans(tmp_path_factory):
     return functools.cache(lambda parts: saved_plan(tmp_path_factory.mktemp("plans"), parts))
 
 
-@pytest.mark.parametrize("options", quick(OPTIONS, "as usual"))
-@pytest.mark.parametrize("world", [2, SLOW(3), SLOW(4)])
+@pytest.mark.slow
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+@pytest.mark.parametrize("world", [2, 3, 4])
 def test_weights_are_those_of_one_process(plans, world, options):
     plan = plans(world)
     where = "renumbered" if options.get("where") == "renumbered" else "memory"

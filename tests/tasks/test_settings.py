@@ -244,6 +244,7 @@ def test_classes_of_one_type_by_hand():
     assert trainer._accuracy(lambda rows: right[rows], x, y) == 6 / 7
 
 
+@pytest.mark.slow
 def test_the_baseline_of_types_by_hand():
     """100 steps of a training loop, each by the gradients of that step alone."""
     task = NodeTask.from_types("small", planted_types(60, 90, 8, 3, split=(0.4, 0.2), seed=0), "author")

@@ -97,6 +97,7 @@ def test_saving_refuses_what_could_not_be_opened(tmp_path):
         assert not (tmp_path / "graph").exists()
 
 
+@pytest.mark.slow
 def test_a_graph_of_many_relations(tmp_path):
     store = GraphStore()
     for i, csc in enumerate(relations().values()):

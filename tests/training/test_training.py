@@ -125,6 +125,7 @@ def test_what_a_gpu_stood_still_for_counts_as_waiting(task):
     assert trainer.seconds["train"] + trainer.seconds["wait"] < 10 * batches
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_another_device_is_taken_up(task, tmp_path):
     config = NodeConfig(batch_size=256, fanouts=[3], epochs=1)
     NodeTrainer(task, config, tmp_path, quiet=True).run(lambda _: None)
