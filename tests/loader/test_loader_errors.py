@@ -214,6 +214,17 @@ def test_batches_with_sparse_tensors(torch_sparse):
             assert found.adj_t.storage.value() is None
 
 
+def test_weights_are_the_values_of_sparse_tensors(torch_sparse):
+    asked, coo = (
+        NeighborLoader(DATA, [12, 9], method="ladies", batch_size=20, seed=1, edge_layout=layout)
+        for layout in ("SparseTensor", "coo")
+    )
+    for found, expected in zip(asked, coo, strict=True):
+        assert torch.equal(torch.stack([found.adj_t.col, found.adj_t.row]), expected.edge_index)
+        assert torch.equal(found.adj_t.storage.value(), expected.edge_weight)
+        assert "edge_weight" not in found
+
+
 def test_graphs_of_sparse_tensors(torch_sparse):
     found, expected = CSC.from_adj_t(transposed(DATA)), CSC.from_edge_index(DATA.edge_index, 200)
     assert torch.equal(found.colptr, expected.colptr)

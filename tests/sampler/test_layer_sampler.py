@@ -354,6 +354,9 @@ def test_what_a_sampler_does_not_have(data):
         LayerSampler(data, HOPS, layers=True, include_dst=False, keep_known=True)
     with pytest.raises(ValueError, match=r"^scheme: expected one of .* of method='labor', found 'priority'$"):
         LayerSampler(data, HOPS, "labor", scheme="priority")
+    for make, options in ((LayerSampler, {}), (NeighborLoader, {"method": "ladies"})):
+        with pytest.raises(TypeError, match=r"got an unexpected keyword argument 'sample_direction'$"):
+            make(data, HOPS, sample_direction="backward", **options)
     with pytest.raises(ValueError, match=r"^seed_time: expected none with method='ladies', found some$"):
         LayerSampler(data, HOPS).sample(torch.arange(3), torch.arange(3), 1)
     empty = Data(edge_index=torch.empty(2, 0, dtype=torch.int64), num_nodes=3)
