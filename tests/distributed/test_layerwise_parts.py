@@ -141,7 +141,9 @@ OF_NODES = {
     "layers": ("ladies", {"layers": True, "aggregation": "sum"}, [4, -1, 3]),
     "the matrix paper's": ("ladies", {"scores": "counts", "scheme": "successive", "layers": True, "include_dst": False},
                            [5, 4, 4]),
+    "keep known": ("ladies", {"keep_known": True}, [5, 7]),
     "fastgcn": ("fastgcn", {}, [30, 40]),
+    "fastgcn, keep known": ("fastgcn", {"keep_known": True}, [30, 40]),
     "fastgcn's own": ("fastgcn", {"scheme": "replace", "weights": "unbiased", "layers": True, "include_dst": False,
                                   "aggregation": "gcn"}, [50, 60]),
     "nothing": ("ladies", {}, [0, 3]),
@@ -175,7 +177,7 @@ def test_batches_are_those_of_one_process(parts, count, world, given):
     check(*parts(count), world, (OF_NODES, LABOR)[number % 2], GIVEN[given])
 
 
-FEW = {name: OF_NODES[name] for name in ("ladies", "fastgcn's own")} | {
+FEW = {name: OF_NODES[name] for name in ("ladies", "keep known", "fastgcn's own")} | {
     name: LABOR[name] for name in ("default", "poisson, gcn")
 }
 
@@ -209,6 +211,18 @@ def test_rounds(parts, hops, order):
             of_hops = -(-steps // 2) * (hops - (order == "owned"))
             expected = {"ids": steps, "rows": steps, "requests": of_hops, purpose: of_hops}
             assert rounds == {name: count for name, count in expected.items() if count}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("method", "of_row"), [("ladies", ["scores", "drawn"]), ("fastgcn", ["drawn"])])
+def test_rounds_with_copies(parts, method, of_row):
+    """For a bulk, 2L rounds in the column, of own seeds, too; in the row 1 of seeds and as many per hop as it needs."""
+    given, hops = {"bulk": 2, "batch_size": 5}, 3
+    for (batches,), traffic in cluster(4).run(epoch_of_rank, parts(2)[1], [(method, {}, [5] * hops)], given):
+        steps, bulks = len(batches), -(-len(batches) // 2)
+        rounds = {name: entry["rounds"] for name, entry in traffic.items() if entry["rounds"] and name != "tables"}
+        expected = {"ids": steps, "rows": steps, "seeds": bulks}
+        assert rounds == expected | dict.fromkeys(["requests", "edges", *of_row], hops * bulks)
 
 
 @pytest.mark.parametrize(("count", "world"), [(2, 2), SLOW(2, 4), SLOW(4, 4)])
