@@ -119,17 +119,33 @@ def test_a_weight_that_depends_on_a_malformed_column(end, device):
         ops.sample_layers_bulk(colptr, row, torch.tensor([0]).to(device), [0, 1], [2], [1], drawing)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES_OF["ladies"])
-def test_scratch_memory_is_at_most_96_bytes_per_scanned_edge(scheme):
-    """Outputs included, by what torch is asked for: on a GPU the same, and CUB's own scratch memory."""
-    degree, count = 40, 500
-    graph, seeds = graph_of_degrees([degree] * 3000, seed=1, dtype=torch.int32), [torch.arange(count)]
-    drawing = ops.LayerDrawing("ladies", scheme, keep_known=True)
+def peak_of_a_hop(drawing, num_nodes, nodes=3000) -> int:
+    """The most bytes that torch is asked for at once, outputs included, by a hop from 500 nodes with 40 edges each."""
+    graph, options = graph_of_degrees([40] * nodes, seed=1, dtype=torch.int32), {}
+    if drawing.method == "fastgcn":
+        options["score"] = ops.node_scores(graph.relations(), drawing.scores)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
-        bulk(graph, seeds, [64], drawing)
+        ops.sample_layers_bulk(
+            graph.colptr, graph.row, torch.arange(500), [0, 500], [num_nodes], [5], drawing, **options
+        )
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
-    peak = max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
-    assert 64 < peak / (degree * count) <= 96
+    return max(accumulate(event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())))
+
+
+@pytest.mark.parametrize(("method", "num_nodes", "least", "most"), [("ladies", 64, 64, 96), ("labor", 5, 12, 24)])
+def test_memory_per_scanned_edge(method, num_nodes, least, most):
+    """On a GPU the same, and CUB's own scratch memory."""
+    for scheme in SCHEMES_OF[method]:
+        drawing = ops.LayerDrawing(method, scheme, keep_known=method == "ladies")
+        assert least < peak_of_a_hop(drawing, num_nodes) / (40 * 500) <= most
+
+
+@pytest.mark.parametrize(("scheme", "each"), [("priority", 36), ("poisson", 40), ("replace", 56), ("successive", 56)])
+def test_memory_of_fastgcn_per_node(scheme, each):
+    """What 9000 nodes more take, with as many scanned edges."""
+    drawing = ops.LayerDrawing("fastgcn", scheme)
+    few, many = (peak_of_a_hop(drawing, 5, nodes) for nodes in (3000, 12_000))
+    assert many - few == each * 9000
 
 
 def test_the_twin_of_a_bulk(device):
