@@ -193,9 +193,8 @@ def ladies(csc: Any, rounds: int) -> dict[str, Any]:
         colptr, row = csc.colptr.numpy(), csc.row.contiguous().numpy()
         values = 1.0 / np.diff(colptr).clip(1)
         matrix = sp.csr_matrix((values.repeat(np.diff(colptr)), row, colptr), shape=(csc.num_dst, csc.num_dst))
-        check(samples[0], all_layers(by_indexing, matrix, seeds[0].numpy(), 0), matrix)
-        check(samples[0], all_layers(by_products, matrix, seeds[0].numpy(), 0), matrix)
         for name, step in zip(PEERS, (by_indexing, by_products, by_dense_vectors), strict=True):
+            check(samples[0], all_layers(step, matrix, seeds[0].numpy(), 0), matrix)
             candidates[name] = lambda i, step=step: all_layers(step, matrix, seeds[i].numpy(), i)
     results = compare(candidates, rounds, again=True, clock=time.process_time)
     report(f"LADIES {BATCH} x {LAYERS}, {edges:,} edges read a batch", results, LIMIT)
@@ -253,30 +252,47 @@ def status(field: str) -> int:
 
 def scratch(lists: int, degree: int = 20) -> dict[str, Any]:
     """The most memory that a hop takes besides its outputs and the cells of the graph, in bytes per scanned edge: one
-    hop from ``lists`` nodes, whose lists have no source in common, so that each edge has a candidate of its own."""
+    hop from ``lists`` nodes, whose lists have no source in common, so that each edge has a candidate of its own.
+    FastGCN's is in bytes per candidate: its candidates are the nodes of positive score, whatever edges are scanned,
+    and here there are as many."""
     nodes, edges = 2 * lists * degree, lists * degree
     colptr = torch.cat([torch.arange(0, edges + 1, degree), torch.full((nodes - lists,), edges)])
     graph_, seeds = ops.relations([colptr], [torch.randperm(nodes)[:edges].int()]), torch.arange(lists)
-    libc, kept, found = ctypes.CDLL(None), ops.pool_stats().limit_bytes, {}
+    libc, kept = ctypes.CDLL(None), ops.pool_stats().limit_bytes
+    aims: dict[str, Any] = {}
+    of_nodes: dict[str, Any] = {}
     libc.prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: pages that are touched, not those around them
     ops.pool_limit(0)  # no memory of earlier calls
-    for method, schemes in SCHEMES_OF.items():
-        for scheme in schemes if method != "fastgcn" else ():  # FastGCN's candidates are all nodes, whatever the edges
-            layers = ops.PreparedLayers(graph_, [512 if method == "ladies" else 5], ops.LayerDrawing(method, scheme))
-            layers.sample(seeds, 0)
-            libc.malloc_trim(0)
-            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-            before = status("VmRSS")
-            sample = layers.sample(seeds, 1)
-            peak = status("VmHWM") - before
-            outputs = sum(x.nbytes for part in (*sample[:4], sample.edge_weight) for x in part)
-            name = f"{method}, {scheme}: bytes of scratch memory per scanned edge"
-            found[name] = judged((peak - outputs) / edges, most=32)
-            del sample
+    cases = {
+        f"{method}, {scheme}": ops.LayerDrawing(method, scheme)
+        for method in SCHEMES_OF
+        for scheme in SCHEMES_OF[method]
+    }
+    cases |= {
+        "ladies, counts": LADIES._replace(scores="counts"),
+        "ladies, keep_known": LADIES._replace(keep_known=True),
+    }
+    for name, drawing in cases.items():
+        score = ops.node_scores(graph_) if drawing.method == "fastgcn" else None
+        layers = ops.PreparedLayers(graph_, [5 if drawing.method == "labor" else 512], drawing, score=score)
+        layers.sample(seeds, 0)
+        libc.malloc_trim(0)
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before = status("VmRSS")
+        sample = layers.sample(seeds, 1)
+        peak = status("VmHWM") - before
+        outputs = sum(x.nbytes for part in (*sample[:4], sample.edge_weight) for x in part)
+        if score is None:
+            aims[f"{name}: bytes of scratch memory per scanned edge"] = judged((peak - outputs) / edges, most=32)
+        else:
+            of_nodes[f"{name}: bytes of scratch memory per candidate"] = (peak - outputs) / edges
+        del sample
     ops.pool_limit(kept)
     libc.prctl(41, 0, 0, 0, 0)
-    say_aims(found)
-    return found
+    say_aims(aims)
+    for name, each in of_nodes.items():
+        print(f"  {name}: {each:.3g}")
+    return aims | of_nodes
 
 
 def matrix_memory(edge_index: torch.Tensor, num_nodes: int, batches: int = 64) -> dict[str, Any]:
