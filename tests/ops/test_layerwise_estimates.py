@@ -10,11 +10,16 @@ from torch_gnnscale import ops, reference
 from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, SCHEMES, SCHEMES_OF, SCORES
 
 SCHEMES_WITHOUT_BIAS = {method: [s for s in schemes if s != "successive"] for method, schemes in SCHEMES_OF.items()}
+CASES = {
+    method: [(name, False) for name in AGGREGATIONS] + ([("mean", True)] if method != "labor" else [])
+    for method in SCHEMES_OF
+}
+"""(aggregation, keep_known) by method."""
 UNBIASED = [
-    *((method, scheme, 1_000) for method, schemes in SCHEMES_WITHOUT_BIAS.items() for scheme in schemes),
-    *(pytest.param(method, SCHEMES_OF[method][0], 200_000, marks=pytest.mark.slow) for method in ("ladies", "labor")),
+    *((method, scheme, CASES[method], 1_000) for method, schemes in SCHEMES_WITHOUT_BIAS.items() for scheme in schemes),
+    *((method, SCHEMES_OF[method][0], [case], 200_000) for method, cases in CASES.items() for case in cases),
 ]
-"""(method, scheme, number of keys)."""
+"""(method, scheme, cases, number of keys)."""
 
 
 def simple_graph(num_nodes=14, seed=0):
@@ -41,8 +46,8 @@ def moments(graph, seeds, keys, drawing, score, size=2_000):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "scheme", "keys"), UNBIASED)
-def test_unbiased_weights_have_the_terms_of_the_aggregation_as_expectations(method, scheme, keys):
+@pytest.mark.parametrize(("method", "scheme", "cases", "keys"), UNBIASED)
+def test_unbiased_weights_have_the_terms_of_the_aggregation_as_expectations(method, scheme, cases, keys):
     graph, seeds = simple_graph(), torch.tensor([1, 4, 9, 13])
     degree = graph.colptr.diff().double()
     into = torch.arange(graph.num_nodes).repeat_interleave(graph.colptr.diff())
@@ -51,9 +56,7 @@ def test_unbiased_weights_have_the_terms_of_the_aggregation_as_expectations(meth
     terms["gcn"] = 1 / (degree[into] * degree[graph.row]).sqrt()
     relations = graph.relations()
     score = ops.node_scores(relations) if method == "fastgcn" else None
-    cases = [(aggregation, False) for aggregation in AGGREGATIONS]
-    cases += [("mean", True)] if method != "labor" else []
-    for aggregation, keep_known in cases if keys < 10_000 else cases[:1]:
+    for aggregation, keep_known in cases:
         drawing = ops.LayerDrawing(method, scheme, aggregation=aggregation, weights="unbiased", keep_known=keep_known)
         means, squares = moments(graph, seeds, keys, drawing, score)
         deviation = (squares - means.square()).clamp(min=0).sqrt()
