@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 import torch_geometric.nn as pyg_nn
@@ -16,10 +16,20 @@ from .split import cut_batches, cut_of, random_owners
 NODES = 200
 """Of the graph of all batches."""
 
+OWNERS: dict[str, Callable[[int], Tensor]] = {
+    "random": lambda parts: random_owners(NODES, parts, 3),
+    "50:1": lambda parts: (torch.arange(NODES) % 51 == 0).long() * (parts - 1),
+    "no seeds": lambda parts: torch.where(torch.arange(NODES) % 3 == 0, 0, random_owners(NODES, parts, 4)),
+    "nothing": lambda parts: random_owners(NODES, max(parts - 1, 1), 5),
+}
+"""Returns the part of each node, of so many parts; some parts have few nodes, no seeds or no nodes."""
 
-def own_batches(parts: int, rank: int, count: int = 4) -> Iterator[tuple[Data, Data, Tensor]]:
-    """(whole batch, this rank's share, its seeds as numbers in the whole batch)."""
-    owners = random_owners(NODES, parts, 3)
+
+def own_batches(
+    parts: int, rank: int, count: int = 4, owners_by: str = "random"
+) -> Iterator[tuple[Data, Data, Tensor]]:
+    """(whole batch, this rank's share, its seeds as numbers in the whole batch); ``owners_by``: a name in OWNERS."""
+    owners = OWNERS[owners_by](parts)
     for number, whole in enumerate(batches()):
         if number == count:
             return

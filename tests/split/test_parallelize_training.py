@@ -55,7 +55,7 @@ def train(world, make_model, steps, options):
     # A bias before BatchNorm has a gradient of 0. Of its rounding, 5e-16, the usual eps of 1e-8 makes steps of 5e-10.
     optimizer = torch.optim.Adam(model.parameters(), 0.01, eps=1e-3)
     losses = []
-    for number, (_, batch, _) in enumerate(own_batches(world, rank, steps)):
+    for number, (_, batch, _) in enumerate(own_batches(world, rank, steps, options.get("owners", "random"))):
         last = (number + 1) % options.get("every", 1) == 0
         with model.no_sync() if options.get("hold") and not last else nullcontext():
             loss = loss_of(model(batch), batch, batch.global_batch_size)
@@ -94,8 +94,21 @@ MAKERS = {
     ids=str,
 )
 def test_training_is_that_of_one_process(name, options):
+    check_training(2, name, options)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("owners", ["50:1", "no seeds", "nothing"])
+@pytest.mark.parametrize("name", ["dropping", "sage"])
+def test_dropout_on_uneven_ranks(name, owners, world):
+    check_training(world, name, {"owners": owners})
+
+
+def check_training(world, name, options):
+    """Losses and weights of the ranks against those of one process."""
     expected, weights = train(1, name, 4, options)
-    results = cluster(2).run(train, 2, name, 4, options)
+    results = cluster(world).run(train, world, name, 4, options)
     for losses, state in results:
         torch.testing.assert_close(losses, expected, rtol=1e-12, atol=1e-12)
         for key, value in state.items():
