@@ -93,6 +93,38 @@ def test_ranks_share_memory_and_read_what_was_predicted(tmp_path, world, parts, 
     check(found[:parts], ["host", "disk"])
 
 
+def trained_on(folder: str) -> tuple:
+    """The nodes of each batch of the presampled epochs on this rank; what its tiers were expected and found to have."""
+    data, plan, nodes = graph(), plan_of(2), []
+    with plan.store(data, host="40%", disk=folder, names=["x"]) as store:
+        stores = store, GraphStore.from_data(data)
+        loader = NeighborLoader(stores, [3, 2], SEEDS, batch_size=16, shuffle=True, seed=0, split=plan)
+        loader.set_epoch(FIRST_EPOCH)
+        for _ in range(2):
+            for batch in loader:
+                assert torch.equal(batch.x, data.x[batch.n_id])
+                nodes.append(batch.n_id.tolist())
+        expected = {tier.name: tier.hit_rate for tier in store.plan.tiers}
+        found = {name: (use.rows, use.hit_rate) for name, use in store.stats().items()}
+        dist.barrier()
+        return nodes, expected, found, int(plan.rows[plan.owners == dist.get_rank()].sum())
+
+
+def test_ranks_of_a_loader_read_each_node_of_a_batch_once(tmp_path):
+    """Together as many rows as one process, which reads those of a batch's distinct nodes."""
+    ranks = cluster(2).run(trained_on, str(tmp_path))
+    loader = NeighborLoader(graph(), [3, 2], SEEDS, batch_size=16, shuffle=True, seed=0)
+    whole = [out.node.tolist() for epoch in (0, 1) for out in loader.samples(FIRST_EPOCH + epoch)]
+    assert [sorted(first + second) for first, second in zip(*(nodes for nodes, *_ in ranks), strict=True)] == [
+        sorted(set(nodes)) for nodes in whole
+    ]
+    assert sum(rows for _, _, found, _ in ranks for rows, _ in found.values()) == sum(map(len, whole))
+    for nodes, expected, found, reads in ranks:
+        assert sum(map(len, nodes)) == reads == sum(rows for rows, _ in found.values())
+        assert {name: rate for name, (_, rate) in found.items()} == pytest.approx(expected)
+        assert min(rows for rows, _ in found.values()) > 0
+
+
 @pytest.mark.parametrize("world", [1, 3])
 def test_hot_rows_of_all_ranks_are_in_memory(tmp_path, monkeypatch, world):
     """The first of several ranks makes the store of its machine, which is seen here before others open it."""
