@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch_geometric.nn as pyg_nn
 from torch import Tensor, nn
+from torch_geometric.utils import add_self_loops, degree
 
 from torch_gnnscale import LayerSampler, NeighborLoader
 
@@ -76,6 +77,24 @@ class Initial(nn.Module):
         for conv in self.convs:
             x = conv(x, first, edge_index).relu()
         return x
+
+
+class DegreesOfSources(pyg_nn.MessagePassing):
+    """Reads what only the whole batch knows."""
+
+    def forward(self, x, edge_index):
+        return self.propagate(edge_index, x=x / (1 + degree(edge_index[1], x.size(0)).unsqueeze(1)))
+
+
+class Loops(nn.Module):
+    """A layer on other edges than the batch's."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = pyg_nn.GraphConv(FEATURES, CLASSES)
+
+    def forward(self, x, edge_index):
+        return self.conv(x, add_self_loops(edge_index, num_nodes=x.size(0))[0])
 
 
 MODELS = {

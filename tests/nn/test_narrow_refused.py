@@ -3,10 +3,9 @@
 import pytest
 import torch
 import torch_geometric.nn as pyg_nn
-from helpers.narrow import CLASSES, FEATURES, HIDDEN, basic, batches, sequence
+from helpers.narrow import CLASSES, FEATURES, HIDDEN, DegreesOfSources, Loops, basic, batches, sequence
 from torch import nn
 from torch_geometric.data import Data, HeteroData
-from torch_geometric.utils import add_self_loops, degree
 
 from torch_gnnscale import NeighborLoader
 from torch_gnnscale.nn import narrow
@@ -14,22 +13,6 @@ from torch_gnnscale.nn.hops import Hops
 from torch_gnnscale.nn.narrow import Narrowed
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
-
-
-class DegreesOfSources(pyg_nn.MessagePassing):
-    """Reads what only the whole batch knows."""
-
-    def forward(self, x, edge_index):
-        return self.propagate(edge_index, x=x / (1 + degree(edge_index[1], x.size(0)).unsqueeze(1)))
-
-
-class Loops(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.conv = pyg_nn.GraphConv(FEATURES, CLASSES)
-
-    def forward(self, x, edge_index):
-        return self.conv(x, add_self_loops(edge_index, num_nodes=x.size(0))[0])
 
 
 class Sized(nn.Module):

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
-from helpers.narrow import CLASSES, FEATURES, HIDDEN, sequence
+from helpers.narrow import CLASSES, FEATURES, HIDDEN, DegreesOfSources, Loops, sequence
 from helpers.slow import SLOW, quick
 from helpers.split import cut_batches, random_owners
 from helpers.split_models import NODES, DropsSources, NormsSources, Recomputed, own_batches
@@ -23,6 +23,8 @@ REFUSED = {
     "too deep": lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 4, CLASSES),
     "layer norm": lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, norm="LayerNorm"),
     "two hops": sequence(*[lambda: pyg_nn.SGConv(FEATURES, FEATURES, K=2)] * 3),
+    "degrees of sources": sequence(*[DegreesOfSources] * 3),
+    "other edges": Loops,
     "cached": lambda: pyg_nn.GCN(FEATURES, HIDDEN, 3, CLASSES, cached=True),
     "flow": lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, flow="target_to_source"),
     "checkpoint": Recomputed,
@@ -35,6 +37,8 @@ SAID = {
     "too deep": "ValueError: convs.3 (SAGEConv): expected one hop a layer, found that earlier layers used up the batch",
     "layer norm": f"ValueError: norms.0 (LayerNorm): {OTHERS_FOUND}",
     "two hops": f"ValueError: module_1 (SGConv): {OTHERS_FOUND}",
+    "degrees of sources": f"ValueError: module_1 (DegreesOfSources): {OTHERS_FOUND}",
+    "other edges": "ValueError: conv (GraphConv): expected the batch's edge_index itself, found other edges",
     "cached": "ValueError: convs.0 (GCNConv): expected cached=False, for every batch has other edges",
     "flow": "ValueError: convs.0 (SAGEConv): expected flow='source_to_target', found 'target_to_source'",
     "checkpoint": "NotImplementedError: conv (SAGEConv): expected each layer to run once, found it within torch.utils",

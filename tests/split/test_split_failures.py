@@ -42,8 +42,9 @@ def keys_of(batches):
     return [batch["batch_key"] for batch in batches]
 
 
+@pytest.mark.parametrize("world", [2, SLOW(3)])
 @pytest.mark.parametrize("options", [{}, SLOW({"stores": True})])
-def test_a_state_goes_on_with_other_ranks_and_another_plan(options):
+def test_a_state_goes_on_with_other_ranks_and_another_plan(options, world):
     left = cluster(2).run(first_batches, PLAN, 3, options)
     (_, state), (_, of_other) = left
     assert state == of_other
@@ -56,9 +57,9 @@ def test_a_state_goes_on_with_other_ranks_and_another_plan(options):
     assert [batch.n_id[: batch.batch_size].tolist() for batch in plain] == [
         batch["n_id"][1][: batch["batch_size"]] for batch in whole[3:]
     ]
-    other = GivenPlan(random_owners(200, 2, seed=5), 2, "other")
-    found = cluster(2).run(rest_of, other, state, options)
-    assert found == [epochs[0][3:] for epochs in expected_batches(other, 1, 2, options)]
+    other = GivenPlan(random_owners(200, world, seed=5), world, "other")
+    found = cluster(world).run(rest_of, other, state, options)
+    assert found == [epochs[0][3:] for epochs in expected_batches(other, 1, world, options)]
 
 
 @pytest.mark.slow
