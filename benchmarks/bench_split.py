@@ -12,8 +12,10 @@ all data lie on every rank. Models are narrowed in both. Epochs take turns.
   and the whole step with overlap, relative to data parallel's in the same round;
 - traffic of split: rounds and bytes by layer and direction; and by rank the rows that it loads, the edges that it
   computes, and the rows, bytes, rounds and seconds of its exchanges;
-- figure 5 and 6: the step over ranks, hidden sizes, batch sizes and numbers of layers;
+- figure 6: the step over ranks, hidden sizes, batch sizes and numbers of layers;
 - figure 7: accuracy on the validation nodes by epoch, the mean of several seeds.
+
+Figure 5, imbalance and crossing edges, is bench_split_plan.py's.
 
 Each run is saved when it is done, beside those of settings that are not measured.
 """
@@ -48,7 +50,7 @@ from torch_gnnscale.nn import narrow
 FEATURES, CLASSES, SEED = 100, 16, 1
 USUAL = {"hidden": 256, "batch": 1024, "fanouts": [15, 10, 5]}
 OTHERS: dict[str, list[Any]] = {"hidden": [64, 512], "batch": [256, 4096], "fanouts": [[15, 10], [10, 5, 5, 5]]}
-"""The settings of figures 5 and 6, one at a time."""
+"""The settings of figure 6, one at a time."""
 FIGURE = Path(__file__).parents[1] / "docs" / "split.png"
 WAYS = ("split", "data parallel")
 

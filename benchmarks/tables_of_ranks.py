@@ -212,7 +212,7 @@ def split_work(results: Any) -> str:
 
 
 def split_steps(results: Any) -> str:
-    """GSplit's tables 1 and 3, and its figures 5 and 6: split parallelism beside data parallelism."""
+    """GSplit's tables 1 and 3, and its figure 6: split parallelism beside data parallelism."""
     rows = []
     for name, run in results.items():
         if name == "aims":
