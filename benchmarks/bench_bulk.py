@@ -4,14 +4,15 @@
 
 Neighbor sampling, LABOR and LADIES, in bulks of 64 batches of 64 and of 256 seeds, on R-MAT graphs and, where fb100 is
 there, on its 24 largest schools: by two threads that take whole batches, and by a call per batch, which neighbor
-sampling makes on two threads or on one. Complete batches of a loader with bulk=64 beside those of one without. And the
-matrix form (docs/matrix.md) of several batches, stacked, beside one batch at a time. The results have the time of a
-batch by the clock, and its CPU time over all threads, which other programs on the machine disturb less.
+sampling makes on two threads or on one. Complete batches of a loader with bulk=64 beside those of one without, by each
+method. And the matrix form (docs/matrix.md) of several batches, stacked, beside one batch at a time. The results have
+the time of a batch by the clock, and its CPU time over all threads, which other programs on the machine disturb less.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import product
 from typing import Any
 
 import torch
@@ -26,6 +27,7 @@ from torch_gnnscale import CSC, FeatureStore, GraphStore, NeighborLoader, ops
 SIZES, FANOUTS, FEATURES = [64, 256], [10, 10], 64
 THREADS = 2
 LABOR = ops.LayerDrawing("labor", "sequential")
+NAMES = {"neighbor": "neighbor sampling", "labor": "LABOR", "ladies": "LADIES", "fastgcn": "FastGCN"}
 SINGLE, ALONE, DEALT = "a call per batch", "a call per batch, 1 thread", "bulk, 2 threads"
 
 
@@ -92,17 +94,18 @@ def loaders(csc: CSC, bulk: int, rounds: int) -> tuple[dict[str, Any], dict[str,
     data = rows, GraphStore.from_csc(csc)
     found: dict[str, Any] = {}
     aims = {}
-    for size in SIZES:
+    for method, size in product(NAMES, SIZES):
         seeds = torch.randperm(csc.num_dst)[: 2 * bulk * size]
-        options = {"input_nodes": seeds, "batch_size": size, "seed": 1}
+        numbers = FANOUTS if method in ("neighbor", "labor") else [size] * len(FANOUTS)
+        options = {"input_nodes": seeds, "batch_size": size, "seed": 1, "method": method}
         made = {
-            "loader, bulk=1": NeighborLoader(data, FANOUTS, **options),
-            f"loader, bulk={bulk}": NeighborLoader(data, FANOUTS, bulk=bulk, **options),
+            "loader, bulk=1": NeighborLoader(data, numbers, **options, bulk=1),
+            f"loader, bulk={bulk}": NeighborLoader(data, numbers, **options, bulk=bulk),
         }
         for one, other in zip(*(loader.samples(0) for loader in made.values()), strict=True):
             assert torch.equal(one.node, other.node)
         runs = {way: lambda _, loader=loader: [None for _ in loader] for way, loader in made.items()}
-        title = f"loader, {size} seeds"
+        title = f"loader, {NAMES[method]}, {size} seeds"
         found[title] = results = compare(runs, rounds, 2 * bulk, cpu=True)
         report(f"{title}, a batch", results, "loader, bulk=1")
         first, second = (entry["median_ms"] for entry in results.values())
