@@ -92,9 +92,6 @@ class Timed(MassiveGNN):
         self.scoring += time.perf_counter() - begin
 
 
-POLICIES["timed"] = Timed
-
-
 class Candidate:
     """A loader with its buffer, and a model under DDP."""
 
@@ -149,6 +146,7 @@ class Candidate:
 
 def in_rank(folder: Path) -> dict[str, Any]:
     """What each rank does."""
+    POLICIES["timed"] = Timed
     options = json.loads((folder / "options.json").read_text())
     with ExitStack() as stack:
         found = {n: Candidate(folder, setting, options["model"], stack) for n, setting in SETTINGS.items()}
