@@ -29,10 +29,12 @@ _EVERY = 0.5
 REQUESTS = 100
 """How many requests per second the store gets at most from all ranks that look for questions."""
 AT_EXIT = 5.0
-"""Seconds for which the end of a program waits for threads that ask other ranks; 0 on rank 0, which keeps the store."""
+"""Seconds for which the end of a program waits for threads that ask other ranks; 0 on a rank that keeps the store."""
 _numbers = itertools.count()
 _asking: weakref.WeakKeyDictionary[threading.Thread, float] = weakref.WeakKeyDictionary()
 """Threads that may be in a call that other ranks do not answer, and for how long the end of the program waits."""
+_answering: weakref.WeakKeyDictionary[threading.Thread, threading.Event] = weakref.WeakKeyDictionary()
+"""Threads that answer other ranks, and what ends them."""
 
 
 class Presence:
@@ -77,6 +79,7 @@ class Presence:
             self._store.set(self._answers[self.rank], "0")
             self._store.set(keys[self.rank], json.dumps(value))
             self._thread.start()
+            _answering[self._thread] = self._ended
             until, pause, why = time.monotonic() + self._timeout, 0.005, ""
             while not self._store.check(keys):
                 if not why and (why := ended.found()):
@@ -174,7 +177,7 @@ class Presence:
 
     def _thread_for(self, what: str) -> OneThread:
         thread = OneThread(f"gnnscale-{what}")
-        _asking[thread.thread] = 0.0 if self.rank == 0 else AT_EXIT
+        _asking[thread.thread] = 0.0 if self.rank == 0 and not _torchrun_keeps() else AT_EXIT
         return thread
 
     def close(self) -> None:
@@ -246,15 +249,22 @@ def _serve(answer: _Answer, ended: threading.Event, every: float) -> None:
 
 @atexit.register
 def _end_threads() -> None:
-    """Waits for threads that ask other ranks, because a thread that comes back from native code while the interpreter
-    ends aborts the process. Rank 0 often ends for the same reason as this process. It does not wait, so the store ends
-    with it, and the calls of the other ranks fail."""
-    begin = time.monotonic()
-    for thread, seconds in list(_asking.items()):
+    """Waits for threads that answer or ask other ranks, because a thread that comes back from native code while the
+    interpreter ends aborts the process. Rank 0 often ends for the same reason as this process. If it keeps the store,
+    it does not wait for threads that ask: the store ends with it, and the calls of the other ranks fail."""
+    for ended in _answering.values():
+        ended.set()
+    begin, left = time.monotonic(), [(thread, ANSWER) for thread in _answering]
+    for thread, seconds in [*left, *_asking.items()]:
         thread.join(max(0.0, begin + seconds - time.monotonic()))
 
 
+def _torchrun_keeps() -> bool:
+    """Whether the process that started the ranks keeps their store, not rank 0."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
 def _keeper() -> str:
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+    if _torchrun_keeps():
         return "torchrun of the first machine, which keeps the store of the ranks,"
     return "rank 0, which keeps the store of the ranks,"
