@@ -133,7 +133,7 @@ def peak_of_a_hop(drawing, num_nodes, nodes=3000) -> int:
 
 
 @pytest.mark.parametrize(("method", "num_nodes", "least", "most"), [("ladies", 64, 64, 96), ("labor", 5, 12, 24)])
-def test_memory_per_scanned_edge(method, num_nodes, least, most):
+def test_scratch_memory_per_scanned_edge(method, num_nodes, least, most):
     """On a GPU the same, and CUB's own scratch memory."""
     for scheme in SCHEMES_OF[method]:
         drawing = ops.LayerDrawing(method, scheme, keep_known=method == "ladies")
@@ -141,7 +141,7 @@ def test_memory_per_scanned_edge(method, num_nodes, least, most):
 
 
 @pytest.mark.parametrize(("scheme", "each"), [("priority", 36), ("poisson", 40), ("replace", 56), ("successive", 56)])
-def test_memory_of_fastgcn_per_node(scheme, each):
+def test_scratch_memory_of_fastgcn_per_node(scheme, each):
     """What 9000 nodes more take, with as many scanned edges."""
     drawing = ops.LayerDrawing("fastgcn", scheme)
     few, many = (peak_of_a_hop(drawing, 5, nodes) for nodes in (3000, 12_000))
