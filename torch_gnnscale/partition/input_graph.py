@@ -177,10 +177,7 @@ def _add_mask(splits: dict[tuple[NodeType | None, str], Tensor], rows: InputRows
 def _given_splits(splits: Mapping[str, Any], sizes: dict) -> dict[tuple[NodeType | None, str], Tensor]:
     """Ids of nodes by type and name."""
     found = {}
-    for split, value in splits.items():
-        _check_str("splits", split)
-        name = f"splits[{split!r}]"
-        node_type, value = _typed(name, value, sizes)
+    for split, name, node_type, value in _entries("splits", splits, sizes):
         ids = as_tensor(name, value)
         if ids.dtype == torch.bool:
             if ids.shape != (sizes[node_type],):
@@ -197,10 +194,7 @@ def _given_splits(splits: Mapping[str, Any], sizes: dict) -> dict[tuple[NodeType
 def _given_links(links: Mapping[str, Any], relations: dict) -> dict[tuple[EdgeType | None, str], Tensor]:
     """Ends of links by type and name."""
     found = {}
-    for split, value in links.items():
-        _check_str("links", split)
-        name = f"links[{split!r}]"
-        edge_type, value = _typed(name, value, relations)
+    for split, name, edge_type, value in _entries("links", links, relations):
         ends = as_ids(name, as_tensor(name, value))
         if ends.dim() != 2 or ends.size(0) != 2:
             raise ValueError(f"{name}: expected shape (2, links), found {tuple(ends.shape)}")
@@ -211,8 +205,17 @@ def _given_links(links: Mapping[str, Any], relations: dict) -> dict[tuple[EdgeTy
     return found
 
 
+def _entries(argument: str, given: Mapping[str, Any], types: dict) -> Iterator[tuple[str, str, Any, Any]]:
+    """(split, the entry's name in errors, type, ids) of each entry of ``splits`` or ``links``."""
+    for split, value in given.items():
+        if not isinstance(split, str):
+            raise TypeError(f"{argument}: expected names of splits, found {split!r}")
+        name = f"{argument}[{split!r}]"
+        yield split, name, *_typed(name, value, types)
+
+
 def _typed(name: str, value: Any, types: dict) -> tuple[Any, Any]:
-    """(type, the rest) of the value of a split; without types, the value is the rest."""
+    """(type, ids) of the value of a split; without types, the value is the ids."""
     if None in types:
         return None, value
     typed = isinstance(value, (tuple, list)) and len(value) == 2 and isinstance(value[0], (str, tuple))
@@ -220,11 +223,6 @@ def _typed(name: str, value: Any, types: dict) -> tuple[Any, Any]:
         found = repr(value[0]) if typed else type(value).__name__
         raise ValueError(f"{name}: expected a pair of a type of {list(types)} and ids, found {found}")
     return value[0], value[1]
-
-
-def _check_str(name: str, split: Any) -> None:
-    if not isinstance(split, str):
-        raise TypeError(f"{name}: expected names of splits, found {split!r}")
 
 
 def _check_nodes(name: str, ids: Tensor, limit: int) -> None:
