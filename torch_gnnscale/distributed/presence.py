@@ -254,8 +254,8 @@ def _end_threads() -> None:
     it does not wait for threads that ask: the store ends with it, and the calls of the other ranks fail."""
     for ended in _answering.values():
         ended.set()
-    begin, left = time.monotonic(), [(thread, ANSWER) for thread in _answering]
-    for thread, seconds in [*left, *_asking.items()]:
+    begin = time.monotonic()
+    for thread, seconds in [*((thread, ANSWER) for thread in _answering), *_asking.items()]:
         thread.join(max(0.0, begin + seconds - time.monotonic()))
 
 
