@@ -88,7 +88,7 @@ class Sieve {
 #pragma GCC unroll 4
     for (int64_t k = 0; k < count; ++k) {
       const uint64_t id = from.at(first + k);
-      if (sizeof(Id) > sizeof(uint32_t)) high |= id >> 32;
+      if constexpr (sizeof(Id) > sizeof(uint32_t)) high |= id >> 32;
       sources[k] = static_cast<uint32_t>(id);
       sums[id & mask] += units;
     }
