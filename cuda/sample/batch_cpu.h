@@ -32,7 +32,7 @@ struct Seeds {
 };
 
 // The edges of a relation that were drawn, as CSC with sources in local ids.
-struct Edges {
+struct DrawnEdges {
   PooledArray<int64_t> colptr, row, id;
   int64_t count = 0, columns = 0;
   std::vector<int64_t> per_hop, columns_per_hop;
@@ -46,7 +46,7 @@ struct CompactColumns {
 struct Batch {
   const Request& request;
   std::vector<Nodes> nodes;
-  std::vector<Edges> edges;
+  std::vector<DrawnEdges> edges;
   std::vector<std::vector<ActiveColumns>> active;  // of each hop begun and each node type with IncomingRelations
   CompactColumns compact;
   WorkspaceLease work;

@@ -208,7 +208,7 @@ class Expansion {
   Batch& batch_;
   const Relation& relation_;
   Nodes &sources_, &destinations_;
-  Edges& out_;
+  DrawnEdges& out_;
   const int hop_;
   const int64_t fanout_;
   const ActiveColumns* const active_;  // null: all columns are drawn

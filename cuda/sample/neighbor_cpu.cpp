@@ -36,7 +36,7 @@ inline int64_t skip_empty(const int64_t* colptr, int64_t column, int64_t columns
 
 // Writes below the sources the destination of each edge: the number of its column, within the hop where hops have
 // columns of their own (layers).
-void write_destinations(Edges& edges, bool layers) {
+void write_destinations(DrawnEdges& edges, bool layers) {
   edges.row.reserve(edges.count, 2 * edges.count);
   int64_t* const col = edges.row.data() + edges.count;
   const int64_t* const colptr = edges.colptr.data();
@@ -54,7 +54,7 @@ void write_destinations(Edges& edges, bool layers) {
 }
 
 // The same for edges that were drawn by a relation with ActiveColumns: no other column is looked at.
-void write_destinations(const Batch& batch, const Relation& relation, Edges& edges) {
+void write_destinations(const Batch& batch, const Relation& relation, DrawnEdges& edges) {
   edges.row.reserve(edges.count, 2 * edges.count);
   int64_t* const col = edges.row.data() + edges.count;
   const int64_t* colptr = edges.colptr.data();
@@ -109,7 +109,7 @@ void run(Batch& batch) {
   if (batch.request.induced) {
     for (const Relation& relation : batch.request.relations) Induction(batch, relation).run();
   } else if (batch.request.bidirectional) {
-    std::vector<Edges> both;
+    std::vector<DrawnEdges> both;
     for (const Relation& relation : batch.request.relations) both.push_back(with_reverse(batch, relation));
     batch.edges = std::move(both);
   }
@@ -172,7 +172,7 @@ std::vector<Seeds> seeds_of(Request& request, const Tensors& seeds, const Option
 // What a batch returns: arrays, which the calling thread makes tensors of.
 struct Outcome {
   std::vector<Nodes> nodes;
-  std::vector<Edges> edges;
+  std::vector<DrawnEdges> edges;
 };
 
 Outcome sample_batch(const Request& request, const std::vector<Seeds>& seeds) {
@@ -185,7 +185,7 @@ Outcome sample_batch(const Request& request, const std::vector<Seeds>& seeds) {
   }
   const bool drawn = !request.induced && !request.bidirectional;
   for (size_t r = 0; r < batch.edges.size(); ++r) {
-    Edges& edges = batch.edges[r];
+    DrawnEdges& edges = batch.edges[r];
     if (request.with_col) {
       const bool sparse = drawn && request.relations[r].incoming >= 0;
       sparse ? write_destinations(batch, request.relations[r], edges) : write_destinations(edges, request.layers);
@@ -205,10 +205,10 @@ Outcome sample_batch(const Request& request, const std::vector<Seeds>& seeds) {
 void append_tensors(const Request& request, Outcome& found, Tensors& out) {
   SharedTensors tensors(2 * found.nodes.size() + 3 * found.edges.size());
   for (Nodes& nodes : found.nodes) tensors.add(std::move(nodes.id), nodes.count);
-  for (Edges& edges : found.edges) tensors.add(std::move(edges.row), edges.count, request.with_col ? 2 : 1);
-  for (Edges& edges : found.edges) tensors.add(std::move(edges.colptr), edges.columns + 1);
+  for (DrawnEdges& edges : found.edges) tensors.add(std::move(edges.row), edges.count, request.with_col ? 2 : 1);
+  for (DrawnEdges& edges : found.edges) tensors.add(std::move(edges.colptr), edges.columns + 1);
   if (request.with_edge_id) {
-    for (Edges& edges : found.edges) tensors.add(std::move(edges.id), edges.count);
+    for (DrawnEdges& edges : found.edges) tensors.add(std::move(edges.id), edges.count);
   }
   if (request.disjoint) {
     for (Nodes& nodes : found.nodes) tensors.add(std::move(nodes.tree), nodes.count);
@@ -223,7 +223,7 @@ Tensor counts_of(const std::vector<Outcome>& found, int64_t types, int64_t relat
   int64_t* at = array.data();
   for (const Outcome& batch : found) {
     for (const Nodes& nodes : batch.nodes) at = std::copy_n(nodes.per_hop.data(), hops + 1, at);
-    for (const Edges& edges : batch.edges) at = std::copy_n(edges.per_hop.data(), hops, at);
+    for (const DrawnEdges& edges : batch.edges) at = std::copy_n(edges.per_hop.data(), hops, at);
   }
   return to_tensor(std::move(array), {batches, each});
 }

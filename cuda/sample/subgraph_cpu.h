@@ -83,19 +83,19 @@ class Induction {
   Batch& batch;
   const Relation& relation;
   Nodes &sources, &destinations;
-  Edges& out;
+  DrawnEdges& out;
   RelationReader reader;
 };
 
 // The edges of a relation and the reversed ones of its reverse relation, each once and sorted by source in a column.
 // An edge's id is its own if it was drawn, else its reverse's if that is of the same relation, else -1.
-inline Edges with_reverse(const Batch& batch, const Relation& relation) {
+inline DrawnEdges with_reverse(const Batch& batch, const Relation& relation) {
   struct Entry {
     int64_t source, id;
   };
   const int64_t columns = batch.nodes[relation.dst].count;
-  const Edges& own = batch.edges[relation.number];
-  const Edges* const other = relation.reverse < 0 ? nullptr : &batch.edges[relation.reverse];
+  const DrawnEdges& own = batch.edges[relation.number];
+  const DrawnEdges* const other = relation.reverse < 0 ? nullptr : &batch.edges[relation.reverse];
   const bool with_edge_id = batch.request.with_edge_id;
   Vector<int64_t> end(static_cast<size_t>(columns) + 1, 0);
   for (int64_t column = 0; column < own.columns; ++column) {
@@ -118,7 +118,7 @@ inline Edges with_reverse(const Batch& batch, const Relation& relation) {
       entries[next[other->row[e]]++] = {column, id};
     }
   }
-  Edges out;
+  DrawnEdges out;
   out.per_hop = own.per_hop;
   out.columns = columns;
   out.colptr.reserve(0, columns + 1);

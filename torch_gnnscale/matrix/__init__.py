@@ -6,7 +6,7 @@ the samples of these operators, bit for bit. Use it to state a method in the pap
 fused operators are faster. Needs scipy (``pip install "torch_gnnscale[matrix]"``), and cupy for a graph on a GPU.
 """
 
-from .algebra import Adjacency, Edges, Frontier, adjacency, one_node_each, stacked_sets, stored_order
+from .algebra import Adjacency, Frontier, FrontierEdges, adjacency, one_node_each, stacked_sets, stored_order
 from .choosing import Drawn, choose, choose_by_its, choose_neighbors
 from .draws import draw
 from .extracting import extract
@@ -15,7 +15,7 @@ from .products import DeviceMatrix
 from .stacked import sample_batches
 
 __all__ = [
-    "Adjacency", "DeviceMatrix", "Drawn", "Edges", "Frontier", "Step", "adjacency", "choose", "choose_by_its",
+    "Adjacency", "DeviceMatrix", "Drawn", "Frontier", "FrontierEdges", "Step", "adjacency", "choose", "choose_by_its",
     "choose_neighbors", "draw", "extract", "fastgcn", "graphsage", "ladies", "one_node_each", "sample_batches",
     "squared", "stacked_sets", "stored_order",
 ]  # fmt: skip

@@ -58,7 +58,7 @@ class Frontier(NamedTuple):
         return np.repeat(np.arange(len(self.keys)), np.diff(self.ptr))
 
 
-class Edges(NamedTuple):
+class FrontierEdges(NamedTuple):
     """Edges into the nodes of a frontier, row after row: the stacked A^l of all batches, before empty columns are
     removed."""
 
@@ -76,10 +76,10 @@ class Edges(NamedTuple):
         """The row of each edge: int64, shape [e]."""
         return np.repeat(np.arange(len(self.ptr) - 1), np.diff(self.ptr))
 
-    def keep(self, mask: np.ndarray, correction: np.ndarray) -> Edges:
+    def keep(self, mask: np.ndarray, correction: np.ndarray) -> FrontierEdges:
         """The edges where ``mask`` is True, with their entries of ``correction``; both have an entry for each edge."""
         counts = np.bincount(self.row[mask], minlength=len(self.ptr) - 1)
-        return Edges(ptr_of(counts), self.source[mask], self.position[mask], correction[mask])
+        return FrontierEdges(ptr_of(counts), self.source[mask], self.position[mask], correction[mask])
 
 
 def ptr_of(counts: np.ndarray) -> np.ndarray:
@@ -130,12 +130,12 @@ def stacked_sets(frontier: Frontier, value: np.ndarray) -> csr_array:
     return csr_array((value[node], node, ptr_of(counts)), shape=(len(frontier.keys), len(value)))
 
 
-def stored_order(matrix: Any) -> Edges:
+def stored_order(matrix: Any) -> FrontierEdges:
     """The edges of a matrix whose entries come from :attr:`Adjacency.position`; each row's edges in stored order."""
     row = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     order = np.lexsort((matrix.data, row))
     source, position = matrix.indices[order].astype(np.int64), matrix.data[order] - 1
-    return Edges(matrix.indptr.astype(np.int64), source, position, None)
+    return FrontierEdges(matrix.indptr.astype(np.int64), source, position, None)
 
 
 def unsigned(keys: Sequence[int]) -> np.ndarray:

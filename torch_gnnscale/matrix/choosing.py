@@ -10,7 +10,7 @@ import torch
 from ..ops import MAX_FANOUT, choose_nodes
 from ..ops.arguments import check_int
 from ..ops.layer_drawing import MAX_DRAWN
-from .algebra import Edges, Frontier, ptr_of, stored_order
+from .algebra import Frontier, FrontierEdges, ptr_of, stored_order
 from .draws import bounded, draw
 
 
@@ -88,7 +88,7 @@ def choose_by_its(p: Any, count: int, frontier: Frontier, redraws: int = 8) -> D
     return _drawn(found)
 
 
-def choose_neighbors(p: Any, count: int, frontier: Frontier, replace: bool = False) -> Edges:
+def choose_neighbors(p: Any, count: int, frontier: Frontier, replace: bool = False) -> FrontierEdges:
     """Draws ``count`` edges of each row of P uniformly, by the draws of :func:`torch_gnnscale.ops.sample_neighbors`.
 
     ``p``: rows of :attr:`Adjacency.position`; ``count``: -1 takes all; ``replace``: draw with replacement, else by
@@ -112,7 +112,7 @@ def choose_neighbors(p: Any, count: int, frontier: Frontier, replace: bool = Fal
     at = np.empty(ptr[-1], np.int64)
     at[np.repeat(full, np.diff(ptr))] = np.flatnonzero(np.repeat(full, degree))
     at[np.repeat(drawing, np.diff(ptr))] = (stored.ptr[:-1][drawing, None] + picks).ravel()
-    return Edges(ptr, stored.source[at], stored.position[at], None)
+    return FrontierEdges(ptr, stored.source[at], stored.position[at], None)
 
 
 def _candidates(p: Any, batch: int) -> tuple[np.ndarray, np.ndarray]:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from .algebra import Adjacency, Edges, Frontier, csr_array, one_node_each, stored_order
+from .algebra import Adjacency, Frontier, FrontierEdges, csr_array, one_node_each, stored_order
 from .choosing import Drawn
 
 
-def extract(graph: Adjacency, frontier: Frontier, drawn: Drawn) -> Edges:
+def extract(graph: Adjacency, frontier: Frontier, drawn: Drawn) -> FrontierEdges:
     """The edges of A_S = diag(A_R1, ..., A_Rk) Q_C, each row's in stored order; A_R = Q_R A (sections 4.2.3 and 4.2.4).
 
     A_S has kb x s entries; column c of a row is the c-th node that the row's batch drew. The paper's Q_C has kn rows;

@@ -9,18 +9,18 @@ import numpy as np
 
 from ..ops.layer_drawing import SCORES
 from ..ops.layerwise import square_bits
-from .algebra import Adjacency, Edges, Frontier, csr_array, one_node_each, stacked_sets
+from .algebra import Adjacency, Frontier, FrontierEdges, csr_array, one_node_each, stacked_sets
 from .choosing import choose, choose_neighbors
 from .extracting import extract
 
-Step = Callable[[Frontier, int], Edges]
+Step = Callable[[Frontier, int], FrontierEdges]
 """A hop of a method: takes the frontier and the number to draw, and returns the sampled edges."""
 
 
 def graphsage(graph: Adjacency, replace: bool = False) -> Step:
     """Neighbor sampling (section 4.1), with the draws of :func:`torch_gnnscale.ops.sample_neighbors`."""
 
-    def step(frontier: Frontier, count: int) -> Edges:
+    def step(frontier: Frontier, count: int) -> FrontierEdges:
         p = one_node_each(frontier, graph.num_nodes) @ graph.position  # NORM would give a row equal entries, 1 / |N(v)|
         return choose_neighbors(p, count, frontier, replace)  # EXTRACT returns the drawn entries
 
@@ -31,7 +31,7 @@ def ladies(graph: Adjacency, scheme: str = "priority", scores: str = "squares", 
     """LADIES (section 4.2), with the draws and options of :func:`torch_gnnscale.ops.sample_layers`."""
     value = edge_scores(graph, scores)
 
-    def step(frontier: Frontier, count: int) -> Edges:
+    def step(frontier: Frontier, count: int) -> FrontierEdges:
         p = stacked_sets(frontier, value) @ graph.ones
         p = squared(p) if scores == "counts" else p
         return extract(graph, frontier, choose(p, count, scheme, frontier, keep_known))
@@ -44,7 +44,7 @@ def fastgcn(graph: Adjacency, scheme: str = "priority", scores: str = "squares",
     everything = csr_array(edge_scores(graph, scores)[None])
     p = everything @ graph.ones  # one row for all batches and hops
 
-    def step(frontier: Frontier, count: int) -> Edges:
+    def step(frontier: Frontier, count: int) -> FrontierEdges:
         return extract(graph, frontier, choose(p, count, scheme, frontier, keep_known))
 
     return step

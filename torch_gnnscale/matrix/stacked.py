@@ -12,7 +12,7 @@ from ..ops import Sample
 from ..ops.arguments import check_ids, check_key
 from ..ops.layer_drawing import AGGREGATIONS, WEIGHTS, check_num_nodes
 from ..ops.layer_weights import layer_weights
-from .algebra import Adjacency, Edges, Frontier, ptr_of, unsigned
+from .algebra import Adjacency, Frontier, FrontierEdges, ptr_of, unsigned
 from .methods import Step
 
 
@@ -136,7 +136,7 @@ class _Batch:
 
 
 def _numbered(
-    num_nodes: int, frontier: Frontier, edges: Edges, include_dst: bool
+    num_nodes: int, frontier: Frontier, edges: FrontierEdges, include_dst: bool
 ) -> tuple[np.ndarray, list[np.ndarray]]:
     """The local ids of the edges' sources, and the new nodes of each batch.
 
@@ -158,7 +158,9 @@ def _numbered(
     return local[which[len(before) :]], np.split(node, ptr[1:-1]) if k else []
 
 
-def edge_weights(graph: Adjacency, frontier: Frontier, edges: Edges, aggregation: str, weights: str) -> np.ndarray:
+def edge_weights(
+    graph: Adjacency, frontier: Frontier, edges: FrontierEdges, aggregation: str, weights: str
+) -> np.ndarray:
     """The weight of each edge: float64, shape [e]. ``unbiased``: a_e c_v; ``self_normalized``: these, scaled so that a
     row's sum is the sum of a_e over all stored edges of the row."""
     assert edges.correction is not None
