@@ -35,11 +35,11 @@ class Execution:
         """Iterates over the batches of an epoch, and keeps ``prefetch`` of them in preparation.
 
         If ``prefetch`` is None, a trial chooses it if threads make batches one by one; otherwise it is USUAL. If
-        ``line.ahead`` is False, no batch is made in advance.
+        ``line.may_prefetch`` is False, no batch is made in advance.
         """
         in_bulks = self.bulk > 1 or self.gpu is not None
-        tried = prefetch is None and line.ahead and not in_bulks and not line.collective
-        ahead = 0 if not line.ahead or tried else USUAL if prefetch is None else prefetch
+        tried = prefetch is None and line.may_prefetch and not in_bulks and not line.collective
+        ahead = 0 if not line.may_prefetch or tried else USUAL if prefetch is None else prefetch
         if not in_bulks:
             pipeline = line.pipeline(numbered, finish, ahead)
             return self.trial.follow(pipeline) if tried else pipeline

@@ -122,14 +122,14 @@ class Line:
         """Sample, fetch and collate with the threads that sampler and rows allow. Steps after one that runs
         ``here`` run ``here`` as well."""
         source = self.collator.source
-        sampling = _where(self.sampler.thread_safe, self.sampler.collective) if self.ahead else "here"
+        sampling = _where(self.sampler.thread_safe, self.sampler.collective) if self.may_prefetch else "here"
         fetching = _where(source.threads, source.collective) if source.threads or source.collective else "here"
         found = [Step(self.sample, sampling), Step(self.fetch, fetching), Step(self.collate, "parallel")]
         here = [step.where for step in found].index("here") if "here" in (sampling, fetching) else len(found)
         return [step if number < here else Step(step.run, "here") for number, step in enumerate(found)]
 
     @property
-    def ahead(self) -> bool:
+    def may_prefetch(self) -> bool:
         """Whether batches can be prepared by threads while the model trains."""
         return isinstance(self.sampler, KeyedSampler)
 
