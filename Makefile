@@ -77,7 +77,7 @@ sanitize: build/sanitize/library ## the native tests under AddressSanitizer and 
 		$(addprefix tests/ops/test_,ops.py gather_tiers.py sample_neighbors.py sample_ways.py sample_modes.py sample_bulk.py \
 		layerwise.py layer_bulk.py hops.py negatives.py aggregation.py partition.py pool.py map_file.py philox.py) \
 		tests/split/test_cut.py tests/feature/test_hotness.py tests/topology/test_reorder.py \
-		tests/topology/test_topology.py -k "not wrap_of_its_tags and not a_billion_nodes"
+		tests/topology/test_topology.py -k "not a_billion_nodes"
 
 # In a copy of the sources, with the plain library's objects but for what is watched. The threads are Python's, for
 # ThreadSanitizer does not know those of OpenMP; a race makes the exit status 66.

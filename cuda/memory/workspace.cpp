@@ -14,6 +14,7 @@ namespace gnnscale {
 namespace {
 
 constexpr size_t kMaxIdle = 16;
+constexpr uint64_t kLastTag = UINT32_MAX;  // values of cells stay below it, or else all cells are cleared first
 
 struct Idle {
   std::mutex mutex;
@@ -47,14 +48,14 @@ T* map_zeros(int64_t size) {
 int64_t words_of_bits(int64_t num_nodes) { return num_nodes / 64 + 1; }
 int64_t words_of_slots(int64_t num_nodes) { return num_nodes / 2 + 1; }
 
-// The values of cells stay below this, or else all cells are cleared first. GNNSCALE_LAST_TAG in the environment sets
-// it, for tests in which that happens soon.
-uint64_t last_tag() {
-  static const uint64_t last = [] {
-    const char* const value = std::getenv("GNNSCALE_LAST_TAG");
-    return value == nullptr ? uint64_t{UINT32_MAX} : std::strtoull(value, nullptr, 10);
+// The first tag of cells that are all 0, for a batch of at most `num_local` values. It is 1, so that cells are seldom
+// cleared; GNNSCALE_TAGS in the environment, for tests, is the number of tags that are left then.
+uint32_t first_tag(int64_t num_local) {
+  static const uint64_t first = [] {
+    const char* const tags = std::getenv("GNNSCALE_TAGS");
+    return tags == nullptr ? uint64_t{1} : kLastTag - std::strtoull(tags, nullptr, 10);
   }();
-  return last;
+  return static_cast<uint32_t>(std::min(first, kLastTag - std::min(static_cast<uint64_t>(num_local), kLastTag - 1)));
 }
 
 template <typename T>
@@ -71,10 +72,10 @@ void Workspace::prepare(int64_t num_nodes, int64_t num_local) {
     map = nullptr;
     map = map_zeros<uint32_t>(num_nodes);
     map_size = num_nodes;
-    base = 1;
-  } else if (static_cast<uint64_t>(base) + static_cast<uint64_t>(num_local) > last_tag()) {
+    base = first_tag(num_local);
+  } else if (static_cast<uint64_t>(base) + static_cast<uint64_t>(num_local) > kLastTag) {
     std::memset(map, 0, static_cast<size_t>(map_size) * sizeof(uint32_t));
-    base = 1;
+    base = first_tag(num_local);
   }
 }
 
@@ -89,10 +90,10 @@ void Workspace::prepare_slots(int64_t num_nodes) {
     bits = map_zeros<uint64_t>(words_of_bits(num_nodes) + words_of_slots(num_nodes));
     slots = reinterpret_cast<uint32_t*>(bits + words_of_bits(num_nodes));
     slots_size = num_nodes;
-    slot_base = 1;
-  } else if (static_cast<uint64_t>(slot_base) + static_cast<uint64_t>(num_nodes) > last_tag()) {
+    slot_base = first_tag(num_nodes);
+  } else if (static_cast<uint64_t>(slot_base) + static_cast<uint64_t>(num_nodes) > kLastTag) {
     std::memset(slots, 0, static_cast<size_t>(slots_size) * sizeof(uint32_t));
-    slot_base = 1;
+    slot_base = first_tag(num_nodes);
   }
 }
 

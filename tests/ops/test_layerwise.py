@@ -133,7 +133,7 @@ def test_cells_are_cleared_when_the_tags_are_used_up():
     """Both graphs use up 1000 tags: one has more nodes than that, so each of its hops clears the cells; the other has
     fewer, so only some hops do."""
     code = "from test_layerwise import *; check_ladies('priority', True); check_ladies('poisson', False)"
-    done = forked.run(code, GNNSCALE_LAST_TAG="1000")
+    done = forked.run(code, GNNSCALE_TAGS="1000")
     assert done.returncode == 0, done.stderr
 
 
