@@ -1,4 +1,4 @@
-// The options of the sampling operators, in one integer: a bit each, numbered as in torch_gnnscale/ops/samples.py.
+// The options of the sampling operators, bits of one integer, numbered as in torch_gnnscale/ops/sample_options.py.
 #pragma once
 
 #include <torch/csrc/stable/library.h>

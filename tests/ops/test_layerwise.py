@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from torch_gnnscale import ops, reference
 from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, MAX_DRAWN, METHODS, SCHEMES, SCHEMES_OF, SCORES, WEIGHTS
-from torch_gnnscale.ops.samples import MAX_HOPS
+from torch_gnnscale.ops.sample_options import MAX_HOPS
 from torch_gnnscale.reference import layerwise as twin
 
 INDEX = [torch.int32, torch.int64]

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from torch_gnnscale import ops, reference
 from torch_gnnscale.matrix.draws import WORD
-from torch_gnnscale.ops import feature_rows, hops, layer_drawing, negatives, samples, shuffle, tiers
+from torch_gnnscale.ops import feature_rows, hops, layer_drawing, negatives, sample_options, shuffle, tiers
 from torch_gnnscale.ops.bulk import sample_bulk
 from torch_gnnscale.reference import draws
 
@@ -25,7 +25,7 @@ SEEDS = torch.tensor([0, 2])
     [
         ("tier.h", "kMaxTiers", tiers.MAX_TIERS),
         ("tier.h", "kMaxSegments", tiers.MAX_SEGMENTS),
-        ("pick.h", "kMaxHops", samples.MAX_HOPS),
+        ("pick.h", "kMaxHops", sample_options.MAX_HOPS),
         ("shuffle/shuffle.h", "kMaxShuffleParts", shuffle.MAX_TABLES),
         ("gather/gather_cuda.h", "kMaxRowBytes", feature_rows.MAX_ROW_BYTES),
     ],
@@ -38,7 +38,7 @@ def test_native_code_has_the_same(file, constant, value):
 def test_what_is_documented():
     assert (ops.MAX_COUNT, ops.MAX_BATCHES, ops.MAX_STEPS, ops.MAX_PARTS) == (2**40, 2**24 - 1, 2**12, 2**16)
     assert (hops.MAX_TREES, layer_drawing.MAX_DRAWN, negatives.MAX_WEIGHTED) == (2**31, 2**31, 2**30)
-    assert samples.MAX_RELATIONS == 1024
+    assert sample_options.MAX_RELATIONS == 1024
     assert int(WORD) == draws.WORD == 2**32 - 1
 
 

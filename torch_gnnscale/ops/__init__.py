@@ -33,7 +33,7 @@ from .memory import (
 from .negatives import Candidates, EdgeSet, candidates, edge_set, sample_negatives
 from .neighbors import PreparedNeighbors, sample_neighbors, weight_sums
 from .partition import MAX_STEPS, Side, contract, propagate_labels, transpose
-from .samples import MAX_FANOUT, MAX_HOPS, Sample, Subgraph
+from .sample_options import MAX_FANOUT, MAX_HOPS, Sample, Subgraph
 from .scores import count_ids, reverse_pagerank, score_unit
 from .shuffle import shuffle_rows
 from .tiers import can_widen, gather_tiers, place_dtype

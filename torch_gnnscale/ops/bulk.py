@@ -10,7 +10,7 @@ from torch import Tensor
 
 from .arguments import OPS, check_ids, check_int, check_key, check_readable, resolve_threads
 from .graph import relations
-from .samples import LAYERS, REPLACE, WITH_COL, WITH_EDGE_ID, Sample, Subgraph, check_fanouts
+from .sample_options import LAYERS, REPLACE, WITH_COL, WITH_EDGE_ID, Sample, Subgraph, check_fanouts
 from .tiers import MAX_TIERS, check_spread, open_peer
 
 MAX_BATCHES = (1 << 24) - 1

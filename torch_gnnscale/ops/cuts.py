@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .arguments import OPS, check_device, check_ids, check_int, check_same, check_tensor, first_outside
 from .graph import check_vector
-from .samples import MAX_HOPS
+from .sample_options import MAX_HOPS
 
 MAX_PARTS = 1 << 16
 """Over so many ranks a batch can be cut."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .arguments import MAX_COUNT, check_ids, check_int, check_tensor
-from .samples import MAX_RELATIONS
+from .sample_options import MAX_RELATIONS
 
 
 class Relations(NamedTuple):

@@ -12,7 +12,7 @@ from .arguments import OPS, check_ids, check_readable, resolve_threads
 from .bulk import check_bulk_input, split_bulk
 from .graph import check_vector
 from .layer_drawing import LayerDrawing, check_drawing, check_num_nodes, choices_of, options_of
-from .samples import Sample
+from .sample_options import Sample
 
 
 def sample_layers_bulk(

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from .arguments import check_int
 from .graph import Relations
-from .samples import INCLUDE_DST, KEEP_KNOWN, LAYER_DEPENDENCY, LAYERS, MAX_HOPS
+from .sample_options import INCLUDE_DST, KEEP_KNOWN, LAYER_DEPENDENCY, LAYERS, MAX_HOPS
 
 METHODS = ("ladies", "fastgcn", "labor")
 """The methods of :func:`sample_layers`."""
@@ -85,7 +85,7 @@ def choices_of(drawing: LayerDrawing) -> list[int]:
 
 
 def options_of(drawing: LayerDrawing, layers: bool, include_dst: bool) -> int:
-    """The other options, as bits of one integer: see :mod:`torch_gnnscale.ops.samples`."""
+    """The other options, as bits of one integer: see :mod:`torch_gnnscale.ops.sample_options`."""
     return (
         LAYERS * layers | KEEP_KNOWN * drawing.keep_known | LAYER_DEPENDENCY * drawing.layer_dependency
         | INCLUDE_DST * include_dst

@@ -21,7 +21,7 @@ from .layer_drawing import (
     choices_of,
     options_of,
 )
-from .samples import MAX_HOPS, Sample
+from .sample_options import MAX_HOPS, Sample
 
 
 def square_bits(num_nodes: int) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor
 from .arguments import ID_DTYPES, OPS, check_ids, check_key, check_tensor, resolve_threads
 from .bulk import beyond_bulks, sample_bulk
 from .graph import Relations, check_vector
-from .samples import (
+from .sample_options import (
     DISJOINT,
     LAST,
     LAYERS,

@@ -1,4 +1,4 @@
-"""What samples are, and which options and fanouts they are drawn by."""
+"""The options, fanouts and bounds of the operators that draw samples, and what they return."""
 
 from __future__ import annotations
 
