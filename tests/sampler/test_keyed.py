@@ -1,4 +1,4 @@
-"""A sampler of forty lines that keeps the contract gets from the loaders what ours has."""
+"""A sampler of thirty lines that keeps the contract gets from the loaders what ours has."""
 
 import threading
 import warnings
@@ -29,42 +29,32 @@ class RandomEdges(KeyedSampler):
     """Draws one in-edge per seed, at a keyed place, with a weight and a field of its own."""
 
     def __init__(self, data, weighted=True):
-        self.csc, self.nodes, self.weighted = CSC.from_data(data), data.num_nodes, weighted
-
-    def sample_from_nodes(self, inputs, key=None):
-        out = self._sample(inputs.node, draw_seed() if key is None else key)
-        out.metadata = (inputs.input_id, inputs.time)
-        return out
-
-    def sample_from_edges(self, inputs, neg_sampling=None, key=None):
-        out = self._sample(torch.cat([inputs.row, inputs.col]), key)
-        ends = torch.arange(2 * len(inputs.row)).view(2, -1)
-        out.metadata = (inputs.input_id, ends, inputs.label, inputs.time)
-        return out
-
-    def _sample(self, seeds, key):
-        begin, degree = self.csc.colptr[seeds], self.csc.colptr.diff()[seeds]
-        place = begin + torch.randint(
-            1 << 30, seeds.shape, generator=torch.Generator().manual_seed(key)
-        ) % degree.clamp(1)
-        col = (degree > 0).nonzero().view(-1)
-        found, row = self.csc.row[place[col]].to(torch.int64).unique(return_inverse=True)
-        edge_index = torch.stack([row + len(seeds), col])
-        colptr = torch.cat([torch.zeros(1).long(), (degree > 0).cumsum(0)])
-        edge = place[col] if self.csc.edge_id is None else self.csc.edge_id[place[col]].to(torch.int64)
-        weight = 1.0 / degree[col] if self.weighted else None
-        counts = [len(seeds), len(found)], [len(col)]
-        return NeighborOutput(torch.cat([seeds, found]), *edge_index, edge, None, *counts, colptr=colptr,
-                              edge_index=edge_index, edge_weight=weight, fields={"key": key})  # fmt: skip
+        self.csc, self.weighted = CSC.from_data(data), weighted
 
     def options(self):
         return {"sampler": "random edges"}
 
     def node_bounds(self):
-        return {None: self.nodes}
+        return {None: self.csc.num_dst}
 
-    def edge_bound(self, edge_type):
-        return self.csc.num_edges
+    def sample_from_nodes(self, inputs, key=None):
+        return self._sample(inputs.node, draw_seed() if key is None else key, inputs.input_id, inputs.time)
+
+    def sample_from_edges(self, inputs, neg_sampling=None, key=None):
+        ends = torch.stack([inputs.row, inputs.col])
+        local = torch.arange(ends.numel()).view(2, -1)
+        return self._sample(ends.flatten(), key, inputs.input_id, local, inputs.label, inputs.time)
+
+    def _sample(self, seeds, key, *metadata):
+        draws = torch.rand(len(seeds), generator=torch.Generator().manual_seed(key))
+        degree = self.csc.colptr.diff()[seeds]
+        col, place = degree.nonzero().view(-1), self.csc.colptr[seeds] + (draws * degree).long()
+        edge = place[col] if self.csc.edge_id is None else self.csc.edge_id[place[col]].long()
+        found, row = self.csc.row[place[col]].long().unique(return_inverse=True)
+        colptr = torch.cat([degree.new_zeros(1), (degree > 0).cumsum(0)])
+        weight, counts = 1.0 / degree[col] if self.weighted else None, ([len(seeds), len(found)], [len(col)])
+        return NeighborOutput(torch.cat([seeds, found]), len(seeds) + row, col, edge, None, *counts,
+                              metadata=metadata, colptr=colptr, edge_weight=weight, fields={"key": key})  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -375,8 +365,8 @@ class Naming(RandomEdges):
         super().__init__(data, weighted=False)
         self.name = name
 
-    def _sample(self, seeds, key):
-        out = super()._sample(seeds, key)
+    def _sample(self, seeds, key, *metadata):
+        out = super()._sample(seeds, key, *metadata)
         out.fields = {self.name: key}
         return out
 

@@ -174,5 +174,8 @@ def _as_drawn(out: Output, drawn: dict | None, now: dict | None) -> dict[Any, tu
         return before is not None and after is not None and _same_ends(before, after)
 
     pointers = {edge_type: colptr for edge_type, colptr in by_type(out, out.colptr).items() if kept(edge_type)}
-    indices = by_type(out, out.edge_index)
+    if out.edge_index is None:
+        indices = {edge_type: torch.stack(ends) for edge_type, ends in _ends_by_type(out).items()}
+    else:
+        indices = by_type(out, out.edge_index)
     return {edge_type: (indices[edge_type], colptr) for edge_type, colptr in pointers.items()}

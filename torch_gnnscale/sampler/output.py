@@ -52,7 +52,8 @@ class NeighborOutput(SamplerOutput):
     ``layers``, the columns of hop 0 are followed by those of hop 1, and so on. None if edges are not sorted by
     destination."""
     edge_index: Tensor | None = None
-    """Local COO, sorted by destination: int64, shape [2, e]."""
+    """Local COO, sorted by destination if there is ``colptr``: int64, shape [2, e]. Not needed beside ``row`` and
+    ``col``."""
     edge_weight: Tensor | None = None
     """edge_weight[i]: weight of edge i; floating point, shape [e]. Its name in batches is the sampler's
     ``weight_name``."""
