@@ -27,7 +27,7 @@ from .tasks import TASKS
 from .tasks.nodes import MODELS
 from .tasks.split_nodes import SplitNodeTrainer, SplitRanks
 from .training import Config, RankGroup, Trainer, plot_run
-from .training.ranks import launched, launched_ranks
+from .training.rank_group import launched, launched_ranks
 
 _OF_PARTS = ("stage", "buffer", "policy")
 """Options that only --parts understands."""

@@ -319,7 +319,7 @@ import os, sys
 from torch import distributed as dist
 from helpers.parts import loader_of_part
 from torch_gnnscale.distributed import open_part
-from torch_gnnscale.training.ranks import launched
+from torch_gnnscale.training.rank_group import launched
 if "TORCH_DISABLE_SHARE_RDZV_TCP_STORE" in os.environ:
     dist.init_process_group("gloo")
 with launched(), open_part(os.environ["PARTS"]) as part:

@@ -6,7 +6,7 @@ from helpers.narrow import batches
 from helpers.split import cut_batches, random_owners
 
 from torch_gnnscale.split.own_hops import OwnHops
-from torch_gnnscale.split.own_rows import KnownRows, OwnNodeRows
+from torch_gnnscale.split.own_node_rows import KnownRows, OwnNodeRows
 
 
 @pytest.mark.parametrize("last", [False, True])

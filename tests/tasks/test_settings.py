@@ -29,7 +29,7 @@ from torch_gnnscale.tasks.nodes import ResidualGNN, SeedScores, build_model, cal
 from torch_gnnscale.tasks.split_nodes import SplitNodeTrainer, SplitRanks
 from torch_gnnscale.tasks.temporal import _precision
 from torch_gnnscale.training import Config, RankGroup, checkpoint
-from torch_gnnscale.training.ranks import launched_ranks
+from torch_gnnscale.training.rank_group import launched_ranks
 
 METHODS = "('neighbor', 'ladies', 'fastgcn', 'labor')"
 SETTINGS = [

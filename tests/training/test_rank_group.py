@@ -9,7 +9,7 @@ from torch import nn
 
 from torch_gnnscale.ranks import Ranks
 from torch_gnnscale.training import RankGroup
-from torch_gnnscale.training.ranks import launched, launched_ranks
+from torch_gnnscale.training.rank_group import launched, launched_ranks
 
 
 def group():

@@ -15,7 +15,7 @@ from ..ranks import Steps
 from ..sampler.executor import Drawing, Executor
 from ..sampler.graph import SampledGraph
 from ..sampler.hop_by_hop import Frontier, Hops, Picked, by_hops, finish_together
-from .owners import Draw, Owners, Requests
+from .hop_by_owners import Draw, Owners, Requests
 
 PHASES = ("P", "SAMPLE", "EXTRACT")
 """What sampling does (matrix-based sampling, algorithm 1)."""

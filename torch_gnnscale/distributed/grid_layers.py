@@ -12,9 +12,9 @@ from ..ops.layerwise import square_bits
 from ..ranks import Steps
 from ..sampler.hop_by_hop import Frontier, Picked, WeightedPicks, finish_together
 from ..topology.sort_on_disk import id_dtype
+from .hop_by_owners import Owners, divided, expanded, joined, packed, taken, unpacked
 from .layer_edges import drawn_weights, stored_edges
 from .layers import PartitionedLayers
-from .owners import Owners, divided, expanded, joined, packed, taken, unpacked
 from .row_exchange import counts_by_part
 from .steps import RankSteps
 

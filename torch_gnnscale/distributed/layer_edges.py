@@ -8,7 +8,7 @@ from torch import Tensor
 
 from .. import ops
 from ..ops.layer_weights import layer_weights
-from .owners import expanded
+from .hop_by_owners import expanded
 
 
 def stored_edges(graph: ops.Relations, column: Tensor) -> ops.Picks:

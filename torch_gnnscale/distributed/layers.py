@@ -15,8 +15,8 @@ from ..sampler.graph import SampledGraph
 from ..sampler.hop_by_hop import Frontier, Hops, WeightedPicks, by_hops
 from ..sampler.layer_executor import LayerExecutor, LayerOptions
 from .executor import OverParts
+from .hop_by_owners import Requests
 from .layer_edges import drawn_weights, stored_edges
-from .owners import Requests
 
 
 class PartitionedLayers(OverParts, LayerExecutor):

@@ -3,7 +3,7 @@
 from .budget import Budget, budget_bytes, format_bytes, is_bytes
 from .host import HostArray, HostLayout, HostMemory, free_on_gpu
 from .huge_pages import move_to_huge_pages
-from .peers import peer_budgets, unreadable_peer
+from .peer_gpus import peer_budgets, unreadable_peer
 
 __all__ = [
     "Budget", "HostArray", "HostLayout", "HostMemory", "budget_bytes", "format_bytes", "free_on_gpu",

@@ -17,7 +17,7 @@ from ..nn.hops import HopEdges, first_rows
 from ..nn.layer import ForwardPass, NarrowedLayer, Read
 from ..random import Purpose, batch_key
 from .own_hops import OwnHops
-from .own_rows import OwnNodeRows
+from .own_node_rows import OwnNodeRows
 from .peer_memory import empty_rows
 from .transport import Moves, Transport
 

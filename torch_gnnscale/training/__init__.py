@@ -2,7 +2,7 @@
 
 from .checkpoint import CHECKPOINT
 from .plots import plot_run
-from .ranks import RankGroup
+from .rank_group import RankGroup
 from .trainer import Config, Trainer
 
 __all__ = ["CHECKPOINT", "Config", "RankGroup", "Trainer", "plot_run"]

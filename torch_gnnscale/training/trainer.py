@@ -20,7 +20,7 @@ from ..loader.keyed_loader import KeyedLoader
 from ..random import Purpose, batch_key
 from . import checkpoint
 from .clock import Clock
-from .ranks import RankGroup
+from .rank_group import RankGroup
 
 SUMMED = ("loss", "seeds", "edges", "nodes")
 """The names of the sums over the batches of an epoch, and over the ranks."""
