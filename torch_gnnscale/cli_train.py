@@ -84,7 +84,7 @@ def add_command(commands: Any, parents: list[argparse.ArgumentParser]) -> None:
         "for)",
         **unless_given,
     )
-    add("--parts", metavar="DIR", help="what gnnscale partition wrote, in the place of a data set", **unless_given)
+    add("--parts", metavar="DIR", help="what gnnscale partition wrote, instead of a data set", **unless_given)
     add(
         "--split-plan",
         metavar="PLAN",
