@@ -97,6 +97,28 @@ class Loops(nn.Module):
         return self.conv(x, add_self_loops(edge_index, num_nodes=x.size(0))[0])
 
 
+class Sized(nn.Module):
+    """Says how many rows a layer has."""
+
+    def __init__(self, size, features: int = FEATURES) -> None:
+        super().__init__()
+        self.conv, self.size = pyg_nn.SAGEConv(features, CLASSES), size
+
+    def forward(self, x, edge_index):
+        return self.conv(x, edge_index, size=self.size)
+
+
+class OtherRows(nn.Module):
+    """Calls a layer with rows of no number of hops, or with none."""
+
+    def __init__(self, rows) -> None:
+        super().__init__()
+        self.conv, self.rows = pyg_nn.SAGEConv(FEATURES, CLASSES), rows
+
+    def forward(self, x, edge_index):
+        return self.conv(self.rows(x), edge_index)
+
+
 MODELS = {
     "sage": basic(pyg_nn.GraphSAGE),
     "sage max": basic(pyg_nn.GraphSAGE, aggr="max"),

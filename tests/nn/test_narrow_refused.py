@@ -3,7 +3,18 @@
 import pytest
 import torch
 import torch_geometric.nn as pyg_nn
-from helpers.narrow import CLASSES, FEATURES, HIDDEN, DegreesOfSources, Loops, basic, batches, sequence
+from helpers.narrow import (
+    CLASSES,
+    FEATURES,
+    HIDDEN,
+    DegreesOfSources,
+    Loops,
+    OtherRows,
+    Sized,
+    basic,
+    batches,
+    sequence,
+)
 from torch import nn
 from torch_geometric.data import Data, HeteroData
 
@@ -13,26 +24,6 @@ from torch_gnnscale.nn.hops import Hops
 from torch_gnnscale.nn.narrow import Narrowed
 
 pytestmark = pytest.mark.usefixtures("every_batch_is_narrowed")
-
-
-class Sized(nn.Module):
-    def __init__(self, size):
-        super().__init__()
-        self.conv, self.size = pyg_nn.SAGEConv(FEATURES, CLASSES), size
-
-    def forward(self, x, edge_index):
-        return self.conv(x, edge_index, size=self.size)
-
-
-class OtherRows(nn.Module):
-    """Calls a layer with rows of no number of hops, or with none."""
-
-    def __init__(self, rows):
-        super().__init__()
-        self.conv, self.rows = pyg_nn.SAGEConv(FEATURES, CLASSES), rows
-
-    def forward(self, x, edge_index):
-        return self.conv(self.rows(x), edge_index)
 
 
 REFUSED = [
@@ -88,9 +79,11 @@ def test_batches_are_compared_until_one_has_edges_in_every_hop(monkeypatch):
         (OtherRows(lambda x: None), r"expected input rows of whole hops \[\d+, \d+, \d+, \d+\], found no tensor"),
     ],
 )
-def test_calls_that_are_refused_without_a_look_at_the_whole_batch(model, message):
+@pytest.mark.parametrize("check", [False, True])
+def test_calls_that_are_refused_by_the_layer(model, message, check):
+    """Also if the first batch is compared with the whole, of which PyG's errors name no layer."""
     with pytest.raises(ValueError, match=rf"^conv \(SAGEConv\): {message}$"):
-        narrow(model.double(), check=False)(next(iter(batches())))
+        narrow(model.double(), check=check)(next(iter(batches())))
 
 
 @pytest.mark.parametrize(

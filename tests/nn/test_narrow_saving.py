@@ -44,7 +44,7 @@ def test_a_batch_that_is_not_worth_it_is_computed_whole(few, monkeypatch):
         torch.testing.assert_close(narrowed(batch), expected, rtol=0, atol=1e-12)
     whole, first = (len(batch.x), len(batch.x)), (len(batch.x), 10)
     computed = whole if few else first
-    assert model.seen == [whole, first, computed, computed], "the first batch is checked, and then computed as any"
+    assert model.seen == [first, whole, computed, computed], "the first batch is checked, and then computed as any"
 
 
 @pytest.mark.parametrize("check", [False, True])

@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
-from helpers.narrow import CLASSES, FEATURES, HIDDEN, DegreesOfSources, Loops, sequence
+from helpers.narrow import CLASSES, FEATURES, HIDDEN, DegreesOfSources, Loops, OtherRows, Sized, sequence
 from helpers.slow import SLOW, quick
 from helpers.split import cut_batches, random_owners
 from helpers.split_models import NODES, DropsSources, NormsSources, Recomputed, own_batches
@@ -30,6 +30,8 @@ REFUSED = {
     "checkpoint": Recomputed,
     "dropped": sequence(DropsSources, lambda: pyg_nn.SAGEConv(FEATURES, CLASSES)),
     "normed": sequence(NormsSources, lambda: pyg_nn.SAGEConv(FEATURES, CLASSES)),
+    "sized": lambda: Sized((5, 5)),
+    "other rows": lambda: OtherRows(lambda x: x[:-1]),
 }
 OTHERS_FOUND = "expected the seeds' rows to be those of the whole batch, found others"
 SAID = {
@@ -42,8 +44,10 @@ SAID = {
     "cached": "ValueError: convs.0 (GCNConv): expected cached=False, for every batch has other edges",
     "flow": "ValueError: convs.0 (SAGEConv): expected flow='source_to_target', found 'target_to_source'",
     "checkpoint": "NotImplementedError: conv (SAGEConv): expected each layer to run once, found it within torch.utils",
-    "dropped": "NotImplementedError: split: expected dropout of what a layer returns or gets, found it within a layer",
+    "dropped": "NotImplementedError: module_0 (DropsSources): expected dropout of what a layer returns or gets",
     "normed": "NotImplementedError: module_0.norm (BatchNorm1d): expected rows that are one rank's own, found it",
+    "sized": "ValueError: conv (SAGEConv): expected no size, found (5, 5); narrowing decides it",
+    "other rows": "ValueError: conv (SAGEConv): expected input rows of whole hops [32, 75, 129, 194], found 193 rows",
 }
 
 

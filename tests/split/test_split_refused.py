@@ -8,7 +8,7 @@ import torch_geometric.nn as pyg_nn
 from helpers.cluster import cluster
 from helpers.data import ForeignFeatureStore, make_data, our_stores
 from helpers.hetero import make_hetero
-from helpers.narrow import CLASSES, FEATURES, HIDDEN, sequence
+from helpers.narrow import CLASSES, FEATURES, HIDDEN, OtherRows, Sized, sequence
 from helpers.refused import refuses
 from helpers.slow import quick
 from helpers.split import GivenPlan, loader_of, random_owners
@@ -200,6 +200,13 @@ class Embeds(nn.Module):
         return self.conv(x + self.table(x[:, 0].long() % CLASSES), edge_index)
 
 
+class AlwaysAlpha(nn.Module):
+    """Noise in evaluation mode, too."""
+
+    def forward(self, x):
+        return alpha(x)
+
+
 def alpha(x):
     return nn.functional.alpha_dropout(x, 0.5, True)
 
@@ -218,19 +225,32 @@ OTHERS = (
 )
 MODELS = {
     "noise": (lambda: Noisy(alpha), NotImplementedError,
-              "split: expected dropout of rows of nodes by F.dropout, found alpha_dropout"),
+              "the model (Noisy): expected dropout of rows of nodes by F.dropout, found alpha_dropout"),
+    "own noise": (lambda: Noisy(AlwaysAlpha()), NotImplementedError,
+                  "function (AlwaysAlpha): expected dropout of rows of nodes by F.dropout, found alpha_dropout"),
     "three": (NormsThree, NotImplementedError,
               "norm (BatchNorm1d): expected a matrix of rows, found (194, 3, 1)"),
     "normed": (sequence(NormsSources, last_layer), NotImplementedError,
                "module_0.norm (BatchNorm1d): expected rows that are one rank's own, found it within a layer on rows of "
                "sources, of which several ranks have copies"),
     "dropped": (sequence(DropsSources, last_layer), NotImplementedError,
-                "split: expected dropout of what a layer returns or gets, found it within a layer on rows of sources"),
+                "module_0 (DropsSources): expected dropout of what a layer returns or gets, found it within a layer on "
+                "rows of sources"),
     "checkpoint": (Recomputed, NotImplementedError,
                    "conv (SAGEConv): expected each layer to run once, found it within torch.utils.checkpoint, which "
                    "would shuffle its rows again on the way back"),
     "graph norm": (lambda: pyg_nn.GraphSAGE(FEATURES, HIDDEN, 3, CLASSES, norm="GraphNorm"), ValueError,
                    f"norms.0 (GraphNorm): {OTHERS}"),
+    "sized": (lambda: Sized((5, 5)), ValueError,
+              "conv (SAGEConv): expected no size, found (5, 5); narrowing decides it"),
+    "sized, lazy": (lambda: Sized((5, 5), -1), ValueError,
+                    "conv (SAGEConv): expected no size, found (5, 5); narrowing decides it"),
+    "sized within": (sequence(lambda: pyg_nn.SAGEConv(FEATURES, FEATURES), lambda: Sized((5, 5))), ValueError,
+                     "module_1.conv (SAGEConv): expected no size, found (5, 5); narrowing decides it"),
+    "fewer rows": (lambda: OtherRows(lambda x: x[:-1]), ValueError,
+                   "conv (SAGEConv): expected input rows of whole hops [32, 75, 129, 194], found 193 rows"),
+    "no rows": (lambda: OtherRows(lambda x: None), ValueError,
+                "conv (SAGEConv): expected input rows of whole hops [32, 75, 129, 194], found no tensor"),
 }  # fmt: skip
 
 
@@ -311,9 +331,9 @@ def test_what_ranks_refuse():
     expected = {
         "outside": "RuntimeError: split: expected to read in steps that all ranks take together; iterate over the "
         "loader",
-        "batch norm": "NotImplementedError: split: expected statistics of rows of nodes by nn.BatchNorm1d, found "
-        "F.batch_norm",
-        "sparse": "NotImplementedError: split: expected dense gradients, found sparse ones; make "
+        "batch norm": "NotImplementedError: the model (Noisy): expected statistics of rows of nodes by "
+        "nn.BatchNorm1d, found F.batch_norm",
+        "sparse": "NotImplementedError: table.weight: expected dense gradients, found sparse ones; make "
         "Embedding(sparse=False)",
     }
     assert cluster(2).run(of_ranks) == [expected] * 2

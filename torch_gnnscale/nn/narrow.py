@@ -86,10 +86,10 @@ class Narrowed(Layered):
         """Raises ValueError, naming the first module whose outputs differ, unless the narrowed model gives those of the
         model on the whole batch; both run in evaluation mode."""
         with self._evaluating():
+            with outputs(self.module) as narrowed:  # first: its layers refuse by their names what PyG would not
+                found = self._run(batch, hops)
             with outputs(self.module) as whole:
                 expected = self._whole(batch)[: num_seeds(batch)]
-            with outputs(self.module) as narrowed:
-                found = self._run(batch, hops)
         if agree(expected, found):
             return
         raise ValueError(

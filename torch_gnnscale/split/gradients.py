@@ -101,6 +101,12 @@ class GradientSum:
                     self._left[parameter] = TensorWeakRef(parameter.grad), parameter.grad._version
             return
         own = [parameter.grad if parameter in self._before else None for parameter in parameters]
+        for parameter, grad in zip(parameters, own, strict=True):
+            if grad is not None and grad.layout != torch.strided:
+                name = next(name for name, entry in model.named_parameters() if entry is parameter)
+                raise NotImplementedError(
+                    f"{name}: expected dense gradients, found sparse ones; make Embedding(sparse=False)"
+                )
         for parameter, total in zip(parameters, self._totals(parameters, own), strict=True):
             before = self._before.pop(parameter, parameter.grad)
             if total is not None:
@@ -112,10 +118,6 @@ class GradientSum:
         """The sums over ranks; None where no rank has a gradient. The first exchange carries the gradients of the
         parameters that had one last time, and a mask of those that have one now; if others have one now, a second
         exchange follows."""
-        if any(grad is not None and grad.layout != torch.strided for grad in own):
-            raise NotImplementedError(
-                "split: expected dense gradients, found sparse ones; make Embedding(sparse=False)"
-            )
         has = torch.tensor([grad is not None for grad in own])
         awaited = [number for number in self._awaited if number < len(parameters)]
         found, having = self._sums(parameters, own, awaited, has)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..nn.common_rows import JOINS, NARROWED, CommonRows
 from ..nn.hops import first_rows
+from ..nn.wrapper import Wrapper
 from .own_hops import OwnHops
 
 _DROPOUTS = {"dropout", "dropout_"}
@@ -82,10 +84,12 @@ class OwnNodeRows(CommonRows):
             of_ranks = self.own_hops.index.parts > 1
             if of_ranks and name == "batch_norm" and kwargs.get("training", args[5] if len(args) > 5 else False):
                 raise NotImplementedError(
-                    "split: expected statistics of rows of nodes by nn.BatchNorm1d, found F.batch_norm"
+                    f"{_module_that_runs()}: expected statistics of rows of nodes by nn.BatchNorm1d, found F.batch_norm"
                 )
             if name in _OTHER_NOISE and kwargs.get("training", args[2] if len(args) > 2 else False):
-                raise NotImplementedError(f"split: expected dropout of rows of nodes by F.dropout, found {name}")
+                raise NotImplementedError(
+                    f"{_module_that_runs()}: expected dropout of rows of nodes by F.dropout, found {name}"
+                )
             if len(found) > 1 and name in NARROWED:
                 args, kwargs = self._cut(name, args, kwargs)
                 found = {KnownRows(min(rows.groups for rows in found)), *found}
@@ -140,12 +144,28 @@ class OwnNodeRows(CommonRows):
             )
         if rows.mixed and (training or self.refuses_mixed):
             raise NotImplementedError(
-                "split: expected dropout of what a layer returns or gets, found it within a layer on rows of sources"
+                f"{_module_that_runs()}: expected dropout of what a layer returns or gets, found it within a layer on "
+                f"rows of sources"
             )
         if not training or p == 0:
             return input
         out = self.drop(input, p, self.count(rows))
         return input.copy_(out) if inplace or func.__name__ == "dropout_" else out
+
+
+def _module_that_runs() -> str:
+    """The name and kind of the innermost module of the split model whose code runs, by the frames of this thread."""
+    module, frame = None, sys._getframe(1)
+    while frame is not None:
+        found = frame.f_locals.get("self")
+        if isinstance(found, Wrapper):
+            module = found.module if module is None else module
+            name = next(name for name, entry in found.named_modules() if entry is module)
+            return f"{name or 'the model'} ({type(module).__name__})"
+        if module is None and isinstance(found, nn.Module):
+            module = found
+        frame = frame.f_back  # type: ignore[assignment]
+    return "split"
 
 
 def _with_rows(name: str, args: Any, kwargs: Any) -> Iterator[Any]:

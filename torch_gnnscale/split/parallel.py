@@ -246,22 +246,18 @@ class Parallelized(Layered):
         self._of_nodes = {"n_id", *(name for name, field in fields.tensors.items() if not field.of_edges)}
         index: ShuffleIndex = batch.shuffle_index
         whole, had_lazy = probe_batch(fields, batch.edge_index.device), self._has_lazy()
-        local = torch.arange(whole.num_nodes)
+        has_halo, alone = fields.has_halo, (1, 0, Transport(Exchange(None, 1, 0)))
         with self._evaluating():
-            with outputs(self.module) as of_whole:
-                expected = self._whole(whole)[:SEEDS]
             if had_lazy:
+                self._run_probe(whole, *alone, has_halo, None)
                 self._share_weights()
-                expected = self._whole(whole)[:SEEDS]
             calls: list[Call] = []
-            for parts, part, to in ((1, 0, Transport(Exchange(None, 1, 0))), (index.parts, index.part, transport)):
-                share, local = cut_probe(whole, parts, part, fields.has_halo)
-                split_pass = SplitPass(
-                    OwnHops(share, True), to, share, calls or None, fields.has_halo, self._weight(share)
-                )
-                with outputs(self.module) as of_share:
-                    found = self._run(share, split_pass)
-                calls = split_pass.calls
+            for parts, part, to in (alone, (index.parts, index.part, transport)):
+                found, local, of_share, its_calls = self._run_probe(whole, parts, part, to, has_halo, calls or None)
+                if not calls:  # after the layers, which refuse by their names what PyG, on the whole batch, would not
+                    with outputs(self.module) as of_whole:
+                        expected = self._whole(whole)[:SEEDS]
+                calls = its_calls
                 text = None
                 if not agree(expected[local[: len(found)]], found):
                     rows = {n: out[local] for n, out in of_whole.items() if len(out) == whole.num_nodes}
@@ -275,6 +271,21 @@ class Parallelized(Layered):
                     )
         self._calls[fields.hops] = calls
         return None
+
+    def _run_probe(
+        self, whole: Any, parts: int, part: int, to: Transport, has_halo: bool, calls: list[Call] | None
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor], list[Call]]:
+        """Runs the model on one part of the probe; ``calls`` is as of :class:`SplitPass`.
+
+        Returns:
+            The output for the part's seeds; the positions of its own nodes in ``whole``; what each module returned; the
+            calls of layers.
+        """
+        share, local = cut_probe(whole, parts, part, has_halo)
+        split_pass = SplitPass(OwnHops(share, True), to, share, calls, has_halo, self._weight(share))
+        with outputs(self.module) as of_share:
+            found = self._run(share, split_pass)
+        return found, local, of_share, split_pass.calls
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_gradients": None, "_connection": None, "_description": None}
