@@ -145,13 +145,16 @@ def test_owners_and_numbers_of_ranks(name, owners, world):
 
 @pytest.mark.parametrize("name", ["sage", SLOW("siblings"), SLOW("gcn"), SLOW("gcn2"), SLOW("branches")])
 @pytest.mark.parametrize("with_halo", [SLOW(False), True])
-def test_rounds(name, with_halo):
-    """A shuffle for each layer forward, and backward but for the first; degrees, and what all layers read, once."""
-    found = run(2, name, "random", 2, with_halo, False)
+@pytest.mark.parametrize("world", [2, SLOW(3), SLOW(4)])
+def test_rounds(name, with_halo, world):
+    """A shuffle for each layer forward, and backward but for the first; degrees, and what all layers read, once, on any
+    number of ranks."""
+    found = run(world, name, "random", world, with_halo, False)
     names = {"siblings": ["first", "left", "last"], "branches": ["first", "last"]}.get(
         name, ["convs.0", "convs.1", "convs.2"]
     )
-    expected = {f"{way} {layer}": 1 for way in ("forward", "backward") for layer in names} | {"gradients": 1}
+    expected = {f"{way} {layer}": 1 for way in ("forward", "backward") for layer in names}
+    expected["gradients"] = 1 if world == 2 else 2  # else a rank adds up a share of all gradients, and sends it to all
     if name in ("gcn", "gcn2"):
         expected["forward degrees"] = 1
     if name == "gcn2":  # the first layer gets a tensor as both of its arguments
@@ -161,6 +164,11 @@ def test_rounds(name, with_halo):
         if with_halo:
             del expected[f"forward {names[0]}"]
     assert found == expected
+
+
+@pytest.mark.parametrize("name", ["sage", "gcn"])
+def test_a_single_rank_takes_no_rounds(name):
+    assert run(1, name, "random", 1, False, False) == {}
 
 
 def collectives(transport):

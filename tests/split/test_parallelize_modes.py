@@ -167,9 +167,10 @@ def counted(transport):
 
 
 @pytest.mark.parametrize("transport", ["peers", SLOW("all_to_all")])
-def test_rounds_bytes_and_rows_are_those_of_the_index(transport):
+@pytest.mark.parametrize("world", [2, SLOW(3), SLOW(4)])
+def test_rounds_bytes_and_rows_are_those_of_the_index(transport, world):
     """L forward and L backward where x needs a gradient, and one of degrees."""
-    for found, expected, others in cluster(2).run(counted, transport):
+    for found, expected, others in cluster(world).run(counted, transport):
         assert found == expected
         assert others == {"header", "gradients"}
 
@@ -190,10 +191,11 @@ def works_here(name):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("world", [2, 3, 4])
 @pytest.mark.parametrize("name", ["sage", "gcn", "two layers on three hops"])
-def test_work_of_all_ranks_is_that_of_one_process(name):
+def test_work_of_all_ranks_is_that_of_one_process(name, world):
     """No row is loaded and no edge computed twice."""
-    (alone, _), found = works(name, 1, 0), cluster(3).run(works_here, name)
+    (alone, _), found = works(name, 1, 0), cluster(world).run(works_here, name)
     assert alone.batches == 3
     assert (alone.halo, alone.shuffled) == (0, {})
     assert sum(work.rows for work, _ in found) == alone.rows > 0
