@@ -64,6 +64,10 @@ OF_BOTH = [
     ({"layers": True}, {}, f"layers=True{LACKS}"),
     ({"disjoint": True}, {}, f"disjoint=True{LACKS}"),
     ({"time_attr": "time"}, {}, f"time_attr, input_time{LACKS}"),
+    ({"time_attr": "date"}, {}, f"time_attr, input_time{LACKS}"),
+    ({"subgraph_type": "induced"}, {}, f"subgraph_type='induced'{LACKS}"),
+    ({"subgraph_type": "bidirectional"}, {}, f"subgraph_type='bidirectional'{LACKS}"),
+    ({"directed": False}, {}, f"subgraph_type='induced'{LACKS}"),
     (PROCESSES, {}, "worker processes (num_workers=2) with the stores of a part are not implemented; num_workers alone "
      "means threads"),
     ({"edge_layout": "EdgeIndex"}, {}, "edge_layout='EdgeIndex' with split= is not implemented; use 'coo'"),
@@ -72,9 +76,6 @@ OF_BOTH = [
 ]  # fmt: skip
 REFUSED = [
     *(SLOW(topology, *case) for topology in TOPOLOGIES for case in OF_BOTH),
-    *(SLOW(topology, {"subgraph_type": kind}, {}, f"subgraph_type={kind!r}{end}")
-      for kind in ("induced", "bidirectional")
-      for topology, end in zip(TOPOLOGIES, (REPLICATED, LACKS), strict=True)),
     ("partitioned", {"method": "ladies"}, {}, f"split= of a LayerSampler{REPLICATED}"),
     ("partitioned", {"bulk": 2}, {}, f"bulk=2 of split batches{REPLICATED}"),
 ]  # fmt: skip

@@ -27,7 +27,7 @@ from . import checks
 from .keyed_loader import KeyedLoader
 from .layout import EdgeLayout
 from .share import Shard, SharedOrder, Uneven
-from .split import Split
+from .split import Split, check_modes
 
 
 class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
@@ -162,6 +162,9 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             "directed": directed,
         }
         if neighbor_sampler is None:
+            if split is not None and checks.of_part(data):  # before its sampler, which knows of no split
+                subgraph = subgraph_type if directed else SubgraphType.induced
+                check_modes(subgraph, {"time_attr, input_time": time_attr is not None})
             options |= {
                 "layers": layers,
                 "device": device,

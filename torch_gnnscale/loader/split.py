@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor
+from torch_geometric.sampler.base import SubgraphType
 
 from ..ranks import Ranks, Steps
 from ..sampler.keyed import Inputs, KeyedSampler
 from .fetch import CollectiveSource, RowSource
+
+
+def check_modes(subgraph: SubgraphType | str, others: Mapping[str, bool]) -> None:
+    """Raises NotImplementedError by name for the first mode of sampling in use that split batches do not have.
+
+    Args:
+        subgraph: which edges a sample has.
+        others: other modes that they do not have, by name, and whether each is in use.
+    """
+    subgraph = SubgraphType(subgraph)
+    modes = {**others, f"subgraph_type={str(subgraph.value)!r}": subgraph != SubgraphType.directional}
+    for name, asked in modes.items():
+        if asked:
+            raise NotImplementedError(f"{name} with split parallelism is not implemented")
 
 
 class SplitBatches(ABC):

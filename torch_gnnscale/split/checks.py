@@ -6,6 +6,7 @@ from typing import Any
 
 from torch_geometric.sampler.base import SubgraphType
 
+from ..loader.split import check_modes
 from ..sampler.keyed import KeyedSampler
 
 
@@ -24,18 +25,14 @@ def check_sampler(sampler: Any, collective: bool = False) -> None:
     if not isinstance(sampler, KeyedSampler):
         raise ValueError(f"split: expected a neighbor_sampler that is a KeyedSampler, found {type(sampler).__name__}")
     bounds = sampler.node_bounds()
-    subgraph = getattr(sampler, "subgraph_type", SubgraphType.directional)
-    modes = {
+    check_modes(getattr(sampler, "subgraph_type", SubgraphType.directional), {
         "HeteroData": getattr(sampler, "is_hetero", False) or (bounds is not None and None not in bounds),
         "layers=True": sampler.layers,
         "time_attr, input_time": sampler.is_temporal,
         "disjoint=True": getattr(sampler, "disjoint", False),
-        f"subgraph_type={str(SubgraphType(subgraph).value)!r}": subgraph != SubgraphType.directional,
+        "sample_direction='backward'": getattr(sampler, "sample_direction", "forward") == "backward",
         "a collective sampler": sampler.collective and not collective,
-    }
-    for name, asked in modes.items():
-        if asked:
-            raise NotImplementedError(f"{name} with split parallelism is not implemented")
+    })  # fmt: skip
 
 
 def check_nodes(sampler: KeyedSampler, count: int) -> None:
