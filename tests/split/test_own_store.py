@@ -50,11 +50,16 @@ def read(parts: int, folder: str | None, options: dict) -> tuple:
         for epoch in (FIRST_EPOCH, FIRST_EPOCH + 1):
             for out in loader.samples(epoch):
                 own = out.node[mine[out.node]]
-                right &= torch.equal(store[None, "x", own], data.x[own])
+                right &= torch.equal(store[None, "x", own].cpu(), data.x[own])
         expected = {tier.name: tier.hit_rate for tier in store.plan.tiers}
         found = {name: (use.rows, use.hit_rate) for name, use in store.stats().items()}
         status = os.fstat(store._memory._descriptor)
-        right &= torch.equal(store[None, "x", None], data.x)
+        right &= torch.equal(store[None, "x", None].cpu(), data.x)
+        if "gpu" in options:
+            on_gpu = store._tensors[None, "x"].place.cpu() < store.plan.rows("gpu")
+            others = plan.rows[mine & ~on_gpu]
+            right &= 0 < int(on_gpu.sum()) == int((on_gpu & mine).sum()) == store.plan.rows("gpu")
+            right &= int(plan.rows[on_gpu].min()) >= int(others.max())
         if world > 1:
             dist.barrier()
         return right, expected, found, (status.st_dev, status.st_ino), int(plan.rows[mine].sum())
@@ -91,6 +96,14 @@ def test_ranks_share_memory_and_read_what_was_predicted(tmp_path, world, parts, 
     for first, again in zip(found, found[parts:], strict=False):  # the ranks of one part
         assert first[1:] == again[1:]
     check(found[:parts], ["host", "disk"])
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("world", [1, SLOW(2)])
+def test_the_hottest_own_rows_are_on_the_gpu(world):
+    """Two ranks may share one."""
+    options = None, {"gpu": "30%"}
+    check(cluster(world).run(read, world, *options) if world > 1 else [read(3, *options)], ["gpu", "host"])
 
 
 def trained_on(folder: str) -> tuple:
