@@ -192,9 +192,10 @@ def collectives(transport):
 
 
 @pytest.mark.parametrize("transport", ["peers", SLOW("all_to_all")])
-def test_collectives_of_a_step(transport):
-    """One header, 3 layers forward, 2 backward, and one for the gradients of two ranks."""
-    assert cluster(2).run(collectives, transport) == [7, 7]
+@pytest.mark.parametrize("world", [2, SLOW(3), SLOW(4)])
+def test_collectives_of_a_step(transport, world):
+    """One header, 3 layers forward, 2 backward, and one for the gradients of two ranks, two for those of more."""
+    assert cluster(world).run(collectives, transport) == [7 if world == 2 else 8] * world
 
 
 def groups_of_purposes():
@@ -227,7 +228,7 @@ def test_batch_norm_in_training(name, world):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world", [3, 4])
+@pytest.mark.parametrize("world", [2, 3, 4])
 @pytest.mark.parametrize("owners", list(OWNERS))
 def test_batch_norm_on_uneven_ranks(owners, world):
     run(world, "sage min", owners, world, True, True)
