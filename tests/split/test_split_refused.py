@@ -229,6 +229,9 @@ MODELS = {
               "the model (Noisy): expected dropout of rows of nodes by F.dropout, found alpha_dropout"),
     "own noise": (lambda: Noisy(AlwaysAlpha()), NotImplementedError,
                   "function (AlwaysAlpha): expected dropout of rows of nodes by F.dropout, found alpha_dropout"),
+    "noise made while it runs": (lambda: Noisy(lambda x: AlwaysAlpha()(x)), NotImplementedError,
+                                 "the model (Noisy): expected dropout of rows of nodes by F.dropout, found "
+                                 "alpha_dropout"),
     "three": (NormsThree, NotImplementedError,
               "norm (BatchNorm1d): expected a matrix of rows, found (194, 3, 1)"),
     "normed": (sequence(NormsSources, last_layer), NotImplementedError,

@@ -155,15 +155,16 @@ class OwnNodeRows(CommonRows):
 
 def _module_that_runs() -> str:
     """The name and kind of the innermost module of the split model whose code runs, by the frames of this thread."""
-    module, frame = None, sys._getframe(1)
+    running: list[nn.Module] = []
+    frame = sys._getframe(1)
     while frame is not None:
         found = frame.f_locals.get("self")
         if isinstance(found, Wrapper):
-            module = found.module if module is None else module
-            name = next(name for name, entry in found.named_modules() if entry is module)
-            return f"{name or 'the model'} ({type(module).__name__})"
-        if module is None and isinstance(found, nn.Module):
-            module = found
+            names = {module: name for name, module in found.module.named_modules()}
+            module = next((module for module in running if module in names), found.module)
+            return f"{names[module] or 'the model'} ({type(module).__name__})"
+        if isinstance(found, nn.Module):
+            running.append(found)
         frame = frame.f_back  # type: ignore[assignment]
     return "split"
 
