@@ -5,6 +5,10 @@
 The planted graph in p / c random parts, LADIES and GraphSAGE, one bulk on each rank: how much the peak of the rank's
 memory exceeds what is resident before the bulk. An equal bulk is sampled first, so that the pages of the part's files
 are resident already. The formula is :meth:`Needs.bytes`, given what :func:`expected` computes from the graph's degrees.
+
+It is the memory of tensors that live at once. glibc's malloc keeps freed memory besides, and uses it again, so what a
+rank takes then depends on what it did before. A rank is therefore measured with mallopt(M_MMAP_THRESHOLD, 65536), by
+which larger tensors are given back as soon as they are freed; a second group of ranks has glibc's defaults.
 """
 
 from __future__ import annotations
@@ -31,10 +35,12 @@ METHODS: dict[str, dict[str, Any]] = {
     "LADIES": {"num_neighbors": [512, 512], "batch_size": 512, "method": "ladies"},
     "GraphSAGE": {"num_neighbors": [10, 5], "batch_size": 256},
 }
-OF_HOP, OF_FETCHED, OF_DRAWN = 100, 16, 120
+OF_HOP, OF_FETCHED, OF_DRAWN = 70, 11, 104
 """Bytes per edge into a frontier (LADIES), per edge that came from its owner, and per drawn edge (GraphSAGE)."""
-OF_KEPT, OF_CANDIDATE, OF_SUMMED = 45, 22, 90
+OF_KEPT, OF_CANDIDATE, OF_SUMMED = 32, 16, 64
 """While a row of the grid adds up scores: bytes per edge, per candidate, and per candidate of each of the c ranks."""
+M_MMAP_THRESHOLD, THRESHOLD = -3, 1 << 16
+"""mallopt's number of the option, and the bytes from which it maps memory, and unmaps it when it is freed."""
 
 
 class Needs(NamedTuple):
@@ -79,56 +85,59 @@ def expected(method: str, indegree: Tensor, outdegree: Tensor, batches: int, cop
 
 
 def in_rank(folder: Path) -> dict[str, Any]:
-    """The peak of a rank, and what its batches had, by method."""
+    """The peak of a rank, and the most edges that a hop of its batches drew."""
     libc = ctypes.CDLL(None)
     libc.prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: pages that are touched, not those around them
     ops.pool_limit(0)  # no memory of earlier calls
-    found: dict[str, Any] = {}
-    batches = json.loads((folder / "batches.json").read_text())
+    asked = json.loads((folder / "asked.json").read_text())
+    if asked["unmaps"]:
+        assert libc.mallopt(M_MMAP_THRESHOLD, THRESHOLD)
+    options, batches = METHODS[asked["method"]], asked["batches"]
     with open_part(folder / "parts") as part:
-        for method, options in METHODS.items():
-            seeds = part.input_nodes("train", "all")[: batches * options["batch_size"] * dist.get_world_size()]
-            loader = NeighborLoader(
-                (part.features, part.graph), input_nodes=seeds, seed_order="global", bulk=batches, seed=SEED,
-                prefetch=0, **options,
-            )  # fmt: skip
-            assert len(loader) == batches, "the graph has too few nodes"
-            for _ in loader:
-                pass
-            gc.collect()
-            libc.malloc_trim(0)
-            dist.barrier()
-            Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-            before, iterator = machine.resident_memory(), iter(loader)
-            first = next(iterator)
-            peak = machine.resident_memory(peak=True) - before
-            drawn = torch.tensor([batch.num_sampled_edges for batch in [first, *iterator]]).sum(0)
-            found[method] = {"peak": peak, "drawn": int(drawn.max())}
-            del first, iterator
-            dist.barrier()
-    return found
+        seeds = part.input_nodes("train", "all")[: batches * options["batch_size"] * dist.get_world_size()]
+        loader = NeighborLoader(
+            (part.features, part.graph), input_nodes=seeds, seed_order="global", bulk=batches, seed=SEED,
+            prefetch=0, **options,
+        )  # fmt: skip
+        assert len(loader) == batches, "the graph has too few nodes"
+        for _ in loader:
+            pass
+        gc.collect()
+        libc.malloc_trim(0)
+        dist.barrier()
+        Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+        before, iterator = machine.resident_memory(), iter(loader)
+        first = next(iterator)
+        peak = machine.resident_memory(peak=True) - before
+        drawn = torch.tensor([batch.num_sampled_edges for batch in [first, *iterator]]).sum(0)
+        dist.barrier()
+    return {"peak": peak, "drawn": int(drawn.max())}
 
 
 def measure(graph: str, grid: Grid, batches: int) -> list[dict[str, Any]]:
-    """A row for each method: the largest peak of a rank, the expected one and, for GraphSAGE, what the formula gives
-    for the edges that were drawn."""
+    """A row for each method: the largest peak of a rank, that with glibc's defaults, the expected one and, for
+    GraphSAGE, what the formula gives for the edges that were drawn."""
+    rows = []
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         data = data_of(graph, 2, 2, 1 << 30)
-        (folder / "batches.json").write_text(str(batches))
         partition.write(data, folder / "parts", parts=grid.parts, method="random", topology="partitioned", seed=SEED)
-        ranks = start(__file__, folder, grid.ranks, None, LIMIT)
-    outdegree, indegree = (torch.bincount(ids, minlength=data.num_nodes) for ids in data.edge_index)
-    rows = []
-    for method in METHODS:
-        worst = max((rank[method] for rank in ranks), key=lambda entry: entry["peak"])
-        needs = expected(method, indegree, outdegree, batches, grid.copies)
-        row = {"method": method, "p": grid.ranks, "c": grid.copies, "k": batches, "peak": worst["peak"]}
-        row |= {"needs": needs._asdict(), "expected": needs.bytes(method, grid.copies)}
-        if method == "GraphSAGE":
-            row["by drawn edges"] = needs._replace(drawn=worst["drawn"]).bytes(method, grid.copies)
-        rows.append(row)
-        print(json.dumps(row), flush=True)
+        outdegree, indegree = (torch.bincount(ids, minlength=data.num_nodes) for ids in data.edge_index)
+        for method in METHODS:
+            worst = {}
+            for unmaps in (True, False):
+                asked = {"method": method, "batches": batches, "unmaps": unmaps}
+                (folder / "asked.json").write_text(json.dumps(asked))
+                ranks = start(__file__, folder, grid.ranks, None, LIMIT)
+                worst[unmaps] = max(ranks, key=lambda rank: rank["peak"])
+            needs = expected(method, indegree, outdegree, batches, grid.copies)
+            row = {"method": method, "p": grid.ranks, "c": grid.copies, "k": batches, "peak": worst[True]["peak"]}
+            row |= {"by glibc's defaults": worst[False]["peak"]}
+            row |= {"needs": needs._asdict(), "expected": needs.bytes(method, grid.copies)}
+            if method == "GraphSAGE":
+                row["by drawn edges"] = needs._replace(drawn=worst[True]["drawn"]).bytes(method, grid.copies)
+            rows.append(row)
+            print(json.dumps(row), flush=True)
     return rows
 
 
@@ -136,7 +145,7 @@ def main() -> None:
     options = parser(__doc__.splitlines()[0], graphs=False, rounds=False)
     options.add_argument("--graph", default="planted", help="planted or small")
     options.add_argument("--batches", type=int, nargs="+", default=[8, 24], help="k, of a bulk")
-    options.add_argument("--grids", type=int, nargs="+", default=[21, 42], help="p and c in two digits")
+    options.add_argument("--grids", type=int, nargs="+", default=[21, 41, 42], help="p and c in two digits")
     args = options.parse_args()
     rows = [
         row
