@@ -1,13 +1,15 @@
 """How probable layer-wise draws are, and what corrects their weights."""
 
 import math
+from collections import Counter
 from fractions import Fraction
-from itertools import permutations
+from itertools import permutations, product
 
 import pytest
 import torch
 from helpers.graphs import Graph, graph_of_degrees
 from helpers.layers import BATCH, FIGURE, both, scores_of
+from scipy.stats import chisquare
 
 from torch_gnnscale import ops
 from torch_gnnscale.ops.layer_drawing import SCHEMES_OF
@@ -29,14 +31,21 @@ def test_probabilities_of_figure_1():
     assert all(abs(found - share) < Fraction(1, 1 << 39) for found, share in zip(shares("squares"), exact, strict=True))
 
 
-def inclusion(scores, count):
-    """The probability with which each candidate is among ``count`` successive draws, by enumeration."""
-    total, found = sum(scores.values()), dict.fromkeys(scores, Fraction(0))
-    for order in permutations(scores, count):
-        probability, left = Fraction(1), total
+def outcomes(scores, count, scheme):
+    """The probability of each sequence of ``count`` draws: all of those that there are."""
+    orders = product(scores, repeat=count) if scheme == "replace" else permutations(scores, count)
+    for order in orders:
+        probability, left = Fraction(1), sum(scores.values())
         for node in order:
             probability *= Fraction(scores[node], left)
-            left -= scores[node]
+            left -= scores[node] if scheme == "successive" else 0
+        yield order, probability
+
+
+def inclusion(scores, count):
+    """The probability with which each candidate is among ``count`` successive draws, by enumeration."""
+    found = dict.fromkeys(scores, Fraction(0))
+    for order, probability in outcomes(scores, count, "successive"):
         for node in order:
             found[node] += probability
     return found
@@ -60,6 +69,50 @@ def test_inclusion_by_successive_draws_in_figure_1():
     for found, share in zip(often.tolist(), expected.values(), strict=True):
         share = float(share)
         assert abs(found - keys * share) < 4.5 * math.sqrt(keys * share * (1 - share))
+
+
+def assert_probable(found, expected):
+    """``found`` of equal keys as ``expected``, how often each outcome was drawn and its probability."""
+    assert sum(expected.values()) == 1
+    assert found.keys() <= expected.keys()
+    total = found.total()
+    shares = [float(share) * total for share in expected.values()]
+    assert chisquare([found[outcome] for outcome in expected], shares).pvalue > 1e-5
+
+
+@pytest.mark.slow
+def test_replacement_draws_each_multiset_as_often_as_enumerated():
+    scores, count, total = {3: 1, 4: 2, 7: 4, 9: 9}, 3, 16
+    expected, found = Counter(), Counter()
+    for order, probability in outcomes(scores, count, "replace"):
+        expected[tuple(order.count(node) for node in scores)] += probability
+    node, score = torch.tensor(list(scores)), torch.tensor(list(scores.values()))
+    for key in range(10_000):
+        at, correction = ops.choose_nodes(node, score, count, "replace", key, 0)
+        times = torch.zeros(len(node), dtype=torch.float64)
+        times[at] = correction * count * score[at] / total
+        found[tuple(times.round().long().tolist())] += 1
+    assert_probable(found, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["successive", "replace"])
+@pytest.mark.parametrize("scores", ["squares", "counts"])
+def test_fastgcn_finds_each_set_as_often_as_enumerated(scheme, scores):
+    """Nodes are drawn of the whole graph; those without an edge into the batch are left out."""
+    sources = torch.tensor([[0, 1, 2], [0, 2, 3], [3, 4, 0], [4, 1, 0], [3, 2, 4]])
+    graph = Graph(torch.arange(0, 16, 3), sources.flatten())
+    seeds = torch.tensor([0, 1])
+    score = ops.node_scores(graph.relations(), scores)
+    every, near = dict(enumerate(score.tolist())), {0, 1, 2, 3}
+    expected, found = Counter(), Counter()
+    for order, probability in outcomes(every, 2, scheme):
+        expected[frozenset(order) & near] += probability
+    drawing = ops.LayerDrawing("fastgcn", scheme, scores=scores)
+    for key in range(5_000):
+        sample = ops.sample_layers(graph.relations(), seeds, [2], key, drawing, score=score)
+        found[frozenset(sample.node[0][sample.edge_index[0][0]].tolist())] += 1
+    assert_probable(found, expected)
 
 
 # Probabilities #######################################################################################################
