@@ -7,7 +7,8 @@ every rank ("replicated") or in parts ("partitioned"), all batches of a rank sam
 ahead, so an epoch is the sum of its phases, as in the paper: P, SAMPLE and EXTRACT (where every rank has all edges, one
 native call does all three, which is counted as SAMPLE), fetch and train. Epochs are timed by the clock on the wall and
 by the CPU time of each rank in turn, epochs of both methods and topologies take turns, and so do the grids, whose ranks
-are started anew in every round. Batches of both topologies are compared before anything is timed.
+are started anew in every round. Batches of both topologies are compared before anything is timed. The defaults, with
+up to eight ranks, take less than 15 minutes on two cores.
 """
 
 from __future__ import annotations
@@ -199,7 +200,7 @@ def _bars(axes: Any, grids: dict[str, Any], key: str, phases: tuple[str, ...], u
         color = f"C{PARTS.index(phase)}"
         axes.bar(range(len(grids)), heights, 0.6, bottom=bottom, label=phase, color=color)
         bottom = [a + b for a, b in zip(bottom, heights, strict=True)]
-    axes.set_xticks(range(len(grids)), [f"({name})" for name in grids])
+    axes.set_xticks(range(len(grids)), [f"({name})" for name in grids], fontsize="x-small")
 
 
 def main() -> None:
@@ -207,7 +208,7 @@ def main() -> None:
     options.set_defaults(rounds=3)
     options.add_argument("--graph", default="planted", help="planted, small or cnr2000")
     options.add_argument("--seeds", type=int, default=8192)
-    options.add_argument("--grids", type=int, nargs="+", default=[11, 21, 41, 42], help="p and c in two digits")
+    options.add_argument("--grids", type=int, nargs="+", default=[11, 21, 41, 42, 81, 82], help="p and c in two digits")
     args = options.parse_args()
     grids = [Grid(grid // 10, grid // 10 // (grid % 10)) for grid in args.grids]
     with tempfile.TemporaryDirectory() as name:
