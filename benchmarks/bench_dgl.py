@@ -7,8 +7,8 @@ DGL 2.1 needs torch 2.2 and this package torch 2.11, so DGL's samplers run in pr
 number of threads, run by the given Python. All take turns in rounds of the same seeds on the same graph. DGL expands
 every node of a batch in every hop (the papers' rule), this package only new ones by default (PyG's rule): both rules
 are measured for neighbors, DGL's for LABOR, and the figure that counts is the time per edge. LABOR reads all edges of
-its frontiers, in this package on one thread per batch. Both graphs are given as CSC, where an edge's id is its
-position.
+its frontiers, in this package on one thread per batch. The graphs are R-MAT's and, for LABOR, the 24 largest schools of
+fb100, if they are there. All are given as CSC, where an edge's id is its position.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from statistics import median
 
 import numpy as np
 import torch
+from bench_layerwise import schools
 from common import as_csc, graph, on_threads, parser, save
+from markdown import SCHOOLS
 from workers import Worker
 
 from torch_gnnscale import CSC, ops
@@ -84,9 +86,7 @@ def timed(sample: Sampling, seeds: torch.Tensor, threads: int) -> Timed:
     return run
 
 
-def measure(name: str, python: str, rounds: int, method: str) -> dict:
-    csc, edge_index = graph(name)
-    del edge_index
+def measure(title: str, csc: CSC, python: str, rounds: int, method: str) -> dict:
     csc = as_csc(csc)
     ops.pool_trim()
     in_a_row = IN_A_ROW[method]
@@ -124,7 +124,7 @@ def measure(name: str, python: str, rounds: int, method: str) -> dict:
             "edges_per_batch": sum(edges for _, edges in answers) // (in_a_row * rounds),
             "median_ms": median(seconds for seconds, _ in answers) / in_a_row * 1e3,
         }  # fmt: skip
-    print(f"\nR-MAT {name}")
+    print(f"\n{title}")
     for title in runs:
         entry = results[title]
         of_dgl = results[f"{REFERENCE[method]}, {title.split(', ')[-1]}"]
@@ -142,8 +142,10 @@ def main() -> None:
     options.add_argument("--method", choices=FANOUTS, default="neighbor")
     args = options.parse_args()
     results = {}
+    if args.method == "labor" and (found := schools()) is not None:
+        results[SCHOOLS] = measure("24 schools of fb100", found, args.dgl_python, args.rounds, args.method)
     for name in args.graphs:
-        results[name] = measure(name, args.dgl_python, args.rounds, args.method)
+        results[name] = measure(f"R-MAT {name}", graph(name)[0], args.dgl_python, args.rounds, args.method)
         ops.pool_trim()
     if not args.no_save:
         save("dgl" if args.method == "neighbor" else "dgl_labor", results)

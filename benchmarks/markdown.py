@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 Rows = Iterable[Iterable[object]]
+SCHOOLS = "schools"
+"""The name of a graph in results: the 24 largest schools of fb100."""
 
 
 def taken_on(machine: dict[str, Any]) -> str:
@@ -25,6 +27,8 @@ def _cell(value: object) -> str:
 
 
 def title(graph: str) -> str:
+    if graph == SCHOOLS:
+        return "**The 24 largest schools of fb100**"
     nodes, edges = graph.split("-")
     return f"**{nodes} nodes / {edges} edges**"
 
@@ -32,5 +36,7 @@ def title(graph: str) -> str:
 def by_graph(results: Any, make: Callable[[dict], str], intro: Callable[[dict], str] = lambda _: "") -> str:
     """A table for each graph of a result."""
     return "\n\n".join(
-        f"{title(graph)}{intro(entry)}\n\n{make(entry)}" for graph, entry in results.items() if "-" in graph
+        f"{title(graph)}{intro(entry)}\n\n{make(entry)}"
+        for graph, entry in results.items()
+        if graph == SCHOOLS or "-" in graph
     )
