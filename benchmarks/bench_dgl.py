@@ -86,7 +86,7 @@ def timed(sample: Sampling, seeds: torch.Tensor, threads: int) -> Timed:
     return run
 
 
-def measure(title: str, csc: CSC, python: str, rounds: int, method: str) -> dict:
+def measure(name: str, csc: CSC, python: str, rounds: int, method: str) -> dict:
     csc = as_csc(csc)
     ops.pool_trim()
     in_a_row = IN_A_ROW[method]
@@ -124,7 +124,7 @@ def measure(title: str, csc: CSC, python: str, rounds: int, method: str) -> dict
             "edges_per_batch": sum(edges for _, edges in answers) // (in_a_row * rounds),
             "median_ms": median(seconds for seconds, _ in answers) / in_a_row * 1e3,
         }  # fmt: skip
-    print(f"\n{title}")
+    print(f"\n{name}")
     for title in runs:
         entry = results[title]
         of_dgl = results[f"{REFERENCE[method]}, {title.split(', ')[-1]}"]

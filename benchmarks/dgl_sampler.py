@@ -72,8 +72,9 @@ class NeighborSamplers(Samplers):
         """Sampling and to_block."""
         return self.sampler.sample_blocks(self.graph, seeds)[2]
 
-    def check(self, seeds: torch.Tensor) -> None:
+    def check(self, batches: torch.Tensor) -> None:
         """Checks what the samplers give: each destination has as many edges as were asked for."""
+        seeds = batches[0]
         for make in (self.fused_blocks, self.unfused_blocks):
             for block, fanout in zip(reversed(make(seeds)), self.fanouts, strict=True):
                 self.check_edges(block)
@@ -107,13 +108,17 @@ class LaborSamplers(Samplers):
         """The layers of a batch."""
         return self.sampler.sample_blocks(self.graph, seeds)[2]
 
-    def check(self, seeds: torch.Tensor) -> None:
+    def check(self, batches: torch.Tensor) -> None:
         """Checks what the samplers give: as many edges as were asked for, on average over a block's destinations."""
-        for block, fanout in zip(reversed(self.blocks(seeds)), self.fanouts, strict=True):
-            self.check_edges(block)
-            asked = int(wanted(block, self.colptr, fanout).sum())
-            assert abs(block.num_edges() / asked - 1) < 0.1, f"{block.num_edges()} edges, expected about {asked}"
-        edges = [self.LaborSampler(seeds[None]), self.graphbolt(seeds[None])]
+        found, asked = [0] * len(self.fanouts), [0] * len(self.fanouts)
+        for seeds in batches:
+            for hop, block in enumerate(reversed(self.blocks(seeds))):
+                self.check_edges(block)
+                found[hop] += block.num_edges()
+                asked[hop] += int(wanted(block, self.colptr, self.fanouts[hop]).sum())
+        for ours, expected in zip(found, asked, strict=True):
+            assert abs(ours / expected - 1) < 0.1, f"{ours} edges, expected about {expected}"
+        edges = [self.LaborSampler(batches), self.graphbolt(batches)]
         assert abs(edges[1] / edges[0] - 1) < 0.1, f"GraphBolt and DGL do not sample alike: {edges} edges"
 
     def LaborSampler(self, batches: torch.Tensor) -> int:
@@ -130,7 +135,7 @@ def main() -> None:
     torch.set_num_threads(threads)
     seeds = torch.from_numpy(np.load(folder / "seeds.npy"))
     samplers = {"neighbor": NeighborSamplers, "labor": LaborSamplers}[sys.argv[4]](folder, fanouts)
-    samplers.check(seeds[0, 0])
+    samplers.check(seeds[0])
     hello = {"dgl": dgl.__version__, "torch": torch.__version__, "threads": dgl.utils.get_num_threads()}
     print(json.dumps(hello | {"candidates": samplers.candidates}), flush=True)
     for line in sys.stdin:
