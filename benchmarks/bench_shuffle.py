@@ -3,7 +3,7 @@
 Each rank has 100,000 rows of 512 bytes, and the other rank reads 30,000 of them: over the loopback device, or in its
 memory. Both ways take turns within a round; times are those of the slower rank.
 
-    python benchmarks/bench_shuffle.py --out benchmarks/results/shuffle.json
+    python benchmarks/bench_shuffle.py
 """
 
 from __future__ import annotations
