@@ -52,6 +52,9 @@ STABLE_TORCH_LIBRARY(gnnscale, library) {
   library.def("choose_nodes(Tensor node, Tensor score, int count, int scheme, int key, int hop) -> (Tensor, Tensor)");
   library.def("draw_nodes(Tensor node, int[] node_ptr, int[] keys, int hop) -> Tensor");
   library.def(
+      "weigh_edges(Tensor degree, Tensor row, Tensor correction, Tensor? source_degree, Tensor? stored_source_degree, "
+      "int aggregation, int weights) -> Tensor");
+  library.def(
       "sample_negatives(int count, Tensor? src, int num_src, Tensor? src_node, Tensor? src_weight, Tensor? src_time, "
       "int num_dst, Tensor? dst_node, Tensor? dst_position, Tensor? dst_weight, Tensor? dst_time, Tensor? seed_time, "
       "Tensor? edge_ptr, Tensor? edge_dst, int key, int threads) -> (Tensor, int)");

@@ -8,6 +8,7 @@
 #include "../memory/workspace.h"
 #include "../sample/relabelling_cpu.h"
 #include "request.h"
+#include "row_weights_cpu.h"
 
 namespace gnnscale {
 
@@ -30,7 +31,10 @@ class LayerBatch {
   int64_t begin = 0, end = 0;  // the current hop expands nodes [begin, end)
 
   LayerBatch(const LayerRequest& asked, const int64_t* seeds, int64_t count)
-      : request(asked), work(asked.graph.num_src), reader_(request.graph) {
+      : request(asked),
+        work(asked.graph.num_src),
+        reader_(request.graph),
+        row_weights_(asked.aggregation, asked.weights) {
     for (int64_t i = 0; i < count; ++i) {
       STD_TORCH_CHECK(static_cast<uint64_t>(seeds[i]) < static_cast<uint64_t>(asked.graph.num_src),
                       "seeds are out of range");
@@ -153,31 +157,19 @@ class LayerBatch {
 
   template <typename Id>
   void weigh(int64_t first, int64_t last, const DrawnEdge* drawn, int64_t count) {
-    const int64_t degree = last - first;
-    const Aggregation kind = request.aggregation;
-    const double of_all = kind == Aggregation::kGcn ? 0.0 : edge_factor(kind, degree, 0);
-    const auto factor = [&](int64_t source) {
-      if (kind != Aggregation::kGcn) return of_all;
-      const auto [from, to] = stored(source);
-      return edge_factor(kind, degree, to - from);
+    const auto degree_of = [&](int64_t node) {
+      const auto [from, to] = stored(node);
+      return to - from;
     };
-    if (std::ssize(weights_) < count) weights_.resize(count);
-    for (int64_t k = 0; k < count; ++k) weights_[k] = factor(drawn[k].source) * drawn[k].correction;
-    double sum = 0;
-    for (int64_t k = 0; k < count; ++k) sum += weights_[k];
-    const bool unbiased = request.weights != Weights::kSelfNormalized;
-    double whole = kind == Aggregation::kMean ? 1.0 : kind == Aggregation::kSum ? static_cast<double>(degree) : 0.0;
-    if (!unbiased && kind == Aggregation::kGcn) {
-      for (int64_t position = first; position < last; ++position) whole += factor(source_at<Id>(position));
-    }
-    for (int64_t k = 0; k < count; ++k) {
-      weight[edges + k] = rounded_weight(unbiased ? weights_[k] : normalized_weight(weights_[k], whole, sum));
-    }
+    row_weights_.weigh(
+        last - first, count, [&](int64_t k) { return drawn[k].correction; },
+        [&](int64_t k) { return degree_of(drawn[k].source); },
+        [&](int64_t s) { return degree_of(source_at<Id>(first + s)); }, weight.data() + edges);
   }
 
   RelationReader reader_;
   int64_t bad_row_ = -1;
-  Vector<double> weights_;
+  RowWeights row_weights_;
   int64_t block_ = 0, edges_before_ = 0;  // the first node of the current block; the first edge of the current hop
   int64_t column_room_ = 1, edge_room_ = 0, node_room_ = 0;
 };

@@ -1,6 +1,7 @@
 """What holds for every tensor that an operator takes: it may be strided, and one of another length is refused."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -145,6 +146,11 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Tensor]]] = {
     "choose_nodes": (
         lambda node, score: ops.choose_nodes(node, score, 5, "priority", 1, 0),
         {"node": torch.arange(40), "score": SCORE},
+    ),
+    "weigh_edges": (
+        partial(ops.weigh_edges, ops.LayerDrawing(aggregation="gcn")),
+        {"degree": torch.tensor([2, 1, 3]), "row": torch.tensor([0, 1, 1, 2]), "correction": torch.ones(4).double(),
+         "source_degree": torch.tensor([1, 2, 3, 4]), "stored_source_degree": torch.arange(1, 7)},
     ),
     "draw_nodes": (lambda node: ops.draw_nodes(node, [0, 4, 12], [1, 2], 0), {"node": IDS}),
     "sample_negatives": (

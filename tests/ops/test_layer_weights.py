@@ -1,15 +1,14 @@
 """The weights of drawn edges by their formulas, edge by edge."""
 
 import pickle
+import re
 
-import numpy as np
 import pytest
 import torch
 from helpers.graphs import graph_of_degrees
 
 from torch_gnnscale import ops
 from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, WEIGHTS
-from torch_gnnscale.ops.layer_weights import layer_weights
 
 STORED = [[2, 0, 3], [], [1], [3, 3, 2, 0]]
 """The sources of the edges into each row."""
@@ -38,22 +37,59 @@ def test_weights_of_edges(aggregation, weights):
             value * whole[row] / sums[row] if sums[row] else 0.0
             for value, (row, _, _) in zip(expected, DRAWN, strict=True)
         ]
-    degree = np.array([len(sources) for sources in STORED])
-    row, of_row, correction = map(np.array, zip(*DRAWN, strict=True))
+    degree = torch.tensor([len(sources) for sources in STORED])
+    row, of_row, correction = map(torch.tensor, zip(*DRAWN, strict=True))
     of_gcn = {}
     if aggregation == "gcn":
         sources = [STORED[at][which] for at, which in zip(row, of_row, strict=True)]
-        of_gcn["of_source"] = np.array(DEGREE_OF)[sources]
-        of_gcn["of_stored"] = np.array([DEGREE_OF[source] for sources in STORED for source in sources])
-    found = layer_weights(aggregation, weights, degree, row, correction, **of_gcn)
-    np.testing.assert_allclose(found, expected, rtol=1e-12)
+        of_gcn["source_degree"] = torch.tensor([DEGREE_OF[source] for source in sources])
+        of_gcn["stored_source_degree"] = torch.tensor([DEGREE_OF[source] for sources in STORED for source in sources])
+    drawing = ops.LayerDrawing(aggregation=aggregation, weights=weights)
+    found = ops.weigh_edges(drawing, degree, row, correction.double(), **of_gcn)
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64).float(), rtol=2**-23, atol=0)
+
+
+GCN = ops.LayerDrawing(aggregation="gcn")
 
 
 def test_rows_without_weight_have_none():
     """Such as those all of whose sources have no edges, by ``gcn``."""
-    row, drawn, stored = np.zeros(60, np.int64), np.zeros(60, np.int64), np.ones(90, np.int64)
-    found = layer_weights("gcn", "self_normalized", np.array([90]), row, np.ones(60), drawn, stored)
+    row, drawn, stored = torch.zeros(60).long(), torch.zeros(60).long(), torch.ones(90).long()
+    found = ops.weigh_edges(GCN, torch.tensor([90]), row, torch.ones(60).double(), drawn, stored)
     assert not found.any()
+
+
+def test_no_edges():
+    none = torch.empty(0, dtype=torch.int64)
+    for degree in (none, torch.tensor([2, 0])):
+        of_gcn = none, torch.ones(int(degree.sum())).long()
+        assert ops.weigh_edges(GCN, degree, none, none.double(), *of_gcn).shape == (0,)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        ({"row": torch.tensor([1, 0])}, ValueError, "row: expected ascending numbers in [0, 2), found others"),
+        ({"row": torch.tensor([0, 2])}, ValueError, "row: expected ascending numbers in [0, 2), found others"),
+        ({"row": torch.tensor([-1, 0])}, ValueError, "row: expected ascending numbers in [0, 2), found others"),
+        ({"degree": torch.tensor([2, -1])}, ValueError, "degree: expected numbers of at least 0, found -1"),
+        ({"degree": torch.ones(2)}, TypeError, "degree: expected an int64 vector, found torch.float32"),
+        ({"row": [0, 1]}, TypeError, "row: expected a tensor, found list"),
+        ({"correction": torch.ones(2)}, ValueError,
+         "correction: expected float64 of shape (2,), found torch.float32 (2,)"),
+        ({"correction": torch.ones(3).double()}, ValueError,
+         "correction: expected float64 of shape (2,), found torch.float64 (3,)"),
+        ({"source_degree": None}, TypeError, "source_degree: expected an int64 vector, found NoneType"),
+        ({"source_degree": torch.tensor([1])}, ValueError, "source_degree: expected shape (2,), found (1,)"),
+        ({"stored_source_degree": torch.tensor([1])}, ValueError,
+         "stored_source_degree: expected shape (3,), found (1,)"),
+    ],
+)  # fmt: skip
+def test_edges_that_cannot_be_weighed(change, error, message):
+    given = {"degree": torch.tensor([2, 1]), "row": torch.tensor([0, 1]), "correction": torch.ones(2).double(),
+             "source_degree": torch.tensor([3, 4]), "stored_source_degree": torch.tensor([3, 1, 4])}  # fmt: skip
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        ops.weigh_edges(GCN, **{**given, **change})
 
 
 def test_a_prepared_graph_is_pickled_after_it_was_used():

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .. import ops
-from ..ops.layer_weights import layer_weights
 from .hop_by_owners import expanded
 
 
@@ -31,7 +29,7 @@ def stored_edges(graph: ops.Relations, column: Tensor) -> ops.Picks:
 def drawn_weights(
     drawing: ops.LayerDrawing, stored: ops.Picks, drawn: Tensor, correction: Tensor, degrees: Tensor | None
 ) -> Tensor:
-    """The weights of drawn edges, in double and rounded once, as of :func:`torch_gnnscale.ops.sample_layers`.
+    """The weights of drawn edges, as of :func:`torch_gnnscale.ops.sample_layers`.
 
     Args:
         drawing: the options.
@@ -43,9 +41,8 @@ def drawn_weights(
     Returns:
         float32, shape [m].
     """
-    degree, is_drawn = stored.num_edges.numpy(), drawn.numpy()
-    row = np.repeat(np.arange(len(degree)), degree)[is_drawn]
-    of_stored = None if degrees is None else degrees[stored.source].numpy()
-    of_source = None if of_stored is None else of_stored[is_drawn]
-    weight = layer_weights(drawing.aggregation, drawing.weights, degree, row, correction.numpy(), of_source, of_stored)
-    return torch.from_numpy(weight).to(torch.float32)
+    degree = stored.num_edges
+    row = torch.arange(len(degree)).repeat_interleave(degree)[drawn]
+    of_stored = None if degrees is None else degrees[stored.source]
+    of_source = None if of_stored is None else of_stored[drawn]
+    return ops.weigh_edges(drawing, degree, row, correction, of_source, of_stored)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from ..ops import Sample
+from ..ops import LayerDrawing, Sample, weigh_edges
 from ..ops.arguments import check_ids, check_key
 from ..ops.layer_drawing import AGGREGATIONS, WEIGHTS, check_num_nodes
-from ..ops.layer_weights import layer_weights
 from .algebra import Adjacency, Frontier, FrontierEdges, ptr_of, unsigned
 from .methods import Step
 
@@ -118,7 +118,7 @@ class _Batch:
         edges = np.concatenate(self._edges, axis=1)
         degrees = np.concatenate([np.empty(0, np.int64), *self._degrees])
         names, position = graph.graph.edge_id[0], torch.from_numpy(edges[2].copy())
-        weights = [np.concatenate(self._weights).astype(np.float32)] if self._weights else []
+        weights = [np.concatenate(self._weights)] if self._weights else []
 
         def put(array: np.ndarray) -> Tensor:
             return torch.from_numpy(array).to(graph.device)
@@ -161,12 +161,13 @@ def _numbered(
 def edge_weights(
     graph: Adjacency, frontier: Frontier, edges: FrontierEdges, aggregation: str, weights: str
 ) -> np.ndarray:
-    """The weight of each edge: float64, shape [e]. ``unbiased``: a_e c_v; ``self_normalized``: these, scaled so that a
-    row's sum is the sum of a_e over all stored edges of the row."""
+    """The weight of each edge: float32, shape [e]."""
     assert edges.correction is not None
     degree, of_source, of_stored = graph.degree[frontier.node], None, None
     if aggregation == "gcn":
         first = graph.graph.colptr[0].numpy()[frontier.node]
         stored = np.arange(int(degree.sum())) + np.repeat(first - ptr_of(degree)[:-1], degree)
         of_source, of_stored = graph.degree[edges.source], graph.degree[graph.graph.row[0].numpy()[stored]]
-    return layer_weights(aggregation, weights, degree, edges.row, edges.correction, of_source, of_stored)
+    given = [degree, edges.row, edges.correction, of_source, of_stored]
+    tensors: list[Any] = [None if values is None else torch.from_numpy(values) for values in given]
+    return weigh_edges(LayerDrawing(aggregation=aggregation, weights=weights), *tensors).numpy()

@@ -18,7 +18,7 @@ from .graph import Relations, relations
 from .hops import Picks, Relabelled, pick_neighbors, relabel
 from .layer_bulk import PreparedLayerBulks, sample_layers_bulk
 from .layer_drawing import LayerDrawing
-from .layerwise import PreparedLayers, choose_nodes, draw_nodes, node_scores, sample_layers
+from .layerwise import PreparedLayers, choose_nodes, draw_nodes, node_scores, sample_layers, weigh_edges
 from .memory import (
     PoolStats,
     empty_bytes,
@@ -51,5 +51,5 @@ __all__ = [
     "pool_limit", "pool_stats", "pool_trim", "propagate_labels", "random_bits", "relabel", "relations",
     "release_pages", "renumber", "reverse_pagerank", "rmat_edges", "sample_bulk", "sample_layers",
     "sample_layers_bulk", "sample_negatives", "sample_neighbors", "score_unit", "share_of_extremes",
-    "shuffle_rows", "torch_selects_sooner", "transpose", "weight_sums",
+    "shuffle_rows", "torch_selects_sooner", "transpose", "weigh_edges", "weight_sums",
 ]  # fmt: skip

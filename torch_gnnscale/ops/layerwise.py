@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .arguments import ID_DTYPES, OPS, check_ids, check_int, check_key, resolve_threads
+from .arguments import ID_DTYPES, OPS, check_ids, check_int, check_key, check_tensor, resolve_threads
 from .graph import Relations, check_vector
 from .layer_bulk import sample_layers_bulk
 from .layer_drawing import (
@@ -96,6 +96,51 @@ def draw_nodes(node: Tensor, node_ptr: Sequence[int], keys: Sequence[int], hop: 
                          f"found {ends}")  # fmt: skip
     check_int("hop", hop, 0, MAX_HOPS - 1)
     return OPS.draw_nodes(node.to(torch.int64).contiguous(), ends, keys, hop) ^ torch.iinfo(torch.int64).min
+
+
+def weigh_edges(
+    drawing: LayerDrawing,
+    degree: Tensor,
+    row: Tensor,
+    correction: Tensor,
+    source_degree: Tensor | None = None,
+    stored_source_degree: Tensor | None = None,
+) -> Tensor:
+    """The weights of drawn edges, as :func:`sample_layers` gives them.
+
+    Args:
+        drawing: its ``aggregation`` and ``weights`` are read.
+        degree: d_i, the number of stored edges of each row: int64, shape [n].
+        row: the row of each drawn edge, ascending: int64, shape [m].
+        correction: c_v of each drawn edge: float64, shape [m].
+        source_degree: for ``aggregation="gcn"``, d_j of each drawn edge's source: int64, shape [m].
+        stored_source_degree: for ``aggregation="gcn"``, d_j of the sources of all stored edges of the rows, in stored
+            order: int64, shape [the sum of ``degree``].
+
+    Returns:
+        float32, shape [m].
+
+    Raises:
+        TypeError, ValueError: wrong dtypes, shapes or options; rows that are not ascending.
+    """
+    for name, vector in (("degree", degree), ("row", row)):
+        check_tensor(name, vector)
+        check_vector(name, vector, vector.numel())
+    check_tensor("correction", correction)
+    if correction.dtype != torch.float64 or correction.shape != row.shape:
+        expected = f"float64 of shape {tuple(row.shape)}"
+        raise ValueError(f"correction: expected {expected}, found {correction.dtype} {tuple(correction.shape)}")
+    if len(row) and (int(row[0]) < 0 or int(row[-1]) >= len(degree) or bool((row.diff() < 0).any())):
+        raise ValueError(f"row: expected ascending numbers in [0, {len(degree)}), found others")
+    if len(degree) and int(degree.min()) < 0:
+        raise ValueError(f"degree: expected numbers of at least 0, found {int(degree.min())}")
+    of_sources: list[Tensor | None] = [None, None]
+    if drawing.aggregation == "gcn":
+        check_vector("source_degree", source_degree, len(row))
+        check_vector("stored_source_degree", stored_source_degree, int(degree.sum()))
+        of_sources = [source_degree, stored_source_degree]
+    tensors = [None if values is None else values.contiguous() for values in (degree, row, correction, *of_sources)]
+    return OPS.weigh_edges(*tensors, *choices_of(drawing)[3:])
 
 
 def sample_layers(

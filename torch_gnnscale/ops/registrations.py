@@ -157,6 +157,11 @@ def _(node, node_ptr, keys, hop):
     return torch.empty_like(node)
 
 
+@torch.library.register_fake("gnnscale::weigh_edges")
+def _(degree, row, correction, source_degree, stored_source_degree, aggregation, weights):
+    return torch.empty_like(row, dtype=torch.float32)
+
+
 @torch.library.register_fake("gnnscale::sample_negatives")
 def _(count, src, num_src, src_node, src_weight, src_time, num_dst, dst_node, dst_position, dst_weight, dst_time,
       seed_time, edge_ptr, edge_dst, key, threads):  # fmt: skip
