@@ -8,8 +8,8 @@ GraphSAGE and Adam, against the same loop over batches prepared beforehand. A wa
 also contains whatever else the loader's threads take from the loop; the share of the cores that they take is a lower
 bound of that.
 
-The same loop is also timed at each setting of ``prefetch``, on one and on two threads of torch: the default, which the
-first batches choose, reaches 0.97 of the best setting's speed or more.
+The same loop is also timed at each setting of ``prefetch``, on one and on two threads of torch. The aim: the default,
+which the first batches choose, reaches 0.97 of the best setting's speed.
 """
 
 from __future__ import annotations
