@@ -270,6 +270,18 @@ def test_what_the_contract_leaves_to_the_sampler():
     ]
 
 
+def test_a_colptr_without_ends_of_edges_is_refused(data):
+    class WithoutEnds(RandomEdges):
+        def _sample(self, *args):
+            out = super()._sample(*args)
+            out.row = out.col = None
+            return out
+
+    message = "^sampler output: expected edge_index, or row and col, beside colptr, found none$"
+    with pytest.raises(ValueError, match=message):
+        next(iter(loader_of(data, WithoutEnds(data), prefetch=0)))
+
+
 def test_weights_follow_their_edges_when_these_are_sorted(data):
     def shuffled(out):
         order = torch.randperm(len(out.row), generator=torch.Generator().manual_seed(len(out.row)))

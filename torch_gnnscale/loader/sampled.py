@@ -175,6 +175,8 @@ def _as_drawn(out: Output, drawn: dict | None, now: dict | None) -> dict[Any, tu
 
     pointers = {edge_type: colptr for edge_type, colptr in by_type(out, out.colptr).items() if kept(edge_type)}
     if out.edge_index is None:
+        if out.row is None or out.col is None:
+            raise ValueError("sampler output: expected edge_index, or row and col, beside colptr, found none")
         indices = {edge_type: torch.stack(ends) for edge_type, ends in _ends_by_type(out).items()}
     else:
         indices = by_type(out, out.edge_index)
