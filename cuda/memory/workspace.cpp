@@ -53,7 +53,7 @@ int64_t words_of_slots(int64_t num_nodes) { return num_nodes / 2 + 1; }
 uint32_t first_tag(int64_t num_local) {
   static const uint64_t first = [] {
     const char* const tags = std::getenv("GNNSCALE_TAGS");
-    return tags == nullptr ? uint64_t{1} : kLastTag - std::strtoull(tags, nullptr, 10);
+    return tags == nullptr ? uint64_t{1} : std::max<uint64_t>(1, kLastTag - std::strtoull(tags, nullptr, 10));
   }();
   return static_cast<uint32_t>(std::min(first, kLastTag - std::min(static_cast<uint64_t>(num_local), kLastTag - 1)));
 }
