@@ -20,27 +20,27 @@ class RowWeights {
              StoredSourceDegree stored_source_degree, float* out) {
     const bool gcn = aggregation_ == Aggregation::kGcn;
     const double of_all = gcn ? 0.0 : edge_factor(aggregation_, degree, 0);
-    if (std::ssize(weight_) < count) weight_.resize(count);
+    if (std::ssize(value_) < count) value_.resize(count);
     for (int64_t k = 0; k < count; ++k) {
-      weight_[k] = (gcn ? edge_factor(aggregation_, degree, source_degree(k)) : of_all) * correction(k);
+      value_[k] = (gcn ? edge_factor(aggregation_, degree, source_degree(k)) : of_all) * correction(k);
     }
     if (weights_ == Weights::kUnbiased) {
-      for (int64_t k = 0; k < count; ++k) out[k] = rounded_weight(weight_[k]);
+      for (int64_t k = 0; k < count; ++k) out[k] = rounded_weight(value_[k]);
       return;
     }
     double drawn = 0;
-    for (int64_t k = 0; k < count; ++k) drawn += weight_[k];
+    for (int64_t k = 0; k < count; ++k) drawn += value_[k];
     double whole = aggregation_ == Aggregation::kMean ? 1.0 : gcn ? 0.0 : static_cast<double>(degree);
     if (gcn) {
       for (int64_t s = 0; s < degree; ++s) whole += edge_factor(aggregation_, degree, stored_source_degree(s));
     }
-    for (int64_t k = 0; k < count; ++k) out[k] = rounded_weight(normalized_weight(weight_[k], whole, drawn));
+    for (int64_t k = 0; k < count; ++k) out[k] = rounded_weight(normalized_weight(value_[k], whole, drawn));
   }
 
  private:
   Aggregation aggregation_;
   Weights weights_;
-  Vector<double> weight_;  // a_e c_v of the destination's drawn edges
+  Vector<double> value_;  // a_e c_v of each of the destination's drawn edges
 };
 
 }  // namespace gnnscale

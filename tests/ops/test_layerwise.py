@@ -1,5 +1,6 @@
 """Layer-wise samples equal their twin, bit for bit, and have the probabilities that their formulas say."""
 
+import pickle
 import re
 
 import pytest
@@ -380,3 +381,12 @@ def test_seeds_and_graphs_that_are_malformed():
         ops.choose_nodes(BATCH, torch.tensor([1, 0]), 1, "priority", 1, 0)
     with pytest.raises(ValueError, match=r"^scheme: expected one of .*, found 'sequential'"):
         ops.choose_nodes(BATCH, BATCH, 1, "sequential", 1, 0)
+
+
+def test_a_prepared_graph_is_pickled_after_it_was_used():
+    graph = graph_of_degrees([3, 2, 4, 0, 5])
+    prepared = ops.PreparedLayers(graph.relations(), [2, 2], ops.LayerDrawing("ladies"))
+    expected = prepared.sample(torch.tensor([2, 4]), 5)
+    again = pickle.loads(pickle.dumps(prepared))
+    assert again._held is None
+    assert torch.equal(again.sample(torch.tensor([2, 4]), 5).node[0], expected.node[0])

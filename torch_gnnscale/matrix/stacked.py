@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..ops import LayerDrawing, Sample, weigh_edges
 from ..ops.arguments import check_ids, check_key
-from ..ops.layer_drawing import AGGREGATIONS, WEIGHTS, check_num_nodes
+from ..ops.layer_drawing import check_num_nodes, check_weighing
 from .algebra import Adjacency, Frontier, FrontierEdges, ptr_of, unsigned
 from .methods import Step
 
@@ -47,9 +47,7 @@ def sample_batches(
         TypeError, ValueError, IndexError: wrong options or numbers of entries; ``include_dst=False`` with a step that
             keeps known nodes; seeds out of range.
     """
-    for name, option, values in (("aggregation", aggregation, AGGREGATIONS), ("weights", weights, WEIGHTS)):
-        if option not in values:
-            raise ValueError(f"{name}: expected one of {values}, found {option!r}")
+    check_weighing(aggregation, weights)
     if len(seeds) != len(keys):
         raise ValueError(f"seeds: expected one entry for each of {len(keys)} keys, found {len(seeds)}")
     seeds = [entry.cpu() if isinstance(entry, Tensor) else entry for entry in seeds]

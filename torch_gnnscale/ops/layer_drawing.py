@@ -60,12 +60,11 @@ def check_drawing(drawing: LayerDrawing, layers: bool, include_dst: bool) -> Non
     for name, value, known in (
         ("scheme", drawing.scheme, SCHEMES_OF[method]),
         ("scores", drawing.scores, SCORES),
-        ("aggregation", drawing.aggregation, AGGREGATIONS),
-        ("weights", drawing.weights, WEIGHTS),
     ):
         if value not in known:
             of = f" of method={method!r}" if name == "scheme" else ""
             raise ValueError(f"{name}: expected one of {known}{of}, found {value!r}")
+    check_weighing(drawing.aggregation, drawing.weights)
     if drawing.keep_known and method == "labor":
         raise ValueError("keep_known=True: expected method='ladies' or 'fastgcn', found 'labor'")
     if drawing.layer_dependency and method != "labor":
@@ -74,6 +73,13 @@ def check_drawing(drawing: LayerDrawing, layers: bool, include_dst: bool) -> Non
         raise ValueError("include_dst=False: expected layers=True, found False")
     if not include_dst and drawing.keep_known:
         raise ValueError("include_dst=False: expected keep_known=False, found True")
+
+
+def check_weighing(aggregation: str, weights: str) -> None:
+    """Raises ValueError for an unknown option of the weights of edges."""
+    for name, value, known in (("aggregation", aggregation, AGGREGATIONS), ("weights", weights, WEIGHTS)):
+        if value not in known:
+            raise ValueError(f"{name}: expected one of {known}, found {value!r}")
 
 
 def choices_of(drawing: LayerDrawing) -> list[int]:

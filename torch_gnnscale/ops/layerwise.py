@@ -12,12 +12,15 @@ from .arguments import ID_DTYPES, OPS, check_ids, check_int, check_key, check_te
 from .graph import Relations, check_vector
 from .layer_bulk import sample_layers_bulk
 from .layer_drawing import (
+    AGGREGATIONS,
     MAX_DRAWN,
     SCHEMES,
+    WEIGHTS,
     LayerDrawing,
     check_drawing,
     check_layer_graph,
     check_num_nodes,
+    check_weighing,
     choices_of,
     options_of,
 )
@@ -106,7 +109,7 @@ def weigh_edges(
     source_degree: Tensor | None = None,
     stored_source_degree: Tensor | None = None,
 ) -> Tensor:
-    """The weights of drawn edges, as :func:`sample_layers` gives them.
+    """The weights of drawn edges, as :func:`sample_layers` gives them. All tensors are in host memory.
 
     Args:
         drawing: its ``aggregation`` and ``weights`` are read.
@@ -121,26 +124,37 @@ def weigh_edges(
         float32, shape [m].
 
     Raises:
-        TypeError, ValueError: wrong dtypes, shapes or options; rows that are not ascending.
+        TypeError, ValueError: wrong dtypes, shapes or options; rows that are not ascending; drawn edges of a row
+            without stored ones; degrees below 0.
     """
+    check_weighing(drawing.aggregation, drawing.weights)
     for name, vector in (("degree", degree), ("row", row)):
         check_tensor(name, vector)
         check_vector(name, vector, vector.numel())
     check_tensor("correction", correction)
-    if correction.dtype != torch.float64 or correction.shape != row.shape:
-        expected = f"float64 of shape {tuple(row.shape)}"
-        raise ValueError(f"correction: expected {expected}, found {correction.dtype} {tuple(correction.shape)}")
+    if correction.dtype != torch.float64:
+        raise TypeError(f"correction: expected a float64 vector, found {correction.dtype}")
+    if correction.shape != row.shape:
+        raise ValueError(f"correction: expected shape {tuple(row.shape)}, found {tuple(correction.shape)}")
     if len(row) and (int(row[0]) < 0 or int(row[-1]) >= len(degree) or bool((row.diff() < 0).any())):
         raise ValueError(f"row: expected ascending numbers in [0, {len(degree)}), found others")
-    if len(degree) and int(degree.min()) < 0:
-        raise ValueError(f"degree: expected numbers of at least 0, found {int(degree.min())}")
+    _check_degrees("degree", degree)
+    if len(row) and int(degree[row].min()) == 0:
+        raise ValueError("degree: expected at least 1 for each row that has drawn edges, found 0")
     of_sources: list[Tensor | None] = [None, None]
     if drawing.aggregation == "gcn":
         check_vector("source_degree", source_degree, len(row))
         check_vector("stored_source_degree", stored_source_degree, int(degree.sum()))
+        _check_degrees("source_degree", source_degree)
+        _check_degrees("stored_source_degree", stored_source_degree)
         of_sources = [source_degree, stored_source_degree]
     tensors = [None if values is None else values.contiguous() for values in (degree, row, correction, *of_sources)]
-    return OPS.weigh_edges(*tensors, *choices_of(drawing)[3:])
+    return OPS.weigh_edges(*tensors, AGGREGATIONS.index(drawing.aggregation), WEIGHTS.index(drawing.weights))
+
+
+def _check_degrees(name: str, degree: Tensor | None) -> None:
+    if degree is not None and len(degree) and int(degree.min()) < 0:
+        raise ValueError(f"{name}: expected numbers of at least 0, found {int(degree.min())}")
 
 
 def sample_layers(

@@ -1,14 +1,15 @@
 """The weights of drawn edges by their formulas, edge by edge."""
 
-import pickle
 import re
 
 import pytest
 import torch
-from helpers.graphs import graph_of_degrees
+from hypothesis import given
+from hypothesis import strategies as st
 
 from torch_gnnscale import ops
 from torch_gnnscale.ops.layer_drawing import AGGREGATIONS, WEIGHTS
+from torch_gnnscale.reference import layerwise as twin
 
 STORED = [[2, 0, 3], [], [1], [3, 3, 2, 0]]
 """The sources of the edges into each row."""
@@ -49,6 +50,28 @@ def test_weights_of_edges(aggregation, weights):
     torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64).float(), rtol=2**-23, atol=0)
 
 
+DRAWINGS = [ops.LayerDrawing(aggregation=one, weights=other) for one in AGGREGATIONS for other in WEIGHTS]
+ROWS = st.lists(st.lists(st.tuples(st.integers(0, 1 << 40), st.booleans(), st.integers(1, 1 << 62)), max_size=6))
+"""Of each stored edge of each row: its source's degree, whether it is drawn, and its correction times 2^20."""
+
+
+@given(st.sampled_from(DRAWINGS), ROWS)
+def test_weights_equal_the_twins(drawing, rows):
+    expected, drawn = [], []
+    for number, edges in enumerate(rows):
+        corrections = [
+            (at, twin.Correction(above, 1 << 20)) for at, (_, is_drawn, above) in enumerate(edges) if is_drawn
+        ]
+        expected += twin.edge_weights(drawing, [degree for degree, _, _ in edges], corrections)
+        drawn += [(number, edges[at][0], correction.rounded) for at, correction in corrections]
+    row, source, correction = (torch.tensor([entry[k] for entry in drawn], dtype=dtype)
+                               for k, dtype in enumerate((torch.int64, torch.int64, torch.float64)))  # fmt: skip
+    stored = torch.tensor([degree for edges in rows for degree, _, _ in edges], dtype=torch.int64)
+    degree = torch.tensor([len(edges) for edges in rows], dtype=torch.int64)
+    found = ops.weigh_edges(drawing, degree, row, correction, source, stored)
+    assert torch.equal(found, torch.tensor(expected, dtype=torch.float64).float())
+
+
 GCN = ops.LayerDrawing(aggregation="gcn")
 
 
@@ -75,10 +98,18 @@ def test_no_edges():
         ({"degree": torch.tensor([2, -1])}, ValueError, "degree: expected numbers of at least 0, found -1"),
         ({"degree": torch.ones(2)}, TypeError, "degree: expected an int64 vector, found torch.float32"),
         ({"row": [0, 1]}, TypeError, "row: expected a tensor, found list"),
-        ({"correction": torch.ones(2)}, ValueError,
-         "correction: expected float64 of shape (2,), found torch.float32 (2,)"),
-        ({"correction": torch.ones(3).double()}, ValueError,
-         "correction: expected float64 of shape (2,), found torch.float64 (3,)"),
+        ({"correction": torch.ones(2)}, TypeError, "correction: expected a float64 vector, found torch.float32"),
+        ({"correction": torch.ones(3).double()}, ValueError, "correction: expected shape (2,), found (3,)"),
+        ({"degree": torch.tensor([3, 0])}, ValueError,
+         "degree: expected at least 1 for each row that has drawn edges, found 0"),
+        ({"source_degree": torch.tensor([1, -2])}, ValueError,
+         "source_degree: expected numbers of at least 0, found -2"),
+        ({"stored_source_degree": torch.tensor([1, 1, -3])}, ValueError,
+         "stored_source_degree: expected numbers of at least 0, found -3"),
+        ({"drawing": GCN._replace(aggregation="gnc")}, ValueError,
+         "aggregation: expected one of ('mean', 'sum', 'gcn'), found 'gnc'"),
+        ({"drawing": GCN._replace(weights="biased")}, ValueError,
+         "weights: expected one of ('self_normalized', 'unbiased'), found 'biased'"),
         ({"source_degree": None}, TypeError, "source_degree: expected an int64 vector, found NoneType"),
         ({"source_degree": torch.tensor([1])}, ValueError, "source_degree: expected shape (2,), found (1,)"),
         ({"stored_source_degree": torch.tensor([1])}, ValueError,
@@ -86,16 +117,8 @@ def test_no_edges():
     ],
 )  # fmt: skip
 def test_edges_that_cannot_be_weighed(change, error, message):
-    given = {"degree": torch.tensor([2, 1]), "row": torch.tensor([0, 1]), "correction": torch.ones(2).double(),
-             "source_degree": torch.tensor([3, 4]), "stored_source_degree": torch.tensor([3, 1, 4])}  # fmt: skip
+    right = {"drawing": GCN, "degree": torch.tensor([2, 1]), "row": torch.tensor([0, 1]),
+             "correction": torch.ones(2).double(), "source_degree": torch.tensor([3, 4]),
+             "stored_source_degree": torch.tensor([3, 1, 4])}  # fmt: skip
     with pytest.raises(error, match=f"^{re.escape(message)}$"):
-        ops.weigh_edges(GCN, **{**given, **change})
-
-
-def test_a_prepared_graph_is_pickled_after_it_was_used():
-    graph = graph_of_degrees([3, 2, 4, 0, 5])
-    prepared = ops.PreparedLayers(graph.relations(), [2, 2], ops.LayerDrawing("ladies"))
-    expected = prepared.sample(torch.tensor([2, 4]), 5)
-    again = pickle.loads(pickle.dumps(prepared))
-    assert again._held is None
-    assert torch.equal(again.sample(torch.tensor([2, 4]), 5).node[0], expected.node[0])
+        ops.weigh_edges(**{**right, **change})
