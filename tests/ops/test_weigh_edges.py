@@ -47,7 +47,7 @@ def test_weights_of_edges(aggregation, weights):
         of_gcn["stored_source_degree"] = torch.tensor([DEGREE_OF[source] for sources in STORED for source in sources])
     drawing = ops.LayerDrawing(aggregation=aggregation, weights=weights)
     found = ops.weigh_edges(drawing, degree, row, correction.double(), **of_gcn)
-    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64).float(), rtol=2**-23, atol=0)
+    assert torch.equal(found, torch.tensor(expected, dtype=torch.float64).float())
 
 
 DRAWINGS = [ops.LayerDrawing(aggregation=one, weights=other) for one in AGGREGATIONS for other in WEIGHTS]
