@@ -4,6 +4,7 @@
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <torch/headeronly/util/shim_utils.h>
 
 #include <algorithm>
 #include <optional>
@@ -42,7 +43,7 @@ class SharedTensors {
       }
       const int64_t sizes[] = {piece.rows, piece.columns}, strides[] = {std::max<int64_t>(piece.columns, 1), 1};
       AtenTensorHandle view;
-      STABLE_TORCH_ERROR_CODE_CHECK(
+      TORCH_ERROR_CODE_CHECK(
           aoti_torch__reinterpret_tensor(all->get(), vector ? 1 : 2, sizes + vector, strides + vector, offset, &view));
       out.emplace_back(view);
       offset += piece.size;
