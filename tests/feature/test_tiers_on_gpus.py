@@ -68,7 +68,7 @@ def plan_of(**rows: int) -> TierPlan:
 )
 def test_room_on_each_gpu(device, num_peers, rows, wanted, monkeypatch):
     free = {torch.device("cuda", number): count for number, count in wanted.items()}
-    monkeypatch.setattr(tier_devices, "free_on_gpu", lambda gpu: free[gpu])
+    monkeypatch.setattr(tier_devices, "free_on_gpu", lambda gpu, wanted: free[gpu])
     check_room(plan_of(**rows), device, num_peers, 3)
     check_room(plan_of(**rows), torch.device("cpu"), num_peers, 1 << 60)
     for gpu, size in list(free.items()):

@@ -279,7 +279,7 @@ def test_a_graph_on_the_gpu_or_pinned(with_ids, monkeypatch):
     assert [part.is_cuda for part in most.row] == [True, False]
     assert most.row[1].is_pinned()
     copied = copy.deepcopy(most)
-    monkeypatch.setattr(segmented, "free_on_gpu", lambda device: 0)
+    monkeypatch.setattr(segmented, "free_on_gpu", lambda device, wanted: 0)
     with pytest.warns(UserWarning, match="do not fit beside what is in cuda:0's memory"):
         pinned = SegmentedCSC.on_gpu(csc, torch.device("cuda", 0))
     assert all(part.is_pinned() for part in pinned.row)

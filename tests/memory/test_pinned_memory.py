@@ -1,5 +1,6 @@
 """Host memory that GPUs read: registered once, and given back when they have read."""
 
+import gc
 import os
 
 import pytest
@@ -21,6 +22,14 @@ def test_memory_is_registered_once(recorded_cuda):
     assert sorted(recorded_cuda.taken()) == ["host waits for cuda:0", "host waits for cuda:1", "unregisters"]
     memory.close()
     assert recorded_cuda.taken() == []
+
+
+def test_closing_waits_for_gpus_that_read_other_memory(recorded_cuda):
+    memory = HostMemory(4096)
+    memory.close_after(GPUS[1])
+    assert recorded_cuda.taken() == []
+    memory.close()
+    assert recorded_cuda.taken() == ["host waits for cuda:1"]
 
 
 def test_memory_that_cannot_be_registered(recorded_cuda, monkeypatch):
@@ -50,7 +59,29 @@ def test_memory_that_is_not_mapped_leaves_no_file(monkeypatch):
 def test_free_memory_is_also_what_torch_keeps(monkeypatch):
     for name, value in (("mem_get_info", (7, 100)), ("memory_reserved", 50), ("memory_allocated", 20)):
         monkeypatch.setattr(torch.cuda, name, lambda gpu, value=value: value)
-    assert free_on_gpu(GPUS[0]) == 7 + 50 - 20
+    assert free_on_gpu(GPUS[0], 0) == 7 + 50 - 20
+
+
+def test_garbage_is_collected_before_memory_of_a_gpu_is_missed(monkeypatch):
+    free = {"bytes": 100}
+
+    class Loader:
+        def __init__(self) -> None:
+            self.refers_to_itself = self
+
+        def __del__(self) -> None:
+            free["bytes"] = 150
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu: (free["bytes"], 200))
+    for name in ("memory_reserved", "memory_allocated"):
+        monkeypatch.setattr(torch.cuda, name, lambda gpu: 0)
+    gc.disable()
+    try:
+        Loader()
+        assert free_on_gpu(GPUS[0], 100) == 100
+        assert free_on_gpu(GPUS[0], 101) == 150
+    finally:
+        gc.enable()
 
 
 def test_the_first_gpu_that_another_cannot_read(monkeypatch):

@@ -14,6 +14,7 @@ from helpers.edges import random_edges
 
 from torch_gnnscale import CSC, LayerSampler, NeighborLoader, NeighborSampler
 from torch_gnnscale.memory import format_bytes
+from torch_gnnscale.memory import host as host_memory
 from torch_gnnscale.sampler.executor import GPUExecutor
 from torch_gnnscale.topology import segmented
 from torch_gnnscale.topology.segmented import Given, SegmentedCSC, _edges_of
@@ -156,7 +157,7 @@ def gpus(monkeypatch):
     def cut(csc, device, room, copied, peers, share, given):
         asked.append((room, copied, [peer.index for peer in peers], share))
 
-    monkeypatch.setattr(segmented, "free_on_gpu", lambda device: 10**6)
+    monkeypatch.setattr(segmented, "free_on_gpu", lambda device, wanted: 10**6)
     monkeypatch.setattr(segmented, "unreadable_peer", lambda device, count: None)
     monkeypatch.setattr(SegmentedCSC, "cut", cut)
     return asked
@@ -191,9 +192,9 @@ def test_a_graph_without_a_budget_is_on_the_gpu_if_it_fits(gpus, pinned, monkeyp
     size = csc.colptr.nbytes + csc.row.nbytes + csc.edge_id.nbytes
     monkeypatch.setattr(torch.Tensor, "is_pinned", lambda tensor: pinned)
     monkeypatch.setattr(segmented, "_SPARE", 1000)
-    monkeypatch.setattr(segmented, "free_on_gpu", lambda device: size + 1000)
+    monkeypatch.setattr(segmented, "free_on_gpu", lambda device, wanted: size + 1000)
     SegmentedCSC.on_gpu(csc, GPU)
-    monkeypatch.setattr(segmented, "free_on_gpu", lambda device: size + 999)
+    monkeypatch.setattr(segmented, "free_on_gpu", lambda device, wanted: size + 999)
     if pinned:
         SegmentedCSC.on_gpu(csc, GPU)
         assert gpus == [(0, False, [], 0)] * 2
@@ -216,18 +217,31 @@ def test_a_gpu_without_room(gpus):
     assert gpus == [(size, True, [], 0)]  # no more than there is
 
 
+@pytest.mark.parametrize(("budget", "peers"), [(100, []), ("100B", []), ("1%", []), (None, ["1%"])], ids=str)
+def test_bytes_that_are_left_to_the_host_are_taken_although_less_is_available(budget, peers, monkeypatch):
+    csc = csc_of("apart")
+    monkeypatch.setattr(host_memory, "available_memory", lambda: 100)
+    found = r"^graph: expected \d+ bytes of memory, found 100 available"
+    if budget in (100, "100B"):
+        with pytest.warns(UserWarning, match=f"{found}: they are taken, as asked, and the process is killed"):
+            assert SegmentedCSC.cut(csc, CPU, 100, copied=True, given=Given(csc, budget, peers)).memory is not None
+        return
+    with pytest.raises(MemoryError, match=f"{found}; raise graph_on_gpu= or graph_on_peers=$"):
+        SegmentedCSC.cut(csc, CPU, 100, copied=True, given=Given(csc, budget, peers))
+
+
 def test_a_peer_without_room(gpus, monkeypatch):
     csc = csc_of("apart")
     pointers, _ = sizes_of(csc)
     free = {0: 10**6, 1: 50}
-    monkeypatch.setattr(segmented, "free_on_gpu", lambda device: free[device.index])
+    monkeypatch.setattr(segmented, "free_on_gpu", lambda device, wanted: free[device.index])
     with pytest.raises(MemoryError, match=r"^graph_on_peers: expected 100 bytes of memory on cuda:1, found 50 free$"):
         SegmentedCSC.on_gpu(csc, GPU, None, [100, 100])
     free[0] = pointers + 99  # room for the column pointers, but not for a share beside them
     expected = rf"^graph_on_peers: expected {pointers + 100} bytes of memory on cuda:0, found {pointers + 99} free$"
     with pytest.raises(MemoryError, match=expected):
         SegmentedCSC.on_gpu(csc, GPU, None, [100, 100])
-    monkeypatch.setattr(segmented, "free_on_gpu", lambda device: pointers - 1)
+    monkeypatch.setattr(segmented, "free_on_gpu", lambda device, wanted: pointers - 1)
     for given, name, asked in (((None, [9]), "peers", pointers), ((0.5, []), "gpu", None)):
         with pytest.raises(MemoryError) as caught:
             SegmentedCSC.on_gpu(csc, GPU, *given)
@@ -235,7 +249,7 @@ def test_a_peer_without_room(gpus, monkeypatch):
         found = f"graph_on_{name}: expected {asked} bytes of memory on cuda:0, found {pointers - 1} free"
         assert str(caught.value) == found
     assert gpus == []
-    monkeypatch.setattr(segmented, "free_on_gpu", lambda device: pointers + 100 if device.index == 0 else 100)
+    monkeypatch.setattr(segmented, "free_on_gpu", lambda device, wanted: pointers + 100 if device.index == 0 else 100)
     SegmentedCSC.on_gpu(csc, GPU, None, [100, 100])
     assert gpus == [(pointers, True, [0, 1], 100)]  # just enough
 

@@ -63,5 +63,5 @@ def check_room(plan: TierPlan, device: torch.device, num_peers: int, whole_bytes
         gpu = torch.device("cuda", number)
         wanted[gpu] = wanted.get(gpu, 0) + rows.get("peers", 0) // num_peers
     for gpu, size in wanted.items():
-        if size > (free := free_on_gpu(gpu)):
+        if size > (free := free_on_gpu(gpu, size)):
             raise MemoryError(f"{gpu}: expected {size} bytes of memory, found {free} free; lower gpu= or peers=")

@@ -73,8 +73,10 @@ class TieredFeatureStore(FeatureStore):
         super().__init__()
         self.__dict__.update(plan=plan, order=order, _memory=memory, _device=device)
         segments = [segment for entry in attributes for segment in entry.segments]
-        if device.type == "cuda" and any(isinstance(segment, HostArray) for segment in segments):
-            memory.pin(device)
+        if device.type == "cuda":
+            memory.close_after(device)  # its rows, too, are freed where gathers may be queued
+            if any(isinstance(segment, HostArray) for segment in segments):
+                memory.pin(device)
         for attribute in attributes:
             self._tensors[attribute.key] = TieredRows(attribute, memory, device)
         gpus = {segment.device for segment in segments if isinstance(segment, Tensor)} | {device}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import os
 import threading
@@ -73,7 +74,6 @@ class HostMemory:
 
     def _attach(self, descriptor: int, num_bytes: int) -> None:
         self._descriptor, self._owner, self.num_bytes = descriptor, os.getpid(), num_bytes
-        self._gpus: set[torch.device] = set()  # that read it
         self._closing = False
         self._start()
         self._bytes: Tensor | None = ops.map_shared(descriptor, num_bytes)
@@ -83,6 +83,7 @@ class HostMemory:
         """Sets the state of a process that has just mapped the memory or was just forked: no call reads it, and it is
         not registered with CUDA."""
         self._readers, self._idle = 0, threading.Condition()
+        self._gpus: set[torch.device] = set()  # that close() waits for
         self._pinned: int | None = None  # the address that is registered with CUDA
 
     @classmethod
@@ -143,14 +144,18 @@ class HostMemory:
         """Moves the memory into huge pages, for all processes: see :func:`torch_gnnscale.ops.huge_pages`."""
         ops.huge_pages(self._check())
 
+    def close_after(self, gpu: torch.device) -> None:
+        """Lets :meth:`close` wait for what this process has queued on a GPU."""
+        self._gpus.add(gpu)
+
     def pin(self, device: torch.device) -> None:
         """Registers the memory with CUDA, so that this process's GPUs can read it; :meth:`close` waits for ``device``.
 
         Raises:
             OSError: CUDA refuses; gives its reason.
         """
-        self._gpus.add(device)
         if self._pinned is not None:
+            self.close_after(device)
             return
         address = self._check().data_ptr()
         with torch.cuda.device(device):
@@ -163,11 +168,12 @@ class HostMemory:
                     f"{self._name}: expected memory that can be pinned, found {self.num_bytes} bytes: {reason}"
                 )
         self._pinned = address
+        self.close_after(device)
 
     def close(self) -> None:
         """Ends the registration with CUDA, and frees the memory once the tensors over it are dropped.
 
-        Waits for the calls of this process that read it, and for the GPUs that they queued reads on.
+        Waits for the calls of this process that read it, and for the GPUs of :meth:`pin` and :meth:`close_after`.
         """
         with self._idle:
             self._closing = True
@@ -175,9 +181,9 @@ class HostMemory:
             if self._bytes is None:
                 return
             try:
+                for gpu in self._gpus:
+                    torch.cuda.synchronize(gpu)
                 if self._pinned is not None:
-                    for gpu in self._gpus:
-                        torch.cuda.synchronize(gpu)
                     torch.cuda.cudart().cudaHostUnregister(self._pinned)
             finally:
                 self._pinned = self._bytes = None
@@ -199,9 +205,19 @@ def _forked() -> None:
 os.register_at_fork(after_in_child=_forked)
 
 
-def free_on_gpu(gpu: torch.device) -> int:
-    """Bytes of a GPU that can still be allocated, including those that torch's allocator keeps idle."""
-    return torch.cuda.mem_get_info(gpu)[0] + torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
+def free_on_gpu(gpu: torch.device, wanted: int) -> int:
+    """Bytes of a GPU that can still be allocated, including those that torch's allocator keeps idle.
+
+    If less than ``wanted`` is free, Python's garbage is collected first: loaders refer to themselves, so a dropped one
+    keeps what it has on the GPU until then.
+    """
+
+    def free() -> int:
+        return torch.cuda.mem_get_info(gpu)[0] + torch.cuda.memory_reserved(gpu) - torch.cuda.memory_allocated(gpu)
+
+    if free() < wanted:
+        gc.collect()
+    return free()
 
 
 class HostArray(NamedTuple):

@@ -20,6 +20,7 @@ from ..memory import (
     budget_bytes,
     format_bytes,
     free_on_gpu,
+    is_bytes,
     peer_budgets,
     unreadable_peer,
 )
@@ -89,14 +90,16 @@ class SegmentedCSC:
                 If ``device`` cannot read one of them, their edges go to host memory, with a warning.
 
         Raises:
-            MemoryError: less memory is free on a GPU than the budgets take, or less in the host than the rest needs.
+            MemoryError: less memory is free on a GPU than the budgets take, or less in the host than the rest needs;
+                the latter is a warning if ``budget`` is in bytes, because some machines give more memory than they say
+                is available.
             OSError: host memory cannot be pinned.
             TypeError, ValueError: not a budget, or budgets of peers that differ.
         """
         edges, given = _edges_of(csc), Given(csc, budget, peers)
         size = csc.colptr.nbytes + sum(tensor.nbytes for tensor in edges)
         pinned = all(tensor.is_pinned() for tensor in (csc.colptr, *edges) if tensor.numel())
-        free, of_peers = free_on_gpu(device), peer_budgets("graph_on_peers", peers, size)
+        free, of_peers = free_on_gpu(device, size + _SPARE), peer_budgets("graph_on_peers", peers, size)
         asks = budget is not None or bool(of_peers)
         if (number := unreadable_peer(device, len(of_peers))) is not None:
             warn(
@@ -121,7 +124,7 @@ class SegmentedCSC:
         others = [torch.device("cuda", number) for number in range(len(of_peers))]
         for peer, share in zip(others, of_peers, strict=True):
             wanted = min(share, -(-(size - room) // len(others))) + room * (peer == device)
-            if wanted > (left := free_on_gpu(peer)):
+            if wanted > (left := free_on_gpu(peer, wanted)):
                 raise MemoryError(f"graph_on_peers: expected {wanted} bytes of memory on {peer}, found {left} free")
         share = of_peers[0] if of_peers else 0
         return cls.cut(csc, device, room, copied=not pinned or bool(others), peers=others, share=share, given=given)
@@ -159,7 +162,8 @@ class SegmentedCSC:
         memory = None
         stored: list[list[Any]] = [first, *(arrays for tier in segments.values() for arrays in tier)]
         if copied and (end < csc.num_edges or not colptr_there):
-            memory, copies = _copied(in_host)
+            budget = None if given is None else given.budget
+            memory, copies = _copied(in_host, insist=budget is not None and is_bytes(budget))
             stored = [copies.pop(0) if any(arrays is one for one in in_host) else arrays for arrays in stored]
         return cls._of(device, stored, {name: len(tier) for name, tier in segments.items()}, memory, given)
 
@@ -239,11 +243,11 @@ def _opened(array: Stored, memory: HostMemory | None) -> Tensor:
     return memory.tensor(array)
 
 
-def _copied(segments: list[list[Tensor]]) -> tuple[HostMemory, list[list[HostArray]]]:
-    """Copies of all arrays in memory that processes share."""
+def _copied(segments: list[list[Tensor]], insist: bool) -> tuple[HostMemory, list[list[HostArray]]]:
+    """Copies of all arrays in memory that processes share; ``insist``: of :class:`torch_gnnscale.memory.HostMemory`."""
     layout = HostLayout()
     copies = [[layout.add(tuple(tensor.shape), tensor.dtype) for tensor in arrays] for arrays in segments]
-    memory = HostMemory(layout.num_bytes, "graph", "raise graph_on_gpu= or graph_on_peers=")
+    memory = HostMemory(layout.num_bytes, "graph", "raise graph_on_gpu= or graph_on_peers=", insist=insist)
     for arrays, of_segment in zip(segments, copies, strict=True):
         for tensor, array in zip(arrays, of_segment, strict=True):
             memory.tensor(array).copy_(tensor)
