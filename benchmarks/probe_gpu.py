@@ -25,6 +25,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,7 +35,7 @@ from bench_gather_gpu import gather
 from bench_gpu import BULK, draw
 from common import GRAPHS, judged, parser, save, say_aims
 from growth import memory
-from rows_over_bus import say_zero_copy, zero_copy
+from rows_over_bus import KINDS, say_zero_copy, zero_copy
 from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
@@ -238,7 +239,7 @@ def main() -> int:
         "growth": (lambda: growth(args.grow), say_growth),  # first: the other parts find the memory that it has brought
         "costs": (costs, say_costs),
         "profile": (bulks, say_bulks),
-        "zero_copy": (lambda: zero_copy(args.table, args.rounds), lambda found: say_zero_copy(found, args.table)),
+        **{f"zero-copy, {kind}": (partial(zero_copy, kind, args.table, args.rounds), say_zero_copy) for kind in KINDS},
     }
     failed = False
     for name, (run, say) in parts.items():

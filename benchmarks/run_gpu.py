@@ -5,8 +5,9 @@
 It runs in a checkout, with the Python that is active, and needs no network: torch with CUDA, torch_geometric, numpy,
 setuptools, ninja, pytest, hypothesis and scipy have to be there, and nvcc; pytest-xdist is used where it is there.
 The library is built in place, for the GPU that is there; ``--prebuilt`` uses the libraries that lie in
-torch_gnnscale/ if they load and gather right rows on this GPU. ``first`` to ``fourth`` name the steps of
+torch_gnnscale/ if they load and gather right rows on this GPU. ``first`` to ``fifth`` name the steps of
 a call, and each call builds, for it may run on a machine of its own; by default all steps run, one after the other.
+What PYTHONPATH has is kept, so packages may lie elsewhere.
 
 Each step has a limit of time, which includes its start-up. One that fails or runs out of time does not keep the next
 ones from running, and makes the exit status 1. What a step prints goes to DIRECTORY/STEP.txt. After every step
@@ -50,12 +51,19 @@ CHECKED = [
         for device in ("cpu", "cuda")
     ),
 ]
-"""Tests that compute-sanitizer watches, which makes them many times slower."""
+"""Tests that compute-sanitizer's memcheck watches, which makes them many times slower."""
+RACED = [
+    *(f"tests/native/test_gpu.py::test_random_gathers[{seed}]" for seed in range(8)),
+    *(f"tests/native/test_gpu.py::test_random_samples[{seed}]" for seed in range(4)),
+    *(f"tests/native/test_gpu.py::test_random_layers[{seed}]" for seed in range(4)),
+]
+"""Tests that its racecheck watches, for threads that use shared memory without a barrier between them."""
 CALLS = {
-    "first": ["build", "probe", "tests", "gather", "sampling"],
-    "second": ["build", "epoch", "memcheck"],
-    "third": ["build", "papers", "scaling"],
-    "fourth": ["build", "layers", "split", "aggregate"],
+    "first": ["build", "probe", "tests", "gather"],
+    "second": ["build", "sampling", "aggregate", "memcheck", "racecheck"],
+    "third": ["build", "grow", "epoch"],
+    "fourth": ["build", "grow", "layers", "split", "papers"],
+    "fifth": ["build", "grow", "scaling"],
 }
 """The steps of each call; the limits of a call add up to less than ten minutes."""
 GATHERS = """
@@ -92,13 +100,15 @@ def steps(prebuilt: bool) -> list[Step]:
     """All that can be run."""
     python = sys.executable
     bench = [python, "-u"]
-    sanitizer = ["compute-sanitizer", "--tool", "memcheck", "--report-api-errors", "no", "--error-exitcode", "9"]
+    sanitizer = ["compute-sanitizer", "--error-exitcode", "9", "--tool"]
     tests = [python, "-m", "pytest", "-p", "no:cacheprovider"]
-    parallel = ["-n", "4"] if importlib.util.find_spec("xdist") is not None else []
+    parallel = ["-n", "6"] if importlib.util.find_spec("xdist") is not None else []
     build = [python, "setup.py", "-q", "build_ext", "--inplace"]
     return [
-        Step("build", build, 90, unless=[python, "-c", GATHERS] if prebuilt else None),
-        Step("probe", [*bench, "benchmarks/probe_gpu.py"], 75),
+        Step("build", build, 120, unless=[python, "-c", GATHERS] if prebuilt else None),
+        Step("probe", [*bench, "benchmarks/probe_gpu.py"], 90),
+        # Some machines have less memory than they give to a process that takes more and more.
+        Step("grow", [*bench, "benchmarks/growth.py", "64"], 30),
         Step("tests", [*tests, *parallel, "-m", "cuda", "--durations=8"], 240),
         Step("gather", [*bench, "benchmarks/bench_gather_gpu.py", "--rounds", "7"], 60),
         Step("sampling", [*bench, "benchmarks/bench_gpu.py", "--rounds", "5"], 75),
@@ -108,8 +118,14 @@ def steps(prebuilt: bool) -> list[Step]:
         Step("epoch", [*bench, "benchmarks/bench_gpu_epoch.py"], 270),
         Step("papers", [*bench, "benchmarks/bench_gpu_papers.py"], 180),
         Step("scaling", [*bench, "benchmarks/bench_scaling.py"], 285),
-        # Each tensor in memory of its own, so that what is read or written beside it is seen.
-        Step("memcheck", [*sanitizer, *tests, *CHECKED], 180, {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}),
+        Step(
+            "memcheck",
+            [*sanitizer, "memcheck", "--report-api-errors", "no", *tests, *CHECKED],
+            180,
+            # Each tensor in memory of its own, so that what is read or written beside it is seen.
+            {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"},
+        ),
+        Step("racecheck", [*sanitizer, "racecheck", *tests, *RACED], 75),
     ]
 
 
@@ -235,7 +251,8 @@ def main() -> int:
         todo = chosen(args.steps, args.prebuilt)
     except ValueError as error:
         options.error(str(error))
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "FORCE_CUDA": "1"}
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", "FORCE_CUDA": "1"}
     environment["TORCH_CUDA_ARCH_LIST"] = architecture()
     environment["PATH"] = search_path(environment, sorted(Path("/usr/local").glob("cuda*")))
     args.out.mkdir(parents=True, exist_ok=True)

@@ -48,9 +48,7 @@ def test_steps_by_name():
     assert [step.title for step in run_gpu.chosen([], False)] == [step.title for step in run_gpu.steps(False)]
     assert [step.title for step in run_gpu.chosen(["gather", "build"], False)] == ["build", "gather"]
     assert {step.title: step for step in run_gpu.chosen(["first"], True)}["build"].unless is not None
-    expected = (
-        r"expected steps of \['build', .*\] or calls of \['first', 'second', 'third', 'fourth'\], found \['epochs'\]"
-    )
+    expected = r"expected steps of \['build', .*\] or calls of \['first', .*\], found \['epochs'\]"
     with pytest.raises(ValueError, match=expected):
         run_gpu.chosen(["epochs", "gather"], False)
 
@@ -170,9 +168,9 @@ def test_a_run_from_its_first_step_to_its_summary(tmp_path, monkeypatch, capsys)
                 "== growth",
                 "== costs",
                 "== profile",
-                "== zero_copy",
-                "registered, huge pages: 16 MiB",
-                "cudaHostAlloc: 16",
+                "== zero-copy, registered, huge pages",
+                "16 MiB made in",
+                "== zero-copy, cudaHostAlloc",
                 "sorting ids ",
             ],
         ),
