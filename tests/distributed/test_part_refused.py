@@ -161,8 +161,6 @@ BY_ITSELF = [
     (lambda: row_group_of("mpi"), ValueError, "backend: expected 'gloo' or 'nccl', found 'mpi'"),
     (lambda: check_cards([Card("m", "one", "10.0.0.1", None), Card("m", "one", "10.0.0.1", "no luck")]), ValueError,
      "rank 1: no luck"),
-    (lambda: Policy(), TypeError,
-     "Can't instantiate abstract class Policy with abstract methods start, step"),
 ]  # fmt: skip
 
 
@@ -170,6 +168,12 @@ BY_ITSELF = [
 def test_what_is_refused_by_itself(make, error, message):
     with refuses(error, message):
         make()
+
+
+def test_a_policy_without_its_methods():
+    """Pythons word it differently."""
+    with pytest.raises(TypeError, match=r"^Can't instantiate abstract class Policy w.*start'?, '?step'?$"):
+        Policy()
 
 
 def test_the_last_that_is_made():
