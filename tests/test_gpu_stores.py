@@ -11,6 +11,7 @@ import torch
 import torch.multiprocessing
 from helpers.data import processes
 from helpers.tiers import NODES, node_data
+from torch_geometric.data import Data
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader
 from torch_gnnscale import TieredFeatureStore as Tiered
@@ -136,6 +137,27 @@ def test_a_gpu_without_room():
         MemoryError, match=r"^cuda:0: expected \d+ bytes of memory, found \d+ free; lower gpu= or peers=$"
     ):
         check_room(plan, torch.device("cuda", 0), 0, 0)
+
+
+@pytest.mark.parametrize("budgets", [{"gpu": "100%"}, {"gpu": "50%", "peers": ["50%"]}], ids=str)
+def test_memory_of_a_closed_store_is_not_reused_before_a_stream_has_read_it(budgets):
+    """The stream is behind by far when the store is closed, and the next allocations are those that it had."""
+    x = torch.randn(20_000, 64, generator=torch.Generator().manual_seed(0))
+    index = torch.randint(len(x), (30_000,), generator=torch.Generator().manual_seed(1))
+    falling, there, side = torch.arange(len(x)).flip(0), index.cuda(), torch.cuda.Stream()
+    with Tiered.from_data(Data(x=x), hotness=falling, renumbered=True, **budgets) as store:
+        assert {tier.name for tier in store.plan.tiers} == ({"gpu", "peers"} if "peers" in budgets else {"gpu"})
+        assert torch.equal(store[None, "x", there].cpu(), x[index])
+        sizes = [segment.nbytes for segment in store.rows_by_attribute()[None, "x"].segments]
+        torch.zeros(9, dtype=torch.uint8, device="cuda")  # a kernel may be loaded at its first call, which waits
+        torch.cuda.synchronize()
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(500_000_000)
+            found = store.rows_by_attribute()[None, "x"].gather(there, check=False)  # a check would wait
+    written = [torch.zeros(size, dtype=torch.uint8, device="cuda") for size in sizes * 3]
+    torch.cuda.synchronize()
+    assert torch.equal(found.cpu(), x[index])
+    assert not any(int(entry.count_nonzero()) for entry in written)
 
 
 # Registrations #######################################################################################################
