@@ -52,7 +52,7 @@ def swaps(kind, steps, most):
 def swaps_on(device, steps, most):
     """See :func:`swaps`: rows in memory of a device, which peers read there."""
     exchange = Exchange(dist.new_group(backend="gloo"), dist.get_world_size(), dist.get_rank())
-    transport = Peers.connect(exchange, memories_on(torch.device(device)))
+    transport = Peers.connect(exchange, memories_on(torch.empty(0, device=device).device))
     assert isinstance(transport, Peers), transport
     return swapped(transport, steps, most, device)
 
