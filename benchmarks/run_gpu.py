@@ -47,7 +47,7 @@ CHECKED = [
     *(f"tests/native/test_gpu.py::test_random_aggregations[{seed}]" for seed in range(8)),
     *(f"tests/native/test_gpu.py::test_random_shuffles[{seed}]" for seed in range(4)),
     *(
-        f"tests/native/test_gpu.py::test_a_loader_over_tiers_on_a_gpu[{device}-8-{{'gpu': '30%'}}]"
+        f"tests/test_gpu_stores.py::test_a_loader_over_tiers_on_a_gpu[{device}-8-{{'gpu': '30%'}}]"
         for device in ("cpu", "cuda")
     ),
 ]

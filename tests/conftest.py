@@ -2,6 +2,7 @@
 
 import gc
 import os
+import sys
 from pathlib import Path
 
 # Read when torch is loaded: threads that spin while they wait take the cores from another process of the same tests.
@@ -43,6 +44,26 @@ def pytest_collection_modifyitems(items) -> None:
         for item in items:
             if item.get_closest_marker("cuda"):
                 item.add_marker(pytest.mark.skip(reason="torch sees no CUDA device"))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """After an error that CUDA does not recover from, no test runs in this process: each would fail, by no fault of its
+    own. The test that made it is named; xdist takes a new process for the next ones."""
+    done = yield
+    torch = sys.modules.get("torch")
+    if item.get_closest_marker("cuda") is None or torch is None or not torch.cuda.is_initialized():
+        return done
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as error:
+        said = f"{item.nodeid} left CUDA in a state in which nothing can run: {error}"
+        if not hasattr(item.config, "workerinput"):
+            pytest.exit(said, returncode=1)
+        with item.config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
+            print(said, file=sys.stderr, flush=True)
+        os._exit(1)  # before xdist hears that the test has ended, for it would blame the next one
+    return done
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -39,8 +39,21 @@ def serve(rank: int, world: int, port: int, calls: Connection) -> None:
             answer = True, getattr(importlib.import_module(module), name)(*arguments)
         except BaseException as error:
             answer = False, f"{type(error).__name__}: {error}"
-        calls.send_bytes(pickle.dumps(answer))  # send() would leave tensors in memory that both share
+        ends = not answer[0] and not cuda_goes_on()
+        calls.send_bytes(pickle.dumps((*answer, ends)))  # send() would leave tensors in memory that both share
+        if ends:
+            os._exit(0)  # the end of the interpreter would ask CUDA to free memory
     dist.destroy_process_group()
+
+
+def cuda_goes_on() -> bool:
+    """Whether this process may use CUDA still, or has not done so: after some errors, every call of CUDA fails."""
+    if torch.cuda.is_initialized():
+        try:
+            torch.cuda.synchronize()
+        except RuntimeError:
+            return False
+    return True
 
 
 class Cluster:
@@ -66,7 +79,8 @@ class Cluster:
         self.calls[rank].send_bytes(pickle.dumps((function.__module__, function.__name__, arguments)))
 
     def answer(self, rank: int, until: float) -> tuple[bool, Any]:
-        """(whether it returned, what it returned or its error) of the call of a rank; fails at a time."""
+        """(whether it returned, what it returned or its error) of the call of a rank; fails at a time. A rank to which
+        CUDA is lost has ended."""
         if not self.calls[rank].poll(max(0.0, until - time.monotonic())):
             for number in range(self.world):
                 self.send_signal(number, signal.SIGUSR1)
@@ -74,10 +88,13 @@ class Cluster:
             self.kill()
             raise TimeoutError(f"rank {rank} of {self.world} does not answer")
         try:
-            return pickle.loads(self.calls[rank].recv_bytes())
+            returned, value, ends = pickle.loads(self.calls[rank].recv_bytes())
         except (EOFError, ConnectionResetError):
             self.processes[rank].join()
             return False, f"ended with {self.processes[rank].exitcode}"
+        if ends:
+            self.processes[rank].join()
+        return returned, value
 
     def send_signal(self, rank: int, number: signal.Signals) -> None:
         """Sends a signal to a rank."""

@@ -3,6 +3,10 @@
 from itertools import combinations
 
 import numpy as np
+import pytest
+
+pytest.importorskip("matplotlib", reason="no figures are drawn without it", exc_type=ImportError)
+
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure

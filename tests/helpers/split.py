@@ -139,7 +139,8 @@ ON_RANKS = ("uneven", "bulk", "seed_order", "phases", "device", "rows_on")
 
 def loader_of(plan: GivenPlan | None, options: dict[str, Any]) -> NeighborLoader:
     """A loader over a graph of 200 nodes; ``plan=None``: one of whole batches. ``stores``: of a pair of stores;
-    ``tiers``: of one with so much of its rows on the device; ``rows_on``: the device of the rows of a Data;
+    ``tiers``: of one whose rows lie in tiers, by these
+    arguments; ``rows_on``: the device of the rows of a Data;
     ``method``: of sampling layer by layer; ``phases``: draws on the CPU as a GPU does."""
     options = {"num_neighbors": [3, 2], "batch_size": 10, "shuffle": True, "seed": 3, **options}
     data: Any = make_data()
@@ -149,8 +150,8 @@ def loader_of(plan: GivenPlan | None, options: dict[str, Any]) -> NeighborLoader
         data = FeatureStore.from_data(data), GraphStore.from_data(data)
     elif tiers is not None:
         graph = GraphStore.from_data(data)
-        del data.edge_kind
-        data = TieredFeatureStore.from_data(data, gpu=tiers, hotness="out_degree", device="cuda"), graph
+        del data.edge_kind, data.edge_attr  # tiers have rows of nodes alone
+        data = TieredFeatureStore.from_data(data, hotness="out_degree", **tiers), graph
     if options.pop("without_x", False):
         del data.x
     if (place := options.pop("rows_on", None)) is not None:

@@ -41,7 +41,7 @@ def model_of(norm: str | None) -> nn.Module:
 def saved_plan(folder: Path, parts: int) -> str:
     """The path of a plan of the graph, whose stores are saved beside it."""
     data = graph()
-    plan = split.plan(data, data.train_mask, FANOUTS, parts=parts, batch_size=BATCH, epochs=2, seed=1)
+    plan = split.plan(data, data.train_mask, FANOUTS, parts=parts, weights="random", batch_size=BATCH, epochs=2, seed=1)
     plan.save(folder / "plan")
     FeatureStore.from_data(data).save(folder / "features")
     GraphStore.from_data(data).save(folder / "graph")

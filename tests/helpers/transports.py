@@ -6,7 +6,7 @@ from torch import distributed as dist
 from torch_gnnscale.distributed.exchange import Exchange
 from torch_gnnscale.distributed.meeting import end_group
 from torch_gnnscale.split.gpu_transport import FromGPUToGPU, Staged
-from torch_gnnscale.split.peer_memory import GPUMemories, HostMemories
+from torch_gnnscale.split.peer_memory import GPUMemories, HostMemories, memories_on
 from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
 from torch_gnnscale.split.transport import Moves, Transport
@@ -31,7 +31,7 @@ def made(kind):
     if not kind.startswith("peers"):
         return Transport(exchange) if kind == "all_to_all" else Staged(exchange)
     found = Peers.connect(exchange, Shuffling() if kind == "peers, one kernel" else HostMemories())
-    assert isinstance(found, Peers)
+    assert isinstance(found, Peers), found
     return found
 
 
@@ -49,7 +49,15 @@ def swaps(kind, steps, most):
         return swapped(made(kind), steps, most)
 
 
-def swapped(transport, steps, most):
+def swaps_on(device, steps, most):
+    """See :func:`swaps`: rows in memory of a device, which peers read there."""
+    exchange = Exchange(dist.new_group(backend="gloo"), dist.get_world_size(), dist.get_rank())
+    transport = Peers.connect(exchange, memories_on(torch.empty(0, device=device).device))
+    assert isinstance(transport, Peers), transport
+    return swapped(transport, steps, most, device)
+
+
+def swapped(transport, steps, most, device="cpu"):
     """See :func:`swaps`."""
     rank, world = transport.exchange.rank, transport.exchange.size
     for step in range(steps):
@@ -61,20 +69,22 @@ def swapped(transport, steps, most):
         tables = [torch.randint(100, (50, *shape), generator=generator).to(dtype) for _ in range(world)]
         index = [torch.randint(50, (int(counts[of].sum()),), generator=generator) for of in range(world)]
         given = counts[rank].tolist(), counts[:, rank].tolist()
+        own, sent = tables[rank].to(device), index[rank].to(device)
         if step % 2:
-            shuffled = ShuffleIndex(world, rank, index[rank], *([[count] for count in counts] for counts in given))
+            shuffled = ShuffleIndex(world, rank, sent, *([[count] for count in counts] for counts in given))
             if step % 4 == 3:  # of three ranks one sends nothing, and each of the others has one to read from
-                out = transport.rows(tables[rank], Moves(shuffled, 1), "test")
+                out = transport.rows(own, Moves(shuffled, 1), "test")
             else:
-                out = transport.pull(tables[rank], Moves(shuffled, 1), "test")
+                out = transport.pull(own, Moves(shuffled, 1), "test")
             found = out.split(given[1])
         else:
-            found = transport.swap(tables[rank][index[rank]], *given, "test")
+            found = transport.swap(own[sent], *given, "test")
         for of, block in enumerate(found):
             begin = int(counts[of, :rank].sum())
             expected = tables[of][index[of][begin : begin + int(counts[of, rank])]]
             assert block.dtype == dtype
-            assert torch.equal(block, expected)
+            assert block.device.type == device
+            assert torch.equal(block.cpu(), expected)
     traffic = transport.exchange.traffic["test"]
     assert traffic.rounds == steps
     assert traffic.seconds > 0

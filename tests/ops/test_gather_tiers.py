@@ -67,15 +67,18 @@ def test_subnormal_halves_where_subnormal_floats_are_flushed():
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("columns", [1, 3, 16, 33, 130, 1000])
 def test_row_sizes(dtype, columns, device):
-    table = table_of(301, columns, dtype).to(device)
-    index = torch.randint(301, (2000,), generator=torch.Generator().manual_seed(0)).to(device)
-    place = torch.randperm(301, generator=torch.Generator().manual_seed(1)).to(torch.int32).to(device)
+    table = table_of(301, columns, dtype)
+    index = torch.randint(301, (2000,), generator=torch.Generator().manual_seed(0))
+    place = torch.randperm(301, generator=torch.Generator().manual_seed(1)).to(torch.int32)
     counts = torch.zeros(3, 2, dtype=torch.int64, device=device)
     sizes, spread = [101, 120, 80], [1, 3, 1]
-    found = ops.gather_tiers(cut(table, sizes, spread), index, spread=spread, place=place, counts=counts)
-    assert torch.equal(found, table[place.long()[index]])
+    segments, there = [segment.to(device) for segment in cut(table, sizes, spread)], index.to(device)
+    found = ops.gather_tiers(segments, there, spread=spread, place=place.to(device), counts=counts)
+    assert torch.equal(found.cpu(), table[place.long()[index]])
     assert int(counts[:, 0].sum()) == 2000
-    assert torch.equal(ops.gather_tiers([table], index), ops.gather_rows(table, index))
+    whole = table.to(device)
+    for gathered in (ops.gather_tiers([whole], there), ops.gather_rows(whole, there)):
+        assert torch.equal(gathered.cpu(), table[index])
 
 
 @pytest.mark.parametrize("threads", [1, 2, 5])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from helpers.cluster import cluster
 from helpers.mapped import memories, memories_left
-from helpers.transports import ended, made, swaps
+from helpers.transports import ended, made, swaps, swaps_on
 from torch import distributed as dist
 
 from torch_gnnscale.distributed.exchange import Exchange
@@ -22,6 +22,12 @@ from torch_gnnscale.split.transport import Moves
 
 def test_buffers_of_peers_grow():
     cluster(2).run(swaps, "peers", 6, 30_000)
+
+
+@pytest.mark.parametrize("most", [300, 30_000])
+def test_random_rows_of_peers(device, most):
+    """On a GPU two processes read each other's memory there; it grows."""
+    cluster(2).run(swaps_on, device, 28, most)
 
 
 def grows():

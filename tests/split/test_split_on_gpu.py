@@ -86,17 +86,17 @@ def over_tiers(options):
     loader, same = loader_of(PLAN, options), []
     data = loader_of(None, {}).data
     for batch in loader:
-        assert batch.x.is_cuda
-        assert batch.x_halo.is_cuda
-        index = batch.to("cuda").shuffle_index  # what the CPU drew is moved, x is there
+        where = options["tiers"]["device"]
+        assert {batch.x.device.type, batch.x_halo.device.type} == {where}
+        index = batch.to(where).shuffle_index  # what the CPU drew is moved, x is there
         same.append((torch.equal(batch.x.cpu(), data.x[batch.n_id.cpu()]), index.knows_halo_of(batch.x)))
     return same
 
 
-@pytest.mark.cuda
-@pytest.mark.parametrize("sampled_on", ["cpu", "cuda"])
-def test_features_in_tiers_on_a_gpu(sampled_on):
-    for same in cluster(2).run(over_tiers, {"tiers": "30%", "device": sampled_on}):
+@pytest.mark.parametrize("sampled_on", ["cpu", "device"])
+def test_features_in_tiers(device, sampled_on):
+    tiers = {"device": device, **({"gpu": "30%"} if device == "cuda" else {})}
+    for same in cluster(2).run(over_tiers, {"tiers": tiers, "device": device if sampled_on == "device" else "cpu"}):
         assert same == [(True, True)] * len(same)
         assert len(same) == 7
 
