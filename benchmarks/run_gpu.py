@@ -102,7 +102,8 @@ def steps(prebuilt: bool) -> list[Step]:
     bench = [python, "-u"]
     sanitizer = ["compute-sanitizer", "--error-exitcode", "9", "--tool"]
     tests = [python, "-m", "pytest", "-p", "no:cacheprovider"]
-    parallel = ["-n", "6"] if importlib.util.find_spec("xdist") is not None else []
+    # Two tests at a time, or one process is given all the slow ones, which come first.
+    parallel = ["-n", "6", "--maxschedchunk", "2"] if importlib.util.find_spec("xdist") is not None else []
     build = [python, "setup.py", "-q", "build_ext", "--inplace"]
     return [
         Step("build", build, 120, unless=[python, "-c", GATHERS] if prebuilt else None),

@@ -139,8 +139,7 @@ ON_RANKS = ("uneven", "bulk", "seed_order", "phases", "device", "rows_on")
 
 def loader_of(plan: GivenPlan | None, options: dict[str, Any]) -> NeighborLoader:
     """A loader over a graph of 200 nodes; ``plan=None``: one of whole batches. ``stores``: of a pair of stores;
-    ``tiers``: of one whose rows lie in tiers, by these
-    arguments; ``rows_on``: the device of the rows of a Data;
+    ``tiers``: of one whose rows lie in tiers, by these arguments; ``rows_on``: the device of the rows of a Data;
     ``method``: of sampling layer by layer; ``phases``: draws on the CPU as a GPU does."""
     options = {"num_neighbors": [3, 2], "batch_size": 10, "shuffle": True, "seed": 3, **options}
     data: Any = make_data()
