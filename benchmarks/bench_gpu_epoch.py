@@ -43,6 +43,7 @@ MEASURED, PRESAMPLED = 3, 1000  # epochs: the one that is read, and another
 STEP = 4096
 TIERS, ZERO_COPY, LIMIT = "tiers", "zero-copy", "prepared beforehand"
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
+NAME = torch.cuda.get_device_name(0) if DEVICE.type == "cuda" else "cpu"
 
 
 def say(what: str, since: float) -> None:
@@ -99,14 +100,33 @@ class Training:
         return time.perf_counter() - begin
 
 
-def slow_bytes(store: TieredFeatureStore, tier: str) -> int:
-    """Bytes that were read from a tier so far; 0 for a tier without rows."""
-    return store.stats()[tier].num_bytes if store.plan.rows(tier) else 0
+class Traffic:
+    """What a store reads from its slower tier, in epochs that all read the same.
 
+    ``count``: how often an epoch reads each node's row.
+    """
 
-def predicted(store: TieredFeatureStore, tier: str, count: Tensor) -> float:
-    """Bytes that the plan expects an epoch with these accesses to read from a tier."""
-    return store.plan.bytes_per_read(tier) * float(count.sum())
+    def __init__(self, store: TieredFeatureStore, tier: str, count: Tensor) -> None:
+        self.store, self.tier = store, tier
+        self.everything = int(count.sum()) * store.plan.row_bytes
+        self.expected = store.plan.bytes_per_read(tier) * float(count.sum())
+        self.epochs = 0  # to be raised with each
+        self._before = self._read()
+
+    def _read(self) -> int:
+        """Bytes that were read from the tier so far; 0 for a tier without rows."""
+        return self.store.stats()[self.tier].num_bytes if self.store.plan.rows(self.tier) else 0
+
+    def per_epoch(self) -> dict[str, float | None]:
+        """What the plan expects and what was read since this was made, in bytes per epoch."""
+        found = (self._read() - self._before) / self.epochs
+        return {
+            "predicted_bytes": self.expected,
+            "found_bytes": found,
+            "off": ratio(found - self.expected, self.expected),
+            "without_tiers_bytes": self.everything,
+            "share_of_hot_rows": ratio(self.everything - found, self.everything),
+        }
 
 
 def received(epochs: dict[str, Callable[[], float]]) -> dict[str, int] | None:
@@ -122,6 +142,21 @@ def received(epochs: dict[str, Callable[[], float]]) -> dict[str, int] | None:
         print(f"traffic over PCIe is left out: {error}")
         return None
     return dict(zip(epochs, totals, strict=True))
+
+
+def aims_of(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The aims, as far as there are figures."""
+    aims = {}
+    if "traffic" in results:
+        aims["traffic of the slow tier, off the plan's"] = judged(results["traffic"]["off"], within=0.02)
+    if "pcie" in results:
+        share, found = (results["pcie"][name] for name in ("predicted_share", "found_share"))
+        off = None if share is None or found is None else ratio(found - share, share)
+        aims["share of the traffic over PCIe, off the plan's"] = judged(off, within=0.02)
+    for name, entry in results["epochs"].items():
+        if TIERS in entry:
+            aims[f"an epoch with tiers, over the limit, {name}"] = judged(entry[TIERS]["over_limit"], most=0.05)
+    return aims
 
 
 def summary(seconds: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
@@ -175,10 +210,18 @@ def main() -> None:
     say(f"two epochs of {args.batches} batches sampled", begin)
 
     results: dict[str, Any] = {
-        "device": str(DEVICE),
+        "device": NAME,
         "arguments": vars(args),
         "rows_per_batch": int(count.sum()) / args.batches,
+        "epochs": {},
     }
+
+    def saved() -> None:
+        """What there is, for what comes next may run out of time."""
+        results["aims"] = aims_of(results)
+        if not args.no_save:
+            save("gpu_epoch", results)
+
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(dir="."))
         # In bytes, for a machine may have more memory than it says is available.
@@ -206,65 +249,54 @@ def main() -> None:
         measured = loader_of(tiers)
         measured.set_epoch(MEASURED)
         prepared = list(measured)
-        everything = int(count.sum()) * tiers.plan.row_bytes
-        expected, before, epochs = predicted(tiers, slow, count), slow_bytes(tiers, slow), 0
-        results["epochs"] = {}
-        for hidden in args.hidden:
-            training = Training(args.width, hidden)
-
-            def epoch(loader: Any, training: Training = training) -> float:
-                if isinstance(loader, NeighborLoader):
-                    loader.set_epoch(MEASURED)
-                return training.epoch(loader)
-
-            candidates: dict[str, Callable[[], float]] = {
-                name: lambda loader=loader, epoch=epoch: epoch(loader) for name, loader in loaders.items()
-            }
-            candidates[LIMIT] = lambda epoch=epoch: epoch(prepared)
-            seconds: dict[str, list[float]] = {name: [] for name in candidates}
-            for round_ in range(-1, args.rounds):
-                for name, run in candidates.items():
-                    taken = run()
-                    if round_ >= 0:
-                        seconds[name].append(taken)
-                epochs += 1
-                results["epochs"][f"hidden {hidden}"] = summary(seconds)
-                if round_ >= 0 and not args.no_save:
-                    save("gpu_epoch", results)  # the next round may run out of time
-            title = f"An epoch of {args.batches} batches of {args.batch_size} x {FANOUTS}, hidden {hidden}"
-            say_seconds(title, results["epochs"][f"hidden {hidden}"])
-        found = (slow_bytes(tiers, slow) - before) / epochs
-        over_bus = received({name: candidates[name] for name in (TIERS, ZERO_COPY, LIMIT)})
         hot = other.argsort(descending=True)[: tiers.plan.rows("gpu" if slow == "host" else "host")]
-        results["traffic"] = {
-            "predicted_bytes": expected,
-            "found_bytes": found,
-            "off": ratio(found - expected, expected),
-            "without_tiers_bytes": everything,
-            "share_of_hot_rows": ratio(everything - found, everything),
-        }
         results["presampled"] = {
             "predicted_share_of_hot_rows": ratio(float(other[hot].sum()), float(other.sum())),
             "found_share_of_hot_rows": ratio(float(count[hot].sum()), float(count.sum())),
         }
-        results["stall_of_all_epochs"] = {
-            name: loader.seconds.get("stall") for name, loader in loaders.items() if name != "PyG"
-        }
-    aims = {"traffic of the slow tier, off the plan's": judged(results["traffic"]["off"], within=0.02)}
-    for name, entry in results["epochs"].items():
-        aims[f"an epoch with tiers, over the limit, {name}"] = judged(entry[TIERS]["over_limit"], most=0.05)
-    if over_bus is not None:
-        share = ratio(expected, everything)
-        found_share = ratio(over_bus[TIERS] - over_bus[LIMIT], over_bus[ZERO_COPY] - over_bus[LIMIT])
-        results["pcie"] = {**over_bus, "predicted_share": share, "found_share": found_share}
-        off = None if share is None or found_share is None else ratio(found_share - share, share)
-        aims["share of the traffic over PCIe, off the plan's"] = judged(off, within=0.02)
-    for key in ("traffic", "presampled", "stall_of_all_epochs", *(["pcie"] if over_bus is not None else [])):
-        print(f"{key}: {results[key]}")
-    results["aims"] = aims
-    say_aims(aims)
-    if not args.no_save:
-        save("gpu_epoch", results)
+        traffic = Traffic(tiers, slow, count)
+        saved()
+        try:
+            for hidden in args.hidden:
+                training = Training(args.width, hidden)
+
+                def epoch(loader: Any, training: Training = training) -> float:
+                    if isinstance(loader, NeighborLoader):
+                        loader.set_epoch(MEASURED)
+                    traffic.epochs += loader is loaders[TIERS]
+                    return training.epoch(loader)
+
+                candidates: dict[str, Callable[[], float]] = {
+                    name: lambda loader=loader, epoch=epoch: epoch(loader) for name, loader in loaders.items()
+                }
+                candidates[LIMIT] = lambda epoch=epoch: epoch(prepared)
+                seconds: dict[str, list[float]] = {name: [] for name in candidates}
+                for round_ in range(-1, args.rounds):
+                    for name, run in candidates.items():
+                        taken = run()
+                        if round_ >= 0:
+                            seconds[name].append(taken)
+                    results["epochs"][f"hidden {hidden}"] = summary(seconds)
+                    results["traffic"] = traffic.per_epoch()
+                    results["stall_of_all_epochs"] = {
+                        name: loader.seconds.get("stall") for name, loader in loaders.items() if name != "PyG"
+                    }
+                    saved()
+                    if round_ < 0 and hidden == args.hidden[0]:  # after a round, for the first one loads kernels
+                        over_bus = received({name: candidates[name] for name in (TIERS, ZERO_COPY, LIMIT)})
+                        if over_bus is not None:
+                            share = ratio(traffic.expected, traffic.everything)
+                            of_host = over_bus[TIERS] - over_bus[LIMIT]
+                            found_share = ratio(of_host, over_bus[ZERO_COPY] - over_bus[LIMIT])
+                            results["pcie"] = {**over_bus, "predicted_share": share, "found_share": found_share}
+                            saved()
+        finally:  # also where the time is up
+            for name, entries in results["epochs"].items():
+                say_seconds(f"An epoch of {args.batches} batches of {args.batch_size} x {FANOUTS}, {name}", entries)
+            for key in ("traffic", "presampled", "stall_of_all_epochs", "pcie"):
+                if key in results:
+                    print(f"{key}: {results[key]}")
+            say_aims(aims_of(results))
 
 
 if __name__ == "__main__":
