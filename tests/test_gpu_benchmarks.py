@@ -15,6 +15,7 @@ if not FOLDER.is_dir():
     pytest.skip("the benchmarks are not beside the tests", allow_module_level=True)
 sys.path.append(str(FOLDER))
 
+import gpu_timing  # noqa: E402
 import probe_gpu  # noqa: E402
 import rows_over_bus  # noqa: E402
 import run_gpu  # noqa: E402
@@ -27,6 +28,16 @@ def test_figures_are_judged_by_their_bound():
     assert judged(0.8, most=0.7)["met"] is False
     assert [judged(found, within=0.02)["met"] for found in (-0.03, -0.02, 0.0, 0.03)] == [False, True, True, False]
     assert judged(ratio(1, 0), most=0.7) == {"found": None, "most": 0.7, "met": None}
+
+
+def test_candidates_that_are_short_have_many_rounds(monkeypatch):
+    monkeypatch.setattr(gpu_timing, "keep_busy", lambda: None)
+    calls = []
+    gpu_timing.compare_waits({"short": calls.append}, 3)
+    assert len(calls) == 2 + 2 + gpu_timing.MANY
+    calls.clear()
+    gpu_timing.compare_waits({"short": calls.append, "long": lambda _: time.sleep(0.003)}, 3)
+    assert len(calls) == 2 + 2 + 3
 
 
 # Steps ###############################################################################################################
@@ -176,7 +187,10 @@ def test_a_run_from_its_first_step_to_its_summary(tmp_path, monkeypatch, capsys)
                 "sorting ids ",
             ],
         ),
-        ("bench_gather_gpu.py --rounds 1 --table 16 --sizes 128 512", ["Rows of 512 bytes", "WholeGraph is left out"]),
+        (
+            "bench_gather_gpu.py --rounds 1 --table 16 --sizes 128 512",
+            ["Rows of 512 bytes", "pinned  copy, store's", "WholeGraph is left out"],
+        ),
         (
             "bench_gpu_layers.py --rounds 1 --graphs tiny --batches 2",
             ["tiny: labor", "one by one / ", "bulk / claims and adds"],
