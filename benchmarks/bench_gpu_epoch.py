@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from argparse import ArgumentParser
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from statistics import median
@@ -71,6 +72,44 @@ def check(name: str, batches: Iterable[Any], most: int = 4) -> None:
             raise RuntimeError(f"{name}: expected rows on {DEVICE}, found {batch.x.device}")
         if not torch.equal(pairs[:, :, 0] + STEP * pairs[:, :, 1], ids[:, None].expand(pairs.shape[:2])):
             raise RuntimeError(f"{name}: a batch has rows of other nodes")
+
+
+class Problem:
+    """A generated graph, its features, and loaders whose epoch :data:`MEASURED` all read the same."""
+
+    def __init__(self, nodes: int, edges: int, width: int, batches: int, batch_size: int) -> None:
+        begin = time.perf_counter()
+        self.csc = CSC.from_edge_index(rmat(nodes, edges, seed=1), nodes)
+        self.csc = CSC.from_csc(self.csc.colptr, self.csc.row.contiguous())  # an edge is its position
+        self.graph = GraphStore.from_csc(self.csc)
+        say(f"graph of {nodes:,} nodes and {edges:,} edges", begin)
+        begin = time.perf_counter()
+        self.data = Data(x=features_of(nodes, width), num_nodes=nodes)
+        say(f"features of {self.data.x.nbytes / 2**30:.1f} GiB", begin)
+        self.seeds = torch.randperm(nodes, generator=torch.Generator().manual_seed(0))[: batches * batch_size]
+        self.given = {"input_nodes": self.seeds, "batch_size": batch_size, "shuffle": True}
+        self.sampler = NeighborSampler((FeatureStore(), self.graph), FANOUTS, device=DEVICE)
+
+    def loader(self, store: FeatureStore, **options: Any) -> NeighborLoader:
+        """A loader of this package over the graph and these rows; it may have options of its own."""
+        stores = (store, self.graph)
+        return NeighborLoader(stores, FANOUTS, neighbor_sampler=self.sampler, seed=1, **self.given, **options)
+
+    def accesses(self, epoch: int) -> Tensor:
+        """How often an epoch reads the row of each node."""
+        begin = time.perf_counter()
+        count = accesses(self.loader(FeatureStore()), [epoch])
+        say(f"epoch {epoch} sampled", begin)
+        return count
+
+
+def add_sizes(options: ArgumentParser, nodes: int, edges: int, batches: int) -> None:
+    """Arguments for the sizes of a :class:`Problem`, and their defaults."""
+    options.add_argument("--nodes", type=int, default=nodes)
+    options.add_argument("--edges", type=int, default=edges)
+    options.add_argument("--width", type=int, default=128, help="features, float32; an even number")
+    options.add_argument("--batches", type=int, default=batches, help="per epoch")
+    options.add_argument("--batch-size", type=int, default=1024)
 
 
 class Training:
@@ -161,7 +200,7 @@ def aims_of(results: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def summary(seconds: dict[str, list[float]]) -> dict[str, dict[str, Any]]:
     """The epochs of each candidate, in seconds, and the share by which its median is over the limit's."""
-    limit = median(seconds[LIMIT]) if seconds[LIMIT] else 0.0
+    limit = median(seconds[LIMIT]) if seconds.get(LIMIT) else 0.0
     return {
         name: {"seconds": median(values), "all": list(values), "over_limit": ratio(median(values) - limit, limit)}
         for name, values in seconds.items()
@@ -180,35 +219,14 @@ def say_seconds(title: str, entries: dict[str, dict[str, Any]]) -> None:
 def main() -> None:
     options = parser((__doc__ or "").splitlines()[0], graphs=False)
     options.set_defaults(rounds=3)
-    options.add_argument("--nodes", type=int, default=28_000_000)
-    options.add_argument("--edges", type=int, default=400_000_000)
-    options.add_argument("--width", type=int, default=128, help="features, float32; an even number")
-    options.add_argument("--batches", type=int, default=384, help="per epoch")
-    options.add_argument("--batch-size", type=int, default=1024)
+    add_sizes(options, nodes=28_000_000, edges=400_000_000, batches=384)
     options.add_argument("--share", default="5%", help="of the rows' bytes that the tiers keep on the GPU")
     options.add_argument("--hidden", type=int, nargs="+", default=[256, 512], help="widths of the model, one run each")
     args = options.parse_args()
     slow = "host" if DEVICE.type == "cuda" else "disk"
-    begin = time.perf_counter()
-    csc = CSC.from_edge_index(rmat(args.nodes, args.edges, seed=1), args.nodes)
-    graph = GraphStore.from_csc(CSC.from_csc(csc.colptr, csc.row.contiguous()))  # an edge is its position
-    del csc
-    say(f"graph of {args.nodes:,} nodes and {args.edges:,} edges", begin)
-    begin = time.perf_counter()
-    data = Data(x=features_of(args.nodes, args.width), num_nodes=args.nodes)
-    say(f"features of {data.x.nbytes / 2**30:.1f} GiB", begin)
-    seeds = torch.randperm(args.nodes, generator=torch.Generator().manual_seed(0))[: args.batches * args.batch_size]
-    given = {"input_nodes": seeds, "batch_size": args.batch_size, "shuffle": True}
-    sampler = NeighborSampler((FeatureStore(), graph), FANOUTS, device=DEVICE)
-
-    def loader_of(store: FeatureStore) -> NeighborLoader:
-        return NeighborLoader((store, graph), FANOUTS, neighbor_sampler=sampler, seed=1, **given)
-
-    begin = time.perf_counter()
-    plain = loader_of(FeatureStore())
-    count, other = (accesses(plain, [epoch]) for epoch in (MEASURED, PRESAMPLED))
-    say(f"two epochs of {args.batches} batches sampled", begin)
-
+    problem = Problem(args.nodes, args.edges, args.width, args.batches, args.batch_size)
+    data = problem.data
+    count, other = problem.accesses(MEASURED), problem.accesses(PRESAMPLED)
     results: dict[str, Any] = {
         "device": NAME,
         "arguments": vars(args),
@@ -234,19 +252,18 @@ def main() -> None:
         begin = time.perf_counter()
         whole = stack.enter_context(TieredFeatureStore.from_data(data, hotness=count, device=DEVICE, **in_host))
         say("zero-copy rows filled", begin)
-        loaders: dict[str, Any] = {TIERS: loader_of(tiers), ZERO_COPY: loader_of(whole)}
+        loaders: dict[str, Any] = {TIERS: problem.loader(tiers), ZERO_COPY: problem.loader(whole)}
         if has("pyg_lib") or has("torch_sparse"):
-            ours = (FeatureStore.from_data(data), graph)
+            ours = (FeatureStore.from_data(data), problem.graph)
             workers = {"num_workers": torch.get_num_threads(), "pin_memory": DEVICE.type == "cuda"}
-            loaders["PyG"] = PyGNeighborLoader(ours, FANOUTS, **given, **workers)
+            loaders["PyG"] = PyGNeighborLoader(ours, FANOUTS, **problem.given, **workers)
         else:
             print("PyG's NeighborLoader is left out: neither pyg-lib nor torch-sparse is installed")
-            del data
         for name, loader in loaders.items():
             check(name, loader)
         print("rows are those of their nodes", flush=True)
 
-        measured = loader_of(tiers)
+        measured = problem.loader(tiers)
         measured.set_epoch(MEASURED)
         prepared = list(measured)
         hot = other.argsort(descending=True)[: tiers.plan.rows("gpu" if slow == "host" else "host")]
