@@ -83,11 +83,11 @@ def loading(graph: str, rounds: int) -> dict:
     there = data.clone().to(DEVICE)
     loaders = {"torch_gnnscale, device": NeighborLoader(there, **options, seed=1, device=DEVICE)}
     loaders["torch_gnnscale, CPU, copied"] = NeighborLoader(data, **options, seed=1, pin_memory=True)
-    if has("pyg_lib"):
+    if has("pyg_lib") or has("torch_sparse"):
         workers = torch.get_num_threads()
         loaders["PyG, all cores, copied"] = PyGNeighborLoader(data, **options, num_workers=workers, pin_memory=True)
     else:
-        print("PyG's NeighborLoader is left out: pyg-lib is not installed")
+        print("PyG's NeighborLoader is left out: neither pyg-lib nor torch-sparse is installed")
 
     def epoch(loader: torch.utils.data.DataLoader) -> None:
         for batch in loader:
