@@ -44,11 +44,15 @@ MEASURED, PRESAMPLED = 3, 1000  # epochs: the one that is read, and another
 STEP = 4096
 TIERS, ZERO_COPY, LIMIT = "tiers", "zero-copy", "prepared beforehand"
 DEVICE = torch.device("cuda", 0) if torch.cuda.is_available() else torch.device("cpu")
-NAME = torch.cuda.get_device_name(0) if DEVICE.type == "cuda" else "cpu"
 
 
 def say(what: str, since: float) -> None:
     print(f"{what}: {time.perf_counter() - since:.1f} s", flush=True)
+
+
+def device_name() -> str:
+    """The GPU's name, or "cpu"."""
+    return torch.cuda.get_device_name(DEVICE) if DEVICE.type == "cuda" else "cpu"
 
 
 def synchronize() -> None:
@@ -228,7 +232,7 @@ def main() -> None:
     data = problem.data
     count, other = problem.accesses(MEASURED), problem.accesses(PRESAMPLED)
     results: dict[str, Any] = {
-        "device": NAME,
+        "device": device_name(),
         "arguments": vars(args),
         "rows_per_batch": int(count.sum()) / args.batches,
         "epochs": {},

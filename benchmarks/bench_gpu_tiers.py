@@ -30,7 +30,6 @@ from bench_gpu_epoch import (
     DEVICE,
     LIMIT,
     MEASURED,
-    NAME,
     TIERS,
     ZERO_COPY,
     Problem,
@@ -38,6 +37,7 @@ from bench_gpu_epoch import (
     Training,
     add_sizes,
     check,
+    device_name,
     received,
     say_seconds,
     summary,
@@ -178,7 +178,7 @@ def main() -> None:
     problem = Problem(args.nodes, args.edges, args.width, args.batches, args.batch_size)
     count = problem.accesses(MEASURED)
     results: dict[str, Any] = {
-        "device": NAME,
+        "device": device_name(),
         "arguments": vars(args),
         "rows_per_batch": int(count.sum()) / args.batches,
         "predicted": predictions(problem, count),
