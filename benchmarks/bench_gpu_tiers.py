@@ -10,7 +10,8 @@ Figure 10: 0 to 25 % of the rows' bytes on the GPU, beside the map to them. The 
 are predicted for all shares by plans alone, then measured with a store for each share; aim: within 2 % of the plan's.
 What an order by weighted reverse PageRank would read, the paper's score, is counted, not measured.
 
-Figure 8: rows gathered by the CPU and copied; read by the GPU from host memory (zero-copy); and with 10 % on the GPU.
+Figure 8: rows gathered by the CPU, in pageable memory, and copied; read by the GPU from host memory (zero-copy); and
+with 10 % on the GPU. All are drawn by the GPU.
 
 Then the same tiers with 0 to 16 batches made ahead, one by one, and with the loader's defaults.
 
