@@ -3,12 +3,12 @@
     python benchmarks/bench_gather_gpu.py
 
 Every candidate gathers the same random rows of the same tables. All are checked first, and then timed by events on the
-stream. The limits are copies of as many bytes: within the GPU, which reads and writes each byte as a gather does; and
-from host memory, the faster one of a copy from torch's pinned allocator and one from a store's memory. Gathers read
-from a store's memory. "mapped" looks up where each row is and counts it, as a store that is not renumbered does; it has
-no aim. Aims: 85 % of the copy within the GPU for rows of 512 bytes, 70 % for 128 bytes; 80 % of the copy from the host
-for rows of 512 bytes and more; with half of the rows in each memory, within 10 % of the slower half alone. WholeGraph
-takes part if pylibwholegraph can be imported, and is to be slower at every size.
+stream. The limits are copies of as many bytes, in turn with the gathers: within the GPU, which reads and writes each
+byte as a gather does; and from host memory, the faster one of a copy from torch's pinned allocator and one from a
+store's memory. Gathers read from a store's memory. "mapped" looks up where each row is and counts it, as a store that
+is not renumbered does; it has no aim. Aims: 85 % of the copy within the GPU for rows of 512 bytes, 70 % for 128 bytes;
+80 % of the copy from the host for rows of 512 bytes and more; with half of the rows in each memory, within 10 % of the
+slower half alone. WholeGraph takes part if pylibwholegraph can be imported, and is to be slower at every size.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from __future__ import annotations
 import argparse
 import socket
 from collections.abc import Callable
-from statistics import median
 from typing import Any
 
 import torch
 from common import has, judged, parser, save
+from gpu_timing import compare
 from torch import Tensor
 
 from torch_gnnscale import ops
@@ -31,35 +31,6 @@ AIMS = {("GPU", 128): 0.70, ("GPU", 512): 0.85, **{("pinned", size): 0.80 for si
 AIMS.update({("mixed", size): 1 / 1.10 for size in SIZES})
 SHARES = ("of_copy", "of_its_pinned_half", "of_wholegraph")
 Gathers = dict[str, Callable[[], Tensor]]
-
-
-def timed(run: Callable[[], Any]) -> float:
-    """Milliseconds on the current stream, which is busy until the host has queued everything."""
-    torch.cuda._sleep(400_000)  # clock cycles
-    begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-    begin.record()
-    run()
-    end.record()
-    end.synchronize()
-    return begin.elapsed_time(end)
-
-
-def compare(candidates: dict[str, Callable[[], Any]], num_bytes: int, rounds: int) -> dict[str, dict[str, Any]]:
-    """Milliseconds and GB/s of candidates that are run in turn, after two rounds that do not count."""
-    times: dict[str, list[float]] = {name: [] for name in candidates}
-    for _ in range(rounds + 2):
-        for name, run in candidates.items():
-            times[name].append(timed(run))
-    found = {name: sorted(values[2:]) for name, values in times.items()}
-    return {
-        name: {
-            "median_ms": median(values),
-            "low_ms": values[len(values) // 4],
-            "high_ms": values[len(values) * 3 // 4],
-            "gb_per_s": num_bytes / median(values) / 1e6,
-        }
-        for name, values in found.items()
-    }
 
 
 def gather(parts: list[Tensor], index: Tensor) -> Callable[[], Tensor]:
@@ -138,9 +109,9 @@ def indices(places: dict[str, list[Tensor]], payload: dict[str, int], size: int)
 
 
 def measure(
-    hot: Tensor, cold: Tensor, size: int, payload: dict[str, int], limits: dict[str, float], rounds: int
+    hot: Tensor, cold: Tensor, size: int, payload: dict[str, int], copies: dict[str, Gathers], rounds: int
 ) -> dict[str, Any]:
-    """Rows of one size, from each place."""
+    """Rows of one size from each place, beside the copies from there."""
     hot, cold = hot.view(-1, size // 4), cold.view(-1, size // 4)
     places = {"GPU": [hot], "pinned": [cold], "mixed": [hot, cold]}
     entry: dict[str, Any] = {}
@@ -151,10 +122,11 @@ def measure(
             candidates["index_select"] = lambda index=index: hot.index_select(0, index)
         for name, run in candidates.items():
             check(f"{name}, {place}, rows of {size} bytes", run(), index % len(hot))
-        entry[place] = compare(candidates, len(index) * size, rounds)
-        for result in entry[place].values():
-            if place in limits:
-                result["of_copy"] = result["gb_per_s"] / limits[place]
+        entry[place] = compare({**copies[place], **candidates}, len(index) * size, rounds)
+        if copies[place]:
+            limit = max(entry[place][name]["gb_per_s"] for name in copies[place])
+            for name in candidates:
+                entry[place][name]["of_copy"] = entry[place][name]["gb_per_s"] / limit
     alone = payload["mixed"] / 2 / payload["pinned"] * entry["pinned"]["gnnscale"]["median_ms"]
     entry["mixed"]["gnnscale"]["of_its_pinned_half"] = alone / entry["mixed"]["gnnscale"]["median_ms"]
     for place, results in entry.items():
@@ -214,30 +186,21 @@ def main() -> None:
     print(f"tables of {args.table} MiB; bytes gathered: {payload}")
     source, target = hot[: payload["GPU"] // 4], torch.empty_like(hot[: payload["GPU"] // 4])
     registered = cold[: payload["pinned"] // 4]
-    from_host = {"pinned by torch": registered.pin_memory(), "of a store": registered}
-    copies = {
-        **compare({"GPU": lambda: target.copy_(source)}, payload["GPU"], args.rounds),
-        **compare(
-            {
-                name: lambda rows=rows: target[: len(rows)].copy_(rows, non_blocking=True)
-                for name, rows in from_host.items()
-            },
-            payload["pinned"],
-            args.rounds,
-        ),
+    from_host = {"copy, torch's": registered.pin_memory(), "copy, store's": registered}
+    copies: dict[str, Gathers] = {
+        "GPU": {"copy": lambda: target.copy_(source)},
+        "pinned": {
+            name: lambda rows=rows: target[: len(rows)].copy_(rows, non_blocking=True)
+            for name, rows in from_host.items()
+        },
+        "mixed": {},
     }
-    for name, entry in copies.items():
-        print(f"copy, {name}: {entry['median_ms']:.3f} ms, {entry['gb_per_s']:.1f} GB/s of payload")
-    limits = {
-        "GPU": copies["GPU"]["gb_per_s"],
-        "pinned": max(copies[name]["gb_per_s"] for name in from_host),
-    }
-    results: dict[str, Any] = {"gpu": torch.cuda.get_device_name(0), "copies": copies, "rows": {}, "beside": {}}
+    results: dict[str, Any] = {"gpu": torch.cuda.get_device_name(0), "rows": {}, "beside": {}}
     for size in args.sizes:
-        results["rows"][str(size)] = entry = measure(hot, cold, size, payload, limits, args.rounds)
+        results["rows"][str(size)] = entry = measure(hot, cold, size, payload, copies, args.rounds)
         show(f"Rows of {size} bytes", entry)
-    if not args.no_save:
-        save("gather_gpu", results)
+        if not args.no_save:
+            save("gather_gpu", results)
     if (rival := peer()) is not None:  # after what is saved, for it may end the process
         for size in args.sizes:
             results["beside"][str(size)] = entry = beside(rival, hot, cold, size, payload, args.rounds)

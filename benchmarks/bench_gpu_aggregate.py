@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from bench_gather_gpu import compare
 from common import data_of, judged, parser, save, say_aims
+from gpu_timing import compare
 from torch import Tensor
 from torch_geometric.utils import scatter
 
@@ -132,8 +132,8 @@ def main() -> None:
                     print(f"{kind} of rows of {4 * width} bytes, {passes}, ms: {said}", flush=True)
                 say_aims(aims)
                 results[name][f"{kind}, {4 * width} bytes"] = {**times, "aims": aims}
-        if not args.no_save:
-            save("gpu_aggregate", results)
+            if not args.no_save:
+                save("gpu_aggregate", results)  # the next width may run out of time
 
 
 if __name__ == "__main__":

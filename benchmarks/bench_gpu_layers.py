@@ -14,7 +14,8 @@ from __future__ import annotations
 from itertools import accumulate
 
 import torch
-from common import compare, data_of, judged, parser, report, save, say_aims
+from common import data_of, judged, parser, report, save, say_aims
+from gpu_timing import compare_waits
 from limits_gpu import ClaimsAndAdds
 from torch import Tensor
 
@@ -117,7 +118,7 @@ def sampling(csc: CSC, method: str, rounds: int, bulk: int) -> tuple[dict, dict]
 
         candidates["only claims and adds"] = claim
     results: dict = {
-        name: next(iter(compare({name: candidate}, rounds, batches=bulk).values()))
+        name: next(iter(compare_waits({name: candidate}, rounds, batches=bulk).values()))
         for name, candidate in candidates.items()
     }
     results |= {"scanned_edges": scanned / bulk, "bytes_per_scanned_edge": scratch}

@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 import torch
-from bench_gpu_epoch import DEVICE, Training, say, synchronize
+from bench_gpu_epoch import DEVICE, Training, device_name, say, synchronize
 from common import judged, parser, ratio, save, say_aims
 from torch import Tensor
 from torch_geometric.data import Data
@@ -137,7 +137,7 @@ def main() -> None:
     check(loader, NeighborLoader((FeatureStore(), graph), FANOUTS, **given))
     print("batches are the CPU's, with the rows of their nodes", flush=True)
     results: dict[str, Any] = {
-        "device": torch.cuda.get_device_name(0) if DEVICE.type == "cuda" else "cpu",
+        "device": device_name(),
         "arguments": vars(args),
         "degrees": shape_of(csc.colptr.to(DEVICE)),
         "accesses": accesses(loader, args.nodes),

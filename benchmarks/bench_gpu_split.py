@@ -11,7 +11,8 @@ they are timed.
 Then two processes share the GPU. "read": one of them reads random rows that the other has written into memory which
 both have open, while the other waits. Its bytes per second are compared with those of a copy within its own memory;
 aim: 70 % for rows of 512 bytes. "pull": both send each other a quarter of their rows at the same time, by the memory of
-peers and through pinned host memory, host waits included.
+peers and through pinned host memory, host waits included. If CUDA does not let processes share memory here, that is
+said and saved, and the exit status is 1.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from bench_gather_gpu import compare as compare_on_stream
-from common import compare, data_of, judged, parser, report, save, say_aims
+from common import data_of, judged, parser, report, save, say_aims
+from gpu_timing import compare as compare_on_stream
+from gpu_timing import compare_waits, keep_busy
 from ranks import race
 from torch import Tensor, multiprocessing
 from torch import distributed as dist
@@ -77,7 +79,7 @@ def cuts(csc: CSC, rounds: int) -> tuple[dict, dict]:
             for name in ("local", "colptr", "row", "edge", "halo", "sent"):
                 check(f"{name} of part {part} of {parts}", getattr(found, name), getattr(expected, name))
         candidates[f"cut over {parts}"] = partial(cut, owner.to(DEVICE), parts)
-    times = compare(candidates, rounds)
+    times = compare_waits(candidates, rounds)
     worst = max(times[f"cut over {parts}"]["median_ms"] for parts in PARTS)
     return times, {"cut over drawing": judged(worst / times["drawing"]["median_ms"], most=3)}
 
@@ -112,7 +114,7 @@ def shuffles(rows: int, width: int, rounds: int) -> tuple[dict, dict]:
 
 
 def rank_main(rank: int, folder: str, rows: int, rounds: int) -> None:
-    """One of two processes on the GPU: writes the times of each width."""
+    """One of two processes on the GPU: the first one writes the times of the widths so far to ``found.json``."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", store=dist.FileStore(f"{folder}/store", 2), rank=rank, world_size=2)
     exchanges = [Exchange(dist.new_group(backend="gloo"), 2, rank) for _ in range(2)]
@@ -136,6 +138,7 @@ def rank_main(rank: int, folder: str, rows: int, rounds: int) -> None:
             ways[name].pull(own, moves, name)
             torch.cuda.synchronize()
 
+        keep_busy()
         took = race({name: partial(pull, name) for name in ways}, rounds)
         theirs, at = peers.rows(own, moves, "read"), torch.randperm(rows // 4, generator=generators[0])
         own_at, same, out = at.to(DEVICE), own[: rows // 4].contiguous(), torch.empty_like(theirs)
@@ -149,20 +152,26 @@ def rank_main(rank: int, folder: str, rows: int, rounds: int) -> None:
         if rank == 0:
             candidates = {"copy": partial(out.copy_, same), "read": read}
             found[width] = {"alone": compare_on_stream(candidates, 2 * len(at) * width, rounds), "pull_s": took}
+            Path(folder, "found.json").write_text(json.dumps(found))
         dist.barrier()
-    if rank == 0:
-        Path(folder, "found.json").write_text(json.dumps(found))
     peers.close()
     dist.destroy_process_group()
 
 
-def of_two_processes(rows: int, rounds: int) -> dict[str, dict]:
-    """By width, what one process on the GPU reads of another one's memory, in GB/s, what a pull takes, and the aim."""
-    results = {}
+def of_two_processes(rows: int, rounds: int) -> tuple[dict[str, dict], str | None]:
+    """(By width, what one process on the GPU reads of another one's memory, in GB/s, what a pull takes, and the aim;
+    why there are not all widths, None if there are)."""
+    results: dict[str, dict] = {}
+    failed = None
     with tempfile.TemporaryDirectory() as folder:
         os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-        multiprocessing.start_processes(rank_main, (folder, rows, rounds), nprocs=2, start_method="spawn")
-        found = json.loads(Path(folder, "found.json").read_text())
+        written = Path(folder, "found.json")
+        written.write_text("{}")
+        try:
+            multiprocessing.start_processes(rank_main, (folder, rows, rounds), nprocs=2, start_method="spawn")
+        except Exception as error:  # of a kind that only the driver knows
+            failed = str(error).strip()
+        found = json.loads(written.read_text())
     for width, entry in found.items():
         alone, pulls = entry["alone"], {name: sorted(times)[len(times) // 2] for name, times in entry["pull_s"].items()}
         share = alone["read"]["gb_per_s"] / alone["copy"]["gb_per_s"]
@@ -172,7 +181,7 @@ def of_two_processes(rows: int, rounds: int) -> dict[str, dict]:
         say_aims(aims)
         results[f"{width} bytes, two processes"] = {**alone, "pull_ms": {n: 1e3 * s for n, s in pulls.items()},
                                                     "aims": aims}  # fmt: skip
-    return results
+    return results, failed
 
 
 def main() -> None:
@@ -184,20 +193,28 @@ def main() -> None:
     if not torch.cuda.is_available():
         raise SystemExit("bench_gpu_split: torch sees no CUDA device, so there is nothing to measure")
     results: dict = {"gpu": torch.cuda.get_device_name(0)}
+
+    def saved(found: dict) -> None:
+        """What there is with these, for what comes next may run out of time."""
+        results.update(found)
+        if not args.no_save:
+            save("gpu_split", results)
+
     for width in WIDTHS:
         times, aims = shuffles(args.rows, width, args.rounds)
         for name, entry in times.items():
             print(f"{width} bytes, {name}: {entry['gb_per_s']:.0f} GB/s", flush=True)
         say_aims(aims)
-        results[f"{width} bytes"] = {**times, "aims": aims}
-    results |= of_two_processes(args.rows, args.rounds)
+        saved({f"{width} bytes": {**times, "aims": aims}})
     for name in args.graphs:
         times, aims = cuts(CSC.from_data(data_of(name, 1)), args.rounds)
         report(f"{name}: a batch of {BATCH} x {FANOUTS}", times, "drawing")
         say_aims(aims)
-        results[name] = {**times, "aims": aims}
-    if not args.no_save:
-        save("gpu_split", results)
+        saved({name: {**times, "aims": aims}})
+    found, failed = of_two_processes(args.rows, args.rounds)
+    saved({**found, **({} if failed is None else {"two processes": failed})})
+    if failed is not None:
+        raise SystemExit(f"bench_gpu_split: two processes on the GPU failed\n{failed}")
 
 
 if __name__ == "__main__":

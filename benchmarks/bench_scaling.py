@@ -151,7 +151,8 @@ def main() -> None:
     cores = sorted(os.sched_getaffinity(0))
     counts = [1 << power for power in range(len(cores).bit_length())]
     num_nodes, num_edges = GRAPHS[args.graph]
-    results: dict[str, Any] = {"arguments": vars(args), "rates": {}}
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+    results: dict[str, Any] = {"gpu": gpu, "arguments": vars(args), "rates": {}}
     samples: set[int] = set()
     with tempfile.TemporaryDirectory(dir=args.folder) as folder:
         edges = Path(folder, "edges.npy")

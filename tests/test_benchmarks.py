@@ -30,6 +30,7 @@ def output(command: str, folder: Path) -> str:
         "bench_gather.py --rounds 1 --table 32",
         "bench_gpu_epoch.py --rounds 1 --nodes 50000 --edges 400000 --batches 40 --batch-size 128 --hidden 8 16",
         "bench_gpu_papers.py --rounds 1 --nodes 100000 --edges 1400000 --batches 6 --hidden 8",
+        "bench_gpu_tiers.py --rounds 1 --nodes 50000 --edges 400000 --batches 8 --batch-size 128 --hidden 8",
         "bench_grid.py --graph small --seeds 256 --grids 21",
         "bench_grid_epoch.py --graph small --seeds 2048 --grids 21 --rounds 1",
         "bench_grid_memory.py --graph small --batches 2 --grids 21",

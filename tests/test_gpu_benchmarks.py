@@ -15,6 +15,8 @@ if not FOLDER.is_dir():
     pytest.skip("the benchmarks are not beside the tests", allow_module_level=True)
 sys.path.append(str(FOLDER))
 
+import bench_gpu_tiers  # noqa: E402
+import gpu_timing  # noqa: E402
 import probe_gpu  # noqa: E402
 import rows_over_bus  # noqa: E402
 import run_gpu  # noqa: E402
@@ -27,6 +29,35 @@ def test_figures_are_judged_by_their_bound():
     assert judged(0.8, most=0.7)["met"] is False
     assert [judged(found, within=0.02)["met"] for found in (-0.03, -0.02, 0.0, 0.03)] == [False, True, True, False]
     assert judged(ratio(1, 0), most=0.7) == {"found": None, "most": 0.7, "met": None}
+
+
+def test_candidates_that_are_short_have_many_rounds(monkeypatch):
+    monkeypatch.setattr(gpu_timing, "keep_busy", lambda: None)
+    calls = []
+    gpu_timing.compare_waits({"short": calls.append}, 3)
+    assert len(calls) == 2 + 2 + gpu_timing.MANY
+    calls.clear()
+    gpu_timing.compare_waits({"short": calls.append, "long": lambda _: time.sleep(0.003)}, 3)
+    assert len(calls) == 2 + 2 + 3
+
+
+def share(predicted: float, found: float) -> dict:
+    """What bench_gpu_tiers.py saves of one share of the rows."""
+    traffic = {"predicted_bytes": predicted, "found_bytes": found, "without_tiers_bytes": 100.0}
+    traffic["off"] = ratio(found - predicted, predicted)
+    times = {name: {"seconds": 1.0} for name in ("0 %", "2.5 %", "25 %")}
+    return {"traffic": traffic, "training": times, "loading": times}
+
+
+def test_the_share_whose_traffic_is_farthest_from_the_plan_is_judged(tmp_path):
+    by_share = {"0 %": share(100.0, 101.0), "2.5 %": share(50.0, 48.0), "25 %": share(0.0, 0.0)}
+    (aim,) = bench_gpu_tiers.aims_of(by_share).values()
+    assert aim == {"found": -0.04, "within": 0.02, "met": False}
+    (aim,) = bench_gpu_tiers.aims_of({"25 %": share(0.0, 0.0)}).values()
+    assert aim["met"] is None
+    predicted = {"counted accesses": {"0 %": 1.0, "2.5 %": 0.5, "25 %": 0.0}}
+    bench_gpu_tiers.plot({"predicted": predicted, "figure 10": by_share}, tmp_path / "drawn.png")
+    assert (tmp_path / "drawn.png").stat().st_size > 0
 
 
 # Steps ###############################################################################################################
@@ -174,7 +205,10 @@ def test_a_run_from_its_first_step_to_its_summary(tmp_path, monkeypatch, capsys)
                 "sorting ids ",
             ],
         ),
-        ("bench_gather_gpu.py --rounds 1 --table 16 --sizes 128 512", ["Rows of 512 bytes", "WholeGraph is left out"]),
+        (
+            "bench_gather_gpu.py --rounds 1 --table 16 --sizes 128 512",
+            ["Rows of 512 bytes", "pinned  copy, store's", "WholeGraph is left out"],
+        ),
         (
             "bench_gpu_layers.py --rounds 1 --graphs tiny --batches 2",
             ["tiny: labor", "one by one / ", "bulk / claims and adds"],
