@@ -46,6 +46,7 @@ CHECKED = [
     *(f"tests/native/test_gpu.py::test_random_cuts[{seed}]" for seed in range(4)),
     *(f"tests/native/test_gpu.py::test_random_aggregations[{seed}]" for seed in range(8)),
     *(f"tests/native/test_gpu.py::test_random_shuffles[{seed}]" for seed in range(4)),
+    *(f"tests/loader/test_random_loaders.py::test_random_loaders[cuda-{seed}]" for seed in range(4)),
     *(
         f"tests/test_gpu_stores.py::test_a_loader_over_tiers_on_a_gpu[{device}-8-{{'gpu': '30%'}}]"
         for device in ("cpu", "cuda")
@@ -61,7 +62,7 @@ RACED = [
 CALLS = {
     "first": ["build", "probe", "tests", "gather"],
     "second": ["build", "sampling", "aggregate", "memcheck", "racecheck"],
-    "third": ["build", "grow", "epoch"],
+    "third": ["build", "grow", "epoch", "tiers"],
     "fourth": ["build", "grow", "layers", "split", "papers"],
     "fifth": ["build", "grow", "scaling"],
 }
@@ -111,12 +112,13 @@ def steps(prebuilt: bool) -> list[Step]:
         # Some machines have less memory than they give to a process that takes more and more.
         Step("grow", [*bench, "benchmarks/growth.py", "64"], 30),
         Step("tests", [*tests, *parallel, "-m", "cuda", "--durations=8"], 240),
-        Step("gather", [*bench, "benchmarks/bench_gather_gpu.py", "--rounds", "7"], 60),
-        Step("sampling", [*bench, "benchmarks/bench_gpu.py", "--rounds", "5"], 75),
+        Step("gather", [*bench, "benchmarks/bench_gather_gpu.py", "--rounds", "7"], 75),
+        Step("sampling", [*bench, "benchmarks/bench_gpu.py", "--rounds", "5"], 90),
         Step("layers", [*bench, "benchmarks/bench_gpu_layers.py", "--rounds", "5"], 60),
         Step("split", [*bench, "benchmarks/bench_gpu_split.py", "--rounds", "9"], 135),
         Step("aggregate", [*bench, "benchmarks/bench_gpu_aggregate.py", "--rounds", "9"], 75),
         Step("epoch", [*bench, "benchmarks/bench_gpu_epoch.py"], 270),
+        Step("tiers", [*bench, "benchmarks/bench_gpu_tiers.py"], 120),
         Step("papers", [*bench, "benchmarks/bench_gpu_papers.py"], 180),
         Step("scaling", [*bench, "benchmarks/bench_scaling.py"], 285),
         Step(
