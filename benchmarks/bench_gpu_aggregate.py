@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from common import data_of, judged, parser, save, say_aims
+from common import data_of, has, judged, parser, save, say_aims
 from gpu_timing import compare
 from torch import Tensor
 from torch_geometric.utils import scatter
@@ -118,7 +118,10 @@ def main() -> None:
     args = options.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("bench_gpu_aggregate: torch sees no CUDA device, so there is nothing to measure")
-    results: dict = {"gpu": torch.cuda.get_device_name(0)}
+    results: dict = {
+        "gpu": torch.cuda.get_device_name(0),
+        "PyG scatters by torch-scatter where it has gradients": has("torch_scatter"),
+    }
     for name in args.graphs:
         edges = edges_of_batch(CSC.from_data(data_of(name, 1)))
         most = int(edges.index[0].bincount().max())

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import json
 import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -92,8 +93,11 @@ def predictions(problem: Problem, count: Tensor) -> dict[str, dict[str, float]]:
 
 def measured(
     ways: dict[str, NeighborLoader | list[Any]], training: Training, rounds: int
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """Seconds of epochs of training and, by loaders, of loading alone, in turn, after a round that does not count."""
+) -> Iterator[dict[str, dict[str, dict[str, Any]]]]:
+    """Seconds of epochs of training and, by loaders, of loading alone, in turn, after a round that does not count.
+
+    Yields those of all rounds so far after each round.
+    """
     loaders = [name for name, way in ways.items() if isinstance(way, NeighborLoader)]
     seconds: dict[str, dict[str, list[float]]] = {
         "training": {name: [] for name in ways}, "loading": {name: [] for name in loaders},
@@ -108,7 +112,8 @@ def measured(
                 taken = run(way)
                 if round_ >= 0:
                     seconds[what][name].append(taken)
-    return {what: summary(found) for what, found in seconds.items()}
+        if round_ >= 0:
+            yield {what: summary(found) for what, found in seconds.items()}
 
 
 def say_measured(title: str, found: dict[str, dict[str, dict[str, Any]]]) -> None:
@@ -124,7 +129,7 @@ def of_share(store: TieredFeatureStore, problem: Problem, count: Tensor, trainin
     check(name, loader)
     loading(loader)  # so that nothing of what was checked is still read
     traffic = Traffic(store, SLOW, count)
-    found: dict[str, Any] = measured({name: loader}, training, rounds)
+    *_, found = measured({name: loader}, training, rounds)
     traffic.epochs = 2 * (rounds + 1)
     found["traffic"] = traffic.per_epoch()
     if idle_bytes is not None:
@@ -218,7 +223,9 @@ def main() -> None:
 
         zero, tiers = (stack.enter_context(store_of(problem, count, percent, folder)) for percent in (0, HOT))
         ways = {GATHERED: by_cpu, ZERO_COPY: problem.loader(zero), TIERS: problem.loader(tiers), LIMIT: prepared}
-        results["figure 8"] = found = measured(ways, training, args.rounds)
+        for results["figure 8"] in measured(ways, training, args.rounds):
+            saved()
+        found = results["figure 8"]
         say_measured("Figure 8", found)
         for what, entries in found.items():
             for slower, faster in ((GATHERED, ZERO_COPY), (ZERO_COPY, TIERS)):
@@ -229,9 +236,9 @@ def main() -> None:
 
         ahead: dict[str, Any] = {f"{most} ahead": problem.loader(tiers, prefetch=most, bulk=1) for most in AHEAD}
         ahead |= {"defaults": problem.loader(tiers), LIMIT: prepared}
-        results["ahead"] = measured(ahead, training, args.rounds)
+        for results["ahead"] in measured(ahead, training, args.rounds):
+            saved()
         say_measured(f"Batches made ahead, {HOT} % of the rows in {FAST}", results["ahead"])
-        saved()
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from bench_gather_gpu import check, compare, gather
+from bench_gather_gpu import check, gather
+from gpu_timing import compare
 from torch import Tensor
 
 from torch_gnnscale.memory import HostArray, HostMemory

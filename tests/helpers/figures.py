@@ -5,7 +5,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-pytest.importorskip("matplotlib", reason="no figures are drawn without it", exc_type=ImportError)
+pytest.importorskip("matplotlib", reason="no figures are drawn without it")
 
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
