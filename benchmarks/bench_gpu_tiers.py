@@ -153,21 +153,20 @@ def plot(results: dict[str, Any], path: Path) -> None:
 
     figure = Figure(figsize=(9, 3.6), layout="constrained")
     traffic, time = figure.subplots(1, 2)
-    for score, shares in results["predicted"].items():
-        traffic.plot(
-            [float(name[:-2]) for name in shares], [100 * share for share in shares.values()], label=f"by {score}"
-        )
+    for (score, shares), width in zip(results["predicted"].items(), (3.0, 1.5), strict=True):
+        percent = [float(name[:-2]) for name in shares]
+        traffic.plot(percent, [100 * share for share in shares.values()], linewidth=width, label=f"by {score}")
     entries = {float(name[:-2]): entry for name, entry in results["figure 10"].items()}
     found = [100 * e["traffic"]["found_bytes"] / e["traffic"]["without_tiers_bytes"] for e in entries.values()]
     traffic.plot(list(entries), found, "ko", label=f"by {COUNTED}, measured")
     traffic.set(xlabel="rows on the GPU, %", ylabel="read over the bus, % of all bytes", ylim=(0, 105))
-    for what in ("training", "loading"):
+    for what, width in (("training", 3.0), ("loading", 1.5)):
         seconds = [e[what][name]["seconds"] for name, e in results["figure 10"].items()]
-        time.plot(list(entries), seconds, "o-", label=what)
+        time.plot(list(entries), seconds, "o-", linewidth=width, markersize=3 * width, label=what)
     time.set(xlabel="rows on the GPU, %", ylabel="seconds per epoch", ylim=(0, None))
     for axes in (traffic, time):
         axes.grid(alpha=0.3)
-        axes.legend()
+    figure.legend(loc="outside lower center", ncols=3)
     figure.savefig(path, dpi=120)
 
 

@@ -21,7 +21,8 @@ RESULTS = {
     "bench_policies": "policies", "bench_prefetch": "prefetch", "bench_split": "split",
     "bench_split_plan": "split_plan", "bench_sweep": "figure",
 }  # fmt: skip
-"""The results that a benchmark's figure shows. Those of bench_hotness have no curves."""
+"""The results that a benchmark's figure shows. Those of bench_hotness have no curves, and no GPU has run
+bench_gpu_tiers yet."""
 
 
 def figure_of(name, results, folder, monkeypatch, *arguments):
@@ -69,7 +70,7 @@ def equal_speedups(results):
 
 def test_every_figure_is_here():
     drawing = {path.stem for path in BENCHMARKS.glob("*.py") if "def plot(" in path.read_text()}
-    assert drawing == {*RESULTS, "bench_hotness"}
+    assert drawing == {*RESULTS, "bench_hotness", "bench_gpu_tiers"}
 
 
 @pytest.mark.slow
@@ -98,6 +99,25 @@ def test_curves_of_hotness_are_seen(slow_tier, tmp_path, monkeypatch):
     soon = torch.linspace(0, 2, 1000).clamp(max=1)
     curves = {graph: {score: soon for score in "abcde"} for graph in ("one", "other")}
     check_seen(figure_of("bench_hotness", curves, tmp_path, monkeypatch, tmp_path / "figure.png", slow_tier))
+
+
+@pytest.mark.parametrize("falls", [True, False])
+def test_curves_of_tiers_on_a_gpu_are_seen(falls, tmp_path, monkeypatch):
+    figures = kept(monkeypatch)
+    left = {f"{percent:g} %": (1 - percent / 25 if falls else 1.0) for percent in (0, 2.5, 10, 25)}
+    by_share = {
+        name: {
+            "traffic": {"found_bytes": 10 * share, "without_tiers_bytes": 10.0},
+            "training": {name: {"seconds": 1 + share}},
+            "loading": {name: {"seconds": 1 + share}},
+        }
+        for name, share in left.items()
+    }
+    predicted = {"counted accesses": left, "weighted reverse PageRank": left}
+    importlib.import_module("bench_gpu_tiers").plot(
+        {"predicted": predicted, "figure 10": by_share}, tmp_path / "figure.png"
+    )
+    check_seen(figures[-1])
 
 
 @pytest.mark.parametrize("notebook", sorted((ROOT / "notebooks").glob("*.ipynb")), ids=lambda path: path.stem)
