@@ -99,7 +99,7 @@ class SegmentedCSC:
         edges, given = _edges_of(csc), Given(csc, budget, peers)
         size = csc.colptr.nbytes + sum(tensor.nbytes for tensor in edges)
         pinned = all(tensor.is_pinned() for tensor in (csc.colptr, *edges) if tensor.numel())
-        free, of_peers = free_on_gpu(device, size + _SPARE), peer_budgets("graph_on_peers", peers, size)
+        of_peers = peer_budgets("graph_on_peers", peers, size)
         asks = budget is not None or bool(of_peers)
         if (number := unreadable_peer(device, len(of_peers))) is not None:
             warn(
@@ -110,10 +110,11 @@ class SegmentedCSC:
         if asks:
             asked = csc.colptr.nbytes if budget is None else budget_bytes("graph_on_gpu", budget, size)
             room = min(size, asked)
-            if room > free:
+            if room > (free := free_on_gpu(device, room)):
                 name = "graph_on_peers" if budget is None else "graph_on_gpu"
                 raise MemoryError(f"{name}: expected {room} bytes of memory on {device}, found {free} free")
         else:
+            free = free_on_gpu(device, size + _SPARE)
             room = 0 if pinned or size + _SPARE > free else size
             if room < size and not pinned:
                 warn(
