@@ -2,18 +2,20 @@
 
     python benchmarks/bench_gpu_epoch.py
 
-The graph is generated: 28 million nodes, 400 million edges, 14 GB of features. An epoch of 384 batches trains GraphSAGE
-with features from tiers that have 5 % of the rows' bytes on the GPU (``--share``), from pinned host memory alone (zero-
-copy), or from batches that are on the GPU beforehand, which is the limit; once for each width of the model
+The graph is generated: 28 million nodes, 400 million edges, 14 GB of features. An epoch of 384 batches trains
+GraphSAGE with features from tiers that have 5 % of the rows' bytes on the GPU (``--share``), from pinned host memory
+alone (zero-copy), or from batches that are on the GPU beforehand, which is the limit; once for each width of the model
 (``--hidden``), because the steps of a narrow model are bound by the host that launches them. At the end the last of
 these models is trained through PyG's loader on all cores, where pyg-lib or torch-sparse can be imported. Every round
-reads the same epoch, whose accesses are the scores of the tiers. Aims: the traffic differs from the plan's by at most 2
-%, and the epoch with tiers takes at most 5 % longer than the limit. Traffic is counted in rows, by the gathers; and, if
-nvidia-ml-py and the driver allow it, in bytes that the GPU received over PCIe with tiers, as a share of those without
-tiers, after those of an epoch of prepared batches are subtracted from both. The batches must read more rows than the
-GPU's share holds, or nothing is left to read from the slower tier: the aims of traffic are then not judged. How well
-the accesses of another epoch would have predicted the traffic is counted, not measured. Without a GPU, memory over disk
-takes its place, which runs the same code and measures nothing.
+reads the same epoch, whose accesses are the scores of the tiers.
+
+Aims: the traffic differs from the plan's by at most 2 %, and the epoch with tiers takes at most 5 % longer than the
+limit. Traffic is counted in rows, by the gathers; and, if nvidia-ml-py and the driver allow it, in bytes that the GPU
+received over PCIe with tiers, as a share of those without tiers, after those of an epoch of prepared batches are
+subtracted from both. The batches must read more rows than the GPU's share holds, or nothing is left to read from the
+slower tier: the aims of traffic are then not judged. How well the accesses of another epoch would have predicted the
+traffic is counted, not measured. Without a GPU, memory over disk takes its place, which runs the same code and measures
+nothing.
 """
 
 from __future__ import annotations
