@@ -40,33 +40,40 @@ def same_bits(found: Tensor, expected: Tensor) -> bool:
     return torch.equal(ours, theirs)
 
 
-def check_same_batches(found: NeighborLoader, expected: NeighborLoader, place: str, edges_in: str) -> None:
-    """Raises unless all batches of two loaders have the same fields, every tensor bit for bit.
+def check_same_batch(found: Data, expected: Data, place: str, edges_in: str) -> None:
+    """Raises unless two batches have the same fields, every tensor bit for bit.
 
     Args:
-        found, expected: the loaders.
-        place: the type of the device on which the first one's batches have their attributes.
-        edges_in: that of their sampled edges, ids and links.
+        found, expected: the batches; the second one's tensors are in host memory.
+        place: the type of the device on which the first one has its attributes.
+        edges_in: that of its sampled edges, ids and links.
     """
+    assert list(found.keys()) == list(expected.keys())
+    for name, value in expected.to_dict().items():
+        if name == "layers":
+            for layer, other in zip(found.layers, value, strict=True):
+                assert layer.size == other.size
+                assert same_bits(layer.edge_index, other.edge_index)
+                assert same_bits(layer.e_id, other.e_id)
+        elif isinstance(value, Tensor):
+            ours, theirs = found[name], value
+            assert ours.device.type == (edges_in if name in OF_SAMPLES else place), name
+            if value.layout != torch.strided:
+                ours, theirs = ours.cpu().to_dense(), theirs.to_dense()
+            assert same_bits(ours, theirs), name
+        else:
+            assert found[name] == value, name
+
+
+def check_same_batches(found: NeighborLoader, expected: NeighborLoader, place: str, edges_in: str) -> None:
+    """:func:`check_same_batch` of all batches of two loaders."""
     assert len(found) == len(expected)
     for ours, theirs in zip(found, expected, strict=True):
-        assert list(ours.keys()) == list(theirs.keys())
-        for name, value in theirs.to_dict().items():
-            if name == "layers":
-                for layer, other in zip(ours.layers, value, strict=True):
-                    assert layer.size == other.size
-                    assert same_bits(layer.edge_index, other.edge_index)
-                    assert same_bits(layer.e_id, other.e_id)
-            elif isinstance(value, Tensor):
-                assert ours[name].device.type == (edges_in if name in OF_SAMPLES else place), name
-                assert same_bits(ours[name], value), name
-            else:
-                assert ours[name] == value, name
+        check_same_batch(ours, theirs, place, edges_in)
 
 
-def draws_by_phases(loader: NeighborLoader) -> None:
-    """Makes a loader of the CPU draw as a GPU does."""
-    sampler: Any = loader.node_sampler
+def draw_by_phases(sampler: Any) -> None:
+    """Makes a NeighborSampler of the CPU draw as a GPU does."""
     csc = SegmentedCSC.cut(sampler.graph.relations[0].csc, torch.device("cpu"), 0, copied=False)
     sampler.executor = GPUExecutor(sampler.graph, csc)
 
@@ -149,7 +156,7 @@ def check_random_loader(seed: int, way: str, folder: Path) -> None:
         given = features, graph
     loader = NeighborLoader(given, fanouts, seeds, **options, **made)
     if way == "phases":
-        draws_by_phases(loader)
+        draw_by_phases(loader.node_sampler)
     check_same_batches(loader, NeighborLoader(expected, fanouts, seeds, **options), device, sampled_on)
     if isinstance(given, tuple) and isinstance(given[0], TieredFeatureStore):
         given[0].close()

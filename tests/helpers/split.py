@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from helpers.cluster import cluster
 from helpers.data import make_data
+from helpers.loader_cases import draw_by_phases
 from hypothesis import strategies as st
 from torch import Tensor
 from torch_geometric.data import Data
@@ -21,11 +22,9 @@ from torch_gnnscale.distributed.grid import Grid
 from torch_gnnscale.loader.order import NumberedBatch
 from torch_gnnscale.ops.cuts import Cut
 from torch_gnnscale.random import Purpose, batch_key
-from torch_gnnscale.sampler.executor import GPUExecutor
 from torch_gnnscale.split.owned_batches import SplitByOwners
 from torch_gnnscale.split.peers import Peers
 from torch_gnnscale.split.shuffle_index import ShuffleIndex
-from torch_gnnscale.topology.segmented import SegmentedCSC
 
 
 @dataclass
@@ -158,9 +157,7 @@ def loader_of(plan: GivenPlan | None, options: dict[str, Any]) -> NeighborLoader
     seeds = torch.arange(0, 200, 3) if (given := options.pop("seeds", None)) is None else torch.tensor(given)
     loader = NeighborLoader(data, input_nodes=seeds, **options, **({} if plan is None else {"split": plan}))
     if phases:
-        sampler: Any = loader._sharing.sampler.sampler  # type: ignore[union-attr]
-        csc = SegmentedCSC.cut(sampler.graph.relations[0].csc, torch.device("cpu"), 0, copied=False)
-        sampler.executor = GPUExecutor(sampler.graph, csc)
+        draw_by_phases(loader._sharing.sampler.sampler)  # type: ignore[union-attr]
     return loader
 
 

@@ -6,6 +6,7 @@ import warnings
 import pytest
 import torch
 from helpers.data import make_data, processes
+from helpers.loader_cases import check_same_batch, draw_by_phases
 from helpers.slow import SLOW
 from torch_geometric import EdgeIndex
 from torch_geometric.data import Data
@@ -14,7 +15,7 @@ from torch_geometric.sampler import BaseSampler
 
 from torch_gnnscale import CSC, FeatureStore, GraphStore, LinkNeighborLoader, NeighborLoader, NeighborSampler
 from torch_gnnscale.loader.streams import Unpacked, tensors_of
-from torch_gnnscale.sampler.executor import GPUExecutor, check_bulk
+from torch_gnnscale.sampler.executor import check_bulk
 from torch_gnnscale.topology import segmented
 from torch_gnnscale.topology.segmented import SegmentedCSC
 
@@ -35,28 +36,12 @@ def loader_of(data, way, **options):
         data, options.pop("fanouts", [3, 2]), **{"batch_size": 16, "seed": 1, **STEP[way], **options}
     )
     if way == "phases":
-        sampler = loader.node_sampler
-        csc = SegmentedCSC.cut(sampler.graph.relations[0].csc, torch.device("cpu"), 0, copied=False)
-        sampler.executor = GPUExecutor(sampler.graph, csc)
+        draw_by_phases(loader.node_sampler)
     return loader
 
 
-def assert_equal(found, expected, target="dealt"):
-    assert list(found.keys()) == list(expected.keys())
-    for name, value in expected.to_dict().items():
-        if name == "layers":
-            for ours, theirs in zip(found.layers, value, strict=True):
-                assert ours.size == theirs.size
-                assert torch.equal(ours.edge_index.cpu(), theirs.edge_index)
-                assert torch.equal(ours.e_id.cpu(), theirs.e_id)
-        elif isinstance(value, torch.Tensor) and value.layout == torch.strided:
-            assert found[name].device.type == PLACE[target], name
-            assert torch.equal(found[name].cpu(), value), name
-        elif isinstance(value, torch.Tensor):
-            assert found[name].device.type == PLACE[target], name
-            assert torch.equal(found[name].cpu().to_dense(), value.to_dense()), name
-        else:
-            assert found[name] == value, name
+def assert_equal(found, expected, way="dealt"):
+    check_same_batch(found, expected, PLACE[way], PLACE[way])
 
 
 @pytest.mark.parametrize("prefetch", [SLOW(0), SLOW(1), 4, SLOW(7)])
