@@ -2,7 +2,7 @@
 
     python benchmarks/cost_model.py
 
-Prints and saves the tables of docs/scaling_measured.md: 8 to 512 ranks, rows that owners push, and topology against
+Prints and saves the tables of docs/notes/scaling.md: 8 to 512 ranks, rows that owners push, and topology against
 features of published graphs (FastSample's figure 4). What the formulas need is measured first: the nodes of a batch,
 drawn from an R-MAT graph, and what a message costs, over the loopback device. Most of the time is spent on making the
 graph; ``--saved`` computes the tables of what was measured before. ``check`` compares the formulas with the runs of

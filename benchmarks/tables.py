@@ -38,22 +38,7 @@ from tables_of_ranks import (
 
 from torch_gnnscale.ops.layer_drawing import SCHEMES_OF
 
-DOCUMENTS = [
-    Path(__file__).parents[1] / "docs" / name
-    for name in (
-        "performance.md",
-        "performance_training.md",
-        "tiers.md",
-        "hotness.md",
-        "accuracy.md",
-        "scaling_layers.md",
-        "scaling_measured.md",
-        "scaling.md",
-        "layerwise.md",
-        "split.md",
-        "models.md",
-    )
-]
+DOCUMENTS = sorted((Path(__file__).parents[1] / "docs").rglob("*.md"))
 
 
 def sampling(results: Any) -> str:

@@ -9,13 +9,17 @@ import torch_geometric.loader
 from helpers import forked
 from helpers.data import environment
 
+from torch_gnnscale import partition
+from torch_gnnscale.datasets import planted
+
 ROOT = Path(__file__).parents[1]
 NAMES = (
     "from_pyg", "concepts", "models", "layerwise", "matrix", "inference", "tiers", "hotness", "sources", "questions",
-    "ddp_lightning", "scaling", "split",
+    "ddp_lightning", "scaling", "scaling_rows", "scaling_failures", "split",
 )  # fmt: skip
 PAGES = ["README.md"] + [f"docs/{name}.md" for name in NAMES]
-ON_RANKS = ("docs/ddp_lightning.md", "docs/scaling.md")
+ON_PARTS = ("docs/scaling_rows.md", "docs/scaling_failures.md")
+ON_RANKS = ("docs/ddp_lightning.md", "docs/scaling.md", *ON_PARTS)
 LIGHTNING = """
 import sys, types
 try:
@@ -39,6 +43,8 @@ def test_the_blocks_of_a_page_are_a_program(page, tmp_path):
     assert blocks
     lightning = page.endswith("lightning.md")
     (tmp_path / "page.py").write_text("\n".join([LIGHTNING, *blocks] if lightning else blocks))
+    if page in ON_PARTS:
+        partition.write(planted(num_nodes=2000), tmp_path / "parts", parts=2)
     if page in ON_RANKS:
         program = f"import os, runpy; os.chdir({str(tmp_path)!r}); runpy.run_path('page.py', run_name='__main__')"
         for done in forked.run_ranks(2, program, **environment()):
