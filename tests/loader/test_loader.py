@@ -1,5 +1,7 @@
 import copy
 import importlib.util
+import re
+import warnings
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from helpers.data import (
     ForeignFeatureStore,
     ForeignGraphStore,
     check_batch,
+    edge_rows,
     edges_of,
     fields,
     make_data,
@@ -18,7 +21,7 @@ from helpers.data import (
     processes,
 )
 from torch_geometric import EdgeIndex, Index
-from torch_geometric.data import Data
+from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import k_hop_subgraph
 
 from torch_gnnscale import FeatureStore, GraphStore, NeighborLoader, NeighborSampler
@@ -337,6 +340,46 @@ def test_data_with_a_torch_adj_t(layout):
     assert "adj_t" not in plain_edges
     assert torch.equal(dense[plain_edges.n_id[plain_edges.edge_index[1]], plain_edges.n_id[plain_edges.edge_index[0]]]
                        > 0, torch.ones(plain_edges.edge_index.size(1), dtype=torch.bool))  # fmt: skip
+
+
+@pytest.mark.parametrize("hetero", [False, True])
+def test_data_with_edge_index_and_adj_t_gives_both(hetero):
+    plain = sorted_data()
+    data = HeteroData() if hetero else plain.clone()
+    store = data["a", "to", "a"] if hetero else data
+    if hetero:
+        data["a"].x, store.edge_index, store.edge_attr = plain.x, plain.edge_index, plain.edge_attr
+    values = torch.arange(1.0, plain.num_edges + 1)
+    colptr = torch._convert_indices_from_coo_to_csr(plain.edge_index[1], 200)
+    store.adj_t = torch.sparse_csr_tensor(colptr, plain.edge_index[0], values, (200, 200))
+    options = {"num_neighbors": [3, 2], "input_nodes": "a" if hetero else None, "batch_size": 50, "seed": 1}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader = NeighborLoader(data, **options)
+    for batch, expected in zip(loader, NeighborLoader(data, **options, edge_layout="coo"), strict=True):
+        found, wanted = (b["a", "to", "a"] if hetero else b for b in (batch, expected))
+        assert [key for key in found.to_dict() if key != "adj_t"] == [*wanted.to_dict()]
+        assert torch.equal(found.edge_index, wanted.edge_index)
+        dst = torch.repeat_interleave(found.adj_t.crow_indices().diff())
+        assert torch.equal(torch.stack([found.adj_t.col_indices(), dst]), wanted.edge_index)
+        assert torch.equal(found.adj_t.values(), values[found.e_id])
+        assert torch.equal(found.edge_attr, edge_rows(found.e_id))
+    store.edge_index = store.edge_index.flip(1)
+    name = "adj_t of ('a', 'to', 'a')" if hetero else "adj_t"
+    with pytest.warns(UserWarning, match=f"^{re.escape(name)} and edge_index are not the same edges in the same order"):
+        NeighborLoader(data, **options)
+
+
+def test_weights_of_data_with_edge_index_and_adj_t():
+    data = sorted_data()
+    colptr = torch._convert_indices_from_coo_to_csr(data.edge_index[1], 200)
+    both = data.clone()
+    both.adj_t = torch.sparse_csr_tensor(colptr, data.edge_index[0], torch.ones(data.num_edges), (200, 200))
+    options = {"num_neighbors": [12, 9], "method": "ladies", "batch_size": 50, "seed": 1}
+    for found, expected in zip(NeighborLoader(both, **options), NeighborLoader(data, **options), strict=True):
+        assert torch.equal(found.edge_index, expected.edge_index)
+        assert torch.equal(found.edge_weight, expected.edge_weight)
+        assert torch.equal(found.adj_t.values(), expected.edge_weight)
 
 
 def test_data_with_a_sparse_tensor():

@@ -17,7 +17,7 @@ from ..sampler import NeighborSampler
 from ..sampler.keyed import KeyedSampler
 from ..topology import GraphStore
 from ..topology.numbering import Numbering
-from .layout import EdgeLayout
+from .layout import EdgeLayouts
 from .storages import row_tensors
 
 
@@ -69,7 +69,7 @@ def _check_input_id(input_id: Any, num_inputs: Callable[[], int]) -> None:
 
 def checked_bulk(
     bulk: int | None, data: Any, sampler: Any, device: torch.device | None, inputs: type,
-    layouts: dict[Any, EdgeLayout], options: Mapping[str, Any],
+    layouts: EdgeLayouts, options: Mapping[str, Any],
 ) -> int:  # fmt: skip
     """How many batches are made at once.
 

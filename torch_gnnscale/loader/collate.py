@@ -12,7 +12,7 @@ from ..sampler.keyed import KeyedSampler, Output
 from ..topology.numbering import Numbering
 from .fetch import Bounds, RowSource
 from .layers import put_layers
-from .layout import EdgeLayout
+from .layout import EdgeLayouts
 from .sampled import SampledGraphPart, by_type, drawn_by_type, sampled_part
 
 
@@ -38,7 +38,7 @@ class Collator:
     """
 
     def __init__(
-        self, source: RowSource, layouts: dict[Any, EdgeLayout], sampler: Any, label: Callable[[Any, Output], None],
+        self, source: RowSource, layouts: EdgeLayouts, sampler: Any, label: Callable[[Any, Output], None],
         transform_of: Callable[[], Callable | None], *, numbering: Numbering | None = None,
         device: torch.device | None = None,
     ) -> None:  # fmt: skip
@@ -100,7 +100,7 @@ class Collator:
                         f"{name}: expected data without this attribute, because the sampler's weights get this name; "
                         f"pass another weight_name= to the sampler"
                     )
-                if self.layouts[edge_type] in ("coo", "EdgeIndex"):
+                if self.layouts.with_edge_index(edge_type):
                     store[name] = edges.weight.to(store["edge_index"].device)
 
 

@@ -23,7 +23,7 @@ from ..feature.contract import (
 )
 from ..ranks import Steps
 from ..sampler.keyed import KeyedSampler
-from .layout import EdgeLayout, adj_t_of, edge_device, has_own_values, laid_out, set_edges, stored_values
+from .layout import EdgeLayout, EdgeLayouts, adj_t_of, edge_device, has_own_values, laid_out, set_edges, stored_values
 from .sampled import NO_IDS, SampledEdges, SampledGraphPart
 from .storages import Ids, rows_at, typed_storages
 
@@ -55,7 +55,7 @@ class RowSource(ABC):
         """All rows of a sample. Ids are checked unless ``bounds`` show that they are in range."""
 
     @abstractmethod
-    def batch(self, sampled: SampledGraphPart, rows: Any, layouts: dict[Any, EdgeLayout] | None) -> Data | HeteroData:
+    def batch(self, sampled: SampledGraphPart, rows: Any, layouts: EdgeLayouts | None) -> Data | HeteroData:
         """A batch of these rows with the sampled edges in these layouts; ``layouts=None`` puts no sampled edges."""
 
     @abstractmethod
@@ -114,7 +114,7 @@ class DataRows(RowSource):
         return found
 
     def batch(
-        self, sampled: SampledGraphPart, rows: dict[Any, dict[str, Any]], layouts: dict[Any, EdgeLayout] | None
+        self, sampled: SampledGraphPart, rows: dict[Any, dict[str, Any]], layouts: EdgeLayouts | None
     ) -> Data | HeteroData:
         """See :meth:`RowSource.batch`; types that were not sampled have no rows."""
         batch = copy.copy(self.data)
@@ -128,7 +128,7 @@ class DataRows(RowSource):
                 layout = layouts[type_name]
                 edges, value = self.edges(type_name, sampled.edges[type_name], layout)
                 laid = laid_out(edges.edge_index, edges.colptr, sampled.size(type_name), layout, value)
-                set_edges(out, laid, layout)
+                set_edges(out, laid, layout, edges.edge_index if type_name in layouts.both else None)
         return batch
 
     def node_rows(self, rows: dict[Any, dict[str, Any]], name: str) -> Any:
@@ -204,7 +204,7 @@ class StoreRows(RowSource):
         return wanted
 
     def batch(
-        self, sampled: SampledGraphPart, rows: list[tuple[Any, Any]], layouts: dict[Any, EdgeLayout] | None
+        self, sampled: SampledGraphPart, rows: list[tuple[Any, Any]], layouts: EdgeLayouts | None
     ) -> Data | HeteroData:
         """See :meth:`RowSource.batch`."""
         hetero = sampled.hetero

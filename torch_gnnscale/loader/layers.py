@@ -10,13 +10,11 @@ from torch_geometric.data import Data, HeteroData
 from ..sampler import Layer, WeightedLayer
 from ..sampler.edge_types import end_types
 from .fetch import RowSource
-from .layout import EdgeLayout, laid_out
+from .layout import EdgeLayouts, laid_out
 from .sampled import SampledEdges, SampledGraphPart, by_type
 
 
-def put_layers(
-    batch: Data | HeteroData, source: RowSource, sampled: SampledGraphPart, layouts: dict[Any, EdgeLayout]
-) -> None:
+def put_layers(batch: Data | HeteroData, source: RowSource, sampled: SampledGraphPart, layouts: EdgeLayouts) -> None:
     """Puts ``layers`` into the batch, in the order in which a model computes them, and removes its edges.
 
     ``e_id`` and attributes of edges keep the order of sampling: the ``num_sampled_edges[0]`` edges of hop 0 first.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Literal, get_args
 
 import torch
@@ -10,16 +11,39 @@ from torch_geometric import EdgeIndex
 from torch_geometric.data import Data, HeteroData
 
 from .._warn import warn
+from ..ops.arguments import as_tensor
+from ..topology import CSC
 
 EdgeLayout = Literal["coo", "EdgeIndex", "sparse_csr", "SparseTensor"]
 """The layout of a batch's edges. ``coo``: ``edge_index``, a tensor. ``EdgeIndex``: ``edge_index``, an EdgeIndex with
 column pointers. ``sparse_csr``: ``adj_t``, a torch sparse CSR tensor. ``SparseTensor``: ``adj_t``, of torch_sparse."""
 
 
-def edge_layouts_of(data: Any, asked: EdgeLayout | None) -> dict[Any, EdgeLayout]:
-    """By edge type, ``asked`` or, if None, the layout of ``adj_t`` in the input (as in PyG), or "coo".
+class EdgeLayouts(dict[Any, EdgeLayout]):
+    """The layout of a batch's edges by edge type; ``usual`` for the types that are no key."""
 
-    Warns where the input's ``adj_t`` has values for which ``asked`` has no place.
+    def __init__(self, usual: EdgeLayout, both: Iterable[Any] = ()) -> None:
+        super().__init__()
+        self.usual = usual
+        self.both = set(both)
+        """The edge types whose batches have ``edge_index`` (COO) beside ``adj_t``, because the input has both."""
+
+    def __missing__(self, key: Any) -> EdgeLayout:
+        return self.usual
+
+    def __reduce__(self):
+        return EdgeLayouts, (self.usual, self.both), None, None, iter(self.items())
+
+    def with_edge_index(self, edge_type: Any) -> bool:
+        """Whether batches have ``edge_index`` for this edge type."""
+        return self[edge_type] in ("coo", "EdgeIndex") or edge_type in self.both
+
+
+def edge_layouts_of(data: Any, asked: EdgeLayout | None) -> EdgeLayouts:
+    """By edge type, ``asked`` or, if None, the layout of ``adj_t`` in the input, beside ``edge_index`` if the input has
+    both (as in PyG), or "coo".
+
+    Warns where the input's ``adj_t`` has values for which ``asked`` has no place, or other edges than ``edge_index``.
     """
     stores: list[tuple[Any, Any]] = []
     if isinstance(data, (Data, HeteroData)):
@@ -36,26 +60,27 @@ def edge_layouts_of(data: Any, asked: EdgeLayout | None) -> dict[Any, EdgeLayout
                         f"edge_layout={asked!r}: batches do not have the values of {adj_t_of(edge_type)}; add them to "
                         f"the data as edge_attr"
                     )
-        return _Always(asked)
-    layouts = _Always("coo")
+        return EdgeLayouts(asked)
+    layouts = EdgeLayouts("coo")
     for edge_type, store in stores:
         if "adj_t" in store:
             layouts[edge_type] = "sparse_csr" if isinstance(store["adj_t"], Tensor) else "SparseTensor"
+            if "edge_index" in store:
+                layouts.both.add(edge_type)
+                if not _same_edges(store):
+                    warn(
+                        f"{adj_t_of(edge_type)} and edge_index are not the same edges in the same order: batches have "
+                        f"edges of adj_t, as in PyG, and the ids and attributes of edges count its entries"
+                    )
     return layouts
 
 
-class _Always(dict):
-    """A dictionary that returns ``value`` for missing keys, without storing it."""
-
-    def __init__(self, value: Any) -> None:
-        super().__init__()
-        self.value = value
-
-    def __missing__(self, key: Any) -> Any:
-        return self.value
-
-    def __reduce__(self):
-        return _Always, (self.value,), None, None, iter(self.items())
+def _same_edges(store: Any) -> bool:
+    """Whether entry i of ``adj_t`` is edge i of ``edge_index``, for all i."""
+    csc = CSC.from_adj_t(store["adj_t"])
+    ends = torch.stack([csc.row.to(torch.int64), csc.col()])
+    found = ends if csc.edge_id is None else ends[:, torch.argsort(csc.edge_id)]
+    return torch.equal(found, as_tensor("edge_index", store["edge_index"]).to(torch.int64).cpu())
 
 
 def _sparse_tensor() -> Any:
@@ -99,10 +124,13 @@ def laid_out(
     )  # fmt: skip
 
 
-def set_edges(store: Any, edges: Any, layout: EdgeLayout) -> None:
-    """Puts what :func:`laid_out` returned into a Data or the storage of an edge type."""
+def set_edges(store: Any, edges: Any, layout: EdgeLayout, edge_index: Tensor | None = None) -> None:
+    """Puts what :func:`laid_out` returned into a Data or the storage of an edge type; ``edge_index``: beside an
+    ``adj_t``."""
     name, other = ("edge_index", "adj_t") if layout in ("coo", "EdgeIndex") else ("adj_t", "edge_index")
-    if other in store:
+    if edge_index is not None:
+        store[other] = edge_index
+    elif other in store:
         del store[other]
     store[name] = edges
 

@@ -72,7 +72,7 @@ class NeighborLoader(KeyedLoader, torch_geometric.loader.NeighborLoader):
             batches (:mod:`torch_gnnscale.loader.prefetch`); always 4 on a GPU, in bulks, and where sampling or reading
             rows is collective.
         edge_layout: the layout of a batch's edges (see :data:`torch_gnnscale.loader.layout.EdgeLayout`); by default
-            that of the input, for each relation.
+            that of the input, for each relation: ``edge_index`` and ``adj_t`` if it has both.
         shard: which batches this process makes, where several train together. True: its share among the ranks of
             torch.distributed; (rank, number of ranks): that share; False: all. By default all, and the ranks' share
             with the stores of a part. Without ``seed``, all ranks use the one that rank 0 draws.

@@ -16,7 +16,7 @@ from ..sampler import HeteroNeighborOutput, NeighborOutput
 from ..sampler.edge_types import end_types
 from ..sampler.keyed import Output
 from ..sampler.output import NO_IDS
-from .layout import EdgeLayout, sort_by_destination
+from .layout import EdgeLayouts, sort_by_destination
 
 
 def by_type(out: Output, value: Any) -> dict:
@@ -96,7 +96,7 @@ def _weights_by_type(out: Output) -> dict:
     return by_type(out, out.edge_weight) if isinstance(out, (NeighborOutput, HeteroNeighborOutput)) else {}
 
 
-def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: dict[Any, EdgeLayout]) -> SampledGraphPart:
+def sampled_part(out: Output, drawn: dict | None, permutation: Any, layouts: EdgeLayouts) -> SampledGraphPart:
     """The output by type; edges have the user's ids, and are sorted by destination where their layout needs it.
 
     Args:

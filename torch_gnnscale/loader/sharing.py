@@ -18,7 +18,7 @@ from . import checks
 from .chunks import Chunks, ChunksOfParts, KeyedShuffle
 from .execution import Execution
 from .fetch import RowSource
-from .layout import EdgeLayout
+from .layout import EdgeLayouts
 from .line import Line
 from .order import NumberedBatch, SeedOrder
 from .prefetch import USUAL
@@ -40,7 +40,7 @@ class Sharing:
         self.said_of_inputs: dict[str, Any] = {}
         """What the ranks of other parts said of their inputs, for states; {} without other parts."""
 
-    def check(self, options: Mapping[str, Any], layouts: Mapping[Any, EdgeLayout]) -> None:
+    def check(self, options: Mapping[str, Any], layouts: EdgeLayouts) -> None:
         """Raises NotImplementedError for arguments that such a loader does not have: its ``options`` of DataLoader, or
         its layouts of edges by type."""
 
@@ -156,7 +156,7 @@ class SharedBatches(SharedSteps):
         super().__init__(split.sampler, share)
         self._split, self._of_parts = split, of_parts
 
-    def check(self, options: Mapping[str, Any], layouts: Mapping[Any, EdgeLayout]) -> None:
+    def check(self, options: Mapping[str, Any], layouts: EdgeLayouts) -> None:
         """See :meth:`Sharing.check`."""
         checks.check_no_processes(options, "split=")
         if (layout := layouts[None]) != "coo":

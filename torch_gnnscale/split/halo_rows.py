@@ -16,7 +16,7 @@ from ..distributed.row_exchange import RowKind, exchange_known_rows
 from ..distributed.steps import RankSteps
 from ..feature.tiered_rows import sent
 from ..loader.fetch import Bounds, CollectiveSource, RowSource
-from ..loader.layout import EdgeLayout
+from ..loader.layout import EdgeLayout, EdgeLayouts
 from ..loader.sampled import SampledEdges, SampledGraphPart
 from ..ranks import Steps
 from .peer_memory import memories_on
@@ -140,9 +140,7 @@ class SplitRows(CollectiveSource):
         """See :meth:`CollectiveSource.rows`."""
         return needs.rows, needs.x, needs.halo
 
-    def batch(
-        self, sampled: SampledGraphPart, rows: FetchedRows, layouts: dict[Any, EdgeLayout] | None
-    ) -> Data | HeteroData:
+    def batch(self, sampled: SampledGraphPart, rows: FetchedRows, layouts: EdgeLayouts | None) -> Data | HeteroData:
         """See :meth:`RowSource.batch`."""
         own, x, halo = rows
         batch = self.inner.batch(sampled, own, layouts)
