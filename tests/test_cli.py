@@ -280,7 +280,7 @@ def test_memory_is_given_in_gib(given, expected, tmp_path, monkeypatch):
     np.save(tmp_path / "edges.npy", np.array([[0, 1], [1, 2]]))
     found, build = [], torch_gnnscale.topology.build_on_disk
     monkeypatch.setattr(
-        "torch_gnnscale.cli.build_on_disk", lambda *args, **kw: found.append(kw["memory"]) or build(*args, **kw)
+        "torch_gnnscale.cli_convert.build_on_disk", lambda *args, **kw: found.append(kw["memory"]) or build(*args, **kw)
     )
     option = [] if given is None else ["--memory", given]
     main(["convert", str(tmp_path / "edges.npy"), "--out", str(tmp_path / "graph"), *option])

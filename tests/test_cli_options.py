@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from torch_gnnscale import cli, cli_data, cli_partition, cli_train
+from torch_gnnscale import cli, cli_convert, cli_data, cli_partition, cli_train
 from torch_gnnscale.cli import main
 from torch_gnnscale.datasets import NodeTask, planted
 from torch_gnnscale.tasks import TASKS
+from torch_gnnscale.topology.edge_files import Ends
 from torch_gnnscale.training import CHECKPOINT
 
 
@@ -190,24 +191,30 @@ def test_options_of_convert_arrive(monkeypatch, tmp_path):
         def __init__(self, *given):
             made.append(given)
 
-        def num_nodes(self):
-            return 11
+        def ends(self):
+            return Ends(0, 7, "a"), Ends(3, 10, "b"), 22
 
-        def chunks(self):
-            return "chunks"
+        def chunks_of_files(self):
+            return iter([("a", torch.tensor([[1], [2]]))])
 
         def count(self):
             return 22
 
-    monkeypatch.setattr(cli, "EdgeFiles", Files)
-    monkeypatch.setattr(cli, "build_on_disk", asking)
-    expected = {"edge_ids": True, "num_edges": 22, "memory": 1 << 30, "progress": True}
-    assert asked("convert", "a", "b", "--out", "new") == (("new", "chunks", 11), expected)
+    monkeypatch.setattr(cli_convert, "EdgeFiles", Files)
+    monkeypatch.setattr(cli_convert, "build_on_disk", asking)
+    monkeypatch.chdir(tmp_path)
+    expected = {"edge_type": None, "edge_ids": True, "num_edges": 22, "memory": 1 << 30, "progress": True}
+    (out, chunks, sizes), named = asked("convert", "a", "b", "--out", "new")
+    assert (out, [chunk.tolist() for chunk in chunks], sizes, named) == ("new", [[[1], [2]]], (11, 11), expected)
     given = ["--columns", "src", "dst", "--header", "no", "--nodes", "5", "--no-edge-ids", "--memory", "0.3"]
-    expected = {"edge_ids": False, "num_edges": 22, "memory": 322122548, "progress": True}
-    (out, _, nodes), named = asked("convert", "a", "--out", "new", *given)
-    assert (out, nodes, named) == ("new", 5, expected)
-    assert made == [(["a", "b"], None, "auto"), (["a"], ("src", "dst"), "no")]
+    expected |= {"edge_ids": False, "memory": 322122548}
+    (out, _, sizes), named = asked("convert", "a", "--out", "new", *given)
+    assert (out, sizes, named) == ("new", (5, 5), expected)
+    types = ["--types", "user", "buys", "item"]
+    for given, sizes in ((types, (8, 11)), ([*types, "--nodes", "9", "12"], (9, 12))):
+        (_, _, found), named = asked("convert", "a", "--out", "new", *given)
+        assert (found, named["edge_type"]) == (sizes, ("user", "buys", "item"))
+    assert made[:2] == [(["a", "b"], None, "auto"), (["a"], ("src", "dst"), "no")]
 
 
 def test_options_of_partition_arrive(task, monkeypatch, tmp_path):

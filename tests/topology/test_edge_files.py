@@ -338,7 +338,7 @@ def test_command(tmp_path, capsys):
     sources[1] = str(write(tmp_path / "1.npy", edges[:, 400:800]))
     largest = int(edges[:, 400:800].max())
     for nodes, message in (
-        (few, f"--nodes: expected more than {largest}, an id in {sources[1]}, found {few}"),
+        (few, f"--nodes: expected more than {largest} nodes, an id in {sources[1]}, found {few}"),
         (-1, "--nodes: expected at least 0, found -1"),
     ):
         with pytest.raises(SystemExit) as stop:

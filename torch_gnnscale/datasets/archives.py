@@ -43,10 +43,13 @@ def opened(file: Path, expected: str) -> Arrays:
     return Arrays(arrays, expected)
 
 
-def loaded(file: Path) -> np.ndarray | dict[str, np.ndarray]:
-    """The array of a .npy file, or those of a .npz file by name; ValueError, which names the file, if it is neither."""
+def loaded(file: Path, mapped: bool = False) -> np.ndarray | dict[str, np.ndarray]:
+    """The array of a .npy file, or those of a .npz file by name; ValueError, which names the file, if it is neither.
+
+    ``mapped``: the array of a .npy file is memory-mapped, copy-on-write.
+    """
     try:
-        found = np.load(file)
+        found = np.load(file, mmap_mode="c" if mapped else None)
         if isinstance(found, np.ndarray):
             return found
         with found:

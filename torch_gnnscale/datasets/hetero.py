@@ -6,8 +6,8 @@ from pathlib import Path
 
 import torch
 
-from . import archives
-from .nodes import NodeTask
+from . import archives, saved
+from .nodes import NodeTask, check_data_split
 from .planted_types import planted_types, with_reverses
 
 
@@ -15,7 +15,8 @@ def load_types(name: str = "planted", root: str | Path = ".", split: int = 0) ->
     """A task of classifying one node type, by name.
 
     Args:
-        name: ``planted``, or the name of an archive with the arrays of
+        name: ``planted``; the path of a directory that :meth:`NodeTask.save` or ``gnnscale convert`` wrote of a graph
+            with types, a type's rows, labels and splits; or the name of an archive with the arrays of
             :func:`torch_gnnscale.datasets.archives.hetero_graph`, ``target`` (the labelled node type T), ``y__T``,
             ``train_mask__T``, ``val_mask__T`` and ``test_mask__T``.
         root: the folder of archives.
@@ -26,6 +27,14 @@ def load_types(name: str = "planted", root: str | Path = ".", split: int = 0) ->
     """
     if name == "planted":
         return NodeTask.from_types(name, planted_types(), "author", split)
+    if saved.is_saved(name):
+        check_data_split(name, split, 1)
+        found = saved.opened(name)
+        if not found.is_typed:
+            raise ValueError(f"{name}: expected a graph with types, found one without; --task nodes is for these")
+        node_type = found.about.get("node_type")
+        saved.labelled_rows(name, found, node_type)
+        return NodeTask.from_types(name, with_reverses(found.data()), str(node_type))
     arrays = archives.read(name, root, "a heterogeneous graph with labels (target, y__T)")
     target = str(arrays["target"])
     data = archives.hetero_graph(arrays)

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch_geometric.data import HeteroData
 from torch_geometric.typing import EdgeType, NodeType
 
-from . import archives
+from . import archives, saved
 from .nodes import check_data_split, sizes_of
 from .planted_types import planted_links, with_reverses
 
@@ -58,7 +58,9 @@ def load_links(name: str = "planted", root: str | Path = ".", split: int = 0) ->
     """A link task by name.
 
     Args:
-        name: ``planted``, or the name of an archive of one of two forms. Either with the arrays ``num_users``,
+        name: ``planted``; the path of a directory that ``gnnscale convert --types`` wrote: of its pairs of nodes, each
+            once and sorted, every ninth of ten is for validation and every tenth for testing; or the name of an archive
+            of one of two forms. Either with the arrays ``num_users``,
             ``num_items``, ``train_edge_index`` and ``test_edge_index``; every tenth training link is then used for
             validation. Or with the arrays of :func:`torch_gnnscale.datasets.archives.hetero_graph` and, for one
             relation, ``edge_split__S__R__T`` (0 train, 1 val, 2 test); its reverse is made from the training links,
@@ -73,6 +75,8 @@ def load_links(name: str = "planted", root: str | Path = ".", split: int = 0) ->
     if name == "planted":
         data, links = planted_links()
         return LinkTask(name, data, ("user", "chooses", "item"), links)
+    if saved.is_saved(name):
+        return _of_saved(name)
     arrays = archives.read(name, root, "links to be predicted")
     if "train_edge_index" in arrays and "num_users" in arrays:
         train = archives.ids(arrays["train_edge_index"])
@@ -103,3 +107,23 @@ def load_links(name: str = "planted", root: str | Path = ".", split: int = 0) ->
         del data[reverse]  # it has the links of all splits
     data[edge_type].edge_index = links["train"]
     return LinkTask(name, with_reverses(data), edge_type, links)
+
+
+def _of_saved(name: str) -> LinkTask:
+    """The links of a saved graph of one relation."""
+    found = saved.opened(name)
+    types = [attr.edge_type for attr in found.graph.get_all_edge_attrs()]
+    if len(types) != 1 or not found.is_typed:
+        raise ValueError(
+            f"{name}: expected a graph of one relation between types, as gnnscale convert --types makes, found the "
+            f"edge types {types}"
+        )
+    data, edge_type = found.data(), types[0]
+    src, dst = data[edge_type].edge_index
+    count = data[edge_type[-1]].num_nodes
+    pairs = (src * count + dst).unique()
+    links = torch.stack([pairs // max(count, 1), pairs % max(count, 1)])
+    number = torch.arange(links.size(1)) % 10
+    of = {"train": links[:, number < 8], "val": links[:, number == 8], "test": links[:, number == 9]}
+    data[edge_type].edge_index = of["train"]
+    return LinkTask(name, with_reverses(data), edge_type, of)

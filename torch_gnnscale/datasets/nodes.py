@@ -16,13 +16,12 @@ from .. import files
 from ..feature import FeatureStore
 from ..ops.arguments import as_tensor
 from ..topology import GraphStore
-from . import archives
+from . import archives, saved
 from .downloads import from_ogb, from_pyg
 from .planted import planted
 
 ROC_AUC = {"minesweeper", "tolokers", "questions"}
 """Data sets with two unbalanced classes, whose metric is the area under the ROC curve."""
-KIND = "node task"
 FB100_WIDTHS = (11, 516, 516, 500)
 """Number of codes of each feature of Facebook100: status, major, second major, dormitory. Code 0: missing."""
 
@@ -108,21 +107,15 @@ class NodeTask:
 
     def save(self, path: str | Path) -> None:
         """Writes the graph, its node tensors and its metric into a new directory. ``load(path)`` opens it
-        memory-mapped, under the path as its name.
-
-        Raises:
-            ValueError: the graph is heterogeneous.
-        """
-        if self.node_type is not None:
-            raise ValueError(f"{self.name}: expected a homogeneous graph to save, found a heterogeneous one")
-        if isinstance(self.data, Data):
+        memory-mapped, under the path as its name; so does ``load_types(path)`` if the graph has types, its edges in
+        memory."""
+        if isinstance(self.data, (Data, HeteroData)):
             features, graph = FeatureStore.from_data(self.data), GraphStore.from_data(self.data)
         else:
             features, graph = self.data
         with files.creating(path) as folder:
-            features.save(folder / "features")
             graph.save(folder / "graph")
-            files.save(folder / "task", KIND, {}, {"metric": self.metric})
+            saved.save(folder, features, self.metric, self.node_type)
 
 
 def _labels(name: str, store: Any, split: int) -> dict[str, Tensor]:
@@ -174,7 +167,8 @@ def load(name: str = "planted", root: str | Path = ".", split: int = 0, verify: 
         name: one of
 
             - ``planted``: :func:`torch_gnnscale.planted`;
-            - the path of a directory written by :meth:`NodeTask.save`;
+            - the path of a directory written by :meth:`NodeTask.save` or, with rows, labels and splits, by ``gnnscale
+              convert``;
             - NAME of an archive ``NAME.npz`` or ``NAME/NAME.npz`` in ``root``; ``fb100/SCHOOL`` is one school of
               Facebook100, ``fb100`` all schools;
             - ``ogbn-...``, which needs the package ogb;
@@ -191,9 +185,9 @@ def load(name: str = "planted", root: str | Path = ".", split: int = 0, verify: 
     root = Path(root)
     if name == "planted":
         return NodeTask.from_data(name, planted(), split)
-    if (Path(name) / "graph" / files.MANIFEST).is_file():
+    if saved.is_saved(name):
         check_data_split(name, split, 1)
-        return _saved(Path(name), verify)
+        return _saved(name, saved.opened(name, verify))
     if name == "fb100" and (root / "fb100").is_dir():
         return NodeTask.from_data(name, _fb100(sorted((root / "fb100").glob("*.npz"))), split)
     for archive in archives.candidates(name, root):
@@ -205,21 +199,18 @@ def load(name: str = "planted", root: str | Path = ".", split: int = 0, verify: 
     return NodeTask.from_data(name, from_pyg(name, root), split)
 
 
-def _saved(path: Path, verify: bool) -> NodeTask:
-    about = files.load(path / "task", KIND)[1] if (path / "task").is_dir() else {}  # earlier versions saved none
-    features, graph = FeatureStore.open(path / "features", verify), GraphStore.open(path / "graph", verify)
-
-    def tensor(key: str) -> Tensor:
-        found = features.get_tensor(group_name=None, attr_name=key, index=None)
-        if found is None:
-            raise ValueError(f"{path}: expected x, y and three masks, found no {key}")
-        return found
-
-    masks = {key: tensor(f"{key}_mask") for key in ("train", "val", "test")}
-    csc = graph.relation()
-    x = tensor("x")
-    sizes, metric = (x.size(1) if x.dim() > 1 else 1, csc.num_dst, csc.num_edges), about.get("metric", "accuracy")
-    return NodeTask(str(path), (features, graph), tensor("y"), masks, *sizes, metric)
+def _saved(name: str, found: saved.Saved) -> NodeTask:
+    if found.is_typed:
+        raise ValueError(
+            f"{name}: expected a graph without types, found one with {found.graph.get_all_edge_attrs()[0].edge_type}; "
+            f"--task hetero and links are for types"
+        )
+    x, y, *masks = saved.labelled_rows(name, found, None)
+    csc = found.graph.relation()
+    sizes, metric = (x.size(1) if x.dim() > 1 else 1, csc.num_dst, csc.num_edges), found.about.get("metric", "accuracy")
+    return NodeTask(
+        name, (found.features, found.graph), y, dict(zip(saved.SUBSETS, masks, strict=True)), *sizes, metric
+    )
 
 
 def _archive(path: Path) -> Data:

@@ -8,7 +8,7 @@ import tokenize
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,6 +21,24 @@ Source = str | os.PathLike | tuple[str | os.PathLike, str | os.PathLike]
 _TEXT = (".csv", ".tsv", ".txt", ".edges")
 _HEADER_ERRORS = (ValueError, EOFError, OSError, SyntaxError, tokenize.TokenError, RecursionError)
 """What NumPy raises for a file that is no .npy file of numbers."""
+
+
+class Ends(NamedTuple):
+    """The ids in one column of edges."""
+
+    smallest: int = 0
+    largest: int = -1
+    """Below ``smallest`` if there are no edges."""
+    file: Source = ""
+    """The first file that has the largest id."""
+
+    def with_ids(self, file: Source, ids: Tensor) -> Ends:
+        """With those of further edges, of ``file``."""
+        if not ids.numel():
+            return self
+        low, high = int(ids.min()), int(ids.max())
+        smallest = low if self.largest < 0 else min(self.smallest, low)
+        return self._replace(smallest=smallest) if high <= self.largest else Ends(smallest, high, file)
 
 
 class EdgeFiles:
@@ -77,23 +95,38 @@ class EdgeFiles:
                 return None
         return total
 
+    def ends(self, chunk: int = 1 << 22) -> tuple[Ends, Ends, int]:
+        """The ids of sources, those of destinations, and the number of edges; reads everything once."""
+        sources, destinations, total = Ends(), Ends(), 0
+        for file, edges in self.chunks_of_files(chunk):
+            sources, destinations = sources.with_ids(file, edges[0]), destinations.with_ids(file, edges[1])
+            total += edges.size(1)
+        return sources, destinations, total
+
     def num_nodes(self, chunk: int = 1 << 22) -> int:
         """One more than the largest id; reads everything once."""
-        return max((int(edges.max()) + 1 for edges in self.chunks(chunk) if edges.numel()), default=0)
+        sources, destinations, _ = self.ends(chunk)
+        return 1 + max(sources.largest, destinations.largest)
 
     def chunks(self, chunk: int = 1 << 22) -> Iterator[Tensor]:
         """The edges in order, about ``chunk`` at a time: int64, shape [2, any] each."""
-        for source in self.sources:
-            if isinstance(source, tuple):
-                yield from _read_vectors(source, chunk)
-            elif (path := Path(source)).suffix == ".npy":
-                count = _pairs(path).shape[1]
-                for at in range(0, count, chunk):  # mapped anew, so that what was read does not stay mapped
-                    yield _ids(path, _pairs(path)[:, at : at + chunk])
-            elif path.suffix == ".parquet":
-                yield from _read_parquet(path, self.columns, chunk)
-            elif (how := find_format(path, self.columns, self.header)) is not None:
-                yield from _read_text(path, how, chunk)
+        return (edges for _, edges in self.chunks_of_files(chunk))
+
+    def chunks_of_files(self, chunk: int = 1 << 22) -> Iterator[tuple[Source, Tensor]]:
+        """As :meth:`chunks`, each with its file."""
+        return ((source, edges) for source in self.sources for edges in self._read(source, chunk))
+
+    def _read(self, source: Source, chunk: int) -> Iterator[Tensor]:
+        if isinstance(source, tuple):
+            yield from _read_vectors(source, chunk)
+        elif (path := Path(source)).suffix == ".npy":
+            count = _pairs(path).shape[1]
+            for at in range(0, count, chunk):  # mapped anew, so that what was read does not stay mapped
+                yield _ids(path, _pairs(path)[:, at : at + chunk], at)
+        elif path.suffix == ".parquet":
+            yield from _read_parquet(path, self.columns, chunk)
+        elif (how := find_format(path, self.columns, self.header)) is not None:
+            yield from _read_text(path, how, chunk)
 
 
 def _array(file: str | os.PathLike) -> np.ndarray:
@@ -124,12 +157,16 @@ def _vector_pair(src: str | os.PathLike, dst: str | os.PathLike) -> tuple[np.nda
 def _read_vectors(files: tuple[str | os.PathLike, str | os.PathLike], chunk: int) -> Iterator[Tensor]:
     for at in range(0, len(_vector_pair(*files)[0]), chunk):
         parts = zip(files, _vector_pair(*files), strict=True)
-        yield torch.stack([_ids(file, vector[at : at + chunk]) for file, vector in parts])
+        yield torch.stack([_ids(file, vector[at : at + chunk], at) for file, vector in parts])
 
 
-def _ids(path: str | os.PathLike, values: np.ndarray) -> Tensor:
+def _ids(path: str | os.PathLike, values: np.ndarray, first: int) -> Tensor:
+    """The ids of edges, [m] or [2, m], which are numbered from ``first`` in the file."""
     if values.dtype == np.uint64 and values.size and int(values.max()) > np.iinfo(np.int64).max:
         raise ValueError(f"{path}: expected ids below 2^63, found {values.max()}")
+    if values.dtype.kind == "i" and values.size and values.min() < 0:
+        at = np.unravel_index(np.argmax(values < 0), values.shape)
+        raise ValueError(f"{path}, edge {first + int(at[-1])}: expected ids of at least 0, found {values[at]}")
     return torch.from_numpy(np.ascontiguousarray(values).astype(np.int64))
 
 
@@ -169,7 +206,7 @@ def _cells(path: Path, column: Any, first: int) -> Tensor:
     values = column.to_numpy(zero_copy_only=False)
     if values.dtype.kind not in "iu":
         raise ValueError(f"{path}: expected integers, found {column.type}")
-    return _ids(path, values)
+    return _ids(path, values, first)
 
 
 def _read_text(path: Path, how: TextFormat, chunk: int) -> Iterator[Tensor]:
@@ -181,7 +218,7 @@ def _read_text(path: Path, how: TextFormat, chunk: int) -> Iterator[Tensor]:
     done = 0
     try:
         for batch in csv.open_csv(path, read, csv.ParseOptions(delimiter=how.delimiter), convert):
-            edges = torch.stack([_ids(path, batch.column(end).to_numpy()) for end in ends])
+            edges = torch.stack([_ids(path, batch.column(end).to_numpy(), done) for end in ends])
             yield edges
             done += batch.num_rows
     except ValueError as error:  # pyarrow's own is one; it does not know the line

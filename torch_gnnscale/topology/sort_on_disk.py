@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch import Tensor
+from torch_geometric.typing import EdgeType
 from tqdm import tqdm
 
 from .. import files, ops
@@ -143,12 +144,13 @@ def build_on_disk(
     chunks: Iterable[Tensor],
     size: int | tuple[int, int],
     *,
+    edge_type: EdgeType | None = None,
     edge_ids: bool = True,
     num_edges: int | None = None,
     memory: int = 1 << 30,
     progress: bool = False,
 ) -> GraphStore:
-    """Writes a homogeneous graph's CSC into a new directory, and opens it memory-mapped.
+    """Writes the CSC of a graph of one relation into a new directory, and opens it memory-mapped.
 
     The graph equals that of :meth:`CSC.from_edge_index` on all edges at once. Needs ``memory`` bytes and a few hundred
     MB of memory, for any number of edges. On disk the graph takes 4 bytes per edge (8 with ids, 12 above 2^31 edges);
@@ -158,6 +160,7 @@ def build_on_disk(
         path: the directory; it appears when it is complete.
         chunks: the edges in their order: int32 or int64, shape [2, any] each.
         size: number of nodes, or of (sources, destinations).
+        edge_type: the relation of a graph with types; None: a homogeneous graph.
         edge_ids: keep the way back to the input's edges; without, an edge's id is its position in the CSC.
         num_edges: about how many edges there are; decides how many temporary files are written. None: 256 ranges.
         memory: bytes that sorting may use.
@@ -169,6 +172,7 @@ def build_on_disk(
     """
     num_src, num_dst = (check_int("size", count) for count in (size if isinstance(size, tuple) else (size, size)))
     check_int("memory", memory, 1)
+    files.check_name(edge_type)
     dtype = id_dtype(max(num_src, num_dst))  # of both ends, while they are sorted
     with files.creating(path) as folder:
         with tempfile.TemporaryDirectory(prefix="edges-", dir=folder) as temporary:
@@ -178,7 +182,7 @@ def build_on_disk(
             total = sum(part.num_edges for part in ranges)
             with _bar("edges sorted", total, progress) as bar:
                 entries = _write(folder, sorter.sorted(ranges), num_dst, total, id_dtype(num_src), edge_ids, bar)
-        files.finish(folder, KIND, entries, {"relations": [relation_entry(None, num_src, num_dst, total)]})
+        files.finish(folder, KIND, entries, {"relations": [relation_entry(edge_type, num_src, num_dst, total)]})
     return GraphStore.open(path, verify=False)
 
 

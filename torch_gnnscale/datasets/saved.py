@@ -1,0 +1,85 @@
+"""Directories of graphs, with or without the rows of their nodes, from which tasks are made."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch_geometric.data import HeteroData
+from torch_geometric.data.graph_store import EdgeLayout
+from torch_geometric.typing import NodeType
+
+from .. import files
+from ..feature import FeatureStore
+from ..topology import GraphStore
+
+KIND = "node task"
+SUBSETS = ("train", "val", "test")
+LABELLED = ("x", "y", *(f"{subset}_mask" for subset in SUBSETS))
+"""What nodes that are to be classified have."""
+
+
+class Saved(NamedTuple):
+    """What a directory holds, its arrays memory-mapped."""
+
+    features: FeatureStore
+    """Rows of nodes: ``x``, and of a node task ``y`` and the masks; none if the directory is that of a graph alone."""
+    graph: GraphStore
+    about: dict[str, Any]
+    """Of a node task: its ``metric`` and, in a graph with types, the labelled ``node_type``."""
+
+    @property
+    def is_typed(self) -> bool:
+        """Whether the graph has types of nodes and edges."""
+        return any(attr.edge_type is not None for attr in self.graph.get_all_edge_attrs())
+
+    def rows(self, name: str, node_type: NodeType | None = None) -> Tensor | None:
+        """The attribute ``name`` of all nodes of a type, mapped; None if there is none."""
+        return self.features.get_tensor(group_name=node_type, attr_name=name, index=None)
+
+    def data(self) -> HeteroData:
+        """A graph with types: rows are mapped, edges are copied, in the order of their ids."""
+        data = HeteroData()
+        for attr in self.graph.get_all_edge_attrs():
+            csc = self.graph.relation(attr.edge_type)
+            for node_type, count in ((attr.edge_type[0], csc.num_src), (attr.edge_type[-1], csc.num_dst)):
+                data[node_type].num_nodes = count
+            data[attr.edge_type].edge_index = torch.stack(self.graph.get_edge_index(attr.edge_type, EdgeLayout.COO))
+        for attr in self.features.get_all_tensor_attrs():
+            data[attr.group_name][attr.attr_name] = self.rows(attr.attr_name, attr.group_name)
+        return data
+
+
+def is_saved(name: str) -> bool:
+    """Whether a data set is named by the path of a directory that :func:`save` or ``GraphStore.save`` wrote."""
+    return any((folder / files.MANIFEST).is_file() for folder in (Path(name) / "graph", Path(name)))
+
+
+def save(folder: Path, features: FeatureStore, metric: str | None = None, node_type: NodeType | None = None) -> None:
+    """Writes what a directory holds beside ``folder/graph``; without a metric it is no node task."""
+    features.save(folder / "features")
+    if metric is not None:
+        files.save(folder / "task", KIND, {}, {"metric": metric, "node_type": node_type})
+
+
+def opened(name: str, verify: bool = True) -> Saved:
+    """Opens a directory that :func:`save`, :meth:`NodeTask.save` or ``GraphStore.save`` wrote; ``verify`` and errors as
+    of :meth:`GraphStore.open`."""
+    path = Path(name)
+    if not (path / "graph").is_dir():
+        return Saved(FeatureStore(), GraphStore.open(path, verify), {})
+    about = files.load(path / "task", KIND)[1] if (path / "task").is_dir() else {}  # earlier versions saved none
+    return Saved(FeatureStore.open(path / "features", verify), GraphStore.open(path / "graph", verify), about)
+
+
+def labelled_rows(name: str, found: Saved, node_type: NodeType | None) -> list[Tensor]:
+    """The attributes :data:`LABELLED` of a type's nodes; ValueError, which names the directory, for missing ones."""
+    rows = {key: found.rows(key, node_type) for key in LABELLED}
+    if missing := [key for key, tensor in rows.items() if tensor is None]:
+        raise ValueError(
+            f"{name}: expected x, y and three masks beside the graph, found no {', '.join(missing)}; gnnscale convert "
+            f"takes them as --x, --y and --split"
+        )
+    return [tensor for tensor in rows.values() if tensor is not None]
